@@ -1,0 +1,59 @@
+"""Quire: one server, many base models, many adapters, every model-specific thing a plugin."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from quire.hookspecs import hookimpl as hookimpl
+    from quire.llm import LLM as LLM
+    from quire.records import (
+        AdapterRuntime as AdapterRuntime,
+        AdapterSource as AdapterSource,
+        Architecture as Architecture,
+        Command as Command,
+        DemoModel as DemoModel,
+        GrammarBackend as GrammarBackend,
+        InputMapper as InputMapper,
+        LogitsProcessor as LogitsProcessor,
+        MetricsExporter as MetricsExporter,
+        OpImpl as OpImpl,
+        Option as Option,
+        Refused as Refused,
+        RequestGate as RequestGate,
+        Router as Router,
+        SchedulerPolicy as SchedulerPolicy,
+        ToolCall as ToolCall,
+        ToolParser as ToolParser,
+    )
+    from quire.sampling import BeamSearchParams as BeamSearchParams
+    from quire.sampling import SamplingParams as SamplingParams
+    from quire.text.outputs import CompletionOutput as CompletionOutput
+    from quire.text.outputs import RequestOutput as RequestOutput
+
+__version__ = "0.1.0"
+
+_RECORDS = (
+    "AdapterRuntime AdapterSource Architecture Command DemoModel GrammarBackend InputMapper LogitsProcessor "
+    "MetricsExporter OpImpl Option Refused RequestGate Router SchedulerPolicy ToolCall ToolParser"
+).split()
+
+_HOME = {
+    **dict.fromkeys(_RECORDS, "quire.records"),
+    "BeamSearchParams": "quire.sampling",
+    "SamplingParams": "quire.sampling",
+    "CompletionOutput": "quire.text.outputs",
+    "RequestOutput": "quire.text.outputs",
+    "LLM": "quire.llm",
+    "hookimpl": "quire.hookspecs",
+}
+
+__all__ = [*sorted(_HOME), "__version__"]
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name when it is first used, so that `import quire` stays light."""
+    if name not in _HOME:
+        raise AttributeError(f"module 'quire' has no attribute {name!r}")
+    return getattr(import_module(_HOME[name]), name)

@@ -1,0 +1,131 @@
+"""The one declaration of every setting: command-line flags, YAML keys and QUIRE_* variables come from it.
+
+`ModelConfig` holds what one model can have for itself, `ServerConfig` what there is one of per server.
+The text behind `setting(...)` is the help of the flag. How they are parsed is `quire.cli`'s affair.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+from quire.errors import ConfigError
+
+
+def setting(help: str, default: Any = None, *, choices: Sequence[str] | None = None, metavar: str | None = None) -> Any:
+    """A field of a config with its help text."""
+    metadata = {"help": help, "choices": choices, "metavar": metavar}
+    if isinstance(default, dict):
+        return field(default_factory=dict, metadata=metadata)
+    return field(default=default, metadata=metadata)
+
+
+def _check_choices(config: Any) -> None:
+    for f in fields(config):
+        choices, value = f.metadata.get("choices"), getattr(config, f.name)
+        if choices and value not in choices:
+            raise ConfigError(f"--{f.name.replace('_', '-')} must be one of {', '.join(choices)}; got {value!r}.")
+
+
+def _check_positive(config: Any, *names: str) -> None:
+    for name in names:
+        value = getattr(config, name)
+        if value is not None and value <= 0:
+            raise ConfigError(f"--{name.replace('_', '-')} must be above 0; got {value}.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelConfig:
+    """How to load and run one model."""
+
+    model: str = setting("Folder or hub id of the model.", "")
+    served_model_name: tuple[str, ...] = setting("Names clients may use; answers carry the first.", ())
+    tokenizer: str | None = setting("Folder or hub id of the tokenizer (default: the model's).")
+    revision: str | None = setting("Branch, tag or commit on the hub.")
+    tokenizer_revision: str | None = setting("Branch, tag or commit of the tokenizer.")
+    hub: str = setting("Where ids are downloaded from.", "huggingface", choices=("huggingface", "modelscope"))
+    download_dir: str | None = setting("Folder for downloads (default: the hub's cache).")
+    load_format: str = setting(
+        "Weights to read; dummy makes random ones.", "auto", choices=("auto", "safetensors", "pt", "dummy")
+    )
+    dtype: str = setting(
+        "Data type of weights and activations; auto: the checkpoint's, float32 becoming bfloat16 on a GPU.",
+        "auto",
+        choices=("auto", "half", "float16", "bfloat16", "float", "float32"),
+    )
+    device: str = setting("Where to run.", "auto", choices=("auto", "cpu", "cuda"))
+    max_model_len: int | None = setting("Longest prompt plus output in tokens, e.g. 4096 or 4k (default: the model's).")
+    seed: int = setting("Seed of requests that bring none.", 0)
+    chat_template: str | None = setting("Chat template: a file or the template itself (default: the tokenizer's).")
+    response_role: str = setting("Role name in chat answers.", "assistant")
+    generation_config: str = setting(
+        "Sampling defaults from the model's generation_config.json, or none.", "auto", choices=("auto", "none")
+    )
+    override_generation_config: Mapping[str, Any] = setting("JSON map of sampling defaults that win over the file.", {})
+    max_num_batched_tokens: int = setting("Most tokens computed in one step.", 2048)
+    max_num_seqs: int = setting("Most seqs running at once.", 128)
+    max_num_queued_reqs: int = setting("Most requests accepted and unfinished; more are refused with 503.", 2048)
+    enable_chunked_prefill: bool = setting("Split long prompts over steps.", True)
+    enable_prefix_caching: bool = setting("Keep pages of ended seqs for prompts that begin alike.", True)
+    scheduling_policy: str = setting("Order of admission and preemption: fcfs, priority, or a plugin's.", "fcfs")
+    preemption: str = setting(
+        "What happens to a seq that must give up its pages; auto swaps while there is swap space.",
+        "auto",
+        choices=("auto", "recompute", "swap"),
+    )
+    page_size: int = setting("Tokens in a page of the KV cache.", 16)
+    gpu_memory_utilization: float = setting("Share of the GPU's memory that all models together may use.", 0.9)
+    kv_cache_memory_bytes: int | None = setting("Bytes for the KV cache, e.g. 2G (default: measured; on CPU a share of RAM).")
+    num_pages: int | None = setting("Pages of the KV cache, instead of a number of bytes.")
+    swap_space: float = setting("GiB of host memory for pages of preempted seqs.", 0.0)
+    batch_invariant: bool = setting("Make every answer bitwise independent of its neighbours; slower.", False)
+
+    def __post_init__(self) -> None:
+        _check_choices(self)
+        _check_positive(self, "max_model_len", "max_num_batched_tokens", "max_num_seqs", "max_num_queued_reqs")
+        _check_positive(self, "page_size", "kv_cache_memory_bytes", "num_pages")
+        if not 0 < self.gpu_memory_utilization <= 1:
+            raise ConfigError(f"--gpu-memory-utilization must be above 0, at most 1; got {self.gpu_memory_utilization}.")
+        if self.swap_space < 0:
+            raise ConfigError(f"--swap-space must be at least 0 GiB; got {self.swap_space}.")
+        if self.preemption == "swap" and not self.swap_space:
+            raise ConfigError("--preemption swap needs --swap-space above 0.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServerConfig:
+    """The server around the models."""
+
+    host: str = setting("Address to listen on.", "127.0.0.1")
+    port: int = setting("Port to listen on.", 8000)
+    root_path: str = setting("Prefix that a proxy strips.", "")
+    api_key: tuple[str, ...] = setting("Keys clients must send; any one is enough.", ())
+    allowed_origins: tuple[str, ...] = setting("CORS origins.", ())
+    allowed_methods: tuple[str, ...] = setting("CORS methods.", ("*",))
+    allowed_headers: tuple[str, ...] = setting("CORS headers.", ("*",))
+    allow_credentials: bool = setting("CORS credentials.", False)
+    ssl_keyfile: str | None = setting("TLS key file.")
+    ssl_certfile: str | None = setting("TLS certificate file.")
+    ssl_ca_certs: str | None = setting("TLS authorities that client certificates must come from.")
+    max_body_bytes: int = setting("Largest request body.", 32 << 20)
+    trust_request_chat_template: bool = setting("Let requests bring a chat template.", False)
+    template_timeout_s: float = setting("Longest time a chat template may render.", 5.0)
+    enable_request_id_headers: bool = setting("Echo X-Request-Id.", False)
+    enable_prompt_tokens_details: bool = setting("Report cached tokens in usage.", False)
+    enable_force_include_usage: bool = setting("End every stream with usage.", False)
+    disable_fastapi_docs: bool = setting("No /docs, /redoc and /openapi.json.", False)
+    disable_access_log: bool = setting("No log line per request.", False)
+    log_level: str = setting("How much to log.", "info", choices=("debug", "info", "warning", "error"))
+    shutdown_timeout_s: float = setting("Longest wait for requests in flight at shutdown.", 30.0)
+    max_restarts: int = setting("How often the host process may be restarted within ten minutes.", 5)
+    enable_auto_tool_choice: bool = setting("Let the model decide to call tools.", False)
+    tool_call_parser: str | None = setting("Format of tool calls (default: guessed from the chat template).")
+
+    def __post_init__(self) -> None:
+        _check_choices(self)
+        if not 0 <= self.port <= 65535:
+            raise ConfigError(f"--port must be from 0 to 65535; got {self.port}.")
+        _check_positive(self, "max_body_bytes", "template_timeout_s")
+        if bool(self.ssl_keyfile) != bool(self.ssl_certfile):
+            raise ConfigError("--ssl-keyfile and --ssl-certfile go together.")

@@ -1,0 +1,474 @@
+"""What plugins hand over: one frozen record per kind of thing, and the protocols of what they build.
+
+Records are data with a `name`; heavy work hides behind `build` or `load`, which the host calls when
+the thing is first needed. This module imports neither torch nor any part of the platform.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+
+if TYPE_CHECKING:
+    import argparse
+
+    from fastapi import APIRouter
+    from torch import Tensor
+
+    from quire.sampling import SamplingParams
+    from quire.types import EngineStats, Plan, Request
+
+CONTRACT_VERSION = (1, 0)
+"""Major changes break plugins, minor ones only add. A plugin may set `quire_contract = (1, 0)`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Context:
+    """What a `build` may know: the plugin's own options, and what its kind needs (else None).
+
+    options: values of the plugin's `Option`s by name. vocab: token strings by id. tokenizer:
+    the text side's tokenizer. device: "cpu", "cuda:0". model: name of the base model.
+    """
+
+    options: Mapping[str, Any] = field(default_factory=dict)
+    model: str | None = None
+    vocab_size: int | None = None
+    tokenizer: Any = None
+    device: str | None = None
+    config: Mapping[str, Any] = field(default_factory=dict)
+
+
+# --- model architectures -------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """A model family. `name` is what `architectures` in config.json says.
+
+    decoder: maps the parsed config (attribute access, defaults filled in by transformers' config
+    class when it has one) to a `quire_models.Decoder`: pure, no files, no device.
+    names: a `quire_models.names` table from checkpoint names to ours.
+    tower: maps the config to a part that turns a mapper's tensors into embedding rows, if any.
+    """
+
+    name: str
+    decoder: Callable[[Any], Any]
+    names: Any
+    tower: Callable[[Any], Any] | None = None
+
+
+@dataclass(frozen=True)
+class Mapped:
+    """What a medium becomes: placeholder ids for its positions, and the tower's input tensors."""
+
+    ids: Sequence[int]
+    tensors: Mapping[str, Any]
+
+
+class MapsInput(Protocol):
+    """Turns one decoded media item into ids and tensors; called in a worker thread."""
+
+    def map(self, item: Any) -> Mapped:
+        """As many embedding ids as the tower will return rows for these tensors."""
+        ...
+
+
+@dataclass(frozen=True)
+class InputMapper:
+    """How an architecture takes in a modality ("image", "audio", …)."""
+
+    name: str
+    architecture: str
+    modality: str
+    build: Callable[[Context], MapsInput]
+
+
+# --- operations ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class OpQuery:
+    """Where an operation would run: device type ("cpu", "cuda"), dtype name, CPU or GPU features."""
+
+    device: str
+    dtype: str
+    features: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True)
+class OpImpl:
+    """An implementation of an operation in `quire_kernels.ops`.
+
+    supports: None, or the reason why not here. load: imports or compiles and returns a callable
+    with the op's signature. Among those that support a query the highest priority wins.
+    """
+
+    name: str
+    op: str
+    supports: Callable[[OpQuery], str | None]
+    load: Callable[[], Callable[..., Any]]
+    priority: int = 0
+
+
+# --- sampling ------------------------------------------------------------------------------------
+
+
+class ProcessorRow(Protocol):
+    """One row of a batch as a logits processor sees it."""
+
+    state: Any
+    output_ids: Sequence[int]
+
+
+class ProcessesLogits(Protocol):
+    """Changes logits of the rows that asked for it."""
+
+    def start(self, params: SamplingParams) -> Any | None:
+        """State for a seq, or None when its request does not use this processor (costs nothing)."""
+        ...
+
+    def apply(self, logits: Tensor, rows: Sequence[ProcessorRow]) -> None:
+        """Change `logits` [rows, vocab] in place; row i belongs to `rows[i]`."""
+        ...
+
+
+@dataclass(frozen=True)
+class LogitsProcessor:
+    """`fields`: extra request fields it understands, by type; they arrive in `SamplingParams.extra`."""
+
+    name: str
+    fields: Mapping[str, type]
+    build: Callable[[Context], ProcessesLogits]
+
+
+class Matcher(Protocol):
+    """Where one seq stands in a grammar."""
+
+    @property
+    def done(self) -> bool:
+        """Whether nothing but the end of text may follow."""
+        ...
+
+    def fill(self, mask: Tensor) -> None:
+        """Set `mask` [vocab] (bool) to True exactly for the token ids allowed next."""
+        ...
+
+    def accept(self, token_id: int) -> bool:
+        """Advance; False if the token is not allowed here."""
+        ...
+
+    def rollback(self, count: int) -> None:
+        """Take back the last `count` accepted tokens."""
+        ...
+
+
+class Grammar(Protocol):
+    """A compiled constraint, shared by all seqs that use it."""
+
+    def start(self) -> Matcher:
+        """A matcher at the beginning."""
+        ...
+
+
+class CompilesGrammars(Protocol):
+    """A structured-output back end for one tokenizer."""
+
+    def compile(self, kind: str, source: str) -> Grammar:
+        """Compile; raise `quire.errors.BadRequest` for a source that is wrong. In a worker thread."""
+        ...
+
+
+@dataclass(frozen=True)
+class GrammarBackend:
+    """`kinds`: which of json_schema, json_object, regex, choice, grammar, … it compiles."""
+
+    name: str
+    kinds: frozenset[str]
+    build: Callable[[Context], CompilesGrammars]
+    priority: int = 0
+
+
+# --- scheduling ----------------------------------------------------------------------------------
+
+
+class SeqView(Protocol):
+    """What a policy may know of a seq."""
+
+    @property
+    def arrival(self) -> int:
+        """Order of arrival; smaller came first."""
+        ...
+
+    @property
+    def priority(self) -> int:
+        """The request's priority; smaller is more urgent."""
+        ...
+
+    @property
+    def adapter(self) -> str | None:
+        """Name of the adapter, None for the base model."""
+        ...
+
+    @property
+    def num_tokens(self) -> int:
+        """Prompt and generated tokens."""
+        ...
+
+
+class OrdersSeqs(Protocol):
+    """Policy, not mechanism: keys to sort by. Both must be pure functions of the view."""
+
+    def admit_key(self, seq: SeqView) -> Any:
+        """The waiting seq with the smallest key is admitted first."""
+        ...
+
+    def victim_key(self, seq: SeqView) -> Any:
+        """The running seq with the largest key gives up its pages first."""
+        ...
+
+
+@dataclass(frozen=True)
+class SchedulerPolicy:
+    """Named by `--scheduling-policy`."""
+
+    name: str
+    build: Callable[[Context], OrdersSeqs]
+
+
+# --- adapters ------------------------------------------------------------------------------------
+
+
+class RunsAdapters(Protocol):
+    """A kind of adapter, at work on one model."""
+
+    def attach(self, model: Any) -> None:
+        """Called once after the weights are loaded: put a delta on the projections it will change."""
+        ...
+
+    def load(self, name: str, path: Path) -> Any:
+        """Read and check an adapter; raise `BadRequest` saying why not. In a worker thread."""
+        ...
+
+    def seat(self, adapter: Any) -> int | None:
+        """A place on the device, or None when all are taken (the seq waits)."""
+        ...
+
+    def release(self, adapter: Any) -> None:
+        """The adapter was unloaded and no seq uses it any more."""
+        ...
+
+    def bind(self, plan: Plan, seats: Sequence[int]) -> Any:
+        """The per-step data that `Forward.adapters` carries; `seats[i]` belongs to chunk i, −1 = base."""
+        ...
+
+
+@dataclass(frozen=True)
+class AdapterRuntime:
+    """`kinds`: values of `peft_type` in adapter_config.json that it can run."""
+
+    name: str
+    kinds: frozenset[str]
+    build: Callable[[Context], RunsAdapters]
+
+
+@dataclass(frozen=True)
+class AdapterSource:
+    """Where an adapter lies, and which version of it this is."""
+
+    path: Path
+    revision: str
+
+
+# --- text ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class ToolCall:
+    """One call that a model made; `arguments` is JSON text."""
+
+    name: str
+    arguments: str
+
+
+@dataclass(frozen=True)
+class ToolParser:
+    """Calls stand between `start` and `end` in the text; the host streams, `parse` reads one span.
+
+    parse(text between the delimiters, tools offered) -> calls; raises ValueError if it is none.
+    matches(chat template) says whether a model with this template writes this format.
+    """
+
+    name: str
+    start: str
+    end: str
+    parse: Callable[[str, Sequence[Mapping[str, Any]]], list[ToolCall]]
+    matches: Callable[[str], bool]
+
+
+# --- edges ---------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Refused:
+    """A gate's no: the HTTP status (400 … 503) and the sentence the client gets."""
+
+    message: str
+    status: int = 403
+
+
+@runtime_checkable
+class GatesRequests(Protocol):
+    """Looks at each request before it is tokenized; called in a worker thread."""
+
+    def admit(self, request: GateRequest) -> GateRequest | Refused:
+        """The request as it is, a changed copy, or a refusal."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class GateRequest:
+    """A request as it came in: its route, model, headers and parsed body (a copy may change model and body)."""
+
+    route: str
+    model: str
+    body: Mapping[str, Any]
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class RequestGate:
+    """Gates run in order of `priority` (smallest first), each seeing what the one before gave."""
+
+    name: str
+    build: Callable[[Context], GatesRequests]
+    priority: int = 0
+
+
+@dataclass(frozen=True)
+class Router:
+    """HTTP routes, mounted after the built-in ones; a clash of paths stops the start."""
+
+    name: str
+    build: Callable[[Any], APIRouter]
+
+
+@dataclass(frozen=True)
+class Command:
+    """A subcommand of `platform`."""
+
+    name: str
+    help: str
+    configure: Callable[[argparse.ArgumentParser], None]
+    run: Callable[[argparse.Namespace], int]
+
+
+class ObservesStats(Protocol):
+    """Sends figures somewhere."""
+
+    def observe(self, stats: EngineStats) -> None:
+        """Called about once a second for each model, off the step loop."""
+        ...
+
+
+@dataclass(frozen=True)
+class MetricsExporter:
+    """Another place for figures to go, beside /metrics."""
+
+    name: str
+    build: Callable[[Context], ObservesStats]
+
+
+@dataclass(frozen=True)
+class Option:
+    """A setting of a plugin: `--<plugin>.<name>`; arrives in `Context.options`."""
+
+    name: str
+    type: type
+    default: Any
+    help: str
+
+
+@dataclass(frozen=True)
+class DemoModel:
+    """A small model that ships with a plugin and is served when no model is named.
+
+    folder: gives the path of a model folder in Hugging Face format.
+    """
+
+    name: str
+    summary: str
+    folder: Callable[[], Path]
+
+
+RECORDS: Mapping[str, type] = {
+    "quire_architectures": Architecture,
+    "quire_input_mappers": InputMapper,
+    "quire_ops": OpImpl,
+    "quire_logits_processors": LogitsProcessor,
+    "quire_grammar_backends": GrammarBackend,
+    "quire_scheduler_policies": SchedulerPolicy,
+    "quire_adapter_runtimes": AdapterRuntime,
+    "quire_tool_parsers": ToolParser,
+    "quire_request_gates": RequestGate,
+    "quire_routers": Router,
+    "quire_commands": Command,
+    "quire_metrics_exporters": MetricsExporter,
+    "quire_options": Option,
+    "quire_demo_models": DemoModel,
+}
+"""Noun hook → the record type it yields."""
+
+
+@dataclass(frozen=True)
+class PluginInfo:
+    """Where a plugin came from and what it brought."""
+
+    name: str
+    module: str
+    distribution: str | None
+    version: str | None
+    hooks: tuple[str, ...]
+    records: Mapping[str, tuple[str, ...]]
+    enabled: bool = True
+    error: str | None = None
+
+
+class CountsCalls(Protocol):
+    """Wraps calls into plugin code so that they are timed, counted and attributed."""
+
+    def call(self, plugin: str, function: Callable[..., Any], *args: Any) -> Any:
+        """Call; an exception is counted and raised on as `PluginFailed` naming the plugin."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Registry:
+    """Everything the loaded plugins brought, frozen: name → record per kind, and who brought it.
+
+    `origin[(hook, record name)]` is the plugin's name. Questions and events are plain callables,
+    so that the engine needs no pluggy and a test builds a registry by hand.
+    """
+
+    records: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    origin: Mapping[tuple[str, str], str] = field(default_factory=dict)
+    plugins: tuple[PluginInfo, ...] = ()
+    options: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    resolve_adapter: Callable[[str, str, Path], AdapterSource | None] = lambda *_: None
+    engine_started: Callable[[Any], None] = lambda _: None
+    engine_stopping: Callable[[Any], None] = lambda _: None
+    request_finished: Callable[[Any], None] = lambda _: None
+    counter: CountsCalls | None = None
+
+    def of(self, hook: str) -> Mapping[str, Any]:
+        """Records that `hook` gave, by name, in order of loading."""
+        return self.records.get(hook, {})
+
+    def plugin_of(self, hook: str, name: str) -> str:
+        """Name of the plugin that brought a record."""
+        return self.origin.get((hook, name), "?")
+
+    def all(self, hook: str) -> Iterable[Any]:
+        """Records that `hook` gave, in order of loading."""
+        return self.of(hook).values()

@@ -1,0 +1,194 @@
+"""What a request may ask of sampling, checked when it is made.
+
+Names and rules are those of vLLM's `SamplingParams`, so that its users need not relearn them. A wrong
+value raises `BadRequest` (a ValueError) that names the field. Checks that need a model (ids within
+the vocabulary, the context length) are the engine's.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from quire.errors import BadRequest
+
+MAX_N = 128
+MAX_STOP_STRINGS = 4
+MAX_STOP_LENGTH = 1024
+MAX_LOGPROBS = 20
+MAX_BAD_WORDS = 128
+MAX_BIASES = 1024
+MAX_BEAM_WIDTH = 64
+
+
+def _fail(param: str, rule: str, value: object) -> None:
+    raise BadRequest(f"`{param}` must be {rule}, got {value!r:.80}.", param)
+
+
+def _number(param: str, value: object, low: float, high: float, rule: str) -> None:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        _fail(param, rule, value)
+    elif not math.isfinite(value) or not low <= value <= high:
+        _fail(param, rule, value)
+
+
+def _integer(param: str, value: object, low: int, high: int | None, rule: str) -> None:
+    if isinstance(value, bool) or not isinstance(value, int):
+        _fail(param, rule, value)
+    elif value < low or (high is not None and value > high):
+        _fail(param, rule, value)
+
+
+def _strings(param: str, value: str | Sequence[str] | None, most: int) -> tuple[str, ...]:
+    if value is None:
+        return ()
+    items = (value,) if isinstance(value, str) else tuple(value)
+    if any(not isinstance(item, str) or not item for item in items):
+        _fail(param, "a string or a list of non-empty strings", value)
+    if len(items) > most:
+        raise BadRequest(f"`{param}` takes at most {most} strings, got {len(items)}.", param)
+    if any(len(item) > MAX_STOP_LENGTH for item in items):
+        raise BadRequest(f"`{param}`: a string may have at most {MAX_STOP_LENGTH} characters.", param)
+    return items
+
+
+def _ids(param: str, value: Sequence[int] | None) -> tuple[int, ...]:
+    ids = tuple(value or ())
+    if any(isinstance(i, bool) or not isinstance(i, int) or i < 0 for i in ids):
+        _fail(param, "a list of token ids (integers of at least 0)", value)
+    return ids
+
+
+@dataclass(frozen=True, kw_only=True)
+class SamplingParams:
+    """How to choose tokens and when to stop.
+
+    temperature: 0 is greedy; 0 … 2. top_k: 0 or −1 is off. seed: the same seed gives the same tokens.
+    max_tokens: None = until the context ends. best_of: draw so many, return the `n` most likely.
+    logprobs / prompt_logprobs: how many alternatives to report, −1 = the whole vocabulary.
+    stop: strings that end the text, not part of it unless include_stop_str_in_output.
+    extra: fields that logits-processor plugins declared. structured: (kind, source) of a grammar.
+    """
+
+    n: int = 1
+    best_of: int | None = None
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    repetition_penalty: float = 1.0
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+    min_p: float = 0.0
+    seed: int | None = None
+    stop: str | Sequence[str] | None = None
+    stop_token_ids: Sequence[int] | None = None
+    ignore_eos: bool = False
+    max_tokens: int | None = 16
+    min_tokens: int = 0
+    logprobs: int | None = None
+    prompt_logprobs: int | None = None
+    detokenize: bool = True
+    skip_special_tokens: bool = True
+    spaces_between_special_tokens: bool = True
+    include_stop_str_in_output: bool = False
+    logit_bias: Mapping[int, float] | None = None
+    allowed_token_ids: Sequence[int] | None = None
+    bad_words: Sequence[str] | None = None
+    bad_word_ids: tuple[tuple[int, ...], ...] = ()
+    structured: tuple[str, str] | None = None
+    extra: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._check_counts()
+        self._check_distribution()
+        self._normalise()
+
+    @property
+    def num_seqs(self) -> int:
+        """How many seqs the engine runs for the request."""
+        return self.best_of or self.n
+
+    @property
+    def greedy(self) -> bool:
+        """Whether the most likely token is taken each time."""
+        return self.temperature == 0
+
+    def _check_counts(self) -> None:
+        _integer("n", self.n, 1, MAX_N, f"an integer from 1 to {MAX_N}")
+        if self.best_of is not None:
+            _integer("best_of", self.best_of, self.n, MAX_N, f"an integer from n ({self.n}) to {MAX_N}")
+        if self.greedy and self.num_seqs > 1:
+            raise BadRequest(f"`n` must be 1 when temperature is 0: all {self.num_seqs} would be equal.", "n")
+        if self.max_tokens is not None:
+            _integer("max_tokens", self.max_tokens, 0, None, "an integer of at least 0")
+        _integer("min_tokens", self.min_tokens, 0, None, "an integer of at least 0")
+        if self.max_tokens is not None and self.min_tokens > self.max_tokens:
+            _fail("min_tokens", f"at most max_tokens ({self.max_tokens})", self.min_tokens)
+        for name in ("logprobs", "prompt_logprobs"):
+            value = getattr(self, name)
+            if value is not None:
+                _integer(name, value, -1, MAX_LOGPROBS, f"an integer from 0 to {MAX_LOGPROBS}, or -1 for all")
+        if self.seed is not None:
+            _integer("seed", self.seed, -(2**63), 2**63 - 1, "a 64-bit integer")
+
+    def _check_distribution(self) -> None:
+        _number("temperature", self.temperature, 0, 2, "a number from 0 to 2")
+        _number("presence_penalty", self.presence_penalty, -2, 2, "a number from -2 to 2")
+        _number("frequency_penalty", self.frequency_penalty, -2, 2, "a number from -2 to 2")
+        _number("repetition_penalty", self.repetition_penalty, 1e-6, 1e6, "a number above 0")
+        _number("top_p", self.top_p, 1e-12, 1, "a number above 0, at most 1")
+        _number("min_p", self.min_p, 0, 1, "a number from 0 to 1")
+        _integer("top_k", self.top_k, -1, None, "an integer of at least 1, or 0 or -1 for off")
+
+    def _normalise(self) -> None:
+        put = object.__setattr__  # the one moment at which a frozen record may still take shape
+        put(self, "top_k", max(self.top_k, 0))
+        put(self, "stop", _strings("stop", self.stop, MAX_STOP_STRINGS))
+        put(self, "bad_words", _strings("bad_words", self.bad_words, MAX_BAD_WORDS))
+        put(self, "stop_token_ids", _ids("stop_token_ids", self.stop_token_ids))
+        if self.stop and not self.detokenize:
+            raise BadRequest("`stop` needs `detokenize`: stop strings are found in the text.", "stop")
+        if self.allowed_token_ids is not None:
+            put(self, "allowed_token_ids", _ids("allowed_token_ids", self.allowed_token_ids))
+            if not self.allowed_token_ids:
+                _fail("allowed_token_ids", "a non-empty list", self.allowed_token_ids)
+        if self.logit_bias:
+            put(self, "logit_bias", _biases(self.logit_bias))
+
+
+def _biases(value: Mapping[Any, Any]) -> dict[int, float]:
+    if len(value) > MAX_BIASES:
+        raise BadRequest(f"`logit_bias` takes at most {MAX_BIASES} entries, got {len(value)}.", "logit_bias")
+    biases: dict[int, float] = {}
+    for key, bias in value.items():
+        if not str(key).isdecimal():
+            _fail("logit_bias", "a map from token id to number", key)
+        _number("logit_bias", bias, -math.inf, math.inf, "a map from token id to finite number")
+        biases[int(key)] = min(100.0, max(-100.0, float(bias)))
+    return biases
+
+
+@dataclass(frozen=True, kw_only=True)
+class BeamSearchParams:
+    """Keep the `beam_width` most likely texts; score = summed logprob / length ** length_penalty."""
+
+    beam_width: int
+    max_tokens: int
+    ignore_eos: bool = False
+    temperature: float = 0.0
+    length_penalty: float = 1.0
+    include_stop_str_in_output: bool = False
+    skip_special_tokens: bool = True
+
+    def __post_init__(self) -> None:
+        _integer("beam_width", self.beam_width, 1, MAX_BEAM_WIDTH, f"an integer from 1 to {MAX_BEAM_WIDTH}")
+        _integer("max_tokens", self.max_tokens, 1, None, "an integer of at least 1")
+        _number("temperature", self.temperature, 0, 2, "a number from 0 to 2")
+        _number("length_penalty", self.length_penalty, -10, 10, "a number from -10 to 10")
+
+    @property
+    def num_seqs(self) -> int:
+        """How many seqs the engine runs for the request."""
+        return self.beam_width

@@ -1,0 +1,231 @@
+"""The plain data that travels: a request down to the engine, a plan to the device, a delta back up.
+
+Everything here is frozen, picklable and free of tensors (but for the tensors of media).
+It knows no model, no HTTP and no plugin. Sampling parameters live in `quire.sampling`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
+
+from quire.sampling import BeamSearchParams, SamplingParams
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+FinishReason = Literal["stop", "length", "abort", "error"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Media:
+    """A run of prompt positions whose embeddings come from a tower instead of the token table.
+
+    `start` and `length` are prompt positions; `tensors` are the tower's inputs; `digest` identifies
+    the content, so that equal media share pages and different ones never do.
+    """
+
+    modality: str
+    start: int
+    length: int
+    digest: str
+    tensors: Mapping[str, Tensor]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Prompt:
+    """What the model reads. Its length is final: later stages add nothing."""
+
+    token_ids: tuple[int, ...]
+    text: str | None = None
+    media: tuple[Media, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AdapterRef:
+    """An adapter as a page key sees it: reloading a name makes another revision."""
+
+    name: str
+    revision: int = 0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Request:
+    """One prompt and what to do with it. Gives `params.num_seqs` seqs.
+
+    `priority`: smaller runs first under the priority policy. `cache_salt`: seqs share cached pages
+    only with equal salts. `extra`: fields that logits-processor plugins declared.
+    """
+
+    id: str
+    prompt: Prompt
+    params: SamplingParams | BeamSearchParams
+    adapter: AdapterRef | None = None
+    priority: int = 0
+    cache_salt: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """Compute `len(token_ids)` tokens of a seq, the first at position `start`.
+
+    `new_pages` continue the seq's page table; `samples` says that the last token's logits give the
+    next token. The runner keeps the rest of the table from earlier chunks.
+    """
+
+    seq_id: int
+    start: int
+    token_ids: Sequence[int]
+    new_pages: Sequence[int]
+    samples: bool
+
+
+@dataclass(frozen=True, slots=True)
+class SeqStart:
+    """What the runner must know of a seq before its first chunk (again after a preemption)."""
+
+    seq_id: int
+    params: SamplingParams | BeamSearchParams
+    seed: int
+    prompt_ids: Sequence[int]
+    output_ids: Sequence[int]
+    media: tuple[Media, ...] = ()
+    adapter: AdapterRef | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """One step: which tokens of which seqs, after which movements of pages.
+
+    Order of effect: `ended` rows are forgotten, `swaps_out`, `swaps_in` and `copies` move pages
+    (pairs of source and destination), `started` rows are made, then `chunks` are computed.
+    """
+
+    chunks: tuple[Chunk, ...] = ()
+    started: tuple[SeqStart, ...] = ()
+    ended: tuple[int, ...] = ()
+    copies: tuple[tuple[int, int], ...] = ()
+    swaps_out: tuple[tuple[int, int], ...] = ()
+    swaps_in: tuple[tuple[int, int], ...] = ()
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens computed in this step."""
+        return sum(len(chunk.token_ids) for chunk in self.chunks)
+
+
+@dataclass(frozen=True, slots=True)
+class TokenLogprobs:
+    """Log-probabilities at one position: the token's own, its rank (1 = most likely), the top ones."""
+
+    token_id: int
+    logprob: float
+    rank: int
+    top: tuple[tuple[int, float], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """What one sampling row gave. `error` set: a plugin failed on this row, no token was drawn.
+
+    `candidates` (beam search): the most likely continuations as (token id, logprob).
+    """
+
+    token_id: int
+    logprobs: TokenLogprobs | None = None
+    candidates: tuple[tuple[int, float], ...] = ()
+    error: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StepResult:
+    """Samples by seq id, and log-probabilities of prompt tokens that a chunk has just passed."""
+
+    samples: Mapping[int, Sample]
+    prompt_logprobs: Mapping[int, Sequence[TokenLogprobs]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Delta:
+    """What one step added to one seq of a request.
+
+    `index` numbers the seqs of a request (0 … n−1). The first delta of a request carries
+    `num_cached_tokens` and, when asked for, `prompt_logprobs` (entry 0 is None). `error` is a pair of
+    error class name and message. Beam search sends its sequences in one last delta per beam,
+    with `cumulative_logprob` set.
+    """
+
+    request_id: str
+    index: int = 0
+    token_ids: tuple[int, ...] = ()
+    logprobs: tuple[TokenLogprobs, ...] | None = None
+    finish_reason: FinishReason | None = None
+    stop_reason: int | str | None = None
+    num_cached_tokens: int | None = None
+    prompt_logprobs: tuple[TokenLogprobs | None, ...] | None = None
+    cumulative_logprob: float | None = None
+    error: tuple[str, str] | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ModelInfo:
+    """What the rest of the platform may know of a loaded model."""
+
+    name: str
+    aliases: tuple[str, ...]
+    root: str
+    folder: str
+    architecture: str
+    dtype: str
+    device: str
+    max_model_len: int
+    vocab_size: int
+    eos_ids: tuple[int, ...]
+    num_pages: int
+    page_size: int
+    num_parameters: int
+    sampling_defaults: Mapping[str, Any] = field(default_factory=dict)
+    modalities: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EngineStats:
+    """Counters since start (`num_…_total`) and gauges of now, of one model."""
+
+    model: str
+    num_running: int = 0
+    num_waiting: int = 0
+    num_swapped: int = 0
+    num_pages: int = 0
+    num_pages_used: int = 0
+    num_pages_cached: int = 0
+    num_slots_used: int = 0
+    num_steps_total: int = 0
+    num_prompt_tokens_total: int = 0
+    num_cached_tokens_total: int = 0
+    num_queried_tokens_total: int = 0
+    num_generated_tokens_total: int = 0
+    num_preemptions_recompute_total: int = 0
+    num_preemptions_swap_total: int = 0
+    iteration_tokens: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RequestSummary:
+    """One ended request, for events and metrics. Times are seconds; None where it never got there."""
+
+    request_id: str
+    model: str
+    adapter: str | None
+    finish_reason: str
+    num_prompt_tokens: int
+    num_cached_tokens: int
+    num_generated_tokens: int
+    n: int
+    max_tokens: int | None
+    queue_s: float | None
+    prefill_s: float | None
+    decode_s: float | None
+    e2e_s: float
+    first_token_s: float | None
