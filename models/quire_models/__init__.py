@@ -1,0 +1,68 @@
+"""Parts that language models are made of, the modules they build, and the tables that load checkpoints.
+
+Importing this package imports no torch: parts and name tables are plain data.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from quire_models import names as names
+from quire_models.parts import (
+    Attention,
+    Block,
+    Decoder,
+    GatedMlp,
+    KvShape,
+    LayerNorm,
+    Mlp,
+    Moe,
+    Norm,
+    Positions,
+    PostNormBlock,
+)
+from quire_models.scalings import Rope
+
+if TYPE_CHECKING:
+    from quire_models.blocks import DecoderModel as DecoderModel
+    from quire_models.forward import Forward as Forward
+    from quire_models.forward import ForwardBuffers as ForwardBuffers
+    from quire_models.forward import MediaRows as MediaRows
+    from quire_models.make import Make as Make
+    from quire_models.pool import KvPool as KvPool
+    from quire_models.projection import Projection as Projection
+
+_NEED_TORCH = {
+    "DecoderModel": "quire_models.blocks",
+    "Forward": "quire_models.forward",
+    "ForwardBuffers": "quire_models.forward",
+    "MediaRows": "quire_models.forward",
+    "Make": "quire_models.make",
+    "KvPool": "quire_models.pool",
+    "Projection": "quire_models.projection",
+}
+
+__all__ = [
+    "Attention",
+    "Block",
+    "Decoder",
+    "GatedMlp",
+    "KvShape",
+    "LayerNorm",
+    "Mlp",
+    "Moe",
+    "Norm",
+    "Positions",
+    "PostNormBlock",
+    "Rope",
+    "names",
+    *sorted(_NEED_TORCH),
+]
+
+
+def __getattr__(name: str) -> Any:
+    """Import what needs torch when it is first used."""
+    if name not in _NEED_TORCH:
+        raise AttributeError(f"module 'quire_models' has no attribute {name!r}")
+    return getattr(import_module(_NEED_TORCH[name]), name)

@@ -151,6 +151,11 @@ class Matcher(Protocol):
         """Whether nothing but the end of text may follow."""
         ...
 
+    @property
+    def complete(self) -> bool:
+        """Whether the text may end here; then the host allows the end-of-text ids beside the mask."""
+        ...
+
     def fill(self, mask: Tensor) -> None:
         """Set `mask` [vocab] (bool) to True exactly for the token ids allowed next."""
         ...
@@ -440,6 +445,10 @@ class CountsCalls(Protocol):
 
     def call(self, plugin: str, function: Callable[..., Any], *args: Any) -> Any:
         """Call; an exception is counted and raised on as `PluginFailed` naming the plugin."""
+        ...
+
+    def snapshot(self) -> list[dict[str, Any]]:
+        """Rows of plugin, calls, errors and seconds."""
         ...
 
 

@@ -70,8 +70,10 @@ class Request:
 class Chunk:
     """Compute `len(token_ids)` tokens of a seq, the first at position `start`.
 
-    `new_pages` continue the seq's page table; `samples` says that the last token's logits give the
-    next token. The runner keeps the rest of the table from earlier chunks.
+    `new_pages` go into the seq's page table from entry `first_page` on (a copied page replaces a
+    shared one, others continue the table; the first chunk after a `SeqStart` brings the whole table);
+    `samples` says that the last token's logits give the next token. The runner keeps the rest of the
+    table from earlier chunks.
     """
 
     seq_id: int
@@ -79,6 +81,7 @@ class Chunk:
     token_ids: Sequence[int]
     new_pages: Sequence[int]
     samples: bool
+    first_page: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,13 +132,15 @@ class TokenLogprobs:
 class Sample:
     """What one sampling row gave. `error` set: a plugin failed on this row, no token was drawn.
 
-    `candidates` (beam search): the most likely continuations as (token id, logprob).
+    `candidates` (beam search): the most likely continuations as (token id, logprob), best first.
+    `done`: a constraint is complete and nothing may follow, so the seq stops after this token.
     """
 
     token_id: int
     logprobs: TokenLogprobs | None = None
     candidates: tuple[tuple[int, float], ...] = ()
     error: str | None = None
+    done: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +158,7 @@ class Delta:
     `index` numbers the seqs of a request (0 … n−1). The first delta of a request carries
     `num_cached_tokens` and, when asked for, `prompt_logprobs` (entry 0 is None). `error` is a pair of
     error class name and message. Beam search sends its sequences in one last delta per beam,
-    with `cumulative_logprob` set.
+    with `cumulative_logprob` set. `queue_s`, on the first delta: seconds from arrival to the first step.
     """
 
     request_id: str
@@ -166,6 +171,7 @@ class Delta:
     prompt_logprobs: tuple[TokenLogprobs | None, ...] | None = None
     cumulative_logprob: float | None = None
     error: tuple[str, str] | None = None
+    queue_s: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

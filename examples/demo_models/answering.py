@@ -1,0 +1,56 @@
+"""Greedy answers of a model, in batches, and how many of them are exactly right."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+
+import torch
+from conversations import FAMILIES, Message, Question
+from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
+
+Answerer = Callable[[Sequence[list[Message]]], list[str]]
+
+
+@torch.inference_mode()
+def generate(
+    model: LlamaForCausalLM,
+    tokenizer: PreTrainedTokenizerFast,
+    chats: Sequence[list[Message]],
+    batch_size: int = 64,
+    max_new_tokens: int = 160,
+) -> list[str]:
+    """Answer every chat greedily; chats of similar length share a batch."""
+    prompts = [tokenizer.apply_chat_template(c, tokenize=False, add_generation_prompt=True) for c in chats]
+    order = sorted(range(len(prompts)), key=lambda i: len(prompts[i]))
+    answers = [""] * len(prompts)
+    for start in range(0, len(order), batch_size):
+        chosen = order[start : start + batch_size]
+        batch = tokenizer(
+            [prompts[i] for i in chosen],
+            padding=True,
+            padding_side="left",
+            add_special_tokens=False,
+            return_tensors="pt",
+            return_token_type_ids=False,
+        )
+        output = model.generate(**batch, max_new_tokens=max_new_tokens, do_sample=False)
+        new = output[:, batch["input_ids"].shape[1] :]
+        for i, text in zip(chosen, tokenizer.batch_decode(new, skip_special_tokens=True), strict=True):
+            answers[i] = text
+    return answers
+
+
+def score(questions: Sequence[Question], answers: Sequence[str]) -> dict[str, float]:
+    """Share of exact matches per family, and over all questions as ``overall``."""
+    hits: dict[str, list[bool]] = defaultdict(list)
+    for question, answer in zip(questions, answers, strict=True):
+        hits[question.family].append(answer.strip() == question.answer)
+    shares = {family: sum(hits[family]) / len(hits[family]) for family in FAMILIES if hits[family]}
+    shares["overall"] = sum(map(sum, hits.values())) / len(questions)
+    return shares
+
+
+def report(shares: dict[str, float]) -> str:
+    """The shares on one line each."""
+    return "\n".join(f"{name:<12} {100 * share:6.2f} %" for name, share in shares.items())

@@ -1,0 +1,159 @@
+"""The generator: an endless, seeded stream of conversations with correct answers.
+
+``training_conversations(seed)`` never yields a question whose content is held
+out; ``held_out_questions(count)`` yields only such questions, each behind the
+turns that it may refer to.
+
+    python examples/demo_models/conversations.py      # print a few of both
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import families
+import phrases
+import talk
+from follow_ups import follow_up_makers
+from replies import STYLES, State, Turn, is_held_out
+
+Message = dict[str, str]
+
+FAMILIES = ("facts", "arithmetic", "sorting", "follow_ups", "formats", "unknown", "memory", "small_talk")
+_FRESH: dict[families.MakeTurn, float] = {
+    families.fact: 16,
+    families.owner: 8,
+    families.pair: 5,
+    families.profile: 3,
+    families.arithmetic: 26,
+    families.compare: 3,
+    families.sort: 18,
+    families.extreme: 4,
+    talk.unknown_island: 8,
+    talk.unknown_attribute: 3,
+    talk.off_topic: 4,
+    talk.small_talk: 8,
+    talk.tell: 3,
+    talk.recall: 2,
+}
+
+
+@dataclass(frozen=True)
+class Question:
+    """A held-out question: the messages up to it and the only correct answer."""
+
+    family: str
+    key: str
+    messages: list[Message]
+    answer: str
+
+
+def _system_message(rng: random.Random, state: State) -> Message | None:
+    """Draw a system message; it may set a style for the whole conversation."""
+    draw = rng.random()
+    if draw < 0.6:
+        return None
+    text = rng.choice(phrases.NEUTRAL_SYSTEM)
+    if draw > 0.85:
+        state.style = rng.choice([s for s in STYLES if s != "sentence"])
+        order = rng.choice(phrases.STYLE_SYSTEM[state.style])
+        text = f"{text} {order}" if rng.random() < 0.4 else order
+    return {"role": "system", "content": text}
+
+
+def _casual(rng: random.Random, turn: Turn) -> str:
+    """Add what people add or leave out, without changing what is asked."""
+    text = turn.question
+    if turn.family != "small_talk" and rng.random() < 0.15:
+        text = rng.choice(phrases.OPENERS) + text
+    # A name the model has to repeat must stay as the user wrote it.
+    if turn.family not in ("unknown", "memory") and "place:" not in turn.key and rng.random() < 0.12:
+        text = text.lower()
+    if rng.random() < 0.12:
+        text = text.rstrip("?.!") or text
+    return text
+
+
+def _with_style(rng: random.Random, turn: Turn, state: State) -> Turn:
+    """Apply the style of the conversation, or ask for one behind the question."""
+    if turn.family == "formats":
+        return turn
+    turn = replace(turn, question=_casual(rng, turn), style=state.style)
+    stylable = turn.family in ("facts", "arithmetic", "sorting", "follow_ups")
+    if stylable and rng.random() < 0.15:
+        style = rng.choice(list(phrases.STYLE_SUFFIX))
+        suffix = rng.choice(phrases.STYLE_SUFFIX[style])
+        question = turn.question
+        question += " " if question[-1] in "?.!" else ". "
+        return replace(turn, question=question + suffix, style=style, family="formats")
+    return turn if state.style == "sentence" or turn.family == "follow_ups" else replace(turn, family="formats")
+
+
+def _next_turn(rng: random.Random, state: State, held_out: bool) -> Turn:
+    """Draw turns until one lies on the wanted side of the split."""
+    while True:
+        makers = follow_up_makers(state)
+        if talk.knows_user(state) and rng.random() < 0.25:
+            make: families.MakeTurn = talk.recall
+        elif makers and rng.random() < 0.55:
+            make = rng.choice(makers)
+        else:
+            make = rng.choices(list(_FRESH), list(_FRESH.values()))[0]
+        turn = make(rng, state)
+        if is_held_out(turn.key) == held_out:
+            return _with_style(rng, turn, state)
+
+
+def _turn_count(rng: random.Random) -> int:
+    """One to four questions in most conversations, and now and then a long chat."""
+    return rng.choices((1, 2, 3, 4, 5, 6, 8), (30, 25, 20, 15, 4, 3, 3))[0]
+
+
+def _conversation(rng: random.Random, held_out_end: bool) -> tuple[list[Message], Turn]:
+    """Draw one conversation; only its last question may be held out."""
+    state = State()
+    system = _system_message(rng, state)
+    messages = [system] if system else []
+    count = _turn_count(rng)
+    for position in range(count):
+        last = position == count - 1
+        turn = _next_turn(rng, state, held_out_end and last)
+        messages.append({"role": "user", "content": turn.question})
+        messages.append({"role": "assistant", "content": turn.answer})
+        state.advance(turn)
+    return messages, turn
+
+
+def training_conversations(seed: int | str) -> Iterator[list[Message]]:
+    """Yield training conversations for ever; equal seeds give equal streams."""
+    rng = random.Random(f"train:{seed}")
+    while True:
+        yield _conversation(rng, held_out_end=False)[0]
+
+
+def held_out_questions(count: int, seed: int | str = 0) -> list[Question]:
+    """Draw held-out questions, the same number of every family."""
+    rng = random.Random(f"held-out:{seed}")
+    wanted = {family: -(-count // len(FAMILIES)) for family in FAMILIES}
+    questions: list[Question] = []
+    while any(wanted.values()):
+        messages, turn = _conversation(rng, held_out_end=True)
+        if wanted[turn.family]:
+            wanted[turn.family] -= 1
+            questions.append(Question(turn.family, turn.key, messages[:-1], turn.answer))
+    return sorted(questions, key=lambda q: FAMILIES.index(q.family))
+
+
+def _show() -> None:
+    """Print a few training conversations and held-out questions."""
+    stream = training_conversations("show")
+    for _ in range(12):
+        print("\n".join(f"{m['role']:>9}: {m['content']}" for m in next(stream)), "\n")
+    for question in held_out_questions(24):
+        print(f"[{question.family}] {question.messages[-1]['content']} -> {question.answer}")
+
+
+if __name__ == "__main__":
+    _show()

@@ -1,0 +1,237 @@
+"""The op table: what each operation means, and the signature every implementation of it has.
+
+An implementation may be plain torch, C++, or written for a GPU; `reference.py` is the meaning running.
+Shapes: T tokens of one step, H query heads, K key-value heads (H is a multiple of K), D head dimension,
+R rows (one chunk of one seq each), P pages of the longest row. Ops know neither models nor scheduling.
+
+"May overwrite x": the caller never reads x again, so an implementation can work in place.
+Results that depend on other tokens of the step by more than the order of summation are wrong.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+from torch import Tensor
+
+
+@dataclass(slots=True)
+class Rows:
+    """Which tokens of the step belong together, and where their keys and values lie.
+
+    Row r is the tokens query_starts[r] … query_starts[r+1]−1: the last ones of a seq whose first
+    contexts[r] positions are in the pool, at pages[r, p // page_size], place p % page_size.
+
+    query_starts: int32 [R + 1]. contexts: int32 [R]. pages: int32 [R, P]; entries beyond a row's context
+    may be anything. lens_host and contexts_host: tokens and context of each row, on the host.
+    memo: implementations may keep here what they derive from a step, for the blocks that follow.
+    """
+
+    query_starts: Tensor
+    contexts: Tensor
+    pages: Tensor
+    lens_host: np.ndarray[Any, np.dtype[np.int32]]
+    contexts_host: np.ndarray[Any, np.dtype[np.int32]]
+    max_query: int
+    max_context: int
+    memo: dict[Any, Any] = field(default_factory=dict)
+
+
+class RmsNorm(Protocol):
+    """Normalise the last dimension by its root mean square (arXiv 1910.07467).
+
+    out = x / sqrt(mean(x²) + eps) * weight           in float32, rounded once at the end
+    x [..., N]; weight [N] (any offset is already in it; may be float32) -> [..., N] like x
+    """
+
+    def __call__(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
+        """See the class."""
+        ...
+
+
+class AddRmsNorm(Protocol):
+    """Add to the residual stream and normalise the sum.
+
+    residual = residual + x;  normed = rms_norm(residual, weight, eps)
+    x, residual [T, N]; weight [N] -> (normed, residual), both [T, N]. May overwrite x and residual.
+    """
+
+    def __call__(self, x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+        """See the class."""
+        ...
+
+
+class LayerNorm(Protocol):
+    """Normalise the last dimension to mean 0 and variance 1 (arXiv 1607.06450).
+
+    out = (x − mean(x)) / sqrt(var(x) + eps) * weight + bias
+    x [..., N]; weight, bias [N] or None -> [..., N] like x
+    """
+
+    def __call__(self, x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float) -> Tensor:
+        """See the class."""
+        ...
+
+
+class Rotary(Protocol):
+    """Turn pairs of dimensions of every head by the token's angles.
+
+    a, b = x[..., :N], x[..., N:2N]  (interleaved: x[..., 0:2N:2], x[..., 1:2N:2])
+    a, b = a cos − b sin, b cos + a sin;  dimensions from 2N on stay
+    q [T, H, D]; k [T, K, D]; cos, sin float32 [T, N], 2N ≤ D -> (q, k). May overwrite q and k.
+    """
+
+    def __call__(
+        self, q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, interleaved: bool = False
+    ) -> tuple[Tensor, Tensor]:
+        """See the class."""
+        ...
+
+
+class WriteKv(Protocol):
+    """Store keys and values of the step's tokens in their slots.
+
+    k_pool.view(-1, K, D)[slots[t]] = k[t];  likewise v;  a negative slot stores nothing
+    k, v [T, K, D] (any strides between tokens and heads); k_pool, v_pool [pages, page_size, K, D]; slots int64 [T]
+    """
+
+    def __call__(self, k: Tensor, v: Tensor, k_pool: Tensor, v_pool: Tensor, slots: Tensor) -> None:
+        """See the class."""
+        ...
+
+
+class RotaryWriteKv(Protocol):
+    """`rotary`, then `write_kv` of the turned keys; gives the turned queries.
+
+    q, k = rotary(q, k, cos, sin, interleaved);  write_kv(k, v, k_pool, v_pool, slots);  out = q
+    shapes as there -> q [T, H, D]. May overwrite q and k.
+    """
+
+    def __call__(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        cos: Tensor,
+        sin: Tensor,
+        k_pool: Tensor,
+        v_pool: Tensor,
+        slots: Tensor,
+        interleaved: bool = False,
+    ) -> Tensor:
+        """See the class."""
+        ...
+
+
+class PagedAttention(Protocol):
+    """Causal attention of each token to its own seq's positions in the pool.
+
+    token t of row r stands at position p = contexts[r] − query_starts[r+1] + t and sees positions i ≤ p, p − i < window
+    s = scale * q[t] · k[i];  s = softcap * tanh(s / softcap) if softcap;  out[t] = Σ softmax(s)[i] v[i]
+    head h reads key-value head h // (H / K); scores and sums in float32
+    q [T, H, D]; k_pool, v_pool [pages, page_size, K, D], the step's tokens already written -> [T, H, D]
+    """
+
+    def __call__(
+        self,
+        q: Tensor,
+        k_pool: Tensor,
+        v_pool: Tensor,
+        rows: Rows,
+        scale: float,
+        window: int | None = None,
+        softcap: float | None = None,
+    ) -> Tensor:
+        """See the class."""
+        ...
+
+
+class GatedAct(Protocol):
+    """Activation of a gated MLP: out = act(gate) * up, where gate, up = halves of the last dimension.
+
+    gate_up [..., 2N]; act one of ACTS -> [..., N]
+    """
+
+    def __call__(self, gate_up: Tensor, act: str) -> Tensor:
+        """See the class."""
+        ...
+
+
+class Act(Protocol):
+    """Elementwise activation, act one of ACTS. x [..., N] -> [..., N]. May overwrite x."""
+
+    def __call__(self, x: Tensor, act: str) -> Tensor:
+        """See the class."""
+        ...
+
+
+class Linear(Protocol):
+    """Bind a matrix once, multiply by it often: an implementation may pack the weight when it binds.
+
+    linear(weight, bias)(x) = x weightᵀ + bias
+    weight [N, M]; bias [N] or None; x [..., M] -> [..., N]. Bound again whenever the weight has changed.
+    """
+
+    def __call__(self, weight: Tensor, bias: Tensor | None) -> Callable[[Tensor], Tensor]:
+        """See the class."""
+        ...
+
+
+class Embedding(Protocol):
+    """Rows of a table: out[t] = table[ids[t]] * scale.
+
+    ids int64 [T]; table [rows, N] -> new [T, N]
+    """
+
+    def __call__(self, ids: Tensor, table: Tensor, scale: float = 1.0) -> Tensor:
+        """See the class."""
+        ...
+
+
+class Moe(Protocol):
+    """Gated MLPs of the chosen experts, weighted.
+
+    out[t] = Σ_j weights[t, j] * down[e] · gated_act(gate_up[e] · x[t], act),  e = experts[t, j]
+    x [T, W]; weights float32 [T, J]; experts int64 [T, J]; gate_up [E, 2N, W]; down [E, W, N] -> [T, W] like x
+    """
+
+    def __call__(
+        self, x: Tensor, weights: Tensor, experts: Tensor, gate_up: Tensor, down: Tensor, act: str
+    ) -> Tensor:
+        """See the class."""
+        ...
+
+
+class LogitsTail(Protocol):
+    """Last touch on logits: y = float32(x) * scale;  y = softcap * tanh(y / softcap) if softcap.
+
+    x [rows, vocab] -> float32 [rows, vocab]. May overwrite x.
+    """
+
+    def __call__(self, x: Tensor, scale: float = 1.0, softcap: float | None = None) -> Tensor:
+        """See the class."""
+        ...
+
+
+ACTS = ("silu", "gelu", "gelu_tanh", "relu", "relu2", "quick_gelu", "sigmoid", "tanh", "identity")
+"""Names of activations: gelu is exact, gelu_tanh the tanh form, relu2 the square of relu, quick_gelu x·σ(1.702x)."""
+
+TABLE: Mapping[str, type] = {
+    "rms_norm": RmsNorm,
+    "add_rms_norm": AddRmsNorm,
+    "layer_norm": LayerNorm,
+    "rotary": Rotary,
+    "write_kv": WriteKv,
+    "rotary_write_kv": RotaryWriteKv,
+    "paged_attention": PagedAttention,
+    "gated_act": GatedAct,
+    "act": Act,
+    "linear": Linear,
+    "embedding": Embedding,
+    "moe": Moe,
+    "logits_tail": LogitsTail,
+}
+"""Every op by name; `OpImpl.op` is one of these."""

@@ -1,0 +1,168 @@
+"""Every op in plain torch, written to be read: the oracle that all other implementations are tested against.
+
+It is slow on purpose where speed would hide the meaning. It knows nothing of devices.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from quire_kernels.ops import Rows
+
+
+def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    """See `ops.RmsNorm`."""
+    h = x.float()
+    h = h * torch.rsqrt(h.square().mean(-1, keepdim=True) + eps)
+    return (h * weight.float()).to(x.dtype)
+
+
+def add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+    """See `ops.AddRmsNorm`."""
+    total = residual + x
+    return rms_norm(total, weight, eps), total
+
+
+def layer_norm(x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float) -> Tensor:
+    """See `ops.LayerNorm`."""
+    h = x.float()
+    h = (h - h.mean(-1, keepdim=True)) * torch.rsqrt(h.var(-1, correction=0, keepdim=True) + eps)
+    if weight is not None:
+        h = h * weight.float()
+    if bias is not None:
+        h = h + bias.float()
+    return h.to(x.dtype)
+
+
+def _turn(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool) -> Tensor:
+    turned, rest = x[..., : 2 * cos.shape[-1]].float(), x[..., 2 * cos.shape[-1] :]
+    c, s = cos[:, None], sin[:, None]  # [tokens, 1, N]: the same for all heads
+    if interleaved:
+        a, b = turned[..., 0::2], turned[..., 1::2]
+        out = torch.stack((a * c - b * s, b * c + a * s), -1).flatten(-2)
+    else:
+        a, b = turned.chunk(2, -1)
+        out = torch.cat((a * c - b * s, b * c + a * s), -1)
+    return torch.cat((out.to(x.dtype), rest), -1)
+
+
+def rotary(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, interleaved: bool = False) -> tuple[Tensor, Tensor]:
+    """See `ops.Rotary`."""
+    return _turn(q, cos, sin, interleaved), _turn(k, cos, sin, interleaved)
+
+
+def write_kv(k: Tensor, v: Tensor, k_pool: Tensor, v_pool: Tensor, slots: Tensor) -> None:
+    """See `ops.WriteKv`."""
+    kept = slots >= 0
+    k_pool.view(-1, *k.shape[1:])[slots[kept]] = k[kept]
+    v_pool.view(-1, *v.shape[1:])[slots[kept]] = v[kept]
+
+
+def rotary_write_kv(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    cos: Tensor,
+    sin: Tensor,
+    k_pool: Tensor,
+    v_pool: Tensor,
+    slots: Tensor,
+    interleaved: bool = False,
+) -> Tensor:
+    """See `ops.RotaryWriteKv`."""
+    q, k = rotary(q, k, cos, sin, interleaved)
+    write_kv(k, v, k_pool, v_pool, slots)
+    return q
+
+
+def paged_attention(
+    q: Tensor,
+    k_pool: Tensor,
+    v_pool: Tensor,
+    rows: Rows,
+    scale: float,
+    window: int | None = None,
+    softcap: float | None = None,
+) -> Tensor:
+    """See `ops.PagedAttention`."""
+    out = torch.empty_like(q)
+    starts, contexts = rows.query_starts.tolist(), rows.contexts.tolist()
+    for r, context in enumerate(contexts):
+        first, last = starts[r], starts[r + 1]
+        k, v = (_seq_of(pool, rows.pages[r], context) for pool in (k_pool, v_pool))
+        positions = torch.arange(context - (last - first), context, device=q.device)
+        distance = positions[:, None] - torch.arange(context, device=q.device)  # [tokens, context]
+        hidden = (distance < 0) if window is None else (distance < 0) | (distance >= window)
+        out[first:last] = _attend(q[first:last], k, v, hidden, scale, softcap)
+    return out
+
+
+def _seq_of(pool: Tensor, pages: Tensor, context: int) -> Tensor:
+    """The first `context` positions of one seq, [context, K, D]."""
+    num_pages = -(-context // pool.shape[1])
+    return pool[pages[:num_pages].long()].flatten(0, 1)[:context]
+
+
+def _attend(q: Tensor, k: Tensor, v: Tensor, hidden: Tensor, scale: float, softcap: float | None) -> Tensor:
+    group = q.shape[1] // k.shape[1]
+    k, v = k.float().repeat_interleave(group, 1), v.float().repeat_interleave(group, 1)
+    scores = torch.einsum("qhd,khd->hqk", q.float(), k) * scale
+    if softcap is not None:
+        scores = softcap * torch.tanh(scores / softcap)
+    weights = scores.masked_fill(hidden, float("-inf")).softmax(-1)
+    return torch.einsum("hqk,khd->qhd", weights, v).to(q.dtype)
+
+
+_ACTS: dict[str, Callable[[Tensor], Tensor]] = {
+    "silu": F.silu,
+    "gelu": F.gelu,
+    "gelu_tanh": partial(F.gelu, approximate="tanh"),
+    "relu": F.relu,
+    "relu2": lambda x: F.relu(x).square(),
+    "quick_gelu": lambda x: x * torch.sigmoid(1.702 * x),
+    "sigmoid": torch.sigmoid,
+    "tanh": torch.tanh,
+    "identity": lambda x: x,
+}
+
+
+def act(x: Tensor, act: str) -> Tensor:
+    """See `ops.Act`."""
+    return _ACTS[act](x)
+
+
+def gated_act(gate_up: Tensor, act: str) -> Tensor:
+    """See `ops.GatedAct`."""
+    gate, up = gate_up.chunk(2, -1)
+    return _ACTS[act](gate) * up
+
+
+def linear(weight: Tensor, bias: Tensor | None) -> Callable[[Tensor], Tensor]:
+    """See `ops.Linear`."""
+    return partial(F.linear, weight=weight, bias=bias)
+
+
+def embedding(ids: Tensor, table: Tensor, scale: float = 1.0) -> Tensor:
+    """See `ops.Embedding`."""
+    return table[ids] * scale
+
+
+def moe(x: Tensor, weights: Tensor, experts: Tensor, gate_up: Tensor, down: Tensor, act: str) -> Tensor:
+    """See `ops.Moe`."""
+    out = torch.zeros(x.shape, dtype=torch.float32, device=x.device)
+    for expert in range(gate_up.shape[0]):
+        tokens, chosen = (experts == expert).nonzero(as_tuple=True)
+        y = gated_act(x[tokens] @ gate_up[expert].T, act) @ down[expert].T
+        out.index_add_(0, tokens, y.float() * weights[tokens, chosen, None])
+    return out.to(x.dtype)
+
+
+def logits_tail(x: Tensor, scale: float = 1.0, softcap: float | None = None) -> Tensor:
+    """See `ops.LogitsTail`."""
+    y = x.float() * scale
+    return y if softcap is None else softcap * torch.tanh(y / softcap)

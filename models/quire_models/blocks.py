@@ -1,0 +1,154 @@
+"""The modules of norms, blocks and the whole decoder. Which architecture they make up is the parts' affair."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor, nn
+
+if TYPE_CHECKING:
+    from quire_models.forward import Forward
+    from quire_models.make import Make
+    from quire_models.parts import Block, Decoder, LayerNorm, Norm, PostNormBlock
+
+
+class RmsNorm(nn.Module):
+    """The module of `parts.Norm`; `scale` is the weight with the offset added."""
+
+    def __init__(self, width: int, part: Norm, make: Make) -> None:
+        super().__init__()
+        self.part = part
+        self._ops = make.ops
+        self.weight = make.parameter(width)
+        self.prepare()
+
+    def prepare(self) -> None:
+        """Add the offset, in float32 because one plus a small weight loses it in bfloat16."""
+        self.scale: Tensor = self.weight.float() + self.part.offset if self.part.offset else self.weight
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x [..., width] -> the same shape."""
+        return self._ops.rms_norm(x, self.scale, self.part.eps)
+
+    def add(self, x: Tensor, residual: Tensor) -> tuple[Tensor, Tensor]:
+        """(norm of the sum, the sum); neither argument may be read afterwards."""
+        return self._ops.add_rms_norm(x, residual, self.scale, self.part.eps)
+
+
+class MeanNorm(nn.Module):
+    """The module of `parts.LayerNorm`."""
+
+    def __init__(self, width: int, part: LayerNorm, make: Make) -> None:
+        super().__init__()
+        self.part = part
+        self._ops = make.ops
+        self.weight = make.parameter(width) if part.affine else None
+        self.bias = make.parameter(width) if part.affine else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x [..., width] -> the same shape."""
+        return self._ops.layer_norm(x, self.weight, self.bias, self.part.eps)
+
+
+class ResidualBlock(nn.Module):
+    """The module of `parts.Block`."""
+
+    def __init__(self, width: int, part: Block, make: Make) -> None:
+        super().__init__()
+        self.part = part
+        self.attn = part.attn.build(width, make)
+        self.mlp = part.mlp.build(width, make)
+        self.attn_in = part.norm.build(width, make) if part.norm_in else None
+        self.attn_out = part.norm.build(width, make) if part.norm_out else None
+        self.mlp_in = part.norm.build(width, make) if part.norm_in else None
+        self.mlp_out = part.norm.build(width, make) if part.norm_out else None
+
+    def forward(self, x: Tensor, fwd: Forward) -> Tensor:
+        """x [tokens, width] -> [tokens, width]. May overwrite x."""
+        seen = self.attn(x if self.attn_in is None else self.attn_in(x), fwd)
+        seen = self._scaled(seen if self.attn_out is None else self.attn_out(seen))
+        if isinstance(self.mlp_in, RmsNorm):  # the sum and the norm in one op
+            h, x = self.mlp_in.add(seen, x)
+        else:
+            x = x + seen
+            h = x if self.mlp_in is None else self.mlp_in(x)
+        y = self.mlp(h, fwd)
+        return x.add_(self._scaled(y if self.mlp_out is None else self.mlp_out(y)))
+
+    def _scaled(self, branch: Tensor) -> Tensor:
+        return branch if self.part.residual_scale == 1.0 else branch * self.part.residual_scale
+
+
+class PostNormResidualBlock(nn.Module):
+    """The module of `parts.PostNormBlock`."""
+
+    def __init__(self, width: int, part: PostNormBlock, make: Make) -> None:
+        super().__init__()
+        self.attn = part.attn.build(width, make)
+        self.mlp = part.mlp.build(width, make)
+        self.attn_in = part.norm.build(width, make)
+        self.mlp_in = part.norm.build(width, make)
+
+    def forward(self, x: Tensor, fwd: Forward) -> Tensor:
+        """x [tokens, width] -> [tokens, width]."""
+        x = self.attn_in(x + self.attn(x, fwd))
+        return self.mlp_in(x + self.mlp(x, fwd))
+
+
+class Table(nn.Module):
+    """An embedding table."""
+
+    def __init__(self, rows: int, width: int, make: Make) -> None:
+        super().__init__()
+        self.weight = make.parameter(rows, width)
+
+
+class DecoderModel(nn.Module):
+    """The module of `parts.Decoder`: a language model whose state is all in `Forward.kv`."""
+
+    def __init__(self, part: Decoder, make: Make) -> None:
+        super().__init__()
+        self.part = part
+        self._ops = make.ops
+        embed_width = part.embed_width or part.width
+        self.embed = Table(part.vocab, embed_width, make)
+        self.positions = (
+            Table(part.positions.count + part.positions.offset, part.width, make) if part.positions else None
+        )
+        self.embed_in = make.projection(embed_width, part.width) if part.embed_width else None
+        self.embed_out = make.projection(part.width, embed_width) if part.embed_width else None
+        self.blocks = nn.ModuleList(block.build(part.width, make.at_layer(i)) for i, block in enumerate(part.blocks))
+        self.norm = part.norm.build(part.width, make) if part.norm else None
+        self.head = make.projection(embed_width, part.vocab, part.head_bias)
+        if part.tied:
+            self.head.weight = self.embed.weight
+            self.head.prepare()
+        # as the embeddings have it: a scale such as √width is rounded to their dtype first
+        self._embed_scale = torch.tensor(part.embed_scale, dtype=make.dtype).item()
+
+    @torch.inference_mode()
+    def forward(self, fwd: Forward) -> Tensor:
+        """Hidden states of all tokens after the final norm, [tokens, width]; their keys and values are stored."""
+        x = self.embed_tokens(fwd)
+        for block in self.blocks:
+            x = block(x, fwd)
+        return x if self.norm is None else self.norm(x)
+
+    def embed_tokens(self, fwd: Forward) -> Tensor:
+        """What the first block reads, [tokens, width]: rows of the table, or of media where there are any."""
+        x = self._ops.embedding(fwd.tokens, self.embed.weight, self._embed_scale)
+        if fwd.media is not None:
+            x.index_copy_(0, fwd.media.index, fwd.media.rows.to(x.dtype))
+        if self.embed_in is not None:
+            x = self.embed_in(x, fwd)
+        if self.positions is not None and self.part.positions is not None:
+            x = x + self._ops.embedding(fwd.positions + self.part.positions.offset, self.positions.weight)
+        return x
+
+    @torch.inference_mode()
+    def logits(self, hidden: Tensor) -> Tensor:
+        """hidden [rows, width] -> float32 [rows, vocab]."""
+        if self.embed_out is not None:
+            hidden = self.embed_out.multiply(hidden)
+        return self._ops.logits_tail(self.head.multiply(hidden), self.part.logit_scale, self.part.logit_softcap)

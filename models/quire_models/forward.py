@@ -1,0 +1,162 @@
+"""Forward: one step as the device sees it; ForwardBuffers, which it is made of; KvPool, where keys and values stay.
+
+They know positions and pages, but neither seqs nor requests. A row is one chunk of one seq: its tokens, and
+the pages that hold its context. Whether a row has one token or a thousand makes no difference to anything here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from quire_kernels.ops import Rows
+from quire_models.pool import KvPool
+
+
+@dataclass(slots=True)
+class MediaRows:
+    """Embeddings that replace those of the token table: rows[i] at token index[i] of the step.
+
+    index: int64 [M], on the device. rows: [M, width].
+    """
+
+    index: Tensor
+    rows: Tensor
+
+
+@dataclass(slots=True)
+class Forward:
+    """What every layer receives. T tokens, R rows, L rows of logits wanted.
+
+    tokens, positions, slots: int64 [T]. lengths: int64 [T], for rotary embeddings that depend on length.
+    rows: the layout of the step for attention. logit_rows: int64 [L], indices into the tokens.
+    adapters: what the adapter runtime bound for this step. memo: what layers share within the step.
+    """
+
+    tokens: Tensor
+    positions: Tensor
+    slots: Tensor
+    lengths: Tensor
+    rows: Rows
+    logit_rows: Tensor
+    kv: KvPool
+    media: MediaRows | None = None
+    adapters: Any = None
+    memo: dict[Any, Any] = field(default_factory=dict)
+
+    @property
+    def query_starts(self) -> Tensor:
+        """int32 [R + 1]."""
+        return self.rows.query_starts
+
+    @property
+    def contexts(self) -> Tensor:
+        """int32 [R]."""
+        return self.rows.contexts
+
+    @property
+    def pages(self) -> Tensor:
+        """int32 [R, P]."""
+        return self.rows.pages
+
+    @property
+    def max_query(self) -> int:
+        """Most tokens of a row."""
+        return self.rows.max_query
+
+    @property
+    def max_context(self) -> int:
+        """Longest context of a row."""
+        return self.rows.max_context
+
+
+class ForwardBuffers:
+    """Tensors of one Forward, allocated once and refilled every step, so that their addresses stay.
+
+    max_tokens: most tokens of a step. max_rows: most chunks. max_pages: most pages of one row.
+    A Forward is valid until the next `fill`.
+    """
+
+    def __init__(self, max_tokens: int, max_rows: int, max_pages: int, device: torch.device | str) -> None:
+        device = torch.device(device)
+        self.max_tokens, self.max_rows, self.max_pages = max_tokens, max_rows, max_pages
+        self._tokens = _Buffer(max_tokens, torch.int64, device)
+        self._positions = _Buffer(max_tokens, torch.int64, device)
+        self._slots = _Buffer(max_tokens, torch.int64, device)
+        self._lengths = _Buffer(max_tokens, torch.int64, device)
+        self._logit_rows = _Buffer(max_tokens, torch.int64, device)
+        self._query_starts = _Buffer(max_rows + 1, torch.int32, device)
+        self._contexts = _Buffer(max_rows, torch.int32, device)
+        self._pages = _Buffer(max_rows * max_pages, torch.int32, device)
+
+    def fill(
+        self,
+        token_ids: NDArray[np.int64] | Sequence[int],
+        positions: NDArray[np.int64],
+        slots: NDArray[np.int64],
+        query_starts: NDArray[np.int32],
+        contexts: NDArray[np.int32],
+        page_table: NDArray[np.int32],
+        logit_rows: NDArray[np.int64],
+        kv: KvPool,
+        media_rows: MediaRows | None = None,
+        adapters: Any = None,
+        prompt_lens: NDArray[np.int32] | None = None,
+    ) -> Forward:
+        """Put one step into the buffers.
+
+        token_ids, positions, slots: [T]. query_starts: [R + 1], from 0 to T. contexts: [R], positions a row has
+        once its own tokens are written. page_table: [R, P], entries beyond a context are never read as keys.
+        logit_rows: [L], indices into the tokens. prompt_lens: [R], lengths of the seqs' prompts; only models
+        whose rotary embedding depends on length need it (see `quire_models.scalings`).
+        """
+        lens = np.diff(query_starts).astype(np.int32)
+        contexts = np.asarray(contexts, dtype=np.int32)
+        reach = np.asarray(positions, dtype=np.int64) + 1
+        lengths = reach if prompt_lens is None else np.maximum(np.repeat(prompt_lens, lens), reach)
+        rows = Rows(
+            query_starts=self._query_starts.fill(query_starts),
+            contexts=self._contexts.fill(contexts),
+            pages=self._pages.fill(page_table),
+            lens_host=lens,
+            contexts_host=contexts,
+            max_query=int(lens.max(initial=0)),
+            max_context=int(contexts.max(initial=0)),
+        )
+        return Forward(
+            tokens=self._tokens.fill(token_ids),
+            positions=self._positions.fill(positions),
+            slots=self._slots.fill(slots),
+            lengths=self._lengths.fill(lengths),
+            rows=rows,
+            logit_rows=self._logit_rows.fill(logit_rows),
+            kv=kv,
+            media=media_rows,
+            adapters=adapters,
+        )
+
+
+class _Buffer:
+    """A tensor on the device and, where that is not the host, pinned memory to fill it from."""
+
+    def __init__(self, size: int, dtype: torch.dtype, device: torch.device) -> None:
+        on_host = device.type == "cpu"
+        self._host = torch.zeros(size, dtype=dtype, pin_memory=not on_host)
+        self._device = self._host if on_host else torch.zeros(size, dtype=dtype, device=device)
+        self._view = self._host.numpy()
+
+    def fill(self, values: Any) -> Tensor:
+        """Values of any shape into the front of the buffer; the tensor has that shape."""
+        values = np.asarray(values)
+        size = values.size
+        assert size <= self._view.size, f"{size} values do not fit a buffer of {self._view.size}"
+        self._view[:size] = values.reshape(-1)
+        if self._device is not self._host:
+            self._device[:size].copy_(self._host[:size], non_blocking=True)
+        return self._device[:size].view(values.shape)

@@ -1,0 +1,81 @@
+"""Feed-forward layers: gated, plain, and mixtures of experts. They know tokens one by one, never seqs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from torch import Tensor, nn
+
+from quire_models.mapping import Place
+
+if TYPE_CHECKING:
+    from quire_models.forward import Forward
+    from quire_models.make import Make
+    from quire_models.parts import GatedMlp, Mlp, Moe
+
+
+class GatedFeedForward(nn.Module):
+    """The module of `parts.GatedMlp`."""
+
+    def __init__(self, width: int, part: GatedMlp, make: Make) -> None:
+        super().__init__()
+        self.part = part
+        self._ops = make.ops
+        self.gate_up = make.projection(width, {"gate": part.hidden, "up": part.hidden}, part.bias)
+        self.down = make.projection(part.hidden, width, part.bias)
+
+    def forward(self, x: Tensor, fwd: Forward) -> Tensor:
+        """x [tokens, width] -> [tokens, width]."""
+        return self.down(self._ops.gated_act(self.gate_up(x, fwd), self.part.act), fwd)
+
+
+class FeedForward(nn.Module):
+    """The module of `parts.Mlp`."""
+
+    def __init__(self, width: int, part: Mlp, make: Make) -> None:
+        super().__init__()
+        self.part = part
+        self._ops = make.ops
+        self.up = make.projection(width, part.hidden, part.bias)
+        self.down = make.projection(part.hidden, width, part.bias)
+
+    def forward(self, x: Tensor, fwd: Forward) -> Tensor:
+        """x [tokens, width] -> [tokens, width]."""
+        return self.down(self._ops.act(self.up(x, fwd), self.part.act), fwd)
+
+
+class Experts(nn.Module):
+    """The experts' matrices, stacked: gate_up [experts, 2 hidden, width] and down [experts, width, hidden]."""
+
+    def __init__(self, width: int, part: Moe, make: Make) -> None:
+        super().__init__()
+        self.hidden = part.hidden
+        self.gate_up = make.parameter(part.experts, 2 * part.hidden, width)
+        self.down = make.parameter(part.experts, width, part.hidden)
+
+    def pieces(self, path: str) -> Iterable[tuple[str, Place]]:
+        """One matrix of one expert: `experts.3.gate.weight`."""
+        for expert in range(self.gate_up.shape[0]):
+            yield f"{path}.{expert}.gate.weight", Place(f"{path}.gate_up", (expert, slice(0, self.hidden)))
+            yield f"{path}.{expert}.up.weight", Place(f"{path}.gate_up", (expert, slice(self.hidden, None)))
+            yield f"{path}.{expert}.down.weight", Place(f"{path}.down", (expert,))
+
+
+class Mixture(nn.Module):
+    """The module of `parts.Moe`."""
+
+    def __init__(self, width: int, part: Moe, make: Make) -> None:
+        super().__init__()
+        self.part = part
+        self._ops = make.ops
+        self.router = make.projection(width, part.experts)
+        self.experts = Experts(width, part, make)
+
+    def forward(self, x: Tensor, fwd: Forward) -> Tensor:
+        """x [tokens, width] -> [tokens, width]."""
+        part = self.part
+        weights, chosen = self.router(x, fwd).float().softmax(-1).topk(part.top_k, -1)  # [tokens, top_k]
+        if part.renormalise:
+            weights = weights / weights.sum(-1, keepdim=True)
+        return self._ops.moe(x, weights, chosen, self.experts.gate_up, self.experts.down, part.act)

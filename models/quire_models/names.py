@@ -1,0 +1,213 @@
+"""Tables from the tensor names of a checkpoint to the parameter names of a `DecoderModel`.
+
+Parameters of a built `DecoderModel` (N = number of the block; a name in brackets is there only if the part is):
+
+    embed.weight                  [vocab, embed width]
+    positions.weight              [learned positions, width]     (Positions)
+    embed_in.weight               [width, embed width]           (embed_width)
+    embed_out.weight              [embed width, width]           (embed_width)
+    blocks.N.attn_in.weight       norm before attention          (norm_in);  LayerNorm has .bias too
+    blocks.N.attn.qkv.weight      [(heads + 2 kv_heads) * head_dim, width]: q, k, v, one after another; (.bias)
+    blocks.N.attn.q_norm.weight   and k_norm.weight              (qk_norm)
+    blocks.N.attn.o.weight        [width, heads * head_dim]      (.bias)
+    blocks.N.attn_out.weight      norm after attention           (norm_out)
+    blocks.N.mlp_in.weight        norm before the MLP            (norm_in)
+    blocks.N.mlp.gate_up.weight   [2 hidden, width]: gate, then up (GatedMlp); (.bias)
+    blocks.N.mlp.up.weight        [hidden, width]                (Mlp);      (.bias)
+    blocks.N.mlp.down.weight      [width, hidden]                (.bias)
+    blocks.N.mlp.router.weight    [experts, width]               (Moe)
+    blocks.N.mlp.experts.gate_up  [experts, 2 hidden, width]     (Moe)
+    blocks.N.mlp.experts.down     [experts, width, hidden]       (Moe)
+    blocks.N.mlp_out.weight       norm after the MLP             (norm_out)
+    norm.weight                   final norm
+    head.weight                   [vocab, embed width]           (absent when the decoder is tied)
+
+A checkpoint tensor may also go to a piece of a parameter. Pieces have names of their own, beside the
+whole: `blocks.N.attn.q.weight` (k, v), `blocks.N.mlp.gate.weight` (up), and
+`blocks.N.mlp.experts.E.gate.weight` (up, down) of expert E. `quire_models.mapping` knows where they lie.
+
+So a table only renames; a checkpoint that is fused in our order (Phi-3's `qkv_proj`) is renamed to the
+whole, one with separate tensors to the pieces. What is laid out otherwise gets a transform.
+
+This module reads no file and imports no torch.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Names:
+    """How one family names its tensors. `a | b` is both, with `b` winning where the two disagree.
+
+    renames: pairs of dotted runs of whole name segments; ("self_attn.o_proj", "attn.o") changes
+    `x.self_attn.o_proj.weight` but not `x.my_self_attn.o_proj.weight`. Read from left to right,
+    each segment is replaced once, the longest matching run first.
+    transforms: pairs of a glob over *our* names and a function (tensor, decoder) -> tensor, applied
+    to the checkpoint's tensor before it is stored.
+    ignored: globs over checkpoint names of tensors that carry nothing (rotary tables, causal masks).
+    """
+
+    renames: tuple[tuple[str, str], ...] = ()
+    transforms: tuple[tuple[str, Callable[[Tensor, Any], Tensor]], ...] = ()
+    ignored: tuple[str, ...] = ()
+
+    def __or__(self, other: Names) -> Names:
+        return Names(
+            tuple((dict(self.renames) | dict(other.renames)).items()),
+            tuple((dict(self.transforms) | dict(other.transforms)).items()),
+            tuple(dict.fromkeys(self.ignored + other.ignored)),
+        )
+
+    def rename(self, name: str) -> str:
+        """Our name of a checkpoint tensor, or of a module (as adapters name them); unknown parts stay."""
+        table = dict(self.renames)
+        return self._pattern.sub(lambda match: table[match.group()], name) if table else name
+
+    def ignores(self, name: str) -> bool:
+        """Whether the checkpoint tensor `name` is to be skipped."""
+        return any(fnmatchcase(name, pattern) for pattern in self.ignored)
+
+    def transform(self, ours: str) -> Callable[[Tensor, Any], Tensor] | None:
+        """What to do to a tensor before it is stored under our name `ours`; None: nothing."""
+        return next((function for pattern, function in self.transforms if fnmatchcase(ours, pattern)), None)
+
+    def under(self, prefix: str, becomes: str = "") -> Names:
+        """The same table for a model that lies below `prefix` in a larger checkpoint.
+
+        `becomes` is put before our names, e.g. for a text model inside a vision-language model.
+        """
+        renames = tuple((f"{prefix}.{theirs}" if _rooted(ours) else theirs, ours) for theirs, ours in self.renames)
+        roots = tuple((theirs, f"{becomes}.{ours}" if becomes and _rooted(ours) else ours) for theirs, ours in renames)
+        transforms = self.transforms if not becomes else tuple((f"{becomes}.{p}", f) for p, f in self.transforms)
+        return Names(roots, transforms, self.ignored)
+
+    @cached_property
+    def _pattern(self) -> re.Pattern[str]:
+        longest_first = sorted((theirs for theirs, _ in self.renames), key=len, reverse=True)
+        return re.compile(rf"(?<![^.])(?:{'|'.join(map(re.escape, longest_first))})(?![^.])")
+
+
+def _rooted(ours: str) -> bool:
+    """Whether a renamed run stands at the beginning of our names."""
+    return ours.split(".")[0] in {"embed", "positions", "embed_in", "embed_out", "blocks", "norm", "head"}
+
+
+def transpose(tensor: Tensor, decoder: Any) -> Tensor:
+    """For checkpoints that store a matrix as [in, out]."""
+    return tensor.T
+
+
+ROTARY_TABLES = ("*.rotary_emb.inv_freq", "*.rotary_emb.cos_cached", "*.rotary_emb.sin_cached")
+
+LLAMA = Names(
+    (
+        ("model.embed_tokens", "embed"),
+        ("model.layers", "blocks"),
+        ("model.norm", "norm"),
+        ("lm_head", "head"),
+        ("self_attn", "attn"),
+        ("q_proj", "q"),
+        ("k_proj", "k"),
+        ("v_proj", "v"),
+        ("o_proj", "o"),
+        ("gate_proj", "gate"),
+        ("up_proj", "up"),
+        ("down_proj", "down"),
+        ("qkv_proj", "qkv"),
+        ("gate_up_proj", "gate_up"),
+        ("input_layernorm", "attn_in"),
+        ("post_attention_layernorm", "mlp_in"),
+    ),
+    ignored=ROTARY_TABLES,
+)
+"""Llama and the many that name their tensors alike, separate or fused as in Phi-3."""
+
+SANDWICH = Names(
+    (
+        ("post_attention_layernorm", "attn_out"),
+        ("pre_feedforward_layernorm", "mlp_in"),
+        ("post_feedforward_layernorm", "mlp_out"),
+    )
+)
+"""On top of LLAMA: norms after attention and MLP, as in Gemma 2 and 3 and OLMo 2."""
+
+MOE = Names((("mlp.gate", "mlp.router"),))
+"""On top of LLAMA: experts as in Qwen3-MoE, one tensor each or stacked."""
+
+MIXTRAL = Names(
+    (
+        ("block_sparse_moe", "mlp"),
+        ("block_sparse_moe.gate", "mlp.router"),
+        ("mlp.gate", "mlp.router"),
+        ("w1", "gate"),
+        ("w2", "down"),
+        ("w3", "up"),
+    )
+)
+"""On top of LLAMA: experts as in Mixtral, one tensor each (w1, w2, w3) or stacked."""
+
+GPT2 = Names(
+    (
+        ("transformer.wte", "embed"),
+        ("transformer.wpe", "positions"),
+        ("transformer.h", "blocks"),
+        ("transformer.ln_f", "norm"),
+        ("wte", "embed"),
+        ("wpe", "positions"),
+        ("h", "blocks"),
+        ("ln_f", "norm"),
+        ("lm_head", "head"),
+        ("ln_1", "attn_in"),
+        ("ln_2", "mlp_in"),
+        ("attn.c_attn", "attn.qkv"),
+        ("attn.c_proj", "attn.o"),
+        ("mlp.c_fc", "mlp.up"),
+        ("mlp.c_proj", "mlp.down"),
+    ),
+    transforms=(
+        ("*.attn.qkv.weight", transpose),
+        ("*.attn.o.weight", transpose),
+        ("*.mlp.up.weight", transpose),
+        ("*.mlp.down.weight", transpose),
+    ),
+    ignored=("*h.*.attn.bias", "*h.*.attn.masked_bias"),
+)
+"""GPT-2, with and without the `transformer.` prefix; its matrices are stored transposed."""
+
+OPT = Names(
+    (
+        ("model.decoder.embed_tokens", "embed"),
+        ("model.decoder.embed_positions", "positions"),
+        ("model.decoder.project_in", "embed_in"),
+        ("model.decoder.project_out", "embed_out"),
+        ("model.decoder.layers", "blocks"),
+        ("model.decoder.final_layer_norm", "norm"),
+        ("decoder.embed_tokens", "embed"),
+        ("decoder.embed_positions", "positions"),
+        ("decoder.project_in", "embed_in"),
+        ("decoder.project_out", "embed_out"),
+        ("decoder.layers", "blocks"),
+        ("decoder.final_layer_norm", "norm"),
+        ("lm_head", "head"),
+        ("self_attn", "attn"),
+        ("q_proj", "q"),
+        ("k_proj", "k"),
+        ("v_proj", "v"),
+        ("out_proj", "o"),
+        ("fc1", "mlp.up"),
+        ("fc2", "mlp.down"),
+        ("self_attn_layer_norm", "attn_in"),
+        ("final_layer_norm", "mlp_in"),
+    )
+)
+"""OPT, with and without the `model.` prefix. The model that normalises after each sum shares the names."""

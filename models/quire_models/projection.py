@@ -1,0 +1,94 @@
+"""Projection: the one linear layer. Fusing and adapters live here and nowhere else.
+
+It knows what it multiplies by, not what it is for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Protocol
+
+from torch import Tensor, nn
+
+from quire_models.mapping import Place
+
+if TYPE_CHECKING:
+    from quire_kernels.ops import Linear
+    from quire_models.forward import Forward
+
+
+class ProjectionDelta(Protocol):
+    """What an adapter runtime puts on a projection."""
+
+    def __call__(self, y: Tensor, x: Tensor, adapters: Any) -> Tensor:
+        """`y` with the adapters' share added, perhaps in place; rows of the base model must stay as they are.
+
+        y: [tokens, outputs], the base result. x: [tokens, inputs]. adapters: `Forward.adapters` of this step.
+        """
+        ...
+
+
+class Projection(nn.Module):
+    """y = x weightᵀ + bias, for one matrix or several fused ones.
+
+    slices: where each of the fused matrices lies in the outputs ("q" -> slice(0, 576)); empty if single.
+    delta: set by an adapter runtime; None costs one attribute test.
+    """
+
+    def __init__(
+        self, weight: nn.Parameter, bias: nn.Parameter | None, sizes: Mapping[str, int], linear: Linear
+    ) -> None:
+        super().__init__()
+        self.weight = weight
+        self.bias = bias
+        self.slices: dict[str, slice] = {}
+        self.delta: ProjectionDelta | None = None
+        self._linear = linear
+        start = 0
+        for name, size in sizes.items():
+            self.slices[name] = slice(start, start + size)
+            start += size
+        self.prepare()
+
+    @property
+    def inputs(self) -> int:
+        """Size of the last dimension of x."""
+        return self.weight.shape[1]
+
+    @property
+    def outputs(self) -> int:
+        """Size of the last dimension of y."""
+        return self.weight.shape[0]
+
+    def prepare(self) -> None:
+        """Bind the weight anew; called after it has changed."""
+        self.multiply: Callable[[Tensor], Tensor] = self._linear(self.weight, self.bias)
+
+    def forward(self, x: Tensor, fwd: Forward) -> Tensor:
+        """x [tokens, inputs] -> [tokens, outputs]."""
+        y = self.multiply(x)
+        if self.delta is None or fwd.adapters is None:
+            return y
+        return self.delta(y, x, fwd.adapters)
+
+    def pieces(self, path: str) -> Iterable[tuple[str, Place]]:
+        """Names of the fused matrices: beside this module, `attn.q` for the q in `attn.qkv`."""
+        parent = path.rpartition(".")[0]
+        for name, rows in self.slices.items():
+            for kind in ("weight",) if self.bias is None else ("weight", "bias"):
+                yield f"{parent}.{name}.{kind}", Place(f"{path}.{kind}", (rows,))
+
+
+def projections(model: nn.Module) -> dict[str, tuple[Projection, slice | None]]:
+    """Every matrix of a model by its own name, fused or not, as adapters address them.
+
+    `blocks.0.attn.q` -> (the fused projection, its slice of the outputs); `blocks.0.attn.o` and
+    `blocks.0.attn.qkv` -> (the projection, None). `Names.rename` turns a checkpoint's module name into these.
+    """
+    found: dict[str, tuple[Projection, slice | None]] = {}
+    for path, module in model.named_modules():
+        if isinstance(module, Projection):
+            found[path] = (module, None)
+            parent = path.rpartition(".")[0]
+            found.update({f"{parent}.{name}": (module, rows) for name, rows in module.slices.items()})
+    return found

@@ -1,0 +1,133 @@
+"""`bench throughput` and `bench latency`: the engine alone, in this process."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from quire.commands.bench.report import show, spread
+from quire.commands.bench.workload import Job, add_workload_flags, jobs
+from quire.config import ModelConfig
+from quire.options import add_config, model_configs
+from quire.sampling import SamplingParams
+from quire.types import Prompt, Request
+
+if TYPE_CHECKING:
+    from quire.engine.engine import Engine
+
+
+def _add_model_flags(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("models_given", nargs="?", metavar="MODEL", help="folder or hub id (default: a demo model)")
+    add_config(parser, ModelConfig, "model")
+
+
+def configure_throughput(parser: argparse.ArgumentParser) -> None:
+    """Flags of `bench throughput`."""
+    add_workload_flags(parser, num_prompts=32, input_len="32:256", output_len="32:128")
+    parser.add_argument("--repeats", type=int, default=3, help="runs; the median is reported")
+    _add_model_flags(parser)
+
+
+def configure_latency(parser: argparse.ArgumentParser) -> None:
+    """Flags of `bench latency`."""
+    add_workload_flags(parser, num_prompts=1, input_len="64", output_len="128")
+    parser.add_argument("--num-iters-warmup", type=int, default=2, help="runs before measuring")
+    parser.add_argument("--num-iters", type=int, default=10, help="runs measured")
+    _add_model_flags(parser)
+
+
+def _engine(args: argparse.Namespace) -> Engine:
+    from quire.commands.models import chosen_models
+    from quire.engine.engine import Engine
+
+    values = {**vars(args), "models_given": [args.models_given] if args.models_given else []}
+    return Engine.build(chosen_models(model_configs(values), args.registry)[0], args.registry)
+
+
+@dataclass
+class _Run:
+    """One run of a workload: seconds, steps, and how full the pages were."""
+
+    elapsed_s: float = 0.0
+    first_token_s: float = 0.0
+    num_steps: int = 0
+    slots: int = 0
+    slots_used: int = 0
+    peak_pages: int = 0
+
+    @property
+    def waste(self) -> float:
+        """Allocated but unused slots over allocated ones, over all steps."""
+        return 1 - self.slots_used / self.slots if self.slots else 0.0
+
+
+def run_jobs(engine: Engine, work: Sequence[Job], tag: str) -> _Run:
+    """Add every job at once and step until all are done."""
+    run, page_size = _Run(), engine.info.page_size
+    start = time.perf_counter()
+    for number, job in enumerate(work):
+        params = SamplingParams(temperature=0, max_tokens=job.output_len, ignore_eos=True, detokenize=False)
+        engine.add(Request(id=f"{tag}-{number}", prompt=Prompt(token_ids=job.prompt), params=params))
+    while engine.has_work:
+        deltas = engine.step()
+        if deltas and not run.first_token_s:
+            run.first_token_s = time.perf_counter() - start
+        stats = engine.stats()
+        run.num_steps += 1
+        run.slots += stats.num_pages_used * page_size
+        run.slots_used += stats.num_slots_used
+        run.peak_pages = max(run.peak_pages, stats.num_pages_used)
+    run.elapsed_s = time.perf_counter() - start
+    return run
+
+
+def run_throughput(args: argparse.Namespace) -> int:
+    """Requests and tokens per second with everything submitted at once."""
+    engine = _engine(args)
+    run_jobs(engine, jobs(args, engine.info.vocab_size, salt=-1)[:2], "warmup")
+    runs = []
+    for repeat in range(args.repeats):
+        work = jobs(args, engine.info.vocab_size, salt=repeat)
+        runs.append(run_jobs(engine, work, f"r{repeat}"))
+    median = sorted(runs, key=lambda run: run.elapsed_s)[len(runs) // 2]
+    prompt_tokens, output_tokens = sum(len(j.prompt) for j in work), sum(j.output_len for j in work)
+    figures: dict[str, Any] = {
+        "model": engine.info.name,
+        "requests": len(work),
+        "elapsed_s": median.elapsed_s,
+        "requests_per_s": len(work) / median.elapsed_s,
+        "prompt_tokens_per_s": prompt_tokens / median.elapsed_s,
+        "output_tokens_per_s": output_tokens / median.elapsed_s,
+        "steps": median.num_steps,
+        "step_mean_ms": 1e3 * median.elapsed_s / median.num_steps,
+        "peak_pages": median.peak_pages,
+        "kv_waste_percent": 100 * median.waste,
+        "elapsed_all_s": [round(run.elapsed_s, 3) for run in runs],
+    }
+    show("throughput", figures, args.output_json)
+    engine.close()
+    return 0
+
+
+def run_latency(args: argparse.Namespace) -> int:
+    """Seconds per batch, to the first token and to the last."""
+    engine = _engine(args)
+    runs = []
+    for repeat in range(args.num_iters_warmup + args.num_iters):
+        work = jobs(args, engine.info.vocab_size, salt=repeat)
+        runs.append(run_jobs(engine, work, f"r{repeat}"))
+    measured = runs[args.num_iters_warmup :]
+    after_first = [(run.elapsed_s - run.first_token_s) / max(run.num_steps - 1, 1) for run in measured]
+    figures: dict[str, Any] = {
+        "model": engine.info.name,
+        "batch": len(work),
+        **spread("latency", [run.elapsed_s for run in measured], "s"),
+        **spread("first_token", [1e3 * run.first_token_s for run in measured], "ms"),
+        **spread("per_step", [1e3 * seconds for seconds in after_first], "ms"),
+    }
+    show("latency", figures, args.output_json)
+    engine.close()
+    return 0

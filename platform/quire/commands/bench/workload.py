@@ -1,0 +1,57 @@
+"""Requests to measure with: random token ids, lengths drawn from ranges, all from one seed."""
+
+from __future__ import annotations
+
+import argparse
+import random
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Range:
+    """Lengths from `low` to `high`, both included; written `128` or `32:256`."""
+
+    low: int
+    high: int
+
+    @classmethod
+    def parse(cls, text: str) -> Range:
+        """Read `N` or `LOW:HIGH`."""
+        low, _, high = text.partition(":")
+        try:
+            span = cls(int(low), int(high or low))
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(f"{text!r} is neither N nor LOW:HIGH") from error
+        if not 0 < span.low <= span.high:
+            raise argparse.ArgumentTypeError(f"{text!r}: lengths must be above 0, LOW at most HIGH")
+        return span
+
+    def draw(self, rng: random.Random) -> int:
+        """One length."""
+        return rng.randint(self.low, self.high)
+
+
+@dataclass(frozen=True)
+class Job:
+    """One request: a prompt of random ids and exactly so many tokens to generate."""
+
+    prompt: tuple[int, ...]
+    output_len: int
+
+
+def add_workload_flags(parser: argparse.ArgumentParser, *, num_prompts: int, input_len: str, output_len: str) -> None:
+    """--num-prompts, --input-len, --output-len, --prefix-len, --workload-seed."""
+    parser.add_argument("--num-prompts", type=int, default=num_prompts, help="requests")
+    parser.add_argument("--input-len", type=Range.parse, default=Range.parse(input_len), help="prompt tokens, N or LOW:HIGH")
+    parser.add_argument("--output-len", type=Range.parse, default=Range.parse(output_len), help="new tokens, N or LOW:HIGH")
+    parser.add_argument("--prefix-len", type=int, default=0, help="tokens that all prompts begin with")
+    parser.add_argument("--workload-seed", type=int, default=0, help="seed of lengths and ids")
+
+
+def jobs(args: argparse.Namespace, vocab_size: int, salt: int = 0) -> list[Job]:
+    """The workload that the flags describe. Lengths depend on the seed alone, ids on `salt` too."""
+    lengths, ids = random.Random(args.workload_seed), random.Random(f"{args.workload_seed}/{salt}")
+    shapes = [(args.input_len.draw(lengths), args.output_len.draw(lengths)) for _ in range(args.num_prompts)]
+    low, high = min(10, vocab_size - 1), vocab_size - 1
+    prefix = tuple(ids.randint(low, high) for _ in range(args.prefix_len))
+    return [Job(prefix + tuple(ids.randint(low, high) for _ in range(n)), m) for n, m in shapes]

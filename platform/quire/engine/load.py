@@ -1,0 +1,239 @@
+"""Turns a `ModelConfig` into a model ready to run: folder, config, plugin's decoder, ops, weights.
+
+It knows no architecture (the registry does) and nothing of pages: `info.num_pages` stays 0 until the
+engine has measured how many fit.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from quire import hub
+from quire.config import ModelConfig
+from quire.errors import CheckpointError, ConfigError, PluginError, QuireError, UnknownArchitecture
+from quire.records import Architecture, OpQuery, Registry
+from quire.types import ModelInfo
+from quire_kernels.select import Ops, choose
+from quire_models import Decoder, Make, checkpoint, tensors, weights
+
+_DTYPES = {
+    "half": torch.float16,
+    "float16": torch.float16,
+    "bfloat16": torch.bfloat16,
+    "float": torch.float32,
+    "float32": torch.float32,
+    "float64": torch.float32,
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Loaded:
+    """A model in memory, and what its folder says of it.
+
+    kv_dtype: dtype of K and V. config: the parsed config.json. ops: the chosen operations, whose
+    `report` says why. info: without the number of pages.
+    """
+
+    module: nn.Module
+    decoder: Decoder
+    config: Any
+    info: ModelInfo
+    device: torch.device
+    dtype: torch.dtype
+    kv_dtype: torch.dtype
+    eos_ids: tuple[int, ...]
+    sampling_defaults: Mapping[str, Any]
+    ops: Ops
+
+
+def load_model(config: ModelConfig, registry: Registry, device_budget: int | None = None) -> Loaded:
+    """Find, check, build and fill the model that `config` names.
+
+    device_budget: bytes of device memory it may take, None = what is free now.
+    Raises ConfigError for a setting that cannot be met, UnknownArchitecture when no plugin builds the
+    model, CheckpointError when its folder cannot be used or its weights do not fit in memory.
+    """
+    device = choose_device(config.device)
+    folder = hub.resolve(config.model, config)
+    parsed = checkpoint.read_config(folder)
+    architecture = find_architecture(parsed.architectures, registry)
+    _refuse_quantized(folder)
+    dtype = choose_dtype(config.dtype, checkpoint.checkpoint_dtype(folder), device)
+    max_model_len = choose_length(config.max_model_len, checkpoint.max_length(parsed))
+    generation = checkpoint.read_generation(folder, parsed)
+    defaults = choose_defaults(config, generation.sampling_defaults)
+    decoder = _decoder(architecture, parsed, registry)
+    ops = choose_ops(device, dtype, registry)
+    module = _build(config, architecture, decoder, folder, Make(ops, dtype, device), device_budget)
+    info = ModelInfo(
+        name=config.served_model_name[0] if config.served_model_name else config.model,
+        aliases=tuple(config.served_model_name[1:]),
+        root=config.model,
+        folder=str(folder),
+        architecture=architecture.name,
+        dtype=dtype_name(dtype),
+        device=str(device),
+        max_model_len=max_model_len,
+        vocab_size=decoder.vocab,
+        eos_ids=generation.eos_ids,
+        num_pages=0,
+        page_size=config.page_size,
+        num_parameters=sum(parameter.numel() for parameter in module.parameters()),
+        sampling_defaults=defaults,
+        modalities=_modalities(architecture, registry),
+    )
+    return Loaded(
+        module=module,
+        decoder=decoder,
+        config=parsed,
+        info=info,
+        device=device,
+        dtype=dtype,
+        kv_dtype=dtype,
+        eos_ids=generation.eos_ids,
+        sampling_defaults=defaults,
+        ops=ops,
+    )
+
+
+def choose_device(wanted: str) -> torch.device:
+    """auto, cpu or cuda as a device; raises ConfigError for a GPU that is not there."""
+    present = torch.cuda.is_available()
+    if wanted == "cuda" and not present:
+        raise ConfigError("--device cuda: torch sees no CUDA device here; use --device cpu or auto.")
+    return torch.device("cuda", 0) if wanted != "cpu" and present else torch.device("cpu")
+
+
+def choose_dtype(wanted: str, of_checkpoint: str | None, device: torch.device) -> torch.dtype:
+    """The dtype to run in. auto: the checkpoint's own, but float32 becomes bfloat16 on a GPU."""
+    if wanted != "auto":
+        return _DTYPES[wanted]
+    name = of_checkpoint or "float32"
+    if name not in _DTYPES:
+        raise CheckpointError(f"The checkpoint's dtype {name} cannot be run; choose another with --dtype.")
+    dtype = _DTYPES[name]
+    return torch.bfloat16 if dtype == torch.float32 and device.type == "cuda" else dtype
+
+
+def dtype_name(dtype: torch.dtype) -> str:
+    """The name users know a dtype by: "bfloat16"."""
+    return str(dtype).removeprefix("torch.")
+
+
+def choose_length(wanted: int | None, of_model: int | None) -> int:
+    """The longest seq to serve; raises ConfigError beyond what the model was made for."""
+    if of_model is None and wanted is None:
+        raise ConfigError("The model's config does not say how long its context is; set --max-model-len.")
+    if wanted is not None and of_model is not None and wanted > of_model:
+        raise ConfigError(f"--max-model-len may be at most {of_model} for this model, got {wanted}.")
+    return wanted or of_model or 0
+
+
+def choose_defaults(config: ModelConfig, of_model: Mapping[str, Any]) -> dict[str, Any]:
+    """Sampling defaults: the override wins over the model's, which `--generation-config none` drops."""
+    override = dict(config.override_generation_config)
+    if "max_new_tokens" in override:
+        override["max_tokens"] = override.pop("max_new_tokens")
+    unknown = sorted(override.keys() - checkpoint.SAMPLING_DEFAULTS)
+    if unknown:
+        allowed = ", ".join(sorted(checkpoint.SAMPLING_DEFAULTS))
+        raise ConfigError(f"--override-generation-config cannot set {', '.join(unknown)}; it can set {allowed}.")
+    try:
+        checkpoint.check_defaults(override, "--override-generation-config")
+    except CheckpointError as error:
+        raise ConfigError(error.message) from error
+    return {**({} if config.generation_config == "none" else of_model), **override}
+
+
+def choose_ops(device: torch.device, dtype: torch.dtype, registry: Registry) -> Ops:
+    """An implementation of every operation, of the built-in ones and those that plugins brought."""
+    query = OpQuery(device=device.type, dtype=dtype_name(dtype), features=_features(device))
+    implementations = registry.of("quire_ops")
+    return choose(query, [(registry.plugin_of("quire_ops", name), impl) for name, impl in implementations.items()])
+
+
+def _features(device: torch.device) -> frozenset[str]:
+    if device.type == "cuda":
+        major, minor = torch.cuda.get_device_capability(device)
+        return frozenset({f"sm{major}{minor}"})
+    return frozenset({torch.backends.cpu.get_cpu_capability().lower()})
+
+
+def find_architecture(wanted: list[str], registry: Registry) -> Architecture:
+    """The first of config.json's `architectures` that a plugin builds."""
+    known = registry.of("quire_architectures")
+    for name in wanted:
+        if name in known:
+            found: Architecture = known[name]
+            return found
+    listed = ", ".join(sorted(known)) or "none, because no loaded plugin brings one"
+    raise UnknownArchitecture(
+        f"No loaded plugin can build {', '.join(wanted)}. Architectures registered: {listed}. "
+        "A plugin adds one: install its package (pip install quire-<name>) and name it in --plugins."
+    )
+
+
+def _refuse_quantized(folder: Path) -> None:
+    method = checkpoint.quantization(folder)
+    if method is not None:
+        raise CheckpointError(
+            f"{folder} holds weights quantized with {method}, which cannot be read; use the original."
+        )
+
+
+def _decoder(architecture: Architecture, parsed: Any, registry: Registry) -> Decoder:
+    try:
+        decoder: Decoder = architecture.decoder(parsed)
+    except QuireError:
+        raise
+    except Exception as error:  # plugin code may raise anything
+        plugin = registry.plugin_of("quire_architectures", architecture.name)
+        raise PluginError(
+            f"Plugin {plugin!r} could not make a decoder of this config.json for {architecture.name}: "
+            f"{type(error).__name__}: {error}"
+        ) from error
+    return decoder
+
+
+def _build(
+    config: ModelConfig, architecture: Architecture, decoder: Decoder, folder: Path, make: Make, budget: int | None
+) -> nn.Module:
+    """The filled module. Everything that can be wrong is looked for on the meta device first."""
+    plan = decoder.build(Make(make.ops, make.dtype, torch.device("meta")))
+    if config.load_format != "dummy":
+        weights.check(plan, decoder, architecture.names, tensors.find(folder, config.load_format))
+    device = torch.device(make.device)
+    need = sum(parameter.numel() * parameter.element_size() for parameter in plan.parameters())
+    room = available_bytes(device) if budget is None else budget
+    if need > room:
+        raise CheckpointError(
+            f"{folder}: the weights need {need / 2**30:.1f} GiB in {dtype_name(make.dtype)}, "
+            f"but only {room / 2**30:.1f} GiB of memory are available on {device}."
+        )
+    module = decoder.build(make)
+    weights.load(module, decoder, architecture.names, folder, config.load_format)
+    return module.eval().requires_grad_(False)
+
+
+def available_bytes(device: torch.device) -> int:
+    """Free memory of a device; of the machine's for the CPU, counting what the system can give back."""
+    if device.type == "cuda":
+        return torch.cuda.mem_get_info(device)[0]
+    meminfo = Path("/proc/meminfo")
+    if meminfo.exists():
+        for line in meminfo.read_text(encoding="ascii").splitlines():
+            if line.startswith("MemAvailable:"):
+                return int(line.split()[1]) * 1024
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
+def _modalities(architecture: Architecture, registry: Registry) -> tuple[str, ...]:
+    mappers = registry.all("quire_input_mappers")
+    return tuple(dict.fromkeys(m.modality for m in mappers if m.architecture == architecture.name))

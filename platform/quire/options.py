@@ -1,0 +1,213 @@
+"""Turns the declarations in `quire.config` into flags, YAML keys and QUIRE_* variables, and back.
+
+It knows how settings are spelt, not what they mean. Precedence: command line, then environment, then
+the file given with --config, then the default.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import MISSING, Field, fields
+from typing import Any, TypeVar, get_type_hints
+
+import configargparse
+
+from quire.config import ModelConfig
+from quire.errors import ConfigError
+from quire.records import Registry
+
+ENV_PREFIX = "QUIRE_"
+_UNITS = {"": 1, "k": 10**3, "K": 2**10, "m": 10**6, "M": 2**20, "g": 10**9, "G": 2**30, "t": 10**12, "T": 2**40}
+_Config = TypeVar("_Config")
+
+
+def flag(name: str) -> str:
+    """`max_model_len` → `--max-model-len`."""
+    return "--" + name.replace("_", "-")
+
+
+def whole_number(text: str) -> int:
+    """An integer as people write it: 4096, 4k (= 4000), 4K (= 4096), 1.5G."""
+    match = re.fullmatch(r"(-?\d+(?:\.\d+)?)([kKmMgGtT]?)(?:i?B)?", text.strip())
+    if not match or ("." in match[1] and not match[2]):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number (examples: 4096, 4k, 2G)")
+    return int(float(match[1]) * _UNITS[match[2]]) if "." in match[1] else int(match[1]) * _UNITS[match[2]]
+
+
+def json_map(text: str) -> dict[str, Any]:
+    """A JSON object."""
+    try:
+        value = json.loads(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"{text!r} is not JSON: {error}") from error
+    if not isinstance(value, dict):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a JSON object")
+    return value
+
+
+def model_list(text: str) -> list[dict[str, Any]]:
+    """A JSON list of objects, or a JSON object from name to object (as YAML's `models:` may be)."""
+    try:
+        value = json.loads(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"{text!r} is not JSON: {error}") from error
+    if isinstance(value, dict):
+        value = [{"name": name, **(item if isinstance(item, dict) else {"model": item})} for name, item in value.items()]
+    if not isinstance(value, list) or not all(isinstance(item, dict) for item in value):
+        raise argparse.ArgumentTypeError("models must be a list of maps, or a map from name to map")
+    return value
+
+
+class YamlFile(configargparse.YAMLConfigFileParser):  # type: ignore[misc]
+    """A YAML file of settings: keys with dashes or underscores, nested values become JSON of one flag."""
+
+    def parse(self, stream: Iterable[str]) -> dict[str, Any]:
+        """Read the file; the values are what the command line would say."""
+        import yaml
+
+        try:
+            settings = yaml.safe_load(stream) or {}
+        except yaml.YAMLError as error:
+            raise configargparse.ConfigFileParserException(f"not YAML: {error}") from error
+        if not isinstance(settings, dict):
+            raise configargparse.ConfigFileParserException("the file must be a map from setting to value")
+        return {str(key).replace("_", "-"): self._spell(value) for key, value in settings.items()}
+
+    @staticmethod
+    def _spell(value: Any) -> Any:
+        nested = isinstance(value, dict) or (isinstance(value, list) and any(isinstance(v, dict) for v in value))
+        if nested:
+            return json.dumps(value)
+        if isinstance(value, list):
+            return [str(item) for item in value]
+        return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def new_parser(prog: str, description: str, *, add_help: bool = True) -> configargparse.ArgumentParser:
+    """A parser that also reads --config FILE (YAML) and QUIRE_* variables."""
+    parser = configargparse.ArgumentParser(
+        prog=prog,
+        description=description,
+        add_help=add_help,
+        allow_abbrev=False,
+        auto_env_var_prefix=ENV_PREFIX,
+        config_file_parser_class=YamlFile,
+        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+        add_config_file_help=False,
+        add_env_var_help=False,
+    )
+    parser.add_argument("--config", is_config_file_arg=True, metavar="FILE", help="YAML file of settings")
+    return parser
+
+
+def normalise(argv: Sequence[str]) -> list[str]:
+    """Accept underscores in flags: `--max_model_len=5` → `--max-model-len=5`."""
+    out: list[str] = []
+    for position, word in enumerate(argv):
+        if word == "--":
+            return [*out, *argv[position:]]
+        name, equals, value = word.partition("=")
+        out.append(name.replace("_", "-") + equals + value if name.startswith("--") else word)
+    return out
+
+
+def add_config(parser: argparse.ArgumentParser, config: type, title: str, *, skip: Sequence[str] = ()) -> None:
+    """One flag for each field of a config class."""
+    group = parser.add_argument_group(title)
+    hints = get_type_hints(config)
+    for f in fields(config):
+        if f.name not in skip:
+            group.add_argument(flag(f.name), dest=f.name, **_argument(f, hints[f.name]))
+
+
+def _argument(f: Field[Any], hint: Any) -> dict[str, Any]:
+    default = f.default if f.default is not MISSING else f.default_factory()  # type: ignore[misc]
+    common = {"help": f.metadata["help"].replace("%", "%%"), "default": default}
+    if hint is bool:
+        return {**common, "action": argparse.BooleanOptionalAction}
+    if hint == tuple[str, ...]:
+        return {**common, "nargs": "+", "metavar": f.metadata["metavar"] or "X"}
+    if f.metadata["choices"]:
+        return {**common, "choices": f.metadata["choices"]}
+    return {**common, "type": _reader(hint), "metavar": f.metadata["metavar"] or _METAVARS[_reader(hint)]}
+
+
+_METAVARS: dict[Callable[[str], Any], str] = {json_map: "JSON", whole_number: "N", float: "X", str: "TEXT"}
+
+
+def _reader(hint: Any) -> Callable[[str], Any]:
+    for word, reader in (("Mapping", json_map), ("int", whole_number), ("float", float)):
+        if word in str(hint):
+            return reader
+    return str
+
+
+def read_config(config: type[_Config], values: Mapping[str, Any]) -> _Config:
+    """A config from parsed values; keys that are not its fields are left alone. Raises ConfigError."""
+    names = {f.name for f in fields(config)}  # type: ignore[arg-type]
+    picked = {k: tuple(v) if isinstance(v, list) else v for k, v in values.items() if k in names}
+    return config(**picked)
+
+
+def add_plugin_options(parser: argparse.ArgumentParser, registry: Registry) -> None:
+    """Flags `--<plugin>.<option>` for the options that the loaded plugins declare."""
+    for key, option in registry.of("quire_options").items():
+        kind: dict[str, Any] = {"action": argparse.BooleanOptionalAction} if option.type is bool else {"type": option.type}
+        parser.add_argument(flag(key), dest=key, default=option.default, help=option.help, **kind)
+
+
+def plugin_options(values: Mapping[str, Any], registry: Registry) -> dict[str, dict[str, Any]]:
+    """Parsed values of plugin options, by plugin and name."""
+    given: dict[str, dict[str, Any]] = {}
+    for key, option in registry.of("quire_options").items():
+        given.setdefault(registry.plugin_of("quire_options", key), {})[option.name] = values[key]
+    return given
+
+
+def model_configs(values: Mapping[str, Any]) -> list[ModelConfig]:
+    """The models a command line names: positionals `path` or `name=path`, --model, and --models.
+
+    Settings given on the command line hold for all, those inside --models for that model alone.
+    Raises ConfigError for an unknown setting or a name given twice.
+    """
+    named: list[dict[str, Any]] = []
+    given = [*(values.get("models_given") or ()), *([values["model"]] if values.get("model") else ())]
+    for spec in given:
+        name, equals, path = spec.partition("=")
+        named.append({"name": name, "model": path} if equals else {"model": spec})
+    named.extend(dict(item) for item in values.get("models") or ())
+    configs = [_one_model(values, item, alone=len(named) == 1) for item in named]
+    _check_names(configs)
+    return configs
+
+
+def _one_model(values: Mapping[str, Any], item: dict[str, Any], *, alone: bool) -> ModelConfig:
+    settings = {key.replace("-", "_"): value for key, value in item.items()}
+    known = {f.name for f in fields(ModelConfig)}
+    name = settings.pop("name", None)
+    if "path" in settings:
+        settings["model"] = settings.pop("path")
+    unknown = sorted(set(settings) - known)
+    if unknown:
+        raise ConfigError(f"models: unknown setting {unknown[0]!r}; known are {', '.join(sorted(known))}.")
+    if not settings.get("model"):
+        raise ConfigError(f"models: {name or item!r} has no `model` (a folder or hub id).")
+    served = settings.pop("served_model_name", None) or (values.get("served_model_name") if alone else None) or ()
+    served = (served,) if isinstance(served, str) else tuple(served)
+    if name is not None:
+        served = (name, *(alias for alias in served if alias != name))
+    base = read_config(ModelConfig, values)
+    merged = {f.name: getattr(base, f.name) for f in fields(ModelConfig)}
+    return ModelConfig(**{**merged, **settings, "served_model_name": served or (settings["model"],)})
+
+
+def _check_names(configs: Sequence[ModelConfig]) -> None:
+    seen: set[str] = set()
+    for config in configs:
+        for name in config.served_model_name:
+            if name in seen:
+                raise ConfigError(f"Two models are named {name!r}; give each its own name, as in name=path.")
+            seen.add(name)

@@ -1,0 +1,279 @@
+"""Loads plugins into a `Registry`, and is strict about it: what was asked for by name loads or stops the start.
+
+`load` makes its own pluggy manager each time, so two registries share nothing. Afterwards nobody
+needs pluggy: a registry is frozen dicts of records, plus questions and events as plain callables.
+It knows no plugin by name.
+"""
+
+from __future__ import annotations
+
+import inspect
+import logging
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from importlib.metadata import EntryPoint
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import pluggy
+
+from quire import hookspecs
+from quire.counting import CallCounter
+from quire.discovery import (
+    ADAPTERS,
+    GROUP,
+    Installed,
+    choose,
+    distribution_of,
+    installed,
+    suggestion,
+    version_of,
+)
+from quire.errors import PluginError
+from quire.plugin_options import Values, fill
+from quire.records import CONTRACT_VERSION, RECORDS, AdapterSource, InputMapper, Option, PluginInfo, Registry
+
+__all__ = ["ADAPTERS", "CallCounter", "Installed", "installed", "listing", "load", "with_options"]
+
+HOOKS = frozenset(name for name in vars(hookspecs) if name.startswith("quire_"))
+"""Names of all hooks."""
+
+log = logging.getLogger(__name__)
+
+
+def load(
+    plugins: Sequence[str] | None = None,
+    options: Values | None = None,
+    enable_lora: bool = False,
+    group: str = GROUP,
+    trace: bool = False,
+) -> Registry:
+    """Import the named plugins and collect what they bring.
+
+    plugins: entry-point names, an allow-list; None means the bundled set. options: values of plugin
+    options as {plugin: {name: value}}, text or of the right type. trace: print every hook call.
+    Raises PluginError for a plugin that is unknown, broken, of another contract version, or that
+    clashes with another; ConfigError for a wrong option.
+    """
+    manager = _new_manager(trace)
+    infos = [_register(manager, point) for point in choose(plugins, enable_lora, group)]
+    records, origin = _collect(manager)
+    counter = CallCounter()
+    registry = Registry(
+        records=MappingProxyType({hook: MappingProxyType(found) for hook, found in records.items()}),
+        origin=MappingProxyType(origin),
+        plugins=tuple(_describe(info, origin) for info in infos),
+        resolve_adapter=_question(manager, counter),
+        engine_started=_event(manager, counter, "quire_engine_started", "info"),
+        engine_stopping=_event(manager, counter, "quire_engine_stopping", "info"),
+        request_finished=_event(manager, counter, "quire_request_finished", "summary"),
+        counter=counter,
+    )
+    return with_options(registry, options or {})
+
+
+def with_options(registry: Registry, options: Values) -> Registry:
+    """The same registry with other option values (given as to `load`); nothing is loaded again."""
+    declared: dict[str, dict[str, Option]] = {info.name: {} for info in registry.plugins}
+    for key, option in registry.of("quire_options").items():
+        declared[registry.plugin_of("quire_options", key)][option.name] = option
+    return replace(registry, options=MappingProxyType(fill(declared, options)))
+
+
+def listing(registry: Registry, group: str = GROUP) -> list[PluginInfo]:
+    """The loaded plugins, then the installed ones that are not enabled (those are not imported)."""
+    loaded = {info.name for info in registry.plugins}
+    rest = [
+        PluginInfo(p.name, p.module, p.distribution, p.version, hooks=(), records={}, enabled=False)
+        for p in installed(group)
+        if p.name not in loaded
+    ]
+    return [*registry.plugins, *rest]
+
+
+# --- one plugin ------------------------------------------------------------------------------------
+
+
+def _new_manager(trace: bool) -> pluggy.PluginManager:
+    manager = pluggy.PluginManager(hookspecs.PROJECT)
+    manager.add_hookspecs(hookspecs)
+    if trace:
+        manager.add_hookcall_monitoring(_print_call, _print_result)
+    return manager
+
+
+def _print_call(hook: str, impls: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+    arguments = ", ".join(f"{name}={value!r:.60}" for name, value in kwargs.items())
+    called = ", ".join(impl.plugin_name for impl in reversed(impls))
+    print(f"hook {hook}({arguments}) -> {called or 'nobody'}", file=sys.stderr)
+
+
+def _print_result(outcome: Any, hook: str, impls: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+    if outcome.exception is not None:
+        print(f"hook {hook} raised {outcome.exception!r}", file=sys.stderr)
+
+
+def _register(manager: pluggy.PluginManager, point: EntryPoint) -> PluginInfo:
+    name = point.name
+    try:
+        plugin = point.load()
+    except (Exception, SystemExit) as error:  # whatever a stranger's module does while it is imported
+        raise PluginError(f"Plugin {name!r} cannot be imported: {type(error).__name__}: {error}") from error
+    _check_contract(name, plugin)
+    try:
+        manager.register(plugin, name=name)
+    except pluggy.PluginValidationError as error:
+        raise PluginError(f"Plugin {name!r} has a hook of the wrong form: {error}") from error
+    except ValueError as error:
+        raise PluginError(f"Plugin {name!r} is the same object as another plugin: {error}") from error
+    hooks = _check_hooks(manager, name, plugin)
+    return PluginInfo(name, point.module, distribution_of(point), version_of(point), hooks, records={})
+
+
+def _check_contract(name: str, plugin: Any) -> None:
+    needs = vars(plugin).get("quire_contract", CONTRACT_VERSION)
+    if not (isinstance(needs, tuple) and len(needs) == 2 and all(isinstance(n, int) for n in needs)):
+        raise PluginError(f"Plugin {name!r}: quire_contract must be a pair like {CONTRACT_VERSION}; got {needs!r}.")
+    major, minor = CONTRACT_VERSION
+    if needs[0] != major or needs[1] > minor:
+        raise PluginError(
+            f"Plugin {name!r} needs version {needs[0]}.{needs[1]} of the plugin contract; "
+            f"this Quire offers {major}.{minor}. Install a fitting version of one of them."
+        )
+
+
+def _check_hooks(manager: pluggy.PluginManager, name: str, plugin: Any) -> tuple[str, ...]:
+    """Names of the hooks a plugin implements, sorted. Raises PluginError for any that would never run."""
+    callers = manager.get_hookcallers(plugin) or []
+    for caller in callers:
+        impl = next(impl for impl in caller.get_hookimpls() if impl.plugin is plugin)
+        if not caller.has_spec() and not impl.optionalhook:
+            hint = suggestion(caller.name, HOOKS)
+            raise PluginError(f"Plugin {name!r} implements {caller.name!r}, which is no hook.{hint}")
+        if impl.wrapper or impl.hookwrapper or inspect.iscoroutinefunction(impl.function):
+            raise PluginError(f"Plugin {name!r}: {caller.name} must be a plain function, not a wrapper or async.")
+    found = {caller.name for caller in callers if caller.has_spec()}
+    for hook in HOOKS - found:
+        if callable(getattr(plugin, hook, None)):
+            raise PluginError(f"Plugin {name!r} defines {hook} without @hookimpl, so it would never be called.")
+    return tuple(sorted(found))
+
+
+# --- nouns -----------------------------------------------------------------------------------------
+
+Records = dict[str, dict[str, Any]]
+Origin = dict[tuple[str, str], str]
+
+
+def _collect(manager: pluggy.PluginManager) -> tuple[Records, Origin]:
+    records: Records = {hook: {} for hook in RECORDS}
+    origin: Origin = {}
+    for name, plugin in manager.list_name_plugin():
+        for hook in RECORDS:
+            for record in _records_of(manager, name, plugin, hook):
+                key = f"{name}.{record.name}" if hook == "quire_options" else record.name
+                if key in records[hook]:
+                    raise PluginError(_clash(hook, f"{key!r}", origin[hook, key], name))
+                records[hook][key] = record
+                origin[hook, key] = name
+    _check_mappers(records["quire_input_mappers"], origin)
+    return records, origin
+
+
+def _records_of(manager: pluggy.PluginManager, name: str, plugin: Any, hook: str) -> list[Any]:
+    others = [other for other in manager.get_plugins() if other is not plugin]
+    caller = manager.subset_hook_caller(hook, remove_plugins=others)
+    try:
+        given = [record for result in caller() for record in result]
+    except (Exception, SystemExit) as error:  # strangers' code again, and a start cannot go on without it
+        raise PluginError(f"Plugin {name!r} failed in {hook}: {type(error).__name__}: {error}") from error
+    kind: Any = RECORDS[hook]
+    for record in given:
+        if not isinstance(record, kind):
+            raise PluginError(f"Plugin {name!r}: {hook} must yield {kind.__name__} records; got {record!r:.80}.")
+        if not isinstance(record.name, str) or not record.name:
+            raise PluginError(f"Plugin {name!r}: {hook} gave a record without a name: {record!r:.80}.")
+    return given
+
+
+def _clash(hook: str, what: str, first: str, second: str) -> str:
+    kind = RECORDS[hook].__name__
+    if first == second:
+        return f"Plugin {first!r} gives {kind} {what} twice."
+    return f"Plugins {first!r} and {second!r} both give {kind} {what}; enable only one of them with --plugins."
+
+
+def _check_mappers(mappers: Mapping[str, InputMapper], origin: Origin) -> None:
+    """Two mappers for one modality of one architecture would make the answer depend on load order."""
+    taken: dict[tuple[str, str], str] = {}
+    for mapper in mappers.values():
+        plugin = origin["quire_input_mappers", mapper.name]
+        what = (mapper.architecture, mapper.modality)
+        if what in taken:
+            hook = "quire_input_mappers"
+            raise PluginError(_clash(hook, f"for {mapper.modality} of {mapper.architecture}", taken[what], plugin))
+        taken[what] = plugin
+
+
+def _describe(info: PluginInfo, origin: Origin) -> PluginInfo:
+    records: dict[str, tuple[str, ...]] = {}
+    for (hook, key), plugin in origin.items():
+        if plugin == info.name:
+            records[hook] = (*records.get(hook, ()), key.removeprefix(f"{plugin}."))
+    return replace(info, records=records)
+
+
+# --- questions and events --------------------------------------------------------------------------
+
+
+def _callers(manager: pluggy.PluginManager, hook: str) -> list[tuple[str, Callable[..., Any]]]:
+    """(plugin, caller of its implementation alone), in the order in which pluggy would call them."""
+    impls = reversed(manager.subset_hook_caller(hook, remove_plugins=()).get_hookimpls())
+    everyone = manager.get_plugins()
+    return [
+        (
+            impl.plugin_name,
+            manager.subset_hook_caller(hook, remove_plugins=[p for p in everyone if p is not impl.plugin]),
+        )
+        for impl in impls
+    ]
+
+
+def _event(manager: pluggy.PluginManager, counter: CallCounter, hook: str, argument: str) -> Callable[[Any], None]:
+    callers = _callers(manager, hook)
+
+    def tell(value: Any) -> None:
+        for plugin, caller in callers:
+            try:
+                counter.call(plugin, lambda caller=caller: caller(**{argument: value}))
+            except Exception:
+                log.exception("plugin %s failed in %s; going on", plugin, hook)
+
+    return tell
+
+
+def _question(manager: pluggy.PluginManager, counter: CallCounter) -> Callable[[str, str, Path], AdapterSource | None]:
+    callers = [(plugin, _checked(caller)) for plugin, caller in _callers(manager, "quire_resolve_adapter")]
+
+    def ask(name: str, base_model: str, cache_dir: Path) -> AdapterSource | None:
+        for plugin, caller in callers:
+            answer: AdapterSource | None = counter.call(plugin, caller, name, base_model, cache_dir)
+            if answer is not None:
+                return answer
+        return None
+
+    return ask
+
+
+def _checked(caller: Callable[..., Any]) -> Callable[[str, str, Path], AdapterSource | None]:
+    """Inside the counted call, so that a wrong answer is counted as the plugin's fault too."""
+
+    def ask_one(name: str, base_model: str, cache_dir: Path) -> AdapterSource | None:
+        answer = caller(name=name, base_model=base_model, cache_dir=cache_dir)
+        if not isinstance(answer, AdapterSource | None):
+            raise TypeError(f"quire_resolve_adapter must give an AdapterSource or None; got {answer!r:.80}")
+        return answer
+
+    return ask_one

@@ -1,0 +1,70 @@
+"""Reading a JSON body: strict about form, silent about meaning.
+
+FastAPI's own reading takes NaN, lone surrogates and any depth; routes here read the body themselves so
+that gates can look at it before it is validated. It knows no schema.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from fastapi import Request
+from pydantic import BaseModel
+
+from quire.server.errors import Malformed
+
+MAX_DEPTH = 100
+
+
+async def read_object(request: Request) -> dict[str, Any]:
+    """The body as a JSON object; `Malformed` when it is none."""
+    media_type = request.headers.get("content-type", "").split(";", 1)[0].strip().lower()
+    if media_type != "application/json":
+        raise Malformed("Unsupported Media Type: Only 'application/json' is allowed")
+    return parse_object(await request.body())
+
+
+def parse_object(data: bytes) -> dict[str, Any]:
+    """Decode strict JSON: UTF-8, no NaN or Infinity, bounded depth, an object outermost."""
+    try:
+        value = msgspec.json.decode(data)
+    except RecursionError:
+        raise Malformed(f"The body is nested more than {MAX_DEPTH} levels deep.") from None
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise Malformed(f"The body is not valid JSON: {error}") from None
+    if not isinstance(value, dict):
+        raise Malformed("The body must be a JSON object.")
+    _check_depth(value)
+    return value
+
+
+def _check_depth(value: Any) -> None:
+    level = [value]
+    for _ in range(MAX_DEPTH):
+        level = [
+            item
+            for container in level
+            for item in (container.values() if type(container) is dict else container)
+            if type(item) is dict or type(item) is list
+        ]
+        if not level:
+            return
+    raise Malformed(f"The body is nested more than {MAX_DEPTH} levels deep.")
+
+
+def json_body(model: type[BaseModel]) -> dict[str, Any]:
+    """`openapi_extra` of a route that reads its body itself: documents `model` as the body."""
+    schema = model.model_json_schema(ref_template="#/components/schemas/{model}")
+    return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}
+
+
+def lift_definitions(openapi: dict[str, Any]) -> dict[str, Any]:
+    """Move the `$defs` that `json_body` left inside operations to the shared components."""
+    components = openapi.setdefault("components", {}).setdefault("schemas", {})
+    for operations in openapi.get("paths", {}).values():
+        for operation in operations.values():
+            for content in operation.get("requestBody", {}).get("content", {}).values():
+                for name, schema in content.get("schema", {}).pop("$defs", {}).items():
+                    components.setdefault(name, schema)
+    return openapi

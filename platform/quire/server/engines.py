@@ -1,0 +1,43 @@
+"""What the server needs of the client that talks to the engines, and nothing more.
+
+`quire.host.client.Client` is one; a test's in-process client is another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from typing import Protocol
+
+from quire.types import Delta, EngineStats, ModelInfo, Request
+
+
+class Client(Protocol):
+    """Runs requests on models that live elsewhere."""
+
+    @property
+    def alive(self) -> bool:
+        """Whether requests are accepted now; false while the host is dead or loading."""
+        ...
+
+    def models(self) -> Sequence[ModelInfo]:
+        """The loaded models."""
+        ...
+
+    def generate(self, model: str, request: Request) -> AsyncIterator[Sequence[Delta]]:
+        """Deltas as steps give them, until every seq has ended.
+
+        Raises a `QuireError`: `BadRequest` or `Overloaded` before the first delta, `HostDied` at any time.
+        """
+        ...
+
+    async def abort(self, request_id: str, index: int | None = None) -> None:
+        """Stop one seq of a request, or all; unknown ids are ignored."""
+        ...
+
+    async def stats(self) -> Sequence[EngineStats]:
+        """Figures of every model."""
+        ...
+
+    async def close(self, drain_s: float = 0.0) -> None:
+        """Let go of the models."""
+        ...

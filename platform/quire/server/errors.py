@@ -1,0 +1,169 @@
+"""Errors as HTTP answers: one body shape, one place that chooses the status.
+
+    {"error": {"message": …, "type": …, "param": …, "code": <status>}}
+
+Every `QuireError` carries its own status and type. It does not know which route failed.
+"""
+
+from __future__ import annotations
+
+import http
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from pydantic import BaseModel, ValidationError
+from starlette.responses import Response
+
+from quire.errors import HostDied, Overloaded, QuireError
+from quire.records import Refused
+
+log = logging.getLogger("quire.server")
+
+MAX_REPORTED_ERRORS = 10
+MAX_SHOWN_INPUT = 200
+
+RETRY_AFTER_S: Mapping[type[QuireError], int] = {Overloaded: 1, HostDied: 5}
+"""Seconds that a refused client should wait before it asks again."""
+
+
+class ErrorDetail(BaseModel):
+    """What went wrong."""
+
+    message: str
+    type: str
+    param: str | None
+    code: int
+
+
+class ErrorBody(BaseModel):
+    """The body of every answer that is an error, but for 401 and unknown routes."""
+
+    error: ErrorDetail
+
+
+class UnauthorizedBody(BaseModel):
+    """The body of a 401."""
+
+    error: str
+
+
+class Malformed(QuireError):
+    """The body is no JSON object, or does not fit the schema."""
+
+    status = 400
+    type = "Bad Request"
+
+
+class GateRefused(QuireError):
+    """A request gate said no, with a status of its own choice."""
+
+    def __init__(self, refused: Refused) -> None:
+        super().__init__(refused.message)
+        known = 400 <= refused.status <= 503 and refused.status in http.HTTPStatus._value2member_map_
+        self.status = refused.status if known else 403
+        self.type = http.HTTPStatus(self.status).phrase
+
+
+class ClientGone(Exception):
+    """The client closed the connection; nobody reads the answer."""
+
+
+def error_object(error: QuireError) -> dict[str, Any]:
+    """The error shape, also used inside streams."""
+    detail = {"message": error.message, "type": error.type, "param": error.param, "code": error.status}
+    return {"error": detail}
+
+
+def as_quire_error(error: BaseException) -> QuireError:
+    """What a client may know of any exception: our own as they are, others only that they happened."""
+    if isinstance(error, QuireError):
+        return error
+    log.error("unexpected error while serving a request", exc_info=error)
+    return QuireError("An internal error occurred; the server's log has the details.")
+
+
+def error_response(error: QuireError) -> Response:
+    """The HTTP answer for an error."""
+    headers = {}
+    wait = RETRY_AFTER_S.get(type(error))
+    if wait is not None:
+        headers["retry-after"] = str(wait)
+    body = msgspec.json.encode(error_object(error))
+    return Response(body, status_code=error.status, media_type="application/json", headers=headers)
+
+
+def validation_error(errors: Sequence[Mapping[str, Any]], root: str = "body") -> Malformed:
+    """Pydantic's findings as one error that names the first field."""
+    lines = [f"{len(errors)} validation error{'s' if len(errors) != 1 else ''}:"]
+    for found in errors[:MAX_REPORTED_ERRORS]:
+        shown = repr(found.get("input"))
+        if len(shown) > MAX_SHOWN_INPUT:
+            shown = shown[:MAX_SHOWN_INPUT] + "…"
+        lines.append(f"  {_location(found, root)}: {found['msg']} (got {shown})")
+    if len(errors) > MAX_REPORTED_ERRORS:
+        lines.append(f"  … and {len(errors) - MAX_REPORTED_ERRORS} more")
+    return Malformed("\n".join(lines), _location(errors[0], root) if errors else None)
+
+
+def _location(found: Mapping[str, Any], root: str) -> str:
+    parts = [str(part) for part in found["loc"]]
+    return ".".join([root, *parts] if root else parts)
+
+
+def validate(model: type[BaseModel], body: Mapping[str, Any]) -> Any:
+    """An instance of `model`, or `Malformed` that says where the body is wrong."""
+    try:
+        return model.model_validate(body)
+    except ValidationError as error:
+        raise validation_error(error.errors(include_url=False, include_context=False)) from None
+    except RecursionError:
+        raise Malformed("The body is nested too deeply.") from None
+
+
+async def _on_quire_error(_: Request, error: Exception) -> Response:
+    return error_response(as_quire_error(error))
+
+
+async def _on_validation_error(_: Request, error: Exception) -> Response:
+    found = error.errors() if isinstance(error, RequestValidationError) else []
+    return error_response(validation_error(found, root=""))
+
+
+async def _on_client_gone(_: Request, __: Exception) -> Response:
+    return Response(status_code=499)
+
+
+def install_handlers(app: FastAPI) -> None:
+    """Make every exception of a route an answer in the error shape."""
+    app.add_exception_handler(QuireError, _on_quire_error)
+    app.add_exception_handler(RequestValidationError, _on_validation_error)
+    app.add_exception_handler(ClientGone, _on_client_gone)
+    app.add_exception_handler(Exception, _on_quire_error)
+
+
+_MEANING = {
+    400: "The request is malformed or asks for something that is not allowed.",
+    401: "The API key is missing or wrong.",
+    403: "A request gate refused.",
+    404: "The model does not exist.",
+    413: "The body is larger than the server accepts.",
+    429: "A request gate refused for now.",
+    500: "The server or a plugin failed.",
+    501: "The model cannot do this.",
+    503: "A bound on work in flight was reached, or the models are restarting; try again later.",
+}
+
+
+def documented(*statuses: int) -> dict[int | str, dict[str, Any]]:
+    """`responses=` of a route: the error bodies behind these statuses."""
+    return {
+        status: {"model": UnauthorizedBody if status == 401 else ErrorBody, "description": _MEANING[status]}
+        for status in statuses
+    }
+
+
+GENERATION_ERRORS = documented(400, 401, 403, 404, 413, 429, 500, 501, 503)

@@ -1,0 +1,166 @@
+"""The generations behind one HTTP request: one engine request per prompt, from submission to text.
+
+It knows neither routes nor wire shapes. Whoever leaves early — a client that is gone, a stream that
+broke, a shutdown — leaves nothing running in the engine.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import aclosing
+from typing import TypeVar
+
+from quire.errors import STATUS_BY_TYPE_NAME, BadRequest, Overloaded, QuireError
+from quire.server.engines import Client
+from quire.server.inflight import InFlight
+from quire.server.metrics import Metrics
+from quire.server.sse import settle
+from quire.server.telemetry import Telemetry
+from quire.server.track import Track
+from quire.text.outputs import Collector, Piece, RequestOutput
+from quire.text.tokenizer import Tokenizer
+from quire.types import Delta, Request
+
+T = TypeVar("T")
+
+Pieces = list[tuple[int, Piece]]
+"""What arrived together: (number of the prompt, piece of text)."""
+
+
+class Job:
+    """Runs `requests` on one model and turns their deltas into text."""
+
+    def __init__(
+        self,
+        client: Client,
+        model: str,
+        tokenizer: Tokenizer,
+        requests: Sequence[Request],
+        inflight: InFlight,
+        telemetry: Telemetry,
+        metrics: Metrics,
+    ) -> None:
+        self.requests = requests
+        self.collectors = [Collector(request, tokenizer) for request in requests]
+        self.tracks = [Track(request, model) for request in requests]
+        self._client = client
+        self._model = model
+        self._inflight = inflight
+        self._telemetry = telemetry
+        self._metrics = metrics
+        self._error: QuireError | None = None
+        self._waiting: asyncio.Task[object] | None = None
+
+    async def results(self) -> list[RequestOutput]:
+        """Run to the end; one output per prompt."""
+        async with aclosing(self.pieces()) as batches:
+            async for _ in batches:
+                pass
+        return [collector.result() for collector in self.collectors]
+
+    async def pieces(self) -> AsyncIterator[Pieces]:
+        """Text as it comes. Closing the iterator aborts what still runs."""
+        self._inflight.add(self)
+        stream = self._deltas()
+        try:
+            while (batch := await self._next(stream)) is not None:
+                number, deltas = batch
+                pieces = await self._push(number, deltas)
+                if pieces:
+                    yield pieces
+        except Overloaded:
+            self._metrics.rejected(self._model, "queue_full")
+            raise
+        except BadRequest:
+            self._metrics.rejected(self._model, "bad_request")
+            raise
+        except QuireError:
+            self._end_tracks("error")
+            raise
+        finally:
+            self._inflight.remove(self)
+            await stream.aclose()
+            await self._abort_unfinished()
+            self._end_tracks("abort")
+
+    def stop(self, error: QuireError) -> None:
+        """End from outside: whoever iterates over `pieces` gets `error`."""
+        self._error = error
+        if self._waiting is not None:
+            self._waiting.cancel()
+
+    async def _next(self, stream: AsyncIterator[T]) -> T | None:
+        if self._error is not None:
+            raise self._error
+        self._waiting = asyncio.current_task()
+        try:
+            return await anext(stream, None)
+        except asyncio.CancelledError:
+            # Ours if `stop` asked for it and nobody else did.
+            if self._error is not None and self._waiting is not None and self._waiting.uncancel() == 0:
+                raise self._error from None
+            raise
+        finally:
+            self._waiting = None
+
+    async def _deltas(self) -> AsyncIterator[tuple[int, Sequence[Delta]]]:
+        if len(self.requests) == 1:  # the usual case, without a queue in between
+            async with aclosing(self._client.generate(self._model, self.requests[0])) as stream:
+                async for deltas in stream:
+                    yield 0, deltas
+            return
+        async with aclosing(self._merged()) as merged:
+            async for item in merged:
+                yield item
+
+    async def _merged(self) -> AsyncIterator[tuple[int, Sequence[Delta]]]:
+        queue: asyncio.Queue[tuple[int, Sequence[Delta] | Exception | None]] = asyncio.Queue()
+
+        async def pump(number: int, request: Request) -> None:
+            try:
+                async with aclosing(self._client.generate(self._model, request)) as stream:
+                    async for deltas in stream:
+                        queue.put_nowait((number, deltas))
+                queue.put_nowait((number, None))
+            except Exception as error:
+                queue.put_nowait((number, error))
+
+        pumps = [asyncio.create_task(pump(number, request)) for number, request in enumerate(self.requests)]
+        try:
+            running = len(pumps)
+            while running:
+                number, item = await queue.get()
+                if item is None:
+                    running -= 1
+                elif isinstance(item, Exception):
+                    raise item
+                else:
+                    yield number, item
+        finally:
+            for task in pumps:
+                task.cancel()
+            await settle(*pumps)
+
+    async def _push(self, number: int, deltas: Sequence[Delta]) -> Pieces:
+        collector, track = self.collectors[number], self.tracks[number]
+        pieces: Pieces = []
+        track.arrived(deltas)
+        for delta in deltas:
+            if delta.error is not None:
+                name, message = delta.error
+                raise STATUS_BY_TYPE_NAME.get(name, QuireError)(message)
+            pieces += [(number, piece) for piece in collector.push(delta)]
+        for request_id, index in collector.aborts():
+            await self._client.abort(request_id, index)
+        return pieces
+
+    async def _abort_unfinished(self) -> None:
+        for request, collector in zip(self.requests, self.collectors, strict=True):
+            if not collector.done:
+                await self._client.abort(request.id)
+
+    def _end_tracks(self, reason: str) -> None:
+        for track, collector in zip(self.tracks, self.collectors, strict=True):
+            if not track.ended:
+                self._telemetry.finished(*track.end(None if collector.done else reason))

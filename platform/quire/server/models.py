@@ -1,0 +1,66 @@
+"""The models that requests may name: aliases, and the text side of each.
+
+It knows tokenizers and templates, but no request and no engine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from quire.errors import BadRequest, NotFound
+from quire.text.chat import ChatTemplate
+from quire.text.tokenizer import Tokenizer
+from quire.types import ModelInfo
+
+
+@dataclass(frozen=True, kw_only=True)
+class Served:
+    """One loaded model as the server sees it. `template` is None for a model without chat."""
+
+    info: ModelInfo
+    tokenizer: Tokenizer
+    template: ChatTemplate | None = None
+    response_role: str = "assistant"
+
+    @property
+    def name(self) -> str:
+        """The name that answers carry: the first alias."""
+        return self.info.aliases[0] if self.info.aliases else self.info.name
+
+    @property
+    def aliases(self) -> tuple[str, ...]:
+        """Every name that clients may use."""
+        return self.info.aliases or (self.info.name,)
+
+    def chat_template(self) -> ChatTemplate:
+        """The template, or `BadRequest` for a model that has none."""
+        if self.template is None:
+            raise BadRequest(
+                f"The model `{self.name}` has no chat template: start the server with --chat-template, or use"
+                " /v1/completions.",
+                "messages",
+            )
+        return self.template
+
+
+class ServedModels:
+    """All models, by alias; the first one answers requests that name none."""
+
+    def __init__(self, models: Sequence[Served]) -> None:
+        self.all = tuple(models)
+        self._by_alias: dict[str, Served] = {}
+        for model in models:
+            for alias in model.aliases:
+                self._by_alias.setdefault(alias, model)
+
+    def find(self, name: str | None) -> Served:
+        """The model called `name`, the first for None and ""; `NotFound` says which names there are."""
+        if not self.all:
+            raise NotFound("No model is served: none was named and no loaded plugin has a demo model.", "model")
+        if not name:
+            return self.all[0]
+        found = self._by_alias.get(name)
+        if found is None:
+            raise NotFound(f"The model `{name:.200}` does not exist. Valid aliases: {', '.join(self._by_alias)}.", "model")
+        return found

@@ -1,0 +1,219 @@
+"""From request fields to `SamplingParams`: request, then the model's defaults, then built-in ones.
+
+It knows field names of the wire and rules between fields; ranges are checked by `SamplingParams`.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from quire.errors import BadRequest
+from quire.records import Registry
+from quire.sampling import BeamSearchParams, SamplingParams
+from quire.server.schema_sampling import NOT_HONOURED, ResponseFormat, SamplingFields, StructuredOutputs
+
+log = logging.getLogger("quire.server")
+
+DEFAULTED = (
+    "temperature",
+    "top_p",
+    "top_k",
+    "min_p",
+    "repetition_penalty",
+    "presence_penalty",
+    "frequency_penalty",
+)
+"""Fields for which a model may bring defaults."""
+
+COPIED = (
+    "best_of",
+    "seed",
+    "stop",
+    "stop_token_ids",
+    "include_stop_str_in_output",
+    "ignore_eos",
+    "min_tokens",
+    "skip_special_tokens",
+    "spaces_between_special_tokens",
+    "logit_bias",
+    "allowed_token_ids",
+    "bad_words",
+)
+
+NOT_WITH_BEAMS = (
+    "stop",
+    "stop_token_ids",
+    "logit_bias",
+    "allowed_token_ids",
+    "bad_words",
+    "prompt_logprobs",
+    "response_format",
+    "structured_outputs",
+    "min_tokens",
+    "seed",
+    "top_k",
+    "top_p",
+    "min_p",
+    "repetition_penalty",
+    "presence_penalty",
+    "frequency_penalty",
+)
+
+
+class FieldRules:
+    """What the loaded plugins make of request fields: extra fields, and kinds of constraints."""
+
+    def __init__(self, registry: Registry) -> None:
+        self.extra_types: dict[str, type] = {}
+        for processor in registry.all("quire_logits_processors"):
+            self.extra_types.update(processor.fields)
+        backends = registry.all("quire_grammar_backends")
+        self.grammar_kinds = frozenset[str]().union(*(backend.kinds for backend in backends))
+
+    def extra(self, fields: SamplingFields) -> dict[str, Any]:
+        """Values of fields that plugins declared, type-checked; what nobody knows is logged."""
+        given = {**(fields.model_extra or {}), **(fields.vllm_xargs or {})}
+        known: dict[str, Any] = {}
+        for name, value in given.items():
+            if name not in self.extra_types:
+                if name not in NOT_HONOURED:
+                    log.debug("request field %.80r is not known and ignored", name)
+            elif value is not None:
+                known[name] = _typed(name, value, self.extra_types[name])
+        return known
+
+    def structured(self, fields: SamplingFields) -> tuple[str, str] | None:
+        """(kind, source) of the constraint that the request asks for."""
+        found = _from_response_format(fields.response_format)
+        asked = "response_format"
+        if fields.structured_outputs is not None:
+            if found is not None:
+                raise BadRequest(
+                    "`response_format` and `structured_outputs` exclude each other.", "structured_outputs"
+                )
+            found, asked = _from_structured_outputs(fields.structured_outputs), "structured_outputs"
+        if found is not None and found[0] not in self.grammar_kinds:
+            offered = ", ".join(sorted(self.grammar_kinds)) or "none"
+            raise BadRequest(
+                f"`{asked}`: no loaded plugin can constrain output by {found[0]}; available kinds: {offered}.", asked
+            )
+        return found
+
+
+def refuse_unhonoured(body: Mapping[str, Any], rules: FieldRules) -> None:
+    """Raise `BadRequest` for a field that clients rely on and this server would have to ignore."""
+    for name, harmless in NOT_HONOURED.items():
+        value = body.get(name)
+        if value is None or name in rules.extra_types:
+            continue
+        if not any(type(value) is type(allowed) and value == allowed for allowed in harmless):
+            raise BadRequest(f"`{name}` is not supported by this server.{_instead(name)}", name)
+
+
+def sampling_params(
+    fields: SamplingFields,
+    rules: FieldRules,
+    defaults: Mapping[str, Any],
+    *,
+    max_tokens: int | None,
+    logprobs: int | None,
+    prompt_logprobs: int | None,
+) -> SamplingParams:
+    """Checked parameters of one prompt; `defaults` are the model's."""
+    values: dict[str, Any] = {name: getattr(fields, name) for name in COPIED}
+    for name in DEFAULTED:
+        value = getattr(fields, name)
+        value = defaults.get(name) if value is None else value
+        if value is not None:
+            values[name] = value
+    values["n"] = 1 if fields.n is None else fields.n
+    return SamplingParams(
+        **values,
+        max_tokens=max_tokens,
+        logprobs=logprobs,
+        prompt_logprobs=prompt_logprobs,
+        structured=rules.structured(fields),
+        extra=rules.extra(fields),
+    )
+
+
+def beam_params(fields: SamplingFields, max_tokens: int) -> BeamSearchParams:
+    """Parameters of a beam search; refuses fields that would have no effect on it."""
+    if fields.stream:
+        raise BadRequest("`use_beam_search` and `stream` exclude each other.", "stream")
+    for name in NOT_WITH_BEAMS:
+        if name in fields.model_fields_set and getattr(fields, name) not in (None, [], {}, 0, ""):
+            raise BadRequest(f"`{name}` has no effect with `use_beam_search`; leave it out.", name)
+    width, n = fields.best_of or fields.n or 1, 1 if fields.n is None else fields.n
+    if n < 1 or n > width:
+        raise BadRequest(f"`n` must be from 1 to the beam width ({width}), got {n}.", "n")
+    return BeamSearchParams(
+        beam_width=width,
+        max_tokens=max_tokens,
+        ignore_eos=fields.ignore_eos,
+        temperature=fields.temperature or 0.0,
+        length_penalty=fields.length_penalty,
+        include_stop_str_in_output=fields.include_stop_str_in_output,
+        skip_special_tokens=fields.skip_special_tokens,
+    )
+
+
+def check_stream_fields(fields: SamplingFields) -> None:
+    """Rules between `stream` and other fields."""
+    if fields.stream_options is not None and not fields.stream:
+        raise BadRequest("`stream_options` is only allowed when `stream` is true.", "stream_options")
+    if fields.stream and fields.prompt_logprobs is not None:
+        raise BadRequest("`prompt_logprobs` is not available with `stream`.", "prompt_logprobs")
+    if fields.stream and fields.best_of is not None and fields.best_of > (fields.n or 1):
+        raise BadRequest("`best_of` above `n` is not available with `stream`.", "best_of")
+    if fields.cache_salt is not None and any(mark in fields.cache_salt for mark in "@/\\\0"):
+        raise BadRequest("`cache_salt` may not contain @, /, \\ or NUL.", "cache_salt")
+
+
+def _instead(name: str) -> str:
+    return " Use `structured_outputs`." if name.startswith("guided_") else ""
+
+
+def _typed(name: str, value: Any, kind: type) -> Any:
+    if kind is float and type(value) is int:
+        value = float(value)
+    if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
+        raise BadRequest(f"`{name}` must be of type {kind.__name__}, got {value!r:.80}.", name)
+    if isinstance(value, int) and not -(2**63) <= value < 2**63:
+        raise BadRequest(f"`{name}` must be a 64-bit integer.", name)
+    return value
+
+
+def _from_response_format(form: ResponseFormat | None) -> tuple[str, str] | None:
+    if form is None or form.type == "text":
+        return None
+    if form.type == "json_object":
+        return "json_object", ""
+    if form.json_schema is None or form.json_schema.json_schema is None:
+        raise BadRequest("`response_format` of type json_schema needs `json_schema.schema`.", "response_format")
+    return "json_schema", msgspec.json.encode(form.json_schema.json_schema).decode()
+
+
+def _from_structured_outputs(asked: StructuredOutputs) -> tuple[str, str] | None:
+    found: list[tuple[str, str]] = []
+    if asked.json_ is not None:
+        text = asked.json_ if isinstance(asked.json_, str) else msgspec.json.encode(asked.json_).decode()
+        found.append(("json_schema", text))
+    if asked.choice is not None:
+        found.append(("choice", msgspec.json.encode(asked.choice).decode()))
+    if asked.json_object:
+        found.append(("json_object", ""))
+    for kind in ("regex", "grammar", "structural_tag"):
+        source = getattr(asked, kind)
+        if source is not None:
+            found.append((kind, source))
+    if len(found) > 1:
+        kinds = " and ".join(kind for kind, _ in found)
+        raise BadRequest(f"`structured_outputs` takes exactly one constraint, got {kinds}.", "structured_outputs")
+    if found and found[0][1] in ("[]",) or (found and found[0][0] in ("regex", "grammar") and not found[0][1]):
+        raise BadRequest(f"`structured_outputs.{found[0][0]}` must not be empty.", "structured_outputs")
+    return found[0] if found else None

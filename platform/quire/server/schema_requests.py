@@ -1,0 +1,166 @@
+"""The bodies of requests, endpoint by endpoint."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from quire.server.schema_sampling import LogprobCount, SamplingFields, TokenId, within
+
+MAX_PROMPTS = 1024
+
+TextPrompt = str
+TokenPrompt = Annotated[list[TokenId], Field(min_length=1)]
+Prompts = (
+    TextPrompt
+    | TokenPrompt
+    | Annotated[list[str], Field(min_length=1, max_length=MAX_PROMPTS)]
+    | Annotated[list[TokenPrompt], Field(min_length=1, max_length=MAX_PROMPTS)]
+)
+
+
+class CompletionRequest(SamplingFields):
+    """`POST /v1/completions`."""
+
+    prompt: Prompts
+    max_tokens: Annotated[int, within(0)] | None = None
+    echo: bool = False
+    logprobs: LogprobCount | None = None
+    add_special_tokens: bool = True
+
+
+class ContentPart(BaseModel):
+    """One part of a message's content; `type` says which other fields matter."""
+
+    model_config = ConfigDict(extra="allow")
+
+    type: str
+    text: str | None = None
+
+
+class FunctionCall(BaseModel):
+    """A call that an earlier answer made."""
+
+    name: str
+    arguments: str | None = None
+
+
+class MessageToolCall(BaseModel):
+    """An earlier tool call, sent back with the conversation."""
+
+    model_config = ConfigDict(extra="allow")
+
+    id: str | None = None
+    type: Literal["function"] = "function"
+    function: FunctionCall
+
+
+class Message(BaseModel):
+    """One turn of the conversation; further fields reach the chat template as they are."""
+
+    model_config = ConfigDict(extra="allow")
+
+    role: str
+    content: str | list[ContentPart] | None = None
+    name: str | None = None
+    tool_calls: list[MessageToolCall] | None = None
+    tool_call_id: str | None = None
+
+
+class FunctionDefinition(BaseModel):
+    """A function that the model may call."""
+
+    model_config = ConfigDict(extra="allow")
+
+    name: str
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+    strict: bool | None = None
+
+
+class Tool(BaseModel):
+    """A tool offered to the model."""
+
+    type: Literal["function"] = "function"
+    function: FunctionDefinition
+
+
+class NamedFunction(BaseModel):
+    """The name of a tool's function."""
+
+    name: str
+
+
+class NamedTool(BaseModel):
+    """The one tool that must be called."""
+
+    type: Literal["function"] = "function"
+    function: NamedFunction
+
+
+class TemplateFields(BaseModel):
+    """How a conversation becomes a prompt."""
+
+    add_generation_prompt: bool = True
+    continue_final_message: bool = False
+    add_special_tokens: bool = False
+    chat_template: str | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+    documents: list[dict[str, Any]] | None = None
+    tools: list[Tool] | None = None
+
+
+class ChatRequest(SamplingFields, TemplateFields):
+    """`POST /v1/chat/completions`."""
+
+    messages: Annotated[list[Message], Field(min_length=1)]
+    max_completion_tokens: Annotated[int, within(1)] | None = None
+    max_tokens: Annotated[int, within(1)] | None = None
+    logprobs: bool | None = False
+    top_logprobs: LogprobCount | None = 0
+    echo: bool = False
+    tool_choice: Literal["none", "auto", "required"] | NamedTool | None = None
+    parallel_tool_calls: bool | None = True
+    reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"] | None = None
+    include_reasoning: bool = True
+    return_prompt_text: bool | None = None
+    metadata: dict[str, Any] | None = None
+    store: bool | None = None
+
+
+class TokenizeRequest(TemplateFields):
+    """`POST /tokenize`: a prompt, or a conversation. `add_special_tokens` is true for a prompt by default."""
+
+    model: str | None = None
+    prompt: str | None = None
+    messages: Annotated[list[Message], Field(min_length=1)] | None = None
+    add_special_tokens: bool | None = None  # type: ignore[assignment]
+    return_token_strs: bool | None = False
+
+    @model_validator(mode="after")
+    def _one_of(self) -> TokenizeRequest:
+        if (self.prompt is None) == (self.messages is None):
+            raise ValueError("exactly one of `prompt` and `messages` is needed")
+        return self
+
+
+class DetokenizeRequest(BaseModel):
+    """`POST /detokenize`."""
+
+    model: str | None = None
+    tokens: list[TokenId]
+
+
+class GenerateRequest(BaseModel):
+    """`POST /generate`: one prompt as text or ids; sampling fields beside it or in `sampling_params`."""
+
+    model_config = ConfigDict(extra="allow")
+
+    model: str | None = None
+    prompt: str | None = None
+    prompt_token_ids: TokenPrompt | None = None
+    text: str | None = None
+    input_ids: TokenPrompt | None = None
+    sampling_params: dict[str, Any] | None = None
+    stream: bool = False

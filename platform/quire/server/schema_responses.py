@@ -1,0 +1,194 @@
+"""The bodies of answers. They document; answers are plain dicts, made without these classes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict
+
+
+class PromptTokensDetails(BaseModel):
+    """Where prompt tokens came from."""
+
+    cached_tokens: int
+
+
+class Usage(BaseModel):
+    """Tokens read and written."""
+
+    prompt_tokens: int
+    total_tokens: int
+    completion_tokens: int
+    prompt_tokens_details: PromptTokensDetails | None = None
+
+
+class CompletionLogprobs(BaseModel):
+    """Four lists of equal length, one entry per token."""
+
+    tokens: list[str]
+    token_logprobs: list[float | None]
+    top_logprobs: list[dict[str, float] | None] | None
+    text_offset: list[int]
+
+
+class CompletionChoice(BaseModel):
+    """One completion; `index` is prompt number × n + sample number."""
+
+    model_config = ConfigDict(extra="allow")
+
+    index: int
+    text: str
+    logprobs: CompletionLogprobs | None
+    finish_reason: str | None
+    stop_reason: int | str | None
+
+
+class Completion(BaseModel):
+    """The answer of `/v1/completions`."""
+
+    model_config = ConfigDict(extra="allow")
+
+    id: str
+    object: str
+    created: int
+    model: str
+    choices: list[CompletionChoice]
+    usage: Usage
+
+
+class TopLogprob(BaseModel):
+    """A token that could have stood here; `bytes` are those of its text."""
+
+    token: str
+    logprob: float
+    bytes: list[int] | None
+
+
+class TokenLogprob(TopLogprob):
+    """A token of the answer and the most likely tokens at its place."""
+
+    top_logprobs: list[TopLogprob]
+
+
+class ChatLogprobs(BaseModel):
+    """One entry per token of the answer."""
+
+    content: list[TokenLogprob] | None
+
+
+class ChatMessage(BaseModel):
+    """The answer's message."""
+
+    model_config = ConfigDict(extra="allow")
+
+    role: str
+    content: str | None
+
+
+class ChatChoice(BaseModel):
+    """One answer."""
+
+    model_config = ConfigDict(extra="allow")
+
+    index: int
+    message: ChatMessage
+    logprobs: ChatLogprobs | None
+    finish_reason: str | None
+    stop_reason: int | str | None
+
+
+class ChatCompletion(BaseModel):
+    """The answer of `/v1/chat/completions`."""
+
+    model_config = ConfigDict(extra="allow")
+
+    id: str
+    object: str
+    created: int
+    model: str
+    choices: list[ChatChoice]
+    usage: Usage
+
+
+class Generated(BaseModel):
+    """The answer of `/generate`; lists when n > 1."""
+
+    model_config = ConfigDict(extra="allow")
+
+    id: str
+    model: str
+    text: str | list[str]
+    token_ids: list[int] | list[list[int]]
+    finish_reason: str | None | list[str | None]
+    usage: Usage
+
+
+class Tokenized(BaseModel):
+    """The answer of `/tokenize`."""
+
+    count: int
+    max_model_len: int
+    tokens: list[int]
+    token_strs: list[str] | None
+
+
+class Detokenized(BaseModel):
+    """The answer of `/detokenize`."""
+
+    prompt: str
+
+
+class ModelCard(BaseModel):
+    """A name that `model` may have."""
+
+    model_config = ConfigDict(extra="allow")
+
+    id: str
+    object: str
+    created: int
+    owned_by: str
+    root: str | None
+    parent: str | None
+    max_model_len: int | None
+    permission: list[dict[str, Any]]
+
+
+class ModelList(BaseModel):
+    """All names that `model` may have."""
+
+    object: str
+    data: list[ModelCard]
+
+
+class Version(BaseModel):
+    """Which Quire this is."""
+
+    version: str
+
+
+class Load(BaseModel):
+    """Requests in flight."""
+
+    server_load: int
+
+
+class PluginRow(BaseModel):
+    """One plugin: where it comes from, what it brought, how its calls went."""
+
+    name: str
+    distribution: str | None
+    version: str | None
+    hooks: list[str]
+    records: dict[str, list[str]]
+    enabled: bool
+    error: str | None
+    calls: int
+    errors: int
+    seconds: float
+
+
+class PluginList(BaseModel):
+    """All plugins that are loaded."""
+
+    object: str
+    data: list[PluginRow]

@@ -1,0 +1,143 @@
+"""The request fields that all generating endpoints share, as wire types.
+
+Types are checked here; ranges are `SamplingParams`' affair, which names the field without a path. The
+bounds below only document them. Fields that are not declared stay in `model_extra`.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from quire.sampling import MAX_BAD_WORDS, MAX_BIASES, MAX_LOGPROBS, MAX_N, MAX_STOP_LENGTH, MAX_STOP_STRINGS
+
+INT64 = 2**63 - 1
+
+
+def within(low: float | None = None, high: float | None = None, **more: Any) -> Any:
+    """Documents a range in the schema without checking it."""
+    bounds = {"minimum": low, "maximum": high}
+    return Field(json_schema_extra={key: value for key, value in bounds.items() if value is not None} | more)
+
+
+TokenId = Annotated[int, Field(ge=0, le=2**31 - 1)]
+Number = Annotated[float, within()]
+StopString = Annotated[str, within(minLength=1, maxLength=MAX_STOP_LENGTH)]
+Penalty = Annotated[float, within(-2, 2)]
+LogprobCount = Annotated[int, within(-1, MAX_LOGPROBS)]
+
+
+class StreamOptions(BaseModel):
+    """What a stream carries beside the text."""
+
+    include_usage: bool = False
+    continuous_usage_stats: bool = False
+
+
+class JsonSchemaFormat(BaseModel):
+    """A named JSON schema for the answer."""
+
+    model_config = ConfigDict(populate_by_name=True)
+
+    name: str
+    description: str | None = None
+    json_schema: dict[str, Any] | None = Field(default=None, alias="schema")
+    strict: bool | None = None
+
+
+class ResponseFormat(BaseModel):
+    """The form of the answer: free text, any JSON object, or JSON that fits a schema."""
+
+    type: Literal["text", "json_object", "json_schema"]
+    json_schema: JsonSchemaFormat | None = None
+
+
+class StructuredOutputs(BaseModel):
+    """A constraint on the output; exactly one of its kinds."""
+
+    json_: dict[str, Any] | str | None = Field(default=None, alias="json")
+    regex: str | None = None
+    choice: list[str] | None = None
+    grammar: str | None = None
+    json_object: bool | None = None
+    structural_tag: str | None = None
+
+
+class SamplingFields(BaseModel):
+    """Model, sampling and stopping; null everywhere means the model's default."""
+
+    model_config = ConfigDict(extra="allow", protected_namespaces=())
+
+    model: str | None = None
+    n: Annotated[int, within(1, MAX_N)] | None = None
+    best_of: Annotated[int, within(1, MAX_N)] | None = None
+    use_beam_search: bool = False
+    length_penalty: Annotated[float, within(-10, 10)] = 1.0
+    temperature: Annotated[float, within(0, 2)] | None = None
+    top_p: Annotated[float, within(0, 1, exclusiveMinimum=0)] | None = None
+    top_k: Annotated[int, within(-1, INT64)] | None = None
+    min_p: Annotated[float, within(0, 1)] | None = None
+    presence_penalty: Penalty | None = None
+    frequency_penalty: Penalty | None = None
+    repetition_penalty: Annotated[float, within(1e-6, 1e6)] | None = None
+    seed: Annotated[int, within(-(2**63), INT64)] | None = None
+    stop: StopString | Annotated[list[StopString], within(maxItems=MAX_STOP_STRINGS)] | None = None
+    stop_token_ids: list[TokenId] | None = None
+    include_stop_str_in_output: bool = False
+    ignore_eos: bool = False
+    min_tokens: Annotated[int, within(0)] = 0
+    skip_special_tokens: bool = True
+    spaces_between_special_tokens: bool = True
+    truncate_prompt_tokens: Annotated[int, within(-1)] | None = None
+    truncation_side: Literal["left", "right"] | None = None
+    logit_bias: Annotated[dict[str, float], within(maxProperties=MAX_BIASES)] | None = None
+    allowed_token_ids: list[TokenId] | None = None
+    bad_words: Annotated[list[str], within(maxItems=MAX_BAD_WORDS)] | None = None
+    prompt_logprobs: LogprobCount | None = None
+    response_format: ResponseFormat | None = None
+    structured_outputs: StructuredOutputs | None = None
+    stream: bool | None = False
+    stream_options: StreamOptions | None = None
+    priority: Annotated[int, Field(ge=-(2**63), le=INT64)] = 0
+    request_id: str | None = None
+    cache_salt: Annotated[str, Field(min_length=1, max_length=128)] | None = None
+    return_tokens_as_token_ids: bool | None = None
+    return_token_ids: bool | None = None
+    vllm_xargs: dict[str, Any] | None = None
+    user: str | None = None
+
+
+NOT_HONOURED: dict[str, tuple[Any, ...]] = {
+    "suffix": ("",),
+    "prompt_embeds": (),
+    "logprob_token_ids": ([],),
+    "kv_transfer_params": ({},),
+    "ec_transfer_params": ({},),
+    "repetition_detection": ({},),
+    "thinking_token_budget": (),
+    "watermarking": (False,),
+    "return_token_offsets": (False,),
+    "routed_experts_prompt_start": (0,),
+    "stream_interval": (1,),
+    "typical_p": (1, 1.0),
+    "watermark": (False,),
+    "early_stopping": (False,),
+    "logits_processors": ([],),
+    "guided_json": (),
+    "guided_regex": (),
+    "guided_choice": (),
+    "guided_grammar": (),
+    "guided_decoding": (),
+    "audio": (),
+    "modalities": (["text"], []),
+    "functions": ([],),
+    "function_call": ("none",),
+    "web_search_options": (),
+    "media_io_kwargs": ({},),
+    "mm_processor_kwargs": ({},),
+    "adapter_id": ("",),
+    "adapter_source": ("",),
+    "merged_adapters": ({},),
+}
+"""Fields that clients of this API know and this server cannot honour, with the values that ask for nothing."""

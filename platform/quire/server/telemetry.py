@@ -1,0 +1,107 @@
+"""Tells metrics, exporters and plugins what happened, beside the event loop.
+
+Ended requests are passed to `quire_request_finished` and the histograms in batches by a worker thread;
+engine statistics are read by a timer. A plugin that raises is counted and logged, nothing more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Any
+
+from quire.errors import QuireError
+from quire.records import Context, ObservesStats, Registry
+from quire.server.engines import Client
+from quire.server.metrics import Metrics, Timings
+from quire.types import EngineStats, RequestSummary
+
+log = logging.getLogger("quire.server")
+
+HOOK = "quire_metrics_exporters"
+
+
+class Telemetry:
+    """Figures of requests and engines on their way out."""
+
+    def __init__(self, client: Client, registry: Registry, metrics: Metrics, interval_s: float = 1.0) -> None:
+        self._client = client
+        self._registry = registry
+        self._metrics = metrics
+        self._interval_s = interval_s
+        self._ended: asyncio.Queue[tuple[RequestSummary, Timings]] = asyncio.Queue()
+        self._exporters = [self._build(record) for record in registry.all(HOOK)]
+        self._tasks: list[asyncio.Task[None]] = []
+
+    def _build(self, record: Any) -> tuple[str, ObservesStats]:
+        plugin = self._registry.plugin_of(HOOK, record.name)
+        return plugin, record.build(Context(options=self._registry.options.get(plugin, {})))
+
+    def finished(self, summary: RequestSummary, timings: Timings) -> None:
+        """A request ended. Costs the caller nothing but an append."""
+        self._ended.put_nowait((summary, timings))
+
+    def start(self) -> None:
+        """Begin to work, in the running event loop."""
+        self._tasks = [asyncio.create_task(self._report()), asyncio.create_task(self._poll())]
+
+    async def stop(self) -> None:
+        """Report what is left, then end."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        left = self._drain()
+        if left:
+            await asyncio.to_thread(self._tell, left)
+
+    async def refresh(self) -> None:
+        """Read the engines' statistics now."""
+        try:
+            stats = await self._client.stats()
+        except QuireError as error:
+            log.debug("no statistics: %s", error)
+            return
+        await asyncio.to_thread(self._observe, list(stats))
+
+    async def _poll(self) -> None:
+        while True:
+            try:
+                await self.refresh()
+            except Exception:
+                log.exception("reading statistics failed")
+            await asyncio.sleep(self._interval_s)
+
+    async def _report(self) -> None:
+        while True:
+            batch = [await self._ended.get(), *self._drain()]
+            await asyncio.shield(asyncio.to_thread(self._tell, batch))
+
+    def _drain(self) -> list[tuple[RequestSummary, Timings]]:
+        batch = []
+        while not self._ended.empty():
+            batch.append(self._ended.get_nowait())
+        return batch
+
+    def _tell(self, batch: list[tuple[RequestSummary, Timings]]) -> None:
+        for summary, timings in batch:
+            self._metrics.finished(summary, timings)
+            try:
+                self._registry.request_finished(summary)
+            except Exception:
+                log.exception("a plugin failed to hear that request %s finished", summary.request_id)
+
+    def _observe(self, stats: list[EngineStats]) -> None:
+        for figures in stats:
+            self._metrics.observe_engine(figures)
+            for plugin, exporter in self._exporters:
+                self._export(plugin, exporter.observe, figures)
+
+    def _export(self, plugin: str, observe: Callable[[EngineStats], None], figures: EngineStats) -> None:
+        try:
+            if self._registry.counter is None:
+                observe(figures)
+            else:
+                self._registry.counter.call(plugin, observe, figures)
+        except Exception:
+            log.exception("the metrics exporter of plugin %r failed", plugin)

@@ -1,0 +1,76 @@
+"""When things happened to one engine request, as the server saw them.
+
+It only reads clocks and counts; who is told is not its affair.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+from quire.server.metrics import Timings
+from quire.types import Delta, Request, RequestSummary
+
+
+class Track:
+    """Times and token counts of a request in flight. All times are from one monotonic clock."""
+
+    def __init__(self, request: Request, model: str) -> None:
+        self._request = request
+        self._model = model
+        self._arrival_s = time.perf_counter()
+        self._first_s: float | None = None
+        self._last_s = self._arrival_s
+        self._last_by_index: dict[int, float] = {}
+        self._gaps_s: list[float] = []
+        self._reason = "abort"
+        self._queue_s: float | None = None
+        self.num_generated = 0
+        self.num_cached = 0
+        self.ended = False
+
+    def arrived(self, deltas: Sequence[Delta]) -> None:
+        """Deltas came back from the engine."""
+        now = self._last_s = time.perf_counter()
+        for delta in deltas:
+            if delta.num_cached_tokens is not None:
+                self.num_cached = delta.num_cached_tokens
+            if delta.queue_s is not None:
+                self._queue_s = delta.queue_s
+            if delta.finish_reason is not None:
+                self._reason = delta.finish_reason
+            if delta.token_ids:
+                self._tokens(now, delta)
+
+    def _tokens(self, now: float, delta: Delta) -> None:
+        self.num_generated += len(delta.token_ids)
+        if self._first_s is None:
+            self._first_s = now
+        before = self._last_by_index.get(delta.index)
+        if before is not None:
+            self._gaps_s.append((now - before) / len(delta.token_ids))
+        self._last_by_index[delta.index] = now
+
+    def end(self, reason: str | None) -> tuple[RequestSummary, Timings]:
+        """The request is over; `reason` unless its last delta said why."""
+        self.ended = True
+        first = None if self._first_s is None else self._first_s - self._arrival_s
+        queue = self._queue_s
+        params = self._request.params
+        summary = RequestSummary(
+            request_id=self._request.id,
+            model=self._model,
+            adapter=self._request.adapter.name if self._request.adapter else None,
+            finish_reason=reason or self._reason,
+            num_prompt_tokens=len(self._request.prompt.token_ids),
+            num_cached_tokens=self.num_cached,
+            num_generated_tokens=self.num_generated,
+            n=params.num_seqs,
+            max_tokens=params.max_tokens,
+            queue_s=queue,
+            prefill_s=None if first is None or queue is None else max(0.0, first - queue),
+            decode_s=None if self._first_s is None else self._last_s - self._first_s,
+            e2e_s=self._last_s - self._arrival_s,
+            first_token_s=first,
+        )
+        return summary, Timings(token_gaps_s=tuple(self._gaps_s))

@@ -1,0 +1,173 @@
+"""From what users write to what the engine takes: prompts to ids, words to avoid to ids.
+
+Whatever is wrong raises `BadRequest` naming the field. It knows no chat messages (`quire.text.chat`)
+and no limits of the engine beyond those it is given.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal, TypeAlias
+
+from quire.errors import BadRequest
+from quire.sampling import SamplingParams
+from quire.text.tokenizer import Tokenizer
+from quire.types import Prompt, Request
+
+PromptInput: TypeAlias = str | Sequence[int] | Mapping[str, Any]
+"""A text, token ids, {"prompt": text} or {"prompt_token_ids": ids}."""
+
+MAX_CHARS_PER_TOKEN = 256
+"""A text longer than this many characters per token of the context is refused before it is tokenized."""
+
+_KEYS = frozenset({"prompt", "prompt_token_ids"})
+_FORMS = 'a string, a list of token ids, {"prompt": string} or {"prompt_token_ids": list of token ids}'
+
+
+@dataclass(frozen=True, kw_only=True)
+class InputLimits:
+    """What a prompt must keep to, and how it is cut.
+
+    truncate_prompt_tokens: keep at most so many tokens, -1 = `max_model_len`; None = never cut.
+    truncation_side: the side that is cut off. param: the field that errors name.
+    """
+
+    max_model_len: int | None = None
+    vocab_size: int | None = None
+    truncate_prompt_tokens: int | None = None
+    truncation_side: Literal["left", "right"] = "left"
+    param: str = "prompt"
+
+    def __post_init__(self) -> None:
+        count = self.truncate_prompt_tokens
+        if count is not None and (isinstance(count, bool) or not isinstance(count, int) or count < -1 or count == 0):
+            raise BadRequest(
+                f"`truncate_prompt_tokens` must be an integer of at least 1, or -1 for the longest possible; got {count!r}.",
+                "truncate_prompt_tokens",
+            )
+        if self.truncation_side not in ("left", "right"):
+            raise BadRequest(
+                f"`truncation_side` must be left or right, got {self.truncation_side!r:.40}.", "truncation_side"
+            )
+
+
+def to_prompt(
+    value: PromptInput, tokenizer: Tokenizer | None, limits: InputLimits | None = None, add_special_tokens: bool = True
+) -> Prompt:
+    """One prompt in any of its forms as ids.
+
+    A text that already begins with the begin-of-text token does not get a second one. Raises
+    `BadRequest` for other types, empty prompts, ids outside the vocabulary and texts too long.
+    """
+    limits = limits or InputLimits()
+    text, ids = _parts(value, limits.param)
+    if ids is None:
+        text = text or ""
+        ids = _tokenize(text, tokenizer, limits, add_special_tokens)
+    ids = _cut(ids, limits)
+    if not ids:
+        raise BadRequest(f"`{limits.param}` must not be empty.", limits.param)
+    if limits.max_model_len is not None and len(ids) > limits.max_model_len:
+        raise too_long(len(ids), limits)
+    return Prompt(token_ids=tuple(ids), text=text)
+
+
+def too_long(count: int, limits: InputLimits) -> BadRequest:
+    """The error for a prompt of `count` tokens that does not fit."""
+    return BadRequest(
+        f"This model's maximum context length is {limits.max_model_len} tokens, but the prompt has {count}."
+        " Please shorten it.",
+        limits.param,
+    )
+
+
+def _parts(value: Any, param: str) -> tuple[str | None, list[int] | None]:
+    """Text and ids of a prompt; at least one is not None."""
+    if isinstance(value, str):
+        return value, None
+    if isinstance(value, Mapping):
+        return _mapped(value, param)
+    if isinstance(value, Sequence) and not isinstance(value, bytes | bytearray):
+        return None, check_ids(value, param)
+    raise BadRequest(f"`{param}` must be {_FORMS}; got {type(value).__name__}.", param)
+
+
+def _mapped(value: Mapping[str, Any], param: str) -> tuple[str | None, list[int] | None]:
+    unknown = sorted(str(key) for key in value if key not in _KEYS)
+    if unknown or not value:
+        raise BadRequest(f"`{param}` must be {_FORMS}; got the keys {unknown or '{}'}.", param)
+    text, ids = value.get("prompt"), value.get("prompt_token_ids")
+    if text is not None and not isinstance(text, str):
+        raise BadRequest(f"`{param}`: `prompt` must be a string, got {type(text).__name__}.", param)
+    if text is None and ids is None:
+        raise BadRequest(f"`{param}` must be {_FORMS}; got nothing.", param)
+    return text, None if ids is None else check_ids(ids, param)
+
+
+def check_ids(ids: Any, param: str) -> list[int]:
+    """`ids` as a list, if it is one of token ids; `BadRequest` otherwise."""
+    if not isinstance(ids, Sequence) or isinstance(ids, str | bytes | bytearray):
+        raise BadRequest(f"`{param}` must be a list of token ids, got {type(ids).__name__}.", param)
+    for token_id in ids:
+        if isinstance(token_id, bool) or not isinstance(token_id, int) or token_id < 0:
+            raise BadRequest(f"`{param}`: token ids must be integers of at least 0, got {token_id!r:.40}.", param)
+    return list(ids)
+
+
+def _tokenize(text: str, tokenizer: Tokenizer | None, limits: InputLimits, add_special_tokens: bool) -> list[int]:
+    if tokenizer is None:
+        raise BadRequest(f"`{limits.param}` must be token ids: this model has no tokenizer.", limits.param)
+    if limits.max_model_len is not None and limits.truncate_prompt_tokens is None:
+        longest = limits.max_model_len * MAX_CHARS_PER_TOKEN
+        if len(text) > longest:
+            raise BadRequest(
+                f"`{limits.param}` has {len(text)} characters; with this model's maximum context length of"
+                f" {limits.max_model_len} tokens at most {longest} are accepted.",
+                limits.param,
+            )
+    ids = tokenizer.encode(text, add_special_tokens=add_special_tokens)
+    if add_special_tokens and tokenizer.bos_id is not None and ids[:2] == [tokenizer.bos_id] * 2:
+        return ids[1:]
+    return ids
+
+
+def _cut(ids: list[int], limits: InputLimits) -> list[int]:
+    if limits.vocab_size is not None and (largest := max(ids, default=0)) >= limits.vocab_size:
+        raise BadRequest(
+            f"`{limits.param}` has token id {largest}, but the vocabulary ends at {limits.vocab_size - 1}.",
+            limits.param,
+        )
+    count = limits.truncate_prompt_tokens
+    if count is None:
+        return ids
+    most = limits.max_model_len if count == -1 else count
+    if limits.max_model_len is not None and count > limits.max_model_len:
+        raise BadRequest(
+            f"`truncate_prompt_tokens` ({count}) is above the maximum context length ({limits.max_model_len}).",
+            "truncate_prompt_tokens",
+        )
+    if most is None or len(ids) <= most:
+        return ids
+    return ids[-most:] if limits.truncation_side == "left" else ids[:most]
+
+
+def with_bad_words(params: SamplingParams, tokenizer: Tokenizer) -> SamplingParams:
+    """`params` with the ids that spell its bad words, each at the begin of a text and after a space."""
+    if not params.bad_words:
+        return params
+    found: dict[tuple[int, ...], None] = {}
+    for word in params.bad_words:
+        for text in (word, " " + word.lstrip()):
+            ids = tuple(tokenizer.encode(text, add_special_tokens=False))
+            if ids:
+                found[ids] = None
+    return replace(params, bad_word_ids=tuple(found))
+
+
+def for_engine(request: Request) -> Request:
+    """What the engine gets: with best_of > n it reports log-probabilities, for the choice of the best."""
+    params = request.params
+    if not isinstance(params, SamplingParams) or params.num_seqs == params.n or params.logprobs is not None:
+        return request
+    return replace(request, params=replace(params, logprobs=0))

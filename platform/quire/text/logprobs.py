@@ -1,0 +1,49 @@
+"""Log-probabilities with the text of their tokens.
+
+It knows no requests; shapes of the HTTP APIs are the server's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from quire.text.tokenizer import Tokenizer
+from quire.types import TokenLogprobs
+
+
+@dataclass(frozen=True, slots=True)
+class Logprob:
+    """Log-probability of one token at one position.
+
+    rank: 1 = most likely. decoded_token: its text as it stands inside a text, U+FFFD for broken
+    characters; token_bytes: the same, exactly.
+    """
+
+    logprob: float
+    rank: int | None = None
+    decoded_token: str | None = None
+    token_bytes: bytes | None = None
+
+
+PositionLogprobs: TypeAlias = dict[int, Logprob]
+"""Token id → log-probability: the position's own token first, then the most likely ones in order."""
+
+
+def describe(entry: TokenLogprobs, tokenizer: Tokenizer) -> PositionLogprobs:
+    """The log-probabilities at one position, with texts."""
+    found = {entry.token_id: _logprob(entry.token_id, entry.logprob, entry.rank, tokenizer)}
+    for rank, (token_id, logprob) in enumerate(entry.top, 1):
+        if token_id not in found:
+            found[token_id] = _logprob(token_id, logprob, rank, tokenizer)
+    return found
+
+
+def describe_prompt(entries: Sequence[TokenLogprobs | None], tokenizer: Tokenizer) -> list[PositionLogprobs | None]:
+    """The same for each position of a prompt; the first has none."""
+    return [None if entry is None else describe(entry, tokenizer) for entry in entries]
+
+
+def _logprob(token_id: int, logprob: float, rank: int, tokenizer: Tokenizer) -> Logprob:
+    return Logprob(logprob, rank, tokenizer.token_text(token_id), tokenizer.token_bytes(token_id))

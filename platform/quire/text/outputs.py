@@ -1,0 +1,229 @@
+"""What comes out of a request, and how it is collected from the engine's deltas.
+
+Names are those of vLLM's outputs. It knows no HTTP; one `Collector` serves one request, on one thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from quire.errors import STATUS_BY_TYPE_NAME, QuireError
+from quire.sampling import BeamSearchParams
+from quire.text.logprobs import Logprob, PositionLogprobs, describe, describe_prompt
+from quire.text.seqtext import SeqText
+from quire.text.tokenizer import Tokenizer
+from quire.types import Delta, FinishReason, Request
+
+__all__ = ["Collector", "CompletionOutput", "Logprob", "Piece", "RequestOutput"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Piece:
+    """What a delta added to one completion, for streaming.
+
+    `text` may be empty while `token_ids` is not (the text is held back), and the other way round at
+    the end. logprobs and text_offsets (characters before each token, from the completion's start)
+    go with token_ids; both are None unless logprobs were asked for.
+    """
+
+    index: int
+    text: str = ""
+    token_ids: tuple[int, ...] = ()
+    logprobs: tuple[PositionLogprobs, ...] | None = None
+    text_offsets: tuple[int, ...] | None = None
+    finish_reason: FinishReason | None = None
+    stop_reason: int | str | None = None
+
+
+@dataclass(kw_only=True)
+class CompletionOutput:
+    """One completion of a prompt.
+
+    logprobs: per token, a map from token id to `Logprob`. text_offsets: characters before each token.
+    stop_reason: the stop string or stop token id that ended it, None for the end of text.
+    """
+
+    index: int
+    text: str
+    token_ids: list[int]
+    cumulative_logprob: float | None = None
+    logprobs: list[PositionLogprobs] | None = None
+    text_offsets: list[int] | None = None
+    finish_reason: FinishReason | None = None
+    stop_reason: int | str | None = None
+
+    @property
+    def finished(self) -> bool:
+        """Whether nothing will be added."""
+        return self.finish_reason is not None
+
+
+@dataclass(kw_only=True)
+class RequestOutput:
+    """A prompt and its completions. prompt_logprobs[0] is None: nothing predicts the first token."""
+
+    request_id: str
+    prompt: str | None
+    prompt_token_ids: list[int]
+    outputs: list[CompletionOutput]
+    finished: bool
+    prompt_logprobs: list[PositionLogprobs | None] | None = None
+    num_cached_tokens: int | None = None
+    lora_request: Any = None
+    metrics: Any = None
+
+
+@dataclass
+class _Completion:
+    """What has come of one seq."""
+
+    text: SeqText
+    output: CompletionOutput
+    sum_logprob: float = 0.0
+    scored: bool = False
+
+
+class Collector:
+    """Turns the deltas of one request into pieces of text and, at the end, into a `RequestOutput`.
+
+    After each `push`, `take_aborts` names the seqs that the engine must end: a stop string was found.
+    With best_of > n (and for beams) `push` gives nothing until the last delta, as the best are not known
+    before. `prompt_logprobs` and `num_cached_tokens` are there after the first delta.
+    """
+
+    def __init__(self, request: Request, tokenizer: Tokenizer) -> None:
+        """`request` is the client's, not what `inputs.for_engine` made of it for the engine."""
+        params = request.params
+        self.request = request
+        self.done = False
+        self.num_cached_tokens: int | None = None
+        self.prompt_logprobs: list[PositionLogprobs | None] | None = None
+        self._tokenizer = tokenizer
+        self._beams = isinstance(params, BeamSearchParams)
+        self._wanted = params.num_seqs if isinstance(params, BeamSearchParams) else params.n
+        self._show_logprobs = not isinstance(params, BeamSearchParams) and params.logprobs is not None
+        self._chooses = self._beams or params.num_seqs > self._wanted
+        self._completions = [self._new_completion(index) for index in range(params.num_seqs)]
+        self._aborts: list[tuple[str, int]] = []
+
+    def _new_completion(self, index: int) -> _Completion:
+        shown: list[PositionLogprobs] | None = [] if self._show_logprobs else None
+        offsets: list[int] | None = [] if self._show_logprobs else None
+        output = CompletionOutput(index=index, text="", token_ids=[], logprobs=shown, text_offsets=offsets)
+        return _Completion(SeqText(self.request, self._tokenizer), output)
+
+    @property
+    def num_output_tokens(self) -> int:
+        """Tokens of all completions so far, those that `best_of` drops included."""
+        return sum(len(completion.output.token_ids) for completion in self._completions)
+
+    def take_aborts(self) -> list[tuple[str, int]]:
+        """(request id, index) of seqs that the engine must end; each is named once."""
+        aborts, self._aborts = self._aborts, []
+        return aborts
+
+    def push(self, delta: Delta) -> list[Piece]:
+        """Take in a delta; raise the error it carries, if any."""
+        if delta.error is not None:
+            name, message = delta.error
+            raise STATUS_BY_TYPE_NAME.get(name, QuireError)(message)
+        if delta.num_cached_tokens is not None:
+            self.num_cached_tokens = delta.num_cached_tokens
+        if delta.prompt_logprobs is not None:
+            self.prompt_logprobs = describe_prompt(delta.prompt_logprobs, self._tokenizer)
+        completion = self._completions[delta.index]
+        if completion.output.finish_reason is not None:
+            return []  # tokens the engine drew before it heard of the abort
+        piece = self._add(completion, delta)
+        if all(one.output.finish_reason is not None for one in self._completions):
+            self.done = True
+            if self._chooses:
+                return [_whole(output) for output in self._best()]
+        return [] if self._chooses else [piece]
+
+    def _add(self, completion: _Completion, delta: Delta) -> Piece:
+        output = completion.output
+        taken = completion.text.push(delta)
+        used = len(taken.token_ids)
+        finish, reason = delta.finish_reason, delta.stop_reason
+        if taken.matched is not None:
+            if finish is None:
+                self._aborts.append((self.request.id, output.index))
+            finish, reason = "stop", taken.matched
+        described = None
+        if delta.logprobs is not None:
+            self._score(completion, [entry.logprob for entry in delta.logprobs[:used]])
+            if self._show_logprobs:
+                described = tuple(describe(entry, self._tokenizer) for entry in delta.logprobs[:used])
+        if delta.cumulative_logprob is not None:
+            output.cumulative_logprob = delta.cumulative_logprob
+        piece = Piece(
+            index=output.index,
+            text=taken.text,
+            token_ids=taken.token_ids,
+            logprobs=described,
+            text_offsets=taken.offsets if described is not None else None,
+            finish_reason=finish,
+            stop_reason=reason,
+        )
+        _append(output, piece)
+        return piece
+
+    def _score(self, completion: _Completion, logprobs: Sequence[float]) -> None:
+        completion.sum_logprob += sum(logprobs)
+        if self._show_logprobs:
+            completion.output.cumulative_logprob = completion.sum_logprob
+        completion.scored = True
+
+    def _best(self) -> list[CompletionOutput]:
+        """The wanted completions, best first, numbered anew. Best = highest mean log-probability."""
+        if self._beams or self._wanted == len(self._completions):
+            return [completion.output for completion in self._completions]
+        ranked = sorted(self._completions, key=_mean_logprob, reverse=True)  # stable: ties keep their order
+        return [replace(one.output, index=i) for i, one in enumerate(ranked[: self._wanted])]
+
+    def result(self) -> RequestOutput:
+        """All there is so far; final once `done`."""
+        unfinished = [completion.output for completion in self._completions[: self._wanted]]
+        outputs = self._best() if self.done else unfinished
+        return RequestOutput(
+            request_id=self.request.id,
+            prompt=self.request.prompt.text,
+            prompt_token_ids=list(self.request.prompt.token_ids),
+            outputs=outputs,
+            finished=self.done,
+            prompt_logprobs=self.prompt_logprobs,
+            num_cached_tokens=self.num_cached_tokens,
+            lora_request=self.request.adapter,
+        )
+
+
+def _mean_logprob(completion: _Completion) -> float:
+    output = completion.output
+    total = completion.sum_logprob if completion.scored else output.cumulative_logprob
+    return (total or 0.0) / max(1, len(output.token_ids))
+
+
+def _append(output: CompletionOutput, piece: Piece) -> None:
+    output.text += piece.text
+    output.token_ids.extend(piece.token_ids)
+    if piece.logprobs is not None and output.logprobs is not None:
+        output.logprobs.extend(piece.logprobs)
+    if piece.text_offsets is not None and output.text_offsets is not None:
+        output.text_offsets.extend(piece.text_offsets)
+    output.finish_reason, output.stop_reason = piece.finish_reason, piece.stop_reason
+
+
+def _whole(output: CompletionOutput) -> Piece:
+    """A finished completion as one piece."""
+    return Piece(
+        index=output.index,
+        text=output.text,
+        token_ids=tuple(output.token_ids),
+        logprobs=None if output.logprobs is None else tuple(output.logprobs),
+        text_offsets=None if output.text_offsets is None else tuple(output.text_offsets),
+        finish_reason=output.finish_reason,
+        stop_reason=output.stop_reason,
+    )

@@ -1,0 +1,95 @@
+"""The text of one seq as its tokens arrive: decoding, stop strings, and which tokens count.
+
+It knows no log-probabilities and no other seqs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from quire.sampling import BeamSearchParams, SamplingParams
+from quire.text.decode import IncrementalDecoder
+from quire.text.machine import StopMachine
+from quire.text.tokenizer import Tokenizer
+from quire.types import Delta, Request
+
+CONTEXT_TOKENS = 16
+"""Of the prompt, as many of its last tokens can matter to how the first new one is decoded."""
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """What a delta gave: the tokens up to a stop string, the text certain now, characters before each token."""
+
+    token_ids: tuple[int, ...]
+    text: str
+    offsets: tuple[int, ...]
+    matched: str | None
+
+
+class SeqText:
+    """State of one seq's text."""
+
+    def __init__(self, request: Request, tokenizer: Tokenizer) -> None:
+        params = request.params
+        plain = params if isinstance(params, SamplingParams) else None
+        self._detokenize = plain is None or plain.detokenize
+        self._keep_stop = params.include_stop_str_in_output
+        self._min_tokens = plain.min_tokens if plain else 0
+        self._offsets = plain is not None and plain.logprobs is not None
+        context = request.prompt.token_ids[-CONTEXT_TOKENS:]
+        self._decoder = IncrementalDecoder(tokenizer, params.skip_special_tokens, context)
+        self._machine = StopMachine(plain.stop or () if plain else ())
+        self._state = self._machine.start()
+        self._num_tokens = 0
+        self._num_chars = 0
+
+    def push(self, delta: Delta) -> Taken:
+        """Take in a delta's tokens; those after the one that completed a stop string are dropped."""
+        ids = delta.token_ids
+        if not self._detokenize:
+            return Taken(ids, "", (0,) * len(ids), None)
+        shown = len(ids) - self._hides_last(delta)
+        one_by_one = self._offsets or bool(self._machine.stops)
+        texts: list[str] = []
+        offsets: list[int] = []
+        if not one_by_one:
+            texts.append(self._decoder.push(ids[:shown]))
+        for count in range(1, len(ids) + 1) if one_by_one else ():
+            offsets.append(self._num_chars)
+            texts.append(self._token(ids[count - 1]) if count <= shown else "")
+            if self._state.matched is not None:
+                return Taken(ids[:count], "".join(texts) + self._stop_text(), tuple(offsets), self._state.matched)
+        if delta.finish_reason is not None:
+            texts.append(self._finish())
+        text = "".join(texts)
+        if self._state.matched is not None:
+            text += self._stop_text()
+        return Taken(ids, text, tuple(offsets), self._state.matched)
+
+    def _hides_last(self, delta: Delta) -> bool:
+        """Whether the last token only ended the text: the end of text, or a stop token id."""
+        return delta.finish_reason == "stop" and not self._keep_stop
+
+    def _token(self, token_id: int) -> str:
+        self._num_tokens += 1
+        return self._advance(self._decoder.push((token_id,)))
+
+    def _advance(self, text: str) -> str:
+        self._num_chars += len(text)
+        step = self._machine.step(self._state, text, armed=self._num_tokens > self._min_tokens)
+        self._state = step.state
+        return step.text
+
+    def _finish(self) -> str:
+        rest = self._decoder.flush()
+        if not self._machine.stops:
+            return rest
+        text = self._advance(rest)
+        step = self._machine.flush(self._state)
+        self._state = step.state
+        return text + step.text
+
+    def _stop_text(self) -> str:
+        matched = self._state.matched
+        return matched if self._keep_stop and matched is not None else ""

@@ -1,0 +1,180 @@
+"""A model's tokenizer, loaded from its folder: text to ids and back.
+
+tokenizer.json is read by the `tokenizers` library alone; only other formats import transformers.
+It knows no chat messages and no requests; decoding while tokens arrive is `quire.text.decode`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Protocol
+
+from quire.errors import BadRequest, CheckpointError
+from quire.text.pieces import bytes_of, decoder_steps
+from quire.text.tokenizer_files import DEFAULT_TEMPLATE, TokenizerFiles, read_files
+
+
+class Encodes(Protocol):
+    """What a tokenizer library must offer; ids outside the vocabulary decode to nothing."""
+
+    def encode(self, text: str, add_special_tokens: bool) -> list[int]:
+        """Ids of a text."""
+        ...
+
+    def encode_batch(self, texts: Sequence[str], add_special_tokens: bool) -> list[list[int]]:
+        """Ids of each text."""
+        ...
+
+    def decode(self, ids: Sequence[int], skip_special_tokens: bool, spaces_between_special_tokens: bool) -> str:
+        """Text of ids."""
+        ...
+
+    def vocab(self) -> Mapping[str, int]:
+        """Every token, added ones included."""
+        ...
+
+    def special(self) -> Iterable[int]:
+        """Ids that `skip_special_tokens` leaves out."""
+        ...
+
+    def added(self) -> Iterable[int]:
+        """Ids whose vocabulary string is plain text, whatever the alphabet of the others."""
+        ...
+
+    def decoder(self) -> Mapping[str, Any] | None:
+        """Description of the decoder, where the library has one."""
+        ...
+
+
+class Tokenizer:
+    """Encodes and decodes; safe to use from several threads.
+
+    vocab_size: 1 + the largest id (the model's own table may be larger). bos_id, eos_id, pad_id,
+    unk_id: None where the folder names no such token. special_tokens: their texts by name, which
+    chat templates may use. chat_templates: by name; `chat_template` is the usual one.
+    """
+
+    def __init__(self, library: Encodes, files: TokenizerFiles | None = None) -> None:
+        files = files or TokenizerFiles()
+        self._library = library
+        self.vocab: Mapping[str, int] = library.vocab()
+        self.vocab_size = 1 + max(self.vocab.values(), default=-1)
+        self.special_ids = frozenset(library.special())
+        self.special_tokens: Mapping[str, str] = dict(files.special)
+        self.bos_id = self._id_of("bos_token")
+        self.eos_id = self._id_of("eos_token")
+        self.pad_id = self._id_of("pad_token")
+        self.unk_id = self._id_of("unk_token")
+        self.chat_templates: Mapping[str, str] = dict(files.templates)
+        self._bytes: dict[int, bytes] = {}  # filled as tokens are seen; setting an entry twice is harmless
+
+    @classmethod
+    def load(cls, folder: str | Path) -> Tokenizer:
+        """The tokenizer in a model folder; `CheckpointError` when there is none or it cannot be read."""
+        from quire.text.tokenizer_libraries import load_library
+
+        folder = Path(folder)
+        files = read_files(folder)
+        library, special = load_library(folder, files)
+        if special is not None:
+            files = TokenizerFiles(special=special, templates=files.templates)
+        return cls(library, files)
+
+    def _id_of(self, name: str) -> int | None:
+        text = self.special_tokens.get(name)
+        return None if text is None else self.vocab.get(text)
+
+    @property
+    def chat_template(self) -> str | None:
+        """The model's usual chat template."""
+        return self.chat_templates.get(DEFAULT_TEMPLATE)
+
+    @property
+    def eos_ids(self) -> tuple[int, ...]:
+        """The end-of-text id, if the folder names one (generation_config.json may name more)."""
+        return () if self.eos_id is None else (self.eos_id,)
+
+    def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
+        """Ids of `text`, with the begin-of-text token (where the model has one) unless told otherwise."""
+        try:
+            return self._library.encode(text, add_special_tokens)
+        except (TypeError, UnicodeError) as error:  # a lone surrogate is not text
+            raise BadRequest(f"The text cannot be tokenized: {error}.", "prompt") from error
+
+    def encode_batch(self, texts: Sequence[str], add_special_tokens: bool = True) -> list[list[int]]:
+        """Ids of each text; faster than one by one."""
+        try:
+            return self._library.encode_batch(list(texts), add_special_tokens)
+        except (TypeError, UnicodeError) as error:
+            raise BadRequest(f"A text cannot be tokenized: {error}.", "prompt") from error
+
+    def decode(
+        self, ids: Sequence[int], skip_special_tokens: bool = True, spaces_between_special_tokens: bool = True
+    ) -> str:
+        """Text of `ids`. Incomplete characters give U+FFFD; ids that no token has give nothing.
+
+        spaces_between_special_tokens matters only to tokenizers that have no tokenizer.json.
+        """
+        return self._library.decode(ids, skip_special_tokens, spaces_between_special_tokens)
+
+    @cached_property
+    def token_strings(self) -> tuple[str | None, ...]:
+        """The vocabulary's string by id (byte-level alphabets and space marks as they are)."""
+        strings: list[str | None] = [None] * self.vocab_size
+        for token, index in self.vocab.items():
+            strings[index] = token
+        return tuple(strings)
+
+    def token_string(self, token_id: int) -> str | None:
+        """The vocabulary's string of an id, None for an id that no token has."""
+        strings = self.token_strings
+        return strings[token_id] if 0 <= token_id < len(strings) else None
+
+    @cached_property
+    def _added_ids(self) -> frozenset[int]:
+        return frozenset(self._library.added())
+
+    @cached_property
+    def _bytes_of(self) -> Callable[[str], bytes]:
+        return bytes_of(self._library.decoder())
+
+    def token_bytes(self, token_id: int) -> bytes:
+        """The bytes a token adds in the middle of a text; half of a character where it is one."""
+        known = self._bytes.get(token_id)
+        if known is None:
+            known = self._bytes[token_id] = self._find_bytes(token_id)
+        return known
+
+    def _find_bytes(self, token_id: int) -> bytes:
+        string = self.token_string(token_id)
+        if string is None:
+            return b""
+        if token_id in self._added_ids and not self.byte_level:
+            return string.encode("utf-8", "replace")
+        return self._bytes_of(string)
+
+    def token_text(self, token_id: int) -> str:
+        """`token_bytes` as text, U+FFFD where they are not whole characters."""
+        return self.token_bytes(token_id).decode("utf-8", "replace")
+
+    @cached_property
+    def byte_level(self) -> bool:
+        """Whether text is exactly the UTF-8 decoding of all tokens' bytes in a row."""
+        return [step["type"] for step in decoder_steps(self._library.decoder())] == ["ByteLevel"]
+
+
+def parse_decoder(state: bytes | str) -> Mapping[str, Any] | None:
+    """A decoder description from its JSON; None if it is not an object."""
+    value = json.loads(state)
+    return value if isinstance(value, dict) else None
+
+
+def missing(folder: Path) -> CheckpointError:
+    """The error for a folder without a tokenizer."""
+    return CheckpointError(
+        f"{folder} has no tokenizer: expected tokenizer.json, or tokenizer.model or vocab files that transformers can"
+        " read. Name another folder with --tokenizer."
+    )

@@ -1,0 +1,117 @@
+"""Reads the small files that lie beside a tokenizer: special tokens, flags, chat templates.
+
+It knows the file formats of the Hugging Face hub and nothing of encoding.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from quire.errors import CheckpointError
+
+NAMED_TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
+DEFAULT_TEMPLATE = "default"
+
+
+@dataclass(frozen=True, kw_only=True)
+class TokenizerFiles:
+    """What the files say.
+
+    special: text of the named special tokens ("bos_token" → "<s>"). extra_special: further special
+    tokens. added: tokens by id that tokenizer_config.json lists. add_bos / add_eos: None = not said.
+    templates: chat templates by name; the usual one is called "default".
+    """
+
+    special: Mapping[str, str] = field(default_factory=dict)
+    extra_special: tuple[str, ...] = ()
+    added: Mapping[int, Mapping[str, Any]] = field(default_factory=dict)
+    add_bos: bool | None = None
+    add_eos: bool | None = None
+    split_special_tokens: bool = False
+    templates: Mapping[str, str] = field(default_factory=dict)
+
+
+def read_files(folder: Path) -> TokenizerFiles:
+    """Read what there is; raise `CheckpointError` naming a file that is not the JSON it should be."""
+    config = _json(folder / "tokenizer_config.json")
+    special_map = {**_json(folder / "special_tokens_map.json"), **config}
+    special = {name: text for name in NAMED_TOKENS if (text := _content(special_map.get(name))) is not None}
+    return TokenizerFiles(
+        special=special,
+        extra_special=_extra(special_map.get("additional_special_tokens"), special_map.get("extra_special_tokens")),
+        added=_added(folder, config.get("added_tokens_decoder")),
+        add_bos=_flag(config, "add_bos_token"),
+        add_eos=_flag(config, "add_eos_token"),
+        split_special_tokens=config.get("split_special_tokens") is True,
+        templates=_templates(folder, config),
+    )
+
+
+def _json(path: Path) -> dict[str, Any]:
+    if not path.is_file():
+        return {}
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise CheckpointError(f"{path} cannot be read as JSON: {error}.") from error
+    if not isinstance(value, dict):
+        raise CheckpointError(f"{path} must hold a JSON object, not {type(value).__name__}.")
+    return value
+
+
+def _content(value: Any) -> str | None:
+    """Text of a special token, written as a string or as an object with `content`."""
+    if isinstance(value, Mapping):
+        value = value.get("content")
+    return value if isinstance(value, str) and value else None
+
+
+def _extra(*sources: Any) -> tuple[str, ...]:
+    found: dict[str, None] = {}
+    for source in sources:
+        values = source.values() if isinstance(source, Mapping) else source if isinstance(source, list) else ()
+        found.update(dict.fromkeys(text for value in values if (text := _content(value)) is not None))
+    return tuple(found)
+
+
+def _added(folder: Path, value: Any) -> dict[int, Mapping[str, Any]]:
+    if value is None:
+        return {}
+    if not isinstance(value, Mapping):
+        raise CheckpointError(f"{folder / 'tokenizer_config.json'}: added_tokens_decoder must be an object.")
+    added = {}
+    for key, token in value.items():
+        if not str(key).isdecimal() or not isinstance(token, Mapping) or _content(token) is None:
+            raise CheckpointError(
+                f"{folder / 'tokenizer_config.json'}: added_tokens_decoder has a wrong entry {key!r}."
+            )
+        added[int(key)] = token
+    return dict(sorted(added.items()))
+
+
+def _flag(config: Mapping[str, Any], name: str) -> bool | None:
+    value = config.get(name)
+    return value if isinstance(value, bool) else None
+
+
+def _templates(folder: Path, config: Mapping[str, Any]) -> dict[str, str]:
+    """Chat templates by name. Files of their own win over what tokenizer_config.json says."""
+    templates: dict[str, str] = {}
+    for source in (config.get("chat_template"), _json(folder / "chat_template.json").get("chat_template")):
+        if isinstance(source, str):
+            templates[DEFAULT_TEMPLATE] = source
+        elif isinstance(source, list):
+            templates.update(
+                (str(entry["name"]), str(entry["template"]))
+                for entry in source
+                if isinstance(entry, Mapping) and "name" in entry and "template" in entry
+            )
+    files = sorted((folder / "additional_chat_templates").glob("*.jinja"))
+    templates.update((path.stem, path.read_text(encoding="utf-8")) for path in files)
+    if (folder / "chat_template.jinja").is_file():
+        templates[DEFAULT_TEMPLATE] = (folder / "chat_template.jinja").read_text(encoding="utf-8")
+    return templates

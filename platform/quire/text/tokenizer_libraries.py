@@ -1,0 +1,168 @@
+"""The two libraries a tokenizer can run on: `tokenizers` for tokenizer.json, transformers for the rest.
+
+It knows how to set them up as the folder's config files say, and nothing of what is encoded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from quire.errors import CheckpointError
+from quire.text.tokenizer import Encodes, missing, parse_decoder
+from quire.text.tokenizer_files import NAMED_TOKENS, TokenizerFiles
+
+if TYPE_CHECKING:
+    import tokenizers
+
+
+class FastLibrary:
+    """A `tokenizers.Tokenizer`."""
+
+    def __init__(self, backend: tokenizers.Tokenizer) -> None:
+        self._backend = backend
+
+    def encode(self, text: str, add_special_tokens: bool) -> list[int]:
+        """Ids of a text."""
+        return self._backend.encode(text, add_special_tokens=add_special_tokens).ids
+
+    def encode_batch(self, texts: Sequence[str], add_special_tokens: bool) -> list[list[int]]:
+        """Ids of each text, in parallel."""
+        batch = self._backend.encode_batch_fast(list(texts), add_special_tokens=add_special_tokens)
+        return [encoding.ids for encoding in batch]
+
+    def decode(self, ids: Sequence[int], skip_special_tokens: bool, spaces_between_special_tokens: bool) -> str:
+        """Text of ids; this library never puts spaces between special tokens."""
+        return self._backend.decode(ids, skip_special_tokens=skip_special_tokens)
+
+    def vocab(self) -> Mapping[str, int]:
+        """Every token, added ones included."""
+        return self._backend.get_vocab(with_added_tokens=True)
+
+    def special(self) -> Iterable[int]:
+        """Ids of added tokens marked special."""
+        return [index for index, token in self._backend.get_added_tokens_decoder().items() if token.special]
+
+    def added(self) -> Iterable[int]:
+        """Ids of added tokens."""
+        return list(self._backend.get_added_tokens_decoder())
+
+    def decoder(self) -> Mapping[str, Any] | None:
+        """The decoder's JSON."""
+        decoder = self._backend.decoder
+        return None if decoder is None else parse_decoder(decoder.__getstate__())
+
+
+class SlowLibrary:
+    """A transformers tokenizer written in Python."""
+
+    def __init__(self, backend: Any) -> None:
+        self._backend = backend
+
+    def encode(self, text: str, add_special_tokens: bool) -> list[int]:
+        """Ids of a text."""
+        return list(self._backend.encode(text, add_special_tokens=add_special_tokens))
+
+    def encode_batch(self, texts: Sequence[str], add_special_tokens: bool) -> list[list[int]]:
+        """Ids of each text."""
+        return [self.encode(text, add_special_tokens) for text in texts]
+
+    def decode(self, ids: Sequence[int], skip_special_tokens: bool, spaces_between_special_tokens: bool) -> str:
+        """Text of ids."""
+        known = [i for i in ids if i < len(self._backend)]
+        return self._backend.decode(
+            known,
+            skip_special_tokens=skip_special_tokens,
+            spaces_between_special_tokens=spaces_between_special_tokens,
+        )
+
+    def vocab(self) -> Mapping[str, int]:
+        """Every token, added ones included."""
+        return dict(self._backend.get_vocab())
+
+    def special(self) -> Iterable[int]:
+        """Ids of special tokens."""
+        return list(self._backend.all_special_ids)
+
+    def added(self) -> Iterable[int]:
+        """Ids of added tokens."""
+        return list(self._backend.added_tokens_decoder)
+
+    def decoder(self) -> Mapping[str, Any] | None:
+        """These libraries do not describe how they decode."""
+        return None
+
+
+def load_library(folder: Path, files: TokenizerFiles) -> tuple[Encodes, dict[str, str] | None]:
+    """The library for a folder, and the special tokens it found by itself (None = those of `files` hold)."""
+    if not folder.is_dir():
+        raise CheckpointError(f"There is no folder {folder} to load a tokenizer from.")
+    path = folder / "tokenizer.json"
+    if path.is_file():
+        return FastLibrary(_read_tokenizer_json(path, files)), None
+    return _through_transformers(folder)
+
+
+def _read_tokenizer_json(path: Path, files: TokenizerFiles) -> tokenizers.Tokenizer:
+    import tokenizers
+
+    try:
+        backend = tokenizers.Tokenizer.from_file(str(path))
+    except Exception as error:  # the library raises bare Exception
+        raise CheckpointError(f"{path} cannot be read as a tokenizer: {error}.") from error
+    backend.no_truncation()
+    backend.no_padding()
+    backend.encode_special_tokens = files.split_special_tokens
+    _add_tokens(backend, files)
+    if files.add_bos is not None or files.add_eos is not None:
+        _set_ends(backend, files)
+    return backend
+
+
+def _add_tokens(backend: tokenizers.Tokenizer, files: TokenizerFiles) -> None:
+    """Add what the config files list and tokenizer.json lacks."""
+    from tokenizers import AddedToken
+
+    known = {token.content: token.special for token in backend.get_added_tokens_decoder().values()}
+    named = dict.fromkeys([*files.special.values(), *files.extra_special])
+    for token in files.added.values():
+        flags = {name: token[name] for name in ("lstrip", "rstrip", "single_word", "normalized") if name in token}
+        text = str(token["content"])
+        if text not in known:
+            special = text in named or token.get("special") is True
+            backend.add_tokens([AddedToken(text, special=special, **flags)])
+            known[text] = special
+    missing_tokens = [text for text in named if not known.get(text)]
+    backend.add_special_tokens([AddedToken(text, special=True, normalized=False) for text in missing_tokens])
+
+
+def _set_ends(backend: tokenizers.Tokenizer, files: TokenizerFiles) -> None:
+    """tokenizer_config.json says outright whether texts get a begin and an end token: that wins."""
+    from tokenizers.processors import TemplateProcessing
+
+    bos = files.special.get("bos_token") if files.add_bos else None
+    eos = files.special.get("eos_token") if files.add_eos else None
+    ends = [text for text in (bos, eos) if text is not None]
+    single = [*([bos] if bos else []), "$A", *([eos] if eos else [])]
+    backend.post_processor = TemplateProcessing(
+        single=single, special_tokens=[(text, backend.token_to_id(text)) for text in dict.fromkeys(ends)]
+    )
+
+
+def _through_transformers(folder: Path) -> tuple[Encodes, dict[str, str]]:
+    files = ("tokenizer.model", "vocab.json", "vocab.txt", "spiece.model", "tekken.json", "tiktoken.model")
+    if not any((folder / name).is_file() for name in (*files, "tokenizer_config.json")):
+        raise missing(folder)
+    from transformers import AutoTokenizer
+
+    try:
+        backend = AutoTokenizer.from_pretrained(str(folder), trust_remote_code=False, local_files_only=True)
+    except Exception as error:  # each tokenizer class fails in its own way
+        reason = str(error).strip().split("\n")[0]
+        raise CheckpointError(f"The tokenizer in {folder} cannot be loaded: {reason}") from error
+    named = {name: getattr(backend, name) for name in NAMED_TOKENS}
+    special = {name: str(text) for name, text in named.items() if text is not None}
+    if backend.is_fast:
+        return FastLibrary(backend.backend_tokenizer), special
+    return SlowLibrary(backend), special

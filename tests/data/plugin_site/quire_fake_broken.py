@@ -1,0 +1,3 @@
+"""A plugin that cannot be imported."""
+
+raise ImportError("a library it needs is missing")
