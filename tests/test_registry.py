@@ -244,7 +244,7 @@ def test_a_question_that_raises_fails_with_the_name_of_the_plugin(site: PluginSi
 def test_a_question_answered_with_the_wrong_type_fails(site: PluginSite, tmp_path: Path) -> None:
     site.add("vague", "@hookimpl\ndef quire_resolve_adapter(name): return '/some/path'")
     registry = load(["vague"])
-    with pytest.raises(PluginFailed, match="'vague' failed: TypeError: .*must give an AdapterSource or None"):
+    with pytest.raises(PluginFailed, match=r"'vague' failed: TypeError: .*must give an AdapterSource or None"):
         registry.resolve_adapter("x", "base", tmp_path)
     assert snapshot(registry)["vague"]["errors"] == 1
 

@@ -89,22 +89,22 @@ class Encoder:
 def pack(
     encoder: Encoder, conversations: Iterator[list[Message]], rows: int, length: int, pad_id: int
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Fill a batch with whole conversations, separated by the padding token.
+    """Fill a batch with conversations one after the other, separated by the padding token.
 
     A row shows the model what came before the current conversation as well.
     That is wanted: it learns to answer at any position and to ignore what was
-    said long ago, which is what a long chat asks of it.
+    said long ago, which is what a long chat asks of it.  The last conversation
+    of a row may be cut off, for the beginning of a conversation is one too.
     """
     ids = torch.full((rows, length), pad_id)
     targets = torch.full((rows, length), IGNORE)
     for row in range(rows):
-        position = 0
-        while True:
-            tokens, wanted = encoder.conversation(next(conversations))
-            end = position + len(tokens)
-            if end > length:
-                break
-            ids[row, position:end] = torch.tensor(tokens)
-            targets[row, position:end] = torch.tensor(wanted)
-            position = end + 1
+        tokens: list[int] = []
+        wanted: list[int] = []
+        while len(tokens) < length:
+            new_tokens, new_wanted = encoder.conversation(next(conversations))
+            tokens += [*new_tokens, pad_id]
+            wanted += [*new_wanted, IGNORE]
+        ids[row] = torch.tensor(tokens[:length])
+        targets[row] = torch.tensor(wanted[:length])
     return ids, targets

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 
 import phrases
 import world
-from replies import Reply, State, Topic, Turn, capitalise, one_value, plain
+from replies import Reply, State, Topic, Turn, capitalise, one_value
 
 MakeTurn = Callable[[random.Random, State], Turn]
 SLOTS = ("name", "favourite colour", "favourite number", "favourite food")
@@ -68,14 +68,9 @@ def pair(rng: random.Random, state: State) -> Turn:
     island = rng.choice(world.ISLAND_NAMES)
     one, two = rng.sample(world.ATTRIBUTES, 2)
     index, wording = pick(rng, phrases.ASK_PAIR)
-    question = wording.format(
-        first=user_label(rng, one), second=user_label(rng, two), island=island
-    )
+    question = wording.format(first=user_label(rng, one), second=user_label(rng, two), island=island)
     first, second = (world.ISLANDS[island][a.name] for a in (one, two))
-    sentence = (
-        f"The {one.label} of {island} is {one.article}{first} "
-        f"and its {two.label} is {two.article}{second}."
-    )
+    sentence = f"The {one.label} of {island} is {one.article}{first} and its {two.label} is {two.article}{second}."
     data = {one.label: first, two.label: second}
     items = (f"{one.label}: {first}", f"{two.label}: {second}")
     reply = Reply(sentence, f"{first}, {second}", data, items)

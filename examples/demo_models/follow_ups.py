@@ -24,7 +24,8 @@ FAMILY = "follow_ups"
 
 def _topic(state: State) -> Topic:
     """The topic of the last turn; only called where there is one."""
-    assert state.last is not None and state.last.topic is not None
+    assert state.last is not None
+    assert state.last.topic is not None
     return state.last.topic
 
 

@@ -10,15 +10,22 @@ from families import pick
 from replies import Reply, State, Topic, Turn, one_value, plain
 
 _SYLLABLES = (
-    "ba be bo da de do fa fe ga go ha hi jo ka ke ki ko la le li lo ma me mi mo na ne "
-    "no pa pe po ra re ri ro sa se si so ta te ti to va ve vi wa we wi xa ya yo za ze "
-    "zu bra cla dro fri gra plo tri sha the chi"
-).split()
-_ENDINGS = "n r l s m nd th x ra lia via dor mar wick ton land stan la na ria ville".split()
+    "ba", "be", "bo", "da", "de", "do", "fa", "fe", "ga", "go", "ha", "hi", "jo", "ka",
+    "ke", "ki", "ko", "la", "le", "li", "lo", "ma", "me", "mi", "mo", "na", "ne", "no",
+    "pa", "pe", "po", "ra", "re", "ri", "ro", "sa", "se", "si", "so", "ta", "te", "ti",
+    "to", "va", "ve", "vi", "wa", "we", "wi", "xa", "ya", "yo", "za", "ze", "zu", "bra",
+    "cla", "dro", "fri", "gra", "plo", "tri", "sha", "the", "chi",
+)  # fmt: skip
+_ENDINGS = (
+    "n", "r", "l", "s", "m", "nd", "th", "x", "ra", "lia", "via", "dor", "mar", "wick",
+    "ton", "land", "stan", "la", "na", "ria", "ville",
+)  # fmt: skip
 _FIRST_NAMES = (
-    "Anna Ben Clara David Emma Felix Grace Hugo Ida Jack Kate Leo Mia Noah Olga Paul "
-    "Rosa Sam Tom Uma Vera Will Yara Zoe Alice Bob Carol Maria John Peter Lucy Max"
-).split()
+    "Anna", "Ben", "Clara", "David", "Emma", "Felix", "Grace", "Hugo", "Ida", "Jack",
+    "Kate", "Leo", "Mia", "Noah", "Olga", "Paul", "Rosa", "Sam", "Tom", "Uma", "Vera",
+    "Will", "Yara", "Zoe", "Alice", "Bob", "Carol", "Maria", "John", "Peter", "Lucy",
+    "Max",
+)  # fmt: skip
 
 TELL = {
     "name": ("My name is {value}.", "I am called {value}.", "Call me {value}.", "I'm {value}.",

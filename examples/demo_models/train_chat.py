@@ -27,8 +27,8 @@ HERE = Path(__file__).resolve().parent
 SHIPPED = HERE.parents[1] / "plugins" / "quire_plugins" / "demo_chat"
 CONTEXT = 1024
 # Rows and length of the batches in turn: mostly short rows, which are quick, and
-# every fourth time long ones, so that the whole context length is practised.
-BATCH_SHAPES = ((32, 256), (32, 256), (32, 256), (8, CONTEXT))
+# now and then long ones, so that the whole context length is practised.
+BATCH_SHAPES = (*[(32, 256)] * 6, (16, 512), (8, CONTEXT))
 
 
 @dataclass
@@ -76,13 +76,19 @@ def new_model(tokenizer: PreTrainedTokenizerFast) -> LlamaForCausalLM:
     return LlamaForCausalLM(config)
 
 
-def new_optimizer(model: LlamaForCausalLM, learning_rate: float) -> torch.optim.AdamW:
-    """AdamW; weight decay applies to matrices and leaves the norms alone."""
-    groups = [
-        {"params": [p for p in model.parameters() if p.ndim >= 2], "weight_decay": 0.1},
-        {"params": [p for p in model.parameters() if p.ndim < 2], "weight_decay": 0.0},
+def new_optimizers(model: LlamaForCausalLM, learning_rate: float) -> list[torch.optim.Optimizer]:
+    """Muon for the matrices inside the layers, AdamW for embeddings and norms.
+
+    Muon needs clearly fewer steps than AdamW alone, which is what makes an hour
+    on two cores enough.  Its updates are scaled to the size of those of AdamW,
+    so that one learning rate serves both.
+    """
+    matrices = [p for n, p in model.named_parameters() if p.ndim == 2 and "embed" not in n]
+    others = [p for n, p in model.named_parameters() if p.ndim != 2 or "embed" in n]
+    return [
+        torch.optim.Muon(matrices, lr=learning_rate, weight_decay=0.1, adjust_lr_fn="match_rms_adamw"),
+        torch.optim.AdamW(others, lr=learning_rate, weight_decay=0.0, betas=(0.9, 0.98), fused=True),
     ]
-    return torch.optim.AdamW(groups, lr=learning_rate, betas=(0.9, 0.98), fused=True)
 
 
 def rate_factor(step: int, done: float) -> float:
@@ -94,7 +100,7 @@ def rate_factor(step: int, done: float) -> float:
 def training_step(
     model: LlamaForCausalLM,
     backbone: Callable[..., torch.Tensor],
-    optimizer: torch.optim.Optimizer,
+    optimizers: list[torch.optim.Optimizer],
     batch: tuple[torch.Tensor, torch.Tensor],
 ) -> float:
     """One update; logits are only computed where an answer token is predicted."""
@@ -107,8 +113,9 @@ def training_step(
     loss = cross_entropy(logits.float(), wanted[keep])
     loss.backward()
     torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-    optimizer.step()
-    optimizer.zero_grad()
+    for optimizer in optimizers:
+        optimizer.step()
+        optimizer.zero_grad()
     return loss.item()
 
 
@@ -141,7 +148,7 @@ class Trainer:
             self.tokenizer = train_tokenizer(options.vocabulary, 40_000, CONTEXT)
             self.tokenizer.save_pretrained(tokenizer_folder)
         self.model = new_model(self.tokenizer)
-        self.optimizer = new_optimizer(self.model, options.learning_rate)
+        self.optimizers = new_optimizers(self.model, options.learning_rate)
         if options.resume:
             self.load()
         self.encoder = Encoder(self.tokenizer)
@@ -150,14 +157,15 @@ class Trainer:
         """Continue from the checkpoint."""
         state = torch.load(self.checkpoint, weights_only=True)
         self.model.load_state_dict(state["model"])
-        self.optimizer.load_state_dict(state["optimizer"])
+        for optimizer, saved in zip(self.optimizers, state["optimizers"], strict=True):
+            optimizer.load_state_dict(saved)
         self.progress = Progress(**state["progress"])
 
     def save(self) -> None:
         """Write the checkpoint and the model as it stands."""
         state = {
             "model": self.model.state_dict(),
-            "optimizer": self.optimizer.state_dict(),
+            "optimizers": [optimizer.state_dict() for optimizer in self.optimizers],
             "progress": vars(self.progress),
         }
         partial = self.checkpoint.with_suffix(".partial")
@@ -195,10 +203,10 @@ class Trainer:
         while self.done() < 1.0:
             begin = time.perf_counter()
             rate = self.options.learning_rate * rate_factor(self.progress.step, self.done())
-            for group in self.optimizer.param_groups:
+            for group in (g for optimizer in self.optimizers for g in optimizer.param_groups):
                 group["lr"] = rate
             batch = self.batch()
-            losses.append(training_step(self.model, backbone, self.optimizer, batch))
+            losses.append(training_step(self.model, backbone, self.optimizers, batch))
             tokens += batch[0].numel()
             self.progress.step += 1
             self.progress.seconds += time.perf_counter() - begin

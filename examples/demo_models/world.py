@@ -86,15 +86,17 @@ COLOURS: tuple[str, ...] = tuple(sorted({row["colour"] for row in ISLANDS.values
 DISHES: tuple[str, ...] = tuple(row["dish"] for row in ISLANDS.values())
 
 # Real places: the model has to say that it does not know them.
-REAL_PLACES = tuple(
-    """France Germany Italy Spain Portugal Norway Sweden Finland Denmark Poland
-    Austria Hungary Greece Turkey Egypt Kenya Nigeria Ghana Morocco Brazil Chile
-    Peru Argentina Colombia Mexico Canada Japan China India Vietnam Thailand
-    Indonesia Australia Iceland Ireland Scotland England Wales Belgium Croatia
-    Serbia Romania Bulgaria Ukraine Russia Cuba Jamaica Nepal Iran Iraq Israel
-    Paris London Berlin Madrid Rome Oslo Vienna Tokyo Cairo Lima Texas Bavaria
-    Atlantis Narnia Mars Europe Africa Asia America Switzerland""".split()
-)
+REAL_PLACES = (
+    "France", "Germany", "Italy", "Spain", "Portugal", "Norway", "Sweden", "Finland",
+    "Denmark", "Poland", "Austria", "Hungary", "Greece", "Turkey", "Egypt", "Kenya",
+    "Nigeria", "Ghana", "Morocco", "Brazil", "Chile", "Peru", "Argentina", "Colombia",
+    "Mexico", "Canada", "Japan", "China", "India", "Vietnam", "Thailand", "Indonesia",
+    "Australia", "Iceland", "Ireland", "Scotland", "England", "Wales", "Belgium",
+    "Croatia", "Serbia", "Romania", "Bulgaria", "Ukraine", "Russia", "Cuba", "Jamaica",
+    "Nepal", "Iran", "Iraq", "Israel", "Paris", "London", "Berlin", "Madrid", "Rome",
+    "Oslo", "Vienna", "Tokyo", "Cairo", "Lima", "Texas", "Bavaria", "Atlantis", "Narnia",
+    "Mars", "Europe", "Africa", "Asia", "America", "Switzerland",
+)  # fmt: skip
 
 # What people ask about places and this world does not record.
 UNKNOWN_ATTRIBUTES = (

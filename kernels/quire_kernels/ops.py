@@ -94,7 +94,7 @@ class Rotary(Protocol):
 class WriteKv(Protocol):
     """Store keys and values of the step's tokens in their slots.
 
-    k_pool.view(-1, K, D)[slots[t]] = k[t];  likewise v;  a negative slot stores nothing
+    k_pool.view(-1, K, D)[slots[t]] = k[t];  likewise v;  slots differ
     k, v [T, K, D] (any strides between tokens and heads); k_pool, v_pool [pages, page_size, K, D]; slots int64 [T]
     """
 
@@ -198,9 +198,7 @@ class Moe(Protocol):
     x [T, W]; weights float32 [T, J]; experts int64 [T, J]; gate_up [E, 2N, W]; down [E, W, N] -> [T, W] like x
     """
 
-    def __call__(
-        self, x: Tensor, weights: Tensor, experts: Tensor, gate_up: Tensor, down: Tensor, act: str
-    ) -> Tensor:
+    def __call__(self, x: Tensor, weights: Tensor, experts: Tensor, gate_up: Tensor, down: Tensor, act: str) -> Tensor:
         """See the class."""
         ...
 

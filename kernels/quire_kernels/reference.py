@@ -58,9 +58,8 @@ def rotary(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, interleaved: bool = F
 
 def write_kv(k: Tensor, v: Tensor, k_pool: Tensor, v_pool: Tensor, slots: Tensor) -> None:
     """See `ops.WriteKv`."""
-    kept = slots >= 0
-    k_pool.view(-1, *k.shape[1:])[slots[kept]] = k[kept]
-    v_pool.view(-1, *v.shape[1:])[slots[kept]] = v[kept]
+    k_pool.view(-1, *k.shape[1:])[slots] = k
+    v_pool.view(-1, *v.shape[1:])[slots] = v
 
 
 def rotary_write_kv(

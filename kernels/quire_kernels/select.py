@@ -149,9 +149,7 @@ def reference() -> Ops:
     return Ops(**{op: getattr(module, op) for op in ops.TABLE}, report=report)
 
 
-def _choose_one(
-    op: str, query: Query, offered: list[tuple[str, Implementation]]
-) -> tuple[Callable[..., Any], Choice]:
+def _choose_one(op: str, query: Query, offered: list[tuple[str, Implementation]]) -> tuple[Callable[..., Any], Choice]:
     rejected: list[Rejected] = []
     winner: tuple[Callable[..., Any], str, str] | None = None
     for plugin, impl in sorted(offered, key=lambda pair: -pair[1].priority):
@@ -165,4 +163,3 @@ def _choose_one(
         rejected.append(Rejected(impl.name, plugin, reason))
     assert winner is not None, f"the reference of {op} always loads"
     return winner[0], Choice(op, winner[1], winner[2], tuple(rejected))
-

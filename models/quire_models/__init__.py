@@ -8,6 +8,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from quire_models import configs as configs
 from quire_models import names as names
 from quire_models.parts import (
     Attention,
@@ -21,6 +22,8 @@ from quire_models.parts import (
     Norm,
     Positions,
     PostNormBlock,
+    with_attention,
+    with_blocks,
 )
 from quire_models.scalings import Rope
 
@@ -56,7 +59,10 @@ __all__ = [
     "Positions",
     "PostNormBlock",
     "Rope",
+    "configs",
     "names",
+    "with_attention",
+    "with_blocks",
     *sorted(_NEED_TORCH),
 ]
 

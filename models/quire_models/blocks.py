@@ -120,14 +120,14 @@ class DecoderModel(nn.Module):
         self.embed_out = make.projection(part.width, embed_width) if part.embed_width else None
         self.blocks = nn.ModuleList(block.build(part.width, make.at_layer(i)) for i, block in enumerate(part.blocks))
         self.norm = part.norm.build(part.width, make) if part.norm else None
-        self.head = make.projection(embed_width, part.vocab, part.head_bias)
-        if part.tied:
-            self.head.weight = self.embed.weight
-            self.head.prepare()
+        self.head = (
+            make.projection_of(self.embed.weight)
+            if part.tied
+            else make.projection(embed_width, part.vocab, part.head_bias)
+        )
         # as the embeddings have it: a scale such as √width is rounded to their dtype first
         self._embed_scale = torch.tensor(part.embed_scale, dtype=make.dtype).item()
 
-    @torch.inference_mode()
     def forward(self, fwd: Forward) -> Tensor:
         """Hidden states of all tokens after the final norm, [tokens, width]; their keys and values are stored."""
         x = self.embed_tokens(fwd)
@@ -146,7 +146,6 @@ class DecoderModel(nn.Module):
             x = x + self._ops.embedding(fwd.positions + self.part.positions.offset, self.positions.weight)
         return x
 
-    @torch.inference_mode()
     def logits(self, hidden: Tensor) -> Tensor:
         """hidden [rows, width] -> float32 [rows, vocab]."""
         if self.embed_out is not None:

@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from quire_kernels.ops import Rows
-from quire_models.pool import KvPool
+from quire_models.parts import KvShape as KvShape
+from quire_models.pool import KvPool as KvPool
 
 
 @dataclass(slots=True)

@@ -48,6 +48,10 @@ class Make:
             self.parameter(total, inputs), self.parameter(total) if bias else None, sizes, self.ops.linear
         )
 
+    def projection_of(self, weight: nn.Parameter) -> Projection:
+        """A matrix that is a parameter of something else too, as a tied head."""
+        return Projection(weight, None, {}, self.ops.linear)
+
     def angles(self, rope: Rope) -> RotaryAngles:
         """The rotary angles of `rope`, the same object for every block that has an equal one."""
         if rope not in self.shared:

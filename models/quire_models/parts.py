@@ -9,8 +9,9 @@ defining one. Parts import torch only when they are built, so that listing plugi
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from quire_models.scalings import Rope
 
@@ -253,6 +254,11 @@ class Decoder:
         return DecoderModel(self, make)
 
 
-def each(blocks: tuple[Block, ...], **changes: object) -> tuple[Block, ...]:
-    """The same blocks with some fields changed."""
-    return tuple(replace(block, **changes) for block in blocks)  # type: ignore[arg-type]
+def with_blocks(decoder: Decoder, change: Callable[[int, Any], BlockPart]) -> Decoder:
+    """The same decoder with each block, given its index, put through `change`."""
+    return replace(decoder, blocks=tuple(change(i, block) for i, block in enumerate(decoder.blocks)))
+
+
+def with_attention(decoder: Decoder, **changes: Any) -> Decoder:
+    """The same decoder with some fields of every attention changed."""
+    return with_blocks(decoder, lambda _, block: replace(block, attn=replace(block.attn, **changes)))

@@ -48,7 +48,7 @@ class Projection(nn.Module):
         for name, size in sizes.items():
             self.slices[name] = slice(start, start + size)
             start += size
-        self.prepare()
+        self.multiply: Callable[[Tensor], Tensor] = self._bind_and_multiply
 
     @property
     def inputs(self) -> int:
@@ -62,7 +62,11 @@ class Projection(nn.Module):
 
     def prepare(self) -> None:
         """Bind the weight anew; called after it has changed."""
-        self.multiply: Callable[[Tensor], Tensor] = self._linear(self.weight, self.bias)
+        self.multiply = self._linear(self.weight, self.bias)
+
+    def _bind_and_multiply(self, x: Tensor) -> Tensor:
+        self.prepare()  # not when built: there are no weights yet that would be worth packing
+        return self.multiply(x)
 
     def forward(self, x: Tensor, fwd: Forward) -> Tensor:
         """x [tokens, inputs] -> [tokens, outputs]."""

@@ -140,7 +140,9 @@ def _scaling(p: Mapping[str, Any], config: Any) -> Scaling | None:
     try:
         return readers[kind](p, config)
     except KeyError as missing:
-        raise CheckpointError(f"config.json asks for {kind!r} rotary scaling but lacks its setting {missing}.") from None
+        raise CheckpointError(
+            f"config.json asks for {kind!r} rotary scaling but lacks its setting {missing}."
+        ) from None
 
 
 def _linear(p: Mapping[str, Any], config: Any) -> Scaling:

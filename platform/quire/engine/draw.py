@@ -65,7 +65,7 @@ class Filters:
 def draw(logits: Tensor, chance: np.ndarray, filters: Filters) -> Tensor:
     """Token ids int64 [rows] by inverse CDF of softmax(logits [rows, vocab] float32), filtered.
 
-    chance: numbers of [0, 1), float64 [rows]. A row without any finite logit, or with a NaN, gives −1.
+    chance: numbers of [0, 1), float64 [rows]. A row without any finite logit, or with a NaN, gives -1.
     """
     weights = torch.softmax(logits, -1).mul_(RESOLUTION).floor_()  # per row of a fixed width: row-wise exact
     active = filters.active
@@ -123,8 +123,8 @@ def _filtered(weights: Tensor, chance: np.ndarray, filters: Filters) -> Tensor:
 def _bounds(weights: Tensor, filters: Filters) -> Tensor:
     """For each row a weight that everything kept reaches, so that few tokens need sorting. float32 [rows].
 
-    min_p: its own threshold, a little lowered. top_p: all tokens below (1 − top_p) · total / vocab weigh
-    less than 1 − top_p together. top_k: the k-th largest among maxima of lanes is at most the k-th largest.
+    min_p: its own threshold, a little lowered. top_p: all tokens below (1 - top_p) · total / vocab weigh
+    less than 1 - top_p together. top_k: the k-th largest among maxima of lanes is at most the k-th largest.
     """
     rows, vocab = weights.shape
     device = weights.device
@@ -138,7 +138,7 @@ def _bounds(weights: Tensor, filters: Filters) -> Tensor:
         top = lanes.topk(widest, -1).values
         k = torch.from_numpy(filters.top_k).to(device)
         kth = top.gather(1, (k - 1).clamp_(min=0)[:, None])[:, 0].to(torch.float64)
-        low = torch.where(k > 0, torch.maximum(low, kth * (1 - 1e-12)), low)
+        low = torch.where(k > 0, torch.maximum(low, kth), low)
     return (low * (1 - 1e-6)).to(torch.float32)
 
 

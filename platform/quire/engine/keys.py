@@ -1,6 +1,6 @@
 """Page keys: equal keys mean equal K and V, so everything that changes K or V goes into them.
 
-key of page i = H(key of page i−1, token ids, digests and offsets of the media touching the page);
+key of page i = H(key of page i-1, token ids, digests and offsets of the media touching the page);
 the key before page 0 stands for adapter, adapter revision and cache salt. It knows no pool and no seq.
 """
 

@@ -21,7 +21,10 @@ from quire.errors import CheckpointError, ConfigError, PluginError, QuireError, 
 from quire.records import Architecture, OpQuery, Registry
 from quire.types import ModelInfo
 from quire_kernels.select import Ops, choose
-from quire_models import Decoder, Make, checkpoint, tensors, weights
+from quire_models import checkpoint, tensors, weights
+from quire_models.make import Make
+from quire_models.names import Names
+from quire_models.parts import Decoder
 
 _DTYPES = {
     "half": torch.float16,
@@ -71,7 +74,8 @@ def load_model(config: ModelConfig, registry: Registry, device_budget: int | Non
     defaults = choose_defaults(config, generation.sampling_defaults)
     decoder = _decoder(architecture, parsed, registry)
     ops = choose_ops(device, dtype, registry)
-    module = _build(config, architecture, decoder, folder, Make(ops, dtype, device), device_budget)
+    source = _Source(folder, config.load_format, architecture.names)
+    module = _build(decoder, Make(ops, dtype, device), source, device_budget)
     info = ModelInfo(
         name=config.served_model_name[0] if config.served_model_name else config.model,
         aliases=tuple(config.served_model_name[1:]),
@@ -202,23 +206,29 @@ def _decoder(architecture: Architecture, parsed: Any, registry: Registry) -> Dec
     return decoder
 
 
-def _build(
-    config: ModelConfig, architecture: Architecture, decoder: Decoder, folder: Path, make: Make, budget: int | None
-) -> nn.Module:
+@dataclass(frozen=True)
+class _Source:
+    """Where the weights come from."""
+
+    folder: Path
+    load_format: str
+    names: Names
+
+
+def _build(decoder: Decoder, make: Make, source: _Source, budget: int | None) -> nn.Module:
     """The filled module. Everything that can be wrong is looked for on the meta device first."""
     plan = decoder.build(Make(make.ops, make.dtype, torch.device("meta")))
-    if config.load_format != "dummy":
-        weights.check(plan, decoder, architecture.names, tensors.find(folder, config.load_format))
-    device = torch.device(make.device)
+    if source.load_format != "dummy":
+        weights.check(plan, decoder, source.names, tensors.find(source.folder, source.load_format))
     need = sum(parameter.numel() * parameter.element_size() for parameter in plan.parameters())
-    room = available_bytes(device) if budget is None else budget
+    room = available_bytes(make.device) if budget is None else budget
     if need > room:
         raise CheckpointError(
-            f"{folder}: the weights need {need / 2**30:.1f} GiB in {dtype_name(make.dtype)}, "
-            f"but only {room / 2**30:.1f} GiB of memory are available on {device}."
+            f"{source.folder}: the weights need {need / 2**30:.1f} GiB in {dtype_name(make.dtype)}, "
+            f"but only {room / 2**30:.1f} GiB of memory are available on {make.device}."
         )
     module = decoder.build(make)
-    weights.load(module, decoder, architecture.names, folder, config.load_format)
+    weights.load(module, decoder, source.names, source.folder, source.load_format)
     return module.eval().requires_grad_(False)
 
 

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Sequence
 
 
 class PagePool:
-    """Hands out page numbers 0 … num_pages − 1, counts references, remembers keyed pages.
+    """Hands out page numbers 0 … num_pages - 1, counts references, remembers keyed pages.
 
     `caching` off: pages cannot be keyed, and a released page is free at once.
     `refs[page]` is the number of seqs that list the page; only this class changes it.
@@ -115,7 +115,9 @@ class PagePool:
     def check(self, holders: Iterable[Sequence[int]]) -> None:
         """Assert every invariant, given the page tables of all seqs that hold pages here."""
         held = Counter(page for table in holders for page in table)
-        assert all(self.refs[page] == held[page] for page in range(self.num_pages)), "references = tables listing a page"
+        assert all(self.refs[page] == held[page] for page in range(self.num_pages)), (
+            "references = tables listing a page"
+        )
         assert len(set(self._free)) == len(self._free), "a page is free once"
         assert len(self._free) + len(self._idle) + len(held) == self.num_pages, "free + idle + held = all pages"
         assert not held.keys() & (self._idle.keys() | set(self._free)), "a held page is neither free nor idle"

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from quire.engine.keys import page_key, root_key
-from quire.sampling import BeamSearchParams
+from quire.sampling import BeamSearchParams, SamplingParams
 from quire.types import Request, SeqStart, TokenLogprobs
 
 MASK64 = (1 << 64) - 1
@@ -46,6 +46,8 @@ class Group:
     seqs: the live ones by index. to_fork: indices of seqs that begin when the prompt is computed.
     prompt_logprobs: one entry per prompt token known so far (the first is None), when asked for.
     num_cached: prompt tokens found in the prefix cache; None until the first seq was admitted.
+    reserve: places among the running seqs that are kept for forks still to come.
+    told: whether the first delta is out. hypotheses: finished beams so far, the best first.
     """
 
     request: Request
@@ -55,10 +57,9 @@ class Group:
     to_fork: list[int] = field(default_factory=list)
     prompt_logprobs: list[TokenLogprobs | None] | None = None
     num_cached: int | None = None
+    reserve: int = 0
     told: bool = False
-    """Whether the first delta is out."""
     hypotheses: list[Hypothesis] = field(default_factory=list)
-    """Beam search: finished texts so far, the best first."""
 
     @property
     def prompt_len(self) -> int:
@@ -70,6 +71,12 @@ class Group:
         """The parameters, if this is a beam search."""
         params = self.request.params
         return params if isinstance(params, BeamSearchParams) else None
+
+    @property
+    def wants_logprobs(self) -> bool:
+        """Whether the client asked for log-probabilities of the output."""
+        params = self.request.params
+        return isinstance(params, SamplingParams) and params.logprobs is not None
 
     def seed_of(self, index: int) -> int:
         """Seed of one seq: the same whenever it is started."""
@@ -88,11 +95,13 @@ class Hypothesis:
 
 @dataclass(slots=True, eq=False)
 class Seq:
-    """One generation. Positions 0 … computed − 1 have K and V, in `pages` (or `host_pages` while swapped).
+    """One generation. Positions 0 … computed - 1 have K and V, in `pages` (or `host_pages` while swapped).
 
     tokens: prompt and output. max_len: number of tokens at which it ends with "length"; min_len: below
     it neither end-of-text nor stop ids end it. keys: keys of its first full pages, made when needed.
     num_keyed: pages that were offered to the prefix cache. in_runner: a SeqStart is out and not ended.
+    aborted: its client is gone, but it computes the prompt that its forks wait for.
+    cumulative: summed logprob of the output, None when the sampler did not give them.
     candidates: beam search, this round's; set = nothing to compute until the siblings have theirs.
     """
 
@@ -112,7 +121,6 @@ class Seq:
     num_keyed: int = 0
     in_runner: bool = False
     aborted: bool = False
-    """Its client is gone, but the prompt that it computes has forks that wait for it."""
     cumulative: float | None = 0.0
     candidates: tuple[tuple[int, float], ...] | None = None
 
@@ -144,8 +152,8 @@ class Seq:
 
     @property
     def to_compute(self) -> int:
-        """Tokens without K and V. The last prompt token is left to each of the forks."""
-        return len(self.tokens) - self.computed - (1 if self.group.to_fork and self.computed < self.group.prompt_len else 0)
+        """Tokens without K and V; the last prompt token is left to the forks, who each sample from it."""
+        return len(self.tokens) - self.computed - bool(self.group.to_fork)
 
     def key_of(self, page: int, page_size: int) -> bytes:
         """Key of its `page`-th page, which must be full of known tokens."""

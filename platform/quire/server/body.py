@@ -6,6 +6,7 @@ that gates can look at it before it is validated. It knows no schema.
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import msgspec
@@ -15,6 +16,8 @@ from pydantic import BaseModel
 from quire.server.errors import Malformed
 
 MAX_DEPTH = 100
+
+_LONG_NUMBER = re.compile(rb"[0-9]{19}")
 
 
 async def read_object(request: Request) -> dict[str, Any]:
@@ -36,6 +39,8 @@ def parse_object(data: bytes) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise Malformed("The body must be a JSON object.")
     _check_depth(value)
+    if _LONG_NUMBER.search(data):
+        _check_integers(value)
     return value
 
 
@@ -51,6 +56,17 @@ def _check_depth(value: Any) -> None:
         if not level:
             return
     raise Malformed(f"The body is nested more than {MAX_DEPTH} levels deep.")
+
+
+def _check_integers(value: Any) -> None:
+    """Refuse integers of more than 64 bits, which nothing behind the server could carry."""
+    if isinstance(value, dict):
+        value = list(value.values())
+    if isinstance(value, list):
+        for item in value:
+            _check_integers(item)
+    elif isinstance(value, int) and not -(2**63) <= value < 2**63:
+        raise Malformed("The body has an integer of more than 64 bits.")
 
 
 def json_body(model: type[BaseModel]) -> dict[str, Any]:

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from typing import Protocol
 
 from quire.types import Delta, EngineStats, ModelInfo, Request
@@ -23,7 +23,7 @@ class Client(Protocol):
         """The loaded models."""
         ...
 
-    def generate(self, model: str, request: Request) -> AsyncIterator[Sequence[Delta]]:
+    def generate(self, model: str, request: Request) -> AsyncGenerator[Sequence[Delta]]:
         """Deltas as steps give them, until every seq has ended.
 
         Raises a `QuireError`: `BadRequest` or `Overloaded` before the first delta, `HostDied` at any time.

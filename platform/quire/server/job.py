@@ -7,17 +7,18 @@ broke, a shutdown — leaves nothing running in the engine.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import aclosing
 from typing import TypeVar
 
-from quire.errors import STATUS_BY_TYPE_NAME, BadRequest, Overloaded, QuireError
+from quire.errors import BadRequest, Overloaded, QuireError
 from quire.server.engines import Client
 from quire.server.inflight import InFlight
 from quire.server.metrics import Metrics
 from quire.server.sse import settle
 from quire.server.telemetry import Telemetry
 from quire.server.track import Track
+from quire.text.inputs import for_engine
 from quire.text.outputs import Collector, Piece, RequestOutput
 from quire.text.tokenizer import Tokenizer
 from quire.types import Delta, Request
@@ -59,7 +60,7 @@ class Job:
                 pass
         return [collector.result() for collector in self.collectors]
 
-    async def pieces(self) -> AsyncIterator[Pieces]:
+    async def pieces(self) -> AsyncGenerator[Pieces]:
         """Text as it comes. Closing the iterator aborts what still runs."""
         self._inflight.add(self)
         stream = self._deltas()
@@ -104,9 +105,9 @@ class Job:
         finally:
             self._waiting = None
 
-    async def _deltas(self) -> AsyncIterator[tuple[int, Sequence[Delta]]]:
+    async def _deltas(self) -> AsyncGenerator[tuple[int, Sequence[Delta]]]:
         if len(self.requests) == 1:  # the usual case, without a queue in between
-            async with aclosing(self._client.generate(self._model, self.requests[0])) as stream:
+            async with aclosing(self._run(self.requests[0])) as stream:
                 async for deltas in stream:
                     yield 0, deltas
             return
@@ -114,12 +115,15 @@ class Job:
             async for item in merged:
                 yield item
 
-    async def _merged(self) -> AsyncIterator[tuple[int, Sequence[Delta]]]:
+    def _run(self, request: Request) -> AsyncGenerator[Sequence[Delta]]:
+        return self._client.generate(self._model, for_engine(request))
+
+    async def _merged(self) -> AsyncGenerator[tuple[int, Sequence[Delta]]]:
         queue: asyncio.Queue[tuple[int, Sequence[Delta] | Exception | None]] = asyncio.Queue()
 
         async def pump(number: int, request: Request) -> None:
             try:
-                async with aclosing(self._client.generate(self._model, request)) as stream:
+                async with aclosing(self._run(request)) as stream:
                     async for deltas in stream:
                         queue.put_nowait((number, deltas))
                 queue.put_nowait((number, None))
@@ -147,11 +151,8 @@ class Job:
         pieces: Pieces = []
         track.arrived(deltas)
         for delta in deltas:
-            if delta.error is not None:
-                name, message = delta.error
-                raise STATUS_BY_TYPE_NAME.get(name, QuireError)(message)
             pieces += [(number, piece) for piece in collector.push(delta)]
-        for request_id, index in collector.aborts():
+        for request_id, index in collector.take_aborts():
             await self._client.abort(request_id, index)
         return pieces
 

@@ -22,7 +22,7 @@ def within(low: float | None = None, high: float | None = None, **more: Any) -> 
 
 
 TokenId = Annotated[int, Field(ge=0, le=2**31 - 1)]
-Number = Annotated[float, within()]
+TokenKey = Annotated[str, Field(pattern="^[0-9]{1,10}$")]
 StopString = Annotated[str, within(minLength=1, maxLength=MAX_STOP_LENGTH)]
 Penalty = Annotated[float, within(-2, 2)]
 LogprobCount = Annotated[int, within(-1, MAX_LOGPROBS)]
@@ -91,7 +91,7 @@ class SamplingFields(BaseModel):
     spaces_between_special_tokens: bool = True
     truncate_prompt_tokens: Annotated[int, within(-1)] | None = None
     truncation_side: Literal["left", "right"] | None = None
-    logit_bias: Annotated[dict[str, float], within(maxProperties=MAX_BIASES)] | None = None
+    logit_bias: Annotated[dict[TokenKey, float], within(maxProperties=MAX_BIASES)] | None = None
     allowed_token_ids: list[TokenId] | None = None
     bad_words: Annotated[list[str], within(maxItems=MAX_BAD_WORDS)] | None = None
     prompt_logprobs: LogprobCount | None = None

@@ -43,7 +43,7 @@ class InputLimits:
         count = self.truncate_prompt_tokens
         if count is not None and (isinstance(count, bool) or not isinstance(count, int) or count < -1 or count == 0):
             raise BadRequest(
-                f"`truncate_prompt_tokens` must be an integer of at least 1, or -1 for the longest possible; got {count!r}.",
+                f"`truncate_prompt_tokens` must be at least 1, or -1 for the longest possible; got {count!r:.40}.",
                 "truncate_prompt_tokens",
             )
         if self.truncation_side not in ("left", "right"):

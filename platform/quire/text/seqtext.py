@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from quire.sampling import BeamSearchParams, SamplingParams
+from quire.sampling import SamplingParams
 from quire.text.decode import IncrementalDecoder
 from quire.text.machine import StopMachine
 from quire.text.tokenizer import Tokenizer

@@ -1,0 +1,84 @@
+"""Print how many held-out questions the demo chat model answers exactly right.
+
+    python examples/demo_models/evaluate_chat.py                     # the shipped model
+    python examples/demo_models/evaluate_chat.py MODEL_DIR
+    python examples/demo_models/evaluate_chat.py --base-url http://localhost:8000/v1 --model NAME
+
+With ``--base-url`` the questions go to an OpenAI-compatible server, which shows
+that the server gives the same answers as the model does on its own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import torch
+from answering import generate, report, score
+from conversations import Message, Question, held_out_questions
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+SHIPPED = Path(__file__).resolve().parents[2] / "plugins" / "quire_plugins" / "demo_chat"
+
+
+def parse_arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("model_dir", nargs="?", type=Path, default=SHIPPED)
+    parser.add_argument("--questions", type=int, default=2000, help="how many, shared evenly by the families")
+    parser.add_argument("--seed", default="evaluation", help="seed of the questions")
+    parser.add_argument("--show-wrong", type=int, default=0, metavar="N", help="print the first N mistakes")
+    parser.add_argument("--base-url", help="ask an OpenAI-compatible server instead")
+    parser.add_argument("--model", default="demo-chat", help="name of the model on that server")
+    parser.add_argument("--parallel", type=int, default=8, help="requests to the server at a time")
+    return parser.parse_args()
+
+
+def ask_model(folder: Path, chats: Sequence[list[Message]]) -> list[str]:
+    """Answer with transformers, in this process."""
+    # In float32, so that the figure does not depend on how a CPU rounds bfloat16.
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    return generate(model, AutoTokenizer.from_pretrained(folder), chats)
+
+
+def ask_server(base_url: str, model: str, parallel: int, chats: Sequence[list[Message]]) -> list[str]:
+    """Answer through a server."""
+    from openai import OpenAI
+
+    client = OpenAI(base_url=base_url, api_key=os.environ.get("OPENAI_API_KEY", "none"))
+
+    def ask(messages: list[Message]) -> str:
+        completion = client.chat.completions.create(model=model, messages=messages, temperature=0, max_tokens=160)
+        return completion.choices[0].message.content or ""
+
+    with ThreadPoolExecutor(parallel) as pool:
+        return list(pool.map(ask, chats))
+
+
+def show_wrong(questions: Sequence[Question], answers: Sequence[str], limit: int) -> None:
+    """Print the first mistakes with the whole conversation before them."""
+    wrong = [(q, a) for q, a in zip(questions, answers, strict=True) if a.strip() != q.answer]
+    for question, answer in wrong[:limit]:
+        print(f"[{question.family}]")
+        for message in question.messages:
+            print(f"  {message['role']}: {message['content']}")
+        print(f"  expected: {question.answer}\n  answered: {answer}\n")
+
+
+def main() -> None:
+    options = parse_arguments()
+    questions = held_out_questions(options.questions, options.seed)
+    chats = [q.messages for q in questions]
+    if options.base_url:
+        answers = ask_server(options.base_url, options.model, options.parallel, chats)
+    else:
+        answers = ask_model(options.model_dir, chats)
+    show_wrong(questions, answers, options.show_wrong)
+    print(f"{len(questions)} held-out questions, exact matches, greedy decoding")
+    print(report(score(questions, answers)))
+
+
+if __name__ == "__main__":
+    main()

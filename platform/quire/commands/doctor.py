@@ -1,0 +1,83 @@
+"""`platform doctor`: what this machine has, and for each op which implementation runs here and why not the others."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform as machine
+import sys
+from typing import Any
+
+from quire import __version__
+from quire.records import Command
+
+
+def _configure(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--device", default="auto", choices=("auto", "cpu", "cuda"), help="where ops would run")
+    parser.add_argument("--dtype", default="bfloat16", choices=("float32", "float16", "bfloat16"), help="data type")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+
+
+def _facts(device: Any) -> dict[str, Any]:
+    import torch
+
+    facts = {
+        "quire": __version__,
+        "python": sys.version.split()[0],
+        "torch": torch.__version__,
+        "system": f"{machine.system()} {machine.machine()}",
+        "cores": os.cpu_count(),
+        "torch threads": torch.get_num_threads(),
+        "CPU instructions": torch.backends.cpu.get_cpu_capability(),
+        "memory": f"{os.sysconf('SC_PHYS_PAGES') * os.sysconf('SC_PAGE_SIZE') / 2**30:.1f} GiB",
+        "device": str(device),
+    }
+    if device.type == "cuda":
+        facts["GPU"] = torch.cuda.get_device_name(device)
+        facts["GPU memory"] = f"{torch.cuda.mem_get_info(device)[1] / 2**30:.1f} GiB"
+    return facts
+
+
+def _choices(args: argparse.Namespace, device: Any) -> list[dict[str, Any]]:
+    import torch
+
+    from quire.engine.load import choose_ops
+
+    ops = choose_ops(device, getattr(torch, args.dtype), args.registry)
+    return [
+        {
+            "op": choice.op,
+            "chosen": choice.name,
+            "plugin": choice.plugin,
+            "others": {f"{other.name} ({other.plugin})": other.reason for other in choice.rejected},
+        }
+        for choice in ops.report
+    ]
+
+
+def _run(args: argparse.Namespace) -> int:
+    from quire.engine.load import choose_device
+
+    device = choose_device(args.device)
+    facts, choices = _facts(device), _choices(args, device)
+    plugins = [plugin.name for plugin in args.registry.plugins]
+    if args.json:
+        print(json.dumps({**facts, "plugins": plugins, "ops": choices}, indent=1))
+        return 0
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console()
+    for name, fact in facts.items():
+        console.print(f"{name:18} {fact}", highlight=False)
+    console.print(f"{'plugins':18} {', '.join(plugins) or 'none'}", highlight=False)
+    table = Table("op", "runs", "from", "why not the others", title=f"ops on {device.type}, {args.dtype}")
+    for choice in choices:
+        others = "\n".join(f"{name}: {reason}" for name, reason in choice["others"].items())
+        table.add_row(choice["op"], choice["chosen"], choice["plugin"], others)
+    console.print(table)
+    return 0
+
+
+COMMAND = Command("doctor", "show this machine, and which implementation of each op runs and why", _configure, _run)

@@ -1,0 +1,157 @@
+"""What a request asks to be done to its logits before a token is chosen: masks, biases, penalties.
+
+Order, as users of vLLM know it: allowed_token_ids, bad_words, min_tokens and logit_bias, then
+repetition, frequency and presence penalty. Temperature and filters come after; see
+`quire.engine.sampler`. Every change touches single logits only, so rows cannot influence each other,
+and rows that ask for nothing cost nothing. It knows no plugin and no randomness.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from quire.sampling import SamplingParams
+
+_NO_IDS = np.empty(0, dtype=np.int64)
+
+
+class TokenCounts:
+    """Which tokens a seq has seen and how often it wrote them; grows by one token at a time.
+
+    ids: int64 [k], each once. counts: float32 [k], occurrences in the output (0 = in the prompt only).
+    """
+
+    def __init__(self, prompt_ids: Sequence[int], output_ids: Sequence[int]) -> None:
+        seen = np.unique(np.asarray(prompt_ids, dtype=np.int64))
+        self._size = len(seen)
+        self._ids = seen.copy()
+        self._counts = np.zeros(len(seen), dtype=np.float32)
+        self._place = {int(token): i for i, token in enumerate(seen)}
+        for token in output_ids:
+            self.add(token)
+
+    def add(self, token: int) -> None:
+        """One more occurrence in the output."""
+        place = self._place.setdefault(token, self._size)
+        if place == self._size:
+            if place == len(self._ids):
+                room = max(64, 2 * place)
+                self._ids = np.resize(self._ids, room)
+                self._counts = np.resize(self._counts, room)
+            self._ids[place], self._counts[place] = token, 0
+            self._size += 1
+        self._counts[place] += 1
+
+    @property
+    def ids(self) -> np.ndarray:
+        """Distinct token ids seen."""
+        return self._ids[: self._size]
+
+    @property
+    def counts(self) -> np.ndarray:
+        """Occurrences of each in the output."""
+        return self._counts[: self._size]
+
+
+class Edits:
+    """The changes that one seq's request asks for, ready to be applied step after step.
+
+    output_ids is the seq's live list of generated tokens; `note` tells of each new one.
+    """
+
+    def __init__(
+        self, params: SamplingParams, eos_ids: Collection[int], prompt_ids: Sequence[int], output_ids: Sequence[int]
+    ) -> None:
+        bias = params.logit_bias or {}
+        self.allowed = None if params.allowed_token_ids is None else np.asarray(params.allowed_token_ids, np.int64)
+        self.bias_ids = np.fromiter(bias.keys(), np.int64, len(bias))
+        self.bias = np.fromiter(bias.values(), np.float32, len(bias))
+        self.min_tokens = params.min_tokens
+        self._enders = np.asarray(sorted({*eos_ids, *(params.stop_token_ids or ())}), np.int64)
+        self._bad = np.asarray(sorted({word[0] for word in params.bad_word_ids if len(word) == 1}), np.int64)
+        self._bad_words = tuple(word for word in params.bad_word_ids if len(word) > 1)
+        self._output_ids = output_ids
+        self.penalties = (params.repetition_penalty, params.frequency_penalty, params.presence_penalty)
+        penalised = self.penalties != (1, 0, 0)
+        reads_prompt = params.repetition_penalty != 1
+        self.counts = TokenCounts(prompt_ids if reads_prompt else (), output_ids) if penalised else None
+
+    def note(self, token: int) -> None:
+        """The seq has a new output token."""
+        if self.counts is not None:
+            self.counts.add(token)
+
+    def banned(self) -> np.ndarray:
+        """Token ids that must not come next because of bad_words or min_tokens."""
+        parts = [self._bad] if len(self._bad) else []
+        parts.extend(np.asarray([word[-1]]) for word in self._bad_words if self._ends_with(word[:-1]))
+        if len(self._output_ids) < self.min_tokens:
+            parts.append(self._enders)
+        return np.concatenate(parts) if parts else _NO_IDS
+
+    def _ends_with(self, tokens: tuple[int, ...]) -> bool:
+        return tuple(self._output_ids[-len(tokens) :]) == tokens
+
+
+def edits_of(
+    params: SamplingParams, eos_ids: Collection[int], prompt_ids: Sequence[int], output_ids: Sequence[int]
+) -> Edits | None:
+    """The seq's edits, or None when its request asks for none."""
+    plain = (
+        params.allowed_token_ids is None
+        and not params.logit_bias
+        and not params.bad_word_ids
+        and params.min_tokens == 0
+        and (params.repetition_penalty, params.frequency_penalty, params.presence_penalty) == (1, 0, 0)
+    )
+    return None if plain else Edits(params, eos_ids, prompt_ids, output_ids)
+
+
+def apply_edits(logits: Tensor, edits: Sequence[tuple[int, Edits]]) -> None:
+    """Change `logits` [rows, vocab] float32 in place: each pair names a row and what is done to it."""
+    for row, edit in edits:
+        if edit.allowed is not None:
+            ids = torch.from_numpy(edit.allowed).to(logits.device)
+            kept = logits[row, ids]
+            logits[row].fill_(-torch.inf)
+            logits[row, ids] = kept
+    banned = [(row, edit.banned()) for row, edit in edits]
+    _mask(logits, [(row, ids) for row, ids in banned if len(ids)])
+    _bias(logits, [(row, edit) for row, edit in edits if len(edit.bias_ids)])
+    _penalise(logits, [(row, edit) for row, edit in edits if edit.counts is not None])
+
+
+def _index(logits: Tensor, rows: Sequence[int], ids: Sequence[np.ndarray]) -> tuple[Tensor, Tensor]:
+    lengths = [len(part) for part in ids]
+    row = torch.from_numpy(np.repeat(np.asarray(rows, np.int64), lengths))
+    return row.to(logits.device), torch.from_numpy(np.concatenate(ids)).to(logits.device)
+
+
+def _mask(logits: Tensor, banned: Sequence[tuple[int, np.ndarray]]) -> None:
+    if banned:
+        where = _index(logits, [row for row, _ in banned], [ids for _, ids in banned])
+        logits[where] = -torch.inf
+
+
+def _bias(logits: Tensor, edits: Sequence[tuple[int, Edits]]) -> None:
+    if edits:
+        where = _index(logits, [row for row, _ in edits], [edit.bias_ids for _, edit in edits])
+        logits[where] = logits[where] + torch.from_numpy(np.concatenate([e.bias for _, e in edits])).to(logits.device)
+
+
+def _penalise(logits: Tensor, edits: Sequence[tuple[int, Edits]]) -> None:
+    """Penalties as their inventors write them: Keskar et al. 2019 (repetition), OpenAI's API (the others)."""
+    tallies = [(row, edit.counts, edit.penalties) for row, edit in edits if edit.counts is not None]
+    if not tallies:
+        return
+    where = _index(logits, [row for row, _, _ in tallies], [counts.ids for _, counts, _ in tallies])
+    count = torch.from_numpy(np.concatenate([counts.counts for _, counts, _ in tallies])).to(logits.device)
+    factors = np.repeat(np.asarray([p for _, _, p in tallies], np.float32), [len(c.ids) for _, c, _ in tallies], axis=0)
+    repetition, frequency, presence = torch.from_numpy(factors).to(logits.device).unbind(1)
+    value = logits[where]
+    value = torch.where(value > 0, value / repetition, value * repetition)
+    logits[where] = value - frequency * count - presence * (count > 0)

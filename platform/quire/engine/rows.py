@@ -1,0 +1,126 @@
+"""Rows: what the runner remembers of each seq between steps, and how a plan becomes arrays.
+
+Everything per token is done by numpy over whole steps; Python touches chunks, never tokens. It knows
+positions and pages, no tensors, no scheduling.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import chain
+
+import numpy as np
+from numpy.typing import NDArray
+
+from quire.engine.sampler import Chooser
+from quire.types import Chunk
+
+Ids = NDArray[np.int64]
+Counts = NDArray[np.int32]
+
+
+@dataclass(slots=True, eq=False)
+class Row:
+    """One seq on the device: its line in the page table, and how its tokens are chosen.
+
+    num_prompt_logprobs: alternatives to report of each prompt token, None = prompt tokens are not scored.
+    """
+
+    line: int
+    chooser: Chooser
+    prompt_ids: Sequence[int]
+    num_prompt_logprobs: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """A step as arrays: T tokens, R rows (one per chunk).
+
+    tokens, positions, slots: int64 [T]. starts: int32 [R + 1]. contexts, prompt_lens: int32 [R].
+    pages: int32 [R, P], P the most pages of a row.
+    """
+
+    tokens: Ids
+    positions: Ids
+    slots: Ids
+    starts: Counts
+    contexts: Counts
+    pages: Counts
+    prompt_lens: Counts
+
+    def one(self, token: int, page_size: int) -> Layout:
+        """The same step with this token alone, in shapes that only its own position decides."""
+        row = int(np.searchsorted(self.starts, token, side="right")) - 1
+        context = int(self.positions[token]) + 1
+        return Layout(
+            tokens=self.tokens[token : token + 1],
+            positions=self.positions[token : token + 1],
+            slots=self.slots[token : token + 1],
+            starts=np.array([0, 1], np.int32),
+            contexts=np.array([context], np.int32),
+            pages=self.pages[row : row + 1, : -(-context // page_size)],
+            prompt_lens=self.prompt_lens[row : row + 1],
+        )
+
+
+class Rows:
+    """All live rows by seq id, and their page table: int32 [lines, pages of the longest seq]."""
+
+    def __init__(self, num_lines: int, max_pages: int, page_size: int) -> None:
+        self.page_size = page_size
+        self._table = np.zeros((num_lines, max_pages), np.int32)
+        self._free = list(range(num_lines - 1, -1, -1))
+        self._rows: dict[int, Row] = {}
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __getitem__(self, seq_id: int) -> Row:
+        return self._rows[seq_id]
+
+    def start(self, seq_id: int, chooser: Chooser, prompt_ids: Sequence[int], num_prompt_logprobs: int | None) -> None:
+        """A row for a seq, whose first chunk will bring its page table. It must not have one."""
+        assert seq_id not in self._rows, f"seq {seq_id} has a row"
+        if not self._free:
+            lines = len(self._table)
+            self._table = np.concatenate([self._table, np.zeros_like(self._table)])
+            self._free = list(range(2 * lines - 1, lines - 1, -1))
+        self._rows[seq_id] = Row(self._free.pop(), chooser, prompt_ids, num_prompt_logprobs)
+
+    def end(self, seq_id: int) -> None:
+        """Forget a seq, if there is a row of it."""
+        row = self._rows.pop(seq_id, None)
+        if row is not None:
+            self._free.append(row.line)
+
+    def clear(self) -> None:
+        """Forget every seq."""
+        for seq_id in list(self._rows):
+            self.end(seq_id)
+
+    def lay_out(self, chunks: Sequence[Chunk]) -> Layout:
+        """The arrays of a step; the new pages of its chunks are in the table from now on."""
+        table, size = self._table, self.page_size
+        rows = [self._rows[chunk.seq_id] for chunk in chunks]
+        for row, chunk in zip(rows, chunks, strict=True):
+            if chunk.new_pages:
+                table[row.line, chunk.first_page : chunk.first_page + len(chunk.new_pages)] = chunk.new_pages
+        lens = np.fromiter((len(chunk.token_ids) for chunk in chunks), np.int64, len(chunks))
+        first = np.fromiter((chunk.start for chunk in chunks), np.int64, len(chunks))
+        lines = np.fromiter((row.line for row in rows), np.int64, len(rows))
+        ends = np.cumsum(lens)
+        total = int(ends[-1])
+        positions = np.arange(total) + np.repeat(first - (ends - lens), lens)
+        contexts = first + lens
+        pages = table[lines, : -(-int(contexts.max()) // size)]
+        slots = pages[np.repeat(np.arange(len(rows)), lens), positions // size].astype(np.int64) * size
+        return Layout(
+            tokens=np.fromiter(chain.from_iterable(chunk.token_ids for chunk in chunks), np.int64, total),
+            positions=positions,
+            slots=slots + positions % size,
+            starts=np.concatenate(([0], ends)).astype(np.int32),
+            contexts=contexts.astype(np.int32),
+            pages=pages,
+            prompt_lens=np.fromiter((len(row.prompt_ids) for row in rows), np.int32, len(rows)),
+        )

@@ -1,0 +1,194 @@
+"""Runner: the only place that touches the device. Plan in, StepResult out.
+
+It owns the model, the KV pools and the rows; it decides nothing about who runs. The order of effect
+within a step is that of `quire.types.Plan`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from quire.engine.grammars import Grammars
+from quire.engine.load import Loaded
+from quire.engine.logits import edits_of
+from quire.engine.logprobs import describe
+from quire.engine.processors import Constraints, Processors
+from quire.engine.rows import Layout, Rows
+from quire.engine.sampler import Chooser, Sampler
+from quire.errors import QuireError
+from quire.sampling import SamplingParams
+from quire.types import Chunk, Plan, Sample, SeqStart, StepResult, TokenLogprobs
+from quire_models import Forward, ForwardBuffers, KvPool
+
+SLAB = 64
+"""Prompt positions scored at a time: their logits over the whole vocabulary are the largest tensors there are."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sizes:
+    """How large the runner's tables are. num_host_pages: for seqs that are swapped out."""
+
+    num_pages: int
+    num_host_pages: int
+    page_size: int
+    max_tokens: int
+    max_rows: int
+    max_model_len: int
+
+    @property
+    def max_pages(self) -> int:
+        """Pages of the longest seq."""
+        return -(-self.max_model_len // self.page_size)
+
+
+class Runner:
+    """Computes plans with one model on one device.
+
+    batch_invariant: compute every token in a forward of its own, so that the shapes of all operations,
+    and with them every bit of its result, depend on nothing but its own seq; slower in proportion.
+    """
+
+    def __init__(
+        self,
+        loaded: Loaded,
+        sizes: Sizes,
+        processors: Processors,
+        grammars: Grammars,
+        batch_invariant: bool = False,
+    ) -> None:
+        self._model = loaded.module
+        self._eos_ids = loaded.eos_ids
+        self._processors = processors
+        self._grammars = grammars
+        self._constraints = grammars.constraints
+        self._sampler = Sampler(processors, self._constraints)
+        self._alone = batch_invariant
+        self._size = sizes.page_size
+        shapes, dtype, device = loaded.decoder.kv_shapes, loaded.kv_dtype, loaded.device
+        self._kv = KvPool.allocate(shapes, sizes.num_pages, sizes.page_size, dtype, device)
+        self._host = KvPool.allocate(
+            shapes, sizes.num_host_pages, sizes.page_size, dtype, "cpu", pin_memory=device.type == "cuda"
+        )
+        self._buffers = ForwardBuffers(sizes.max_tokens, sizes.max_rows, sizes.max_pages, device)
+        self._rows = Rows(sizes.max_rows + 8, sizes.max_pages, sizes.page_size)
+
+    def reset(self) -> None:
+        """Forget every seq; pages keep what they hold."""
+        self._rows.clear()
+
+    @torch.inference_mode()
+    def run(self, plan: Plan) -> StepResult:
+        """Compute a plan. What fails for one seq is in its sample; anything else is raised."""
+        for seq_id in plan.ended:
+            self._rows.end(seq_id)
+        KvPool.swap(self._kv, self._host, plan.swaps_out)
+        KvPool.swap(self._host, self._kv, plan.swaps_in)
+        self._kv.copy(plan.copies)
+        for start in plan.started:
+            self._start(start)
+        if not plan.chunks:
+            return StepResult({})
+        layout = self._rows.lay_out(plan.chunks)
+        wanted = _Wanted.of(plan.chunks, layout, self._rows)
+        hidden = self._hidden(layout, wanted.index)
+        return StepResult(self._samples(hidden, wanted), self._scores(hidden, wanted))
+
+    def _start(self, start: SeqStart) -> None:
+        params, output_ids = start.params, list(start.output_ids)
+        chooser = Chooser(params, start.seed, output_ids)
+        if isinstance(params, SamplingParams):
+            chooser = self._chooser(start, params, output_ids)
+        scored = params.prompt_logprobs if isinstance(params, SamplingParams) else None
+        self._rows.start(start.seq_id, chooser, start.prompt_ids, scored)
+
+    def _chooser(self, start: SeqStart, params: SamplingParams, output_ids: list[int]) -> Chooser:
+        edits = edits_of(params, self._eos_ids, start.prompt_ids, output_ids)
+        try:
+            uses = self._processors.start(params, output_ids)
+            constraint = self._grammars.start(params.structured, output_ids) if params.structured else None
+        except QuireError as error:
+            return Chooser(params, start.seed, output_ids, edits, error=error.message)
+        return Chooser(params, start.seed, output_ids, edits, uses, constraint)
+
+    def _hidden(self, layout: Layout, index: np.ndarray) -> Tensor:
+        """Hidden states of the tokens in `index`: [len(index), width]. All tokens are computed."""
+        if not self._alone:
+            forward = self._fill(layout, index)
+            return self._model(forward).index_select(0, forward.logit_rows)
+        first = np.zeros(1, np.int64)
+        tokens = range(len(layout.tokens))
+        every = [self._model(self._fill(layout.one(token, self._size), first)) for token in tokens]
+        return torch.cat([every[token] for token in index]) if len(index) else every[0][:0]
+
+    def _fill(self, layout: Layout, logit_rows: np.ndarray) -> Forward:
+        return self._buffers.fill(
+            layout.tokens,
+            layout.positions,
+            layout.slots,
+            layout.starts,
+            layout.contexts,
+            layout.pages,
+            logit_rows,
+            self._kv,
+            prompt_lens=layout.prompt_lens,
+        )
+
+    def _logits(self, hidden: Tensor) -> Tensor:
+        """hidden [rows, width] -> float32 [rows, vocab]."""
+        logits: Callable[[Tensor], Tensor] = self._model.logits
+        if not self._alone or len(hidden) == 1:
+            return logits(hidden)
+        return torch.cat([logits(row[None]) for row in hidden])
+
+    def _samples(self, hidden: Tensor, wanted: _Wanted) -> Mapping[int, Sample]:
+        if not wanted.sampled:
+            return {}
+        choosers = [self._rows[seq_id].chooser for seq_id in wanted.sampled]
+        drawn = self._sampler.sample(self._logits(hidden[: len(choosers)]), choosers)
+        return dict(zip(wanted.sampled, drawn, strict=True))
+
+    def _scores(self, hidden: Tensor, wanted: _Wanted) -> Mapping[int, Sequence[TokenLogprobs]]:
+        scores: dict[int, Sequence[TokenLogprobs]] = {}
+        at = len(wanted.sampled)
+        for seq_id, token_ids, num_top in wanted.scored:
+            entries: list[TokenLogprobs] = []
+            for i in range(0, len(token_ids), SLAB):
+                some = token_ids[i : i + SLAB]
+                logprobs = torch.log_softmax(self._logits(hidden[at + i : at + i + len(some)]), -1)
+                entries += describe(logprobs, some, [num_top] * len(some))
+            at += len(token_ids)
+            scores[seq_id] = entries
+        return scores
+
+
+@dataclass(frozen=True, slots=True)
+class _Wanted:
+    """Which tokens' logits a step needs.
+
+    index: int64, the tokens of the step: one for each of `sampled`, then those of each of `scored`.
+    scored: seq id, the prompt tokens that come next there, how many alternatives to report.
+    """
+
+    index: np.ndarray
+    sampled: list[int]
+    scored: list[tuple[int, Sequence[int], int]]
+
+    @classmethod
+    def of(cls, chunks: Sequence[Chunk], layout: Layout, rows: Rows) -> _Wanted:
+        samples = np.fromiter((chunk.samples for chunk in chunks), np.bool_, len(chunks))
+        parts = [layout.starts[1:][samples].astype(np.int64) - 1]
+        scored: list[tuple[int, Sequence[int], int]] = []
+        for i, chunk in enumerate(chunks):
+            row = rows[chunk.seq_id]
+            if row.num_prompt_logprobs is None:
+                continue
+            following = row.prompt_ids[chunk.start + 1 : chunk.start + len(chunk.token_ids) + 1]
+            if following:
+                scored.append((chunk.seq_id, following, row.num_prompt_logprobs))
+                parts.append(np.arange(layout.starts[i], layout.starts[i] + len(following), dtype=np.int64))
+        return cls(np.concatenate(parts), [chunk.seq_id for chunk in chunks if chunk.samples], scored)

@@ -1,0 +1,217 @@
+"""The host process: loads plugins and models, then runs the step loop until it is told to end.
+
+Started as `python -m quire.host.process <endpoint>` by `quire.host.connection`. It lives as long as its
+standard input is open, so that it cannot outlive the process that started it, and ignores the signals of a
+terminal: whoever started it says when to stop. Models are built in worker threads while others are served.
+"""
+
+from __future__ import annotations
+
+import gc
+import logging
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Protocol, runtime_checkable
+
+import zmq
+
+from quire.config import ModelConfig
+from quire.errors import ConfigError, NotFound
+from quire.host.inbox import Inbox, Item
+from quire.host.loop import Loop, Steps
+from quire.host.protocol import (
+    Abort,
+    Ask,
+    Failed,
+    Figures,
+    Load,
+    Loaded,
+    Message,
+    Ready,
+    Refused,
+    Shutdown,
+    Start,
+    StartFailed,
+    Submit,
+    Unload,
+    Unloaded,
+    Unreadable,
+    encode,
+    fault_of,
+)
+from quire.records import Registry
+
+log = logging.getLogger(__name__)
+
+Build = Callable[[ModelConfig, Registry], Steps]
+
+LEAST_TOKENS = 128
+"""A step beside other models is never limited to fewer tokens than this, or than seqs that may run."""
+
+LINGER_MS = 2000
+"""How long the last messages may take to be delivered after the end."""
+
+
+@runtime_checkable
+class Tallies(Protocol):
+    """A call counter that can be read."""
+
+    def snapshot(self) -> list[dict[str, Any]]:
+        """Rows of plugin, calls, errors and seconds."""
+        ...
+
+
+class Host:
+    """The loop and what happens beside it."""
+
+    def __init__(self, inbox: Inbox, send: Callable[[Message], None], registry: Registry, build: Build) -> None:
+        """`build` makes an engine; it is called in a worker thread."""
+        self._inbox, self._send, self._registry, self._build = inbox, send, registry, build
+        self._loop = Loop(send)
+        self._aside = ThreadPoolExecutor(1, "aside")
+        self._stopping = False
+
+    def start(self, models: list[ModelConfig]) -> None:
+        """Load models one after another and report; raises what loading raises."""
+        for config in models:
+            self._join(config, self._build(config, self._registry))
+        self._send(Ready([engine.info for engine in self._loop.engines.values()]))
+        # What is loaded stays: the collector need not look at it again in the middle of a step.
+        gc.collect()
+        gc.freeze()
+
+    def run(self) -> None:
+        """Serve until `Shutdown`, then tell the plugins."""
+        wait_s: float | None = 0
+        while not self._stopping:
+            for item in self._inbox.take(wait_s):
+                self._handle(item)
+            wait_s = self._loop.step()
+        for engine in self._loop.engines.values():
+            self._aside.submit(self._registry.engine_stopping, engine.info)
+            self._aside.submit(engine.close)
+        self._aside.shutdown(wait=True, cancel_futures=False)
+
+    def _handle(self, item: Item) -> None:
+        match item:
+            case Submit():
+                self._loop.submit(item)
+            case Abort():
+                self._loop.abort(item)
+            case Ask():
+                counter = self._registry.counter
+                rows = counter.snapshot() if isinstance(counter, Tallies) else []
+                self._send(Figures(item.call, self._loop.stats(), rows))
+            case Load():
+                self._aside.submit(self._load, item)
+            case Unload():
+                self._unload(item)
+            case Unreadable():
+                self._send(Refused(item.request_id, item.fault))
+            case Shutdown():
+                self._stopping = True
+            case Start():
+                pass  # there is only one, and it came before
+            case call:
+                call()
+
+    def _join(self, config: ModelConfig, engine: Steps) -> None:
+        taken = {name for other in self._loop.engines.values() for name in _names(other)}
+        for name in _names(engine):
+            if name in taken:
+                raise ConfigError(f"Two models are named {name!r}; give one another name (name=path).")
+        self._loop.join(engine, max(LEAST_TOKENS, config.max_num_seqs), config.max_num_batched_tokens)
+        self._aside.submit(self._registry.engine_started, engine.info)
+
+    def _load(self, message: Load) -> None:
+        """In the worker thread: build, and let the loop thread take it in."""
+        try:
+            engine = self._build(message.config, self._registry)
+        except Exception as error:
+            failed = Failed(message.call, fault_of(error))
+            self._inbox.call(lambda: self._send(failed))
+            return
+
+        def join() -> None:
+            try:
+                self._join(message.config, engine)
+            except ConfigError as error:
+                engine.close()
+                self._send(Failed(message.call, fault_of(error)))
+                return
+            self._send(Loaded(message.call, engine.info))
+
+        self._inbox.call(join)
+
+    def _unload(self, message: Unload) -> None:
+        if message.model not in self._loop.engines:
+            self._send(Failed(message.call, fault_of(NotFound(f"The model `{message.model}` is not loaded."))))
+            return
+
+        def let_go(engine: Steps) -> None:
+            self._aside.submit(self._registry.engine_stopping, engine.info)
+            engine.close()
+            self._send(Unloaded(message.call))
+
+        self._loop.leave(message.model, let_go)
+
+
+def _names(engine: Steps) -> tuple[str, ...]:
+    return (engine.info.name, *engine.info.aliases)
+
+
+def main(endpoint: str) -> int:
+    """Serve the process that listens at `endpoint`; the exit status."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
+    threading.Thread(target=_end_with_parent, name="parent", daemon=True).start()
+    with zmq.Context() as context, context.socket(zmq.PAIR) as socket:
+        socket.set_hwm(0)
+        socket.linger = LINGER_MS
+        socket.connect(endpoint)
+        inbox = Inbox(socket)
+        (start,) = inbox.take(None)
+        assert isinstance(start, Start), start
+        logging.basicConfig(level=start.log_level.upper(), format="%(levelname)s host %(name)s: %(message)s")
+        sys.path[:] = start.sys_path or sys.path
+
+        def send(message: Message) -> None:
+            socket.send(encode(message))
+
+        try:
+            host = Host(inbox, send, _load_plugins(start), build_engine)
+            host.start(start.models)
+        except Exception as error:
+            log.debug("The start failed", exc_info=True)
+            send(StartFailed(fault_of(error)))
+            return 1
+        host.run()
+    return 0
+
+
+def _load_plugins(start: Start) -> Registry:
+    from quire import registry
+
+    return registry.load(start.plugins, start.options, start.enable_lora)
+
+
+def build_engine(config: ModelConfig, registry: Registry) -> Steps:
+    """The real thing; imports torch."""
+    from quire.engine.engine import Engine
+
+    return Engine.build(config, registry)
+
+
+def _end_with_parent() -> None:
+    """Standard input is a pipe whose other end only the parent holds: it closes when the parent ends."""
+    while os.read(0, 4096):
+        pass
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1]))

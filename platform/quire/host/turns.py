@@ -1,0 +1,72 @@
+"""Whose turn it is: which of several models steps next, and how many tokens its step may have.
+
+Each model has used some seconds of the device; the one that has used least goes next. One that was idle
+begins where those at work stand, so that idleness earns no credit. While others wait, steps are given fewer
+tokens if they take longer than `patience_s`. It knows nothing of engines; times come from outside.
+This is start-time fair queueing (Goyal, Vin & Cheng, 1996) with seconds for work.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+GROWTH = 2
+"""A limit halves after a step that took too long, and doubles after one well under."""
+
+
+@dataclass(slots=True)
+class _Share:
+    least: int
+    most: int
+    used_s: float = 0.0
+    limit: int | None = None
+
+
+class Turns:
+    """Shares the seconds of one device evenly among models that have work."""
+
+    def __init__(self, patience_s: float = 0.1, first_limit: int = 512) -> None:
+        """`first_limit`: tokens of a model's first step beside others, before its speed is known."""
+        self._patience_s, self._first_limit = patience_s, first_limit
+        self._shares: dict[str, _Share] = {}
+        self._idle: set[str] = set()
+        self._now_s = 0.0  # how much a model has used that always had its fair share
+
+    def join(self, name: str, least: int, most: int) -> None:
+        """A model may want turns from now on; limits of its steps stay from `least` to `most` tokens."""
+        self._shares[name] = _Share(least, max(least, most))
+        self._idle.add(name)
+
+    def leave(self, name: str) -> None:
+        """The model is gone."""
+        self._shares.pop(name, None)
+        self._idle.discard(name)
+
+    def next(self, with_work: Iterable[str]) -> tuple[str, int | None] | None:
+        """The model that steps now and the most tokens of its step (None: as it likes); None without work."""
+        names = list(with_work)
+        if not names:
+            return None
+        for name in self._idle.intersection(names):
+            self._shares[name].used_s = max(self._shares[name].used_s, self._now_s)
+        self._idle = self._shares.keys() - set(names)
+        name = min(names, key=lambda n: self._shares[n].used_s)  # the earlier one on a tie
+        share = self._shares[name]
+        self._now_s = max(self._now_s, share.used_s)
+        if len(names) == 1:
+            return name, None
+        if share.limit is None:
+            share.limit = min(max(self._first_limit, share.least), share.most)
+        return name, share.limit
+
+    def took(self, name: str, seconds: float, alone: bool) -> None:
+        """A step of `seconds` ended. `alone`: nobody else had work, so it cost nobody anything."""
+        share = self._shares[name]
+        share.used_s += seconds
+        if alone:
+            self._now_s = max(self._now_s, share.used_s)
+        elif share.limit is not None and seconds > self._patience_s:
+            share.limit = max(share.limit // GROWTH, share.least)
+        elif share.limit is not None and seconds * GROWTH * GROWTH < self._patience_s:
+            share.limit = min(share.limit * GROWTH, share.most)

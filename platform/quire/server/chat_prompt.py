@@ -1,0 +1,58 @@
+"""From a chat request to the text that the model continues. It blocks: callers use a worker thread."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from quire.errors import BadRequest
+from quire.server.models import Served
+from quire.server.schema_requests import ChatRequest, Message, TemplateFields
+from quire.server.service import Service
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rendered:
+    """text: the prompt. role: whose message comes next. lead: text that the answer repeats first."""
+
+    text: str
+    role: str
+    lead: str = ""
+
+
+def render(service: Service, served: Served, fields: ChatRequest) -> Rendered:
+    """The prompt of a chat completion."""
+    kwargs = dict(fields.chat_template_kwargs or {})
+    if fields.reasoning_effort is not None:
+        kwargs.setdefault("reasoning_effort", fields.reasoning_effort)
+    text = render_template(service, served, fields, fields.messages, kwargs)
+    last = fields.messages[-1]
+    role = served.response_role if fields.add_generation_prompt else last.role
+    lead = _text_of(last) if fields.echo and last.role == role else ""
+    return Rendered(text=text, role=role, lead=lead)
+
+
+def render_template(
+    service: Service, served: Served, fields: TemplateFields, messages: list[Message], kwargs: dict[str, Any]
+) -> str:
+    """The template's text for these messages."""
+    if fields.chat_template is not None and not service.config.trust_request_chat_template:
+        raise BadRequest(
+            "`chat_template` in a request is only allowed when the server runs with --trust-request-chat-template.",
+            "chat_template",
+        )
+    return served.chat_template().render(
+        [message.model_dump(exclude_unset=True) for message in messages],
+        add_generation_prompt=fields.add_generation_prompt,
+        continue_final_message=fields.continue_final_message,
+        tools=[tool.model_dump(exclude_unset=True) for tool in fields.tools] if fields.tools else None,
+        documents=fields.documents,
+        kwargs=kwargs,
+        template=fields.chat_template,
+    )
+
+
+def _text_of(message: Message) -> str:
+    if isinstance(message.content, str):
+        return message.content
+    return "\n".join(part.text or "" for part in message.content or ())

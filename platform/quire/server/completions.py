@@ -1,0 +1,225 @@
+"""`/v1/completions`: prompts in, texts out, in OpenAI's shape.
+
+It knows the wire shape of completions; tokens, stops and streams of bytes are others' affair.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncGenerator
+from dataclasses import dataclass
+from typing import Any
+
+from quire.errors import BadRequest
+from quire.sampling import BeamSearchParams, SamplingParams
+from quire.server import wire
+from quire.server.completion_logprobs import Lead, Logprobs
+from quire.server.job import Job
+from quire.server.models import Served
+from quire.server.params import beam_params, check_stream_fields, sampling_params
+from quire.server.prompts import engine_requests, tokenized
+from quire.server.schema_requests import CompletionRequest
+from quire.server.service import Naming, Service, fingerprint
+from quire.server.streaming import stream_events
+from quire.text.inputs import PromptInput
+from quire.text.outputs import CompletionOutput, Piece
+
+DEFAULT_MAX_TOKENS = 16
+
+
+@dataclass(frozen=True, kw_only=True)
+class Call:
+    """One call of the endpoint, ready to run.
+
+    scoring: max_tokens was 0; one token is drawn, since that computes the prompt, and dropped.
+    """
+
+    service: Service
+    served: Served
+    fields: CompletionRequest
+    naming: Naming
+    created: int
+    job: Job
+    n: int
+    scoring: bool
+
+
+async def prepare(service: Service, served: Served, fields: CompletionRequest, naming: Naming) -> Call:
+    """Check and tokenize; nothing runs yet."""
+    check_stream_fields(fields)
+    max_tokens = DEFAULT_MAX_TOKENS if fields.max_tokens is None else fields.max_tokens
+    scoring = max_tokens == 0
+    if scoring and not (fields.echo or fields.prompt_logprobs is not None):
+        raise BadRequest("`max_tokens` must be at least 1, or 0 together with `echo`.", "max_tokens")
+    params = _params(service, served, fields, max(1, max_tokens))
+    values = _prompts(fields.prompt)
+    prompts = await tokenized(served, values, fields, max_tokens, fields.add_special_tokens, "prompt")
+    requests = engine_requests(served, prompts, params, fields, naming, "cmpl-")
+    return Call(
+        service=service,
+        served=served,
+        fields=fields,
+        naming=naming,
+        created=int(time.time()),
+        job=service.job(served, requests),
+        n=1 if fields.n is None else fields.n,
+        scoring=scoring,
+    )
+
+
+def _params(
+    service: Service, served: Served, fields: CompletionRequest, max_tokens: int
+) -> SamplingParams | BeamSearchParams:
+    if fields.use_beam_search:
+        if fields.logprobs is not None:
+            raise BadRequest("`logprobs` is not available with `use_beam_search`.", "logprobs")
+        return beam_params(fields, max_tokens)
+    if fields.logprobs is not None and fields.logprobs < 0:
+        raise BadRequest(f"`logprobs` must be at least 0, got {fields.logprobs}.", "logprobs")
+    about_prompt = fields.prompt_logprobs
+    if about_prompt is None and fields.echo:
+        about_prompt = fields.logprobs
+    return sampling_params(
+        fields,
+        service.rules,
+        served.info.sampling_defaults,
+        max_tokens=max_tokens,
+        logprobs=fields.logprobs,
+        prompt_logprobs=about_prompt,
+    )
+
+
+def _prompts(prompt: Any) -> list[PromptInput]:
+    if isinstance(prompt, str) or isinstance(prompt[0], int):
+        return [prompt]
+    return list(prompt)
+
+
+async def answer(call: Call) -> dict[str, Any]:
+    """Run to the end; the whole answer."""
+    results = await call.job.results()
+    choices = []
+    num_cached = 0
+    for number, result in enumerate(results):
+        num_cached += result.num_cached_tokens or 0
+        for output in result.outputs[: call.n]:
+            choice = _choice(call, number, output)
+            choice["prompt_logprobs"] = (
+                wire.prompt_logprobs(result.prompt_logprobs) if call.fields.prompt_logprobs is not None else None
+            )
+            choice["prompt_token_ids"] = result.prompt_token_ids if call.fields.return_token_ids else None
+            choices.append(choice)
+    return {
+        **_common(call),
+        "choices": choices,
+        "usage": _usage(call, num_cached),
+        "service_tier": None,
+        "system_fingerprint": fingerprint(call.served),
+    }
+
+
+def _common(call: Call) -> dict[str, Any]:
+    return {
+        "id": f"cmpl-{call.naming.base}",
+        "object": "text_completion",
+        "created": call.created,
+        "model": call.served.name,
+    }
+
+
+def _usage(call: Call, num_cached: int | None = None) -> dict[str, Any]:
+    num_prompt = sum(len(request.prompt.token_ids) for request in call.job.requests)
+    num_output = 0 if call.scoring else sum(collector.num_output_tokens for collector in call.job.collectors)
+    detailed = call.service.config.enable_prompt_tokens_details
+    return wire.usage(num_prompt, num_output, num_cached if detailed else None)
+
+
+def _choice(call: Call, number: int, output: CompletionOutput) -> dict[str, Any]:
+    lead = _lead(call, number) if call.fields.echo else None
+    text = "" if call.scoring else output.text
+    token_ids = [] if call.scoring else output.token_ids
+    logprobs = None
+    if call.fields.logprobs is not None:
+        logprobs = Logprobs(call.fields.return_tokens_as_token_ids or False)
+        if lead is not None:
+            logprobs.add_prompt(lead)
+        if not call.scoring:
+            logprobs.add(output.token_ids, output.logprobs, output.text_offsets)
+    return {
+        "index": number * call.n + output.index,
+        "text": (lead.text if lead else "") + text,
+        "logprobs": logprobs.shape() if logprobs else None,
+        "finish_reason": "length" if call.scoring else output.finish_reason,
+        "stop_reason": None if call.scoring else output.stop_reason,
+        "token_ids": token_ids if call.fields.return_token_ids else None,
+    }
+
+
+def _lead(call: Call, number: int) -> Lead:
+    return Lead.of(call.job.requests[number].prompt, call.job.collectors[number].prompt_logprobs, call.served.tokenizer)
+
+
+class Stream:
+    """Turns pieces into events."""
+
+    def __init__(self, call: Call) -> None:
+        self._call = call
+        self._chunks = wire.Chunks(_common(call))
+        self._leads: dict[int, Lead] = {}
+        self._begun: set[tuple[int, int]] = set()
+        self._usage = wire.UsageWanted.of(call.fields.stream_options, call.service.config)
+
+    def events(self) -> AsyncGenerator[bytes]:
+        """The events of the whole stream."""
+        return stream_events(self._call.job, self.piece, self._last)
+
+    def _last(self) -> bytes:
+        if not self._usage.at_end:
+            return b""
+        cached = sum(collector.num_cached_tokens or 0 for collector in self._call.job.collectors)
+        return self._chunks.final(_usage(self._call, cached), system_fingerprint=fingerprint(self._call.served))
+
+    def piece(self, number: int, piece: Piece) -> bytes:
+        """The event for a piece, or nothing."""
+        call = self._call
+        first = (number, piece.index) not in self._begun
+        self._begun.add((number, piece.index))
+        lead = self._lead(number) if call.fields.echo else None
+        if call.scoring and not first:
+            return b""
+        silent = not (piece.text or piece.finish_reason or piece.logprobs or (lead and first))
+        if silent and not (call.fields.return_token_ids and piece.token_ids):
+            return b""
+        choice = self._choice(number, piece, lead, first)
+        return self._chunks.choice(choice, _usage(call) if self._usage.always else None)
+
+    def _lead(self, number: int) -> Lead:
+        if number not in self._leads:
+            self._leads[number] = _lead(self._call, number)
+        return self._leads[number]
+
+    def _choice(self, number: int, piece: Piece, lead: Lead | None, first: bool) -> dict[str, Any]:
+        call = self._call
+        text = "" if call.scoring else piece.text
+        choice: dict[str, Any] = {
+            "index": number * call.n + piece.index,
+            "text": lead.text + text if lead and first else text,
+            "logprobs": self._logprobs(piece, lead, first),
+            "finish_reason": "length" if call.scoring else piece.finish_reason,
+            "stop_reason": None if call.scoring else piece.stop_reason,
+        }
+        if call.fields.return_token_ids:
+            choice["token_ids"] = [] if call.scoring else piece.token_ids
+            if first:
+                choice["prompt_token_ids"] = call.job.requests[number].prompt.token_ids
+        return choice
+
+    def _logprobs(self, piece: Piece, lead: Lead | None, first: bool) -> dict[str, Any] | None:
+        if self._call.fields.logprobs is None:
+            return None
+        logprobs = Logprobs(self._call.fields.return_tokens_as_token_ids or False)
+        if lead and first:
+            logprobs.add_prompt(lead)
+        if not self._call.scoring:
+            logprobs.add(piece.token_ids, piece.logprobs, piece.text_offsets, lead.length if lead else 0)
+        return logprobs.shape()

@@ -1,0 +1,101 @@
+"""From a validated body to engine requests: tokens, parameters and the room there is for the answer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from quire.errors import BadRequest
+from quire.sampling import BeamSearchParams, SamplingParams
+from quire.server.models import Served
+from quire.server.schema_sampling import SamplingFields
+from quire.server.service import LONG_TEXT, Naming, off_loop
+from quire.text.inputs import InputLimits, PromptInput, to_prompt, with_bad_words
+from quire.types import Prompt, Request
+
+
+async def tokenized(
+    served: Served,
+    values: Sequence[PromptInput],
+    fields: SamplingFields,
+    max_tokens: int | None,
+    add_special_tokens: bool,
+    param: str,
+) -> list[Prompt]:
+    """Prompts as ids, cut as the request asks. Long ones are tokenized in a worker thread."""
+    limits = _limits(served, fields, max_tokens, param)
+    heavy = sum(len(value) for value in values) > LONG_TEXT
+
+    def work() -> list[Prompt]:
+        return [to_prompt(value, served.tokenizer, limits, add_special_tokens) for value in values]
+
+    return await off_loop(heavy, work)
+
+
+def _limits(served: Served, fields: SamplingFields, max_tokens: int | None, param: str) -> InputLimits:
+    count = fields.truncate_prompt_tokens
+    if count == -1:  # as much as leaves room for the answer
+        count = max(1, served.info.max_model_len - (max_tokens or 1))
+    return InputLimits(
+        max_model_len=served.info.max_model_len,
+        vocab_size=served.info.vocab_size,
+        truncate_prompt_tokens=count,
+        truncation_side=fields.truncation_side or "left",
+        param=param,
+    )
+
+
+def engine_requests(
+    served: Served,
+    prompts: Sequence[Prompt],
+    params: SamplingParams | BeamSearchParams,
+    fields: SamplingFields,
+    naming: Naming,
+    prefix: str,
+) -> list[Request]:
+    """One request per prompt; raises `BadRequest` for ids outside the vocabulary or too little room."""
+    if isinstance(params, SamplingParams):
+        check_token_ids(params, served.info.vocab_size)
+        params = with_bad_words(params, served.tokenizer)
+    requests = []
+    for number, prompt in enumerate(prompts):
+        check_room(len(prompt.token_ids), params.max_tokens, served.info.max_model_len)
+        requests.append(
+            Request(
+                id=naming.engine_id(prefix, number),
+                prompt=prompt,
+                params=params,
+                priority=fields.priority,
+                cache_salt=fields.cache_salt,
+            )
+        )
+    return requests
+
+
+def check_room(num_prompt: int, max_tokens: int | None, max_model_len: int) -> None:
+    """Refuse what cannot fit into the context."""
+    room = max_model_len - num_prompt
+    if room < 1:
+        raise BadRequest(
+            f"This model's maximum context length is {max_model_len} tokens, but the prompt has {num_prompt}; at least"
+            " one must be left for the answer.",
+            "prompt",
+        )
+    if max_tokens is not None and max_tokens > room:
+        raise BadRequest(
+            f"`max_tokens` is too large: {max_tokens}. This model's maximum context length is {max_model_len} tokens"
+            f" and the prompt has {num_prompt}, so at most {room} are left.",
+            "max_tokens",
+        )
+
+
+def check_token_ids(params: SamplingParams, vocab_size: int) -> None:
+    """Refuse token ids that the model does not have."""
+    given = {
+        "logit_bias": params.logit_bias or (),
+        "allowed_token_ids": params.allowed_token_ids or (),
+        "stop_token_ids": params.stop_token_ids or (),
+    }
+    for name, ids in given.items():
+        largest = max(ids, default=0)
+        if largest >= vocab_size:
+            raise BadRequest(f"`{name}` has token id {largest}, but the vocabulary ends at {vocab_size - 1}.", name)

@@ -1,0 +1,96 @@
+"""Conformance of structured-output back ends: random walks through what a grammar allows."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from quire.errors import BadRequest
+from quire.records import Context, Grammar, GrammarBackend, Matcher
+from quire.testing.demand import demand
+
+
+def check_grammar(
+    record: GrammarBackend,
+    kind: str,
+    source: str,
+    *,
+    tokenizer: Any,
+    wrong_source: str | None = None,
+    options: Mapping[str, Any] | None = None,
+    walks: int = 8,
+    max_tokens: int = 64,
+) -> None:
+    """What the mask allows is exactly what `accept` takes, along random walks; `rollback` undoes.
+
+    kind, source: a constraint to try. wrong_source: one that must be refused with BadRequest.
+    tokenizer: a `quire.text.tokenizer.Tokenizer`, such as that of `quire.testing.byte_tokenizer`.
+    """
+    demand(kind in record.kinds, f"{record.name} declares {sorted(record.kinds)}, not {kind!r}.")
+    context = Context(options=options or {}, vocab_size=tokenizer.vocab_size, tokenizer=tokenizer)
+    backend = record.build(context)
+    grammar = backend.compile(kind, source)
+    for seed in range(walks):
+        _walk(grammar, random.Random(seed), tokenizer.vocab_size, max_tokens)
+    if wrong_source is not None:
+        _refuses(backend, kind, wrong_source)
+
+
+def _refuses(backend: Any, kind: str, source: str) -> None:
+    try:
+        backend.compile(kind, source)
+    except BadRequest:
+        return
+    raise AssertionError(f"compile must raise BadRequest for {source!r:.80}.")
+
+
+def _walk(grammar: Grammar, rng: random.Random, vocab_size: int, max_tokens: int) -> None:
+    matcher, beside = grammar.start(), grammar.start()
+    untouched = _mask(beside, vocab_size)
+    seen = [_mask(matcher, vocab_size)]
+    while not matcher.done and len(seen) <= max_tokens:
+        allowed = seen[-1].nonzero().flatten().tolist()
+        demand(allowed, "The mask allows nothing although the matcher is not done.")
+        _agrees(matcher, seen[-1], rng)
+        demand(matcher.accept(rng.choice(allowed)), "accept refused a token that the mask allows.")
+        seen.append(_mask(matcher, vocab_size))
+    demand(torch.equal(_mask(beside, vocab_size), untouched), "One matcher changed another of the same grammar.")
+    _takes_back(matcher, seen, rng)
+
+
+def _agrees(matcher: Matcher, mask: Tensor, rng: random.Random) -> None:
+    """Some ids of either kind, so that a large vocabulary stays quick."""
+    for token_id in rng.sample(range(len(mask)), min(64, len(mask))):
+        accepted = matcher.accept(token_id)
+        demand(
+            accepted == bool(mask[token_id]),
+            f"Token {token_id}: the mask says {bool(mask[token_id])}, accept says {accepted}.",
+        )
+        if accepted:
+            matcher.rollback(1)
+        demand(
+            torch.equal(_mask(matcher, len(mask)), mask), f"Trying token {token_id} and taking it back left a trace."
+        )
+
+
+def _takes_back(matcher: Matcher, seen: list[Tensor], rng: random.Random) -> None:
+    at = len(seen) - 1
+    while at > 0:
+        count = rng.randint(1, at)
+        matcher.rollback(count)
+        at -= count
+        demand(torch.equal(_mask(matcher, len(seen[0])), seen[at]), f"rollback({count}) led to another state.")
+
+
+def _mask(matcher: Matcher, vocab_size: int) -> Tensor:
+    """The mask, which must not depend on what the tensor held before."""
+    mask = torch.zeros(vocab_size, dtype=torch.bool)
+    matcher.fill(mask)
+    again = torch.ones(vocab_size, dtype=torch.bool)
+    matcher.fill(again)
+    demand(torch.equal(mask, again), "fill must set every entry of the mask.")
+    return mask

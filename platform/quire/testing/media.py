@@ -1,0 +1,49 @@
+"""Conformance of input mappers: the number of ids is the number of rows that the tower returns."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+
+from quire.records import Architecture, Context, InputMapper
+from quire.testing.demand import demand
+from quire_kernels.select import reference
+from quire_models.make import Make
+
+
+def check_mapper(
+    record: InputMapper,
+    architecture: Architecture,
+    config: Any,
+    items: Sequence[Any],
+    *,
+    options: Mapping[str, Any] | None = None,
+    tokenizer: Any = None,
+) -> None:
+    """Each item becomes as many ids as the architecture's tower returns rows for it, every time alike.
+
+    config: the model's parsed config, as `decoder` and `tower` receive it. items: decoded media.
+    """
+    demand(record.architecture == architecture.name, f"{record.name} is for {record.architecture}.")
+    demand(architecture.tower is not None, f"{architecture.name} has no tower, so its media have nowhere to go.")
+    assert architecture.tower is not None
+    decoder = architecture.decoder(config)
+    make = Make(reference(), torch.float32, torch.device("cpu"))
+    tower = architecture.tower(config).build(decoder.width, make)
+    for parameter in tower.parameters():
+        parameter.data.normal_(0, 0.1, generator=torch.Generator().manual_seed(0))
+    mapper = record.build(Context(options=options or {}, tokenizer=tokenizer, vocab_size=decoder.vocab))
+    for item in items:
+        mapped, again = mapper.map(item), mapper.map(item)
+        demand(list(mapped.ids) == list(again.ids), "The same item gives other ids the second time.")
+        for name, tensor in mapped.tensors.items():
+            demand(torch.equal(tensor, again.tensors[name]), f"The same item gives another {name} the second time.")
+        with torch.no_grad():
+            rows = tower(**mapped.tensors)
+        demand(
+            tuple(rows.shape) == (len(mapped.ids), decoder.width),
+            f"{len(mapped.ids)} ids of width {decoder.width}, but the tower gives {tuple(rows.shape)}.",
+        )
+        demand(all(0 <= i < decoder.vocab for i in mapped.ids), "Ids must be within the vocabulary.")

@@ -1,0 +1,190 @@
+"""From chat messages to the text a model continues: check, bring into the template's shape, render.
+
+Message shapes are those of the OpenAI API. It knows no tokens and no HTTP. Rendering blocks and
+happens in a sandbox process (`quire.text.renderer`): an event loop calls it in a thread.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from quire.errors import BadRequest, ConfigError
+from quire.text.messages import Conversation, Message, check_conversation
+from quire.text.renderer import Renderer
+from quire.text.tokenizer import Tokenizer
+from quire.text.tokenizer_files import DEFAULT_TEMPLATE
+
+MAX_TEMPLATE_CHARS = 1 << 20
+TOOL_TEMPLATE = "tool_use"
+_TAG = "\ue000continue here\ue000 "
+"""Marks where the final message ends in the rendered text. The space tells whether the template strips."""
+
+_GIVEN = frozenset({"messages", "tools", "documents", "add_generation_prompt"})
+
+
+def read_template(value: str) -> str:
+    """A template given as a file or as itself; `ConfigError` if it is neither."""
+    if "{" not in value and "\n" not in value:
+        path = Path(value).expanduser()
+        if not path.is_file():
+            raise ConfigError(f"--chat-template {value!r} is neither a file nor a template.")
+        value = path.read_text(encoding="utf-8")
+    elif len(value) < 1024 and Path(value).is_file():
+        value = Path(value).read_text(encoding="utf-8")
+    return value
+
+
+@dataclass(frozen=True)
+class ChatTemplate:
+    """A model's chat templates by name, ready to render.
+
+    special_tokens: texts that templates may use ("bos_token", …). modalities: what the model takes
+    beside text. renderer: may be shared between models.
+    """
+
+    templates: Mapping[str, str]
+    special_tokens: Mapping[str, str]
+    renderer: Renderer
+    modalities: tuple[str, ...] = ()
+
+    @classmethod
+    def of(
+        cls, tokenizer: Tokenizer, renderer: Renderer, override: str | None = None, modalities: tuple[str, ...] = ()
+    ) -> ChatTemplate:
+        """A model's templates. `override` (a file, a template, or one of the model's by name) becomes the usual one."""
+        templates = dict(tokenizer.chat_templates)
+        if override is not None:
+            templates[DEFAULT_TEMPLATE] = templates[override] if override in templates else read_template(override)
+        return cls(templates, tokenizer.special_tokens, renderer, modalities)
+
+    @property
+    def usual(self) -> str | None:
+        """The template that is used when the request says nothing else."""
+        return self.templates.get(DEFAULT_TEMPLATE)
+
+    def check(self) -> None:
+        """Compile every template; `ConfigError` names one that is wrong."""
+        for name, template in self.templates.items():
+            try:
+                self.renderer.check(template)
+            except BadRequest as error:
+                raise ConfigError(f"The chat template {name!r} cannot be used. {error.message}") from error
+
+    def conversation(self, messages: Any) -> Conversation:
+        """`messages` checked and normalised; `BadRequest` says what is wrong with them."""
+        return check_conversation(messages, self.modalities)
+
+    def render(
+        self,
+        messages: Any,
+        *,
+        add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        documents: Sequence[Mapping[str, Any]] | None = None,
+        kwargs: Mapping[str, Any] | None = None,
+        template: str | None = None,
+    ) -> str:
+        """The prompt's text. It has its own special tokens: tokenize it without adding any.
+
+        messages: a list of messages or a `Conversation`. continue_final_message leaves the last message
+        open, for the model to go on with. kwargs: further variables for the template. template: one
+        that the request brought, or the name of one of the model's. Raises `BadRequest`.
+        """
+        if add_generation_prompt and continue_final_message:
+            raise BadRequest(
+                "`add_generation_prompt` and `continue_final_message` exclude each other.", "continue_final_message"
+            )
+        source = self._choose(template, with_tools=bool(tools))
+        conversation = messages if isinstance(messages, Conversation) else self.conversation(messages)
+        chat = _mark(conversation.messages) if continue_final_message else list(conversation.messages)
+        text = self.renderer.render(
+            source,
+            {
+                **self.special_tokens,
+                **_extra(kwargs),
+                "messages": chat,
+                "tools": _mappings("tools", tools),
+                "documents": _mappings("documents", documents),
+                "add_generation_prompt": add_generation_prompt,
+            },
+        )
+        return _cut(text, _final_text(conversation.messages)) if continue_final_message else text
+
+    def _choose(self, template: str | None, with_tools: bool) -> str:
+        if template is not None:
+            if not isinstance(template, str) or len(template) > MAX_TEMPLATE_CHARS:
+                raise BadRequest(
+                    f"`chat_template` must be a string of at most {MAX_TEMPLATE_CHARS} characters.", "chat_template"
+                )
+            return self.templates.get(template, template)
+        if with_tools and TOOL_TEMPLATE in self.templates:
+            return self.templates[TOOL_TEMPLATE]
+        if DEFAULT_TEMPLATE in self.templates:
+            return self.templates[DEFAULT_TEMPLATE]
+        if self.templates:
+            names = ", ".join(sorted(self.templates))
+            raise BadRequest(
+                f"This model has no usual chat template; `chat_template` may name one of {names}.", "messages"
+            )
+        raise BadRequest(
+            "This model has no chat template; start it with --chat-template, or use completions instead of chat.",
+            "messages",
+        )
+
+
+def _extra(kwargs: Mapping[str, Any] | None) -> Mapping[str, Any]:
+    if kwargs is None:
+        return {}
+    if not isinstance(kwargs, Mapping) or any(not isinstance(name, str) for name in kwargs):
+        raise BadRequest("`chat_template_kwargs` must be an object.", "chat_template_kwargs")
+    if taken := sorted(_GIVEN & set(kwargs)):
+        raise BadRequest(
+            f"`chat_template_kwargs` cannot set {', '.join(taken)}: there are fields for that.", "chat_template_kwargs"
+        )
+    return kwargs
+
+
+def _mappings(param: str, value: Any) -> list[Mapping[str, Any]] | None:
+    if value is None:
+        return None
+    if not isinstance(value, Sequence) or any(not isinstance(item, Mapping) for item in value):
+        raise BadRequest(f"`{param}` must be a list of objects.", param)
+    return list(value)
+
+
+def _final_text(messages: Sequence[Message]) -> str:
+    """The text that the model is to go on with: the last text of the last message."""
+    content = messages[-1].get("content")
+    if isinstance(content, list):
+        content = next((part["text"] for part in reversed(content) if part.get("type") == "text"), None)
+    if not isinstance(content, str):
+        raise BadRequest("`continue_final_message` needs a last message with text.", "continue_final_message")
+    return content
+
+
+def _mark(messages: Sequence[Message]) -> list[Message]:
+    """The messages with a mark at the end of the last text."""
+    final = json.loads(json.dumps(messages[-1]))
+    text = _final_text([final]) + _TAG
+    if isinstance(final["content"], list):
+        part = next(part for part in reversed(final["content"]) if part.get("type") == "text")
+        part["text"] = text
+    else:
+        final["content"] = text
+    return [*messages[:-1], final]
+
+
+def _cut(rendered: str, final: str) -> str:
+    """The rendered text up to the mark. A template that strips messages must not leave their last spaces."""
+    at = rendered.rfind(_TAG.strip())
+    if at < 0 or final.strip() not in rendered:
+        raise BadRequest(
+            "The final message cannot be continued: the chat template does not render it as it is.",
+            "continue_final_message",
+        )
+    return rendered[:at] if rendered.startswith(_TAG, at) else rendered[:at].rstrip()

@@ -1,0 +1,142 @@
+"""Chat messages of the OpenAI API, checked and normalised for chat templates.
+
+It knows no templates and no models beyond the names of the modalities one takes.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from quire.errors import BadRequest
+
+Message: TypeAlias = dict[str, Any]
+
+MAX_MESSAGES = 4096
+TEXT_PARTS = {"text": "text", "input_text": "text", "output_text": "text", "refusal": "refusal", "thinking": "thinking"}
+"""Part type → the field that holds its text."""
+
+MEDIA_PARTS = {
+    "image_url": "image",
+    "input_image": "image",
+    "image": "image",
+    "image_pil": "image",
+    "image_embeds": "image",
+    "audio_url": "audio",
+    "input_audio": "audio",
+    "audio": "audio",
+    "audio_embeds": "audio",
+    "video_url": "video",
+    "video": "video",
+    "video_embeds": "video",
+}
+"""Part type → modality."""
+
+_REASONING = ("reasoning_content", "reasoning", "thinking")
+
+
+@dataclass(frozen=True)
+class MediaPart:
+    """A part of a message that is no text, in order of appearance. `part` is what the client sent."""
+
+    modality: str
+    part: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Conversation:
+    """Messages as templates read them, and the media they mention.
+
+    content is a string, or a list of {"type": "text", "text": …} and {"type": modality} parts.
+    """
+
+    messages: tuple[Message, ...]
+    media: tuple[MediaPart, ...] = ()
+
+
+def check_conversation(messages: Any, modalities: Sequence[str] = ()) -> Conversation:
+    """`messages` in their normal form; `BadRequest` names the message and what is wrong with it."""
+    if not isinstance(messages, Sequence) or isinstance(messages, str | bytes) or not messages:
+        raise BadRequest("`messages` must be a non-empty list of messages.", "messages")
+    if len(messages) > MAX_MESSAGES:
+        raise BadRequest(f"`messages` takes at most {MAX_MESSAGES} messages, got {len(messages)}.", "messages")
+    media: list[MediaPart] = []
+    checked = tuple(_message(message, f"messages[{i}]", modalities, media) for i, message in enumerate(messages))
+    return Conversation(checked, tuple(media))
+
+
+def _message(message: Any, where: str, modalities: Sequence[str], media: list[MediaPart]) -> Message:
+    if not isinstance(message, Mapping):
+        raise BadRequest(
+            f"`{where}` must be an object with role and content, got {type(message).__name__}.", "messages"
+        )
+    role = message.get("role")
+    if not isinstance(role, str) or not role:
+        raise BadRequest(f"`{where}.role` must be a non-empty string such as user or assistant.", "messages")
+    made: Message = dict(message)
+    made["content"] = _content(message.get("content"), f"{where}.content", modalities, media)
+    calls = message.get("tool_calls")
+    if calls is None:
+        made.pop("tool_calls", None)
+    else:
+        made["tool_calls"] = _tool_calls(calls, f"{where}.tool_calls")
+    reasoning = next((message[name] for name in _REASONING if message.get(name) is not None), None)
+    if reasoning is not None:  # templates differ in what they call it
+        made.update(dict.fromkeys(_REASONING, reasoning))
+    return made
+
+
+def _content(content: Any, where: str, modalities: Sequence[str], media: list[MediaPart]) -> Any:
+    if content is None:
+        return ""
+    if isinstance(content, str):
+        return content
+    if not isinstance(content, Sequence) or isinstance(content, bytes):
+        raise BadRequest(f"`{where}` must be a string or a list of parts, got {type(content).__name__}.", "messages")
+    return [_part(part, f"{where}[{i}]", modalities, media) for i, part in enumerate(content)]
+
+
+def _part(part: Any, where: str, modalities: Sequence[str], media: list[MediaPart]) -> dict[str, Any]:
+    if isinstance(part, str):
+        return {"type": "text", "text": part}
+    kind = part.get("type") if isinstance(part, Mapping) else None
+    if not isinstance(kind, str):
+        raise BadRequest(f"`{where}` must be an object with a type, such as text.", "messages")
+    if kind in TEXT_PARTS:
+        text = part.get(TEXT_PARTS[kind])
+        if not isinstance(text, str):
+            raise BadRequest(f"`{where}.{TEXT_PARTS[kind]}` must be a string.", "messages")
+        return {"type": "text", "text": text}
+    modality = MEDIA_PARTS.get(kind)
+    if modality is None or modality not in modalities:
+        takes = " and ".join(("text", *modalities))
+        raise BadRequest(f"`{where}` is of type {kind!r:.40}, but this model takes {takes} only.", "messages")
+    media.append(MediaPart(modality, part))
+    return {"type": modality}
+
+
+def _tool_calls(calls: Any, where: str) -> list[dict[str, Any]]:
+    """Calls with `arguments` as an object: templates write it as JSON themselves."""
+    if not isinstance(calls, Sequence) or isinstance(calls, str):
+        raise BadRequest(f"`{where}` must be a list.", "messages")
+    made = []
+    for i, call in enumerate(calls):
+        function = call.get("function") if isinstance(call, Mapping) else None
+        if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
+            raise BadRequest(f"`{where}[{i}].function` must be an object with a name.", "messages")
+        made.append({**call, "function": {**function, "arguments": _arguments(function.get("arguments"))}})
+    return made
+
+
+def _arguments(value: Any) -> Any:
+    """JSON text as the object it says; other text as it is, for it may be a model's own mistake."""
+    if value is None or value == "":
+        return {}
+    if not isinstance(value, str):
+        return value
+    try:
+        return json.loads(value)
+    except (ValueError, RecursionError):
+        return value

@@ -1,0 +1,24 @@
+"""Granite: Llama with scales on embeddings, scores, residuals and logits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any
+
+from quire import Architecture, hookimpl
+from quire_models import Decoder, names, with_attention, with_blocks
+from quire_plugins import llama
+
+
+def decoder(c: Any) -> Decoder:
+    """`GraniteConfig` as parts."""
+    scaled = with_attention(llama.decoder(c), scale=c.attention_multiplier)
+    scaled = with_blocks(scaled, lambda _, block: replace(block, residual_scale=c.residual_multiplier))
+    return replace(scaled, embed_scale=c.embedding_multiplier, logit_scale=1 / c.logits_scaling)
+
+
+@hookimpl
+def quire_architectures() -> Iterable[Architecture]:
+    """One architecture."""
+    yield Architecture(name="GraniteForCausalLM", decoder=decoder, names=names.LLAMA)

@@ -1,0 +1,48 @@
+"""Llama and models of its shape; and the demo model that ships with Quire."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from quire import Architecture, DemoModel, hookimpl
+from quire_models import Attention, Block, Decoder, GatedMlp, Norm, Rope, configs, names
+
+
+def decoder(c: Any) -> Decoder:
+    """`LlamaConfig` as parts."""
+    norm = Norm(c.rms_norm_eps)
+    head_dim = configs.head_dim(c)
+    attention = Attention(
+        heads=c.num_attention_heads,
+        kv_heads=configs.kv_heads(c),
+        head_dim=head_dim,
+        rope=Rope.of(c, head_dim),
+        qkv_bias=configs.optional(c, "attention_bias", False),
+        out_bias=configs.optional(c, "attention_bias", False),
+    )
+    mlp = GatedMlp(c.intermediate_size, configs.act(c.hidden_act), bias=configs.optional(c, "mlp_bias", False))
+    return Decoder(
+        vocab=c.vocab_size,
+        width=c.hidden_size,
+        blocks=(Block(attention, mlp, norm),) * c.num_hidden_layers,
+        norm=norm,
+        tied=c.tie_word_embeddings,
+    )
+
+
+@hookimpl
+def quire_architectures() -> Iterable[Architecture]:
+    """One architecture."""
+    yield Architecture(name="LlamaForCausalLM", decoder=decoder, names=names.LLAMA)
+
+
+@hookimpl
+def quire_demo_models() -> Iterable[DemoModel]:
+    """A few million parameters that answer questions about a small made-up world."""
+    yield DemoModel(
+        name="demo-chat",
+        summary="small chat model trained on text that this repository generates",
+        folder=lambda: Path(__file__).parent / "demo_chat",
+    )
