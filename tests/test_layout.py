@@ -28,7 +28,7 @@ LONGER = {
 # --- layers ----------------------------------------------------------------------------------------
 
 CONTRACT = {f"quire.{name}" for name in ("errors", "sampling", "types", "records", "hookspecs", "config")} | {"quire"}
-LOADING = {"quire.discovery", "quire.counting", "quire.plugin_options", "quire.registry"}
+LOADING = {"quire.discovery", "quire.calls", "quire.counting", "quire.plugin_options", "quire.registry"}
 ENGINE = {"quire.engine", "quire.hub"}
 MODELS = {"quire_models", "quire_kernels"}
 
@@ -45,7 +45,7 @@ MAY_IMPORT = {
     "quire.text": CONTRACT,
     "quire.host": CONTRACT | LOADING | ENGINE,
     "quire.llm": CONTRACT | LOADING | ENGINE | {"quire.text"},
-    "quire.server": CONTRACT | LOADING | {"quire.text", "quire.host.client"},
+    "quire.server": CONTRACT | LOADING | {"quire.text", "quire.host.client", "quire.hub"},
     "quire.testing": CONTRACT | LOADING | ENGINE | MODELS | {"quire.text"},
     "quire.options": CONTRACT | LOADING,
 }

@@ -270,7 +270,7 @@ def test_tracing_prints_every_hook_call(site: PluginSite, capsys: pytest.Capture
     load(["seen"], trace=True).request_finished("a summary")
     printed = capsys.readouterr().err
     assert "hook quire_logits_processors() -> seen" in printed
-    assert "hook quire_request_finished(summary='a summary') -> seen" in printed
+    assert "hook quire_request_finished(summary='a summary', options={}) -> seen" in printed
     assert "hook quire_request_finished raised ValueError('no')" in printed
 
 
@@ -316,3 +316,22 @@ def test_the_listing_shows_loaded_plugins_first_and_the_rest_as_disabled(site: P
     assert rows["unused"].module == module
     enabled = [info.enabled for info in infos]
     assert enabled == sorted(enabled, reverse=True)
+
+
+def test_questions_and_events_get_the_options_of_their_own_plugin(site: PluginSite, tmp_path: Path) -> None:
+    site.add("spool", OPTIONS + "\n@hookimpl\ndef quire_request_finished(summary, options): summary.append(options)")
+    resolver = "\n@hookimpl\ndef quire_resolve_adapter(options): return AdapterSource(options['path'], 'r')"
+    site.add("drain", OPTIONS + resolver)
+    registry = with_options(load(["spool", "drain"]), {"drain": {"path": "there"}, "spool": {"period": 9}})
+    seen: list[dict] = []
+    registry.request_finished(seen)
+    assert seen == [{"path": "/var/spool", "period": 9.0, "loud": False}]
+    assert registry.resolve_adapter("x", "base", tmp_path) == AdapterSource("there", "r")
+
+
+def test_a_plugin_may_be_an_object_in_a_module(site: PluginSite) -> None:
+    module = site.add("thing", "class Plugin:\n    quire_contract = (7, 0)\nplugin = Plugin()")
+    points = next(site.folder.glob("quire_thing*.dist-info")) / "entry_points.txt"
+    points.write_text(f"[quire]\nthing = {module}:plugin\n")
+    with pytest.raises(PluginError, match=r"needs version 7.0"):
+        load(["thing"])

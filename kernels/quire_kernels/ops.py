@@ -22,7 +22,7 @@ from torch import Tensor
 class Rows:
     """Which tokens of the step belong together, and where their keys and values lie.
 
-    Row r is the tokens query_starts[r] … query_starts[r+1]−1: the last ones of a seq whose first
+    Row r is the tokens query_starts[r] … query_starts[r+1]-1: the last ones of a seq whose first
     contexts[r] positions are in the pool, at pages[r, p // page_size], place p % page_size.
 
     query_starts: int32 [R + 1]. contexts: int32 [R]. pages: int32 [R, P]; entries beyond a row's context
@@ -67,7 +67,7 @@ class AddRmsNorm(Protocol):
 class LayerNorm(Protocol):
     """Normalise the last dimension to mean 0 and variance 1 (arXiv 1607.06450).
 
-    out = (x − mean(x)) / sqrt(var(x) + eps) * weight + bias
+    out = (x - mean(x)) / sqrt(var(x) + eps) * weight + bias
     x [..., N]; weight, bias [N] or None -> [..., N] like x
     """
 
@@ -80,7 +80,7 @@ class Rotary(Protocol):
     """Turn pairs of dimensions of every head by the token's angles.
 
     a, b = x[..., :N], x[..., N:2N]  (interleaved: x[..., 0:2N:2], x[..., 1:2N:2])
-    a, b = a cos − b sin, b cos + a sin;  dimensions from 2N on stay
+    a, b = a cos - b sin, b cos + a sin;  dimensions from 2N on stay
     q [T, H, D]; k [T, K, D]; cos, sin float32 [T, N], 2N ≤ D -> (q, k). May overwrite q and k.
     """
 
@@ -129,7 +129,7 @@ class RotaryWriteKv(Protocol):
 class PagedAttention(Protocol):
     """Causal attention of each token to its own seq's positions in the pool.
 
-    token t of row r stands at position p = contexts[r] − query_starts[r+1] + t and sees positions i ≤ p, p − i < window
+    token t of row r stands at position p = contexts[r] - query_starts[r+1] + t and sees positions i ≤ p, p - i < window
     s = scale * q[t] · k[i];  s = softcap * tanh(s / softcap) if softcap;  out[t] = Σ softmax(s)[i] v[i]
     head h reads key-value head h // (H / K); scores and sums in float32
     q [T, H, D]; k_pool, v_pool [pages, page_size, K, D], the step's tokens already written -> [T, H, D]
@@ -215,7 +215,7 @@ class LogitsTail(Protocol):
 
 
 ACTS = ("silu", "gelu", "gelu_tanh", "relu", "relu2", "quick_gelu", "sigmoid", "tanh", "identity")
-"""Names of activations: gelu is exact, gelu_tanh the tanh form, relu2 the square of relu, quick_gelu x·σ(1.702x)."""
+"""Names of activations: gelu exact, gelu_tanh its tanh form, relu2 relu squared, quick_gelu x · sigmoid(1.702 x)."""
 
 TABLE: Mapping[str, type] = {
     "rms_norm": RmsNorm,

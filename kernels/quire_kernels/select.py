@@ -117,7 +117,7 @@ class _BuiltIn:
 def built_in() -> list[tuple[str, Implementation]]:
     """The implementations of this package, as pairs of plugin name and implementation."""
     fast = import_module("quire_kernels.torch_ops")
-    found = [_BuiltIn("torch", op, fast.__name__, 1) for op in ops.TABLE if op in fast.FASTER]
+    found = [_BuiltIn("torch", op, fast.__name__, 1) for op in ops.TABLE if op in fast.__all__]
     return [(BUILT_IN, impl) for impl in [*found, *(_BuiltIn("reference", op, _REFERENCE, 0) for op in ops.TABLE)]]
 
 

@@ -56,7 +56,7 @@ def paged_attention(
 
 @dataclass(frozen=True, slots=True)
 class _Tile:
-    """Tokens start … start+length−1 of the step, of row `row`; the last of them stands at position context−1."""
+    """Tokens start … start+length-1 of the step, of row `row`; the last of them stands at position context-1."""
 
     row: int
     start: int
@@ -143,7 +143,7 @@ def _alike(tiles: list[_Tile], page_size: int) -> Iterator[list[_Tile]]:
     def shape(tile: _Tile) -> tuple[int, bool]:
         return tile.length, tile.causal
 
-    for (length, causal), same in groupby(sorted(tiles, key=lambda t: (*shape(t), t.num_pages)), key=shape):
+    for (length, _), same in groupby(sorted(tiles, key=lambda t: (*shape(t), t.num_pages)), key=shape):
         members: list[_Tile] = []
         for tile in same:
             fewest = members[0].num_pages if members else tile.num_pages

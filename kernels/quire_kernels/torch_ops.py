@@ -10,30 +10,28 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from quire_kernels import reference
-from quire_kernels.torch_attention import paged_attention as paged_attention
+from quire_kernels.torch_attention import paged_attention
 
-FASTER = frozenset(
-    {
-        "rms_norm",
-        "add_rms_norm",
-        "layer_norm",
-        "rotary",
-        "write_kv",
-        "rotary_write_kv",
-        "paged_attention",
-        "gated_act",
-        "embedding",
-        "moe",
-    }
-)
-"""Ops that have an implementation here."""
+__all__ = [
+    "add_rms_norm",
+    "embedding",
+    "gated_act",
+    "layer_norm",
+    "moe",
+    "paged_attention",
+    "rms_norm",
+    "rotary",
+    "rotary_write_kv",
+    "write_kv",
+]
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     """See `ops.RmsNorm`."""
     h = x.float()
     scale = torch.linalg.vector_norm(h, dim=-1, keepdim=True).square_().div_(x.shape[-1]).add_(eps).rsqrt_()
-    return (h * scale).mul_(weight).to(x.dtype)
+    normed = h * scale if h is x else h.mul_(scale)
+    return normed.mul_(weight).to(x.dtype)
 
 
 def add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:

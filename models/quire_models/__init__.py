@@ -63,7 +63,13 @@ __all__ = [
     "names",
     "with_attention",
     "with_blocks",
-    *sorted(_NEED_TORCH),
+    "DecoderModel",
+    "Forward",
+    "ForwardBuffers",
+    "KvPool",
+    "Make",
+    "MediaRows",
+    "Projection",
 ]
 
 

@@ -16,8 +16,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from quire_kernels.ops import Rows
-from quire_models.parts import KvShape as KvShape
-from quire_models.pool import KvPool as KvPool
+from quire_models.parts import KvShape
+from quire_models.pool import KvPool
+
+__all__ = ["Forward", "ForwardBuffers", "KvPool", "KvShape", "MediaRows"]
 
 
 @dataclass(slots=True)

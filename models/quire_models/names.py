@@ -99,7 +99,7 @@ class Names:
 
 def _rooted(ours: str) -> bool:
     """Whether a renamed run stands at the beginning of our names."""
-    return ours.split(".")[0] in {"embed", "positions", "embed_in", "embed_out", "blocks", "norm", "head"}
+    return ours.split(".", 1)[0] in {"embed", "positions", "embed_in", "embed_out", "blocks", "norm", "head"}
 
 
 def transpose(tensor: Tensor, decoder: Any) -> Tensor:

@@ -57,7 +57,7 @@ class BlockPart(Part, Protocol):
 
 @dataclass(frozen=True)
 class Norm:
-    """Root-mean-square norm; `offset` is added to the stored weight (Gemma stores weight − 1)."""
+    """Root-mean-square norm; `offset` is added to the stored weight (Gemma stores weight - 1)."""
 
     eps: float = 1e-6
     offset: float = 0.0
@@ -88,8 +88,8 @@ class Attention:
     """Grouped-query attention over the seq's pages.
 
     rope: None for models with learned positions. qk_norm: a norm of queries and keys, per head, or of
-    all heads at once if qk_norm_wide (OLMo 2). window: a token sees itself and the window − 1 before it.
-    softcap: scores are squashed to ± softcap. scale: of the scores, head_dim ** −0.5 unless given.
+    all heads at once if qk_norm_wide (OLMo 2). window: a token sees itself and the window - 1 before it.
+    softcap: scores are squashed to ± softcap. scale: of the scores, head_dim ** -0.5 unless given.
     """
 
     heads: int
@@ -207,7 +207,7 @@ class PostNormBlock:
 
 @dataclass(frozen=True)
 class Positions:
-    """Learned embeddings of positions 0 … count − 1; the table has `offset` unused rows before them."""
+    """Learned embeddings of positions 0 … count - 1; the table has `offset` unused rows before them."""
 
     count: int
     offset: int = 0

@@ -79,7 +79,7 @@ def attention_factor(scaling: Scaling | None) -> float:
 
 
 def plain_frequencies(dim: int, theta: float) -> Tensor:
-    """theta ** (−2i / dim)."""
+    """theta ** (-2i / dim)."""
     return 1.0 / theta ** (torch.arange(0, dim, 2, dtype=torch.int64).float() / dim)
 
 

@@ -9,14 +9,15 @@ Three families, told apart by the word class of the name:
 * events, `quire_<object>_<participle>`: told afterwards, off the step loop; an exception is
   logged and counted against the plugin, never fatal.
 
-A hook may take any subset of the arguments listed here, by name.
+A hook may take any subset of the arguments listed here, by name. `options` are the values of the
+plugin's own options by name, as in `records.Context`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pluggy
 
@@ -127,7 +128,9 @@ def quire_demo_models() -> Iterable[DemoModel]:  # type: ignore[empty-body]
 
 
 @hookspec(firstresult=True)
-def quire_resolve_adapter(name: str, base_model: str, cache_dir: Path) -> AdapterSource | None:
+def quire_resolve_adapter(
+    name: str, base_model: str, cache_dir: Path, options: Mapping[str, Any]
+) -> AdapterSource | None:
     """Where to find the adapter that a request names; None if this plugin does not know it.
 
     Called in a worker thread when an unknown name arrives; it may block.
@@ -138,15 +141,15 @@ def quire_resolve_adapter(name: str, base_model: str, cache_dir: Path) -> Adapte
 
 
 @hookspec
-def quire_engine_started(info: ModelInfo) -> None:
+def quire_engine_started(info: ModelInfo, options: Mapping[str, Any]) -> None:
     """A model was loaded and answers from now on."""
 
 
 @hookspec
-def quire_engine_stopping(info: ModelInfo) -> None:
+def quire_engine_stopping(info: ModelInfo, options: Mapping[str, Any]) -> None:
     """A model is about to be unloaded; its requests have ended."""
 
 
 @hookspec
-def quire_request_finished(summary: RequestSummary) -> None:
+def quire_request_finished(summary: RequestSummary, options: Mapping[str, Any]) -> None:
     """One request ended, for any reason."""

@@ -8,18 +8,17 @@ It knows no plugin by name.
 from __future__ import annotations
 
 import inspect
-import logging
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from importlib.metadata import EntryPoint
-from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 import pluggy
 
 from quire import hookspecs
+from quire.calls import Caller, Event, Question
 from quire.counting import CallCounter
 from quire.discovery import (
     ADAPTERS,
@@ -33,14 +32,12 @@ from quire.discovery import (
 )
 from quire.errors import PluginError
 from quire.plugin_options import Values, fill
-from quire.records import CONTRACT_VERSION, RECORDS, AdapterSource, InputMapper, Option, PluginInfo, Registry
+from quire.records import CONTRACT_VERSION, RECORDS, InputMapper, Option, PluginInfo, Registry
 
 __all__ = ["ADAPTERS", "CallCounter", "Installed", "installed", "listing", "load", "with_options"]
 
 HOOKS = frozenset(name for name in vars(hookspecs) if name.startswith("quire_"))
 """Names of all hooks."""
-
-log = logging.getLogger(__name__)
 
 
 def load(
@@ -65,7 +62,7 @@ def load(
         records=MappingProxyType({hook: MappingProxyType(found) for hook, found in records.items()}),
         origin=MappingProxyType(origin),
         plugins=tuple(_describe(info, origin) for info in infos),
-        resolve_adapter=_question(manager, counter),
+        resolve_adapter=Question("quire_resolve_adapter", _callers(manager, "quire_resolve_adapter"), counter),
         engine_started=_event(manager, counter, "quire_engine_started", "info"),
         engine_stopping=_event(manager, counter, "quire_engine_stopping", "info"),
         request_finished=_event(manager, counter, "quire_request_finished", "summary"),
@@ -79,7 +76,20 @@ def with_options(registry: Registry, options: Values) -> Registry:
     declared: dict[str, dict[str, Option]] = {info.name: {} for info in registry.plugins}
     for key, option in registry.of("quire_options").items():
         declared[registry.plugin_of("quire_options", key)][option.name] = option
-    return replace(registry, options=MappingProxyType(fill(declared, options)))
+    values = MappingProxyType(fill(declared, options))
+    return replace(
+        registry,
+        options=values,
+        resolve_adapter=_rebound(registry.resolve_adapter, values),
+        engine_started=_rebound(registry.engine_started, values),
+        engine_stopping=_rebound(registry.engine_stopping, values),
+        request_finished=_rebound(registry.request_finished, values),
+    )
+
+
+def _rebound(call: Callable[..., Any], values: Values) -> Callable[..., Any]:
+    """The same question or event with other options; one made by hand stays as it is."""
+    return replace(call, options=values) if isinstance(call, Question | Event) else call
 
 
 def listing(registry: Registry, group: str = GROUP) -> list[PluginInfo]:
@@ -133,7 +143,7 @@ def _register(manager: pluggy.PluginManager, point: EntryPoint) -> PluginInfo:
 
 
 def _check_contract(name: str, plugin: Any) -> None:
-    needs = vars(plugin).get("quire_contract", CONTRACT_VERSION)
+    needs = getattr(plugin, "quire_contract", CONTRACT_VERSION)
     if not (isinstance(needs, tuple) and len(needs) == 2 and all(isinstance(n, int) for n in needs)):
         raise PluginError(f"Plugin {name!r}: quire_contract must be a pair like {CONTRACT_VERSION}; got {needs!r}.")
     major, minor = CONTRACT_VERSION
@@ -228,52 +238,16 @@ def _describe(info: PluginInfo, origin: Origin) -> PluginInfo:
 # --- questions and events --------------------------------------------------------------------------
 
 
-def _callers(manager: pluggy.PluginManager, hook: str) -> list[tuple[str, Callable[..., Any]]]:
+def _event(manager: pluggy.PluginManager, counter: CallCounter, hook: str, argument: str) -> Event:
+    return Event(hook, argument, _callers(manager, hook), counter)
+
+
+def _callers(manager: pluggy.PluginManager, hook: str) -> tuple[Caller, ...]:
     """(plugin, caller of its implementation alone), in the order in which pluggy would call them."""
+    plugins = manager.get_plugins()
+
+    def alone(plugin: Any) -> Callable[..., Any]:
+        return manager.subset_hook_caller(hook, remove_plugins=[other for other in plugins if other is not plugin])
+
     impls = reversed(manager.subset_hook_caller(hook, remove_plugins=()).get_hookimpls())
-    everyone = manager.get_plugins()
-    return [
-        (
-            impl.plugin_name,
-            manager.subset_hook_caller(hook, remove_plugins=[p for p in everyone if p is not impl.plugin]),
-        )
-        for impl in impls
-    ]
-
-
-def _event(manager: pluggy.PluginManager, counter: CallCounter, hook: str, argument: str) -> Callable[[Any], None]:
-    callers = _callers(manager, hook)
-
-    def tell(value: Any) -> None:
-        for plugin, caller in callers:
-            try:
-                counter.call(plugin, lambda caller=caller: caller(**{argument: value}))
-            except Exception:
-                log.exception("plugin %s failed in %s; going on", plugin, hook)
-
-    return tell
-
-
-def _question(manager: pluggy.PluginManager, counter: CallCounter) -> Callable[[str, str, Path], AdapterSource | None]:
-    callers = [(plugin, _checked(caller)) for plugin, caller in _callers(manager, "quire_resolve_adapter")]
-
-    def ask(name: str, base_model: str, cache_dir: Path) -> AdapterSource | None:
-        for plugin, caller in callers:
-            answer: AdapterSource | None = counter.call(plugin, caller, name, base_model, cache_dir)
-            if answer is not None:
-                return answer
-        return None
-
-    return ask
-
-
-def _checked(caller: Callable[..., Any]) -> Callable[[str, str, Path], AdapterSource | None]:
-    """Inside the counted call, so that a wrong answer is counted as the plugin's fault too."""
-
-    def ask_one(name: str, base_model: str, cache_dir: Path) -> AdapterSource | None:
-        answer = caller(name=name, base_model=base_model, cache_dir=cache_dir)
-        if not isinstance(answer, AdapterSource | None):
-            raise TypeError(f"quire_resolve_adapter must give an AdapterSource or None; got {answer!r:.80}")
-        return answer
-
-    return ask_one
+    return tuple((impl.plugin_name, alone(impl.plugin)) for impl in impls)

@@ -95,13 +95,18 @@ def _live_on(roster: Roster, parents: list[Seq], live: list[Continuation]) -> No
         else:
             roster.end(parent)  # first of all, so that forks may take its place
     first: dict[int, Continuation] = {}
+    ranked: list[Seq] = []
     for option in live:
-        if first.setdefault(option.parent.id, option) is not option:
+        if first.setdefault(option.parent.id, option) is option:
+            ranked.append(option.parent)
+        else:
             child = roster.fork(option.parent, extra=(option.token_id,))
             child.cumulative = option.cumulative
+            ranked.append(child)
     for option in first.values():
         parent = option.parent
         parent.tokens.append(option.token_id)
         parent.cumulative = option.cumulative
         if parent.status is Status.PAUSED:
             roster.wait(parent)
+    ranked[0].group.seqs = {seq.index: seq for seq in ranked}  # equal scores are told apart by rank

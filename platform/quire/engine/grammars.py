@@ -77,6 +77,7 @@ class Grammars:
         """Whether compiling has ended, in success or failure; begins it if it was forgotten."""
         if structured not in self._futures:
             self.request(structured)
+        self._futures.move_to_end(structured)
         return self._futures[structured].done()
 
     def failure(self, structured: Source) -> QuireError | None:

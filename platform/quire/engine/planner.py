@@ -146,10 +146,11 @@ class Planner:
                 draft.blocked = True
                 return
             for member in self._roster.admit(seq, hits):
-                if draft.budget:
+                need = self._tables.need(member)
+                if draft.budget and draft.owed + need <= self._pool.available:
                     self._grant(member, draft, draft.budget)
-                else:
-                    draft.owed += self._tables.need(member)
+                else:  # a fork that began at once and for which nothing is left; `_make_room` comes first next time
+                    draft.owed += need
 
     def _next(self) -> Seq | None:
         for queue in (self._roster.swapped, self._roster.waiting):

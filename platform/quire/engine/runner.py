@@ -17,7 +17,7 @@ from quire.engine.grammars import Grammars
 from quire.engine.load import Loaded
 from quire.engine.logits import edits_of
 from quire.engine.logprobs import describe
-from quire.engine.processors import Constraints, Processors
+from quire.engine.processors import Processors
 from quire.engine.rows import Layout, Rows
 from quire.engine.sampler import Chooser, Sampler
 from quire.errors import QuireError

@@ -27,6 +27,7 @@ from quire.sampling import BeamSearchParams, SamplingParams
 from quire.types import Sample, TokenLogprobs
 
 _MASK64 = (1 << 64) - 1
+_COLD = 1e-2  # below this temperature a quotient of ordinary logits may leave float32
 
 
 @dataclass(slots=True, eq=False)
@@ -51,7 +52,7 @@ class Chooser:
         params = self.params
         self.seed &= _MASK64
         self.beam = isinstance(params, BeamSearchParams)
-        self.num_logprobs = params.logprobs if isinstance(params, SamplingParams) else None
+        self.num_logprobs = _num_logprobs(params)
         asks = self.edits or self.uses or self.constraint or self.error or self.num_logprobs is not None
         self.plain = not self.beam and params.temperature == 0 and not asks
 
@@ -60,6 +61,15 @@ class Chooser:
         self.output_ids.append(token)
         if self.edits is not None:
             self.edits.note(token)
+
+
+def _num_logprobs(params: SamplingParams | BeamSearchParams) -> int | None:
+    """Alternatives to report; 0 where only the sums matter, to tell the best of several seqs."""
+    if not isinstance(params, SamplingParams):
+        return None
+    if params.logprobs is None and params.num_seqs > params.n:
+        return 0
+    return params.logprobs
 
 
 class Sampler:
@@ -153,13 +163,21 @@ def _choose(logits: Tensor, rows: Sequence[Chooser]) -> list[int]:
     seeds = np.array([rows[i].seed for i in random], np.uint64)
     counts = np.array([len(rows[i].output_ids) for i in random], np.int64)
     temperature = torch.tensor([p.temperature for p in params], dtype=torch.float32, device=logits.device)
-    drawn = draw(some / temperature[:, None], uniforms(seeds, counts), filters)
+    drawn = draw(_tempered(some, temperature), uniforms(seeds, counts), filters)
     if len(random) == len(rows):
         return drawn.tolist()
     chosen = _largest(logits)
     for i, token in zip(random, drawn.tolist(), strict=True):
         chosen[i] = token
     return chosen
+
+
+def _tempered(logits: Tensor, temperature: Tensor) -> Tensor:
+    """logits / temperature; where that could overflow, of the distances to the largest."""
+    cold = temperature < _COLD
+    if cold.any():
+        logits = logits - torch.where(cold, logits.amax(-1), 0.0)[:, None]
+    return logits / temperature[:, None]
 
 
 def _candidates(logits: Tensor, rows: Sequence[Chooser]) -> dict[int, tuple[tuple[int, float], ...]]:

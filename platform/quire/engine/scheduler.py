@@ -81,6 +81,12 @@ class Scheduler:
             return []
         return outcome.end_group(self._roster, group, "error", (type(error).__name__, error.message))
 
+    def fail_begun(self, error: QuireError) -> list[Delta]:
+        """End every request that holds something on the device or the host: a step failed midway there."""
+        groups = list(self._roster.groups.values())
+        begun = [g for g in groups if any(s.pages or s.host_pages or s.in_runner for s in g.seqs.values())]
+        return [delta for group in begun for delta in self.fail(group.request.id, error)]
+
     def plan(self, max_tokens: int | None = None) -> Plan:
         """The next step, of at most `max_tokens` tokens; empty when nothing can be computed now."""
         return self._planner.plan(max_tokens)

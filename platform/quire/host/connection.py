@@ -9,22 +9,25 @@ import asyncio
 import subprocess
 import sys
 import threading
+from collections.abc import AsyncIterator
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import zmq
 import zmq.asyncio
 
 from quire.host.protocol import FromHost, Message, decode_from_host, encode
 
-LAST_WORDS_MS = 100
+LAST_WORDS_S = 0.1
 """How long to listen for messages still on their way after the process has ended."""
 
 
 class Connection:
     """A running host process and the socket to it. Use from one event loop."""
 
-    def __init__(self, folder: Path, number: int) -> None:
-        """Start a process; its socket is a file in `folder`, which must be private to the user."""
+    def __init__(self, folder: Path, number: int, module: str) -> None:
+        """Start `module` as a process; its socket is a file in `folder`, which must be private to the user."""
         path = folder / f"{number}.sock"
         self._context = zmq.asyncio.Context()
         self._socket = self._context.socket(zmq.PAIR)
@@ -32,7 +35,7 @@ class Connection:
         self._socket.linger = 0
         self._socket.bind(f"ipc://{path}")
         # -P: nothing from the working directory may shadow a package.
-        command = [sys.executable, "-P", "-m", "quire.host.process", f"ipc://{path}"]
+        command = [sys.executable, "-P", "-m", module, f"ipc://{path}"]
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)
         self._ended = asyncio.Event()
         loop = asyncio.get_running_loop()
@@ -49,28 +52,32 @@ class Connection:
         code = self._process.returncode
         return f"was killed by signal {-code}" if code is not None and code < 0 else f"ended with status {code}"
 
-    async def send(self, message: Message) -> None:
-        """Send; silently nothing once the process has ended. Raises BadRequest for what cannot be encoded."""
+    def send(self, message: Message) -> None:
+        """Send, in order, as soon as the process listens; nothing once it has ended.
+
+        Raises BadRequest for what cannot be encoded.
+        """
         data = encode(message)
         if not self._ended.is_set():
-            try:
-                await self._socket.send(data)
-            except zmq.ZMQError:
-                pass  # it ended meanwhile
+            # Not awaited: a process that dies before it connects would never take it.
+            asyncio.ensure_future(self._socket.send(data)).add_done_callback(_drop_error)
 
-    async def receive(self) -> FromHost | None:
-        """The next message; None when the process has ended and all it said was heard."""
-        if not self._ended.is_set():
-            receiving = asyncio.ensure_future(self._socket.poll())
-            ending = asyncio.ensure_future(self._ended.wait())
-            try:
-                await asyncio.wait({receiving, ending}, return_when=asyncio.FIRST_COMPLETED)
-            finally:
-                receiving.cancel()
-                ending.cancel()
-        if self._ended.is_set() and not await self._socket.poll(LAST_WORDS_MS):
-            return None
-        return decode_from_host(await self._socket.recv())
+    async def messages(self) -> AsyncIterator[FromHost]:
+        """What the process says, until it has ended and all it said was heard."""
+        ending = asyncio.ensure_future(self._ended.wait())
+        try:
+            while True:
+                receiving = asyncio.ensure_future(self._socket.recv())
+                if not receiving.done():
+                    await asyncio.wait({receiving, ending}, return_when=asyncio.FIRST_COMPLETED)
+                if not receiving.done():  # it has ended; its last words may still be on their way
+                    await asyncio.wait({receiving}, timeout=LAST_WORDS_S)
+                if not receiving.done():
+                    receiving.cancel()
+                    return
+                yield decode_from_host(await receiving)
+        finally:
+            ending.cancel()
 
     async def wait(self, timeout_s: float) -> bool:
         """Whether the process has ended within `timeout_s`."""
@@ -91,7 +98,11 @@ class Connection:
 
     def _wait(self, loop: asyncio.AbstractEventLoop) -> None:
         self._process.wait()
-        try:
+        with suppress(RuntimeError):  # if the loop is closed, nobody asks any more
             loop.call_soon_threadsafe(self._ended.set)
-        except RuntimeError:
-            pass  # the loop is closed: nobody asks any more
+
+
+def _drop_error(sending: asyncio.Future[Any]) -> None:
+    """Whoever waits for an answer learns of a dead process in another way."""
+    if not sending.cancelled():
+        sending.exception()

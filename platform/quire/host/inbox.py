@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 
 import zmq
 
@@ -34,14 +35,12 @@ class Inbox:
     def call(self, function: Callable[[], None]) -> None:
         """Have the loop thread call `function` between two steps."""
         self._calls.append(function)
-        try:
+        with suppress(BlockingIOError):  # when the pipe is full of wake-ups already
             os.write(self._wake_in, b"x")
-        except BlockingIOError:
-            pass  # the pipe is full of wake-ups already
 
     def take(self, timeout_s: float | None) -> list[Item]:
         """All that has arrived; waits up to `timeout_s` (None: as long as it takes) for something to."""
-        ready = dict(self._poller.poll(None if timeout_s is None else timeout_s * 1000))
+        ready = dict(self._poller.poll(None if timeout_s is None else round(timeout_s * 1000)))
         items: list[Item] = []
         if self._wake_out in ready:
             os.read(self._wake_out, 4096)

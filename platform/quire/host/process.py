@@ -47,7 +47,7 @@ from quire.records import Registry
 
 log = logging.getLogger(__name__)
 
-Build = Callable[[ModelConfig, Registry], Steps]
+Build = Callable[[ModelConfig, Registry, int], Steps]
 
 LEAST_TOKENS = 128
 """A step beside other models is never limited to fewer tokens than this, or than seqs that may run."""
@@ -69,7 +69,9 @@ class Host:
     """The loop and what happens beside it."""
 
     def __init__(self, inbox: Inbox, send: Callable[[Message], None], registry: Registry, build: Build) -> None:
-        """`build` makes an engine; it is called in a worker thread."""
+        """`build` makes an engine, given how many models (this one included) are still to share the device's
+        memory; it may be called in a worker thread.
+        """
         self._inbox, self._send, self._registry, self._build = inbox, send, registry, build
         self._loop = Loop(send)
         self._aside = ThreadPoolExecutor(1, "aside")
@@ -77,8 +79,8 @@ class Host:
 
     def start(self, models: list[ModelConfig]) -> None:
         """Load models one after another and report; raises what loading raises."""
-        for config in models:
-            self._join(config, self._build(config, self._registry))
+        for i, config in enumerate(models):
+            self._join(config, self._build(config, self._registry, len(models) - i))
         self._send(Ready([engine.info for engine in self._loop.engines.values()]))
         # What is loaded stays: the collector need not look at it again in the middle of a step.
         gc.collect()
@@ -130,7 +132,7 @@ class Host:
     def _load(self, message: Load) -> None:
         """In the worker thread: build, and let the loop thread take it in."""
         try:
-            engine = self._build(message.config, self._registry)
+            engine = self._build(message.config, self._registry, 1)
         except Exception as error:
             failed = Failed(message.call, fault_of(error))
             self._inbox.call(lambda: self._send(failed))
@@ -199,11 +201,17 @@ def _load_plugins(start: Start) -> Registry:
     return registry.load(start.plugins, start.options, start.enable_lora)
 
 
-def build_engine(config: ModelConfig, registry: Registry) -> Steps:
-    """The real thing; imports torch."""
+def build_engine(config: ModelConfig, registry: Registry, num_left: int) -> Steps:
+    """The real thing, with an equal share of the device memory that is left; imports torch."""
+    import torch
+
     from quire.engine.engine import Engine
 
-    return Engine.build(config, registry)
+    budget = None
+    if num_left > 1 and config.device != "cpu" and torch.cuda.is_available():
+        free, total = torch.cuda.mem_get_info()
+        budget = int(free - total * (1 - config.gpu_memory_utilization)) // num_left
+    return Engine.build(config, registry, budget)
 
 
 def _end_with_parent() -> None:

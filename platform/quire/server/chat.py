@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from quire.errors import BadRequest
@@ -16,14 +16,16 @@ from quire.sampling import BeamSearchParams, SamplingParams
 from quire.server import wire
 from quire.server.chat_logprobs import chat_logprobs
 from quire.server.chat_prompt import Rendered, render
+from quire.server.chat_tools import shows_special, tool_reader, whole_call
 from quire.server.job import Job
 from quire.server.models import Served
 from quire.server.params import beam_params, check_stream_fields, sampling_params
 from quire.server.prompts import engine_requests, tokenized
 from quire.server.schema_requests import ChatRequest
 from quire.server.service import Naming, Service, fingerprint
-from quire.server.streaming import stream_events
-from quire.text.outputs import CompletionOutput, Piece
+from quire.text.logprobs import PositionLogprobs
+from quire.text.outputs import CompletionOutput
+from quire.text.tools import CalledTool, ToolReader
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,6 +40,7 @@ class Call:
     job: Job
     n: int
     rendered: Rendered
+    reader: ToolReader | None
 
 
 async def prepare(service: Service, served: Served, fields: ChatRequest, naming: Naming) -> Call:
@@ -47,10 +50,13 @@ async def prepare(service: Service, served: Served, fields: ChatRequest, naming:
     if max_tokens is not None and max_tokens < 1:
         name = "max_tokens" if fields.max_completion_tokens is None else "max_completion_tokens"
         raise BadRequest(f"`{name}` must be at least 1, got {max_tokens}.", name)
+    reader = tool_reader(service, served, fields)
     rendered = await asyncio.to_thread(render, service, served, fields)
     prompts = await tokenized(served, [rendered.text], fields, max_tokens, fields.add_special_tokens, "messages")
     room = served.info.max_model_len - len(prompts[0].token_ids)
     params = _params(service, served, fields, max_tokens, room)
+    if shows_special(reader, served):
+        params = replace(params, skip_special_tokens=False)
     return Call(
         service=service,
         served=served,
@@ -60,6 +66,7 @@ async def prepare(service: Service, served: Served, fields: ChatRequest, naming:
         job=service.job(served, engine_requests(served, prompts, params, fields, naming, "chatcmpl-")),
         n=1 if fields.n is None else fields.n,
         rendered=rendered,
+        reader=reader,
     )
 
 
@@ -91,9 +98,9 @@ async def answer(call: Call) -> dict[str, Any]:
     (result,) = await call.job.results()
     fields = call.fields
     return {
-        **_common(call, "chat.completion"),
+        **common(call, "chat.completion"),
         "choices": [_choice(call, output) for output in result.outputs[: call.n]],
-        "usage": _usage(call, result.num_cached_tokens or 0),
+        "usage": count_tokens(call, result.num_cached_tokens or 0),
         "service_tier": None,
         "system_fingerprint": fingerprint(call.served),
         "prompt_logprobs": wire.prompt_logprobs(result.prompt_logprobs),
@@ -102,7 +109,8 @@ async def answer(call: Call) -> dict[str, Any]:
     }
 
 
-def _common(call: Call, kind: str) -> dict[str, Any]:
+def common(call: Call, kind: str) -> dict[str, Any]:
+    """What all bodies and chunks of an answer say."""
     return {
         "id": f"chatcmpl-{call.naming.base}",
         "object": kind,
@@ -111,7 +119,14 @@ def _common(call: Call, kind: str) -> dict[str, Any]:
     }
 
 
-def _usage(call: Call, num_cached: int | None = None) -> dict[str, Any]:
+def logprobs_of(call: Call, token_ids: Sequence[int], positions: Sequence[PositionLogprobs]) -> dict[str, Any]:
+    """Log-probabilities of tokens, as many as the request asked for."""
+    fields = call.fields
+    return chat_logprobs(token_ids, positions, fields.top_logprobs or 0, fields.return_tokens_as_token_ids or False)
+
+
+def count_tokens(call: Call, num_cached: int | None = None) -> dict[str, Any]:
+    """The usage so far."""
     num_prompt = sum(len(request.prompt.token_ids) for request in call.job.requests)
     num_output = sum(collector.num_output_tokens for collector in call.job.collectors)
     detailed = call.service.config.enable_prompt_tokens_details
@@ -128,82 +143,20 @@ def _choice(call: Call, output: CompletionOutput) -> dict[str, Any]:
         "audio": None,
         "function_call": None,
     }
-    logprobs = None
-    if fields.logprobs:
-        logprobs = chat_logprobs(
-            output.token_ids, output.logprobs or (), fields.top_logprobs or 0, fields.return_tokens_as_token_ids or False
-        )
+    finish: str | None = output.finish_reason
+    calls: list[CalledTool] = []
+    if call.reader is not None:
+        message["content"], calls = call.reader.read(output.text)
+    if calls:
+        message["tool_calls"] = [
+            whole_call(made) for made in calls[: None if fields.parallel_tool_calls is not False else 1]
+        ]
+        finish = "tool_calls" if finish == "stop" else finish
     return {
         "index": output.index,
         "message": message,
-        "logprobs": logprobs,
-        "finish_reason": output.finish_reason,
+        "logprobs": logprobs_of(call, output.token_ids, output.logprobs or ()) if fields.logprobs else None,
+        "finish_reason": finish,
         "stop_reason": output.stop_reason,
         "token_ids": output.token_ids if fields.return_token_ids else None,
     }
-
-
-class Stream:
-    """Turns pieces into events: per choice a chunk with the role, chunks with text, one with the reason of its end."""
-
-    def __init__(self, call: Call) -> None:
-        self._call = call
-        self._chunks = wire.Chunks(_common(call, "chat.completion.chunk"))
-        self._begun: set[int] = set()
-        self._usage = wire.UsageWanted.of(call.fields.stream_options, call.service.config)
-
-    def events(self) -> AsyncGenerator[bytes]:
-        """The events of the whole stream."""
-        return stream_events(self._call.job, self.piece, self._last)
-
-    def _last(self) -> bytes:
-        if not self._usage.at_end:
-            return b""
-        cached = self._call.job.collectors[0].num_cached_tokens or 0
-        return self._chunks.final(_usage(self._call, cached), system_fingerprint=fingerprint(self._call.served))
-
-    def piece(self, _: int, piece: Piece) -> bytes:
-        """The events for a piece, or nothing."""
-        data = b""
-        if piece.index not in self._begun:
-            self._begun.add(piece.index)
-            data = self._begin(piece.index)
-        if not (piece.text or piece.finish_reason or piece.logprobs):
-            if not (self._call.fields.return_token_ids and piece.token_ids):
-                return data
-        return data + self._text(piece)
-
-    def _begin(self, index: int) -> bytes:
-        call = self._call
-        choice: dict[str, Any] = {
-            "index": index,
-            "delta": {"role": call.rendered.role, "content": call.rendered.lead},
-            "logprobs": None,
-            "finish_reason": None,
-        }
-        more: dict[str, Any] = {}
-        if call.fields.return_token_ids:
-            more["prompt_token_ids"] = call.job.requests[0].prompt.token_ids
-        return self._chunks.choice(choice, self._counted(), **more)
-
-    def _text(self, piece: Piece) -> bytes:
-        fields = self._call.fields
-        logprobs = None
-        if piece.logprobs:
-            logprobs = chat_logprobs(
-                piece.token_ids, piece.logprobs, fields.top_logprobs or 0, fields.return_tokens_as_token_ids or False
-            )
-        choice: dict[str, Any] = {
-            "index": piece.index,
-            "delta": {"content": piece.text} if piece.text or not piece.finish_reason else {},
-            "logprobs": logprobs,
-            "finish_reason": piece.finish_reason,
-        }
-        if piece.finish_reason:
-            choice["stop_reason"] = piece.stop_reason
-        if fields.return_token_ids:
-            choice["token_ids"] = piece.token_ids
-        return self._chunks.choice(choice, self._counted())
-
-    def _counted(self) -> dict[str, Any] | None:
-        return _usage(self._call) if self._usage.always else None

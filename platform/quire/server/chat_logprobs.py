@@ -12,7 +12,7 @@ from quire.text.logprobs import Logprob, PositionLogprobs
 def chat_logprobs(
     token_ids: Sequence[int], positions: Sequence[PositionLogprobs], num_top: int, as_ids: bool
 ) -> dict[str, Any]:
-    """One entry per token, each with the `num_top` most likely tokens of its place (−1: all that there are)."""
+    """One entry per token, each with the `num_top` most likely tokens of its place (-1: all that there are)."""
     content = []
     for token_id, position in zip(token_ids, positions, strict=True):
         ranked = sorted(position.items(), key=lambda item: item[1].rank or 0)

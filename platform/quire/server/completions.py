@@ -6,7 +6,6 @@ It knows the wire shape of completions; tokens, stops and streams of bytes are o
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,9 +19,8 @@ from quire.server.params import beam_params, check_stream_fields, sampling_param
 from quire.server.prompts import engine_requests, tokenized
 from quire.server.schema_requests import CompletionRequest
 from quire.server.service import Naming, Service, fingerprint
-from quire.server.streaming import stream_events
 from quire.text.inputs import PromptInput
-from quire.text.outputs import CompletionOutput, Piece
+from quire.text.outputs import CompletionOutput
 
 DEFAULT_MAX_TOKENS = 16
 
@@ -110,15 +108,16 @@ async def answer(call: Call) -> dict[str, Any]:
             choice["prompt_token_ids"] = result.prompt_token_ids if call.fields.return_token_ids else None
             choices.append(choice)
     return {
-        **_common(call),
+        **common(call),
         "choices": choices,
-        "usage": _usage(call, num_cached),
+        "usage": count_tokens(call, num_cached),
         "service_tier": None,
         "system_fingerprint": fingerprint(call.served),
     }
 
 
-def _common(call: Call) -> dict[str, Any]:
+def common(call: Call) -> dict[str, Any]:
+    """What all bodies and chunks of an answer say."""
     return {
         "id": f"cmpl-{call.naming.base}",
         "object": "text_completion",
@@ -127,7 +126,8 @@ def _common(call: Call) -> dict[str, Any]:
     }
 
 
-def _usage(call: Call, num_cached: int | None = None) -> dict[str, Any]:
+def count_tokens(call: Call, num_cached: int | None = None) -> dict[str, Any]:
+    """The usage so far."""
     num_prompt = sum(len(request.prompt.token_ids) for request in call.job.requests)
     num_output = 0 if call.scoring else sum(collector.num_output_tokens for collector in call.job.collectors)
     detailed = call.service.config.enable_prompt_tokens_details
@@ -135,7 +135,7 @@ def _usage(call: Call, num_cached: int | None = None) -> dict[str, Any]:
 
 
 def _choice(call: Call, number: int, output: CompletionOutput) -> dict[str, Any]:
-    lead = _lead(call, number) if call.fields.echo else None
+    lead = lead_of(call, number) if call.fields.echo else None
     text = "" if call.scoring else output.text
     token_ids = [] if call.scoring else output.token_ids
     logprobs = None
@@ -155,71 +155,6 @@ def _choice(call: Call, number: int, output: CompletionOutput) -> dict[str, Any]
     }
 
 
-def _lead(call: Call, number: int) -> Lead:
+def lead_of(call: Call, number: int) -> Lead:
+    """The echo of a prompt."""
     return Lead.of(call.job.requests[number].prompt, call.job.collectors[number].prompt_logprobs, call.served.tokenizer)
-
-
-class Stream:
-    """Turns pieces into events."""
-
-    def __init__(self, call: Call) -> None:
-        self._call = call
-        self._chunks = wire.Chunks(_common(call))
-        self._leads: dict[int, Lead] = {}
-        self._begun: set[tuple[int, int]] = set()
-        self._usage = wire.UsageWanted.of(call.fields.stream_options, call.service.config)
-
-    def events(self) -> AsyncGenerator[bytes]:
-        """The events of the whole stream."""
-        return stream_events(self._call.job, self.piece, self._last)
-
-    def _last(self) -> bytes:
-        if not self._usage.at_end:
-            return b""
-        cached = sum(collector.num_cached_tokens or 0 for collector in self._call.job.collectors)
-        return self._chunks.final(_usage(self._call, cached), system_fingerprint=fingerprint(self._call.served))
-
-    def piece(self, number: int, piece: Piece) -> bytes:
-        """The event for a piece, or nothing."""
-        call = self._call
-        first = (number, piece.index) not in self._begun
-        self._begun.add((number, piece.index))
-        lead = self._lead(number) if call.fields.echo else None
-        if call.scoring and not first:
-            return b""
-        silent = not (piece.text or piece.finish_reason or piece.logprobs or (lead and first))
-        if silent and not (call.fields.return_token_ids and piece.token_ids):
-            return b""
-        choice = self._choice(number, piece, lead, first)
-        return self._chunks.choice(choice, _usage(call) if self._usage.always else None)
-
-    def _lead(self, number: int) -> Lead:
-        if number not in self._leads:
-            self._leads[number] = _lead(self._call, number)
-        return self._leads[number]
-
-    def _choice(self, number: int, piece: Piece, lead: Lead | None, first: bool) -> dict[str, Any]:
-        call = self._call
-        text = "" if call.scoring else piece.text
-        choice: dict[str, Any] = {
-            "index": number * call.n + piece.index,
-            "text": lead.text + text if lead and first else text,
-            "logprobs": self._logprobs(piece, lead, first),
-            "finish_reason": "length" if call.scoring else piece.finish_reason,
-            "stop_reason": None if call.scoring else piece.stop_reason,
-        }
-        if call.fields.return_token_ids:
-            choice["token_ids"] = [] if call.scoring else piece.token_ids
-            if first:
-                choice["prompt_token_ids"] = call.job.requests[number].prompt.token_ids
-        return choice
-
-    def _logprobs(self, piece: Piece, lead: Lead | None, first: bool) -> dict[str, Any] | None:
-        if self._call.fields.logprobs is None:
-            return None
-        logprobs = Logprobs(self._call.fields.return_tokens_as_token_ids or False)
-        if lead and first:
-            logprobs.add_prompt(lead)
-        if not self._call.scoring:
-            logprobs.add(piece.token_ids, piece.logprobs, piece.text_offsets, lead.length if lead else 0)
-        return logprobs.shape()

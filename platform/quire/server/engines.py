@@ -5,8 +5,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Sequence
-from typing import Protocol
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from typing import Any, Protocol
 
 from quire.types import Delta, EngineStats, ModelInfo, Request
 
@@ -36,6 +36,10 @@ class Client(Protocol):
 
     async def stats(self) -> Sequence[EngineStats]:
         """Figures of every model."""
+        ...
+
+    async def plugin_stats(self) -> Sequence[Mapping[str, Any]]:
+        """Rows of plugin, calls, errors and seconds, counted where the models run."""
         ...
 
     async def close(self, drain_s: float = 0.0) -> None:

@@ -151,7 +151,9 @@ class Job:
         pieces: Pieces = []
         track.arrived(deltas)
         for delta in deltas:
-            pieces += [(number, piece) for piece in collector.push(delta)]
+            for piece in collector.push(delta):
+                track.reason = piece.finish_reason or track.reason
+                pieces.append((number, piece))
         for request_id, index in collector.take_aborts():
             await self._client.abort(request_id, index)
         return pieces

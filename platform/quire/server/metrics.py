@@ -51,9 +51,9 @@ class Timings:
 class Metrics:
     """All figures of one server, in a registry of their own."""
 
-    def __init__(self, infos: Sequence[ModelInfo], plugin_rows: Callable[[], Iterable[Mapping[str, Any]]]) -> None:
+    def __init__(self, infos: Sequence[ModelInfo]) -> None:
         self.registry = CollectorRegistry(auto_describe=False)
-        self._engines = _EngineFigures(infos, plugin_rows)
+        self._engines = _EngineFigures(infos)
         self.registry.register(self._engines)
         longest = max((info.max_model_len for info in infos), default=4096)
         tokens = token_buckets(longest)
@@ -86,6 +86,10 @@ class Metrics:
         steps = self._iteration_tokens.labels(stats.model)
         for count in stats.iteration_tokens:
             steps.observe(count)
+
+    def observe_plugins(self, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Take over calls, errors and seconds per plugin."""
+        self._engines.plugin_rows = rows
 
     def rejected(self, model: str, reason: str) -> None:
         """A request was refused before it was accepted."""
@@ -129,9 +133,9 @@ def _plus(first: float | None, second: float | None) -> float | None:
 class _EngineFigures(Collector):
     """Turns the latest statistics into metric families when somebody scrapes."""
 
-    def __init__(self, infos: Sequence[ModelInfo], plugin_rows: Callable[[], Iterable[Mapping[str, Any]]]) -> None:
+    def __init__(self, infos: Sequence[ModelInfo]) -> None:
         self._infos = infos
-        self._plugin_rows = plugin_rows
+        self.plugin_rows: Sequence[Mapping[str, Any]] = ()
         self.latest = {info.name: EngineStats(model=info.name, num_pages=info.num_pages) for info in infos}
         self.finished: dict[tuple[str, str], int] = {}
         self.rejections: dict[tuple[str, str], int] = {}
@@ -174,10 +178,9 @@ class _EngineFigures(Collector):
         return family
 
     def _plugins(self) -> Iterable[Metric]:
-        rows = list(self._plugin_rows())
         for name, help in (("calls", "Calls into a plugin."), ("errors", "Calls that raised."), ("seconds", "Time.")):
             family = CounterMetricFamily(f"{PREFIX}plugin_{name}", help, labels=["plugin"])
-            for row in rows:
+            for row in self.plugin_rows:
                 family.add_metric([row["plugin"]], row[name])
             yield family
 

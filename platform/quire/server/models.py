@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from quire.errors import BadRequest, NotFound
+from quire.records import ToolParser
 from quire.text.chat import ChatTemplate
 from quire.text.tokenizer import Tokenizer
 from quire.types import ModelInfo
@@ -21,6 +22,7 @@ class Served:
     info: ModelInfo
     tokenizer: Tokenizer
     template: ChatTemplate | None = None
+    tool_parser: ToolParser | None = None
     response_role: str = "assistant"
 
     @property
@@ -62,5 +64,7 @@ class ServedModels:
             return self.all[0]
         found = self._by_alias.get(name)
         if found is None:
-            raise NotFound(f"The model `{name:.200}` does not exist. Valid aliases: {', '.join(self._by_alias)}.", "model")
+            raise NotFound(
+                f"The model `{name:.200}` does not exist. Valid aliases: {', '.join(self._by_alias)}.", "model"
+            )
         return found

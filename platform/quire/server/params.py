@@ -92,9 +92,7 @@ class FieldRules:
         asked = "response_format"
         if fields.structured_outputs is not None:
             if found is not None:
-                raise BadRequest(
-                    "`response_format` and `structured_outputs` exclude each other.", "structured_outputs"
-                )
+                raise BadRequest("`response_format` and `structured_outputs` exclude each other.", "structured_outputs")
             found, asked = _from_structured_outputs(fields.structured_outputs), "structured_outputs"
         if found is not None and found[0] not in self.grammar_kinds:
             offered = ", ".join(sorted(self.grammar_kinds)) or "none"
@@ -214,6 +212,6 @@ def _from_structured_outputs(asked: StructuredOutputs) -> tuple[str, str] | None
     if len(found) > 1:
         kinds = " and ".join(kind for kind, _ in found)
         raise BadRequest(f"`structured_outputs` takes exactly one constraint, got {kinds}.", "structured_outputs")
-    if found and found[0][1] in ("[]",) or (found and found[0][0] in ("regex", "grammar") and not found[0][1]):
+    if (found and found[0][1] in ("[]",)) or (found and found[0][0] in ("regex", "grammar") and not found[0][1]):
         raise BadRequest(f"`structured_outputs.{found[0][0]}` must not be empty.", "structured_outputs")
     return found[0] if found else None

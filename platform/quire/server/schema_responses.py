@@ -32,7 +32,7 @@ class CompletionLogprobs(BaseModel):
 
 
 class CompletionChoice(BaseModel):
-    """One completion; `index` is prompt number × n + sample number."""
+    """One completion; `index` is prompt number * n + sample number."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -119,7 +119,7 @@ class Generated(BaseModel):
     model: str
     text: str | list[str]
     token_ids: list[int] | list[list[int]]
-    finish_reason: str | None | list[str | None]
+    finish_reason: str | list[str | None] | None
     usage: Usage
 
 

@@ -6,6 +6,7 @@ One event is `data: <json>` and a blank line; the last is `data: [DONE]`.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator, Awaitable, Coroutine
 from typing import Any, TypeVar
 
@@ -46,10 +47,8 @@ class EventStream(Response):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send until the events end or the client is gone."""
-        try:
+        with contextlib.suppress(ClientGone):
             await unless_gone(receive, self._send(send))
-        except ClientGone:
-            pass
 
     async def _send(self, send: Send) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})

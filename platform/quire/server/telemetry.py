@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from quire.errors import QuireError
@@ -32,6 +32,7 @@ class Telemetry:
         self._interval_s = interval_s
         self._ended: asyncio.Queue[tuple[RequestSummary, Timings]] = asyncio.Queue()
         self._exporters = [self._build(record) for record in registry.all(HOOK)]
+        self._host_calls: Sequence[Mapping[str, Any]] = ()
         self._tasks: list[asyncio.Task[None]] = []
 
     def _build(self, record: Any) -> tuple[str, ObservesStats]:
@@ -59,10 +60,21 @@ class Telemetry:
         """Read the engines' statistics now."""
         try:
             stats = await self._client.stats()
+            self._host_calls = await self._client.plugin_stats()
         except QuireError as error:
             log.debug("no statistics: %s", error)
             return
         await asyncio.to_thread(self._observe, list(stats))
+
+    def plugin_calls(self) -> list[dict[str, Any]]:
+        """Calls, errors and seconds per plugin, in this process and where the models run."""
+        own = self._registry.counter.snapshot() if self._registry.counter is not None else []
+        sums: dict[str, dict[str, Any]] = {}
+        for row in (*own, *self._host_calls):
+            entry = sums.setdefault(row["plugin"], {"plugin": row["plugin"], "calls": 0, "errors": 0, "seconds": 0.0})
+            for name in ("calls", "errors", "seconds"):
+                entry[name] += row[name]
+        return list(sums.values())
 
     async def _poll(self) -> None:
         while True:
@@ -96,6 +108,7 @@ class Telemetry:
             self._metrics.observe_engine(figures)
             for plugin, exporter in self._exporters:
                 self._export(plugin, exporter.observe, figures)
+        self._metrics.observe_plugins(self.plugin_calls())
 
     def _export(self, plugin: str, observe: Callable[[EngineStats], None], figures: EngineStats) -> None:
         try:

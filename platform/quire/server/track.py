@@ -13,7 +13,7 @@ from quire.types import Delta, Request, RequestSummary
 
 
 class Track:
-    """Times and token counts of a request in flight. All times are from one monotonic clock."""
+    """Times and token counts of a request in flight, from one monotonic clock. `reason`: why its last seq ended."""
 
     def __init__(self, request: Request, model: str) -> None:
         self._request = request
@@ -23,7 +23,7 @@ class Track:
         self._last_s = self._arrival_s
         self._last_by_index: dict[int, float] = {}
         self._gaps_s: list[float] = []
-        self._reason = "abort"
+        self.reason = "abort"
         self._queue_s: float | None = None
         self.num_generated = 0
         self.num_cached = 0
@@ -37,8 +37,6 @@ class Track:
                 self.num_cached = delta.num_cached_tokens
             if delta.queue_s is not None:
                 self._queue_s = delta.queue_s
-            if delta.finish_reason is not None:
-                self._reason = delta.finish_reason
             if delta.token_ids:
                 self._tokens(now, delta)
 
@@ -61,7 +59,7 @@ class Track:
             request_id=self._request.id,
             model=self._model,
             adapter=self._request.adapter.name if self._request.adapter else None,
-            finish_reason=reason or self._reason,
+            finish_reason=reason or self.reason,
             num_prompt_tokens=len(self._request.prompt.token_ids),
             num_cached_tokens=self.num_cached,
             num_generated_tokens=self.num_generated,

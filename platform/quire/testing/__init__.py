@@ -43,7 +43,7 @@ _HOME = {
     "tiny_model": "tiny",
 }
 
-__all__ = list(_HOME)  # noqa: PLE0605 (strings, of which each names what `__getattr__` finds)
+__all__ = list(_HOME)
 
 
 def __getattr__(name: str) -> Any:

@@ -47,7 +47,7 @@ def check_policy(
 
 
 def _arrivals(rng: random.Random, count: int) -> list[View]:
-    """Mostly short seqs, some twenty times as long; priorities −1 … 1; three adapters and the base model."""
+    """Mostly short seqs, some twenty times as long; priorities from -1 to 1; three adapters and the base model."""
     seqs = []
     for arrival in range(count):
         tokens = rng.choice((5, 10, 10, 20, 20, 40, 200))

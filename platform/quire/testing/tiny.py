@@ -74,8 +74,21 @@ def tiny_model(folder: str | Path, architecture: str, seed: int = 0, **overrides
     Raises ValueError for an architecture that transformers does not have.
     """
     folder = Path(folder)
-    reference_model(architecture, seed, **overrides).save_pretrained(folder)
+    save(reference_model(architecture, seed, **overrides), folder)
     return byte_tokenizer(folder)
+
+
+def save(model: Any, folder: str | Path) -> None:
+    """Write a model of transformers, without the progress bar."""
+    from transformers.utils import logging
+
+    shown = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
+    try:
+        model.save_pretrained(folder)
+    finally:
+        if shown:
+            logging.enable_progress_bar()
 
 
 def reference_model(architecture: str, seed: int = 0, **overrides: Any) -> Any:

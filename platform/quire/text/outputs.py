@@ -5,7 +5,7 @@ Names are those of vLLM's outputs. It knows no HTTP; one `Collector` serves one 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -93,14 +93,18 @@ class Collector:
     before. `prompt_logprobs` and `num_cached_tokens` are there after the first delta.
     """
 
-    def __init__(self, request: Request, tokenizer: Tokenizer) -> None:
-        """`request` is the client's, not what `inputs.for_engine` made of it for the engine."""
+    def __init__(self, request: Request, tokenizer: Tokenizer, eos_ids: Collection[int] = ()) -> None:
+        """`request` is the client's, not what `inputs.for_engine` made of it for the engine.
+
+        eos_ids: the model's ends of text, where it has more than the tokenizer names.
+        """
         params = request.params
         self.request = request
         self.done = False
         self.num_cached_tokens: int | None = None
         self.prompt_logprobs: list[PositionLogprobs | None] | None = None
         self._tokenizer = tokenizer
+        self._eos_ids = eos_ids
         self._beams = isinstance(params, BeamSearchParams)
         self._wanted = params.num_seqs if isinstance(params, BeamSearchParams) else params.n
         self._show_logprobs = not isinstance(params, BeamSearchParams) and params.logprobs is not None
@@ -112,7 +116,7 @@ class Collector:
         shown: list[PositionLogprobs] | None = [] if self._show_logprobs else None
         offsets: list[int] | None = [] if self._show_logprobs else None
         output = CompletionOutput(index=index, text="", token_ids=[], logprobs=shown, text_offsets=offsets)
-        return _Completion(SeqText(self.request, self._tokenizer), output)
+        return _Completion(SeqText(self.request, self._tokenizer, self._eos_ids), output)
 
     @property
     def num_output_tokens(self) -> int:

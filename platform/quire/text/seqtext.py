@@ -5,6 +5,7 @@ It knows no log-probabilities and no other seqs.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from quire.sampling import SamplingParams
@@ -30,10 +31,11 @@ class Taken:
 class SeqText:
     """State of one seq's text."""
 
-    def __init__(self, request: Request, tokenizer: Tokenizer) -> None:
+    def __init__(self, request: Request, tokenizer: Tokenizer, eos_ids: Collection[int] = ()) -> None:
         params = request.params
         plain = params if isinstance(params, SamplingParams) else None
         self._detokenize = plain is None or plain.detokenize
+        self._end_ids = frozenset((*eos_ids, *tokenizer.eos_ids)) | tokenizer.special_ids
         self._keep_stop = params.include_stop_str_in_output
         self._min_tokens = plain.min_tokens if plain else 0
         self._offsets = plain is not None and plain.logprobs is not None
@@ -69,7 +71,10 @@ class SeqText:
 
     def _hides_last(self, delta: Delta) -> bool:
         """Whether the last token only ended the text: the end of text, or a stop token id."""
-        return delta.finish_reason == "stop" and not self._keep_stop
+        if delta.finish_reason != "stop" or self._keep_stop or not delta.token_ids:
+            return False
+        last = delta.token_ids[-1]
+        return last in self._end_ids if delta.stop_reason is None else delta.stop_reason == last
 
     def _token(self, token_id: int) -> str:
         self._num_tokens += 1

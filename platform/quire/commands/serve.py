@@ -1,0 +1,56 @@
+"""`platform serve`: load models and answer over HTTP. With no model named, the demos of the loaded plugins."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+from collections.abc import Sequence
+
+from quire.commands.models import demo_models
+from quire.config import ModelConfig, ServerConfig
+from quire.options import add_config, model_configs, model_list, read_config
+from quire.records import Command, Registry
+
+log = logging.getLogger("quire")
+
+
+def _configure(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "models_given", nargs="*", metavar="MODEL", help="folder, hub id, or name=folder; several are served at once"
+    )
+    parser.add_argument(
+        "--models", type=model_list, default=[], metavar="JSON", help="models with settings of their own (a list in YAML)"
+    )
+    add_config(parser, ModelConfig, "models")
+    add_config(parser, ServerConfig, "server")
+
+
+def _run(args: argparse.Namespace) -> int:
+    from quire.server.run import run
+
+    logging.basicConfig(format="%(levelname)s %(asctime)s %(name)s: %(message)s", datefmt="%H:%M:%S")
+    config = read_config(ServerConfig, vars(args))
+    log.setLevel(config.log_level.upper())
+    return run(
+        models_to_serve(args, args.registry),
+        config,
+        args.registry,
+        plugins=args.plugins,
+        enable_lora=args.enable_lora,
+        on_ready=lambda url: print(f"Quire is ready at {url}", flush=True),
+    )
+
+
+def models_to_serve(args: argparse.Namespace, registry: Registry) -> Sequence[ModelConfig]:
+    """Models that were named, else demos, else none: then the server starts all the same and says why it is empty."""
+    named = model_configs(vars(args))
+    chosen = named or demo_models(registry)
+    if not chosen:
+        loaded = ", ".join(plugin.name for plugin in registry.plugins) or "none"
+        log.warning("no model was named and no loaded plugin has a demo model (plugins: %s): nothing is served", loaded)
+    elif not named:
+        log.info("no model was named: serving the demos %s", ", ".join(c.served_model_name[0] for c in chosen))
+    return chosen
+
+
+COMMAND = Command("serve", "serve models over HTTP (OpenAI API)", _configure, _run)

@@ -1,0 +1,61 @@
+"""What a request must meet before a model takes it: ids in the vocabulary, lengths, things it can do.
+
+Each refusal is a BadRequest that says the numbers. What bounds the scheduler is checked there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+
+from quire.errors import BadRequest
+from quire.sampling import SamplingParams
+from quire.types import ModelInfo, Request
+
+
+def check_request(request: Request, info: ModelInfo) -> None:
+    """Raise BadRequest unless the model can take the request."""
+    prompt = request.prompt
+    _ids("prompt", prompt.token_ids, info.vocab_size)
+    _length(request, info)
+    if prompt.media and not info.modalities:
+        raise BadRequest(f"The model `{info.name}` takes text only.", "prompt")
+    if isinstance(request.params, SamplingParams):
+        _sampling_ids(request.params, info.vocab_size)
+
+
+def _ids(param: str, token_ids: Iterable[int], vocab_size: int) -> None:
+    ids = np.asarray(token_ids if isinstance(token_ids, list | tuple) else list(token_ids))
+    if not ids.size:
+        return
+    if ids.dtype.kind not in "iu" or ids.ndim != 1:
+        raise BadRequest(f"`{param}` must be a list of token ids, which are integers.", param)
+    low, high = int(ids.min()), int(ids.max())
+    if low < 0 or high >= vocab_size:
+        wrong = low if low < 0 else high
+        raise BadRequest(f"`{param}` has token id {wrong}; the vocabulary has ids from 0 to {vocab_size - 1}.", param)
+
+
+def _sampling_ids(params: SamplingParams, vocab_size: int) -> None:
+    _ids("stop_token_ids", params.stop_token_ids or (), vocab_size)
+    _ids("allowed_token_ids", params.allowed_token_ids or (), vocab_size)
+    _ids("logit_bias", list(params.logit_bias or ()), vocab_size)
+    if any(not word for word in params.bad_word_ids):
+        raise BadRequest("`bad_words` has a word without tokens.", "bad_words")
+    _ids("bad_words", [token for word in params.bad_word_ids for token in word], vocab_size)
+
+
+def _length(request: Request, info: ModelInfo) -> None:
+    prompt_len, max_tokens = len(request.prompt.token_ids), request.params.max_tokens
+    if prompt_len == 0:
+        raise BadRequest("The prompt has no tokens; at least one is needed.", "prompt")
+    limit = f"This model's maximum context length is {info.max_model_len} tokens"
+    if prompt_len + (max_tokens != 0) > info.max_model_len:
+        raise BadRequest(f"{limit}. However, your prompt has {prompt_len} tokens. Please shorten it.", "prompt")
+    if max_tokens is not None and prompt_len + max_tokens > info.max_model_len:
+        raise BadRequest(
+            f"{limit}. However, you requested {prompt_len + max_tokens} tokens: {prompt_len} in the prompt and "
+            f"{max_tokens} for the output. Please lower max_tokens or shorten the prompt.",
+            "max_tokens",
+        )

@@ -1,0 +1,217 @@
+"""Engine: one loaded model that takes requests and gives back deltas, one step at a time.
+
+    add ─▶ step: plan → run → commit ─▶ deltas
+
+It joins the scheduler, which knows no tensors, and the runner, which knows no requests. One thread
+uses it. It knows no HTTP, no text and no plugin by name.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cache
+
+from quire.config import ModelConfig
+from quire.engine.checks import check_request
+from quire.engine.grammars import Grammars
+from quire.engine.limits import Limits
+from quire.engine.load import Loaded, load_model
+from quire.engine.measure import activation_bytes
+from quire.engine.memory import fit, host_pages
+from quire.engine.pages import PagePool
+from quire.engine.processors import Processors, call_plugin
+from quire.engine.runner import Runner, Sizes
+from quire.engine.scheduler import Scheduler
+from quire.errors import BadRequest, ConfigError, QuireError
+from quire.records import Context, OrdersSeqs, Registry, SchedulerPolicy
+from quire.sampling import SamplingParams
+from quire.types import Delta, EngineStats, Plan, Request
+
+log = logging.getLogger(__name__)
+
+POLICIES = "quire_scheduler_policies"
+HOPELESS = 3
+"""Steps in a row that may fail before `step` raises."""
+PAUSE_S = 0.001
+"""How long a step that can do nothing waits for a grammar to be compiled."""
+
+
+class Engine:
+    """Serves one model. Not safe to use from several threads at once."""
+
+    def __init__(
+        self,
+        loaded: Loaded,
+        config: ModelConfig,
+        registry: Registry,
+        device_budget: int | None = None,
+        tokenizer: Callable[[], object] | None = None,
+    ) -> None:
+        """`tokenizer` gives the text side's tokenizer, for plugins that need one; it is called at most once."""
+        num_pages, max_model_len = fit(
+            config,
+            loaded,
+            lambda: activation_bytes(loaded, config.max_num_batched_tokens, config.max_num_seqs, config.page_size),
+            device_budget,
+        )
+        num_host_pages = host_pages(config, loaded, num_pages)
+        self.loaded = loaded
+        self.info = replace(loaded.info, num_pages=num_pages, max_model_len=max_model_len)
+        self._registry = registry
+        self._tokenizer = cache(tokenizer) if tokenizer else None
+        self._processors = Processors(registry, self._context)
+        self._grammars = Grammars(registry, self._context)
+        self._scheduler = Scheduler(
+            PagePool(num_pages, config.page_size, config.enable_prefix_caching),
+            self._policy(config.scheduling_policy),
+            _limits(config, loaded, max_model_len),
+            PagePool(num_host_pages, config.page_size, caching=False),
+            self._ready,
+        )
+        sizes = Sizes(
+            num_pages=num_pages,
+            num_host_pages=num_host_pages,
+            page_size=config.page_size,
+            max_tokens=config.max_num_batched_tokens,
+            max_rows=min(config.max_num_seqs, config.max_num_batched_tokens),
+            max_model_len=max_model_len,
+        )
+        self._runner = Runner(loaded, sizes, self._processors, self._grammars, config.batch_invariant)
+        self._broken: dict[str, QuireError] = {}
+        self._num_failures = 0
+
+    @classmethod
+    def build(
+        cls,
+        config: ModelConfig,
+        registry: Registry,
+        device_budget: int | None = None,
+        tokenizer: Callable[[], object] | None = None,
+    ) -> Engine:
+        """Load the model that `config` names and make an engine for it.
+
+        device_budget: bytes of device memory the model may take in all, None = see --gpu-memory-utilization.
+        Raises StartupError: a setting cannot work, or the model cannot be loaded.
+        """
+        return cls(load_model(config, registry, device_budget), config, registry, device_budget, tokenizer)
+
+    def _context(self, plugin: str) -> Context:
+        info = self.info
+        return Context(
+            options=self._registry.options.get(plugin, {}),
+            model=info.name,
+            vocab_size=info.vocab_size,
+            tokenizer=self._tokenizer() if self._tokenizer else None,
+            device=info.device,
+        )
+
+    def _policy(self, name: str) -> OrdersSeqs:
+        known = self._registry.of(POLICIES)
+        if name not in known:
+            choices = ", ".join(known) or "none, because no loaded plugin brings one"
+            raise ConfigError(f"--scheduling-policy must be one of {choices}; got {name!r}.")
+        record: SchedulerPolicy = known[name]
+        plugin = self._registry.plugin_of(POLICIES, name)
+        policy: OrdersSeqs = call_plugin(self._registry, plugin, record.build, self._context(plugin))
+        return policy
+
+    @property
+    def has_work(self) -> bool:
+        """Whether `step` would do something."""
+        return self._scheduler.has_work
+
+    def add(self, request: Request) -> None:
+        """Accept a request, to be answered by the steps to come.
+
+        Raises BadRequest (it asks for what cannot be), Overloaded (too many wait) or PluginFailed; then
+        nothing was accepted.
+        """
+        check_request(request, self.info)
+        if request.adapter is not None:
+            raise BadRequest(f"The adapter `{request.adapter.name}` is not loaded: no adapter runtime is.", "model")
+        params = request.params
+        if isinstance(params, SamplingParams):
+            self._processors.check(params)
+            if params.structured is not None:
+                self._grammars.request(params.structured)
+        self._scheduler.add(self._salted(request))
+
+    def _salted(self, request: Request) -> Request:
+        """The request, its cache salt saying what its length does to keys (see `Decoder.kv_variant`)."""
+        variant = self.loaded.decoder.kv_variant(len(request.prompt.token_ids))
+        if not variant:
+            return request
+        return replace(request, cache_salt=f"{variant}:{request.cache_salt or ''}")
+
+    def _ready(self, request: Request) -> bool:
+        """Whether a request's grammar, if it has one, is compiled; one that failed ends the request in this step."""
+        params = request.params
+        if not isinstance(params, SamplingParams) or params.structured is None:
+            return True
+        if not self._grammars.ready(params.structured):
+            return False
+        failure = self._grammars.failure(params.structured)
+        if failure is not None:
+            self._broken[request.id] = failure
+        return failure is None
+
+    def abort(self, request_id: str, index: int | None = None) -> None:
+        """Stop a request or one of its seqs; no delta tells of it. Unknown ids are ignored."""
+        self._scheduler.abort(request_id, index)
+
+    def step(self, max_tokens: int | None = None) -> list[Delta]:
+        """Compute at most `max_tokens` tokens and say what came of them.
+
+        A step that fails ends the requests that had begun, each with an error; several in a row raise.
+        """
+        plan = self._scheduler.plan(max_tokens)
+        if not plan.chunks and not self._broken:
+            self._grammars.pause(PAUSE_S)
+        try:
+            result = self._runner.run(plan)
+        except Exception as error:
+            return self._give_up(plan, error)
+        self._num_failures = 0
+        return self._end_broken() + self._scheduler.commit(plan, result)
+
+    def _end_broken(self) -> list[Delta]:
+        """End the requests whose grammars could not be compiled."""
+        if not self._broken:
+            return []
+        broken, self._broken = self._broken, {}
+        return [delta for request_id, error in broken.items() for delta in self._scheduler.fail(request_id, error)]
+
+    def _give_up(self, plan: Plan, error: Exception) -> list[Delta]:
+        """Nobody knows which pages a failed step has moved: all who hold some end."""
+        log.exception("A step of %d tokens failed", plan.num_tokens)
+        fault = QuireError(f"The model `{self.info.name}` failed in a step: {type(error).__name__}: {error}")
+        deltas = self._scheduler.fail_begun(fault)
+        self._runner.reset()
+        self._num_failures += 1
+        if self._num_failures >= HOPELESS:
+            raise error
+        return deltas
+
+    def stats(self) -> EngineStats:
+        """Counters since start and gauges of now."""
+        return self._scheduler.stats(self.info.name)
+
+    def close(self) -> None:
+        """Stop what runs beside the steps and let go of the device's memory."""
+        self._grammars.close()
+        del self._runner, self.loaded
+
+
+def _limits(config: ModelConfig, loaded: Loaded, max_model_len: int) -> Limits:
+    return Limits(
+        max_model_len=max_model_len,
+        max_num_seqs=config.max_num_seqs,
+        max_num_batched_tokens=config.max_num_batched_tokens,
+        max_num_queued_reqs=config.max_num_queued_reqs,
+        chunked_prefill=config.enable_chunked_prefill,
+        preemption=config.preemption,
+        eos_ids=frozenset(loaded.eos_ids),
+        seed=config.seed,
+    )

@@ -1,0 +1,249 @@
+"""The API process's way to the models: requests go in, deltas come out, and a dead host is replaced.
+
+All of it runs on one event loop. It knows neither HTTP nor text.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import sys
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, field
+from typing import Any
+
+from quire.config import ModelConfig
+from quire.errors import HostDied, NotFound, Overloaded, QuireError
+from quire.host.flights import Flights
+from quire.host.protocol import (
+    Abort,
+    Ask,
+    Deltas,
+    Failed,
+    Figures,
+    FromHost,
+    Load,
+    Loaded,
+    Ready,
+    Refused,
+    Start,
+    Unload,
+    Unloaded,
+    error_of,
+    submit,
+)
+from quire.host.supervisor import RestartPolicy, State, Supervisor
+from quire.types import Delta, EngineStats, ModelInfo, Request
+
+
+@dataclass(frozen=True, kw_only=True)
+class HostSettings:
+    """What every incarnation of the host is told, and how patient its clients are.
+
+    plugins, options, enable_lora: as for `quire.registry.load`. wait_ready_s: how long a request
+    waits for a host that is being restarted. module: what runs in the host process.
+    """
+
+    plugins: Sequence[str] | None = None
+    options: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    enable_lora: bool = False
+    log_level: str = "info"
+    max_restarts: int = 5
+    wait_ready_s: float = 15.0
+    module: str = "quire.host.process"
+
+
+class Client:
+    """Runs requests on the models of one host process."""
+
+    def __init__(self, models: Sequence[ModelConfig], settings: HostSettings) -> None:
+        """Use `Client.start`, which also waits until the models are loaded."""
+        self._settings = settings
+        self._configs = list(models)
+        self._infos: dict[str, ModelInfo] = {}
+        self._flights = Flights()
+        self._calls: dict[int, asyncio.Future[Any]] = {}
+        self._numbers = itertools.count(1)
+        self._closing = False
+        self._supervisor = Supervisor(
+            self._first_message, self._on_message, self._on_death, RestartPolicy(settings.max_restarts), settings.module
+        )
+
+    @classmethod
+    async def start(
+        cls, models: Sequence[ModelConfig], plugins: Sequence[str] | None = None, **settings: Any
+    ) -> Client:
+        """A client whose host has loaded `models`; further `settings` are those of `HostSettings`.
+
+        Raises what went wrong in the host as if it had been here: ConfigError, CheckpointError, PluginError.
+        """
+        client = cls(models, HostSettings(plugins=plugins, **settings))
+        await client._supervisor.run()
+        return client
+
+    @property
+    def state(self) -> State:
+        """starting, ready, restarting, failed (ended too often) or closed."""
+        return self._supervisor.state
+
+    @property
+    def alive(self) -> bool:
+        """Whether requests are accepted now."""
+        return self.state == "ready" and not self._closing
+
+    @property
+    def host_pid(self) -> int | None:
+        """Process number of the host."""
+        return self._supervisor.pid
+
+    @property
+    def num_in_flight(self) -> int:
+        """Requests that have not ended."""
+        return len(self._flights)
+
+    def models(self) -> list[ModelInfo]:
+        """The loaded models, in the order they were given. Those of the last host while none runs."""
+        return list(self._infos.values())
+
+    async def generate(self, model: str, request: Request) -> AsyncGenerator[list[Delta], None]:
+        """Run a request; deltas as steps give them, until every seq has ended. Closing it early aborts.
+
+        `model`: a name or alias. Raises NotFound for another, BadRequest or Overloaded from the engine
+        before the first delta, HostDied when the host ends, or does not come back soon.
+        """
+        name = self._name_of(model)
+        await self._wait_ready()
+        flight = self._flights.begin(name, request)
+        try:
+            self._supervisor.send(submit(name, request))
+            async with aclosing(flight.read()) as reading:
+                async for deltas in reading:
+                    yield deltas
+        finally:
+            self._flights.end(flight)
+            if flight.open and not isinstance(flight.error, HostDied):
+                self._supervisor.send(Abort(name, request.id))
+
+    async def abort(self, request_id: str, index: int | None = None) -> None:
+        """Stop one seq of a request, or all; its reader gets finish_reason "abort". Unknown ids are ignored."""
+        flight = self._flights.get(request_id)
+        if flight is None:
+            return
+        flight.stop(index)
+        self._supervisor.send(Abort(flight.model, request_id, index))
+
+    async def stats(self) -> list[EngineStats]:
+        """Figures of every model; none while the host is not running."""
+        return (await self._figures()).engines
+
+    async def plugin_stats(self) -> list[dict[str, Any]]:
+        """Calls, errors and seconds per plugin, as counted in the host; none while it is not running."""
+        return (await self._figures()).plugins
+
+    async def load(self, config: ModelConfig) -> ModelInfo:
+        """Load one more model while the others go on; raises what `start` raises."""
+        await self._wait_ready()
+        info: ModelInfo = await self._call(lambda number: Load(number, config))
+        self._configs.append(config)
+        self._infos[info.name] = info
+        return info
+
+    async def unload(self, model: str) -> None:
+        """Let go of a model once its requests have ended; new ones are refused at once."""
+        name = self._name_of(model)
+        await self._wait_ready()
+        position = list(self._infos).index(name)
+        del self._infos[name]
+        del self._configs[position]
+        await self._call(lambda number: Unload(number, name))
+
+    async def close(self, drain_s: float = 0.0) -> None:
+        """Refuse new requests, wait up to `drain_s` for those in flight, end the rest, end the host."""
+        self._closing = True
+        if self.state == "ready":
+            await self._flights.drained(drain_s)
+        self._flights.fail(HostDied("The server is shutting down."))
+        self._fail_calls(HostDied("The server is shutting down."))
+        await self._supervisor.close()
+
+    def _name_of(self, model: str) -> str:
+        for info in self._infos.values():
+            if model == info.name or model in info.aliases:
+                return info.name
+        raise NotFound(f"The model `{model}` does not exist.", "model")
+
+    async def _wait_ready(self) -> None:
+        if self._closing:
+            raise Overloaded("The server is shutting down; it takes no new requests.")
+        if self.state != "ready" and not await self._supervisor.ready(self._settings.wait_ready_s):
+            raise HostDied("The process that runs the models is not running; try again later.")
+
+    async def _figures(self) -> Figures:
+        if self.state != "ready":
+            return Figures(0, [], [])
+        try:
+            figures: Figures = await self._call(Ask)
+        except HostDied:
+            return Figures(0, [], [])
+        return figures
+
+    async def _call(self, message: Any) -> Any:
+        """Send what `message` makes of a call number, and wait for the answer with that number."""
+        number = next(self._numbers)
+        answer = self._calls[number] = asyncio.get_running_loop().create_future()
+        try:
+            self._supervisor.send(message(number))
+            return await answer
+        finally:
+            del self._calls[number]
+
+    def _first_message(self) -> Start:
+        settings = self._settings
+        return Start(
+            models=list(self._configs),
+            plugins=None if settings.plugins is None else list(settings.plugins),
+            options={plugin: dict(values) for plugin, values in settings.options.items()},
+            enable_lora=settings.enable_lora,
+            log_level=settings.log_level,
+            sys_path=list(sys.path),
+        )
+
+    def _on_message(self, message: FromHost) -> None:
+        match message:
+            case Deltas(deltas):
+                self._flights.take(deltas)
+            case Refused(request_id, fault):
+                flight = self._flights.get(request_id)
+                if flight is not None:
+                    flight.open.clear()  # there is nothing to abort
+                    flight.fail(error_of(fault))
+            case Ready(models):
+                self._infos = {info.name: info for info in models}
+            case Loaded(call, info):
+                self._answer(call, info)
+            case Unloaded(call):
+                self._answer(call, None)
+            case Failed(call, fault):
+                self._answer(call, error_of(fault))
+            case Figures(call):
+                self._answer(call, message)
+
+    def _answer(self, call: int, result: Any) -> None:
+        answer = self._calls.get(call)
+        if answer is None or answer.done():
+            return
+        if isinstance(result, QuireError):
+            answer.set_exception(result)
+        else:
+            answer.set_result(result)
+
+    def _on_death(self, how: str) -> None:
+        error = HostDied(f"{how} The request was lost; the models are being loaded again.")
+        self._flights.fail(error)
+        self._fail_calls(error)
+
+    def _fail_calls(self, error: QuireError) -> None:
+        for answer in self._calls.values():
+            if not answer.done():
+                answer.set_exception(error)

@@ -1,0 +1,112 @@
+"""Requests in flight as the API process sees them: who waits for which deltas.
+
+It knows nothing of processes or sockets. Use from one event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Iterable
+from dataclasses import dataclass, field
+
+from quire.errors import STATUS_BY_TYPE_NAME, BadRequest, QuireError
+from quire.types import Delta, Request
+
+
+@dataclass(slots=True)
+class Flight:
+    """A request, its seqs that have not ended, and what has come of it since its reader last looked."""
+
+    model: str
+    request_id: str
+    open: set[int]
+    deltas: list[Delta] = field(default_factory=list)
+    error: QuireError | None = None
+    news: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def take(self, delta: Delta) -> None:
+        """Add a delta, unless its seq has ended already."""
+        if delta.index not in self.open:
+            return
+        if delta.error is not None:
+            name, message = delta.error
+            self.fail(STATUS_BY_TYPE_NAME.get(name, QuireError)(message))
+            return
+        self.deltas.append(delta)
+        if delta.finish_reason is not None:
+            self.open.discard(delta.index)
+        self.news.set()
+
+    def fail(self, error: QuireError) -> None:
+        """End with an error; only the first counts."""
+        self.error = self.error or error
+        self.news.set()
+
+    def stop(self, index: int | None) -> None:
+        """One seq, or all, end here and now with the reason "abort"."""
+        for i in sorted(self.open) if index is None else [index]:
+            self.take(Delta(request_id=self.request_id, index=i, finish_reason="abort"))
+
+    async def read(self) -> AsyncGenerator[list[Delta], None]:
+        """What comes, as much at a time as there is, until every seq has ended; raises the error if there is one."""
+        while True:
+            await self.news.wait()
+            self.news.clear()
+            deltas, self.deltas = self.deltas, []
+            if deltas:
+                yield deltas
+            if self.error is not None:
+                raise self.error
+            if not self.open and not self.deltas:
+                return
+
+
+class Flights:
+    """All requests in flight, by id."""
+
+    def __init__(self) -> None:
+        self._flights: dict[str, Flight] = {}
+        self._none = asyncio.Event()
+        self._none.set()
+
+    def __len__(self) -> int:
+        return len(self._flights)
+
+    def begin(self, model: str, request: Request) -> Flight:
+        """Note a request; raises BadRequest for an id that is in flight already."""
+        if request.id in self._flights:
+            raise BadRequest(f"A request with the id {request.id!r} is already in flight.", "request_id")
+        flight = Flight(model, request.id, set(range(request.params.num_seqs)))
+        self._flights[request.id] = flight
+        self._none.clear()
+        return flight
+
+    def end(self, flight: Flight) -> None:
+        """Forget a request."""
+        self._flights.pop(flight.request_id, None)
+        if not self._flights:
+            self._none.set()
+
+    def get(self, request_id: str) -> Flight | None:
+        """The request with this id, if it is in flight."""
+        return self._flights.get(request_id)
+
+    def take(self, deltas: Iterable[Delta]) -> None:
+        """Give each delta to the request it belongs to; those of forgotten ones are dropped."""
+        for delta in deltas:
+            flight = self._flights.get(delta.request_id)
+            if flight is not None:
+                flight.take(delta)
+
+    def fail(self, error: QuireError) -> None:
+        """End all requests with an error."""
+        for flight in self._flights.values():
+            flight.fail(error)
+
+    async def drained(self, timeout_s: float) -> bool:
+        """Whether none is left within `timeout_s`."""
+        try:
+            await asyncio.wait_for(self._none.wait(), timeout_s)
+        except TimeoutError:
+            return False
+        return True

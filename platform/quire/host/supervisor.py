@@ -1,0 +1,183 @@
+"""Keeps a host process running: starts it, notices its end, starts it anew with what was loaded.
+
+It knows messages, but no requests: what the host says is handed on, and its death is told.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import shutil
+import tempfile
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from quire.errors import QuireError, StartupError
+from quire.host.connection import Connection
+from quire.host.protocol import FromHost, Message, Ready, Shutdown, Start, StartFailed, error_of
+
+log = logging.getLogger(__name__)
+
+State = Literal["starting", "ready", "restarting", "failed", "closed"]
+
+FIRST_DELAY_S = 0.25
+"""Pause before a second attempt to restart; doubles with each."""
+
+GOODBYE_S = 10.0
+"""How long a host may take to end when told to, before it is killed."""
+
+MAX_SOCKET_PATH = 90
+"""Socket paths are limited to about 100 bytes on all systems."""
+
+
+@dataclass(frozen=True)
+class RestartPolicy:
+    """At most `most` restarts within `window_s`."""
+
+    most: int = 5
+    window_s: float = 600.0
+
+
+class Restarts:
+    """Counts restarts against a policy."""
+
+    def __init__(self, policy: RestartPolicy, clock: Callable[[], float] = time.monotonic) -> None:
+        self._policy, self._clock = policy, clock
+        self._times: deque[float] = deque()
+
+    def allow(self) -> bool:
+        """Whether one more may be tried now; if so it is counted."""
+        now = self._clock()
+        while self._times and now - self._times[0] > self._policy.window_s:
+            self._times.popleft()
+        if len(self._times) >= self._policy.most:
+            return False
+        self._times.append(now)
+        return True
+
+
+class Supervisor:
+    """One host process at a time. Callbacks run on the event loop."""
+
+    def __init__(
+        self,
+        start: Callable[[], Start],
+        on_message: Callable[[FromHost], None],
+        on_death: Callable[[str], None],
+        policy: RestartPolicy,
+        module: str,
+    ) -> None:
+        """`start` gives the first message of each new process; `on_death` gets how the last one ended.
+
+        module: what runs in the process.
+        """
+        self._module = module
+        self._start, self._on_message, self._on_death = start, on_message, on_death
+        self._restarts = Restarts(policy)
+        self._folder = Path(tempfile.mkdtemp(prefix="quire-"))
+        if len(str(self._folder)) > MAX_SOCKET_PATH:
+            self._folder.rmdir()
+            self._folder = Path(tempfile.mkdtemp(prefix="quire-", dir="/tmp"))
+        self._number = 0
+        self._connection: Connection | None = None
+        self._ready = asyncio.Event()
+        self._outcome: asyncio.Future[None] | None = None
+        self._task: asyncio.Task[None] | None = None
+        self.state: State = "starting"
+
+    @property
+    def pid(self) -> int | None:
+        """Number of the process now running."""
+        return None if self._connection is None else self._connection.pid
+
+    async def run(self) -> None:
+        """Start, and return when the models are loaded; raises what kept them from it."""
+        self._outcome = asyncio.get_running_loop().create_future()
+        self._task = asyncio.create_task(self._keep_running(self._outcome), name="host-supervisor")
+        try:
+            await self._outcome
+        except BaseException:
+            await self.close()
+            raise
+
+    async def ready(self, timeout_s: float) -> bool:
+        """Whether the host takes requests, now or within `timeout_s`."""
+        if self.state in ("failed", "closed"):
+            return False
+        try:
+            await asyncio.wait_for(self._ready.wait(), timeout_s)
+        except TimeoutError:
+            return False
+        return self.state == "ready"
+
+    def send(self, message: Message) -> None:
+        """Send to the host, if there is one; raises BadRequest for what cannot be encoded."""
+        if self._connection is not None:
+            self._connection.send(message)
+
+    async def close(self) -> None:
+        """End the host: politely first."""
+        self.state = "closed"
+        if self._connection is not None and self._ready.is_set():
+            self._connection.send(Shutdown())
+            await self._connection.wait(GOODBYE_S)
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+        self._drop()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    async def _keep_running(self, outcome: asyncio.Future[None]) -> None:
+        """One process after another, until closed or restarted too often."""
+        delay_s = 0.0
+        while True:
+            try:
+                error = await self._one_life(outcome)
+            except Exception as unforeseen:  # a message nobody can read; the next process may do better
+                log.exception("The host process could not be followed")
+                error = StartupError(f"The host process could not be followed: {unforeseen}")
+            lived, started = self._ready.is_set(), outcome.done()
+            self._ready.clear()
+            if self.state == "closed":
+                return
+            if not started:
+                outcome.set_exception(error)
+                return
+            self.state = "restarting"
+            self._on_death(error.message)
+            log.error("%s", error.message)
+            delay_s = 0.0 if lived else max(FIRST_DELAY_S, 2 * delay_s)
+            if not self._restarts.allow():
+                self.state = "failed"
+                self._ready.set()  # nobody need wait any longer
+                log.error("The host process ended too often; it is not started again")
+                return
+            await asyncio.sleep(delay_s)
+
+    async def _one_life(self, outcome: asyncio.Future[None]) -> QuireError:
+        """Run one process to its end; why it ended."""
+        self._drop()
+        self._number += 1
+        connection = self._connection = Connection(self._folder, self._number, self._module)
+        connection.send(self._start())
+        failure: QuireError | None = None
+        async for message in connection.messages():
+            if isinstance(message, StartFailed):
+                failure = error_of(message.fault)
+                continue
+            self._on_message(message)
+            if isinstance(message, Ready):
+                self.state = "ready"
+                self._ready.set()
+                if not outcome.done():
+                    outcome.set_result(None)
+        return failure or StartupError(f"The host process {connection.how_it_ended}.")
+
+    def _drop(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None

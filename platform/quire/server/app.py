@@ -1,0 +1,151 @@
+"""`build_app`: puts routes, middleware and plugin routers together. It knows no endpoint's business."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+from fastapi import APIRouter, FastAPI
+from fastapi.openapi.utils import get_openapi
+from starlette.middleware.cors import CORSMiddleware
+
+from quire import __version__
+from quire.config import ServerConfig
+from quire.errors import PluginError
+from quire.records import Registry
+from quire.server.auth import RequireKey
+from quire.server.body import lift_definitions
+from quire.server.engines import Client
+from quire.server.errors import install_handlers
+from quire.server.gates import Gates
+from quire.server.inflight import InFlight
+from quire.server.limits import BodyLimit
+from quire.server.metrics import Metrics
+from quire.server.models import Served, ServedModels
+from quire.server.params import FieldRules
+from quire.server.request_ids import EchoRequestId
+from quire.server.routes_admin import admin_router
+from quire.server.routes_native import native_router
+from quire.server.routes_openai import openai_router
+from quire.server.routes_text import text_router
+from quire.server.service import Service
+from quire.server.telemetry import Telemetry
+
+log = logging.getLogger("quire.server")
+
+ROUTERS = "quire_routers"
+
+
+def build_service(client: Client, config: ServerConfig, registry: Registry, models: Sequence[Served]) -> Service:
+    """The parts behind the routes. Builds gates and exporters of plugins; raises what they raise."""
+    infos = [served.info for served in models]
+    metrics = Metrics(infos)
+    return Service(
+        config=config,
+        client=client,
+        registry=registry,
+        models=ServedModels(models),
+        rules=FieldRules(registry),
+        gates=Gates(registry),
+        metrics=metrics,
+        telemetry=Telemetry(client, registry, metrics),
+        inflight=InFlight(),
+    )
+
+
+def build_app(client: Client, config: ServerConfig, registry: Registry, models: Sequence[Served]) -> FastAPI:
+    """The application. `app.state.service` holds what is behind it; closing `client` is the caller's.
+
+    Raises PluginError when a plugin's router clashes with a path that is taken.
+    """
+    service = build_service(client, config, registry, models)
+    docs = not config.disable_fastapi_docs
+    app = FastAPI(
+        title="Quire",
+        version=__version__,
+        root_path=config.root_path,
+        lifespan=_lifespan(service),
+        docs_url="/docs" if docs else None,
+        redoc_url="/redoc" if docs else None,
+        openapi_url="/openapi.json" if docs else None,
+    )
+    app.state.service = service
+    install_handlers(app)
+    _mount(app, service, registry)
+    _describe(app)
+    _guard(app, config)
+    return app
+
+
+def _lifespan(service: Service) -> Any:
+    @asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        service.telemetry.start()
+        try:
+            yield
+        finally:
+            await service.telemetry.stop()
+
+    return lifespan
+
+
+def _mount(app: FastAPI, service: Service, registry: Registry) -> None:
+    taken: dict[tuple[str, str], str] = {}
+    for path in ("/docs", "/redoc", "/openapi.json"):
+        taken[path, "GET"] = "the server"
+    built_in = (openai_router, text_router, native_router, admin_router)
+    for build in built_in:
+        _include(app, build(service), "the server", taken)
+    for record in registry.all(ROUTERS):
+        plugin = registry.plugin_of(ROUTERS, record.name)
+        _include(app, record.build(service), f"plugin {plugin!r}", taken)
+
+
+def _include(app: FastAPI, router: APIRouter, owner: str, taken: dict[tuple[str, str], str]) -> None:
+    for route in router.routes:
+        path = getattr(route, "path", "")
+        for method in getattr(route, "methods", None) or {"*"}:
+            other = taken.get((path, method))
+            if other is not None and other != owner:
+                raise PluginError(f"The route {method} {path} is offered by {other} and by {owner}.")
+            taken[path, method] = owner
+    app.include_router(router)
+
+
+def _describe(app: FastAPI) -> None:
+    def openapi() -> dict[str, Any]:
+        if app.openapi_schema is None:
+            schema = get_openapi(title=app.title, version=app.version, routes=app.routes, servers=app.servers or None)
+            app.openapi_schema = _without_422(lift_definitions(schema))
+        return app.openapi_schema
+
+    app.openapi = openapi  # type: ignore[method-assign]
+
+
+def _without_422(schema: dict[str, Any]) -> dict[str, Any]:
+    """FastAPI documents its own validation errors; here they are 400s in the error shape."""
+    for operations in schema.get("paths", {}).values():
+        for operation in operations.values():
+            documented = operation.get("responses", {}).get("422", {})
+            if "HTTPValidationError" in str(documented):
+                del operation["responses"]["422"]
+    return schema
+
+
+def _guard(app: FastAPI, config: ServerConfig) -> None:
+    """Middleware, the innermost first."""
+    app.add_middleware(BodyLimit, max_bytes=config.max_body_bytes)
+    if config.api_key:
+        app.add_middleware(RequireKey, keys=config.api_key)
+    if config.enable_request_id_headers:
+        app.add_middleware(EchoRequestId)
+    if config.allowed_origins:
+        app.add_middleware(
+            CORSMiddleware,
+            allow_origins=list(config.allowed_origins),
+            allow_methods=list(config.allowed_methods),
+            allow_headers=list(config.allowed_headers),
+            allow_credentials=config.allow_credentials,
+        )

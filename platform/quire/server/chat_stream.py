@@ -1,0 +1,109 @@
+"""The stream of `/v1/chat/completions`: chunks of the next message as it is written."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from dataclasses import replace
+from typing import Any
+
+from quire.server import wire
+from quire.server.chat import Call, common, count_tokens, logprobs_of
+from quire.server.chat_tools import call_delta
+from quire.server.service import fingerprint
+from quire.server.streaming import stream_events
+from quire.text.outputs import Piece
+from quire.text.tools import ToolStream
+
+
+class ChatStream:
+    """Turns pieces into events: per choice a chunk with the role, then text or calls, then why it ended."""
+
+    def __init__(self, call: Call) -> None:
+        self._call = call
+        self._chunks = wire.Chunks(common(call, "chat.completion.chunk"))
+        self._begun: set[int] = set()
+        self._tools: dict[int, ToolStream] = {}
+        self._usage = wire.UsageWanted.of(call.fields.stream_options, call.service.config)
+
+    def events(self) -> AsyncGenerator[bytes]:
+        """The events of the whole stream."""
+        return stream_events(self._call.job, self.piece, self._last)
+
+    def _last(self) -> bytes:
+        if not self._usage.at_end:
+            return b""
+        cached = self._call.job.collectors[0].num_cached_tokens or 0
+        usage = count_tokens(self._call, cached)
+        return self._chunks.final(usage, system_fingerprint=fingerprint(self._call.served))
+
+    def piece(self, _: int, piece: Piece) -> bytes:
+        """The events for a piece, or nothing."""
+        data = b""
+        if piece.index not in self._begun:
+            self._begun.add(piece.index)
+            data = self._begin(piece.index)
+        for delta, part in self._deltas(piece):
+            data += self._chunk(delta, part)
+        return data
+
+    def _begin(self, index: int) -> bytes:
+        call = self._call
+        if call.reader is not None:
+            self._tools[index] = call.reader.stream()
+        choice: dict[str, Any] = {
+            "index": index,
+            "delta": {"role": call.rendered.role, "content": call.rendered.lead},
+            "logprobs": None,
+            "finish_reason": None,
+        }
+        more: dict[str, Any] = {}
+        if call.fields.return_token_ids:
+            more["prompt_token_ids"] = call.job.requests[0].prompt.token_ids
+        return self._chunks.choice(choice, self._counted(), **more)
+
+    def _deltas(self, piece: Piece) -> list[tuple[dict[str, Any], Piece]]:
+        """What the chunks for a piece say, each with what else of the piece goes with it."""
+        tools = self._tools.get(piece.index)
+        if tools is not None:
+            return self._with_tools(piece, tools)
+        if piece.text:
+            return [({"content": piece.text}, piece)]
+        wanted = piece.finish_reason or piece.logprobs or (self._call.fields.return_token_ids and piece.token_ids)
+        return [({} if piece.finish_reason else {"content": ""}, piece)] if wanted else []
+
+    def _with_tools(self, piece: Piece, tools: ToolStream) -> list[tuple[dict[str, Any], Piece]]:
+        parts = tools.push(piece.text)
+        if piece.finish_reason:
+            parts += tools.flush()
+        deltas: list[dict[str, Any]] = []
+        for part in parts:
+            if isinstance(part, str):
+                deltas.append({"content": part})
+            elif self._call.fields.parallel_tool_calls is not False or part.index == 0:
+                deltas.append({"tool_calls": [call_delta(part)]})
+        if not deltas and not piece.finish_reason and not piece.logprobs:
+            return []
+        bare = Piece(index=piece.index)
+        made = [(delta, bare) for delta in deltas or [{}]]
+        made[0] = (made[0][0], replace(piece, finish_reason=None, stop_reason=None))
+        if piece.finish_reason:
+            reason: Any = "tool_calls" if tools.num_calls and piece.finish_reason == "stop" else piece.finish_reason
+            end = replace(bare, finish_reason=reason, stop_reason=piece.stop_reason)
+            made.append(({}, end))
+        return made
+
+    def _chunk(self, delta: dict[str, Any], piece: Piece) -> bytes:
+        choice: dict[str, Any] = {
+            "index": piece.index,
+            "delta": delta,
+            "logprobs": logprobs_of(self._call, piece.token_ids, piece.logprobs) if piece.logprobs else None,
+            "finish_reason": piece.finish_reason,
+        }
+        if piece.finish_reason:
+            choice["stop_reason"] = piece.stop_reason
+        if self._call.fields.return_token_ids:
+            choice["token_ids"] = piece.token_ids
+        return self._chunks.choice(choice, self._counted())
+
+    def _counted(self) -> dict[str, Any] | None:
+        return count_tokens(self._call) if self._usage.always else None

@@ -1,0 +1,122 @@
+"""The OpenAI-shaped routes: completions, chat, models."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import msgspec
+from fastapi import APIRouter, Request
+from starlette.responses import Response
+
+from quire.errors import NotFound
+from quire.server import chat, completions
+from quire.server.body import json_body
+from quire.server.chat_stream import ChatStream
+from quire.server.completion_stream import CompletionStream
+from quire.server.errors import GENERATION_ERRORS, documented
+from quire.server.models import Served
+from quire.server.schema_requests import ChatRequest, CompletionRequest
+from quire.server.schema_responses import ChatCompletion, Completion, ModelCard, ModelList
+from quire.server.service import Naming, Service
+from quire.server.sse import unless_gone
+from quire.server.streaming import stream_response
+
+_EVENTS = {"text/event-stream": {"schema": {"type": "string"}}}
+
+
+def json_response(value: Any) -> Response:
+    """A 200 with a JSON body."""
+    return Response(msgspec.json.encode(value), media_type="application/json")
+
+
+def streamed(model: type) -> dict[int | str, dict[str, Any]]:
+    """`responses=` of a route that answers with `model`, or with a stream of events."""
+    return {200: {"model": model, "description": "The answer, or its stream.", "content": _EVENTS}, **GENERATION_ERRORS}
+
+
+def openai_router(service: Service) -> APIRouter:
+    """Routes under /v1."""
+    router = APIRouter(prefix="/v1", tags=["OpenAI"])
+
+    @router.post(
+        "/completions",
+        response_model=None,
+        responses=streamed(Completion),
+        openapi_extra=json_body(CompletionRequest),
+        summary="Continue one or several prompts",
+    )
+    async def create_completion(request: Request) -> Response:
+        served, fields = await service.accept(request, CompletionRequest)
+        naming = Naming.of(request, fields.request_id)
+        call = await completions.prepare(service, served, fields, naming)
+        if fields.stream:
+            return await stream_response(request, CompletionStream(call).events())
+        return json_response(await unless_gone(request.receive, completions.answer(call)))
+
+    @router.post(
+        "/chat/completions",
+        response_model=None,
+        responses=streamed(ChatCompletion),
+        openapi_extra=json_body(ChatRequest),
+        summary="Write the next message of a conversation",
+    )
+    async def create_chat_completion(request: Request) -> Response:
+        served, fields = await service.accept(request, ChatRequest)
+        naming = Naming.of(request, fields.request_id)
+        call = await chat.prepare(service, served, fields, naming)
+        if fields.stream:
+            return await stream_response(request, ChatStream(call).events())
+        return json_response(await unless_gone(request.receive, chat.answer(call)))
+
+    _add_models(router, service)
+    return router
+
+
+def _add_models(router: APIRouter, service: Service) -> None:
+    @router.get(
+        "/models", response_model=None, responses={200: {"model": ModelList}, **documented(401)}, summary="List models"
+    )
+    async def list_models() -> Response:
+        cards = [card(served, alias) for served in service.models.all for alias in served.aliases]
+        return json_response({"object": "list", "data": cards})
+
+    @router.get(
+        "/models/{model_id:path}",
+        response_model=None,
+        responses={200: {"model": ModelCard}, **documented(400, 401, 404)},
+        summary="One model",
+    )
+    async def get_model(model_id: str) -> Response:
+        if not model_id:
+            raise NotFound("The model id is empty.", "model")
+        return json_response(card(service.models.find(model_id), model_id))
+
+
+def card(served: Served, alias: str) -> dict[str, Any]:
+    """What the models list says of one name."""
+    created = int(time.time())
+    permission = {
+        "id": f"modelperm-{alias}",
+        "object": "model_permission",
+        "created": created,
+        "allow_create_engine": False,
+        "allow_sampling": True,
+        "allow_logprobs": True,
+        "allow_search_indices": False,
+        "allow_view": True,
+        "allow_fine_tuning": False,
+        "organization": "*",
+        "group": None,
+        "is_blocking": False,
+    }
+    return {
+        "id": alias,
+        "object": "model",
+        "created": created,
+        "owned_by": "quire",
+        "root": served.info.root,
+        "parent": None,
+        "max_model_len": served.info.max_model_len,
+        "permission": [permission],
+    }

@@ -1,0 +1,192 @@
+"""Inputs on which implementations of each operation are tried: shapes that kernels get wrong.
+
+One function per op gives tuples of arguments. Odd sizes, single tokens, empty rows, grouped heads,
+windows, strided inputs. It knows no implementation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from quire_kernels.ops import ACTS, Rows
+
+Case = tuple[Any, ...]
+
+
+@dataclass
+class Draw:
+    """Random tensors of one data type, the same ones each time."""
+
+    dtype: torch.dtype
+    device: torch.device
+    generator: torch.Generator
+
+    def __call__(self, *shape: int, scale: float = 1.0, dtype: torch.dtype | None = None) -> Tensor:
+        """A tensor of normal numbers."""
+        made = torch.randn(shape, generator=self.generator) * scale
+        return made.to(self.device, dtype or self.dtype)
+
+    def ids(self, below: int, *shape: int) -> Tensor:
+        """Integers in [0, below)."""
+        return torch.randint(0, below, shape, generator=self.generator).to(self.device)
+
+
+def rms_norm(draw: Draw) -> Iterator[Case]:
+    """x, weight, eps."""
+    for shape in ((1, 64), (5, 100), (3, 4, 24)):
+        yield draw(*shape), draw(shape[-1]), 1e-6
+    yield draw(5, 64), draw(64, dtype=torch.float32), 1e-5
+
+
+def add_rms_norm(draw: Draw) -> Iterator[Case]:
+    """x, residual, weight, eps."""
+    for tokens, width in ((1, 64), (7, 100)):
+        yield draw(tokens, width), draw(tokens, width), draw(width), 1e-6
+
+
+def layer_norm(draw: Draw) -> Iterator[Case]:
+    """x, weight, bias, eps."""
+    yield draw(1, 64), draw(64), draw(64), 1e-5
+    yield draw(7, 100), draw(100), None, 1e-5
+    yield draw(7, 33), None, None, 1e-5
+
+
+def _angles(draw: Draw, tokens: int, half: int) -> tuple[Tensor, Tensor]:
+    angle = draw(tokens, half, scale=3.0, dtype=torch.float32)
+    return angle.cos(), angle.sin()
+
+
+def rotary(draw: Draw) -> Iterator[Case]:
+    """q, k, cos, sin, interleaved."""
+    for tokens, heads, kv_heads, dim, half in ((1, 4, 4, 16, 8), (7, 6, 2, 24, 12), (5, 4, 1, 16, 4)):
+        for interleaved in (False, True):
+            yield draw(tokens, heads, dim), draw(tokens, kv_heads, dim), *_angles(draw, tokens, half), interleaved
+
+
+def _pools(draw: Draw, pages: int, page_size: int, kv_heads: int, dim: int) -> tuple[Tensor, Tensor]:
+    return draw(pages, page_size, kv_heads, dim), draw(pages, page_size, kv_heads, dim)
+
+
+def write_kv(draw: Draw) -> Iterator[Case]:
+    """k, v, k_pool, v_pool, slots; v a strided slice of something wider, one slot negative."""
+    for tokens, kv_heads, dim in ((1, 1, 16), (9, 2, 24)):
+        slots = torch.randperm(6 * 4, generator=draw.generator)[:tokens].to(draw.device)
+        slots[tokens // 2] = -1 if tokens > 1 else slots[0]
+        wide = draw(tokens, 2 * kv_heads, dim)
+        yield draw(tokens, kv_heads, dim), wide[:, kv_heads:], *_pools(draw, 6, 4, kv_heads, dim), slots
+
+
+def rotary_write_kv(draw: Draw) -> Iterator[Case]:
+    """q, k, v, cos, sin, k_pool, v_pool, slots, interleaved."""
+    for k, v, k_pool, v_pool, slots in write_kv(draw):
+        tokens, kv_heads, dim = k.shape
+        for interleaved in (False, True):
+            q = draw(tokens, 3 * kv_heads, dim)
+            yield q, k, v, *_angles(draw, tokens, dim // 2), k_pool.clone(), v_pool.clone(), slots, interleaved
+
+
+def paged_attention(draw: Draw) -> Iterator[Case]:
+    """q, k_pool, v_pool, rows, scale, window, softcap."""
+    layouts: Sequence[tuple[Sequence[int], Sequence[int]]] = (
+        ((1,), (1,)),
+        ((1, 1, 1), (1, 9, 40)),
+        ((13,), (13,)),
+        ((5, 1, 8, 3), (5, 17, 31, 3)),
+    )
+    for lens, contexts in layouts:
+        for heads, kv_heads, dim in ((4, 4, 16), (6, 2, 24), (8, 1, 64)):
+            for window, softcap in ((None, None), (4, None), (None, 5.0)):
+                rows, pages = _rows(draw, lens, contexts, page_size=4)
+                q = draw(sum(lens), heads, dim)
+                yield q, *_pools(draw, pages, 4, kv_heads, dim), rows, dim**-0.5, window, softcap
+
+
+def _rows(draw: Draw, lens: Sequence[int], contexts: Sequence[int], page_size: int) -> tuple[Rows, int]:
+    """Rows whose pages are scattered over the pool, and how many pages that pool needs."""
+    most = max(-(-context // page_size) for context in contexts)
+    total = most * len(lens)
+    table = torch.randperm(total, generator=draw.generator).view(len(lens), most).int()
+    starts = np.cumsum([0, *lens], dtype=np.int32)
+    rows = Rows(
+        query_starts=torch.from_numpy(starts).to(draw.device),
+        contexts=torch.tensor(contexts, dtype=torch.int32, device=draw.device),
+        pages=table.to(draw.device),
+        lens_host=np.array(lens, dtype=np.int32),
+        contexts_host=np.array(contexts, dtype=np.int32),
+        max_query=max(lens),
+        max_context=max(contexts),
+    )
+    return rows, total
+
+
+def gated_act(draw: Draw) -> Iterator[Case]:
+    """gate_up, act."""
+    for name in ACTS:
+        yield draw(1, 64), name
+        yield draw(7, 2, 66), name
+
+
+def act(draw: Draw) -> Iterator[Case]:
+    """x, act."""
+    for name in ACTS:
+        yield draw(5, 33), name
+
+
+def linear(draw: Draw) -> Iterator[Case]:
+    """weight, bias, x: bound to the first two, then called with the third."""
+    for tokens, outputs, inputs in ((1, 48, 64), (7, 33, 65), (64, 96, 32)):
+        yield draw(outputs, inputs, scale=inputs**-0.5), None, draw(tokens, inputs)
+        yield draw(outputs, inputs, scale=inputs**-0.5), draw(outputs), draw(tokens, inputs)
+
+
+def embedding(draw: Draw) -> Iterator[Case]:
+    """ids, table, scale."""
+    for scale in (1.0, 8.0):
+        yield draw.ids(50, 9), draw(50, 32), scale
+
+
+def moe(draw: Draw) -> Iterator[Case]:
+    """x, weights, experts, gate_up, down, act; one expert for all, and all different."""
+    for tokens, experts, top_k in ((1, 4, 2), (9, 4, 2), (5, 8, 1)):
+        width, hidden = 32, 24
+        matrices = draw(experts, 2 * hidden, width, scale=width**-0.5), draw(experts, width, hidden, scale=hidden**-0.5)
+        weights = draw(tokens, top_k, dtype=torch.float32).softmax(-1)
+        order = torch.rand(tokens, experts, generator=draw.generator).argsort(-1)[:, :top_k]
+        for chosen in (order, order[:1].expand(tokens, top_k).contiguous()):
+            yield draw(tokens, width), weights, chosen.to(draw.device), *matrices, "silu"
+
+
+def logits_tail(draw: Draw) -> Iterator[Case]:
+    """x, scale, softcap."""
+    for scale, softcap in ((1.0, None), (0.25, None), (1.0, 30.0), (0.5, 5.0)):
+        yield draw(3, 101, scale=10.0), scale, softcap
+
+
+CASES: Mapping[str, Callable[[Draw], Iterator[Case]]] = {
+    function.__name__: function
+    for function in (
+        rms_norm,
+        add_rms_norm,
+        layer_norm,
+        rotary,
+        write_kv,
+        rotary_write_kv,
+        paged_attention,
+        gated_act,
+        act,
+        linear,
+        embedding,
+        moe,
+        logits_tail,
+    )
+}
+"""Op → its cases."""
+
+WRITTEN: Mapping[str, tuple[int, ...]] = {"write_kv": (2, 3), "rotary_write_kv": (5, 6)}
+"""Op → places of the arguments that it writes its result into."""
