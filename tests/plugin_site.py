@@ -3,6 +3,7 @@
 import importlib
 import sys
 import textwrap
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,6 +18,7 @@ class PluginSite:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.modules: list[str] = []
+        self.paths: list[str] = []
 
     def add(self, name: str, source: str, *, distribution: str | None = None, version: str = "1.0") -> str:
         """Install a plugin whose module holds `source`; gives the module's name."""
@@ -33,6 +35,26 @@ class PluginSite:
         importlib.invalidate_caches()
         return module
 
+    def link(self, project: Path) -> None:
+        """Make a project's plugins known from where they lie, as an editable installation would."""
+        declared = tomllib.loads((project / "pyproject.toml").read_text())["project"]
+        info = self.folder / f"{declared['name'].replace('-', '_')}-{declared['version']}.dist-info"
+        info.mkdir()
+        text = f"Metadata-Version: 2.1\nName: {declared['name']}\nVersion: {declared['version']}\n"
+        (info / "METADATA").write_text(text)
+        points = declared["entry-points"]["quire"]
+        (info / "entry_points.txt").write_text("\n".join(["[quire]", *(f"{k} = {v}" for k, v in points.items())]))
+        self.paths.append(str(project))
+        sys.path.insert(0, str(project))
+        importlib.invalidate_caches()
+
+    def close(self) -> None:
+        """Forget the modules and paths again."""
+        for path in self.paths:
+            sys.path.remove(path)
+        for module in self.modules:
+            sys.modules.pop(module, None)
+
 
 @pytest.fixture
 def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[PluginSite]:
@@ -42,5 +64,4 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[PluginSite
     monkeypatch.syspath_prepend(str(folder))
     made = PluginSite(folder)
     yield made
-    for module in made.modules:
-        sys.modules.pop(module, None)
+    made.close()

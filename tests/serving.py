@@ -48,17 +48,17 @@ class Server:
         return self.process.wait(within_s)
 
 
-def command(*words):
-    return [sys.executable, "-m", "quire.cli", *map(str, words)]
+def command(*words, python=sys.executable):
+    return [str(python), "-m", "quire.cli", *map(str, words)]
 
 
 @contextmanager
-def serving(*words, env=None, ready=True):
+def serving(*words, env=None, ready=True, python=sys.executable):
     """`platform serve WORDS --port FREE`, ready to answer; stopped afterwards."""
     port = free_port()
     with tempfile.NamedTemporaryFile("w+", suffix=".log") as log:
         process = subprocess.Popen(
-            command("serve", *words, "--port", port),
+            command("serve", *words, "--port", port, python=python),
             stdout=log,
             stderr=subprocess.STDOUT,
             env={**os.environ, "HF_HUB_OFFLINE": "1", **(env or {})},

@@ -19,7 +19,9 @@ def tokenizer(tmp_path_factory):
     library.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     library.decoder = decoders.ByteLevel()
     alphabet = pre_tokenizers.ByteLevel.alphabet()
-    trainer = trainers.BpeTrainer(vocab_size=300, special_tokens=["<end>"], initial_alphabet=alphabet, show_progress=False)
+    trainer = trainers.BpeTrainer(
+        vocab_size=300, special_tokens=["<end>"], initial_alphabet=alphabet, show_progress=False
+    )
     library.train_from_iterator(["yes no maybe positive negative neutral"] * 4, trainer)
     folder = tmp_path_factory.mktemp("tokenizer")
     library.save(str(folder / "tokenizer.json"))
@@ -79,7 +81,9 @@ def test_tokens_can_be_taken_back(choices, tokenizer):
     assert allowed(matcher, tokenizer.vocab_size) == before
 
 
-@pytest.mark.parametrize("source", ["[]", '""', "[1]", '[""]', "{}", json.dumps(["x"] * 2000), json.dumps(["x" * 5000])])
+@pytest.mark.parametrize(
+    "source", ["[]", '""', "[1]", '[""]', "{}", json.dumps(["x"] * 2000), json.dumps(["x" * 5000])]
+)
 def test_what_is_no_list_of_texts_is_refused(choices, source):
     with pytest.raises(BadRequest, match="choice"):
         choices.compile("choice", source)

@@ -43,7 +43,7 @@ MAY_IMPORT = {
     "quire.engine": CONTRACT | MODELS | {"quire.hub"},
     "quire.hub": CONTRACT,
     "quire.text": CONTRACT,
-    "quire.host": CONTRACT | LOADING | ENGINE,
+    "quire.host": CONTRACT | LOADING | ENGINE | {"quire.text"},
     "quire.llm": CONTRACT | LOADING | ENGINE | {"quire.text"},
     "quire.server": CONTRACT | LOADING | {"quire.text", "quire.host.client", "quire.hub"},
     "quire.testing": CONTRACT | LOADING | ENGINE | MODELS | {"quire.text"},

@@ -168,8 +168,8 @@ class Batch:
         for r, count in enumerate(counts):
             pages[r, :count] = order[counts[:r].sum() :][:count]
         starts = np.concatenate([[0], np.cumsum(lens)]).astype(np.int32)
-        tensors = (torch.from_numpy(a) for a in (starts, contexts, pages))
-        return Rows(*tensors, lens, contexts, int(lens.max()), int(contexts.max())), len(order)
+        on_device = torch.from_numpy(starts), torch.from_numpy(contexts), torch.from_numpy(pages)
+        return Rows(*on_device, lens, contexts, int(lens.max()), int(contexts.max())), len(order)
 
 
 RAGGED = {

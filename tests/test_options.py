@@ -39,7 +39,9 @@ def test_dashes_and_underscores_are_both_accepted(parser):
     assert normalise(["--a_b=c_d", "--", "--e_f"]) == ["--a-b=c_d", "--", "--e_f"]
 
 
-@pytest.mark.parametrize(("text", "number"), [("17", 17), ("4k", 4000), ("4K", 4096), ("1.5k", 1500), ("2G", 2**31), ("-1", -1)])
+@pytest.mark.parametrize(
+    ("text", "number"), [("17", 17), ("4k", 4000), ("4K", 4096), ("1.5k", 1500), ("2G", 2**31), ("-1", -1)]
+)
 def test_whole_numbers_are_read_as_people_write_them(text, number):
     assert whole_number(text) == number
 

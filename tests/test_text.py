@@ -1,5 +1,6 @@
 """Tokenizers, decoding while tokens arrive, and finding strings in text that arrives in pieces."""
 
+import itertools
 import json
 import random
 import re
@@ -139,7 +140,11 @@ def test_tokens_alone_have_the_bytes_they_add_to_a_text(kind: str, loaded: dict[
     text = "the fox's b. é🙂"
     ids = tokenizer.encode("a " + text, add_special_tokens=False)
     joined = b"".join(tokenizer.token_bytes(i) for i in ids)
-    assert joined.decode().strip() == tokenizer.decode(ids, skip_special_tokens=False).strip()
+    whole = tokenizer.decode(ids, skip_special_tokens=False)
+    if kind == "word_piece":  # its decoder tidies spaces before punctuation, which no token has alone
+        assert joined.decode().replace(" ", "") == whole.replace(" ", "")
+    else:
+        assert joined.decode().strip() == whole.strip()
     assert tokenizer.token_bytes(tokenizer.vocab["<|im_end|>"]) == b"<|im_end|>"
     assert (tokenizer.token_bytes(10**6), tokenizer.token_string(-1)) == (b"", None)
 
@@ -291,7 +296,7 @@ def joined(events: list[Event]) -> list[tuple[str, int, str]]:
     out: list[tuple[str, int, str]] = []
     for event in events:
         mark = "(" if event.opened else ")" if event.closed else event.text
-        if out and not (event.opened or event.closed) and out[-1][:2] == (event.kind, event.number):
+        if mark == event.text and out and out[-1][:2] == (event.kind, event.number) and out[-1][2] != "(":
             mark = out.pop()[2] + mark
         out.append((event.kind, event.number, mark))
     return out
@@ -366,7 +371,7 @@ def test_a_span_may_begin_with_the_text_and_last_to_its_end() -> None:
 def test_any_split_of_the_text_gives_the_same(text: str, stops: list[str], cuts: list[int]) -> None:
     machine = StopMachine(stops, [Span("one", "<a", "a>"), Span("two", "[", "]")])
     at = sorted({0, len(text), *(cut for cut in cuts if cut < len(text))})
-    pieces = [text[i:j] for i, j in zip(at, at[1:], strict=False)]
+    pieces = [text[i:j] for i, j in itertools.pairwise(at)]
     whole, found = run(machine, [text])
     split, also = run(machine, pieces)
     assert (joined(split), also) == (joined(whole), found)

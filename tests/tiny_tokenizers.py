@@ -7,7 +7,7 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre
 
 CORPUS = [
     "The quick brown fox jumps over the lazy dog. It's 12 o'clock; don't wait!",
-    "naïve café über straße — ¿qué? 你好，世界 こんにちは 🙂👩‍👩‍👧 नमस्ते",
+    "naïve café über straße — ¿qué? 你好世界 こんにちは 🙂👩‍👩‍👧 नमस्ते",
     "def f(x):\n    return x + 1\n\n\t# tabs  and   spaces",
 ] * 4
 SPECIAL = ["<unk>", "<s>", "</s>", "<|im_start|>", "<|im_end|>"]

@@ -47,6 +47,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--minutes", type=float, default=50.0, help="training time, resumed parts included")
     parser.add_argument("--steps", type=int, default=1_000_000, help="stop after so many steps")
     parser.add_argument("--save-every", type=float, default=5.0, help="minutes between checkpoints")
+    parser.add_argument("--evaluate-every", type=int, default=500, help="steps between accuracy figures")
     parser.add_argument("--learning-rate", type=float, default=2e-3)
     parser.add_argument("--vocabulary", type=int, default=1280)
     parser.add_argument("--seed", type=int, default=0)
@@ -210,13 +211,14 @@ class Trainer:
             tokens += batch[0].numel()
             self.progress.step += 1
             self.progress.seconds += time.perf_counter() - begin
-            if self.progress.step % 100 == 0:
+            if self.progress.step % 50 == 0:
                 self.log(tokens, losses, rate)
                 losses.clear()
             if self.progress.seconds >= next_save:
                 self.save()
-                self.evaluate(160)
                 next_save = self.progress.seconds + 60 * self.options.save_every
+            if self.progress.step % self.options.evaluate_every == 0:
+                self.evaluate(160)
         self.save()
         self.evaluate(800)
 

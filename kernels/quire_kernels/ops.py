@@ -161,7 +161,10 @@ class GatedAct(Protocol):
 
 
 class Act(Protocol):
-    """Elementwise activation, act one of ACTS. x [..., N] -> [..., N]. May overwrite x."""
+    """Activation of each element: out = act(x).
+
+    x [..., N]; act one of ACTS -> [..., N]. May overwrite x.
+    """
 
     def __call__(self, x: Tensor, act: str) -> Tensor:
         """See the class."""

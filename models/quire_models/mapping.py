@@ -96,7 +96,10 @@ class Filling:
         with torch.no_grad():
             view.copy_(tensor)
         self._came_from[ours] = name
-        self._filled[self._places[ours].parameter] += view.numel()
+        parameter = self._places[ours].parameter
+        self._filled[parameter] += view.numel()
+        if self._filled[parameter] > self._parameters[parameter].numel():
+            raise CheckpointError(f"The checkpoint has both a fused tensor and its parts for {parameter!r}: {name!r}.")
 
     def finish(self) -> None:
         """Check that nothing is missing, and make the model ready to run."""

@@ -4,9 +4,10 @@ Angles are made of these records in `quire_models.rope`. No torch here.
 
 Two of the scalings depend on how long a seq is. So that an answer depends neither on its neighbours nor on
 how a prompt was cut into chunks, the length that counts for the token at position p is
-max(length of the seq's prompt, p + 1): known before the first chunk, the same after a preemption. That is also
-what one `generate` of one seq sees in transformers. Cached pages of such a model may be shared only
-between prompts with the same `variant`.
+max(length of the seq's prompt, p + 1): known before the first chunk, the same after a preemption. It gives the
+logits of transformers for a prompt of any length and for tokens appended to it with a cache. (For Phi-3, its
+`generate` throws the cache away when a seq outgrows the original length; here what is stored stays.)
+Cached pages of such a model may be shared only between prompts with the same `variant`.
 """
 
 from __future__ import annotations

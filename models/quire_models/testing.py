@@ -36,16 +36,17 @@ class Driver:
         decoder: Decoder,
         sequences: Sequence[Sequence[int]],
         page_size: int = 4,
-        seed: int = 0,
+        prompt_lens: Sequence[int] | None = None,
     ) -> None:
         self.model = model
         self.sequences = [list(map(int, tokens)) for tokens in sequences]
         self.computed = [0] * len(sequences)
         self.page_size = page_size
+        self._prompt_lens = np.array(prompt_lens or [len(tokens) for tokens in sequences], dtype=np.int32)
         weight = model.embed.weight
         most = max(-(-len(tokens) // page_size) for tokens in self.sequences)
         total = most * len(sequences)
-        order = np.random.default_rng(seed).permutation(total)
+        order = np.random.default_rng(0).permutation(total)
         self._pages = order.reshape(len(sequences), most).astype(np.int32)
         self.kv = KvPool.allocate(decoder.kv_shapes, total, page_size, weight.dtype, weight.device)
         num_tokens = sum(map(len, self.sequences))
@@ -74,7 +75,7 @@ class Driver:
             page_table=self._pages[[seq for seq, _, _ in spans]],
             logit_rows=np.arange(len(positions)),
             kv=self.kv,
-            prompt_lens=np.array([len(self.sequences[seq]) for seq, _, _ in spans], dtype=np.int32),
+            prompt_lens=self._prompt_lens[[seq for seq, _, _ in spans]],
         )
 
 
@@ -89,13 +90,15 @@ def run_tokens(
     sequences: Sequence[Sequence[int]],
     chunking: Iterable[Sequence[Piece]] | None = None,
     page_size: int = 4,
+    prompt_lens: Sequence[int] | None = None,
 ) -> list[Tensor]:
     """Logits [len, vocab] of every position of each seq.
 
     chunking: the steps, each a list of pieces; without it, everything in one step. What the steps leave
-    over is computed in a last one.
+    over is computed in a last one. prompt_lens: for rotary embeddings that depend on length; the rest of a seq
+    counts as generated (default: all of it is prompt).
     """
-    driver = Driver(model, decoder, sequences, page_size)
+    driver = Driver(model, decoder, sequences, page_size, prompt_lens)
     found: list[list[Tensor]] = [[] for _ in sequences]
     for pieces in [*(chunking or ()), None]:
         left = [Piece(i, len(s) - driver.computed[i]) for i, s in enumerate(driver.sequences)]

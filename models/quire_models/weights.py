@@ -87,7 +87,7 @@ def _stored_shape(shape: tuple[int, ...], decoder: Decoder, names: Names, ours: 
 
 def _theirs(names: Names, ours: str) -> str:
     """What the checkpoint would call our `ours`: the table read backwards, if that gives one that fits."""
-    back = {o: t for t, o in reversed(names.renames)}
+    back = {o: t for t, o in names.renames}  # a family's own names come last, and win
     longest_first = sorted(back, key=len, reverse=True)
     pattern = re.compile(rf"(?<![^.])(?:{'|'.join(map(re.escape, longest_first))})(?![^.])")
     name = pattern.sub(lambda match: back[match.group()], ours) if back else ours

@@ -71,7 +71,7 @@ class LLM:
         from quire.engine.engine import Engine  # imports torch
 
         wanted = _known(settings)
-        names = plugins.split(",") if isinstance(plugins, str) else plugins
+        names = [name.strip() for name in plugins.split(",") if name.strip()] if isinstance(plugins, str) else plugins
         found = registry.load(names, options=plugin_options, enable_lora=enable_lora)
         config = _config(model, wanted, found)
         folder = hub.resolve(config.model, config)

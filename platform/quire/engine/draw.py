@@ -129,7 +129,8 @@ def _bounds(weights: Tensor, filters: Filters) -> Tensor:
     rows, vocab = weights.shape
     device = weights.device
     most = weights.amax(-1).to(torch.float64)
-    low = torch.from_numpy(filters.min_p).to(device) * most
+    free_p = (filters.top_p >= 1) | (filters.top_k == 0)  # else top_p counts tokens that min_p drops later
+    low = torch.from_numpy(np.where(free_p, filters.min_p, 0.0)).to(device) * most
     only_p = torch.from_numpy(np.where(filters.top_k > 0, 0.0, 1 - filters.top_p)).to(device)
     low = torch.maximum(low, only_p * weights.sum(-1, dtype=torch.float64) / vocab)
     widest = int(filters.top_k.max())
@@ -154,21 +155,22 @@ def _among(weights: Tensor, candidates: Tensor, counts: np.ndarray, chance: np.n
     ids[row, place] = token
     some[row, place] = weights[row, token]
     ordered, order = torch.sort(some, dim=-1, descending=True, stable=True)  # equal weights by rising id
-    kept = _keep(ordered.to(torch.float64).clamp_(min=0), filters)
+    kept = _keep(ordered.to(torch.float64).clamp_(min=0), weights.sum(-1, dtype=torch.float64), filters)
     upto = kept.cumsum(-1)
     total = upto[:, -1]
     choice = torch.searchsorted(upto, _target(chance, total)[:, None], right=True).clamp_(max=width - 1)
     return torch.where(total > 0, ids.gather(1, order.gather(1, choice))[:, 0], -1)
 
 
-def _keep(ordered: Tensor, filters: Filters) -> Tensor:
-    """Weights [rows, width], largest first, with zeros for what the filters drop."""
+def _keep(ordered: Tensor, totals: Tensor, filters: Filters) -> Tensor:
+    """Weights [rows, width], largest first, with zeros for what the filters drop; totals [rows] of all tokens."""
     device, width = ordered.device, ordered.shape[1]
     k = torch.from_numpy(np.where(filters.top_k > 0, np.minimum(filters.top_k, width), width)).to(device)
     kth = ordered.gather(1, k[:, None] - 1)
     kept = torch.where(ordered >= kth, ordered, 0.0)
     upto = kept.cumsum(-1)
-    top_p = torch.from_numpy(filters.top_p).to(device)[:, None]
-    kept = torch.where(upto - kept < top_p * upto[:, -1:], kept, 0.0)
+    whole = torch.where(torch.from_numpy(filters.top_k).to(device) > 0, upto[:, -1], totals)
+    top_p = torch.from_numpy(filters.top_p).to(device)
+    kept = torch.where(upto - kept < (top_p * whole)[:, None], kept, 0.0)
     min_p = torch.from_numpy(filters.min_p).to(device)[:, None]
     return torch.where(ordered >= min_p * ordered[:, :1], kept, 0.0)

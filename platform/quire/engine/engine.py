@@ -62,7 +62,7 @@ class Engine:
         self._registry = registry
         self._tokenizer = cache(tokenizer) if tokenizer else None
         self._processors = Processors(registry, self._context)
-        self._grammars = Grammars(registry, self._context)
+        self._grammars = Grammars(registry, self._context, loaded.eos_ids)
         self._scheduler = Scheduler(
             PagePool(num_pages, config.page_size, config.enable_prefix_caching),
             self._policy(config.scheduling_policy),
@@ -193,6 +193,14 @@ class Engine:
         if self._num_failures >= HOPELESS:
             raise error
         return deltas
+
+    def reset_prefix_cache(self) -> int:
+        """Forget the cached pages of ended requests; how many became free."""
+        return self._scheduler.reset_prefix_cache()
+
+    def reset_prefix_cache(self) -> int:
+        """Forget all cached prefixes; the number of pages that became free."""
+        return self._scheduler.reset_prefix_cache()
 
     def stats(self) -> EngineStats:
         """Counters since start and gauges of now."""

@@ -7,7 +7,7 @@ back ends are plugins, and whoever asks says when a request needs one and when i
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 
 from quire.engine.processors import GRAMMARS, Constraint, Constraints, call_plugin
@@ -25,8 +25,8 @@ Source = tuple[str, str]
 class Grammars:
     """Compiles (kind, source) pairs in one worker thread, the same one only once."""
 
-    def __init__(self, registry: Registry, context: Callable[[str], Context]) -> None:
-        self.constraints = Constraints(registry)
+    def __init__(self, registry: Registry, context: Callable[[str], Context], eos_ids: Collection[int] = ()) -> None:
+        self.constraints = Constraints(registry, eos_ids)
         self._registry = registry
         self._context = context
         self._compilers: dict[str, CompilesGrammars] = {}  # by back end; only the worker thread touches it

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
 
 from quire import hub
 from quire.config import ModelConfig
@@ -22,6 +21,7 @@ from quire.records import Architecture, OpQuery, Registry
 from quire.types import ModelInfo
 from quire_kernels.select import Ops, choose
 from quire_models import checkpoint, tensors, weights
+from quire_models.blocks import DecoderModel
 from quire_models.make import Make
 from quire_models.names import Names
 from quire_models.parts import Decoder
@@ -44,7 +44,7 @@ class Loaded:
     `report` says why. info: without the number of pages.
     """
 
-    module: nn.Module
+    module: DecoderModel
     decoder: Decoder
     config: Any
     info: ModelInfo
@@ -215,7 +215,7 @@ class _Source:
     names: Names
 
 
-def _build(decoder: Decoder, make: Make, source: _Source, budget: int | None) -> nn.Module:
+def _build(decoder: Decoder, make: Make, source: _Source, budget: int | None) -> DecoderModel:
     """The filled module. Everything that can be wrong is looked for on the meta device first."""
     plan = decoder.build(Make(make.ops, make.dtype, torch.device("meta")))
     if source.load_format != "dummy":

@@ -20,7 +20,7 @@ def best(logprobs: Tensor, count: int) -> tuple[list[list[int]], list[list[float
     """Ids and values of the `count` largest of each row [rows, vocab], equal ones by rising id."""
     values, ids = logprobs.topk(min(count, logprobs.shape[-1]), -1)
     ids, order = ids.sort(-1)
-    values, order = values.gather(-1, order).sort(-1, descending=True, stable=True)
+    values, order = values.gather(-1, order).sort(stable=True, dim=-1, descending=True)
     return ids.gather(-1, order).tolist(), values.tolist()
 
 

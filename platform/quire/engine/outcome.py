@@ -170,6 +170,9 @@ def _beam_round(roster: Roster, group: Group) -> list[Delta]:
         )
         for index, hypothesis in enumerate(won)
     ]
+    assert group.beams is not None
+    for index in range(len(won), group.beams.beam_width):  # fewer candidates than beams: nobody waits in vain
+        deltas.append(tell(roster, group, index, finish_reason="abort"))
     for seq in list(group.seqs.values()):
         roster.end(seq)
     return deltas

@@ -7,7 +7,7 @@ stops. It knows no formula and no grammar.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -45,10 +45,16 @@ class Use:
 
 @dataclass(slots=True, eq=False)
 class Constraint:
-    """One seq's place in a grammar, and the plugin that answers for it."""
+    """One seq's place in a grammar, and the plugin that answers for it. ended: an end-of-text token has come."""
 
     plugin: str
     matcher: Matcher
+    ended: bool = False
+
+    @property
+    def done(self) -> bool:
+        """Whether nothing may follow."""
+        return self.ended or self.matcher.done
 
 
 class Processors:
@@ -107,10 +113,14 @@ class Processors:
 
 
 class Constraints:
-    """Grammar matchers of seqs: where they begin, what they forbid, how they follow the output."""
+    """Grammar matchers of seqs: where they begin, what they forbid, how they follow the output.
 
-    def __init__(self, registry: Registry) -> None:
+    eos_ids: tokens that may come whenever a grammar says that the text may end; matchers never see them.
+    """
+
+    def __init__(self, registry: Registry, eos_ids: Collection[int] = ()) -> None:
         self._registry = registry
+        self._eos_ids = sorted(eos_ids)
 
     def start(self, plugin: str, grammar: Grammar, output_ids: Sequence[int]) -> Constraint:
         """A matcher that has followed what the seq wrote so far. Raises QuireError if the plugin fails."""
@@ -122,6 +132,9 @@ class Constraints:
 
     def follow(self, constraint: Constraint, token: int) -> None:
         """Tell the matcher of a new token. Raises PluginFailed if it refuses what its own mask allowed."""
+        if token in self._eos_ids:
+            constraint.ended = True
+            return
         if not call_plugin(self._registry, constraint.plugin, constraint.matcher.accept, token):
             raise PluginFailed(
                 f"The grammar of plugin {constraint.plugin!r} refused token {token}, which it had allowed."
@@ -133,9 +146,14 @@ class Constraints:
         for row, constraint in constraints:
             mask = torch.zeros(logits.shape[1], dtype=torch.bool)
             try:
-                call_plugin(self._registry, constraint.plugin, constraint.matcher.fill, mask)
+                call_plugin(self._registry, constraint.plugin, self._fill, constraint.matcher, mask)
             except QuireError as error:
                 failed[row] = error.message
             else:
                 logits[row].masked_fill_(~mask.to(logits.device), -torch.inf)
         return failed
+
+    def _fill(self, matcher: Matcher, mask: Tensor) -> None:
+        matcher.fill(mask)
+        if self._eos_ids and matcher.complete:
+            mask[self._eos_ids] = True

@@ -62,6 +62,7 @@ class Runner:
         batch_invariant: bool = False,
     ) -> None:
         self._model = loaded.module
+        self._head: Callable[[Tensor], Tensor] = loaded.module.logits
         self._eos_ids = loaded.eos_ids
         self._processors = processors
         self._grammars = grammars
@@ -140,10 +141,9 @@ class Runner:
 
     def _logits(self, hidden: Tensor) -> Tensor:
         """hidden [rows, width] -> float32 [rows, vocab]."""
-        logits: Callable[[Tensor], Tensor] = self._model.logits
         if not self._alone or len(hidden) == 1:
-            return logits(hidden)
-        return torch.cat([logits(row[None]) for row in hidden])
+            return self._head(hidden)
+        return torch.cat([self._head(row[None]) for row in hidden])
 
     def _samples(self, hidden: Tensor, wanted: _Wanted) -> Mapping[int, Sample]:
         if not wanted.sampled:

@@ -133,7 +133,7 @@ class Sampler:
             self._constraints.follow(constraint, token)
         except QuireError as error:
             return error.message, False
-        return None, constraint.matcher.done
+        return None, constraint.done
 
 
 _NO_TOKEN = (

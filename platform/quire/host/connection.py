@@ -6,8 +6,10 @@ It knows neither models nor requests, and does not start a second process when t
 from __future__ import annotations
 
 import asyncio
+import shutil
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import AsyncIterator
 from contextlib import suppress
@@ -22,13 +24,17 @@ from quire.host.protocol import FromHost, Message, decode_from_host, encode
 LAST_WORDS_S = 0.1
 """How long to listen for messages still on their way after the process has ended."""
 
+MAX_SOCKET_PATH = 90
+"""Socket paths are limited to about 100 bytes on all systems."""
+
 
 class Connection:
     """A running host process and the socket to it. Use from one event loop."""
 
-    def __init__(self, folder: Path, number: int, module: str) -> None:
-        """Start `module` as a process; its socket is a file in `folder`, which must be private to the user."""
-        path = folder / f"{number}.sock"
+    def __init__(self, module: str) -> None:
+        """Start `module` as a process; its socket is a file in a folder that is private to the user."""
+        self.folder = _private_folder()
+        path = self.folder / "host.sock"
         self._context = zmq.asyncio.Context()
         self._socket = self._context.socket(zmq.PAIR)
         self._socket.set_hwm(0)
@@ -95,11 +101,20 @@ class Connection:
             self._process.stdin.close()
         self._socket.close()
         self._context.term()
+        shutil.rmtree(self.folder, ignore_errors=True)
 
     def _wait(self, loop: asyncio.AbstractEventLoop) -> None:
         self._process.wait()
         with suppress(RuntimeError):  # if the loop is closed, nobody asks any more
             loop.call_soon_threadsafe(self._ended.set)
+
+
+def _private_folder() -> Path:
+    folder = Path(tempfile.mkdtemp(prefix="quire-"))
+    if len(str(folder)) > MAX_SOCKET_PATH:
+        folder.rmdir()
+        folder = Path(tempfile.mkdtemp(prefix="quire-", dir="/tmp"))
+    return folder
 
 
 def _drop_error(sending: asyncio.Future[Any]) -> None:

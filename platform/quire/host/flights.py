@@ -105,6 +105,8 @@ class Flights:
 
     async def drained(self, timeout_s: float) -> bool:
         """Whether none is left within `timeout_s`."""
+        if not self._flights:
+            return True
         try:
             await asyncio.wait_for(self._none.wait(), timeout_s)
         except TimeoutError:

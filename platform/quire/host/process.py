@@ -15,12 +15,14 @@ import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 import zmq
 
 from quire.config import ModelConfig
-from quire.errors import ConfigError, NotFound
+from quire.errors import CheckpointError, ConfigError, NotFound
 from quire.host.inbox import Inbox, Item
 from quire.host.loop import Loop, Steps
 from quire.host.protocol import (
@@ -170,7 +172,7 @@ def main(endpoint: str) -> int:
     """Serve the process that listens at `endpoint`; the exit status."""
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
-    threading.Thread(target=_end_with_parent, name="parent", daemon=True).start()
+    threading.Thread(target=_end_with_parent, args=(endpoint,), name="parent", daemon=True).start()
     with zmq.Context() as context, context.socket(zmq.PAIR) as socket:
         socket.set_hwm(0)
         socket.linger = LINGER_MS
@@ -205,19 +207,34 @@ def build_engine(config: ModelConfig, registry: Registry, num_left: int) -> Step
     """The real thing, with an equal share of the device memory that is left; imports torch."""
     import torch
 
+    from quire import hub
     from quire.engine.engine import Engine
+    from quire.text.tokenizer import Tokenizer
+
+    def tokenizer() -> Tokenizer | None:
+        try:
+            return Tokenizer.load(hub.resolve_tokenizer(config, hub.resolve(config.model, config)))
+        except CheckpointError:
+            return None  # token ids can be served without one; the text side says what is wrong
 
     budget = None
     if num_left > 1 and config.device != "cpu" and torch.cuda.is_available():
         free, total = torch.cuda.mem_get_info()
         budget = int(free - total * (1 - config.gpu_memory_utilization)) // num_left
-    return Engine.build(config, registry, budget)
+    return Engine.build(config, registry, budget, tokenizer)
 
 
-def _end_with_parent() -> None:
-    """Standard input is a pipe whose other end only the parent holds: it closes when the parent ends."""
+def _end_with_parent(endpoint: str) -> None:
+    """Standard input is a pipe whose other end only the parent holds: it closes when the parent ends.
+
+    A parent that was killed could not tidy up, so its socket and the folder around it are removed here.
+    """
     while os.read(0, 4096):
         pass
+    path = Path(endpoint.removeprefix("ipc://"))
+    with suppress(OSError):
+        path.unlink()
+        path.parent.rmdir()
     os._exit(0)
 
 

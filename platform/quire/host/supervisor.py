@@ -7,13 +7,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import shutil
-import tempfile
 import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Literal
 
 from quire.errors import QuireError, StartupError
@@ -29,9 +26,6 @@ FIRST_DELAY_S = 0.25
 
 GOODBYE_S = 10.0
 """How long a host may take to end when told to, before it is killed."""
-
-MAX_SOCKET_PATH = 90
-"""Socket paths are limited to about 100 bytes on all systems."""
 
 
 @dataclass(frozen=True)
@@ -78,11 +72,6 @@ class Supervisor:
         self._module = module
         self._start, self._on_message, self._on_death = start, on_message, on_death
         self._restarts = Restarts(policy)
-        self._folder = Path(tempfile.mkdtemp(prefix="quire-"))
-        if len(str(self._folder)) > MAX_SOCKET_PATH:
-            self._folder.rmdir()
-            self._folder = Path(tempfile.mkdtemp(prefix="quire-", dir="/tmp"))
-        self._number = 0
         self._connection: Connection | None = None
         self._ready = asyncio.Event()
         self._outcome: asyncio.Future[None] | None = None
@@ -129,7 +118,6 @@ class Supervisor:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
         self._drop()
-        shutil.rmtree(self._folder, ignore_errors=True)
 
     async def _keep_running(self, outcome: asyncio.Future[None]) -> None:
         """One process after another, until closed or restarted too often."""
@@ -161,8 +149,7 @@ class Supervisor:
     async def _one_life(self, outcome: asyncio.Future[None]) -> QuireError:
         """Run one process to its end; why it ended."""
         self._drop()
-        self._number += 1
-        connection = self._connection = Connection(self._folder, self._number, self._module)
+        connection = self._connection = Connection(self._module)
         connection.send(self._start())
         failure: QuireError | None = None
         async for message in connection.messages():

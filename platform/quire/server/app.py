@@ -16,7 +16,7 @@ from quire.config import ServerConfig
 from quire.errors import PluginError
 from quire.records import Registry
 from quire.server.auth import RequireKey
-from quire.server.body import lift_definitions
+from quire.server.body import with_bodies
 from quire.server.engines import Client
 from quire.server.errors import install_handlers
 from quire.server.gates import Gates
@@ -30,12 +30,20 @@ from quire.server.routes_admin import admin_router
 from quire.server.routes_native import native_router
 from quire.server.routes_openai import openai_router
 from quire.server.routes_text import text_router
+from quire.server.schema_requests import (
+    ChatRequest,
+    CompletionRequest,
+    DetokenizeRequest,
+    GenerateRequest,
+    TokenizeRequest,
+)
 from quire.server.service import Service
 from quire.server.telemetry import Telemetry
 
 log = logging.getLogger("quire.server")
 
 ROUTERS = "quire_routers"
+BODIES = (CompletionRequest, ChatRequest, TokenizeRequest, DetokenizeRequest, GenerateRequest)
 
 
 def build_service(client: Client, config: ServerConfig, registry: Registry, models: Sequence[Served]) -> Service:
@@ -65,7 +73,8 @@ def build_app(client: Client, config: ServerConfig, registry: Registry, models: 
     app = FastAPI(
         title="Quire",
         version=__version__,
-        root_path=config.root_path,
+        servers=[{"url": config.root_path}] if config.root_path else None,
+        root_path_in_servers=False,
         lifespan=_lifespan(service),
         docs_url="/docs" if docs else None,
         redoc_url="/redoc" if docs else None,
@@ -118,7 +127,7 @@ def _describe(app: FastAPI) -> None:
     def openapi() -> dict[str, Any]:
         if app.openapi_schema is None:
             schema = get_openapi(title=app.title, version=app.version, routes=app.routes, servers=app.servers or None)
-            app.openapi_schema = _without_422(lift_definitions(schema))
+            app.openapi_schema = _without_422(with_bodies(schema, BODIES))
         return app.openapi_schema
 
     app.openapi = openapi  # type: ignore[method-assign]

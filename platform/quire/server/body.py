@@ -7,11 +7,13 @@ that gates can look at it before it is validated. It knows no schema.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 from fastapi import Request
 from pydantic import BaseModel
+from pydantic.json_schema import models_json_schema
 
 from quire.server.errors import Malformed
 
@@ -70,17 +72,16 @@ def _check_integers(value: Any) -> None:
 
 
 def json_body(model: type[BaseModel]) -> dict[str, Any]:
-    """`openapi_extra` of a route that reads its body itself: documents `model` as the body."""
-    schema = model.model_json_schema(ref_template="#/components/schemas/{model}")
+    """`openapi_extra` of a route that reads its body itself; `with_bodies` adds the schema it refers to."""
+    schema = {"$ref": f"#/components/schemas/{model.__name__}"}
     return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}
 
 
-def lift_definitions(openapi: dict[str, Any]) -> dict[str, Any]:
-    """Move the `$defs` that `json_body` left inside operations to the shared components."""
+def with_bodies(openapi: dict[str, Any], models: Sequence[type[BaseModel]]) -> dict[str, Any]:
+    """The OpenAPI document with the schemas of these bodies."""
+    inputs = [(model, "validation") for model in models]
+    _, schemas = models_json_schema(inputs, ref_template="#/components/schemas/{model}")  # type: ignore[arg-type]
     components = openapi.setdefault("components", {}).setdefault("schemas", {})
-    for operations in openapi.get("paths", {}).values():
-        for operation in operations.values():
-            for content in operation.get("requestBody", {}).get("content", {}).values():
-                for name, schema in content.get("schema", {}).pop("$defs", {}).items():
-                    components.setdefault(name, schema)
+    for name, schema in schemas["$defs"].items():
+        components.setdefault(name, schema)
     return openapi

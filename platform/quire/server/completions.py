@@ -49,7 +49,7 @@ async def prepare(service: Service, served: Served, fields: CompletionRequest, n
     scoring = max_tokens == 0
     if scoring and not (fields.echo or fields.prompt_logprobs is not None):
         raise BadRequest("`max_tokens` must be at least 1, or 0 together with `echo`.", "max_tokens")
-    params = _params(service, served, fields, max(1, max_tokens))
+    params = _params(service, served, fields, max_tokens or 1)
     values = _prompts(fields.prompt)
     prompts = await tokenized(served, values, fields, max_tokens, fields.add_special_tokens, "prompt")
     requests = engine_requests(served, prompts, params, fields, naming, "cmpl-")

@@ -96,22 +96,36 @@ def error_response(error: QuireError) -> Response:
     return Response(body, status_code=error.status, media_type="application/json", headers=headers)
 
 
-def validation_error(errors: Sequence[Mapping[str, Any]], root: str = "body") -> Malformed:
-    """Pydantic's findings as one error that names the first field."""
-    lines = [f"{len(errors)} validation error{'s' if len(errors) != 1 else ''}:"]
-    for found in errors[:MAX_REPORTED_ERRORS]:
-        shown = repr(found.get("input"))
+def validation_error(errors: Sequence[Mapping[str, Any]], value: Any, root: str = "body") -> Malformed:
+    """Pydantic's findings in `value` as one error that names the first field."""
+    found: dict[str, None] = {}
+    for error in errors:
+        shown = repr(error.get("input"))
         if len(shown) > MAX_SHOWN_INPUT:
             shown = shown[:MAX_SHOWN_INPUT] + "…"
-        lines.append(f"  {_location(found, root)}: {found['msg']} (got {shown})")
-    if len(errors) > MAX_REPORTED_ERRORS:
-        lines.append(f"  … and {len(errors) - MAX_REPORTED_ERRORS} more")
-    return Malformed("\n".join(lines), _location(errors[0], root) if errors else None)
+        found[f"  {_location(error, value, root)}: {error['msg']} (got {shown})"] = None
+    lines = [f"{len(found)} validation error{'s' if len(found) != 1 else ''}:", *list(found)[:MAX_REPORTED_ERRORS]]
+    if len(found) > MAX_REPORTED_ERRORS:
+        lines.append(f"  … and {len(found) - MAX_REPORTED_ERRORS} more")
+    return Malformed("\n".join(lines), _location(errors[0], value, root) if errors else None)
 
 
-def _location(found: Mapping[str, Any], root: str) -> str:
-    parts = [str(part) for part in found["loc"]]
-    return ".".join([root, *parts] if root else parts)
+def _location(error: Mapping[str, Any], value: Any, root: str) -> str:
+    """Where in the value the error is; names that pydantic gives to members of a union are left out."""
+    path = [root]
+    for part in error["loc"]:
+        if _has(value, part):
+            value = value[part]
+        elif error["type"] != "missing" or part is not error["loc"][-1]:
+            continue
+        path.append(str(part))
+    return ".".join(path)
+
+
+def _has(value: Any, part: Any) -> bool:
+    if isinstance(value, list):
+        return isinstance(part, int) and part < len(value)
+    return isinstance(value, Mapping) and part in value
 
 
 def validate(model: type[BaseModel], body: Mapping[str, Any]) -> Any:
@@ -119,7 +133,7 @@ def validate(model: type[BaseModel], body: Mapping[str, Any]) -> Any:
     try:
         return model.model_validate(body)
     except ValidationError as error:
-        raise validation_error(error.errors(include_url=False, include_context=False)) from None
+        raise validation_error(error.errors(include_url=False, include_context=False), body) from None
     except RecursionError:
         raise Malformed("The body is nested too deeply.") from None
 
@@ -129,8 +143,10 @@ async def _on_quire_error(_: Request, error: Exception) -> Response:
 
 
 async def _on_validation_error(_: Request, error: Exception) -> Response:
-    found = error.errors() if isinstance(error, RequestValidationError) else []
-    return error_response(validation_error(found, root=""))
+    if not isinstance(error, RequestValidationError):
+        raise error
+    found = [{**one, "loc": one["loc"][1:]} for one in error.errors()]
+    return error_response(validation_error(found, error.body, root=str(error.errors()[0]["loc"][0])))
 
 
 async def _on_client_gone(_: Request, __: Exception) -> Response:

@@ -70,11 +70,8 @@ class Job:
                 pieces = await self._push(number, deltas)
                 if pieces:
                     yield pieces
-        except Overloaded:
-            self._metrics.rejected(self._model, "queue_full")
-            raise
-        except BadRequest:
-            self._metrics.rejected(self._model, "bad_request")
+        except (Overloaded, BadRequest) as error:
+            self._refused("queue_full" if isinstance(error, Overloaded) else "bad_request")
             raise
         except QuireError:
             self._end_tracks("error")
@@ -162,6 +159,12 @@ class Job:
         for request, collector in zip(self.requests, self.collectors, strict=True):
             if not collector.done:
                 await self._client.abort(request.id)
+
+    def _refused(self, reason: str) -> None:
+        """The engine did not take it: that is a rejection, and no request that ended."""
+        self._metrics.rejected(self._model, reason)
+        for track in self.tracks:
+            track.ended = track.ended or not track.heard
 
     def _end_tracks(self, reason: str) -> None:
         for track, collector in zip(self.tracks, self.collectors, strict=True):

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import time
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
-from fastapi import APIRouter, Request
+from fastapi import APIRouter, Path, Request
 from starlette.responses import Response
 
-from quire.errors import NotFound
 from quire.server import chat, completions
 from quire.server.body import json_body
 from quire.server.chat_stream import ChatStream
@@ -22,7 +21,9 @@ from quire.server.service import Naming, Service
 from quire.server.sse import unless_gone
 from quire.server.streaming import stream_response
 
-_EVENTS = {"text/event-stream": {"schema": {"type": "string"}}}
+_EVENTS: dict[str, Any] = {"text/event-stream": {}}
+_ModelId = Annotated[str, Path(json_schema_extra={"pattern": "^[^\\r\\n]+$"})]
+"""A line of text, which is what paths match; longer ones are unknown routes."""
 
 
 def json_response(value: Any) -> Response:
@@ -87,9 +88,7 @@ def _add_models(router: APIRouter, service: Service) -> None:
         responses={200: {"model": ModelCard}, **documented(400, 401, 404)},
         summary="One model",
     )
-    async def get_model(model_id: str) -> Response:
-        if not model_id:
-            raise NotFound("The model id is empty.", "model")
+    async def get_model(model_id: _ModelId) -> Response:
         return json_response(card(service.models.find(model_id), model_id))
 
 

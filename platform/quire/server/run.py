@@ -221,6 +221,7 @@ def _uvicorn_settings(config: ServerConfig) -> dict[str, Any]:
         "log_level": config.log_level,
         "access_log": not config.disable_access_log,
         "server_header": False,
+        "root_path": config.root_path,
         "timeout_keep_alive": KEEP_ALIVE_S,
         "timeout_graceful_shutdown": int(config.shutdown_timeout_s + GRACE_S) + 1,
         "ssl_keyfile": config.ssl_keyfile,

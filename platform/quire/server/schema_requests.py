@@ -4,20 +4,40 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    ValidatorFunctionWrapHandler,
+    WrapValidator,
+    model_validator,
+)
 
-from quire.server.schema_sampling import LogprobCount, SamplingFields, TokenId, within
+from quire.server.schema_sampling import LogprobCount, SamplingFields, TokenId, TokenIds, within
 
 MAX_PROMPTS = 1024
 
-TextPrompt = str
-TokenPrompt = Annotated[list[TokenId], Field(min_length=1)]
-Prompts = (
-    TextPrompt
+TokenPrompt = Annotated[list[TokenId], Field(min_length=1, fail_fast=True)]
+_ANY_PROMPT = (
+    str
     | TokenPrompt
-    | Annotated[list[str], Field(min_length=1, max_length=MAX_PROMPTS)]
-    | Annotated[list[TokenPrompt], Field(min_length=1, max_length=MAX_PROMPTS)]
+    | Annotated[list[str], Field(min_length=1, max_length=MAX_PROMPTS, fail_fast=True)]
+    | Annotated[list[TokenPrompt], Field(min_length=1, max_length=MAX_PROMPTS, fail_fast=True)]
 )
+
+
+def _one_error(value: Any, check: ValidatorFunctionWrapHandler) -> Any:
+    """One sentence instead of what is wrong with the value under each of its readings."""
+    try:
+        return check(value)
+    except ValidationError:
+        raise ValueError(
+            f"should be a string, a non-empty list of token ids, or a list of 1 to {MAX_PROMPTS} strings or such lists"
+        ) from None
+
+
+Prompts = Annotated[_ANY_PROMPT, WrapValidator(_one_error)]
 
 
 class CompletionRequest(SamplingFields):
@@ -114,7 +134,7 @@ class TemplateFields(BaseModel):
 class ChatRequest(SamplingFields, TemplateFields):
     """`POST /v1/chat/completions`."""
 
-    messages: Annotated[list[Message], Field(min_length=1)]
+    messages: Annotated[list[Message], Field(min_length=1, fail_fast=True)]
     max_completion_tokens: Annotated[int, within(1)] | None = None
     max_tokens: Annotated[int, within(1)] | None = None
     logprobs: bool | None = False
@@ -134,7 +154,7 @@ class TokenizeRequest(TemplateFields):
 
     model: str | None = None
     prompt: str | None = None
-    messages: Annotated[list[Message], Field(min_length=1)] | None = None
+    messages: Annotated[list[Message], Field(min_length=1, fail_fast=True)] | None = None
     add_special_tokens: bool | None = None  # type: ignore[assignment]
     return_token_strs: bool | None = False
 
@@ -149,7 +169,7 @@ class DetokenizeRequest(BaseModel):
     """`POST /detokenize`."""
 
     model: str | None = None
-    tokens: list[TokenId]
+    tokens: TokenIds
 
 
 class GenerateRequest(BaseModel):

@@ -22,6 +22,7 @@ def within(low: float | None = None, high: float | None = None, **more: Any) -> 
 
 
 TokenId = Annotated[int, Field(ge=0, le=2**31 - 1)]
+TokenIds = Annotated[list[TokenId], Field(fail_fast=True)]
 TokenKey = Annotated[str, Field(pattern="^[0-9]{1,10}$")]
 StopString = Annotated[str, within(minLength=1, maxLength=MAX_STOP_LENGTH)]
 Penalty = Annotated[float, within(-2, 2)]
@@ -83,7 +84,7 @@ class SamplingFields(BaseModel):
     repetition_penalty: Annotated[float, within(1e-6, 1e6)] | None = None
     seed: Annotated[int, within(-(2**63), INT64)] | None = None
     stop: StopString | Annotated[list[StopString], within(maxItems=MAX_STOP_STRINGS)] | None = None
-    stop_token_ids: list[TokenId] | None = None
+    stop_token_ids: TokenIds | None = None
     include_stop_str_in_output: bool = False
     ignore_eos: bool = False
     min_tokens: Annotated[int, within(0)] = 0
@@ -92,7 +93,7 @@ class SamplingFields(BaseModel):
     truncate_prompt_tokens: Annotated[int, within(-1)] | None = None
     truncation_side: Literal["left", "right"] | None = None
     logit_bias: Annotated[dict[TokenKey, float], within(maxProperties=MAX_BIASES)] | None = None
-    allowed_token_ids: list[TokenId] | None = None
+    allowed_token_ids: TokenIds | None = None
     bad_words: Annotated[list[str], within(maxItems=MAX_BAD_WORDS)] | None = None
     prompt_logprobs: LogprobCount | None = None
     response_format: ResponseFormat | None = None

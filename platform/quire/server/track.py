@@ -27,10 +27,12 @@ class Track:
         self._queue_s: float | None = None
         self.num_generated = 0
         self.num_cached = 0
+        self.heard = False
         self.ended = False
 
     def arrived(self, deltas: Sequence[Delta]) -> None:
         """Deltas came back from the engine."""
+        self.heard = True
         now = self._last_s = time.perf_counter()
         for delta in deltas:
             if delta.num_cached_tokens is not None:

@@ -52,14 +52,24 @@ def _walk(grammar: Grammar, rng: random.Random, vocab_size: int, max_tokens: int
     matcher, beside = grammar.start(), grammar.start()
     untouched = _mask(beside, vocab_size)
     seen = [_mask(matcher, vocab_size)]
+    taken: list[int] = []
     while not matcher.done and len(seen) <= max_tokens:
         allowed = seen[-1].nonzero().flatten().tolist()
         demand(allowed, "The mask allows nothing although the matcher is not done.")
         _agrees(matcher, seen[-1], rng)
-        demand(matcher.accept(rng.choice(allowed)), "accept refused a token that the mask allows.")
+        taken.append(rng.choice(allowed))
+        demand(matcher.accept(taken[-1]), "accept refused a token that the mask allows.")
         seen.append(_mask(matcher, vocab_size))
+    if matcher.done:
+        demand(matcher.complete, "Nothing may follow, so the text must be allowed to end here: complete is False.")
+        demand(not seen[-1].any(), "The matcher is done, but its mask allows a token.")
     demand(torch.equal(_mask(beside, vocab_size), untouched), "One matcher changed another of the same grammar.")
+    done = matcher.done
     _takes_back(matcher, seen, rng)
+    for token_id, mask in zip(taken, seen[1:], strict=True):
+        again = matcher.accept(token_id) and torch.equal(_mask(matcher, vocab_size), mask)
+        demand(again, "After rollback to the beginning, the same tokens lead to another state.")
+    demand(matcher.done == done, "After rollback to the beginning, the same tokens lead to another end.")
 
 
 def _agrees(matcher: Matcher, mask: Tensor, rng: random.Random) -> None:

@@ -51,6 +51,13 @@ class InputLimits:
                 f"`truncation_side` must be left or right, got {self.truncation_side!r:.40}.", "truncation_side"
             )
 
+    @property
+    def most_tokens(self) -> int | None:
+        """How many tokens of a prompt can be used; None = any number."""
+        if self.truncate_prompt_tokens in (None, -1):
+            return self.max_model_len
+        return self.truncate_prompt_tokens
+
 
 def to_prompt(
     value: PromptInput, tokenizer: Tokenizer | None, limits: InputLimits | None = None, add_special_tokens: bool = True
@@ -118,14 +125,16 @@ def check_ids(ids: Any, param: str) -> list[int]:
 def _tokenize(text: str, tokenizer: Tokenizer | None, limits: InputLimits, add_special_tokens: bool) -> list[int]:
     if tokenizer is None:
         raise BadRequest(f"`{limits.param}` must be token ids: this model has no tokenizer.", limits.param)
-    if limits.max_model_len is not None and limits.truncate_prompt_tokens is None:
-        longest = limits.max_model_len * MAX_CHARS_PER_TOKEN
-        if len(text) > longest:
+    most = limits.most_tokens
+    if most is not None and len(text) > most * MAX_CHARS_PER_TOKEN:
+        longest = most * MAX_CHARS_PER_TOKEN
+        if limits.truncate_prompt_tokens is None:
             raise BadRequest(
                 f"`{limits.param}` has {len(text)} characters; with this model's maximum context length of"
                 f" {limits.max_model_len} tokens at most {longest} are accepted.",
                 limits.param,
             )
+        text = text[-longest:] if limits.truncation_side == "left" else text[:longest]
     ids = tokenizer.encode(text, add_special_tokens=add_special_tokens)
     if add_special_tokens and tokenizer.bos_id is not None and ids[:2] == [tokenizer.bos_id] * 2:
         return ids[1:]
@@ -141,12 +150,12 @@ def _cut(ids: list[int], limits: InputLimits) -> list[int]:
     count = limits.truncate_prompt_tokens
     if count is None:
         return ids
-    most = limits.max_model_len if count == -1 else count
     if limits.max_model_len is not None and count > limits.max_model_len:
         raise BadRequest(
             f"`truncate_prompt_tokens` ({count}) is above the maximum context length ({limits.max_model_len}).",
             "truncate_prompt_tokens",
         )
+    most = limits.most_tokens
     if most is None or len(ids) <= most:
         return ids
     return ids[-most:] if limits.truncation_side == "left" else ids[:most]

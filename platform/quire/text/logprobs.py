@@ -6,15 +6,13 @@ It knows no requests; shapes of the HTTP APIs are the server's.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from quire.text.tokenizer import Tokenizer
 from quire.types import TokenLogprobs
 
 
-@dataclass(frozen=True, slots=True)
-class Logprob:
+class Logprob(NamedTuple):  # many are made per token, and a tuple is made fastest
     """Log-probability of one token at one position.
 
     rank: 1 = most likely. decoded_token: its text as it stands inside a text, U+FFFD for broken

@@ -7,7 +7,8 @@ pieces, the result is the same. It knows no tokens, and not what the spans mean.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from typing import NamedTuple
 
 TEXT = "text"
 """The kind of what stands outside all spans."""
@@ -25,8 +26,7 @@ class Span:
     end: str
 
 
-@dataclass(frozen=True, slots=True)
-class Event:
+class Event(NamedTuple):
     """A piece of text of one kind; delimiters are not part of any piece.
 
     number: which span it is, counted over all kinds from 0; -1 outside. opened / closed: a
@@ -40,8 +40,7 @@ class Event:
     closed: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class State:
+class State(NamedTuple):
     """Where one seq stands. held: text that may be the beginning of a delimiter. matched: the stop string found."""
 
     span: Span | None = None
@@ -50,8 +49,7 @@ class State:
     matched: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Step:
+class Step(NamedTuple):
     """What a step gave."""
 
     state: State
@@ -60,7 +58,7 @@ class Step:
     @property
     def text(self) -> str:
         """The text of all events, for machines without spans."""
-        return "".join(event.text for event in self.events)
+        return self.events[0].text if len(self.events) == 1 else "".join([event.text for event in self.events])
 
     @property
     def matched(self) -> str | None:
@@ -98,23 +96,25 @@ class StopMachine:
             return Step(state, ())
         events: list[Event] = []
         buffer = state.held + text
-        state = replace(state, held="")
-        while armed and (found := self._finder(state).first(buffer)) is not None:
+        finder = self._finder(state)
+        while armed and (found := finder.first(buffer)) is not None:
             begin, delimiter = found
             state = self._pass(state, buffer[:begin], delimiter, events)
             if state.matched is not None:
                 return Step(state, tuple(events))
             buffer = buffer[begin + len(delimiter) :]
-        held = self._finder(state).held(buffer)
-        self._emit(state, buffer[: len(buffer) - held], events)
-        return Step(replace(state, held=buffer[len(buffer) - held :]), tuple(events))
+            finder = self._finder(state)
+        held = finder.held(buffer)
+        self._emit(state, buffer[: len(buffer) - held] if held else buffer, events)
+        rest = buffer[len(buffer) - held :] if held else ""
+        return Step(state if rest == state.held else state._replace(held=rest), tuple(events))
 
     def flush(self, state: State) -> Step:
         """The text has ended: what was held is ordinary text; an open span stays unclosed."""
         events: list[Event] = []
         if state.matched is None:
             self._emit(state, state.held, events)
-        return Step(replace(state, held=""), tuple(events))
+        return Step(state._replace(held=""), tuple(events))
 
     def _finder(self, state: State) -> _Finder:
         return self._outside if state.span is None else self._inside[state.span]
@@ -129,12 +129,12 @@ class StopMachine:
         span = state.span
         if span is not None and delimiter == span.end:
             events.append(Event(span.kind, "", state.number, closed=True))
-            return replace(state, span=None)
+            return State(None, state.number)
         if span is None and delimiter in self._by_start:
             opened = self._by_start[delimiter]
             events.append(Event(opened.kind, "", state.number + 1, opened=True))
-            return replace(state, span=opened, number=state.number + 1)
-        return replace(state, matched=delimiter)
+            return State(opened, state.number + 1)
+        return State(span, state.number, "", delimiter)
 
 
 class _Finder:
@@ -154,7 +154,10 @@ class _Finder:
 
     def held(self, text: str) -> int:
         """Length of the longest end of `text` that begins one of the strings without completing it."""
-        return max((_overlap(text, string) for string in self._strings), default=0)
+        longest = 0
+        for string in self._strings:
+            longest = max(longest, _overlap(text, string))
+        return longest
 
 
 def _overlap(text: str, string: str) -> int:

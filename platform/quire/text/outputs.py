@@ -14,12 +14,12 @@ from quire.sampling import BeamSearchParams
 from quire.text.logprobs import Logprob, PositionLogprobs, describe, describe_prompt
 from quire.text.seqtext import SeqText
 from quire.text.tokenizer import Tokenizer
-from quire.types import Delta, FinishReason, Request
+from quire.types import Delta, FinishReason, Request, TokenLogprobs
 
 __all__ = ["Collector", "CompletionOutput", "Logprob", "Piece", "RequestOutput"]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(kw_only=True, slots=True)  # not frozen: one is made per token, and that would double the time
 class Piece:
     """What a delta added to one completion, for streaming.
 
@@ -141,26 +141,21 @@ class Collector:
         if completion.output.finish_reason is not None:
             return []  # tokens the engine drew before it heard of the abort
         piece = self._add(completion, delta)
-        if all(one.output.finish_reason is not None for one in self._completions):
-            self.done = True
-            if self._chooses:
-                return [_whole(output) for output in self._best()]
-        return [] if self._chooses else [piece]
+        if piece.finish_reason is not None:
+            self.done = all(one.output.finish_reason is not None for one in self._completions)
+        if not self._chooses:
+            return [piece]
+        return [_whole(output) for output in self._best()] if self.done else []
 
     def _add(self, completion: _Completion, delta: Delta) -> Piece:
         output = completion.output
         taken = completion.text.push(delta)
-        used = len(taken.token_ids)
         finish, reason = delta.finish_reason, delta.stop_reason
         if taken.matched is not None:
             if finish is None:
                 self._aborts.append((self.request.id, output.index))
             finish, reason = "stop", taken.matched
-        described = None
-        if delta.logprobs is not None:
-            self._score(completion, [entry.logprob for entry in delta.logprobs[:used]])
-            if self._show_logprobs:
-                described = tuple(describe(entry, self._tokenizer) for entry in delta.logprobs[:used])
+        described = None if delta.logprobs is None else self._score(completion, delta.logprobs[: len(taken.token_ids)])
         if delta.cumulative_logprob is not None:
             output.cumulative_logprob = delta.cumulative_logprob
         piece = Piece(
@@ -175,11 +170,15 @@ class Collector:
         _append(output, piece)
         return piece
 
-    def _score(self, completion: _Completion, logprobs: Sequence[float]) -> None:
-        completion.sum_logprob += sum(logprobs)
-        if self._show_logprobs:
-            completion.output.cumulative_logprob = completion.sum_logprob
+    def _score(self, completion: _Completion, entries: Sequence[TokenLogprobs]) -> tuple[PositionLogprobs, ...] | None:
+        """Add to the completion's sum; the log-probabilities with texts, if they were asked for."""
         completion.scored = True
+        for entry in entries:
+            completion.sum_logprob += entry.logprob
+        if not self._show_logprobs:
+            return None
+        completion.output.cumulative_logprob = completion.sum_logprob
+        return tuple(describe(entry, self._tokenizer) for entry in entries)
 
     def _best(self) -> list[CompletionOutput]:
         """The wanted completions, best first, numbered anew. Best = highest mean log-probability."""

@@ -81,7 +81,7 @@ class Renderer:
         with self._lock:
             if self._idle:
                 return self._idle.pop()
-        process = _Process(self._memory_bytes)
+        process = _Process(self._memory_bytes, cpu_s=2 + int(self._timeout_s))
         with self._lock:
             self._all.add(process)
         return process
@@ -112,10 +112,10 @@ class Renderer:
 class _Process:
     """One sandbox process, used by one thread at a time."""
 
-    def __init__(self, memory_bytes: int) -> None:
+    def __init__(self, memory_bytes: int, cpu_s: int) -> None:
         environment = {name: os.environ[name] for name in KEPT_VARIABLES if name in os.environ}
         self._popen = subprocess.Popen(
-            [sys.executable, "-B", "-P", str(Path(sandbox.__file__)), str(memory_bytes)],
+            [sys.executable, "-B", "-P", str(Path(sandbox.__file__)), str(memory_bytes), str(cpu_s)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,

@@ -12,8 +12,10 @@ import json
 import resource
 import struct
 import sys
+import time
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, BinaryIO, NoReturn
@@ -211,17 +213,25 @@ def _confine(memory_bytes: int) -> None:
     ):
         _, hard = resource.getrlimit(limit)
         lowest = most if hard == resource.RLIM_INFINITY else min(most, hard)
-        resource.setrlimit(limit, (lowest, lowest))
+        with suppress(ValueError, OSError):  # macOS refuses some; the deadline holds everywhere
+            resource.setrlimit(limit, (lowest, lowest))
+
+
+def _allow_cpu(seconds: int) -> None:
+    """Let the next job run so long: a process whose parent was killed must not loop for ever."""
+    _, hard = resource.getrlimit(resource.RLIMIT_CPU)
+    resource.setrlimit(resource.RLIMIT_CPU, (int(time.process_time()) + seconds + 1, hard))
 
 
 def main() -> None:
-    """Serve jobs until standard input ends. The argument is the most memory in bytes."""
+    """Serve jobs until standard input ends. Arguments: the most memory in bytes, the most CPU seconds of a job."""
     compiler = Compiler()
     answer(compiler, {"template": "{{ missing.name }}", "context": {}, "max_chars": 9})  # imports what errors need
     _confine(int(sys.argv[1]))
     sys.stdout.buffer.write(frame("ready"))
     sys.stdout.buffer.flush()
     while (body := read_frame(sys.stdin.buffer)) is not None:
+        _allow_cpu(int(sys.argv[2]))
         reply = frame(answer(compiler, json.loads(body)))
         sys.stdout.buffer.write(reply)
         sys.stdout.buffer.flush()

@@ -6,7 +6,7 @@ It knows no log-probabilities and no other seqs.
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from quire.sampling import SamplingParams
 from quire.text.decode import IncrementalDecoder
@@ -18,8 +18,7 @@ CONTEXT_TOKENS = 16
 """Of the prompt, as many of its last tokens can matter to how the first new one is decoded."""
 
 
-@dataclass(frozen=True, slots=True)
-class Taken:
+class Taken(NamedTuple):
     """What a delta gave: the tokens up to a stop string, the text certain now, characters before each token."""
 
     token_ids: tuple[int, ...]

@@ -22,15 +22,13 @@ class TokenizerFiles:
     """What the files say.
 
     special: text of the named special tokens ("bos_token" → "<s>"). extra_special: further special
-    tokens. added: tokens by id that tokenizer_config.json lists. add_bos / add_eos: None = not said.
-    templates: chat templates by name; the usual one is called "default".
+    tokens. added: tokens by id that tokenizer_config.json lists. templates: chat templates by name;
+    the usual one is called "default". Which tokens begin and end a text, tokenizer.json says.
     """
 
     special: Mapping[str, str] = field(default_factory=dict)
     extra_special: tuple[str, ...] = ()
     added: Mapping[int, Mapping[str, Any]] = field(default_factory=dict)
-    add_bos: bool | None = None
-    add_eos: bool | None = None
     split_special_tokens: bool = False
     templates: Mapping[str, str] = field(default_factory=dict)
 
@@ -44,8 +42,6 @@ def read_files(folder: Path) -> TokenizerFiles:
         special=special,
         extra_special=_extra(special_map.get("additional_special_tokens"), special_map.get("extra_special_tokens")),
         added=_added(folder, config.get("added_tokens_decoder")),
-        add_bos=_flag(config, "add_bos_token"),
-        add_eos=_flag(config, "add_eos_token"),
         split_special_tokens=config.get("split_special_tokens") is True,
         templates=_templates(folder, config),
     )
@@ -91,11 +87,6 @@ def _added(folder: Path, value: Any) -> dict[int, Mapping[str, Any]]:
             )
         added[int(key)] = token
     return dict(sorted(added.items()))
-
-
-def _flag(config: Mapping[str, Any], name: str) -> bool | None:
-    value = config.get(name)
-    return value if isinstance(value, bool) else None
 
 
 def _templates(folder: Path, config: Mapping[str, Any]) -> dict[str, str]:

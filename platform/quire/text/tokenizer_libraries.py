@@ -115,8 +115,6 @@ def _read_tokenizer_json(path: Path, files: TokenizerFiles) -> tokenizers.Tokeni
     backend.no_padding()
     backend.encode_special_tokens = files.split_special_tokens
     _add_tokens(backend, files)
-    if files.add_bos is not None or files.add_eos is not None:
-        _set_ends(backend, files)
     return backend
 
 
@@ -135,19 +133,6 @@ def _add_tokens(backend: tokenizers.Tokenizer, files: TokenizerFiles) -> None:
             known[text] = special
     missing_tokens = [text for text in named if not known.get(text)]
     backend.add_special_tokens([AddedToken(text, special=True, normalized=False) for text in missing_tokens])
-
-
-def _set_ends(backend: tokenizers.Tokenizer, files: TokenizerFiles) -> None:
-    """tokenizer_config.json says outright whether texts get a begin and an end token: that wins."""
-    from tokenizers.processors import TemplateProcessing
-
-    bos = files.special.get("bos_token") if files.add_bos else None
-    eos = files.special.get("eos_token") if files.add_eos else None
-    ends = [text for text in (bos, eos) if text is not None]
-    single = [*([bos] if bos else []), "$A", *([eos] if eos else [])]
-    backend.post_processor = TemplateProcessing(
-        single=single, special_tokens=[(text, backend.token_to_id(text)) for text in dict.fromkeys(ends)]
-    )
 
 
 def _through_transformers(folder: Path) -> tuple[Encodes, dict[str, str]]:

@@ -113,7 +113,7 @@ class ToolReader:
 
 @dataclass
 class ToolStream:
-    """Where one completion stands. Spaces between and after calls are dropped."""
+    """Where one completion stands. After the first call, spaces before the next one and at the end are dropped."""
 
     reader: ToolReader
     num_calls: int = 0
@@ -152,10 +152,9 @@ class ToolStream:
 
     def _content(self, text: str) -> list[str | ToolDelta]:
         if self.num_calls:
-            text = self._spaces + text
-            self._spaces = "" if text.strip() else text
-            if self._spaces:
-                return []
+            whole = self._spaces + text
+            text = whole.rstrip()
+            self._spaces = whole[len(text) :]
         return [text] if text else []
 
     def _close(self, end: str) -> list[str | ToolDelta]:

@@ -1,0 +1,78 @@
+"""Rewrites the generated parts of the documentation: `make docs`. A test checks that they are current.
+
+A generated part stands between `<!-- begin NAME -->` and `<!-- end NAME -->`. In hooks.md it is the
+signature of each hook, in serving.md the table of settings of each config class.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import MISSING, fields
+from pathlib import Path
+from typing import Any
+
+from quire import config, hookspecs
+from quire.options import flag
+
+DOCS = Path(__file__).parent
+
+
+def hooks() -> dict[str, Callable[..., Any]]:
+    """Every hook, by name, in the order of hookspecs.py."""
+    return {name: thing for name, thing in vars(hookspecs).items() if name.startswith("quire_")}
+
+
+def signature(hook: Callable[..., Any]) -> str:
+    """How an implementation's first line reads, on one line."""
+    return f"def {hook.__name__}{inspect.signature(hook)}".replace("'", "")
+
+
+def settings(cls: type) -> str:
+    """A table of a config class: flag, default, what it does."""
+    rows = [f"| `{flag(f.name)}` | {_default(f)} | {_help(f)} |" for f in fields(cls)]
+    return "\n".join(["| flag | default | |", "|---|---|---|", *rows])
+
+
+def _default(f: Any) -> str:
+    value = f.default_factory() if f.default is MISSING else f.default
+    if value is None or value in ((), {}, ""):
+        return ""
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    return f"`{' '.join(value) if isinstance(value, tuple) else value}`"
+
+
+def _help(f: Any) -> str:
+    choices = f.metadata["choices"]
+    one_of = f" One of {', '.join(f'`{c}`' for c in choices)}." if choices else ""
+    return f"{f.metadata['help']}{one_of}"
+
+
+def parts() -> Iterator[tuple[str, str, str]]:
+    """(file, name of the part, its text)."""
+    for name, hook in hooks().items():
+        yield "hooks.md", name, f"```python\n{signature(hook)}\n```"
+    yield "serving.md", "model settings", settings(config.ModelConfig)
+    yield "serving.md", "server settings", settings(config.ServerConfig)
+
+
+def filled(text: str, name: str, content: str) -> str:
+    """`text` with the part replaced. Raises ValueError if the markers are missing."""
+    begin, end = f"<!-- begin {name} -->", f"<!-- end {name} -->"
+    pattern = re.compile(f"{re.escape(begin)}.*?{re.escape(end)}", re.DOTALL)
+    if not pattern.search(text):
+        raise ValueError(f"no part {name!r}: {begin} … {end} is missing")
+    return pattern.sub(lambda _: f"{begin}\n{content}\n{end}", text)
+
+
+def main() -> None:
+    """Rewrite every part in place."""
+    for file, name, content in parts():
+        path = DOCS / file
+        path.write_text(filled(path.read_text(), name, content))
+
+
+if __name__ == "__main__":
+    main()

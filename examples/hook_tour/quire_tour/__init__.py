@@ -1,0 +1,1 @@
+"""Small useful plugins, one for each of the rarer hooks of Quire."""

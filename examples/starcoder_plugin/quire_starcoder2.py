@@ -1,0 +1,26 @@
+"""StarCoder2: grouped attention in a window, biases everywhere, layer norms and a plain MLP."""
+
+from quire import Architecture, hookimpl
+from quire_models import Attention, Block, Decoder, LayerNorm, Mlp, Rope, configs, names
+
+NAMES = names.LLAMA | names.Names((("mlp.c_fc", "mlp.up"), ("mlp.c_proj", "mlp.down")))
+
+
+def decoder(c):
+    norm, head_dim = LayerNorm(c.norm_epsilon), configs.head_dim(c)
+    attention = Attention(
+        heads=c.num_attention_heads,
+        kv_heads=c.num_key_value_heads,
+        head_dim=head_dim,
+        rope=Rope.of(c, head_dim),
+        qkv_bias=c.use_bias,
+        out_bias=c.use_bias,
+        window=c.sliding_window,
+    )
+    block = Block(attention, Mlp(c.intermediate_size, configs.act(c.hidden_act), bias=c.use_bias), norm)
+    return Decoder(c.vocab_size, c.hidden_size, (block,) * c.num_hidden_layers, norm, tied=c.tie_word_embeddings)
+
+
+@hookimpl
+def quire_architectures():
+    yield Architecture(name="Starcoder2ForCausalLM", decoder=decoder, names=NAMES)

@@ -1,0 +1,405 @@
+"""The engine by example: what it refuses, how requests end, what plugins may do to it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from engine_rig import Rig, greedy, related_prompts, rig_of
+
+from quire import registry
+from quire.errors import BadRequest, ConfigError, Overloaded
+from quire.records import GrammarBackend, LogitsProcessor, Registry
+from quire.sampling import BeamSearchParams, SamplingParams
+from quire.testing.tiny import END_ID, VOCAB_SIZE, tiny_llama
+from quire.types import AdapterRef, Media, Prompt
+
+PROMPT = list(b"To be or not")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny_llama(tmp_path_factory.mktemp("tiny"))
+
+
+@pytest.fixture(scope="module")
+def rig(folder: Path) -> Iterator[Rig]:
+    with rig_of(folder) as made:
+        yield made
+
+
+def plugged(**records: Any) -> Registry:
+    """The bundled plugins and some more records, by the last words of their hooks."""
+    found = registry.load(None)
+    more = {f"quire_{hook}": {**found.of(f"quire_{hook}"), record.name: record} for hook, record in records.items()}
+    origin = {(f"quire_{hook}", record.name): "mine" for hook, record in records.items()}
+    return replace(found, records={**found.records, **more}, origin={**found.origin, **origin})
+
+
+# --- what is refused -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("prompt", "params", "said"),
+    [
+        ([], greedy(), "no tokens"),
+        ([1, VOCAB_SIZE], greedy(), f"`prompt` has token id {VOCAB_SIZE}; the vocabulary has ids from 0 to 263"),
+        ([1, -1], greedy(), "token id -1"),
+        ([1, 2.5], greedy(), "integers"),
+        ([1, 2**70], greedy(), "`prompt`"),
+        (PROMPT, greedy(stop_token_ids=[9999]), "`stop_token_ids` has token id 9999"),
+        (PROMPT, greedy(allowed_token_ids=[1, 9999]), "`allowed_token_ids` has token id 9999"),
+        (PROMPT, greedy(logit_bias={9999: 1.0}), "`logit_bias` has token id 9999"),
+        (PROMPT, greedy(bad_word_ids=((5, 9999),)), "`bad_words` has token id 9999"),
+        (PROMPT, greedy(bad_word_ids=((),)), "without tokens"),
+        ([1] * 513, greedy(), "maximum context length is 512 tokens. However, your prompt has 513 tokens"),
+        ([1] * 512, greedy(None), "your prompt has 512 tokens"),
+        ([1] * 500, greedy(13), "you requested 513 tokens: 500 in the prompt and 13 for the output"),
+        ([1] * 500, BeamSearchParams(beam_width=2, max_tokens=13), "you requested 513 tokens"),
+        (PROMPT, greedy(extra={"magic": 1}), "No logits processor knows the field `magic`"),
+        (PROMPT, greedy(structured=("poem", "x")), "by 'poem'; kinds known: .*choice"),
+    ],
+)
+def test_what_cannot_be_is_refused_with_the_reason(rig: Rig, prompt: list[Any], params: Any, said: str) -> None:
+    with pytest.raises(BadRequest, match=said):
+        rig.add(prompt, params)
+    assert not rig.engine.has_work
+
+
+def test_an_adapter_is_refused_while_no_runtime_is_loaded(rig: Rig) -> None:
+    with pytest.raises(BadRequest, match="sonnets"):
+        rig.add(PROMPT, adapter=AdapterRef(name="sonnets"))
+
+
+def test_media_are_refused_by_a_model_of_text(rig: Rig) -> None:
+    media = Media(modality="image", start=0, length=2, digest="d", tensors={})
+    with pytest.raises(BadRequest, match="text only"):
+        rig.add((), prompt=Prompt(token_ids=(1, 2, 3), media=(media,)))
+
+
+def test_ids_of_requests_in_flight_are_unique(rig: Rig) -> None:
+    rig.add(PROMPT, id="twin")
+    with pytest.raises(BadRequest, match="twin"):
+        rig.add(PROMPT, id="twin")
+    assert len(rig.drain()) == 1
+
+
+def test_more_requests_than_may_queue_are_refused(folder: Path) -> None:
+    with rig_of(folder, max_num_queued_reqs=2) as rig:
+        rig.add(PROMPT)
+        rig.add(PROMPT)
+        with pytest.raises(Overloaded):
+            rig.add(PROMPT)
+        assert len(rig.drain()) == 2
+
+
+def test_an_unknown_policy_stops_the_start_with_the_known_ones(folder: Path) -> None:
+    with pytest.raises(ConfigError, match="fcfs, priority.*'luck'"), rig_of(folder, scheduling_policy="luck"):
+        pass
+
+
+# --- how requests end ------------------------------------------------------------------------------------
+
+
+def test_without_max_tokens_a_text_ends_with_the_context(folder: Path) -> None:
+    with rig_of(folder, max_model_len=40) as rig:
+        request_id = rig.add(PROMPT, greedy(None, ignore_eos=True))
+        answer = rig.drain()[request_id, 0]
+    assert len(PROMPT) + len(answer.token_ids) == 40
+    assert answer.last.finish_reason == "length"
+
+
+def test_a_stop_id_ends_the_text_and_is_named(rig: Rig) -> None:
+    (free,) = rig.tokens([PROMPT], greedy(ignore_eos=True))
+    stop = free[5]
+    end = free.index(stop)
+    request_id = rig.add(PROMPT, greedy(ignore_eos=True, stop_token_ids=[stop]))
+    answer = rig.drain()[request_id, 0]
+    assert answer.token_ids == free[: end + 1]
+    assert (answer.last.finish_reason, answer.last.stop_reason) == ("stop", stop)
+
+
+def test_the_end_of_text_ends_the_text_but_not_before_min_tokens(rig: Rig) -> None:
+    eager = {END_ID: 100.0}
+    assert rig.tokens([PROMPT], greedy(logit_bias=eager)) == [[END_ID]]
+    (late,) = rig.tokens([PROMPT], greedy(logit_bias=eager, min_tokens=4))
+    assert len(late) == 5
+    assert late.index(END_ID) == 4
+    assert rig.tokens([PROMPT], greedy(3, logit_bias=eager, ignore_eos=True)) == [[END_ID] * 3]
+
+
+def test_abort_ends_a_request_and_nobody_else(rig: Rig) -> None:
+    expected = rig.tokens([PROMPT], greedy(20, ignore_eos=True))[0]
+    doomed = rig.add(related_prompts(1)[0], greedy(20, ignore_eos=True))
+    other = rig.add(PROMPT, greedy(20, ignore_eos=True))
+    for _ in range(4):
+        rig.engine.step()
+    rig.engine.abort(doomed)
+    rig.engine.abort("nobody")
+    answers = rig.drain()
+    assert (doomed, 0) not in answers
+    assert answers[other, 0].token_ids == expected[-len(answers[other, 0].token_ids) :]
+    assert answers[other, 0].last.finish_reason == "length"
+    stats = rig.engine.stats()
+    assert (stats.num_running, stats.num_waiting, stats.num_pages_used) == (0, 0, 0)
+
+
+def test_max_tokens_of_a_step_is_kept(rig: Rig) -> None:
+    rig.add([1] * 50)
+    rig.engine.step(max_tokens=3)
+    rig.engine.step(max_tokens=2)
+    assert rig.engine.stats().iteration_tokens[-2:] == (3, 2)
+    rig.drain()
+
+
+def test_requests_without_a_seed_differ_but_repeat_in_a_new_engine(folder: Path) -> None:
+    found = []
+    for _ in range(2):
+        with rig_of(folder, seed=4) as rig:
+            found.append(rig.tokens([PROMPT, PROMPT], SamplingParams(max_tokens=12)))
+    assert found[0] == found[1]
+    assert found[0][0] != found[0][1]
+
+
+def test_best_of_draws_more_and_tells_how_likely_each_is(rig: Rig) -> None:
+    request_id = rig.add(PROMPT, SamplingParams(n=2, best_of=4, max_tokens=6, seed=1))
+    answers = rig.drain()
+    lasts = [answers[request_id, i].last for i in range(4)]
+    assert all(last.cumulative_logprob is not None for last in lasts)
+    assert all(delta.logprobs is None for answer in answers.values() for delta in answer.deltas)
+
+
+def test_prefixes_are_cached_until_the_cache_is_reset(folder: Path) -> None:
+    with rig_of(folder) as rig:
+        prompt = PROMPT * 3
+        counts = []
+        for reset in (False, False, True):
+            if reset:
+                assert rig.engine.reset_prefix_cache() > 0
+            request_id = rig.add(prompt, greedy(1))
+            counts.append(rig.drain()[request_id, 0].deltas[0].num_cached_tokens)
+    assert counts == [0, 32, 0]
+
+
+# --- when a step fails ---------------------------------------------------------------------------------------
+
+
+def test_a_failing_step_ends_what_had_begun_and_the_engine_goes_on(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with rig_of(folder, max_num_seqs=1) as rig:
+        expected = rig.tokens([PROMPT], greedy())
+        begun, waiting = rig.add(PROMPT), rig.add(PROMPT)
+        rig.engine.step()
+        with monkeypatch.context() as patch:
+            patch.setattr(rig.engine._runner, "run", _broken)
+            (delta,) = rig.engine.step()
+        assert delta.request_id == begun
+        assert delta.finish_reason == "error"
+        assert delta.error is not None
+        assert "the device is on fire" in delta.error[1]
+        answers = rig.drain()
+        assert [answers[waiting, 0].token_ids] == expected
+        assert rig.engine.stats().num_pages_used == 0
+
+
+def test_an_engine_whose_steps_keep_failing_says_so(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with rig_of(folder) as rig:
+        monkeypatch.setattr(rig.engine._runner, "run", _broken)
+        for _ in range(2):
+            rig.add(PROMPT)
+            (delta,) = rig.engine.step()
+            assert delta.finish_reason == "error"
+        rig.add(PROMPT)
+        with pytest.raises(RuntimeError, match="on fire"):
+            rig.engine.step()
+
+
+def _broken(plan: Any) -> Any:
+    raise RuntimeError("the device is on fire")
+
+
+# --- plugins -----------------------------------------------------------------------------------------------------
+
+
+class Shout:
+    """Adds to the logit of "!", as much as a request says; a negative number is more than it can bear."""
+
+    def start(self, params: SamplingParams) -> float | None:
+        return params.extra.get("shout")
+
+    def apply(self, logits: torch.Tensor, rows: Any) -> None:
+        if any(row.state < 0 for row in rows):
+            raise ArithmeticError("too quiet")
+        logits[:, ord("!")] += torch.tensor([row.state for row in rows])
+
+
+SHOUT = LogitsProcessor("shout", {"shout": float}, lambda context: Shout())
+
+
+def test_a_processor_of_a_plugin_changes_the_answer_of_who_asks(folder: Path, rig: Rig) -> None:
+    (plain,) = rig.tokens([PROMPT], greedy(6))
+    with rig_of(folder, plugged(logits_processors=SHOUT)) as plugin_rig:
+        found = plugin_rig.tokens([PROMPT, PROMPT], [greedy(6), greedy(6, extra={"shout": 1000})])
+    assert found == [plain, [ord("!")] * 6]
+
+
+def test_a_processor_that_raises_fails_its_request_only(folder: Path) -> None:
+    found = plugged(logits_processors=SHOUT)
+    with rig_of(folder, found) as rig:
+        bad, good = rig.add(PROMPT, greedy(6, extra={"shout": -1.0})), rig.add(PROMPT, greedy(6))
+        answers = rig.drain()
+    assert answers[good, 0].last.finish_reason == "length"
+    error = answers[bad, 0].last.error
+    assert error == ("PluginFailed", "Plugin 'mine' failed: ArithmeticError: too quiet")
+    counter: Any = found.counter
+    assert [row["errors"] for row in counter.snapshot() if row["plugin"] == "mine"] == [1]
+
+
+class Spell:
+    """A grammar whose only text is its source."""
+
+    def __init__(self, source: str) -> None:
+        self.ids, self.place = list(source.encode()), 0
+
+    def start(self) -> Spell:
+        return Spell(bytes(self.ids).decode())
+
+    @property
+    def done(self) -> bool:
+        return self.place == len(self.ids)
+
+    complete = done
+
+    def fill(self, mask: torch.Tensor) -> None:
+        mask[self.ids[self.place]] = True
+
+    def accept(self, token_id: int) -> bool:
+        self.place += 1
+        return token_id == self.ids[self.place - 1]
+
+    def rollback(self, count: int) -> None:
+        self.place -= count
+
+
+def speller(compile_text: Any = lambda kind, source: Spell(source)) -> GrammarBackend:
+    return GrammarBackend("speller", frozenset({"text"}), lambda context: SimpleNamespace(compile=compile_text))
+
+
+@pytest.mark.parametrize("num_pages", [256, 14])
+def test_a_grammar_forces_its_text_and_ends_it(folder: Path, num_pages: int) -> None:
+    with rig_of(folder, plugged(grammar_backends=speller()), num_pages=num_pages) as rig:
+        request_id = rig.add(PROMPT, SamplingParams(max_tokens=None, structured=("text", "hello world")))
+        other = rig.add(PROMPT, greedy(30, ignore_eos=True))
+        answers = rig.drain()
+        preempted = rig.engine.stats().num_preemptions_recompute_total
+    assert bytes(answers[request_id, 0].token_ids) == b"hello world"
+    assert answers[request_id, 0].last.finish_reason == "stop"
+    assert len(answers[other, 0].token_ids) == 30
+    assert (preempted > 0) == (num_pages == 14)
+
+
+def test_others_run_while_a_grammar_is_compiled(folder: Path) -> None:
+    gate = threading.Event()
+
+    def slow(kind: str, source: str) -> Spell:
+        gate.wait()
+        return Spell(source)
+
+    with rig_of(folder, plugged(grammar_backends=speller(slow))) as rig:
+        waiting = rig.add(PROMPT, greedy(structured=("text", "abc")))
+        other = rig.add(PROMPT)
+        deltas = []
+        while not any(delta.finish_reason for delta in deltas):
+            deltas += rig.engine.step()
+        assert {delta.request_id for delta in deltas} == {other}
+        gate.set()
+        assert bytes(rig.drain()[waiting, 0].token_ids) == b"abc"
+
+
+@pytest.mark.parametrize("error", [BadRequest("no such spell"), KeyError("oops")])
+def test_a_grammar_that_cannot_be_compiled_ends_its_request(folder: Path, error: Exception) -> None:
+    def fail(kind: str, source: str) -> Spell:
+        raise error
+
+    with rig_of(folder, plugged(grammar_backends=speller(fail))) as rig:
+        bad, good = rig.add(PROMPT, greedy(structured=("text", "x"))), rig.add(PROMPT)
+        answers = rig.drain()
+    assert answers[good, 0].last.finish_reason == "length"
+    told = answers[bad, 0].last
+    assert told.finish_reason == "error"
+    assert told.error is not None
+    assert told.error[0] == ("BadRequest" if isinstance(error, BadRequest) else "PluginFailed")
+
+
+def test_choices_constrain_the_output(folder: Path) -> None:
+    found = registry.load(None)
+    tokenizer = SimpleNamespace(
+        special_ids={256, 257, 258, 259},
+        vocab={str(i): i for i in range(256)},
+        token_bytes=lambda token_id: bytes([token_id]),
+    )
+    from quire.config import ModelConfig
+    from quire.engine.engine import Engine
+
+    config = ModelConfig(model=str(folder), dtype="float32", device="cpu", num_pages=64)
+    rig = Rig(Engine.build(config, found, tokenizer=lambda: tokenizer))
+    params = [
+        SamplingParams(seed=i, max_tokens=9, structured=("choice", '["yes", "yesterday", "no"]')) for i in range(20)
+    ]
+    found_texts = {bytes(token for token in tokens if token < 256) for tokens in rig.tokens([PROMPT] * 20, params)}
+    rig.engine.close()
+    assert found_texts <= {b"yes", b"yesterday", b"no"}
+    assert len(found_texts) > 1
+
+
+# --- memory ------------------------------------------------------------------------------------------------------
+
+
+def test_a_cache_too_small_for_the_length_asked_for_stops_the_start(folder: Path) -> None:
+    said = "room for 8 pages of 4 tokens .*--max-model-len 100 needs 25 .*or lower --max-model-len to 32"
+    with pytest.raises(ConfigError, match=said), rig_of(folder, num_pages=8, max_model_len=100):
+        pass
+
+
+def test_a_length_that_was_not_asked_for_is_reduced_with_a_warning(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with rig_of(folder, num_pages=8) as rig:
+        assert rig.engine.info.max_model_len == 32
+        assert "no seq can be longer than 32 tokens" in caplog.text
+        assert len(rig.tokens([[1]], greedy(None, ignore_eos=True))[0]) == 31
+
+
+def test_bytes_become_pages(folder: Path) -> None:
+    page = 2 * 4 * 4 * 2 * (2 * 16)  # keys and values, tokens, bytes, blocks, heads · dimensions
+    with rig_of(folder, num_pages=None, kv_cache_memory_bytes=200 * page + 5) as rig:
+        assert rig.engine.info.num_pages == 200
+    with rig_of(folder, num_pages=None, max_num_seqs=3) as rig:
+        assert rig.engine.info.num_pages == 3 * 512 // 4, "no more than the seqs that may run can fill"
+
+
+def test_swap_space_below_a_page_stops_the_start(folder: Path) -> None:
+    with pytest.raises(ConfigError, match="less than one page"), rig_of(folder, swap_space=1e-9):
+        pass
+
+
+# --- shape -------------------------------------------------------------------------------------------------------
+
+
+def test_the_engine_needs_none_of_the_servers_libraries() -> None:
+    code = (
+        "import sys\n"
+        "for name in ('fastapi', 'pydantic', 'zmq', 'msgspec', 'pluggy', 'uvicorn', 'prometheus_client'):\n"
+        "    sys.modules[name] = None\n"
+        "import quire.engine.engine\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=120)

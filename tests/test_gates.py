@@ -1,0 +1,101 @@
+"""Request gates of plugins: admit, rewrite, refuse, fail."""
+
+from dataclasses import replace
+
+import pytest
+from pretend_client import PretendClient, http, info, pretend_app
+
+from quire.counting import CallCounter
+from quire.records import Refused, Registry, RequestGate
+
+
+class Gate:
+    def __init__(self, admit):
+        self.admit = admit
+
+
+def with_gates(*admits, counter=None):
+    """A registry whose i-th gate has priority −i: the last one is asked first."""
+    gates = {
+        f"g{i}": RequestGate(name=f"g{i}", build=lambda context, admit=admit: Gate(admit), priority=-i)
+        for i, admit in enumerate(admits)
+    }
+    origin = {("quire_request_gates", name): f"plugin-{name}" for name in gates}
+    return Registry(records={"quire_request_gates": gates}, origin=origin, counter=counter)
+
+
+async def ask(tmp_path, registry, pretend=None, path="/v1/completions", **body):
+    app = pretend_app(tmp_path, pretend or PretendClient(), registry=registry)
+    async with http(app) as client:
+        return await client.post(path, json={"prompt": "abc", **body}, headers={"X-Tenant": "t"})
+
+
+async def test_a_gate_sees_route_model_headers_and_body_in_order_of_priority(tmp_path):
+    seen = []
+
+    def first(request):
+        seen.append(("first", request.route, request.model, request.headers["x-tenant"], request.body["prompt"]))
+        return request
+
+    def second(request):
+        seen.append(("second",))
+        return request
+
+    answer = await ask(tmp_path, with_gates(second, first))
+    assert answer.status_code == 200
+    assert seen == [("first", "/v1/completions", "tiny", "t", "abc"), ("second",)]
+
+
+async def test_a_gate_may_change_the_body_and_the_model(tmp_path):
+    def admit(request):
+        return replace(request, model="b", body={**request.body, "max_tokens": 2})
+
+    answer = await ask(tmp_path, with_gates(admit), PretendClient(info("a"), info("b")))
+    assert answer.json()["model"] == "b"
+    assert answer.json()["usage"]["completion_tokens"] == 2
+
+
+async def test_what_a_gate_makes_of_a_body_is_validated(tmp_path):
+    answer = await ask(tmp_path, with_gates(lambda request: replace(request, body={"prompt": 5})))
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, "body.prompt")
+
+
+@pytest.mark.parametrize("status", [400, 403, 429, 503])
+async def test_a_refusal_has_the_gates_status_and_sentence(tmp_path, status):
+    pretend = PretendClient()
+    answer = await ask(tmp_path, with_gates(lambda request: Refused("Not you.", status)), pretend)
+    assert answer.status_code == status
+    assert answer.json()["error"]["message"] == "Not you."
+    assert answer.json()["error"]["code"] == status
+    assert pretend.requests == []
+
+
+async def test_a_refusal_with_an_impossible_status_is_a_403(tmp_path):
+    assert (await ask(tmp_path, with_gates(lambda request: Refused("No.", 200)))).status_code == 403
+
+
+@pytest.mark.parametrize("counter", [None, CallCounter()])
+async def test_a_gate_that_raises_fails_this_request_and_is_counted(tmp_path, counter):
+    def admit(request):
+        if "bad" in request.body:
+            raise RuntimeError("boom")
+        return request
+
+    registry = with_gates(admit, counter=counter)
+    answer = await ask(tmp_path, registry, bad=1)
+    assert answer.status_code == 500
+    assert "plugin-g0" in answer.json()["error"]["message"]
+    assert (await ask(tmp_path, registry)).status_code == 200
+    if counter is not None:
+        (row,) = counter.snapshot()
+        assert (row["plugin"], row["calls"], row["errors"]) == ("plugin-g0", 2, 1)
+
+
+async def test_a_gate_that_gives_nonsense_is_the_plugins_failure(tmp_path):
+    answer = await ask(tmp_path, with_gates(lambda request: None))
+    assert (answer.status_code, "NoneType" in answer.text) == (500, True)
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/generate", "/tokenize", "/detokenize"])
+async def test_every_route_that_names_a_model_is_gated(tmp_path, path):
+    assert (await ask(tmp_path, with_gates(lambda request: Refused("No.")), path=path)).status_code == 403

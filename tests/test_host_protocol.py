@@ -1,0 +1,180 @@
+import math
+from pathlib import Path
+
+import msgspec
+import pytest
+import torch
+
+from quire.config import ModelConfig
+from quire.errors import BadRequest, CheckpointError, ConfigError, HostDied, PluginError, QuireError, StartupError
+from quire.host import protocol
+from quire.host.protocol import (
+    Abort,
+    Deltas,
+    Figures,
+    Load,
+    Ready,
+    Refused,
+    Start,
+    Submit,
+    Unreadable,
+    decode_from_host,
+    decode_to_host,
+    encode,
+    error_of,
+    fault_of,
+    request_of,
+    submit,
+)
+from quire.sampling import BeamSearchParams, SamplingParams
+from quire.types import AdapterRef, Delta, EngineStats, Media, ModelInfo, Prompt, Request, TokenLogprobs
+
+
+def there_and_back(message):
+    return decode_to_host(encode(message))
+
+
+def request(params, **changes):
+    return Request(id="r", prompt=Prompt(token_ids=(1, 2, 3)), params=params, **changes)
+
+
+@pytest.mark.parametrize(
+    "params",
+    [
+        SamplingParams(),
+        SamplingParams(
+            n=2,
+            stop=["a", "b"],
+            stop_token_ids=[1],
+            logit_bias={"3": 1.5},
+            allowed_token_ids=[4, 5],
+            bad_words=["x"],
+            bad_word_ids=((1, 2), (3,)),
+            structured=("regex", "a+"),
+            extra={"dry": {"deep": [1, 2.5, None]}},
+            seed=-(2**63),
+            max_tokens=None,
+            logprobs=-1,
+        ),
+        BeamSearchParams(beam_width=3, max_tokens=5, length_penalty=0.5),
+    ],
+)
+def test_a_request_arrives_as_it_was_sent(params):
+    sent = request(params, adapter=AdapterRef(name="l", revision=2), priority=-3, cache_salt="s")
+    assert request_of(there_and_back(submit("m", sent))) == sent
+
+
+def test_the_prompts_text_stays_behind():
+    sent = Request(id="r", prompt=Prompt(token_ids=(1,), text="secret"), params=SamplingParams())
+    assert b"secret" not in encode(submit("m", sent))
+
+
+@pytest.mark.parametrize(
+    "tensor",
+    [
+        torch.arange(6, dtype=torch.bfloat16).reshape(2, 3),
+        torch.zeros(0, 4),
+        torch.tensor([True, False]),
+        torch.arange(12).reshape(3, 4).T,
+        torch.tensor(2.5),
+    ],
+)
+def test_tensors_of_media_arrive_bit_by_bit(tensor):
+    media = Media(modality="image", start=1, length=2, digest="d", tensors={"pixels": tensor})
+    sent = Request(id="r", prompt=Prompt(token_ids=(1, 2, 3), media=(media,)), params=SamplingParams())
+    (found,) = request_of(there_and_back(submit("m", sent))).prompt.media
+    assert (found.modality, found.start, found.length, found.digest) == ("image", 1, 2, "d")
+    assert found.tensors["pixels"].dtype == tensor.dtype
+    assert torch.equal(found.tensors["pixels"], tensor)
+
+
+@pytest.mark.parametrize("value", [10**30, -(10**30)])
+def test_numbers_beyond_64_bits_are_the_clients_fault(value):
+    with pytest.raises(BadRequest, match="64 bits"):
+        encode(submit("m", request(SamplingParams(), priority=value)))
+
+
+def test_values_that_cannot_be_sent_are_the_clients_fault():
+    with pytest.raises(BadRequest, match="cannot be sent"):
+        encode(submit("m", request(SamplingParams(extra={"x": object()}))))
+
+
+def test_a_request_that_cannot_be_read_is_told_from_a_broken_message():
+    raw = msgspec.msgpack.decode(encode(submit("m", request(SamplingParams()))))
+    raw["sampling"]["temperature"] = "hot"
+    unreadable = decode_to_host(msgspec.msgpack.encode(raw))
+    assert isinstance(unreadable, Unreadable)
+    assert (unreadable.request_id, unreadable.fault.kind) == ("r", "BadRequest")
+    with pytest.raises(msgspec.ValidationError):
+        decode_to_host(msgspec.msgpack.encode({"type": "Abort"}))
+
+
+def test_a_request_without_parameters_is_refused():
+    with pytest.raises(BadRequest, match="without parameters"):
+        request_of(Submit(model="m", id="r", token_ids=(1,)))
+
+
+def test_settings_and_small_messages_arrive_as_they_were_sent():
+    config = ModelConfig(model="m", served_model_name=("a", "b"), override_generation_config={"top_p": 0.5})
+    start = Start(models=[config], plugins=["llama"], options={"p": {"x": 1}}, enable_lora=True)
+    for message in (start, Load(3, config), Abort("m", "r", 2), Abort("m", "r")):
+        assert there_and_back(message) == message
+
+
+def test_what_the_host_says_arrives_as_it_was_sent():
+    logprobs = TokenLogprobs(5, -math.inf, 3, ((1, -0.5), (5, -math.inf)))
+    delta = Delta(
+        request_id="r",
+        index=1,
+        token_ids=(5,),
+        logprobs=(logprobs,),
+        prompt_logprobs=(None, logprobs),
+        finish_reason="stop",
+        stop_reason=7,
+        num_cached_tokens=0,
+        cumulative_logprob=-1.5,
+        error=("BadRequest", "no"),
+    )
+    info = ModelInfo(
+        name="m",
+        aliases=("n",),
+        root="r",
+        folder="f",
+        architecture="A",
+        dtype="float32",
+        device="cpu",
+        max_model_len=1,
+        vocab_size=2,
+        eos_ids=(0,),
+        num_pages=3,
+        page_size=4,
+        num_parameters=5,
+        sampling_defaults={"top_k": 1},
+    )
+    figures = Figures(1, [EngineStats(model="m", iteration_tokens=(1, 2))], [{"plugin": "p", "calls": 1}])
+    for message in (Deltas([delta]), Ready([info]), Refused("r", protocol.Fault("BadRequest", "m", "p")), figures):
+        assert decode_from_host(encode(message)) == message
+
+
+@pytest.mark.parametrize("kind", [BadRequest, HostDied, CheckpointError, ConfigError, PluginError, StartupError])
+def test_errors_keep_their_type_message_and_field(kind):
+    found = error_of(fault_of(kind("why", "field")))
+    assert (type(found), found.message, found.param) == (kind, "why", "field")
+
+
+def test_errors_of_others_become_ours():
+    class Special(CheckpointError):
+        pass
+
+    assert type(error_of(fault_of(Special("x")))) is CheckpointError
+    found = error_of(fault_of(KeyError("x")))
+    assert (type(found), found.message) == (QuireError, "KeyError: 'x'")
+    assert type(error_of(protocol.Fault("Unheard", "x"))) is QuireError
+
+
+def test_the_protocol_needs_no_torch():
+    import subprocess
+    import sys
+
+    code = "import sys, quire.host.client; assert 'torch' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=Path(__file__).parent)

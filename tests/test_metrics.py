@@ -1,0 +1,216 @@
+"""/metrics: names that dashboards know, and what feeds them."""
+
+import asyncio
+
+from pretend_client import PretendClient, http, info, pretend_app
+from prometheus_client.parser import text_string_to_metric_families
+
+from quire.errors import Overloaded
+from quire.records import MetricsExporter, Registry
+from quire.server.buckets import token_buckets
+from quire.server.metrics import Metrics, Timings
+from quire.types import EngineStats, RequestSummary
+
+GAUGES = ("num_requests_running", "num_requests_waiting", "kv_cache_usage_perc", "cache_config_info")
+COUNTERS = (
+    "prefix_cache_queries",
+    "prefix_cache_hits",
+    "num_preemptions",
+    "prompt_tokens",
+    "generation_tokens",
+    "request_success",
+    "admission_rejections",
+)
+HISTOGRAMS = (
+    "iteration_tokens_total",
+    "request_prompt_tokens",
+    "request_generation_tokens",
+    "request_params_n",
+    "request_params_max_tokens",
+    "time_to_first_token_seconds",
+    "inter_token_latency_seconds",
+    "request_time_per_output_token_seconds",
+    "e2e_request_latency_seconds",
+    "request_queue_time_seconds",
+    "request_inference_time_seconds",
+    "request_prefill_time_seconds",
+    "request_decode_time_seconds",
+)
+
+
+def families(text):
+    return {family.name: family for family in text_string_to_metric_families(text)}
+
+
+def values(text):
+    return {
+        (sample.name.removeprefix("quire:"), *sorted(sample.labels.values())): sample.value
+        for family in families(text).values()
+        for sample in family.samples
+    }
+
+
+async def settled(app):
+    """Let what ended be counted, as the timer and the reporter would."""
+    telemetry = app.state.service.telemetry
+    telemetry.start()
+    await telemetry.refresh()
+    await telemetry.stop()
+
+
+async def scrape(tmp_path, pretend, *bodies, registry=None):
+    app = pretend_app(tmp_path, pretend, registry=registry)
+    async with http(app) as client:
+        for body in bodies:
+            await client.post("/v1/completions", json=body)
+        await settled(app)
+        answer = await client.get("/metrics")
+    assert answer.headers["content-type"].startswith("text/plain")
+    return answer.text
+
+
+async def test_every_name_is_there_before_the_first_request(tmp_path):
+    found = families(await scrape(tmp_path, PretendClient()))
+    for kind, names in (("gauge", GAUGES), ("counter", COUNTERS), ("histogram", HISTOGRAMS)):
+        for name in names:
+            assert found[f"quire:{name}"].type == kind
+            assert all("model_name" in sample.labels for sample in found[f"quire:{name}"].samples)
+
+
+async def test_ended_requests_are_counted_by_model_and_reason(tmp_path):
+    pretend = PretendClient(info("a"), info("b"))
+    bodies = (
+        {"prompt": "abc", "max_tokens": 5},
+        {"prompt": "abc", "max_tokens": 5, "n": 2},
+        {"prompt": ["abc", "d"], "max_tokens": 50, "stop": "wor", "model": "b", "stream": True},
+    )
+    found = values(await scrape(tmp_path, pretend, *bodies))
+    assert found["request_success_total", "a", "length"] == 2
+    assert found["request_success_total", "b", "stop"] == 2
+    assert found["request_success_total", "b", "length"] == 0
+    assert found["request_prompt_tokens_sum", "a"] == 6
+    assert found["request_prompt_tokens_count", "b"] == 2
+    assert found["request_generation_tokens_sum", "a"] == 15
+    assert found["request_params_n_sum", "a"] == 3
+    assert found["request_params_max_tokens_sum", "a"] == 10
+    assert found["time_to_first_token_seconds_count", "a"] == 2
+    assert found["inter_token_latency_seconds_count", "a"] == 4 + 8
+    assert found["e2e_request_latency_seconds_count", "b"] == 2
+    assert found["request_queue_time_seconds_sum", "a"] == 0.5
+
+
+async def test_refusals_are_counted_and_are_no_ended_requests(tmp_path):
+    pretend = PretendClient()
+    pretend.failure = (0, Overloaded("Full."))
+    found = values(await scrape(tmp_path, pretend, {"prompt": "a"}))
+    assert found["admission_rejections_total", "queue_full", "tiny"] == 1
+    assert found["request_success_total", "abort", "tiny"] == 0
+    assert found["e2e_request_latency_seconds_count", "tiny"] == 0
+
+
+def test_figures_of_engines_become_gauges_and_totals():
+    metrics = Metrics([info()])
+    metrics.observe_engine(
+        EngineStats(
+            model="tiny",
+            num_running=3,
+            num_waiting=2,
+            num_pages=64,
+            num_pages_used=16,
+            num_queried_tokens_total=10,
+            num_cached_tokens_total=4,
+            num_prompt_tokens_total=100,
+            num_generated_tokens_total=50,
+            num_preemptions_recompute_total=1,
+            num_preemptions_swap_total=2,
+            iteration_tokens=(5, 7),
+        )
+    )
+    metrics.observe_plugins([{"plugin": "p", "calls": 3, "errors": 1, "seconds": 0.5}])
+    found = values(metrics.text().decode())
+    assert found["num_requests_running", "tiny"] == 3
+    assert found["num_requests_waiting", "tiny"] == 2
+    assert found["kv_cache_usage_perc", "tiny"] == 0.25
+    assert found["prefix_cache_queries_total", "tiny"] == 10
+    assert found["prefix_cache_hits_total", "tiny"] == 4
+    assert found["prompt_tokens_total", "tiny"] == 100
+    assert found["generation_tokens_total", "tiny"] == 50
+    assert found["num_preemptions_total", "recompute", "tiny"] == 1
+    assert found["num_preemptions_total", "swap", "tiny"] == 2
+    assert (found["iteration_tokens_total_count", "tiny"], found["iteration_tokens_total_sum", "tiny"]) == (2, 12)
+    assert (found["plugin_calls_total", "p"], found["plugin_errors_total", "p"]) == (3, 1)
+
+
+def test_times_of_a_request_go_into_their_histograms():
+    metrics = Metrics([info()])
+    summary = RequestSummary(
+        request_id="r",
+        model="tiny",
+        adapter=None,
+        finish_reason="stop",
+        num_prompt_tokens=4,
+        num_cached_tokens=0,
+        num_generated_tokens=5,
+        n=1,
+        max_tokens=None,
+        queue_s=1.0,
+        prefill_s=2.0,
+        decode_s=4.0,
+        e2e_s=7.0,
+        first_token_s=3.0,
+    )
+    metrics.finished(summary, Timings(token_gaps_s=(1.0, 1.0, 1.0, 1.0)))
+    found = values(metrics.text().decode())
+    sums = {
+        "request_queue_time_seconds": 1.0,
+        "request_prefill_time_seconds": 2.0,
+        "request_decode_time_seconds": 4.0,
+        "request_inference_time_seconds": 6.0,
+        "e2e_request_latency_seconds": 7.0,
+        "time_to_first_token_seconds": 3.0,
+        "request_time_per_output_token_seconds": 1.0,
+        "inter_token_latency_seconds": 4.0,
+    }
+    assert {name: found[f"{name}_sum", "tiny"] for name in sums} == sums
+    assert found["request_params_max_tokens_count", "tiny"] == 0
+
+
+def test_token_buckets_are_1_2_5_up_to_the_longest():
+    assert token_buckets(100) == (1, 2, 5, 10, 20, 50, 100)
+    assert token_buckets(1) == (1,)
+
+
+async def test_exporters_and_events_of_plugins_hear_and_may_fail(tmp_path, caplog):
+    heard = []
+
+    class Exporter:
+        def observe(self, stats):
+            heard.append(stats.model)
+            raise RuntimeError("no network")
+
+    def finished(summary):
+        heard.append(summary.finish_reason)
+        raise RuntimeError("broken")
+
+    record = MetricsExporter(name="x", build=lambda context: Exporter())
+    registry = Registry(records={"quire_metrics_exporters": {"x": record}}, request_finished=finished)
+    text = await scrape(tmp_path, PretendClient(), {"prompt": "a"}, {"prompt": "b"}, registry=registry)
+    assert heard.count("length") == 2
+    assert "tiny" in heard
+    assert "no network" in caplog.text
+    assert values(text)["request_success_total", "length", "tiny"] == 2
+
+
+async def test_the_timer_reads_statistics_while_the_application_lives(tmp_path):
+    pretend = PretendClient()
+    asked = asyncio.Event()
+    stats = pretend.stats
+
+    async def counted():
+        asked.set()
+        return await stats()
+
+    pretend.stats = counted
+    app = pretend_app(tmp_path, pretend)
+    async with app.router.lifespan_context(app):
+        await asyncio.wait_for(asked.wait(), 60)

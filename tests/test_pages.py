@@ -1,0 +1,160 @@
+"""PagePool and page keys."""
+
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from quire.engine.keys import page_key, root_key
+from quire.engine.pages import PagePool
+from quire.types import AdapterRef, Media
+
+
+def picture(start, length, digest):
+    return Media(modality="image", start=start, length=length, digest=digest, tensors={})
+
+
+def test_taking_and_releasing_gives_every_page_once():
+    pool = PagePool(4, 16)
+    pages = pool.take(4)
+    assert sorted(pages) == [0, 1, 2, 3]
+    assert (pool.available, pool.num_used) == (0, 4)
+    pool.release(pages)
+    assert (pool.available, pool.num_used, pool.num_idle) == (4, 0, 0)
+    pool.check([])
+
+
+def test_more_than_there_is_cannot_be_taken():
+    with pytest.raises(AssertionError, match="3 pages wanted, 2 available"):
+        PagePool(2, 16).take(3)
+
+
+def test_a_page_is_released_no_more_often_than_it_is_held():
+    pool = PagePool(2, 16)
+    pages = pool.take(1)
+    pool.release(pages)
+    with pytest.raises(AssertionError, match="nobody holds it"):
+        pool.release(pages)
+
+
+def test_a_keyed_page_outlives_its_holder_and_is_found_again():
+    pool = PagePool(2, 16)
+    (page,) = pool.take(1)
+    pool.publish(page, b"k")
+    pool.release([page])
+    assert (pool.num_idle, pool.available) == (1, 2)
+    found = pool.find(b"k")
+    pool.share([found])
+    assert (found, pool.num_idle, pool.refs[page]) == (page, 0, 1)
+    pool.check([[page]])
+
+
+def test_free_pages_go_before_cached_ones_and_the_least_recently_used_of_these():
+    pool = PagePool(3, 16)
+    first, second, third = pool.take(3)
+    pool.publish(first, b"1")
+    pool.publish(second, b"2")
+    for page in (first, second, third):
+        pool.release([page])
+    pool.share([first])
+    pool.release([first])  # used again: now the most recent
+    assert pool.take(1) == [third]
+    assert pool.take(1) == [second]
+    assert (pool.find(b"1"), pool.find(b"2")) == (first, None)
+
+
+def test_the_end_of_a_prefix_is_evicted_before_its_beginning():
+    pool = PagePool(3, 16)
+    table = pool.take(3)
+    for page, key in zip(table, (b"1", b"2", b"3"), strict=True):
+        pool.publish(page, key)
+    pool.release(table)
+    assert [pool.take(1)[0] for _ in range(3)] == table[::-1]
+
+
+def test_an_equal_page_that_is_there_already_stays_the_one_found():
+    pool = PagePool(2, 16)
+    first, second = pool.take(2)
+    pool.publish(first, b"k")
+    pool.publish(second, b"k")
+    assert pool.find(b"k") == first
+    pool.release([second])
+    assert pool.num_idle == 0
+
+
+def test_without_caching_nothing_is_found():
+    pool = PagePool(1, 16, caching=False)
+    pages = pool.take(1)
+    pool.publish(pages[0], b"k")
+    pool.release(pages)
+    assert (pool.find(b"k"), pool.num_idle) == (None, 0)
+
+
+def test_forgetting_frees_idle_pages_and_hides_those_in_use():
+    pool = PagePool(3, 16)
+    first, second = pool.take(2)
+    pool.publish(first, b"1")
+    pool.publish(second, b"2")
+    pool.release([first])
+    assert pool.forget() == 1
+    assert (pool.find(b"1"), pool.find(b"2")) == (None, None)
+    pool.check([[second]])
+    pool.release([second])
+    assert pool.available == 3
+    pool.check([])
+
+
+@given(st.integers(1, 8), st.integers(0, 2**32))
+def test_every_invariant_holds_after_any_sequence_of_operations(num_pages, seed):
+    choose, pool, tables = random.Random(seed), PagePool(num_pages, 4), []
+    for _ in range(60):
+        match choose.choice(["take", "release", "share", "publish", "find"]):
+            case "take":
+                tables.append(pool.take(choose.randint(0, pool.available)))
+            case "release" if tables:
+                pool.release(tables.pop(choose.randrange(len(tables))))
+            case "share" if tables:
+                table = list(choose.choice(tables))
+                pool.share(table)
+                tables.append(table)
+            case "publish" if any(tables):
+                pool.publish(choose.choice([page for table in tables for page in table]), bytes([choose.randrange(9)]))
+            case "find":
+                page = pool.find(bytes([choose.randrange(9)]))
+                if page is not None:
+                    pool.share([page])
+                    tables.append([page])
+        pool.check(tables)
+
+
+def test_everything_that_changes_k_or_v_changes_the_key():
+    adapters = [None, *(AdapterRef(name=n, revision=r) for n in ("a", "b", "") for r in (0, 1))]
+    roots = [root_key(adapter, salt) for adapter in adapters for salt in (None, "", "x", "ab")]
+    assert len(set(roots)) == len(roots)
+    cases = [
+        (roots[0], [1, 2], 0, ()),
+        (roots[1], [1, 2], 0, ()),
+        (roots[0], [1, 3], 0, ()),
+        (roots[0], [2, 1], 0, ()),
+        (roots[0], [1], 0, ()),
+        (roots[0], [1, 2], 0, (picture(0, 2, "p"),)),
+        (roots[0], [1, 2], 0, (picture(0, 2, "q"),)),
+        (roots[0], [1, 2], 0, (picture(1, 2, "p"),)),
+        (roots[0], [1, 2], 0, (picture(0, 3, "p"),)),
+        (roots[0], [1, 2], 0, (picture(0, 1, "p"), picture(1, 1, "p"))),
+    ]
+    keys = [page_key(*case) for case in cases]
+    assert len(set(keys)) == len(keys)
+
+
+def test_an_adapter_and_a_salt_cannot_be_mistaken_for_one_another():
+    assert root_key(AdapterRef(name="x"), None) != root_key(None, "0:x")
+    assert root_key(AdapterRef(name="xy"), "z") != root_key(AdapterRef(name="x"), "yz")
+
+
+def test_media_that_do_not_touch_the_page_are_not_in_its_key():
+    plain = page_key(b"root", [1, 2, 3, 4], 4)
+    assert page_key(b"root", [1, 2, 3, 4], 4, (picture(0, 4, "p"), picture(8, 2, "q"))) == plain
+    assert page_key(b"root", [1, 2, 3, 4], 4, (picture(0, 5, "p"),)) != plain
+    assert page_key(b"root", [1, 2, 3, 4], 4, (picture(7, 2, "p"),)) != plain

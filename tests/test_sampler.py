@@ -1,0 +1,503 @@
+"""Sampling against straightforward re-computations, row by row."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from quire.engine.draw import Filters, draw, uniforms
+from quire.engine.grammars import Grammars
+from quire.engine.logits import TokenCounts, edits_of
+from quire.engine.logprobs import best, describe
+from quire.engine.processors import Constraint, Constraints, Processors
+from quire.engine.sampler import Chooser, Sampler
+from quire.errors import BadRequest
+from quire.records import Context, LogitsProcessor, Registry
+from quire.sampling import BeamSearchParams, SamplingParams
+
+VOCAB = 300
+EOS = (7,)
+
+
+def make_sampler(*processors: LogitsProcessor) -> Sampler:
+    registry = Registry(records={"quire_logits_processors": {p.name: p for p in processors}})
+    return Sampler(Processors(registry, lambda plugin: Context(vocab_size=VOCAB)), Constraints(registry))
+
+
+def chooser(
+    prompt: tuple[int, ...] = (), output: tuple[int, ...] = (), seed: int = 0, sampler: Any = None, **params: Any
+) -> Chooser:
+    made, ids = SamplingParams(**{"max_tokens": 99, **params}), list(output)
+    uses = sampler._processors.start(made, ids) if sampler else ()
+    return Chooser(made, seed, ids, edits_of(made, EOS, prompt, ids), uses)
+
+
+def random_logits(rows: int = 1, vocab: int = VOCAB, seed: int = 0, spread: float = 3.0) -> torch.Tensor:
+    return torch.randn(rows, vocab, generator=torch.Generator().manual_seed(seed)) * spread
+
+
+def one(logits: torch.Tensor, row: Chooser, sampler: Sampler | None = None) -> Any:
+    (sample,) = (sampler or make_sampler()).sample(logits.clone(), [row])
+    return sample
+
+
+def kept_by_hand(logits: torch.Tensor, temperature: float, top_k: int, top_p: float, min_p: float) -> dict[int, float]:
+    """Token → probability after the filters, computed the plain way."""
+    p = torch.softmax(logits.double() / temperature, -1).numpy()
+    order = sorted(range(len(p)), key=lambda i: (-p[i], i))
+    if top_k:
+        order = order[:top_k]
+    total, nucleus, mass = sum(p[i] for i in order), [], 0.0
+    for i in order:
+        if mass >= top_p * total:
+            break
+        nucleus.append(i)
+        mass += p[i]
+    kept = [i for i in nucleus if p[i] >= min_p * p[order[0]]]
+    whole = sum(p[i] for i in kept)
+    return {i: p[i] / whole for i in kept}
+
+
+def draw_many(logits: torch.Tensor, count: int, **params: Any) -> Counter[int]:
+    rows = [chooser(seed=seed, **params) for seed in range(count)]
+    samples = make_sampler().sample(logits.expand(count, -1).clone(), rows)
+    return Counter(sample.token_id for sample in samples)
+
+
+# --- greedy ------------------------------------------------------------------------------------------
+
+
+def test_greedy_takes_the_largest_and_the_first_of_equals() -> None:
+    logits = random_logits(3)
+    logits[1, [40, 60]] = 99.0
+    samples = make_sampler().sample(logits.clone(), [chooser(temperature=0) for _ in range(3)])
+    assert [s.token_id for s in samples] == [int(np.argmax(row)) for row in logits.numpy()]
+    assert samples[1].token_id == 40
+
+
+def test_a_drawn_token_is_noted_in_the_output() -> None:
+    row = chooser(temperature=0, output=(1, 2))
+    sample = one(random_logits(), row)
+    assert row.output_ids == [1, 2, sample.token_id]
+
+
+# --- randomness --------------------------------------------------------------------------------------
+
+
+def test_uniforms_are_uniform_and_depend_on_seed_and_count_only() -> None:
+    seeds = np.arange(20_000, dtype=np.uint64)
+    values = uniforms(seeds, np.zeros(20_000, np.int64))
+    assert values.min() >= 0
+    assert values.max() < 1
+    assert abs(values.mean() - 0.5) < 0.01
+    counts, _ = np.histogram(values, 50, (0, 1))
+    assert ((counts - 400) ** 2 / 400).sum() < 85.4  # chi-square, 49 degrees of freedom, 0.1 %
+    again = uniforms(seeds[::-1], np.zeros(20_000, np.int64))[::-1]
+    assert (values == again).all()
+    along = uniforms(np.zeros(20_000, np.uint64), np.arange(20_000))
+    assert abs(np.corrcoef(along[1:], along[:-1])[0, 1]) < 0.03
+
+
+def test_uniforms_are_these_for_ever() -> None:
+    """Seeds promise the same text in every version."""
+    values = uniforms(np.array([0, 1, 2**64 - 1], np.uint64), np.array([0, 5, 123]))
+    assert values.tolist() == [_uniform_by_hand(0, 0), _uniform_by_hand(1, 5), _uniform_by_hand(2**64 - 1, 123)]
+
+
+def _uniform_by_hand(seed: int, count: int) -> float:
+    mask, golden = 2**64 - 1, 0x9E3779B97F4A7C15
+
+    def mix(z: int) -> int:
+        z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & mask
+        z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & mask
+        return z ^ (z >> 31)
+
+    stream = mix((seed + golden) & mask)
+    return (mix((stream + (count + 1) * golden) & mask) >> 11) / 2**53
+
+
+@pytest.mark.parametrize(
+    ("temperature", "top_k", "top_p", "min_p"),
+    [
+        (1.0, 0, 1.0, 0.0),
+        (0.5, 0, 1.0, 0.0),
+        (2.0, 0, 1.0, 0.0),
+        (1.0, 5, 1.0, 0.0),
+        (1.0, 0, 0.7, 0.0),
+        (1.0, 0, 1.0, 0.1),
+        (0.8, 40, 0.9, 0.02),
+        (1.0, 1, 1.0, 0.0),
+        (1.0, 9999, 0.5, 0.0),
+        (1.0, 0, 1e-6, 0.0),
+        (1.0, 0, 1.0, 1.0),
+    ],
+)
+def test_tokens_are_drawn_with_the_right_frequencies(
+    temperature: float, top_k: int, top_p: float, min_p: float
+) -> None:
+    logits = random_logits(seed=1, spread=2.0)
+    expected = kept_by_hand(logits[0], temperature, top_k, top_p, min_p)
+    count = 4000
+    found = draw_many(logits, count, temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p)
+    assert set(found) <= set(expected)
+    cells = [(found[i], count * p) for i, p in expected.items() if count * p >= 5]
+    rest = (count - sum(f for f, _ in cells), count - sum(e for _, e in cells))
+    cells += [rest] if rest[1] >= 5 else []
+    chi_square = sum((f - e) ** 2 / e for f, e in cells)
+    freedom = len(cells) - 1
+    assert chi_square <= freedom + 4 * math.sqrt(2 * freedom) + 1e-9
+
+
+def test_the_draw_is_the_inverse_cdf_in_the_documented_order() -> None:
+    logits = random_logits(64, seed=3)
+    chance = uniforms(np.arange(64, dtype=np.uint64), np.arange(64))
+    off = Filters(np.zeros(64, np.int64), np.ones(64), np.zeros(64))
+    whole = draw(logits, chance, off).tolist()
+    nucleus = draw(logits, chance, Filters(np.full(64, 20), np.full(64, 0.9), np.full(64, 0.01))).tolist()
+    for i in range(64):
+        p = torch.softmax(logits[i].double(), -1).numpy()
+        assert whole[i] == int(np.searchsorted(p.cumsum() / p.sum(), chance[i], side="right"))
+        kept = kept_by_hand(logits[i], 1.0, 20, 0.9, 0.01)  # most likely first
+        assert nucleus[i] == list(kept)[int(np.searchsorted(np.cumsum(list(kept.values())), chance[i], side="right"))]
+
+
+def test_top_k_keeps_all_that_are_as_likely_as_the_last() -> None:
+    logits = torch.full((1, VOCAB), -9.0)
+    logits[0, 10], logits[0, 20:24] = 5.0, 4.0
+    assert set(draw_many(logits, 2000, top_k=2)) == {10, 20, 21, 22, 23}
+
+
+@pytest.mark.parametrize("vocab", [7, 128, 129, 1000, 20_000])
+def test_any_size_of_vocabulary_works(vocab: int) -> None:
+    logits = random_logits(6, vocab)
+    chance = np.array([0.0, 0.2, 0.4, 0.6, 0.8, 1 - 2**-53])
+    filters = Filters(np.array([0, 3, 0, 0, 5, 0]), np.array([1, 1, 0.9, 1, 0.5, 1]), np.array([0, 0, 0, 0.05, 0, 0.0]))
+    found = draw(logits, chance, filters).tolist()
+    for i, token in enumerate(found):
+        kept = kept_by_hand(logits[i], 1.0, int(filters.top_k[i]), filters.top_p[i], filters.min_p[i])
+        assert token in kept
+        alone = draw(logits[i : i + 1], chance[i : i + 1], filters.take(np.array([i])))
+        assert alone.tolist() == [token]
+
+
+def test_more_than_8192_candidates_are_sorted_too() -> None:
+    logits = random_logits(4, 20_000, spread=0.1)
+    chance = np.array([0.1, 0.5, 0.9, 0.95])
+    filters = Filters(np.array([0, 0, 0, 10]), np.array([0.99, 0.5, 0.9, 1.0]), np.zeros(4))
+    together = draw(logits, chance, filters)
+    alone = [draw(logits[i : i + 1], chance[i : i + 1], filters.take(np.array([i]))).item() for i in range(4)]
+    assert together.tolist() == alone
+    p = torch.softmax(logits[0].double(), -1)
+    values, ids = p.sort(descending=True, stable=True)
+    inside = int((values.cumsum(0) - values < 0.99).sum())
+    aim = 0.1 * float(values[:inside].sum())
+    assert alone[0] == int(ids[int((values[:inside].cumsum(0) <= aim).sum())])
+
+
+def test_tiny_temperatures_do_not_overflow() -> None:
+    logits = random_logits(spread=100.0)
+    sample = one(logits, chooser(temperature=1e-38))
+    assert sample.token_id == int(logits.argmax())
+
+
+# --- rows are independent ------------------------------------------------------------------------------
+
+
+def mixed_params(i: int) -> dict[str, Any]:
+    kinds: list[dict[str, Any]] = [
+        {"temperature": 0},
+        {},
+        {"temperature": 0.7, "top_k": 3 + i},
+        {"top_p": 0.8, "logprobs": 3},
+        {"min_p": 0.05, "repetition_penalty": 1.3},
+        {"temperature": 0.005},
+        {"temperature": 0, "logprobs": i % 20, "presence_penalty": 1.0},
+        {"top_k": 50, "top_p": 0.95, "min_p": 0.01, "logit_bias": {3: 5.0}, "frequency_penalty": 0.5},
+        {"allowed_token_ids": list(range(i, i + 30)), "bad_word_ids": ((i,),), "min_tokens": 4},
+    ]
+    return kinds[i % len(kinds)]
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_a_row_gives_the_same_bits_in_any_company(threads: int) -> None:
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        logits = (random_logits(45, 5003, seed=5) * 8).round() / 8  # many ties, as bfloat16 models have
+        rows = [chooser((1, 2, 3), (4, 5, 4), seed=i, **mixed_params(i)) for i in range(45)]
+        together = make_sampler().sample(logits.clone(), rows)
+        for start in range(0, 45, 7):
+            some = range(start, min(start + 7, 45))
+            fresh = [chooser((1, 2, 3), (4, 5, 4), seed=i, **mixed_params(i)) for i in some]
+            assert make_sampler().sample(logits[start : start + 7].clone(), fresh) == together[start : start + 7]
+        for i in (0, 1, 2, 3, 7, 8, 30, 44):
+            fresh_one = chooser((1, 2, 3), (4, 5, 4), seed=i, **mixed_params(i))
+            assert one(logits[i : i + 1], fresh_one) == together[i]
+    finally:
+        torch.set_num_threads(before)
+
+
+# --- changes to logits --------------------------------------------------------------------------------
+
+
+def changed(logits: torch.Tensor, row: Chooser) -> np.ndarray:
+    logits = logits.clone()
+    make_sampler()._change(logits, [row])
+    return logits[0].numpy()
+
+
+def test_logit_bias_is_added() -> None:
+    logits = random_logits()
+    expected = logits[0].numpy().copy()
+    expected[5] += 2.5
+    expected[9] -= 100.0
+    assert (changed(logits, chooser(logit_bias={5: 2.5, 9: -200.0})) == expected).all()
+
+
+def test_allowed_tokens_are_the_only_ones_left() -> None:
+    logits = random_logits()
+    found = changed(logits, chooser(allowed_token_ids=[3, 200]))
+    assert np.flatnonzero(np.isfinite(found)).tolist() == [3, 200]
+    assert found[3] == logits[0, 3].item()
+
+
+@pytest.mark.parametrize(("output", "banned"), [((), {4}), ((8,), {4}), ((1, 8), {4, 9}), ((8, 1), {4})])
+def test_bad_words_cannot_be_completed(output: tuple[int, ...], banned: set[int]) -> None:
+    found = changed(random_logits(), chooser((1,), output, bad_word_ids=((4,), (1, 8, 9))))
+    assert set(np.flatnonzero(np.isinf(found)).tolist()) == banned
+
+
+def test_end_of_text_and_stop_ids_wait_for_min_tokens() -> None:
+    logits = random_logits()
+    early = changed(logits, chooser((), (1, 2), min_tokens=3, stop_token_ids=[11]))
+    assert np.flatnonzero(np.isinf(early)).tolist() == [7, 11]
+    late = changed(logits, chooser((), (1, 2, 3), min_tokens=3, stop_token_ids=[11]))
+    assert np.isfinite(late).all()
+
+
+@pytest.mark.parametrize(
+    ("repetition", "frequency", "presence"), [(1.5, 0, 0), (0.7, 0, 0), (1, 0.8, 0), (1, 0, -1.2), (1.2, 0.3, 0.4)]
+)
+def test_penalties_follow_their_formulas(repetition: float, frequency: float, presence: float) -> None:
+    logits, prompt, output = random_logits(), (1, 2, 2, 3), (3, 3, 5)
+    row = chooser(prompt, output, repetition_penalty=repetition, frequency_penalty=frequency, presence_penalty=presence)
+    expected = logits[0].tolist()
+    for token in {*prompt, *output}:
+        expected[token] = expected[token] / repetition if expected[token] > 0 else expected[token] * repetition
+    for token, count in Counter(output).items():
+        expected[token] -= frequency * count + presence
+    np.testing.assert_allclose(changed(logits, row), expected, rtol=1e-5, atol=1e-6)
+
+
+def test_counts_kept_along_the_way_equal_counts_made_anew() -> None:
+    rng = np.random.default_rng(0)
+    prompt, output = rng.integers(0, 50, 30).tolist(), rng.integers(0, 200, 400).tolist()
+    grown = TokenCounts(prompt, output[:100])
+    for token in output[100:]:
+        grown.add(token)
+    whole = TokenCounts(prompt, output)
+    assert dict(zip(grown.ids.tolist(), grown.counts.tolist(), strict=True)) == dict(
+        zip(whole.ids.tolist(), whole.counts.tolist(), strict=True)
+    )
+    tally = Counter(output)
+    assert {i: tally[i] for i in {*prompt, *output}} == dict(
+        zip(whole.ids.tolist(), whole.counts.astype(int).tolist(), strict=True)
+    )
+
+
+def test_penalties_see_tokens_as_they_come() -> None:
+    row = chooser(temperature=0, presence_penalty=2.0)
+    logits = torch.full((1, VOCAB), -50.0)
+    logits[0, [3, 4, 5]] = torch.tensor([3.0, 2.0, 1.5])
+    assert [one(logits, row).token_id for _ in range(4)] == [3, 4, 5, 3]
+
+
+def test_a_request_that_asks_for_nothing_has_no_edits() -> None:
+    assert edits_of(SamplingParams(temperature=0.3, top_p=0.5, seed=3, logprobs=2), EOS, (1,), ()) is None
+    assert chooser(temperature=0).plain
+    assert not chooser(temperature=0, logprobs=0).plain
+
+
+# --- log-probabilities ---------------------------------------------------------------------------------
+
+
+def test_logprobs_are_of_the_raw_distribution() -> None:
+    logits = random_logits(seed=9)
+    row = chooser((), (1,), temperature=0.3, top_k=2, logit_bias={5: 50.0}, logprobs=4)
+    sample = one(logits, row)
+    assert sample.token_id == 5
+    raw = torch.log_softmax(logits[0].double(), -1)
+    assert sample.logprobs.logprob == pytest.approx(raw[5].item(), abs=1e-5)
+    assert sample.logprobs.rank == int((raw > raw[5]).sum()) + 1
+    values, ids = raw.topk(4)
+    assert [token for token, _ in sample.logprobs.top] == ids.tolist()
+    np.testing.assert_allclose([value for _, value in sample.logprobs.top], values.numpy(), atol=1e-5)
+
+
+def test_logprobs_zero_reports_the_token_alone_and_minus_one_the_whole_vocabulary() -> None:
+    logits = random_logits(2)
+    alone, everything = make_sampler().sample(logits.clone(), [chooser(logprobs=0), chooser(logprobs=-1)])
+    assert alone.logprobs is not None
+    assert alone.logprobs.top == ()
+    assert everything.logprobs is not None
+    assert sorted(token for token, _ in everything.logprobs.top) == list(range(VOCAB))
+    values = [value for _, value in everything.logprobs.top]
+    assert values == sorted(values, reverse=True)
+
+
+def test_equal_logprobs_come_in_order_of_id() -> None:
+    ids, _ = best(torch.zeros(1, 50), 50)
+    assert ids == [list(range(50))]
+    (entry,) = describe(torch.zeros(1, 50), [9], [3])
+    assert entry.rank == 1
+
+
+def test_best_of_reports_logprobs_so_that_the_best_can_be_told() -> None:
+    sample = one(random_logits(), chooser(n=1, best_of=3))
+    assert sample.logprobs is not None
+
+
+# --- beams ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.5])
+def test_beams_get_twice_as_many_candidates_as_their_width(temperature: float) -> None:
+    logits = random_logits(2)
+    params = BeamSearchParams(beam_width=3, max_tokens=5, temperature=temperature)
+    row = Chooser(params, 0, [])
+    sample, other = make_sampler().sample(logits.clone(), [row, chooser(temperature=0)])
+    expected = torch.log_softmax(logits[0].double() / (temperature or 1), -1)
+    values, ids = expected.topk(6)
+    assert [token for token, _ in sample.candidates] == ids.tolist()
+    np.testing.assert_allclose([value for _, value in sample.candidates], values.numpy(), atol=1e-5)
+    assert row.output_ids == []
+    assert other.candidates == ()
+
+
+# --- errors ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("params", [{"temperature": 0}, {}, {"top_k": 3}, {"top_p": 0.5}])
+def test_a_row_with_everything_forbidden_fails_alone(params: dict[str, Any]) -> None:
+    logits = random_logits(2)
+    rows = [chooser(allowed_token_ids=[3], bad_word_ids=((3,),), **params), chooser(temperature=0)]
+    bad, good = make_sampler().sample(logits.clone(), rows)
+    assert bad.error is not None
+    assert "No token can be chosen" in bad.error
+    assert rows[0].output_ids == []
+    assert good.token_id == int(logits[1].argmax())
+
+
+@pytest.mark.parametrize("params", [{"temperature": 0}, {}, {"top_p": 0.5}])
+def test_logits_that_are_no_numbers_are_an_error_not_a_token(params: dict[str, Any]) -> None:
+    logits = random_logits(3)
+    logits[1, 5] = math.nan
+    samples = make_sampler().sample(logits.clone(), [chooser(**params) for _ in range(3)])
+    assert [sample.error is None for sample in samples] == [True, False, True]
+
+
+# --- plugins ------------------------------------------------------------------------------------------------------
+
+
+class Favour:
+    """Raises the logit of the token that a request names, by the number of tokens so far."""
+
+    def start(self, params: SamplingParams) -> int | None:
+        return params.extra.get("favour")
+
+    def apply(self, logits: torch.Tensor, rows: Any) -> None:
+        for i, row in enumerate(rows):
+            if row.state == 13:
+                raise ValueError("thirteen")
+            logits[i, row.state + len(row.output_ids)] = 1000.0
+
+
+FAVOUR = LogitsProcessor("favour", {"favour": int}, lambda context: Favour())
+
+
+def test_a_processor_changes_only_rows_that_use_it() -> None:
+    sampler, logits = make_sampler(FAVOUR), random_logits(3)
+    rows = [
+        chooser(temperature=0, sampler=sampler),
+        chooser((), (1, 1), temperature=0, extra={"favour": 20}, sampler=sampler),
+        chooser(extra={"favour": 30}, sampler=sampler),
+    ]
+    assert [s.token_id for s in sampler.sample(logits.clone(), rows)] == [int(logits[0].argmax()), 22, 30]
+    assert rows[0].plain
+
+
+def test_a_processor_that_raises_fails_only_rows_that_use_it() -> None:
+    sampler, logits = make_sampler(FAVOUR), random_logits(2)
+    rows = [chooser(temperature=0, sampler=sampler), chooser(extra={"favour": 13}, sampler=sampler)]
+    good, bad = sampler.sample(logits.clone(), rows)
+    assert good.error is None
+    assert bad.error is not None
+    assert "thirteen" in bad.error
+
+
+@pytest.mark.parametrize(
+    ("extra", "said"), [({"favor": 1}, "favour"), ({"favour": "x"}, "int"), ({"favour": True}, "int")]
+)
+def test_extra_fields_are_checked(extra: dict[str, Any], said: str) -> None:
+    with pytest.raises(BadRequest, match=said):
+        make_sampler(FAVOUR)._processors.check(SamplingParams(extra=extra))
+
+
+class Countdown:
+    """A matcher that allows 30, 29, … and is done after 28."""
+
+    def __init__(self) -> None:
+        self.next = 30
+
+    @property
+    def done(self) -> bool:
+        return self.next == 27
+
+    @property
+    def complete(self) -> bool:
+        return self.next == 28
+
+    def fill(self, mask: torch.Tensor) -> None:
+        mask[self.next] = True
+
+    def accept(self, token_id: int) -> bool:
+        self.next -= 1
+        return token_id == self.next + 1
+
+    def rollback(self, count: int) -> None:
+        self.next += count
+
+
+def test_a_grammar_decides_which_tokens_may_come_and_when_it_is_over() -> None:
+    row = chooser(temperature=0)
+    constrained = Chooser(row.params, 0, [], constraint=Constraint("p", Countdown()))
+    samples = [make_sampler().sample(random_logits(2, seed=i), [constrained, row])[0] for i in range(3)]
+    assert [(s.token_id, s.done) for s in samples] == [(30, False), (29, False), (28, True)]
+
+
+def test_a_grammar_that_may_end_allows_the_end_of_text() -> None:
+    constraints = Constraints(Registry(), EOS)
+    sampler = Sampler(Processors(Registry(), lambda plugin: Context()), constraints)
+    logits = random_logits()
+    logits[0, 7] = 99.0
+    row = Chooser(SamplingParams(temperature=0), 0, [], constraint=Constraint("p", Countdown()))
+    samples = [one(logits, row, sampler) for _ in range(3)]
+    assert [(s.token_id, s.done) for s in samples] == [(30, False), (29, False), (7, True)]
+
+
+def test_a_grammar_resumes_after_the_output_so_far() -> None:
+    grammar: Any = SimpleNamespace(start=Countdown)
+    constraint = Constraints(Registry()).start("p", grammar, [30, 29])
+    assert isinstance(constraint.matcher, Countdown)
+    assert constraint.matcher.next == 28
+
+
+def test_an_unknown_kind_of_grammar_is_refused_with_those_known() -> None:
+    with pytest.raises(BadRequest, match="none"):
+        Grammars(Registry(), lambda plugin: Context()).request(("regex", "a+"))

@@ -1,0 +1,62 @@
+"""The OpenAPI document is true: whatever fits it, or does not, is answered with a documented status, never a 5xx."""
+
+import pytest
+import schemathesis
+from hypothesis import HealthCheck, Phase, given, seed, settings
+from pretend_client import PretendClient, pretend_app
+from schemathesis.checks import not_a_server_error
+from schemathesis.generation import GenerationMode
+from schemathesis.specs.openapi.checks import (
+    content_type_conformance,
+    response_schema_conformance,
+    status_code_conformance,
+)
+
+CHECKS = [not_a_server_error, status_code_conformance, content_type_conformance, response_schema_conformance]
+SETTINGS = settings(
+    max_examples=40, deadline=None, database=None, suppress_health_check=list(HealthCheck), phases=[Phase.generate]
+)
+OPERATIONS = [
+    "POST /v1/completions",
+    "POST /v1/chat/completions",
+    "GET /v1/models",
+    "GET /v1/models/{model_id}",
+    "POST /generate",
+    "POST /tokenize",
+    "POST /detokenize",
+    "GET /health",
+    "GET /ping",
+    "POST /ping",
+    "GET /version",
+    "GET /load",
+    "GET /metrics",
+    "GET /plugins",
+]
+
+
+@pytest.fixture(scope="module")
+def operations(tmp_path_factory):
+    app = pretend_app(tmp_path_factory.mktemp("tokenizer"), PretendClient(ends_after=20))
+    schema = schemathesis.openapi.from_asgi("/openapi.json", app)
+    return {operation.ok().label: operation.ok() for operation in schema.get_all_operations()}
+
+
+def test_every_operation_is_tried(operations):
+    assert sorted(operations) == sorted(OPERATIONS)
+
+
+@pytest.mark.parametrize("mode", [GenerationMode.POSITIVE, GenerationMode.NEGATIVE], ids=["fitting", "unfitting"])
+@pytest.mark.parametrize("label", OPERATIONS)
+def test_an_operation_keeps_to_its_schema(operations, label, mode):
+    operation = operations[label]
+    if mode is GenerationMode.NEGATIVE and "requestBody" not in operation.definition.raw:
+        pytest.skip("nothing can be wrong about a request without a body")
+
+    @seed(20240607)
+    @SETTINGS
+    @given(case=operation.as_strategy(generation_mode=mode))
+    def run(case):
+        answer = case.call()
+        case.validate_response(answer, checks=CHECKS)
+
+    run()
