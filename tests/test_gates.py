@@ -15,7 +15,7 @@ class Gate:
 
 
 def with_gates(*admits, counter=None):
-    """A registry whose i-th gate has priority −i: the last one is asked first."""
+    """A registry whose i-th gate has priority -i: the last one is asked first."""
     gates = {
         f"g{i}": RequestGate(name=f"g{i}", build=lambda context, admit=admit: Gate(admit), priority=-i)
         for i, admit in enumerate(admits)

@@ -40,7 +40,7 @@ MAY_IMPORT = {
     "quire_plugins": CONTRACT | MODELS,
     "quire": CONTRACT,
     **dict.fromkeys(LOADING, CONTRACT | LOADING),
-    "quire.engine": CONTRACT | MODELS | {"quire.hub"},
+    "quire.engine": CONTRACT | MODELS | {"quire.hub", "quire.counting"},
     "quire.hub": CONTRACT,
     "quire.text": CONTRACT,
     "quire.host": CONTRACT | LOADING | ENGINE | {"quire.text"},

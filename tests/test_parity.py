@@ -372,12 +372,13 @@ def test_batch_invariant_engines_give_the_same_bits_in_any_company(
 ) -> None:
     prompt = subject[:21]
     found = []
-    for settings, company in (
+    runs: list[tuple[dict[str, Any], int]] = [
         ({"max_num_batched_tokens": 512}, 0),
         ({"max_num_batched_tokens": 13}, 8),
         ({"num_pages": 40, "max_num_batched_tokens": 24}, 8),
         ({"num_pages": 40, "max_num_batched_tokens": 24, "swap_space": 0.01}, 8),
-    ):
+    ]
+    for settings, company in runs:
         with rig_of(llama.folder, dtype=dtype, batch_invariant=True, **{"num_pages": 3000, **settings}) as rig:
             found.append(bits(rig, prompt, company))
             if company:

@@ -23,18 +23,18 @@ Message = dict[str, str]
 
 FAMILIES = ("facts", "arithmetic", "sorting", "follow_ups", "formats", "unknown", "memory", "small_talk")
 _FRESH: dict[families.MakeTurn, float] = {
-    families.fact: 16,
-    families.owner: 8,
-    families.pair: 5,
-    families.profile: 3,
-    families.arithmetic: 26,
+    families.fact: 11,
+    families.owner: 6,
+    families.pair: 3,
+    families.profile: 2,
+    families.arithmetic: 34,
     families.compare: 3,
-    families.sort: 18,
+    families.sort: 24,
     families.extreme: 4,
-    talk.unknown_island: 8,
+    talk.unknown_island: 9,
     talk.unknown_attribute: 3,
     talk.off_topic: 4,
-    talk.small_talk: 8,
+    talk.small_talk: 6,
     talk.tell: 3,
     talk.recall: 2,
 }

@@ -28,7 +28,7 @@ SHIPPED = HERE.parents[1] / "plugins" / "quire_plugins" / "demo_chat"
 CONTEXT = 1024
 # Rows and length of the batches in turn: mostly short rows, which are quick, and
 # now and then long ones, so that the whole context length is practised.
-BATCH_SHAPES = (*[(32, 256)] * 6, (16, 512), (8, CONTEXT))
+BATCH_SHAPES = (*[(32, 128)] * 9, (8, 512), (8, 512), (4, CONTEXT))
 
 
 @dataclass

@@ -153,13 +153,16 @@ def _choose_one(op: str, query: Query, offered: list[tuple[str, Implementation]]
     rejected: list[Rejected] = []
     winner: tuple[Callable[..., Any], str, str] | None = None
     for plugin, impl in sorted(offered, key=lambda pair: -pair[1].priority):
-        reason = f"{winner[1]} has a higher priority" if winner else impl.supports(query)
-        if reason is None:
-            try:
+        if winner is not None:
+            rejected.append(Rejected(impl.name, plugin, f"{winner[1]} has a higher priority"))
+            continue
+        try:
+            reason = impl.supports(query)
+            if reason is None:
                 winner = (impl.load(), impl.name, plugin)
-                continue
-            except Exception as error:  # a stranger's compiler may raise anything
-                reason = f"it could not be loaded: {type(error).__name__}: {error}"
-        rejected.append(Rejected(impl.name, plugin, reason))
+        except Exception as error:  # a stranger's compiler may raise anything
+            reason = f"it could not be loaded: {type(error).__name__}: {error}"
+        if reason is not None:
+            rejected.append(Rejected(impl.name, plugin, reason))
     assert winner is not None, f"the reference of {op} always loads"
     return winner[0], Choice(op, winner[1], winner[2], tuple(rejected))

@@ -198,10 +198,6 @@ class Engine:
         """Forget the cached pages of ended requests; how many became free."""
         return self._scheduler.reset_prefix_cache()
 
-    def reset_prefix_cache(self) -> int:
-        """Forget all cached prefixes; the number of pages that became free."""
-        return self._scheduler.reset_prefix_cache()
-
     def stats(self) -> EngineStats:
         """Counters since start and gauges of now."""
         return self._scheduler.stats(self.info.name)

@@ -14,24 +14,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from quire.counting import call_plugin as call_plugin
 from quire.errors import BadRequest, PluginFailed, QuireError
 from quire.records import Context, Grammar, LogitsProcessor, Matcher, ProcessesLogits, Registry
 from quire.sampling import SamplingParams
 
 HOOK = "quire_logits_processors"
 GRAMMARS = "quire_grammar_backends"
-
-
-def call_plugin(registry: Registry, plugin: str, function: Callable[..., Any], *args: Any) -> Any:
-    """What `function(*args)` gives; an exception that is not a QuireError becomes PluginFailed."""
-    if registry.counter is not None:
-        return registry.counter.call(plugin, function, *args)
-    try:
-        return function(*args)
-    except QuireError:
-        raise
-    except Exception as error:  # plugin code may raise anything
-        raise PluginFailed(f"Plugin {plugin!r} failed: {type(error).__name__}: {error}") from error
 
 
 @dataclass(slots=True, eq=False)

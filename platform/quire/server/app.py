@@ -13,6 +13,7 @@ from starlette.middleware.cors import CORSMiddleware
 
 from quire import __version__
 from quire.config import ServerConfig
+from quire.counting import call_plugin
 from quire.errors import PluginError
 from quire.records import Registry
 from quire.server.auth import RequireKey
@@ -109,7 +110,7 @@ def _mount(app: FastAPI, service: Service, registry: Registry) -> None:
         _include(app, build(service), "the server", taken)
     for record in registry.all(ROUTERS):
         plugin = registry.plugin_of(ROUTERS, record.name)
-        _include(app, record.build(service), f"plugin {plugin!r}", taken)
+        _include(app, call_plugin(registry, plugin, record.build, service), f"plugin {plugin!r}", taken)
 
 
 def _include(app: FastAPI, router: APIRouter, owner: str, taken: dict[tuple[str, str], str]) -> None:

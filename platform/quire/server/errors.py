@@ -16,6 +16,7 @@ import msgspec
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from pydantic import BaseModel, ValidationError
+from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 
 from quire.errors import HostDied, Overloaded, QuireError
@@ -158,6 +159,7 @@ def install_handlers(app: FastAPI) -> None:
     app.add_exception_handler(QuireError, _on_quire_error)
     app.add_exception_handler(RequestValidationError, _on_validation_error)
     app.add_exception_handler(ClientGone, _on_client_gone)
+    app.add_exception_handler(ClientDisconnect, _on_client_gone)
     app.add_exception_handler(Exception, _on_quire_error)
 
 

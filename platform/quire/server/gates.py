@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from quire.counting import call_plugin
 from quire.errors import PluginFailed
 from quire.records import Context, GateRequest, GatesRequests, Refused, Registry, RequestGate
 from quire.server.errors import GateRefused
@@ -34,7 +35,7 @@ class Gates:
     def _build(self, record: RequestGate) -> _Gate:
         plugin = self._registry.plugin_of(HOOK, record.name)
         context = Context(options=self._registry.options.get(plugin, {}))
-        return _Gate(plugin, record.build(context))
+        return _Gate(plugin, call_plugin(self._registry, plugin, record.build, context))
 
     async def admit(self, route: str, model: str, body: dict[str, Any], headers: Mapping[str, str]) -> dict[str, Any]:
         """The body as the gates leave it; raises `GateRefused` or `PluginFailed`."""
@@ -59,9 +60,4 @@ class Gates:
         return request
 
     def _call(self, gate: _Gate, request: GateRequest) -> Any:
-        if self._registry.counter is not None:
-            return self._registry.counter.call(gate.plugin, gate.gate.admit, request)
-        try:
-            return gate.gate.admit(request)
-        except Exception as error:
-            raise PluginFailed(f"Plugin {gate.plugin!r} failed: {type(error).__name__}: {error}") from error
+        return call_plugin(self._registry, gate.plugin, gate.gate.admit, request)

@@ -37,13 +37,14 @@ class Job:
         client: Client,
         model: str,
         tokenizer: Tokenizer,
+        eos_ids: Sequence[int],
         requests: Sequence[Request],
         inflight: InFlight,
         telemetry: Telemetry,
         metrics: Metrics,
     ) -> None:
         self.requests = requests
-        self.collectors = [Collector(request, tokenizer) for request in requests]
+        self.collectors = [Collector(request, tokenizer, eos_ids) for request in requests]
         self.tracks = [Track(request, model) for request in requests]
         self._client = client
         self._model = model

@@ -64,8 +64,9 @@ class Service:
 
     def job(self, served: Served, requests: Sequence[Request]) -> Job:
         """The generations of one HTTP request."""
+        info, metrics = served.info, self.metrics
         return Job(
-            self.client, served.info.name, served.tokenizer, requests, self.inflight, self.telemetry, self.metrics
+            self.client, info.name, served.tokenizer, info.eos_ids, requests, self.inflight, self.telemetry, metrics
         )
 
 

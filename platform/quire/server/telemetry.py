@@ -11,6 +11,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from quire.counting import call_plugin
 from quire.errors import QuireError
 from quire.records import Context, ObservesStats, Registry
 from quire.server.engines import Client
@@ -37,7 +38,8 @@ class Telemetry:
 
     def _build(self, record: Any) -> tuple[str, ObservesStats]:
         plugin = self._registry.plugin_of(HOOK, record.name)
-        return plugin, record.build(Context(options=self._registry.options.get(plugin, {})))
+        context = Context(options=self._registry.options.get(plugin, {}))
+        return plugin, call_plugin(self._registry, plugin, record.build, context)
 
     def finished(self, summary: RequestSummary, timings: Timings) -> None:
         """A request ended. Costs the caller nothing but an append."""
@@ -112,9 +114,6 @@ class Telemetry:
 
     def _export(self, plugin: str, observe: Callable[[EngineStats], None], figures: EngineStats) -> None:
         try:
-            if self._registry.counter is None:
-                observe(figures)
-            else:
-                self._registry.counter.call(plugin, observe, figures)
+            call_plugin(self._registry, plugin, observe, figures)
         except Exception:
             log.exception("the metrics exporter of plugin %r failed", plugin)
