@@ -2,15 +2,13 @@ import json
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
-from quire_plugins.choice import Choices
-from tokenizers import Tokenizer as Library
-from tokenizers import decoders, models, pre_tokenizers, trainers
+from hypothesis import given, strategies as st
+from tokenizers import Tokenizer as Library, decoders, models, pre_tokenizers, trainers
 
 from quire.errors import BadRequest
 from quire.records import Context
 from quire.text.tokenizer import Tokenizer
+from quire_plugins.choice import Choices
 
 
 @pytest.fixture(scope="module")

@@ -88,7 +88,8 @@ async def test_a_gate_that_raises_fails_this_request_and_is_counted(tmp_path, co
     assert (await ask(tmp_path, registry)).status_code == 200
     if counter is not None:
         (row,) = counter.snapshot()
-        assert (row["plugin"], row["calls"], row["errors"]) == ("plugin-g0", 2, 1)
+        assert (row["plugin"], row["errors"]) == ("plugin-g0", 1)
+        assert row["calls"] >= 2
 
 
 async def test_a_gate_that_gives_nonsense_is_the_plugins_failure(tmp_path):

@@ -5,8 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from tiny_tokenizers import byte_fallback, byte_level, save
 
 from quire.errors import BadRequest, ConfigError, Overloaded, PluginFailed, QuireError

@@ -4,8 +4,7 @@ import random
 from dataclasses import dataclass
 
 import pytest
-from hypothesis import HealthCheck, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, settings, strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 from pretend_runner import VOCAB, PretendRunner, alone, entries, logprob
 

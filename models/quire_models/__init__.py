@@ -8,8 +8,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from quire_models import configs as configs
-from quire_models import names as names
+from quire_models import configs as configs, names as names
 from quire_models.parts import (
     Attention,
     Block,
@@ -29,9 +28,7 @@ from quire_models.scalings import Rope
 
 if TYPE_CHECKING:
     from quire_models.blocks import DecoderModel as DecoderModel
-    from quire_models.forward import Forward as Forward
-    from quire_models.forward import ForwardBuffers as ForwardBuffers
-    from quire_models.forward import MediaRows as MediaRows
+    from quire_models.forward import Forward as Forward, ForwardBuffers as ForwardBuffers, MediaRows as MediaRows
     from quire_models.make import Make as Make
     from quire_models.pool import KvPool as KvPool
     from quire_models.projection import Projection as Projection

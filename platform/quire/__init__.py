@@ -27,17 +27,30 @@ if TYPE_CHECKING:
         ToolCall as ToolCall,
         ToolParser as ToolParser,
     )
-    from quire.sampling import BeamSearchParams as BeamSearchParams
-    from quire.sampling import SamplingParams as SamplingParams
-    from quire.text.outputs import CompletionOutput as CompletionOutput
-    from quire.text.outputs import RequestOutput as RequestOutput
+    from quire.sampling import BeamSearchParams as BeamSearchParams, SamplingParams as SamplingParams
+    from quire.text.outputs import CompletionOutput as CompletionOutput, RequestOutput as RequestOutput
 
 __version__ = "0.1.0"
 
 _RECORDS = (
-    "AdapterRuntime AdapterSource Architecture Command DemoModel GrammarBackend InputMapper LogitsProcessor "
-    "MetricsExporter OpImpl Option Refused RequestGate Router SchedulerPolicy ToolCall ToolParser"
-).split()
+    "AdapterRuntime",
+    "AdapterSource",
+    "Architecture",
+    "Command",
+    "DemoModel",
+    "GrammarBackend",
+    "InputMapper",
+    "LogitsProcessor",
+    "MetricsExporter",
+    "OpImpl",
+    "Option",
+    "Refused",
+    "RequestGate",
+    "Router",
+    "SchedulerPolicy",
+    "ToolCall",
+    "ToolParser",
+)
 
 _HOME = {
     **dict.fromkeys(_RECORDS, "quire.records"),

@@ -22,6 +22,8 @@ It knows nothing of HTTP beyond the number.
 
 from __future__ import annotations
 
+from typing import Any
+
 
 class QuireError(Exception):
     """Base of all errors that Quire raises on purpose."""
@@ -34,8 +36,8 @@ class QuireError(Exception):
         self.message = message
         self.param = param
 
-    def __reduce__(self) -> tuple[type[QuireError], tuple[str, str | None]]:
-        return type(self), (self.message, self.param)
+    def __reduce__(self) -> tuple[Any, tuple[str, str | None]]:
+        return self.__class__, (self.message, self.param)
 
 
 class BadRequest(QuireError, ValueError):

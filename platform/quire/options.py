@@ -69,7 +69,7 @@ class YamlFile(configargparse.YAMLConfigFileParser):  # type: ignore[misc]
         import yaml
 
         try:
-            settings = yaml.safe_load(stream) or {}
+            settings = yaml.safe_load("".join(stream)) or {}
         except yaml.YAMLError as error:
             raise configargparse.ConfigFileParserException(f"not YAML: {error}") from error
         if not isinstance(settings, dict):
@@ -124,7 +124,7 @@ def add_config(parser: argparse.ArgumentParser, config: type, title: str, *, ski
 
 
 def _argument(f: Field[Any], hint: Any) -> dict[str, Any]:
-    default = f.default if f.default is not MISSING else f.default_factory()  # type: ignore[misc]
+    default = f.default if f.default_factory is MISSING else f.default_factory()
     common = {"help": f.metadata["help"].replace("%", "%%"), "default": default}
     if hint is bool:
         return {**common, "action": argparse.BooleanOptionalAction}

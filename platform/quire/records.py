@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from quire.sampling import SamplingParams
-    from quire.types import EngineStats, Plan, Request
+    from quire.types import EngineStats, Plan
 
 CONTRACT_VERSION = (1, 0)
 """Major changes break plugins, minor ones only add. A plugin may set `quire_contract = (1, 0)`."""

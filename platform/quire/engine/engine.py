@@ -14,6 +14,7 @@ from dataclasses import replace
 from functools import cache
 
 from quire.config import ModelConfig
+from quire.counting import call_plugin
 from quire.engine.checks import check_request
 from quire.engine.grammars import Grammars
 from quire.engine.limits import Limits
@@ -21,7 +22,7 @@ from quire.engine.load import Loaded, load_model
 from quire.engine.measure import activation_bytes
 from quire.engine.memory import fit, host_pages
 from quire.engine.pages import PagePool
-from quire.engine.processors import Processors, call_plugin
+from quire.engine.processors import Processors
 from quire.engine.runner import Runner, Sizes
 from quire.engine.scheduler import Scheduler
 from quire.errors import BadRequest, ConfigError, QuireError

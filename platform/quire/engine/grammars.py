@@ -10,7 +10,8 @@ from collections import OrderedDict
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 
-from quire.engine.processors import GRAMMARS, Constraint, Constraints, call_plugin
+from quire.counting import call_plugin
+from quire.engine.processors import GRAMMARS, Constraint, Constraints
 from quire.errors import BadRequest, PluginFailed, QuireError
 from quire.records import CompilesGrammars, Context, Grammar, GrammarBackend, Registry
 

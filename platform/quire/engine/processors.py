@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from quire.counting import call_plugin as call_plugin
+from quire.counting import call_plugin
 from quire.errors import BadRequest, PluginFailed, QuireError
 from quire.records import Context, Grammar, LogitsProcessor, Matcher, ProcessesLogits, Registry
 from quire.sampling import SamplingParams

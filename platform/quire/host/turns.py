@@ -1,8 +1,10 @@
 """Whose turn it is: which of several models steps next, and how many tokens its step may have.
 
 Each model has used some seconds of the device; the one that has used least goes next. One that was idle
-begins where those at work stand, so that idleness earns no credit. While others wait, steps are given fewer
-tokens if they take longer than `patience_s`. It knows nothing of engines; times come from outside.
+begins where those at work stand, so that idleness earns no credit. A model whose steps are short beside the
+others' takes three in a row: taking turns one by one, nearly each of its tokens would wait for all the others,
+while so two of three come as quickly as if it were alone, at the same share. While others wait, steps are
+given fewer tokens if they take longer than `patience_s`. It knows no engines; times come from outside.
 This is start-time fair queueing (Goyal, Vin & Cheng, 1996) with seconds for work.
 """
 
@@ -14,12 +16,22 @@ from dataclasses import dataclass
 GROWTH = 2
 """A limit halves after a step that took too long, and doubles after one well under."""
 
+RUN = 3
+"""Steps in a row of a model that would otherwise wait long for each; fewer than half of its tokens then wait."""
+
+SHORT = 0.7
+"""A step is short if the others' steps together are longer than this times it."""
+
+SMOOTHING = 0.2
+"""Weight of the latest step in the typical time of a step."""
+
 
 @dataclass(slots=True)
 class _Share:
     least: int
     most: int
     used_s: float = 0.0
+    step_s: float = 0.0
     limit: int | None = None
 
 
@@ -31,6 +43,8 @@ class Turns:
         self._patience_s, self._first_limit = patience_s, first_limit
         self._shares: dict[str, _Share] = {}
         self._idle: set[str] = set()
+        self._turn = ""
+        self._run = 0
         self._now_s = 0.0  # how much a model has used that always had its fair share
 
     def join(self, name: str, least: int, most: int) -> None:
@@ -51,7 +65,7 @@ class Turns:
         for name in self._idle.intersection(names):
             self._shares[name].used_s = max(self._shares[name].used_s, self._now_s)
         self._idle = self._shares.keys() - set(names)
-        name = min(names, key=lambda n: self._shares[n].used_s)  # the earlier one on a tie
+        name = self._pick(names)
         share = self._shares[name]
         self._now_s = max(self._now_s, share.used_s)
         if len(names) == 1:
@@ -60,10 +74,21 @@ class Turns:
             share.limit = min(max(self._first_limit, share.least), share.most)
         return name, share.limit
 
+    def _pick(self, names: list[str]) -> str:
+        if self._turn in names and 0 < self._run < RUN:
+            others_s = sum(self._shares[n].step_s for n in names if n != self._turn)
+            if others_s > SHORT * self._shares[self._turn].step_s:
+                self._run += 1
+                return self._turn
+        self._turn = min(names, key=lambda n: self._shares[n].used_s)  # the earlier one on a tie
+        self._run = 1
+        return self._turn
+
     def took(self, name: str, seconds: float, alone: bool) -> None:
         """A step of `seconds` ended. `alone`: nobody else had work, so it cost nobody anything."""
         share = self._shares[name]
         share.used_s += seconds
+        share.step_s = seconds if not share.step_s else share.step_s + SMOOTHING * (seconds - share.step_s)
         if alone:
             self._now_s = max(self._now_s, share.used_s)
         elif share.limit is not None and seconds > self._patience_s:

@@ -26,9 +26,7 @@ if TYPE_CHECKING:
     from quire.testing.policy import check_policy as check_policy
     from quire.testing.processor import check_processor as check_processor
     from quire.testing.text import check_parser as check_parser
-    from quire.testing.tiny import byte_tokenizer as byte_tokenizer
-    from quire.testing.tiny import tiny_llama as tiny_llama
-    from quire.testing.tiny import tiny_model as tiny_model
+    from quire.testing.tiny import byte_tokenizer as byte_tokenizer, tiny_llama as tiny_llama, tiny_model as tiny_model
 
 _HOME = {
     "byte_tokenizer": "tiny",

@@ -135,7 +135,11 @@ def quire_routers():
         from fastapi import APIRouter
 
         router = APIRouter()
-        router.get("/hazard")(burn)
+
+        @router.get("/hazard")
+        def hazard():
+            burn()
+
         return router
 
     yield Router("hazard", build)
