@@ -10,7 +10,7 @@ from quire.types import Prompt, Request, Sample
 
 
 class Tree(PretendRunner):
-    """Candidates by output so far."""
+    """Candidates by output so far, with their probabilities, or below 0 with their logprobs."""
 
     branches: dict[tuple[int, ...], dict[int, float]]
 
@@ -18,7 +18,7 @@ class Tree(PretendRunner):
         row = next(row for row in self.rows.values() if row.start is start)
         output = tuple(row.tokens[len(start.prompt_ids) :])
         options = self.branches.get(output, {5: 0.5, 6: 0.3, 7: 0.2})
-        return Sample(-1, candidates=tuple((token, log(p)) for token, p in options.items()))
+        return Sample(-1, candidates=tuple((token, log(p) if p > 0 else p) for token, p in options.items()))
 
 
 def search(branches, *, rounds=2, **params):
@@ -50,6 +50,19 @@ def test_the_length_penalty_decides_between_an_early_end_and_a_longer_text():
     assert search(tree, length_penalty=0.0)[0][0] == ((EOS,), "stop"), "the more likely text"
     assert search(tree, length_penalty=1.0)[0][0] == ((1, 3), "length"), "the more likely tokens"
     assert search(tree, length_penalty=-1.0)[0][0] == ((EOS,), "stop")
+
+
+def test_equal_scores_are_told_apart_by_the_rank_that_the_beams_had():
+    tree = {
+        (): {1: -1, 2: -2},
+        (1,): {3: -5, 9: -9},
+        (2,): {4: -1, 9: -9},
+        (1, 3): {5: -1, 9: -9},
+        (2, 4): {6: -4, 9: -9},
+    }
+    found, rig = search(tree, rounds=3)
+    assert [output for output, _ in found] == [(2, 4, 6), (1, 3, 5)]
+    assert [delta.cumulative_logprob for delta in rig.deltas] == [-7, -7]
 
 
 def test_end_of_text_is_a_token_like_others_when_it_is_ignored():

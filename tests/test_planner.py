@@ -266,15 +266,38 @@ def test_priority_decides_who_is_admitted_and_who_gives_up_pages():
     assert rig.order() == ["r3", "r1", "r2", "r0"]
 
 
-def test_a_newcomer_is_not_begun_while_its_pages_are_owed_to_others():
+def test_a_newcomer_is_not_begun_while_there_are_no_pages_for_all_of_its_prompt():
     rig = Rig(num_pages=6, page_size=4, max_num_batched_tokens=5, caching=False)
-    rig.add([1] * 16, {"max_tokens": 1})
-    rig.add([2] * 9, {"max_tokens": 1})
+    rig.add([1] * 4, {"max_tokens": 9})
+    rig.add([2] * 21, {"max_tokens": 1})
     rig.step()
-    assert rig.pool.available == 4, "enough for the second, were they not needed for the rest of the first"
+    rig.step()
+    assert (set(rig.counts()), rig.pool.available) == ({0}, 4)
     rig.run()
     assert rig.order() == ["r0", "r1"]
     assert rig.stats().num_preemptions_recompute_total == 0
+
+
+def test_a_few_pages_are_kept_for_the_growth_of_those_who_run():
+    rig = Rig(num_pages=100, page_size=1, caching=False)
+    rig.add([1] * 50, {"max_tokens": 2})
+    rig.add([2] * 49, {"max_tokens": 1})
+    rig.step()
+    assert rig.counts() == {0: 50}, "51 pages and 49 are all there are"
+    rig = Rig(num_pages=100, page_size=1, caching=False)
+    rig.add([1] * 50, {"max_tokens": 2})
+    rig.add([2] * 49, {"max_tokens": 1, "n": 2})
+    rig.step()
+    assert rig.counts() == {0: 50}, "a fork grows, too"
+
+
+def test_forks_that_begin_at_once_wait_a_step_when_there_are_no_pages_for_all():
+    rig = Rig(num_pages=2, page_size=4, caching=False)
+    rig.add([1], {"n": 3, "max_tokens": 3})
+    rig.step()
+    assert rig.counts() == {0: 1, 1: 1}
+    rig.run()
+    assert [len(rig.output("r0", index)) for index in range(3)] == [3, 3, 3]
 
 
 def test_who_is_not_ready_lets_others_pass():

@@ -51,7 +51,10 @@ def host_pid(server):
     for entry in os.listdir("/proc"):
         try:
             with open(f"/proc/{entry}/stat") as stat, open(f"/proc/{entry}/cmdline") as cmdline:
-                if int(stat.read().rsplit(")", 1)[1].split()[1]) == server.process.pid and "quire.host" in cmdline.read():
+                if (
+                    int(stat.read().rsplit(")", 1)[1].split()[1]) == server.process.pid
+                    and "quire.host" in cmdline.read()
+                ):
                     children.append(int(entry))
         except (OSError, ValueError):
             continue

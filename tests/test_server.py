@@ -3,6 +3,9 @@
 import asyncio
 import json
 import logging
+import shutil
+import ssl
+import subprocess
 
 import httpx
 import pytest
@@ -71,6 +74,22 @@ async def test_requests_are_routed_by_model_and_answers_carry_the_first_alias(tm
             "code": 404,
         }
     }
+
+
+def test_two_models_with_one_name_stop_the_start(tmp_path):
+    pretend = PretendClient(info("a", aliases=("a", "x")), info("b", aliases=("b", "x")))
+    with pytest.raises(ConfigError, match="Two models are called 'x'"):
+        pretend_app(tmp_path, pretend)
+
+
+async def test_odd_headers_do_no_harm(tmp_path):
+    app = pretend_app(tmp_path, config=ServerConfig(enable_request_id_headers=True))
+    odd = {"Host": "[", "X-Request-Id": "a\x7fb\t" + "x" * 999, "Accept": b"\xff"}
+    async with http(app, headers=odd) as client:
+        answer = await client.post("/v1/chat/completions", json=CHAT)
+    assert answer.status_code == 200
+    assert answer.headers["x-request-id"].startswith("abx")
+    assert len(answer.headers["x-request-id"]) < 300
 
 
 async def test_without_models_the_server_says_why(tmp_path):
@@ -280,3 +299,18 @@ def test_a_port_in_use_and_wrong_tls_files_are_config_errors(tmp_path):
     path = str(tmp_path / "x.pem")
     with pytest.raises(ConfigError, match="TLS files"):
         check_tls(ServerConfig(ssl_keyfile=path, ssl_certfile=path))
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="makes its certificate with openssl")
+async def test_tls_files_make_the_server_speak_https(tmp_path):
+    key, certificate = tmp_path / "key.pem", tmp_path / "certificate.pem"
+    make = "openssl req -x509 -newkey rsa:2048 -nodes -days 1 -subj /CN=localhost -addext subjectAltName=IP:127.0.0.1"
+    subprocess.run([*make.split(), "-keyout", key, "-out", certificate], check=True, capture_output=True)
+    config = ServerConfig(port=0, ssl_keyfile=str(key), ssl_certfile=str(certificate), log_level="warning")
+    trusting = ssl.create_default_context(cafile=certificate)
+    async with (
+        live(pretend_app(tmp_path, config=config), config) as (url, _),
+        httpx.AsyncClient(verify=trusting) as client,
+    ):
+        assert url.startswith("https://")
+        assert (await client.get(f"{url}/health")).status_code == 200

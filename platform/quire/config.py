@@ -76,7 +76,9 @@ class ModelConfig:
     )
     page_size: int = setting("Tokens in a page of the KV cache.", 16)
     gpu_memory_utilization: float = setting("Share of the GPU's memory that all models together may use.", 0.9)
-    kv_cache_memory_bytes: int | None = setting("Bytes for the KV cache, e.g. 2G (default: measured; on CPU a share of RAM).")
+    kv_cache_memory_bytes: int | None = setting(
+        "Bytes for the KV cache, e.g. 2G (default: measured; on CPU a share of RAM)."
+    )
     num_pages: int | None = setting("Pages of the KV cache, instead of a number of bytes.")
     swap_space: float = setting("GiB of host memory for pages of preempted seqs.", 0.0)
     batch_invariant: bool = setting("Make every answer bitwise independent of its neighbours; slower.", False)
@@ -86,7 +88,9 @@ class ModelConfig:
         _check_positive(self, "max_model_len", "max_num_batched_tokens", "max_num_seqs", "max_num_queued_reqs")
         _check_positive(self, "page_size", "kv_cache_memory_bytes", "num_pages")
         if not 0 < self.gpu_memory_utilization <= 1:
-            raise ConfigError(f"--gpu-memory-utilization must be above 0, at most 1; got {self.gpu_memory_utilization}.")
+            raise ConfigError(
+                f"--gpu-memory-utilization must be above 0, at most 1; got {self.gpu_memory_utilization}."
+            )
         if self.swap_space < 0:
             raise ConfigError(f"--swap-space must be at least 0 GiB; got {self.swap_space}.")
         if self.preemption == "swap" and not self.swap_space:

@@ -55,7 +55,9 @@ def model_list(text: str) -> list[dict[str, Any]]:
     except ValueError as error:
         raise argparse.ArgumentTypeError(f"{text!r} is not JSON: {error}") from error
     if isinstance(value, dict):
-        value = [{"name": name, **(item if isinstance(item, dict) else {"model": item})} for name, item in value.items()]
+        value = [
+            {"name": name, **(item if isinstance(item, dict) else {"model": item})} for name, item in value.items()
+        ]
     if not isinstance(value, list) or not all(isinstance(item, dict) for item in value):
         raise argparse.ArgumentTypeError("models must be a list of maps, or a map from name to map")
     return value
@@ -155,7 +157,9 @@ def read_config(config: type[_Config], values: Mapping[str, Any]) -> _Config:
 def add_plugin_options(parser: argparse.ArgumentParser, registry: Registry) -> None:
     """Flags `--<plugin>.<option>` for the options that the loaded plugins declare."""
     for key, option in registry.of("quire_options").items():
-        kind: dict[str, Any] = {"action": argparse.BooleanOptionalAction} if option.type is bool else {"type": option.type}
+        kind: dict[str, Any] = (
+            {"action": argparse.BooleanOptionalAction} if option.type is bool else {"type": option.type}
+        )
         parser.add_argument(flag(key), dest=key, default=option.default, help=option.help, **kind)
 
 

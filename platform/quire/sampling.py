@@ -21,6 +21,7 @@ MAX_LOGPROBS = 20
 MAX_BAD_WORDS = 128
 MAX_BIASES = 1024
 MAX_BEAM_WIDTH = 64
+MAX_ID_DIGITS = 18
 
 
 def _fail(param: str, rule: str, value: object) -> None:
@@ -163,7 +164,7 @@ def _biases(value: Mapping[Any, Any]) -> dict[int, float]:
         raise BadRequest(f"`logit_bias` takes at most {MAX_BIASES} entries, got {len(value)}.", "logit_bias")
     biases: dict[int, float] = {}
     for key, bias in value.items():
-        if not str(key).isdecimal():
+        if not str(key).isdecimal() or len(str(key)) > MAX_ID_DIGITS:
             _fail("logit_bias", "a map from token id to number", key)
         _number("logit_bias", bias, -math.inf, math.inf, "a map from token id to finite number")
         biases[int(key)] = min(100.0, max(-100.0, float(bias)))

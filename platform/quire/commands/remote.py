@@ -94,7 +94,9 @@ class Remote:
         except httpx.HTTPError as error:
             raise RemoteError(f"The server at {self.url} does not answer: {error!r}") from error
 
-    async def astream(self, client: httpx.AsyncClient, path: str, body: dict[str, Any]) -> AsyncIterator[dict[str, Any]]:
+    async def astream(
+        self, client: httpx.AsyncClient, path: str, body: dict[str, Any]
+    ) -> AsyncIterator[dict[str, Any]]:
         """`stream` for many calls at once, over one shared connection pool."""
         async with client.stream("POST", self.url + path, json={**body, "stream": True}, headers=self.headers) as reply:
             if reply.status_code >= 400:

@@ -19,7 +19,11 @@ def _configure(parser: argparse.ArgumentParser) -> None:
         "models_given", nargs="*", metavar="MODEL", help="folder, hub id, or name=folder; several are served at once"
     )
     parser.add_argument(
-        "--models", type=model_list, default=[], metavar="JSON", help="models with settings of their own (a list in YAML)"
+        "--models",
+        type=model_list,
+        default=[],
+        metavar="JSON",
+        help="models with settings of their own (a list in YAML)",
     )
     add_config(parser, ModelConfig, "models")
     add_config(parser, ServerConfig, "server")

@@ -28,12 +28,10 @@ SPARE_SHARE = 100
 class Draft:
     """A plan in the making.
 
-    budget: tokens left. owed: pages that running seqs still need for tokens they have. blocked:
-    the next seq had to stay outside for want of pages, places or budget.
+    budget: tokens left. blocked: the next seq had to stay outside for want of pages, places or budget.
     """
 
     budget: int
-    owed: int = 0
     blocked: bool = False
     chunks: list[Chunk] = field(default_factory=list)
     started: list[SeqStart] = field(default_factory=list)
@@ -109,7 +107,6 @@ class Planner:
             if draft.budget:
                 self._grant(seq, draft, max(1, draft.budget - behind))
             else:
-                draft.owed += self._tables.need(seq)
                 starved = True
         if starved:  # those who got nothing come first next time
             for chunk in draft.chunks:
@@ -134,8 +131,6 @@ class Planner:
             first = 0
         draft.chunks.append(Chunk(seq.id, start, tokens[start:end], seq.pages[first:], samples, first))
         draft.budget -= count
-        if count < rest:
-            draft.owed += self._pool.pages_for(len(tokens)) - len(seq.pages)
 
     def _admit(self, draft: Draft) -> None:
         """Bring in swapped seqs, then waiting ones; whoever does not fit keeps those behind it outside."""
@@ -145,12 +140,11 @@ class Planner:
             if hits is None:
                 draft.blocked = True
                 return
-            for member in self._roster.admit(seq, hits):
-                need = self._tables.need(member)
-                if draft.budget and draft.owed + need <= self._pool.available:
-                    self._grant(member, draft, draft.budget)
-                else:  # a fork that began at once and for which nothing is left; `_make_room` comes first next time
-                    draft.owed += need
+            family = self._roster.admit(seq, hits)
+            for member in family:
+                if not draft.budget or self._tables.need(member) > self._pool.available:
+                    return  # a fork for which nothing is left waits a step; then `_make_room` comes first
+                self._grant(member, draft, draft.budget)
 
     def _next(self) -> Seq | None:
         for queue in (self._roster.swapped, self._roster.waiting):
@@ -162,8 +156,9 @@ class Planner:
     def _fit(self, seq: Seq, draft: Draft) -> list[int] | None:
         """The cached pages a seq can begin with, or None if it does not fit now.
 
-        It fits when all its tokens have pages besides those owed to running seqs: nobody is begun
-        only to be preempted, unless others generate more.
+        It fits when there are pages for all its tokens, whatever part of them is computed first: nobody
+        is begun only to be preempted, unless others generate more. No running seq still lacks pages for
+        tokens it has, or the budget would be used up.
         """
         running, group, pool = self._roster.running, seq.group, self._pool
         if running and len(running) + self._reserved() + 1 + group.reserve > self._limits.max_num_seqs:
@@ -176,7 +171,7 @@ class Planner:
         idle = sum(pool.refs[page] == 0 for page in hits)
         need = pool.pages_for(seq.num_tokens) - len(hits) + idle
         spare = group.reserve + pool.num_pages // SPARE_SHARE if running else 0
-        return hits if need + draft.owed + spare <= pool.available else None
+        return hits if need + spare <= pool.available else None
 
     def _reserved(self) -> int:
         groups = {seq.arrival: seq.group for seq in self._roster.running.values() if seq.group.reserve}

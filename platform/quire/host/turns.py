@@ -1,10 +1,10 @@
 """Whose turn it is: which of several models steps next, and how many tokens its step may have.
 
 Each model has used some seconds of the device; the one that has used least goes next. One that was idle
-begins where those at work stand, so that idleness earns no credit. A model whose steps are short beside the
-others' takes three in a row: taking turns one by one, nearly each of its tokens would wait for all the others,
-while so two of three come as quickly as if it were alone, at the same share. While others wait, steps are
-given fewer tokens if they take longer than `patience_s`. It knows no engines; times come from outside.
+begins where those at work stand, so that idleness earns no credit. A model takes three steps in a row unless
+the others are quick: taking turns one by one, nearly each of its tokens would wait for all the others, while so
+two of three come as quickly as if it were alone, at the same share. While others wait, steps are given fewer
+tokens if they take longer than `patience_s`. It knows no engines; times come from outside.
 This is start-time fair queueing (Goyal, Vin & Cheng, 1996) with seconds for work.
 """
 
@@ -19,8 +19,8 @@ GROWTH = 2
 RUN = 3
 """Steps in a row of a model that would otherwise wait long for each; fewer than half of its tokens then wait."""
 
-SHORT = 0.7
-"""A step is short if the others' steps together are longer than this times it."""
+LONG = 1.1
+"""A turn of all the others is long if it takes more than this times one's own step."""
 
 SMOOTHING = 0.2
 """Weight of the latest step in the typical time of a step."""
@@ -77,7 +77,7 @@ class Turns:
     def _pick(self, names: list[str]) -> str:
         if self._turn in names and 0 < self._run < RUN:
             others_s = sum(self._shares[n].step_s for n in names if n != self._turn)
-            if others_s > SHORT * self._shares[self._turn].step_s:
+            if RUN * others_s > LONG * self._shares[self._turn].step_s:
                 self._run += 1
                 return self._turn
         self._turn = min(names, key=lambda n: self._shares[n].used_s)  # the earlier one on a tie

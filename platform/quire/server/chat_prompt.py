@@ -10,8 +10,6 @@ from quire.server.models import Served
 from quire.server.schema_requests import ChatRequest, Message, TemplateFields
 from quire.server.service import Service
 
-TEXT_TYPES = ("text", "input_text", "output_text")
-
 
 @dataclass(frozen=True, kw_only=True)
 class Rendered:
@@ -44,7 +42,7 @@ def render_template(
             "chat_template",
         )
     return served.chat_template().render(
-        [_plain(message) for message in messages],
+        [message.model_dump(exclude_unset=True) for message in messages],
         add_generation_prompt=fields.add_generation_prompt,
         continue_final_message=fields.continue_final_message,
         tools=[tool.model_dump(exclude_unset=True) for tool in fields.tools] if fields.tools else None,
@@ -52,15 +50,6 @@ def render_template(
         kwargs=kwargs,
         template=fields.chat_template,
     )
-
-
-def _plain(message: Message) -> dict[str, Any]:
-    """The message as a mapping; parts that are all text become one string, as every template can read it."""
-    plain = message.model_dump(exclude_unset=True)
-    parts = message.content
-    if isinstance(parts, list) and parts and all(part.type in TEXT_TYPES and part.text is not None for part in parts):
-        plain["content"] = _text_of(message)
-    return plain
 
 
 def _text_of(message: Message) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from quire.errors import BadRequest, NotFound
+from quire.errors import BadRequest, ConfigError, NotFound
 from quire.records import ToolParser
 from quire.text.chat import ChatTemplate
 from quire.text.tokenizer import Tokenizer
@@ -50,11 +50,13 @@ class ServedModels:
     """All models, by alias; the first one answers requests that name none."""
 
     def __init__(self, models: Sequence[Served]) -> None:
+        """Raises ConfigError when two models have a name in common."""
         self.all = tuple(models)
         self._by_alias: dict[str, Served] = {}
         for model in models:
             for alias in model.aliases:
-                self._by_alias.setdefault(alias, model)
+                if self._by_alias.setdefault(alias, model) is not model:
+                    raise ConfigError(f"Two models are called {alias!r}; give them names with name=folder.")
 
     def find(self, name: str | None) -> Served:
         """The model called `name`, the first for None and ""; `NotFound` says which names there are."""

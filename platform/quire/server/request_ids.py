@@ -20,8 +20,9 @@ def random_id() -> str:
 
 
 def header_id(headers: Headers) -> str | None:
-    """The client's id, cut to a bounded length; None when it sent none."""
-    return headers.get(HEADER, "")[:MAX_LENGTH].strip() or None
+    """The client's id, cut to a bounded length and to what may stand in a header; None when it sent none."""
+    name = "".join(filter(str.isprintable, headers.get(HEADER, "")[:MAX_LENGTH]))
+    return name.strip() or None
 
 
 class EchoRequestId:

@@ -14,6 +14,7 @@ import socket
 import ssl
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -40,6 +41,9 @@ log = logging.getLogger("quire.server")
 
 KEEP_ALIVE_S = 75
 """How long an idle connection stays open: longer than the usual client keeps it in its pool."""
+
+NUM_THREADS = 32
+"""For tokenizing, templates, gates and figures. They mostly wait; a few that wait long must not hold up the rest."""
 
 GRACE_S = 5.0
 """Time for requests that were ended by a shutdown to say so."""
@@ -77,6 +81,7 @@ async def serve(
     """The same on a running event loop."""
     check_tls(config)
     listener = bind(config)
+    asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(NUM_THREADS, thread_name_prefix="quire"))
     with contextlib.closing(listener), _ended_by_sigterm():
         client = await Client.start(
             models,

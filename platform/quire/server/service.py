@@ -57,7 +57,7 @@ class Service:
         asked = body.get("model")
         default = self.models.all[0].name if self.models.all else ""
         named = asked if isinstance(asked, str) and asked else default
-        body = await self.gates.admit(request.url.path, named, body, request.headers)
+        body = await self.gates.admit(request.scope["path"], named, body, request.headers)
         refuse_unhonoured(body, self.rules)
         fields: Any = validate(schema, body)
         return self.models.find(fields.model), fields

@@ -21,7 +21,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Flags of `bench serve`."""
     add_remote_flags(parser)
     add_workload_flags(parser, num_prompts=64, input_len="32:256", output_len="32:128")
-    parser.add_argument("--request-rate", type=float, default=float("inf"), help="requests per second (inf: all at once)")
+    parser.add_argument(
+        "--request-rate", type=float, default=float("inf"), help="requests per second (inf: all at once)"
+    )
     parser.add_argument("--burstiness", type=float, default=1.0, help="1 = Poisson, below 1 burstier, above 1 steadier")
     parser.add_argument("--max-concurrency", type=int, default=None, help="most requests in flight")
     parser.add_argument("--num-warmups", type=int, default=2, help="requests before measuring")

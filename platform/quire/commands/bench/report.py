@@ -22,7 +22,12 @@ def percentile(values: Sequence[float], share: float) -> float:
 def spread(name: str, values: Sequence[float], unit: str) -> dict[str, float]:
     """Mean, median, 90th and 99th percentile under names such as `ttft_p50_ms`."""
     mean = sum(values) / len(values) if values else float("nan")
-    points = {"mean": mean, "p50": percentile(values, 0.5), "p90": percentile(values, 0.9), "p99": percentile(values, 0.99)}
+    points = {
+        "mean": mean,
+        "p50": percentile(values, 0.5),
+        "p90": percentile(values, 0.9),
+        "p99": percentile(values, 0.99),
+    }
     return {f"{name}_{point}_{unit}": value for point, value in points.items()}
 
 

@@ -42,8 +42,12 @@ class Job:
 def add_workload_flags(parser: argparse.ArgumentParser, *, num_prompts: int, input_len: str, output_len: str) -> None:
     """--num-prompts, --input-len, --output-len, --prefix-len, --workload-seed."""
     parser.add_argument("--num-prompts", type=int, default=num_prompts, help="requests")
-    parser.add_argument("--input-len", type=Range.parse, default=Range.parse(input_len), help="prompt tokens, N or LOW:HIGH")
-    parser.add_argument("--output-len", type=Range.parse, default=Range.parse(output_len), help="new tokens, N or LOW:HIGH")
+    parser.add_argument(
+        "--input-len", type=Range.parse, default=Range.parse(input_len), help="prompt tokens, N or LOW:HIGH"
+    )
+    parser.add_argument(
+        "--output-len", type=Range.parse, default=Range.parse(output_len), help="new tokens, N or LOW:HIGH"
+    )
     parser.add_argument("--prefix-len", type=int, default=0, help="tokens that all prompts begin with")
     parser.add_argument("--workload-seed", type=int, default=0, help="seed of lengths and ids")
 
