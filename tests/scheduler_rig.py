@@ -39,6 +39,7 @@ class Rig:
         caching=True,
         runner=PretendRunner,
         ready=None,
+        clock=None,
         max_model_len=200,
         max_num_seqs=8,
         max_num_batched_tokens=64,
@@ -55,7 +56,9 @@ class Rig:
         host = PagePool(host_pages, page_size, caching=False) if host_pages else None
         self.pool = PagePool(num_pages, page_size, caching)
         policy = policy or FirstComeFirstServed(Context())
-        self.scheduler = Scheduler(self.pool, policy, bounds, host, ready or (lambda request: True))
+        self.scheduler = Scheduler(
+            self.pool, policy, bounds, host, ready or (lambda request: True), clock or (lambda: 0.0)
+        )
         self.runner = runner(num_pages, page_size, host_pages, max_num_seqs, max_num_batched_tokens)
         self.ids = iter(range(1000))
         self.deltas = []

@@ -42,7 +42,7 @@ MAY_IMPORT = {
     **dict.fromkeys(LOADING, CONTRACT | LOADING),
     "quire.engine": CONTRACT | MODELS | {"quire.hub", "quire.counting"},
     "quire.hub": CONTRACT,
-    "quire.text": CONTRACT,
+    "quire.text": CONTRACT | {"quire.counting"},
     "quire.host": CONTRACT | LOADING | ENGINE | {"quire.text"},
     "quire.llm": CONTRACT | LOADING | ENGINE | {"quire.text"},
     "quire.server": CONTRACT | LOADING | {"quire.text", "quire.host.client", "quire.hub"},

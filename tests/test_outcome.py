@@ -188,3 +188,20 @@ def test_seeds_differ_between_answers_and_requests_but_not_between_runs():
     assert seeds(seed=3)[:2] == seeds(seed=3)[2:]
     assert seeds(seed=-(2**63)) != seeds(seed=3)
     assert all(0 <= seed < 2**64 for seed in seeds(seed=-1))
+
+
+def test_the_first_delta_tells_how_long_the_request_was_queued():
+    now = [10.0]
+    rig = Rig(max_num_seqs=1, clock=lambda: now[0])
+    rig.add([1], {"max_tokens": 2})
+    rig.add([2], {"max_tokens": 2})
+    rig.add([3])
+    for now[0] in (11.0, 12.0, 15.0, 16.0):
+        rig.step()
+    rig.scheduler.abort("r2")
+    assert [(delta.request_id, delta.queue_s) for delta in rig.deltas] == [
+        ("r0", 1.0),
+        ("r0", None),
+        ("r1", 5.0),
+        ("r1", None),
+    ]

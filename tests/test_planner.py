@@ -281,9 +281,9 @@ def test_a_newcomer_is_not_begun_while_there_are_no_pages_for_all_of_its_prompt(
 def test_a_few_pages_are_kept_for_the_growth_of_those_who_run():
     rig = Rig(num_pages=100, page_size=1, caching=False)
     rig.add([1] * 50, {"max_tokens": 2})
-    rig.add([2] * 49, {"max_tokens": 1})
+    rig.add([2] * 50, {"max_tokens": 1})
     rig.step()
-    assert rig.counts() == {0: 50}, "51 pages and 49 are all there are"
+    assert rig.counts() == {0: 50}, "its prompt would take the last page"
     rig = Rig(num_pages=100, page_size=1, caching=False)
     rig.add([1] * 50, {"max_tokens": 2})
     rig.add([2] * 49, {"max_tokens": 1, "n": 2})

@@ -163,7 +163,7 @@ def test_the_draw_is_the_inverse_cdf_in_the_documented_order() -> None:
     for i in range(64):
         p = torch.softmax(logits[i].double(), -1).numpy()
         assert whole[i] == int(np.searchsorted(p.cumsum() / p.sum(), chance[i], side="right"))
-        kept = kept_by_hand(logits[i], 1.0, 20, 0.9, 0.01)  # most likely first
+        kept = dict(sorted(kept_by_hand(logits[i], 1.0, 20, 0.9, 0.01).items()))
         assert nucleus[i] == list(kept)[int(np.searchsorted(np.cumsum(list(kept.values())), chance[i], side="right"))]
 
 
@@ -186,18 +186,20 @@ def test_any_size_of_vocabulary_works(vocab: int) -> None:
         assert alone.tolist() == [token]
 
 
-def test_more_than_8192_candidates_are_sorted_too() -> None:
-    logits = random_logits(4, 20_000, spread=0.1)
-    chance = np.array([0.1, 0.5, 0.9, 0.95])
-    filters = Filters(np.array([0, 0, 0, 10]), np.array([0.99, 0.5, 0.9, 1.0]), np.zeros(4))
-    together = draw(logits, chance, filters)
-    alone = [draw(logits[i : i + 1], chance[i : i + 1], filters.take(np.array([i]))).item() for i in range(4)]
-    assert together.tolist() == alone
-    p = torch.softmax(logits[0].double(), -1)
-    values, ids = p.sort(descending=True, stable=True)
-    inside = int((values.cumsum(0) - values < 0.99).sum())
-    aim = 0.1 * float(values[:inside].sum())
-    assert alone[0] == int(ids[int((values[:inside].cumsum(0) <= aim).sum())])
+@pytest.mark.parametrize("spread", [0.0, 0.1, 1.0, 8.0])
+def test_flat_and_peaked_distributions_are_filtered_alike(spread: float) -> None:
+    logits = random_logits(5, 20_000, spread=spread)
+    chance = np.array([0.1, 0.5, 0.9, 0.95, 0.7])
+    filters = Filters(np.array([0, 0, 0, 10, 3000]), np.array([0.99, 0.5, 0.001, 1.0, 0.6]), np.zeros(5))
+    together = draw(logits, chance, filters).tolist()
+    for i in range(5):
+        assert draw(logits[i : i + 1], chance[i : i + 1], filters.take(np.array([i]))).tolist() == together[i : i + 1]
+        if spread:  # else all are equal and stay
+            kept = dict(sorted(kept_by_hand(logits[i], 1.0, int(filters.top_k[i]), filters.top_p[i], 0.0).items()))
+            upto = np.cumsum(list(kept.values()))
+            assert together[i] == list(kept)[int(np.searchsorted(upto, chance[i], side="right"))]
+    if not spread:
+        assert together == (chance * 20_000).astype(int).tolist()
 
 
 def test_tiny_temperatures_do_not_overflow() -> None:

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     )
     from quire.sampling import BeamSearchParams as BeamSearchParams, SamplingParams as SamplingParams
     from quire.text.outputs import CompletionOutput as CompletionOutput, RequestOutput as RequestOutput
+    from quire.types import LoRARequest as LoRARequest
 
 __version__ = "0.1.0"
 
@@ -59,6 +60,7 @@ _HOME = {
     "CompletionOutput": "quire.text.outputs",
     "RequestOutput": "quire.text.outputs",
     "LLM": "quire.llm",
+    "LoRARequest": "quire.types",
     "hookimpl": "quire.hookspecs",
 }
 

@@ -29,7 +29,8 @@ class Context:
     """What a `build` may know: the plugin's own options, and what its kind needs (else None).
 
     options: values of the plugin's `Option`s by name. vocab: token strings by id. tokenizer:
-    the text side's tokenizer. device: "cpu", "cuda:0". model: name of the base model.
+    the text side's tokenizer. device: "cpu", "cuda:0". model: name of the base model. config, folder: the
+    model's config.json as it is, and where it lies. names: the architecture's table of tensor names.
     """
 
     options: Mapping[str, Any] = field(default_factory=dict)
@@ -38,6 +39,8 @@ class Context:
     tokenizer: Any = None
     device: str | None = None
     config: Mapping[str, Any] = field(default_factory=dict)
+    folder: str | None = None
+    names: Any = None
 
 
 # --- model architectures -------------------------------------------------------------------------
@@ -77,12 +80,16 @@ class MapsInput(Protocol):
 
 @dataclass(frozen=True)
 class InputMapper:
-    """How an architecture takes in a modality ("image", "audio", …)."""
+    """How an architecture takes in a modality ("image", "audio", …).
+
+    marker: what stands in a prompt where an item goes, `<modality>` unless given.
+    """
 
     name: str
     architecture: str
     modality: str
     build: Callable[[Context], MapsInput]
+    marker: str | None = None
 
 
 # --- operations ----------------------------------------------------------------------------------
@@ -246,7 +253,7 @@ class SchedulerPolicy:
 
 
 class RunsAdapters(Protocol):
-    """A kind of adapter, at work on one model."""
+    """A kind of adapter, at work on one model. Only `load` may be called while something else is."""
 
     def attach(self, model: Any) -> None:
         """Called once after the weights are loaded: put a delta on the projections it will change."""
@@ -257,7 +264,11 @@ class RunsAdapters(Protocol):
         ...
 
     def seat(self, adapter: Any) -> int | None:
-        """A place on the device, or None when all are taken (the seq waits)."""
+        """A place on the device, kept until `unseat`; None when all are taken or it is on its way (the seq waits)."""
+        ...
+
+    def unseat(self, adapter: Any) -> None:
+        """No request needs its place now: another adapter may have it. Until then it may stay."""
         ...
 
     def release(self, adapter: Any) -> None:

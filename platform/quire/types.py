@@ -50,6 +50,18 @@ class AdapterRef:
     revision: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class LoRARequest:
+    """An adapter as the Python API names it, with vLLM's names of fields.
+
+    lora_path: its folder; empty = plugins are asked where the adapter of that name lies. lora_int_id is not used.
+    """
+
+    lora_name: str
+    lora_int_id: int = 0
+    lora_path: str = ""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Request:
     """One prompt and what to do with it. Gives `params.num_seqs` seqs.
@@ -145,10 +157,14 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class StepResult:
-    """Samples by seq id, and log-probabilities of prompt tokens that a chunk has just passed."""
+    """Samples by seq id, and log-probabilities of prompt tokens that a chunk has just passed.
+
+    failures: seqs whose chunk could not be computed, and why; what they have in their pages is worthless.
+    """
 
     samples: Mapping[int, Sample]
     prompt_logprobs: Mapping[int, Sequence[TokenLogprobs]] = field(default_factory=dict)
+    failures: Mapping[int, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

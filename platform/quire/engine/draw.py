@@ -2,10 +2,11 @@
 
 Where a float sum depends on its order, it here is a sum of whole numbers: probabilities become integer
 weights (`RESOLUTION` of them make 1), whose float64 sums below 2**53 are exact in any order. So a row's
-token is the same in any batch, and whichever of the ways below leads to it. It knows no request.
+token is the same in any batch, and however its sums are arranged. It knows no request.
 
-Order of the filters: top_k, then top_p of what is left, then min_p. Tokens as likely as the last one that
-top_k lets in are let in too, equal ones at the edge of top_p go by smallest id.
+Each filter is a threshold, so nothing is sorted but what lies close to one: top_k keeps what weighs as much
+as the k-th largest, top_p (of what top_k left) as the token with which the sum is reached, min_p a share of the
+largest. Equal tokens at a threshold are kept together. The draw goes through the kept ones by rising id.
 """
 
 from __future__ import annotations
@@ -17,9 +18,10 @@ import torch
 from torch import Tensor
 
 RESOLUTION = 2.0**50
-_RUN = 128  # neighbouring ids summed together when the whole vocabulary is searched
-_LANE = 64  # neighbouring ids of which only the largest counts when top_k is bounded from below
-_SMALL = 8192  # rows with at most so many candidates are sorted together
+_RUN = 128  # neighbouring ids that are summed first, before the one among them is sought
+_SLAB = 1 << 19  # logits treated at once on a CPU, so that they stay in its cache
+_BUCKET_BITS = 18  # low bits of a float32 that do not matter for its bucket: 5 of the mantissa do
+_NUM_BUCKETS = (127 + 51) << (23 - _BUCKET_BITS)  # up to 2**51
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _MIX1 = np.uint64(0xBF58476D1CE4E5B9)
@@ -67,110 +69,92 @@ def draw(logits: Tensor, chance: np.ndarray, filters: Filters) -> Tensor:
 
     chance: numbers of [0, 1), float64 [rows]. A row without any finite logit, or with a NaN, gives -1.
     """
+    rows, vocab = logits.shape
+    slab = max(1, _SLAB // vocab) if logits.device.type == "cpu" else rows
+    if slab >= rows:
+        return _draw(logits, chance, filters)
+    parts = [np.arange(start, min(start + slab, rows)) for start in range(0, rows, slab)]
+    return torch.cat([_draw(logits[part[0] : part[-1] + 1], chance[part], filters.take(part)) for part in parts])
+
+
+def _draw(logits: Tensor, chance: np.ndarray, filters: Filters) -> Tensor:
     weights = torch.softmax(logits, -1).mul_(RESOLUTION).floor_()  # per row of a fixed width: row-wise exact
-    active = filters.active
-    if not active.any():
-        return _search(weights, chance)
-    if active.all():
-        return _filtered(weights, chance, filters)
-    ids = torch.empty(len(logits), dtype=torch.int64, device=logits.device)
-    for rows, part in ((np.flatnonzero(~active), None), (np.flatnonzero(active), filters)):
-        index = torch.from_numpy(rows).to(logits.device)
-        some = weights.index_select(0, index)
-        ids[index] = _search(some, chance[rows]) if part is None else _filtered(some, chance[rows], part.take(rows))
-    return ids
-
-
-def _target(chance: np.ndarray, total: Tensor) -> Tensor:
-    """The weight at which the drawn token lies: a whole number below the total, [rows]."""
-    aim = torch.from_numpy(chance).to(total.device)
-    return torch.minimum((aim * total).floor_(), total - 1)
+    least = _thresholds(weights, filters)
+    if least is not None:
+        weights = torch.where(weights >= least[:, None], weights, 0.0)
+    return _search(weights, chance)
 
 
 def _search(weights: Tensor, chance: np.ndarray) -> Tensor:
-    """Inverse CDF in order of token id over whole rows: first the run of ids, then the id in it."""
+    """Inverse CDF in order of token id: first the run of ids, then the id in it. -1 where nothing weighs anything."""
     rows, vocab = weights.shape
     padded = torch.nn.functional.pad(weights, (0, -vocab % _RUN)) if vocab % _RUN else weights
     runs = padded.view(rows, -1, _RUN)
     upto = runs.sum(-1, dtype=torch.float64).cumsum_(-1)  # [rows, runs]
     total = upto[:, -1]
-    target = _target(chance, total)[:, None]
+    aim = torch.from_numpy(chance).to(total.device) * total
+    target = torch.minimum(aim.floor_(), total - 1)[:, None]  # a whole number below the total
     run = torch.searchsorted(upto, target, right=True).clamp_(max=upto.shape[1] - 1)  # [rows, 1]
     before = torch.where(run > 0, upto.gather(1, (run - 1).clamp_(min=0)), 0.0)
     inside = runs[torch.arange(rows, device=run.device), run[:, 0]].to(torch.float64).cumsum_(-1)  # [rows, _RUN]
     place = torch.searchsorted(inside, target - before, right=True)
-    ids = (run * _RUN + place)[:, 0]
-    return torch.where(total > 0, ids, -1)
+    return torch.where(total > 0, (run * _RUN + place)[:, 0], -1)
 
 
-def _filtered(weights: Tensor, chance: np.ndarray, filters: Filters) -> Tensor:
-    """Inverse CDF among the tokens that the filters keep, in order of falling weight."""
-    candidates = weights >= _bounds(weights, filters)[:, None]
-    counts = candidates.sum(-1).cpu().numpy()
-    small = counts <= _SMALL
-    if small.all():
-        return _among(weights, candidates, counts, chance, filters)
-    ids = torch.empty(len(weights), dtype=torch.int64, device=weights.device)
-    groups = [np.flatnonzero(small), *np.flatnonzero(~small)[:, None]]
-    for rows in groups:
-        if len(rows):
-            index = torch.from_numpy(rows).to(weights.device)
-            some = weights.index_select(0, index), candidates.index_select(0, index)
-            ids[index] = _among(*some, counts[rows], chance[rows], filters.take(rows))
-    return ids
-
-
-def _bounds(weights: Tensor, filters: Filters) -> Tensor:
-    """For each row a weight that everything kept reaches, so that few tokens need sorting. float32 [rows].
-
-    min_p: its own threshold, a little lowered. top_p: all tokens below (1 - top_p) · total / vocab weigh
-    less than 1 - top_p together. top_k: the k-th largest among maxima of lanes is at most the k-th largest.
-    """
-    rows, vocab = weights.shape
+def _thresholds(weights: Tensor, filters: Filters) -> Tensor | None:
+    """The least weight that each row keeps, float32 [rows]; None if no row filters."""
+    if not filters.active.any():
+        return None
     device = weights.device
-    most = weights.amax(-1).to(torch.float64)
-    free_p = (filters.top_p >= 1) | (filters.top_k == 0)  # else top_p counts tokens that min_p drops later
-    low = torch.from_numpy(np.where(free_p, filters.min_p, 0.0)).to(device) * most
-    only_p = torch.from_numpy(np.where(filters.top_k > 0, 0.0, 1 - filters.top_p)).to(device)
-    low = torch.maximum(low, only_p * weights.sum(-1, dtype=torch.float64) / vocab)
-    widest = int(filters.top_k.max())
-    if 0 < widest <= vocab // _LANE:
-        lanes = weights[:, : vocab // _LANE * _LANE].view(rows, -1, _LANE).amax(-1)
-        top = lanes.topk(widest, -1).values
-        k = torch.from_numpy(filters.top_k).to(device)
-        kth = top.gather(1, (k - 1).clamp_(min=0)[:, None])[:, 0].to(torch.float64)
-        low = torch.where(k > 0, torch.maximum(low, kth), low)
-    return (low * (1 - 1e-6)).to(torch.float32)
+    least = weights.new_zeros(len(weights))
+    by_k, by_p = filters.top_k > 0, filters.top_p < 1
+    for chosen, find in ((by_k, _of_top_k), (by_p & ~by_k, _of_top_p)):
+        rows = np.flatnonzero(chosen)
+        if len(rows):
+            index = torch.from_numpy(rows).to(device)
+            some = weights if len(rows) == len(weights) else weights.index_select(0, index)
+            least[index] = find(some, filters.take(rows))
+    if filters.min_p.any():
+        share = torch.from_numpy(filters.min_p).to(device) * weights.amax(-1)
+        least = torch.maximum(least, share.to(torch.float32))
+    return least
 
 
-def _among(weights: Tensor, candidates: Tensor, counts: np.ndarray, chance: np.ndarray, filters: Filters) -> Tensor:
-    """`_filtered` with the candidates (bool [rows, vocab], `counts` per row) known."""
-    rows, device = len(weights), weights.device
-    row, token = candidates.nonzero(as_tuple=True)  # ids rise within a row
-    starts = torch.from_numpy(np.cumsum(counts) - counts).to(device)
-    place = torch.arange(len(row), device=device) - starts[row]
-    width = max(int(counts.max()), 1)
-    ids = torch.full((rows, width), -1, dtype=torch.int64, device=device)
-    some = torch.full((rows, width), -1.0, dtype=torch.float32, device=device)
-    ids[row, place] = token
-    some[row, place] = weights[row, token]
-    ordered, order = torch.sort(some, dim=-1, descending=True, stable=True)  # equal weights by rising id
-    kept = _keep(ordered.to(torch.float64).clamp_(min=0), weights.sum(-1, dtype=torch.float64), filters)
-    upto = kept.cumsum(-1)
-    total = upto[:, -1]
-    choice = torch.searchsorted(upto, _target(chance, total)[:, None], right=True).clamp_(max=width - 1)
-    return torch.where(total > 0, ids.gather(1, order.gather(1, choice))[:, 0], -1)
+def _of_top_k(weights: Tensor, filters: Filters) -> Tensor:
+    """Thresholds of rows with top_k and perhaps top_p."""
+    device = weights.device
+    k = np.minimum(filters.top_k, weights.shape[1])
+    top = weights.topk(int(k.max()), -1).values
+    last = torch.from_numpy(k - 1).to(device)[:, None]
+    kth = top.gather(1, last)
+    if (filters.top_p >= 1).all():
+        return kth[:, 0]
+    kept = torch.where(weights >= kth, weights, 0.0).sum(-1, dtype=torch.float64)
+    aim = torch.from_numpy(filters.top_p).to(device) * kept
+    return top.gather(1, torch.minimum(_reached(top, aim), last))[:, 0]
 
 
-def _keep(ordered: Tensor, totals: Tensor, filters: Filters) -> Tensor:
-    """Weights [rows, width], largest first, with zeros for what the filters drop; totals [rows] of all tokens."""
-    device, width = ordered.device, ordered.shape[1]
-    k = torch.from_numpy(np.where(filters.top_k > 0, np.minimum(filters.top_k, width), width)).to(device)
-    kth = ordered.gather(1, k[:, None] - 1)
-    kept = torch.where(ordered >= kth, ordered, 0.0)
-    upto = kept.cumsum(-1)
-    whole = torch.where(torch.from_numpy(filters.top_k).to(device) > 0, upto[:, -1], totals)
-    top_p = torch.from_numpy(filters.top_p).to(device)
-    kept = torch.where(upto - kept < (top_p * whole)[:, None], kept, 0.0)
-    min_p = torch.from_numpy(filters.min_p).to(device)[:, None]
-    return torch.where(ordered >= min_p * ordered[:, :1], kept, 0.0)
+def _reached(ordered: Tensor, aim: Tensor) -> Tensor:
+    """Where, in weights [rows, n] with the largest first, their sum reaches aim [rows]: [rows, 1], at most n - 1."""
+    upto = ordered.to(torch.float64).cumsum_(-1)
+    return torch.searchsorted(upto, aim[:, None]).clamp_(max=ordered.shape[1] - 1)
+
+
+def _of_top_p(weights: Tensor, filters: Filters) -> Tensor:
+    """Thresholds of rows with top_p alone: weights are summed by bucket, and only one bucket per row is sorted."""
+    device, rows = weights.device, len(weights)
+    bucket = weights.view(torch.int32) >> _BUCKET_BITS  # larger weights, larger buckets
+    sums = torch.zeros(rows, _NUM_BUCKETS, dtype=torch.float64, device=device)
+    sums.scatter_add_(1, bucket.clamp(0, _NUM_BUCKETS - 1).to(torch.int64), weights.to(torch.float64))
+    above = sums.flip(-1).cumsum_(-1)
+    aim = torch.from_numpy(filters.top_p).to(device) * above[:, -1]
+    turn = torch.searchsorted(above, aim[:, None]).clamp_(max=_NUM_BUCKETS - 1)  # the bucket, from above
+    mass = torch.where(turn > 0, above.gather(1, (turn - 1).clamp_(min=0)), 0.0)[:, 0]
+    row, token = (bucket == (_NUM_BUCKETS - 1 - turn)).nonzero(as_tuple=True)
+    counts = torch.bincount(row, minlength=rows)
+    place = torch.arange(len(row), device=device) - (counts.cumsum(0) - counts)[row]
+    inside = weights.new_zeros(rows, max(1, int(counts.max())))
+    inside[row, place] = weights[row, token]
+    ordered = inside.sort(-1, descending=True).values
+    edge = torch.minimum(_reached(ordered, aim - mass), (counts - 1).clamp_(min=0)[:, None])
+    return ordered.gather(1, edge)[:, 0]

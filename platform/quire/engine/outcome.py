@@ -64,6 +64,7 @@ def tell(roster: Roster, group: Group, index: int, **what: Any) -> Delta:
         group.told = True
         roster.counts.prompt_tokens += group.prompt_len
         what["num_cached_tokens"] = group.num_cached or 0
+        what["queue_s"] = group.queue_s
         logprobs = group.prompt_logprobs
         if logprobs is not None and len(logprobs) == group.prompt_len:
             what["prompt_logprobs"] = tuple(logprobs)

@@ -7,7 +7,7 @@ when is the planner's affair, what a seq says is the outcome's.
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 
@@ -41,10 +41,11 @@ class Counts:
 class Roster:
     """Who is where. `ended` collects ids that the runner may forget with the next plan."""
 
-    def __init__(self, tables: PageTables, policy: OrdersSeqs, limits: Limits) -> None:
+    def __init__(self, tables: PageTables, policy: OrdersSeqs, limits: Limits, clock: Callable[[], float]) -> None:
         self.tables = tables
         self.policy = policy
         self.limits = limits
+        self._clock = clock
         self.groups: dict[str, Group] = {}
         self.seqs: dict[int, Seq] = {}
         self.running: dict[int, Seq] = {}
@@ -63,7 +64,7 @@ class Roster:
         params, arrival, prompt = request.params, next(self._arrivals), request.prompt.token_ids
         sampling = isinstance(params, SamplingParams)
         seed = params.seed if isinstance(params, SamplingParams) else None
-        group = Group(request, arrival, self.limits.seed + arrival if seed is None else seed)
+        group = Group(request, arrival, self.limits.seed + arrival if seed is None else seed, self._clock())
         group.reserve = params.num_seqs - 1
         group.to_fork = list(range(1, params.num_seqs)) if sampling else []  # beams fork when they have candidates
         if isinstance(params, SamplingParams) and params.prompt_logprobs is not None:
@@ -102,6 +103,7 @@ class Roster:
             self.tables.adopt(seq, hits)
             if group.num_cached is None:
                 group.num_cached = seq.computed
+                group.queue_s = self._clock() - group.arrived_s
                 self.counts.cached_tokens += seq.computed
                 self.counts.queried_tokens += group.prompt_len
         self.run(seq)

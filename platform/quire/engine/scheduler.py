@@ -1,4 +1,4 @@
-"""Scheduler: requests in, plans out, results in, deltas out. Pure Python: no tensors, no clock, no text.
+"""Scheduler: requests in, plans out, results in, deltas out. Pure Python: no tensors, no text.
 
     add ─▶ plan() ─▶ (the runner computes) ─▶ commit(plan, result) ─▶ deltas
 
@@ -9,6 +9,7 @@ One plan is in flight at a time; requests may be added and aborted while it is.
 from __future__ import annotations
 
 from collections.abc import Callable
+from time import monotonic
 
 from quire.engine import outcome
 from quire.engine.limits import Limits
@@ -30,7 +31,8 @@ class Scheduler:
 
     pool: pages on the device. host_pool: pages in host memory for seqs that are swapped out, if any.
     ready: asked before a request is admitted or resumed, until it says yes; while it says no (its
-    adapter has no seat, its grammar is not compiled) others may pass.
+    adapter has no seat, its grammar is not compiled) others may pass. clock: seconds; it is told, and
+    decides nothing.
     """
 
     def __init__(
@@ -40,10 +42,11 @@ class Scheduler:
         limits: Limits,
         host_pool: PagePool | None = None,
         ready: Callable[[Request], bool] = lambda request: True,
+        clock: Callable[[], float] = monotonic,
     ) -> None:
         self._limits = limits
         self._tables = PageTables(pool, host_pool or PagePool(0, pool.page_size, caching=False))
-        self._roster = Roster(self._tables, policy, limits)
+        self._roster = Roster(self._tables, policy, limits, clock)
         self._planner = Planner(self._roster, ready)
 
     @property

@@ -43,9 +43,10 @@ class Status(Enum):
 class Group:
     """The seqs of one request, and what they share.
 
-    seqs: the live ones by index. to_fork: indices of seqs that begin when the prompt is computed.
+    arrival: its number; arrived_s: its time.     seqs: the live ones by index. to_fork: indices of seqs that begin when the prompt is computed.
     prompt_logprobs: one entry per prompt token known so far (the first is None), when asked for.
-    num_cached: prompt tokens found in the prefix cache; None until the first seq was admitted.
+    num_cached: prompt tokens found in the prefix cache, and queue_s: seconds from arrival to admission;
+    both None until the first seq was admitted.
     reserve: places among the running seqs that are kept for forks still to come.
     told: whether the first delta is out. hypotheses: finished beams so far, the best first.
     """
@@ -53,10 +54,12 @@ class Group:
     request: Request
     arrival: int
     seed: int
+    arrived_s: float = 0.0
     seqs: dict[int, Seq] = field(default_factory=dict)
     to_fork: list[int] = field(default_factory=list)
     prompt_logprobs: list[TokenLogprobs | None] | None = None
     num_cached: int | None = None
+    queue_s: float | None = None
     reserve: int = 0
     told: bool = False
     hypotheses: list[Hypothesis] = field(default_factory=list)

@@ -91,7 +91,7 @@ class ChatTemplate:
     ) -> str:
         """The prompt's text. It has its own special tokens: tokenize it without adding any.
 
-        messages: a list of messages or a `Conversation`. continue_final_message leaves the last message
+        messages: a list of messages, or a `Conversation`, which may have media. continue_final_message leaves the last message
         open, for the model to go on with. kwargs: further variables for the template. template: one
         that the request brought, or the name of one of the model's. Raises `BadRequest`.
         """
@@ -100,7 +100,7 @@ class ChatTemplate:
                 "`add_generation_prompt` and `continue_final_message` exclude each other.", "continue_final_message"
             )
         source = self._choose(template, with_tools=bool(tools))
-        conversation = messages if isinstance(messages, Conversation) else self.conversation(messages)
+        conversation = messages if isinstance(messages, Conversation) else self._text_only(messages)
         chat = _mark(conversation.messages) if continue_final_message else list(conversation.messages)
         text = self.renderer.render(
             source,
@@ -114,6 +114,16 @@ class ChatTemplate:
             },
         )
         return _cut(text, _final_text(conversation.messages)) if continue_final_message else text
+
+    def _text_only(self, messages: Any) -> Conversation:
+        """Whoever passes plain messages has no use for media in them, which must not get lost in silence."""
+        conversation = self.conversation(messages)
+        if conversation.media:
+            raise BadRequest(
+                f"Messages with {conversation.media[0].modality} cannot be used here; give media beside a prompt.",
+                "messages",
+            )
+        return conversation
 
     def _choose(self, template: str | None, with_tools: bool) -> str:
         if template is not None:

@@ -12,16 +12,17 @@ from typing import Any, Literal, TypeAlias
 
 from quire.errors import BadRequest
 from quire.sampling import SamplingParams
+from quire.text.media import FIELD as MEDIA, MediaInputs
 from quire.text.tokenizer import Tokenizer
-from quire.types import Prompt, Request
+from quire.types import Media, Prompt, Request
 
 PromptInput: TypeAlias = str | Sequence[int] | Mapping[str, Any]
-"""A text, token ids, {"prompt": text} or {"prompt_token_ids": ids}."""
+"""A text, token ids, {"prompt": text} or {"prompt_token_ids": ids}, these two perhaps with "multi_modal_data"."""
 
 MAX_CHARS_PER_TOKEN = 256
 """A text longer than this many characters per token of the context is refused before it is tokenized."""
 
-_KEYS = frozenset({"prompt", "prompt_token_ids"})
+_KEYS = frozenset({"prompt", "prompt_token_ids", MEDIA})
 _FORMS = 'a string, a list of token ids, {"prompt": string} or {"prompt_token_ids": list of token ids}'
 
 
@@ -60,24 +61,49 @@ class InputLimits:
 
 
 def to_prompt(
-    value: PromptInput, tokenizer: Tokenizer | None, limits: InputLimits | None = None, add_special_tokens: bool = True
+    value: PromptInput,
+    tokenizer: Tokenizer | None,
+    limits: InputLimits | None = None,
+    add_special_tokens: bool = True,
+    media_inputs: MediaInputs | None = None,
 ) -> Prompt:
     """One prompt in any of its forms as ids.
 
-    A text that already begins with the begin-of-text token does not get a second one. Raises
-    `BadRequest` for other types, empty prompts, ids outside the vocabulary and texts too long.
+    A text that already begins with the begin-of-text token does not get a second one. media_inputs: of the
+    model, None = it takes text only. Raises `BadRequest` for other types, empty prompts, ids outside the
+    vocabulary, texts too long and media that do not fit their markers; PluginFailed when a mapper fails.
     """
     limits = limits or InputLimits()
     text, ids = _parts(value, limits.param)
-    if ids is None:
+    media: tuple[Media, ...] = ()
+
+    def encode(some: str, special: bool) -> list[int]:
+        return _tokenize(some, tokenizer, limits, special and add_special_tokens)
+
+    if isinstance(value, Mapping) and value.get(MEDIA):
+        if media_inputs is None:
+            raise BadRequest(f"This model takes text only, but `{MEDIA}` was given.", limits.param)
+        ids, media = media_inputs.place(text, ids, value[MEDIA], encode, limits.param)
+        _refuse_to_cut(ids, limits)
+    elif ids is None:
         text = text or ""
-        ids = _tokenize(text, tokenizer, limits, add_special_tokens)
+        ids = encode(text, True)
     ids = _cut(ids, limits)
     if not ids:
         raise BadRequest(f"`{limits.param}` must not be empty.", limits.param)
     if limits.max_model_len is not None and len(ids) > limits.max_model_len:
         raise too_long(len(ids), limits)
-    return Prompt(token_ids=tuple(ids), text=text)
+    return Prompt(token_ids=tuple(ids), text=text, media=media)
+
+
+def _refuse_to_cut(ids: list[int], limits: InputLimits) -> None:
+    """A cut could go through a medium, so prompts with media are taken whole or not at all."""
+    most = limits.most_tokens
+    if limits.truncate_prompt_tokens is not None and most is not None and len(ids) > most:
+        raise BadRequest(
+            f"The prompt has {len(ids)} tokens and media in it, so it cannot be cut to {most}.",
+            "truncate_prompt_tokens",
+        )
 
 
 def too_long(count: int, limits: InputLimits) -> BadRequest:

@@ -1,0 +1,186 @@
+"""Media in prompts: each item goes through its plugin's mapper, and its ids take the place of a marker.
+
+    {"prompt": "What is <image>?", "multi_modal_data": {"image": picture}}
+      ─▶ ids of "What is ", the ids the mapper gave for the picture, ids of "?" ; Media(start, length, tensors)
+
+It knows no modality, and nothing of how an item was fetched or decoded.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from hashlib import blake2b
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from quire.counting import call_plugin
+from quire.errors import BadRequest, PluginError, PluginFailed
+from quire.records import Context, InputMapper, Mapped, MapsInput, Registry
+from quire.text.tokenizer import Tokenizer
+from quire.types import Media, ModelInfo
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+HOOK = "quire_input_mappers"
+FIELD = "multi_modal_data"
+DIGEST_BYTES = 16
+
+Encode: TypeAlias = Callable[[str, bool], list[int]]
+"""Text, and whether special tokens are added around it, to ids."""
+
+Piece: TypeAlias = "list[int] | str"
+"""Ids, or the modality whose marker stood there."""
+
+
+@dataclass(frozen=True)
+class _Mapper:
+    plugin: str
+    marker: str
+    built: MapsInput
+
+
+class MediaInputs:
+    """The input mappers of one model, each built once. Threads may share it if they may share the mappers."""
+
+    def __init__(self, registry: Registry, info: ModelInfo, tokenizer: Tokenizer | None) -> None:
+        """Raises PluginError when a mapper cannot be built, or two wait for the same marker."""
+        self._registry, self._info, self._tokenizer = registry, info, tokenizer
+        self._mappers: dict[str, _Mapper] = {}
+        for record in registry.of(HOOK).values():
+            if record.architecture == info.architecture and record.modality in info.modalities:
+                self._mappers[record.modality] = self._build(record)
+        markers = [mapper.marker for mapper in self._mappers.values()]
+        if len(set(markers)) < len(markers):
+            raise PluginError(f"Input mappers of {info.architecture} share a marker: {', '.join(sorted(markers))}.")
+
+    def _build(self, record: InputMapper) -> _Mapper:
+        plugin = self._registry.plugin_of(HOOK, record.name)
+        context = Context(
+            options=self._registry.options.get(plugin, {}),
+            model=self._info.name,
+            vocab_size=self._info.vocab_size,
+            tokenizer=self._tokenizer,
+            config=_config(Path(self._info.folder)),
+            folder=self._info.folder,
+        )
+        try:
+            built: MapsInput = call_plugin(self._registry, plugin, record.build, context)
+        except PluginFailed as error:
+            raise PluginError(f"The input mapper {record.name!r} cannot be built. {error.message}") from error
+        return _Mapper(plugin, record.marker or f"<{record.modality}>", built)
+
+    def place(
+        self, text: str | None, ids: list[int] | None, data: Any, encode: Encode, param: str
+    ) -> tuple[list[int], tuple[Media, ...]]:
+        """Ids of a prompt with its media in place, and where they are.
+
+        text, ids: the prompt, at least one of them; ids win. data: {modality: item or list of items}.
+        Raises `BadRequest` for a modality the model does not take, or another number of markers than of items;
+        PluginFailed when a mapper fails.
+        """
+        items = self._items(data, param)
+        pieces = self._cut(text or "", list(items), encode) if ids is None else list(self._find(ids, list(items)))
+        for modality, given in items.items():
+            count, marker = pieces.count(modality), self._mappers[modality].marker
+            if count != len(given):
+                raise BadRequest(
+                    f"`{param}` has the marker {marker!r} {count} times, but `{FIELD}` has {len(given)} items of"
+                    f" {modality}; each item needs a marker of its own.",
+                    param,
+                )
+        waiting = {modality: iter(given) for modality, given in items.items()}
+        out: list[int] = []
+        media: list[Media] = []
+        for piece in pieces:
+            if isinstance(piece, str):
+                mapped = self._map(piece, next(waiting[piece]))
+                media.append(_medium(piece, len(out), mapped))
+                out += mapped.ids
+            else:
+                out += piece
+        return out, tuple(media)
+
+    def _items(self, data: Any, param: str) -> dict[str, list[Any]]:
+        """Lists of items by modality; those without any are left out."""
+        if not isinstance(data, Mapping):
+            raise BadRequest(f"`{FIELD}` must map modalities to items, got {type(data).__name__}.", param)
+        for modality in data:
+            if modality not in self._mappers:
+                takes = " and ".join(self._mappers) or "text only"
+                raise BadRequest(
+                    f"The model `{self._info.name}` does not take {modality!s:.40}; it takes {takes}.", param
+                )
+        lists = {name: list(given) if isinstance(given, list) else [given] for name, given in data.items()}
+        return {name: given for name, given in lists.items() if given}
+
+    def _cut(self, text: str, modalities: Sequence[str], encode: Encode) -> list[Piece]:
+        """Text in pieces. It is tokenized whole where every marker is one token, which nothing can merge with."""
+        if all(len(self._marker_ids(modality)) == 1 for modality in modalities):
+            return list(self._find(encode(text, True), modalities))
+        by_marker = {self._mappers[modality].marker: modality for modality in modalities}
+        longest_first = sorted(by_marker, key=len, reverse=True)
+        parts = re.split(f"({'|'.join(map(re.escape, longest_first))})", text)
+        return [
+            by_marker[part] if i % 2 else encode(part, i == 0) if part or i == 0 else [] for i, part in enumerate(parts)
+        ]
+
+    def _find(self, ids: Sequence[int], modalities: Sequence[str]) -> Iterator[Piece]:
+        """Ids in pieces, cut where a marker's ids stand in them."""
+        markers = {tuple(self._marker_ids(modality)): modality for modality in modalities}
+        longest_first = sorted(filter(None, markers), key=len, reverse=True)
+        heads = {marker[0] for marker in longest_first}
+        begin = 0
+        for i, token in enumerate(ids):
+            if token not in heads or i < begin:
+                continue
+            marker = next((m for m in longest_first if tuple(ids[i : i + len(m)]) == m), None)
+            if marker is not None:
+                yield list(ids[begin:i])
+                yield markers[marker]
+                begin = i + len(marker)
+        yield list(ids[begin:])
+
+    def _marker_ids(self, modality: str) -> list[int]:
+        marker = self._mappers[modality].marker
+        return [] if self._tokenizer is None else self._tokenizer.encode(marker, add_special_tokens=False)
+
+    def _map(self, modality: str, item: Any) -> Mapped:
+        mapper = self._mappers[modality]
+        mapped = call_plugin(self._registry, mapper.plugin, mapper.built.map, item)
+        good = isinstance(mapped, Mapped) and len(mapped.ids) > 0
+        if not good or not all(0 <= token < self._info.vocab_size for token in mapped.ids):
+            raise PluginFailed(
+                f"Plugin {mapper.plugin!r} must map {modality} to at least one id of the vocabulary, and tensors."
+            )
+        return mapped
+
+
+def _config(folder: Path) -> Mapping[str, Any]:
+    path = folder / "config.json"
+    config: Mapping[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    return config
+
+
+def _medium(modality: str, start: int, mapped: Mapped) -> Media:
+    import torch
+
+    tensors = {name: torch.as_tensor(value).detach().cpu().contiguous() for name, value in mapped.tensors.items()}
+    return Media(
+        modality=modality, start=start, length=len(mapped.ids), digest=digest(modality, tensors), tensors=tensors
+    )
+
+
+def digest(modality: str, tensors: Mapping[str, Tensor]) -> str:
+    """Names the content: equal for equal modality, names, dtypes, shapes and bytes, and else different."""
+    import torch
+
+    hasher = blake2b(digest_size=DIGEST_BYTES)
+    for name, tensor in sorted(tensors.items()):
+        head = json.dumps([modality, name, str(tensor.dtype), list(tensor.shape)]).encode()
+        data = tensor.reshape(-1).view(torch.uint8).numpy().tobytes() if tensor.numel() else b""
+        hasher.update(len(head).to_bytes(8, "little") + head + len(data).to_bytes(8, "little") + data)
+    return hasher.hexdigest()
