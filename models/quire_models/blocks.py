@@ -105,11 +105,15 @@ class Table(nn.Module):
 
 
 class DecoderModel(nn.Module):
-    """The module of `parts.Decoder`: a language model whose state is all in `Forward.kv`."""
+    """The module of `parts.Decoder`: a language model whose state is all in `Forward.kv`.
+
+    tower: turns a medium's tensors into rows of embeddings; called by whoever fills `Forward.media`.
+    """
 
     def __init__(self, part: Decoder, make: Make) -> None:
         super().__init__()
         self.part = part
+        self.tower: nn.Module | None = None
         self._ops = make.ops
         embed_width = part.embed_width or part.width
         self.embed = Table(part.vocab, embed_width, make)

@@ -21,6 +21,7 @@ Parameters of a built `DecoderModel` (N = number of the block; a name in bracket
     blocks.N.mlp_out.weight       norm after the MLP             (norm_out)
     norm.weight                   final norm
     head.weight                   [vocab, embed width]           (absent when the decoder is tied)
+    tower.…                       parameters of the tower        (Architecture.tower)
 
 A checkpoint tensor may also go to a piece of a parameter. Pieces have names of their own, beside the
 whole: `blocks.N.attn.q.weight` (k, v), `blocks.N.mlp.gate.weight` (up), and

@@ -235,6 +235,11 @@ class Decoder:
     embed_width: int | None = None
 
     @property
+    def row_width(self) -> int:
+        """Width of an embedding, and so of the rows that a tower makes."""
+        return self.embed_width or self.width
+
+    @property
     def kv_shapes(self) -> tuple[KvShape, ...]:
         """What each block keeps of one token."""
         return tuple(block.attn.kv_shape for block in self.blocks)

@@ -68,10 +68,10 @@ class Projection(nn.Module):
         self.prepare()  # not when built: there are no weights yet that would be worth packing
         return self.multiply(x)
 
-    def forward(self, x: Tensor, fwd: Forward) -> Tensor:
-        """x [tokens, inputs] -> [tokens, outputs]."""
+    def forward(self, x: Tensor, fwd: Forward | None) -> Tensor:
+        """x [tokens, inputs] -> [tokens, outputs]. Towers run outside any step and have no `fwd`."""
         y = self.multiply(x)
-        if self.delta is None or fwd.adapters is None:
+        if self.delta is None or fwd is None or fwd.adapters is None:
             return y
         return self.delta(y, x, fwd.adapters)
 

@@ -20,6 +20,7 @@ from torch import Tensor
 RESOLUTION = 2.0**50
 _RUN = 128  # neighbouring ids that are summed first, before the one among them is sought
 _SLAB = 1 << 19  # logits treated at once on a CPU, so that they stay in its cache
+_FEW = 256  # most likely tokens that are looked at first, where only top_p is asked for
 _BUCKET_BITS = 18  # low bits of a float32 that do not matter for its bucket: 5 of the mantissa do
 _NUM_BUCKETS = (127 + 51) << (23 - _BUCKET_BITS)  # up to 2**51
 
@@ -122,39 +123,57 @@ def _thresholds(weights: Tensor, filters: Filters) -> Tensor | None:
 
 def _of_top_k(weights: Tensor, filters: Filters) -> Tensor:
     """Thresholds of rows with top_k and perhaps top_p."""
-    device = weights.device
-    k = np.minimum(filters.top_k, weights.shape[1])
-    top = weights.topk(int(k.max()), -1).values
+    device, vocab = weights.device, weights.shape[1]
+    k = np.minimum(filters.top_k, vocab)
+    top = weights.topk(min(int(k.max()) + 1, vocab), -1).values  # one more, to see whether equals follow the last
     last = torch.from_numpy(k - 1).to(device)[:, None]
     kth = top.gather(1, last)
     if (filters.top_p >= 1).all():
         return kth[:, 0]
-    kept = torch.where(weights >= kth, weights, 0.0).sum(-1, dtype=torch.float64)
+    upto = top.to(torch.float64).cumsum_(-1)
+    kept = upto.gather(1, last)[:, 0]
+    if (top.gather(1, (last + 1).clamp_(max=top.shape[1] - 1)) == kth).any():
+        kept = torch.where(weights >= kth, weights, 0.0).sum(-1, dtype=torch.float64)
     aim = torch.from_numpy(filters.top_p).to(device) * kept
-    return top.gather(1, torch.minimum(_reached(top, aim), last))[:, 0]
-
-
-def _reached(ordered: Tensor, aim: Tensor) -> Tensor:
-    """Where, in weights [rows, n] with the largest first, their sum reaches aim [rows]: [rows, 1], at most n - 1."""
-    upto = ordered.to(torch.float64).cumsum_(-1)
-    return torch.searchsorted(upto, aim[:, None]).clamp_(max=ordered.shape[1] - 1)
+    return top.gather(1, torch.minimum(torch.searchsorted(upto, aim[:, None]), last))[:, 0]
 
 
 def _of_top_p(weights: Tensor, filters: Filters) -> Tensor:
-    """Thresholds of rows with top_p alone: weights are summed by bucket, and only one bucket per row is sorted."""
+    """Thresholds of rows with top_p alone. Among the `_FEW` largest if they suffice, as they mostly do."""
+    device = weights.device
+    aim = torch.from_numpy(filters.top_p).to(device) * weights.sum(-1, dtype=torch.float64)
+    top = weights.topk(min(_FEW, weights.shape[1]), -1).values
+    upto = top.to(torch.float64).cumsum_(-1)
+    reached = torch.searchsorted(upto, aim[:, None])
+    least = top.gather(1, reached.clamp(max=top.shape[1] - 1))[:, 0]
+    flat = (upto[:, -1] < aim).nonzero()[:, 0]
+    if len(flat):
+        least[flat] = _by_buckets(weights[flat], aim[flat])
+    return least
+
+
+def _by_buckets(weights: Tensor, aim: Tensor) -> Tensor:
+    """For each row the weight with which the sum, the largest first, reaches `aim` [rows].
+
+    Weights [rows, vocab] are summed by bucket, and only the bucket in which that happens is sorted.
+    """
     device, rows = weights.device, len(weights)
-    bucket = weights.view(torch.int32) >> _BUCKET_BITS  # larger weights, larger buckets
+    from_above = (_NUM_BUCKETS - 1 - (weights.view(torch.int32) >> _BUCKET_BITS)).to(torch.int64)
     sums = torch.zeros(rows, _NUM_BUCKETS, dtype=torch.float64, device=device)
-    sums.scatter_add_(1, bucket.clamp(0, _NUM_BUCKETS - 1).to(torch.int64), weights.to(torch.float64))
-    above = sums.flip(-1).cumsum_(-1)
-    aim = torch.from_numpy(filters.top_p).to(device) * above[:, -1]
-    turn = torch.searchsorted(above, aim[:, None]).clamp_(max=_NUM_BUCKETS - 1)  # the bucket, from above
-    mass = torch.where(turn > 0, above.gather(1, (turn - 1).clamp_(min=0)), 0.0)[:, 0]
-    row, token = (bucket == (_NUM_BUCKETS - 1 - turn)).nonzero(as_tuple=True)
+    upto = sums.scatter_add_(1, from_above, weights.to(torch.float64)).cumsum_(-1)
+    turn = torch.searchsorted(upto, aim[:, None]).clamp_(max=_NUM_BUCKETS - 1)
+    before = torch.where(turn > 0, upto.gather(1, (turn - 1).clamp_(min=0)), 0.0)[:, 0]
+    row, token = (from_above == turn).nonzero(as_tuple=True)
+    return _edge(weights[row, token], row, aim - before)
+
+
+def _edge(weights: Tensor, row: Tensor, aim: Tensor) -> Tensor:
+    """For each row the weight with which the sum of its `weights`, the largest first, reaches `aim` [rows]."""
+    rows = len(aim)
     counts = torch.bincount(row, minlength=rows)
-    place = torch.arange(len(row), device=device) - (counts.cumsum(0) - counts)[row]
-    inside = weights.new_zeros(rows, max(1, int(counts.max())))
-    inside[row, place] = weights[row, token]
-    ordered = inside.sort(-1, descending=True).values
-    edge = torch.minimum(_reached(ordered, aim - mass), (counts - 1).clamp_(min=0)[:, None])
-    return ordered.gather(1, edge)[:, 0]
+    place = torch.arange(len(row), device=row.device) - (counts.cumsum(0) - counts)[row]
+    table = weights.new_zeros(rows, max(1, int(counts.max())))
+    table[row, place] = weights
+    ordered = table.sort(-1, descending=True).values
+    reached = torch.searchsorted(ordered.to(torch.float64).cumsum_(-1), aim[:, None])
+    return ordered.gather(1, torch.minimum(reached, (counts - 1).clamp_(min=0)[:, None]))[:, 0]

@@ -7,7 +7,7 @@ engine has measured how many fit.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ from quire_models import checkpoint, tensors, weights
 from quire_models.blocks import DecoderModel
 from quire_models.make import Make
 from quire_models.names import Names
-from quire_models.parts import Decoder
+from quire_models.parts import Decoder, Part
 
 _DTYPES = {
     "half": torch.float16,
@@ -40,13 +40,14 @@ _DTYPES = {
 class Loaded:
     """A model in memory, and what its folder says of it.
 
-    kv_dtype: dtype of K and V. config: the parsed config.json. ops: the chosen operations, whose
-    `report` says why. info: without the number of pages.
+    kv_dtype: dtype of K and V. config: the parsed config.json. names: the table from the checkpoint's names.
+    ops: the chosen operations, whose `report` says why. info: without the number of pages.
     """
 
     module: DecoderModel
     decoder: Decoder
     config: Any
+    names: Names
     info: ModelInfo
     device: torch.device
     dtype: torch.dtype
@@ -72,10 +73,13 @@ def load_model(config: ModelConfig, registry: Registry, device_budget: int | Non
     max_model_len = choose_length(config.max_model_len, checkpoint.max_length(parsed))
     generation = checkpoint.read_generation(folder, parsed)
     defaults = choose_defaults(config, generation.sampling_defaults)
-    decoder = _decoder(architecture, parsed, registry)
+    decoder: Decoder = _described(architecture.decoder, "decoder", architecture, parsed, registry)
+    tower = None
+    if architecture.tower is not None:
+        tower = _described(architecture.tower, "tower", architecture, parsed, registry)
     ops = choose_ops(device, dtype, registry)
     source = _Source(folder, config.load_format, architecture.names)
-    module = _build(decoder, Make(ops, dtype, device), source, device_budget)
+    module = _build(decoder, tower, Make(ops, dtype, device), source, device_budget)
     info = ModelInfo(
         name=config.served_model_name[0] if config.served_model_name else config.model,
         aliases=tuple(config.served_model_name[1:]),
@@ -97,6 +101,7 @@ def load_model(config: ModelConfig, registry: Registry, device_budget: int | Non
         module=module,
         decoder=decoder,
         config=parsed,
+        names=architecture.names,
         info=info,
         device=device,
         dtype=dtype,
@@ -192,18 +197,20 @@ def _refuse_quantized(folder: Path) -> None:
         )
 
 
-def _decoder(architecture: Architecture, parsed: Any, registry: Registry) -> Decoder:
+def _described(
+    describe: Callable[[Any], Any], what: str, architecture: Architecture, parsed: Any, registry: Registry
+) -> Any:
+    """The part that the plugin makes of a config."""
     try:
-        decoder: Decoder = architecture.decoder(parsed)
+        return describe(parsed)
     except QuireError:
         raise
     except Exception as error:  # plugin code may raise anything
         plugin = registry.plugin_of("quire_architectures", architecture.name)
         raise PluginError(
-            f"Plugin {plugin!r} could not make a decoder of this config.json for {architecture.name}: "
+            f"Plugin {plugin!r} could not make a {what} of this config.json for {architecture.name}: "
             f"{type(error).__name__}: {error}"
         ) from error
-    return decoder
 
 
 @dataclass(frozen=True)
@@ -215,9 +222,18 @@ class _Source:
     names: Names
 
 
-def _build(decoder: Decoder, make: Make, source: _Source, budget: int | None) -> DecoderModel:
+def _assemble(decoder: Decoder, tower: Part | None, make: Make) -> DecoderModel:
+    module = decoder.build(make)
+    if tower is not None:
+        module.tower = tower.build(decoder.row_width, make)
+    return module
+
+
+def _build(
+    decoder: Decoder, tower: Part | None, make: Make, source: _Source, budget: int | None
+) -> DecoderModel:
     """The filled module. Everything that can be wrong is looked for on the meta device first."""
-    plan = decoder.build(Make(make.ops, make.dtype, torch.device("meta")))
+    plan = _assemble(decoder, tower, Make(make.ops, make.dtype, torch.device("meta")))
     if source.load_format != "dummy":
         weights.check(plan, decoder, source.names, tensors.find(source.folder, source.load_format))
     need = sum(parameter.numel() * parameter.element_size() for parameter in plan.parameters())
@@ -227,7 +243,7 @@ def _build(decoder: Decoder, make: Make, source: _Source, budget: int | None) ->
             f"{source.folder}: the weights need {need / 2**30:.1f} GiB in {dtype_name(make.dtype)}, "
             f"but only {room / 2**30:.1f} GiB of memory are available on {make.device}."
         )
-    module = decoder.build(make)
+    module = _assemble(decoder, tower, make)
     weights.load(module, decoder, source.names, source.folder, source.load_format)
     return module.eval().requires_grad_(False)
 
@@ -245,5 +261,11 @@ def available_bytes(device: torch.device) -> int:
 
 
 def _modalities(architecture: Architecture, registry: Registry) -> tuple[str, ...]:
-    mappers = registry.all("quire_input_mappers")
-    return tuple(dict.fromkeys(m.modality for m in mappers if m.architecture == architecture.name))
+    """What the model takes beside text: what is mapped for it. Raises PluginError if rows can come from nowhere."""
+    mappers = [m for m in registry.all("quire_input_mappers") if m.architecture == architecture.name]
+    if mappers and architecture.tower is None:
+        plugin = registry.plugin_of("quire_input_mappers", mappers[0].name)
+        raise PluginError(
+            f"Plugin {plugin!r} maps {mappers[0].modality} for {architecture.name}, an architecture without a tower."
+        )
+    return tuple(dict.fromkeys(mapper.modality for mapper in mappers))

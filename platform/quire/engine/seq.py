@@ -43,7 +43,8 @@ class Status(Enum):
 class Group:
     """The seqs of one request, and what they share.
 
-    arrival: its number; arrived_s: its time.     seqs: the live ones by index. to_fork: indices of seqs that begin when the prompt is computed.
+    arrival: its number in order of arrival; arrived_s: its time by the scheduler's clock.
+    seqs: the live ones by index. to_fork: indices of seqs that begin when the prompt is computed.
     prompt_logprobs: one entry per prompt token known so far (the first is None), when asked for.
     num_cached: prompt tokens found in the prefix cache, and queue_s: seconds from arrival to admission;
     both None until the first seq was admitted.

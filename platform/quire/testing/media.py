@@ -10,6 +10,7 @@ import torch
 from quire.records import Architecture, Context, InputMapper
 from quire.testing.demand import demand
 from quire_kernels.select import reference
+from quire_models import checkpoint
 from quire_models.make import Make
 
 
@@ -31,10 +32,13 @@ def check_mapper(
     assert architecture.tower is not None
     decoder = architecture.decoder(config)
     make = Make(reference(), torch.float32, torch.device("cpu"))
-    tower = architecture.tower(config).build(decoder.width, make)
+    tower = architecture.tower(config).build(decoder.row_width, make)
     for parameter in tower.parameters():
         parameter.data.normal_(0, 0.1, generator=torch.Generator().manual_seed(0))
-    mapper = record.build(Context(options=options or {}, tokenizer=tokenizer, vocab_size=decoder.vocab))
+    context = Context(
+        options=options or {}, tokenizer=tokenizer, vocab_size=decoder.vocab, config=checkpoint.as_mapping(config)
+    )
+    mapper = record.build(context)
     for item in items:
         mapped, again = mapper.map(item), mapper.map(item)
         demand(list(mapped.ids) == list(again.ids), "The same item gives other ids the second time.")
@@ -43,7 +47,7 @@ def check_mapper(
         with torch.no_grad():
             rows = tower(**mapped.tensors)
         demand(
-            tuple(rows.shape) == (len(mapped.ids), decoder.width),
-            f"{len(mapped.ids)} ids of width {decoder.width}, but the tower gives {tuple(rows.shape)}.",
+            tuple(rows.shape) == (len(mapped.ids), decoder.row_width),
+            f"{len(mapped.ids)} ids of width {decoder.row_width}, but the tower gives {tuple(rows.shape)}.",
         )
         demand(all(0 <= i < decoder.vocab for i in mapped.ids), "Ids must be within the vocabulary.")

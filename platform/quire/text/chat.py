@@ -91,9 +91,9 @@ class ChatTemplate:
     ) -> str:
         """The prompt's text. It has its own special tokens: tokenize it without adding any.
 
-        messages: a list of messages, or a `Conversation`, which may have media. continue_final_message leaves the last message
-        open, for the model to go on with. kwargs: further variables for the template. template: one
-        that the request brought, or the name of one of the model's. Raises `BadRequest`.
+        messages: a list of messages, or a `Conversation`, which may have media. continue_final_message leaves
+        the last message open, for the model to go on with. kwargs: further variables for the template.
+        template: one that the request brought, or the name of one of the model's. Raises `BadRequest`.
         """
         if add_generation_prompt and continue_final_message:
             raise BadRequest(
