@@ -12,7 +12,7 @@ from quire import LLM, BeamSearchParams, SamplingParams
 from quire.errors import BadRequest, ConfigError, Overloaded, PluginFailed
 from quire.records import Registry
 from quire.text.tokenizer import Tokenizer
-from quire.types import AdapterRef, Delta, EngineStats, ModelInfo, Request
+from quire.types import Delta, EngineStats, LoRARequest, ModelInfo, Request
 
 
 class ParrotEngine:
@@ -162,7 +162,7 @@ def test_without_parameters_the_models_own_are_used(llm: LLM) -> None:
         (lambda llm: llm.generate(["a", [10**6]]), "vocabulary ends"),
         (lambda llm: llm.generate(["a", "b " * 200]), "maximum context length"),
         (lambda llm: llm.generate(["a", ""]), "empty"),
-        (lambda llm: llm.generate("a", lora_request=AdapterRef(name="x")), "enable_lora"),
+        (lambda llm: llm.generate("a", lora_request=LoRARequest("x", 1, "adapters/x")), "enable_lora"),
         (lambda llm: llm.chat("hi"), "non-empty list"),
         (lambda llm: llm.chat([{"role": "user"}, 5]), "must be an object"),
     ],

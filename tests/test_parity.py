@@ -244,7 +244,9 @@ SUBJECTS: dict[str, SamplingParams] = {
     "seeded and filtered": SamplingParams(
         max_tokens=40, seed=-5, temperature=0.8, top_k=30, top_p=0.9, min_p=0.01, ignore_eos=True, logprobs=2
     ),
-    "seeded and cold": SamplingParams(max_tokens=40, seed=3, temperature=0.3, top_p=0.8, frequency_penalty=0.2),
+    "seeded and cold": SamplingParams(
+        max_tokens=40, seed=3, temperature=0.3, top_p=0.8, frequency_penalty=0.2, ignore_eos=True
+    ),
 }
 
 
@@ -384,3 +386,17 @@ def test_batch_invariant_engines_give_the_same_bits_in_any_company(
             if company:
                 found.append(bits(rig, prompt, company=0))  # from the prefix cache
     assert all(each == found[0] for each in found)
+
+
+def test_without_the_switch_neighbours_move_logprobs_by_rounding_only(
+    llama: Model, subject: list[int], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Matrix products may sum in another order when the batch has another size."""
+    found = []
+    for budget, company in ((512, 0), (64, 16)):
+        with rig_of(llama.folder, num_pages=3000, max_num_batched_tokens=budget) as rig:
+            found.append(np.array([row[1] for row in bits(rig, subject, company)]))
+    worst = np.abs(found[0] - found[1]).max()
+    with capsys.disabled():
+        print(f" [float32 logprobs alone and in company differ by up to {worst:.1e}]", end="")
+    assert worst < 2e-5

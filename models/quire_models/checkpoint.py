@@ -76,6 +76,11 @@ def read_config(folder: Path) -> Any:
     return config
 
 
+def raw_config(folder: Path) -> Mapping[str, Any]:
+    """config.json as it is; empty when there is none. Raises CheckpointError when it is corrupt."""
+    return _read_json(folder, "config.json") or {}
+
+
 def _parse(raw: Mapping[str, Any], folder: Path) -> Any:
     from transformers import CONFIG_MAPPING
 

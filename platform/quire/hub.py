@@ -41,6 +41,13 @@ def resolve_tokenizer(config: ModelConfig, model_folder: Path) -> Path:
     return _resolve(config.tokenizer, config, config.tokenizer_revision, ())
 
 
+def adapter_cache(config: ModelConfig) -> Path:
+    """Where plugins may keep the adapters that they download."""
+    if config.download_dir is not None:
+        return Path(config.download_dir).expanduser() / "adapters"
+    return Path.home() / ".cache" / "quire" / "adapters"
+
+
 def _resolve(model: str, config: ModelConfig, revision: str | None, weights: tuple[tuple[str, ...], ...]) -> Path:
     if not model:
         raise ConfigError("No model was named; give a folder or a hub id such as owner/name.")

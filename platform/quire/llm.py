@@ -15,36 +15,26 @@ from typing import Any, TypeAlias
 
 from quire import hub, registry
 from quire.config import ModelConfig
-from quire.errors import BadRequest, ConfigError
+from quire.errors import BadRequest
 from quire.records import Registry
 from quire.sampling import BeamSearchParams, SamplingParams
-from quire.text.arguments import as_conversations, as_prompts, one_each
+from quire.text.arguments import as_adapters, as_conversations, as_prompts, known_settings, one_each
 from quire.text.batch import Batch, Progress
 from quire.text.beams import BeamSearchOutput, beam_output
 from quire.text.chat import ChatTemplate, read_template
 from quire.text.inputs import InputLimits, PromptInput, to_prompt, with_bad_words
+from quire.text.media import MediaInputs
 from quire.text.outputs import RequestOutput
 from quire.text.renderer import Renderer
 from quire.text.tokenizer import Tokenizer
-from quire.types import AdapterRef, Prompt, Request
+from quire.types import AdapterRef, LoRARequest, Prompt, Request
 
 Params: TypeAlias = SamplingParams | BeamSearchParams
 Messages: TypeAlias = Sequence[Mapping[str, Any]]
+Adapters: TypeAlias = LoRARequest | Sequence[LoRARequest | None] | None
 
-_SETTINGS = frozenset(f.name for f in fields(ModelConfig)) - {"model"}
 UNBOUNDED = sys.maxsize
 """Requests that may wait: here the caller waits too, and a batch may be of any size."""
-
-_ALREADY_SO: Mapping[str, tuple[Any, ...]] = {
-    "tensor_parallel_size": (1,),
-    "pipeline_parallel_size": (1,),
-    "trust_remote_code": (False,),
-    "enforce_eager": (False, True),
-    "tokenizer_mode": ("auto",),
-    "quantization": (None,),
-    "disable_log_stats": (False, True),
-}
-"""Arguments of vLLM's class that ask for nothing at these values, so that its examples run as they are."""
 
 
 class LLM:
@@ -70,7 +60,7 @@ class LLM:
     ) -> None:
         from quire.engine.engine import Engine  # imports torch
 
-        wanted = _known(settings)
+        wanted = known_settings(settings)
         names = [name.strip() for name in plugins.split(",") if name.strip()] if isinstance(plugins, str) else plugins
         found = registry.load(names, options=plugin_options, enable_lora=enable_lora)
         config = _config(model, wanted, found)
@@ -96,8 +86,10 @@ class LLM:
         self._renderer = Renderer()
         self._numbers = itertools.count()
         self._closed = False
+        self._adapter_paths: dict[str, str] = {}
         self._batch = Batch(engine, tokenizer, self._info.eos_ids)
         try:
+            self._media = MediaInputs(found, self._info, tokenizer)
             self._chat = ChatTemplate.of(tokenizer, self._renderer, chat_template, self._info.modalities)
         except BaseException:
             self.close()
@@ -112,12 +104,14 @@ class LLM:
         *,
         prompt_token_ids: Sequence[int] | Sequence[Sequence[int]] | None = None,
         use_tqdm: bool = True,
-        lora_request: Any = None,
+        lora_request: Adapters = None,
         priority: Sequence[int] | None = None,
     ) -> list[RequestOutput]:
         """Complete each prompt; outputs in the order of the prompts.
 
-        prompts: one or many of: a text, token ids, {"prompt": …}, {"prompt_token_ids": …}.
+        prompts: one or many of: a text, token ids, {"prompt": …}, {"prompt_token_ids": …}; the latter two may
+        have "multi_modal_data": {modality: an item or a list of items}, for each of which there is a marker in
+        the prompt. lora_request: one adapter for all or one each; it is loaded when it is first used.
         sampling_params: one for all or one each, None = `get_default_sampling_params()`.
         prompt_token_ids: the old way to give ids. priority: one each, smaller is more urgent.
         Raises `BadRequest` (a ValueError) before anything runs if one prompt is wrong.
@@ -134,7 +128,7 @@ class LLM:
         messages: Messages | Sequence[Messages],
         sampling_params: Params | Sequence[Params] | None = None,
         use_tqdm: bool = True,
-        lora_request: Any = None,
+        lora_request: Adapters = None,
         priority: Sequence[int] | None = None,
         chat_template: str | None = None,
         add_generation_prompt: bool = True,
@@ -169,7 +163,7 @@ class LLM:
         self,
         prompts: PromptInput | Sequence[PromptInput],
         params: BeamSearchParams,
-        lora_request: Any = None,
+        lora_request: Adapters = None,
         use_tqdm: bool = False,
     ) -> list[BeamSearchOutput]:
         """The most likely continuations of each prompt, best first."""
@@ -181,7 +175,7 @@ class LLM:
         prompts: PromptInput | Sequence[PromptInput] | None,
         sampling_params: Params | Sequence[Params] | None = None,
         *,
-        lora_request: Any = None,
+        lora_request: Adapters = None,
         priority: Sequence[int] | None = None,
     ) -> list[str]:
         """Add requests without waiting; their ids. `wait_for_completion` gives the outputs."""
@@ -194,13 +188,13 @@ class LLM:
 
     def _prompt(self, value: PromptInput, special: bool = True) -> Prompt:
         limits = InputLimits(max_model_len=self._info.max_model_len, vocab_size=self._info.vocab_size, param="prompts")
-        return to_prompt(value, self._tokenizer, limits, add_special_tokens=special)
+        return to_prompt(value, self._tokenizer, limits, add_special_tokens=special, media_inputs=self._media)
 
     def _submit(
         self,
         prompts: Sequence[Prompt],
         params: Params | Sequence[Params] | None,
-        lora_request: Any,
+        lora_request: Adapters,
         priority: Sequence[int] | None,
     ) -> list[str]:
         if params is None:
@@ -208,25 +202,29 @@ class LLM:
         count = len(prompts)
         per_prompt: Sequence[Params] = one_each("sampling_params", params, count, (SamplingParams, BeamSearchParams))
         priorities: Sequence[int] = one_each("priority", 0 if priority is None else priority, count, (int,))
-        adapter = self._adapter(lora_request)
+        wanted = as_adapters(lora_request, count)
+        adapters = {one: self._adapter(one) for one in dict.fromkeys(wanted) if one is not None}
         requests = [
             Request(
                 id=str(next(self._numbers)),
                 prompt=prompt,
                 params=with_bad_words(one, self._tokenizer) if isinstance(one, SamplingParams) else one,
-                adapter=adapter,
+                adapter=adapters[adapter] if adapter is not None else None,
                 priority=urgency,
             )
-            for prompt, one, urgency in zip(prompts, per_prompt, priorities, strict=True)
+            for prompt, one, adapter, urgency in zip(prompts, per_prompt, wanted, priorities, strict=True)
         ]
         return self._batch.add(requests)
 
-    def _adapter(self, lora_request: Any) -> AdapterRef | None:
-        if lora_request is None:
-            return None
+    def _adapter(self, wanted: LoRARequest) -> AdapterRef:
+        """The adapter, loaded if it is new or another path stands behind its name now."""
         if not self._registry.of("quire_adapter_runtimes"):
             raise BadRequest("`lora_request` needs an adapter runtime: LLM(…, enable_lora=True).", "lora_request")
-        return AdapterRef(name=lora_request.lora_name)
+        name, path = wanted.lora_name, wanted.lora_path
+        if self._adapter_paths.get(name) != path:
+            self._engine.load_adapter(name, Path(path).expanduser() if path else None)
+            self._adapter_paths[name] = path
+        return AdapterRef(name=name)
 
     def _finish(self, ids: Sequence[str], use_tqdm: bool) -> list[RequestOutput]:
         progress = Progress(len(ids), use_tqdm, "Processed prompts")
@@ -269,22 +267,6 @@ class LLM:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
-
-
-def _known(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings for `ModelConfig`; TypeError names arguments that nobody knows or that ask for what is not there."""
-    known: dict[str, Any] = {}
-    for name, value in settings.items():
-        if name in _SETTINGS:
-            known[name] = value
-        elif name not in _ALREADY_SO:
-            raise TypeError(f"LLM() has no argument {name!r}; it takes {', '.join(sorted(_SETTINGS))}.")
-        elif value not in _ALREADY_SO[name]:
-            allowed = " or ".join(repr(allowed) for allowed in _ALREADY_SO[name])
-            raise ConfigError(f"`{name}` can only be {allowed} here, got {value!r}.")
-    if isinstance(names := known.get("served_model_name"), str):
-        known["served_model_name"] = (names,)
-    return known
 
 
 def _config(model: str, settings: Mapping[str, Any], found: Registry) -> ModelConfig:

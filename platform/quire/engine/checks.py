@@ -11,7 +11,7 @@ import numpy as np
 
 from quire.errors import BadRequest
 from quire.sampling import SamplingParams
-from quire.types import ModelInfo, Request
+from quire.types import Media, ModelInfo, Request
 
 
 def check_request(request: Request, info: ModelInfo) -> None:
@@ -19,10 +19,26 @@ def check_request(request: Request, info: ModelInfo) -> None:
     prompt = request.prompt
     _ids("prompt", prompt.token_ids, info.vocab_size)
     _length(request, info)
-    if prompt.media and not info.modalities:
-        raise BadRequest(f"The model `{info.name}` takes text only.", "prompt")
+    _media(prompt.media, len(prompt.token_ids), info)
     if isinstance(request.params, SamplingParams):
         _sampling_ids(request.params, info.vocab_size)
+
+
+def _media(media: Iterable[Media], prompt_len: int, info: ModelInfo) -> None:
+    """Media must be of known modalities, one after another, within the prompt."""
+    free = 0
+    for item in media:
+        if item.modality not in info.modalities:
+            takes = " and ".join(("text", *info.modalities)) if info.modalities else "text only"
+            raise BadRequest(f"The model `{info.name}` takes {takes}, not {item.modality:.40}.", "prompt")
+        end = item.start + item.length
+        if not free <= item.start < end <= prompt_len:
+            raise BadRequest(
+                f"A medium stands at positions {item.start} to {end - 1}; it must be within the {prompt_len} tokens of "
+                "the prompt, after the one before it.",
+                "prompt",
+            )
+        free = end
 
 
 def _ids(param: str, token_ids: Iterable[int], vocab_size: int) -> None:

@@ -12,9 +12,11 @@ import logging
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
+from pathlib import Path
 
 from quire.config import ModelConfig
 from quire.counting import call_plugin
+from quire.engine.adapters import Adapters
 from quire.engine.checks import check_request
 from quire.engine.grammars import Grammars
 from quire.engine.limits import Limits
@@ -24,11 +26,15 @@ from quire.engine.memory import fit, host_pages
 from quire.engine.pages import PagePool
 from quire.engine.processors import Processors
 from quire.engine.runner import Runner, Sizes
+from quire.engine.runtimes import Runtimes
 from quire.engine.scheduler import Scheduler
-from quire.errors import BadRequest, ConfigError, QuireError
+from quire.engine.towers import Towers
+from quire.errors import ConfigError, QuireError
+from quire.hub import adapter_cache
 from quire.records import Context, OrdersSeqs, Registry, SchedulerPolicy
-from quire.sampling import SamplingParams
-from quire.types import Delta, EngineStats, Plan, Request
+from quire.sampling import BeamSearchParams, SamplingParams
+from quire.types import AdapterRef, Delta, EngineStats, Plan, Request
+from quire_models.checkpoint import raw_config
 
 log = logging.getLogger(__name__)
 
@@ -51,6 +57,13 @@ class Engine:
         tokenizer: Callable[[], object] | None = None,
     ) -> None:
         """`tokenizer` gives the text side's tokenizer, for plugins that need one; it is called at most once."""
+        self.loaded, self.info = loaded, loaded.info
+        self._registry = registry
+        self._tokenizer = cache(tokenizer) if tokenizer else None
+        self._cache_dir = adapter_cache(config)
+        self._config_json = raw_config(Path(loaded.info.folder))
+        # before pages are counted: runtimes take device memory for their seats
+        self._adapters = Adapters(Runtimes(registry, self._context, loaded.module), self._find_adapter)
         num_pages, max_model_len = fit(
             config,
             loaded,
@@ -58,10 +71,7 @@ class Engine:
             device_budget,
         )
         num_host_pages = host_pages(config, loaded, num_pages)
-        self.loaded = loaded
         self.info = replace(loaded.info, num_pages=num_pages, max_model_len=max_model_len)
-        self._registry = registry
-        self._tokenizer = cache(tokenizer) if tokenizer else None
         self._processors = Processors(registry, self._context)
         self._grammars = Grammars(registry, self._context, loaded.eos_ids)
         self._scheduler = Scheduler(
@@ -79,7 +89,15 @@ class Engine:
             max_rows=min(config.max_num_seqs, config.max_num_batched_tokens),
             max_model_len=max_model_len,
         )
-        self._runner = Runner(loaded, sizes, self._processors, self._grammars, config.batch_invariant)
+        self._runner = Runner(
+            loaded,
+            sizes,
+            self._processors,
+            self._grammars,
+            self._adapters,
+            Towers(loaded, registry),
+            config.batch_invariant,
+        )
         self._broken: dict[str, QuireError] = {}
         self._num_failures = 0
 
@@ -106,6 +124,9 @@ class Engine:
             vocab_size=info.vocab_size,
             tokenizer=self._tokenizer() if self._tokenizer else None,
             device=info.device,
+            config=self._config_json,
+            folder=info.folder,
+            names=self.loaded.names,
         )
 
     def _policy(self, name: str) -> OrdersSeqs:
@@ -130,14 +151,13 @@ class Engine:
         nothing was accepted.
         """
         check_request(request, self.info)
-        if request.adapter is not None:
-            raise BadRequest(f"The adapter `{request.adapter.name}` is not loaded: no adapter runtime is.", "model")
         params = request.params
         if isinstance(params, SamplingParams):
             self._processors.check(params)
             if params.structured is not None:
                 self._grammars.request(params.structured)
-        self._scheduler.add(self._salted(request))
+        with self._adapters.entering(request) as entered:
+            self._scheduler.add(self._salted(entered))
 
     def _salted(self, request: Request) -> Request:
         """The request, its cache salt saying what its length does to keys (see `Decoder.kv_variant`)."""
@@ -147,20 +167,29 @@ class Engine:
         return replace(request, cache_salt=f"{variant}:{request.cache_salt or ''}")
 
     def _ready(self, request: Request) -> bool:
-        """Whether a request's grammar, if it has one, is compiled; one that failed ends the request in this step."""
-        params = request.params
+        """Whether nothing a request needs is missing; one that can never have it ends in this step."""
+        try:
+            return self._compiled(request.params) and self._adapters.ready(request)
+        except QuireError as error:
+            self._broken[request.id] = error
+            return False
+
+    def _compiled(self, params: SamplingParams | BeamSearchParams) -> bool:
+        """Whether the grammar, if there is one, is compiled; raises what went wrong."""
         if not isinstance(params, SamplingParams) or params.structured is None:
             return True
         if not self._grammars.ready(params.structured):
             return False
         failure = self._grammars.failure(params.structured)
         if failure is not None:
-            self._broken[request.id] = failure
-        return failure is None
+            raise failure
+        return True
 
     def abort(self, request_id: str, index: int | None = None) -> None:
         """Stop a request or one of its seqs; no delta tells of it. Unknown ids are ignored."""
         self._scheduler.abort(request_id, index)
+        if not self._scheduler.knows(request_id):
+            self._adapters.leave(request_id)
 
     def step(self, max_tokens: int | None = None) -> list[Delta]:
         """Compute at most `max_tokens` tokens and say what came of them.
@@ -173,12 +202,19 @@ class Engine:
         try:
             result = self._runner.run(plan)
         except Exception as error:
-            return self._give_up(plan, error)
+            return self._told(self._give_up(plan, error))
         self._num_failures = 0
-        return self._end_broken() + self._scheduler.commit(plan, result)
+        return self._told(self._end_broken() + self._scheduler.commit(plan, result))
+
+    def _told(self, deltas: list[Delta]) -> list[Delta]:
+        """The deltas; requests that ended with them leave their adapters."""
+        for delta in deltas:
+            if delta.finish_reason is not None and not self._scheduler.knows(delta.request_id):
+                self._adapters.leave(delta.request_id)
+        return deltas
 
     def _end_broken(self) -> list[Delta]:
-        """End the requests whose grammars could not be compiled."""
+        """End the requests that will never be ready."""
         if not self._broken:
             return []
         broken, self._broken = self._broken, {}
@@ -194,6 +230,26 @@ class Engine:
         if self._num_failures >= HOPELESS:
             raise error
         return deltas
+
+    def load_adapter(self, name: str, path: Path | None = None) -> AdapterRef:
+        """Read an adapter, from any thread, beside the steps; requests may name it when this returns.
+
+        path: its folder, None = the plugins know. A name that is loaded gets a new revision. Raises BadRequest.
+        """
+        return self._adapters.load(name, path)
+
+    def unload_adapter(self, name: str) -> None:
+        """Let no request name an adapter any more; those in flight finish on it. Any thread. Raises NotFound."""
+        self._adapters.unload(name)
+
+    @property
+    def adapters(self) -> tuple[AdapterRef, ...]:
+        """The adapters that requests may name."""
+        return self._adapters.refs
+
+    def _find_adapter(self, name: str) -> Path | None:
+        source = self._registry.resolve_adapter(name, self.info.root, self._cache_dir)
+        return None if source is None else source.path
 
     def reset_prefix_cache(self) -> int:
         """Forget the cached pages of ended requests; how many became free."""

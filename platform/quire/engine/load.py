@@ -229,9 +229,7 @@ def _assemble(decoder: Decoder, tower: Part | None, make: Make) -> DecoderModel:
     return module
 
 
-def _build(
-    decoder: Decoder, tower: Part | None, make: Make, source: _Source, budget: int | None
-) -> DecoderModel:
+def _build(decoder: Decoder, tower: Part | None, make: Make, source: _Source, budget: int | None) -> DecoderModel:
     """The filled module. Everything that can be wrong is looked for on the meta device first."""
     plan = _assemble(decoder, tower, Make(make.ops, make.dtype, torch.device("meta")))
     if source.load_format != "dummy":

@@ -23,7 +23,11 @@ def apply(roster: Roster, plan: Plan, result: StepResult) -> list[Delta]:
     rounds: dict[str, Group] = {}
     for chunk in plan.chunks:
         seq = roster.seqs.get(chunk.seq_id)
-        if seq is not None:
+        if seq is None:
+            continue
+        if seq.id in result.failures:  # its pages hold nothing that others may find
+            deltas += end_group(roster, seq.group, "error", ("PluginFailed", result.failures[seq.id]))
+        else:
             _advance(roster, seq, chunk, result)
             if chunk.samples:
                 deltas += _sampled(roster, seq, result.samples[seq.id], rounds)

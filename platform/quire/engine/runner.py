@@ -7,12 +7,14 @@ within a step is that of `quire.types.Plan`.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from quire.engine.adapters import Adapters
 from quire.engine.grammars import Grammars
 from quire.engine.load import Loaded
 from quire.engine.logits import edits_of
@@ -20,10 +22,11 @@ from quire.engine.logprobs import describe
 from quire.engine.processors import Processors
 from quire.engine.rows import Layout, Rows
 from quire.engine.sampler import Chooser, Sampler
+from quire.engine.towers import StepMedia, Towers
 from quire.errors import QuireError
 from quire.sampling import SamplingParams
 from quire.types import Chunk, Plan, Sample, SeqStart, StepResult, TokenLogprobs
-from quire_models import Forward, ForwardBuffers, KvPool
+from quire_models import Forward, ForwardBuffers, KvPool, MediaRows
 
 SLAB = 64
 """Prompt positions scored at a time: their logits over the whole vocabulary are the largest tensors there are."""
@@ -59,6 +62,8 @@ class Runner:
         sizes: Sizes,
         processors: Processors,
         grammars: Grammars,
+        adapters: Adapters,
+        towers: Towers,
         batch_invariant: bool = False,
     ) -> None:
         self._model = loaded.module
@@ -67,6 +72,8 @@ class Runner:
         self._processors = processors
         self._grammars = grammars
         self._constraints = grammars.constraints
+        self._adapters = adapters
+        self._towers = towers
         self._sampler = Sampler(processors, self._constraints)
         self._alone = batch_invariant
         self._size = sizes.page_size
@@ -81,23 +88,29 @@ class Runner:
     def reset(self) -> None:
         """Forget every seq; pages keep what they hold."""
         self._rows.clear()
+        self._adapters.clear()
+        self._towers.clear()
 
     @torch.inference_mode()
     def run(self, plan: Plan) -> StepResult:
         """Compute a plan. What fails for one seq is in its sample; anything else is raised."""
         for seq_id in plan.ended:
             self._rows.end(seq_id)
+            self._towers.end(seq_id)
         KvPool.swap(self._kv, self._host, plan.swaps_out)
         KvPool.swap(self._host, self._kv, plan.swaps_in)
         self._kv.copy(plan.copies)
         for start in plan.started:
             self._start(start)
+            self._towers.start(start)
+        self._adapters.follow(plan)
         if not plan.chunks:
             return StepResult({})
         layout = self._rows.lay_out(plan.chunks)
         wanted = _Wanted.of(plan.chunks, layout, self._rows)
-        hidden = self._hidden(layout, wanted.index)
-        return StepResult(self._samples(hidden, wanted), self._scores(hidden, wanted))
+        media, failures = self._towers.rows(plan.chunks, layout.starts.tolist())
+        hidden = self._hidden(plan, layout, wanted.index, media, failures)
+        return StepResult(self._samples(hidden, wanted), self._scores(hidden, wanted), failures)
 
     def _start(self, start: SeqStart) -> None:
         params, output_ids = start.params, list(start.output_ids)
@@ -116,17 +129,25 @@ class Runner:
             return Chooser(params, start.seed, output_ids, edits, error=error.message)
         return Chooser(params, start.seed, output_ids, edits, uses, constraint)
 
-    def _hidden(self, layout: Layout, index: np.ndarray) -> Tensor:
-        """Hidden states of the tokens in `index`: [len(index), width]. All tokens are computed."""
+    def _hidden(
+        self, plan: Plan, layout: Layout, index: np.ndarray, media: StepMedia | None, failures: dict[int, str]
+    ) -> Tensor:
+        """Hidden states of the tokens in `index`: [len(index), width]. All tokens are computed; who fails is noted."""
         if not self._alone:
-            forward = self._fill(layout, index)
+            adapters, failed = self._adapters.bind(plan)
+            failures |= failed
+            forward = self._fill(layout, index, media.all() if media else None, adapters)
             return self._model(forward).index_select(0, forward.logit_rows)
         first = np.zeros(1, np.int64)
-        tokens = range(len(layout.tokens))
-        every = [self._model(self._fill(layout.one(token, self._size), first)) for token in tokens]
+        every = []
+        for token in range(len(layout.tokens)):
+            adapters, failed = self._adapters.bind(_plan_of_one(plan, layout, token))
+            failures |= failed
+            rows = media.one(token) if media else None
+            every.append(self._model(self._fill(layout.one(token, self._size), first, rows, adapters)))
         return torch.cat([every[token] for token in index]) if len(index) else every[0][:0]
 
-    def _fill(self, layout: Layout, logit_rows: np.ndarray) -> Forward:
+    def _fill(self, layout: Layout, logit_rows: np.ndarray, media: MediaRows | None, adapters: Any) -> Forward:
         return self._buffers.fill(
             layout.tokens,
             layout.positions,
@@ -136,6 +157,8 @@ class Runner:
             layout.pages,
             logit_rows,
             self._kv,
+            media_rows=media,
+            adapters=adapters,
             prompt_lens=layout.prompt_lens,
         )
 
@@ -164,6 +187,14 @@ class Runner:
             at += len(token_ids)
             scores[seq_id] = entries
         return scores
+
+
+def _plan_of_one(plan: Plan, layout: Layout, token: int) -> Plan:
+    """A step of nothing but this token of the plan."""
+    chunk = plan.chunks[int(np.searchsorted(layout.starts, token, side="right")) - 1]
+    position = int(layout.positions[token])
+    token_ids = (chunk.token_ids[position - chunk.start],)
+    return Plan(chunks=(replace(chunk, start=position, token_ids=token_ids, new_pages=()),))
 
 
 @dataclass(frozen=True, slots=True)

@@ -54,6 +54,10 @@ class Scheduler:
         """Whether there is something to compute, or ended seqs that the runner has not forgotten yet."""
         return bool(self._roster.groups or self._roster.ended)
 
+    def knows(self, request_id: str) -> bool:
+        """Whether a request was accepted and has not ended."""
+        return request_id in self._roster.groups
+
     def add(self, request: Request) -> None:
         """Accept a request.
 

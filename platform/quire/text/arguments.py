@@ -1,15 +1,47 @@
-"""Arguments of the Python API that may be one thing or many, brought into one shape.
+"""Arguments of the Python API: those that may be one thing or many in one shape, settings by their names.
 
-It checks only how many there are; what each one is, is checked where it is used.
+Of the many it checks only how many there are; what each one is, is checked where it is used.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import fields
 from typing import Any
 
-from quire.errors import BadRequest
+from quire.config import ModelConfig
+from quire.errors import BadRequest, ConfigError
 from quire.text.inputs import PromptInput
+from quire.types import LoRARequest
+
+SETTINGS = frozenset(f.name for f in fields(ModelConfig)) - {"model"}
+
+_ALREADY_SO: Mapping[str, tuple[Any, ...]] = {
+    "tensor_parallel_size": (1,),
+    "pipeline_parallel_size": (1,),
+    "trust_remote_code": (False,),
+    "enforce_eager": (False, True),
+    "tokenizer_mode": ("auto",),
+    "quantization": (None,),
+    "disable_log_stats": (False, True),
+}
+"""Arguments of vLLM's class that ask for nothing at these values, so that its examples run as they are."""
+
+
+def known_settings(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings for `ModelConfig`; TypeError names arguments that nobody knows or that ask for what is not there."""
+    known: dict[str, Any] = {}
+    for name, value in given.items():
+        if name in SETTINGS:
+            known[name] = value
+        elif name not in _ALREADY_SO:
+            raise TypeError(f"LLM() has no argument {name!r}; it takes {', '.join(sorted(SETTINGS))}.")
+        elif value not in _ALREADY_SO[name]:
+            allowed = " or ".join(repr(allowed) for allowed in _ALREADY_SO[name])
+            raise ConfigError(f"`{name}` can only be {allowed} here, got {value!r}.")
+    if isinstance(names := known.get("served_model_name"), str):
+        known["served_model_name"] = (names,)
+    return known
 
 
 def as_prompts(prompts: Any) -> list[PromptInput]:
@@ -43,3 +75,14 @@ def one_each(param: str, value: Any, count: int, types: tuple[type, ...]) -> Seq
     if len(value) != count:
         raise BadRequest(f"`{param}` has {len(value)} entries for {count} prompts.", param)
     return value
+
+
+def as_adapters(lora_request: Any, count: int) -> Sequence[LoRARequest | None]:
+    """The adapter of each of `count` prompts, None = the base model. One name must mean one path."""
+    kinds = (LoRARequest, type(None))
+    each: Sequence[LoRARequest | None] = one_each("lora_request", lora_request, count, kinds)
+    paths: dict[str, str] = {}
+    for one in filter(None, each):
+        if paths.setdefault(one.lora_name, one.lora_path) != one.lora_path:
+            raise BadRequest(f"`lora_request` has two paths for the name {one.lora_name!r}.", "lora_request")
+    return each
