@@ -40,9 +40,10 @@ class Rig:
         self.engine = engine
         self._next = 0
 
-    def add(self, prompt: Sequence[int], params: Params | None = None, **request: Any) -> str:
+    def add(self, prompt: Sequence[int] | Prompt, params: Params | None = None, **request: Any) -> str:
         self._next += 1
-        made = {"id": f"r{self._next}", "prompt": Prompt(token_ids=tuple(prompt)), **request}
+        whole = prompt if isinstance(prompt, Prompt) else Prompt(token_ids=tuple(prompt))
+        made = {"id": f"r{self._next}", "prompt": whole, **request}
         self.engine.add(Request(params=params or greedy(), **made))
         return str(made["id"])
 

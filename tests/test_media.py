@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from engine_rig import Rig, greedy, rig_of
+from engine_rig import Rig, greedy, make_rig, rig_of
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from transformers import LlamaForCausalLM
@@ -20,6 +20,7 @@ from quire import LLM, Architecture, InputMapper, registry
 from quire.errors import BadRequest, CheckpointError, PluginError, PluginFailed
 from quire.host.protocol import decode_to_host, encode, request_of, submit
 from quire.records import Context, Mapped, Registry
+from quire.sampling import SamplingParams
 from quire.testing.tiny import tiny_llama
 from quire.text.inputs import InputLimits, to_prompt
 from quire.text.media import MediaInputs
@@ -158,7 +159,7 @@ def prompts(inputs: MediaInputs, folder: Path) -> list[Prompt]:
 
 
 def run(rig: Rig, prompts: Sequence[Prompt], **params: Any) -> list[list[int]]:
-    ids = [rig.add((), greedy(8, ignore_eos=True, **params), prompt=prompt) for prompt in prompts]
+    ids = [rig.add(prompt, greedy(8, ignore_eos=True, **params)) for prompt in prompts]
     answers = rig.drain()
     for request_id in ids:
         assert answers[request_id, 0].last.finish_reason == "length", answers[request_id, 0].last
@@ -175,7 +176,7 @@ def test_logits_equal_those_of_inputs_embeds_however_the_prompt_is_cut(
     folder: Path, found: Registry, prompts: list[Prompt], reference: Any, settings: dict[str, int]
 ) -> None:
     with rig_of(folder, found, **settings) as rig:
-        ids = [rig.add((), greedy(6, ignore_eos=True, logprobs=0), prompt=prompt) for prompt in prompts]
+        ids = [rig.add(prompt, greedy(6, ignore_eos=True, logprobs=0)) for prompt in prompts]
         answers = rig.drain()
     for request_id, prompt in zip(ids, prompts, strict=True):
         answer, wanted = answers[request_id, 0], expected(reference, prompt, 6)
@@ -210,7 +211,7 @@ def test_a_medium_seen_before_is_found_in_the_cache_and_another_of_its_size_is_n
         answers, cached, runs = [], [], []
         for prompt in (same[0], other, same[1]):
             Points.runs = 0
-            request_id = rig.add((), greedy(4), prompt=prompt)
+            request_id = rig.add(prompt, greedy(4))
             deltas = rig.drain()[request_id, 0].deltas
             answers.append([token for delta in deltas for token in delta.token_ids])
             cached.append(deltas[0].num_cached_tokens)
@@ -226,7 +227,7 @@ def test_a_cache_hit_that_ends_within_a_medium_computes_the_rest_of_it(
     prompt = prompt_of(inputs, folder, "<points>", cloud(3, 11))
     with rig_of(folder, found) as rig:
         run(rig, [prompt])
-        request_id = rig.add((), greedy(8, ignore_eos=True), prompt=prompt)
+        request_id = rig.add(prompt, greedy(8, ignore_eos=True))
         answer = rig.drain()[request_id, 0]
     assert answer.deltas[0].num_cached_tokens == 8
     assert answer.token_ids == [token for token, _ in expected(reference, prompt, 8)]
@@ -237,7 +238,7 @@ def test_preemption_changes_nothing(
     folder: Path, found: Registry, prompts: list[Prompt], reference: Any, settings: dict[str, Any]
 ) -> None:
     with rig_of(folder, found, num_pages=17, enable_prefix_caching=False, max_num_batched_tokens=7, **settings) as rig:
-        ids = [rig.add((), greedy(12, ignore_eos=True), prompt=prompt) for prompt in prompts]
+        ids = [rig.add(prompt, greedy(12, ignore_eos=True)) for prompt in prompts]
         answers = rig.drain()
         stats = rig.engine.stats()
         towers = rig.engine._runner._towers
@@ -247,12 +248,18 @@ def test_preemption_changes_nothing(
         assert answers[request_id, 0].token_ids == [token for token, _ in expected(reference, prompt, 12)]
 
 
-def test_forks_share_the_rows_of_their_prompt(folder: Path, found: Registry, prompts: list[Prompt]) -> None:
-    with rig_of(folder, found) as rig:
-        (once,) = run(rig, prompts[1:2])
-        request_id = rig.add((), replace(greedy(8, ignore_eos=True), n=3, temperature=0), prompt=prompts[1])
-        answers = rig.drain()
-    assert [answers[request_id, i].token_ids for i in range(3)] == [once] * 3
+def test_forks_of_a_prompt_with_media_are_the_same_however_it_is_cut(
+    folder: Path, found: Registry, prompts: list[Prompt]
+) -> None:
+    answers = []
+    for settings in ({"max_num_batched_tokens": 5}, {"max_num_batched_tokens": 512, "num_pages": 24}):
+        with rig_of(folder, found, **settings) as rig:
+            params = SamplingParams(n=3, seed=5, temperature=1.0, max_tokens=9, ignore_eos=True)
+            request_id = rig.add(prompts[4], params)  # whose last position is a medium's: each fork computes it
+            found_now = rig.drain()
+            answers.append([found_now[request_id, i].token_ids for i in range(3)])
+    assert answers[0] == answers[1]
+    assert len({tuple(answer) for answer in answers[0]}) > 1
 
 
 # --- what goes wrong ---------------------------------------------------------------------------------
@@ -271,8 +278,8 @@ def test_a_tower_that_fails_fails_its_request_only_and_leaves_nothing_in_the_cac
     bad = prompt_of(inputs, folder, "some text in front <points> and behind", points)
     with rig_of(folder, found, max_num_batched_tokens=9) as rig:
         (alone,) = run(rig, prompts[:1])
-        broken = [rig.add((), greedy(8), prompt=bad) for _ in range(2)]
-        fine = rig.add((), greedy(8, ignore_eos=True), prompt=prompts[0])
+        broken = [rig.add(bad, greedy(8)) for _ in range(2)]
+        fine = rig.add(prompts[0], greedy(8, ignore_eos=True))
         answers = rig.drain()
         assert answers[fine, 0].token_ids == alone
         for request_id in broken:
@@ -289,9 +296,9 @@ def test_media_that_are_out_of_place_are_refused(folder: Path, found: Registry) 
     with rig_of(folder, found) as rig:
         for media in ([medium(3)], [medium(-1)], [medium(0), medium(1)], [medium(1), medium(-1)], [medium(0, 0)]):
             with pytest.raises(BadRequest, match="within the 4 tokens"):
-                rig.add((), prompt=Prompt(token_ids=(1, 2, 3, 4), media=tuple(media)))
+                rig.add(Prompt(token_ids=(1, 2, 3, 4), media=tuple(media)))
         with pytest.raises(BadRequest, match="takes text and points, not image"):
-            rig.add((), prompt=Prompt(token_ids=(1, 2, 3), media=(medium(0, modality="image"),)))
+            rig.add(Prompt(token_ids=(1, 2, 3), media=(medium(0, modality="image"),)))
 
 
 def test_weights_of_the_tower_come_from_the_checkpoint_and_none_may_lack(folder: Path, tmp_path: Path) -> None:
@@ -305,15 +312,19 @@ def test_weights_of_the_tower_come_from_the_checkpoint_and_none_may_lack(folder:
 
 
 def test_a_mapper_for_an_architecture_without_a_tower_stops_the_start(folder: Path) -> None:
-    with pytest.raises(PluginError, match="'made' maps points for PointsForCausalLM, an architecture without a tower"):
-        with rig_of(folder, points_registry(tower=None)):
-            pass
+    with (
+        pytest.raises(PluginError, match="'made' maps points for PointsForCausalLM, an architecture without a tower"),
+        rig_of(folder, points_registry(tower=None)),
+    ):
+        pass
 
 
 def test_a_tower_that_cannot_be_described_names_its_plugin(folder: Path) -> None:
-    with pytest.raises(PluginError, match="'made' could not make a tower"):
-        with rig_of(folder, points_registry(tower=lambda c: c.no_such_field)):
-            pass
+    with (
+        pytest.raises(PluginError, match="'made' could not make a tower"),
+        rig_of(folder, points_registry(tower=lambda c: c.no_such_field)),
+    ):
+        pass
 
 
 # --- from prompts to spans ---------------------------------------------------------------------------
@@ -321,7 +332,7 @@ def test_a_tower_that_cannot_be_described_names_its_plugin(folder: Path) -> None
 
 @pytest.fixture(scope="module")
 def llm(folder: Path, found: Registry) -> Iterator[LLM]:
-    with rig_of(folder, found) as rig, LLM.from_engine(rig.engine, Tokenizer.load(folder), found) as made:
+    with LLM.from_engine(make_rig(folder, found).engine, Tokenizer.load(folder), found) as made:
         yield made
 
 
@@ -396,7 +407,7 @@ def test_a_mapper_that_fails_or_gives_nonsense_is_named(folder: Path) -> None:
             return item()
 
     found = points_registry(build=Broken)
-    with rig_of(folder, found) as rig, LLM.from_engine(rig.engine, Tokenizer.load(folder), found) as llm:
+    with LLM.from_engine(make_rig(folder, found).engine, Tokenizer.load(folder), found) as llm:
         for item in (lambda: 1 / 0, lambda: None, lambda: Mapped([], {}), lambda: Mapped([9999], {})):
             with pytest.raises(PluginFailed, match="'made'"):
                 llm.generate({"prompt": "<points>", "multi_modal_data": {"points": item}}, use_tqdm=False)
@@ -404,7 +415,7 @@ def test_a_mapper_that_fails_or_gives_nonsense_is_named(folder: Path) -> None:
 
 def test_a_mapper_that_cannot_be_built_stops_the_start(folder: Path) -> None:
     found = points_registry(build=lambda context: context.options["missing"])
-    with rig_of(folder, found) as rig, pytest.raises(PluginError, match="'made/points' cannot be built.*KeyError"):
+    with rig_of(folder, found) as rig, pytest.raises(PluginError, match=r"'made/points' cannot be built.*KeyError"):
         MediaInputs(found, rig.engine.info, None)
 
 
@@ -433,7 +444,7 @@ def test_media_in_messages_do_not_get_lost_in_silence(folder: Path) -> None:
             "quire_input_mappers": {"x": InputMapper("x", "PointsForCausalLM", "image", MapsPoints)},
         },
     )
-    with rig_of(folder, seeing) as rig, LLM.from_engine(rig.engine, Tokenizer.load(folder), seeing) as llm:
+    with LLM.from_engine(make_rig(folder, seeing).engine, Tokenizer.load(folder), seeing) as llm:
         message = {"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:,"}}]}
         with pytest.raises(BadRequest, match="Messages with image cannot be used here"):
             llm.chat([message], use_tqdm=False)

@@ -256,7 +256,7 @@ class RunsAdapters(Protocol):
     """A kind of adapter, at work on one model. Only `load` may be called while something else is."""
 
     def attach(self, model: Any) -> None:
-        """Called once after the weights are loaded: put a delta on the projections it will change."""
+        """Once, after the weights are loaded and before pages are counted: put deltas on projections, make seats."""
         ...
 
     def load(self, name: str, path: Path) -> Any:
@@ -272,7 +272,7 @@ class RunsAdapters(Protocol):
         ...
 
     def release(self, adapter: Any) -> None:
-        """The adapter was unloaded and no seq uses it any more."""
+        """It was unloaded, no seq uses it any more, and `unseat` came before; a step for others may be under way."""
         ...
 
     def bind(self, plan: Plan, seats: Sequence[int]) -> Any:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import logging
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -175,6 +176,11 @@ class Adapters:
             adapter.holders.add(request.id)
         self._refused.pop(request.id, None)
         return True
+
+    def pause(self, seconds: float) -> None:
+        """Let others work if someone waits for a seat; for a loop that has nothing else to do."""
+        if self._refused:
+            time.sleep(seconds)
 
     def _goes_behind(self, request_id: str, adapter: _Adapter) -> bool:
         """Whether someone who wants a seat of the same runtime has waited too long to be overtaken again."""

@@ -42,7 +42,7 @@ POLICIES = "quire_scheduler_policies"
 HOPELESS = 3
 """Steps in a row that may fail before `step` raises."""
 PAUSE_S = 0.001
-"""How long a step that can do nothing waits for a grammar to be compiled."""
+"""How long a step that can do nothing waits for a grammar to be compiled, or an adapter to get its seat."""
 
 
 class Engine:
@@ -199,6 +199,7 @@ class Engine:
         plan = self._scheduler.plan(max_tokens)
         if not plan.chunks and not self._broken:
             self._grammars.pause(PAUSE_S)
+            self._adapters.pause(PAUSE_S)
         try:
             result = self._runner.run(plan)
         except Exception as error:

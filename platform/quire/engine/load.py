@@ -69,6 +69,7 @@ def load_model(config: ModelConfig, registry: Registry, device_budget: int | Non
     parsed = checkpoint.read_config(folder)
     architecture = find_architecture(parsed.architectures, registry)
     _refuse_quantized(folder)
+    modalities = _modalities(architecture, registry)
     dtype = choose_dtype(config.dtype, checkpoint.checkpoint_dtype(folder), device)
     max_model_len = choose_length(config.max_model_len, checkpoint.max_length(parsed))
     generation = checkpoint.read_generation(folder, parsed)
@@ -95,7 +96,7 @@ def load_model(config: ModelConfig, registry: Registry, device_budget: int | Non
         page_size=config.page_size,
         num_parameters=sum(parameter.numel() for parameter in module.parameters()),
         sampling_defaults=defaults,
-        modalities=_modalities(architecture, registry),
+        modalities=modalities,
     )
     return Loaded(
         module=module,

@@ -108,7 +108,7 @@ class Runner:
             return StepResult({})
         layout = self._rows.lay_out(plan.chunks)
         wanted = _Wanted.of(plan.chunks, layout, self._rows)
-        media, failures = self._towers.rows(plan.chunks, layout.starts.tolist())
+        media, failures = self._towers.rows(plan.chunks, layout.starts)
         hidden = self._hidden(plan, layout, wanted.index, media, failures)
         return StepResult(self._samples(hidden, wanted), self._scores(hidden, wanted), failures)
 

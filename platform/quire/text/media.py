@@ -78,7 +78,7 @@ class MediaInputs:
     ) -> tuple[list[int], tuple[Media, ...]]:
         """Ids of a prompt with its media in place, and where they are.
 
-        text, ids: the prompt, at least one of them; ids win. data: {modality: item or list of items}.
+        text, ids: the prompt, at least one of them; ids win. data: {modality: item}, or a list of items each.
         Raises `BadRequest` for a modality the model does not take, or another number of markers than of items;
         PluginFailed when a mapper fails.
         """

@@ -1,0 +1,577 @@
+"""Adapters on an engine, with two made-up kinds: SCALE multiplies outputs of projections, SHIFT adds to them."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from engine_rig import Answer, Rig, greedy, make_rig, related_prompts, rig_of
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from quire import LLM, AdapterRuntime, AdapterSource, LoRARequest, registry
+from quire.engine import adapters as engine_adapters
+from quire.errors import BadRequest, NotFound
+from quire.records import Context, Registry
+from quire.sampling import BeamSearchParams, SamplingParams
+from quire.testing.tiny import tiny_llama
+from quire.text.tokenizer import Tokenizer
+from quire.types import AdapterRef, Plan
+from quire_models.projection import projections
+
+PROMPT = list(b"To be or not to be")
+SIZES = {"q_proj": 64, "v_proj": 32, "o_proj": 64}
+
+
+# --- two kinds of adapter ----------------------------------------------------------------------------
+
+
+class Elementwise:
+    """A table [seats, outputs] per projection. It keeps what it is asked, and fails where `fails` says."""
+
+    neutral: float
+
+    def __init__(self, context: Context) -> None:
+        self.names = context.names
+        self.asked: list[str] = []
+        self.fails = ""
+        self.hold = threading.Event()
+        self.hold.set()
+        self.at: list[Any] = [None] * 2
+        self.held: set[str] = set()
+
+    def ask(self, what: str) -> None:
+        self.asked.append(what)
+        if what.split(maxsplit=1)[0] == self.fails:
+            raise ArithmeticError("out of order")
+
+    def attach(self, model: Any) -> None:
+        self.ask("attach")
+        self.tables: dict[str, tuple[Tensor, slice]] = {}
+        for path, (projection, rows) in projections(model).items():
+            if path.rpartition(".")[2] in ("q", "v", "o"):
+                if projection.delta is None:
+                    table = torch.full((len(self.at), projection.outputs), self.neutral)
+                    projection.delta = partial(self.delta, table)
+                self.tables[path] = projection.delta.args[0], rows or slice(None)  # type: ignore[attr-defined]
+
+    def change(self, y: Tensor, by: Tensor) -> Tensor:
+        raise NotImplementedError
+
+    def delta(self, table: Tensor, y: Tensor, x: Tensor, adapters: tuple[Tensor, Tensor]) -> Tensor:
+        tokens, seats = adapters
+        y[tokens] = self.change(y[tokens], table[seats])
+        return y
+
+    def load(self, name: str, path: Path) -> Any:
+        self.ask(f"load {name}")
+        assert self.hold.wait(60)
+        vectors = {self.names.rename(key): vector for key, vector in load_file(path / "vectors.safetensors").items()}
+        for ours in vectors:
+            if ours not in self.tables:
+                raise BadRequest(f"There is no {ours}.", "lora_path")
+        return name, vectors
+
+    def seat(self, adapter: Any) -> int | None:
+        name, vectors = adapter
+        self.ask(f"seat {name}")
+        if adapter not in self.at:
+            free = [i for i, other in enumerate(self.at) if other is None or id(other) not in self.held]
+            if not free:
+                return None
+            self.at[free[0]] = adapter
+            for path, (table, rows) in self.tables.items():
+                table[free[0], rows] = vectors.get(path, self.neutral)
+        self.held.add(id(adapter))
+        return self.at.index(adapter)
+
+    def unseat(self, adapter: Any) -> None:
+        self.ask(f"unseat {adapter[0]}")
+        self.held.remove(id(adapter))
+
+    def release(self, adapter: Any) -> None:
+        self.ask(f"release {adapter[0]}")
+        assert id(adapter) not in self.held
+        self.at = [None if other is adapter else other for other in self.at]
+
+    def bind(self, plan: Plan, seats: Sequence[int]) -> tuple[Tensor, Tensor]:
+        self.ask("bind")
+        lens = torch.tensor([len(chunk.token_ids) for chunk in plan.chunks])
+        each = torch.tensor(seats).repeat_interleave(lens)
+        tokens = (each >= 0).nonzero()[:, 0]
+        return tokens, each[tokens]
+
+
+class Scale(Elementwise):
+    neutral = 1.0
+
+    def change(self, y: Tensor, by: Tensor) -> Tensor:
+        return y * by
+
+
+class Shift(Elementwise):
+    neutral = 0.0
+
+    def change(self, y: Tensor, by: Tensor) -> Tensor:
+        return y + by
+
+
+class Kit:
+    """A registry with both kinds, and the runtimes that were built last."""
+
+    def __init__(self) -> None:
+        self.built: dict[str, Elementwise] = {}
+        found = registry.load(None)
+        hook = "quire_adapter_runtimes"
+        records = {kind: AdapterRuntime(kind, frozenset({kind}), partial(self.build, kind)) for kind in KINDS}
+        self.registry: Registry = replace(
+            found,
+            records={**found.records, hook: records},
+            origin={**found.origin, **{(hook, kind): f"plugin-{kind}" for kind in KINDS}},
+        )
+
+    def build(self, kind: str, context: Context) -> Elementwise:
+        self.built[kind] = KINDS[kind](context)
+        return self.built[kind]
+
+    def only(self, kind: str) -> Registry:
+        hook = "quire_adapter_runtimes"
+        records = {kind: self.registry.of(hook)[kind]}
+        return replace(self.registry, records={**self.registry.records, hook: records})
+
+
+KINDS: dict[str, type[Elementwise]] = {"SCALE": Scale, "SHIFT": Shift}
+
+
+def vectors_of(seed: int, neutral: float) -> dict[str, Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    return {
+        f"model.layers.{layer}.self_attn.{name}": neutral + torch.randn(size, generator=generator)
+        for layer in range(2)
+        for name, size in SIZES.items()
+    }
+
+
+def write_adapter(folder: Path, kind: str, seed: int) -> Path:
+    folder.mkdir(parents=True)
+    (folder / "adapter_config.json").write_text(json.dumps({"peft_type": kind}))
+    save_file(vectors_of(seed, KINDS[kind].neutral), folder / "vectors.safetensors")
+    return folder
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_thread() -> None:
+    torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny_llama(tmp_path_factory.mktemp("base"))
+
+
+@pytest.fixture(scope="module")
+def adapters(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    root = tmp_path_factory.mktemp("adapters")
+    kinds = {"a": "SCALE", "b": "SCALE", "c": "SCALE", "s": "SHIFT"}
+    return {name: write_adapter(root / name, kind, seed) for seed, (name, kind) in enumerate(kinds.items(), 1)}
+
+
+@pytest.fixture(scope="module")
+def merged(folder: Path, adapters: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """The base model with each adapter's change in its weights."""
+    made = {"base": folder}
+    for name, path in adapters.items():
+        copy = tiny_llama(tmp_path_factory.mktemp(f"merged_{name}"), attention_bias=name == "s")
+        tensors = load_file(folder / "model.safetensors")
+        for module, vector in load_file(path / "vectors.safetensors").items():
+            if name == "s":
+                tensors[f"{module}.bias"] = vector
+                tensors.setdefault(f"{module.rpartition('.')[0]}.k_proj.bias", torch.zeros(32))
+            else:
+                tensors[f"{module}.weight"] *= vector[:, None]
+        save_file(tensors, copy / "model.safetensors", {"format": "pt"})
+        made[name] = copy
+    return made
+
+
+@pytest.fixture
+def kit() -> Kit:
+    return Kit()
+
+
+PROMPTS = related_prompts(6)
+
+
+def ask(rig: Rig, prompt: Sequence[int], name: str | None, params: Any = None) -> str:
+    adapter = None if name in (None, "base") else AdapterRef(name=str(name))
+    return rig.add(prompt, params or greedy(8, ignore_eos=True, logprobs=0), adapter=adapter)
+
+
+def load_all(rig: Rig, adapters: dict[str, Path], names: str = "abcs") -> None:
+    for name in names:
+        rig.engine.load_adapter(name, adapters[name])
+
+
+@pytest.fixture(scope="module")
+def wanted(merged: dict[str, Path]) -> dict[tuple[str, int], Answer]:
+    """What each merged model says to each prompt."""
+    answers = {}
+    for name, path in merged.items():
+        with rig_of(path) as rig:
+            ids = [ask(rig, prompt, None) for prompt in PROMPTS]
+            found = rig.drain()
+            answers.update({(name, i): found[request_id, 0] for i, request_id in enumerate(ids)})
+    return answers
+
+
+def same(answer: Answer, other: Answer) -> bool:
+    close = [one.logprob for one in answer.logprobs] == pytest.approx([one.logprob for one in other.logprobs], abs=1e-4)
+    return bool(answer.token_ids == other.token_ids and close)
+
+
+# --- what is computed --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("settings", [{}, {"max_num_batched_tokens": 64}, {"batch_invariant": True}])
+def test_each_row_of_a_mixed_batch_equals_a_model_with_its_adapter_merged(
+    folder: Path, kit: Kit, adapters: dict[str, Path], wanted: dict[tuple[str, int], Answer], settings: dict[str, Any]
+) -> None:
+    with rig_of(folder, kit.registry, **settings) as rig:
+        load_all(rig, adapters)
+        asked = {(name, i): ask(rig, prompt, name) for i, prompt in enumerate(PROMPTS) for name in ("base", *"abs")}
+        answers = rig.drain()
+    for key, request_id in asked.items():
+        assert same(answers[request_id, 0], wanted[key]), key
+    assert len({tuple(wanted[name, 0].token_ids) for name in ("base", *"abcs")}) == 5
+
+
+def test_rows_of_the_base_model_are_bit_for_bit_those_of_a_server_without_adapters(
+    folder: Path, kit: Kit, adapters: dict[str, Path]
+) -> None:
+    def logprobs(rig: Rig, names: Sequence[str]) -> list[float]:
+        ids = [ask(rig, PROMPT, name) for name in names]
+        return [one.logprob for one in rig.drain()[ids[0], 0].logprobs]
+
+    settings = {"enable_prefix_caching": False}  # so that both make the same steps
+    with rig_of(folder, **settings) as plain, rig_of(folder, kit.registry, **settings) as rig:
+        load_all(rig, adapters)
+        assert logprobs(rig, ["base", "a", "b"]) == logprobs(plain, ["base"] * 3)
+
+
+def test_a_lone_runtime_is_bound_directly(
+    folder: Path, kit: Kit, adapters: dict[str, Path], wanted: dict[tuple[str, int], Answer]
+) -> None:
+    with rig_of(folder, kit.only("SCALE")) as rig:
+        load_all(rig, adapters, "ab")
+        ids = {name: ask(rig, PROMPTS[0], name) for name in ("a", "base", "b")}
+        answers = rig.drain()
+        with pytest.raises(BadRequest, match="type 'SHIFT'; types that can be run: SCALE"):
+            rig.engine.load_adapter("s", adapters["s"])
+    for name, request_id in ids.items():
+        assert same(answers[request_id, 0], wanted[name, 0])
+    assert kit.built["SCALE"].asked.count("attach") == 1
+
+
+def test_nothing_is_bound_while_nobody_uses_an_adapter(folder: Path, kit: Kit, adapters: dict[str, Path]) -> None:
+    with rig_of(folder, kit.registry) as rig:
+        load_all(rig, adapters)
+        ask(rig, PROMPT, None)
+        rig.drain()
+    assert [asked for runtime in kit.built.values() for asked in runtime.asked if asked == "bind"] == []
+
+
+def test_preemption_and_forks_keep_the_adapter(
+    folder: Path, kit: Kit, adapters: dict[str, Path], merged: dict[str, Path]
+) -> None:
+    params = SamplingParams(n=3, seed=1, max_tokens=14, ignore_eos=True)
+    beams = BeamSearchParams(beam_width=2, max_tokens=6, ignore_eos=True)
+    small = {"num_pages": 18, "enable_prefix_caching": False}
+    with rig_of(folder, kit.registry, **small) as rig, rig_of(merged["a"]) as other:
+        load_all(rig, adapters)
+        ids = [ask(rig, PROMPT, "a", one) for one in (params, beams)]
+        more = [ask(rig, prompt, "b") for prompt in PROMPTS]
+        answers = rig.drain()
+        stats = rig.engine.stats()
+        expected_ids = [ask(other, PROMPT, None, one) for one in (params, beams)]
+        expected = other.drain()
+    assert stats.num_preemptions_recompute_total > 0
+    assert len(more) == sum(answers[request_id, 0].last.finish_reason == "length" for request_id in more)
+    for request_id, expected_id, count in zip(ids, expected_ids, (3, 2), strict=True):
+        for i in range(count):
+            assert answers[request_id, i].token_ids == expected[expected_id, i].token_ids
+
+
+# --- the prefix cache --------------------------------------------------------------------------------
+
+
+def cached(rig: Rig, name: str | None) -> int | None:
+    request_id = ask(rig, PROMPT, name)
+    return rig.drain()[request_id, 0].deltas[0].num_cached_tokens
+
+
+def test_pages_are_shared_under_one_adapter_and_never_between_two(
+    folder: Path, kit: Kit, adapters: dict[str, Path]
+) -> None:
+    with rig_of(folder, kit.registry) as rig:
+        load_all(rig, adapters)
+        assert [cached(rig, name) for name in ("base", "a", "b")] == [0, 0, 0]
+        assert [cached(rig, name) for name in ("b", "base", "a")] == [16, 16, 16]
+
+
+def test_a_name_that_is_loaded_again_is_a_new_revision_with_pages_of_its_own(
+    folder: Path, kit: Kit, adapters: dict[str, Path], wanted: dict[tuple[str, int], Answer]
+) -> None:
+    with rig_of(folder, kit.registry) as rig:
+        assert rig.engine.load_adapter("x", adapters["a"]) == AdapterRef(name="x", revision=1)
+        first = ask(rig, PROMPTS[0], "x")
+        assert same(rig.drain()[first, 0], wanted["a", 0])
+        assert rig.engine.load_adapter("x", adapters["b"]) == AdapterRef(name="x", revision=2)
+        second = ask(rig, PROMPTS[0], "x")
+        answer = rig.drain()[second, 0]
+        assert same(answer, wanted["b", 0])
+        assert answer.deltas[0].num_cached_tokens == 0
+        rig.engine.unload_adapter("x")
+        assert rig.engine.load_adapter("x", adapters["a"]).revision == 3
+        assert rig.engine.adapters == (AdapterRef(name="x", revision=3),)
+    assert [asked for asked in kit.built["SCALE"].asked if asked.startswith("release")] == ["release x"] * 2
+
+
+# --- seats -------------------------------------------------------------------------------------------
+
+
+def test_with_fewer_seats_than_adapters_all_finish(
+    folder: Path, kit: Kit, adapters: dict[str, Path], wanted: dict[tuple[str, int], Answer]
+) -> None:
+    with rig_of(folder, kit.registry) as rig:
+        load_all(rig, adapters)
+        asked = {(name, i): ask(rig, prompt, name) for i, prompt in enumerate(PROMPTS) for name in ("a", "b", "c")}
+        base = ask(rig, PROMPTS[0], "base")
+        answers = rig.drain()
+    for key, request_id in asked.items():
+        assert same(answers[request_id, 0], wanted[key]), key
+    assert same(answers[base, 0], wanted["base", 0])
+    runtime = kit.built["SCALE"]
+    assert not runtime.held
+    assert sum(asked.startswith("seat") for asked in runtime.asked) >= 3
+
+
+def test_others_pass_while_a_request_waits_for_a_seat(folder: Path, kit: Kit, adapters: dict[str, Path]) -> None:
+    with rig_of(folder, kit.registry) as rig:
+        load_all(rig, adapters)
+        for name in "ab":
+            ask(rig, PROMPT, name, greedy(12, ignore_eos=True))
+        waits = ask(rig, PROMPT, "c")
+        passes = ask(rig, PROMPT, "base", greedy(2))
+        order = []
+        while rig.engine.has_work:
+            order += [delta.request_id for delta in rig.engine.step() if delta.finish_reason]
+    assert order.index(passes) == 0
+    assert order.index(waits) == len(order) - 1
+
+
+def test_an_adapter_may_be_on_its_way_to_its_seat(
+    folder: Path, kit: Kit, adapters: dict[str, Path], wanted: dict[tuple[str, int], Answer]
+) -> None:
+    with rig_of(folder, kit.registry) as rig:
+        load_all(rig, adapters)
+        runtime = kit.built["SCALE"]
+        runtime.at = ["x", "y"]
+        runtime.held = {id(place) for place in runtime.at}
+        request_id = ask(rig, PROMPTS[0], "a")
+        assert [rig.engine.step() for _ in range(3)] == [[]] * 3
+        runtime.held.clear()
+        assert same(rig.drain()[request_id, 0], wanted["a", 0])
+
+
+def test_who_waits_for_a_seat_is_not_overtaken_for_ever(
+    folder: Path, kit: Kit, adapters: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine_adapters, "PATIENCE", 10)
+    with rig_of(folder, kit.registry) as rig:
+        load_all(rig, adapters)
+        waiting = None
+        for turn in range(60):  # the seats' adapters are asked for again and again
+            for name in "ab":
+                ask(rig, PROMPT, name, greedy(5))
+            if turn == 1:
+                waiting = ask(rig, PROMPT, "c", greedy(2))
+            if any(delta.request_id == waiting and delta.finish_reason for delta in rig.engine.step()):
+                break
+        else:
+            pytest.fail("the request for a third adapter was never answered")
+        rig.drain()
+    assert not kit.built["SCALE"].held
+
+
+def test_an_aborted_request_gives_its_seat_back(folder: Path, kit: Kit, adapters: dict[str, Path]) -> None:
+    with rig_of(folder, kit.registry) as rig:
+        load_all(rig, adapters)
+        first = [ask(rig, PROMPT, name, greedy(50)) for name in "ab"]
+        rig.engine.step()
+        waits = ask(rig, PROMPT, "c", greedy(2))
+        rig.engine.step()
+        rig.engine.abort(first[0])
+        rig.engine.abort(first[1])
+        assert rig.drain()[waits, 0].last.finish_reason == "length"
+    assert not kit.built["SCALE"].held
+
+
+# --- loading and unloading ---------------------------------------------------------------------------
+
+
+def test_requests_in_flight_finish_on_what_is_unloaded_and_new_ones_are_refused(
+    folder: Path, kit: Kit, adapters: dict[str, Path], wanted: dict[tuple[str, int], Answer]
+) -> None:
+    with rig_of(folder, kit.registry) as rig:
+        load_all(rig, adapters)
+        flying = ask(rig, PROMPTS[0], "a")
+        rig.engine.step()
+        rig.engine.unload_adapter("a")
+        with pytest.raises(BadRequest, match="Adapters loaded: b, c, s"):
+            ask(rig, PROMPTS[0], "a")
+        assert "release a" not in kit.built["SCALE"].asked
+        assert same(rig.drain()[flying, 0], wanted["a", 0])
+        assert kit.built["SCALE"].asked.count("release a") == 1
+        rig.engine.unload_adapter("b")
+        assert kit.built["SCALE"].asked.count("release b") == 1
+        with pytest.raises(NotFound, match="`a` is not loaded"):
+            rig.engine.unload_adapter("a")
+
+
+def test_steps_go_on_while_an_adapter_is_read(folder: Path, kit: Kit, adapters: dict[str, Path]) -> None:
+    with rig_of(folder, kit.registry) as rig:
+        runtime = kit.built["SCALE"]
+        runtime.hold.clear()
+        thread = threading.Thread(target=rig.engine.load_adapter, args=("a", adapters["a"]))
+        thread.start()
+        request_id = ask(rig, PROMPT, None)
+        assert rig.drain()[request_id, 0].last.finish_reason == "length"
+        assert rig.engine.adapters == ()
+        runtime.hold.set()
+        thread.join()
+        assert rig.engine.adapters == (AdapterRef(name="a", revision=1),)
+
+
+def test_what_is_no_adapter_is_refused_and_changes_nothing(
+    folder: Path, kit: Kit, adapters: dict[str, Path], tmp_path: Path
+) -> None:
+    def config(text: str) -> Path:
+        path = tmp_path / str(len(list(tmp_path.iterdir())))
+        path.mkdir()
+        (path / "adapter_config.json").write_text(text)
+        return path
+
+    unknown = config('{"peft_type": "SCALE"}')
+    save_file({"model.layers.9.self_attn.q_proj": torch.ones(64)}, unknown / "vectors.safetensors")
+    wrong = [
+        (tmp_path / "nowhere", "adapter_config.json cannot be read"),
+        (config("{"), "must be a JSON object"),
+        (config("[]"), "must be a JSON object"),
+        (config("{}"), "`peft_type`"),
+        (config('{"peft_type": "LORA"}'), "type 'LORA'; types that can be run: SCALE, SHIFT"),
+        (unknown, "no blocks.9.attn.q"),
+        (None, "No path was given for the adapter `a`, and no plugin knows one"),
+    ]
+    with rig_of(folder, kit.registry) as rig:
+        rig.engine.load_adapter("a", adapters["a"])
+        for path, said in wrong:
+            with pytest.raises(BadRequest, match=said):
+                rig.engine.load_adapter("a", path)
+        assert rig.engine.adapters == (AdapterRef(name="a", revision=1),)
+        with pytest.raises(BadRequest, match="`z` is not loaded"):
+            ask(rig, PROMPT, "z")
+    with rig_of(folder) as plain, pytest.raises(BadRequest, match="no adapter runtime"):
+        plain.engine.load_adapter("a", adapters["a"])
+
+
+def test_a_request_that_is_refused_uses_no_adapter(folder: Path, kit: Kit, adapters: dict[str, Path]) -> None:
+    with rig_of(folder, kit.registry, max_num_queued_reqs=2) as rig:
+        load_all(rig, adapters)
+        twin = ask(rig, PROMPT, "a")
+        with pytest.raises(BadRequest, match="unique"):
+            rig.add(PROMPT, adapter=AdapterRef(name="a"), id=twin)
+        rig.engine.unload_adapter("a")
+        assert "release a" not in kit.built["SCALE"].asked
+        rig.drain()
+    assert kit.built["SCALE"].asked.count("release a") == 1
+
+
+@pytest.mark.parametrize("where", ["seat", "bind"])
+def test_a_runtime_that_fails_fails_the_requests_that_need_it_only(
+    folder: Path, kit: Kit, adapters: dict[str, Path], wanted: dict[tuple[str, int], Answer], where: str
+) -> None:
+    with rig_of(folder, kit.registry) as rig:
+        load_all(rig, adapters)
+        kit.built["SCALE"].fails = where
+        ids = {name: ask(rig, PROMPTS[0], name) for name in ("base", "a", "s")}
+        answers = rig.drain()
+        kind, message = answers[ids["a"], 0].last.error or ("", "")
+        assert (kind, "'plugin-SCALE' failed: ArithmeticError" in message) == ("PluginFailed", True)
+        for name in ("base", "s"):
+            assert same(answers[ids[name], 0], wanted[name, 0])
+        kit.built["SCALE"].fails = ""
+        again = ask(rig, PROMPTS[0], "a")
+        answer = rig.drain()[again, 0]
+        assert same(answer, wanted["a", 0])
+        assert answer.deltas[0].num_cached_tokens == 0, "what failed is not found in the cache"
+
+
+def test_a_runtime_that_fails_to_let_go_does_not_end_the_step(
+    folder: Path, kit: Kit, adapters: dict[str, Path]
+) -> None:
+    with rig_of(folder, kit.registry) as rig:
+        load_all(rig, adapters)
+        kit.built["SCALE"].fails = "unseat"
+        request_id = ask(rig, PROMPT, "a")
+        assert rig.drain()[request_id, 0].last.finish_reason == "length"
+
+
+# --- the library -------------------------------------------------------------------------------------
+
+
+def test_the_library_loads_an_adapter_when_it_is_first_used(
+    folder: Path, kit: Kit, adapters: dict[str, Path], wanted: dict[tuple[str, int], Answer]
+) -> None:
+    engine = make_rig(folder, kit.registry).engine
+    with LLM.from_engine(engine, Tokenizer.load(folder), kit.registry) as llm:
+        one, two = LoRARequest("a", 1, str(adapters["a"])), LoRARequest("b", 2, str(adapters["b"]))
+        params = greedy(8, ignore_eos=True)
+        outputs = llm.generate([PROMPTS[0]] * 3, params, lora_request=[one, None, two], use_tqdm=False)
+        for output, name in zip(outputs, ("a", "base", "b"), strict=True):
+            assert output.outputs[0].token_ids == wanted[name, 0].token_ids
+        llm.generate([PROMPTS[0]], params, lora_request=one, use_tqdm=False)
+        assert [ref.revision for ref in engine.adapters] == [1, 1]
+        moved = LoRARequest("a", 1, str(adapters["c"]))
+        (output,) = llm.generate([PROMPTS[0]], params, lora_request=moved, use_tqdm=False)
+        assert output.outputs[0].token_ids == wanted["c", 0].token_ids
+        with pytest.raises(BadRequest, match="two paths for the name 'a'"):
+            llm.generate([PROMPTS[0]] * 2, params, lora_request=[one, moved], use_tqdm=False)
+        with pytest.raises(BadRequest, match="`lora_request` must be LoRARequest"):
+            llm.generate([PROMPTS[0]], params, lora_request="a", use_tqdm=False)  # type: ignore[arg-type]
+
+
+def test_an_adapter_without_a_path_is_looked_for_by_plugins(
+    folder: Path, kit: Kit, adapters: dict[str, Path], wanted: dict[tuple[str, int], Answer]
+) -> None:
+    asked = []
+
+    def resolve(name: str, base_model: str, cache_dir: Path) -> AdapterSource | None:
+        asked.append((name, base_model, cache_dir.name))
+        return AdapterSource(adapters[name], "r1") if name in adapters else None
+
+    found = replace(kit.registry, resolve_adapter=resolve)
+    with LLM.from_engine(make_rig(folder, found).engine, Tokenizer.load(folder), found) as llm:
+        (output,) = llm.generate(
+            [PROMPTS[1]], greedy(8, ignore_eos=True), lora_request=LoRARequest("b"), use_tqdm=False
+        )
+        assert output.outputs[0].token_ids == wanted["b", 1].token_ids
+        with pytest.raises(BadRequest, match="No path was given for the adapter `q`"):
+            llm.generate([PROMPTS[1]], lora_request=LoRARequest("q"), use_tqdm=False)
+    assert asked == [("b", str(folder), "adapters"), ("q", str(folder), "adapters")]
