@@ -6,6 +6,7 @@ It knows neither models nor requests, and does not start a second process when t
 from __future__ import annotations
 
 import asyncio
+import os
 import shutil
 import subprocess
 import sys
@@ -27,6 +28,10 @@ LAST_WORDS_S = 0.1
 MAX_SOCKET_PATH = 90
 """Socket paths are limited to about 100 bytes on all systems."""
 
+PATIENT_THREADS = {"OMP_WAIT_POLICY": "PASSIVE"}
+"""Between two operations a thread of torch's pool sleeps. Spinning, it would take the core that this process
+needs to tokenize and to send, and on a busy machine each operation would wait for a thread that is not running."""
+
 
 class Connection:
     """A running host process and the socket to it. Use from one event loop."""
@@ -42,7 +47,7 @@ class Connection:
         self._socket.bind(f"ipc://{path}")
         # -P: nothing from the working directory may shadow a package.
         command = [sys.executable, "-P", "-m", module, f"ipc://{path}"]
-        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True, env=_environment())
         self._ended = asyncio.Event()
         loop = asyncio.get_running_loop()
         threading.Thread(target=self._wait, args=(loop,), name="host-exit", daemon=True).start()
@@ -107,6 +112,11 @@ class Connection:
         self._process.wait()
         with suppress(RuntimeError):  # if the loop is closed, nobody asks any more
             loop.call_soon_threadsafe(self._ended.set)
+
+
+def _environment() -> dict[str, str]:
+    """What the host inherits; a user's own setting wins."""
+    return {**PATIENT_THREADS, **os.environ}
 
 
 def _private_folder() -> Path:
