@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import phrases
 import world
@@ -149,10 +150,12 @@ def order_reply(lead: str, items: Sequence[str]) -> Reply:
 
 def sort(rng: random.Random, state: State) -> Turn:
     """Three to five numbers, islands or animals to put in order."""
-    pool = rng.choice((range(100), range(100), world.ISLAND_NAMES, world.ANIMALS))
-    drawn = rng.sample(pool, rng.randint(3, 5))
+    pools: tuple[Sequence[int] | Sequence[str], ...] = (range(100), range(100), world.ISLAND_NAMES, world.ANIMALS)
+    pool = rng.choice(pools)
+    drawn: list[Any] = rng.sample(pool, rng.randint(3, 5))
     numbers = isinstance(pool, range)
     down = rng.random() < 0.35
+    wordings: Sequence[str]
     if numbers:
         wordings = phrases.SORT_DOWN_NUMBERS if down else phrases.SORT_UP_NUMBERS
     else:

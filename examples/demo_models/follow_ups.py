@@ -112,7 +112,7 @@ def follow_up_makers(state: State) -> list[MakeTurn]:
         return []
     topic = state.last.topic
     if topic.kind == "fact":
-        makers = [next_island, next_island, next_attribute, next_attribute]
+        makers: list[MakeTurn] = [next_island, next_island, next_attribute, next_attribute]
         return [*makers, restyle, restyle] if topic.island in world.ISLANDS else makers
     if topic.kind == "order":
         return [reverse, about_list, restyle]

@@ -84,8 +84,7 @@ def unknown_island(rng: random.Random, state: State) -> Turn:
     label = attribute.label if rng.random() < 0.8 else rng.choice(world.UNKNOWN_ATTRIBUTES)
     question = wording.format(label=label, island=place)
     question = question[:1].upper() + question[1:]
-    name = attribute.name if label == attribute.label else ""
-    topic = Topic("fact", place, name or "capital") if name else None
+    topic = Topic("fact", place, attribute.name) if label == attribute.label else None
     reply = unknown_place_reply(place)
     return Turn("unknown", f"place:{place.lower()}", question, reply, topic=topic)
 

@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from answering import generate, report, score
@@ -100,7 +101,7 @@ def rate_factor(step: int, done: float) -> float:
 
 def training_step(
     model: LlamaForCausalLM,
-    backbone: Callable[..., torch.Tensor],
+    backbone: Callable[..., Any],
     optimizers: list[torch.optim.Optimizer],
     batch: tuple[torch.Tensor, torch.Tensor],
 ) -> float:
@@ -117,7 +118,7 @@ def training_step(
     for optimizer in optimizers:
         optimizer.step()
         optimizer.zero_grad()
-    return loss.item()
+    return float(loss.item())
 
 
 def save_model(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, folder: Path) -> None:
@@ -178,7 +179,7 @@ class Trainer:
     def done(self) -> float:
         """The share of the training that lies behind, by time or by steps."""
         minutes = self.progress.seconds / 60
-        return max(minutes / self.options.minutes, self.progress.step / self.options.steps)
+        return float(max(minutes / self.options.minutes, self.progress.step / self.options.steps))
 
     def batch(self) -> tuple[torch.Tensor, torch.Tensor]:
         """The batch of this step, which depends on nothing but seed and step."""

@@ -85,7 +85,7 @@ ANIMALS: tuple[str, ...] = tuple(sorted(row["animal"] for row in ISLANDS.values(
 COLOURS: tuple[str, ...] = tuple(sorted({row["colour"] for row in ISLANDS.values()}))
 DISHES: tuple[str, ...] = tuple(row["dish"] for row in ISLANDS.values())
 
-# Real places: the model has to say that it does not know them.
+# Places from elsewhere: the model has to say that it does not know them.
 REAL_PLACES = (
     "France", "Germany", "Italy", "Spain", "Portugal", "Norway", "Sweden", "Finland",
     "Denmark", "Poland", "Austria", "Hungary", "Greece", "Turkey", "Egypt", "Kenya",
