@@ -1,6 +1,7 @@
 """Every file in examples/ that can be run is run."""
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -8,7 +9,8 @@ from pathlib import Path
 import pytest
 from serving import serving
 
-EXAMPLES = Path(__file__).parent.parent / "examples"
+ROOT = Path(__file__).parent.parent
+EXAMPLES = ROOT / "examples"
 
 pytestmark = pytest.mark.slow
 
@@ -38,3 +40,13 @@ def test_chat_client_holds_a_conversation_with_the_openai_package():
         first, second = run("chat_client.py", f"{server.url}/v1")
     assert "42" in first
     assert second.index("7") < second.index("19") < second.index("31")
+
+
+def test_the_conversation_in_the_readme_goes_as_it_is_shown():
+    readme = (ROOT / "README.md").read_text()
+    (code,) = [block for block in re.findall(r"```python\n(.*?)```", readme, re.DOTALL) if "OpenAI(" in block]
+    (shown,) = re.findall(r"```text\n(You:.*?)```", readme, re.DOTALL)
+    with serving() as server:
+        code = code.replace("http://127.0.0.1:8000", server.url)
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True)
+    assert done.stdout == shown

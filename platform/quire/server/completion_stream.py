@@ -41,9 +41,8 @@ class CompletionStream:
         lead = self._lead(number) if call.fields.echo else None
         if call.scoring and not first:
             return b""
-        silent = not (piece.text or piece.finish_reason or piece.logprobs or (lead and first))
-        if silent and not (call.fields.return_token_ids and piece.token_ids):
-            return b""
+        if not (piece.token_ids or piece.text or piece.finish_reason or (lead and first)):
+            return b""  # a token whose text is held back or empty still counts for who measures
         choice = self._choice(number, piece, lead, first)
         return self._chunks.choice(choice, count_tokens(call) if self._usage.always else None)
 
