@@ -35,8 +35,8 @@ _FRESH: dict[families.MakeTurn, float] = {
     talk.unknown_attribute: 3,
     talk.off_topic: 4,
     talk.small_talk: 6,
-    talk.tell: 4,
-    talk.recall: 4,
+    talk.tell: 3,
+    talk.recall: 2,
 }
 
 
