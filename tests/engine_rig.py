@@ -15,6 +15,7 @@ from quire.config import ModelConfig
 from quire.engine.engine import Engine
 from quire.records import Registry
 from quire.sampling import BeamSearchParams, SamplingParams
+from quire.text.tokenizer import Tokenizer
 from quire.types import Delta, Prompt, Request
 
 Params = SamplingParams | BeamSearchParams
@@ -88,7 +89,7 @@ def make_rig(folder: Path, found: Registry | None = None, **settings: Any) -> Ri
         "served_model_name": ("tiny",),
     }
     config = ModelConfig(model=str(folder), **{**defaults, **settings})
-    return Rig(Engine.build(config, found or registry.load(None)))
+    return Rig(Engine.build(config, found or registry.load(None), tokenizer=lambda: Tokenizer.load(folder)))
 
 
 @contextmanager

@@ -1,0 +1,119 @@
+"""The table of features. A new feature adds a row, and every pair with it is tested.
+
+Settings change how the engine works and must change no answer. Request features say what a request asks for;
+`check` says what must hold of the answers whatever else was asked for.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from engine_rig import Answer
+
+END = 256
+TEXTS = ["yes, of course", "no, not at all", "perhaps"]
+
+Answers = Sequence[Answer]
+Check = Callable[[Answers], None]
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A way of running. `company`: how many other requests run beside the one looked at."""
+
+    name: str
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    company: int = 0
+    warm: bool = False
+    """Whether the same request was answered before."""
+
+
+@dataclass(frozen=True)
+class Feature:
+    """Something a request may ask for. `clashes`: features that the API refuses beside it."""
+
+    name: str
+    params: Mapping[str, Any]
+    check: Check
+    clashes: tuple[str, ...] = ()
+    request: Mapping[str, Any] = field(default_factory=dict)
+
+
+SETTINGS = (
+    Setting("alone"),
+    Setting("company", company=12),
+    Setting("tiny chunks", {"max_num_batched_tokens": 5, "max_num_seqs": 5}),
+    Setting("whole prompts", {"enable_chunked_prefill": False, "max_num_batched_tokens": 64}),
+    Setting("cache hit", warm=True),
+    Setting("no cache", {"enable_prefix_caching": False}, warm=True),
+    Setting("recompute", {"num_pages": 40, "preemption": "recompute"}, company=12),
+    Setting("swap", {"num_pages": 40, "preemption": "swap", "swap_space": 0.01}, company=12),
+    Setting("priority", {"scheduling_policy": "priority"}, company=12),
+    Setting("batch invariant", {"batch_invariant": True}, company=3),
+)
+
+
+def _count(answers: Answers, count: int) -> None:
+    assert len(answers) == count
+
+
+def _all(test: Callable[[Answer], bool]) -> Check:
+    def check(answers: Answers) -> None:
+        assert answers
+        assert all(test(answer) for answer in answers)
+
+    return check
+
+
+def _ids(answer: Answer) -> list[int]:
+    return answer.token_ids
+
+
+def _logprobs_fit(answer: Answer) -> bool:
+    pairs = zip(answer.logprobs, answer.token_ids, strict=True)
+    return all(p.token_id == i and len(p.top) >= 2 and p.logprob <= 0 and p.rank >= 1 for p, i in pairs)
+
+
+def _prompt_is_scored(answers: Answers) -> None:
+    scored = [delta.prompt_logprobs for answer in answers for delta in answer.deltas if delta.prompt_logprobs]
+    assert len(scored) == 1
+    first, *rest = scored[0]
+    assert first is None
+    assert all(entry is not None and math.isfinite(entry.logprob) for entry in rest)
+
+
+def _spells_a_choice(answer: Answer) -> bool:
+    text = bytes(i for i in answer.token_ids if i < END).decode("utf-8", "replace")
+    return any(choice.startswith(text) for choice in TEXTS)
+
+
+FEATURES = (
+    Feature("greedy", {"temperature": 0}, lambda answers: None, clashes=("n", "best of", "seed")),
+    Feature("seed", {"temperature": 1.0, "seed": 5, "top_k": 40, "top_p": 0.95, "min_p": 0.001}, lambda answers: None),
+    Feature("n", {"n": 3, "temperature": 0.9, "seed": 6}, lambda answers: _count(answers, 3), clashes=("best of",)),
+    Feature("best of", {"best_of": 4, "temperature": 0.8, "seed": 7}, lambda answers: _count(answers, 4)),
+    Feature("logprobs", {"logprobs": 2}, _all(_logprobs_fit)),
+    Feature("prompt logprobs", {"prompt_logprobs": 1}, _prompt_is_scored),
+    Feature(
+        "penalties", {"presence_penalty": 1.5, "frequency_penalty": 1.0, "repetition_penalty": 1.3}, lambda a: None
+    ),
+    Feature(
+        "allowed ids", {"allowed_token_ids": tuple(range(32, 127))}, _all(lambda a: all(32 <= i < 127 for i in _ids(a)))
+    ),
+    Feature("bias", {"logit_bias": {101: -100.0, 32: -100.0}}, lambda answers: None, clashes=("choice",)),
+    Feature(
+        "bad words",
+        {"bad_word_ids": ((110, 111), (65,))},
+        _all(lambda a: 65 not in _ids(a) and (110, 111) not in zip(_ids(a), _ids(a)[1:], strict=False)),
+        clashes=("choice",),
+    ),
+    Feature("min tokens", {"min_tokens": 6}, _all(lambda a: len(_ids(a)) >= 6), clashes=("choice",)),
+    Feature("stop ids", {"stop_token_ids": (44, 46)}, _all(lambda a: 44 not in _ids(a)[:-1]), clashes=("choice",)),
+    Feature("choice", {"structured": ("choice", json.dumps(TEXTS))}, _all(_spells_a_choice)),
+    Feature("salt", {}, lambda answers: None, request={"cache_salt": "tenant"}),
+    Feature("urgency", {}, lambda answers: None, request={"priority": -1}),
+)
