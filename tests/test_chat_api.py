@@ -1,12 +1,14 @@
 """`/v1/chat/completions`: shapes of answers and streams, templates, tool calls."""
 
 import json
+from dataclasses import replace
 
 import pytest
 from live_server import chunks_of
 from pretend_client import PretendClient, http, pretend_app
 
 from quire.config import ServerConfig
+from quire.counting import CallCounter
 from quire.records import Registry, ToolCall, ToolParser
 from quire.text.renderer import Renderer
 
@@ -200,6 +202,28 @@ async def test_calls_in_the_text_become_tool_calls(tooled):
     assert all(call["id"].startswith("chatcmpl-tool-") for call in calls)
     (choice,) = (await chat(tooled, parallel_tool_calls=False, **WITH_TOOLS))["choices"]
     assert len(choice["message"]["tool_calls"]) == 1
+
+
+async def test_a_parser_that_raises_fails_its_request_only_and_is_counted(tmp_path):
+    def broken(text, tools):
+        raise KeyError("a bug of the plugin")
+
+    parser, counter = replace(PARSER, parse=broken), CallCounter()
+    registry = Registry(
+        records={"quire_tool_parsers": {"square": parser}},
+        origin={("quire_tool_parsers", "square"): "squares"},
+        counter=counter,
+    )
+    config = ServerConfig(enable_auto_tool_choice=True)
+    pretend = PretendClient(reply=SAYS, ends_after=len(SAYS))
+    async with http(pretend_app(tmp_path, pretend, config=config, registry=registry, tool_parser=parser)) as client:
+        body = {"messages": HI, **WITH_TOOLS}
+        reply = await client.post("/v1/chat/completions", json=body)
+        assert reply.status_code == 500
+        assert "Plugin 'squares' failed: KeyError" in reply.json()["error"]["message"]
+        without = await client.post("/v1/chat/completions", json={"messages": HI, "max_tokens": 3})
+        assert without.status_code == 200
+    assert [(row["plugin"], row["errors"]) for row in counter.snapshot()] == [("squares", 1)]
 
 
 async def test_calls_stream_as_deltas(tooled):

@@ -363,7 +363,7 @@ def test_a_call_is_read_and_the_text_around_it_kept() -> None:
     assert reader().read(CALL)[0] is None
 
 
-@pytest.mark.parametrize("body", ["{", "[]", '{"name": 5}', "no json"])
+@pytest.mark.parametrize("body", ["{", "[]", '{"name": 5}', "no json", "[" * 100_000])
 def test_what_cannot_be_read_stays_text(body: str) -> None:
     text = f"a <tool_call>{body}</tool_call> b"
     assert reader().read(text) == (text, [])

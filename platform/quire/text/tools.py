@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
+from quire.counting import call_plugin
 from quire.errors import ConfigError
 from quire.records import Registry, ToolCall, ToolParser
 from quire.text.machine import TEXT, Event, Span, State, StopMachine
@@ -76,20 +77,18 @@ class ToolReader:
         self.parser = parser
         self.new_id = new_id
         self._tools = tools
-        self._counter = registry.counter
+        self._registry = registry
         self._plugin = registry.plugin_of(HOOK, parser.name)
 
     def parse(self, text: str) -> list[ToolCall]:
         """Calls that `text` holds, none if it is no call; `PluginFailed` if the parser breaks."""
-        if self._counter is None:
-            return self._read(text)
-        found: list[ToolCall] = self._counter.call(self._plugin, self._read, text)
+        found: list[ToolCall] = call_plugin(self._registry, self._plugin, self._read, text)
         return found
 
     def _read(self, text: str) -> list[ToolCall]:
         try:
             return self.parser.parse(text, self._tools)
-        except ValueError:
+        except (ValueError, RecursionError):  # a model may write brackets without end
             return []
 
     def stream(self) -> ToolStream:
