@@ -4,7 +4,8 @@ import asyncio
 import contextlib
 
 from quire.config import ServerConfig
-from quire.server.run import DrainingServer, bind, url_of
+from quire.server.listen import bind, url_of
+from quire.server.run import DrainingServer
 
 
 @contextlib.asynccontextmanager

@@ -153,8 +153,8 @@ class PretendClient:
     async def stats(self):
         return [EngineStats(model=i.name, num_pages=i.num_pages, num_running=len(self.running)) for i in self.infos]
 
-    async def plugin_stats(self):
-        return self.host_plugin_rows
+    async def figures(self):
+        return await self.stats(), self.host_plugin_rows
 
     async def close(self, drain_s=0.0):
         self.closed = True

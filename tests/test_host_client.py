@@ -22,9 +22,11 @@ from quire.errors import (
     QuireError,
     StartupError,
 )
-from quire.host.client import Client
+from quire.host.client import Client, HostSettings
 from quire.host.connection import Connection
 from quire.host.flights import Flights
+from quire.host.frames import framed
+from quire.host.protocol import Ask
 from quire.host.supervisor import RestartPolicy, Restarts
 from quire.sampling import SamplingParams
 from quire.types import Delta, Prompt, Request
@@ -173,7 +175,9 @@ async def test_aborting_ends_the_stream_with_the_reason_abort(client):
 async def test_figures_come_from_the_host(client):
     await collect(client, "b", "r", max_tokens=3)
     assert [(stats.model, stats.num_steps_total) for stats in await client.stats()] == [("a", 0), ("b", 3)]
-    assert isinstance(await client.plugin_stats(), list)
+    stats, rows = await client.figures()
+    assert [one.model for one in stats] == ["a", "b"]
+    assert isinstance(rows, list)
 
 
 # --- starting --------------------------------------------------------------------------------------
@@ -349,14 +353,6 @@ async def test_what_does_not_end_in_time_is_told_of_the_shutdown():
         await task
 
 
-async def test_the_sockets_folder_is_private_and_removed():
-    client = await started()
-    folder = client._supervisor._connection.folder
-    assert folder.stat().st_mode & 0o077 == 0
-    await client.close()
-    assert not folder.exists()
-
-
 async def test_signals_of_a_terminal_do_not_reach_the_host(client):
     pid = client.host_pid
     os.kill(pid, signal.SIGINT)
@@ -373,29 +369,53 @@ def test_the_host_does_not_outlive_a_parent_that_is_killed():
         "from quire.config import ModelConfig\n"
         "async def main():\n"
         "    client = await Client.start([ModelConfig(model='m')], [], module='fake_host')\n"
-        "    print(client.host_pid, client._supervisor._connection.folder, flush=True)\n"
+        "    print(client.host_pid, flush=True)\n"
         "    os.kill(os.getpid(), 9)\n"
         "asyncio.run(main())\n"
     )
     command = [sys.executable, "-c", program]
     done = subprocess.run(command, check=False, stdout=subprocess.PIPE, text=True, timeout=WITHIN_S)
-    pid, folder = done.stdout.split()
-    assert wait_for_exit(int(pid))
-    assert not Path(folder).exists()
+    assert wait_for_exit(int(done.stdout))
 
 
 async def test_messages_to_a_process_that_is_gone_are_dropped():
     connection = Connection("no_such_module_to_run")
-    assert await connection.wait(WITHIN_S)
-    connection.send(request_message())
-    assert [message async for message in connection.messages()] == []
+    heard = []
+    await asyncio.wait_for(connection.listen(heard.append), WITHIN_S)
+    assert connection.how_it_ended == "ended with status 1"
+    connection.send(Ask(1))
     connection.close()
+    assert heard == []
 
 
-def request_message():
-    from quire.host.protocol import Ask
+async def test_a_process_can_be_started_before_there_is_an_event_loop():
+    def launch():  # in a thread, so that there is no loop to find
+        client = Client([config("m", "a")], HostSettings(plugins=[], module="fake_host"))
+        client.launch()
+        return client, client.host_pid
 
-    return Ask(1)
+    client, pid = await asyncio.to_thread(launch)
+    await client.ready()
+    try:
+        assert client.host_pid == pid
+        assert tokens(await collect(client, "a", "r", max_tokens=2)) == [1, 2]
+    finally:
+        await client.close()
+
+
+async def test_a_host_that_says_what_nobody_can_read_is_replaced(client, caplog):
+    pid = client.host_pid
+    connection = client._supervisor._connection
+    stream = client.generate("a", request("r", NEVER_ENDS))
+    reading = asyncio.ensure_future(anext(stream))
+    while not client.num_in_flight:
+        await asyncio.sleep(0)
+    connection.data_received(framed(b"\xc1"))
+    with pytest.raises(HostDied, match="could not be followed"):
+        await reading
+    assert tokens(await collect(client, "a", "s", max_tokens=2)) == [1, 2]
+    assert client.host_pid != pid
+    assert "could not be followed" in caplog.text
 
 
 # --- flights ---------------------------------------------------------------------------------------
@@ -407,7 +427,8 @@ async def test_a_slow_reader_gets_all_that_has_come_at_once():
     for i in range(3):
         flights.take([Delta(request_id="r", token_ids=(i,), finish_reason="stop" if i == 2 else None)])
     flights.take([Delta(request_id="forgotten")])
-    assert [tokens(deltas) async for deltas in flight.read()] == [[0, 1, 2]]
+    assert tokens(await flight.next()) == [0, 1, 2]
+    assert await flight.next() is None
 
 
 async def test_deltas_after_the_end_of_a_seq_are_dropped():
@@ -415,7 +436,8 @@ async def test_deltas_after_the_end_of_a_seq_are_dropped():
     flight = flights.begin("m", request("r", n=2))
     flights.take([Delta(request_id="r", index=0, finish_reason="stop")])
     flights.take([Delta(request_id="r", index=0, token_ids=(9,)), Delta(request_id="r", index=1, finish_reason="stop")])
-    assert [[delta.index for delta in deltas] async for deltas in flight.read()] == [[0, 1]]
+    assert [delta.index for delta in await flight.next()] == [0, 1]
+    assert await flight.next() is None
 
 
 async def test_what_came_before_an_error_is_still_read():
@@ -424,10 +446,9 @@ async def test_what_came_before_an_error_is_still_read():
     flights.take([Delta(request_id="r", token_ids=(1,))])
     flights.fail(HostDied("first"))
     flights.fail(HostDied("second"))
-    reading = flight.read()
-    assert tokens(await anext(reading)) == [1]
+    assert tokens(await flight.next()) == [1]
     with pytest.raises(HostDied, match="first"):
-        await anext(reading)
+        await flight.next()
 
 
 async def test_draining_waits_for_the_last_request():

@@ -1,14 +1,18 @@
 """/metrics: names that dashboards know, and what feeds them."""
 
 import asyncio
+import threading
+import time
 
 from pretend_client import PretendClient, http, info, pretend_app
+from prometheus_client import CollectorRegistry, Histogram, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from quire.errors import Overloaded
 from quire.records import MetricsExporter, Registry
 from quire.server.buckets import token_buckets
 from quire.server.metrics import Metrics, Timings
+from quire.server.tally import Tally
 from quire.types import EngineStats, RequestSummary
 
 GAUGES = ("num_requests_running", "num_requests_waiting", "kv_cache_usage_perc", "cache_config_info")
@@ -175,6 +179,41 @@ def test_times_of_a_request_go_into_their_histograms():
     assert found["request_params_max_tokens_count", "tiny"] == 0
 
 
+def test_a_tally_says_what_the_librarys_histogram_says(monkeypatch):
+    monkeypatch.setattr(time, "time", lambda: 1234.5)  # both tell when they were made
+    bounds, values_seen = (0.5, 1, 2.5), (0.0, 0.5, 0.51, 1, 2, 2.5, 3, 1000)
+    library, ours = CollectorRegistry(), CollectorRegistry()
+    histogram = Histogram("gap", "Help.", ["model_name"], registry=library, buckets=bounds)
+    for model in ("a", "b"):
+        histogram.labels(model)
+    tally = Tally("gap", "Help.", bounds, ["a"])
+    tally.add("b", ())
+    ours.register(tally)
+    assert generate_latest(ours) == generate_latest(library)
+    for value in values_seen:
+        histogram.labels("a").observe(value)
+    tally.add("a", values_seen[:3])
+    tally.add("a", values_seen[3:])
+    assert generate_latest(ours) == generate_latest(library)
+
+
+async def test_the_engines_are_asked_once_for_all_figures_so_that_none_is_lost(tmp_path):
+    """Each answer has the steps since the last one."""
+    pretend = PretendClient()
+    steps = [(5,), (7,)]
+
+    async def stats():
+        return [EngineStats(model="tiny", iteration_tokens=steps.pop(0))]
+
+    pretend.stats = stats
+    app = pretend_app(tmp_path, pretend)
+    telemetry = app.state.service.telemetry
+    await telemetry.refresh()
+    await telemetry.refresh()
+    found = values(app.state.service.metrics.text().decode())
+    assert (found["iteration_tokens_total_count", "tiny"], found["iteration_tokens_total_sum", "tiny"]) == (2, 12)
+
+
 def test_token_buckets_are_1_2_5_up_to_the_longest():
     assert token_buckets(100) == (1, 2, 5, 10, 20, 50, 100)
     assert token_buckets(1) == (1,)
@@ -199,6 +238,30 @@ async def test_exporters_and_events_of_plugins_hear_and_may_fail(tmp_path, caplo
     assert "tiny" in heard
     assert "no network" in caplog.text
     assert values(text)["request_success_total", "length", "tiny"] == 2
+
+
+async def test_a_server_that_ends_waits_until_plugins_have_heard_of_every_request(tmp_path):
+    hearing, go_on, heard = threading.Event(), threading.Event(), []
+
+    def finished(summary):
+        hearing.set()
+        assert go_on.wait(60)
+        heard.append(summary.finish_reason)
+
+    app = pretend_app(tmp_path, registry=Registry(request_finished=finished))
+    telemetry = app.state.service.telemetry
+    telemetry.start()
+    async with http(app) as client:
+        await client.post("/v1/completions", json={"prompt": "a"})
+        await asyncio.to_thread(hearing.wait, 60)
+        await client.post("/v1/completions", json={"prompt": "b"})
+    ending = asyncio.create_task(telemetry.stop())
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert not ending.done()
+    go_on.set()
+    await ending
+    assert heard == ["length", "length"]
 
 
 async def test_the_timer_reads_statistics_while_the_application_lives(tmp_path):

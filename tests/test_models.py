@@ -158,7 +158,7 @@ class Pair:
 
 
 @cache
-def pair(case_id: str, reference: bool = False) -> Pair:
+def pair(case_id: str, reference: bool = False, page_size: int = 16) -> Pair:
     case = {**CASES, **LENGTH_CASES}[case_id]
     torch.manual_seed(0)
     sizes = {} if case.own_sizes else COMMON
@@ -172,7 +172,7 @@ def pair(case_id: str, reference: bool = False) -> Pair:
             torch.nn.init.normal_(parameter, 0.0, 0.15)
     architecture = architectures()[case.architecture]
     decoder = architecture.decoder(config)
-    ops = select.reference() if reference else select.choose(OpQuery("cpu", "float32"))
+    ops = select.reference() if reference else select.choose(OpQuery("cpu", "float32", page_size=page_size))
     ours = build(decoder, ops)
     load_state_dict_into(ours, decoder, architecture.names, theirs.state_dict())
     return Pair(theirs, ours, decoder)
@@ -204,10 +204,12 @@ def test_a_whole_prompt_has_the_logits_of_transformers(case_id: str) -> None:
     compare(run_tokens(both.ours, both.decoder, [tokens.tolist()]), [both.logits(tokens)])
 
 
+@pytest.mark.parametrize("page_size", [16, 3])
 @pytest.mark.parametrize("case_id", CASES)
-def test_chunks_of_awkward_sizes_have_the_logits_of_transformers(case_id: str) -> None:
-    both, [tokens] = pair(case_id), prompts(29)
-    compare(run_tokens(both.ours, both.decoder, [tokens.tolist()], AWKWARD, page_size=3), [both.logits(tokens)])
+def test_chunks_of_awkward_sizes_have_the_logits_of_transformers(case_id: str, page_size: int) -> None:
+    both, [tokens] = pair(case_id, page_size=page_size), prompts(29)
+    got = run_tokens(both.ours, both.decoder, [tokens.tolist()], AWKWARD, page_size=page_size)
+    compare(got, [both.logits(tokens)])
 
 
 @pytest.mark.parametrize("case_id", CASES)

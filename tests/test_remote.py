@@ -5,7 +5,7 @@ from threading import Thread
 
 import pytest
 
-from quire.commands.bench.online import arrivals
+from quire.commands.bench.load import arrivals
 from quire.commands.bench.report import percentile, spread
 from quire.commands.bench.workload import Range, jobs
 from quire.commands.chat import run_chat, run_complete

@@ -10,24 +10,27 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from sampling_by_hand import kept_by_hand
 
-from quire.engine.draw import Filters, draw, uniforms
+from quire.engine.chance import uniforms
 from quire.engine.grammars import Grammars
 from quire.engine.logits import TokenCounts, edits_of
-from quire.engine.logprobs import best, describe
+from quire.engine.logprobs import ALL, describe
 from quire.engine.processors import Constraint, Constraints, Processors
 from quire.engine.sampler import Chooser, Sampler
 from quire.errors import BadRequest
-from quire.records import Context, LogitsProcessor, Registry
+from quire.records import Context, LogitsProcessor, OpQuery, Registry
 from quire.sampling import BeamSearchParams, SamplingParams
+from quire_kernels import reference, select
 
 VOCAB = 300
 EOS = (7,)
+OPS = select.choose(OpQuery("cpu", "float32"))
 
 
-def make_sampler(*processors: LogitsProcessor) -> Sampler:
+def make_sampler(*processors: LogitsProcessor, ops: select.Ops = OPS) -> Sampler:
     registry = Registry(records={"quire_logits_processors": {p.name: p for p in processors}})
-    return Sampler(Processors(registry, lambda plugin: Context(vocab_size=VOCAB)), Constraints(registry))
+    return Sampler(Processors(registry, lambda plugin: Context(vocab_size=VOCAB)), Constraints(registry), ops)
 
 
 def chooser(
@@ -45,23 +48,6 @@ def random_logits(rows: int = 1, vocab: int = VOCAB, seed: int = 0, spread: floa
 def one(logits: torch.Tensor, row: Chooser, sampler: Sampler | None = None) -> Any:
     (sample,) = (sampler or make_sampler()).sample(logits.clone(), [row])
     return sample
-
-
-def kept_by_hand(logits: torch.Tensor, temperature: float, top_k: int, top_p: float, min_p: float) -> dict[int, float]:
-    """Token → probability after the filters, computed the plain way."""
-    p = torch.softmax(logits.double() / temperature, -1).numpy()
-    order = sorted(range(len(p)), key=lambda i: (-p[i], i))
-    if top_k:
-        order = order[:top_k]
-    total, nucleus, mass = sum(p[i] for i in order), [], 0.0
-    for i in order:
-        if mass >= top_p * total:
-            break
-        nucleus.append(i)
-        mass += p[i]
-    kept = [i for i in nucleus if p[i] >= min_p * p[order[0]]]
-    whole = sum(p[i] for i in kept)
-    return {i: p[i] / whole for i in kept}
 
 
 def draw_many(logits: torch.Tensor, count: int, **params: Any) -> Counter[int]:
@@ -154,17 +140,22 @@ def test_tokens_are_drawn_with_the_right_frequencies(
     assert chi_square <= freedom + 4 * math.sqrt(2 * freedom) + 1e-9
 
 
-def test_the_draw_is_the_inverse_cdf_in_the_documented_order() -> None:
+@pytest.mark.parametrize("top_k", [VOCAB, 10**30])
+def test_a_top_k_beyond_the_vocabulary_keeps_everything(top_k: int) -> None:
     logits = random_logits(64, seed=3)
-    chance = uniforms(np.arange(64, dtype=np.uint64), np.arange(64))
-    off = Filters(np.zeros(64, np.int64), np.ones(64), np.zeros(64))
-    whole = draw(logits, chance, off).tolist()
-    nucleus = draw(logits, chance, Filters(np.full(64, 20), np.full(64, 0.9), np.full(64, 0.01))).tolist()
-    for i in range(64):
-        p = torch.softmax(logits[i].double(), -1).numpy()
-        assert whole[i] == int(np.searchsorted(p.cumsum() / p.sum(), chance[i], side="right"))
-        kept = dict(sorted(kept_by_hand(logits[i], 1.0, 20, 0.9, 0.01).items()))
-        assert nucleus[i] == list(kept)[int(np.searchsorted(np.cumsum(list(kept.values())), chance[i], side="right"))]
+    rows = [[chooser(seed=i, top_k=k) for i in range(64)] for k in (0, top_k)]
+    off, on = (make_sampler().sample(logits.clone(), some) for some in rows)
+    assert on == off
+
+
+def test_greedy_rows_and_beams_stand_beside_random_ones() -> None:
+    logits = random_logits(5, seed=4)
+    beam = Chooser(BeamSearchParams(beam_width=2, max_tokens=5), 0, [])
+    rows = [chooser(temperature=0), chooser(seed=1), beam, chooser(seed=2, top_k=1), chooser(temperature=0, logprobs=1)]
+    samples = make_sampler().sample(logits.clone(), rows)
+    largest = logits.argmax(-1).tolist()
+    assert [samples[i].token_id for i in (0, 2, 3, 4)] == [largest[i] for i in (0, 2, 3, 4)]
+    assert samples[1] == one(logits[1:2], chooser(seed=1))
 
 
 def test_top_k_keeps_all_that_are_as_likely_as_the_last() -> None:
@@ -173,39 +164,11 @@ def test_top_k_keeps_all_that_are_as_likely_as_the_last() -> None:
     assert set(draw_many(logits, 2000, top_k=2)) == {10, 20, 21, 22, 23}
 
 
-@pytest.mark.parametrize("vocab", [7, 128, 129, 1000, 20_000])
-def test_any_size_of_vocabulary_works(vocab: int) -> None:
-    logits = random_logits(6, vocab)
-    chance = np.array([0.0, 0.2, 0.4, 0.6, 0.8, 1 - 2**-53])
-    filters = Filters(np.array([0, 3, 0, 0, 5, 0]), np.array([1, 1, 0.9, 1, 0.5, 1]), np.array([0, 0, 0, 0.05, 0, 0.0]))
-    found = draw(logits, chance, filters).tolist()
-    for i, token in enumerate(found):
-        kept = kept_by_hand(logits[i], 1.0, int(filters.top_k[i]), filters.top_p[i], filters.min_p[i])
-        assert token in kept
-        alone = draw(logits[i : i + 1], chance[i : i + 1], filters.take(np.array([i])))
-        assert alone.tolist() == [token]
-
-
-@pytest.mark.parametrize("spread", [0.0, 0.1, 1.0, 8.0])
-def test_flat_and_peaked_distributions_are_filtered_alike(spread: float) -> None:
-    logits = random_logits(5, 20_000, spread=spread)
-    chance = np.array([0.1, 0.5, 0.9, 0.95, 0.7])
-    filters = Filters(np.array([0, 0, 0, 10, 3000]), np.array([0.99, 0.5, 0.001, 1.0, 0.6]), np.zeros(5))
-    together = draw(logits, chance, filters).tolist()
-    for i in range(5):
-        assert draw(logits[i : i + 1], chance[i : i + 1], filters.take(np.array([i]))).tolist() == together[i : i + 1]
-        if spread:  # else all are equal and stay
-            kept = dict(sorted(kept_by_hand(logits[i], 1.0, int(filters.top_k[i]), filters.top_p[i], 0.0).items()))
-            upto = np.cumsum(list(kept.values()))
-            assert together[i] == list(kept)[int(np.searchsorted(upto, chance[i], side="right"))]
-    if not spread:
-        assert together == (chance * 20_000).astype(int).tolist()
-
-
 def test_tiny_temperatures_do_not_overflow() -> None:
     logits = random_logits(spread=100.0)
     sample = one(logits, chooser(temperature=1e-38))
     assert sample.token_id == int(logits.argmax())
+    assert one(logits, chooser(temperature=1e-300)).token_id == int(logits.argmax())
 
 
 # --- rows are independent ------------------------------------------------------------------------------
@@ -227,20 +190,22 @@ def mixed_params(i: int) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("threads", [1, 2])
-def test_a_row_gives_the_same_bits_in_any_company(threads: int) -> None:
+@pytest.mark.parametrize("ops", [OPS, select.reference()], ids=["chosen", "reference"])
+def test_a_row_gives_the_same_bits_in_any_company(ops: select.Ops, threads: int) -> None:
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:
         logits = (random_logits(45, 5003, seed=5) * 8).round() / 8  # many ties, as bfloat16 models have
         rows = [chooser((1, 2, 3), (4, 5, 4), seed=i, **mixed_params(i)) for i in range(45)]
-        together = make_sampler().sample(logits.clone(), rows)
+        sampler = make_sampler(ops=ops)
+        together = sampler.sample(logits.clone(), rows)
         for start in range(0, 45, 7):
             some = range(start, min(start + 7, 45))
             fresh = [chooser((1, 2, 3), (4, 5, 4), seed=i, **mixed_params(i)) for i in some]
-            assert make_sampler().sample(logits[start : start + 7].clone(), fresh) == together[start : start + 7]
+            assert sampler.sample(logits[start : start + 7].clone(), fresh) == together[start : start + 7]
         for i in (0, 1, 2, 3, 7, 8, 30, 44):
             fresh_one = chooser((1, 2, 3), (4, 5, 4), seed=i, **mixed_params(i))
-            assert one(logits[i : i + 1], fresh_one) == together[i]
+            assert one(logits[i : i + 1], fresh_one, sampler) == together[i]
     finally:
         torch.set_num_threads(before)
 
@@ -353,11 +318,34 @@ def test_logprobs_zero_reports_the_token_alone_and_minus_one_the_whole_vocabular
     assert values == sorted(values, reverse=True)
 
 
+@pytest.mark.parametrize("wanted", [[0, 3, 0, 20, 1], [ALL, 3, 0, ALL, 0], [ALL] * 5, [0] * 5])
+def test_rows_that_want_many_alternatives_stand_beside_those_that_want_few(wanted: list[int]) -> None:
+    logits, tokens = random_logits(5, seed=8), [5, 6, 7, 8, 9]
+    together = describe(OPS.logprobs, logits, tokens, wanted)
+    for i, entry in enumerate(together):
+        assert describe(OPS.logprobs, logits[i : i + 1], tokens[i : i + 1], wanted[i : i + 1]) == [entry]
+        assert entry.token_id == tokens[i]
+        assert len(entry.top) == (VOCAB if wanted[i] == ALL else wanted[i])
+
+
 def test_equal_logprobs_come_in_order_of_id() -> None:
-    ids, _ = best(torch.zeros(1, 50), 50)
-    assert ids == [list(range(50))]
-    (entry,) = describe(torch.zeros(1, 50), [9], [3])
+    (entry,) = describe(reference.logprobs, torch.zeros(1, 50), [9], [3])
     assert entry.rank == 1
+    assert [token for token, _ in entry.top] == [0, 1, 2]
+
+
+@pytest.mark.parametrize("changes", [{"logit_bias": {5: 50.0}}, {"allowed_token_ids": [9]}, {"presence_penalty": 2.0}])
+def test_changes_to_one_row_leave_the_reports_of_all_rows_raw(changes: dict[str, Any]) -> None:
+    logits = random_logits(3, seed=9)
+    asked: list[dict[str, Any]] = [{"logprobs": 2}, {"logprobs": 3, **changes}, {"logprobs": 1}]
+    for last in (asked[2], {}):
+        rows = [chooser((), (int(logits[i].argmax()),), temperature=0, **a) for i, a in enumerate([*asked[:2], last])]
+        for i, sample in enumerate(make_sampler().sample(logits.clone(), rows)):
+            if sample.logprobs is None:
+                continue
+            raw = torch.log_softmax(logits[i].double(), -1)
+            assert sample.logprobs.logprob == pytest.approx(raw[sample.token_id].item(), abs=1e-5)
+            assert sample.logprobs.top[0] == (int(raw.argmax()), pytest.approx(raw.max().item(), abs=1e-5))
 
 
 def test_best_of_reports_logprobs_so_that_the_best_can_be_told() -> None:
@@ -368,7 +356,7 @@ def test_best_of_reports_logprobs_so_that_the_best_can_be_told() -> None:
 # --- beams ------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("temperature", [0.0, 0.5])
+@pytest.mark.parametrize("temperature", [0.0, 0.5, 1.0])
 def test_beams_get_twice_as_many_candidates_as_their_width(temperature: float) -> None:
     logits = random_logits(2)
     params = BeamSearchParams(beam_width=3, max_tokens=5, temperature=temperature)
@@ -485,7 +473,7 @@ def test_a_grammar_decides_which_tokens_may_come_and_when_it_is_over() -> None:
 
 def test_a_grammar_that_may_end_allows_the_end_of_text() -> None:
     constraints = Constraints(Registry(), EOS)
-    sampler = Sampler(Processors(Registry(), lambda plugin: Context()), constraints)
+    sampler = Sampler(Processors(Registry(), lambda plugin: Context()), constraints, OPS)
     logits = random_logits()
     logits[0, 7] = 99.0
     row = Chooser(SamplingParams(temperature=0), 0, [], constraint=Constraint("p", Countdown()))

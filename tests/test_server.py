@@ -16,7 +16,7 @@ from pretend_client import PretendClient, http, info, pretend_app
 from quire.config import ServerConfig
 from quire.errors import ConfigError, PluginError
 from quire.records import PluginInfo, Registry, Router
-from quire.server.run import bind, check_tls
+from quire.server.listen import bind, check_tls
 
 CHAT = {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 3}
 

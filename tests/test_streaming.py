@@ -10,6 +10,7 @@ from pretend_client import PretendClient, http, pretend_app
 
 from quire.config import ServerConfig
 from quire.errors import BadRequest, HostDied, Overloaded
+from quire.server import wire
 from quire.server.sse import EventStream, unless_gone
 
 LONG = {"prompt": "abc", "max_tokens": 100}
@@ -165,6 +166,54 @@ async def test_a_stream_closes_its_source_when_sending_fails():
 
     await EventStream(events())({"type": "http"}, receive, send)
     assert closed.is_set()
+
+
+async def test_a_stream_closes_its_source_when_the_client_goes_while_the_answer_begins():
+    closed = asyncio.Event()
+
+    async def events():
+        try:
+            yield b"first"
+            yield b"second"
+        finally:
+            closed.set()
+
+    source = events()
+    first = await anext(source)
+    beginning = asyncio.Event()
+
+    async def receive():
+        await beginning.wait()
+        return {"type": "http.disconnect"}
+
+    async def send(_):
+        beginning.set()
+        await asyncio.Event().wait()
+
+    await EventStream(source, first)({"type": "http"}, receive, send)
+    assert closed.is_set()
+
+
+@pytest.mark.parametrize("path", ["/v1/completions", "/v1/chat/completions"])
+@pytest.mark.parametrize("more", [{}, {"logprobs": True}, {"n": 2}, {"stream_options": {"include_usage": True}}])
+async def test_every_text_and_every_name_survives_in_the_events(tmp_path, path, more):
+    """Events are put together from parts that were encoded before; no text may be taken for a part."""
+    reply = 'a"b\\\n\ue000}]é🙂' + wire.HOLE
+    pretend = PretendClient(reply=reply)
+    name = f'"{wire.HOLE}\\'
+    said = {"messages": [{"role": "user", "content": "a"}]} if "chat" in path else {"prompt": "a"}
+    if "chat" not in path and "logprobs" in more:
+        more = {"logprobs": 1}
+    count = len(reply.encode())
+    async with http(pretend_app(tmp_path, pretend)) as client:
+        body = {**said, **more, "max_tokens": count, "stream": True, "request_id": name}
+        events = [json.loads(event) for event in chunks_of((await client.post(path, json=body)).text)]
+    assert {event["id"].split("-", 1)[1] for event in events} == {name}
+    parts = [choice for event in events for choice in event["choices"] if choice["index"] == 0]
+    assert "".join(part["delta"].get("content", "") if "chat" in path else part["text"] for part in parts) == reply
+    assert [part["finish_reason"] for part in parts if part["finish_reason"]] == ["length"]
+    keys = {frozenset(part) for part in parts if not part["finish_reason"]}
+    assert len(keys) == 1, "all events of a text look the same"
 
 
 async def test_work_for_a_client_that_stays_is_simply_done():

@@ -10,12 +10,14 @@ Results that depend on other tokens of the step by more than the order of summat
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import numpy as np
 from torch import Tensor
+
+from quire_kernels.sampling import Argmax, Draw, Logprobs
 
 
 @dataclass(slots=True)
@@ -171,14 +173,28 @@ class Act(Protocol):
         ...
 
 
+class Product(Protocol):
+    """A matrix that was bound.
+
+    product(x) = x weightᵀ + bias;  x [..., M] -> [..., N] like x, or in float32 if that is asked for (not rounded first
+    where that costs nothing). If it has a method `unpacked(rows)`, it holds the weight itself, and gives rows of it
+    (int64 ids, None = all): then nobody else need keep the weight.
+    """
+
+    def __call__(self, x: Tensor, float32: bool = False) -> Tensor:
+        """See the class."""
+        ...
+
+
 class Linear(Protocol):
     """Bind a matrix once, multiply by it often: an implementation may pack the weight when it binds.
 
     linear(weight, bias)(x) = x weightᵀ + bias
-    weight [N, M]; bias [N] or None; x [..., M] -> [..., N]. Bound again whenever the weight has changed.
+    weight [N, M]; bias [N] or None. Bound again whenever the weight has changed. gated: nothing but `gated_act` will
+    read the outputs, as a rule (a hint for packing, without effect on what is computed).
     """
 
-    def __call__(self, weight: Tensor, bias: Tensor | None) -> Callable[[Tensor], Tensor]:
+    def __call__(self, weight: Tensor, bias: Tensor | None, gated: bool = False) -> Product:
         """See the class."""
         ...
 
@@ -217,6 +233,18 @@ class LogitsTail(Protocol):
         ...
 
 
+class Blocks(Protocol):
+    """Bind a run of decoder blocks once, compute it every step: an implementation may fuse what the blocks do.
+
+    blocks(blocks, width)(x, fwd) = blocks[-1](… blocks[1](blocks[0](x, fwd), fwd) …, fwd)
+    x [T, width]; fwd a `quire_models.Forward` -> [T, width], perhaps only valid until the next call. May overwrite x.
+    """
+
+    def __call__(self, blocks: Sequence[Callable[[Any, Any], Any]], width: int) -> Callable[[Tensor, Any], Tensor]:
+        """See the class."""
+        ...
+
+
 ACTS = ("silu", "gelu", "gelu_tanh", "relu", "relu2", "quick_gelu", "sigmoid", "tanh", "identity")
 """Names of activations: gelu exact, gelu_tanh its tanh form, relu2 relu squared, quick_gelu x · sigmoid(1.702 x)."""
 
@@ -234,5 +262,9 @@ TABLE: Mapping[str, type] = {
     "embedding": Embedding,
     "moe": Moe,
     "logits_tail": LogitsTail,
+    "argmax": Argmax,
+    "draw": Draw,
+    "logprobs": Logprobs,
+    "blocks": Blocks,
 }
 """Every op by name; `OpImpl.op` is one of these."""

@@ -5,14 +5,16 @@ It is slow on purpose where speed would hide the meaning. It knows nothing of de
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from quire_kernels.ops import Rows
+from quire_kernels.ops import Product, Rows
+from quire_kernels.sampling import Floats, Integers
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
@@ -141,9 +143,14 @@ def gated_act(gate_up: Tensor, act: str) -> Tensor:
     return _ACTS[act](gate) * up
 
 
-def linear(weight: Tensor, bias: Tensor | None) -> Callable[[Tensor], Tensor]:
+def linear(weight: Tensor, bias: Tensor | None, gated: bool = False) -> Product:
     """See `ops.Linear`."""
-    return partial(F.linear, weight=weight, bias=bias)
+
+    def product(x: Tensor, float32: bool = False) -> Tensor:
+        y = F.linear(x, weight, bias)
+        return y.float() if float32 else y
+
+    return product
 
 
 def embedding(ids: Tensor, table: Tensor, scale: float = 1.0) -> Tensor:
@@ -165,3 +172,53 @@ def logits_tail(x: Tensor, scale: float = 1.0, softcap: float | None = None) -> 
     """See `ops.LogitsTail`."""
     y = x.float() * scale
     return y if softcap is None else softcap * torch.tanh(y / softcap)
+
+
+def argmax(logits: Tensor) -> Tensor:
+    """See `sampling.Argmax`."""
+    values, ids = logits.max(-1)
+    return torch.where(values.isfinite(), ids, -1)
+
+
+def draw(logits: Tensor, temperature: Floats, chance: Floats, top_k: Integers, top_p: Floats, min_p: Floats) -> Tensor:
+    """See `sampling.Draw`."""
+    drawn = argmax(logits)
+    for r in (drawn >= 0).nonzero()[:, 0].tolist():
+        if temperature[r]:
+            divisor = max(float(temperature[r]), torch.finfo(torch.float32).tiny)  # what float32 can divide by
+            weights = torch.softmax((logits[r] - logits[r].max()) / divisor, -1).mul(2.0**50).floor()
+            least = _least_weight(weights, int(top_k[r]), float(top_p[r]), float(min_p[r]))
+            upto = torch.where(weights >= least, weights, 0.0).double().cumsum(-1)
+            drawn[r] = (upto <= (upto[-1] * float(chance[r])).floor().clamp(max=upto[-1] - 1)).sum()
+    return drawn
+
+
+def _least_weight(weights: Tensor, top_k: int, top_p: float, min_p: float) -> Tensor:
+    ordered = weights.sort(descending=True).values
+    least = (ordered[0].double() * min_p).float()
+    if 0 < top_k < len(weights):
+        kth = ordered[top_k - 1]
+        least, ordered = torch.maximum(least, kth), ordered[ordered >= kth]
+    if top_p < 1:
+        upto = ordered.double().cumsum(-1)
+        least = torch.maximum(least, ordered[upto >= upto[-1] * top_p][0])
+    return least
+
+
+def logprobs(logits: Tensor, tokens: Tensor, top: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """See `sampling.Logprobs`."""
+    every = torch.log_softmax(logits.double(), -1).float()
+    rank = (logits > logits.gather(-1, tokens[:, None])).sum(-1) + 1
+    ids = logits.sort(stable=True, dim=-1, descending=True).indices[:, :top]
+    return every.gather(-1, tokens[:, None])[:, 0], rank, ids, every.gather(-1, ids)
+
+
+def blocks(blocks: Sequence[Callable[[Any, Any], Any]], width: int) -> Callable[[Tensor, Any], Tensor]:
+    """See `ops.Blocks`."""
+
+    def run(x: Tensor, fwd: Any) -> Tensor:
+        for block in blocks:
+            x = block(x, fwd)
+        return x
+
+    return run

@@ -11,10 +11,16 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Any, Protocol
 
-from quire_kernels import ops
+from quire_kernels import ops, sampling
 
 BUILT_IN = "built-in"
 """What stands for a plugin's name in reports about the implementations of this package."""
+
+PLAIN = "plain"
+"""The layout of pages that the op table describes."""
+
+STORES = ("write_kv", "rotary_write_kv")
+"""Ops that must have pages as `paged_attention` has them."""
 
 
 class Query(Protocol):
@@ -28,6 +34,16 @@ class Query(Protocol):
     @property
     def dtype(self) -> str:
         """Name of the data type: float32, bfloat16."""
+        ...
+
+    @property
+    def page_size(self) -> int:
+        """Tokens in a page."""
+        ...
+
+    @property
+    def head_dims(self) -> tuple[int, ...]:
+        """Head dimensions of the model's blocks."""
         ...
 
 
@@ -57,6 +73,11 @@ class Implementation(Protocol):
     @property
     def priority(self) -> int:
         """Higher wins."""
+        ...
+
+    @property
+    def layout(self) -> str:
+        """How it has keys and values lie in a page; "plain" is [page_size, heads, head_dim]."""
         ...
 
 
@@ -96,6 +117,10 @@ class Ops:
     embedding: ops.Embedding
     moe: ops.Moe
     logits_tail: ops.LogitsTail
+    argmax: sampling.Argmax
+    draw: sampling.Draw
+    logprobs: sampling.Logprobs
+    blocks: ops.Blocks
     report: tuple[Choice, ...] = ()
 
 
@@ -105,6 +130,7 @@ class _BuiltIn:
     op: str
     module: str
     priority: int
+    layout: str = PLAIN
 
     def supports(self, query: Any) -> str | None:
         return None
@@ -116,9 +142,13 @@ class _BuiltIn:
 
 def built_in() -> list[tuple[str, Implementation]]:
     """The implementations of this package, as pairs of plugin name and implementation."""
-    fast = import_module("quire_kernels.torch_ops")
-    found = [_BuiltIn("torch", op, fast.__name__, 1) for op in ops.TABLE if op in fast.__all__]
-    return [(BUILT_IN, impl) for impl in [*found, *(_BuiltIn("reference", op, _REFERENCE, 0) for op in ops.TABLE)]]
+    from quire_kernels import torch_ops
+    from quire_kernels.cpu.implementations import implementations
+
+    found: list[Implementation] = [*implementations()]
+    found += [_BuiltIn("torch", op, torch_ops.__name__, 1) for op in ops.TABLE if op in torch_ops.__all__]
+    found += [_BuiltIn("reference", op, _REFERENCE, 0) for op in ops.TABLE]
+    return [(BUILT_IN, impl) for impl in found]
 
 
 _REFERENCE = "quire_kernels.reference"
@@ -137,9 +167,13 @@ def choose(query: Query, impls: Iterable[tuple[str, Implementation]] = ()) -> Op
             raise ValueError(
                 f"Plugin {plugin!r} implements an op {impl.op!r} ({impl.name!r}); ops are {', '.join(ops.TABLE)}."
             )
-    chosen = {op: _choose_one(op, query, [pair for pair in offered if pair[1].op == op]) for op in ops.TABLE}
+    attention, attends, layout = _choose_one("paged_attention", query, offered)
+    chosen = {"paged_attention": (attention, attends)}
+    for op in ops.TABLE:
+        if op not in chosen:
+            chosen[op] = _choose_one(op, query, offered, layout if op in STORES else None)[:2]
     functions = {op: function for op, (function, _) in chosen.items()}
-    return Ops(**functions, report=tuple(choice for _, choice in chosen.values()))
+    return Ops(**functions, report=tuple(chosen[op][1] for op in ops.TABLE))
 
 
 def reference() -> Ops:
@@ -149,20 +183,26 @@ def reference() -> Ops:
     return Ops(**{op: getattr(module, op) for op in ops.TABLE}, report=report)
 
 
-def _choose_one(op: str, query: Query, offered: list[tuple[str, Implementation]]) -> tuple[Callable[..., Any], Choice]:
+def _choose_one(
+    op: str, query: Query, offered: list[tuple[str, Implementation]], layout: str | None = None
+) -> tuple[Callable[..., Any], Choice, str]:
+    """The function, how it was chosen, and its layout of pages, which must be `layout` if one is given."""
     rejected: list[Rejected] = []
-    winner: tuple[Callable[..., Any], str, str] | None = None
-    for plugin, impl in sorted(offered, key=lambda pair: -pair[1].priority):
+    winner: tuple[Callable[..., Any], Implementation, str] | None = None
+    for plugin, impl in sorted((pair for pair in offered if pair[1].op == op), key=lambda pair: -pair[1].priority):
         if winner is not None:
-            rejected.append(Rejected(impl.name, plugin, f"{winner[1]} has a higher priority"))
+            rejected.append(Rejected(impl.name, plugin, f"{winner[1].name} has a higher priority"))
             continue
         try:
             reason = impl.supports(query)
+            if reason is None and layout not in (None, impl.layout):
+                reason = f"its pages are {impl.layout}, those of paged_attention are {layout}"
             if reason is None:
-                winner = (impl.load(), impl.name, plugin)
+                winner = (impl.load(), impl, plugin)
         except Exception as error:  # a stranger's compiler may raise anything
             reason = f"it could not be loaded: {type(error).__name__}: {error}"
         if reason is not None:
             rejected.append(Rejected(impl.name, plugin, reason))
-    assert winner is not None, f"the reference of {op} always loads"
-    return winner[0], Choice(op, winner[1], winner[2], tuple(rejected))
+    if winner is None:
+        raise ValueError(f"Nothing implements {op}: {'; '.join(f'{r.name}: {r.reason}' for r in rejected)}")
+    return winner[0], Choice(op, winner[1].name, winner[2], tuple(rejected)), winner[1].layout

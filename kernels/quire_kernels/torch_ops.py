@@ -11,12 +11,16 @@ from torch import Tensor
 
 from quire_kernels import reference
 from quire_kernels.torch_attention import paged_attention
+from quire_kernels.torch_sampling import draw, logprobs
 
 __all__ = [
     "add_rms_norm",
+    "draw",
     "embedding",
     "gated_act",
     "layer_norm",
+    "logits_tail",
+    "logprobs",
     "moe",
     "paged_attention",
     "rms_norm",
@@ -108,3 +112,11 @@ def moe(x: Tensor, weights: Tensor, experts: Tensor, gate_up: Tensor, down: Tens
     for expert, part in zip(active.tolist(), gathered.split(counts.tolist()), strict=True):
         pieces.append(F.linear(gated_act(F.linear(part, gate_up[expert]), act), down[expert]))
     return out.index_add_(0, tokens, torch.cat(pieces).float().mul_(scale)).to(x.dtype)
+
+
+def logits_tail(x: Tensor, scale: float = 1.0, softcap: float | None = None) -> Tensor:
+    """See `ops.LogitsTail`."""
+    y = x.float()
+    if scale != 1.0:
+        y = y.mul_(scale)
+    return y if softcap is None else y.div_(softcap).tanh_().mul_(softcap)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import torch
@@ -131,17 +132,24 @@ class DecoderModel(nn.Module):
         )
         # as the embeddings have it: a scale such as √width is rounded to their dtype first
         self._embed_scale = torch.tensor(part.embed_scale, dtype=make.dtype).item()
+        self._run: Callable[[Tensor, Forward], Tensor] = self._bind_and_run
 
     def forward(self, fwd: Forward) -> Tensor:
-        """Hidden states of all tokens after the final norm, [tokens, width]; their keys and values are stored."""
-        x = self.embed_tokens(fwd)
-        for block in self.blocks:
-            x = block(x, fwd)
+        """Hidden states of the logit rows after the final norm, [L, width]; keys and values of all tokens are stored."""
+        x = self._run(self.embed_tokens(fwd), fwd).index_select(0, fwd.logit_rows)
         return x if self.norm is None else self.norm(x)
+
+    def prepare(self) -> None:
+        """Bind the blocks anew, at the next step: they are prepared after this module."""
+        self._run = self._bind_and_run
+
+    def _bind_and_run(self, x: Tensor, fwd: Forward) -> Tensor:
+        self._run = self._ops.blocks(tuple(self.blocks), self.part.width)
+        return self._run(x, fwd)
 
     def embed_tokens(self, fwd: Forward) -> Tensor:
         """What the first block reads, [tokens, width]: rows of the table, or of media where there are any."""
-        x = self._ops.embedding(fwd.tokens, self.embed.weight, self._embed_scale)
+        x = self._look_up(fwd.tokens)
         if fwd.media is not None:
             x.index_copy_(0, fwd.media.index, fwd.media.rows.to(x.dtype))
         if self.embed_in is not None:
@@ -150,8 +158,15 @@ class DecoderModel(nn.Module):
             x = x + self._ops.embedding(fwd.positions + self.part.positions.offset, self.positions.weight)
         return x
 
+    def _look_up(self, ids: Tensor) -> Tensor:
+        """Rows of the token table, scaled; of the head's matrix if that holds the only copy."""
+        if len(self.embed.weight):
+            return self._ops.embedding(ids, self.embed.weight, self._embed_scale)
+        found = self.head.rows(ids)
+        return found if self._embed_scale == 1.0 else found.mul_(self._embed_scale)
+
     def logits(self, hidden: Tensor) -> Tensor:
         """hidden [rows, width] -> float32 [rows, vocab]."""
         if self.embed_out is not None:
             hidden = self.embed_out.multiply(hidden)
-        return self._ops.logits_tail(self.head.multiply(hidden), self.part.logit_scale, self.part.logit_softcap)
+        return self._ops.logits_tail(self.head.multiply(hidden, float32=True), self.part.logit_scale, self.part.logit_softcap)

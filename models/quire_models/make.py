@@ -23,6 +23,7 @@ class Make:
     """The ops, data type and device a model is built for.
 
     layer: index of the block being built, which is its place in the page pool.
+    keep_weights: whether matrices stay readable as parameters when an op has packed a copy of them.
     shared: things that blocks have in common, by the part that describes them.
     """
 
@@ -30,6 +31,7 @@ class Make:
     dtype: torch.dtype
     device: torch.device
     layer: int = 0
+    keep_weights: bool = True
     shared: dict[Any, Any] = field(default_factory=dict, compare=False, repr=False)
 
     def at_layer(self, layer: int) -> Make:
@@ -40,17 +42,21 @@ class Make:
         """An uninitialised weight."""
         return nn.Parameter(torch.empty(*shape, dtype=self.dtype, device=self.device), requires_grad=False)
 
-    def projection(self, inputs: int, outputs: int | Mapping[str, int], bias: bool = False) -> Projection:
-        """A matrix, or several with the same input as one: `outputs` names them and gives their sizes."""
+    def projection(
+        self, inputs: int, outputs: int | Mapping[str, int], bias: bool = False, gated: bool = False
+    ) -> Projection:
+        """A matrix, or several with the same input as one: `outputs` names them and gives their sizes.
+
+        gated: two of like size, read by `gated_act`.
+        """
         sizes = {} if isinstance(outputs, int) else dict(outputs)
         total = outputs if isinstance(outputs, int) else sum(sizes.values())
-        return Projection(
-            self.parameter(total, inputs), self.parameter(total) if bias else None, sizes, self.ops.linear
-        )
+        weight, added = self.parameter(total, inputs), self.parameter(total) if bias else None
+        return Projection(weight, added, sizes, self.ops.linear, gated, self.keep_weights)
 
     def projection_of(self, weight: nn.Parameter) -> Projection:
         """A matrix that is a parameter of something else too, as a tied head."""
-        return Projection(weight, None, {}, self.ops.linear)
+        return Projection(weight, None, {}, self.ops.linear, keeps_weight=self.keep_weights)
 
     def angles(self, rope: Rope) -> RotaryAngles:
         """The rotary angles of `rope`, the same object for every block that has an equal one."""

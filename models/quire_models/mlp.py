@@ -22,7 +22,7 @@ class GatedFeedForward(nn.Module):
         super().__init__()
         self.part = part
         self._ops = make.ops
-        self.gate_up = make.projection(width, {"gate": part.hidden, "up": part.hidden}, part.bias)
+        self.gate_up = make.projection(width, {"gate": part.hidden, "up": part.hidden}, part.bias, gated=True)
         self.down = make.projection(part.hidden, width, part.bias)
 
     def forward(self, x: Tensor, fwd: Forward) -> Tensor:

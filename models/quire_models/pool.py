@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from quire_kernels.cpu.memory import use_large_pages
 from quire_models.parts import KvShape
 
 
@@ -33,14 +34,13 @@ class KvPool:
         pin_memory: bool = False,
     ) -> KvPool:
         """A pool of zeros; zeros because padding is read, multiplied by 0, and must not be NaN."""
-        pools = [
-            [
-                torch.zeros(num_pages, page_size, *shape, dtype=dtype, device=device, pin_memory=pin_memory)
-                for shape in shapes
-            ]
-            for _ in range(2)
-        ]
-        return cls(tuple(pools[0]), tuple(pools[1]), page_size)
+
+        def pool(shape: KvShape) -> Tensor:
+            made = torch.zeros(num_pages, page_size, *shape, dtype=dtype, device=device, pin_memory=pin_memory)
+            use_large_pages(made)
+            return made
+
+        return cls(tuple(map(pool, shapes)), tuple(map(pool, shapes)), page_size)
 
     @staticmethod
     def page_bytes(shapes: Sequence[KvShape], page_size: int, dtype: torch.dtype) -> int:

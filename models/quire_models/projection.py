@@ -5,7 +5,7 @@ It knows what it multiplies by, not what it is for.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
 from torch import Tensor, nn
@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from quire_models.mapping import Place
 
 if TYPE_CHECKING:
-    from quire_kernels.ops import Linear
+    from quire_kernels.ops import Linear, Product
     from quire_models.forward import Forward
 
 
@@ -31,16 +31,24 @@ class ProjectionDelta(Protocol):
 class Projection(nn.Module):
     """y = x weightᵀ + bias, for one matrix or several fused ones.
 
-    slices: where each of the fused matrices lies in the outputs ("q" -> slice(0, 576)); empty if single.
+    inputs, outputs: sizes of the last dimensions of x and y. slices: where each of the fused matrices lies in the outputs ("q" -> slice(0, 576)); empty if single.
     delta: set by an adapter runtime; None costs one attribute test.
     """
 
     def __init__(
-        self, weight: nn.Parameter, bias: nn.Parameter | None, sizes: Mapping[str, int], linear: Linear
+        self,
+        weight: nn.Parameter,
+        bias: nn.Parameter | None,
+        sizes: Mapping[str, int],
+        linear: Linear,
+        gated: bool = False,
+        keeps_weight: bool = True,
     ) -> None:
         super().__init__()
         self.weight = weight
         self.bias = bias
+        self.outputs, self.inputs = weight.shape
+        self._gated, self._keeps_weight = gated, keeps_weight
         self.slices: dict[str, slice] = {}
         self.delta: ProjectionDelta | None = None
         self._linear = linear
@@ -48,25 +56,24 @@ class Projection(nn.Module):
         for name, size in sizes.items():
             self.slices[name] = slice(start, start + size)
             start += size
-        self.multiply: Callable[[Tensor], Tensor] = self._bind_and_multiply
-
-    @property
-    def inputs(self) -> int:
-        """Size of the last dimension of x."""
-        return self.weight.shape[1]
-
-    @property
-    def outputs(self) -> int:
-        """Size of the last dimension of y."""
-        return self.weight.shape[0]
+        self.multiply: Product = self._bind_and_multiply
 
     def prepare(self) -> None:
-        """Bind the weight anew; called after it has changed."""
-        self.multiply = self._linear(self.weight, self.bias)
+        """Bind the weight anew; called after it has changed. Who binds it may have made the only copy that is kept."""
+        self.multiply = self._linear(self.weight, self.bias, self._gated)
+        if not self._keeps_weight and hasattr(self.multiply, "unpacked"):
+            self.weight.data = self.weight.new_empty(0, self.inputs)
 
-    def _bind_and_multiply(self, x: Tensor) -> Tensor:
+    def _bind_and_multiply(self, x: Tensor, float32: bool = False) -> Tensor:
         self.prepare()  # not when built: there are no weights yet that would be worth packing
-        return self.multiply(x)
+        return self.multiply(x, float32)
+
+    def rows(self, ids: Tensor) -> Tensor:
+        """Rows of the weight, [len(ids), inputs]; ids int64."""
+        if len(self.weight) or not hasattr(self.multiply, "unpacked"):
+            return self.weight.index_select(0, ids)
+        found: Tensor = self.multiply.unpacked(ids)
+        return found
 
     def forward(self, x: Tensor, fwd: Forward | None) -> Tensor:
         """x [tokens, inputs] -> [tokens, outputs]. Towers run outside any step and have no `fwd`."""

@@ -35,7 +35,7 @@ class Driver:
         model: DecoderModel,
         decoder: Decoder,
         sequences: Sequence[Sequence[int]],
-        page_size: int = 4,
+        page_size: int = 16,
         prompt_lens: Sequence[int] | None = None,
     ) -> None:
         self.model = model
@@ -89,7 +89,7 @@ def run_tokens(
     decoder: Decoder,
     sequences: Sequence[Sequence[int]],
     chunking: Iterable[Sequence[Piece]] | None = None,
-    page_size: int = 4,
+    page_size: int = 16,
     prompt_lens: Sequence[int] | None = None,
 ) -> list[Tensor]:
     """Logits [len, vocab] of every position of each seq.

@@ -97,11 +97,16 @@ class InputMapper:
 
 @dataclass(frozen=True)
 class OpQuery:
-    """Where an operation would run: device type ("cpu", "cuda"), dtype name, CPU or GPU features."""
+    """Where an operation would run: device type ("cpu", "cuda"), dtype name, CPU or GPU features.
+
+    page_size: tokens in a page. head_dims: the head dimensions of the model's blocks, if there is a model.
+    """
 
     device: str
     dtype: str
     features: frozenset[str] = frozenset()
+    page_size: int = 16
+    head_dims: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -109,7 +114,9 @@ class OpImpl:
     """An implementation of an operation in `quire_kernels.ops`.
 
     supports: None, or the reason why not here. load: imports or compiles and returns a callable
-    with the op's signature. Among those that support a query the highest priority wins.
+    with the op's signature. Among those that support a query the highest priority wins. layout: how
+    paged_attention, write_kv and rotary_write_kv have keys and values lie in a page; they are chosen so that it is
+    the same for all three. "plain" is what the op table describes.
     """
 
     name: str
@@ -117,6 +124,7 @@ class OpImpl:
     supports: Callable[[OpQuery], str | None]
     load: Callable[[], Callable[..., Any]]
     priority: int = 0
+    layout: str = "plain"
 
 
 # --- sampling ------------------------------------------------------------------------------------

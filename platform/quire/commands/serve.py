@@ -30,7 +30,7 @@ def _configure(parser: argparse.ArgumentParser) -> None:
 
 
 def _run(args: argparse.Namespace) -> int:
-    from quire.server.run import run
+    from quire.server.start import run
 
     logging.basicConfig(format="%(levelname)s %(asctime)s %(name)s: %(message)s", datefmt="%H:%M:%S")
     config = read_config(ServerConfig, vars(args))

@@ -78,9 +78,9 @@ def load_model(config: ModelConfig, registry: Registry, device_budget: int | Non
     tower = None
     if architecture.tower is not None:
         tower = _described(architecture.tower, "tower", architecture, parsed, registry)
-    ops = choose_ops(device, dtype, registry)
+    ops = choose_ops(device, dtype, registry, config.page_size, tuple({shape.head_dim for shape in decoder.kv_shapes}))
     source = _Source(folder, config.load_format, architecture.names)
-    module = _build(decoder, tower, Make(ops, dtype, device), source, device_budget)
+    module, num_parameters = _build(decoder, tower, Make(ops, dtype, device, keep_weights=False), source, device_budget)
     info = ModelInfo(
         name=config.served_model_name[0] if config.served_model_name else config.model,
         aliases=tuple(config.served_model_name[1:]),
@@ -94,7 +94,7 @@ def load_model(config: ModelConfig, registry: Registry, device_budget: int | Non
         eos_ids=generation.eos_ids,
         num_pages=0,
         page_size=config.page_size,
-        num_parameters=sum(parameter.numel() for parameter in module.parameters()),
+        num_parameters=num_parameters,
         sampling_defaults=defaults,
         modalities=modalities,
     )
@@ -162,9 +162,11 @@ def choose_defaults(config: ModelConfig, of_model: Mapping[str, Any]) -> dict[st
     return {**({} if config.generation_config == "none" else of_model), **override}
 
 
-def choose_ops(device: torch.device, dtype: torch.dtype, registry: Registry) -> Ops:
+def choose_ops(
+    device: torch.device, dtype: torch.dtype, registry: Registry, page_size: int = 16, head_dims: tuple[int, ...] = ()
+) -> Ops:
     """An implementation of every operation, of the built-in ones and those that plugins brought."""
-    query = OpQuery(device=device.type, dtype=dtype_name(dtype), features=_features(device))
+    query = OpQuery(device.type, dtype_name(dtype), _features(device), page_size, head_dims)
     implementations = registry.of("quire_ops")
     return choose(query, [(registry.plugin_of("quire_ops", name), impl) for name, impl in implementations.items()])
 
@@ -230,8 +232,10 @@ def _assemble(decoder: Decoder, tower: Part | None, make: Make) -> DecoderModel:
     return module
 
 
-def _build(decoder: Decoder, tower: Part | None, make: Make, source: _Source, budget: int | None) -> DecoderModel:
-    """The filled module. Everything that can be wrong is looked for on the meta device first."""
+def _build(
+    decoder: Decoder, tower: Part | None, make: Make, source: _Source, budget: int | None
+) -> tuple[DecoderModel, int]:
+    """The filled module, and how many parameters it has. Everything that can be wrong is looked for on the meta device first."""
     plan = _assemble(decoder, tower, Make(make.ops, make.dtype, torch.device("meta")))
     if source.load_format != "dummy":
         weights.check(plan, decoder, source.names, tensors.find(source.folder, source.load_format))
@@ -244,7 +248,7 @@ def _build(decoder: Decoder, tower: Part | None, make: Make, source: _Source, bu
         )
     module = _assemble(decoder, tower, make)
     weights.load(module, decoder, source.names, source.folder, source.load_format)
-    return module.eval().requires_grad_(False)
+    return module.eval().requires_grad_(False), sum(parameter.numel() for parameter in plan.parameters())
 
 
 def available_bytes(device: torch.device) -> int:

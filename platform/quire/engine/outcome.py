@@ -44,7 +44,7 @@ def _advance(roster: Roster, seq: Seq, chunk: Chunk, result: StepResult) -> None
     seq.computed = chunk.start + len(chunk.token_ids)
     tables = roster.tables
     if seq.computed // tables.pool.page_size > seq.num_keyed:
-        tables.publish(seq)
+        tables.publish(seq, seq.computed)
     if seq.group.prompt_logprobs is not None:
         _collect(seq.group, chunk, result.prompt_logprobs.get(seq.id, ()))
 

@@ -130,6 +130,8 @@ class Planner:
             draft.started.append(seq.start())
             first = 0
         draft.chunks.append(Chunk(seq.id, start, tokens[start:end], seq.pages[first:], samples, first))
+        if seq.cannot_fail and end // self._pool.page_size > seq.num_keyed:
+            self._tables.publish(seq, end)  # so that who is planned after it in this step shares them already
         draft.budget -= count
 
     def _admit(self, draft: Draft) -> None:

@@ -74,7 +74,8 @@ class Runner:
         self._constraints = grammars.constraints
         self._adapters = adapters
         self._towers = towers
-        self._sampler = Sampler(processors, self._constraints)
+        self._ops = loaded.ops
+        self._sampler = Sampler(processors, self._constraints, loaded.ops)
         self._alone = batch_invariant
         self._size = sizes.page_size
         shapes, dtype, device = loaded.decoder.kv_shapes, loaded.kv_dtype, loaded.device
@@ -137,7 +138,8 @@ class Runner:
             adapters, failed = self._adapters.bind(plan)
             failures |= failed
             forward = self._fill(layout, index, media.all() if media else None, adapters)
-            return self._model(forward).index_select(0, forward.logit_rows)
+            hidden: Tensor = self._model(forward)
+            return hidden
         first = np.zeros(1, np.int64)
         every = []
         for token in range(len(layout.tokens)):
@@ -182,8 +184,8 @@ class Runner:
             entries: list[TokenLogprobs] = []
             for i in range(0, len(token_ids), SLAB):
                 some = token_ids[i : i + SLAB]
-                logprobs = torch.log_softmax(self._logits(hidden[at + i : at + i + len(some)]), -1)
-                entries += describe(logprobs, some, [num_top] * len(some))
+                logits = self._logits(hidden[at + i : at + i + len(some)])
+                entries += describe(self._ops.logprobs, logits, some, [num_top] * len(some))
             at += len(token_ids)
             scores[seq_id] = entries
         return scores

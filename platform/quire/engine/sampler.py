@@ -5,7 +5,7 @@ Order of what happens to a row:
     → allowed_token_ids, bad_words, min_tokens, logit_bias → repetition, frequency, presence penalty
     → plugin processors → grammar mask → temperature (0: take the largest) → top_k → top_p → min_p → draw
 
-What no row asks for costs nothing; a batch that asks for nothing is one `max`. It knows no request ids,
+What no row asks for costs nothing; a batch that asks for nothing is one `argmax`. It knows no request ids,
 no pages and no model.
 """
 
@@ -18,16 +18,19 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from quire.engine.draw import Filters, draw, uniforms
+from quire.engine.chance import uniforms
 from quire.engine.logits import Edits, apply_edits
-from quire.engine.logprobs import best, describe
+from quire.engine.logprobs import describe
 from quire.engine.processors import Constraint, Constraints, Processors, Use
 from quire.errors import QuireError
 from quire.sampling import BeamSearchParams, SamplingParams
 from quire.types import Sample, TokenLogprobs
+from quire_kernels.sampling import Logprobs
+from quire_kernels.select import Ops
 
 _MASK64 = (1 << 64) - 1
-_COLD = 1e-2  # below this temperature a quotient of ordinary logits may leave float32
+_MAX_TOP_K = 2**31  # no vocabulary is that large
+_GREEDY = (0.0, 0.0, 1.0, 0.0)
 
 
 @dataclass(slots=True, eq=False)
@@ -47,14 +50,21 @@ class Chooser:
     plain: bool = field(init=False)
     beam: bool = field(init=False)
     num_logprobs: int | None = field(init=False)
+    settings: tuple[float, float, float, float] = field(init=False)
 
     def __post_init__(self) -> None:
         params = self.params
         self.seed &= _MASK64
         self.beam = isinstance(params, BeamSearchParams)
         self.num_logprobs = _num_logprobs(params)
+        self.settings = _settings(params)
         asks = self.edits or self.uses or self.constraint or self.error or self.num_logprobs is not None
         self.plain = not self.beam and params.temperature == 0 and not asks
+
+    @property
+    def changes(self) -> bool:
+        """Whether its logits are changed before a token is chosen."""
+        return self.edits is not None or bool(self.uses) or self.constraint is not None
 
     def note(self, token: int) -> None:
         """The seq has a new output token."""
@@ -72,12 +82,20 @@ def _num_logprobs(params: SamplingParams | BeamSearchParams) -> int | None:
     return params.logprobs
 
 
+def _settings(params: SamplingParams | BeamSearchParams) -> tuple[float, float, float, float]:
+    """temperature, top_k, top_p, min_p. A beam's token is the most likely one."""
+    if not isinstance(params, SamplingParams) or params.greedy:
+        return _GREEDY
+    return params.temperature, min(params.top_k, _MAX_TOP_K), params.top_p, params.min_p
+
+
 class Sampler:
     """One per model; holds nothing of any seq."""
 
-    def __init__(self, processors: Processors, constraints: Constraints) -> None:
+    def __init__(self, processors: Processors, constraints: Constraints, ops: Ops) -> None:
         self._processors = processors
         self._constraints = constraints
+        self._ops = ops
 
     def sample(self, logits: Tensor, rows: Sequence[Chooser]) -> list[Sample]:
         """One sample per row of `logits` [rows, vocab] float32, which may be overwritten.
@@ -85,11 +103,11 @@ class Sampler:
         Each row's chooser has been told of its token. A row without a token says why in `error`.
         """
         if all(row.plain for row in rows):
-            return self._finish(_largest(logits), rows, {}, {})
-        reports = _raw_logprobs(logits, rows)
+            return self._finish(self._ops.argmax(logits).tolist(), rows, {}, {})
+        reports = _reports(logits, rows)
         failed = self._change(logits, rows)
-        candidates = _candidates(logits, rows)
-        drawn = _choose(logits, rows)
+        candidates = self._candidates(logits, rows)
+        drawn = self._choose(logits, rows)
         return self._finish(drawn, rows, failed, candidates, reports)
 
     def _change(self, logits: Tensor, rows: Sequence[Chooser]) -> dict[int, str]:
@@ -105,6 +123,31 @@ class Sampler:
             failed |= self._constraints.apply(logits, held)
         return failed
 
+    def _choose(self, logits: Tensor, rows: Sequence[Chooser]) -> list[int]:
+        """Token ids, -1 = none possible."""
+        temperature, top_k, top_p, min_p = np.array([row.settings for row in rows], np.float64).T
+        if not temperature.any():
+            return self._ops.argmax(logits).tolist()
+        seeds = np.array([row.seed for row in rows], np.uint64)
+        chance = uniforms(seeds, np.array([len(row.output_ids) for row in rows], np.int64))
+        return self._ops.draw(logits, temperature, chance, top_k.astype(np.int64), top_p, min_p).tolist()
+
+    def _candidates(self, logits: Tensor, rows: Sequence[Chooser]) -> dict[int, tuple[tuple[int, float], ...]]:
+        """For beams the 2 · width most likely tokens: enough to keep `width` when as many end."""
+        beams = {i: row.params for i, row in enumerate(rows) if isinstance(row.params, BeamSearchParams)}
+        if not beams:
+            return {}
+        some = logits[torch.tensor(list(beams), device=logits.device)]
+        scale = torch.tensor([[params.temperature or 1.0] for params in beams.values()], device=logits.device)
+        if (scale != 1).any():
+            some = (some - some.amax(-1, keepdim=True)) / scale
+        first = torch.zeros(len(beams), dtype=torch.int64, device=logits.device)
+        _, _, ids, values = self._ops.logprobs(some, first, 2 * max(params.beam_width for params in beams.values()))
+        return {
+            i: tuple(zip(row_ids[: 2 * params.beam_width], row_values[: 2 * params.beam_width], strict=True))
+            for (i, params), row_ids, row_values in zip(beams.items(), ids.tolist(), values.tolist(), strict=True)
+        }
+
     def _finish(
         self,
         drawn: list[int],
@@ -113,7 +156,7 @@ class Sampler:
         candidates: dict[int, tuple[tuple[int, float], ...]],
         reports: _Reports | None = None,
     ) -> list[Sample]:
-        described = reports.of(drawn) if reports else {}
+        described = reports.of(drawn, self._ops.logprobs) if reports else {}
         samples = []
         for i, (token, row) in enumerate(zip(drawn, rows, strict=True)):
             error = failed.get(i) or (_NO_TOKEN if token < 0 else None)
@@ -142,75 +185,28 @@ _NO_TOKEN = (
 )
 
 
-def _largest(logits: Tensor) -> list[int]:
-    """The largest of each row, the first of equals; -1 where nothing is finite or something is NaN."""
-    values, ids = logits.max(-1)
-    return torch.where(values.isfinite(), ids, -1).tolist()
-
-
-def _choose(logits: Tensor, rows: Sequence[Chooser]) -> list[int]:
-    """Token ids, -1 = none possible. Beams get the most likely one."""
-    random = [i for i, row in enumerate(rows) if isinstance(row.params, SamplingParams) and not row.params.greedy]
-    if not random:
-        return _largest(logits)
-    some = logits if len(random) == len(rows) else logits[torch.tensor(random, device=logits.device)]
-    params = [row.params for row in rows if isinstance(row.params, SamplingParams) and not row.params.greedy]
-    filters = Filters(
-        np.array([p.top_k for p in params], np.int64),
-        np.array([p.top_p for p in params], np.float64),
-        np.array([p.min_p for p in params], np.float64),
-    )
-    seeds = np.array([rows[i].seed for i in random], np.uint64)
-    counts = np.array([len(rows[i].output_ids) for i in random], np.int64)
-    temperature = torch.tensor([p.temperature for p in params], dtype=torch.float32, device=logits.device)
-    drawn = draw(_tempered(some, temperature), uniforms(seeds, counts), filters)
-    if len(random) == len(rows):
-        return drawn.tolist()
-    chosen = _largest(logits)
-    for i, token in zip(random, drawn.tolist(), strict=True):
-        chosen[i] = token
-    return chosen
-
-
-def _tempered(logits: Tensor, temperature: Tensor) -> Tensor:
-    """logits / temperature; where that could overflow, of the distances to the largest."""
-    cold = temperature < _COLD
-    if cold.any():
-        logits = logits - torch.where(cold, logits.amax(-1), 0.0)[:, None]
-    return logits / temperature[:, None]
-
-
-def _candidates(logits: Tensor, rows: Sequence[Chooser]) -> dict[int, tuple[tuple[int, float], ...]]:
-    """For beams the 2 · width most likely tokens: enough to keep `width` when as many end."""
-    found: dict[int, tuple[tuple[int, float], ...]] = {}
-    widths = {i: row.params.beam_width for i, row in enumerate(rows) if isinstance(row.params, BeamSearchParams)}
-    for width in sorted(set(widths.values())):
-        mine = [i for i in widths if widths[i] == width]
-        scale = torch.tensor([rows[i].params.temperature or 1.0 for i in mine], device=logits.device)
-        some = logits[torch.tensor(mine, device=logits.device)] / scale[:, None]
-        ids, values = best(torch.log_softmax(some, -1), 2 * width)
-        for i, row_ids, row_values in zip(mine, ids, values, strict=True):
-            found[i] = tuple(zip(row_ids, row_values, strict=True))
-    return found
-
-
 @dataclass(frozen=True, slots=True)
 class _Reports:
-    """Raw log-probabilities of the rows that report them, kept until their tokens are known."""
+    """Rows that report log-probabilities, and their logits [rows, vocab] as the model gave them."""
 
     rows: list[int]
     wanted: list[int]
-    logprobs: Tensor
+    logits: Tensor
 
-    def of(self, drawn: Sequence[int]) -> dict[int, TokenLogprobs]:
+    def of(self, drawn: Sequence[int], logprobs: Logprobs) -> dict[int, TokenLogprobs]:
+        """The report of each row, now that all tokens are known."""
         tokens = [max(drawn[i], 0) for i in self.rows]
-        return dict(zip(self.rows, describe(self.logprobs, tokens, self.wanted), strict=True))
+        return dict(zip(self.rows, describe(logprobs, self.logits, tokens, self.wanted), strict=True))
 
 
-def _raw_logprobs(logits: Tensor, rows: Sequence[Chooser]) -> _Reports | None:
+def _reports(logits: Tensor, rows: Sequence[Chooser]) -> _Reports | None:
+    """What must be kept for reports before anything changes `logits`: a copy only where some of it will change."""
     wanted = {i: row.num_logprobs for i, row in enumerate(rows) if row.num_logprobs is not None}
     if not wanted:
         return None
     mine = list(wanted)
-    some = logits if len(mine) == len(rows) else logits[torch.tensor(mine, device=logits.device)]
-    return _Reports(mine, list(wanted.values()), torch.log_softmax(some, -1))
+    if len(mine) < len(rows):
+        logits = logits[torch.tensor(mine, device=logits.device)]
+    elif any(row.changes for row in rows):
+        logits = logits.clone()
+    return _Reports(mine, list(wanted.values()), logits)

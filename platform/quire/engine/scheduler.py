@@ -89,7 +89,11 @@ class Scheduler:
         return outcome.end_group(self._roster, group, "error", (type(error).__name__, error.message))
 
     def fail_begun(self, error: QuireError) -> list[Delta]:
-        """End every request that holds something on the device or the host: a step failed midway there."""
+        """End every request that holds something on the device or the host: a step failed midway there.
+
+        No cached page can be trusted any more: some were offered before they were computed.
+        """
+        self._tables.pool.forget()
         groups = list(self._roster.groups.values())
         begun = [g for g in groups if any(s.pages or s.host_pages or s.in_runner for s in g.seqs.values())]
         return [delta for group in begun for delta in self.fail(group.request.id, error)]

@@ -145,6 +145,12 @@ class Seq:
         return None if adapter is None else adapter.name
 
     @property
+    def cannot_fail(self) -> bool:
+        """Whether its chunks are computed if its step is: no tower and no adapter has a part in them."""
+        request = self.group.request
+        return request.adapter is None and not request.prompt.media
+
+    @property
     def num_tokens(self) -> int:
         """Prompt and generated tokens."""
         return len(self.tokens)

@@ -106,10 +106,13 @@ class PageTables:
         seq.pages = hits + own
         seq.num_keyed = len(hits)
 
-    def publish(self, seq: Seq) -> None:
-        """Let others find its full pages."""
+    def publish(self, seq: Seq, end: int) -> None:
+        """Let others find its pages that are full once positions up to `end` - 1 are computed.
+
+        That may be before they are: in a step, keys and values of all chunks are written before any is read.
+        """
         size = self.pool.page_size
         if self.pool.caching:
-            for i in range(seq.num_keyed, seq.computed // size):
+            for i in range(seq.num_keyed, end // size):
                 self.pool.publish(seq.pages[i], seq.key_of(i, size))
-        seq.num_keyed = seq.computed // size
+        seq.num_keyed = max(seq.num_keyed, end // size)

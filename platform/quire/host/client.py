@@ -9,7 +9,6 @@ import asyncio
 import itertools
 import sys
 from collections.abc import AsyncGenerator, Mapping, Sequence
-from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,7 +18,6 @@ from quire.host.flights import Flights
 from quire.host.protocol import (
     Abort,
     Ask,
-    Deltas,
     Failed,
     Figures,
     FromHost,
@@ -58,7 +56,7 @@ class Client:
     """Runs requests on the models of one host process."""
 
     def __init__(self, models: Sequence[ModelConfig], settings: HostSettings) -> None:
-        """Use `Client.start`, which also waits until the models are loaded."""
+        """Use `Client.start`; or `launch` and then, on an event loop, `ready`."""
         self._settings = settings
         self._configs = list(models)
         self._infos: dict[str, ModelInfo] = {}
@@ -67,7 +65,12 @@ class Client:
         self._numbers = itertools.count(1)
         self._closing = False
         self._supervisor = Supervisor(
-            self._first_message, self._on_message, self._on_death, RestartPolicy(settings.max_restarts), settings.module
+            self._first_message,
+            self._flights.take,
+            self._on_message,
+            self._on_death,
+            RestartPolicy(settings.max_restarts),
+            settings.module,
         )
 
     @classmethod
@@ -79,8 +82,16 @@ class Client:
         Raises what went wrong in the host as if it had been here: ConfigError, CheckpointError, PluginError.
         """
         client = cls(models, HostSettings(plugins=plugins, **settings))
-        await client._supervisor.run()
+        await client.ready()
         return client
+
+    def launch(self) -> None:
+        """Let the host begin to load. Needs no event loop yet, so that others can be busy meanwhile."""
+        self._supervisor.launch()
+
+    async def ready(self) -> None:
+        """Return when the models are loaded; raises as `start` does."""
+        await self._supervisor.run()
 
     @property
     def state(self) -> State:
@@ -117,9 +128,8 @@ class Client:
         flight = self._flights.begin(name, request)
         try:
             self._supervisor.send(submit(name, request))
-            async with aclosing(flight.read()) as reading:
-                async for deltas in reading:
-                    yield deltas
+            while (deltas := await flight.next()) is not None:
+                yield deltas
         finally:
             self._flights.end(flight)
             if flight.open and not isinstance(flight.error, HostDied):
@@ -135,11 +145,17 @@ class Client:
 
     async def stats(self) -> list[EngineStats]:
         """Figures of every model; none while the host is not running."""
-        return (await self._figures()).engines
+        return (await self.figures())[0]
 
-    async def plugin_stats(self) -> list[dict[str, Any]]:
-        """Calls, errors and seconds per plugin, as counted in the host; none while it is not running."""
-        return (await self._figures()).plugins
+    async def figures(self) -> tuple[list[EngineStats], list[dict[str, Any]]]:
+        """The same, and calls, errors and seconds per plugin, as counted in the host; none while it is not running."""
+        if self.state != "ready":
+            return [], []
+        try:
+            figures: Figures = await self._call(Ask)
+        except HostDied:
+            return [], []
+        return figures.engines, figures.plugins
 
     async def load(self, config: ModelConfig) -> ModelInfo:
         """Load one more model while the others go on; raises what `start` raises."""
@@ -179,15 +195,6 @@ class Client:
         if self.state != "ready" and not await self._supervisor.ready(self._settings.wait_ready_s):
             raise HostDied("The process that runs the models is not running; try again later.")
 
-    async def _figures(self) -> Figures:
-        if self.state != "ready":
-            return Figures(0, [], [])
-        try:
-            figures: Figures = await self._call(Ask)
-        except HostDied:
-            return Figures(0, [], [])
-        return figures
-
     async def _call(self, message: Any) -> Any:
         """Send what `message` makes of a call number, and wait for the answer with that number."""
         number = next(self._numbers)
@@ -211,8 +218,6 @@ class Client:
 
     def _on_message(self, message: FromHost) -> None:
         match message:
-            case Deltas(deltas):
-                self._flights.take(deltas)
             case Refused(request_id, fault):
                 flight = self._flights.get(request_id)
                 if flight is not None:

@@ -7,26 +7,18 @@ from __future__ import annotations
 
 import asyncio
 import os
-import shutil
+import socket
 import subprocess
 import sys
-import tempfile
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import Callable
 from contextlib import suppress
-from pathlib import Path
-from typing import Any
 
-import zmq
-import zmq.asyncio
-
+from quire.host.frames import Frames, framed
 from quire.host.protocol import FromHost, Message, decode_from_host, encode
 
 LAST_WORDS_S = 0.1
-"""How long to listen for messages still on their way after the process has ended."""
-
-MAX_SOCKET_PATH = 90
-"""Socket paths are limited to about 100 bytes on all systems."""
+"""How long an end is waited for after the other: that of the process, and that of what it said."""
 
 BRIEF_SPINS = {"GOMP_SPINCOUNT": "20000"}
 """Threads of torch's pool look for the next operation for some microseconds, then sleep. By default they spin for
@@ -34,24 +26,27 @@ milliseconds: as soon as anything else wants a core, each operation waits for a 
 step takes many times as long. Sleeping at once would cost more than a third of the speed of an idle machine."""
 
 
-class Connection:
-    """A running host process and the socket to it. Use from one event loop."""
+class Connection(asyncio.Protocol):
+    """A running host process and the socket to it, which nobody else can reach: it has no name."""
 
     def __init__(self, module: str) -> None:
-        """Start `module` as a process; its socket is a file in a folder that is private to the user."""
-        self.folder = _private_folder()
-        path = self.folder / "host.sock"
-        self._context = zmq.asyncio.Context()
-        self._socket = self._context.socket(zmq.PAIR)
-        self._socket.set_hwm(0)
-        self._socket.linger = 0
-        self._socket.bind(f"ipc://{path}")
-        # -P: nothing from the working directory may shadow a package.
-        command = [sys.executable, "-P", "-m", module, f"ipc://{path}"]
-        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True, env=_environment())
+        """Start `module` as a process. Needs no event loop: messages sent before `listen` wait in the socket."""
+        self._socket, theirs = socket.socketpair()
+        number = theirs.fileno()
+        with theirs:
+            # -P: nothing from the working directory may shadow a package.
+            self._process = subprocess.Popen(
+                [sys.executable, "-P", "-m", module, str(number)],
+                stdin=subprocess.DEVNULL,
+                pass_fds=(number,),
+                start_new_session=True,
+                env=_environment(),
+            )
+        self._frames = Frames()
         self._ended = asyncio.Event()
-        loop = asyncio.get_running_loop()
-        threading.Thread(target=self._wait, args=(loop,), name="host-exit", daemon=True).start()
+        self._transport: asyncio.Transport | None = None
+        self._on_message: Callable[[FromHost], None] | None = None
+        self._heard: asyncio.Future[None] | None = None
 
     @property
     def pid(self) -> int:
@@ -62,37 +57,56 @@ class Connection:
     def how_it_ended(self) -> str:
         """The exit in words."""
         code = self._process.returncode
-        return f"was killed by signal {-code}" if code is not None and code < 0 else f"ended with status {code}"
+        if code is None:
+            return "stopped answering"
+        return f"was killed by signal {-code}" if code < 0 else f"ended with status {code}"
 
     def send(self, message: Message) -> None:
-        """Send, in order, as soon as the process listens; nothing once it has ended.
+        """Send, in order; nothing once the process has ended. Raises BadRequest for what cannot be encoded."""
+        data = framed(encode(message))
+        if self._transport is not None:
+            if not self._transport.is_closing():
+                self._transport.write(data)
+            return
+        with suppress(OSError):  # whoever waits for an answer learns of a dead process in another way
+            self._socket.sendall(data)
 
-        Raises BadRequest for what cannot be encoded.
+    async def listen(self, on_message: Callable[[FromHost], None]) -> None:
+        """Call `on_message` for all that the process says; returns when it has ended. Once only.
+
+        Raises what `on_message` raised, or what is wrong with a message that cannot be read.
         """
-        data = encode(message)
-        if not self._ended.is_set():
-            # Not awaited: a process that dies before it connects would never take it.
-            asyncio.ensure_future(self._socket.send(data)).add_done_callback(_drop_error)
-
-    async def messages(self) -> AsyncIterator[FromHost]:
-        """What the process says, until it has ended and all it said was heard."""
-        ending = asyncio.ensure_future(self._ended.wait())
+        loop = asyncio.get_running_loop()
+        self._on_message, self._heard = on_message, loop.create_future()
+        threading.Thread(target=self._wait, args=(loop,), name="host-exit", daemon=True).start()
+        self._socket.setblocking(False)
+        self._transport, _ = await loop.create_unix_connection(lambda: self, sock=self._socket)
+        ended = asyncio.ensure_future(self._ended.wait())
         try:
-            while True:
-                receiving = asyncio.ensure_future(self._socket.recv())
-                if not receiving.done():
-                    await asyncio.wait({receiving, ending}, return_when=asyncio.FIRST_COMPLETED)
-                if not receiving.done():  # it has ended; its last words may still be on their way
-                    await asyncio.wait({receiving}, timeout=LAST_WORDS_S)
-                if not receiving.done():
-                    receiving.cancel()
-                    return
-                yield decode_from_host(await receiving)
+            await asyncio.wait((self._heard, ended), return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait((self._heard, ended), timeout=LAST_WORDS_S)
         finally:
-            ending.cancel()
+            ended.cancel()
+        if self._heard.done():
+            self._heard.result()
+
+    def data_received(self, data: bytes) -> None:
+        """Of the socket: bytes have come."""
+        if self._heard is None or self._on_message is None or self._heard.done():
+            return
+        try:
+            for frame in self._frames.feed(data):
+                self._on_message(decode_from_host(frame))
+        except Exception as error:
+            self._heard.set_exception(error)
+
+    def connection_lost(self, _: Exception | None) -> None:
+        """Of the socket: the process has closed it, or we have."""
+        if self._heard is not None and not self._heard.done():
+            self._heard.set_result(None)
 
     async def wait(self, timeout_s: float) -> bool:
-        """Whether the process has ended within `timeout_s`."""
+        """Whether the process that is listened to has ended within `timeout_s`."""
         try:
             await asyncio.wait_for(self._ended.wait(), timeout_s)
         except TimeoutError:
@@ -103,11 +117,10 @@ class Connection:
         """Kill the process if it still runs, and close the socket."""
         self._process.kill()
         self._process.wait()
-        if self._process.stdin is not None:
-            self._process.stdin.close()
-        self._socket.close()
-        self._context.term()
-        shutil.rmtree(self.folder, ignore_errors=True)
+        if self._transport is not None:
+            self._transport.abort()
+        else:
+            self._socket.close()
 
     def _wait(self, loop: asyncio.AbstractEventLoop) -> None:
         self._process.wait()
@@ -118,17 +131,3 @@ class Connection:
 def _environment() -> dict[str, str]:
     """What the host inherits; a user's own setting wins."""
     return {**BRIEF_SPINS, **os.environ}
-
-
-def _private_folder() -> Path:
-    folder = Path(tempfile.mkdtemp(prefix="quire-"))
-    if len(str(folder)) > MAX_SOCKET_PATH:
-        folder.rmdir()
-        folder = Path(tempfile.mkdtemp(prefix="quire-", dir="/tmp"))
-    return folder
-
-
-def _drop_error(sending: asyncio.Future[Any]) -> None:
-    """Whoever waits for an answer learns of a dead process in another way."""
-    if not sending.cancelled():
-        sending.exception()

@@ -6,7 +6,7 @@ It knows nothing of processes or sockets. Use from one event loop.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from quire.errors import STATUS_BY_TYPE_NAME, BadRequest, QuireError
@@ -22,7 +22,7 @@ class Flight:
     open: set[int]
     deltas: list[Delta] = field(default_factory=list)
     error: QuireError | None = None
-    news: asyncio.Event = field(default_factory=asyncio.Event)
+    reader: asyncio.Future[None] | None = None
 
     def take(self, delta: Delta) -> None:
         """Add a delta, unless its seq has ended already."""
@@ -35,30 +35,34 @@ class Flight:
         self.deltas.append(delta)
         if delta.finish_reason is not None:
             self.open.discard(delta.index)
-        self.news.set()
+        if self.reader is not None and not self.reader.done():
+            self.reader.set_result(None)
 
     def fail(self, error: QuireError) -> None:
         """End with an error; only the first counts."""
         self.error = self.error or error
-        self.news.set()
+        if self.reader is not None and not self.reader.done():
+            self.reader.set_result(None)
 
     def stop(self, index: int | None) -> None:
         """One seq, or all, end here and now with the reason "abort"."""
         for i in sorted(self.open) if index is None else [index]:
             self.take(Delta(request_id=self.request_id, index=i, finish_reason="abort"))
 
-    async def read(self) -> AsyncGenerator[list[Delta], None]:
-        """What comes, as much at a time as there is, until every seq has ended; raises the error if there is one."""
-        while True:
-            await self.news.wait()
-            self.news.clear()
-            deltas, self.deltas = self.deltas, []
-            if deltas:
-                yield deltas
+    async def next(self) -> list[Delta] | None:
+        """All that has come since the last call, waiting for something to; None once every seq has ended.
+
+        Raises the error, if there is one, when what came before it has been read. One reader at a time.
+        """
+        while not self.deltas:
             if self.error is not None:
                 raise self.error
-            if not self.open and not self.deltas:
-                return
+            if not self.open:
+                return None
+            self.reader = asyncio.get_running_loop().create_future()
+            await self.reader
+        deltas, self.deltas = self.deltas, []
+        return deltas
 
 
 class Flights:

@@ -1,8 +1,9 @@
 """The host process: loads plugins and models, then runs the step loop until it is told to end.
 
-Started as `python -m quire.host.process <endpoint>` by `quire.host.connection`. It lives as long as its
-standard input is open, so that it cannot outlive the process that started it, and ignores the signals of a
-terminal: whoever started it says when to stop. Models are built in worker threads while others are served.
+Started as `python -m quire.host.process <file descriptor>` by `quire.host.connection`: a socket, whose other end
+only the process that started it holds. When that end closes this process ends, and so cannot outlive the other. It
+ignores the signals of a terminal: whoever started it says when to stop. Models are built in worker threads while
+others are served.
 """
 
 from __future__ import annotations
@@ -11,19 +12,18 @@ import gc
 import logging
 import os
 import signal
+import socket
 import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
-from pathlib import Path
+from functools import partial
 from typing import Any, Protocol, runtime_checkable
-
-import zmq
 
 from quire.config import ModelConfig
 from quire.errors import CheckpointError, ConfigError, NotFound
 from quire.host.inbox import Inbox, Item
+from quire.host.link import Link
 from quire.host.loop import Loop, Steps
 from quire.host.protocol import (
     Abort,
@@ -42,7 +42,6 @@ from quire.host.protocol import (
     Unload,
     Unloaded,
     Unreadable,
-    encode,
     fault_of,
 )
 from quire.records import Registry
@@ -54,7 +53,11 @@ Build = Callable[[ModelConfig, Registry, int], Steps]
 LEAST_TOKENS = 128
 """A step beside other models is never limited to fewer tokens than this, or than seqs that may run."""
 
-LINGER_MS = 2000
+COLLECT_AFTER = (20_000, 50, 50)
+"""New objects until the garbage collector looks at the young ones, and how often it looks at older ones: rarely.
+Nearly all of ours are freed without it, and it takes a fifth of the time of imports."""
+
+LINGER_S = 2.0
 """How long the last messages may take to be delivered after the end."""
 
 
@@ -84,9 +87,7 @@ class Host:
         for i, config in enumerate(models):
             self._join(config, self._build(config, self._registry, len(models) - i))
         self._send(Ready([engine.info for engine in self._loop.engines.values()]))
-        # What is loaded stays: the collector need not look at it again in the middle of a step.
-        gc.collect()
-        gc.freeze()
+        gc.freeze()  # what is loaded stays: the collector need not look at it again in the middle of a step
 
     def run(self) -> None:
         """Serve until `Shutdown`, then tell the plugins."""
@@ -137,7 +138,7 @@ class Host:
             engine = self._build(message.config, self._registry, 1)
         except Exception as error:
             failed = Failed(message.call, fault_of(error))
-            self._inbox.call(lambda: self._send(failed))
+            self._inbox.put(lambda: self._send(failed))
             return
 
         def join() -> None:
@@ -149,7 +150,7 @@ class Host:
                 return
             self._send(Loaded(message.call, engine.info))
 
-        self._inbox.call(join)
+        self._inbox.put(join)
 
     def _unload(self, message: Unload) -> None:
         if message.model not in self._loop.engines:
@@ -168,32 +169,28 @@ def _names(engine: Steps) -> tuple[str, ...]:
     return (engine.info.name, *engine.info.aliases)
 
 
-def main(endpoint: str) -> int:
-    """Serve the process that listens at `endpoint`; the exit status."""
+def main(descriptor: str) -> int:
+    """Serve the process at the other end of the socket with this file descriptor; the exit status."""
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
-    threading.Thread(target=_end_with_parent, args=(endpoint,), name="parent", daemon=True).start()
-    with zmq.Context() as context, context.socket(zmq.PAIR) as socket:
-        socket.set_hwm(0)
-        socket.linger = LINGER_MS
-        socket.connect(endpoint)
-        inbox = Inbox(socket)
-        (start,) = inbox.take(None)
-        assert isinstance(start, Start), start
-        logging.basicConfig(level=start.log_level.upper(), format="%(levelname)s host %(name)s: %(message)s")
-        sys.path[:] = start.sys_path or sys.path
-
-        def send(message: Message) -> None:
-            socket.send(encode(message))
-
-        try:
-            host = Host(inbox, send, _load_plugins(start), build_engine)
-            host.start(start.models)
-        except Exception as error:
-            log.debug("The start failed", exc_info=True)
-            send(StartFailed(fault_of(error)))
-            return 1
-        host.run()
+    gc.set_threshold(*COLLECT_AFTER)
+    os.set_inheritable(int(descriptor), False)
+    link, inbox = Link(socket.socket(fileno=int(descriptor))), Inbox()
+    threading.Thread(target=_read, args=(link, inbox), name="reader", daemon=True).start()
+    (start,) = inbox.take(None)
+    assert isinstance(start, Start), start
+    logging.basicConfig(level=start.log_level.upper(), format="%(levelname)s host %(name)s: %(message)s")
+    sys.path[:] = start.sys_path or sys.path
+    try:
+        host = Host(inbox, link.send, _load_plugins(start), build_engine)
+        host.start(start.models)
+    except Exception as error:
+        log.debug("The start failed", exc_info=True)
+        link.send(StartFailed(fault_of(error)))
+        link.finish(LINGER_S)
+        return 1
+    host.run()
+    link.finish(LINGER_S)
     return 0
 
 
@@ -224,18 +221,18 @@ def build_engine(config: ModelConfig, registry: Registry, num_left: int) -> Step
     return Engine.build(config, registry, budget, tokenizer)
 
 
-def _end_with_parent(endpoint: str) -> None:
-    """Standard input is a pipe whose other end only the parent holds: it closes when the parent ends.
-
-    A parent that was killed could not tidy up, so its socket and the folder around it are removed here.
-    """
-    while os.read(0, 4096):
-        pass
-    path = Path(endpoint.removeprefix("ipc://"))
-    with suppress(OSError):
-        path.unlink()
-        path.parent.rmdir()
+def _read(link: Link, inbox: Inbox) -> None:
+    """In a thread: all that arrives, until the parent is gone. What cannot be read ends the process."""
+    try:
+        link.read(inbox.put)
+    except Exception as error:
+        inbox.put(partial(_raise, error))
+        return
     os._exit(0)
+
+
+def _raise(error: Exception) -> None:
+    raise error
 
 
 if __name__ == "__main__":

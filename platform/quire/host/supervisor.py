@@ -15,7 +15,8 @@ from typing import Literal
 
 from quire.errors import QuireError, StartupError
 from quire.host.connection import Connection
-from quire.host.protocol import FromHost, Message, Ready, Shutdown, Start, StartFailed, error_of
+from quire.host.protocol import Deltas, FromHost, Message, Ready, Shutdown, Start, StartFailed, error_of
+from quire.types import Delta
 
 log = logging.getLogger(__name__)
 
@@ -60,6 +61,7 @@ class Supervisor:
     def __init__(
         self,
         start: Callable[[], Start],
+        on_deltas: Callable[[list[Delta]], None],
         on_message: Callable[[FromHost], None],
         on_death: Callable[[str], None],
         policy: RestartPolicy,
@@ -67,14 +69,14 @@ class Supervisor:
     ) -> None:
         """`start` gives the first message of each new process; `on_death` gets how the last one ended.
 
-        module: what runs in the process.
+        on_deltas: for what each step gives; on_message: for all else. module: what runs in the process.
         """
         self._module = module
-        self._start, self._on_message, self._on_death = start, on_message, on_death
+        self._start, self._on_deltas, self._on_message, self._on_death = start, on_deltas, on_message, on_death
         self._restarts = Restarts(policy)
         self._connection: Connection | None = None
+        self._unheard: Connection | None = None
         self._ready = asyncio.Event()
-        self._outcome: asyncio.Future[None] | None = None
         self._task: asyncio.Task[None] | None = None
         self.state: State = "starting"
 
@@ -83,12 +85,18 @@ class Supervisor:
         """Number of the process now running."""
         return None if self._connection is None else self._connection.pid
 
+    def launch(self) -> Connection:
+        """Start a process; needs no event loop. Called before `run`, which then goes on with it, it saves time."""
+        connection = self._connection = self._unheard = Connection(self._module)
+        connection.send(self._start())
+        return connection
+
     async def run(self) -> None:
         """Start, and return when the models are loaded; raises what kept them from it."""
-        self._outcome = asyncio.get_running_loop().create_future()
-        self._task = asyncio.create_task(self._keep_running(self._outcome), name="host-supervisor")
+        outcome: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._task = asyncio.create_task(self._keep_running(outcome), name="host-supervisor")
         try:
-            await self._outcome
+            await outcome
         except BaseException:
             await self.close()
             raise
@@ -148,21 +156,29 @@ class Supervisor:
 
     async def _one_life(self, outcome: asyncio.Future[None]) -> QuireError:
         """Run one process to its end; why it ended."""
-        self._drop()
-        connection = self._connection = Connection(self._module)
-        connection.send(self._start())
-        failure: QuireError | None = None
-        async for message in connection.messages():
+        connection = self._unheard
+        if connection is None:
+            self._drop()
+            connection = self.launch()
+        self._unheard = None
+        failures: list[QuireError] = []
+
+        def heard(message: FromHost) -> None:
+            if type(message) is Deltas:  # first and directly, since it comes with every step
+                self._on_deltas(message.deltas)
+                return
             if isinstance(message, StartFailed):
-                failure = error_of(message.fault)
-                continue
+                failures.append(error_of(message.fault))
+                return
             self._on_message(message)
             if isinstance(message, Ready):
                 self.state = "ready"
                 self._ready.set()
                 if not outcome.done():
                     outcome.set_result(None)
-        return failure or StartupError(f"The host process {connection.how_it_ended}.")
+
+        await connection.listen(heard)
+        return failures[0] if failures else StartupError(f"The host process {connection.how_it_ended}.")
 
     def _drop(self) -> None:
         if self._connection is not None:

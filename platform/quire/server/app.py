@@ -10,6 +10,7 @@ from typing import Any
 from fastapi import APIRouter, FastAPI
 from fastapi.openapi.utils import get_openapi
 from starlette.middleware.cors import CORSMiddleware
+from starlette.types import Receive, Scope, Send
 
 from quire import __version__
 from quire.config import ServerConfig
@@ -39,12 +40,22 @@ from quire.server.schema_requests import (
     TokenizeRequest,
 )
 from quire.server.service import Service
+from quire.server.sse import DIRECT
 from quire.server.telemetry import Telemetry
 
 log = logging.getLogger("quire.server")
 
 ROUTERS = "quire_routers"
 BODIES = (CompletionRequest, ChatRequest, TokenizeRequest, DetokenizeRequest, GenerateRequest)
+
+
+class _App(FastAPI):
+    """Remembers the server's own way to send, for streams."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """One HTTP exchange, or the lifespan."""
+        scope[DIRECT] = send
+        await super().__call__(scope, receive, send)
 
 
 def build_service(client: Client, config: ServerConfig, registry: Registry, models: Sequence[Served]) -> Service:
@@ -71,7 +82,7 @@ def build_app(client: Client, config: ServerConfig, registry: Registry, models: 
     """
     service = build_service(client, config, registry, models)
     docs = not config.disable_fastapi_docs
-    app = FastAPI(
+    app = _App(
         title="Quire",
         version=__version__,
         servers=[{"url": config.root_path}] if config.root_path else None,

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator
-from dataclasses import replace
 from typing import Any
+
+from msgspec.structs import replace
 
 from quire.server import wire
 from quire.server.chat import Call, common, count_tokens, logprobs_of
@@ -24,6 +25,8 @@ class ChatStream:
         self._begun: set[int] = set()
         self._tools: dict[int, ToolStream] = {}
         self._usage = wire.UsageWanted.of(call.fields.stream_options, call.service.config)
+        self._plain = call.reader is None and not (call.fields.return_token_ids or self._usage.always)
+        self._texts: dict[int, wire.TextEvents] = {}
 
     def events(self) -> AsyncGenerator[bytes]:
         """The events of the whole stream."""
@@ -38,10 +41,16 @@ class ChatStream:
 
     def piece(self, _: int, piece: Piece) -> bytes:
         """The events for a piece, or nothing."""
+        events = self._texts.get(piece.index)
+        if events is not None and piece.text and not piece.logprobs and piece.finish_reason is None:
+            return events.event(piece.text)
         data = b""
         if piece.index not in self._begun:
             self._begun.add(piece.index)
             data = self._begin(piece.index)
+            if self._plain:
+                whole = self._chunk({"content": wire.HOLE}, Piece(piece.index))
+                self._texts[piece.index] = wire.TextEvents(whole)
         for delta, part in self._deltas(piece):
             data += self._chunk(delta, part)
         return data

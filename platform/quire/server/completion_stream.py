@@ -22,6 +22,11 @@ class CompletionStream:
         self._leads: dict[int, Lead] = {}
         self._begun: set[tuple[int, int]] = set()
         self._usage = wire.UsageWanted.of(call.fields.stream_options, call.service.config)
+        fields = call.fields
+        self._plain = not (
+            fields.echo or call.scoring or fields.logprobs is not None or fields.return_token_ids or self._usage.always
+        )
+        self._texts: dict[tuple[int, int], wire.TextEvents] = {}
 
     def events(self) -> AsyncGenerator[bytes]:
         """The events of the whole stream."""
@@ -35,6 +40,11 @@ class CompletionStream:
 
     def piece(self, number: int, piece: Piece) -> bytes:
         """The event for a piece, or nothing."""
+        if self._plain and piece.finish_reason is None:
+            if not (piece.token_ids or piece.text):
+                return b""  # but a token whose text is held back or empty still counts for who measures
+            events = self._texts.get((number, piece.index))
+            return (events or self._text_events(number, piece.index)).event(piece.text)
         call = self._call
         first = (number, piece.index) not in self._begun
         self._begun.add((number, piece.index))
@@ -42,9 +52,15 @@ class CompletionStream:
         if call.scoring and not first:
             return b""
         if not (piece.token_ids or piece.text or piece.finish_reason or (lead and first)):
-            return b""  # a token whose text is held back or empty still counts for who measures
+            return b""
         choice = self._choice(number, piece, lead, first)
         return self._chunks.choice(choice, count_tokens(call) if self._usage.always else None)
+
+    def _text_events(self, number: int, index: int) -> wire.TextEvents:
+        """The events of one completion that say only text."""
+        choice = self._choice(number, Piece(index, wire.HOLE), None, False)
+        events = self._texts[number, index] = wire.TextEvents(self._chunks.choice(choice))
+        return events
 
     def _lead(self, number: int) -> Lead:
         if number not in self._leads:

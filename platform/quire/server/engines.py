@@ -38,8 +38,8 @@ class Client(Protocol):
         """Figures of every model."""
         ...
 
-    async def plugin_stats(self) -> Sequence[Mapping[str, Any]]:
-        """Rows of plugin, calls, errors and seconds, counted where the models run."""
+    async def figures(self) -> tuple[Sequence[EngineStats], Sequence[Mapping[str, Any]]]:
+        """The same, and rows of plugin, calls, errors and seconds, counted where the models run."""
         ...
 
     async def close(self, drain_s: float = 0.0) -> None:

@@ -7,9 +7,8 @@ broke, a shutdown — leaves nothing running in the engine.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
-from typing import TypeVar
 
 from quire.errors import BadRequest, Overloaded, QuireError
 from quire.server.engines import Client
@@ -22,8 +21,6 @@ from quire.text.inputs import for_engine
 from quire.text.outputs import Collector, Piece, RequestOutput
 from quire.text.tokenizer import Tokenizer
 from quire.types import Delta, Request
-
-T = TypeVar("T")
 
 Pieces = list[tuple[int, Piece]]
 """What arrived together: (number of the prompt, piece of text)."""
@@ -46,6 +43,7 @@ class Job:
         self.requests = requests
         self.collectors = [Collector(request, tokenizer, eos_ids) for request in requests]
         self.tracks = [Track(request, model) for request in requests]
+        self._numbers = {request.id: number for number, request in enumerate(requests)}
         self._client = client
         self._model = model
         self._inflight = inflight
@@ -64,11 +62,24 @@ class Job:
     async def pieces(self) -> AsyncGenerator[Pieces]:
         """Text as it comes. Closing the iterator aborts what still runs."""
         self._inflight.add(self)
-        stream = self._deltas()
+        stream = self._run(self.requests[0]) if len(self.requests) == 1 else self._merged()
         try:
-            while (batch := await self._next(stream)) is not None:
-                number, deltas = batch
-                pieces = await self._push(number, deltas)
+            while True:
+                if self._error is not None:
+                    raise self._error
+                self._waiting = asyncio.current_task()
+                try:
+                    deltas = await stream.__anext__()
+                except StopAsyncIteration:
+                    break
+                except asyncio.CancelledError:
+                    self._raise_if_stopped()
+                    raise
+                self._waiting = None
+                number = self._numbers[deltas[0].request_id]
+                pieces = self._push(number, deltas)
+                if self.collectors[number].aborts:
+                    await self._abort_stopped(self.collectors[number])
                 if pieces:
                     yield pieces
         except (Overloaded, BadRequest) as error:
@@ -78,6 +89,7 @@ class Job:
             self._end_tracks("error")
             raise
         finally:
+            self._waiting = None
             self._inflight.remove(self)
             await stream.aclose()
             await self._abort_unfinished()
@@ -89,72 +101,58 @@ class Job:
         if self._waiting is not None:
             self._waiting.cancel()
 
-    async def _next(self, stream: AsyncIterator[T]) -> T | None:
-        if self._error is not None:
-            raise self._error
-        self._waiting = asyncio.current_task()
-        try:
-            return await anext(stream, None)
-        except asyncio.CancelledError:
-            # Ours if `stop` asked for it and nobody else did.
-            if self._error is not None and self._waiting is not None and self._waiting.uncancel() == 0:
-                raise self._error from None
-            raise
-        finally:
-            self._waiting = None
-
-    async def _deltas(self) -> AsyncGenerator[tuple[int, Sequence[Delta]]]:
-        if len(self.requests) == 1:  # the usual case, without a queue in between
-            async with aclosing(self._run(self.requests[0])) as stream:
-                async for deltas in stream:
-                    yield 0, deltas
-            return
-        async with aclosing(self._merged()) as merged:
-            async for item in merged:
-                yield item
+    def _raise_if_stopped(self) -> None:
+        """The waiting was cancelled: raise the error of `stop` if that asked for it, and nobody else did."""
+        if self._error is not None and self._waiting is not None and self._waiting.uncancel() == 0:
+            raise self._error from None
 
     def _run(self, request: Request) -> AsyncGenerator[Sequence[Delta]]:
         return self._client.generate(self._model, for_engine(request))
 
-    async def _merged(self) -> AsyncGenerator[tuple[int, Sequence[Delta]]]:
-        queue: asyncio.Queue[tuple[int, Sequence[Delta] | Exception | None]] = asyncio.Queue()
+    async def _merged(self) -> AsyncGenerator[Sequence[Delta]]:
+        """What comes for any of the requests; deltas that come together are of one."""
+        queue: asyncio.Queue[Sequence[Delta] | Exception | None] = asyncio.Queue()
 
-        async def pump(number: int, request: Request) -> None:
+        async def pump(request: Request) -> None:
             try:
                 async with aclosing(self._run(request)) as stream:
                     async for deltas in stream:
-                        queue.put_nowait((number, deltas))
-                queue.put_nowait((number, None))
+                        queue.put_nowait(deltas)
+                queue.put_nowait(None)
             except Exception as error:
-                queue.put_nowait((number, error))
+                queue.put_nowait(error)
 
-        pumps = [asyncio.create_task(pump(number, request)) for number, request in enumerate(self.requests)]
+        pumps = [asyncio.create_task(pump(request)) for request in self.requests]
         try:
             running = len(pumps)
             while running:
-                number, item = await queue.get()
+                item = await queue.get()
                 if item is None:
                     running -= 1
                 elif isinstance(item, Exception):
                     raise item
                 else:
-                    yield number, item
+                    yield item
         finally:
             for task in pumps:
                 task.cancel()
             await settle(*pumps)
 
-    async def _push(self, number: int, deltas: Sequence[Delta]) -> Pieces:
+    def _push(self, number: int, deltas: Sequence[Delta]) -> Pieces:
         collector, track = self.collectors[number], self.tracks[number]
         pieces: Pieces = []
         track.arrived(deltas)
         for delta in deltas:
             for piece in collector.push(delta):
-                track.reason = piece.finish_reason or track.reason
+                if piece.finish_reason is not None:
+                    track.reason = piece.finish_reason
                 pieces.append((number, piece))
+        return pieces
+
+    async def _abort_stopped(self, collector: Collector) -> None:
+        """Let the engine end the seqs in which a stop string was found."""
         for request_id, index in collector.take_aborts():
             await self._client.abort(request_id, index)
-        return pieces
 
     async def _abort_unfinished(self) -> None:
         for request, collector in zip(self.requests, self.collectors, strict=True):

@@ -15,6 +15,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from quire.server.buckets import INTER_TOKEN_S, LATENCY_S, SMALL_COUNTS, TTFT_S, token_buckets
+from quire.server.tally import Tally
 from quire.types import EngineStats, ModelInfo, RequestSummary
 
 PREFIX = "quire:"
@@ -64,13 +65,18 @@ class Metrics:
                 made.labels(info.name)
             return made
 
-        self._iteration_tokens = histogram("iteration_tokens_total", "Tokens computed per step.", tokens)
+        def tally(name: str, help: str, bounds: Sequence[float]) -> Tally:
+            made = Tally(PREFIX + name, help, bounds, [info.name for info in infos])
+            self.registry.register(made)
+            return made
+
+        self._iteration_tokens = tally("iteration_tokens_total", "Tokens computed per step.", tokens)
         self._prompt = histogram("request_prompt_tokens", "Prompt tokens per request.", tokens)
         self._generated = histogram("request_generation_tokens", "Generated tokens per request.", tokens)
         self._n = histogram("request_params_n", "The n that requests asked for.", SMALL_COUNTS)
         self._max_tokens = histogram("request_params_max_tokens", "The max_tokens that requests asked for.", tokens)
         self._ttft = histogram("time_to_first_token_seconds", "Arrival to first token.", TTFT_S)
-        self._gap = histogram("inter_token_latency_seconds", "Time between tokens of a seq.", INTER_TOKEN_S)
+        self._gap = tally("inter_token_latency_seconds", "Time between tokens of a seq.", INTER_TOKEN_S)
         self._per_token = histogram(
             "request_time_per_output_token_seconds", "Mean time per token after the first.", INTER_TOKEN_S
         )
@@ -83,9 +89,7 @@ class Metrics:
     def observe_engine(self, stats: EngineStats) -> None:
         """Take over the figures of one model."""
         self._engines.latest[stats.model] = stats
-        steps = self._iteration_tokens.labels(stats.model)
-        for count in stats.iteration_tokens:
-            steps.observe(count)
+        self._iteration_tokens.add(stats.model, stats.iteration_tokens)
 
     def observe_plugins(self, rows: Sequence[Mapping[str, Any]]) -> None:
         """Take over calls, errors and seconds per plugin."""
@@ -117,9 +121,7 @@ class Metrics:
         for histogram, value in observations:
             if value is not None:
                 histogram.labels(summary.model).observe(value)
-        gap = self._gap.labels(summary.model)
-        for seconds in timings.token_gaps_s:
-            gap.observe(seconds)
+        self._gap.add(summary.model, timings.token_gaps_s)
 
     def text(self) -> bytes:
         """Everything in Prometheus' text format."""

@@ -1,6 +1,6 @@
-"""`run`: loads the models, listens, serves until told to stop, drains.
+"""`serve`: waits for the models, listens, serves until told to stop, drains.
 
-The port is taken before the models are loaded, so that a clash shows at once, and listened on after, so
+The port was taken before the models began to load, so that a clash shows at once, and is listened on after, so
 that nobody connects in vain. It knows no routes.
 """
 
@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import logging
 import signal
 import socket
 import ssl
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from types import FrameType
 from typing import Any
 
@@ -23,19 +23,15 @@ import uvicorn
 from fastapi import FastAPI
 
 from quire.config import ModelConfig, ServerConfig
-from quire.errors import ConfigError, HostDied
+from quire.errors import HostDied
 from quire.host.client import Client
-from quire.hub import resolve_tokenizer
 from quire.records import Registry
 from quire.server.app import build_app
 from quire.server.inflight import InFlight
-from quire.server.models import Served
-from quire.text.chat import ChatTemplate, read_template
-from quire.text.renderer import Renderer
-from quire.text.tokenizer import Tokenizer
-from quire.text.tokenizer_files import DEFAULT_TEMPLATE
-from quire.text.tools import choose_parser
-from quire.types import ModelInfo
+from quire.server.listen import url_of
+from quire.server.text_sides import TextSides, text_sides
+
+__all__ = ["DrainingServer", "serve", "text_sides"]
 
 log = logging.getLogger("quire.server")
 
@@ -49,123 +45,30 @@ GRACE_S = 5.0
 """Time for requests that were ended by a shutdown to say so."""
 
 
-def run(
-    models: Sequence[ModelConfig],
-    config: ServerConfig,
-    registry: Registry,
-    *,
-    plugins: Sequence[str] | None = None,
-    enable_lora: bool = False,
-    on_ready: Callable[[str], None] | None = None,
-) -> int:
-    """Serve until SIGINT or SIGTERM; the exit status. Raises StartupError for what keeps it from serving.
-
-    `plugins` and `enable_lora`: as the registry was loaded with, for the process that runs the models.
-    `on_ready` gets the server's URL when requests are answered.
-    """
-    import uvloop
-
-    logging.getLogger("quire").setLevel(config.log_level.upper())
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        return runner.run(serve(models, config, registry, plugins, enable_lora, on_ready))
-
-
 async def serve(
+    client: Client,
+    listener: socket.socket,
     models: Sequence[ModelConfig],
     config: ServerConfig,
     registry: Registry,
-    plugins: Sequence[str] | None = None,
-    enable_lora: bool = False,
     on_ready: Callable[[str], None] | None = None,
 ) -> int:
-    """The same on a running event loop."""
-    check_tls(config)
-    listener = bind(config)
+    """Serve on a bound socket until SIGINT or SIGTERM, with a client that was launched (`quire.server.start.run`)."""
     asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(NUM_THREADS, thread_name_prefix="quire"))
-    with contextlib.closing(listener), _ended_by_sigterm():
-        client = await Client.start(
-            models,
-            plugins,
-            options=registry.options,
-            enable_lora=enable_lora,
-            log_level=config.log_level,
-            max_restarts=config.max_restarts,
-        )
+    with _ended_by_sigterm():
         try:
-            served = await asyncio.to_thread(text_sides, models, client.models(), config, registry)
+            text = TextSides(config, registry)
+            await asyncio.gather(client.ready(), asyncio.to_thread(text.prepare, models))
+            served = await asyncio.to_thread(text.of, models, client.models())
             app = build_app(client, config, registry, served)
             server = DrainingServer(app, config)
             if on_ready is not None:
                 server.on_started = lambda: on_ready(url_of(listener, config))
+            gc.freeze()  # what is there stays: the collector need not look at it again
             await server.serve(sockets=[listener])
         finally:
             await client.close()
     return 0
-
-
-def text_sides(
-    configs: Sequence[ModelConfig], infos: Sequence[ModelInfo], config: ServerConfig, registry: Registry
-) -> list[Served]:
-    """Tokenizers and templates of the loaded models. Blocks; raises CheckpointError or ConfigError."""
-    renderer = Renderer(timeout_s=config.template_timeout_s)
-    return [text_side(model, info, config, registry, renderer) for model, info in zip(configs, infos, strict=True)]
-
-
-def text_side(
-    model: ModelConfig, info: ModelInfo, config: ServerConfig, registry: Registry, renderer: Renderer
-) -> Served:
-    """The same of one model."""
-    tokenizer = Tokenizer.load(resolve_tokenizer(model, Path(info.folder)))
-    templates: Mapping[str, str] = tokenizer.chat_templates
-    if model.chat_template is not None:
-        templates = {DEFAULT_TEMPLATE: read_template(model.chat_template)}
-    template = None
-    if templates:
-        template = ChatTemplate(templates, tokenizer.special_tokens, renderer, info.modalities)
-        template.check()
-    parser = None
-    if config.enable_auto_tool_choice or config.tool_call_parser is not None:
-        parser = choose_parser(registry, config.tool_call_parser, templates.get(DEFAULT_TEMPLATE))
-    return Served(
-        info=info, tokenizer=tokenizer, template=template, tool_parser=parser, response_role=model.response_role
-    )
-
-
-def bind(config: ServerConfig) -> socket.socket:
-    """A socket bound to the server's address, not yet listening; `ConfigError` if that cannot be."""
-    try:
-        found = socket.getaddrinfo(config.host or None, config.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-        family, kind, protocol, _, address = found[0]
-        listener = socket.socket(family, kind, protocol)
-    except OSError as error:
-        raise ConfigError(f"--host {config.host!r} is no address to listen on: {error}.") from error
-    try:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind(address)
-    except OSError as error:
-        listener.close()
-        raise ConfigError(f"Cannot listen on {config.host}:{config.port}: {error.strerror}.") from error
-    return listener
-
-
-def url_of(listener: socket.socket, config: ServerConfig) -> str:
-    """Where clients find the server."""
-    host, port = listener.getsockname()[:2]
-    host = f"[{host}]" if ":" in host else host
-    return f"{'https' if config.ssl_certfile else 'http'}://{host}:{port}{config.root_path}"
-
-
-def check_tls(config: ServerConfig) -> None:
-    """`ConfigError` unless the TLS files can be used."""
-    if config.ssl_certfile is None:
-        return
-    try:
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        context.load_cert_chain(config.ssl_certfile, config.ssl_keyfile)
-        if config.ssl_ca_certs:
-            context.load_verify_locations(config.ssl_ca_certs)
-    except (OSError, ssl.SSLError) as error:
-        raise ConfigError(f"The TLS files cannot be used: {error}.") from error
 
 
 class DrainingServer(uvicorn.Server):

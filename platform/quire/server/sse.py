@@ -19,6 +19,10 @@ from quire.server.errors import ClientGone, as_quire_error, error_object
 T = TypeVar("T")
 
 DONE = b"data: [DONE]\n\n"
+DIRECT = "quire.send"
+"""Where a scope has the server's own `send`. Each layer of the application that wraps `send` looks only at how an
+answer begins, but would cost time for every event."""
+
 _encode = msgspec.json.Encoder().encode
 
 
@@ -33,34 +37,37 @@ def failure(error: BaseException) -> bytes:
 
 
 class EventStream(Response):
-    """Sends what `events` yields as it comes, and closes `events` when the client goes away.
+    """Sends `first`, then what `events` yields as it comes, and closes `events` when the client goes away.
 
     An exception of `events` becomes an error object inside the stream, since its status is long sent.
     """
 
     media_type = "text/event-stream"
 
-    def __init__(self, events: AsyncIterator[bytes]) -> None:
+    def __init__(self, events: AsyncIterator[bytes], first: bytes = b"") -> None:
         super().__init__(headers={"cache-control": "no-cache", "x-accel-buffering": "no"})
         del self.headers["content-length"]
-        self._events = events
+        self._events, self._first = events, first
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send until the events end or the client is gone."""
-        with contextlib.suppress(ClientGone):
-            await unless_gone(receive, self._send(send))
-
-    async def _send(self, send: Send) -> None:
-        await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
         try:
+            with contextlib.suppress(ClientGone):
+                await unless_gone(receive, self._send(send, scope.get(DIRECT, send)))
+        finally:
+            await self._close()
+
+    async def _send(self, begin: Send, send: Send) -> None:
+        await begin({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+        try:
+            if self._first:
+                await send({"type": "http.response.body", "body": self._first, "more_body": True})
             async for data in self._events:
                 await send({"type": "http.response.body", "body": data, "more_body": True})
         except OSError:
             return
         except Exception as error:
             await send({"type": "http.response.body", "body": failure(error), "more_body": True})
-        finally:
-            await self._close()
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
     async def _close(self) -> None:

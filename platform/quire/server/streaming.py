@@ -19,7 +19,10 @@ async def stream_events(
     """The events of a job: each piece its own, those that arrive together sent together."""
     async with aclosing(job.pieces()) as batches:
         async for pieces in batches:
-            data = b"".join([write(number, piece) for number, piece in pieces])
+            if len(pieces) == 1:
+                data = write(*pieces[0])
+            else:
+                data = b"".join([write(number, piece) for number, piece in pieces])
             if data:
                 yield data
     yield last() + DONE
@@ -35,11 +38,4 @@ async def stream_response(request: HttpRequest, events: AsyncGenerator[bytes]) -
     except BaseException:
         await events.aclose()
         raise
-
-    async def rest() -> AsyncGenerator[bytes]:
-        async with aclosing(events):
-            yield first
-            async for event in events:
-                yield event
-
-    return EventStream(rest())
+    return EventStream(events, first)

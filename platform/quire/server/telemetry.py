@@ -35,6 +35,7 @@ class Telemetry:
         self._exporters = [self._build(record) for record in registry.all(HOOK)]
         self._host_calls: Sequence[Mapping[str, Any]] = ()
         self._tasks: list[asyncio.Task[None]] = []
+        self._telling: asyncio.Task[None] | None = None
 
     def _build(self, record: Any) -> tuple[str, ObservesStats]:
         plugin = self._registry.plugin_of(HOOK, record.name)
@@ -54,6 +55,8 @@ class Telemetry:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._telling is not None:
+            await self._telling
         left = self._drain()
         if left:
             await asyncio.to_thread(self._tell, left)
@@ -61,12 +64,14 @@ class Telemetry:
     async def refresh(self) -> None:
         """Read the engines' statistics now."""
         try:
-            stats = await self._client.stats()
-            self._host_calls = await self._client.plugin_stats()
+            stats, self._host_calls = await self._client.figures()
         except QuireError as error:
             log.debug("no statistics: %s", error)
             return
-        await asyncio.to_thread(self._observe, list(stats))
+        if self._exporters:  # strangers' code, which may wait for something
+            await asyncio.to_thread(self._observe, stats)
+        else:
+            self._observe(stats)
 
     def plugin_calls(self) -> list[dict[str, Any]]:
         """Calls, errors and seconds per plugin, in this process and where the models run."""
@@ -89,7 +94,8 @@ class Telemetry:
     async def _report(self) -> None:
         while True:
             batch = [await self._ended.get(), *self._drain()]
-            await asyncio.shield(asyncio.to_thread(self._tell, batch))
+            self._telling = asyncio.create_task(asyncio.to_thread(self._tell, batch))
+            await asyncio.shield(self._telling)
 
     def _drain(self) -> list[tuple[RequestSummary, Timings]]:
         batch = []
@@ -105,7 +111,7 @@ class Telemetry:
             except Exception:
                 log.exception("a plugin failed to hear that request %s finished", summary.request_id)
 
-    def _observe(self, stats: list[EngineStats]) -> None:
+    def _observe(self, stats: Sequence[EngineStats]) -> None:
         for figures in stats:
             self._metrics.observe_engine(figures)
             for plugin, exporter in self._exporters:

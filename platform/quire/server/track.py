@@ -39,17 +39,16 @@ class Track:
                 self.num_cached = delta.num_cached_tokens
             if delta.queue_s is not None:
                 self._queue_s = delta.queue_s
-            if delta.token_ids:
-                self._tokens(now, delta)
-
-    def _tokens(self, now: float, delta: Delta) -> None:
-        self.num_generated += len(delta.token_ids)
-        if self._first_s is None:
-            self._first_s = now
-        before = self._last_by_index.get(delta.index)
-        if before is not None:
-            self._gaps_s.append((now - before) / len(delta.token_ids))
-        self._last_by_index[delta.index] = now
+            count = len(delta.token_ids)
+            if not count:
+                continue
+            self.num_generated += count
+            before = self._last_by_index.get(delta.index)
+            if before is not None:
+                self._gaps_s.append((now - before) / count)
+            elif self._first_s is None:
+                self._first_s = now
+            self._last_by_index[delta.index] = now
 
     def end(self, reason: str | None) -> tuple[RequestSummary, Timings]:
         """The request is over; `reason` unless its last delta said why."""

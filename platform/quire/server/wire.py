@@ -15,6 +15,9 @@ from quire.text.logprobs import Logprob, PositionLogprobs
 LOWEST = -9999.0
 """Stands for minus infinity, which JSON cannot say."""
 
+HOLE = "\ue000"
+"""Where a text will stand."""
+
 _encode = msgspec.json.Encoder().encode
 
 
@@ -66,6 +69,18 @@ class UsageWanted:
         """What the request asked for, or the server insists on."""
         at_end = config.enable_force_include_usage or bool(options and options.include_usage)
         return cls(at_end, at_end and bool(options and options.continuous_usage_stats))
+
+
+class TextEvents:
+    """Events that differ only in one text: what stands around it is encoded once."""
+
+    def __init__(self, whole: bytes) -> None:
+        """`whole`: such an event with `HOLE` for the text; nothing that a client chose may come after it."""
+        self._before, _, self._after = whole.rpartition(_encode(HOLE))
+
+    def event(self, text: str) -> bytes:
+        """The event with this text."""
+        return self._before + _encode(text) + self._after
 
 
 class Chunks:

@@ -167,6 +167,52 @@ def logits_tail(draw: Draw) -> Iterator[Case]:
         yield draw(3, 101, scale=10.0), scale, softcap
 
 
+def _logits(draw: Draw) -> Iterator[Tensor]:
+    """Logits, with ties as models in bfloat16 have them, rows in which nothing can be chosen, and one token alone."""
+    yield draw(1, 1, dtype=torch.float32)
+    yield draw(5, 1000, scale=3.0, dtype=torch.float32)
+    yield draw(2, 40_000, scale=5.0, dtype=torch.bfloat16).float()
+    wide = draw(6, 300, scale=2.0, dtype=torch.float32)
+    logits = wide[:, 17:116]
+    logits[1, 5:] = -torch.inf
+    yield logits
+
+
+def _impossible(logits: Tensor) -> Tensor:
+    logits = logits.clone()
+    logits[0], logits[-1, -1] = -torch.inf, torch.nan
+    return logits
+
+
+def argmax(draw: Draw) -> Iterator[Case]:
+    """logits."""
+    for logits in _logits(draw):
+        yield (logits,)
+        yield (_impossible(logits),)
+
+
+def draw(draw: Draw) -> Iterator[Case]:
+    """logits, temperature, chance, top_k, top_p, min_p; rows that filter differently, and greedy ones, side by side."""
+    kinds = [(1.0, 0, 1.0, 0.0), (0.7, 40, 1.0, 0.0), (2.0, 0, 0.9, 0.0), (1.0, 5, 0.5, 0.1), (0.0, 0, 0.9, 0.5)]
+    kinds += [(1e-9, 0, 1.0, 0.0), (1.0, 10**6, 1.0, 1.0), (1.0, 0, 0.0, 0.0), (0.8, 500, 0.99, 0.001)]
+    for logits in _logits(draw):
+        for first in range(0, len(kinds), 3):
+            rows = [kinds[(first + r) % len(kinds)] for r in range(len(logits))]
+            temperature, top_k, top_p, min_p = (np.array(each) for each in zip(*rows, strict=True))
+            chance = torch.rand(len(rows), generator=draw.generator, dtype=torch.float64).numpy()
+            settings = temperature, chance, top_k, top_p, min_p
+            yield logits, *settings
+            yield _impossible(logits), *settings
+
+
+def logprobs(draw: Draw) -> Iterator[Case]:
+    """logits, tokens, top."""
+    for logits in _logits(draw):
+        finite = logits.nan_to_num(neginf=-50.0)
+        for top in (0, 1, 5, 200, logits.shape[1] + 1):
+            yield finite, draw.ids(logits.shape[1], len(logits)), top
+
+
 CASES: Mapping[str, Callable[[Draw], Iterator[Case]]] = {
     function.__name__: function
     for function in (
@@ -183,6 +229,9 @@ CASES: Mapping[str, Callable[[Draw], Iterator[Case]]] = {
         embedding,
         moe,
         logits_tail,
+        argmax,
+        draw,
+        logprobs,
     )
 }
 """Op → its cases."""

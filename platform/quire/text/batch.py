@@ -131,7 +131,7 @@ class Batch:
                 read += len(collector.request.prompt.token_ids)
             written += len(delta.token_ids)
             collector.push(delta)
-            for request_id, index in collector.take_aborts():
+            for request_id, index in collector.take_aborts() if collector.aborts else ():
                 self._engine.abort(request_id, index)
             if collector.done:
                 done.add(delta.request_id)

@@ -49,10 +49,16 @@ class _ByteDecoder:
     def __init__(self, tokenizer: Tokenizer, skip_special_tokens: bool) -> None:
         self._bytes = tokenizer.token_bytes
         self._skipped = tokenizer.special_ids if skip_special_tokens else frozenset()
+        self._whole = tokenizer.whole_texts(skip_special_tokens)
         self._utf8 = codecs.getincrementaldecoder("utf-8")("replace")
+        self._between = True  # nothing is held back
 
     def push(self, ids: Sequence[int]) -> str:
-        return self._utf8.decode(b"".join([self._bytes(i) for i in ids if i not in self._skipped]))
+        if self._between and len(ids) == 1 and (text := self._whole[ids[0]]) is not None:
+            return text  # nearly every token of nearly every text
+        text = self._utf8.decode(b"".join([self._bytes(i) for i in ids if i not in self._skipped]))
+        self._between = not self._utf8.getstate()[0]
+        return text
 
     def flush(self) -> str:
         return self._utf8.decode(b"", True)

@@ -28,7 +28,11 @@ class Taken(NamedTuple):
 
 
 class SeqText:
-    """State of one seq's text."""
+    """State of one seq's text.
+
+    straight: it ends nowhere but where the engine ends it, and nobody asks where tokens begin, so that for deltas
+    in the middle `decode(ids)` gives all that `push` would.
+    """
 
     def __init__(self, request: Request, tokenizer: Tokenizer, eos_ids: Collection[int] = ()) -> None:
         params = request.params
@@ -42,6 +46,9 @@ class SeqText:
         self._decoder = IncrementalDecoder(tokenizer, params.skip_special_tokens, context)
         self._machine = StopMachine(plain.stop or () if plain else ())
         self._state = self._machine.start()
+        self._one_by_one = self._offsets or bool(self._machine.stops)
+        self.straight = self._detokenize and not self._one_by_one
+        self.decode = self._decoder.push
         self._num_tokens = 0
         self._num_chars = 0
 
@@ -51,12 +58,11 @@ class SeqText:
         if not self._detokenize:
             return Taken(ids, "", (0,) * len(ids), None)
         shown = len(ids) - self._hides_last(delta)
-        one_by_one = self._offsets or bool(self._machine.stops)
         texts: list[str] = []
         offsets: list[int] = []
-        if not one_by_one:
+        if not self._one_by_one:
             texts.append(self._decoder.push(ids[:shown]))
-        for count in range(1, len(ids) + 1) if one_by_one else ():
+        for count in range(1, len(ids) + 1) if self._one_by_one else ():
             offsets.append(self._num_chars)
             texts.append(self._token(ids[count - 1]) if count <= shown else "")
             if self._state.matched is not None:

@@ -49,6 +49,24 @@ class Encodes(Protocol):
         ...
 
 
+class WholeTexts(dict[int, str | None]):
+    """By id, the text that a token adds in the middle of a text; None for a part of a character. Filled when read."""
+
+    def __init__(self, bytes_of: Callable[[int], bytes], left_out: frozenset[int]) -> None:
+        """Tokens `left_out` add nothing."""
+        super().__init__()
+        self._bytes_of, self._left_out = bytes_of, left_out
+
+    def __missing__(self, token_id: int) -> str | None:
+        data = b"" if token_id in self._left_out else self._bytes_of(token_id)
+        try:
+            text = data.decode()
+        except UnicodeDecodeError:
+            text = None
+        self[token_id] = text
+        return text
+
+
 class Tokenizer:
     """Encodes and decodes; safe to use from several threads.
 
@@ -70,6 +88,8 @@ class Tokenizer:
         self.unk_id = self._id_of("unk_token")
         self.chat_templates: Mapping[str, str] = dict(files.templates)
         self._bytes: dict[int, bytes] = {}  # filled as tokens are seen; setting an entry twice is harmless
+        self._whole_texts = WholeTexts(self.token_bytes, frozenset())
+        self._whole_texts_without_special = WholeTexts(self.token_bytes, self.special_ids)
 
     @classmethod
     def load(cls, folder: str | Path) -> Tokenizer:
@@ -159,6 +179,10 @@ class Tokenizer:
     def token_text(self, token_id: int) -> str:
         """`token_bytes` as text, U+FFFD where they are not whole characters."""
         return self.token_bytes(token_id).decode("utf-8", "replace")
+
+    def whole_texts(self, skip_special_tokens: bool) -> Mapping[int, str | None]:
+        """What tokens add to a text, by id; None for those that hold a part of a character."""
+        return self._whole_texts_without_special if skip_special_tokens else self._whole_texts
 
     @cached_property
     def byte_level(self) -> bool:

@@ -1,16 +1,21 @@
-"""`platform bench`: throughput, latency, serve, startup. Each prints a table and can write JSON."""
+"""`platform bench` and its kinds. Each prints a table and can write JSON."""
 
 from __future__ import annotations
 
 import argparse
+import sys
 
-from quire.commands.bench import offline, online, startup
+from quire.commands.bench import compare, offline, online, profile, startup, sweep
+from quire.commands.remote import RemoteError
 from quire.records import Command
 
 _KINDS = {
     "throughput": (offline.configure_throughput, offline.run_throughput, "many requests at once, in this process"),
     "latency": (offline.configure_latency, offline.run_latency, "one batch again and again, in this process"),
+    "profile": (profile.configure, profile.run, "where the time goes, and how far from the machine's roof it is"),
     "serve": (online.configure, online.run, "load on a running server"),
+    "sweep": (sweep.configure, sweep.run, "throughput and latency of a running server against the load on it"),
+    "compare": (compare.configure, compare.run, "two running servers, the same workload in turns"),
     "startup": (startup.configure, startup.run, "time until a new process answers"),
 }
 
@@ -25,7 +30,12 @@ def _configure(parser: argparse.ArgumentParser) -> None:
 
 
 def _run(args: argparse.Namespace) -> int:
-    return int(args.bench(args))
+    """Status 2 is for settings that cannot be, 1 for a server that did not do what was measured."""
+    try:
+        return int(args.bench(args))
+    except RemoteError as error:
+        print(f"platform: error: {error.message}", file=sys.stderr)
+        return 1
 
 
-COMMAND = Command("bench", "measure: throughput, latency, serve, startup", _configure, _run)
+COMMAND = Command("bench", f"measure: {', '.join(_KINDS)}", _configure, _run)

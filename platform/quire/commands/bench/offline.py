@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from quire.commands.bench.report import show, spread
-from quire.commands.bench.workload import Job, add_workload_flags, jobs
+from quire.commands.bench.workload import Job, add_workload_flags, at_least, jobs
 from quire.config import ModelConfig
 from quire.options import add_config, model_configs
 from quire.sampling import SamplingParams
@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from quire.engine.engine import Engine
 
 
-def _add_model_flags(parser: argparse.ArgumentParser) -> None:
+def add_model_flags(parser: argparse.ArgumentParser) -> None:
+    """Which model, and its settings."""
     parser.add_argument("models_given", nargs="?", metavar="MODEL", help="folder or hub id (default: a demo model)")
     add_config(parser, ModelConfig, "model")
 
@@ -27,19 +28,20 @@ def _add_model_flags(parser: argparse.ArgumentParser) -> None:
 def configure_throughput(parser: argparse.ArgumentParser) -> None:
     """Flags of `bench throughput`."""
     add_workload_flags(parser, num_prompts=32, input_len="32:256", output_len="32:128")
-    parser.add_argument("--repeats", type=int, default=3, help="runs; the median is reported")
-    _add_model_flags(parser)
+    parser.add_argument("--repeats", type=at_least(1), default=3, help="runs; the median is reported")
+    add_model_flags(parser)
 
 
 def configure_latency(parser: argparse.ArgumentParser) -> None:
     """Flags of `bench latency`."""
     add_workload_flags(parser, num_prompts=1, input_len="64", output_len="128")
-    parser.add_argument("--num-iters-warmup", type=int, default=2, help="runs before measuring")
-    parser.add_argument("--num-iters", type=int, default=10, help="runs measured")
-    _add_model_flags(parser)
+    parser.add_argument("--num-iters-warmup", type=at_least(0), default=2, help="runs before measuring")
+    parser.add_argument("--num-iters", type=at_least(1), default=10, help="runs measured")
+    add_model_flags(parser)
 
 
-def _engine(args: argparse.Namespace) -> Engine:
+def engine_of(args: argparse.Namespace) -> Engine:
+    """The engine that the flags of `add_model_flags` describe. Raises StartupError."""
     from quire.commands.models import chosen_models
     from quire.engine.engine import Engine
 
@@ -64,13 +66,18 @@ class _Run:
         return 1 - self.slots_used / self.slots if self.slots else 0.0
 
 
+def submit(engine: Engine, work: Sequence[Job], tag: str) -> None:
+    """Add every job at once. Raises BadRequest: one can never fit."""
+    for number, job in enumerate(work):
+        params = SamplingParams(temperature=0, max_tokens=job.output_len, ignore_eos=True, detokenize=False)
+        engine.add(Request(id=f"{tag}-{number}", prompt=Prompt(token_ids=job.prompt), params=params))
+
+
 def run_jobs(engine: Engine, work: Sequence[Job], tag: str) -> _Run:
     """Add every job at once and step until all are done."""
     run, page_size = _Run(), engine.info.page_size
     start = time.perf_counter()
-    for number, job in enumerate(work):
-        params = SamplingParams(temperature=0, max_tokens=job.output_len, ignore_eos=True, detokenize=False)
-        engine.add(Request(id=f"{tag}-{number}", prompt=Prompt(token_ids=job.prompt), params=params))
+    submit(engine, work, tag)
     while engine.has_work:
         deltas = engine.step()
         if deltas and not run.first_token_s:
@@ -86,7 +93,7 @@ def run_jobs(engine: Engine, work: Sequence[Job], tag: str) -> _Run:
 
 def run_throughput(args: argparse.Namespace) -> int:
     """Requests and tokens per second with everything submitted at once."""
-    engine = _engine(args)
+    engine = engine_of(args)
     run_jobs(engine, jobs(args, engine.info.vocab_size, salt=-1)[:2], "warmup")
     runs = []
     for repeat in range(args.repeats):
@@ -114,7 +121,7 @@ def run_throughput(args: argparse.Namespace) -> int:
 
 def run_latency(args: argparse.Namespace) -> int:
     """Seconds per batch, to the first token and to the last."""
-    engine = _engine(args)
+    engine = engine_of(args)
     runs = []
     for repeat in range(args.num_iters_warmup + args.num_iters):
         work = jobs(args, engine.info.vocab_size, salt=repeat)

@@ -1,9 +1,10 @@
-"""Figures as a table on the terminal and as JSON in a file."""
+"""Figures as tables on the terminal and as JSON in a file."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,12 @@ def spread(name: str, values: Sequence[float], unit: str) -> dict[str, float]:
 
 def show(title: str, figures: Mapping[str, Any], output_json: str | None) -> None:
     """Print the figures, and write them where asked."""
+    show_figures(title, figures)
+    write_json(title, figures, output_json)
+
+
+def show_figures(title: str, figures: Mapping[str, Any]) -> None:
+    """Print one figure a line."""
     from rich.console import Console
     from rich.table import Table
 
@@ -42,5 +49,39 @@ def show(title: str, figures: Mapping[str, Any], output_json: str | None) -> Non
     for name, value in figures.items():
         table.add_row(name, f"{value:,.3f}" if isinstance(value, float) else f"{value}")
     Console().print(table)
+
+
+def show_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
+    """Print rows of cells: words to the left, numbers to the right with three digits or so, None as nothing."""
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(title=title)
+    for i, column in enumerate(columns):
+        table.add_column(column, justify="right" if i else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*map(_cell, row))
+    Console().print(table)
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return ""
+    if not isinstance(value, float):
+        return f"{value}"
+    digits = next((digits for least, digits in ((100, 0), (10, 1), (1, 2)) if abs(value) >= least), 3)
+    return f"{value:,.{digits}f}"
+
+
+def write_json(title: str, figures: Mapping[str, Any], output_json: str | None) -> None:
+    """Write the figures where asked; what is not a finite number becomes null."""
     if output_json:
-        Path(output_json).write_text(json.dumps({"title": title, **figures}, indent=1) + "\n")
+        Path(output_json).write_text(json.dumps(_finite({"title": title, **figures}), indent=1) + "\n")
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

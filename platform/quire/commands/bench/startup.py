@@ -11,12 +11,13 @@ import time
 import httpx
 
 from quire.commands.bench.report import show, spread
+from quire.commands.bench.workload import at_least
 from quire.commands.remote import Remote, RemoteError
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Flags of `bench startup`; words after `--` go to `platform serve`."""
-    parser.add_argument("--num-iters", type=int, default=3, help="starts measured")
+    parser.add_argument("--num-iters", type=at_least(1), default=3, help="starts measured")
     parser.add_argument("--timeout-s", type=float, default=600.0, help="give up after this long")
     parser.add_argument("serve_args", nargs="*", metavar="-- SERVE_ARGS", help="arguments of `platform serve`")
 

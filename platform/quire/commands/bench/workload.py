@@ -4,7 +4,30 @@ from __future__ import annotations
 
 import argparse
 import random
+from collections.abc import Callable
 from dataclasses import dataclass
+
+
+def at_least(least: int) -> Callable[[str], int]:
+    """A reader of whole numbers from `least` on, for flags."""
+
+    def read(text: str) -> int:
+        if not text.isdecimal() or int(text) < least:
+            raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from {least} on")
+        return int(text)
+
+    return read
+
+
+def positive(text: str) -> float:
+    """Read a number above 0; `inf` is one."""
+    try:
+        value = float(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number") from error
+    if not value > 0:
+        raise argparse.ArgumentTypeError(f"{text!r} is not above 0")
+    return value
 
 
 @dataclass(frozen=True)
@@ -26,6 +49,9 @@ class Range:
             raise argparse.ArgumentTypeError(f"{text!r}: lengths must be above 0, LOW at most HIGH")
         return span
 
+    def __str__(self) -> str:
+        return f"{self.low}" if self.low == self.high else f"{self.low} to {self.high}"
+
     def draw(self, rng: random.Random) -> int:
         """One length."""
         return rng.randint(self.low, self.high)
@@ -41,14 +67,14 @@ class Job:
 
 def add_workload_flags(parser: argparse.ArgumentParser, *, num_prompts: int, input_len: str, output_len: str) -> None:
     """--num-prompts, --input-len, --output-len, --prefix-len, --workload-seed."""
-    parser.add_argument("--num-prompts", type=int, default=num_prompts, help="requests")
+    parser.add_argument("--num-prompts", type=at_least(1), default=num_prompts, help="requests")
     parser.add_argument(
         "--input-len", type=Range.parse, default=Range.parse(input_len), help="prompt tokens, N or LOW:HIGH"
     )
     parser.add_argument(
         "--output-len", type=Range.parse, default=Range.parse(output_len), help="new tokens, N or LOW:HIGH"
     )
-    parser.add_argument("--prefix-len", type=int, default=0, help="tokens that all prompts begin with")
+    parser.add_argument("--prefix-len", type=at_least(0), default=0, help="tokens that all prompts begin with")
     parser.add_argument("--workload-seed", type=int, default=0, help="seed of lengths and ids")
 
 

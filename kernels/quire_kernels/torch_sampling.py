@@ -1,12 +1,10 @@
-"""Draws one token per row from a filtered distribution, so that no row can see its neighbours.
+"""Drawing tokens and reporting log-probabilities in plain torch, batched; see `sampling.Draw` and `sampling.Logprobs`.
 
 Where a float sum depends on its order, it here is a sum of whole numbers: probabilities become integer
 weights (`RESOLUTION` of them make 1), whose float64 sums below 2**53 are exact in any order. So a row's
-token is the same in any batch, and however its sums are arranged. It knows no request.
+token is the same in any batch, and however its sums are arranged.
 
-Each filter is a threshold, so nothing is sorted but what lies close to one: top_k keeps what weighs as much
-as the k-th largest, top_p (of what top_k left) as the token with which the sum is reached, min_p a share of the
-largest. Equal tokens at a threshold are kept together. The draw goes through the kept ones by rising id.
+Each filter is a threshold, so nothing is sorted but what lies close to one.
 """
 
 from __future__ import annotations
@@ -17,76 +15,81 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from quire_kernels.sampling import Floats, Integers
+
 RESOLUTION = 2.0**50
 _RUN = 128  # neighbouring ids that are summed first, before the one among them is sought
 _SLAB = 1 << 19  # logits treated at once on a CPU, so that they stay in its cache
 _FEW = 256  # most likely tokens that are looked at first, where only top_p is asked for
 _BUCKET_BITS = 18  # low bits of a float32 that do not matter for its bucket: 5 of the mantissa do
 _NUM_BUCKETS = (127 + 51) << (23 - _BUCKET_BITS)  # up to 2**51
-
-_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
-_MIX1 = np.uint64(0xBF58476D1CE4E5B9)
-_MIX2 = np.uint64(0x94D049BB133111EB)
-
-
-def _mix(value: np.ndarray) -> np.ndarray:
-    """splitmix64's output function (Steele, Lea & Flood, 2014) of uint64 numbers, wrapping around."""
-    value = (value ^ (value >> np.uint64(30))) * _MIX1
-    value = (value ^ (value >> np.uint64(27))) * _MIX2
-    return value ^ (value >> np.uint64(31))
-
-
-def uniforms(seeds: np.ndarray, counts: np.ndarray) -> np.ndarray:
-    """One number of [0, 1) for each pair of a seed (uint64 [rows]) and a number of tokens drawn before.
-
-    A counter-based generator: nothing is remembered, so order, batch and preemption cannot matter.
-    """
-    with np.errstate(over="ignore"):
-        stream = _mix(seeds + _GOLDEN)
-        mixed = _mix(stream + (counts.astype(np.uint64) + np.uint64(1)) * _GOLDEN)
-    return (mixed >> np.uint64(11)).astype(np.float64) * 2.0**-53
+_COLD = 1e-2  # below this temperature a quotient of ordinary logits may leave float32
 
 
 @dataclass(frozen=True)
-class Filters:
-    """What each row keeps, as arrays [rows]: top_k int64 (0 = off), top_p and min_p float64."""
+class _Settings:
+    """How each row draws, as arrays [rows]."""
 
-    top_k: np.ndarray
-    top_p: np.ndarray
-    min_p: np.ndarray
+    temperature: Floats
+    chance: Floats
+    top_k: Integers
+    top_p: Floats
+    min_p: Floats
 
     @property
-    def active(self) -> np.ndarray:
-        """Rows that filter at all: bool [rows]."""
-        return (self.top_k > 0) | (self.top_p < 1) | (self.min_p > 0)
+    def filters(self) -> bool:
+        """Whether any row filters."""
+        return bool(((self.top_k > 0) | (self.top_p < 1) | (self.min_p > 0)).any())
 
-    def take(self, rows: np.ndarray) -> Filters:
+    def take(self, rows: Integers) -> _Settings:
         """The same for some of the rows."""
-        return Filters(self.top_k[rows], self.top_p[rows], self.min_p[rows])
+        return _Settings(
+            self.temperature[rows], self.chance[rows], self.top_k[rows], self.top_p[rows], self.min_p[rows]
+        )
 
 
-def draw(logits: Tensor, chance: np.ndarray, filters: Filters) -> Tensor:
-    """Token ids int64 [rows] by inverse CDF of softmax(logits [rows, vocab] float32), filtered.
+def draw(logits: Tensor, temperature: Floats, chance: Floats, top_k: Integers, top_p: Floats, min_p: Floats) -> Tensor:
+    """See `sampling.Draw`."""
+    settings = _Settings(temperature, chance, top_k, top_p, min_p)
+    random = np.flatnonzero(temperature != 0)
+    if len(random) == len(logits):
+        return _by_slabs(logits, settings)
+    values, drawn = logits.max(-1)
+    drawn = torch.where(values.isfinite(), drawn, -1)
+    if len(random):
+        index = torch.from_numpy(random).to(logits.device)
+        drawn[index] = _by_slabs(logits.index_select(0, index), settings.take(random))
+    return drawn
 
-    chance: numbers of [0, 1), float64 [rows]. A row without any finite logit, or with a NaN, gives -1.
-    """
+
+def _by_slabs(logits: Tensor, settings: _Settings) -> Tensor:
     rows, vocab = logits.shape
     slab = max(1, _SLAB // vocab) if logits.device.type == "cpu" else rows
     if slab >= rows:
-        return _draw(logits, chance, filters)
+        return _draw(logits, settings)
     parts = [np.arange(start, min(start + slab, rows)) for start in range(0, rows, slab)]
-    return torch.cat([_draw(logits[part[0] : part[-1] + 1], chance[part], filters.take(part)) for part in parts])
+    return torch.cat([_draw(logits[part[0] : part[-1] + 1], settings.take(part)) for part in parts])
 
 
-def _draw(logits: Tensor, chance: np.ndarray, filters: Filters) -> Tensor:
-    weights = torch.softmax(logits, -1).mul_(RESOLUTION).floor_()  # per row of a fixed width: row-wise exact
-    least = _thresholds(weights, filters)
+def _draw(logits: Tensor, settings: _Settings) -> Tensor:
+    temperature = np.maximum(settings.temperature, torch.finfo(torch.float32).tiny)  # what float32 can divide by
+    tempered = _tempered(logits, torch.from_numpy(temperature).to(logits.device, torch.float32))
+    weights = torch.softmax(tempered, -1).mul_(RESOLUTION).floor_()  # per row of a fixed width: row-wise exact
+    least = _thresholds(weights, settings)
     if least is not None:
         weights = torch.where(weights >= least[:, None], weights, 0.0)
-    return _search(weights, chance)
+    return _search(weights, settings.chance)
 
 
-def _search(weights: Tensor, chance: np.ndarray) -> Tensor:
+def _tempered(logits: Tensor, temperature: Tensor) -> Tensor:
+    """logits / temperature; where that could overflow, of the distances to the largest."""
+    cold = temperature < _COLD
+    if cold.any():
+        logits = logits - torch.where(cold, logits.amax(-1), 0.0)[:, None]
+    return logits / temperature[:, None]
+
+
+def _search(weights: Tensor, chance: Floats) -> Tensor:
     """Inverse CDF in order of token id: first the run of ids, then the id in it. -1 where nothing weighs anything."""
     rows, vocab = weights.shape
     padded = torch.nn.functional.pad(weights, (0, -vocab % _RUN)) if vocab % _RUN else weights
@@ -102,46 +105,46 @@ def _search(weights: Tensor, chance: np.ndarray) -> Tensor:
     return torch.where(total > 0, (run * _RUN + place)[:, 0], -1)
 
 
-def _thresholds(weights: Tensor, filters: Filters) -> Tensor | None:
+def _thresholds(weights: Tensor, settings: _Settings) -> Tensor | None:
     """The least weight that each row keeps, float32 [rows]; None if no row filters."""
-    if not filters.active.any():
+    if not settings.filters:
         return None
     device = weights.device
     least = weights.new_zeros(len(weights))
-    by_k, by_p = filters.top_k > 0, filters.top_p < 1
+    by_k, by_p = settings.top_k > 0, settings.top_p < 1
     for chosen, find in ((by_k, _of_top_k), (by_p & ~by_k, _of_top_p)):
         rows = np.flatnonzero(chosen)
         if len(rows):
             index = torch.from_numpy(rows).to(device)
             some = weights if len(rows) == len(weights) else weights.index_select(0, index)
-            least[index] = find(some, filters.take(rows))
-    if filters.min_p.any():
-        share = torch.from_numpy(filters.min_p).to(device) * weights.amax(-1)
+            least[index] = find(some, settings.take(rows))
+    if settings.min_p.any():
+        share = torch.from_numpy(settings.min_p).to(device) * weights.amax(-1)
         least = torch.maximum(least, share.to(torch.float32))
     return least
 
 
-def _of_top_k(weights: Tensor, filters: Filters) -> Tensor:
+def _of_top_k(weights: Tensor, settings: _Settings) -> Tensor:
     """Thresholds of rows with top_k and perhaps top_p."""
     device, vocab = weights.device, weights.shape[1]
-    k = np.minimum(filters.top_k, vocab)
+    k = np.minimum(settings.top_k, vocab)
     top = weights.topk(min(int(k.max()) + 1, vocab), -1).values  # one more, to see whether equals follow the last
     last = torch.from_numpy(k - 1).to(device)[:, None]
     kth = top.gather(1, last)
-    if (filters.top_p >= 1).all():
+    if (settings.top_p >= 1).all():
         return kth[:, 0]
     upto = top.to(torch.float64).cumsum_(-1)
     kept = upto.gather(1, last)[:, 0]
     if (top.gather(1, (last + 1).clamp_(max=top.shape[1] - 1)) == kth).any():
         kept = torch.where(weights >= kth, weights, 0.0).sum(-1, dtype=torch.float64)
-    aim = torch.from_numpy(filters.top_p).to(device) * kept
+    aim = torch.from_numpy(settings.top_p).to(device) * kept
     return top.gather(1, torch.minimum(torch.searchsorted(upto, aim[:, None]), last))[:, 0]
 
 
-def _of_top_p(weights: Tensor, filters: Filters) -> Tensor:
+def _of_top_p(weights: Tensor, settings: _Settings) -> Tensor:
     """Thresholds of rows with top_p alone. Among the `_FEW` largest if they suffice, as they mostly do."""
     device = weights.device
-    aim = torch.from_numpy(filters.top_p).to(device) * weights.sum(-1, dtype=torch.float64)
+    aim = torch.from_numpy(settings.top_p).to(device) * weights.sum(-1, dtype=torch.float64)
     top = weights.topk(min(_FEW, weights.shape[1]), -1).values
     upto = top.to(torch.float64).cumsum_(-1)
     reached = torch.searchsorted(upto, aim[:, None])
@@ -177,3 +180,30 @@ def _edge(weights: Tensor, row: Tensor, aim: Tensor) -> Tensor:
     ordered = table.sort(-1, descending=True).values
     reached = torch.searchsorted(ordered.to(torch.float64).cumsum_(-1), aim[:, None])
     return ordered.gather(1, torch.minimum(reached, (counts - 1).clamp_(min=0)[:, None]))[:, 0]
+
+
+def logprobs(logits: Tensor, tokens: Tensor, top: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """See `sampling.Logprobs`."""
+    every = torch.log_softmax(logits, -1)  # per row, where logsumexp would add one row up in another order than many
+    rank = (logits > logits.gather(-1, tokens[:, None])).sum(-1) + 1
+    ids = _largest(logits, min(top, logits.shape[-1]))
+    return every.gather(-1, tokens[:, None])[:, 0], rank, ids, every.gather(-1, ids)
+
+
+def _largest(logits: Tensor, count: int) -> Tensor:
+    """Ids of the `count` largest of each row, equal ones by rising id."""
+    values, ids = logits.topk(count, -1)
+    if 0 < count < logits.shape[-1]:
+        _first_equals(logits, values, ids)
+    ids, order = ids.sort(-1)
+    order = values.gather(-1, order).sort(stable=True, dim=-1, descending=True).indices
+    return ids.gather(-1, order)
+
+
+def _first_equals(logits: Tensor, values: Tensor, ids: Tensor) -> None:
+    """Of equals to the last value, which `topk` takes as they come, put the first ids into `ids`."""
+    last = values[:, -1:]
+    taken, equal = values == last, logits == last
+    for row in (equal.sum(-1) > taken.sum(-1)).nonzero()[:, 0].tolist():
+        places = taken[row].nonzero()[:, 0]
+        ids[row, places] = equal[row].nonzero()[: len(places), 0]

@@ -1,0 +1,142 @@
+"""Compiles the C++ ops once for each instruction set, and finds them compiled ever after.
+
+The file's name holds a digest of everything that went into it, so a change of sources, compiler or options
+makes another file and nothing is ever out of date.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import logging
+import os
+import shlex
+import shutil
+import stat
+import subprocess
+import tempfile
+import textwrap
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+
+from quire_kernels.cpu.isa import InstructionSet
+
+log = logging.getLogger(__name__)
+
+SOURCES = Path(__file__).parent / "csrc"
+OPTIONS = ("-std=c++17", "-O3", "-fPIC", "-shared", "-fopenmp", "-fno-math-errno", "-fno-trapping-math")
+COMPILE_SECONDS = 300
+OLD_SECONDS = 30 * 24 * 3600
+
+
+class BuildError(Exception):
+    """The C++ ops could not be compiled; the text says why."""
+
+
+@cache
+def compiler() -> tuple[str, ...] | None:
+    """The C++ compiler's command: $CXX, or the first one found; None without any."""
+    chosen = os.environ.get("CXX")
+    if chosen:
+        return tuple(shlex.split(chosen))
+    return next(((found,) for name in ("g++", "c++", "clang++") if (found := shutil.which(name))), None)
+
+
+def library(isa: InstructionSet) -> Path:
+    """The shared library for an instruction set, compiled now if it never was; it can be loaded. Raises BuildError."""
+    command = compiler()
+    if command is None:
+        raise BuildError("there is no C++ compiler (g++, c++ or clang++ in PATH, or $CXX)")
+    name = f"ops-{isa.name}-{_digest(command, isa)}.so"
+    problems: list[str] = []
+    for folder in _folders():
+        with _noting(problems):
+            return _loadable(folder / name)
+    problems.clear()  # until now the usual one is that nothing was compiled yet
+    for folder in _folders():
+        with _noting(problems):
+            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            _check_ours(folder)
+            _compile(command, isa, folder / name)
+            _remove_old(folder / name, isa)
+            return _loadable(folder / name)
+    raise BuildError(f"there is no folder to keep compiled ops in: {'; '.join(problems)}")
+
+
+def _folders() -> tuple[Path, Path]:
+    """Where compiled ops may be: the user's cache, or a folder for temporary files."""
+    cache_home = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+    return Path(cache_home) / "quire" / "ops", Path(tempfile.gettempdir()) / f"quire-ops-{os.getuid()}"
+
+
+@contextmanager
+def _noting(problems: list[str]) -> Iterator[None]:
+    """What the system refuses is noted, not raised."""
+    try:
+        yield
+    except OSError as error:
+        problems.append(str(error))
+
+
+def _loadable(path: Path) -> Path:
+    """`path`, if it is there and nobody else can have made it. Raises OSError, where files may not be executed too."""
+    _check_ours(path.parent)
+    ctypes.CDLL(str(path))
+    return path
+
+
+def _check_ours(folder: Path) -> None:
+    """Raises OSError for a folder in which somebody else may put a library in the place of ours."""
+    status = folder.lstat()
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid not in (0, os.getuid()) or status.st_mode & 0o022:
+        raise PermissionError(f"{folder} is not a folder that only its owner can write to, and that is this user's")
+
+
+def _remove_old(target: Path, isa: InstructionSet) -> None:
+    """Libraries that earlier versions left behind."""
+    for path in target.parent.glob(f"ops-{isa.name}-*.so"):
+        if path != target and path.stat().st_mtime < time.time() - OLD_SECONDS:
+            path.unlink(missing_ok=True)
+
+
+def _digest(command: tuple[str, ...], isa: InstructionSet) -> str:
+    digest = hashlib.sha256()
+    for source in sorted(SOURCES.iterdir()):
+        digest.update(source.name.encode() + b"\0" + source.read_bytes() + b"\0")
+    digest.update(" ".join((*command, _version(command), *OPTIONS, *isa.options)).encode())
+    return digest.hexdigest()[:16]
+
+
+@cache
+def _version(command: tuple[str, ...]) -> str:
+    done = _run([*command, "--version"], 60)
+    if done.returncode:
+        raise BuildError(f"the C++ compiler {shlex.join(command)} does not run: it ends with status {done.returncode}")
+    return done.stdout.partition("\n")[0]
+
+
+def _compile(command: tuple[str, ...], isa: InstructionSet, target: Path) -> None:
+    log.warning("Compiling the CPU ops for %s, once on this machine (some seconds) ...", isa.name)
+    with tempfile.TemporaryDirectory(dir=target.parent) as folder:
+        made = Path(folder) / target.name
+        line = [*command, *OPTIONS, *isa.options, str(SOURCES / "library.cpp"), "-o", str(made)]
+        done = _run(line, COMPILE_SECONDS)
+        if done.returncode:
+            errors = [text for text in done.stderr.splitlines() if "error" in text] or done.stderr.splitlines()
+            told = textwrap.shorten(" ".join(errors[:3]), 600) or f"status {done.returncode}"
+            raise BuildError(f"{shlex.join(command)} failed: {told}")
+        os.replace(made, target)  # others may compile the same at the same time: the last one stays
+
+
+def _run(line: list[str], seconds: float) -> subprocess.CompletedProcess[str]:
+    """The compiler, its messages in English. Raises BuildError if it cannot be started or takes too long."""
+    environment = {**os.environ, "LC_ALL": "C"}
+    try:
+        return subprocess.run(
+            line, check=False, capture_output=True, text=True, errors="replace", timeout=seconds, env=environment
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise BuildError(f"the C++ compiler {line[0]} does not run: {error}") from error

@@ -1,0 +1,61 @@
+// Activations, sixteen lanes at a time; the names are those of `quire_kernels.ops.ACTS`, in its order.
+#pragma once
+#include "vec.hpp"
+
+namespace quire {
+
+enum class Act : int32_t { silu, gelu, gelu_tanh, relu, relu2, quick_gelu, sigmoid, tanh, identity };
+
+// 2^126 is infinite enough: the sum's reciprocal is 0 in both cases, and stays finite on the way
+inline F16 sigmoid(F16 x) { return reciprocal(set1(1.0f) + exp2<float>(min(x * set1(-LOG2_E), set1(126.0f)))); }
+
+// tanh |x| = (1 - e^-2|x|) / (1 + e^-2|x|); below 1/16 its Taylor series, where the quotient loses digits
+inline F16 tanh(F16 x) {
+  const F16 a = abs(x);
+  const F16 e = exp(a * set1(-2.0f));
+  const F16 far = (set1(1.0f) - e) / (set1(1.0f) + e);
+  const F16 s = a * a;
+  const F16 near = a * fma(s, fma(s, set1(2.0f / 15), set1(-1.0f / 3)), set1(1.0f));
+  float picked[LANES], size[LANES], other[LANES];
+  store(picked, far);
+  store(size, a);
+  store(other, near);
+  for (int i = 0; i < LANES; i++) picked[i] = size[i] < 0.0625f ? other[i] : picked[i];
+  return with_sign(load(picked), x);
+}
+
+// the error function: Abramowitz & Stegun 7.1.26 is too coarse for float32, so the library's, lane by lane
+inline F16 erf(F16 x) {
+  float lanes[LANES];
+  store(lanes, x);
+  for (float& lane : lanes) lane = std::erf(lane);
+  return load(lanes);
+}
+
+inline F16 activate(Act act, F16 x) {
+  switch (act) {
+    case Act::silu:
+      return x * sigmoid(x);
+    case Act::gelu:
+      return set1(0.5f) * x * (set1(1.0f) + erf(x * set1(0.70710678f)));
+    case Act::gelu_tanh:
+      return set1(0.5f) * x * (set1(1.0f) + tanh(set1(0.79788456f) * fma(x * x * x, set1(0.044715f), x)));
+    case Act::relu:
+      return max(x, zero());
+    case Act::relu2: {
+      const F16 y = max(x, zero());
+      return y * y;
+    }
+    case Act::quick_gelu:
+      return x * sigmoid(set1(1.702f) * x);
+    case Act::sigmoid:
+      return sigmoid(x);
+    case Act::tanh:
+      return tanh(x);
+    case Act::identity:
+      return x;
+  }
+  return x;
+}
+
+}  // namespace quire

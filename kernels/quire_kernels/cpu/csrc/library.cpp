@@ -1,0 +1,91 @@
+// What Python calls (`library.py` declares it). Plain C, so that neither Python nor torch is needed to compile it.
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "draw.hpp"
+#include "logprobs.hpp"
+#include "program.hpp"
+
+using namespace quire;
+
+extern "C" {
+
+// Asks the system for what the instruction set needs; 0 if it may be used.
+int quire_prepare() {
+#if defined(__AMX_TILE__)
+  constexpr int ARCH_REQ_XCOMP_PERM = 0x1023, XTILE_DATA = 18;  // Linux, Documentation/arch/x86/xstate.rst
+  return syscall(SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, XTILE_DATA) == 0 ? 0 : 1;
+#else
+  return 0;
+#endif
+}
+
+void quire_run(const Step* step, const Instruction* program, int64_t count) {
+  if (step->is_bf16)
+    run<bf16>(*step, program, count);
+  else
+    run<float>(*step, program, count);
+}
+
+// Four-byte units that a packed matrix takes.
+int64_t quire_packed_units(int32_t is_bf16, int64_t outputs, int64_t inputs, int32_t halves) {
+  const int64_t panels = halves ? 2 * ((outputs / 2 + LANES - 1) / LANES) : padded(outputs, PANEL) / LANES;
+  return (panels + 1) / 2 * PANEL * (padded(inputs, INPUT_STEP) / (is_bf16 ? 2 : 1));
+}
+
+void quire_pack(int32_t is_bf16, const void* w, int64_t outputs, int64_t inputs, int32_t halves, void* units, int32_t threads) {
+  together(threads, [&](Worker& worker) {
+    if (is_bf16)
+      pack(worker, static_cast<const bf16*>(w), outputs, inputs, halves, static_cast<uint32_t*>(units));
+    else
+      pack(worker, static_cast<const float*>(w), outputs, inputs, halves, static_cast<uint32_t*>(units));
+  });
+}
+
+// out [count, inputs]: rows `ids` of a packed matrix.
+void quire_unpack(int32_t is_bf16, const Packed* packed, const int64_t* ids, int64_t count, void* out, int32_t threads) {
+  together(threads, [&](Worker& worker) {
+    worker.each(count, [&](int64_t i) {
+      if (is_bf16)
+        unpack_row(*packed, ids[i], static_cast<bf16*>(out) + i * packed->inputs);
+      else
+        unpack_row(*packed, ids[i], static_cast<float*>(out) + i * packed->inputs);
+    });
+  });
+}
+
+// As those for other matrices, of bytes: scales is float [panels * 32].
+int64_t quire_packed_panels_int8(int64_t outputs, int32_t halves) { return panels_of(outputs, halves); }
+
+void quire_pack_int8(int32_t is_bf16, const void* w, int64_t outputs, int64_t inputs, int32_t halves, void* units,
+                     float* scales, int32_t threads) {
+  together(threads, [&](Worker& worker) {
+    if (is_bf16)
+      pack_int8(worker, static_cast<const bf16*>(w), outputs, inputs, halves, static_cast<uint32_t*>(units), scales);
+    else
+      pack_int8(worker, static_cast<const float*>(w), outputs, inputs, halves, static_cast<uint32_t*>(units), scales);
+  });
+}
+
+void quire_unpack_int8(int32_t is_bf16, const Packed* packed, const float* scales, const int64_t* ids, int64_t count,
+                       void* out, int32_t threads) {
+  together(threads, [&](Worker& worker) {
+    worker.each(count, [&](int64_t i) {
+      if (is_bf16)
+        unpack_row_int8(*packed, scales, ids[i], static_cast<bf16*>(out) + i * packed->inputs);
+      else
+        unpack_row_int8(*packed, scales, ids[i], static_cast<float*>(out) + i * packed->inputs);
+    });
+  });
+}
+
+void quire_argmax(const Logits* logits, int64_t* out, int32_t threads) { argmax(*logits, out, threads); }
+
+void quire_draw(const Logits* logits, const Settings* settings, int64_t* out, int32_t threads) {
+  draw(*logits, *settings, out, threads);
+}
+
+void quire_logprobs(const Logits* logits, const int64_t* tokens, const Found* found, int32_t threads) {
+  logprobs(*logits, tokens, *found, threads);
+}
+}

@@ -1,0 +1,103 @@
+// How keys and values lie in a page, and how they get there.
+//
+// A page holds groups of 16 positions. In a group each head's keys lie as [unit][16 positions] (a unit is four bytes of
+// neighbouring dimensions), its values as [position unit][dimension] (four bytes of neighbouring positions): so a
+// vector of scores, and a vector of output, is made by loads of whole vectors, and both are what AMX tiles take.
+// A page [page_size, heads, dim] of the pool is page_size / 16 groups of [heads][16 · dim]; sizes stay as they were.
+#pragma once
+#include "rowwise.hpp"
+
+namespace quire {
+
+constexpr int GROUP = 16;
+
+struct Pool {
+  void* base;
+  int64_t page_size, heads, dim;
+  bool holds_bytes;  // laid out as in `pages_int8.hpp`
+
+  template <class T>
+  T* group(int64_t page, int64_t group_in_page, int64_t head) const {
+    return static_cast<T*>(base) + ((page * (page_size / GROUP) + group_in_page) * heads + head) * GROUP * dim;
+  }
+};
+
+}  // namespace quire
+
+#include "pages_int8.hpp"
+
+namespace quire {
+
+// `dim` is a multiple of the dimensions in a unit.
+template <class T>
+inline void write_key(T* group, int64_t place, const T* k, int64_t dim) {
+  constexpr int P = PER_UNIT<T>;
+  for (int64_t u = 0; u < dim / P; u++) std::memcpy(group + (u * GROUP + place) * P, k + u * P, 4);
+}
+template <class T>
+inline void write_value(T* group, int64_t place, const T* v, int64_t dim) {
+  constexpr int P = PER_UNIT<T>;
+  T* row = group + place / P * dim * P + place % P;
+  for (int64_t d = 0; d < dim; d++) row[d * P] = v[d];
+}
+
+// Cosines and sines, float [tokens, pairs]; interleaved: dimensions 2i and 2i+1 are a pair, not i and i + pairs.
+struct Angles {
+  const float *cos, *sin;
+  int64_t pairs;
+  bool interleaved;
+};
+
+template <class T>
+inline void turn(T* x, const float* cos, const float* sin, const Angles& angles) {
+  if (angles.interleaved) {
+    for (int64_t i = 0; i < angles.pairs; i++) {
+      const float a = to_float(x[2 * i]), b = to_float(x[2 * i + 1]);
+      put(x + 2 * i, a * cos[i] - b * sin[i]);
+      put(x + 2 * i + 1, b * cos[i] + a * sin[i]);
+    }
+    return;
+  }
+  lanes(angles.pairs, [&](int64_t i, int n) {
+    const F16 a = get(x + i, n), b = get(x + angles.pairs + i, n), c = get(cos + i, n), s = get(sin + i, n);
+    set(x + i, a * c - b * s, n);
+    set(x + angles.pairs + i, fma(b, c, a * s), n);
+  });
+}
+
+// Asks for the memory that a token's keys will be written to: a line of cache for each unit.
+template <class T>
+inline void announce_write(const T* group, int64_t dim) {
+  for (int64_t u = 0; u < dim / PER_UNIT<T>; u++)
+    __builtin_prefetch(reinterpret_cast<const char*>(group) + u * GROUP * 4, 1);
+}
+
+// Turns q and k in place (no cosines: leaves them) and stores k and v in their slots. Neighbours in a page share lines
+// of cache, so a thread takes many tokens at once.
+template <class T>
+void rotary_write(Worker& worker, int64_t tokens, Rows<T> q, Rows<T> k, Rows<T> v, const Angles& angles,
+                  const Pool& k_pool, const Pool& v_pool, const int64_t* slots) {
+  const int64_t step = tokens / (4 * worker.size) + 1;
+  worker.each((tokens + step - 1) / step, [&](int64_t i) {
+    for (int64_t t = i * step; t < std::min(tokens, (i + 1) * step); t++) {
+      const float *cos = angles.cos + t * angles.pairs, *sin = angles.sin + t * angles.pairs;
+      const int64_t page = slots[t] / k_pool.page_size, place = slots[t] % k_pool.page_size;
+      if (!k_pool.holds_bytes)
+        for (int64_t h = 0; h < k.parts; h++) announce_write(k_pool.group<T>(page, place / GROUP, h), k.width);
+      if (angles.cos)
+        for (int64_t h = 0; h < q.parts; h++) turn(q.row(t, h), cos, sin, angles);
+      for (int64_t h = 0; h < k.parts; h++) {
+        if (angles.cos) turn(k.row(t, h), cos, sin, angles);
+        if (k_pool.holds_bytes) {
+          write_key(ByteGroup::of(k_pool, page, place / GROUP, h), place % GROUP, k.row(t, h), k.width);
+          write_value(ByteGroup::of(v_pool, page, place / GROUP, h), place % GROUP, v.row(t, h), v.width);
+          continue;
+        }
+        write_key(k_pool.group<T>(page, place / GROUP, h), place % GROUP, k.row(t, h), k.width);
+        write_value(v_pool.group<T>(page, place / GROUP, h), place % GROUP, v.row(t, h), v.width);
+      }
+    }
+  });
+}
+
+}  // namespace quire

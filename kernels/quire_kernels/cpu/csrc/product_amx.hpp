@@ -1,0 +1,67 @@
+// Sums in AMX tiles: 32 rows by one panel at a time, four tiles of 16 × 16 sums (Intel SDM vol. 1, ch. 18).
+#pragma once
+#include <immintrin.h>
+
+namespace quire {
+
+
+struct alignas(64) TileConfig {
+  uint8_t palette = 1, start_row = 0, unused[14] = {};
+  uint16_t row_bytes[16] = {};
+  uint8_t rows[16] = {};
+};
+
+struct AmxTiles {
+  static constexpr int64_t ROWS = 32;
+  int64_t configured = 0;
+
+  // Tiles 0-3: sums of the upper and lower 16 rows, left and right 16 outputs; 4, 5: x; 6, 7: weights.
+  void configure(int64_t rows) {
+    if (configured == rows) return;
+    configured = rows;
+    const uint8_t upper = static_cast<uint8_t>(std::min<int64_t>(rows, 16));
+    const uint8_t lower = static_cast<uint8_t>(rows > 16 ? rows - 16 : 1);
+    TileConfig config;
+    const uint8_t heights[8] = {upper, upper, lower, lower, upper, lower, 16, 16};
+    for (int i = 0; i < 8; i++) {
+      config.rows[i] = heights[i];
+      config.row_bytes[i] = 64;
+    }
+    _tile_loadconfig(&config);
+  }
+
+  void sums(int64_t rows, const bf16* x, int64_t stride, const uint32_t* w, int64_t units, float* out) {
+    configure(rows);
+    const int64_t bytes = stride * static_cast<int64_t>(sizeof(bf16));
+    _tile_zero(0);
+    _tile_zero(1);
+    if (rows <= 16) {
+      for (int64_t u = 0; u < units; u += 16) {
+        _tile_loadd(6, w + u * PANEL, 4 * PANEL);
+        _tile_loadd(7, w + u * PANEL + LANES, 4 * PANEL);
+        _tile_loadd(4, x + 2 * u, bytes);
+        _tile_dpbf16ps(0, 4, 6);
+        _tile_dpbf16ps(1, 4, 7);
+      }
+    } else {
+      _tile_zero(2);
+      _tile_zero(3);
+      for (int64_t u = 0; u < units; u += 16) {
+        _tile_loadd(6, w + u * PANEL, 4 * PANEL);
+        _tile_loadd(4, x + 2 * u, bytes);
+        _tile_dpbf16ps(0, 4, 6);
+        _tile_loadd(7, w + u * PANEL + LANES, 4 * PANEL);
+        _tile_dpbf16ps(1, 4, 7);
+        _tile_loadd(5, x + 16 * stride + 2 * u, bytes);
+        _tile_dpbf16ps(2, 5, 6);
+        _tile_dpbf16ps(3, 5, 7);
+      }
+      _tile_stored(2, out + 16 * PANEL, 4 * PANEL);
+      _tile_stored(3, out + 16 * PANEL + LANES, 4 * PANEL);
+    }
+    _tile_stored(0, out, 4 * PANEL);
+    _tile_stored(1, out + LANES, 4 * PANEL);
+  }
+};
+
+}  // namespace quire

@@ -1,0 +1,148 @@
+// A program: the operations of a step, or of a single call, as a list that all threads go through together.
+//
+// The structs are shared with Python (`program.py` declares the same fields in the same order).
+#pragma once
+#include <chrono>
+
+#include "attention.hpp"
+#include "pages.hpp"
+#include "product.hpp"
+#include "product_int8.hpp"
+#include "rowwise.hpp"
+
+namespace quire {
+
+enum class Op : int32_t { rms_norm, add_rms_norm, layer_norm, product, rotary_write, attention, gated_act, act, add, scale, product_int8 };
+
+// Part of a buffer: token t, part p at offset + t · stride + p · width (elements).
+struct View {
+  int32_t buffer, parts;
+  int64_t offset, stride, width;
+};
+
+struct Instruction {
+  Op op;
+  Act act;
+  View in[3];
+  View out;
+  const void *weight, *bias;
+  Packed packed;
+  int64_t window;
+  float factor, softcap;  // eps, or the scale
+  int32_t layer, angles;
+  int32_t wide;         // weight (of norms) or output (of products) is float32
+  int32_t interleaved;  // rotary
+  int32_t gated;        // product
+};
+
+struct Step {
+  int32_t is_bf16, threads;
+  int64_t tokens;
+  void* const* buffers;
+  const int64_t* slots;
+  StepRows rows;
+  void* const *k_pools, *const *v_pools;
+  int64_t page_size;
+  const float* const* cos;
+  const float* const* sin;
+  const int64_t* pairs;  // of each table of cosines and sines
+  double* seconds;  // of each instruction, added up; or null
+  int32_t kv_bytes;  // whether pools hold bytes
+};
+
+template <class T>
+struct Machine {
+  const Step& step;
+  Worker& worker;
+
+  Rows<T> rows(const View& v) const {
+    return {static_cast<T*>(step.buffers[v.buffer]) + v.offset, v.stride, v.parts, v.width};
+  }
+  Pool pool(void* const* pools, const Instruction& i, const View& kv) const {
+    return {pools[i.layer], step.page_size, kv.parts, kv.width, step.kv_bytes != 0};
+  }
+
+  template <class W>
+  void norm(const Instruction& i) const {
+    const W* weight = static_cast<const W*>(i.weight);
+    if (i.op == Op::rms_norm)
+      rms_norm(worker, step.tokens, rows(i.in[0]), weight, i.factor, rows(i.out));
+    else
+      add_rms_norm(worker, step.tokens, rows(i.in[0]), rows(i.in[1]), weight, i.factor, rows(i.out));
+  }
+
+  void product(const Instruction& i) const {
+    const Rows<T> x = rows(i.in[0]);
+    void* y = i.wide ? static_cast<void*>(static_cast<float*>(step.buffers[i.out.buffer]) + i.out.offset)
+                     : static_cast<void*>(rows(i.out).base);
+    const Target to{y, i.out.stride, i.bias, i.gated ? Finish::gated : Finish::plain, i.act, i.wide};
+    if (i.op == Op::product_int8)  // weight: the scales; in[1]: memory for x as bytes
+      return multiply_int8<T>(worker, x.base, x.stride, step.tokens, i.packed, static_cast<const float*>(i.weight),
+                              rows(i.in[1]).base, to);
+    multiply<T>(worker, x.base, x.stride, step.tokens, i.packed, to);
+  }
+
+  void rotary(const Instruction& i) const {
+    const bool turns = i.angles >= 0;
+    const Angles angles{turns ? step.cos[i.angles] : nullptr, turns ? step.sin[i.angles] : nullptr,
+                        turns ? step.pairs[i.angles] : 0, i.interleaved != 0};
+    rotary_write<T>(worker, step.tokens, rows(i.in[0]), rows(i.in[1]), rows(i.in[2]), angles,
+                    pool(step.k_pools, i, i.in[1]), pool(step.v_pools, i, i.in[2]), step.slots);
+  }
+
+  // in[1] describes keys and values: parts and width only
+  void attention(const Instruction& i) const {
+    const AttentionArgs args{pool(step.k_pools, i, i.in[1]), pool(step.v_pools, i, i.in[1]), i.in[0].parts, i.factor,
+                             i.softcap, i.window};
+    attend<T>(worker, args, step.rows, rows(i.in[0]), rows(i.out));
+  }
+
+  void run(const Instruction& i) const {
+    switch (i.op) {
+      case Op::rms_norm:
+      case Op::add_rms_norm:
+        return i.wide ? norm<float>(i) : norm<T>(i);
+      case Op::layer_norm:
+        return layer_norm(worker, step.tokens, rows(i.in[0]), static_cast<const T*>(i.weight),
+                          static_cast<const T*>(i.bias), i.factor, rows(i.out));
+      case Op::product:
+      case Op::product_int8:
+        return product(i);
+      case Op::rotary_write:
+        return rotary(i);
+      case Op::attention:
+        return attention(i);
+      case Op::gated_act:
+        return gated_act(worker, step.tokens, rows(i.in[0]), i.act, rows(i.out));
+      case Op::act:
+        return activation(worker, step.tokens, rows(i.in[0]), i.act, rows(i.out));
+      case Op::add:
+        return add(worker, step.tokens, rows(i.in[0]), rows(i.in[1]), rows(i.out));
+      case Op::scale:
+        return scale(worker, step.tokens, rows(i.in[0]), i.factor, rows(i.out));
+    }
+  }
+};
+
+inline double now() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+template <class T>
+void run(const Step& step, const Instruction* program, int64_t count) {
+  together(step.threads, [&](Worker& worker) {
+    const Machine<T> machine{step, worker};
+    double before = step.seconds ? now() : 0;
+    for (int64_t i = 0; i < count; i++) {
+      machine.run(program[i]);
+      worker.barrier();
+      if (step.seconds && worker.id == 0) {
+        const double after = now();
+        step.seconds[i] += after - before;
+        before = after;
+      }
+    }
+  });
+}
+
+}  // namespace quire

@@ -1,0 +1,89 @@
+// The threads that compute one call together: torch's own pool (its OpenMP library), and a barrier between phases.
+#pragma once
+#include <immintrin.h>
+#include <omp.h>
+#include <sched.h>
+
+#include <atomic>
+#include <cstdint>
+
+namespace quire {
+
+constexpr int MOST_THREADS = 256;
+constexpr int SPINS = 4000;  // about 50 µs: longer than any phase is uneven, unless another process has the core
+
+// What the threads of a call share. A phase is whatever lies between two barriers.
+class Team {
+  friend class Worker;
+  struct alignas(64) Counter {
+    std::atomic<int64_t> taken{0};
+  };
+  alignas(64) std::atomic<int> arrived_{0};
+  alignas(64) std::atomic<int> phase_{0};
+  Counter taken_[3][MOST_THREADS];  // in the phase before, this one and the next
+};
+
+// One thread's view of its team.
+class Worker {
+ public:
+  Worker(Team& team, int id, int size) : id(id), size(size), team_(team) {}
+  const int id, size;
+
+  // Calls work(i) for every i below count, at most once in a phase. Each thread begins with a stretch of neighbours of
+  // its own, so that what they read is one stream, and then helps the others with theirs.
+  template <class Work>
+  void each(int64_t count, Work&& work) {
+    Team::Counter* taken = team_.taken_[phase_ % 3];
+    for (int k = 0; k < size; k++) {
+      const int owner = (id + k) % size;
+      const int64_t begin = count * owner / size, end = count * (owner + 1) / size;
+      if (taken[owner].taken.load(std::memory_order_relaxed) >= end - begin) continue;
+      for (int64_t i; (i = begin + taken[owner].taken.fetch_add(1, std::memory_order_relaxed)) < end;) work(i);
+    }
+  }
+
+  // Nobody goes on before all have arrived.
+  void barrier() {
+    const int phase = ++phase_;
+    if (size == 1) {
+      team_.taken_[phase % 3][0].taken.store(0, std::memory_order_relaxed);
+      return;
+    }
+    if (team_.arrived_.fetch_add(1, std::memory_order_acq_rel) == size - 1) {
+      team_.arrived_.store(0, std::memory_order_relaxed);
+      for (int i = 0; i < size; i++)  // nobody is in that phase before the next barrier
+        team_.taken_[(phase + 1) % 3][i].taken.store(0, std::memory_order_relaxed);
+      team_.phase_.store(phase, std::memory_order_release);
+      return;
+    }
+    for (int spin = 0; team_.phase_.load(std::memory_order_acquire) != phase; spin++) {
+      if (spin < SPINS)
+        _mm_pause();
+      else
+        sched_yield();
+    }
+  }
+
+ private:
+  Team& team_;
+  int phase_ = 0;
+};
+
+// Calls work(worker) on `threads` threads at once.
+template <class Work>
+void together(int threads, Work&& work) {
+  Team team;
+  threads = threads < MOST_THREADS ? threads : MOST_THREADS;
+  if (threads == 1) {
+    Worker worker(team, 0, 1);
+    work(worker);
+    return;
+  }
+#pragma omp parallel num_threads(threads)
+  {
+    Worker worker(team, omp_get_thread_num(), omp_get_num_threads());
+    work(worker);
+  }
+}
+
+}  // namespace quire

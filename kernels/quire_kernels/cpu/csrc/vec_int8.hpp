@@ -1,0 +1,123 @@
+// Signed bytes in vectors: to and from sixteen float lanes, and exact sums of their products.
+#pragma once
+#include "vec.hpp"
+
+namespace quire {
+
+#if defined(__AVX512F__)
+
+using S16 = __m512i;  // sixteen 32-bit sums
+
+inline S16 no_sums() { return _mm512_setzero_si512(); }
+inline void store(int32_t* p, S16 x) { _mm512_storeu_si512(p, x); }
+inline S16 added(S16 a, S16 b) { return _mm512_add_epi32(a, b); }
+inline int32_t sum(S16 a) { return _mm512_reduce_add_epi32(a); }
+inline F16 to_floats(const int32_t* p, int32_t less) {
+  return {_mm512_cvtepi32_ps(_mm512_sub_epi32(_mm512_loadu_si512(p), _mm512_set1_epi32(less)))};
+}
+// x must be whole numbers from -127 to 127 once rounded (ties to even)
+inline void store_bytes(int8_t* p, F16 x) {
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm512_cvtepi32_epi8(_mm512_cvtps_epi32(x.v)));
+}
+inline F16 load_bytes(const int8_t* p) {
+  return {_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))))};
+}
+
+#if defined(__AVX512VNNI__)
+// sums + the products of four unsigned bytes of w with four signed ones of x
+inline S16 dot_bytes(S16 sums, U16 w, U16 x) { return _mm512_dpbusd_epi32(sums, w, x); }
+#else
+inline S16 dot_bytes(S16 sums, U16 w, U16 x) {  // even and odd bytes as 16-bit numbers, whose pairs fit
+  const __m512i w0 = _mm512_and_si512(w, _mm512_set1_epi16(0xff)), w1 = _mm512_srli_epi16(w, 8);
+  const __m512i x0 = _mm512_srai_epi16(_mm512_slli_epi16(x, 8), 8), x1 = _mm512_srai_epi16(x, 8);
+  return _mm512_add_epi32(sums, _mm512_add_epi32(_mm512_madd_epi16(w0, x0), _mm512_madd_epi16(w1, x1)));
+}
+#endif
+
+#else  // AVX2: two halves
+
+struct S16 {
+  __m256i a, b;
+};
+
+inline S16 no_sums() { return {_mm256_setzero_si256(), _mm256_setzero_si256()}; }
+inline void store(int32_t* p, S16 x) {
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), x.a);
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(p + 8), x.b);
+}
+inline S16 added(S16 x, S16 y) { return {_mm256_add_epi32(x.a, y.a), _mm256_add_epi32(x.b, y.b)}; }
+inline int32_t sum(S16 x) {
+  alignas(32) int32_t lanes[LANES];
+  store(lanes, x);
+  int32_t total = 0;
+  for (int32_t lane : lanes) total += lane;
+  return total;
+}
+inline F16 to_floats(const int32_t* p, int32_t less) {
+  const __m256i l = _mm256_set1_epi32(less);
+  const __m256i *q = reinterpret_cast<const __m256i*>(p);
+  return {_mm256_cvtepi32_ps(_mm256_sub_epi32(_mm256_loadu_si256(q), l)),
+          _mm256_cvtepi32_ps(_mm256_sub_epi32(_mm256_loadu_si256(q + 1), l))};
+}
+inline void store_bytes(int8_t* p, F16 x) {
+  const __m256i halves = _mm256_packs_epi32(_mm256_cvtps_epi32(x.a), _mm256_cvtps_epi32(x.b));  // 0 8 | 4 12, in fours
+  const __m256i whole = _mm256_permute4x64_epi64(halves, 0xd8);
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(p),
+                   _mm_packs_epi16(_mm256_castsi256_si128(whole), _mm256_extracti128_si256(whole, 1)));
+}
+inline F16 load_bytes(const int8_t* p) {
+  const __m128i x = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
+  return {_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(x)), _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_srli_si128(x, 8)))};
+}
+inline __m256i dot_bytes_half(__m256i sums, __m256i w, __m256i x) {  // even and odd bytes as 16-bit numbers, whose pairs fit
+  const __m256i w0 = _mm256_and_si256(w, _mm256_set1_epi16(0xff)), w1 = _mm256_srli_epi16(w, 8);
+  const __m256i x0 = _mm256_srai_epi16(_mm256_slli_epi16(x, 8), 8), x1 = _mm256_srai_epi16(x, 8);
+  return _mm256_add_epi32(sums, _mm256_add_epi32(_mm256_madd_epi16(w0, x0), _mm256_madd_epi16(w1, x1)));
+}
+inline S16 dot_bytes(S16 sums, U16 w, U16 x) {
+  return {dot_bytes_half(sums.a, w.a, x.a), dot_bytes_half(sums.b, w.b, x.b)};
+}
+
+#endif
+
+// n <= 16 numbers, as `store_bytes` takes them
+inline void store_bytes(int8_t* p, F16 x, int n) {
+  int8_t all[LANES];
+  store_bytes(all, x);
+  std::memcpy(p, all, n);
+}
+
+constexpr float LEAST = 1e-30f;  // what is smaller counts as nothing, so that no quotient leaves float32
+
+// How a stretch of numbers becomes bytes: x = scale · byte, the largest of them 127. NaN where one of them is not finite.
+struct Steps {
+  float scale, inverse;
+};
+
+inline Steps steps(float most, bool finite) {
+  if (!finite) return {NAN, 0.0f};
+  return most < LEAST ? Steps{0.0f, 0.0f} : Steps{most / 127.0f, 127.0f / most};
+}
+
+template <class T>
+inline Steps steps_of(const T* x, int64_t count) {
+  F16 most = zero(), nothing = zero();
+  int64_t i = 0;
+  const auto look = [&](F16 v) {
+    most = max(most, abs(v));
+    nothing = fma(v, zero(), nothing);  // 0 · ∞ and 0 · NaN are NaN
+  };
+  for (; i + LANES <= count; i += LANES) look(load(x + i));
+  if (i < count) look(load(x + i, static_cast<int>(count - i)));
+  return steps(largest(most), sum(nothing) == 0.0f);
+}
+
+template <class T>
+inline void to_bytes(const T* x, int64_t count, float inverse, int8_t* to) {
+  const F16 by = set1(inverse);
+  int64_t i = 0;
+  for (; i + LANES <= count; i += LANES) store_bytes(to + i, load(x + i) * by);
+  if (i < count) store_bytes(to + i, load(x + i, static_cast<int>(count - i)) * by, static_cast<int>(count - i));
+}
+
+}  // namespace quire

@@ -1,0 +1,112 @@
+"""What the C++ ops offer to `quire_kernels.select`."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+from quire_kernels.cpu.build import BuildError
+from quire_kernels.cpu.isa import INSTRUCTION_SETS, available
+
+if TYPE_CHECKING:
+    from quire_kernels.cpu.library import Library
+    from quire_kernels.cpu.ops import CpuOps
+    from quire_kernels.cpu.sampling import CpuSampling
+
+log = logging.getLogger(__name__)
+
+OPS = (
+    "rms_norm",
+    "add_rms_norm",
+    "layer_norm",
+    "write_kv",
+    "rotary_write_kv",
+    "paged_attention",
+    "gated_act",
+    "act",
+    "linear",
+    "blocks",
+)
+SAMPLING = ("argmax", "draw", "logprobs")
+PAGED = ("write_kv", "rotary_write_kv", "paged_attention")
+GROUP = 16
+"""Positions that lie together in a page."""
+
+
+@dataclass(frozen=True)
+class CpuOp:
+    """One C++ op; `name` says for which instruction set it is compiled."""
+
+    name: str
+    op: str
+    priority: int = 2
+    layout: str = "grouped"
+
+    def supports(self, query: Any) -> str | None:
+        """None, or why it cannot run there."""
+        if query.device != "cpu":
+            return "it is for CPUs"
+        if not available():
+            needs = ", ".join(sorted(INSTRUCTION_SETS[-1].needs))
+            return f"this CPU lacks instructions (at least {needs})"
+        if self.op in SAMPLING:
+            return None
+        if query.dtype not in ("float32", "bfloat16"):
+            return f"it computes in float32 and bfloat16, not {query.dtype}"
+        return self._misfit(query) if self.op in PAGED else None
+
+    def _misfit(self, query: Any) -> str | None:
+        """Why the model's pages cannot be laid out in groups."""
+        if query.page_size % GROUP:
+            return f"its pages are multiples of {GROUP} tokens, not {query.page_size}"
+        odd = [dim for dim in query.head_dims if dim % 2]
+        if query.dtype == "bfloat16" and odd:
+            return f"its head dimensions are even in bfloat16, not {odd[0]}"
+        return None
+
+    def load(self) -> Callable[..., Any]:
+        """Compile, if it never was, and give the op. Raises BuildError."""
+        function: Callable[..., Any] = getattr(_sampling() if self.op in SAMPLING else _ops(), self.op)
+        return function
+
+
+def implementations() -> list[CpuOp]:
+    """One for each op."""
+    here = available()
+    return [CpuOp(f"cpp-{here[0].name}" if here else "cpp", op) for op in (*OPS, *SAMPLING)]
+
+
+@cache
+def _ops() -> CpuOps:
+    from quire_kernels.cpu.ops import CpuOps
+
+    return CpuOps(_library())
+
+
+@cache
+def _sampling() -> CpuSampling:
+    from quire_kernels.cpu.sampling import CpuSampling
+
+    return CpuSampling(_library())
+
+
+def _library() -> Library:
+    found = _library_or_error()
+    if isinstance(found, BuildError):
+        raise found
+    return found
+
+
+@cache
+def _library_or_error() -> Library | BuildError:
+    """Tried once for all ops: a compiler that fails may take long to do so."""
+    from quire_kernels.cpu.library import load
+
+    try:
+        return load()
+    except BuildError as error:
+        log.warning("Plain torch takes the place of the C++ ops: %s", error)
+        return error

@@ -1,0 +1,62 @@
+"""Instruction sets that the C++ ops are compiled for, best first, and which of them this machine has."""
+
+from __future__ import annotations
+
+import ctypes
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+CPUINFO = Path("/proc/cpuinfo")
+ARCH_PRCTL, ARCH_REQ_XCOMP_PERM, XTILE_DATA = 158, 0x1023, 18
+"""Linux on x86-64: the system call by which a process asks for AMX's tiles (Documentation/arch/x86/xstate.rst)."""
+
+
+@dataclass(frozen=True)
+class InstructionSet:
+    """needs: flags as Linux lists them in /proc/cpuinfo. options: what a compiler must be told."""
+
+    name: str
+    needs: frozenset[str]
+    options: tuple[str, ...]
+
+
+def _isa(name: str, *features: str) -> InstructionSet:
+    options = tuple(
+        f"-m{feature.replace('_', '') if feature.startswith('avx512') else feature}" for feature in features
+    )
+    return InstructionSet(name, frozenset(feature.replace("amx-", "amx_") for feature in features), options)
+
+
+_AVX2 = ("avx2", "fma", "f16c")
+_AVX512 = (*_AVX2, "avx512f", "avx512bw", "avx512vl", "avx512dq")
+_AVX512_BF16 = (*_AVX512, "avx512_bf16", "avx512_vnni")
+
+INSTRUCTION_SETS = (
+    _isa("amx", *_AVX512_BF16, "amx-tile", "amx-bf16", "amx-int8"),
+    _isa("avx512_bf16", *_AVX512_BF16),
+    _isa("avx512", *_AVX512),
+    _isa("avx2", *_AVX2),
+)
+
+
+@cache
+def available() -> tuple[InstructionSet, ...]:
+    """Those that this process can use, best first; none where the system does not say (it is not Linux on x86)."""
+    return tuple(isa for isa in INSTRUCTION_SETS if isa.needs <= flags() and _allowed(isa))
+
+
+@cache
+def flags() -> frozenset[str]:
+    """What /proc/cpuinfo lists."""
+    if not CPUINFO.exists():
+        return frozenset()
+    lines = CPUINFO.read_text(encoding="ascii", errors="replace").splitlines()
+    return next((frozenset(line.partition(":")[2].split()) for line in lines if line.startswith("flags")), frozenset())
+
+
+def _allowed(isa: InstructionSet) -> bool:
+    """Whether the system lets this process use it: some kernels and sandboxes deny AMX, though the CPU has it."""
+    if "amx_tile" not in isa.needs:
+        return True
+    return bool(ctypes.CDLL(None).syscall(ARCH_PRCTL, ARCH_REQ_XCOMP_PERM, XTILE_DATA) == 0)

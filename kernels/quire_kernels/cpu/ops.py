@@ -1,0 +1,184 @@
+"""The C++ ops by the names and signatures of the op table; see `quire_kernels.ops` for what each means.
+
+Each makes a program of one instruction and runs it, or, when it is called with symbols, writes that instruction on
+their tape.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from ctypes import addressof, c_int64
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from quire_kernels.cpu.layout import Instruction, Op, Step, View, pointers
+from quire_kernels.cpu.library import DTYPES, Library
+from quire_kernels.cpu.matrix import Matrix
+from quire_kernels.cpu.recorded import Recorded, record, step_rows
+from quire_kernels.cpu.tape import Symbol
+from quire_kernels.ops import ACTS, Rows
+
+
+class CpuOps:
+    """The ops of one library."""
+
+    def __init__(self, library: Library) -> None:
+        self.library = library
+
+    def run(
+        self,
+        op: Op,
+        inputs: Sequence[Tensor],
+        out: Tensor,
+        pools: tuple[Tensor, Tensor] | None = None,
+        slots: Tensor | None = None,
+        rows: Rows | None = None,
+        tables: tuple[Tensor, Tensor] | None = None,
+        **fields: Any,
+    ) -> None:
+        """One instruction on tensors [tokens, width] or [tokens, parts, width]; `fields` are the instruction's."""
+        tensors = [*inputs, out]
+        views = [_view(tensor, i) for i, tensor in enumerate(tensors)]
+        inputs_of = (View * 3)(*views[:-1], *([View()] * (3 - len(inputs))))
+        program = (Instruction * 1)(Instruction(op=op, inputs=inputs_of, out=views[-1], **fields))
+        step = Step(is_bf16=DTYPES[inputs[0].dtype], threads=torch.get_num_threads(), tokens=len(inputs[0]))
+        arrays = [pointers(tensors)]
+        step.buffers = addressof(arrays[0])
+        if slots is not None:
+            step.slots = slots.data_ptr()
+        if rows is not None:
+            step.rows = step_rows(rows)
+        if pools is not None:
+            arrays += [pointers([pool]) for pool in pools]
+            step.k_pools, step.v_pools, step.page_size = addressof(arrays[-2]), addressof(arrays[-1]), pools[0].shape[1]
+        if tables is not None:
+            arrays += [pointers([table]) for table in tables]
+            pairs = c_int64(tables[0].shape[-1])
+            step.cos, step.sin, step.pairs = addressof(arrays[-2]), addressof(arrays[-1]), addressof(pairs)
+        self.library.run(step, program)
+
+    def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
+        """See `ops.RmsNorm`."""
+        wide = int(weight.dtype == torch.float32)
+        if isinstance(x, Symbol):
+            at = x.tape.keep(weight, x.width)
+            return x.tape.write(Op.RMS_NORM, [x], x.tape.like(x), weight=at, factor=eps, wide=wide)
+        rows, out = _rows(x), torch.empty(x.shape, dtype=x.dtype)
+        self.run(Op.RMS_NORM, [rows], out.view(rows.shape), weight=weight.data_ptr(), factor=eps, wide=wide)
+        return out
+
+    def add_rms_norm(self, x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+        """See `ops.AddRmsNorm`."""
+        wide = int(weight.dtype == torch.float32)
+        if isinstance(x, Symbol):
+            out = x.tape.add_norm(x, residual, weight=x.tape.keep(weight, x.width), factor=eps, wide=wide)
+            return out, residual
+        x, residual = _rows(x), _rows(residual)
+        out = torch.empty(x.shape, dtype=x.dtype)
+        self.run(Op.ADD_RMS_NORM, [x, residual], out, weight=weight.data_ptr(), factor=eps, wide=wide)
+        return out, residual
+
+    def layer_norm(self, x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float) -> Tensor:
+        """See `ops.LayerNorm`."""
+        if isinstance(x, Symbol):
+            weight_at, bias_at = (x.tape.keep(t, x.width) for t in (weight, bias))
+            return x.tape.write(Op.LAYER_NORM, [x], x.tape.like(x), weight=weight_at, bias=bias_at, factor=eps)
+        rows, out = _rows(x), torch.empty(x.shape, dtype=x.dtype)
+        weight_at, bias_at = (0 if t is None else t.data_ptr() for t in (weight, bias))
+        self.run(Op.LAYER_NORM, [rows], out.view(rows.shape), weight=weight_at, bias=bias_at, factor=eps)
+        return out
+
+    def write_kv(self, k: Tensor, v: Tensor, k_pool: Tensor, v_pool: Tensor, slots: Tensor) -> None:
+        """See `ops.WriteKv`; pages are grouped as `csrc/pages.hpp` says."""
+        if isinstance(k, Symbol):
+            k.tape.store(None, k, v, k_pool, v_pool, angles=-1)
+            return
+        k, v = _heads(k), _heads(v)
+        self.run(Op.ROTARY_WRITE, [k[:, :0], k, v], k, (k_pool, v_pool), slots, angles=-1)
+
+    def rotary_write_kv(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        cos: Tensor,
+        sin: Tensor,
+        k_pool: Tensor,
+        v_pool: Tensor,
+        slots: Tensor,
+        interleaved: bool = False,
+    ) -> Tensor:
+        """See `ops.RotaryWriteKv`; pages are grouped as `csrc/pages.hpp` says."""
+        if isinstance(q, Symbol):
+            return q.tape.store(q, k, v, k_pool, v_pool, q.tape.angles_of(cos), interleaved)
+        q, k, v = _heads(q), _heads(k), _heads(v)
+        tables = cos.contiguous(), sin.contiguous()
+        self.run(Op.ROTARY_WRITE, [q, k, v], q, (k_pool, v_pool), slots, tables=tables, interleaved=int(interleaved))
+        return q
+
+    def paged_attention(
+        self,
+        q: Tensor,
+        k_pool: Tensor,
+        v_pool: Tensor,
+        rows: Rows,
+        scale: float,
+        window: int | None = None,
+        softcap: float | None = None,
+    ) -> Tensor:
+        """See `ops.PagedAttention`; pages are grouped as `csrc/pages.hpp` says."""
+        fields: dict[str, Any] = {"factor": scale, "window": window or 0, "softcap": softcap or 0.0}
+        if isinstance(q, Symbol):
+            return q.tape.attend(q, k_pool, v_pool, **fields)
+        q = _heads(q)
+        out = torch.empty(q.shape, dtype=q.dtype)
+        kv = torch.empty(0, *k_pool.shape[2:], dtype=q.dtype)  # only its shape is read
+        self.run(Op.ATTENTION, [q, kv], out, (k_pool, v_pool), rows=rows, **fields)
+        return out
+
+    def gated_act(self, gate_up: Tensor, act: str) -> Tensor:
+        """See `ops.GatedAct`."""
+        if isinstance(gate_up, Symbol):
+            return gate_up.tape.gated_act(gate_up, act)
+        rows = gate_up.reshape(-1, gate_up.shape[-1])
+        out = torch.empty(*gate_up.shape[:-1], gate_up.shape[-1] // 2, dtype=gate_up.dtype)
+        self.run(Op.GATED_ACT, [rows], out.view(len(rows), -1), act=ACTS.index(act))
+        return out
+
+    def act(self, x: Tensor, act: str) -> Tensor:
+        """See `ops.Act`."""
+        if isinstance(x, Symbol):
+            return x.tape.write(Op.ACT, [x.flatten(1)], x, act=ACTS.index(act))
+        rows = x.reshape(-1, x.shape[-1])
+        out = torch.empty(x.shape, dtype=x.dtype)
+        self.run(Op.ACT, [rows], out.view(rows.shape), act=ACTS.index(act))
+        return out
+
+    def linear(self, weight: Tensor, bias: Tensor | None, gated: bool = False) -> Matrix:
+        """See `ops.Linear`."""
+        return Matrix(self, weight, bias, gated)
+
+    def blocks(self, blocks: Sequence[Callable[[Any, Any], Any]], width: int) -> Recorded:
+        """See `ops.Blocks`: blocks that can be recorded are one call together."""
+        return record(self.library, blocks, width)
+
+
+def _view(x: Tensor, buffer: int) -> View:
+    """x [tokens, width] or [tokens, parts, width], its parts one after the other."""
+    parts = x.shape[1] if x.dim() == 3 else 1
+    return View(buffer, parts, 0, x.stride(0), x.shape[-1])
+
+
+def _rows(x: Tensor) -> Tensor:
+    """x [..., width] as [tokens, parts, width] or [tokens, width], as it lies if possible."""
+    if x.dim() == 3:
+        return _heads(x)
+    rows = x.reshape(-1, x.shape[-1])
+    return rows if rows.stride(-1) == 1 else rows.contiguous()
+
+
+def _heads(x: Tensor) -> Tensor:
+    """x [tokens, heads, head_dim], its heads one after the other: copied only if they are not."""
+    return x if x.stride(-1) == 1 and (x.stride(1) == x.shape[2] or x.shape[1] < 2) else x.contiguous()

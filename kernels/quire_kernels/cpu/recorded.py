@@ -1,0 +1,192 @@
+"""Recorded: blocks of a model that were written down as programs, and are computed in one call each.
+
+Blocks that cannot be written down, and every block in a step with adapters, run as they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from ctypes import addressof, c_double, c_int64, c_void_p
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from quire_kernels.cpu.layout import Instruction, Op, Step, StepRows, pointers
+from quire_kernels.cpu.library import DTYPES, Library
+from quire_kernels.cpu.tape import Symbol, SymbolicForward, Tape
+from quire_kernels.ops import Rows
+
+Block = Callable[[Any, Any], Any]
+
+
+class Program:
+    """Blocks as one list of instructions, with the memory that it computes in."""
+
+    def __init__(self, library: Library, tape: Tape, result: Symbol, blocks: Sequence[Block]) -> None:
+        self.blocks = tuple(blocks)
+        self._library, self._tape, self._result = library, tape, result
+        self._code = (Instruction * len(tape.instructions))(*tape.instructions)
+        self._seconds = (c_double * len(tape.instructions))()
+        self._places, self._columns = _places(tape, result.buffer)
+        self._arena = torch.empty(0)
+        # refilled by every call; the step points to them
+        self._buffers = (c_void_p * len(tape.widths))()
+        self._cos, self._sin = ((c_void_p * len(tape.angles))() for _ in range(2))
+        self._pairs = (c_int64 * len(tape.angles))()
+        self._pools: tuple[Any, Any, Any] = (None, None, None)
+        self._step = Step(
+            buffers=addressof(self._buffers),
+            cos=addressof(self._cos),
+            sin=addressof(self._sin),
+            pairs=addressof(self._pairs),
+        )
+
+    def __call__(self, x: Tensor, fwd: Any, timed: bool = False) -> Tensor:
+        """x [tokens, width], overwritten -> [tokens, width]; the result may be overwritten by the next call."""
+        step = self._step
+        step.is_bf16, step.threads, step.tokens = DTYPES[x.dtype], torch.get_num_threads(), len(x)
+        step.slots, step.rows = fwd.slots.data_ptr(), step_rows(fwd.rows)
+        step.seconds = addressof(self._seconds) if timed else None
+        self._point_to_pools(fwd.kv)
+        self._point_to_buffers(x)
+        tables = self._point_to_angles(fwd)
+        self._library.run(step, self._code)
+        del tables  # they had to live until here
+        if self._result.buffer == 0:
+            return x
+        width, begin = self._result.columns, self._places[self._result.buffer] * len(x)
+        return self._arena[begin : begin + width * len(x)].view(len(x), width)
+
+    def _point_to_pools(self, kv: Any) -> None:
+        if self._pools[0] is not kv:
+            self._pools = (kv, pointers(kv.k), pointers(kv.v))
+            self._step.k_pools, self._step.v_pools = addressof(self._pools[1]), addressof(self._pools[2])
+            self._step.page_size = kv.page_size
+
+    def _point_to_buffers(self, x: Tensor) -> None:
+        """Buffer 0 is x; the others lie in one memory that grows with the largest step."""
+        tokens = len(x)
+        if self._arena.numel() < tokens * self._columns or self._arena.dtype != x.dtype:
+            self._arena = torch.empty(tokens * self._columns, dtype=x.dtype)
+        base, size = self._arena.data_ptr(), tokens * x.element_size()
+        self._buffers[:] = [base + place * size for place in self._places]
+        self._buffers[0] = x.data_ptr()
+
+    def _point_to_angles(self, fwd: Any) -> list[Tensor]:
+        kept = []
+        for i, key in enumerate(self._tape.angles):
+            cos, sin = (table.contiguous() for table in key.of(fwd))
+            self._cos[i], self._sin[i], self._pairs[i] = cos.data_ptr(), sin.data_ptr(), cos.shape[-1]
+            kept += [cos, sin]
+        return kept
+
+    def timings(self) -> list[tuple[str, int, float]]:
+        """(operation, how many, seconds) since the last call of this."""
+        found: dict[str, tuple[int, float]] = {}
+        for i, instruction in enumerate(self._code):
+            name = Op(instruction.op).name.lower()
+            if instruction.op == Op.PRODUCT:
+                name += f" {instruction.packed.inputs} x {instruction.packed.outputs}"
+            count, seconds = found.get(name, (0, 0.0))
+            found[name] = (count + 1, seconds + self._seconds[i])
+            self._seconds[i] = 0.0
+        return [(name, count, seconds) for name, (count, seconds) in found.items()]
+
+
+@dataclass(eq=False)
+class Recorded:
+    """A run of blocks: programs, and blocks that stay as they are."""
+
+    pieces: tuple[Program | Block, ...]
+    _timed: bool = field(default=False, init=False)
+
+    def __call__(self, x: Tensor, fwd: Any) -> Tensor:
+        """x [tokens, width] -> [tokens, width]; x may be overwritten."""
+        for piece in self.pieces:
+            if not isinstance(piece, Program):
+                x = piece(x, fwd)
+            elif fwd.adapters is None:
+                x = piece(x.contiguous(), fwd, self._timed)
+            else:
+                for block in piece.blocks:
+                    x = block(x, fwd)
+        return x
+
+    @contextmanager
+    def timing(self) -> Iterator[Callable[[], list[tuple[str, int, float]]]]:
+        """While this is open every operation is timed; what it yields tells (operation, how many, seconds)."""
+        programs = [piece for piece in self.pieces if isinstance(piece, Program)]
+        self._timed = True
+        try:
+            yield lambda: [row for program in programs for row in program.timings()]
+        finally:
+            self._timed = False
+
+
+def record(library: Library, blocks: Sequence[Block], width: int) -> Recorded:
+    """Write down the longest runs of blocks that can be."""
+    pieces: list[Program | Block] = []
+    run: list[Block] = []
+    tape, x = _blank(width)
+    for block in blocks:
+        kept = tuple(tape.instructions)
+        try:
+            y = block(x, SymbolicForward(tape))
+            recordable = isinstance(y, Symbol) and tape.is_whole(y, width)
+        except Exception:  # whatever a block that is not made for symbols may raise
+            recordable = False
+        if recordable:
+            run.append(block)
+            x = y
+            continue
+        tape.instructions[:] = kept
+        pieces += [*_program(library, tape, x, run), block]
+        run = []
+        tape, x = _blank(width)
+    return Recorded((*pieces, *_program(library, tape, x, run)))
+
+
+def _blank(width: int) -> tuple[Tape, Symbol]:
+    tape = Tape(width)
+    return tape, tape.source()
+
+
+def _program(library: Library, tape: Tape, result: Symbol, blocks: Sequence[Block]) -> list[Program | Block]:
+    return [Program(library, tape, result, blocks)] if blocks else []
+
+
+def _places(tape: Tape, result: int) -> tuple[list[int], int]:
+    """Where each buffer begins, in columns, and how many columns there are: buffers take the place of dead ones."""
+    first: dict[int, int] = {}
+    last: dict[int, int] = {}
+    for i, instruction in enumerate(tape.instructions):
+        for view in (*instruction.inputs, instruction.out):
+            first.setdefault(view.buffer, i)
+            last[view.buffer] = i
+    last.pop(result, None)  # it lives on
+    offsets, rooms, free, total = [0] * len(tape.widths), list(tape.widths), [], 0
+    for i in range(len(tape.instructions)):
+        free += [(rooms[b], offsets[b]) for b, end in last.items() if end == i - 1 and b]
+        for buffer in (b for b, begin in first.items() if begin == i and b):
+            fitting = sorted(place for place in free if place[0] >= tape.widths[buffer])
+            if fitting:
+                free.remove(fitting[0])
+                rooms[buffer], offsets[buffer] = fitting[0]
+            else:
+                offsets[buffer], total = total, total + tape.widths[buffer]
+    return offsets, total
+
+
+def step_rows(rows: Rows) -> StepRows:
+    """Pointers to the rows of a step."""
+    pages = rows.pages
+    return StepRows(
+        rows.query_starts.data_ptr(),
+        rows.contexts.data_ptr(),
+        pages.data_ptr(),
+        len(rows.lens_host),
+        pages.stride(0) if len(pages) else 0,
+    )

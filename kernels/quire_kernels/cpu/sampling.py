@@ -1,0 +1,86 @@
+"""Choosing and reporting tokens in C++: `argmax`, `draw` and `logprobs` of the op table, for logits in float32."""
+
+from __future__ import annotations
+
+import ctypes
+from ctypes import byref, c_int64, c_void_p
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from quire_kernels.cpu.library import Library
+from quire_kernels.sampling import Floats, Integers
+
+
+class _Logits(ctypes.Structure):
+    """See `csrc/sampling.hpp`."""
+
+    _fields_ = (("base", c_void_p), ("rows", c_int64), ("vocab", c_int64), ("stride", c_int64))
+
+
+class _Settings(ctypes.Structure):
+    """See `csrc/draw.hpp`."""
+
+    _fields_ = tuple((name, c_void_p) for name in ("temperature", "chance", "top_k", "top_p", "min_p"))
+
+
+class _Found(ctypes.Structure):
+    """See `csrc/logprobs.hpp`."""
+
+    _fields_ = (*((name, c_void_p) for name in ("own", "rank", "ids", "values")), ("top", c_int64))
+
+
+class CpuSampling:
+    """The ops of one library."""
+
+    def __init__(self, library: Library) -> None:
+        self._functions = library.functions
+
+    def argmax(self, logits: Tensor) -> Tensor:
+        """See `sampling.Argmax`."""
+        logits, out = _readable(logits), torch.empty(len(logits), dtype=torch.int64)
+        self._functions.quire_argmax(byref(_described(logits)), out.data_ptr(), torch.get_num_threads())
+        return out
+
+    def draw(
+        self, logits: Tensor, temperature: Floats, chance: Floats, top_k: Integers, top_p: Floats, min_p: Floats
+    ) -> Tensor:
+        """See `sampling.Draw`."""
+        logits, out = _readable(logits), torch.empty(len(logits), dtype=torch.int64)
+        arrays: list[np.ndarray[Any, Any]] = [
+            np.ascontiguousarray(temperature, np.float64),
+            np.ascontiguousarray(chance, np.float64),
+            np.ascontiguousarray(top_k, np.int64),
+            np.ascontiguousarray(top_p, np.float64),
+            np.ascontiguousarray(min_p, np.float64),
+        ]
+        if any(array.shape != (len(logits),) for array in arrays):
+            raise ValueError(f"draw: {len(logits)} rows, but settings of shapes {[array.shape for array in arrays]}")
+        settings = _Settings(*(array.ctypes.data for array in arrays))
+        self._functions.quire_draw(byref(_described(logits)), byref(settings), out.data_ptr(), torch.get_num_threads())
+        return out
+
+    def logprobs(self, logits: Tensor, tokens: Tensor, top: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """See `sampling.Logprobs`. Raises IndexError for a token beyond the vocabulary."""
+        logits, (rows, vocab), tokens = _readable(logits), logits.shape, tokens.contiguous()
+        if rows and not 0 <= int(tokens.min()) <= int(tokens.max()) < vocab:
+            raise IndexError(f"logprobs: tokens must be from 0 to {vocab - 1}, got {tokens.tolist()}")
+        top = min(top, vocab)
+        own, values = torch.empty(rows), torch.empty(rows, top)
+        rank, ids = torch.empty(rows, dtype=torch.int64), torch.empty(rows, top, dtype=torch.int64)
+        found = _Found(own.data_ptr(), rank.data_ptr(), ids.data_ptr(), values.data_ptr(), top)
+        self._functions.quire_logprobs(
+            byref(_described(logits)), tokens.data_ptr(), byref(found), torch.get_num_threads()
+        )
+        return own, rank, ids, values
+
+
+def _readable(logits: Tensor) -> Tensor:
+    """logits [rows, vocab], each row in one piece: copied only if they are not."""
+    return logits if logits.stride(-1) == 1 or logits.shape[-1] == 1 else logits.contiguous()
+
+
+def _described(logits: Tensor) -> _Logits:
+    return _Logits(logits.data_ptr(), *logits.shape, logits.stride(0))

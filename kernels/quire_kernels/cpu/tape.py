@@ -1,0 +1,265 @@
+"""Tape: what a run of blocks does to a step, written down once, so that it can be computed in one call.
+
+The blocks are called with a `Symbol` instead of a tensor, and with a `SymbolicForward`. The ops of this package write
+an instruction for each call they get; what a symbol cannot do raises, and that block is not recorded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from quire_kernels.cpu.layout import Instruction, Op, PackedMatrix, View
+from quire_kernels.ops import ACTS
+
+
+class Unrecordable(Exception):
+    """Something that a program has no instruction for."""
+
+
+class Symbol:
+    """A tensor of every step to come: [tokens, parts * width] or, if `headed`, [tokens, parts, width]."""
+
+    def __init__(self, tape: Tape, buffer: int, offset: int, stride: int, parts: int, width: int, headed: bool) -> None:
+        self.tape, self.buffer, self.offset, self.stride = tape, buffer, offset, stride
+        self.parts, self.width, self.headed = parts, width, headed
+
+    @property
+    def view(self) -> View:
+        """Where it lies."""
+        return View(self.buffer, self.parts, self.offset, self.stride, self.width)
+
+    @property
+    def columns(self) -> int:
+        """Elements of one token."""
+        return self.parts * self.width
+
+    def split(self, sizes: Sequence[int], dim: int = 0) -> tuple[Symbol, ...]:
+        """Neighbouring columns; only of the last dimension."""
+        if dim != -1 or self.headed or sum(sizes) != self.width:
+            raise Unrecordable("only the last dimension of [tokens, width] can be split, into parts that make it up")
+        starts = [sum(sizes[:i]) for i in range(len(sizes))]
+        return tuple(
+            Symbol(self.tape, self.buffer, self.offset + start, self.stride, 1, size, False)
+            for start, size in zip(starts, sizes, strict=True)
+        )
+
+    def unflatten(self, dim: int, sizes: Sequence[int]) -> Symbol:
+        """[tokens, heads * head_dim] as [tokens, heads, head_dim]."""
+        if dim != -1 or self.headed or len(sizes) != 2 or sizes[0] != -1 or self.width % sizes[1]:
+            raise Unrecordable("only [tokens, width] can be unflattened, by (-1, head_dim)")
+        return Symbol(self.tape, self.buffer, self.offset, self.stride, self.width // sizes[1], sizes[1], True)
+
+    def flatten(self, start_dim: int = 0) -> Symbol:
+        """[tokens, heads, head_dim] as [tokens, heads * head_dim]."""
+        if start_dim != 1:
+            raise Unrecordable("only heads can be flattened")
+        return Symbol(self.tape, self.buffer, self.offset, self.stride, 1, self.columns, False)
+
+    def add_(self, other: Any) -> Symbol:
+        """In place."""
+        return self.tape.add(self, other, self)
+
+    def __add__(self, other: Any) -> Symbol:
+        return self.tape.add(self, other, self.tape.like(self))
+
+    def __mul__(self, factor: Any) -> Symbol:
+        if not isinstance(factor, int | float):
+            raise Unrecordable("a symbol can be multiplied by a number only")
+        return self.tape.write(Op.SCALE, [self.flatten(1)], self.tape.like(self), factor=factor)
+
+
+class Tape:
+    """Instructions, and the buffers they use: buffer 0 is what the first block is given."""
+
+    def __init__(self, width: int) -> None:
+        self.instructions: list[Instruction] = []
+        self.widths = [width]
+        self.angles: list[Any] = []
+        self.stored: dict[int, View] = {}
+        self.kept: list[Any] = []
+        self.gone: set[int] = set()  # buffers that are not written after all
+
+    def source(self) -> Symbol:
+        """What the first block is given."""
+        return Symbol(self, 0, 0, self.widths[0], 1, self.widths[0], False)
+
+    def new(self, width: int) -> Symbol:
+        """A buffer of its own, [tokens, width]."""
+        self.widths.append(width)
+        return Symbol(self, len(self.widths) - 1, 0, width, 1, width, False)
+
+    def like(self, x: Symbol) -> Symbol:
+        """A buffer of its own, of the shape of `x`."""
+        out = self.new(x.columns)
+        return out.unflatten(-1, (-1, x.width)) if x.headed else out
+
+    def write(self, op: Op, inputs: Sequence[Any], out: Symbol, **fields: Any) -> Symbol:
+        """One instruction; gives `out`."""
+        if not all(isinstance(x, Symbol) and x.tape is self for x in inputs):
+            raise Unrecordable("operands must come from the same program")
+        if any(x.buffer in self.gone for x in inputs):
+            raise Unrecordable("what a product gives cannot be read once an activation was joined to it")
+        views = [x.view for x in inputs]
+        views += [View()] * (3 - len(views))
+        self.instructions.append(Instruction(op=op, inputs=(View * 3)(*views), out=out.view, **fields))
+        return out
+
+    def is_whole(self, x: Symbol, width: int) -> bool:
+        """Whether `x` is [tokens, width] in a buffer of its own, as the next block must find it."""
+        return (
+            x.tape is self
+            and not x.headed
+            and x.offset == 0
+            and x.stride == x.width == width
+            and x.buffer not in self.gone
+        )
+
+    def keep(self, tensor: Any, width: int) -> int:
+        """The address of a weight [width], which lives as long as the program."""
+        if tensor is None:
+            return 0
+        if tensor.shape != (width,) or not tensor.is_contiguous():
+            raise Unrecordable(f"a weight [{width}] was expected, not {list(tensor.shape)}")
+        self.kept.append(tensor)
+        return int(tensor.data_ptr())
+
+    def product(self, x: Symbol, matrix: Any) -> Symbol:
+        """x · weightᵀ + bias with a `Matrix`."""
+        packed = packed_copy(matrix.packed)
+        if x.headed or x.columns != packed.inputs:
+            raise Unrecordable(f"a matrix of {packed.inputs} inputs cannot be applied to {x.columns} columns")
+        bias = self.keep(matrix.bias, packed.outputs)
+        self.kept.append(matrix)
+        return self.write(Op.PRODUCT, [x], self.new(packed.outputs), packed=packed, bias=bias)
+
+    def add(self, x: Symbol, y: Any, out: Symbol) -> Symbol:
+        """out = x + y."""
+        if not isinstance(y, Symbol) or (y.headed, y.parts, y.width) != (x.headed, x.parts, x.width):
+            raise Unrecordable("sums are of like shapes")
+        return self.write(Op.ADD, [x.flatten(1), y.flatten(1)], out)
+
+    def add_norm(self, x: Symbol, residual: Any, **fields: Any) -> Symbol:
+        """residual += x; gives its norm."""
+        if x.headed or not isinstance(residual, Symbol) or residual.headed or residual.width != x.width:
+            raise Unrecordable("a residual stream has the shape of what is added to it, [tokens, width]")
+        return self.write(Op.ADD_RMS_NORM, [x, residual], self.new(x.width), **fields)
+
+    def store(
+        self, q: Symbol | None, k: Symbol, v: Any, k_pool: Any, v_pool: Any, angles: int, interleaved: bool = False
+    ) -> Symbol:
+        """Turn `q` and `k` in place by `angles` (-1: by none), and store `k` and `v`."""
+        layer = _layer_of(k_pool, v_pool)
+        if not (k.headed and isinstance(v, Symbol) and v.headed and (k.parts, k.width) == (v.parts, v.width)):
+            raise Unrecordable("keys and values must have heads of like shapes")
+        if q is not None and not (q.headed and q.width == k.width):
+            raise Unrecordable("queries must have heads as wide as those of keys")
+        self.stored[layer] = View(0, k.parts, 0, 0, k.width)
+        turned = q or Symbol(self, k.buffer, 0, 0, 0, k.width, True)
+        fields = {"layer": layer, "angles": angles, "interleaved": int(interleaved)}
+        return self.write(Op.ROTARY_WRITE, [turned, k, v], turned, **fields)
+
+    def attend(self, q: Symbol, k_pool: Any, v_pool: Any, **fields: Any) -> Symbol:
+        """Attention to the pools of the layer that `store` was called for."""
+        layer = _layer_of(k_pool, v_pool)
+        kv = self.stored.get(layer)
+        if kv is None or not q.headed or q.width != kv.width or q.parts % kv.parts:
+            raise Unrecordable("queries with heads attend to the pool that keys were stored in")
+        out = self.write(Op.ATTENTION, [q], self.like(q), layer=layer, **fields)
+        self.instructions[-1].inputs[1] = kv
+        return out
+
+    def angles_of(self, symbol: Any) -> int:
+        """The number of a pair of cosines and sines."""
+        if not isinstance(symbol, AngleSymbol):
+            raise Unrecordable("cosines and sines must be those of the step")
+        return symbol.number
+
+    def gated_act(self, x: Symbol, act: str) -> Symbol:
+        """act(first half) · second half."""
+        if x.headed or x.width % 2:
+            raise Unrecordable("a gated activation is of [tokens, 2 width]")
+        joined = self._joined(x, act)
+        return joined or self.write(Op.GATED_ACT, [x], self.new(x.width // 2), act=ACTS.index(act))
+
+    def _joined(self, x: Symbol, act: str) -> Symbol | None:
+        """The activation as part of the product that made `x`, if that was the instruction before."""
+        last = self.instructions[-1] if self.instructions else None
+        if last is None or last.op != Op.PRODUCT or last.gated or not last.packed.halves:
+            return None
+        if (last.out.buffer, last.out.width) != (x.buffer, x.width):
+            return None
+        out = self.new(x.width // 2)
+        joined = Instruction.from_buffer_copy(last)  # a copy: the block may turn out not to be recordable
+        joined.gated, joined.act, joined.out = 1, ACTS.index(act), out.view
+        self.instructions[-1] = joined
+        self.gone.add(x.buffer)
+        return out
+
+
+class AngleSymbol:
+    """Cosines or sines of the step, of the angles with this number."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+
+class PoolSymbol:
+    """The pool of one block's keys or values."""
+
+    def __init__(self, layer: int, values: bool) -> None:
+        self.layer, self.values = layer, values
+
+
+def _layer_of(k_pool: Any, v_pool: Any) -> int:
+    """The block whose pools these are."""
+    pools = isinstance(k_pool, PoolSymbol) and isinstance(v_pool, PoolSymbol)
+    if not pools or k_pool.values or not v_pool.values or k_pool.layer != v_pool.layer:
+        raise Unrecordable("keys and values belong into the pools of one layer")
+    return int(k_pool.layer)
+
+
+class _Pools:
+    def __init__(self, values: bool) -> None:
+        self._values = values
+
+    def __getitem__(self, layer: int) -> PoolSymbol:
+        return PoolSymbol(layer, self._values)
+
+
+class _Memo:
+    """`Forward.memo`: holds the angles of every rotary embedding, and nothing else."""
+
+    def __init__(self, tape: Tape) -> None:
+        self._tape = tape
+
+    def __contains__(self, key: object) -> bool:
+        return callable(getattr(key, "of", None))
+
+    def __getitem__(self, key: Any) -> tuple[AngleSymbol, AngleSymbol]:
+        if key not in self:
+            raise Unrecordable("only rotary angles are shared between blocks")
+        if key not in self._tape.angles:
+            self._tape.angles.append(key)
+        number = self._tape.angles.index(key)
+        return AngleSymbol(number), AngleSymbol(number)
+
+
+class _KvSymbols:
+    k, v = _Pools(False), _Pools(True)
+
+
+class SymbolicForward:
+    """Stands for the `Forward` of every step to come. What it lacks cannot be recorded."""
+
+    adapters = None
+    kv = _KvSymbols()
+    rows = slots = object()
+
+    def __init__(self, tape: Tape) -> None:
+        self.memo = _Memo(tape)
+
+
+def packed_copy(packed: PackedMatrix) -> PackedMatrix:
+    """The description of a matrix, for an instruction of its own."""
+    return PackedMatrix(packed.units, packed.outputs, packed.inputs, packed.halves)

@@ -1,0 +1,81 @@
+"""Machine: how fast a device reads and multiplies at its best, and so how long a step takes at the least."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from quire.commands.bench.roof import Cost
+
+if TYPE_CHECKING:
+    import torch
+
+ROWS = (512, 1024, 2048)
+"""Rows that the matrix is multiplied by: enough to compute much longer than read."""
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What a device can do at its best."""
+
+    read_bytes_per_s: float
+    flops_per_s: float
+
+    @classmethod
+    def measure(cls, device: torch.device, dtype: torch.dtype, num_floats: int = 2**28, width: int = 4096) -> Machine:
+        """Measure it, for products in `dtype`.
+
+        num_floats: float32 values to read, all touched before; far more than a cache holds. width: of the square
+        matrix that is multiplied.
+        """
+        return cls(_read_bytes_per_s(device, num_floats), _flops_per_s(device, dtype, width))
+
+    def best(self, other: Machine) -> Machine:
+        """The better of two measurements of the same device."""
+        return Machine(max(self.read_bytes_per_s, other.read_bytes_per_s), max(self.flops_per_s, other.flops_per_s))
+
+    def least_s(self, cost: Cost) -> float:
+        """Seconds that a step of this cost takes at the least; reading and computing may overlap."""
+        return max(cost.bytes / self.read_bytes_per_s, cost.flops / self.flops_per_s)
+
+    def reads_longer(self, cost: Cost) -> bool:
+        """Whether reading is what bounds a step of this cost."""
+        return cost.bytes / self.read_bytes_per_s > cost.flops / self.flops_per_s
+
+
+def _read_bytes_per_s(device: torch.device, num_floats: int) -> float:
+    import torch
+
+    memory = torch.ones(num_floats, device=device)
+    return memory.nbytes / min(_best_s(memory.sum, device, 7), _best_s(lambda: torch.dot(memory, memory), device, 7))
+
+
+def _flops_per_s(device: torch.device, dtype: torch.dtype, width: int) -> float:
+    import torch
+
+    matrix = torch.randn(width, width, device=device).to(dtype)
+
+    def rate(num_rows: int) -> float:
+        x = torch.randn(num_rows, width, device=device).to(dtype)
+        return 2 * num_rows * width * width / _best_s(lambda: torch.mm(x, matrix), device, 3)
+
+    return max(map(rate, ROWS))
+
+
+def _best_s(run: Callable[[], object], device: torch.device, repeats: int) -> float:
+    import torch
+
+    def now() -> float:
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+        return time.perf_counter()
+
+    run()
+    times = []
+    for _ in range(repeats):
+        start = now()
+        run()
+        times.append(now() - start)
+    return min(times)

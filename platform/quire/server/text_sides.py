@@ -1,0 +1,67 @@
+"""The text side of each model: its tokenizer, chat templates and parser. It knows no requests and no routes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from quire.config import ModelConfig, ServerConfig
+from quire.hub import resolve_tokenizer
+from quire.records import Registry
+from quire.server.models import Served
+from quire.text.chat import ChatTemplate, read_template
+from quire.text.renderer import Renderer
+from quire.text.tokenizer import Tokenizer
+from quire.text.tokenizer_files import DEFAULT_TEMPLATE
+from quire.text.tools import choose_parser
+from quire.types import ModelInfo
+
+
+class TextSides:
+    """Reads tokenizers and templates. All of it blocks."""
+
+    def __init__(self, config: ServerConfig, registry: Registry) -> None:
+        self._config, self._registry = config, registry
+        self._renderer = Renderer(timeout_s=config.template_timeout_s)
+        self._early: dict[Path, Tokenizer] = {}
+
+    def prepare(self, models: Sequence[ModelConfig]) -> None:
+        """Read what is on this disk already, while the models load. What fails here is told by `of`."""
+        for model in models:
+            with suppress(Exception):
+                folder = Path(model.tokenizer or model.model).expanduser().resolve(strict=True)
+                tokenizer = Tokenizer.load(folder)
+                tokenizer.token_text(0)  # makes the tables that the first answer would have to wait for
+                self._early[folder] = tokenizer
+                for template in tokenizer.chat_templates.values():
+                    self._renderer.check(template)  # starts its process
+
+    def of(self, models: Sequence[ModelConfig], infos: Sequence[ModelInfo]) -> list[Served]:
+        """Of each loaded model; raises CheckpointError or ConfigError."""
+        return [self._one(model, info) for model, info in zip(models, infos, strict=True)]
+
+    def _one(self, model: ModelConfig, info: ModelInfo) -> Served:
+        folder = resolve_tokenizer(model, Path(info.folder))
+        tokenizer = self._early.get(folder) or Tokenizer.load(folder)
+        templates: Mapping[str, str] = tokenizer.chat_templates
+        if model.chat_template is not None:
+            templates = {DEFAULT_TEMPLATE: read_template(model.chat_template)}
+        template = None
+        if templates:
+            template = ChatTemplate(templates, tokenizer.special_tokens, self._renderer, info.modalities)
+            template.check()
+        parser = None
+        config = self._config
+        if config.enable_auto_tool_choice or config.tool_call_parser is not None:
+            parser = choose_parser(self._registry, config.tool_call_parser, templates.get(DEFAULT_TEMPLATE))
+        return Served(
+            info=info, tokenizer=tokenizer, template=template, tool_parser=parser, response_role=model.response_role
+        )
+
+
+def text_sides(
+    models: Sequence[ModelConfig], infos: Sequence[ModelInfo], config: ServerConfig, registry: Registry
+) -> list[Served]:
+    """Those of loaded models, nothing prepared."""
+    return TextSides(config, registry).of(models, infos)
