@@ -348,7 +348,7 @@ def test_a_delta_sees_inputs_and_outputs_and_only_when_the_step_has_adapters() -
 def test_a_weight_may_be_packed_when_it_is_bound_and_is_bound_again_when_it_changes() -> None:
     bound: list[Tensor] = []
 
-    def linear(weight: Tensor, bias: Tensor | None) -> Any:
+    def linear(weight: Tensor, bias: Tensor | None, gated: bool = False) -> Any:
         packed = weight.detach().T.contiguous()
         bound.append(packed)
         return lambda x: x @ packed

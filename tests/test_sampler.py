@@ -370,6 +370,13 @@ def test_beams_get_twice_as_many_candidates_as_their_width(temperature: float) -
     assert other.candidates == ()
 
 
+def test_very_cold_beams_have_one_candidate_that_is_certain() -> None:
+    logits = random_logits(spread=100.0)
+    sample = one(logits, Chooser(BeamSearchParams(beam_width=2, max_tokens=5, temperature=1e-300), 0, []))
+    assert sample.candidates[0] == (int(logits.argmax()), 0.0)
+    assert [value for _, value in sample.candidates[1:]] == [-math.inf] * 3
+
+
 # --- errors ---------------------------------------------------------------------------------------------------
 
 

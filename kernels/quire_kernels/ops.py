@@ -199,6 +199,19 @@ class Linear(Protocol):
         ...
 
 
+class LinearInt8(Protocol):
+    """`linear` in whole numbers: the weight is kept as bytes, and what it is multiplied by is made bytes row by row.
+
+    q(r) = round(r / s), s = max |r| / 127, for every row r of the weight and of x;  ties to even;  s = 0 where that is < 1e-30 / 127
+    linear_int8(weight, bias)(x)[t, n] = (Σ q(x[t]) · q(weight[n])) · s(x[t]) · s(weight[n]) + bias[n], the sum exact, the rest in float32
+    weight [N, M]; bias [N] or None; x [..., M]. A row of x with an element that is not finite gives NaN. `unpacked` gives q · s.
+    """
+
+    def __call__(self, weight: Tensor, bias: Tensor | None, gated: bool = False) -> Product:
+        """See the class."""
+        ...
+
+
 class Embedding(Protocol):
     """Rows of a table: out[t] = table[ids[t]] * scale.
 
@@ -259,6 +272,7 @@ TABLE: Mapping[str, type] = {
     "gated_act": GatedAct,
     "act": Act,
     "linear": Linear,
+    "linear_int8": LinearInt8,
     "embedding": Embedding,
     "moe": Moe,
     "logits_tail": LogitsTail,

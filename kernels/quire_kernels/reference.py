@@ -13,6 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from quire_kernels.int8 import linear_int8 as linear_int8
 from quire_kernels.ops import Product, Rows
 from quire_kernels.sampling import Floats, Integers
 

@@ -22,6 +22,8 @@ PLAIN = "plain"
 STORES = ("write_kv", "rotary_write_kv")
 """Ops that must have pages as `paged_attention` has them."""
 
+PAGED = ("paged_attention", *STORES)
+
 
 class Query(Protocol):
     """Where ops would run; `quire.records.OpQuery` is one."""
@@ -44,6 +46,11 @@ class Query(Protocol):
     @property
     def head_dims(self) -> tuple[int, ...]:
         """Head dimensions of the model's blocks."""
+        ...
+
+    @property
+    def kv_dtype(self) -> str:
+        """How keys and values are kept: auto, as the data type says, or int8."""
         ...
 
 
@@ -80,6 +87,11 @@ class Implementation(Protocol):
         """How it has keys and values lie in a page; "plain" is [page_size, heads, head_dim]."""
         ...
 
+    @property
+    def kv_dtypes(self) -> tuple[str, ...]:
+        """Values of `Query.kv_dtype` that it can do, if it reads or writes pages."""
+        ...
+
 
 @dataclass(frozen=True)
 class Rejected:
@@ -114,6 +126,7 @@ class Ops:
     gated_act: ops.GatedAct
     act: ops.Act
     linear: ops.Linear
+    linear_int8: ops.LinearInt8
     embedding: ops.Embedding
     moe: ops.Moe
     logits_tail: ops.LogitsTail
@@ -131,6 +144,7 @@ class _BuiltIn:
     module: str
     priority: int
     layout: str = PLAIN
+    kv_dtypes: tuple[str, ...] = ("auto",)
 
     def supports(self, query: Any) -> str | None:
         return None
@@ -148,10 +162,12 @@ def built_in() -> list[tuple[str, Implementation]]:
     found: list[Implementation] = [*implementations()]
     found += [_BuiltIn("torch", op, torch_ops.__name__, 1) for op in ops.TABLE if op in torch_ops.__all__]
     found += [_BuiltIn("reference", op, _REFERENCE, 0) for op in ops.TABLE]
+    found += [_BuiltIn("torch-int8", op, _INT8_PAGES, 0, kv_dtypes=("int8",)) for op in PAGED]
     return [(BUILT_IN, impl) for impl in found]
 
 
 _REFERENCE = "quire_kernels.reference"
+_INT8_PAGES = "quire_kernels.int8_pages"
 
 
 def choose(query: Query, impls: Iterable[tuple[str, Implementation]] = ()) -> Ops:
@@ -167,13 +183,10 @@ def choose(query: Query, impls: Iterable[tuple[str, Implementation]] = ()) -> Op
             raise ValueError(
                 f"Plugin {plugin!r} implements an op {impl.op!r} ({impl.name!r}); ops are {', '.join(ops.TABLE)}."
             )
-    attention, attends, layout = _choose_one("paged_attention", query, offered)
-    chosen = {"paged_attention": (attention, attends)}
-    for op in ops.TABLE:
-        if op not in chosen:
-            chosen[op] = _choose_one(op, query, offered, layout if op in STORES else None)[:2]
-    functions = {op: function for op, (function, _) in chosen.items()}
-    return Ops(**functions, report=tuple(chosen[op][1] for op in ops.TABLE))
+    chosen = _choose_paged(query, offered)
+    chosen |= {op: _choose_one(op, query, offered) for op in ops.TABLE if op not in chosen}
+    functions = {op: winner.function for op, winner in chosen.items()}
+    return Ops(**functions, report=tuple(chosen[op].choice for op in ops.TABLE))
 
 
 def reference() -> Ops:
@@ -183,10 +196,48 @@ def reference() -> Ops:
     return Ops(**{op: getattr(module, op) for op in ops.TABLE}, report=report)
 
 
+@dataclass(frozen=True)
+class _Winner:
+    function: Callable[..., Any]
+    choice: Choice
+    layout: str
+
+
+_Offered = list[tuple[str, Implementation]]
+
+
+def _choose_paged(query: Query, offered: _Offered) -> dict[str, _Winner]:
+    """Attention, and for the ops that store pages the best ones that do it as attention reads them."""
+    unwritten: dict[str, str] = {}  # layouts that nothing stores, and why not
+    while True:
+        attention = _choose_one("paged_attention", query, offered, lambda impl: unwritten.get(impl.layout))
+        layout = attention.layout
+        try:
+            stores = {op: _choose_one(op, query, offered, _other_than(layout)) for op in STORES}
+        except LookupError as error:
+            unwritten[layout] = f"its pages are {layout}, and nothing stores them so: {error}"
+            continue
+        return {"paged_attention": attention, **stores}
+
+
+def _other_than(layout: str) -> Callable[[Implementation], str | None]:
+    def misfit(impl: Implementation) -> str | None:
+        same = impl.layout == layout
+        return None if same else f"its pages are {impl.layout}, those of paged_attention are {layout}"
+
+    return misfit
+
+
+def _other_bytes(op: str, query: Query, impl: Implementation) -> str | None:
+    if op not in PAGED or query.kv_dtype in impl.kv_dtypes:
+        return None
+    return f"it keeps keys and values as {' or '.join(impl.kv_dtypes)}, not {query.kv_dtype}"
+
+
 def _choose_one(
-    op: str, query: Query, offered: list[tuple[str, Implementation]], layout: str | None = None
-) -> tuple[Callable[..., Any], Choice, str]:
-    """The function, how it was chosen, and its layout of pages, which must be `layout` if one is given."""
+    op: str, query: Query, offered: _Offered, misfit: Callable[[Implementation], str | None] = lambda impl: None
+) -> _Winner:
+    """The best implementation of an op that `misfit` has nothing against. Raises LookupError if there is none."""
     rejected: list[Rejected] = []
     winner: tuple[Callable[..., Any], Implementation, str] | None = None
     for plugin, impl in sorted((pair for pair in offered if pair[1].op == op), key=lambda pair: -pair[1].priority):
@@ -194,9 +245,7 @@ def _choose_one(
             rejected.append(Rejected(impl.name, plugin, f"{winner[1].name} has a higher priority"))
             continue
         try:
-            reason = impl.supports(query)
-            if reason is None and layout not in (None, impl.layout):
-                reason = f"its pages are {impl.layout}, those of paged_attention are {layout}"
+            reason = impl.supports(query) or _other_bytes(op, query, impl) or misfit(impl)
             if reason is None:
                 winner = (impl.load(), impl, plugin)
         except Exception as error:  # a stranger's compiler may raise anything
@@ -204,5 +253,5 @@ def _choose_one(
         if reason is not None:
             rejected.append(Rejected(impl.name, plugin, reason))
     if winner is None:
-        raise ValueError(f"Nothing implements {op}: {'; '.join(f'{r.name}: {r.reason}' for r in rejected)}")
-    return winner[0], Choice(op, winner[1].name, winner[2], tuple(rejected)), winner[1].layout
+        raise LookupError("; ".join(f"{r.name}: {r.reason}" for r in rejected))
+    return _Winner(winner[0], Choice(op, winner[1].name, winner[2], tuple(rejected)), winner[1].layout)

@@ -136,7 +136,11 @@ class DecoderModel(nn.Module):
 
     def forward(self, fwd: Forward) -> Tensor:
         """Hidden states of the logit rows after the final norm, [L, width]; keys and values of all tokens are stored."""
-        x = self._run(self.embed_tokens(fwd), fwd).index_select(0, fwd.logit_rows)
+        return self._run(self.embed_tokens(fwd), fwd)
+
+    def _finish(self, x: Tensor, fwd: Forward) -> Tensor:
+        """x [tokens, width] -> [L, width]."""
+        x = x.index_select(0, fwd.logit_rows)
         return x if self.norm is None else self.norm(x)
 
     def prepare(self) -> None:
@@ -144,7 +148,7 @@ class DecoderModel(nn.Module):
         self._run = self._bind_and_run
 
     def _bind_and_run(self, x: Tensor, fwd: Forward) -> Tensor:
-        self._run = self._ops.blocks(tuple(self.blocks), self.part.width)
+        self._run = self._ops.blocks((*self.blocks, self._finish), self.part.width)
         return self._run(x, fwd)
 
     def embed_tokens(self, fwd: Forward) -> Tensor:

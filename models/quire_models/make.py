@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from quire_kernels.ops import Linear
 from quire_kernels.select import Ops
 from quire_models.projection import Projection
 from quire_models.rope import RotaryAngles
@@ -23,6 +24,7 @@ class Make:
     """The ops, data type and device a model is built for.
 
     layer: index of the block being built, which is its place in the page pool.
+    linear: binds the matrices, None = as the ops do; a quantization brings its own.
     keep_weights: whether matrices stay readable as parameters when an op has packed a copy of them.
     shared: things that blocks have in common, by the part that describes them.
     """
@@ -31,12 +33,17 @@ class Make:
     dtype: torch.dtype
     device: torch.device
     layer: int = 0
+    linear: Linear | None = None
     keep_weights: bool = True
     shared: dict[Any, Any] = field(default_factory=dict, compare=False, repr=False)
 
     def at_layer(self, layer: int) -> Make:
         """The same, for the block with this index."""
         return replace(self, layer=layer)
+
+    def unquantised(self) -> Make:
+        """The same, for matrices that stay as they are."""
+        return replace(self, linear=None)
 
     def parameter(self, *shape: int) -> nn.Parameter:
         """An uninitialised weight."""
@@ -52,11 +59,11 @@ class Make:
         sizes = {} if isinstance(outputs, int) else dict(outputs)
         total = outputs if isinstance(outputs, int) else sum(sizes.values())
         weight, added = self.parameter(total, inputs), self.parameter(total) if bias else None
-        return Projection(weight, added, sizes, self.ops.linear, gated, self.keep_weights)
+        return Projection(weight, added, sizes, self.linear or self.ops.linear, gated, self.keep_weights)
 
     def projection_of(self, weight: nn.Parameter) -> Projection:
         """A matrix that is a parameter of something else too, as a tied head."""
-        return Projection(weight, None, {}, self.ops.linear, keeps_weight=self.keep_weights)
+        return Projection(weight, None, {}, self.linear or self.ops.linear, keeps_weight=self.keep_weights)
 
     def angles(self, rope: Rope) -> RotaryAngles:
         """The rotary angles of `rope`, the same object for every block that has an equal one."""

@@ -69,7 +69,7 @@ class Mixture(nn.Module):
         super().__init__()
         self.part = part
         self._ops = make.ops
-        self.router = make.projection(width, part.experts)
+        self.router = make.unquantised().projection(width, part.experts)  # a wrong choice costs more than its bits
         self.experts = Experts(width, part, make)
 
     def forward(self, x: Tensor, fwd: Forward) -> Tensor:

@@ -12,12 +12,16 @@ import torch
 from torch import Tensor
 
 from quire_kernels.cpu.memory import use_large_pages
+from quire_kernels.int8 import SCALE_BYTES
 from quire_models.parts import KvShape
 
 
 @dataclass(frozen=True)
 class KvPool:
-    """Keys and values of each block: k[i] and v[i] are [num_pages, page_size, kv_heads, head_dim]."""
+    """Keys and values of each block: k[i] and v[i] are [num_pages, page_size, kv_heads, head_dim].
+
+    In int8 the last dimension is four longer: the bytes of a float32 scale, for each token and head.
+    """
 
     k: tuple[Tensor, ...]
     v: tuple[Tensor, ...]
@@ -36,7 +40,8 @@ class KvPool:
         """A pool of zeros; zeros because padding is read, multiplied by 0, and must not be NaN."""
 
         def pool(shape: KvShape) -> Tensor:
-            made = torch.zeros(num_pages, page_size, *shape, dtype=dtype, device=device, pin_memory=pin_memory)
+            heads, dim = shape.kv_heads, _stored(shape.head_dim, dtype)
+            made = torch.zeros(num_pages, page_size, heads, dim, dtype=dtype, device=device, pin_memory=pin_memory)
             use_large_pages(made)
             return made
 
@@ -45,7 +50,7 @@ class KvPool:
     @staticmethod
     def page_bytes(shapes: Sequence[KvShape], page_size: int, dtype: torch.dtype) -> int:
         """Bytes of one page over all blocks, keys and values."""
-        return 2 * page_size * dtype.itemsize * sum(heads * dim for heads, dim in shapes)
+        return 2 * page_size * dtype.itemsize * sum(heads * _stored(dim, dtype) for heads, dim in shapes)
 
     @property
     def num_pages(self) -> int:
@@ -65,3 +70,8 @@ class KvPool:
             index = torch.tensor(pairs, dtype=torch.int64).T
             pages = ours.index_select(0, index[0].to(ours.device))
             theirs.index_copy_(0, index[1].to(theirs.device), pages.to(theirs.device))
+
+
+def _stored(dim: int, dtype: torch.dtype) -> int:
+    """Elements that a head of `dim` takes, with its scale if it needs one."""
+    return dim + SCALE_BYTES if dtype == torch.int8 else dim

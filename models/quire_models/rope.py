@@ -17,6 +17,10 @@ if TYPE_CHECKING:
     from quire_models.forward import Forward
 
 
+FIRST_POSITIONS = 4096
+"""Positions whose angles are computed at once; when a seq gets longer, twice as many."""
+
+
 class RotaryAngles:
     """Cosines and sines of a step's tokens, computed once per step however many blocks ask."""
 
@@ -25,15 +29,31 @@ class RotaryAngles:
         self._table = frequencies(rope, long=False).to(device)
         scaling = rope.scaling
         self._factor = attention_factor(scaling)
+        self._all: tuple[Tensor, Tensor] | None = None
         self._long = frequencies(rope, long=True).to(device) if isinstance(scaling, LongRope) else None
 
     def of(self, fwd: Forward) -> tuple[Tensor, Tensor]:
         """(cos, sin), both float32 [tokens, dim / 2]."""
         if self not in fwd.memo:
-            angles = fwd.positions[:, None].float() * self._frequencies(fwd)
-            fwd.memo[self] = (angles.cos() * self._factor, angles.sin() * self._factor)
+            fwd.memo[self] = self._turned(fwd.positions, self._frequencies(fwd))
         found: tuple[Tensor, Tensor] = fwd.memo[self]
         return found
+
+    def table(self, fwd: Forward) -> tuple[Tensor, Tensor] | None:
+        """(cos, sin) of position 0 and the following, at least of all in the step: float32 [positions, dim / 2].
+
+        None where a token's angles depend on more than its position.
+        """
+        if isinstance(self.rope.scaling, LongRope | DynamicNtk):
+            return None
+        if self._all is None or len(self._all[0]) < fwd.rows.max_context:
+            length = max(FIRST_POSITIONS, 2 * fwd.rows.max_context)
+            self._all = self._turned(torch.arange(length, device=self._table.device), self._table)
+        return self._all
+
+    def _turned(self, positions: Tensor, frequencies: Tensor) -> tuple[Tensor, Tensor]:
+        angles = positions[:, None].float() * frequencies
+        return angles.cos() * self._factor, angles.sin() * self._factor
 
     def _frequencies(self, fwd: Forward) -> Tensor:
         """[dim / 2], or [tokens, dim / 2] where they depend on each token's length."""

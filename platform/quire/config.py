@@ -54,6 +54,10 @@ class ModelConfig:
         "auto",
         choices=("auto", "half", "float16", "bfloat16", "float", "float32"),
     )
+    quantization: str | None = setting("Hold the weights in fewer bits: int8, or what a plugin brings (default: no).")
+    kv_cache_dtype: str = setting(
+        "Data type of the KV cache; auto: that of the activations.", "auto", choices=("auto", "int8")
+    )
     device: str = setting("Where to run.", "auto", choices=("auto", "cpu", "cuda"))
     max_model_len: int | None = setting("Longest prompt plus output in tokens, e.g. 4096 or 4k (default: the model's).")
     seed: int = setting("Seed of requests that bring none.", 0)

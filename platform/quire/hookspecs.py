@@ -33,6 +33,7 @@ from quire.records import (
     MetricsExporter,
     OpImpl,
     Option,
+    Quantization,
     RequestGate,
     Router,
     SchedulerPolicy,
@@ -67,6 +68,11 @@ def quire_ops() -> Iterable[OpImpl]:  # type: ignore[empty-body]
 
     Import compilers inside `load`. `quire.testing.check_op` runs one against the reference.
     """
+
+
+@hookspec
+def quire_quantizations() -> Iterable[Quantization]:  # type: ignore[empty-body]
+    """Ways to hold the matrices of a model in fewer bits, chosen by `--quantization`."""
 
 
 @hookspec

@@ -28,6 +28,7 @@ OPS = (
     "gated_act",
     "act",
     "linear",
+    "linear_int8",
     "blocks",
 )
 SAMPLING = ("argmax", "draw", "logprobs")
@@ -44,6 +45,7 @@ class CpuOp:
     op: str
     priority: int = 2
     layout: str = "grouped"
+    kv_dtypes: tuple[str, ...] = ("auto", "int8")
 
     def supports(self, query: Any) -> str | None:
         """None, or why it cannot run there."""

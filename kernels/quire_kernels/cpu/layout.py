@@ -25,6 +25,11 @@ class Op(IntEnum):
     ACT = 7
     ADD = 8
     SCALE = 9
+    PRODUCT_INT8 = 10
+    SELECT = 11
+
+
+PRODUCTS = (Op.PRODUCT, Op.PRODUCT_INT8)
 
 
 class View(ctypes.Structure):
@@ -64,6 +69,7 @@ class Instruction(ctypes.Structure):
         ("wide", c_int32),
         ("interleaved", c_int32),
         ("gated", c_int32),
+        ("few", c_int32),
     )
 
 
@@ -95,7 +101,11 @@ class Step(ctypes.Structure):
         ("cos", POINTER),
         ("sin", POINTER),
         ("pairs", POINTER),
+        ("angle_rows", POINTER),
+        ("selected", POINTER),
+        ("num_selected", c_int64),
         ("seconds", POINTER),
+        ("kv_bytes", c_int32),
     )
 
 

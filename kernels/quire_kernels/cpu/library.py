@@ -22,6 +22,9 @@ from quire_kernels.cpu.memory import use_large_pages
 PIECE = 1 << 23
 """Units (of four bytes) of memory taken at once."""
 
+ROWS_WORTH_THREADS = 16
+"""Fewer rows of a matrix are unpacked sooner than a second thread would have begun."""
+
 DTYPES = {torch.float32: 0, torch.bfloat16: 1}
 """What the ops compute in; the number is `is_bf16` on the other side."""
 
@@ -70,8 +73,9 @@ class Library:
     def unpack(self, packed: PackedMatrix, ids: Tensor, dtype: torch.dtype) -> Tensor:
         """Rows `ids` (int64) of a packed matrix: [len(ids), inputs]."""
         out = torch.empty(len(ids), packed.inputs, dtype=dtype)
+        threads = torch.get_num_threads() if len(ids) >= ROWS_WORTH_THREADS else 1
         self.functions.quire_unpack(
-            DTYPES[dtype], ctypes.byref(packed), ids.data_ptr(), len(ids), out.data_ptr(), torch.get_num_threads()
+            DTYPES[dtype], ctypes.byref(packed), ids.data_ptr(), len(ids), out.data_ptr(), threads
         )
         return out
 
@@ -90,6 +94,9 @@ def load(isa: InstructionSet | None = None) -> Library:
     _declare(functions.quire_pack, None, number, pointer, size, size, number, pointer, number)
     _declare(functions.quire_unpack, None, number, pointer, pointer, size, pointer, number)
     _declare(functions.quire_packed_units, size, number, size, size, number)
+    _declare(functions.quire_pack_int8, None, number, pointer, size, size, number, pointer, pointer, number)
+    _declare(functions.quire_unpack_int8, None, number, pointer, pointer, pointer, size, pointer, number)
+    _declare(functions.quire_packed_panels_int8, size, size, number)
     _declare(functions.quire_argmax, None, pointer, pointer, number)
     _declare(functions.quire_draw, None, pointer, pointer, pointer, number)
     _declare(functions.quire_logprobs, None, pointer, pointer, pointer, number)

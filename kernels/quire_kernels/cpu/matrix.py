@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from quire_kernels.cpu.layout import Op
-from quire_kernels.cpu.tape import Symbol, packed_copy
+from quire_kernels.cpu.tape import Symbol, Unrecordable, packed_copy
 
 if TYPE_CHECKING:
     from quire_kernels.cpu.ops import CpuOps
@@ -22,13 +22,19 @@ class Matrix:
 
     def __init__(self, ops: CpuOps, weight: Tensor, bias: Tensor | None, gated: bool) -> None:
         self._ops = ops
-        self.dtype, self.bias = weight.dtype, None if bias is None else bias.detach()
-        self._memory, self.packed = ops.library.pack(weight, gated)
+        self.dtype = weight.dtype
+        self.bias = None if bias is None else bias.detach().to(weight.dtype).contiguous()
+        self._memory, self.packed = ops.library.pack(weight, gated and len(weight) % 2 == 0)
 
     def __call__(self, x: Tensor, float32: bool = False) -> Tensor:
-        """x [..., inputs] -> [..., outputs], in float32 if asked, else like x."""
+        """x [..., inputs] -> [..., outputs], in float32 if asked, else like x. Raises ValueError for another x."""
         if isinstance(x, Symbol):
+            if float32:
+                raise Unrecordable("all buffers of a program have one data type")
             return x.tape.product(x, self)  # type: ignore[return-value]
+        if x.shape[-1] != self.packed.inputs or x.dtype != self.dtype:
+            takes = f"a matrix takes [..., {self.packed.inputs}] in {self.dtype}"
+            raise ValueError(f"linear: {takes}, got {list(x.shape)} in {x.dtype}")
         rows = x.reshape(-1, self.packed.inputs)
         if rows.stride(-1) != 1:
             rows = rows.contiguous()

@@ -16,6 +16,7 @@ from torch import Tensor
 from quire_kernels.cpu.layout import Instruction, Op, Step, View, pointers
 from quire_kernels.cpu.library import DTYPES, Library
 from quire_kernels.cpu.matrix import Matrix
+from quire_kernels.cpu.matrix_int8 import ByteMatrix
 from quire_kernels.cpu.recorded import Recorded, record, step_rows
 from quire_kernels.cpu.tape import Symbol
 from quire_kernels.ops import ACTS, Rows
@@ -53,6 +54,7 @@ class CpuOps:
         if pools is not None:
             arrays += [pointers([pool]) for pool in pools]
             step.k_pools, step.v_pools, step.page_size = addressof(arrays[-2]), addressof(arrays[-1]), pools[0].shape[1]
+            step.kv_bytes = int(pools[0].dtype == torch.int8)
         if tables is not None:
             arrays += [pointers([table]) for table in tables]
             pairs = c_int64(tables[0].shape[-1])
@@ -61,22 +63,23 @@ class CpuOps:
 
     def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
         """See `ops.RmsNorm`."""
-        wide = int(weight.dtype == torch.float32)
         if isinstance(x, Symbol):
+            wide = int(weight.dtype == torch.float32)
             at = x.tape.keep(weight, x.width)
             return x.tape.write(Op.RMS_NORM, [x], x.tape.like(x), weight=at, factor=eps, wide=wide)
-        rows, out = _rows(x), torch.empty(x.shape, dtype=x.dtype)
+        rows, out, weight = _rows(x), torch.empty(x.shape, dtype=x.dtype), _vector(weight, x.dtype)
+        wide = int(weight.dtype == torch.float32)
         self.run(Op.RMS_NORM, [rows], out.view(rows.shape), weight=weight.data_ptr(), factor=eps, wide=wide)
         return out
 
     def add_rms_norm(self, x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
         """See `ops.AddRmsNorm`."""
-        wide = int(weight.dtype == torch.float32)
         if isinstance(x, Symbol):
+            wide = int(weight.dtype == torch.float32)
             out = x.tape.add_norm(x, residual, weight=x.tape.keep(weight, x.width), factor=eps, wide=wide)
             return out, residual
-        x, residual = _rows(x), _rows(residual)
-        out = torch.empty(x.shape, dtype=x.dtype)
+        x, residual, weight = _rows(x), _rows(residual), _vector(weight, x.dtype)
+        wide, out = int(weight.dtype == torch.float32), torch.empty(x.shape, dtype=x.dtype)
         self.run(Op.ADD_RMS_NORM, [x, residual], out, weight=weight.data_ptr(), factor=eps, wide=wide)
         return out, residual
 
@@ -86,7 +89,8 @@ class CpuOps:
             weight_at, bias_at = (x.tape.keep(t, x.width) for t in (weight, bias))
             return x.tape.write(Op.LAYER_NORM, [x], x.tape.like(x), weight=weight_at, bias=bias_at, factor=eps)
         rows, out = _rows(x), torch.empty(x.shape, dtype=x.dtype)
-        weight_at, bias_at = (0 if t is None else t.data_ptr() for t in (weight, bias))
+        vectors = [None if t is None else t.to(x.dtype).contiguous() for t in (weight, bias)]
+        weight_at, bias_at = (0 if t is None else t.data_ptr() for t in vectors)
         self.run(Op.LAYER_NORM, [rows], out.view(rows.shape), weight=weight_at, bias=bias_at, factor=eps)
         return out
 
@@ -134,7 +138,7 @@ class CpuOps:
             return q.tape.attend(q, k_pool, v_pool, **fields)
         q = _heads(q)
         out = torch.empty(q.shape, dtype=q.dtype)
-        kv = torch.empty(0, *k_pool.shape[2:], dtype=q.dtype)  # only its shape is read
+        kv = torch.empty(0, k_pool.shape[2], q.shape[2], dtype=q.dtype)  # only its shape is read
         self.run(Op.ATTENTION, [q, kv], out, (k_pool, v_pool), rows=rows, **fields)
         return out
 
@@ -144,7 +148,7 @@ class CpuOps:
             return gate_up.tape.gated_act(gate_up, act)
         rows = gate_up.reshape(-1, gate_up.shape[-1])
         out = torch.empty(*gate_up.shape[:-1], gate_up.shape[-1] // 2, dtype=gate_up.dtype)
-        self.run(Op.GATED_ACT, [rows], out.view(len(rows), -1), act=ACTS.index(act))
+        self.run(Op.GATED_ACT, [rows], out.view(len(rows), out.shape[-1]), act=ACTS.index(act))
         return out
 
     def act(self, x: Tensor, act: str) -> Tensor:
@@ -159,6 +163,10 @@ class CpuOps:
     def linear(self, weight: Tensor, bias: Tensor | None, gated: bool = False) -> Matrix:
         """See `ops.Linear`."""
         return Matrix(self, weight, bias, gated)
+
+    def linear_int8(self, weight: Tensor, bias: Tensor | None, gated: bool = False) -> ByteMatrix:
+        """See `ops.LinearInt8`."""
+        return ByteMatrix(self, weight, bias, gated)
 
     def blocks(self, blocks: Sequence[Callable[[Any, Any], Any]], width: int) -> Recorded:
         """See `ops.Blocks`: blocks that can be recorded are one call together."""
@@ -177,6 +185,11 @@ def _rows(x: Tensor) -> Tensor:
         return _heads(x)
     rows = x.reshape(-1, x.shape[-1])
     return rows if rows.stride(-1) == 1 else rows.contiguous()
+
+
+def _vector(weight: Tensor, dtype: torch.dtype) -> Tensor:
+    """A norm's weight as it is read: in one piece, of the activations' data type or float32."""
+    return (weight if weight.dtype in (dtype, torch.float32) else weight.float()).contiguous()
 
 
 def _heads(x: Tensor) -> Tensor:

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from quire_kernels.cpu.layout import Instruction, Op, Step, StepRows, pointers
+from quire_kernels.cpu.layout import PRODUCTS, Instruction, Op, Step, StepRows, pointers
 from quire_kernels.cpu.library import DTYPES, Library
 from quire_kernels.cpu.tape import Symbol, SymbolicForward, Tape
 from quire_kernels.ops import Rows
@@ -36,39 +36,47 @@ class Program:
         self._buffers = (c_void_p * len(tape.widths))()
         self._cos, self._sin = ((c_void_p * len(tape.angles))() for _ in range(2))
         self._pairs = (c_int64 * len(tape.angles))()
+        self._angle_rows = (c_void_p * len(tape.angles))()
         self._pools: tuple[Any, Any, Any] = (None, None, None)
         self._step = Step(
             buffers=addressof(self._buffers),
             cos=addressof(self._cos),
             sin=addressof(self._sin),
             pairs=addressof(self._pairs),
+            angle_rows=addressof(self._angle_rows),
         )
 
     def __call__(self, x: Tensor, fwd: Any, timed: bool = False) -> Tensor:
-        """x [tokens, width], overwritten -> [tokens, width]; the result may be overwritten by the next call."""
+        """x [tokens, width], overwritten -> [tokens, width], or [logit rows, width] if the program ends with those.
+
+        The result may be overwritten by the next call.
+        """
         step = self._step
         step.is_bf16, step.threads, step.tokens = DTYPES[x.dtype], torch.get_num_threads(), len(x)
         step.slots, step.rows = fwd.slots.data_ptr(), step_rows(fwd.rows)
+        step.selected, step.num_selected = fwd.logit_rows.data_ptr(), len(fwd.logit_rows)
         step.seconds = addressof(self._seconds) if timed else None
         self._point_to_pools(fwd.kv)
-        self._point_to_buffers(x)
+        room = max(len(x), len(fwd.logit_rows))
+        self._point_to_buffers(x, room)
         tables = self._point_to_angles(fwd)
         self._library.run(step, self._code)
         del tables  # they had to live until here
         if self._result.buffer == 0:
             return x
-        width, begin = self._result.columns, self._places[self._result.buffer] * len(x)
-        return self._arena[begin : begin + width * len(x)].view(len(x), width)
+        width, begin = self._result.columns, self._places[self._result.buffer] * room
+        count = len(x) if self._tape.first_few is None else len(fwd.logit_rows)
+        return self._arena[begin : begin + width * count].view(count, width)
 
     def _point_to_pools(self, kv: Any) -> None:
         if self._pools[0] is not kv:
             self._pools = (kv, pointers(kv.k), pointers(kv.v))
             self._step.k_pools, self._step.v_pools = addressof(self._pools[1]), addressof(self._pools[2])
             self._step.page_size = kv.page_size
+            self._step.kv_bytes = int(any(pool.dtype == torch.int8 for pool in kv.k))
 
-    def _point_to_buffers(self, x: Tensor) -> None:
-        """Buffer 0 is x; the others lie in one memory that grows with the largest step."""
-        tokens = len(x)
+    def _point_to_buffers(self, x: Tensor, tokens: int) -> None:
+        """Buffer 0 is x; the others, of `tokens` rows each, lie in one memory that grows with the largest step."""
         if self._arena.numel() < tokens * self._columns or self._arena.dtype != x.dtype:
             self._arena = torch.empty(tokens * self._columns, dtype=x.dtype)
         base, size = self._arena.data_ptr(), tokens * x.element_size()
@@ -78,7 +86,9 @@ class Program:
     def _point_to_angles(self, fwd: Any) -> list[Tensor]:
         kept = []
         for i, key in enumerate(self._tape.angles):
-            cos, sin = (table.contiguous() for table in key.of(fwd))
+            table = key.table(fwd)
+            self._angle_rows[i] = None if table is None else fwd.positions.data_ptr()
+            cos, sin = (part.contiguous() for part in (table or key.of(fwd)))
             self._cos[i], self._sin[i], self._pairs[i] = cos.data_ptr(), sin.data_ptr(), cos.shape[-1]
             kept += [cos, sin]
         return kept
@@ -88,7 +98,7 @@ class Program:
         found: dict[str, tuple[int, float]] = {}
         for i, instruction in enumerate(self._code):
             name = Op(instruction.op).name.lower()
-            if instruction.op == Op.PRODUCT:
+            if instruction.op in PRODUCTS:
                 name += f" {instruction.packed.inputs} x {instruction.packed.outputs}"
             count, seconds = found.get(name, (0, 0.0))
             found[name] = (count + 1, seconds + self._seconds[i])

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from quire_kernels.cpu.layout import Instruction, Op, PackedMatrix, View
+from quire_kernels.cpu.layout import PRODUCTS, Instruction, Op, PackedMatrix, View
 from quire_kernels.ops import ACTS
 
 
@@ -50,6 +50,12 @@ class Symbol:
             raise Unrecordable("only [tokens, width] can be unflattened, by (-1, head_dim)")
         return Symbol(self.tape, self.buffer, self.offset, self.stride, self.width // sizes[1], sizes[1], True)
 
+    def index_select(self, dim: int, index: Any) -> Symbol:
+        """The tokens whose logits are wanted, [logit rows, width]; nothing else can be computed of a step after that."""
+        if dim != 0 or index is not SymbolicForward.logit_rows or self.headed:
+            raise Unrecordable("only the logit rows can be selected, of [tokens, width]")
+        return self.tape.select(self)
+
     def flatten(self, start_dim: int = 0) -> Symbol:
         """[tokens, heads, head_dim] as [tokens, heads * head_dim]."""
         if start_dim != 1:
@@ -79,6 +85,7 @@ class Tape:
         self.stored: dict[int, View] = {}
         self.kept: list[Any] = []
         self.gone: set[int] = set()  # buffers that are not written after all
+        self.first_few: int | None = None  # from this buffer on they hold selected tokens only
 
     def source(self) -> Symbol:
         """What the first block is given."""
@@ -100,10 +107,21 @@ class Tape:
             raise Unrecordable("operands must come from the same program")
         if any(x.buffer in self.gone for x in inputs):
             raise Unrecordable("what a product gives cannot be read once an activation was joined to it")
+        few = self.first_few is not None
+        if few and op != Op.SELECT and any(x.buffer < (self.first_few or 0) for x in inputs):
+            raise Unrecordable("all tokens cannot be combined with the selected ones")
         views = [x.view for x in inputs]
         views += [View()] * (3 - len(views))
-        self.instructions.append(Instruction(op=op, inputs=(View * 3)(*views), out=out.view, **fields))
+        self.instructions.append(Instruction(op=op, inputs=(View * 3)(*views), out=out.view, few=int(few), **fields))
         return out
+
+    def select(self, x: Symbol) -> Symbol:
+        """The logit rows of `x`."""
+        if self.first_few is not None:
+            raise Unrecordable("tokens are selected once")
+        out = self.new(x.width)
+        self.first_few = out.buffer
+        return self.write(Op.SELECT, [x], out)
 
     def is_whole(self, x: Symbol, width: int) -> bool:
         """Whether `x` is [tokens, width] in a buffer of its own, as the next block must find it."""
@@ -124,14 +142,15 @@ class Tape:
         self.kept.append(tensor)
         return int(tensor.data_ptr())
 
-    def product(self, x: Symbol, matrix: Any) -> Symbol:
-        """x · weightᵀ + bias with a `Matrix`."""
+    def product(self, x: Symbol, matrix: Any, op: Op = Op.PRODUCT, room: int = 0, **fields: Any) -> Symbol:
+        """x · weightᵀ + bias with a matrix that has `packed` and `bias`; room: columns that `op` needs beside them."""
         packed = packed_copy(matrix.packed)
         if x.headed or x.columns != packed.inputs:
             raise Unrecordable(f"a matrix of {packed.inputs} inputs cannot be applied to {x.columns} columns")
         bias = self.keep(matrix.bias, packed.outputs)
         self.kept.append(matrix)
-        return self.write(Op.PRODUCT, [x], self.new(packed.outputs), packed=packed, bias=bias)
+        inputs = [x, self.new(room)] if room else [x]
+        return self.write(op, inputs, self.new(packed.outputs), packed=packed, bias=bias, **fields)
 
     def add(self, x: Symbol, y: Any, out: Symbol) -> Symbol:
         """out = x + y."""
@@ -149,6 +168,7 @@ class Tape:
         self, q: Symbol | None, k: Symbol, v: Any, k_pool: Any, v_pool: Any, angles: int, interleaved: bool = False
     ) -> Symbol:
         """Turn `q` and `k` in place by `angles` (-1: by none), and store `k` and `v`."""
+        self._need_all()
         layer = _layer_of(k_pool, v_pool)
         if not (k.headed and isinstance(v, Symbol) and v.headed and (k.parts, k.width) == (v.parts, v.width)):
             raise Unrecordable("keys and values must have heads of like shapes")
@@ -159,8 +179,13 @@ class Tape:
         fields = {"layer": layer, "angles": angles, "interleaved": int(interleaved)}
         return self.write(Op.ROTARY_WRITE, [turned, k, v], turned, **fields)
 
+    def _need_all(self) -> None:
+        if self.first_few is not None:
+            raise Unrecordable("keys and values are those of all tokens, and some were selected")
+
     def attend(self, q: Symbol, k_pool: Any, v_pool: Any, **fields: Any) -> Symbol:
         """Attention to the pools of the layer that `store` was called for."""
+        self._need_all()
         layer = _layer_of(k_pool, v_pool)
         kv = self.stored.get(layer)
         if kv is None or not q.headed or q.width != kv.width or q.parts % kv.parts:
@@ -185,7 +210,7 @@ class Tape:
     def _joined(self, x: Symbol, act: str) -> Symbol | None:
         """The activation as part of the product that made `x`, if that was the instruction before."""
         last = self.instructions[-1] if self.instructions else None
-        if last is None or last.op != Op.PRODUCT or last.gated or not last.packed.halves:
+        if last is None or last.op not in PRODUCTS or last.gated or not last.packed.halves:
             return None
         if (last.out.buffer, last.out.width) != (x.buffer, x.width):
             return None
@@ -234,7 +259,7 @@ class _Memo:
         self._tape = tape
 
     def __contains__(self, key: object) -> bool:
-        return callable(getattr(key, "of", None))
+        return callable(getattr(key, "of", None)) and callable(getattr(key, "table", None))
 
     def __getitem__(self, key: Any) -> tuple[AngleSymbol, AngleSymbol]:
         if key not in self:
@@ -255,6 +280,7 @@ class SymbolicForward:
     adapters = None
     kv = _KvSymbols()
     rows = slots = object()
+    logit_rows = object()
 
     def __init__(self, tape: Tape) -> None:
         self.memo = _Memo(tape)

@@ -42,9 +42,9 @@ def _facts(device: Any) -> dict[str, Any]:
 def _choices(args: argparse.Namespace, device: Any) -> list[dict[str, Any]]:
     import torch
 
-    from quire.engine.load import choose_ops
+    from quire.engine.load import choose_ops, op_query
 
-    ops = choose_ops(device, getattr(torch, args.dtype), args.registry)
+    ops = choose_ops(op_query(device, getattr(torch, args.dtype)), args.registry)
     return [
         {
             "op": choice.op,

@@ -16,6 +16,7 @@ import torch
 
 from quire import hub
 from quire.config import ModelConfig
+from quire.engine.quantization import choose_linear
 from quire.errors import CheckpointError, ConfigError, PluginError, QuireError, UnknownArchitecture
 from quire.records import Architecture, OpQuery, Registry
 from quire.types import ModelInfo
@@ -78,9 +79,15 @@ def load_model(config: ModelConfig, registry: Registry, device_budget: int | Non
     tower = None
     if architecture.tower is not None:
         tower = _described(architecture.tower, "tower", architecture, parsed, registry)
-    ops = choose_ops(device, dtype, registry, config.page_size, tuple({shape.head_dim for shape in decoder.kv_shapes}))
+    head_dims = tuple({shape.head_dim for shape in decoder.kv_shapes})
+    query = op_query(
+        device, dtype, page_size=config.page_size, head_dims=head_dims, kv_dtype=config.kv_cache_dtype
+    )
+    ops = choose_ops(query, registry)
     source = _Source(folder, config.load_format, architecture.names)
-    module, num_parameters = _build(decoder, tower, Make(ops, dtype, device, keep_weights=False), source, device_budget)
+    linear = choose_linear(config.quantization, registry, query, ops)
+    make = Make(ops, dtype, device, linear=linear, keep_weights=False)
+    module, num_parameters = _build(decoder, tower, make, source, device_budget)
     info = ModelInfo(
         name=config.served_model_name[0] if config.served_model_name else config.model,
         aliases=tuple(config.served_model_name[1:]),
@@ -106,7 +113,7 @@ def load_model(config: ModelConfig, registry: Registry, device_budget: int | Non
         info=info,
         device=device,
         dtype=dtype,
-        kv_dtype=dtype,
+        kv_dtype=torch.int8 if config.kv_cache_dtype == "int8" else dtype,
         eos_ids=generation.eos_ids,
         sampling_defaults=defaults,
         ops=ops,
@@ -162,11 +169,13 @@ def choose_defaults(config: ModelConfig, of_model: Mapping[str, Any]) -> dict[st
     return {**({} if config.generation_config == "none" else of_model), **override}
 
 
-def choose_ops(
-    device: torch.device, dtype: torch.dtype, registry: Registry, page_size: int = 16, head_dims: tuple[int, ...] = ()
-) -> Ops:
+def op_query(device: torch.device, dtype: torch.dtype, **pages: Any) -> OpQuery:
+    """Where operations would run; pages: what else `OpQuery` says."""
+    return OpQuery(device.type, dtype_name(dtype), _features(device), **pages)
+
+
+def choose_ops(query: OpQuery, registry: Registry) -> Ops:
     """An implementation of every operation, of the built-in ones and those that plugins brought."""
-    query = OpQuery(device.type, dtype_name(dtype), _features(device), page_size, head_dims)
     implementations = registry.of("quire_ops")
     return choose(query, [(registry.plugin_of("quire_ops", name), impl) for name, impl in implementations.items()])
 
@@ -228,7 +237,7 @@ class _Source:
 def _assemble(decoder: Decoder, tower: Part | None, make: Make) -> DecoderModel:
     module = decoder.build(make)
     if tower is not None:
-        module.tower = tower.build(decoder.row_width, make)
+        module.tower = tower.build(decoder.row_width, make.unquantised())
     return module
 
 

@@ -30,6 +30,7 @@ from quire_kernels.select import Ops
 
 _MASK64 = (1 << 64) - 1
 _MAX_TOP_K = 2**31  # no vocabulary is that large
+_COLDEST = float(np.finfo(np.float32).tiny)  # what float32 can divide by
 _GREEDY = (0.0, 0.0, 1.0, 0.0)
 
 
@@ -38,6 +39,7 @@ class Chooser:
     """How one seq's tokens are chosen: its parameters made ready, and what must follow its output.
 
     output_ids: the tokens generated so far; only `note` adds to it. error: why it cannot be sampled.
+    settings: temperature, top_k, top_p, min_p.
     """
 
     params: SamplingParams | BeamSearchParams
@@ -83,7 +85,7 @@ def _num_logprobs(params: SamplingParams | BeamSearchParams) -> int | None:
 
 
 def _settings(params: SamplingParams | BeamSearchParams) -> tuple[float, float, float, float]:
-    """temperature, top_k, top_p, min_p. A beam's token is the most likely one."""
+    """`Chooser.settings`. A beam's token is the most likely one."""
     if not isinstance(params, SamplingParams) or params.greedy:
         return _GREEDY
     return params.temperature, min(params.top_k, _MAX_TOP_K), params.top_p, params.min_p
@@ -138,7 +140,8 @@ class Sampler:
         if not beams:
             return {}
         some = logits[torch.tensor(list(beams), device=logits.device)]
-        scale = torch.tensor([[params.temperature or 1.0] for params in beams.values()], device=logits.device)
+        scales = [[max(params.temperature or 1.0, _COLDEST)] for params in beams.values()]
+        scale = torch.tensor(scales, device=logits.device)
         if (scale != 1).any():
             some = (some - some.amax(-1, keepdim=True)) / scale
         first = torch.zeros(len(beams), dtype=torch.int64, device=logits.device)

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from quire_kernels.ops import ACTS, Rows
+from quire_models.forward import Forward, ForwardBuffers, KvPool, KvShape
 
 Case = tuple[Any, ...]
 
@@ -26,6 +27,7 @@ class Draw:
     dtype: torch.dtype
     device: torch.device
     generator: torch.Generator
+    page_size: int = 16
 
     def __call__(self, *shape: int, scale: float = 1.0, dtype: torch.dtype | None = None) -> Tensor:
         """A tensor of normal numbers."""
@@ -69,16 +71,17 @@ def rotary(draw: Draw) -> Iterator[Case]:
             yield draw(tokens, heads, dim), draw(tokens, kv_heads, dim), *_angles(draw, tokens, half), interleaved
 
 
-def _pools(draw: Draw, pages: int, page_size: int, kv_heads: int, dim: int) -> tuple[Tensor, Tensor]:
-    return draw(pages, page_size, kv_heads, dim), draw(pages, page_size, kv_heads, dim)
+def _pools(draw: Draw, pages: int, kv_heads: int, dim: int) -> tuple[Tensor, Tensor]:
+    return draw(pages, draw.page_size, kv_heads, dim), draw(pages, draw.page_size, kv_heads, dim)
 
 
 def write_kv(draw: Draw) -> Iterator[Case]:
     """k, v, k_pool, v_pool, slots; v a strided slice of something wider, the last page free."""
-    for tokens, kv_heads, dim in ((1, 1, 16), (9, 2, 24)):
-        slots = torch.randperm(5 * 4, generator=draw.generator)[:tokens].to(draw.device)
-        wide = draw(tokens, 2 * kv_heads, dim)
-        yield draw(tokens, kv_heads, dim), wide[:, kv_heads:], *_pools(draw, 6, 4, kv_heads, dim), slots
+    for tokens, kv_heads, dim in ((1, 1, 16), (9, 2, 24), (50, 2, 16)):
+        free = max(3 * draw.page_size, tokens)
+        slots = torch.randperm(free, generator=draw.generator)[:tokens].to(draw.device)
+        wide, pages = draw(tokens, 2 * kv_heads, dim), free // draw.page_size + 2
+        yield draw(tokens, kv_heads, dim), wide[:, kv_heads:], *_pools(draw, pages, kv_heads, dim), slots
 
 
 def rotary_write_kv(draw: Draw) -> Iterator[Case]:
@@ -101,14 +104,14 @@ def paged_attention(draw: Draw) -> Iterator[Case]:
     for lens, contexts in layouts:
         for heads, kv_heads, dim in ((4, 4, 16), (6, 2, 24), (8, 1, 64)):
             for window, softcap in ((None, None), (4, None), (None, 5.0)):
-                rows, pages = _rows(draw, lens, contexts, page_size=4)
+                rows, pages = rows_of(draw, lens, contexts)
                 q = draw(sum(lens), heads, dim)
-                yield q, *_pools(draw, pages, 4, kv_heads, dim), rows, dim**-0.5, window, softcap
+                yield q, *_pools(draw, pages, kv_heads, dim), rows, dim**-0.5, window, softcap
 
 
-def _rows(draw: Draw, lens: Sequence[int], contexts: Sequence[int], page_size: int) -> tuple[Rows, int]:
+def rows_of(draw: Draw, lens: Sequence[int], contexts: Sequence[int]) -> tuple[Rows, int]:
     """Rows whose pages are scattered over the pool, and how many pages that pool needs."""
-    most = max(-(-context // page_size) for context in contexts)
+    most = max(-(-context // draw.page_size) for context in contexts)
     total = most * len(lens)
     table = torch.randperm(total, generator=draw.generator).view(len(lens), most).int()
     starts = np.cumsum([0, *lens], dtype=np.int32)
@@ -144,6 +147,13 @@ def linear(draw: Draw) -> Iterator[Case]:
         yield draw(outputs, inputs, scale=inputs**-0.5), draw(outputs), draw(tokens, inputs)
 
 
+def linear_int8(draw: Draw) -> Iterator[Case]:
+    """As `linear`, and matrices that are padded in both directions."""
+    yield from linear(draw)
+    yield draw(70, 100), draw(70), draw(3, 100)
+    yield draw(2, 8), None, torch.zeros_like(draw(2, 8))
+
+
 def embedding(draw: Draw) -> Iterator[Case]:
     """ids, table, scale."""
     for scale in (1.0, 8.0):
@@ -159,6 +169,49 @@ def moe(draw: Draw) -> Iterator[Case]:
         order = torch.rand(tokens, experts, generator=draw.generator).argsort(-1)[:, :top_k]
         for chosen in (order, order[:1].expand(tokens, top_k).contiguous()):
             yield draw(tokens, width), weights, chosen.to(draw.device), *matrices, "silu"
+
+
+def blocks(draw: Draw) -> Iterator[Case]:
+    """blocks, width, x, fwd: bound to the first two, then called with the others. Not all blocks are of one kind."""
+    width = 24
+    weight = draw(width, scale=0.1)
+
+    def shifted(x: Any, fwd: Any) -> Any:
+        return x + weight
+
+    runs: Sequence[Sequence[Callable[[Any, Any], Any]]] = (
+        (),
+        (_doubled,),
+        (_doubled, shifted, _doubled, _grown, _grown),
+        (shifted, _grown, shifted, shifted, _doubled),
+    )
+    for tokens in (1, 7):
+        for blocks_of in runs:
+            yield blocks_of, width, draw(tokens, width), _forward(draw, tokens)
+
+
+def _doubled(x: Any, fwd: Any) -> Any:
+    return x * 2.0
+
+
+def _grown(x: Any, fwd: Any) -> Any:
+    """Overwrites x."""
+    return x.add_(x * 0.5)
+
+
+def _forward(draw: Draw, tokens: int) -> Forward:
+    """A step of one row, with a pool of one block."""
+    pages = -(-tokens // draw.page_size)
+    return ForwardBuffers(tokens, 1, pages, draw.device).fill(
+        token_ids=[0] * tokens,
+        positions=np.arange(tokens),
+        slots=np.arange(tokens),
+        query_starts=np.array([0, tokens], dtype=np.int32),
+        contexts=np.array([tokens], dtype=np.int32),
+        page_table=np.arange(pages, dtype=np.int32)[None],
+        logit_rows=np.arange(tokens),
+        kv=KvPool.allocate([KvShape(1, 16)], pages, draw.page_size, draw.dtype, draw.device),
+    )
 
 
 def logits_tail(draw: Draw) -> Iterator[Case]:
@@ -226,15 +279,20 @@ CASES: Mapping[str, Callable[[Draw], Iterator[Case]]] = {
         gated_act,
         act,
         linear,
+        linear_int8,
         embedding,
         moe,
         logits_tail,
         argmax,
         draw,
         logprobs,
+        blocks,
     )
 }
 """Op → its cases."""
 
-WRITTEN: Mapping[str, tuple[int, ...]] = {"write_kv": (2, 3), "rotary_write_kv": (5, 6)}
-"""Op → places of the arguments that it writes its result into."""
+BOUND: Mapping[str, int] = {"linear": 2, "linear_int8": 2, "blocks": 2}
+"""Op → how many of the arguments it is bound to; what that gives is called with the others."""
+
+WRITTEN = ("write_kv", "rotary_write_kv")
+"""Ops that write their result into the pools that they are given."""

@@ -178,33 +178,43 @@ void copy_values(const T* values, int there, int64_t dim, int64_t stride, T* cop
 
 constexpr float HIDDEN = -1e30f;  // a score so low that its weight is 0; finite, so that differences are numbers
 
+// What scores go through before their differences become powers of 2: e^s = 2^(s · log2 e). Maxima are of raw scores.
+struct Softness {
+  float inner, cap;  // s = cap · tanh(inner · s), if cap
+  float unit;        // what a raw score is multiplied by in the end
+  explicit Softness(const AttentionArgs& args)
+      : inner(args.softcap != 0 ? args.scale / args.softcap : args.scale > 0 ? 1 : args.scale),
+        cap(args.softcap),
+        unit(args.softcap == 0 && args.scale > 0 ? args.scale * LOG2_E : LOG2_E) {}
+};
+
 // Scores [BLOCK] of one line to weights; the line's running maximum, sums (lane by lane) and output follow.
-// from, to: the positions of the block that it may see. Scores are in units of log 2: e^s = 2^(s · log2 e).
+// from, to: the positions of the block that it may see.
 template <class T>
-inline void soften(const AttentionArgs& args, const float* scores, int from, int to, float& top, float* totals,
-                   T* weights, float* out, int64_t stride) {
+inline void soften(const Softness& soft, const float* scores, int from, int to, float& top, float* totals, T* weights,
+                   float* out, int64_t stride) {
   F16 s[GROUPS];
-  for (int g = 0; g < GROUPS; g++) {
-    s[g] = load(scores + g * GROUP);
-    if (args.softcap != 0)
-      s[g] = tanh(s[g] * set1(args.scale / args.softcap)) * set1(args.softcap * LOG2_E);
-    else
-      s[g] = s[g] * set1(args.scale * LOG2_E);
-  }
+  for (int g = 0; g < GROUPS; g++) s[g] = load(scores + g * GROUP);
+  if (soft.cap != 0 || soft.inner != 1)
+    for (int g = 0; g < GROUPS; g++) {
+      s[g] = s[g] * set1(soft.inner);
+      if (soft.cap != 0) s[g] = tanh(s[g]) * set1(soft.cap);
+    }
   if (from > 0 || to < BLOCK)
     for (int g = 0; g < GROUPS; g++)
       s[g] = keep(s[g], std::clamp(from - g * GROUP, 0, GROUP), std::clamp(to - g * GROUP, 0, GROUP), set1(HIDDEN));
-  const F16 best = max(max(s[0], s[1]), max(s[2], s[3]));
+  const F16 best = max(max(s[0], s[1]), max(s[2], s[3])), unit = set1(soft.unit);
   if (any_above(best, top)) {
     const float now = largest(best);
-    const F16 shrink = exp2<float>(set1(top - now));  // 0 at first
+    const F16 shrink = exp2<float>(set1((top - now) * soft.unit));  // 0 at first
     for (int64_t i = 0; i < stride; i += LANES) store(out + i, load(out + i) * shrink);
     store(totals, load(totals) * shrink);
     top = now;
   }
+  const F16 zero_at = set1(-top * soft.unit);
   F16 total = load(totals);
   for (int g = 0; g < GROUPS; g += 2) {
-    const F16 w0 = exp2<T>(s[g] - set1(top)), w1 = exp2<T>(s[g + 1] - set1(top));
+    const F16 w0 = exp2<T>(fma(s[g], unit, zero_at)), w1 = exp2<T>(fma(s[g + 1], unit, zero_at));
     total = total + (w0 + w1);
     store(weights + g * GROUP, w0, w1);
   }
@@ -266,21 +276,23 @@ template <class T, class Kind>
 void attend_block(const AttentionArgs& args, const Lines& lines, const Block<T>& block, Scratch<T>& mine, int64_t first,
                   Kind& kind) {
   const int64_t dim = args.k.dim, per_head = args.heads / args.k.heads, stride = padded(dim, LANES);
+  const Softness soft(args);
+  int64_t position = lines.position, heads_left = per_head;
   for (int64_t strip = 0; strip < lines.count; strip += STRIP) {
     const int64_t there = std::min(STRIP, lines.count - strip), some = Kind::COPIES ? STRIP : there;
     const int64_t at = first + lines.at + strip;
     kind.scores(mine.q.data() + at * dim, some, dim, block, mine.scores.data());
     for (int64_t l = 0; l < there; l++) {
-      const int64_t position = lines.position + (strip + l) / per_head;
       const int64_t oldest = args.window ? position - args.window + 1 : 0;
       const int to = static_cast<int>(std::clamp<int64_t>(position + 1 - block.begin, 0, BLOCK));
       const int from = static_cast<int>(std::clamp<int64_t>(oldest - block.begin, 0, to));
       T* weights = mine.weights.data() + l * BLOCK;
       if (from < to)
-        soften(args, mine.scores.data() + l * BLOCK, from, to, mine.top[at + l], mine.totals.data() + (at + l) * LANES,
+        soften(soft, mine.scores.data() + l * BLOCK, from, to, mine.top[at + l], mine.totals.data() + (at + l) * LANES,
                weights, mine.out.data() + (at + l) * stride, stride);
       else
         std::fill_n(weights, BLOCK, T{});
+      if (--heads_left == 0) position++, heads_left = per_head;
     }
     std::fill_n(mine.weights.data() + there * BLOCK, (some - there) * BLOCK, T{});
     kind.values(mine.weights.data(), some, block, stride, mine.out.data() + at * stride);

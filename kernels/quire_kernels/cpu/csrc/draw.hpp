@@ -1,4 +1,4 @@
-// Draws one token for each row by inverse CDF, from what the filters leave; `quire_kernels.ops.Draw` is the meaning.
+// Draws one token for each row by inverse CDF, from what the filters leave: `quire_kernels.sampling.Draw`.
 //
 // Probabilities become whole numbers (weights), so sums of them do not depend on their order. Nothing is sorted: a
 // filter's threshold is sought by buckets of the weights' own bits, then among the weights of one bucket. Runs of ids
@@ -13,7 +13,7 @@
 namespace quire {
 
 constexpr double RESOLUTION = 1125899906842624.0;  // 2^50: the weight of probability 1
-constexpr int LOW_BITS = 18;                       // of a weight that do not matter for its bucket: 5 of the mantissa do
+constexpr int LOW_BITS = 18;                       // of a weight, without a say in its bucket: 5 of the mantissa have
 constexpr int32_t BELOW_ONE = (127 << (23 - LOW_BITS)) - 1;  // bucket 0 is for weight 0, the next begins at 1
 constexpr int32_t BUCKETS = 52 << (23 - LOW_BITS);           // up to 2^51
 
@@ -79,7 +79,11 @@ float reached_among(float* first, float* last, double aim, Amount amount) {
       aim -= static_cast<double>(upper), first = middle;
   }
   std::sort(first, last, std::greater<float>());
-  for (; first < last - 1 && static_cast<double>(amount(*first)) < aim; first++) aim -= static_cast<double>(amount(*first));
+  for (; first < last - 1; first++) {
+    const double here = static_cast<double>(amount(*first));
+    if (here >= aim) break;
+    aim -= here;
+  }
   return *first;
 }
 
@@ -225,7 +229,8 @@ inline void whole(DrawScratch& s, int64_t first, int64_t last, float factor) {
   }
 }
 
-inline void draw_row(Worker& worker, const Logits& logits, const Settings& with, int64_t row, DrawScratch& s, int64_t* out) {
+inline void draw_row(Worker& worker, const Logits& logits, const Settings& with, int64_t row, DrawScratch& s,
+                     int64_t* out) {
   const int64_t pieces = logits.pieces();
   const auto of_piece = [&](int64_t p) { return std::min(PIECE, logits.vocab - p * PIECE); };
   worker.each(pieces, [&](int64_t p) { s.of_pieces[p] = largest(logits.row(row) + p * PIECE, of_piece(p)); });
@@ -235,7 +240,8 @@ inline void draw_row(Worker& worker, const Logits& logits, const Settings& with,
     if (worker.id == 0) out[row] = first_largest(logits, row, s.of_pieces);
     return;
   }
-  const float inverse = static_cast<float>(1 / std::max<double>(with.temperature[row], std::numeric_limits<float>::min()));
+  constexpr double COLDEST = std::numeric_limits<float>::min();  // its inverse is still a float
+  const float inverse = static_cast<float>(1 / std::max(with.temperature[row], COLDEST));
   worker.each(pieces, [&](int64_t p) {
     s.piece_sums[p] = exponentials(logits.row(row) + p * PIECE, of_piece(p), most, inverse, s.weights + p * PIECE);
   });
@@ -254,8 +260,9 @@ inline void draw_row(Worker& worker, const Logits& logits, const Settings& with,
 }
 
 inline void draw(const Logits& logits, const Settings& with, int64_t* out, int threads) {
-  by_rows<DrawScratch>(logits, threads,
-                       [&](Worker& worker, int64_t row, DrawScratch& s) { draw_row(worker, logits, with, row, s, out); });
+  by_rows<DrawScratch>(logits, threads, [&](Worker& worker, int64_t row, DrawScratch& s) {
+    draw_row(worker, logits, with, row, s, out);
+  });
 }
 
 }  // namespace quire

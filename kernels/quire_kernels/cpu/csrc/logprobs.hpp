@@ -1,4 +1,4 @@
-// Log-probabilities of given tokens, their ranks, and the most likely tokens; `quire_kernels.ops.Logprobs` is the meaning.
+// Log-probabilities of given tokens, their ranks, and the most likely tokens: `quire_kernels.sampling.Logprobs`.
 #pragma once
 #include <algorithm>
 #include <functional>
@@ -11,7 +11,9 @@ struct Entry {
   float logit;
   int32_t id;
 };
-inline bool comes_first(const Entry& a, const Entry& b) { return a.logit > b.logit || (a.logit == b.logit && a.id < b.id); }
+inline bool comes_first(const Entry& a, const Entry& b) {
+  return a.logit > b.logit || (a.logit == b.logit && a.id < b.id);
+}
 
 struct LogprobsScratch {
   explicit LogprobsScratch(const Logits& logits) : memory([&](Memory& m) {

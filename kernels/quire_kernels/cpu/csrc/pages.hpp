@@ -41,9 +41,10 @@ inline void write_value(T* group, int64_t place, const T* v, int64_t dim) {
   for (int64_t d = 0; d < dim; d++) row[d * P] = v[d];
 }
 
-// Cosines and sines, float [tokens, pairs]; interleaved: dimensions 2i and 2i+1 are a pair, not i and i + pairs.
+// Cosines and sines, float [rows, pairs]; interleaved: dimensions 2i and 2i+1 are a pair, not i and i + pairs.
 struct Angles {
   const float *cos, *sin;
+  const int64_t* rows;  // of each token; null: as many rows as tokens
   int64_t pairs;
   bool interleaved;
 };
@@ -80,7 +81,8 @@ void rotary_write(Worker& worker, int64_t tokens, Rows<T> q, Rows<T> k, Rows<T> 
   const int64_t step = tokens / (4 * worker.size) + 1;
   worker.each((tokens + step - 1) / step, [&](int64_t i) {
     for (int64_t t = i * step; t < std::min(tokens, (i + 1) * step); t++) {
-      const float *cos = angles.cos + t * angles.pairs, *sin = angles.sin + t * angles.pairs;
+      const int64_t at = (angles.rows ? angles.rows[t] : t) * angles.pairs;
+      const float *cos = angles.cos + at, *sin = angles.sin + at;
       const int64_t page = slots[t] / k_pool.page_size, place = slots[t] % k_pool.page_size;
       if (!k_pool.holds_bytes)
         for (int64_t h = 0; h < k.parts; h++) announce_write(k_pool.group<T>(page, place / GROUP, h), k.width);

@@ -147,7 +147,7 @@ void sum_some(int64_t rows, const T* x, int64_t stride, const uint32_t* w, int64
 template <class T>
 struct VectorTiles {
   static constexpr int64_t ROWS = MOST_ROWS;
-  void sums(int64_t rows, const T* x, int64_t stride, const uint32_t* w, int64_t units, float* out) {
+  void sums(int64_t rows, const T* x, int64_t stride, const uint32_t* w, int64_t units, bool, float* out) {
     sum_some<T>(rows, x, stride, w, units, out);
   }
 };
@@ -183,16 +183,19 @@ void multiply_with(Worker& worker, Tiles tiles, const T* x, int64_t stride, int6
   const int64_t tiles_all = (rows + Tiles::ROWS - 1) / Tiles::ROWS, blocks = (tiles_all + most - 1) / most;
   const int64_t block = (tiles_all + blocks - 1) / blocks * Tiles::ROWS;
   alignas(64) float sums[Tiles::ROWS * PANEL];
-  worker.each(blocks * panels, [&](int64_t item) {
-    const int64_t panel = item % panels, begin = item / panels * block, end = std::min(rows, begin + block);
-    const uint32_t* units_of_panel = w.units + panel * units * PANEL;
+  // with many rows two panels at a time: rows are read half as often, and a line of y is written at once
+  const int64_t width = rows > Tiles::ROWS ? 2 : 1, groups = (panels + width - 1) / width;
+  worker.each(blocks * groups, [&](int64_t item) {
+    const int64_t first = item % groups * width, last = std::min(panels, first + width);
+    const int64_t begin = item / groups * block, end = std::min(rows, begin + block);
     for (int64_t row = begin; row < end; row += Tiles::ROWS) {
       const int64_t count = std::min<int64_t>(Tiles::ROWS, end - row);
-      if (inputs == w.inputs)
-        tiles.sums(count, x + row * stride, stride, units_of_panel, units, sums);
-      else
-        tiles.sums(count, widened(x + row * stride, stride, count, w.inputs, inputs), inputs, units_of_panel, units, sums);
-      finish<T>(w, to, panel, row, count, sums);
+      const bool exact = inputs == w.inputs;
+      const T* some = exact ? x + row * stride : widened(x + row * stride, stride, count, w.inputs, inputs);
+      for (int64_t panel = first; panel < last; panel++) {
+        tiles.sums(count, some, exact ? stride : inputs, w.units + panel * units * PANEL, units, row == begin, sums);
+        finish<T>(w, to, panel, row, count, sums);
+      }
     }
   });
 }

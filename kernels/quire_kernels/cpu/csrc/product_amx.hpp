@@ -11,6 +11,13 @@ struct alignas(64) TileConfig {
   uint8_t rows[16] = {};
 };
 
+constexpr int64_t AHEAD = 16 * 16;  // units between what is read and what is asked for: 32 KiB
+
+// The weights of one step, to be in the second-level cache when their turn comes; beyond the end it does no harm.
+inline void ask_for(const uint32_t* w) {
+  for (int i = 0; i < 32; i++) _mm_prefetch(reinterpret_cast<const char*>(w + i * LANES), _MM_HINT_T1);
+}
+
 struct AmxTiles {
   static constexpr int64_t ROWS = 32;
   int64_t configured = 0;
@@ -30,12 +37,13 @@ struct AmxTiles {
     _tile_loadconfig(&config);
   }
 
-  void sums(int64_t rows, const bf16* x, int64_t stride, const uint32_t* w, int64_t units, float* out) {
+  // first: these weights were not read before; then those that come next are asked for.
+  void sums(int64_t rows, const bf16* x, int64_t stride, const uint32_t* w, int64_t units, bool first, float* out) {
     configure(rows);
     const int64_t bytes = stride * static_cast<int64_t>(sizeof(bf16));
     _tile_zero(0);
     _tile_zero(1);
-    if (rows <= 16) {
+    if (rows <= 16) {  // so little to do that loads come early enough
       for (int64_t u = 0; u < units; u += 16) {
         _tile_loadd(6, w + u * PANEL, 4 * PANEL);
         _tile_loadd(7, w + u * PANEL + LANES, 4 * PANEL);
@@ -47,6 +55,7 @@ struct AmxTiles {
       _tile_zero(2);
       _tile_zero(3);
       for (int64_t u = 0; u < units; u += 16) {
+        if (first) ask_for(w + (u + AHEAD) * PANEL);
         _tile_loadd(6, w + u * PANEL, 4 * PANEL);
         _tile_loadd(4, x + 2 * u, bytes);
         _tile_dpbf16ps(0, 4, 6);

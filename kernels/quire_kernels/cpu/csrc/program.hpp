@@ -12,7 +12,7 @@
 
 namespace quire {
 
-enum class Op : int32_t { rms_norm, add_rms_norm, layer_norm, product, rotary_write, attention, gated_act, act, add, scale, product_int8 };
+enum class Op : int32_t { rms_norm, add_rms_norm, layer_norm, product, rotary_write, attention, gated_act, act, add, scale, product_int8, select };
 
 // Part of a buffer: token t, part p at offset + t · stride + p · width (elements).
 struct View {
@@ -33,6 +33,7 @@ struct Instruction {
   int32_t wide;         // weight (of norms) or output (of products) is float32
   int32_t interleaved;  // rotary
   int32_t gated;        // product
+  int32_t few;          // computed for the selected tokens only, which `select` has gathered
 };
 
 struct Step {
@@ -46,6 +47,9 @@ struct Step {
   const float* const* cos;
   const float* const* sin;
   const int64_t* pairs;  // of each table of cosines and sines
+  const int64_t* const* angle_rows;  // which row of the table is a token's; null: a row for each token
+  const int64_t* selected;  // tokens, num_selected of them
+  int64_t num_selected;
   double* seconds;  // of each instruction, added up; or null
   int32_t kv_bytes;  // whether pools hold bytes
 };
@@ -54,6 +58,7 @@ template <class T>
 struct Machine {
   const Step& step;
   Worker& worker;
+  int64_t tokens;
 
   Rows<T> rows(const View& v) const {
     return {static_cast<T*>(step.buffers[v.buffer]) + v.offset, v.stride, v.parts, v.width};
@@ -66,9 +71,9 @@ struct Machine {
   void norm(const Instruction& i) const {
     const W* weight = static_cast<const W*>(i.weight);
     if (i.op == Op::rms_norm)
-      rms_norm(worker, step.tokens, rows(i.in[0]), weight, i.factor, rows(i.out));
+      rms_norm(worker, tokens, rows(i.in[0]), weight, i.factor, rows(i.out));
     else
-      add_rms_norm(worker, step.tokens, rows(i.in[0]), rows(i.in[1]), weight, i.factor, rows(i.out));
+      add_rms_norm(worker, tokens, rows(i.in[0]), rows(i.in[1]), weight, i.factor, rows(i.out));
   }
 
   void product(const Instruction& i) const {
@@ -77,16 +82,16 @@ struct Machine {
                      : static_cast<void*>(rows(i.out).base);
     const Target to{y, i.out.stride, i.bias, i.gated ? Finish::gated : Finish::plain, i.act, i.wide};
     if (i.op == Op::product_int8)  // weight: the scales; in[1]: memory for x as bytes
-      return multiply_int8<T>(worker, x.base, x.stride, step.tokens, i.packed, static_cast<const float*>(i.weight),
+      return multiply_int8<T>(worker, x.base, x.stride, tokens, i.packed, static_cast<const float*>(i.weight),
                               rows(i.in[1]).base, to);
-    multiply<T>(worker, x.base, x.stride, step.tokens, i.packed, to);
+    multiply<T>(worker, x.base, x.stride, tokens, i.packed, to);
   }
 
   void rotary(const Instruction& i) const {
     const bool turns = i.angles >= 0;
-    const Angles angles{turns ? step.cos[i.angles] : nullptr, turns ? step.sin[i.angles] : nullptr,
+    const Angles angles{turns ? step.cos[i.angles] : nullptr, turns ? step.sin[i.angles] : nullptr, turns && step.angle_rows ? step.angle_rows[i.angles] : nullptr,
                         turns ? step.pairs[i.angles] : 0, i.interleaved != 0};
-    rotary_write<T>(worker, step.tokens, rows(i.in[0]), rows(i.in[1]), rows(i.in[2]), angles,
+    rotary_write<T>(worker, tokens, rows(i.in[0]), rows(i.in[1]), rows(i.in[2]), angles,
                     pool(step.k_pools, i, i.in[1]), pool(step.v_pools, i, i.in[2]), step.slots);
   }
 
@@ -103,7 +108,7 @@ struct Machine {
       case Op::add_rms_norm:
         return i.wide ? norm<float>(i) : norm<T>(i);
       case Op::layer_norm:
-        return layer_norm(worker, step.tokens, rows(i.in[0]), static_cast<const T*>(i.weight),
+        return layer_norm(worker, tokens, rows(i.in[0]), static_cast<const T*>(i.weight),
                           static_cast<const T*>(i.bias), i.factor, rows(i.out));
       case Op::product:
       case Op::product_int8:
@@ -113,13 +118,15 @@ struct Machine {
       case Op::attention:
         return attention(i);
       case Op::gated_act:
-        return gated_act(worker, step.tokens, rows(i.in[0]), i.act, rows(i.out));
+        return gated_act(worker, tokens, rows(i.in[0]), i.act, rows(i.out));
       case Op::act:
-        return activation(worker, step.tokens, rows(i.in[0]), i.act, rows(i.out));
+        return activation(worker, tokens, rows(i.in[0]), i.act, rows(i.out));
       case Op::add:
-        return add(worker, step.tokens, rows(i.in[0]), rows(i.in[1]), rows(i.out));
+        return add(worker, tokens, rows(i.in[0]), rows(i.in[1]), rows(i.out));
+      case Op::select:
+        return gather(worker, tokens, step.selected, rows(i.in[0]), rows(i.out));
       case Op::scale:
-        return scale(worker, step.tokens, rows(i.in[0]), i.factor, rows(i.out));
+        return scale(worker, tokens, rows(i.in[0]), i.factor, rows(i.out));
     }
   }
 };
@@ -131,10 +138,9 @@ inline double now() {
 template <class T>
 void run(const Step& step, const Instruction* program, int64_t count) {
   together(step.threads, [&](Worker& worker) {
-    const Machine<T> machine{step, worker};
     double before = step.seconds ? now() : 0;
     for (int64_t i = 0; i < count; i++) {
-      machine.run(program[i]);
+      Machine<T>{step, worker, program[i].few ? step.num_selected : step.tokens}.run(program[i]);
       worker.barrier();
       if (step.seconds && worker.id == 0) {
         const double after = now();

@@ -153,4 +153,12 @@ void scale(Worker& worker, int64_t tokens, Rows<T> x, float factor, Rows<T> out)
   });
 }
 
+// out = rows `which` of x
+template <class T>
+void gather(Worker& worker, int64_t count, const int64_t* which, Rows<T> x, Rows<T> out) {
+  stretches(worker, count, x.width, [&](int64_t first, int64_t some) {
+    for (int64_t t = first; t < first + some; t++) std::memcpy(out.row(t, 0), x.row(which[t], 0), x.width * sizeof(T));
+  });
+}
+
 }  // namespace quire
