@@ -351,7 +351,7 @@ def test_a_weight_may_be_packed_when_it_is_bound_and_is_bound_again_when_it_chan
     def linear(weight: Tensor, bias: Tensor | None, gated: bool = False) -> Any:
         packed = weight.detach().T.contiguous()
         bound.append(packed)
-        return lambda x: x @ packed
+        return lambda x, float32=False: x @ packed
 
     projection = Projection(nn.Parameter(torch.ones(3, 2), requires_grad=False), None, {}, linear)
     assert bound == [], "nothing is packed before there are weights"

@@ -153,6 +153,7 @@ class _Buffer:
         self._host = torch.zeros(size, dtype=dtype, pin_memory=not on_host)
         self._device = self._host if on_host else torch.zeros(size, dtype=dtype, device=device)
         self._view = self._host.numpy()
+        self._given = self._device[:0]  # what was given last: most steps have the shape of the one before
 
     def fill(self, values: Any) -> Tensor:
         """Values of any shape into the front of the buffer; the tensor has that shape."""
@@ -162,4 +163,6 @@ class _Buffer:
         self._view[:size] = values.reshape(-1)
         if self._device is not self._host:
             self._device[:size].copy_(self._host[:size], non_blocking=True)
-        return self._device[:size].view(values.shape)
+        if self._given.shape != values.shape:
+            self._given = self._device[:size].view(values.shape)
+        return self._given

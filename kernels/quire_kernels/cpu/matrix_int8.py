@@ -10,7 +10,7 @@ from torch import Tensor
 
 from quire_kernels.cpu.layout import Op, PackedMatrix
 from quire_kernels.cpu.library import DTYPES, Library
-from quire_kernels.cpu.tape import Symbol, packed_copy
+from quire_kernels.cpu.tape import Symbol, Unrecordable, packed_copy
 
 if TYPE_CHECKING:
     from quire_kernels.cpu.ops import CpuOps
@@ -28,16 +28,22 @@ class ByteMatrix:
 
     def __init__(self, ops: CpuOps, weight: Tensor, bias: Tensor | None, gated: bool) -> None:
         self._ops = ops
-        self.dtype, self.bias = weight.dtype, None if bias is None else bias.detach()
-        self._memory, self.scales, self.packed = _pack(ops.library, weight, gated)
+        self.dtype = weight.dtype
+        self.bias = None if bias is None else bias.detach().to(weight.dtype).contiguous()
+        self._memory, self.scales, self.packed = _pack(ops.library, weight, gated and len(weight) % 2 == 0)
         row = -(-self.packed.inputs // STEP) * STEP + STEP
         self.room = row // self.dtype.itemsize
         """Columns of x's dtype that x takes as bytes."""
 
     def __call__(self, x: Tensor, float32: bool = False) -> Tensor:
-        """x [..., inputs] -> [..., outputs], in float32 if asked, else like x."""
+        """x [..., inputs] -> [..., outputs], in float32 if asked, else like x. Raises ValueError for another x."""
         if isinstance(x, Symbol):
+            if float32:
+                raise Unrecordable("all buffers of a program have one data type")
             return x.tape.product(x, self, Op.PRODUCT_INT8, self.room, weight=self.scales.data_ptr())  # type: ignore[return-value]
+        if x.shape[-1] != self.packed.inputs or x.dtype != self.dtype:
+            takes = f"a matrix takes [..., {self.packed.inputs}] in {self.dtype}"
+            raise ValueError(f"linear_int8: {takes}, got {list(x.shape)} in {x.dtype}")
         rows = x.reshape(-1, self.packed.inputs)
         if rows.stride(-1) != 1:
             rows = rows.contiguous()

@@ -65,7 +65,8 @@ class Program:
         if self._result.buffer == 0:
             return x
         width, begin = self._result.columns, self._places[self._result.buffer] * room
-        count = len(x) if self._tape.first_few is None else len(fwd.logit_rows)
+        few = self._tape.first_few is not None and self._result.buffer >= self._tape.first_few
+        count = len(fwd.logit_rows) if few else len(x)
         return self._arena[begin : begin + width * count].view(count, width)
 
     def _point_to_pools(self, kv: Any) -> None:

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
+from threading import Event, Thread
 
 from quire.config import ModelConfig
 from quire.counting import call_plugin
@@ -100,6 +101,9 @@ class Engine:
         )
         self._broken: dict[str, QuireError] = {}
         self._num_failures = 0
+        self._closing = Event()
+        self._populating = Thread(target=self._runner.populate, args=(lambda: not self._closing.is_set(),), daemon=True)
+        self._populating.start()
 
     @classmethod
     def build(
@@ -262,6 +266,8 @@ class Engine:
 
     def close(self) -> None:
         """Stop what runs beside the steps and let go of the device's memory."""
+        self._closing.set()
+        self._populating.join()
         self._grammars.close()
         del self._runner, self.loaded
 

@@ -86,6 +86,10 @@ class Runner:
         self._buffers = ForwardBuffers(sizes.max_tokens, sizes.max_rows, sizes.max_pages, device)
         self._rows = Rows(sizes.max_rows + 8, sizes.max_pages, sizes.page_size)
 
+    def populate(self, going_on: Callable[[], bool]) -> None:
+        """Take the memory of the pages from the system, beside the steps; see `KvPool.populate`."""
+        self._kv.populate(going_on)
+
     def reset(self) -> None:
         """Forget every seq; pages keep what they hold."""
         self._rows.clear()

@@ -6,8 +6,12 @@ namespace quire {
 
 enum class Act : int32_t { silu, gelu, gelu_tanh, relu, relu2, quick_gelu, sigmoid, tanh, identity };
 
-// 2^126 is infinite enough: the sum's reciprocal is 0 in both cases, and stays finite on the way
-inline F16 sigmoid(F16 x) { return reciprocal(set1(1.0f) + exp2<float>(min(x * set1(-LOG2_E), set1(126.0f)))); }
+// 2^126 is infinite enough: the sum's reciprocal is 0 in both cases, and stays finite on the way. Of min and max the
+// second operand is what may be NaN, here and below: so it stays NaN.
+template <class T>
+inline F16 sigmoid(F16 x) {
+  return reciprocal<T>(set1(1.0f) + exp2<T>(min(x * set1(-LOG2_E), set1(126.0f))));
+}
 
 // tanh |x| = (1 - e^-2|x|) / (1 + e^-2|x|); below 1/16 its Taylor series, where the quotient loses digits
 inline F16 tanh(F16 x) {
@@ -32,24 +36,26 @@ inline F16 erf(F16 x) {
   return load(lanes);
 }
 
+// T: what the result will be stored as
+template <class T>
 inline F16 activate(Act act, F16 x) {
   switch (act) {
     case Act::silu:
-      return x * sigmoid(x);
+      return x * sigmoid<T>(x);
     case Act::gelu:
       return set1(0.5f) * x * (set1(1.0f) + erf(x * set1(0.70710678f)));
     case Act::gelu_tanh:
       return set1(0.5f) * x * (set1(1.0f) + tanh(set1(0.79788456f) * fma(x * x * x, set1(0.044715f), x)));
     case Act::relu:
-      return max(x, zero());
+      return max(zero(), x);
     case Act::relu2: {
-      const F16 y = max(x, zero());
+      const F16 y = max(zero(), x);
       return y * y;
     }
     case Act::quick_gelu:
-      return x * sigmoid(set1(1.702f) * x);
+      return x * sigmoid<T>(set1(1.702f) * x);
     case Act::sigmoid:
-      return sigmoid(x);
+      return sigmoid<T>(x);
     case Act::tanh:
       return tanh(x);
     case Act::identity:

@@ -3,7 +3,8 @@
 // A matrix w [outputs, inputs] is packed in panels of 32 outputs: [panel][unit][32], a unit being four bytes of
 // neighbouring inputs. So a panel is read as one stream, and one load feeds sixteen outputs. Inputs are padded with
 // zeros to a multiple of 32 elements, outputs to 32. Every output is one sum in an order that depends on nothing else:
-// a row's result is the same to the last bit, whatever the number of rows.
+// a row's result is the same to the last bit, whatever the number of rows; but AMX tiles (`product_amx.hpp`), which take
+// over from the second row on, sum in another order than vectors do.
 #pragma once
 #include <algorithm>
 
@@ -38,17 +39,6 @@ struct Target {
   int32_t wide;
 };
 
-template <class T>
-inline F16 rounded(F16 x) {  // as if it had been stored
-  alignas(64) T lanes[LANES];
-  store(lanes, x);
-  return load(lanes);
-}
-template <>
-inline F16 rounded<float>(F16 x) {
-  return x;
-}
-
 template <class Y>
 inline void put_lanes(Y* row, int64_t at, int64_t end, F16 x) {
   if (at + LANES <= end)
@@ -69,11 +59,17 @@ void finish(const Packed& w, const Target& to, int64_t panel, int64_t row, int64
     if (at0 < end0) bias0 = load(bias + at0, static_cast<int>(std::min<int64_t>(LANES, end0 - at0)));
     if (at1 < end1) bias1 = load(bias + at1, static_cast<int>(std::min<int64_t>(LANES, end1 - at1)));
   }
+  if (to.finish == Finish::plain && !to.wide && !w.halves && at1 + LANES <= end1) {  // nearly always: a line at once
+    T* y = static_cast<T*>(to.y) + row * to.stride + at0;
+    for (int64_t r = 0; r < rows; r++)
+      store(y + r * to.stride, load(sums + r * PANEL) + bias0, load(sums + r * PANEL + LANES) + bias1);
+    return;
+  }
   for (int64_t r = 0; r < rows; r++) {
     const F16 s0 = load(sums + r * PANEL) + bias0, s1 = load(sums + r * PANEL + LANES) + bias1;
     if (to.finish == Finish::gated) {
       T* y = static_cast<T*>(to.y) + (row + r) * to.stride;
-      put_lanes(y, at0, end0, activate(to.act, rounded<T>(s0)) * rounded<T>(s1));
+      put_lanes(y, at0, end0, activate<T>(to.act, rounded<T>(s0)) * rounded<T>(s1));
     } else if (to.wide) {
       float* y = static_cast<float*>(to.y) + (row + r) * to.stride;
       put_lanes(y, at0, end0, s0);
@@ -209,6 +205,8 @@ void multiply(Worker& worker, const T* x, int64_t stride, int64_t rows, const Pa
 template <>
 inline void multiply<bf16>(Worker& worker, const bf16* x, int64_t stride, int64_t rows, const Packed& w,
                            const Target& to) {
+  // a single row is bound by memory, which vectors read faster than tiles do
+  if (rows == 1) return multiply_with<bf16>(worker, VectorTiles<bf16>{}, x, stride, rows, w, to);
   multiply_with<bf16>(worker, AmxTiles{}, x, stride, rows, w, to);
   _tile_release();
 }

@@ -103,28 +103,39 @@ inline int64_t panels_of(int64_t outputs, int halves) {
   return halves ? (outputs / 2 + LANES - 1) / LANES : (outputs + PANEL - 1) / PANEL;
 }
 
+// Sums [count][PANEL] of rows from `row` on, as what they are sums of; scales: those of the panel.
+inline void scale_sums(const ByteRows& x, int64_t row, int64_t count, const int32_t* sums, const float* scales, float* to) {
+  const F16 left = load(scales), right = load(scales + LANES);
+  for (int64_t r = 0; r < count; r++, sums += PANEL, to += PANEL) {
+    const int32_t excess = x.excess(row + r);
+    const F16 scale = set1(x.scale(row + r));
+    store(to, to_floats(sums, excess) * scale * left);
+    store(to + LANES, to_floats(sums + LANES, excess) * scale * right);
+  }
+}
+
 template <class T, class Tiles>
 void multiply_bytes(Worker& worker, Tiles tiles, const ByteRows& x, int64_t rows, const Packed& w, const float* scales,
                     const Target& to) {
+  if (rows == 0) return;
   const int64_t units = x.width / 4, panels = panels_of(w.outputs, w.halves);
   const int64_t most = std::max<int64_t>(1, BLOCK_BYTES / x.stride() / Tiles::ROWS);
   const int64_t tiles_all = (rows + Tiles::ROWS - 1) / Tiles::ROWS, blocks = (tiles_all + most - 1) / most;
   const int64_t block = (tiles_all + blocks - 1) / blocks * Tiles::ROWS;
   alignas(64) int32_t sums[Tiles::ROWS * PANEL];
   alignas(64) float scaled[Tiles::ROWS * PANEL];
-  worker.each(blocks * panels, [&](int64_t item) {
-    const int64_t panel = item % panels, begin = item / panels * block, end = std::min(rows, begin + block);
-    const F16 left = load(scales + panel * PANEL), right = load(scales + panel * PANEL + LANES);
+  // with many rows two panels at a time: rows are read half as often, and a line of y is written at once
+  const int64_t width = rows > Tiles::ROWS ? 2 : 1, groups = (panels + width - 1) / width;
+  worker.each(blocks * groups, [&](int64_t item) {
+    const int64_t first = item % groups * width, last = std::min(panels, first + width);
+    const int64_t begin = item / groups * block, end = std::min(rows, begin + block);
     for (int64_t row = begin; row < end; row += Tiles::ROWS) {
       const int64_t count = std::min<int64_t>(Tiles::ROWS, end - row);
-      tiles.sums(count, x.row(row), x.stride(), w.units + panel * units * PANEL, units, sums);
-      for (int64_t r = 0; r < count; r++) {
-        const int32_t excess = x.excess(row + r);
-        const F16 scale = set1(x.scale(row + r));
-        store(scaled + r * PANEL, to_floats(sums + r * PANEL, excess) * scale * left);
-        store(scaled + r * PANEL + LANES, to_floats(sums + r * PANEL + LANES, excess) * scale * right);
+      for (int64_t panel = first; panel < last; panel++) {
+        tiles.sums(count, x.row(row), x.stride(), w.units + panel * units * PANEL, units, sums);
+        scale_sums(x, row, count, sums, scales + panel * PANEL, scaled);
+        finish<T>(w, to, panel, row, count, scaled);
       }
-      finish<T>(w, to, panel, row, count, scaled);
     }
   });
 }

@@ -122,7 +122,7 @@ void gated_act(Worker& worker, int64_t tokens, Rows<T> x, Act act, Rows<T> out) 
       const T* gate = x.row(t, 0);
       T* to = out.row(t, 0);
       lanes(out.width, [&](int64_t i, int n) {
-        const F16 y = activate(act, get(gate + i, n)), up = get(gate + out.width + i, n);
+        const F16 y = activate<T>(act, get(gate + i, n)), up = get(gate + out.width + i, n);
         set(to + i, y * up, n);
       });
     }
@@ -133,7 +133,7 @@ template <class T>
 void activation(Worker& worker, int64_t tokens, Rows<T> x, Act act, Rows<T> out) {
   stretches(worker, tokens, x.width, [&](int64_t first, int64_t count) {
     for (int64_t t = first; t < first + count; t++)
-      lanes(x.width, [&](int64_t i, int n) { set(out.row(t, 0) + i, activate(act, get(x.row(t, 0) + i, n)), n); });
+      lanes(x.width, [&](int64_t i, int n) { set(out.row(t, 0) + i, activate<T>(act, get(x.row(t, 0) + i, n)), n); });
   });
 }
 

@@ -41,8 +41,11 @@ inline F16 max(F16 a, F16 b) { return {_mm512_max_ps(a.v, b.v)}; }
 inline F16 min(F16 a, F16 b) { return {_mm512_min_ps(a.v, b.v)}; }
 inline F16 round(F16 a) { return {_mm512_roundscale_ps(a.v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)}; }
 inline F16 scaled(F16 x, F16 n) { return {_mm512_scalef_ps(x.v, n.v)}; }  // x · 2^n, n whole
-inline F16 reciprocal(F16 x) {  // 1 / x to the last bit or two: 14 bits, doubled by one step of Newton's
+// 1 / x: to 14 bits, which do for a result that will be bfloat16; one step of Newton's doubles them
+template <class T>
+inline F16 reciprocal(F16 x) {
   const F16 y = {_mm512_rcp14_ps(x.v)};
+  if constexpr (sizeof(T) == 2) return y;
   return {_mm512_mul_ps(y.v, _mm512_fnmadd_ps(x.v, y.v, _mm512_set1_ps(2.0f)))};
 }
 inline F16 abs(F16 a) { return {_mm512_abs_ps(a.v)}; }
@@ -91,7 +94,11 @@ inline F16 dot(F16 acc, U16 a, U16 b, bf16) {
 #endif
 inline void store(bf16* p, F16 x) { _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), narrow(x)); }
 inline void store(bf16* p, F16 x, F16 y) {  // as one, which a load of both at once need not wait for
+#if defined(__AVX512BF16__)
+  _mm512_storeu_si512(p, reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(y.v, x.v)));
+#else
   _mm512_storeu_si512(p, _mm512_inserti64x4(_mm512_castsi256_si512(narrow(x)), narrow(y), 1));
+#endif
 }
 inline F16 dot(F16 acc, U16 a, U16 b, float) {
   return {_mm512_fmadd_ps(_mm512_castsi512_ps(a), _mm512_castsi512_ps(b), acc.v)};
@@ -142,7 +149,10 @@ inline __m256 scaled(__m256 x, __m256 n) {  // in two steps, so that neither fac
   return _mm256_mul_ps(_mm256_mul_ps(x, two_to(half)), two_to(_mm256_sub_ps(n, half)));
 }
 inline F16 scaled(F16 x, F16 n) { return {scaled(x.a, n.a), scaled(x.b, n.b)}; }  // x · 2^n, n whole
-inline F16 reciprocal(F16 x) { return set1(1.0f) / x; }
+template <class T>
+inline F16 reciprocal(F16 x) {
+  return set1(1.0f) / x;
+}
 inline F16 abs(F16 x) {
   const __m256 sign = _mm256_set1_ps(-0.0f);
   return {_mm256_andnot_ps(sign, x.a), _mm256_andnot_ps(sign, x.b)};
@@ -217,6 +227,23 @@ inline __m256 dot_half(__m256 acc, __m256i x, __m256i y) {
 }
 inline F16 dot(F16 acc, U16 x, U16 y, bf16) { return {dot_half(acc.a, x.a, y.a), dot_half(acc.b, x.b, y.b)}; }
 
+#endif
+
+// as if it had been stored and loaded
+template <class T>
+inline F16 rounded(F16 x) {
+  return x;
+}
+#if defined(__AVX512F__)
+template <>
+inline F16 rounded<bf16>(F16 x) {
+  return widen(narrow(x));
+}
+#else
+template <>
+inline F16 rounded<bf16>(F16 x) {
+  return {widen(narrow(x.a)), widen(narrow(x.b))};
+}
 #endif
 
 inline F16 zero() { return set1(0.0f); }
