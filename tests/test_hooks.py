@@ -188,6 +188,18 @@ def test_hook_input_mappers_and_their_tower_answer_prompts_with_media(tour: Plug
     assert answers[0].outputs[0].token_ids != answers[1].outputs[0].token_ids
 
 
+def test_hook_quantizations_bind_the_matrices_of_the_blocks_and_the_head(model: Path) -> None:
+    registry = load(["llama"])
+    made = engine(model, registry, quantization="int8")
+    generate(made, max_tokens=2)
+    block, head = made.loaded.module.blocks[0], made.loaded.module.head
+    for projection in (block.attn.qkv, block.attn.o, block.mlp.gate_up, block.mlp.down, head):
+        whole = projection.multiply.unpacked()
+        steps = whole / whole.abs().amax(-1, keepdim=True) * 127
+        torch.testing.assert_close(steps, steps.round(), atol=1e-3, rtol=0)
+    assert registry.plugin_of("quire_quantizations", "int8") == "int8"
+
+
 def test_hook_ops_replace_the_built_in_implementation_where_they_are_supported(tour: PluginSite, model: Path) -> None:
     registry = load(["llama", "inplace-act"])
     record = registry.of("quire_ops")["inplace-act"]

@@ -144,15 +144,19 @@ def rows_of(lens: list[int], contexts: list[int], page_size: int) -> tuple[Rows,
     """Rows with scattered pages, the slots of all their positions, and how many pages there are."""
     most = max(-(-context // page_size) for context in contexts)
     table = torch.from_numpy(np.random.default_rng(0).permutation(most * len(lens)).reshape(len(lens), most)).int()
-    slots = [table[r, torch.arange(c) // page_size] * page_size + torch.arange(c) % page_size for r, c in enumerate(contexts)]
+    slots = [
+        table[r, torch.arange(c) // page_size] * page_size + torch.arange(c) % page_size for r, c in enumerate(contexts)
+    ]
     starts = torch.from_numpy(np.cumsum([0, *lens], dtype=np.int32))
     host = np.array(lens, np.int32), np.array(contexts, np.int32)
     rows = Rows(starts, torch.from_numpy(host[1]), table, *host, max(lens), max(contexts))
     return rows, torch.cat(slots).long(), most * len(lens)
 
 
-def pools(pages: int, page_size: int, heads: int, dim: int) -> tuple[Tensor, ...]:
-    return tuple(torch.full((pages, page_size, heads, dim + int8.SCALE_BYTES), 127, dtype=torch.int8) for _ in range(2))
+def pools(pages: int, page_size: int, heads: int, dim: int, fill: int = 0) -> tuple[Tensor, ...]:
+    return tuple(
+        torch.full((pages, page_size, heads, dim + int8.SCALE_BYTES), fill, dtype=torch.int8) for _ in range(2)
+    )
 
 
 STEPS = [([1], [1]), ([1, 1, 1], [1, 15, 300]), ([13], [13]), ([5, 1, 70], [5, 129, 200])]
@@ -170,8 +174,8 @@ def test_attention_to_bytes_is_that_of_plain_torch(
         q = torch.randn(sum(lens), count, dim).to(dtype)
         k, v = torch.randn(2, len(slots), kv_heads, dim).to(dtype)
         found = []
-        for module in (cpp, int8_pages):
-            k_pool, v_pool = pools(pages, 32, kv_heads, dim)
+        for module, fill in ((cpp, -1), (int8_pages, 0)):  # four bytes of -1 are no number
+            k_pool, v_pool = pools(pages, 32, kv_heads, dim, fill)
             module.write_kv(k, v, k_pool, v_pool, slots)
             found.append(module.paged_attention(q, k_pool, v_pool, rows, dim**-0.5, window, softcap))
         tolerance = 1e-5 if dtype == torch.float32 else 2e-2
@@ -182,14 +186,210 @@ def test_attention_to_bytes_is_that_of_plain_torch(
 def test_attention_to_bytes_is_near_attention_to_what_they_stand_for(dtype: torch.dtype) -> None:
     rows, slots, pages = rows_of([5, 1, 70], [5, 129, 200], 16)
     q, (k, v) = torch.randn(76, 6, 32).to(dtype), torch.randn(2, len(slots), 2, 32).to(dtype)
-    k_pool, v_pool = pools(pages, 16, 2, 32)
-    int8_pages.rotary_write_kv(q.clone(), k, v, torch.ones(len(slots), 16)[: len(q)], torch.zeros(76, 16), k_pool, v_pool, slots) if (
-        len(q) == len(slots)
-    ) else int8_pages.write_kv(k, v, k_pool, v_pool, slots)
-    plain = torch.zeros(2, pages, 16, 2, 32, dtype=dtype)
+    plain, made = torch.zeros(2, pages, 16, 2, 32, dtype=dtype), pools(pages, 16, 2, 32)
     reference.write_kv(k, v, *plain, slots)
+    int8_pages.write_kv(k, v, *made, slots)
     want = reference.paged_attention(q, *plain, rows, 32**-0.5)
-    got = int8_pages.paged_attention(q, k_pool, v_pool, rows, 32**-0.5)
-    assert (got - want).norm() / want.norm() < 0.02
+    got = int8_pages.paged_attention(q, *made, rows, 32**-0.5)
+    assert 0 < (got - want).norm() / want.norm() < 0.02
 
 
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("interleaved", [False, True])
+def test_turned_keys_are_stored_as_bytes(cpp: CpuOps, interleaved: bool, dtype: torch.dtype) -> None:
+    rows, slots, pages = rows_of([40], [40], 16)
+    q, angles = torch.randn(40, 4, 24).to(dtype), torch.randn(40, 12)
+    k, v = torch.randn(2, 40, 2, 24).to(dtype)
+    found = []
+    for module in (cpp, int8_pages):
+        made = pools(pages, 16, 2, 24)
+        arguments = q.clone(), k.clone(), v, angles.cos(), angles.sin(), *made, slots, interleaved
+        found.append(module.paged_attention(module.rotary_write_kv(*arguments), *made, rows, 0.2))
+    torch.testing.assert_close(found[0], found[1], atol=2e-2, rtol=2e-2)
+
+
+def test_a_row_is_the_same_alone_and_among_others_and_in_pages_that_were_copied(cpp: CpuOps) -> None:
+    lens, contexts = [1, 33, 1], [70, 100, 17]
+    rows, slots, pages = rows_of(lens, contexts, 16)
+    q, (k, v) = torch.randn(35, 6, 64).bfloat16(), torch.randn(2, len(slots), 2, 64).bfloat16()
+    made = pools(2 * pages, 16, 2, 64)
+    cpp.write_kv(k, v, *made, slots)
+    together = cpp.paged_attention(q, *made, rows, 0.125)
+    kv = KvPool((made[0],), (made[1],), 16)
+    kv.copy([(page, page + pages) for page in range(pages)])
+    made[0][:pages], made[1][:pages] = 0, 0
+    start = 0
+    for r, (length, context) in enumerate(zip(lens, contexts, strict=True)):
+        host = np.array([length], np.int32), np.array([context], np.int32)
+        ends = torch.tensor([0, length], dtype=torch.int32)
+        one = Rows(ends, torch.from_numpy(host[1]), rows.pages[r : r + 1] + pages, *host, length, context)
+        alone = cpp.paged_attention(q[start : start + length], *made, one, 0.125)
+        assert torch.equal(alone, together[start : start + length]), r
+        start += length
+
+
+def test_pools_of_bytes_take_little_more_than_half_of_bfloat16() -> None:
+    from quire_models.parts import KvShape
+
+    shapes = [KvShape(3, 64), KvShape(1, 32)]
+    pool = KvPool.allocate(shapes, 5, 16, torch.int8, "cpu")
+    assert [tuple(k.shape) for k in pool.k] == [(5, 16, 3, 68), (5, 16, 1, 36)]
+    size = KvPool.page_bytes(shapes, 16, torch.int8)
+    assert size * 5 == sum(t.numel() * t.element_size() for t in (*pool.k, *pool.v))
+    assert size / KvPool.page_bytes(shapes, 16, torch.bfloat16) == pytest.approx(0.5 * (3 * 68 + 36) / (3 * 64 + 32))
+
+
+# --- selection -----------------------------------------------------------------------------------------
+
+PAGED = ("paged_attention", *select.STORES)
+
+
+def test_pages_of_bytes_are_left_to_implementations_that_know_them() -> None:
+    chosen = {c.op: c for c in select.choose(OpQuery("cpu", "float16", kv_dtype="int8")).report}
+    assert {chosen[op].name for op in PAGED} == {"torch-int8"}
+    why = {r.name: r.reason for r in chosen["paged_attention"].rejected}
+    assert why["torch"] == "it keeps keys and values as auto, not int8"
+    plain = {c.op: c for c in select.choose(OpQuery("cpu", "float16")).report}
+    assert {plain[op].name for op in PAGED} == {"torch"}
+
+
+@pytest.mark.skipif(not HERE, reason="there is no compiler, or no instruction set for the C++ ops")
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_cpp_ops_know_bytes(dtype: str) -> None:
+    chosen = {c.op: c.name for c in select.choose(OpQuery("cpu", dtype, kv_dtype="int8")).report}
+    assert {chosen[op] for op in (*PAGED, "linear_int8", "blocks")} == {f"cpp-{isa.available()[0].name}"}
+
+
+# --- models and engines --------------------------------------------------------------------------------
+
+BYTES: dict[str, dict[str, Any]] = {
+    "weights": {"quantization": "int8"},
+    "kv": {"kv_cache_dtype": "int8"},
+    "both": {"quantization": "int8", "kv_cache_dtype": "int8"},
+}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny_llama(tmp_path_factory.mktemp("int8") / "tiny", seed=3)
+
+
+@pytest.fixture(scope="module")
+def plugins() -> Registry:
+    return registry.load(None)
+
+
+@pytest.mark.skipif(not HERE, reason="there is no compiler, or no instruction set for the C++ ops")
+@pytest.mark.parametrize("ways", BYTES)
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_recorded_blocks_give_what_the_blocks_give(folder: Path, plugins: Registry, ways: str, dtype: str) -> None:
+    from quire_models.testing import Driver, Piece
+
+    logits = []
+    for recorded in (True, False):
+        loaded = load_model(ModelConfig(model=str(folder), device="cpu", dtype=dtype, **BYTES[ways]), plugins)
+        if not recorded:
+            loaded.module._ops = replace(loaded.ops, blocks=reference.blocks)
+        driver = Driver(loaded.module, loaded.decoder, [range(10, 60), range(100, 133)])
+        pages = driver.kv.num_pages
+        driver.kv = KvPool.allocate(loaded.decoder.kv_shapes, pages, 16, loaded.kv_dtype, "cpu")
+        steps = [[Piece(0, 20)], [Piece(0, 1), Piece(1, 33)], [Piece(0, 29)]]
+        with torch.inference_mode():
+            logits.append([part for step in steps for part in driver.step(step)])
+        run = loaded.module._run
+        whole = isinstance(run, Recorded) and [isinstance(piece, Program) for piece in run.pieces] == [True]
+        assert whole == recorded
+    for ours, theirs in zip(*logits, strict=True):
+        assert torch.equal(ours, theirs)
+
+
+@pytest.mark.parametrize("ways", BYTES)
+@pytest.mark.parametrize("page_size", [4, 16])
+def test_an_engine_answers_alone_as_in_company_in_every_way(
+    folder: Path, plugins: Registry, ways: str, page_size: int
+) -> None:
+    prompts = related_prompts(6)
+    plain = {"page_size": page_size, **BYTES[ways]}
+    with rig_of(folder, plugins, max_num_batched_tokens=64, enable_prefix_caching=False, **plain) as rig:
+        alone = [rig.tokens([prompt], greedy(12, ignore_eos=True))[0] for prompt in prompts]
+        assert rig.tokens(prompts, greedy(12, ignore_eos=True)) == alone
+    tight = {"num_pages": 160 // page_size, "max_model_len": 80, "max_num_batched_tokens": 13}
+    for preemption in ({"preemption": "recompute"}, {"preemption": "swap", "swap_space": 0.01}):
+        with rig_of(folder, plugins, **tight, **preemption, **plain) as rig:
+            assert rig.tokens(prompts * 2, greedy(12, ignore_eos=True)) == alone * 2
+            stats = rig.engine.stats()
+            assert stats.num_preemptions_recompute_total + stats.num_preemptions_swap_total > 0
+            assert rig.tokens(prompts, greedy(12, ignore_eos=True)) == alone, "with pages of the first time"
+
+
+@pytest.mark.parametrize("ways", BYTES)
+def test_all_kinds_of_requests_run(folder: Path, plugins: Registry, ways: str) -> None:
+    from quire.sampling import BeamSearchParams, SamplingParams
+
+    kinds = [
+        {"temperature": 1.0, "seed": 5, "top_k": 40, "top_p": 0.95},
+        {"n": 2, "temperature": 0.9, "seed": 6},
+        {"temperature": 0, "logprobs": 2, "prompt_logprobs": 1},
+        {"temperature": 0, "presence_penalty": 1.5, "allowed_token_ids": tuple(range(32, 127))},
+    ]
+    rng = random.Random(1)
+    with rig_of(folder, plugins, **BYTES[ways]) as rig:
+        for kind in kinds:
+            rig.add(random_ids(rng, 20), SamplingParams(max_tokens=8, ignore_eos=True, **kind))
+        rig.add(random_ids(rng, 20), BeamSearchParams(beam_width=3, max_tokens=8))
+        answers = rig.drain()
+    assert len(answers) == 4 + 1 + 3
+    assert all(answer.last.finish_reason in ("stop", "length") for answer in answers.values())
+
+
+@pytest.mark.parametrize("ways", BYTES)
+def test_answers_stay_near_those_without_bytes(folder: Path, plugins: Registry, ways: str) -> None:
+    prompt = related_prompts(1)[0]
+    first = []
+    for settings in ({}, BYTES[ways]):
+        with rig_of(folder, plugins, **settings) as rig:
+            request = rig.add(prompt, greedy(1, logprobs=5))
+            first.append(dict(rig.drain()[request, 0].logprobs[0].top))
+    same = first[0].keys() & first[1].keys()
+    assert len(same) >= 4
+    assert 0 < max(abs(first[0][i] - first[1][i]) for i in same) < 0.3
+
+
+def test_quantised_models_let_go_of_their_weights_but_for_mixtures_and_norms(folder: Path, plugins: Registry) -> None:
+    loaded = load_model(ModelConfig(model=str(folder), device="cpu", quantization="int8"), plugins)
+    block = loaded.module.blocks[0]
+    for projection in (block.attn.qkv, block.attn.o, block.mlp.gate_up, block.mlp.down, loaded.module.head):
+        projection.prepare()
+        assert projection.weight.numel() == 0
+        assert hasattr(projection.multiply, "unpacked")
+    assert block.attn_in.weight.numel() == 64
+
+
+# --- settings ------------------------------------------------------------------------------------------
+
+
+def test_an_unknown_quantization_lists_those_there_are(folder: Path, plugins: Registry) -> None:
+    with pytest.raises(ConfigError, match=r"^--quantization int3: there is no such quantization. Installed: int8\.$"):
+        load_model(ModelConfig(model=str(folder), device="cpu", quantization="int3"), plugins)
+
+
+def test_a_quantization_that_cannot_run_says_why(folder: Path, plugins: Registry) -> None:
+    picky = Quantization("picky", lambda ops: ops.linear, lambda query: f"it dislikes {query.dtype}")
+    found = replace(plugins, records={**plugins.records, "quire_quantizations": {"picky": picky}})
+    with pytest.raises(
+        ConfigError, match=r"^--quantization picky cannot run in float32 on cpu: it dislikes float32\.$"
+    ):
+        load_model(ModelConfig(model=str(folder), device="cpu", quantization="picky"), found)
+    bundled: Quantization = plugins.of("quire_quantizations")["int8"]
+    assert bundled.supports(OpQuery("cpu", "bfloat16")) is None
+    assert bundled.supports(OpQuery("cuda", "bfloat16")) == "its products are for CPUs, not cuda"
+
+
+def test_an_unknown_type_of_cache_is_refused_on_the_command_line(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(ConfigError, match=r"--kv-cache-dtype must be one of auto, int8; got 'fp8'"):
+        ModelConfig(kv_cache_dtype="fp8")
+    with pytest.raises(SystemExit):
+        cli.main(["serve", "--help"])
+    printed = capsys.readouterr().out
+    assert "--quantization" in printed
+    assert "--kv-cache-dtype {auto,int8}" in printed

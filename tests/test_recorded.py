@@ -342,7 +342,7 @@ def lives(tape: Tape, result: int) -> dict[int, tuple[int, int]]:
 
 
 @given(tapes())
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_buffers_that_are_needed_at_the_same_time_never_overlap(made: tuple[Tape, int]) -> None:
     tape, result = made
     places, columns = _places(tape, result)
@@ -365,7 +365,7 @@ def test_buffers_take_the_place_of_dead_ones() -> None:
 
 
 @given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 99), st.integers(0, 99)), min_size=1, max_size=14))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 def test_any_program_gives_what_its_operations_give_one_by_one(steps: list[tuple[int, int, int]]) -> None:
     norm, square = weights()["norm"], weights()["square"]
     kinds: list[Callable[[Any, Any], Any]] = [

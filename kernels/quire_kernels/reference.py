@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from quire_kernels.int8 import linear_int8 as linear_int8
+from quire_kernels import int8
 from quire_kernels.ops import Product, Rows
 from quire_kernels.sampling import Floats, Integers
 
@@ -152,6 +152,9 @@ def linear(weight: Tensor, bias: Tensor | None, gated: bool = False) -> Product:
         return y.float() if float32 else y
 
     return product
+
+
+linear_int8 = int8.linear_int8
 
 
 def embedding(ids: Tensor, table: Tensor, scale: float = 1.0) -> Tensor:

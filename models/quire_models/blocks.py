@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
@@ -97,6 +99,13 @@ class PostNormResidualBlock(nn.Module):
         return self.mlp_in(x + self.mlp(x, fwd))
 
 
+@dataclass(frozen=True)
+class OpTimes:
+    """What `DecoderModel.profile` gives: rows() is (operation, calls, seconds) for each operation so far."""
+
+    rows: Callable[[], list[tuple[str, int, float]]]
+
+
 class Table(nn.Module):
     """An embedding table."""
 
@@ -146,6 +155,16 @@ class DecoderModel(nn.Module):
     def prepare(self) -> None:
         """Bind the blocks anew, at the next step: they are prepared after this module."""
         self._run = self._bind_and_run
+
+    @contextmanager
+    def profile(self) -> Iterator[OpTimes]:
+        """While this is open, operations that run inside one call are timed; none where each is a call of its own."""
+        timing = getattr(self._run, "timing", None)
+        if timing is None:
+            yield OpTimes(list)
+            return
+        with timing() as rows:
+            yield OpTimes(rows)
 
     def _bind_and_run(self, x: Tensor, fwd: Forward) -> Tensor:
         self._run = self._ops.blocks((*self.blocks, self._finish), self.part.width)

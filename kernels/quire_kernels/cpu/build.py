@@ -106,12 +106,13 @@ def _digest(command: tuple[str, ...], isa: InstructionSet) -> str:
     digest = hashlib.sha256()
     for source in sorted(SOURCES.iterdir()):
         digest.update(source.name.encode() + b"\0" + source.read_bytes() + b"\0")
-    digest.update(" ".join((*command, _version(command), *OPTIONS, *isa.options)).encode())
+    digest.update(" ".join((*command, version(command), *OPTIONS, *isa.options)).encode())
     return digest.hexdigest()[:16]
 
 
 @cache
-def _version(command: tuple[str, ...]) -> str:
+def version(command: tuple[str, ...]) -> str:
+    """What a compiler calls itself. Raises BuildError if it does not run."""
     done = _run([*command, "--version"], 60)
     if done.returncode:
         raise BuildError(f"the C++ compiler {shlex.join(command)} does not run: it ends with status {done.returncode}")

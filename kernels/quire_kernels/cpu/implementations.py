@@ -85,17 +85,18 @@ def implementations() -> list[CpuOp]:
 def _ops() -> CpuOps:
     from quire_kernels.cpu.ops import CpuOps
 
-    return CpuOps(_library())
+    return CpuOps(compiled())
 
 
 @cache
 def _sampling() -> CpuSampling:
     from quire_kernels.cpu.sampling import CpuSampling
 
-    return CpuSampling(_library())
+    return CpuSampling(compiled())
 
 
-def _library() -> Library:
+def compiled() -> Library:
+    """The library that all ops come from. Raises BuildError."""
     found = _library_or_error()
     if isinstance(found, BuildError):
         raise found

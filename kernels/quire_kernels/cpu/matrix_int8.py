@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ctypes import byref
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -50,8 +50,9 @@ class ByteMatrix:
         out = torch.empty(len(rows), self.packed.outputs, dtype=torch.float32 if float32 else x.dtype)
         room = torch.empty(len(rows), self.room, dtype=x.dtype)
         bias = 0 if self.bias is None else self.bias.data_ptr()
-        fields = {"packed": packed_copy(self.packed), "weight": self.scales.data_ptr(), "wide": int(float32)}
-        self._ops.run(Op.PRODUCT_INT8, [rows, room], out, bias=bias, **fields)
+        packed, scales = packed_copy(self.packed), self.scales.data_ptr()
+        fields: dict[str, Any] = {"packed": packed, "weight": scales, "bias": bias, "wide": int(float32)}
+        self._ops.run(Op.PRODUCT_INT8, [rows, room], out, **fields)
         return out.view(*x.shape[:-1], self.packed.outputs)
 
     def unpacked(self, rows: Tensor | None = None) -> Tensor:

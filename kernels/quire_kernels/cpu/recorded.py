@@ -32,6 +32,7 @@ class Program:
         self._seconds = (c_double * len(tape.instructions))()
         self._places, self._columns = _places(tape, result.buffer)
         self._arena = torch.empty(0)
+        self._num_timed = 0
         # refilled by every call; the step points to them
         self._buffers = (c_void_p * len(tape.widths))()
         self._cos, self._sin = ((c_void_p * len(tape.angles))() for _ in range(2))
@@ -61,6 +62,7 @@ class Program:
         self._point_to_buffers(x, room)
         tables = self._point_to_angles(fwd)
         self._library.run(step, self._code)
+        self._num_timed += timed
         del tables  # they had to live until here
         if self._result.buffer == 0:
             return x
@@ -95,15 +97,16 @@ class Program:
         return kept
 
     def timings(self) -> list[tuple[str, int, float]]:
-        """(operation, how many, seconds) since the last call of this."""
+        """(operation, calls, seconds) of the timed calls since the last call of this."""
         found: dict[str, tuple[int, float]] = {}
         for i, instruction in enumerate(self._code):
             name = Op(instruction.op).name.lower()
             if instruction.op in PRODUCTS:
                 name += f" {instruction.packed.inputs} x {instruction.packed.outputs}"
             count, seconds = found.get(name, (0, 0.0))
-            found[name] = (count + 1, seconds + self._seconds[i])
+            found[name] = (count + self._num_timed, seconds + self._seconds[i])
             self._seconds[i] = 0.0
+        self._num_timed = 0
         return [(name, count, seconds) for name, (count, seconds) in found.items()]
 
 
@@ -128,7 +131,7 @@ class Recorded:
 
     @contextmanager
     def timing(self) -> Iterator[Callable[[], list[tuple[str, int, float]]]]:
-        """While this is open every operation is timed; what it yields tells (operation, how many, seconds)."""
+        """While this is open every operation is timed; what it yields tells (operation, calls, seconds)."""
         programs = [piece for piece in self.pieces if isinstance(piece, Program)]
         self._timed = True
         try:

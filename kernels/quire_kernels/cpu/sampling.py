@@ -32,6 +32,10 @@ class _Found(ctypes.Structure):
     _fields_ = (*((name, c_void_p) for name in ("own", "rank", "ids", "values")), ("top", c_int64))
 
 
+WORTH_THREADS = 1 << 18
+"""Fewer logits are looked through sooner than a second thread would have begun."""
+
+
 class CpuSampling:
     """The ops of one library."""
 
@@ -41,7 +45,8 @@ class CpuSampling:
     def argmax(self, logits: Tensor) -> Tensor:
         """See `sampling.Argmax`."""
         logits, out = _readable(logits), torch.empty(len(logits), dtype=torch.int64)
-        self._functions.quire_argmax(byref(_described(logits)), out.data_ptr(), torch.get_num_threads())
+        threads = torch.get_num_threads() if logits.numel() > WORTH_THREADS else 1
+        self._functions.quire_argmax(byref(_described(logits)), out.data_ptr(), threads)
         return out
 
     def draw(

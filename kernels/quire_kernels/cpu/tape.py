@@ -51,7 +51,7 @@ class Symbol:
         return Symbol(self.tape, self.buffer, self.offset, self.stride, self.width // sizes[1], sizes[1], True)
 
     def index_select(self, dim: int, index: Any) -> Symbol:
-        """The tokens whose logits are wanted, [logit rows, width]; nothing else can be computed of a step after that."""
+        """The tokens whose logits are wanted, [logit rows, width]; all that follows is about them only."""
         if dim != 0 or index is not SymbolicForward.logit_rows or self.headed:
             raise Unrecordable("only the logit rows can be selected, of [tokens, width]")
         return self.tape.select(self)

@@ -6,6 +6,7 @@ import argparse
 import json
 import os
 import platform as machine
+import shlex
 import sys
 from typing import Any
 
@@ -29,13 +30,29 @@ def _facts(device: Any) -> dict[str, Any]:
         "system": f"{machine.system()} {machine.machine()}",
         "cores": os.cpu_count(),
         "torch threads": torch.get_num_threads(),
-        "CPU instructions": torch.backends.cpu.get_cpu_capability(),
         "memory": f"{os.sysconf('SC_PHYS_PAGES') * os.sysconf('SC_PAGE_SIZE') / 2**30:.1f} GiB",
         "device": str(device),
     }
+    if device.type == "cpu":
+        facts |= _cpu_facts()
     if device.type == "cuda":
         facts["GPU"] = torch.cuda.get_device_name(device)
         facts["GPU memory"] = f"{torch.cuda.mem_get_info(device)[1] / 2**30:.1f} GiB"
+    return facts
+
+
+def _cpu_facts() -> dict[str, Any]:
+    """What becomes of the C++ ops: they are compiled now, if they never were."""
+    from quire_kernels.cpu import build, implementations, isa
+
+    command, sets = build.compiler(), [found.name for found in isa.available()]
+    facts = {"CPU instructions": ", ".join(sets) or f"without those of {isa.INSTRUCTION_SETS[-1].name}"}
+    try:
+        facts["C++ compiler"] = f"{shlex.join(command)} ({build.version(command)})" if command else "none"
+        used = implementations.compiled().isa
+        facts["C++ ops"] = f"{build.library(used)}, for {used.name}"
+    except build.BuildError as error:
+        facts["C++ ops"] = f"not in use: {error}"
     return facts
 
 
@@ -72,12 +89,24 @@ def _run(args: argparse.Namespace) -> int:
     for name, fact in facts.items():
         console.print(f"{name:18} {fact}", highlight=False)
     console.print(f"{'plugins':18} {', '.join(plugins) or 'none'}", highlight=False)
-    table = Table("op", "runs", "from", "why not the others", title=f"ops on {device.type}, {args.dtype}")
-    for choice in choices:
-        others = "\n".join(f"{name}: {reason}" for name, reason in choice["others"].items())
-        table.add_row(choice["op"], choice["chosen"], choice["plugin"], others)
+    title = f"ops on {device.type}, {args.dtype}"
+    table = Table("op", "runs", "from", "why not the others", title=title, show_lines=True)
+    for row in _rows(choices):
+        table.add_row(*row)
     console.print(table)
     return 0
+
+
+def _rows(choices: list[dict[str, Any]]) -> list[tuple[str, str, str, str]]:
+    """The choices as a table: ops of one fate in one row, implementations with one reason in one line."""
+    grouped: dict[tuple[str, str, str], list[str]] = {}
+    for choice in choices:
+        by_reason: dict[str, list[str]] = {}
+        for name, reason in choice["others"].items():
+            by_reason.setdefault(reason, []).append(name.removesuffix(" (built-in)"))
+        others = "\n".join(f"{', '.join(names)}: {reason}" for reason, names in by_reason.items())
+        grouped.setdefault((choice["chosen"], choice["plugin"], others), []).append(choice["op"])
+    return [("\n".join(ops), *fate) for fate, ops in grouped.items()]
 
 
 COMMAND = Command("doctor", "show this machine, and which implementation of each op runs and why", _configure, _run)

@@ -45,6 +45,9 @@ HOPELESS = 3
 PAUSE_S = 0.001
 """How long a step that can do nothing waits for a grammar to be compiled, or an adapter to get its seat."""
 
+POPULATE_PAUSE_S = 0.02
+"""How long taking memory from the system rests after each piece, which takes a few milliseconds of a core."""
+
 
 class Engine:
     """Serves one model. Not safe to use from several threads at once."""
@@ -102,7 +105,7 @@ class Engine:
         self._broken: dict[str, QuireError] = {}
         self._num_failures = 0
         self._closing = Event()
-        self._populating = Thread(target=self._runner.populate, args=(lambda: not self._closing.is_set(),), daemon=True)
+        self._populating = Thread(target=self._runner.populate, args=(self._may_populate,), daemon=True)
         self._populating.start()
 
     @classmethod
@@ -119,6 +122,10 @@ class Engine:
         Raises StartupError: a setting cannot work, or the model cannot be loaded.
         """
         return cls(load_model(config, registry, device_budget), config, registry, device_budget, tokenizer)
+
+    def _may_populate(self) -> bool:
+        """Asked before each piece of memory that is taken beside the steps; while there is work it goes slowly."""
+        return not self._closing.wait(POPULATE_PAUSE_S if self.has_work else 0)
 
     def _context(self, plugin: str) -> Context:
         info = self.info

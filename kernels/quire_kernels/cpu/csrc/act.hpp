@@ -10,7 +10,7 @@ enum class Act : int32_t { silu, gelu, gelu_tanh, relu, relu2, quick_gelu, sigmo
 // second operand is what may be NaN, here and below: so it stays NaN.
 template <class T>
 inline F16 sigmoid(F16 x) {
-  return reciprocal<T>(set1(1.0f) + exp2<T>(min(x * set1(-LOG2_E), set1(126.0f))));
+  return reciprocal<T>(set1(1.0f) + exp2<T>(min(set1(126.0f), x * set1(-LOG2_E))));
 }
 
 // tanh |x| = (1 - e^-2|x|) / (1 + e^-2|x|); below 1/16 its Taylor series, where the quotient loses digits

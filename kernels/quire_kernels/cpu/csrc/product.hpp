@@ -205,8 +205,7 @@ void multiply(Worker& worker, const T* x, int64_t stride, int64_t rows, const Pa
 template <>
 inline void multiply<bf16>(Worker& worker, const bf16* x, int64_t stride, int64_t rows, const Packed& w,
                            const Target& to) {
-  // a single row is bound by memory, which vectors read faster than tiles do
-  if (rows == 1) return multiply_with<bf16>(worker, VectorTiles<bf16>{}, x, stride, rows, w, to);
+  if (rows == 1) return multiply_with<bf16>(worker, SingleRow{}, x, stride, rows, w, to);
   multiply_with<bf16>(worker, AmxTiles{}, x, stride, rows, w, to);
   _tile_release();
 }

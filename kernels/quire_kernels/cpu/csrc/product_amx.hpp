@@ -73,4 +73,33 @@ struct AmxTiles {
   }
 };
 
+// What a tile gives for one row, to the last bit, by vectors: the products of even and of odd inputs are summed apart
+// for 16 units, from zero, and then both are added (SDM vol. 2, TDPBF16PS). A single row is bound by memory, which vectors
+// read faster than tiles do.
+struct SingleRow {
+  static constexpr int64_t ROWS = 1;
+
+  static F16 even(U16 x) { return {_mm512_castsi512_ps(_mm512_slli_epi32(x, 16))}; }
+  static F16 odd(U16 x) { return {_mm512_castsi512_ps(_mm512_and_si512(x, _mm512_set1_epi32(-65536)))}; }
+
+  void sums(int64_t, const bf16* x, int64_t, const uint32_t* w, int64_t units, bool, float* out) {
+    F16 left = zero(), right = zero();
+    for (int64_t u = 0; u < units; u += 16) {
+      F16 left_even = zero(), left_odd = zero(), right_even = zero(), right_odd = zero();
+#pragma GCC unroll 16
+      for (int64_t k = u; k < u + 16; k++) {
+        const U16 a = same_unit(x + 2 * k), w0 = load_units(w + k * PANEL), w1 = load_units(w + k * PANEL + LANES);
+        left_even = fma(even(a), even(w0), left_even);
+        left_odd = fma(odd(a), odd(w0), left_odd);
+        right_even = fma(even(a), even(w1), right_even);
+        right_odd = fma(odd(a), odd(w1), right_odd);
+      }
+      left = left + (left_even + left_odd);
+      right = right + (right_even + right_odd);
+    }
+    store(out, left);
+    store(out + LANES, right);
+  }
+};
+
 }  // namespace quire

@@ -4,7 +4,7 @@
 
 namespace quire {
 
-constexpr int64_t FEWEST_AMX_ROWS = 5;  // fewer are done sooner with vectors
+constexpr int64_t FEWEST_AMX_ROWS = 4;  // fewer are done sooner with vectors
 
 struct AmxByteTiles {
   static constexpr int64_t ROWS = 32;
