@@ -202,7 +202,8 @@ class Linear(Protocol):
 class LinearInt8(Protocol):
     """`linear` in whole numbers: the weight is kept as bytes, and what it is multiplied by is made bytes row by row.
 
-    for a row r of the weight or of x: s(r) = max |r| / 127, q(r) = round(r / s), ties to even;  both 0 if max |r| < 1e-30
+    for a row r of the weight or of x: s(r) = max |r| / 127, q(r) = round(r / s), ties to even;
+    both are 0 if max |r| < 1e-30
     linear_int8(weight, bias)(x)[t, n] = Σ q(x[t]) q(weight[n]) · s(x[t]) · s(weight[n]) + bias[n];  exact sum, float32
     weight [N, M]; bias [N] or None; x [..., M]. A row of x that is not finite gives NaN. `unpacked` gives q · s.
     """

@@ -144,7 +144,7 @@ class DecoderModel(nn.Module):
         self._run: Callable[[Tensor, Forward], Tensor] = self._bind_and_run
 
     def forward(self, fwd: Forward) -> Tensor:
-        """Hidden states of the logit rows after the final norm, [L, width]; keys and values of all tokens are stored."""
+        """Hidden states of the logit rows after the final norm, [L, width]; stores keys and values of all tokens."""
         return self._run(self.embed_tokens(fwd), fwd)
 
     def _finish(self, x: Tensor, fwd: Forward) -> Tensor:
@@ -192,4 +192,6 @@ class DecoderModel(nn.Module):
         """hidden [rows, width] -> float32 [rows, vocab]."""
         if self.embed_out is not None:
             hidden = self.embed_out.multiply(hidden)
-        return self._ops.logits_tail(self.head.multiply(hidden, float32=True), self.part.logit_scale, self.part.logit_softcap)
+        return self._ops.logits_tail(
+            self.head.multiply(hidden, float32=True), self.part.logit_scale, self.part.logit_softcap
+        )

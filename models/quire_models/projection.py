@@ -31,7 +31,8 @@ class ProjectionDelta(Protocol):
 class Projection(nn.Module):
     """y = x weightᵀ + bias, for one matrix or several fused ones.
 
-    inputs, outputs: sizes of the last dimensions of x and y. slices: where each of the fused matrices lies in the outputs ("q" -> slice(0, 576)); empty if single.
+    inputs, outputs: sizes of the last dimensions of x and y. slices: where each of the fused matrices lies in the
+    outputs ("q" -> slice(0, 576)); empty if single.
     delta: set by an adapter runtime; None costs one attribute test.
     """
 

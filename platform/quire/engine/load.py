@@ -80,9 +80,7 @@ def load_model(config: ModelConfig, registry: Registry, device_budget: int | Non
     if architecture.tower is not None:
         tower = _described(architecture.tower, "tower", architecture, parsed, registry)
     head_dims = tuple({shape.head_dim for shape in decoder.kv_shapes})
-    query = op_query(
-        device, dtype, page_size=config.page_size, head_dims=head_dims, kv_dtype=config.kv_cache_dtype
-    )
+    query = op_query(device, dtype, page_size=config.page_size, head_dims=head_dims, kv_dtype=config.kv_cache_dtype)
     ops = choose_ops(query, registry)
     source = _Source(folder, config.load_format, architecture.names)
     linear = choose_linear(config.quantization, registry, query, ops)
@@ -244,7 +242,7 @@ def _assemble(decoder: Decoder, tower: Part | None, make: Make) -> DecoderModel:
 def _build(
     decoder: Decoder, tower: Part | None, make: Make, source: _Source, budget: int | None
 ) -> tuple[DecoderModel, int]:
-    """The filled module, and how many parameters it has. Everything that can be wrong is looked for on the meta device first."""
+    """The filled module, and how many parameters it has. What can be wrong is looked for on the meta device first."""
     plan = _assemble(decoder, tower, Make(make.ops, make.dtype, torch.device("meta")))
     if source.load_format != "dummy":
         weights.check(plan, decoder, source.names, tensors.find(source.folder, source.load_format))

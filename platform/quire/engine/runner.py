@@ -150,7 +150,8 @@ class Runner:
             adapters, failed = self._adapters.bind(_plan_of_one(plan, layout, token))
             failures |= failed
             rows = media.one(token) if media else None
-            every.append(self._model(self._fill(layout.one(token, self._size), first, rows, adapters)))
+            hidden = self._model(self._fill(layout.one(token, self._size), first, rows, adapters))
+            every.append(hidden.clone())  # it is valid until the next call only
         return torch.cat([every[token] for token in index]) if len(index) else every[0][:0]
 
     def _fill(self, layout: Layout, logit_rows: np.ndarray, media: MediaRows | None, adapters: Any) -> Forward:
