@@ -290,7 +290,7 @@ def test_profile_prints_phases_operations_and_the_roof_and_writes_them(folder, t
     told = written["model_ops"] or []  # none where there is no compiler: then each operation is a call of its own
     assert all(row["calls"] > 0 and row["seconds"] > 0 for row in told)
     assert not told or {"attention", "rms_norm"} <= {row["name"] for row in told}
-    assert any(op["name"] == "aten::argmax" or op["name"].startswith("aten::max") for op in written["torch_ops"])
+    assert any(op["name"].startswith("aten::") and op["calls"] > 0 for op in written["torch_ops"])
 
 
 def test_profile_measures_the_machine_before_and_after_and_takes_the_better(folder, tmp_path, capsys, monkeypatch):
