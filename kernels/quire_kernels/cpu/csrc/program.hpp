@@ -1,6 +1,6 @@
 // A program: the operations of a step, or of a single call, as a list that all threads go through together.
 //
-// The structs are shared with Python (`program.py` declares the same fields in the same order).
+// The structs are shared with Python (`layout.py` declares the same fields in the same order).
 #pragma once
 #include <chrono>
 
