@@ -97,14 +97,15 @@ class ForwardBuffers:
         self._query_starts = _Buffer(max_rows + 1, torch.int32, device)
         self._contexts = _Buffer(max_rows, torch.int32, device)
         self._pages = _Buffer(max_rows * max_pages, torch.int32, device)
+        self._ones = np.ones(max_rows, np.int32)
 
     def fill(
         self,
         token_ids: NDArray[np.int64] | Sequence[int],
         positions: NDArray[np.int64],
         slots: NDArray[np.int64],
-        query_starts: NDArray[np.int32],
-        contexts: NDArray[np.int32],
+        query_starts: NDArray[np.integer],
+        contexts: NDArray[np.integer],
         page_table: NDArray[np.int32],
         logit_rows: NDArray[np.int64],
         kv: KvPool,
@@ -119,24 +120,27 @@ class ForwardBuffers:
         logit_rows: [L], indices into the tokens. prompt_lens: [R], lengths of the seqs' prompts; only models
         whose rotary embedding depends on length need it (see `quire_models.scalings`).
         """
-        lens = np.diff(query_starts).astype(np.int32)
+        num_rows = len(query_starts) - 1
+        singles = num_rows == len(token_ids)  # a token each, as in nearly every step
+        lens = self._ones[:num_rows] if singles else np.diff(query_starts).astype(np.int32)
         contexts = np.asarray(contexts, dtype=np.int32)
         reach = np.asarray(positions, dtype=np.int64) + 1
-        lengths = reach if prompt_lens is None else np.maximum(np.repeat(prompt_lens, lens), reach)
+        if prompt_lens is not None:
+            reach = np.maximum(prompt_lens if singles else np.repeat(prompt_lens, lens), reach)
         rows = Rows(
             query_starts=self._query_starts.fill(query_starts),
             contexts=self._contexts.fill(contexts),
             pages=self._pages.fill(page_table),
             lens_host=lens,
             contexts_host=contexts,
-            max_query=int(lens.max(initial=0)),
+            max_query=1 if singles else int(lens.max(initial=0)),
             max_context=int(contexts.max(initial=0)),
         )
         return Forward(
             tokens=self._tokens.fill(token_ids),
             positions=self._positions.fill(positions),
             slots=self._slots.fill(slots),
-            lengths=self._lengths.fill(lengths),
+            lengths=self._lengths.fill(reach),
             rows=rows,
             logit_rows=self._logit_rows.fill(logit_rows),
             kv=kv,

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from ctypes import addressof, c_void_p
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from quire_kernels.cpu.layout import Op
+from quire_kernels.cpu.layout import Instruction, Op, Step, View
+from quire_kernels.cpu.library import DTYPES, Library
 from quire_kernels.cpu.tape import Symbol, Unrecordable, packed_copy
 
 if TYPE_CHECKING:
@@ -25,6 +27,7 @@ class Matrix:
         self.dtype = weight.dtype
         self.bias = None if bias is None else bias.detach().to(weight.dtype).contiguous()
         self._memory, self.packed = ops.library.pack(weight, gated and len(weight) % 2 == 0)
+        self._idle: list[_Call] = []  # as many as there were threads that multiplied at once
 
     def __call__(self, x: Tensor, float32: bool = False) -> Tensor:
         """x [..., inputs] -> [..., outputs], in float32 if asked, else like x. Raises ValueError for another x."""
@@ -39,11 +42,33 @@ class Matrix:
         if rows.stride(-1) != 1:
             rows = rows.contiguous()
         out = torch.empty(len(rows), self.packed.outputs, dtype=torch.float32 if float32 else x.dtype)
-        bias = 0 if self.bias is None else self.bias.data_ptr()
-        self._ops.run(Op.PRODUCT, [rows], out, packed=packed_copy(self.packed), bias=bias, wide=int(float32))
-        return out.view(*x.shape[:-1], self.packed.outputs)
+        call = self._idle.pop() if self._idle else _Call(self)
+        call.run(self._ops.library, rows, out)
+        self._idle.append(call)
+        return out if x.dim() == 2 else out.view(*x.shape[:-1], self.packed.outputs)
 
     def unpacked(self, rows: Tensor | None = None) -> Tensor:
         """The weight [outputs, inputs], or some rows of it (ids, int64)."""
         ids = torch.arange(self.packed.outputs) if rows is None else rows
         return self._ops.library.unpack(self.packed, ids, self.dtype)
+
+
+class _Call:
+    """A program of one product, kept from call to call: making it anew takes as long as a small product does."""
+
+    def __init__(self, matrix: Matrix) -> None:
+        bias = 0 if matrix.bias is None else matrix.bias.data_ptr()
+        out = View(buffer=1, parts=1, width=matrix.packed.outputs)
+        self._program = (Instruction * 1)(Instruction(op=Op.PRODUCT, packed=packed_copy(matrix.packed), bias=bias, out=out))
+        self._program[0].inputs[0] = View(buffer=0, parts=1, width=matrix.packed.inputs)
+        self._buffers = (c_void_p * 2)()
+        self._step = Step(is_bf16=DTYPES[matrix.dtype], buffers=addressof(self._buffers))
+
+    def run(self, library: Library, x: Tensor, out: Tensor) -> None:
+        """x [rows, inputs] -> out [rows, outputs], in float32 or like x."""
+        product, step = self._program[0], self._step
+        self._buffers[0], self._buffers[1] = x.data_ptr(), out.data_ptr()
+        product.inputs[0].stride, product.out.stride = x.stride(0), out.stride(0)
+        product.wide = int(out.dtype == torch.float32)
+        step.tokens, step.threads = len(x), torch.get_num_threads()
+        library.run(step, self._program)

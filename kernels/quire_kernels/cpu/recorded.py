@@ -32,6 +32,9 @@ class Program:
         self._seconds = (c_double * len(tape.instructions))()
         self._places, self._columns = _places(tape, result.buffer)
         self._arena = torch.empty(0)
+        self._room = 0  # tokens that the buffers were laid out for
+        self._last: Tensor | None = None
+        self._ends_with_few = tape.first_few is not None and result.buffer >= tape.first_few
         self._num_timed = 0
         # refilled by every call; the step points to them
         self._buffers = (c_void_p * len(tape.widths))()
@@ -58,18 +61,21 @@ class Program:
         step.selected, step.num_selected = fwd.logit_rows.data_ptr(), len(fwd.logit_rows)
         step.seconds = addressof(self._seconds) if timed else None
         self._point_to_pools(fwd.kv)
-        room = max(len(x), len(fwd.logit_rows))
-        self._point_to_buffers(x, room)
+        self._point_to_buffers(x, max(len(x), len(fwd.logit_rows)))
         tables = self._point_to_angles(fwd)
         self._library.run(step, self._code)
         self._num_timed += timed
         del tables  # they had to live until here
         if self._result.buffer == 0:
             return x
-        width, begin = self._result.columns, self._places[self._result.buffer] * room
-        few = self._tape.first_few is not None and self._result.buffer >= self._tape.first_few
-        count = len(fwd.logit_rows) if few else len(x)
-        return self._arena[begin : begin + width * count].view(count, width)
+        return self._given(step.num_selected if self._ends_with_few else step.tokens)
+
+    def _given(self, count: int) -> Tensor:
+        """The first rows of the result; most steps have as many as the one before."""
+        if self._last is None or len(self._last) != count:
+            width, begin = self._result.columns, self._places[self._result.buffer] * self._room
+            self._last = self._arena[begin : begin + width * count].view(count, width)
+        return self._last
 
     def _point_to_pools(self, kv: Any) -> None:
         if self._pools[0] is not kv:
@@ -82,8 +88,12 @@ class Program:
         """Buffer 0 is x; the others, of `tokens` rows each, lie in one memory that grows with the largest step."""
         if self._arena.numel() < tokens * self._columns or self._arena.dtype != x.dtype:
             self._arena = torch.empty(tokens * self._columns, dtype=x.dtype)
-        base, size = self._arena.data_ptr(), tokens * x.element_size()
-        self._buffers[:] = [base + place * size for place in self._places]
+            self._room = 0
+        if self._room != tokens:
+            self._last = None
+            base, size = self._arena.data_ptr(), tokens * x.element_size()
+            self._buffers[:] = [base + place * size for place in self._places]
+            self._room = tokens
         self._buffers[0] = x.data_ptr()
 
     def _point_to_angles(self, fwd: Any) -> list[Tensor]:

@@ -37,15 +37,15 @@ class Row:
 class Layout:
     """A step as arrays: T tokens, R rows (one per chunk).
 
-    tokens, positions, slots: int64 [T]. starts: int32 [R + 1]. contexts, prompt_lens: int32 [R].
+    tokens, positions, slots: int64 [T]. starts: int64 [R + 1]. contexts: int64 [R]. prompt_lens: int32 [R].
     pages: int32 [R, P], P the most pages of a row.
     """
 
     tokens: Ids
     positions: Ids
     slots: Ids
-    starts: Counts
-    contexts: Counts
+    starts: Ids
+    contexts: Ids
     pages: Counts
     prompt_lens: Counts
 
@@ -57,8 +57,8 @@ class Layout:
             tokens=self.tokens[token : token + 1],
             positions=self.positions[token : token + 1],
             slots=self.slots[token : token + 1],
-            starts=np.array([0, 1], np.int32),
-            contexts=np.array([context], np.int32),
+            starts=np.array([0, 1]),
+            contexts=np.array([context]),
             pages=self.pages[row : row + 1, : -(-context // page_size)],
             prompt_lens=self.prompt_lens[row : row + 1],
         )
@@ -106,21 +106,30 @@ class Rows:
         for row, chunk in zip(rows, chunks, strict=True):
             if chunk.new_pages:
                 table[row.line, chunk.first_page : chunk.first_page + len(chunk.new_pages)] = chunk.new_pages
-        lens = np.fromiter((len(chunk.token_ids) for chunk in chunks), np.int64, len(chunks))
         first = np.fromiter((chunk.start for chunk in chunks), np.int64, len(chunks))
         lines = np.fromiter((row.line for row in rows), np.int64, len(rows))
-        ends = np.cumsum(lens)
-        total = int(ends[-1])
-        positions = np.arange(total) + np.repeat(first - (ends - lens), lens)
-        contexts = first + lens
+        tokens = np.fromiter(chain.from_iterable(chunk.token_ids for chunk in chunks), np.int64)
+        owners, positions, starts, contexts = _spread(chunks, first, len(tokens))
         pages = table[lines, : -(-int(contexts.max()) // size)]
-        slots = pages[np.repeat(np.arange(len(rows)), lens), positions // size].astype(np.int64) * size
+        slots = pages[owners, positions // size] * size + positions % size
         return Layout(
-            tokens=np.fromiter(chain.from_iterable(chunk.token_ids for chunk in chunks), np.int64, total),
+            tokens=tokens,
             positions=positions,
-            slots=slots + positions % size,
-            starts=np.concatenate(([0], ends)).astype(np.int32),
-            contexts=contexts.astype(np.int32),
+            slots=slots,
+            starts=starts,
+            contexts=contexts,
             pages=pages,
             prompt_lens=np.fromiter((len(row.prompt_ids) for row in rows), np.int32, len(rows)),
         )
+
+
+def _spread(chunks: Sequence[Chunk], first: Ids, num_tokens: int) -> tuple[Ids, Ids, Ids, Ids]:
+    """Of each token its row and position; of each row its first token, and the positions it will have."""
+    if num_tokens == len(chunks):  # a token each, as nearly always
+        every = np.arange(num_tokens + 1)
+        return every[:-1], first, every, first + 1
+    lens = np.fromiter((len(chunk.token_ids) for chunk in chunks), np.int64, len(chunks))
+    starts = np.zeros(len(chunks) + 1, np.int64)
+    np.cumsum(lens, out=starts[1:])
+    owners = np.repeat(np.arange(len(chunks)), lens)
+    return owners, np.arange(num_tokens) + (first - starts[:-1])[owners], starts, first + lens

@@ -219,7 +219,7 @@ class _Wanted:
     @classmethod
     def of(cls, chunks: Sequence[Chunk], layout: Layout, rows: Rows) -> _Wanted:
         samples = np.fromiter((chunk.samples for chunk in chunks), np.bool_, len(chunks))
-        parts = [layout.starts[1:][samples].astype(np.int64) - 1]
+        parts = [layout.starts[1:][samples] - 1]
         scored: list[tuple[int, Sequence[int], int]] = []
         for i, chunk in enumerate(chunks):
             row = rows[chunk.seq_id]

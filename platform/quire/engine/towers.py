@@ -74,7 +74,7 @@ class Towers:
         """Forget every seq."""
         self._ahead.clear()
 
-    def rows(self, chunks: Sequence[Chunk], starts: NDArray[np.int32]) -> tuple[StepMedia | None, dict[int, str]]:
+    def rows(self, chunks: Sequence[Chunk], starts: NDArray[np.int64]) -> tuple[StepMedia | None, dict[int, str]]:
         """Rows for the chunks' tokens, the first of chunk i being the step's starts[i]; what went wrong, by seq."""
         failures: dict[int, str] = {}
         if not self._ahead:

@@ -48,7 +48,7 @@ struct Scratch {
   void fit(int64_t lines, int64_t dim) {
     q.fit(lines * dim), out.fit(lines * dim), values.fit(BLOCK * dim);
     top.fit(lines), totals.fit(lines * LANES);
-    weights.fit(STRIP * BLOCK), scores.fit(STRIP * BLOCK);
+    weights.fit(2 * STRIP * BLOCK), scores.fit(2 * STRIP * BLOCK);
   }
 };
 
@@ -58,6 +58,12 @@ inline Scratch<T>& scratch() {
   return mine;
 }
 
+// To be in the second-level cache when its turn comes.
+template <class T>
+inline void ask_for(const T* line) {
+  _mm_prefetch(reinterpret_cast<const char*>(line), _MM_HINT_T1);
+}
+
 // The keys and values of up to 64 positions of one head.
 template <class T>
 struct Block {
@@ -65,7 +71,7 @@ struct Block {
   int count;      // how many there are
   const T* keys[GROUPS];
   const T* values[GROUPS];  // rows of `stride` units: [8 or 16 position units][stride]
-  const T* next_keys[GROUPS];  // of the block that comes next, to be asked for in time
+  const T* next_keys[GROUPS];  // as much of what comes next in memory, to be asked for in time
   const T* next_values[GROUPS];
   int groups() const { return (count + GROUP - 1) / GROUP; }
 };
@@ -83,13 +89,16 @@ struct VectorLines {
     for (int i = 0; i < LINES * GROUPS; i++) acc[i / GROUPS][i % GROUPS] = zero();
     const T* keys[GROUPS];
     for (int g = 0; g < GROUPS; g++) keys[g] = block.keys[std::min(g, block.groups() - 1)];
-    for (int64_t u = 0; u < dim / P; u++) {
+    const int64_t units = dim / P;
+    for (int64_t u = 0, asked = 0, from = 0; u < units; u++) {
       U16 k[GROUPS];
+      const T* next = block.next_keys[asked] + (u - from) * GROUPS * GROUP * P;
 #pragma GCC unroll 4
       for (int g = 0; g < GROUPS; g++) {
         k[g] = load_units(keys[g] + u * GROUP * P);
-        _mm_prefetch(reinterpret_cast<const char*>(block.next_keys[g] + u * GROUP * P), _MM_HINT_T0);
+        ask_for(next + g * GROUP * P);
       }
+      if ((u + 1) * GROUPS >= (asked + 1) * units) asked++, from = u + 1;  // one group after the other, as they lie
 #pragma GCC unroll 4
       for (int l = 0; l < LINES; l++) {
         const U16 a = same_unit(q + l * dim + u * P);
@@ -115,7 +124,7 @@ struct VectorLines {
 #pragma GCC unroll 4
         for (int i = 0; i < PIECES; i++) {
           v[i] = load_units(row + i * LANES * P);
-          _mm_prefetch(reinterpret_cast<const char*>(block.next_values[g] + (u * stride + d + i * LANES) * P), _MM_HINT_T0);
+          ask_for(block.next_values[g] + (u * stride + d + i * LANES) * P);
         }
 #pragma GCC unroll 4
         for (int l = 0; l < LINES; l++) {
@@ -178,40 +187,50 @@ void copy_values(const T* values, int there, int64_t dim, int64_t stride, T* cop
 
 constexpr float HIDDEN = -1e30f;  // a score so low that its weight is 0; finite, so that differences are numbers
 
+constexpr float SLACK = 8;  // a line's weights may become as large as 2 to the power of this
+
 // What scores go through before their differences become powers of 2: e^s = 2^(s · log2 e). Maxima are of raw scores.
 struct Softness {
   float inner, cap;  // s = cap · tanh(inner · s), if cap
   float unit;        // what a raw score is multiplied by in the end
+  float slack;       // how far a raw score may be above the maximum that is kept
+  bool bends;        // whether there is anything to do but multiply
   explicit Softness(const AttentionArgs& args)
       : inner(args.softcap != 0 ? args.scale / args.softcap : args.scale > 0 ? 1 : args.scale),
         cap(args.softcap),
-        unit(args.softcap == 0 && args.scale > 0 ? args.scale * LOG2_E : LOG2_E) {}
+        unit(args.softcap == 0 && args.scale > 0 ? args.scale * LOG2_E : LOG2_E),
+        slack(SLACK / unit),
+        bends(cap != 0 || inner != 1) {}
 };
 
+// A new maximum for a line whose scores have outgrown the one that was kept: its sums and its output follow. This is
+// rare, because the maximum may be exceeded by SLACK (as in FlashAttention-4): float32 has room enough above 1.
+inline void raise(const Softness& soft, F16 best, float& top, float* totals, float* out, int64_t stride) {
+  const float now = largest(best);
+  const F16 shrink = exp2<float>(set1((top - now) * soft.unit));  // 0 at first
+  for (int64_t i = 0; i < stride; i += LANES) store(out + i, load(out + i) * shrink);
+  store(totals, load(totals) * shrink);
+  top = now;
+}
+
 // Scores [BLOCK] of one line to weights; the line's running maximum, sums (lane by lane) and output follow.
-// from, to: the positions of the block that it may see.
-template <class T>
+// from, to: the positions of the block that it may see; WHOLE: all of them.
+template <class T, bool WHOLE>
 inline void soften(const Softness& soft, const float* scores, int from, int to, float& top, float* totals, T* weights,
                    float* out, int64_t stride) {
   F16 s[GROUPS];
   for (int g = 0; g < GROUPS; g++) s[g] = load(scores + g * GROUP);
-  if (soft.cap != 0 || soft.inner != 1)
+  if (soft.bends)
     for (int g = 0; g < GROUPS; g++) {
       s[g] = s[g] * set1(soft.inner);
       if (soft.cap != 0) s[g] = tanh(s[g]) * set1(soft.cap);
     }
-  if (from > 0 || to < BLOCK)
+  if (!WHOLE)
     for (int g = 0; g < GROUPS; g++)
       s[g] = keep(s[g], std::clamp(from - g * GROUP, 0, GROUP), std::clamp(to - g * GROUP, 0, GROUP), set1(HIDDEN));
-  const F16 best = max(max(s[0], s[1]), max(s[2], s[3])), unit = set1(soft.unit);
-  if (any_above(best, top)) {
-    const float now = largest(best);
-    const F16 shrink = exp2<float>(set1((top - now) * soft.unit));  // 0 at first
-    for (int64_t i = 0; i < stride; i += LANES) store(out + i, load(out + i) * shrink);
-    store(totals, load(totals) * shrink);
-    top = now;
-  }
-  const F16 zero_at = set1(-top * soft.unit);
+  const F16 best = max(max(s[0], s[1]), max(s[2], s[3]));
+  if (any_above(best, top + soft.slack)) raise(soft, best, top, totals, out, stride);
+  const F16 zero_at = set1(-top * soft.unit), unit = set1(soft.unit);
   F16 total = load(totals);
   for (int g = 0; g < GROUPS; g += 2) {
     const F16 w0 = exp2<T>(fma(s[g], unit, zero_at)), w1 = exp2<T>(fma(s[g + 1], unit, zero_at));
@@ -246,15 +265,23 @@ void find(const AttentionArgs& args, const int32_t* pages, int64_t kv_head, int6
     std::fill(copies + block.groups() * GROUP * stride, copies + BLOCK * stride, T{});
 }
 
-// Where the keys and values lie that are needed after this block; the last page again where nothing is.
+// Positions from `begin` on of some seq.
+struct Span {
+  const int32_t* pages;
+  int64_t begin, end;
+};
+
+// What is read after this block, as it lies in memory: part `part` of `parts` of the next block's groups, all heads of a
+// group side by side. Memory gives more to those who read it in order.
 template <class T>
-void announce(const AttentionArgs& args, const int32_t* pages, int64_t kv_head, int64_t begin, int64_t end, Block<T>& block) {
+void announce(const AttentionArgs& args, const Span& next, int64_t part, int64_t parts, Block<T>& block) {
   if (args.k.holds_bytes) return;  // they are read as one stream
   for (int g = 0; g < GROUPS; g++) {
-    const int64_t position = std::min(begin + g * GROUP, end - 1), page = pages[position / args.k.page_size];
-    const int64_t at = position % args.k.page_size / GROUP;
-    block.next_keys[g] = args.k.group<T>(page, at, kv_head);
-    block.next_values[g] = args.v.group<T>(page, at, kv_head);
+    const int64_t chunk = (part * GROUPS + g) * args.k.heads / parts, head = chunk % args.k.heads;
+    const int64_t position = std::min(next.begin + chunk / args.k.heads * GROUP, next.end - 1);
+    const int64_t page = next.pages[position / args.k.page_size], at = position % args.k.page_size / GROUP;
+    block.next_keys[g] = args.k.group<T>(page, at, head);
+    block.next_values[g] = args.v.group<T>(page, at, head);
   }
 }
 
@@ -271,60 +298,89 @@ struct Lines {
   int64_t at, count, position;
 };
 
-// One block of one head, whose lines begin at `first`: scores, weights, sums of values.
+// The lines of one head that go through a block together: `count` of them from `at` on in memory.
+struct Strip {
+  int64_t at, count, position, heads_left;  // of the first line: its token's position, and how many lines that still has
+};
+
+// Scores of a strip to weights, line by line.
+template <class T>
+void soften_strip(const AttentionArgs& args, const Softness& soft, Strip& strip, const Block<T>& block, Scratch<T>& mine,
+                  const float* scores, T* weights) {
+  const int64_t per_head = args.heads / args.k.heads, stride = padded(args.k.dim, LANES);
+  const bool whole = args.window == 0 && strip.position + 1 >= block.begin + BLOCK;
+  for (int64_t l = 0; l < strip.count; l++, scores += BLOCK, weights += BLOCK) {
+    const int64_t at = strip.at + l;
+    float &top = mine.top[at], *totals = mine.totals.data() + at * LANES, *out = mine.out.data() + at * stride;
+    if (whole) {
+      soften<T, true>(soft, scores, 0, BLOCK, top, totals, weights, out, stride);
+    } else {
+      const int64_t oldest = args.window ? strip.position - args.window + 1 : 0;
+      const int to = static_cast<int>(std::clamp<int64_t>(strip.position + 1 - block.begin, 0, BLOCK));
+      const int from = static_cast<int>(std::clamp<int64_t>(oldest - block.begin, 0, to));
+      if (from < to)
+        soften<T, false>(soft, scores, from, to, top, totals, weights, out, stride);
+      else
+        std::fill_n(weights, BLOCK, T{});
+    }
+    if (--strip.heads_left == 0) strip.position++, strip.heads_left = per_head;
+  }
+}
+
+// One block of one head, whose lines begin at `first`: scores, weights, sums of values. The scores of the next strip are
+// begun before those of this one are softened: tiles and vectors work side by side.
 template <class T, class Kind>
 void attend_block(const AttentionArgs& args, const Lines& lines, const Block<T>& block, Scratch<T>& mine, int64_t first,
                   Kind& kind) {
-  const int64_t dim = args.k.dim, per_head = args.heads / args.k.heads, stride = padded(dim, LANES);
+  const int64_t dim = args.k.dim, stride = padded(dim, LANES);
   const Softness soft(args);
-  int64_t position = lines.position, heads_left = per_head;
-  for (int64_t strip = 0; strip < lines.count; strip += STRIP) {
-    const int64_t there = std::min(STRIP, lines.count - strip), some = Kind::COPIES ? STRIP : there;
-    const int64_t at = first + lines.at + strip;
-    kind.scores(mine.q.data() + at * dim, some, dim, block, mine.scores.data());
-    for (int64_t l = 0; l < there; l++) {
-      const int64_t oldest = args.window ? position - args.window + 1 : 0;
-      const int to = static_cast<int>(std::clamp<int64_t>(position + 1 - block.begin, 0, BLOCK));
-      const int from = static_cast<int>(std::clamp<int64_t>(oldest - block.begin, 0, to));
-      T* weights = mine.weights.data() + l * BLOCK;
-      if (from < to)
-        soften(soft, mine.scores.data() + l * BLOCK, from, to, mine.top[at + l], mine.totals.data() + (at + l) * LANES,
-               weights, mine.out.data() + (at + l) * stride, stride);
-      else
-        std::fill_n(weights, BLOCK, T{});
-      if (--heads_left == 0) position++, heads_left = per_head;
-    }
-    std::fill_n(mine.weights.data() + there * BLOCK, (some - there) * BLOCK, T{});
-    kind.values(mine.weights.data(), some, block, stride, mine.out.data() + at * stride);
+  const auto padded_count = [&](int64_t strip) { return Kind::COPIES ? STRIP : std::min(STRIP, lines.count - strip); };
+  const auto score = [&](int64_t strip, int turn) {
+    kind.scores(mine.q.data() + (first + lines.at + strip) * dim, padded_count(strip), dim, block,
+                mine.scores.data() + turn * STRIP * BLOCK);
+  };
+  Strip strip{first + lines.at, 0, lines.position, args.heads / args.k.heads};
+  score(0, 0);
+  for (int64_t begin = 0, turn = 0; begin < lines.count; begin += STRIP, turn = 1 - turn) {
+    if (begin + STRIP < lines.count) score(begin + STRIP, 1 - turn);
+    strip.at = first + lines.at + begin, strip.count = std::min(STRIP, lines.count - begin);
+    T* weights = mine.weights.data() + turn * STRIP * BLOCK;
+    soften_strip(args, soft, strip, block, mine, mine.scores.data() + turn * STRIP * BLOCK, weights);
+    const int64_t some = padded_count(begin);
+    std::fill_n(weights + strip.count * BLOCK, (some - strip.count) * BLOCK, T{});
+    kind.values(weights, some, block, stride, mine.out.data() + strip.at * stride);
   }
 }
 
-// Lines of the key-value heads first … last-1 and the positions begin … end-1 of one seq. Block by block all heads, so
-// that pages are read as they lie. stride: lines of a head in memory.
+// Lines of the key-value heads first … last-1 and the positions of a span. Block by block all heads, so that pages are
+// read as they lie. stride: lines of a head in memory. after: what is read next.
 template <class T, class Kind>
-void attend_span(const AttentionArgs& args, const Lines& lines, const int32_t* pages, int64_t begin, int64_t end,
-                 int64_t first, int64_t last, int64_t stride, Kind kind) {
+void attend_span(const AttentionArgs& args, const Lines& lines, const Span& span, const Span& after, int64_t first,
+                 int64_t last, int64_t stride, Kind kind) {
   Scratch<T>& mine = scratch<T>();
   Block<T> block;
-  for (block.begin = begin; block.begin < end; block.begin += BLOCK)
+  for (block.begin = span.begin; block.begin < span.end; block.begin += BLOCK) {
+    const bool more = block.begin + BLOCK < span.end;
+    const Span next = more ? Span{span.pages, block.begin + BLOCK, span.end} : after;
     for (int64_t head = first; head < last; head++) {
-      const bool more = head + 1 < last;
-      announce<T>(args, pages, more ? head + 1 : first, more ? block.begin : block.begin + BLOCK, end, block);
-      find<T, Kind::COPIES>(args, pages, head, end, mine.values.data(), block);
+      announce<T>(args, next, head - first, last - first, block);
+      find<T, Kind::COPIES>(args, span.pages, head, span.end, mine.values.data(), block);
       attend_block<T>(args, lines, block, mine, (head - first) * stride, kind);
     }
+  }
 }
 
 template <class T>
-void attend_lines(const AttentionArgs& args, const Lines& lines, const int32_t* pages, int64_t begin, int64_t end,
-                  int64_t first, int64_t last, int64_t stride) {
+void attend_lines(const AttentionArgs& args, const Lines& lines, const Span& span, const Span& after, int64_t first,
+                  int64_t last, int64_t stride) {
 #if defined(__AMX_TILE__) && defined(__AMX_BF16__)
   if constexpr (sizeof(T) == 2) {
-    if (lines.count >= FEWEST_AMX_LINES && args.k.dim % 32 == 0)
-      return attend_span<T>(args, lines, pages, begin, end, first, last, stride, AmxLines{});
+    if (args.k.dim % 32 == 0 && lines.count <= FewAmxLines::MOST)
+      return attend_span<T>(args, lines, span, after, first, last, stride, FewAmxLines{lines.count});
+    if (args.k.dim % 32 == 0) return attend_span<T>(args, lines, span, after, first, last, stride, AmxLines{});
   }
 #endif
-  attend_span<T>(args, lines, pages, begin, end, first, last, stride, VectorLines<T>{});
+  attend_span<T>(args, lines, span, after, first, last, stride, VectorLines<T>{});
 }
 
 // The queries of a tile, and nothing attended to yet.
@@ -357,21 +413,32 @@ void end_tile(const AttentionArgs& args, const Tile& tile, int64_t first, int64_
     }
 }
 
-template <class T>
-void attend_tile(const AttentionArgs& args, const StepRows& rows, const Tile& tile, int64_t first, int64_t last, Rows<T> q,
-                 Rows<T> out) {
-  const int64_t per_head = args.heads / args.k.heads, count = tile.tokens * per_head, stride = padded(count, STRIP);
+// The positions that all tokens of a tile read, or all that they read if they share nothing.
+inline Span span_of(const AttentionArgs& args, const StepRows& rows, const Tile& tile) {
   const int32_t* pages = rows.pages + tile.row * rows.pages_stride;
+  if (tile.shared) return {pages, 0, tile.shared * BLOCK};
+  const int64_t oldest = args.window ? std::max<int64_t>(0, tile.position - args.window + 1) : 0;
+  return {pages, oldest / BLOCK * BLOCK, tile.position + tile.tokens};
+}
+
+// after: what this thread will read next, as far as that is known.
+template <class T>
+void attend_tile(const AttentionArgs& args, const StepRows& rows, const Tile& tile, const Span& after, int64_t first,
+                 int64_t last, Rows<T> q, Rows<T> out) {
+  const int64_t per_head = args.heads / args.k.heads, count = tile.tokens * per_head, stride = padded(count, STRIP);
   begin_tile(args, tile, first, last, stride, q);
+  const Span span = span_of(args, rows, tile);
   if (tile.shared == 0) {
-    const int64_t begin = args.window ? std::max<int64_t>(0, tile.position - args.window + 1) / BLOCK * BLOCK : 0;
-    attend_lines<T>(args, {0, count, tile.position}, pages, begin, tile.position + tile.tokens, first, last, stride);
+    attend_lines<T>(args, {0, count, tile.position}, span, after, first, last, stride);
   } else {
-    const int64_t shared = tile.shared * BLOCK;
-    attend_lines<T>(args, {0, count, shared}, pages, 0, shared, first, last, stride);
+    const auto rest = [&](int64_t t) {
+      return Span{span.pages + t * rows.pages_stride, span.end, rows.contexts[tile.row + t]};
+    };
+    attend_lines<T>(args, {0, count, span.end}, span, rest(0), first, last, stride);
     for (int64_t t = 0; t < tile.tokens; t++) {
-      const int64_t end = rows.contexts[tile.row + t];
-      attend_lines<T>(args, {t * per_head, per_head, end - 1}, pages + t * rows.pages_stride, shared, end, first, last, stride);
+      const Span own = rest(t);
+      attend_lines<T>(args, {t * per_head, per_head, own.end - 1}, own, t + 1 < tile.tokens ? rest(t + 1) : after, first,
+                      last, stride);
     }
   }
   end_tile(args, tile, first, last, stride, out);
@@ -430,7 +497,9 @@ void attend(Worker& worker, const AttentionArgs& args, const StepRows& rows, Row
   const int64_t heads = count >= ITEMS_PER_THREAD * worker.size && count >= rows.count ? args.k.heads : 1;
   worker.each(count * (args.k.heads / heads), [&](int64_t i) {
     const int64_t parts = args.k.heads / heads, head = i % parts * heads;
-    attend_tile<T>(args, rows, tiles[i / parts], head, head + heads, q, out);
+    const Tile& tile = tiles[i / parts];
+    const Span after = span_of(args, rows, tiles[std::min(count - 1, (i + 1) / parts)]);
+    attend_tile<T>(args, rows, tile, after, head, head + heads, q, out);
   });
 #if defined(__AMX_TILE__) && defined(__AMX_BF16__)
   _tile_release();

@@ -1,10 +1,8 @@
-// Lines of an attention tile in AMX tiles, 32 lines at a time.
+// Lines of an attention tile in AMX tiles, 32 lines at a time, or 16 and fewer.
 #pragma once
 #include "product_amx.hpp"
 
 namespace quire {
-
-constexpr int64_t FEWEST_AMX_LINES = 8;
 
 struct AmxLines {
   static constexpr bool COPIES = true;
@@ -79,6 +77,86 @@ struct AmxLines {
         _tile_stored(2, second, row);
         _tile_stored(3, second + LANES, row);
       }
+    }
+  }
+};
+
+// At most 16 lines, as when each seq computes one token: tiles as high as there are lines, and values as they lie in the
+// pages, 16 positions at a time. Reading keys and values takes nearly all the time.
+struct FewAmxLines {
+  static constexpr int64_t MOST = 16;
+  static constexpr bool COPIES = false;
+
+  // Tiles 0-3: sums; 4: queries; 5: keys; 6: weights of 16 positions; 7: their values.
+  explicit FewAmxLines(int64_t lines) {
+    TileConfig config;
+    for (int i = 0; i < 8; i++) {
+      config.rows[i] = static_cast<uint8_t>(lines);
+      config.row_bytes[i] = 64;
+    }
+    config.rows[5] = 16;
+    config.row_bytes[6] = GROUP * sizeof(bf16);
+    config.rows[7] = GROUP / 2;
+    _tile_loadconfig(&config);
+  }
+
+  // Keys of groups that are not there repeat the last, so that each tile has its number.
+  void scores(const bf16* q, int64_t, int64_t dim, const Block<bf16>& block, float* scores) const {
+    const bf16* keys[GROUPS];
+    for (int g = 0; g < GROUPS; g++) keys[g] = block.keys[std::min(g, block.groups() - 1)];
+    _tile_zero(0);
+    _tile_zero(1);
+    _tile_zero(2);
+    _tile_zero(3);
+    for (int64_t d = 0; d < dim; d += 32) {
+      _tile_loadd(4, q + d, dim * sizeof(bf16));
+      _tile_loadd(5, keys[0] + d * GROUP, 64);
+      _tile_dpbf16ps(0, 4, 5);
+      _tile_loadd(5, keys[1] + d * GROUP, 64);
+      _tile_dpbf16ps(1, 4, 5);
+      _tile_loadd(5, keys[2] + d * GROUP, 64);
+      _tile_dpbf16ps(2, 4, 5);
+      _tile_loadd(5, keys[3] + d * GROUP, 64);
+      _tile_dpbf16ps(3, 4, 5);
+      for (int g = 0; g < GROUPS; g++)
+        for (int i = 0; i < GROUP; i++) ask_for(block.next_keys[g] + (d + 2 * i) * GROUP);
+    }
+    constexpr int64_t row = BLOCK * sizeof(float);
+    _tile_stored(0, scores, row);
+    _tile_stored(1, scores + GROUP, row);
+    _tile_stored(2, scores + 2 * GROUP, row);
+    _tile_stored(3, scores + 3 * GROUP, row);
+  }
+
+  // `stride` is a multiple of 32, so what is beyond it is never touched: pieces of four vectors, then of two.
+  void values(const bf16* weights, int64_t, const Block<bf16>& block, int64_t stride, float* out) const {
+    const int64_t row = stride * static_cast<int64_t>(sizeof(float));
+    for (int64_t d = 0; d < stride; d += 4 * LANES) {
+      const bool four = d + 4 * LANES <= stride;
+      float* to = out + d;
+      _tile_loadd(0, to, row);
+      _tile_loadd(1, to + LANES, row);
+      if (four) _tile_loadd(2, to + 2 * LANES, row);
+      if (four) _tile_loadd(3, to + 3 * LANES, row);
+      for (int g = 0; g < block.groups(); g++) {
+        const bf16* v = block.values[g] + 2 * d;
+        _tile_loadd(6, weights + g * GROUP, BLOCK * sizeof(bf16));
+        _tile_loadd(7, v, row);
+        _tile_dpbf16ps(0, 6, 7);
+        _tile_loadd(7, v + 2 * LANES, row);
+        _tile_dpbf16ps(1, 6, 7);
+        for (int u = 0; u < GROUP / 2; u++)
+          for (int i = 0; i < 4; i++) ask_for(block.next_values[g] + 2 * (u * stride + d + i * LANES));
+        if (!four) continue;
+        _tile_loadd(7, v + 4 * LANES, row);
+        _tile_dpbf16ps(2, 6, 7);
+        _tile_loadd(7, v + 6 * LANES, row);
+        _tile_dpbf16ps(3, 6, 7);
+      }
+      _tile_stored(0, to, row);
+      _tile_stored(1, to + LANES, row);
+      if (four) _tile_stored(2, to + 2 * LANES, row);
+      if (four) _tile_stored(3, to + 3 * LANES, row);
     }
   }
 };

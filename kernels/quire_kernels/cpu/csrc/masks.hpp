@@ -44,7 +44,6 @@ inline F16 zero_below(F16 x, F16 least) {
   return {_mm256_and_ps(x.a, _mm256_cmp_ps(x.a, least.a, _CMP_GE_OQ)),
           _mm256_and_ps(x.b, _mm256_cmp_ps(x.b, least.b, _CMP_GE_OQ))};
 }
-inline F16 floor(F16 x) { return {_mm256_floor_ps(x.a), _mm256_floor_ps(x.b)}; }
 inline void pack_found(float* to, F16 x, uint32_t found) {
   float lanes[LANES];
   store(lanes, x);

@@ -25,6 +25,8 @@ struct Packed {
   const uint32_t* units;
   int64_t outputs, inputs;
   int32_t halves;
+
+  int64_t panels() const { return halves ? (outputs / 2 + LANES - 1) / LANES : (outputs + PANEL - 1) / PANEL; }
 };
 
 enum class Finish : int32_t { plain, gated };
@@ -47,39 +49,71 @@ inline void put_lanes(Y* row, int64_t at, int64_t end, F16 x) {
     store(row + at, x, static_cast<int>(end - at));
 }
 
-// Sums of `rows` rows and one panel, [rows][PANEL], to where they go. row: the first one's number.
+// Takes the sums of some rows and one panel, [rows][PANEL], to where they go; a few rows at a time if need be, so that
+// it can go on beside the next sums. row: the first one's number.
+template <class T>
+class Finisher {
+ public:
+  Finisher() = default;
+  Finisher(const Packed& w, const Target& to, int64_t panel, int64_t row, int64_t rows, const float* sums)
+      : to_(&to), sums_(sums), row_(row), left_(rows) {
+    const int64_t half = w.outputs / 2;
+    at0_ = w.halves ? panel * LANES : panel * PANEL, at1_ = w.halves ? half + at0_ : at0_ + LANES;
+    end0_ = w.halves ? half : w.outputs, end1_ = w.outputs;
+    bias0_ = bias1_ = zero();
+    if (to.bias) {
+      const T* bias = static_cast<const T*>(to.bias);
+      if (at0_ < end0_) bias0_ = load(bias + at0_, static_cast<int>(std::min<int64_t>(LANES, end0_ - at0_)));
+      if (at1_ < end1_) bias1_ = load(bias + at1_, static_cast<int>(std::min<int64_t>(LANES, end1_ - at1_)));
+    }
+    whole_ = at0_ + LANES <= end0_ && at1_ + LANES <= end1_ && !to.wide && (to.finish == Finish::gated || !w.halves);
+  }
+
+  void some(int64_t rows) {
+    rows = std::min(rows, left_);
+    if (whole_ && to_->finish == Finish::plain) {
+      for (int64_t r = 0; r < rows; r++) plain(static_cast<T*>(to_->y) + (row_ + r) * to_->stride + at0_, r);
+    } else if (whole_ && to_->act == Act::silu) {
+      for (int64_t r = 0; r < rows; r++)
+        store(static_cast<T*>(to_->y) + (row_ + r) * to_->stride + at0_, joined<Act::silu>(r));
+    } else {
+      for (int64_t r = 0; r < rows; r++) piecewise(r);
+    }
+    row_ += rows, left_ -= rows, sums_ += rows * PANEL;
+  }
+  void rest() { some(left_); }
+
+ private:
+  F16 left(int64_t r) const { return load(sums_ + r * PANEL) + bias0_; }
+  F16 right(int64_t r) const { return load(sums_ + r * PANEL + LANES) + bias1_; }
+  void plain(T* y, int64_t r) const { store(y, left(r), right(r)); }
+  template <Act ACT>
+  F16 joined(int64_t r) const {
+    return activate<T>(ACT, rounded<T>(left(r))) * rounded<T>(right(r));
+  }
+  void piecewise(int64_t r) const {
+    if (to_->finish == Finish::gated)
+      return put_lanes(static_cast<T*>(to_->y) + (row_ + r) * to_->stride, at0_, end0_,
+                       activate<T>(to_->act, rounded<T>(left(r))) * rounded<T>(right(r)));
+    if (to_->wide) return both(static_cast<float*>(to_->y), r);
+    both(static_cast<T*>(to_->y), r);
+  }
+  template <class Y>
+  void both(Y* y, int64_t r) const {
+    put_lanes(y + (row_ + r) * to_->stride, at0_, end0_, left(r));
+    put_lanes(y + (row_ + r) * to_->stride, at1_, end1_, right(r));
+  }
+
+  const Target* to_ = nullptr;
+  const float* sums_ = nullptr;
+  int64_t row_ = 0, left_ = 0, at0_ = 0, at1_ = 0, end0_ = 0, end1_ = 0;
+  F16 bias0_, bias1_;
+  bool whole_ = false;  // nearly always: no lane is left out
+};
+
 template <class T>
 void finish(const Packed& w, const Target& to, int64_t panel, int64_t row, int64_t rows, const float* sums) {
-  const int64_t half = w.outputs / 2;
-  const int64_t at0 = w.halves ? panel * LANES : panel * PANEL, at1 = w.halves ? half + at0 : at0 + LANES;
-  const int64_t end0 = w.halves ? half : w.outputs, end1 = w.outputs;
-  F16 bias0 = zero(), bias1 = zero();
-  if (to.bias) {
-    const T* bias = static_cast<const T*>(to.bias);
-    if (at0 < end0) bias0 = load(bias + at0, static_cast<int>(std::min<int64_t>(LANES, end0 - at0)));
-    if (at1 < end1) bias1 = load(bias + at1, static_cast<int>(std::min<int64_t>(LANES, end1 - at1)));
-  }
-  if (to.finish == Finish::plain && !to.wide && !w.halves && at1 + LANES <= end1) {  // nearly always: a line at once
-    T* y = static_cast<T*>(to.y) + row * to.stride + at0;
-    for (int64_t r = 0; r < rows; r++)
-      store(y + r * to.stride, load(sums + r * PANEL) + bias0, load(sums + r * PANEL + LANES) + bias1);
-    return;
-  }
-  for (int64_t r = 0; r < rows; r++) {
-    const F16 s0 = load(sums + r * PANEL) + bias0, s1 = load(sums + r * PANEL + LANES) + bias1;
-    if (to.finish == Finish::gated) {
-      T* y = static_cast<T*>(to.y) + (row + r) * to.stride;
-      put_lanes(y, at0, end0, activate<T>(to.act, rounded<T>(s0)) * rounded<T>(s1));
-    } else if (to.wide) {
-      float* y = static_cast<float*>(to.y) + (row + r) * to.stride;
-      put_lanes(y, at0, end0, s0);
-      put_lanes(y, at1, end1, s1);
-    } else {
-      T* y = static_cast<T*>(to.y) + (row + r) * to.stride;
-      put_lanes(y, at0, end0, s0);
-      put_lanes(y, at1, end1, s1);
-    }
-  }
+  Finisher<T>(w, to, panel, row, rows, sums).rest();
 }
 
 // Sums of ROWS rows of x and one panel.
@@ -143,8 +177,35 @@ void sum_some(int64_t rows, const T* x, int64_t stride, const uint32_t* w, int64
 template <class T>
 struct VectorTiles {
   static constexpr int64_t ROWS = MOST_ROWS;
-  void sums(int64_t rows, const T* x, int64_t stride, const uint32_t* w, int64_t units, bool, float* out) {
+  template <class Between>
+  void sums(int64_t rows, const T* x, int64_t stride, const uint32_t* w, int64_t units, bool, float* out, Between&&) {
     sum_some<T>(rows, x, stride, w, units, out);
+  }
+};
+
+// One row and up to three panels, summed in the order of `sum_rows`.
+template <class T>
+struct VectorRow {
+  static constexpr int64_t ROWS = 1;
+  static constexpr int64_t PANELS = 3;
+
+  template <int HALVES>  // of panels
+  static void sums_of(const T* x, const uint32_t* w, int64_t units, float* out) {
+    F16 acc[HALVES];
+    for (F16& sum : acc) sum = zero();
+    for (int64_t u = 0; u < units; u++) {
+      const U16 unit = same_unit(x + u * PER_UNIT<T>);
+#pragma GCC unroll 8
+      for (int i = 0; i < HALVES; i++)
+        acc[i] = dot(acc[i], unit, load_units(w + (i / 2 * units + u) * PANEL + i % 2 * LANES), T{});
+    }
+    for (int i = 0; i < HALVES; i++) store(out + i * LANES, acc[i]);
+  }
+
+  void sums(int64_t panels, const T* x, int64_t, const uint32_t* w, int64_t units, float* out) const {
+    if (panels == 3) return sums_of<6>(x, w, units, out);
+    if (panels == 2) return sums_of<4>(x, w, units, out);
+    sums_of<2>(x, w, units, out);
   }
 };
 
@@ -174,11 +235,14 @@ void multiply_with(Worker& worker, Tiles tiles, const T* x, int64_t stride, int6
                    const Target& to) {
   if (rows == 0) return;
   const int64_t inputs = padded(w.inputs, INPUT_STEP), units = inputs / PER_UNIT<T>;
-  const int64_t panels = w.halves ? (w.outputs / 2 + LANES - 1) / LANES : (w.outputs + PANEL - 1) / PANEL;
+  const int64_t panels = w.panels();
   const int64_t most = std::max<int64_t>(1, BLOCK_BYTES / (inputs * static_cast<int64_t>(sizeof(T))) / Tiles::ROWS);
   const int64_t tiles_all = (rows + Tiles::ROWS - 1) / Tiles::ROWS, blocks = (tiles_all + most - 1) / most;
   const int64_t block = (tiles_all + blocks - 1) / blocks * Tiles::ROWS;
-  alignas(64) float sums[Tiles::ROWS * PANEL];
+  alignas(64) float sums[2][Tiles::ROWS * PANEL];
+  Finisher<T> finisher;  // of the sums before
+  int turn = 0;
+  const int64_t share = (Tiles::ROWS * INPUT_STEP + inputs - 1) / inputs;  // rows to be finished in a step of the next
   // with many rows two panels at a time: rows are read half as often, and a line of y is written at once
   const int64_t width = rows > Tiles::ROWS ? 2 : 1, groups = (panels + width - 1) / width;
   worker.each(blocks * groups, [&](int64_t item) {
@@ -189,15 +253,35 @@ void multiply_with(Worker& worker, Tiles tiles, const T* x, int64_t stride, int6
       const bool exact = inputs == w.inputs;
       const T* some = exact ? x + row * stride : widened(x + row * stride, stride, count, w.inputs, inputs);
       for (int64_t panel = first; panel < last; panel++) {
-        tiles.sums(count, some, exact ? stride : inputs, w.units + panel * units * PANEL, units, row == begin, sums);
-        finish<T>(w, to, panel, row, count, sums);
+        tiles.sums(count, some, exact ? stride : inputs, w.units + panel * units * PANEL, units, row == begin,
+                   sums[turn], [&] { finisher.some(share); });
+        finisher.rest();
+        finisher = Finisher<T>(w, to, panel, row, count, sums[turn]);
+        turn = 1 - turn;
       }
     }
+  });
+  finisher.rest();
+}
+
+// The same for so few rows that reading the weights takes all the time: each thread reads several panels at once, for
+// memory gives more to several streams than to one.
+template <class T, class Kernel>
+void multiply_few(Worker& worker, const Kernel& kernel, const T* x, int64_t stride, int64_t rows, const Packed& w,
+                  const Target& to) {
+  const int64_t inputs = padded(w.inputs, INPUT_STEP), units = inputs / PER_UNIT<T>;
+  const bool exact = inputs == w.inputs;
+  const T* wide = exact ? x : widened(x, stride, rows, w.inputs, inputs);
+  alignas(64) float sums[Kernel::PANELS * Kernel::ROWS * PANEL];
+  worker.each_few(w.panels(), Kernel::PANELS, [&](int64_t first, int64_t panels) {
+    kernel.sums(panels, wide, exact ? stride : inputs, w.units + first * units * PANEL, units, sums);
+    for (int64_t i = 0; i < panels; i++) finish<T>(w, to, first + i, 0, rows, sums + i * Kernel::ROWS * PANEL);
   });
 }
 
 template <class T>
 void multiply(Worker& worker, const T* x, int64_t stride, int64_t rows, const Packed& w, const Target& to) {
+  if (rows == 1) return multiply_few<T>(worker, VectorRow<T>{}, x, stride, rows, w, to);
   multiply_with<T>(worker, VectorTiles<T>{}, x, stride, rows, w, to);
 }
 
@@ -205,8 +289,11 @@ void multiply(Worker& worker, const T* x, int64_t stride, int64_t rows, const Pa
 template <>
 inline void multiply<bf16>(Worker& worker, const bf16* x, int64_t stride, int64_t rows, const Packed& w,
                            const Target& to) {
-  if (rows == 1) return multiply_with<bf16>(worker, SingleRow{}, x, stride, rows, w, to);
-  multiply_with<bf16>(worker, AmxTiles{}, x, stride, rows, w, to);
+  if (rows == 1) return multiply_few<bf16>(worker, SingleRow{}, x, stride, rows, w, to);
+  if (rows <= FewRowTiles::ROWS)
+    multiply_few<bf16>(worker, FewRowTiles{rows}, x, stride, rows, w, to);
+  else
+    multiply_with<bf16>(worker, AmxTiles{}, x, stride, rows, w, to);
   _tile_release();
 }
 #endif

@@ -37,8 +37,11 @@ struct AmxTiles {
     _tile_loadconfig(&config);
   }
 
-  // first: these weights were not read before; then those that come next are asked for.
-  void sums(int64_t rows, const bf16* x, int64_t stride, const uint32_t* w, int64_t units, bool first, float* out) {
+  // first: these weights were not read before; then those that come next are asked for. between(): called in every step;
+  // what it does with vectors costs little, as tiles take their time.
+  template <class Between>
+  void sums(int64_t rows, const bf16* x, int64_t stride, const uint32_t* w, int64_t units, bool first, float* out,
+            Between&& between) {
     configure(rows);
     const int64_t bytes = stride * static_cast<int64_t>(sizeof(bf16));
     _tile_zero(0);
@@ -64,6 +67,7 @@ struct AmxTiles {
         _tile_loadd(5, x + 16 * stride + 2 * u, bytes);
         _tile_dpbf16ps(2, 5, 6);
         _tile_dpbf16ps(3, 5, 7);
+        between();
       }
       _tile_stored(2, out + 16 * PANEL, 4 * PANEL);
       _tile_stored(3, out + 16 * PANEL + LANES, 4 * PANEL);
@@ -73,32 +77,96 @@ struct AmxTiles {
   }
 };
 
+// At most 16 rows by up to three panels at a time: six tiles of sums, and three streams of weights.
+struct FewRowTiles {
+  static constexpr int64_t ROWS = 16;
+  static constexpr int64_t PANELS = 3;
+
+  explicit FewRowTiles(int64_t rows) {
+    TileConfig config;
+    for (int i = 0; i < 8; i++) {
+      config.rows[i] = static_cast<uint8_t>(i == 7 ? 16 : rows);
+      config.row_bytes[i] = 64;
+    }
+    _tile_loadconfig(&config);
+  }
+
+  // Tiles 0-5: sums; 6: x; 7: weights. A tile's number must be a constant, so each count of panels has its own loop.
+  void sums(int64_t panels, const bf16* x, int64_t stride, const uint32_t* w, int64_t units, float* out) const {
+    const int64_t bytes = stride * static_cast<int64_t>(sizeof(bf16)), next = units * PANEL;
+    _tile_zero(0);
+    _tile_zero(1);
+    _tile_zero(2);
+    _tile_zero(3);
+    _tile_zero(4);
+    _tile_zero(5);
+    for (int64_t u = 0; u < units; u += 16) {
+      const uint32_t* from = w + u * PANEL;
+      _tile_loadd(6, x + 2 * u, bytes);
+      _tile_loadd(7, from, 4 * PANEL);
+      _tile_dpbf16ps(0, 6, 7);
+      _tile_loadd(7, from + LANES, 4 * PANEL);
+      _tile_dpbf16ps(1, 6, 7);
+      if (panels == 1) continue;
+      _tile_loadd(7, from + next, 4 * PANEL);
+      _tile_dpbf16ps(2, 6, 7);
+      _tile_loadd(7, from + next + LANES, 4 * PANEL);
+      _tile_dpbf16ps(3, 6, 7);
+      if (panels == 2) continue;
+      _tile_loadd(7, from + 2 * next, 4 * PANEL);
+      _tile_dpbf16ps(4, 6, 7);
+      _tile_loadd(7, from + 2 * next + LANES, 4 * PANEL);
+      _tile_dpbf16ps(5, 6, 7);
+    }
+    constexpr int64_t panel = ROWS * PANEL;
+    _tile_stored(0, out, 4 * PANEL);
+    _tile_stored(1, out + LANES, 4 * PANEL);
+    _tile_stored(2, out + panel, 4 * PANEL);
+    _tile_stored(3, out + panel + LANES, 4 * PANEL);
+    _tile_stored(4, out + 2 * panel, 4 * PANEL);
+    _tile_stored(5, out + 2 * panel + LANES, 4 * PANEL);
+  }
+};
+
 // What a tile gives for one row, to the last bit, by vectors: the products of even and of odd inputs are summed apart
 // for 16 units, from zero, and then both are added (SDM vol. 2, TDPBF16PS). A single row is bound by memory, which vectors
 // read faster than tiles do.
 struct SingleRow {
   static constexpr int64_t ROWS = 1;
+  static constexpr int64_t PANELS = 3;
 
   static F16 even(U16 x) { return {_mm512_castsi512_ps(_mm512_slli_epi32(x, 16))}; }
   static F16 odd(U16 x) { return {_mm512_castsi512_ps(_mm512_and_si512(x, _mm512_set1_epi32(-65536)))}; }
 
-  void sums(int64_t, const bf16* x, int64_t, const uint32_t* w, int64_t units, bool, float* out) {
-    F16 left = zero(), right = zero();
+  template <int HALVES>  // of panels
+  static void sums_of(const bf16* x, const uint32_t* w, int64_t units, float* out) {
+    F16 total[HALVES];
+    for (F16& sum : total) sum = zero();
     for (int64_t u = 0; u < units; u += 16) {
-      F16 left_even = zero(), left_odd = zero(), right_even = zero(), right_odd = zero();
-#pragma GCC unroll 16
+      F16 evens[HALVES], odds[HALVES];
+#pragma GCC unroll 8
+      for (int i = 0; i < HALVES; i++) evens[i] = odds[i] = zero();
+#pragma GCC unroll 2  // more, and the streams are read one after the other
       for (int64_t k = u; k < u + 16; k++) {
-        const U16 a = same_unit(x + 2 * k), w0 = load_units(w + k * PANEL), w1 = load_units(w + k * PANEL + LANES);
-        left_even = fma(even(a), even(w0), left_even);
-        left_odd = fma(odd(a), odd(w0), left_odd);
-        right_even = fma(even(a), even(w1), right_even);
-        right_odd = fma(odd(a), odd(w1), right_odd);
+        const U16 unit = same_unit(x + 2 * k);
+        const F16 x_even = even(unit), x_odd = odd(unit);
+#pragma GCC unroll 8
+        for (int i = 0; i < HALVES; i++) {
+          const U16 weights = load_units(w + (i / 2 * units + k) * PANEL + i % 2 * LANES);
+          evens[i] = fma(x_even, even(weights), evens[i]);
+          odds[i] = fma(x_odd, odd(weights), odds[i]);
+        }
       }
-      left = left + (left_even + left_odd);
-      right = right + (right_even + right_odd);
+#pragma GCC unroll 8
+      for (int i = 0; i < HALVES; i++) total[i] = total[i] + (evens[i] + odds[i]);
     }
-    store(out, left);
-    store(out + LANES, right);
+    for (int i = 0; i < HALVES; i++) store(out + i * LANES, total[i]);
+  }
+
+  void sums(int64_t panels, const bf16* x, int64_t, const uint32_t* w, int64_t units, float* out) const {
+    if (panels == 3) return sums_of<6>(x, w, units, out);
+    if (panels == 2) return sums_of<4>(x, w, units, out);
+    sums_of<2>(x, w, units, out);
   }
 };
 

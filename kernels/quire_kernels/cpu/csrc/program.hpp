@@ -135,13 +135,49 @@ inline double now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
+constexpr int64_t FEW_TOKENS = 32;  // with more, products take longer than reading their weights
+
+inline bool multiplies(Op op) { return op == Op::product || op == Op::product_int8; }
+
+// The weights that a thread will begin its next product with: asked for while it waits for others, so that memory has
+// something to do between products. They must fit in the second-level cache beside what is being worked on.
+class Ahead {
+  static constexpr int64_t MOST_BYTES = 512 << 10, BYTES_AT_ONCE = 512;
+
+ public:
+  template <class T>
+  void aim(const Instruction& product, const Worker& worker) {
+    if (product_ == &product) return;
+    product_ = &product;
+    const Packed& w = product.packed;
+    const int64_t bytes = padded(w.inputs, INPUT_STEP) * PANEL * (product.op == Op::product ? sizeof(T) : 1);
+    at_ = reinterpret_cast<const char*>(w.units) + w.panels() * worker.id / worker.size * bytes;
+    const char* all = reinterpret_cast<const char*>(w.units) + w.panels() * (worker.id + 1) / worker.size * bytes;
+    end_ = std::min(all, at_ + MOST_BYTES);
+  }
+  bool ask() {
+    if (at_ >= end_) return false;
+    for (int64_t i = 0; i < BYTES_AT_ONCE; i += 64) _mm_prefetch(at_ + i, _MM_HINT_T1);
+    at_ += BYTES_AT_ONCE;
+    return true;
+  }
+
+ private:
+  const Instruction* product_ = nullptr;
+  const char *at_ = nullptr, *end_ = nullptr;
+};
+
 template <class T>
 void run(const Step& step, const Instruction* program, int64_t count) {
   together(step.threads, [&](Worker& worker) {
     double before = step.seconds ? now() : 0;
-    for (int64_t i = 0; i < count; i++) {
-      Machine<T>{step, worker, program[i].few ? step.num_selected : step.tokens}.run(program[i]);
-      worker.barrier();
+    Ahead ahead;
+    for (int64_t i = 0, next = 0; i < count; i++) {
+      const int64_t tokens = program[i].few ? step.num_selected : step.tokens;
+      Machine<T>{step, worker, tokens}.run(program[i]);
+      while (next < count && (next <= i || !multiplies(program[next].op))) next++;
+      if (next < count && tokens <= FEW_TOKENS) ahead.aim<T>(program[next], worker);
+      worker.barrier([&] { return ahead.ask(); });
       if (step.seconds && worker.id == 0) {
         const double after = now();
         step.seconds[i] += after - before;

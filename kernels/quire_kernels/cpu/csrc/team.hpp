@@ -29,21 +29,30 @@ class Worker {
   Worker(Team& team, int id, int size) : id(id), size(size), team_(team) {}
   const int id, size;
 
-  // Calls work(i) for every i below count, at most once in a phase. Each thread begins with a stretch of neighbours of
-  // its own, so that what they read is one stream, and then helps the others with theirs.
+  // Calls work(first, some) for stretches of at most `step` neighbours that make up 0 … count-1, at most once in a
+  // phase. Each thread begins with a stretch of its own, so that what they read is one stream, and then helps the others.
   template <class Work>
-  void each(int64_t count, Work&& work) {
+  void each_few(int64_t count, int64_t step, Work&& work) {
     Team::Counter* taken = team_.taken_[phase_ % 3];
     for (int k = 0; k < size; k++) {
       const int owner = (id + k) % size;
       const int64_t begin = count * owner / size, end = count * (owner + 1) / size;
       if (taken[owner].taken.load(std::memory_order_relaxed) >= end - begin) continue;
-      for (int64_t i; (i = begin + taken[owner].taken.fetch_add(1, std::memory_order_relaxed)) < end;) work(i);
+      for (int64_t i; (i = begin + taken[owner].taken.fetch_add(step, std::memory_order_relaxed)) < end;)
+        work(i, step < end - i ? step : end - i);
     }
   }
 
-  // Nobody goes on before all have arrived.
-  void barrier() {
+  // Calls work(i) for every i below count, likewise.
+  template <class Work>
+  void each(int64_t count, Work&& work) {
+    each_few(count, 1, [&](int64_t i, int64_t) { work(i); });
+  }
+
+  // Nobody goes on before all have arrived. Who waits calls idle() meanwhile, which does a little work and says whether
+  // there was any.
+  template <class Idle>
+  void barrier(Idle&& idle) {
     const int phase = ++phase_;
     if (size == 1) {
       team_.taken_[phase % 3][0].taken.store(0, std::memory_order_relaxed);
@@ -57,11 +66,15 @@ class Worker {
       return;
     }
     for (int spin = 0; team_.phase_.load(std::memory_order_acquire) != phase; spin++) {
+      if (idle()) continue;
       if (spin < SPINS)
         _mm_pause();
       else
         sched_yield();
     }
+  }
+  void barrier() {
+    barrier([] { return false; });
   }
 
  private:
