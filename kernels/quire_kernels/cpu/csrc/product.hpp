@@ -289,6 +289,7 @@ void multiply(Worker& worker, const T* x, int64_t stride, int64_t rows, const Pa
 template <>
 inline void multiply<bf16>(Worker& worker, const bf16* x, int64_t stride, int64_t rows, const Packed& w,
                            const Target& to) {
+  if (rows == 0) return;
   if (rows == 1) return multiply_few<bf16>(worker, SingleRow{}, x, stride, rows, w, to);
   if (rows <= FewRowTiles::ROWS)
     multiply_few<bf16>(worker, FewRowTiles{rows}, x, stride, rows, w, to);
