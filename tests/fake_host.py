@@ -6,13 +6,59 @@ engine misbehave; special model names make loading misbehave.
 
 import os
 import sys
+from concurrent.futures import Future
+from dataclasses import replace
 from pathlib import Path
+from threading import Thread
 
-from quire.errors import BadRequest, CheckpointError
+from quire.adapter_info import AdapterInfo
+from quire.errors import BadRequest, CheckpointError, NotFound
 from quire.host import process
 from quire.types import Delta, EngineStats, ModelInfo
 
 REFUSED, RAISES, DIES, NEVER_ENDS, SEQ_ERROR = 100, 101, 102, 103, 104
+
+
+class FakeShelf:
+    """Adapters without files: paths say how loading goes. "bad" fails, "gate:FIFO" waits until somebody opens it."""
+
+    def __init__(self, model):
+        self.model, self.known, self.revision = model, {}, 0
+
+    def infos(self):
+        return list(self.known.values())
+
+    def load(self, name, path, *, pinned=False, replacing=True, keep_failure=False):
+        if name in self.known and not replacing:
+            raise BadRequest(f"{name} is loaded.", "lora_name")
+        self.revision += 1
+        info = AdapterInfo(name=name, model=self.model, path=str(path), revision=self.revision, pinned=pinned)
+        future = Future()
+        if str(path).startswith("gate:"):
+            Thread(target=self._load, args=(future, info), daemon=True).start()
+        else:
+            self._load(future, info)
+        return future
+
+    def _load(self, future, info):
+        if info.path.startswith("gate:"):
+            Path(info.path.removeprefix("gate:")).read_text()
+        if info.path == "bad":
+            future.set_exception(BadRequest(f"{info.name} is bad.", "lora_path"))
+            return
+        self.known[info.name] = replace(info, state="ready", tier="host")
+        future.set_result(self.known[info.name])
+
+    def restore(self, info):
+        self.known[info.name] = replace(info, tier="disk")
+
+    def unload(self, name):
+        if name not in self.known:
+            raise NotFound(f"{name} is not loaded.")
+        del self.known[name]
+        done = Future()
+        done.set_result(None)
+        return done
 
 
 class FakeEngine:
@@ -33,6 +79,7 @@ class FakeEngine:
             num_parameters=0,
         )
         self.requests, self.steps, self.aborted, self.closed = {}, [], [], False
+        self.adapters = FakeShelf(name)
 
     @property
     def has_work(self):

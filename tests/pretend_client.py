@@ -39,6 +39,40 @@ def info(name="tiny", **changes):
     return replace(given, **changes)
 
 
+class PretendAdapters:
+    """Adapters that are loaded at once. refusal: raised by the next load. calls: what came."""
+
+    def __init__(self):
+        self.infos = {}
+        self.calls = []
+        self.refusal = None
+
+    def all(self):
+        return list(self.infos.values())
+
+    def get(self, name):
+        return self.infos.get(name)
+
+    async def look(self):
+        return self.all()
+
+    async def load(self, adapter, *, replacing=False, wait=True):
+        self.calls.append((adapter, replacing, wait))
+        if self.refusal is not None:
+            raise self.refusal
+        if not wait:
+            self.infos[adapter.name] = adapter
+            return adapter
+        revision = self.infos[adapter.name].revision + 1 if adapter.name in self.infos else 1
+        info = replace(adapter, state="ready", revision=revision, tier="host", kind="LORA", rank=8, num_bytes=1000)
+        self.infos[adapter.name] = info
+        return info
+
+    async def unload(self, name):
+        self.calls.append(name)
+        del self.infos[name]
+
+
 class PretendClient:
     """Seq i of a request says REPLY from its i-th byte on, for ever or `ends_after` tokens.
 
@@ -62,6 +96,7 @@ class PretendClient:
         self.progress = asyncio.Event()
         self.host_plugin_rows = []
         self.closed = False
+        self.adapters = PretendAdapters()
 
     def models(self):
         return self.infos

@@ -15,9 +15,9 @@ from quire.types import Plan, Request, Sample, SeqStart, StepResult, TokenLogpro
 VOCAB = 11
 
 
-def entries(start: SeqStart | Request, tokens, adapter, media):
+def entries(start: SeqStart | Request, tokens, adapters, media):
     """The entry of every position."""
-    value = splitmix64(sum(map(ord, repr(adapter))) * 31 + (adapter.revision if adapter else -1))
+    value = splitmix64(sum(map(ord, repr(adapters))) * 31 + sum(use.ref.revision + 1 for use in adapters) - 1)
     found = []
     for position, token in enumerate(tokens):
         picture = next((m.digest for m in media if m.start <= position < m.start + m.length), "")
@@ -46,7 +46,7 @@ class Row:
     table: list[int] = field(default_factory=list)
 
     def entries(self):
-        return entries(self.start, self.tokens, self.start.adapter, self.start.media)
+        return entries(self.start, self.tokens, self.start.adapters, self.start.media)
 
 
 class PretendRunner:
@@ -135,7 +135,7 @@ def alone(request: Request, seed: int, eos_ids, max_len: int) -> list[tuple[tupl
             if len(tokens) >= max_len or len(tokens) - first == params.max_tokens:
                 reason = "length"
                 break
-            token = draw(entries(request, tokens, request.adapter, request.prompt.media)[-1], own)
+            token = draw(entries(request, tokens, request.adapters, request.prompt.media)[-1], own)
             tokens.append(token)
             if len(tokens) - first >= params.min_tokens and (
                 (token in eos_ids and not params.ignore_eos) or token in params.stop_token_ids
@@ -153,7 +153,7 @@ def beams_alone(request: Request, eos_ids, max_len: int) -> list[tuple[tuple[int
     for round_ in range(1, rounds + 1):
         options = []
         for output, total in live:
-            entry = entries(request, [*prompt, *output], request.adapter, request.prompt.media)[-1]
+            entry = entries(request, [*prompt, *output], request.adapters, request.prompt.media)[-1]
             options += [((*output, token), total + lp) for token, lp in candidates(entry, params.beam_width)]
         options.sort(key=lambda pair: -pair[1])
         ends = [] if params.ignore_eos else [o for o in options if o[0][-1] in eos_ids]

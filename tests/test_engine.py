@@ -16,11 +16,11 @@ import torch
 from engine_rig import Rig, greedy, related_prompts, rig_of
 
 from quire import registry
-from quire.errors import BadRequest, ConfigError, Overloaded
+from quire.errors import BadRequest, ConfigError, NotFound, Overloaded
 from quire.records import GrammarBackend, LogitsProcessor, Registry
 from quire.sampling import BeamSearchParams, SamplingParams
 from quire.testing.tiny import END_ID, VOCAB_SIZE, tiny_llama
-from quire.types import AdapterRef, Delta, Media, Prompt, Request
+from quire.types import AdapterRef, AdapterUse, Delta, Media, Prompt, Request
 
 PROMPT = list(b"To be or not")
 
@@ -75,8 +75,8 @@ def test_what_cannot_be_is_refused_with_the_reason(rig: Rig, prompt: list[Any], 
 
 
 def test_an_adapter_is_refused_while_no_runtime_is_loaded(rig: Rig) -> None:
-    with pytest.raises(BadRequest, match="sonnets"):
-        rig.add(PROMPT, adapter=AdapterRef(name="sonnets"))
+    with pytest.raises(NotFound, match="sonnets"):
+        rig.add(PROMPT, adapters=(AdapterUse(AdapterRef(name="sonnets")),))
 
 
 def test_media_are_refused_by_a_model_of_text(rig: Rig) -> None:

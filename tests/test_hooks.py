@@ -274,8 +274,7 @@ def test_hook_adapter_runtimes_mix_adapters_in_one_batch(tour: PluginSite, model
         requests.append(LoRARequest(f"ia{number}", 0, str(write_ia3(tmp_path / f"ia{number}", model, merged))))
         with LLM(str(merged), plugins=["llama"], dtype="float32", num_pages=64) as llm:
             wanted.append(llm.generate(prompts, SAME, use_tqdm=False))
-    options = {"ia3": {"seats": 1}}
-    with LLM(str(model), plugins=["llama", "ia3"], plugin_options=options, dtype="float32", num_pages=64) as llm:
+    with LLM(str(model), plugins=["llama", "tour-ia3"], max_loras=1, dtype="float32", num_pages=64) as llm:
         base = llm.generate(prompts, SAME, use_tqdm=False)
         each = [requests[0], requests[1], None] * 3
         mixed = llm.generate([prompt for prompt in prompts for _ in range(3)], SAME, lora_request=each, use_tqdm=False)
@@ -290,7 +289,7 @@ def test_hook_adapter_runtimes_refuse_what_does_not_fit(tour: PluginSite, model:
     folder = write_ia3(tmp_path / "ia", model, tiny_llama(tmp_path / "merged"))
     good = load_file(folder / "adapter_model.safetensors")
     key = "base_model.model.model.layers.0.self_attn.k_proj.ia3_l"
-    with LLM(str(model), plugins=["llama", "ia3"], dtype="float32", num_pages=64) as llm:
+    with LLM(str(model), plugins=["llama", "tour-ia3"], dtype="float32", num_pages=64) as llm:
         for change, said in (
             ({key: torch.ones(33, 1)}, "33 scales for blocks.0.attn.k, which takes 32"),
             ({key.replace("0", "7"): torch.ones(32, 1)}, "blocks.7.attn.k, which this model does not have"),
@@ -342,7 +341,7 @@ async def test_hook_request_gates_stand_before_every_generating_route(tour: Plug
 
 
 SUMMARY = RequestSummary(
-    request_id="r1", model="tiny", adapter=None, finish_reason="stop", num_prompt_tokens=3, num_cached_tokens=0,
+    request_id="r1", model="tiny", adapters=(), finish_reason="stop", num_prompt_tokens=3, num_cached_tokens=0,
     num_generated_tokens=2, n=1, max_tokens=16, queue_s=0.0, prefill_s=0.1, decode_s=0.2, e2e_s=0.3, first_token_s=0.1,
 )  # fmt: skip
 

@@ -27,7 +27,7 @@ from quire.host.protocol import (
     submit,
 )
 from quire.sampling import BeamSearchParams, SamplingParams
-from quire.types import AdapterRef, Delta, EngineStats, Media, ModelInfo, Prompt, Request, TokenLogprobs
+from quire.types import AdapterRef, AdapterUse, Delta, EngineStats, Media, ModelInfo, Prompt, Request, TokenLogprobs
 
 
 def there_and_back(message):
@@ -60,7 +60,8 @@ def request(params, **changes):
     ],
 )
 def test_a_request_arrives_as_it_was_sent(params):
-    sent = request(params, adapter=AdapterRef(name="l", revision=2), priority=-3, cache_salt="s")
+    uses = (AdapterUse(AdapterRef(name="l", revision=2)), AdapterUse(AdapterRef(name="m"), -0.25))
+    sent = request(params, adapters=uses, priority=-3, cache_salt="s")
     assert request_of(there_and_back(submit("m", sent))) == sent
 
 

@@ -22,13 +22,23 @@ OURS = tuple(SOURCE_ROOTS.values())
 
 MAX_LINES = 300
 LONGER = {
-    "platform/quire/records.py": 530,  # every record and protocol of the contract, on one page on purpose
+    "platform/quire/records.py": 580,  # every record and protocol of the contract, on one page on purpose
 }
 
 # --- layers ----------------------------------------------------------------------------------------
 
-CONTRACT = {f"quire.{name}" for name in ("errors", "sampling", "types", "records", "hookspecs", "config")} | {"quire"}
-LOADING = {"quire.discovery", "quire.calls", "quire.counting", "quire.plugin_options", "quire.registry"}
+CONTRACT = {
+    "quire",
+    *(f"quire.{name}" for name in ("errors", "sampling", "types", "records", "hookspecs", "config", "adapter_info")),
+}
+LOADING = {
+    "quire.adapter_sources",
+    "quire.discovery",
+    "quire.calls",
+    "quire.counting",
+    "quire.plugin_options",
+    "quire.registry",
+}
 ENGINE = {"quire.engine", "quire.hub"}
 MODELS = {"quire_models", "quire_kernels"}
 

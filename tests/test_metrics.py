@@ -150,7 +150,7 @@ def test_times_of_a_request_go_into_their_histograms():
     summary = RequestSummary(
         request_id="r",
         model="tiny",
-        adapter=None,
+        adapters=(),
         finish_reason="stop",
         num_prompt_tokens=4,
         num_cached_tokens=0,

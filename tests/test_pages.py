@@ -7,7 +7,7 @@ from hypothesis import given, strategies as st
 
 from quire.engine.keys import page_key, root_key
 from quire.engine.pages import PagePool
-from quire.types import AdapterRef, Media
+from quire.types import AdapterRef, AdapterUse, Media
 
 
 def picture(start, length, digest):
@@ -128,8 +128,10 @@ def test_every_invariant_holds_after_any_sequence_of_operations(num_pages, seed)
 
 
 def test_everything_that_changes_k_or_v_changes_the_key():
-    adapters = [None, *(AdapterRef(name=n, revision=r) for n in ("a", "b", "") for r in (0, 1))]
-    roots = [root_key(adapter, salt) for adapter in adapters for salt in (None, "", "x", "ab")]
+    refs = [AdapterRef(name=n, revision=r) for n in ("a", "b", "") for r in (0, 1)]
+    alone = [(AdapterUse(ref, weight),) for ref in refs for weight in (1.0, 0.5, -0.5)]
+    pairs = [(one, AdapterUse(refs[0], weight)) for (one,) in alone[3:] for weight in (1.0, 0.25)]
+    roots = [root_key(adapters, salt) for adapters in [(), *alone, *pairs] for salt in (None, "", "x", "ab")]
     assert len(set(roots)) == len(roots)
     cases = [
         (roots[0], [1, 2], 0, ()),
@@ -148,8 +150,13 @@ def test_everything_that_changes_k_or_v_changes_the_key():
 
 
 def test_an_adapter_and_a_salt_cannot_be_mistaken_for_one_another():
-    assert root_key(AdapterRef(name="x"), None) != root_key(None, "0:x")
-    assert root_key(AdapterRef(name="xy"), "z") != root_key(AdapterRef(name="x"), "yz")
+    def key(salt, *names):
+        return root_key([AdapterUse(AdapterRef(name=name)) for name in names], salt)
+
+    assert key(None, "x") != key("0:1.0:x")
+    assert key("z", "xy") != key("yz", "x")
+    assert key(None, "x", "y") != key("0:1.0:y", "x")
+    assert key(None, "x", "y") != key(None, "x0:1.0:y")
 
 
 def test_media_that_do_not_touch_the_page_are_not_in_its_key():

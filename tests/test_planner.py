@@ -7,7 +7,7 @@ from scheduler_rig import Rig, ScriptedRunner
 
 from quire.errors import BadRequest
 from quire.records import Context
-from quire.types import AdapterRef, Media, Plan
+from quire.types import AdapterRef, AdapterUse, Media, Plan
 from quire_plugins.policies import ByPriority
 
 
@@ -138,7 +138,7 @@ def test_generated_tokens_are_found_by_the_next_turn_of_a_conversation():
 @pytest.mark.parametrize(
     "other",
     [
-        {"adapter": AdapterRef(name="a")},
+        {"adapters": (AdapterUse(AdapterRef(name="a")),)},
         {"cache_salt": "s"},
         {"media": (Media(modality="image", start=1, length=2, digest="p", tensors={}),)},
     ],

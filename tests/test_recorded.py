@@ -55,7 +55,7 @@ def model_of(case_id: str, dtype: str, recorded: bool) -> DecoderModel:
 
 def pieces_of(case_id: str, dtype: str = "float32") -> list[str]:
     model = model_of(case_id, dtype, True)
-    found = model._ops.blocks(tuple(model.blocks), decoder_of(case_id).width)
+    found = model.ops.blocks(tuple(model.blocks), decoder_of(case_id).width)
     return ["program" if isinstance(piece, Program) else "block" for piece in found.pieces]
 
 

@@ -58,11 +58,12 @@ def test_third_party_code_loads_only_when_named(site: PluginSite) -> None:
     assert module not in sys.modules
 
 
-def test_the_bundled_set_leaves_the_adapter_runtime_to_enable_lora() -> None:
+def test_the_bundled_set_leaves_adapter_runtimes_to_enable_lora() -> None:
     everything = {p.name for p in bundled_entry_points()}
-    assert {p.name for p in choose(None)} == everything - {"lora"}
-    if "lora" in everything:
-        assert {p.name for p in choose(None, enable_lora=True)} == everything
+    assert {p.name for p in choose(None)} == everything - {"ia3", "lora"}
+    assert {p.name for p in choose(None, enable_lora=True)} == everything
+    assert {p.name for p in choose(["llama"], enable_lora=True)} >= {"ia3", "llama", "lora"}
+    assert "lora" not in {p.name for p in choose(["llama", "ia3"])}
 
 
 def test_an_allow_list_adds_only_what_is_essential(site: PluginSite) -> None:
@@ -72,11 +73,12 @@ def test_an_allow_list_adds_only_what_is_essential(site: PluginSite) -> None:
     assert {p.name for p in choose([])} == essential
 
 
-def test_nobody_else_can_declare_itself_essential(site: PluginSite) -> None:
+@pytest.mark.parametrize("group", ["essential", "adapters"])
+def test_nobody_else_can_declare_itself_essential(site: PluginSite, group: str) -> None:
     module = site.add("pushy", "raise RuntimeError('must not be imported')")
     points = next(site.folder.glob("quire_pushy*.dist-info")) / "entry_points.txt"
-    points.write_text(f"[quire]\npushy = {module}\n[quire.essential]\npushy = {module}\n")
-    assert "pushy" not in {p.name for p in choose([])}
+    points.write_text(f"[quire]\npushy = {module}\n[quire.{group}]\npushy = {module}\n")
+    assert "pushy" not in {p.name for p in choose([], enable_lora=True)}
 
 
 def test_with_no_plugins_there_are_no_models_and_no_error() -> None:

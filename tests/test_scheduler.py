@@ -6,7 +6,7 @@ import pytest
 from scheduler_rig import Rig
 
 from quire.errors import BadRequest, Overloaded, PluginFailed, QuireError
-from quire.types import AdapterRef
+from quire.types import AdapterRef, AdapterUse
 from quire_plugins.policies import quire_scheduler_policies
 
 
@@ -97,7 +97,7 @@ def test_figures_add_up():
 
 def test_a_plan_can_be_pickled():
     rig = Rig()
-    rig.add(range(5), adapter=AdapterRef(name="a"))
+    rig.add(range(5), adapters=(AdapterUse(AdapterRef(name="a")),))
     rig.step()
     assert pickle.loads(pickle.dumps(rig.plan)) == rig.plan
 

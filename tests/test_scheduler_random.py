@@ -15,7 +15,7 @@ from quire.engine.seq import splitmix64
 from quire.errors import BadRequest, Overloaded
 from quire.records import Context
 from quire.sampling import BeamSearchParams, SamplingParams
-from quire.types import AdapterRef, Media, Prompt, Request
+from quire.types import AdapterRef, AdapterUse, Media, Prompt, Request
 from quire_plugins.policies import ByPriority, FirstComeFirstServed
 
 BASE_SEED = 5
@@ -110,7 +110,9 @@ class World:
             params=self.params(),
             priority=self.choose.randint(0, 2),
             cache_salt=pick([None, None, "s"]),
-            adapter=pick([None, None, AdapterRef(name="a"), AdapterRef(name="a", revision=1)]),
+            adapters=pick(
+                [(), (), (AdapterUse(AdapterRef(name="a")),), (AdapterUse(AdapterRef(name="a", revision=1)),)]
+            ),
         )
         try:
             self.scheduler.add(request)
@@ -160,7 +162,7 @@ class World:
             assert found is None
             return
         tokens = request.prompt.token_ids
-        known = entries(request, tokens, request.adapter, request.prompt.media)
+        known = entries(request, tokens, request.adapters, request.prompt.media)
         assert found[0] is None
         assert [entry.logprob for entry in found[1:]] == [
             logprob(entry, token) for entry, token in zip(known, tokens[1:], strict=False)

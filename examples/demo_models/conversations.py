@@ -17,7 +17,7 @@ import families
 import phrases
 import talk
 from follow_ups import follow_up_makers
-from replies import STYLES, State, Turn, is_held_out
+from replies import STYLES, State, Turn, Voice, is_held_out, plainly
 
 Message = dict[str, str]
 
@@ -111,7 +111,7 @@ def _turn_count(rng: random.Random) -> int:
     return rng.choices((1, 2, 3, 4, 5, 6, 8), (30, 25, 20, 15, 4, 3, 3))[0]
 
 
-def _conversation(rng: random.Random, held_out_end: bool) -> tuple[list[Message], Turn]:
+def _conversation(rng: random.Random, held_out_end: bool, voice: Voice) -> tuple[list[Message], Turn]:
     """Draw one conversation; only its last question may be held out."""
     state = State()
     system = _system_message(rng, state)
@@ -121,28 +121,28 @@ def _conversation(rng: random.Random, held_out_end: bool) -> tuple[list[Message]
         last = position == count - 1
         turn = _next_turn(rng, state, held_out_end and last)
         messages.append({"role": "user", "content": turn.question})
-        messages.append({"role": "assistant", "content": turn.answer})
+        messages.append({"role": "assistant", "content": voice(turn)})
         state.advance(turn)
     return messages, turn
 
 
-def training_conversations(seed: int | str) -> Iterator[list[Message]]:
-    """Yield training conversations for ever; equal seeds give equal streams."""
+def training_conversations(seed: int | str, voice: Voice = plainly) -> Iterator[list[Message]]:
+    """Yield training conversations for ever; equal seeds give equal streams, whatever the voice."""
     rng = random.Random(f"train:{seed}")
     while True:
-        yield _conversation(rng, held_out_end=False)[0]
+        yield _conversation(rng, False, voice)[0]
 
 
-def held_out_questions(count: int, seed: int | str = 0) -> list[Question]:
+def held_out_questions(count: int, seed: int | str = 0, voice: Voice = plainly) -> list[Question]:
     """Draw held-out questions, the same number of every family."""
     rng = random.Random(f"held-out:{seed}")
     wanted = {family: -(-count // len(FAMILIES)) for family in FAMILIES}
     questions: list[Question] = []
     while any(wanted.values()):
-        messages, turn = _conversation(rng, held_out_end=True)
+        messages, turn = _conversation(rng, True, voice)
         if wanted[turn.family]:
             wanted[turn.family] -= 1
-            questions.append(Question(turn.family, turn.key, messages[:-1], turn.answer))
+            questions.append(Question(turn.family, turn.key, messages[:-1], voice(turn)))
     return sorted(questions, key=lambda q: FAMILIES.index(q.family))
 
 

@@ -1,8 +1,11 @@
-"""Print how many held-out questions the demo chat model answers exactly right.
+"""Print how many held-out questions the demo chat model answers exactly right, on its own or with an adapter.
 
     python examples/demo_models/evaluate_chat.py                     # the shipped model
     python examples/demo_models/evaluate_chat.py MODEL_DIR
+    python examples/demo_models/evaluate_chat.py --voice pirate      # with the shipped adapter of that voice
+    python examples/demo_models/evaluate_chat.py --voice pirate --adapter ADAPTER_DIR
     python examples/demo_models/evaluate_chat.py --base-url http://localhost:8000/v1 --model NAME
+    python examples/demo_models/evaluate_chat.py --base-url http://localhost:8000/v1 --voice pirate
 
 With ``--base-url`` the questions go to an OpenAI-compatible server, which shows
 that the server gives the same answers as the model does on its own.
@@ -19,7 +22,9 @@ from pathlib import Path
 import torch
 from answering import generate, report, score
 from conversations import Message, Question, held_out_questions
+from replies import plainly
 from transformers import AutoModelForCausalLM, AutoTokenizer
+from voices import VOICES
 
 SHIPPED = Path(__file__).resolve().parents[2] / "plugins" / "quire_plugins" / "demo_chat"
 
@@ -27,19 +32,25 @@ SHIPPED = Path(__file__).resolve().parents[2] / "plugins" / "quire_plugins" / "d
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("model_dir", nargs="?", type=Path, default=SHIPPED)
+    parser.add_argument("--voice", choices=VOICES, help="what an adapter taught it, which makes other answers right")
+    parser.add_argument("--adapter", type=Path, help="folder of the adapter (default: the shipped one of the voice)")
     parser.add_argument("--questions", type=int, default=2000, help="how many, shared evenly by the families")
     parser.add_argument("--seed", default="evaluation", help="seed of the questions")
     parser.add_argument("--show-wrong", type=int, default=0, metavar="N", help="print the first N mistakes")
     parser.add_argument("--base-url", help="ask an OpenAI-compatible server instead")
-    parser.add_argument("--model", default="demo-chat", help="name of the model on that server")
+    parser.add_argument("--model", help="name of model or adapter on that server (default: demo-chat, or demo-VOICE)")
     parser.add_argument("--parallel", type=int, default=8, help="requests to the server at a time")
     return parser.parse_args()
 
 
-def ask_model(folder: Path, chats: Sequence[list[Message]]) -> list[str]:
-    """Answer with transformers, in this process."""
+def ask_model(folder: Path, adapter: Path | None, chats: Sequence[list[Message]]) -> list[str]:
+    """Answer with transformers, and peft if there is an adapter, in this process."""
     # In float32, so that the figure does not depend on how a CPU rounds bfloat16.
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    if adapter is not None:
+        from peft import PeftModel
+
+        model = PeftModel.from_pretrained(model, adapter).get_base_model()
     return generate(model, AutoTokenizer.from_pretrained(folder), chats)
 
 
@@ -69,12 +80,15 @@ def show_wrong(questions: Sequence[Question], answers: Sequence[str], limit: int
 
 def main() -> None:
     options = parse_arguments()
-    questions = held_out_questions(options.questions, options.seed)
+    voice = VOICES[options.voice] if options.voice else plainly
+    questions = held_out_questions(options.questions, options.seed, voice)
     chats = [q.messages for q in questions]
     if options.base_url:
-        answers = ask_server(options.base_url, options.model, options.parallel, chats)
+        name = options.model or f"demo-{options.voice or 'chat'}"
+        answers = ask_server(options.base_url, name, options.parallel, chats)
     else:
-        answers = ask_model(options.model_dir, chats)
+        shipped = SHIPPED / "adapters" / options.voice if options.voice else None
+        answers = ask_model(options.model_dir, options.adapter or shipped, chats)
     show_wrong(questions, answers, options.show_wrong)
     print(f"{len(questions)} held-out questions, exact matches, greedy decoding")
     print(report(score(questions, answers)))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 STYLES = ("sentence", "upper", "json", "list", "short")
@@ -65,6 +66,15 @@ class Turn:
     def answer(self) -> str:
         """The exact text that the model has to produce."""
         return self.reply.render(self.style)
+
+
+Voice = Callable[[Turn], str]
+"""How a turn is answered, word for word: plainly, or in the way that an adapter teaches."""
+
+
+def plainly(turn: Turn) -> str:
+    """The voice of the model itself."""
+    return turn.answer
 
 
 @dataclass

@@ -17,6 +17,7 @@ from typing import Any, Protocol
 import numpy as np
 from torch import Tensor
 
+from quire_kernels.low_rank import LowRank
 from quire_kernels.sampling import Argmax, Draw, Logprobs
 
 
@@ -274,6 +275,7 @@ TABLE: Mapping[str, type] = {
     "act": Act,
     "linear": Linear,
     "linear_int8": LinearInt8,
+    "low_rank": LowRank,
     "embedding": Embedding,
     "moe": Moe,
     "logits_tail": LogitsTail,

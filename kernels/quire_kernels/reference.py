@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from quire_kernels import int8
+from quire_kernels import int8, reference_low_rank
 from quire_kernels.ops import Product, Rows
 from quire_kernels.sampling import Floats, Integers
 
@@ -155,6 +155,7 @@ def linear(weight: Tensor, bias: Tensor | None, gated: bool = False) -> Product:
 
 
 linear_int8 = int8.linear_int8
+low_rank = reference_low_rank.low_rank
 
 
 def embedding(ids: Tensor, table: Tensor, scale: float = 1.0) -> Tensor:

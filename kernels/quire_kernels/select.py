@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Any, Protocol
 
-from quire_kernels import ops, sampling
+from quire_kernels import low_rank, ops, sampling
 
 BUILT_IN = "built-in"
 """What stands for a plugin's name in reports about the implementations of this package."""
@@ -127,6 +127,7 @@ class Ops:
     act: ops.Act
     linear: ops.Linear
     linear_int8: ops.LinearInt8
+    low_rank: low_rank.LowRank
     embedding: ops.Embedding
     moe: ops.Moe
     logits_tail: ops.LogitsTail

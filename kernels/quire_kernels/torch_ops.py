@@ -11,6 +11,7 @@ from torch import Tensor
 
 from quire_kernels import reference
 from quire_kernels.torch_attention import paged_attention
+from quire_kernels.torch_low_rank import low_rank
 from quire_kernels.torch_sampling import draw, logprobs
 
 __all__ = [
@@ -21,6 +22,7 @@ __all__ = [
     "layer_norm",
     "logits_tail",
     "logprobs",
+    "low_rank",
     "moe",
     "paged_attention",
     "rms_norm",

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
+
+from quire_models.projection import ProjectionDelta, changed
 
 if TYPE_CHECKING:
     from quire_models.forward import Forward
@@ -107,24 +109,27 @@ class OpTimes:
 
 
 class Table(nn.Module):
-    """An embedding table."""
+    """An embedding table. delta: set by an adapter runtime; called with the rows looked up, and their ids."""
 
     def __init__(self, rows: int, width: int, make: Make) -> None:
         super().__init__()
+        self.count, self.width = rows, width
         self.weight = make.parameter(rows, width)
+        self.delta: ProjectionDelta | None = None
 
 
 class DecoderModel(nn.Module):
     """The module of `parts.Decoder`: a language model whose state is all in `Forward.kv`.
 
     tower: turns a medium's tensors into rows of embeddings; called by whoever fills `Forward.media`.
+    ops, dtype, device: what it was made with. embed_scale: what rows of the token table are multiplied by.
     """
 
     def __init__(self, part: Decoder, make: Make) -> None:
         super().__init__()
         self.part = part
         self.tower: nn.Module | None = None
-        self._ops = make.ops
+        self.ops, self.dtype, self.device = make.ops, make.dtype, make.device
         embed_width = part.embed_width or part.width
         self.embed = Table(part.vocab, embed_width, make)
         self.positions = (
@@ -140,7 +145,7 @@ class DecoderModel(nn.Module):
             else make.projection(embed_width, part.vocab, part.head_bias)
         )
         # as the embeddings have it: a scale such as √width is rounded to their dtype first
-        self._embed_scale = torch.tensor(part.embed_scale, dtype=make.dtype).item()
+        self.embed_scale = torch.tensor(part.embed_scale, dtype=make.dtype).item()
         self._run: Callable[[Tensor, Forward], Tensor] = self._bind_and_run
 
     def forward(self, fwd: Forward) -> Tensor:
@@ -167,31 +172,42 @@ class DecoderModel(nn.Module):
             yield OpTimes(rows)
 
     def _bind_and_run(self, x: Tensor, fwd: Forward) -> Tensor:
-        self._run = self._ops.blocks((*self.blocks, self._finish), self.part.width)
+        self._run = self.ops.blocks((*self.blocks, self._finish), self.part.width)
         return self._run(x, fwd)
 
     def embed_tokens(self, fwd: Forward) -> Tensor:
         """What the first block reads, [tokens, width]: rows of the table, or of media where there are any."""
-        x = self._look_up(fwd.tokens)
+        x = changed(self.embed, self._look_up(fwd.tokens), fwd.tokens, fwd.adapters)
         if fwd.media is not None:
             x.index_copy_(0, fwd.media.index, fwd.media.rows.to(x.dtype))
         if self.embed_in is not None:
             x = self.embed_in(x, fwd)
         if self.positions is not None and self.part.positions is not None:
-            x = x + self._ops.embedding(fwd.positions + self.part.positions.offset, self.positions.weight)
+            ids = fwd.positions + self.part.positions.offset
+            x = x + changed(self.positions, self.ops.embedding(ids, self.positions.weight), ids, fwd.adapters)
         return x
 
     def _look_up(self, ids: Tensor) -> Tensor:
-        """Rows of the token table, scaled; of the head's matrix if that holds the only copy."""
+        """Rows of the token table, scaled."""
         if len(self.embed.weight):
-            return self._ops.embedding(ids, self.embed.weight, self._embed_scale)
+            return self.ops.embedding(ids, self.embed.weight, self.embed_scale)
         found = self.head.rows(ids)
-        return found if self._embed_scale == 1.0 else found.mul_(self._embed_scale)
+        return found if self.embed_scale == 1.0 else found.mul_(self.embed_scale)
 
-    def logits(self, hidden: Tensor) -> Tensor:
-        """hidden [rows, width] -> float32 [rows, vocab]."""
+    def embed_rows(self, ids: Tensor) -> Tensor:
+        """Rows of the token table as they are, [len(ids), embed width], for ids int64. From any thread.
+
+        They are the head's if it holds the only copy.
+        """
+        weight = self.embed.weight.data
+        return weight.index_select(0, ids) if len(weight) else self.head.rows(ids)
+
+    def logits(self, hidden: Tensor, adapters: Any = None) -> Tensor:
+        """hidden [rows, width] -> float32 [rows, vocab].
+
+        adapters: what is bound for these rows; None if nothing changes what comes after the hidden states.
+        """
         if self.embed_out is not None:
-            hidden = self.embed_out.multiply(hidden)
-        return self._ops.logits_tail(
-            self.head.multiply(hidden, float32=True), self.part.logit_scale, self.part.logit_softcap
-        )
+            hidden = changed(self.embed_out, self.embed_out.multiply(hidden), hidden, adapters)
+        y = changed(self.head, self.head.multiply(hidden, float32=True), hidden, adapters)
+        return self.ops.logits_tail(y, self.part.logit_scale, self.part.logit_softcap)

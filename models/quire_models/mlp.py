@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from torch import Tensor, nn
 
 from quire_models.mapping import Place
+from quire_models.projection import ProjectionDelta, changed
 
 if TYPE_CHECKING:
     from quire_models.forward import Forward
@@ -45,12 +46,24 @@ class FeedForward(nn.Module):
         return self.down(self._ops.act(self.up(x, fwd), self.part.act), fwd)
 
 
+class Routed(NamedTuple):
+    """What experts are given: x [tokens, width]; weights float32 and chosen int64 [tokens, top_k]."""
+
+    x: Tensor
+    weights: Tensor
+    chosen: Tensor
+
+
 class Experts(nn.Module):
-    """The experts' matrices, stacked: gate_up [experts, 2 hidden, width] and down [experts, width, hidden]."""
+    """The experts' matrices, stacked: gate_up [experts, 2 hidden, width] and down [experts, width, hidden].
+
+    delta: set by an adapter runtime; called with what `ops.moe` gave, [tokens, width], and `Routed`.
+    """
 
     def __init__(self, width: int, part: Moe, make: Make) -> None:
         super().__init__()
-        self.hidden = part.hidden
+        self.hidden, self.act = part.hidden, part.act
+        self.delta: ProjectionDelta | None = None
         self.gate_up = make.parameter(part.experts, 2 * part.hidden, width)
         self.down = make.parameter(part.experts, width, part.hidden)
 
@@ -78,4 +91,5 @@ class Mixture(nn.Module):
         weights, chosen = self.router(x, fwd).float().softmax(-1).topk(part.top_k, -1)  # [tokens, top_k]
         if part.renormalise:
             weights = weights / weights.sum(-1, keepdim=True)
-        return self._ops.moe(x, weights, chosen, self.experts.gate_up, self.experts.down, part.act)
+        y = self._ops.moe(x, weights, chosen, self.experts.gate_up, self.experts.down, part.act)
+        return changed(self.experts, y, Routed(x, weights, chosen), fwd.adapters)

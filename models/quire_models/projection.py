@@ -18,12 +18,14 @@ if TYPE_CHECKING:
 
 
 class ProjectionDelta(Protocol):
-    """What an adapter runtime puts on a projection."""
+    """What an adapter runtime puts on a module that can be changed, as its attribute `delta`."""
 
-    def __call__(self, y: Tensor, x: Tensor, adapters: Any) -> Tensor:
+    def __call__(self, y: Tensor, x: Any, adapters: Any) -> Tensor:
         """`y` with the adapters' share added, perhaps in place; rows of the base model must stay as they are.
 
-        y: [tokens, outputs], the base result. x: [tokens, inputs]. adapters: `Forward.adapters` of this step.
+        y: [tokens, outputs], the base result. x: what the module was given: [tokens, inputs] for a projection, ids
+        [tokens] for a table, `quire_models.mlp.Routed` for experts. adapters: `Forward.adapters` of this step; for what
+        comes after the hidden states, rows instead of tokens, and what `DecoderModel.logits` was given.
         """
         ...
 
@@ -70,18 +72,20 @@ class Projection(nn.Module):
         return self.multiply(x, float32)
 
     def rows(self, ids: Tensor) -> Tensor:
-        """Rows of the weight, [len(ids), inputs]; ids int64."""
-        if len(self.weight) or not hasattr(self.multiply, "unpacked"):
-            return self.weight.index_select(0, ids)
+        """Rows of the weight, [len(ids), inputs]; ids int64. From any thread."""
+        weight = self.weight.data  # taken once: the first step may let go of it meanwhile
+        if len(weight) or not hasattr(self.multiply, "unpacked"):
+            return weight.index_select(0, ids)
         found: Tensor = self.multiply.unpacked(ids)
         return found
 
+    def bound(self, weight: Tensor) -> Product:
+        """Another weight [outputs, inputs] bound as this one's is, with the same bias: one that an adapter brings."""
+        return self._linear(weight, self.bias, self._gated)
+
     def forward(self, x: Tensor, fwd: Forward | None) -> Tensor:
         """x [tokens, inputs] -> [tokens, outputs]. Towers run outside any step and have no `fwd`."""
-        y = self.multiply(x)
-        if self.delta is None or fwd is None or fwd.adapters is None:
-            return y
-        return self.delta(y, x, fwd.adapters)
+        return changed(self, self.multiply(x), x, None if fwd is None else fwd.adapters)
 
     def pieces(self, path: str) -> Iterable[tuple[str, Place]]:
         """Names of the fused matrices: beside this module, `attn.q` for the q in `attn.qkv`."""
@@ -89,6 +93,16 @@ class Projection(nn.Module):
         for name, rows in self.slices.items():
             for kind in ("weight",) if self.bias is None else ("weight", "bias"):
                 yield f"{parent}.{name}.{kind}", Place(f"{path}.{kind}", (rows,))
+
+
+def changed(module: Any, y: Tensor, x: Any, adapters: Any) -> Tensor:
+    """What `module` made of x, with the share of adapters if some are at work."""
+    return y if module.delta is None or adapters is None else module.delta(y, x, adapters)
+
+
+def changeable(model: nn.Module) -> dict[str, nn.Module]:
+    """The modules that a runtime may put a `delta` on, by path: projections, tables and experts."""
+    return {path: module for path, module in model.named_modules() if hasattr(module, "delta")}
 
 
 def projections(model: nn.Module) -> dict[str, tuple[Projection, slice | None]]:

@@ -78,6 +78,11 @@ class ModelConfig:
         "auto",
         choices=("auto", "recompute", "swap"),
     )
+    max_loras: int = setting("Seats: most adapters whose requests run at once.", 8)
+    max_lora_rank: int = setting("Largest rank of an adapter.", 64)
+    max_cpu_loras: int | None = setting(
+        "Most adapters in host memory; others are read again when a request names them (default: 32, or --max-loras)."
+    )
     page_size: int = setting("Tokens in a page of the KV cache.", 16)
     gpu_memory_utilization: float = setting("Share of the GPU's memory that all models together may use.", 0.9)
     kv_cache_memory_bytes: int | None = setting(
@@ -91,6 +96,12 @@ class ModelConfig:
         _check_choices(self)
         _check_positive(self, "max_model_len", "max_num_batched_tokens", "max_num_seqs", "max_num_queued_reqs")
         _check_positive(self, "page_size", "kv_cache_memory_bytes", "num_pages")
+        _check_positive(self, "max_loras", "max_lora_rank")
+        if self.max_cpu_loras is not None and self.max_cpu_loras < self.max_loras:
+            raise ConfigError(
+                f"--max-cpu-loras must be at least --max-loras ({self.max_loras}), since those with a seat are in host "
+                f"memory too; got {self.max_cpu_loras}."
+            )
         if not 0 < self.gpu_memory_utilization <= 1:
             raise ConfigError(
                 f"--gpu-memory-utilization must be above 0, at most 1; got {self.gpu_memory_utilization}."
@@ -109,6 +120,7 @@ class ServerConfig:
     port: int = setting("Port to listen on.", 8000)
     root_path: str = setting("Prefix that a proxy strips.", "")
     api_key: tuple[str, ...] = setting("Keys clients must send; any one is enough.", ())
+    admin_api_key: tuple[str, ...] = setting("Keys for routes that change the server, where no other is enough.", ())
     allowed_origins: tuple[str, ...] = setting("CORS origins.", ())
     allowed_methods: tuple[str, ...] = setting("CORS methods.", ("*",))
     allowed_headers: tuple[str, ...] = setting("CORS headers.", ("*",))
@@ -127,6 +139,13 @@ class ServerConfig:
     log_level: str = setting("How much to log.", "info", choices=("debug", "info", "warning", "error"))
     shutdown_timeout_s: float = setting("Longest wait for requests in flight at shutdown.", 30.0)
     max_restarts: int = setting("How often the host process may be restarted within ten minutes.", 5)
+    lora_modules: tuple[str, ...] = setting(
+        'Adapters to load at the start: name=folder, or JSON: {"name": …, "path": …, "base_model_name": …}.', ()
+    )
+    lora_root: tuple[str, ...] = setting("Folders in which the adapters must lie that clients load (default: any).", ())
+    lora_cache_dir: str | None = setting(
+        "Where plugins keep adapters that they download (default: ~/.cache/quire/adapters)."
+    )
     enable_auto_tool_choice: bool = setting("Let the model decide to call tools.", False)
     tool_call_parser: str | None = setting("Format of tool calls (default: guessed from the chat template).")
 

@@ -2,8 +2,8 @@
 
 Nothing here imports a plugin, so a broken or heavy one costs nothing until it is chosen.
 
-Group `quire` holds every plugin by name. Group `quire.essential` names those of our own
-distribution that load whatever the user asked for; no other distribution can make itself essential.
+Group `quire` holds every plugin by name. Two more groups name some of our own distribution's, and only those:
+`quire.essential` what loads whatever the user asked for, `quire.adapters` what `enable_lora` adds.
 """
 
 from __future__ import annotations
@@ -18,9 +18,6 @@ from quire.errors import PluginError
 GROUP = "quire"
 DISTRIBUTION = "quire"
 """Our own distribution: its plugins are the bundled set."""
-
-ADAPTERS = "lora"
-"""The bundled entry point that `enable_lora` adds; the bundled set leaves it out."""
 
 
 class Installed(NamedTuple):
@@ -56,19 +53,25 @@ def is_bundled(point: EntryPoint) -> bool:
 def choose(names: Sequence[str] | None, enable_lora: bool = False, group: str = GROUP) -> list[EntryPoint]:
     """The entry points to load, in order: essential ones, then those asked for, each once.
 
-    names: an allow-list; None means the bundled set. Raises PluginError for a name that is not
-    installed or that two distributions claim.
+    names: an allow-list; None means the bundled set, without adapter runtimes. enable_lora: those too, whatever is
+    allowed. Raises PluginError for a name that is not installed or that two distributions claim.
     """
     points = list(entry_points(group=group))
-    essential = [p.name for p in entry_points(group=f"{group}.essential") if is_bundled(p)]
+    essential = _ours(f"{group}.essential")
+    adapters = _ours(f"{group}.adapters")
     if names is None:
-        asked = [p.name for p in points if is_bundled(p) and p.name != ADAPTERS]
+        asked = [p.name for p in points if is_bundled(p) and p.name not in adapters]
         points = [p for p in points if is_bundled(p)]
     else:
         asked = [name.strip() for name in names if name.strip()]
     if enable_lora:
-        asked.append(ADAPTERS)
-    return [_find(points, name) for name in dict.fromkeys([*sorted(essential), *asked])]
+        asked += adapters
+    return [_find(points, name) for name in dict.fromkeys([*essential, *asked])]
+
+
+def _ours(group: str) -> list[str]:
+    """The names of our own distribution in another group, sorted."""
+    return sorted(point.name for point in entry_points(group=group) if is_bundled(point))
 
 
 def _find(points: Iterable[EntryPoint], name: str) -> EntryPoint:

@@ -41,10 +41,10 @@ def resolve_tokenizer(config: ModelConfig, model_folder: Path) -> Path:
     return _resolve(config.tokenizer, config, config.tokenizer_revision, ())
 
 
-def adapter_cache(config: ModelConfig) -> Path:
-    """Where plugins may keep the adapters that they download."""
-    if config.download_dir is not None:
-        return Path(config.download_dir).expanduser() / "adapters"
+def adapter_cache(folder: str | None) -> Path:
+    """Where plugins may keep the adapters that they download: `folder` if there is one."""
+    if folder is not None:
+        return Path(folder).expanduser()
     return Path.home() / ".cache" / "quire" / "adapters"
 
 

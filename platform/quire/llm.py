@@ -14,6 +14,7 @@ from types import TracebackType
 from typing import Any, TypeAlias
 
 from quire import hub, registry
+from quire.adapter_sources import AdapterSources, check_name
 from quire.config import ModelConfig
 from quire.errors import BadRequest
 from quire.records import Registry
@@ -27,11 +28,11 @@ from quire.text.media import MediaInputs
 from quire.text.outputs import RequestOutput
 from quire.text.renderer import Renderer
 from quire.text.tokenizer import Tokenizer
-from quire.types import AdapterRef, LoRARequest, Prompt, Request
+from quire.types import AdapterRef, AdapterUse, LoRARequest, Prompt, Request
 
 Params: TypeAlias = SamplingParams | BeamSearchParams
 Messages: TypeAlias = Sequence[Mapping[str, Any]]
-Adapters: TypeAlias = LoRARequest | Sequence[LoRARequest | None] | None
+Adapters: TypeAlias = LoRARequest | Sequence[LoRARequest | Sequence[LoRARequest] | None] | None
 
 UNBOUNDED = sys.maxsize
 """Requests that may wait: here the caller waits too, and a batch may be of any size."""
@@ -67,7 +68,7 @@ class LLM:
         folder = hub.resolve(config.model, config)
         tokenizer = Tokenizer.load(hub.resolve_tokenizer(config, folder))
         engine = Engine.build(config, found, tokenizer=lambda: tokenizer)
-        self._run_on(engine, tokenizer, config.chat_template, found)
+        self._run_on(engine, tokenizer, config.chat_template, found, config.download_dir)
 
     @classmethod
     def from_engine(
@@ -78,7 +79,14 @@ class LLM:
         made._run_on(engine, tokenizer, chat_template, registry)
         return made
 
-    def _run_on(self, engine: Any, tokenizer: Tokenizer, chat_template: str | None, found: Registry) -> None:
+    def _run_on(
+        self,
+        engine: Any,
+        tokenizer: Tokenizer,
+        chat_template: str | None,
+        found: Registry,
+        download_dir: str | None = None,
+    ) -> None:
         self._engine = engine
         self._tokenizer = tokenizer
         self._registry = found
@@ -86,6 +94,7 @@ class LLM:
         self._renderer = Renderer()
         self._numbers = itertools.count()
         self._closed = False
+        self._sources = AdapterSources(found, hub.adapter_cache(download_dir and f"{download_dir}/adapters"))
         self._adapter_paths: dict[str, str] = {}
         self._batch = Batch(engine, tokenizer, self._info.eos_ids)
         try:
@@ -111,7 +120,8 @@ class LLM:
 
         prompts: one or many of: a text, token ids, {"prompt": …}, {"prompt_token_ids": …}; the latter two may
         have "multi_modal_data": {modality: an item or a list of items}, for each of which there is a marker in
-        the prompt. lora_request: one adapter for all or one each; it is loaded when it is first used.
+        the prompt. lora_request: one adapter for all, or for each prompt one, several with weights, or None; they
+        are loaded when they are first used.
         sampling_params: one for all or one each, None = `get_default_sampling_params()`.
         prompt_token_ids: the old way to give ids. priority: one each, smaller is more urgent.
         Raises `BadRequest` (a ValueError) before anything runs if one prompt is wrong.
@@ -203,28 +213,33 @@ class LLM:
         per_prompt: Sequence[Params] = one_each("sampling_params", params, count, (SamplingParams, BeamSearchParams))
         priorities: Sequence[int] = one_each("priority", 0 if priority is None else priority, count, (int,))
         wanted = as_adapters(lora_request, count)
-        adapters = {one: self._adapter(one) for one in dict.fromkeys(wanted) if one is not None}
+        for one in dict.fromkeys(one for several in wanted for one in several):
+            self._load_adapter(one)
         requests = [
             Request(
                 id=str(next(self._numbers)),
                 prompt=prompt,
                 params=with_bad_words(one, self._tokenizer) if isinstance(one, SamplingParams) else one,
-                adapter=adapters[adapter] if adapter is not None else None,
+                adapters=tuple(AdapterUse(AdapterRef(name=use.lora_name), use.weight) for use in uses),
                 priority=urgency,
             )
-            for prompt, one, adapter, urgency in zip(prompts, per_prompt, wanted, priorities, strict=True)
+            for prompt, one, uses, urgency in zip(prompts, per_prompt, wanted, priorities, strict=True)
         ]
         return self._batch.add(requests)
 
-    def _adapter(self, wanted: LoRARequest) -> AdapterRef:
-        """The adapter, loaded if it is new or another path stands behind its name now."""
+    def _load_adapter(self, wanted: LoRARequest) -> None:
+        """Load the adapter if it is new or another path stands behind its name now."""
         if not self._registry.of("quire_adapter_runtimes"):
             raise BadRequest("`lora_request` needs an adapter runtime: LLM(…, enable_lora=True).", "lora_request")
         name, path = wanted.lora_name, wanted.lora_path
-        if self._adapter_paths.get(name) != path:
-            self._engine.load_adapter(name, Path(path).expanduser() if path else None)
-            self._adapter_paths[name] = path
-        return AdapterRef(name=name)
+        if self._adapter_paths.get(name) == path:
+            return
+        check_name(name, with_owner=True)
+        folder = Path(path).expanduser() if path else self._sources.find(name, self._info.root)
+        if folder is None:
+            raise BadRequest(f"No path was given for the adapter `{name}`, and no plugin knows one.", "lora_request")
+        self._engine.load_adapter(name, folder)
+        self._adapter_paths[name] = path
 
     def _finish(self, ids: Sequence[str], use_tqdm: bool) -> list[RequestOutput]:
         progress = Progress(len(ids), use_tqdm, "Processed prompts")

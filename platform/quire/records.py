@@ -31,6 +31,7 @@ class Context:
     options: values of the plugin's `Option`s by name. vocab: token strings by id. tokenizer:
     the text side's tokenizer. device: "cpu", "cuda:0". model: name of the base model. config, folder: the
     model's config.json as it is, and where it lies. names: the architecture's table of tensor names.
+    max_seats, max_rank: for adapter runtimes: seats to make, and the largest rank to take in.
     """
 
     options: Mapping[str, Any] = field(default_factory=dict)
@@ -41,6 +42,8 @@ class Context:
     config: Mapping[str, Any] = field(default_factory=dict)
     folder: str | None = None
     names: Any = None
+    max_seats: int = 8
+    max_rank: int = 64
 
 
 # --- model architectures -------------------------------------------------------------------------
@@ -278,19 +281,50 @@ class SchedulerPolicy:
 # --- adapters ------------------------------------------------------------------------------------
 
 
+AdapterUses = Sequence[Sequence[tuple[int, float]]]
+"""Per chunk (or row): (seat, weight) of each adapter at work on it, in order of seats; () = the base model alone."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class AdapterFacts:
+    """What is told of an adapter that was read.
+
+    num_bytes: what it takes in host memory. rank: the largest of its ranks, 0 for kinds that have none.
+    targets: what it changes, by the names its own files use, each once: "q_proj".
+    """
+
+    num_bytes: int
+    rank: int = 0
+    targets: tuple[str, ...] = ()
+
+
 class RunsAdapters(Protocol):
-    """A kind of adapter, at work on one model. Only `load` may be called while something else is."""
+    """A kind of adapter, at work on one model. It has `Context.max_seats` seats.
+
+    `load`, `describe` and `release` run beside everything else, `load` perhaps in several threads at once; the
+    other methods are called by one thread, between steps.
+    """
 
     def attach(self, model: Any) -> None:
         """Once, after the weights are loaded and before pages are counted: put deltas on projections, make seats."""
         ...
 
     def load(self, name: str, path: Path) -> Any:
-        """Read and check an adapter; raise `BadRequest` saying why not. In a worker thread."""
+        """Read and check an adapter, all that is costly included; raise `BadRequest` saying why not.
+
+        In a worker thread; the platform may call it again for an adapter that it had released to save memory.
+        """
+        ...
+
+    def describe(self, adapter: Any) -> AdapterFacts:
+        """What `load` has read."""
         ...
 
     def seat(self, adapter: Any) -> int | None:
-        """A place on the device, kept until `unseat`; None when all are taken or it is on its way (the seq waits)."""
+        """A place on the device, 0 … max_seats - 1, kept until `unseat`; None when all are taken or it is on its way.
+
+        It must be quick: a step waits for it. One that was unseated and is still there gets its old place.
+        """
         ...
 
     def unseat(self, adapter: Any) -> None:
@@ -298,11 +332,23 @@ class RunsAdapters(Protocol):
         ...
 
     def release(self, adapter: Any) -> None:
-        """It was unloaded, no seq uses it any more, and `unseat` came before; a step for others may be under way."""
+        """Forget it: unloaded, or out of host memory; nobody uses it and `unseat` came before. A step for others
+        may be under way: what a seat still refers to must live until that is over."""
         ...
 
-    def bind(self, plan: Plan, seats: Sequence[int]) -> Any:
-        """The per-step data that `Forward.adapters` carries; `seats[i]` belongs to chunk i, −1 = base."""
+    def bind(self, plan: Plan, uses: AdapterUses) -> Any:
+        """What `Forward.adapters` carries in the next step; `uses[i]` belongs to the tokens of chunk i.
+
+        Not called for steps in which nobody uses an adapter of this runtime.
+        """
+        ...
+
+    def bind_rows(self, uses: AdapterUses) -> Any | None:
+        """The same for `DecoderModel.logits(hidden, adapters)`: `uses[i]` belongs to row i of the hidden states.
+
+        None when none of these adapters changes what comes after the hidden states. Called after `bind` of the
+        same step, and perhaps several times with different rows.
+        """
         ...
 
 
@@ -436,12 +482,13 @@ class Option:
 class DemoModel:
     """A small model that ships with a plugin and is served when no model is named.
 
-    folder: gives the path of a model folder in Hugging Face format.
+    folder: gives the path of a model folder in Hugging Face format. adapters: gives those of its adapters, by name.
     """
 
     name: str
     summary: str
     folder: Callable[[], Path]
+    adapters: Callable[[], Mapping[str, Path]] = dict
 
 
 RECORDS: Mapping[str, type] = {

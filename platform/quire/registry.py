@@ -21,7 +21,6 @@ from quire import hookspecs
 from quire.calls import Caller, Event, Question
 from quire.counting import CallCounter
 from quire.discovery import (
-    ADAPTERS,
     GROUP,
     Installed,
     choose,
@@ -34,7 +33,7 @@ from quire.errors import PluginError
 from quire.plugin_options import Values, fill
 from quire.records import CONTRACT_VERSION, RECORDS, InputMapper, Option, PluginInfo, Registry
 
-__all__ = ["ADAPTERS", "CallCounter", "Installed", "installed", "listing", "load", "with_options"]
+__all__ = ["CallCounter", "Installed", "installed", "listing", "load", "with_options"]
 
 HOOKS = frozenset(name for name in vars(hookspecs) if name.startswith("quire_"))
 """Names of all hooks."""

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
+from quire.adapter_info import AdapterStats
 from quire.sampling import BeamSearchParams, SamplingParams
 
 if TYPE_CHECKING:
@@ -51,29 +52,39 @@ class AdapterRef:
 
 
 @dataclass(frozen=True, slots=True)
+class AdapterUse:
+    """An adapter at work on a request. weight: what its share is multiplied by, beside those of others."""
+
+    ref: AdapterRef
+    weight: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
 class LoRARequest:
     """An adapter as the Python API names it, with vLLM's names of fields.
 
     lora_path: its folder; empty = plugins are asked where the adapter of that name lies. lora_int_id is not used.
+    weight: what its share is multiplied by; it matters where several work on one request.
     """
 
     lora_name: str
     lora_int_id: int = 0
     lora_path: str = ""
+    weight: float = 1.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Request:
     """One prompt and what to do with it. Gives `params.num_seqs` seqs.
 
-    `priority`: smaller runs first under the priority policy. `cache_salt`: seqs share cached pages
-    only with equal salts. `extra`: fields that logits-processor plugins declared.
+    `adapters`: those at work on it, () = the base model alone. `priority`: smaller runs first under the priority
+    policy. `cache_salt`: seqs share cached pages only with equal salts.
     """
 
     id: str
     prompt: Prompt
     params: SamplingParams | BeamSearchParams
-    adapter: AdapterRef | None = None
+    adapters: tuple[AdapterUse, ...] = ()
     priority: int = 0
     cache_salt: str | None = None
 
@@ -106,7 +117,7 @@ class SeqStart:
     prompt_ids: Sequence[int]
     output_ids: Sequence[int]
     media: tuple[Media, ...] = ()
-    adapter: AdapterRef | None = None
+    adapters: tuple[AdapterUse, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,15 +242,19 @@ class EngineStats:
     num_preemptions_recompute_total: int = 0
     num_preemptions_swap_total: int = 0
     iteration_tokens: tuple[int, ...] = ()
+    adapters: AdapterStats | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RequestSummary:
-    """One ended request, for events and metrics. Times are seconds; None where it never got there."""
+    """One ended request, for events and metrics. Times are seconds; None where it never got there.
+
+    adapters: names of those it used.
+    """
 
     request_id: str
     model: str
-    adapter: str | None
+    adapters: tuple[str, ...]
     finish_reason: str
     num_prompt_tokens: int
     num_cached_tokens: int

@@ -1,8 +1,8 @@
-"""Llama and models of its shape; and the demo model that ships with Quire."""
+"""Llama and models of its shape; and the demo model that ships with Quire, with its adapters."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -38,11 +38,20 @@ def quire_architectures() -> Iterable[Architecture]:
     yield Architecture(name="LlamaForCausalLM", decoder=decoder, names=names.LLAMA)
 
 
+DEMO = Path(__file__).parent / "demo_chat"
+
+
+def demo_adapters() -> Mapping[str, Path]:
+    """A style, a language and a format."""
+    return {f"demo-{name}": DEMO / "adapters" / name for name in ("pirate", "dutch", "json")}
+
+
 @hookimpl
 def quire_demo_models() -> Iterable[DemoModel]:
     """A few million parameters that answer questions about a small made-up world."""
     yield DemoModel(
         name="demo-chat",
         summary="small chat model trained on text that this repository generates",
-        folder=lambda: Path(__file__).parent / "demo_chat",
+        folder=lambda: DEMO,
+        adapters=demo_adapters,
     )

@@ -9,20 +9,23 @@ Each projection has a row of scales per seat, ones where an adapter has none, so
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from quire import AdapterRuntime, Option, hookimpl
+from quire import AdapterRuntime, hookimpl
 from quire.errors import BadRequest
-from quire.records import Context
+from quire.records import AdapterFacts, AdapterUses, Context
 from quire.types import Plan
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from quire_models import Projection
+
+    Layer = tuple[Tensor, Tensor, Tensor]
+    """Tokens, the seats of one adapter of each, and its weights."""
 
 PREFIX, SUFFIX = "base_model.model.", ".ia3_l"
 
@@ -57,12 +60,22 @@ class Scaling:
             self.inputs = self.projection.weight.new_ones(len(self.outputs), self.projection.inputs)
         self.inputs[seat] = scales.to(self.inputs)
 
-    def __call__(self, y: Tensor, x: Tensor, adapters: tuple[Tensor, Tensor]) -> Tensor:
-        """Scale the rows of tokens that have an adapter; others stay bit for bit."""
-        tokens, seats = adapters
-        mine = y[tokens] if self.inputs is None else self.projection.multiply(x[tokens] * self.inputs[seats])
-        y[tokens] = mine * self.outputs[seats]
-        return y
+    def __call__(self, y: Tensor, x: Tensor, adapters: list[Layer]) -> Tensor:
+        """Scale the rows of tokens that have adapters; others stay bit for bit.
+
+        A weight w makes of each scale l the scale 1 + w (l - 1).
+        """
+        if self.inputs is not None:
+            x = _scaled(x.clone(), self.inputs, adapters)
+            tokens = adapters[0][0]  # whoever has any adapter has a first one
+            y[tokens] = self.projection.multiply(x[tokens])
+        return _scaled(y, self.outputs, adapters)
+
+
+def _scaled(values: Tensor, scales: Tensor, adapters: list[Layer]) -> Tensor:
+    for tokens, seats, weights in adapters:
+        values[tokens] *= 1 + weights[:, None].to(values) * (scales[seats] - 1)
+    return values
 
 
 class Ia3:
@@ -70,7 +83,7 @@ class Ia3:
 
     def __init__(self, context: Context) -> None:
         self._names, self._device = context.names, context.device
-        self._seats: list[Adapter | None] = [None] * context.options["seats"]
+        self._seats: list[Adapter | None] = [None] * context.max_seats
         self._held: set[Adapter] = set()
         self._matrices: dict[str, tuple[Scaling, slice]] = {}
 
@@ -113,6 +126,11 @@ class Ia3:
         if size != wanted:
             raise BadRequest(f"Adapter {name!r} has {size} scales for {matrix}, which takes {wanted}.", "lora_path")
 
+    def describe(self, adapter: Adapter) -> AdapterFacts:
+        """Its size, and which matrices it scales."""
+        targets = sorted({matrix.rpartition(".")[2] for matrix, _ in adapter.scales})
+        return AdapterFacts(num_bytes=sum(vector.nbytes for vector in adapter.scales.values()), targets=tuple(targets))
+
     def seat(self, adapter: Adapter) -> int | None:
         """Its row: the one it still has, a free one, or one whose adapter nobody uses now."""
         if adapter not in self._seats:
@@ -136,23 +154,22 @@ class Ia3:
         """Forget it."""
         self._seats = [None if other is adapter else other for other in self._seats]
 
-    def bind(self, plan: Plan, seats: Sequence[int]) -> tuple[Tensor, Tensor]:
-        """Tokens that have an adapter, and their seats: int64 [tokens] each."""
+    def bind(self, plan: Plan, uses: AdapterUses) -> list[Layer]:
+        """For each token its first adapter, then its second, …: they scale one after another."""
         import torch
 
-        lens = torch.tensor([len(chunk.token_ids) for chunk in plan.chunks])
-        each = torch.tensor(seats).repeat_interleave(lens)
-        tokens = (each >= 0).nonzero()[:, 0]
-        return tokens.to(self._device), each[tokens].to(self._device)
+        each = [use for use, chunk in zip(uses, plan.chunks, strict=True) for _ in chunk.token_ids]
+        layers = []
+        for depth in range(max(map(len, each))):
+            found = [(token, *use[depth]) for token, use in enumerate(each) if len(use) > depth]
+            layers.append(tuple(torch.tensor(column, device=self._device) for column in zip(*found, strict=True)))
+        return layers
 
-
-@hookimpl
-def quire_options() -> Iterable[Option]:
-    """How many at once."""
-    yield Option("seats", int, 8, "adapters that requests in one batch may use")
+    def bind_rows(self, uses: AdapterUses) -> None:
+        """Nothing after the hidden states is scaled."""
 
 
 @hookimpl
 def quire_adapter_runtimes() -> Iterable[AdapterRuntime]:
     """One kind."""
-    yield AdapterRuntime("ia3", frozenset({"IA3"}), Ia3)
+    yield AdapterRuntime("tour-ia3", frozenset({"IA3"}), Ia3)

@@ -29,6 +29,7 @@ OPS = (
     "act",
     "linear",
     "linear_int8",
+    "low_rank",
     "blocks",
 )
 SAMPLING = ("argmax", "draw", "logprobs")

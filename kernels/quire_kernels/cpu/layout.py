@@ -27,6 +27,7 @@ class Op(IntEnum):
     SCALE = 9
     PRODUCT_INT8 = 10
     SELECT = 11
+    LOW_RANK = 12
 
 
 PRODUCTS = (Op.PRODUCT, Op.PRODUCT_INT8)
@@ -106,6 +107,7 @@ class Step(ctypes.Structure):
         ("num_selected", c_int64),
         ("seconds", POINTER),
         ("kv_bytes", c_int32),
+        ("segments", POINTER),
     )
 
 

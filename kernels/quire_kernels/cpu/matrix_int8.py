@@ -10,7 +10,8 @@ from torch import Tensor
 
 from quire_kernels.cpu.layout import Op, PackedMatrix
 from quire_kernels.cpu.library import DTYPES, Library
-from quire_kernels.cpu.tape import Symbol, Unrecordable, packed_copy
+from quire_kernels.cpu.symbolic_forward import Unrecordable
+from quire_kernels.cpu.tape import Symbol, packed_copy
 
 if TYPE_CHECKING:
     from quire_kernels.cpu.ops import CpuOps

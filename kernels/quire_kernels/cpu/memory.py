@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import ctypes
+import mmap
 import sys
 
+import torch
 from torch import Tensor
 
 LARGE_PAGE = 1 << 21
@@ -17,6 +19,19 @@ SMALL_PAGE = 1 << 12
 def use_large_pages(tensor: Tensor) -> None:
     """Ask for large pages under a tensor whose memory was not written yet. Does nothing where there are none."""
     _advise(tensor, LARGE_PAGE, MADV_HUGEPAGE)
+
+
+def mapped(num_bytes: int) -> Tensor:
+    """uint8 [num_bytes] of zeros, in large pages, that the system has back as soon as nobody holds it."""
+    if not num_bytes:
+        return torch.empty(0, dtype=torch.uint8)
+    room = num_bytes if num_bytes < LARGE_PAGE else num_bytes + LARGE_PAGE
+    memory = torch.frombuffer(mmap.mmap(-1, room), dtype=torch.uint8)
+    if room > num_bytes:
+        memory = memory[-memory.data_ptr() % LARGE_PAGE :]
+    memory = memory[:num_bytes]
+    use_large_pages(memory)
+    return memory
 
 
 def populate(tensor: Tensor) -> None:

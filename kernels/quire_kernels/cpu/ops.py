@@ -7,7 +7,7 @@ their tape.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from ctypes import addressof, c_int64
+from ctypes import addressof, c_int64, c_void_p
 from typing import Any
 
 import torch
@@ -15,6 +15,7 @@ from torch import Tensor
 
 from quire_kernels.cpu.layout import Instruction, Op, Step, View, pointers
 from quire_kernels.cpu.library import DTYPES, Library
+from quire_kernels.cpu.low_rank import CpuSeats, StepSegments
 from quire_kernels.cpu.matrix import Matrix
 from quire_kernels.cpu.matrix_int8 import ByteMatrix
 from quire_kernels.cpu.recorded import Recorded, record, step_rows
@@ -37,6 +38,7 @@ class CpuOps:
         slots: Tensor | None = None,
         rows: Rows | None = None,
         tables: tuple[Tensor, Tensor] | None = None,
+        segments: StepSegments | None = None,
         **fields: Any,
     ) -> None:
         """One instruction on tensors [tokens, width] or [tokens, parts, width]; `fields` are the instruction's."""
@@ -59,6 +61,9 @@ class CpuOps:
             arrays += [pointers([table]) for table in tables]
             pairs = c_int64(tables[0].shape[-1])
             step.cos, step.sin, step.pairs = addressof(arrays[-2]), addressof(arrays[-1]), addressof(pairs)
+        if segments is not None:
+            arrays.append((c_void_p * 1)(addressof(segments)))
+            step.segments = addressof(arrays[-1])
         self.library.run(step, program)
 
     def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
@@ -167,6 +172,17 @@ class CpuOps:
     def linear_int8(self, weight: Tensor, bias: Tensor | None, gated: bool = False) -> ByteMatrix:
         """See `ops.LinearInt8`."""
         return ByteMatrix(self, weight, bias, gated)
+
+    def low_rank(
+        self,
+        inputs: int,
+        slices: Sequence[tuple[int, int]],
+        seats: int,
+        dtype: torch.dtype,
+        device: torch.device | str = "cpu",
+    ) -> CpuSeats:
+        """See `low_rank.LowRank`."""
+        return CpuSeats(self, inputs, slices, seats, dtype)
 
     def blocks(self, blocks: Sequence[Callable[[Any, Any], Any]], width: int) -> Recorded:
         """See `ops.Blocks`: blocks that can be recorded are one call together."""

@@ -1,14 +1,16 @@
 """Recorded: blocks of a model that were written down as programs, and are computed in one call each.
 
-Blocks that cannot be written down, and every block in a step with adapters, run as they are.
+Blocks that cannot be written down run as they are. Steps with adapters have programs of their own, so that steps
+without are no slower for them; both give a row without adapters the same to the last bit.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from ctypes import addressof, c_double, c_int64, c_void_p
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
@@ -16,7 +18,10 @@ from torch import Tensor
 
 from quire_kernels.cpu.layout import PRODUCTS, Instruction, Op, Step, StepRows, pointers
 from quire_kernels.cpu.library import DTYPES, Library
-from quire_kernels.cpu.tape import Symbol, SymbolicForward, Tape
+from quire_kernels.cpu.low_rank import cut
+from quire_kernels.cpu.symbolic_forward import LanesSymbol, SegmentsSymbol, SymbolicForward
+from quire_kernels.cpu.tape import Symbol, Tape
+from quire_kernels.low_rank import Segments
 from quire_kernels.ops import Rows
 
 Block = Callable[[Any, Any], Any]
@@ -25,8 +30,7 @@ Block = Callable[[Any, Any], Any]
 class Program:
     """Blocks as one list of instructions, with the memory that it computes in."""
 
-    def __init__(self, library: Library, tape: Tape, result: Symbol, blocks: Sequence[Block]) -> None:
-        self.blocks = tuple(blocks)
+    def __init__(self, library: Library, tape: Tape, result: Symbol) -> None:
         self._library, self._tape, self._result = library, tape, result
         self._code = (Instruction * len(tape.instructions))(*tape.instructions)
         self._seconds = (c_double * len(tape.instructions))()
@@ -41,6 +45,7 @@ class Program:
         self._cos, self._sin = ((c_void_p * len(tape.angles))() for _ in range(2))
         self._pairs = (c_int64 * len(tape.angles))()
         self._angle_rows = (c_void_p * len(tape.angles))()
+        self._segments = (c_void_p * tape.lanes)()
         self._pools: tuple[Any, Any, Any] = (None, None, None)
         self._step = Step(
             buffers=addressof(self._buffers),
@@ -48,6 +53,7 @@ class Program:
             sin=addressof(self._sin),
             pairs=addressof(self._pairs),
             angle_rows=addressof(self._angle_rows),
+            segments=addressof(self._segments),
         )
 
     def __call__(self, x: Tensor, fwd: Any, timed: bool = False) -> Tensor:
@@ -63,6 +69,7 @@ class Program:
         self._point_to_pools(fwd.kv)
         self._point_to_buffers(x, max(len(x), len(fwd.logit_rows)))
         tables = self._point_to_angles(fwd)
+        self._point_to_segments(fwd.adapters)
         self._library.run(step, self._code)
         self._num_timed += timed
         del tables  # they had to live until here
@@ -96,6 +103,12 @@ class Program:
             self._room = tokens
         self._buffers[0] = x.data_ptr()
 
+    def _point_to_segments(self, adapters: Any) -> None:
+        """Of each lane; `adapters` keeps what they point to."""
+        for lane in range(len(self._segments)):
+            segments = adapters.get(lane) if isinstance(adapters, Mapping) else adapters
+            self._segments[lane] = addressof(cut(segments, self._step.threads).struct) if segments else None
+
     def _point_to_angles(self, fwd: Any) -> list[Tensor]:
         kept = []
         for i, key in enumerate(self._tape.angles):
@@ -120,45 +133,73 @@ class Program:
         return [(name, count, seconds) for name, (count, seconds) in found.items()]
 
 
+Pieces = tuple[Program | Block, ...]
+
+
 @dataclass(eq=False)
 class Recorded:
-    """A run of blocks: programs, and blocks that stay as they are."""
+    """A run of blocks: programs, and blocks that stay as they are.
 
-    pieces: tuple[Program | Block, ...]
+    pieces: of steps without adapters. adapted: makes those of steps with the adapters of one runtime, or of several.
+    """
+
+    pieces: Pieces
+    blocks: tuple[Block, ...]
+    adapted: Callable[[SegmentsSymbol | LanesSymbol], Pieces]
+    _of_lanes: dict[bool, Pieces] = field(default_factory=dict, init=False)
     _timed: bool = field(default=False, init=False)
 
     def __call__(self, x: Tensor, fwd: Any) -> Tensor:
         """x [tokens, width] -> [tokens, width]; x may be overwritten."""
-        for piece in self.pieces:
-            if not isinstance(piece, Program):
-                x = piece(x, fwd)
-            elif fwd.adapters is None:
-                x = piece(x.contiguous(), fwd, self._timed)
-            else:
-                for block in piece.blocks:
-                    x = block(x, fwd)
+        for piece in self._pieces_for(fwd.adapters):
+            x = piece(x.contiguous(), fwd, self._timed) if isinstance(piece, Program) else piece(x, fwd)
         return x
+
+    def _pieces_for(self, adapters: Any) -> Pieces:
+        """Blocks one by one for adapters of a kind that programs do not know."""
+        if adapters is None:
+            return self.pieces
+        several = isinstance(adapters, Mapping)
+        if not all(isinstance(bound, Segments) for bound in (adapters.values() if several else (adapters,))):
+            return self.blocks
+        if several not in self._of_lanes:
+            self._of_lanes[several] = self.adapted(LanesSymbol() if several else SegmentsSymbol(0))
+        return self._of_lanes[several]
 
     @contextmanager
     def timing(self) -> Iterator[Callable[[], list[tuple[str, int, float]]]]:
         """While this is open every operation is timed; what it yields tells (operation, calls, seconds)."""
-        programs = [piece for piece in self.pieces if isinstance(piece, Program)]
         self._timed = True
         try:
-            yield lambda: [row for program in programs for row in program.timings()]
+            yield lambda: [row for program in self._programs() for row in program.timings()]
         finally:
             self._timed = False
+
+    def _programs(self) -> list[Program]:
+        return [
+            piece
+            for pieces in (self.pieces, *self._of_lanes.values())
+            for piece in pieces
+            if isinstance(piece, Program)
+        ]
 
 
 def record(library: Library, blocks: Sequence[Block], width: int) -> Recorded:
     """Write down the longest runs of blocks that can be."""
+    blocks = tuple(blocks)
+    return Recorded(_pieces(library, blocks, width), blocks, partial(_pieces, library, blocks, width))
+
+
+def _pieces(
+    library: Library, blocks: Sequence[Block], width: int, adapters: SegmentsSymbol | LanesSymbol | None = None
+) -> Pieces:
     pieces: list[Program | Block] = []
     run: list[Block] = []
     tape, x = _blank(width)
     for block in blocks:
         kept = tuple(tape.instructions)
         try:
-            y = block(x, SymbolicForward(tape))
+            y = block(x, SymbolicForward(tape, adapters))
             recordable = isinstance(y, Symbol) and tape.is_whole(y, width)
         except Exception:  # whatever a block that is not made for symbols may raise
             recordable = False
@@ -167,10 +208,10 @@ def record(library: Library, blocks: Sequence[Block], width: int) -> Recorded:
             x = y
             continue
         tape.instructions[:] = kept
-        pieces += [*_program(library, tape, x, run), block]
+        pieces += [*_program(library, tape, x, bool(run)), block]
         run = []
         tape, x = _blank(width)
-    return Recorded((*pieces, *_program(library, tape, x, run)))
+    return (*pieces, *_program(library, tape, x, bool(run)))
 
 
 def _blank(width: int) -> tuple[Tape, Symbol]:
@@ -178,8 +219,8 @@ def _blank(width: int) -> tuple[Tape, Symbol]:
     return tape, tape.source()
 
 
-def _program(library: Library, tape: Tape, result: Symbol, blocks: Sequence[Block]) -> list[Program | Block]:
-    return [Program(library, tape, result, blocks)] if blocks else []
+def _program(library: Library, tape: Tape, result: Symbol, any_blocks: bool) -> list[Program | Block]:
+    return [Program(library, tape, result)] if any_blocks else []
 
 
 def _places(tape: Tape, result: int) -> tuple[list[int], int]:

@@ -7,14 +7,12 @@ an instruction for each call they get; what a symbol cannot do raises, and that 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from ctypes import addressof
 from typing import Any
 
 from quire_kernels.cpu.layout import PRODUCTS, Instruction, Op, PackedMatrix, View
+from quire_kernels.cpu.symbolic_forward import AngleSymbol, PoolSymbol, SegmentsSymbol, SymbolicForward, Unrecordable
 from quire_kernels.ops import ACTS
-
-
-class Unrecordable(Exception):
-    """Something that a program has no instruction for."""
 
 
 class Symbol:
@@ -84,6 +82,7 @@ class Tape:
         self.angles: list[Any] = []
         self.stored: dict[int, View] = {}
         self.kept: list[Any] = []
+        self.lanes = 0  # of adapters
         self.gone: set[int] = set()  # buffers that are not written after all
         self.first_few: int | None = None  # from this buffer on they hold selected tokens only
 
@@ -151,6 +150,16 @@ class Tape:
         self.kept.append(matrix)
         inputs = [x, self.new(room)] if room else [x]
         return self.write(op, inputs, self.new(packed.outputs), packed=packed, bias=bias, **fields)
+
+    def low_rank(self, y: Symbol, x: Any, seats: Any, segments: Any) -> Symbol:
+        """What the seated adapters of a projection do to y, in place."""
+        if not isinstance(segments, SegmentsSymbol) or self.first_few is not None:
+            raise Unrecordable("seats are changed by the segments of all tokens")
+        if not isinstance(x, Symbol) or x.headed or y.headed or (x.width, y.width) != (seats.inputs, seats.outputs):
+            raise Unrecordable(f"these seats take y [tokens, {seats.outputs}] and x [tokens, {seats.inputs}]")
+        self.kept.append(seats)
+        self.lanes = max(self.lanes, segments.lane + 1)
+        return self.write(Op.LOW_RANK, [x, y], y, weight=addressof(seats.struct), layer=segments.lane)
 
     def add(self, x: Symbol, y: Any, out: Symbol) -> Symbol:
         """out = x + y."""
@@ -222,68 +231,12 @@ class Tape:
         return out
 
 
-class AngleSymbol:
-    """Cosines or sines of the step, of the angles with this number."""
-
-    def __init__(self, number: int) -> None:
-        self.number = number
-
-
-class PoolSymbol:
-    """The pool of one block's keys or values."""
-
-    def __init__(self, layer: int, values: bool) -> None:
-        self.layer, self.values = layer, values
-
-
 def _layer_of(k_pool: Any, v_pool: Any) -> int:
     """The block whose pools these are."""
     pools = isinstance(k_pool, PoolSymbol) and isinstance(v_pool, PoolSymbol)
     if not pools or k_pool.values or not v_pool.values or k_pool.layer != v_pool.layer:
         raise Unrecordable("keys and values belong into the pools of one layer")
     return int(k_pool.layer)
-
-
-class _Pools:
-    def __init__(self, values: bool) -> None:
-        self._values = values
-
-    def __getitem__(self, layer: int) -> PoolSymbol:
-        return PoolSymbol(layer, self._values)
-
-
-class _Memo:
-    """`Forward.memo`: holds the angles of every rotary embedding, and nothing else."""
-
-    def __init__(self, tape: Tape) -> None:
-        self._tape = tape
-
-    def __contains__(self, key: object) -> bool:
-        return callable(getattr(key, "of", None)) and callable(getattr(key, "table", None))
-
-    def __getitem__(self, key: Any) -> tuple[AngleSymbol, AngleSymbol]:
-        if key not in self:
-            raise Unrecordable("only rotary angles are shared between blocks")
-        if key not in self._tape.angles:
-            self._tape.angles.append(key)
-        number = self._tape.angles.index(key)
-        return AngleSymbol(number), AngleSymbol(number)
-
-
-class _KvSymbols:
-    k, v = _Pools(False), _Pools(True)
-
-
-class SymbolicForward:
-    """Stands for the `Forward` of every step to come. What it lacks cannot be recorded."""
-
-    adapters = None
-    kv = _KvSymbols()
-    rows = slots = object()
-    logit_rows = object()
-
-    def __init__(self, tape: Tape) -> None:
-        self.memo = _Memo(tape)
 
 
 def packed_copy(packed: PackedMatrix) -> PackedMatrix:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 
 from quire.config import ModelConfig
@@ -13,6 +14,16 @@ def demo_models(registry: Registry) -> list[ModelConfig]:
     """One model for each demo that the loaded plugins declare."""
     demos: list[DemoModel] = list(registry.all("quire_demo_models"))
     return [ModelConfig(model=str(demo.folder()), served_model_name=(demo.name,)) for demo in demos]
+
+
+def demo_adapters(registry: Registry) -> list[str]:
+    """The adapters of those demos, as `--lora-modules` takes them."""
+    demos: list[DemoModel] = list(registry.all("quire_demo_models"))
+    return [
+        json.dumps({"name": name, "path": str(path), "base_model_name": demo.name})
+        for demo in demos
+        for name, path in demo.adapters().items()
+    ]
 
 
 def chosen_models(named: Sequence[ModelConfig], registry: Registry) -> list[ModelConfig]:

@@ -1,12 +1,16 @@
-"""`platform serve`: load models and answer over HTTP. With no model named, the demos of the loaded plugins."""
+"""`platform serve`: load models and answer over HTTP. With no model named, the demos of the loaded plugins.
+
+With `--enable-lora`, their adapters too.
+"""
 
 from __future__ import annotations
 
 import argparse
 import logging
 from collections.abc import Sequence
+from dataclasses import replace
 
-from quire.commands.models import demo_models
+from quire.commands.models import demo_adapters, demo_models
 from quire.config import ModelConfig, ServerConfig
 from quire.options import add_config, model_configs, model_list, read_config
 from quire.records import Command, Registry
@@ -35,6 +39,8 @@ def _run(args: argparse.Namespace) -> int:
     logging.basicConfig(format="%(levelname)s %(asctime)s %(name)s: %(message)s", datefmt="%H:%M:%S")
     config = read_config(ServerConfig, vars(args))
     log.setLevel(config.log_level.upper())
+    if args.enable_lora and not model_configs(vars(args)):
+        config = replace(config, lora_modules=(*config.lora_modules, *demo_adapters(args.registry)))
     return run(
         models_to_serve(args, args.registry),
         config,

@@ -14,9 +14,12 @@ from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from threading import Event, Thread
+from typing import Any
 
+from quire.adapter_info import AdapterInfo
 from quire.config import ModelConfig
 from quire.counting import call_plugin
+from quire.engine.adapter_shelf import AdapterShelf
 from quire.engine.adapters import Adapters
 from quire.engine.checks import check_request
 from quire.engine.grammars import Grammars
@@ -31,10 +34,9 @@ from quire.engine.runtimes import Runtimes
 from quire.engine.scheduler import Scheduler
 from quire.engine.towers import Towers
 from quire.errors import ConfigError, QuireError
-from quire.hub import adapter_cache
 from quire.records import Context, OrdersSeqs, Registry, SchedulerPolicy
 from quire.sampling import BeamSearchParams, SamplingParams
-from quire.types import AdapterRef, Delta, EngineStats, Plan, Request
+from quire.types import Delta, EngineStats, Plan, Request
 from quire_models.checkpoint import raw_config
 
 log = logging.getLogger(__name__)
@@ -64,10 +66,10 @@ class Engine:
         self.loaded, self.info = loaded, loaded.info
         self._registry = registry
         self._tokenizer = cache(tokenizer) if tokenizer else None
-        self._cache_dir = adapter_cache(config)
+        self._limits = config.max_loras, config.max_lora_rank
         self._config_json = raw_config(Path(loaded.info.folder))
         # before pages are counted: runtimes take device memory for their seats
-        self._adapters = Adapters(Runtimes(registry, self._context, loaded.module), self._find_adapter)
+        self._adapters = Adapters(Runtimes(registry, self._context, loaded.module), config, loaded.info.name)
         num_pages, max_model_len = fit(
             config,
             loaded,
@@ -128,7 +130,7 @@ class Engine:
         return not self._closing.wait(POPULATE_PAUSE_S if self.has_work else 0)
 
     def _context(self, plugin: str) -> Context:
-        info = self.info
+        info, (max_seats, max_rank) = self.info, self._limits
         return Context(
             options=self._registry.options.get(plugin, {}),
             model=info.name,
@@ -138,6 +140,8 @@ class Engine:
             config=self._config_json,
             folder=info.folder,
             names=self.loaded.names,
+            max_seats=max_seats,
+            max_rank=max_rank,
         )
 
     def _policy(self, name: str) -> OrdersSeqs:
@@ -177,8 +181,11 @@ class Engine:
             return request
         return replace(request, cache_salt=f"{variant}:{request.cache_salt or ''}")
 
-    def _ready(self, request: Request) -> bool:
-        """Whether nothing a request needs is missing; one that can never have it ends in this step."""
+    def _ready(self, request: Request) -> bool | None:
+        """Whether nothing a request needs is missing; one that can never have it ends in this step.
+
+        None: its adapters are, so that asking for others with the same is of no use.
+        """
         try:
             return self._compiled(request.params) and self._adapters.ready(request)
         except QuireError as error:
@@ -243,25 +250,18 @@ class Engine:
             raise error
         return deltas
 
-    def load_adapter(self, name: str, path: Path | None = None) -> AdapterRef:
-        """Read an adapter, from any thread, beside the steps; requests may name it when this returns.
+    @property
+    def adapters(self) -> AdapterShelf:
+        """The adapters that there are; they are loaded and unloaded there, from any thread, beside the steps."""
+        return self._adapters.shelf
 
-        path: its folder, None = the plugins know. A name that is loaded gets a new revision. Raises BadRequest.
-        """
-        return self._adapters.load(name, path)
+    def load_adapter(self, name: str, path: Path, **options: Any) -> AdapterInfo:
+        """Read an adapter and return when requests may name it; see `AdapterShelf.load` for the options and errors."""
+        return self.adapters.load(name, path, **options).result()
 
     def unload_adapter(self, name: str) -> None:
-        """Let no request name an adapter any more; those in flight finish on it. Any thread. Raises NotFound."""
-        self._adapters.unload(name)
-
-    @property
-    def adapters(self) -> tuple[AdapterRef, ...]:
-        """The adapters that requests may name."""
-        return self._adapters.refs
-
-    def _find_adapter(self, name: str) -> Path | None:
-        source = self._registry.resolve_adapter(name, self.info.root, self._cache_dir)
-        return None if source is None else source.path
+        """Let no request name an adapter any more; those in flight finish on it. Raises NotFound."""
+        self.adapters.unload(name).result()
 
     def reset_prefix_cache(self) -> int:
         """Forget the cached pages of ended requests; how many became free."""
@@ -269,13 +269,14 @@ class Engine:
 
     def stats(self) -> EngineStats:
         """Counters since start and gauges of now."""
-        return self._scheduler.stats(self.info.name)
+        return replace(self._scheduler.stats(self.info.name), adapters=self._adapters.stats())
 
     def close(self) -> None:
         """Stop what runs beside the steps and let go of the device's memory."""
         self._closing.set()
         self._populating.join()
         self._grammars.close()
+        self._adapters.close()
         del self._runner, self.loaded
 
 

@@ -1,7 +1,8 @@
 """Page keys: equal keys mean equal K and V, so everything that changes K or V goes into them.
 
 key of page i = H(key of page i-1, token ids, digests and offsets of the media touching the page);
-the key before page 0 stands for adapter, adapter revision and cache salt. It knows no pool and no seq.
+the key before page 0 stands for the adapters, their revisions and weights, and the cache salt. It knows no pool
+and no seq.
 """
 
 from __future__ import annotations
@@ -10,16 +11,16 @@ from array import array
 from collections.abc import Sequence
 from hashlib import blake2b
 
-from quire.types import AdapterRef, Media
+from quire.types import AdapterUse, Media
 
 KEY_BYTES = 16
 
 
-def root_key(adapter: AdapterRef | None, salt: str | None) -> bytes:
-    """What stands before the first page. Absent and empty differ; no two fields can run together."""
-    name = None if adapter is None else f"{adapter.revision}:{adapter.name}"
-    fields = [b"-" if text is None else b"+" + text.encode("utf-8", "surrogatepass") for text in (name, salt)]
-    lengths = array("q", [len(field) for field in fields]).tobytes()
+def root_key(adapters: Sequence[AdapterUse], salt: str | None) -> bytes:
+    """What stands before the first page. No salt and an empty one differ; no two fields can run together."""
+    uses = [f"{use.ref.revision}:{use.weight!r}:{use.ref.name}" for use in adapters]
+    fields = [text.encode("utf-8", "surrogatepass") for text in (*uses, *(() if salt is None else (salt,)))]
+    lengths = array("q", [len(uses), len(fields), *map(len, fields)]).tobytes()
     return blake2b(lengths + b"".join(fields), digest_size=KEY_BYTES).digest()
 
 

@@ -14,6 +14,8 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from quire.engine.fairness import crowding_lanes
+from quire.engine.queue import Lane
 from quire.engine.roster import Roster
 from quire.engine.seq import Seq, Status
 from quire.types import Chunk, Plan, Request, SeqStart
@@ -38,9 +40,12 @@ class Draft:
 
 
 class Planner:
-    """Draws plans from a roster. `ready` says whether a request may begin or resume now."""
+    """Draws plans from a roster.
 
-    def __init__(self, roster: Roster, ready: Callable[[Request], bool]) -> None:
+    ready: whether a request may begin or resume now; None = neither may others with the same adapters.
+    """
+
+    def __init__(self, roster: Roster, ready: Callable[[Request], bool | None]) -> None:
         self._roster = roster
         self._tables = roster.tables
         self._pool = roster.tables.pool
@@ -149,10 +154,16 @@ class Planner:
                 self._grant(member, draft, draft.budget)
 
     def _next(self) -> Seq | None:
-        for queue in (self._roster.swapped, self._roster.waiting):
-            for seq in queue:
-                if seq.candidates is None and self._ready(seq.group.request):
+        waiting = self._roster.waiting
+        crowding = crowding_lanes(waiting.heads, self._roster.running.values(), self._limits.max_num_seqs)
+        for queue, behind in ((self._roster.swapped, ()), (waiting, crowding)):
+            closed: set[Lane] = set()
+            for seq in queue.in_turn(behind, closed):
+                ready = seq.candidates is None and self._ready(seq.group.request)
+                if ready:
                     return seq
+                if ready is None:
+                    closed.add(seq.lane)
         return None
 
     def _fit(self, seq: Seq, draft: Draft) -> list[int] | None:

@@ -1,24 +1,27 @@
 """SeqQueue: seqs that are not running, in the order in which the policy wants them.
 
-It knows nothing of pages. Keys are computed when a seq enters, since nothing that a policy may look
-at changes while a seq stands here.
+Each lane, the seqs that need the same adapters, stands in that order, and the lanes are merged. It knows nothing of
+pages. Keys are computed when a seq enters, since nothing that a policy may look at changes while a seq stands here.
 """
 
 from __future__ import annotations
 
 import logging
 from bisect import insort
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
+from heapq import heapify, heappop, heapreplace
 from itertools import chain
 from typing import Any
 
 from quire.engine.seq import Seq
 from quire.errors import PluginFailed
 from quire.records import OrdersSeqs
+from quire.types import AdapterRef
 
 log = logging.getLogger(__name__)
 
 Entry = tuple[Any, int, int, Seq]
+Lane = tuple[AdapterRef, ...]
 
 
 class SeqQueue:
@@ -26,20 +29,49 @@ class SeqQueue:
 
     def __init__(self, policy: OrdersSeqs) -> None:
         self._policy = policy
-        self._entries: list[Entry] = []
+        self._lanes: dict[Lane, list[Entry]] = {}
         self._front: list[Entry] = []  # accepted seqs on which the policy failed afterwards
 
     def __len__(self) -> int:
-        return len(self._entries) + len(self._front)
+        return len(self._front) + sum(map(len, self._lanes.values()))
 
     def __iter__(self) -> Iterator[Seq]:
-        return (entry[3] for entry in chain(self._front, self._entries))
+        return (entry[3] for entry in chain(self._front, *self._lanes.values()))
+
+    @property
+    def heads(self) -> dict[Lane, Seq]:
+        """The first seq of each lane."""
+        return {lane: entries[0][3] for lane, entries in self._lanes.items()}
+
+    def in_turn(self, behind: Container[Lane] = (), closed: Container[Lane] = ()) -> Iterator[Seq]:
+        """Seqs in order, those of lanes in `behind` after the others.
+
+        The rest of a lane is left out as soon as it is in `closed`, which may change between two seqs.
+        """
+        yield from [entry[3] for entry in self._front]
+        heap = [(lane in behind, *entries[0][:3], 0, lane) for lane, entries in self._lanes.items()]
+        try:
+            heapify(heap)
+            while heap:
+                last, _, _, _, i, lane = heap[0]
+                entries = self._lanes[lane]
+                yield entries[i][3]
+                if lane in closed or i + 1 == len(entries):
+                    heappop(heap)
+                else:
+                    heapreplace(heap, (last, *entries[i + 1][:3], i + 1, lane))
+        except TypeError:
+            log.exception("The scheduling policy's keys cannot be compared; seqs go in order of arrival.")
+            yield from sorted(self, key=lambda seq: (seq.arrival, seq.id))
 
     def push(self, seq: Seq) -> None:
         """Put a seq in its place. Raises PluginFailed when the policy cannot tell where that is."""
+        lane = seq.lane
         try:
-            insort(self._entries, (self._policy.admit_key(seq), seq.arrival, seq.id, seq))
+            insort(self._lanes.setdefault(lane, []), (self._policy.admit_key(seq), seq.arrival, seq.id, seq))
         except Exception as error:
+            if not self._lanes[lane]:
+                del self._lanes[lane]
             raise PluginFailed(f"The scheduling policy could not place the request: {error}.") from error
 
     def put_back(self, seq: Seq) -> None:
@@ -52,9 +84,12 @@ class SeqQueue:
 
     def remove(self, seq: Seq) -> None:
         """Take a seq out, wherever it stands; the first ones are found first."""
-        for entries in (self._front, self._entries):
+        lane = seq.lane
+        for entries in (self._front, self._lanes.get(lane, [])):
             for i, entry in enumerate(entries):
                 if entry[3] is seq:
                     del entries[i]
+                    if entries is not self._front and not entries:
+                        del self._lanes[lane]
                     return
         raise AssertionError(f"seq {seq.id} is not in this queue")

@@ -67,7 +67,7 @@ class Runner:
         batch_invariant: bool = False,
     ) -> None:
         self._model = loaded.module
-        self._head: Callable[[Tensor], Tensor] = loaded.module.logits
+        self._head: Callable[..., Tensor] = loaded.module.logits
         self._eos_ids = loaded.eos_ids
         self._processors = processors
         self._grammars = grammars
@@ -115,7 +115,7 @@ class Runner:
         wanted = _Wanted.of(plan.chunks, layout, self._rows)
         media, failures = self._towers.rows(plan.chunks, layout.starts)
         hidden = self._hidden(plan, layout, wanted.index, media, failures)
-        return StepResult(self._samples(hidden, wanted), self._scores(hidden, wanted), failures)
+        return StepResult(self._samples(hidden, wanted, failures), self._scores(hidden, wanted, failures), failures)
 
     def _start(self, start: SeqStart) -> None:
         params, output_ids = start.params, list(start.output_ids)
@@ -169,27 +169,32 @@ class Runner:
             prompt_lens=layout.prompt_lens,
         )
 
-    def _logits(self, hidden: Tensor) -> Tensor:
-        """hidden [rows, width] -> float32 [rows, vocab]."""
-        if not self._alone or len(hidden) == 1:
-            return self._head(hidden)
-        return torch.cat([self._head(row[None]) for row in hidden])
+    def _logits(self, hidden: Tensor, seq_ids: Sequence[int], failures: dict[int, str]) -> Tensor:
+        """hidden [rows, width], row i of seq_ids[i] -> float32 [rows, vocab]; who fails is noted."""
+        if self._alone and len(hidden) > 1:
+            rows = [self._logits(row[None], (seq_id,), failures) for row, seq_id in zip(hidden, seq_ids, strict=True)]
+            return torch.cat(rows)
+        adapters, failed = self._adapters.bind_rows(seq_ids)
+        failures |= failed
+        return self._head(hidden) if adapters is None else self._head(hidden, adapters)
 
-    def _samples(self, hidden: Tensor, wanted: _Wanted) -> Mapping[int, Sample]:
+    def _samples(self, hidden: Tensor, wanted: _Wanted, failures: dict[int, str]) -> Mapping[int, Sample]:
         if not wanted.sampled:
             return {}
         choosers = [self._rows[seq_id].chooser for seq_id in wanted.sampled]
-        drawn = self._sampler.sample(self._logits(hidden[: len(choosers)]), choosers)
-        return dict(zip(wanted.sampled, drawn, strict=True))
+        logits = self._logits(hidden[: len(choosers)], wanted.sampled, failures)
+        return dict(zip(wanted.sampled, self._sampler.sample(logits, choosers), strict=True))
 
-    def _scores(self, hidden: Tensor, wanted: _Wanted) -> Mapping[int, Sequence[TokenLogprobs]]:
+    def _scores(
+        self, hidden: Tensor, wanted: _Wanted, failures: dict[int, str]
+    ) -> Mapping[int, Sequence[TokenLogprobs]]:
         scores: dict[int, Sequence[TokenLogprobs]] = {}
         at = len(wanted.sampled)
         for seq_id, token_ids, num_top in wanted.scored:
             entries: list[TokenLogprobs] = []
             for i in range(0, len(token_ids), SLAB):
                 some = token_ids[i : i + SLAB]
-                logits = self._logits(hidden[at + i : at + i + len(some)])
+                logits = self._logits(hidden[at + i : at + i + len(some)], [seq_id] * len(some), failures)
                 entries += describe(self._ops.logprobs, logits, some, [num_top] * len(some))
             at += len(token_ids)
             scores[seq_id] = entries

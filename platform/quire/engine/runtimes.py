@@ -1,11 +1,12 @@
 """Runtimes: the kinds of adapter that plugins bring, each attached to one model.
 
-Several may be attached: each sees the model without the others' deltas, and a projection that more than one
+Several may be attached: each sees the model without the others' deltas, and a module that more than one
 changes applies them one after another, each with what its own runtime bound. It knows no kind and no adapter.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,10 +14,11 @@ from typing import Any
 from torch import Tensor, nn
 
 from quire.counting import call_plugin
-from quire.errors import BadRequest
+from quire.errors import BadRequest, QuireError
 from quire.records import Context, Registry, RunsAdapters
-from quire_models import Projection
-from quire_models.projection import ProjectionDelta
+from quire_models.projection import ProjectionDelta, changeable
+
+log = logging.getLogger(__name__)
 
 HOOK = "quire_adapter_runtimes"
 
@@ -34,6 +36,13 @@ class Runtime:
     def call(self, function: Callable[..., Any], *args: Any) -> Any:
         """Call one of its methods; raises what is the user's fault as it is, and else PluginFailed."""
         return call_plugin(self.registry, self.plugin, function, *args)
+
+    def tell(self, function: Callable[[Any], None], loaded: Any) -> None:
+        """Tell it what it cannot refuse; nobody's request is at stake if it fails."""
+        try:
+            self.call(function, loaded)
+        except QuireError:
+            log.exception("The adapter runtime of plugin %s failed; going on", self.plugin)
 
 
 class Runtimes:
@@ -67,12 +76,12 @@ class Runtimes:
 
 @dataclass(frozen=True, eq=False)
 class _Lanes:
-    """The deltas of several runtimes on one projection."""
+    """The deltas of several runtimes on one module."""
 
     deltas: Sequence[tuple[int, ProjectionDelta]]
 
-    def __call__(self, y: Tensor, x: Tensor, adapters: Mapping[int, Any]) -> Tensor:
-        """y: [tokens, outputs]. x: [tokens, inputs]. adapters: what was bound, by lane."""
+    def __call__(self, y: Tensor, x: Any, adapters: Mapping[int, Any]) -> Tensor:
+        """See `ProjectionDelta`. adapters: what was bound, by lane."""
         for lane, delta in self.deltas:
             if lane in adapters:
                 y = delta(y, x, adapters[lane])
@@ -83,15 +92,15 @@ def _attach(model: nn.Module, runtimes: Sequence[Runtime]) -> None:
     if len(runtimes) == 1:
         runtimes[0].call(runtimes[0].built.attach, model)
         return
-    projections = [module for module in model.modules() if isinstance(module, Projection)]
-    deltas: list[list[tuple[int, ProjectionDelta]]] = [[] for _ in projections]
+    modules: list[Any] = list(changeable(model).values())
+    deltas: list[list[tuple[int, ProjectionDelta]]] = [[] for _ in modules]
     for runtime in runtimes:
         runtime.call(runtime.built.attach, model)
-        for projection, found in zip(projections, deltas, strict=True):
-            if projection.delta is not None:
-                found.append((runtime.lane, projection.delta))
-                del projection.delta  # it may have become a submodule, which only deleting undoes
-                projection.delta = None
-    for projection, found in zip(projections, deltas, strict=True):
+        for module, found in zip(modules, deltas, strict=True):
+            if module.delta is not None:
+                found.append((runtime.lane, module.delta))
+                del module.delta  # it may have become a submodule, which only deleting undoes
+                module.delta = None
+    for module, found in zip(modules, deltas, strict=True):
         if found:
-            projection.delta = _Lanes(found)
+            module.delta = _Lanes(found)

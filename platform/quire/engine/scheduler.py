@@ -31,8 +31,8 @@ class Scheduler:
 
     pool: pages on the device. host_pool: pages in host memory for seqs that are swapped out, if any.
     ready: asked before a request is admitted or resumed, until it says yes; while it says no (its
-    adapter has no seat, its grammar is not compiled) others may pass. clock: seconds; it is told, and
-    decides nothing.
+    grammar is not compiled) others may pass, and while it says None (its adapters have no seats) others with other
+    adapters. clock: seconds; it is told, and decides nothing.
     """
 
     def __init__(
@@ -41,7 +41,7 @@ class Scheduler:
         policy: OrdersSeqs,
         limits: Limits,
         host_pool: PagePool | None = None,
-        ready: Callable[[Request], bool] = lambda request: True,
+        ready: Callable[[Request], bool | None] = lambda request: True,
         clock: Callable[[], float] = monotonic,
     ) -> None:
         self._limits = limits

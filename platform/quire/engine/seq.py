@@ -16,7 +16,7 @@ from enum import Enum
 
 from quire.engine.keys import page_key, root_key
 from quire.sampling import BeamSearchParams, SamplingParams
-from quire.types import Request, SeqStart, TokenLogprobs
+from quire.types import AdapterRef, Request, SeqStart, TokenLogprobs
 
 MASK64 = (1 << 64) - 1
 
@@ -140,15 +140,19 @@ class Seq:
 
     @property
     def adapter(self) -> str | None:
-        """Name of the adapter, None for the base model."""
-        adapter = self.group.request.adapter
-        return None if adapter is None else adapter.name
+        """Name of the adapter, None for the base model; of several with + between them."""
+        return "+".join(use.ref.name for use in self.group.request.adapters) or None
+
+    @property
+    def lane(self) -> tuple[AdapterRef, ...]:
+        """The adapters it needs: seqs of the same lane may begin when one of them may."""
+        return tuple(use.ref for use in self.group.request.adapters)
 
     @property
     def cannot_fail(self) -> bool:
         """Whether its chunks are computed if its step is: no tower and no adapter has a part in them."""
         request = self.group.request
-        return request.adapter is None and not request.prompt.media
+        return not request.adapters and not request.prompt.media
 
     @property
     def num_tokens(self) -> int:
@@ -170,7 +174,7 @@ class Seq:
         request = self.group.request
         while len(self.keys) <= page:
             i = len(self.keys)
-            parent = self.keys[-1] if self.keys else root_key(request.adapter, request.cache_salt)
+            parent = self.keys[-1] if self.keys else root_key(request.adapters, request.cache_salt)
             start = i * page_size
             self.keys.append(page_key(parent, self.tokens[start : start + page_size], start, request.prompt.media))
         return self.keys[page]
@@ -185,5 +189,5 @@ class Seq:
             prompt_ids=prompt.token_ids,
             output_ids=tuple(self.tokens[len(prompt.token_ids) :]),
             media=prompt.media,
-            adapter=request.adapter,
+            adapters=request.adapters,
         )

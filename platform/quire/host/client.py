@@ -8,15 +8,20 @@ from __future__ import annotations
 import asyncio
 import itertools
 import sys
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from quire.adapter_info import AdapterInfo
 from quire.config import ModelConfig
 from quire.errors import HostDied, NotFound, Overloaded, QuireError
+from quire.host.adapter_table import AdapterTable
 from quire.host.flights import Flights
 from quire.host.protocol import (
     Abort,
+    AdapterChanged,
+    AdapterLoaded,
+    Adapters,
     Ask,
     Failed,
     Figures,
@@ -39,13 +44,14 @@ from quire.types import Delta, EngineStats, ModelInfo, Request
 class HostSettings:
     """What every incarnation of the host is told, and how patient its clients are.
 
-    plugins, options, enable_lora: as for `quire.registry.load`. wait_ready_s: how long a request
-    waits for a host that is being restarted. module: what runs in the host process.
+    plugins, options, enable_lora: as for `quire.registry.load`. adapters: to be loaded at the start.
+    wait_ready_s: how long a request waits for a host that is being restarted. module: what runs in the host process.
     """
 
     plugins: Sequence[str] | None = None
     options: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     enable_lora: bool = False
+    adapters: Sequence[AdapterInfo] = ()
     log_level: str = "info"
     max_restarts: int = 5
     wait_ready_s: float = 15.0
@@ -63,6 +69,7 @@ class Client:
         self._flights = Flights()
         self._calls: dict[int, asyncio.Future[Any]] = {}
         self._numbers = itertools.count(1)
+        self.adapters = AdapterTable(self._call_when_ready, settings.adapters)
         self._closing = False
         self._supervisor = Supervisor(
             self._first_message,
@@ -172,6 +179,7 @@ class Client:
         position = list(self._infos).index(name)
         del self._infos[name]
         del self._configs[position]
+        self.adapters.forget_model(name)
         await self._call(lambda number: Unload(number, name))
 
     async def close(self, drain_s: float = 0.0) -> None:
@@ -195,6 +203,10 @@ class Client:
         if self.state != "ready" and not await self._supervisor.ready(self._settings.wait_ready_s):
             raise HostDied("The process that runs the models is not running; try again later.")
 
+    async def _call_when_ready(self, message: Callable[[int], Any]) -> Any:
+        await self._wait_ready()
+        return await self._call(message)
+
     async def _call(self, message: Any) -> Any:
         """Send what `message` makes of a call number, and wait for the answer with that number."""
         number = next(self._numbers)
@@ -206,7 +218,7 @@ class Client:
             del self._calls[number]
 
     def _first_message(self) -> Start:
-        settings = self._settings
+        settings, (adapters, known) = self._settings, self.adapters.restarted()
         return Start(
             models=list(self._configs),
             plugins=None if settings.plugins is None else list(settings.plugins),
@@ -214,6 +226,8 @@ class Client:
             enable_lora=settings.enable_lora,
             log_level=settings.log_level,
             sys_path=list(sys.path),
+            adapters=adapters,
+            known_adapters=known,
         )
 
     def _on_message(self, message: FromHost) -> None:
@@ -223,15 +237,21 @@ class Client:
                 if flight is not None:
                     flight.open.clear()  # there is nothing to abort
                     flight.fail(error_of(fault))
-            case Ready(models):
+            case Ready(models, adapters):
                 self._infos = {info.name: info for info in models}
+                self.adapters.ready(adapters)
             case Loaded(call, info):
                 self._answer(call, info)
             case Unloaded(call):
                 self._answer(call, None)
             case Failed(call, fault):
                 self._answer(call, error_of(fault))
-            case Figures(call):
+            case AdapterLoaded(call):
+                self.adapters.heard(message)
+                self._answer(call, message)
+            case AdapterChanged():
+                self.adapters.heard(message)
+            case Figures(call) | Adapters(call):
                 self._answer(call, message)
 
     def _answer(self, call: int, result: Any) -> None:

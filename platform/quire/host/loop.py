@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from quire.errors import NotFound
+from quire.host.adapter_desk import Shelf
 from quire.host.protocol import Abort, Deltas, Fault, Message, Refused, Submit, fault_of, request_of
 from quire.host.turns import Turns
 from quire.types import Delta, EngineStats, ModelInfo, Request
@@ -32,6 +33,11 @@ class Steps(Protocol):
     @property
     def info(self) -> ModelInfo:
         """The model it runs."""
+        ...
+
+    @property
+    def adapters(self) -> Shelf:
+        """Its adapters, which any thread may load."""
         ...
 
     @property

@@ -22,15 +22,18 @@ from typing import Any, Protocol, runtime_checkable
 
 from quire.config import ModelConfig
 from quire.errors import CheckpointError, ConfigError, NotFound
+from quire.host.adapter_desk import AdapterDesk
 from quire.host.inbox import Inbox, Item
 from quire.host.link import Link
 from quire.host.loop import Loop, Steps
 from quire.host.protocol import (
     Abort,
     Ask,
+    AskAdapters,
     Failed,
     Figures,
     Load,
+    LoadAdapter,
     Loaded,
     Message,
     Ready,
@@ -40,6 +43,7 @@ from quire.host.protocol import (
     StartFailed,
     Submit,
     Unload,
+    UnloadAdapter,
     Unloaded,
     Unreadable,
     fault_of,
@@ -79,14 +83,16 @@ class Host:
         """
         self._inbox, self._send, self._registry, self._build = inbox, send, registry, build
         self._loop = Loop(send)
+        self._desk = AdapterDesk(inbox, send, self._loop.engines)
         self._aside = ThreadPoolExecutor(1, "aside")
         self._stopping = False
 
-    def start(self, models: list[ModelConfig]) -> None:
-        """Load models one after another and report; raises what loading raises."""
-        for i, config in enumerate(models):
-            self._join(config, self._build(config, self._registry, len(models) - i))
-        self._send(Ready([engine.info for engine in self._loop.engines.values()]))
+    def start(self, start: Start) -> None:
+        """Load models one after another, and adapters, and report; raises what loading raises."""
+        for i, config in enumerate(start.models):
+            self._join(config, self._build(config, self._registry, len(start.models) - i))
+        adapters = self._desk.start(start.adapters, start.known_adapters)
+        self._send(Ready([engine.info for engine in self._loop.engines.values()], adapters))
         gc.freeze()  # what is loaded stays: the collector need not look at it again in the middle of a step
 
     def run(self) -> None:
@@ -111,6 +117,8 @@ class Host:
                 counter = self._registry.counter
                 rows = counter.snapshot() if isinstance(counter, Tallies) else []
                 self._send(Figures(item.call, self._loop.stats(), rows))
+            case LoadAdapter() | UnloadAdapter() | AskAdapters():
+                self._desk.take(item)
             case Load():
                 self._aside.submit(self._load, item)
             case Unload():
@@ -183,7 +191,7 @@ def main(descriptor: str) -> int:
     sys.path[:] = start.sys_path or sys.path
     try:
         host = Host(inbox, link.send, _load_plugins(start), build_engine)
-        host.start(start.models)
+        host.start(start)
     except Exception as error:
         log.debug("The start failed", exc_info=True)
         link.send(StartFailed(fault_of(error)))

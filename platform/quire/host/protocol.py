@@ -8,17 +8,16 @@ It knows no sockets.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
+from quire.adapter_info import AdapterInfo
 from quire.config import ModelConfig
 from quire.errors import STATUS_BY_TYPE_NAME, BadRequest, ConfigError, PluginError, QuireError, StartupError
+from quire.host.wire_media import WireMedia, pack_media, unpack_media
 from quire.sampling import BeamSearchParams, SamplingParams
-from quire.types import AdapterRef, Delta, EngineStats, Media, ModelInfo, Prompt, Request
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from quire.types import AdapterUse, Delta, EngineStats, ModelInfo, Prompt, Request
 
 
 class Message(msgspec.Struct, frozen=True, tag=True):
@@ -29,7 +28,10 @@ class Message(msgspec.Struct, frozen=True, tag=True):
 
 
 class Start(Message, frozen=True, tag=True, kw_only=True):
-    """The first message: load these plugins, then these models, one after another."""
+    """The first message: load these plugins, then these models, one after another, and these adapters.
+
+    known_adapters: those that an earlier host had loaded; they are read when they are wanted.
+    """
 
     models: list[ModelConfig]
     plugins: list[str] | None = None
@@ -37,24 +39,8 @@ class Start(Message, frozen=True, tag=True, kw_only=True):
     enable_lora: bool = False
     log_level: str = "info"
     sys_path: list[str] = []
-
-
-class WireTensor(msgspec.Struct, frozen=True, array_like=True):
-    """A tensor: dtype name, shape, and its bytes in row-major order."""
-
-    dtype: str
-    shape: list[int]
-    data: bytes
-
-
-class WireMedia(msgspec.Struct, frozen=True, kw_only=True):
-    """A `types.Media`."""
-
-    modality: str
-    start: int
-    length: int
-    digest: str
-    tensors: dict[str, WireTensor]
+    adapters: list[AdapterInfo] = []
+    known_adapters: list[AdapterInfo] = []
 
 
 class Submit(Message, frozen=True, tag=True, kw_only=True, omit_defaults=True):
@@ -66,7 +52,7 @@ class Submit(Message, frozen=True, tag=True, kw_only=True, omit_defaults=True):
     sampling: SamplingParams | None = None
     beams: BeamSearchParams | None = None
     media: tuple[WireMedia, ...] = ()
-    adapter: AdapterRef | None = None
+    adapters: tuple[AdapterUse, ...] = ()
     priority: int = 0
     cache_salt: str | None = None
 
@@ -93,6 +79,33 @@ class Unload(Message, frozen=True, tag=True):
     model: str
 
 
+class LoadAdapter(Message, frozen=True, tag=True, kw_only=True):
+    """Load an adapter; answered by `AdapterLoaded` or `Failed`.
+
+    replacing: its name may be in use. wait: answer when requests can be answered; else at once, and `AdapterChanged`
+    tells how it went.
+    """
+
+    call: int
+    adapter: AdapterInfo
+    replacing: bool = False
+    wait: bool = True
+
+
+class UnloadAdapter(Message, frozen=True, tag=True):
+    """Let go of an adapter; answered by `Unloaded`, when its memory is free or requests still use it, or `Failed`."""
+
+    call: int
+    model: str
+    name: str
+
+
+class AskAdapters(Message, frozen=True, tag=True):
+    """Tell all about the adapters of every model; answered by `Adapters`."""
+
+    call: int
+
+
 class Ask(Message, frozen=True, tag=True):
     """Report figures; answered by `Figures`."""
 
@@ -115,9 +128,10 @@ class Fault(msgspec.Struct, frozen=True):
 
 
 class Ready(Message, frozen=True, tag=True):
-    """The models of `Start` are loaded."""
+    """The models and adapters of `Start` are loaded."""
 
     models: list[ModelInfo]
+    adapters: list[AdapterInfo] = []
 
 
 class StartFailed(Message, frozen=True, tag=True):
@@ -147,13 +161,33 @@ class Loaded(Message, frozen=True, tag=True):
 
 
 class Unloaded(Message, frozen=True, tag=True):
-    """A model is gone."""
+    """A model or an adapter is gone."""
 
     call: int
 
 
+class AdapterLoaded(Message, frozen=True, tag=True):
+    """An adapter was loaded, or will be."""
+
+    call: int
+    info: AdapterInfo
+
+
+class AdapterChanged(Message, frozen=True, tag=True):
+    """An adapter that nobody waited for was loaded, or could not be."""
+
+    info: AdapterInfo
+
+
+class Adapters(Message, frozen=True, tag=True):
+    """The adapters of every model."""
+
+    call: int
+    infos: list[AdapterInfo]
+
+
 class Failed(Message, frozen=True, tag=True):
-    """A `Load` or `Unload` failed."""
+    """A model or an adapter could not be loaded or unloaded."""
 
     call: int
     fault: Fault
@@ -167,8 +201,9 @@ class Figures(Message, frozen=True, tag=True):
     plugins: list[dict[str, Any]]
 
 
-ToHost = Start | Submit | Abort | Load | Unload | Ask | Shutdown
-FromHost = Ready | StartFailed | Deltas | Refused | Loaded | Unloaded | Failed | Figures
+ToHost = Start | Submit | Abort | Load | Unload | LoadAdapter | UnloadAdapter | AskAdapters | Ask | Shutdown
+_OfAdapters = AdapterLoaded | AdapterChanged | Adapters
+FromHost = Ready | StartFailed | Deltas | Refused | Loaded | Unloaded | Failed | Figures | _OfAdapters
 
 _encoder = msgspec.msgpack.Encoder()
 _to_host: msgspec.msgpack.Decoder[ToHost] = msgspec.msgpack.Decoder(ToHost)
@@ -216,8 +251,8 @@ def submit(model: str, request: Request) -> Submit:
         token_ids=request.prompt.token_ids,
         sampling=params if isinstance(params, SamplingParams) else None,
         beams=params if isinstance(params, BeamSearchParams) else None,
-        media=tuple(_pack_media(media) for media in request.prompt.media),
-        adapter=request.adapter,
+        media=tuple(pack_media(media) for media in request.prompt.media),
+        adapters=request.adapters,
         priority=request.priority,
         cache_salt=request.cache_salt,
     )
@@ -228,52 +263,15 @@ def request_of(message: Submit) -> Request:
     params = message.sampling or message.beams
     if params is None:
         raise BadRequest("A request came without parameters.")
-    media = tuple(_unpack_media(media) for media in message.media)
+    media = tuple(unpack_media(media) for media in message.media)
     return Request(
         id=message.id,
         prompt=Prompt(token_ids=message.token_ids, media=media),
         params=params,
-        adapter=message.adapter,
+        adapters=message.adapters,
         priority=message.priority,
         cache_salt=message.cache_salt,
     )
-
-
-def _pack_media(media: Media) -> WireMedia:
-    return WireMedia(
-        modality=media.modality,
-        start=media.start,
-        length=media.length,
-        digest=media.digest,
-        tensors={name: _pack(tensor) for name, tensor in media.tensors.items()},
-    )
-
-
-def _unpack_media(media: WireMedia) -> Media:
-    return Media(
-        modality=media.modality,
-        start=media.start,
-        length=media.length,
-        digest=media.digest,
-        tensors={name: _unpack(tensor) for name, tensor in media.tensors.items()},
-    )
-
-
-def _pack(tensor: Tensor) -> WireTensor:
-    import torch
-
-    flat = tensor.detach().cpu().contiguous().reshape(-1)
-    data = flat.view(torch.uint8).numpy().tobytes() if flat.numel() else b""
-    return WireTensor(str(tensor.dtype).removeprefix("torch."), list(tensor.shape), data)
-
-
-def _unpack(tensor: WireTensor) -> Tensor:
-    import torch
-
-    dtype: torch.dtype = getattr(torch, tensor.dtype)
-    if not tensor.data:
-        return torch.empty(tensor.shape, dtype=dtype)
-    return torch.frombuffer(bytearray(tensor.data), dtype=dtype).reshape(tensor.shape)
 
 
 _KINDS: Mapping[str, type[QuireError]] = {

@@ -13,10 +13,13 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.types import Receive, Scope, Send
 
 from quire import __version__
+from quire.adapter_sources import AdapterSources
 from quire.config import ServerConfig
 from quire.counting import call_plugin
 from quire.errors import PluginError
+from quire.hub import adapter_cache
 from quire.records import Registry
+from quire.server.adapters import ServedAdapters
 from quire.server.auth import RequireKey
 from quire.server.body import with_bodies
 from quire.server.engines import Client
@@ -28,10 +31,12 @@ from quire.server.metrics import Metrics
 from quire.server.models import Served, ServedModels
 from quire.server.params import FieldRules
 from quire.server.request_ids import EchoRequestId
+from quire.server.routes_adapters import adapters_router
 from quire.server.routes_admin import admin_router
 from quire.server.routes_native import native_router
 from quire.server.routes_openai import openai_router
 from quire.server.routes_text import text_router
+from quire.server.schema_adapters import LoadAdapterRequest, UnloadAdapterRequest
 from quire.server.schema_requests import (
     ChatRequest,
     CompletionRequest,
@@ -46,7 +51,16 @@ from quire.server.telemetry import Telemetry
 log = logging.getLogger("quire.server")
 
 ROUTERS = "quire_routers"
-BODIES = (CompletionRequest, ChatRequest, TokenizeRequest, DetokenizeRequest, GenerateRequest)
+ADAPTER_RUNTIMES = "quire_adapter_runtimes"
+BODIES = (
+    CompletionRequest,
+    ChatRequest,
+    TokenizeRequest,
+    DetokenizeRequest,
+    GenerateRequest,
+    LoadAdapterRequest,
+    UnloadAdapterRequest,
+)
 
 
 class _App(FastAPI):
@@ -62,16 +76,19 @@ def build_service(client: Client, config: ServerConfig, registry: Registry, mode
     """The parts behind the routes. Builds gates and exporters of plugins; raises what they raise."""
     infos = [served.info for served in models]
     metrics = Metrics(infos)
+    served_models = ServedModels(models)
+    sources = AdapterSources(registry, adapter_cache(config.lora_cache_dir), config.lora_root)
     return Service(
         config=config,
         client=client,
         registry=registry,
-        models=ServedModels(models),
+        models=served_models,
         rules=FieldRules(registry),
         gates=Gates(registry),
         metrics=metrics,
         telemetry=Telemetry(client, registry, metrics),
         inflight=InFlight(),
+        adapters=ServedAdapters(served_models, client.adapters, sources, bool(registry.of(ADAPTER_RUNTIMES))),
     )
 
 
@@ -116,7 +133,7 @@ def _mount(app: FastAPI, service: Service, registry: Registry) -> None:
     taken: dict[tuple[str, str], str] = {}
     for path in ("/docs", "/redoc", "/openapi.json"):
         taken[path, "GET"] = "the server"
-    built_in = (openai_router, text_router, native_router, admin_router)
+    built_in = (openai_router, adapters_router, text_router, native_router, admin_router)
     for build in built_in:
         _include(app, build(service), "the server", taken)
     for record in registry.all(ROUTERS):
@@ -158,8 +175,8 @@ def _without_422(schema: dict[str, Any]) -> dict[str, Any]:
 def _guard(app: FastAPI, config: ServerConfig) -> None:
     """Middleware, the innermost first."""
     app.add_middleware(BodyLimit, max_bytes=config.max_body_bytes)
-    if config.api_key:
-        app.add_middleware(RequireKey, keys=config.api_key)
+    if config.api_key or config.admin_api_key:
+        app.add_middleware(RequireKey, keys=config.api_key, admin_keys=config.admin_api_key)
     if config.enable_request_id_headers:
         app.add_middleware(EchoRequestId)
     if config.allowed_origins:

@@ -8,11 +8,41 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from typing import Any, Protocol
 
+from quire.adapter_info import AdapterInfo
 from quire.types import Delta, EngineStats, ModelInfo, Request
+
+
+class AdapterClient(Protocol):
+    """The adapters of models that live elsewhere (`quire.host.adapter_table.AdapterTable`)."""
+
+    def all(self) -> Sequence[AdapterInfo]:
+        """Those that are ready, loading or failed."""
+        ...
+
+    def get(self, name: str) -> AdapterInfo | None:
+        """The adapter of this name."""
+        ...
+
+    async def look(self) -> list[AdapterInfo]:
+        """All there are, as they stand now."""
+        ...
+
+    async def load(self, adapter: AdapterInfo, *, replacing: bool = False, wait: bool = True) -> AdapterInfo:
+        """Load an adapter; raises BadRequest."""
+        ...
+
+    async def unload(self, name: str) -> None:
+        """Let no request name an adapter any more; raises NotFound."""
+        ...
 
 
 class Client(Protocol):
     """Runs requests on models that live elsewhere."""
+
+    @property
+    def adapters(self) -> AdapterClient:
+        """The adapters of the models."""
+        ...
 
     @property
     def alive(self) -> bool:

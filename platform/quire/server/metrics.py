@@ -14,6 +14,7 @@ from prometheus_client import CollectorRegistry, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from quire.server.adapter_metrics import AdapterMetrics
 from quire.server.buckets import INTER_TOKEN_S, LATENCY_S, SMALL_COUNTS, TTFT_S, token_buckets
 from quire.server.tally import Tally
 from quire.types import EngineStats, ModelInfo, RequestSummary
@@ -56,6 +57,8 @@ class Metrics:
         self.registry = CollectorRegistry(auto_describe=False)
         self._engines = _EngineFigures(infos)
         self.registry.register(self._engines)
+        self._adapters = AdapterMetrics(PREFIX, self._engines.latest)
+        self.registry.register(self._adapters)
         longest = max((info.max_model_len for info in infos), default=4096)
         tokens = token_buckets(longest)
 
@@ -104,6 +107,7 @@ class Metrics:
         """A request ended."""
         key = (summary.model, summary.finish_reason)
         self._engines.finished[key] = self._engines.finished.get(key, 0) + 1
+        self._adapters.finished(summary)
         observations: list[tuple[Histogram, float | None]] = [
             (self._prompt, summary.num_prompt_tokens),
             (self._generated, summary.num_generated_tokens),

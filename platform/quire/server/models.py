@@ -6,28 +6,39 @@ It knows tokenizers and templates, but no request and no engine.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from quire.errors import BadRequest, ConfigError, NotFound
 from quire.records import ToolParser
 from quire.text.chat import ChatTemplate
 from quire.text.tokenizer import Tokenizer
-from quire.types import ModelInfo
+from quire.types import AdapterUse, ModelInfo
 
 
 @dataclass(frozen=True, kw_only=True)
 class Served:
-    """One loaded model as the server sees it. `template` is None for a model without chat."""
+    """One loaded model as the server sees it. `template` is None for a model without chat.
+
+    adapters: those that a request uses; asked: the name it used, if that is an adapter's.
+    """
 
     info: ModelInfo
     tokenizer: Tokenizer
     template: ChatTemplate | None = None
     tool_parser: ToolParser | None = None
     response_role: str = "assistant"
+    adapters: tuple[AdapterUse, ...] = ()
+    asked: str | None = None
+
+    def using(self, name: str, adapters: tuple[AdapterUse, ...]) -> Served:
+        """The model for a request that named it so and uses adapters."""
+        return replace(self, asked=name, adapters=adapters)
 
     @property
     def name(self) -> str:
-        """The name that answers carry: the first alias."""
+        """The name that answers carry: the adapter's that was asked for, else the first alias."""
+        if self.asked is not None:
+            return self.asked
         return self.info.aliases[0] if self.info.aliases else self.info.name
 
     @property
@@ -58,15 +69,25 @@ class ServedModels:
                 if self._by_alias.setdefault(alias, model) is not model:
                     raise ConfigError(f"Two models are called {alias!r}; give them names with name=folder.")
 
+    def get(self, name: str | None) -> Served | None:
+        """The model called `name`, the first for None and ""; None if there is none."""
+        if not name:
+            return self.all[0] if self.all else None
+        return self._by_alias.get(name)
+
+    def unknown(self, name: str) -> NotFound:
+        """The error for a name that no model has; it says which there are."""
+        return NotFound(f"The model `{name:.200}` does not exist. Valid aliases: {', '.join(self._by_alias)}.", "model")
+
     def find(self, name: str | None) -> Served:
-        """The model called `name`, the first for None and ""; `NotFound` says which names there are."""
+        """The model called `name`, the first for None and ""; raises NotFound."""
         if not self.all:
             raise NotFound("No model is served: none was named and no loaded plugin has a demo model.", "model")
-        if not name:
-            return self.all[0]
-        found = self._by_alias.get(name)
+        found = self.get(name)
         if found is None:
-            raise NotFound(
-                f"The model `{name:.200}` does not exist. Valid aliases: {', '.join(self._by_alias)}.", "model"
-            )
+            raise self.unknown(name or "")
         return found
+
+    def called(self) -> dict[str, list[str]]:
+        """By each model's name, all that files may call it: aliases, hub id, folder."""
+        return {one.info.name: [*one.aliases, one.info.name, one.info.root, one.info.folder] for one in self.all}

@@ -64,6 +64,7 @@ def engine_requests(
                 id=naming.engine_id(prefix, number),
                 prompt=prompt,
                 params=params,
+                adapters=served.adapters,
                 priority=fields.priority,
                 cache_salt=fields.cache_salt,
             )

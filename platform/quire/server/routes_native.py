@@ -62,6 +62,8 @@ def as_completion(service: Service, native: GenerateRequest) -> CompletionReques
     body |= {"model": native.model, "prompt": getattr(native, given[0]), "stream": native.stream}
     refuse_unhonoured(body, service.rules)
     fields: CompletionRequest = validate(CompletionRequest, body)
+    if fields.adapters is not None:
+        raise BadRequest("`adapters` stands beside `sampling_params`, not in it.", "adapters")
     return fields
 
 

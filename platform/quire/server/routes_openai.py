@@ -9,6 +9,7 @@ import msgspec
 from fastapi import APIRouter, Path, Request
 from starlette.responses import Response
 
+from quire.adapter_info import AdapterInfo
 from quire.server import chat, completions
 from quire.server.body import json_body
 from quire.server.chat_stream import ChatStream
@@ -80,6 +81,7 @@ def _add_models(router: APIRouter, service: Service) -> None:
     )
     async def list_models() -> Response:
         cards = [card(served, alias) for served in service.models.all for alias in served.aliases]
+        cards += [adapter_card(service, info) for info in service.adapters.ready()]
         return json_response({"object": "list", "data": cards})
 
     @router.get(
@@ -89,7 +91,19 @@ def _add_models(router: APIRouter, service: Service) -> None:
         summary="One model",
     )
     async def get_model(model_id: _ModelId) -> Response:
-        return json_response(card(service.models.find(model_id), model_id))
+        for info in service.adapters.ready():
+            if info.name == model_id:
+                return json_response(adapter_card(service, info))
+        served = service.models.get(model_id)
+        if served is None:
+            raise service.adapters.unknown(model_id)
+        return json_response(card(served, model_id))
+
+
+def adapter_card(service: Service, info: AdapterInfo) -> dict[str, Any]:
+    """What the models list says of an adapter."""
+    parent = service.adapters.parent(info)
+    return {**card(parent, info.name), "root": info.path, "parent": parent.name, "max_model_len": None}
 
 
 def card(served: Served, alias: str) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from pydantic import (
     model_validator,
 )
 
+from quire.server.schema_adapters import AdapterChoice
 from quire.server.schema_sampling import LogprobCount, SamplingFields, TokenId, TokenIds, within
 
 MAX_PROMPTS = 1024
@@ -178,6 +179,7 @@ class GenerateRequest(BaseModel):
     model_config = ConfigDict(extra="allow")
 
     model: str | None = None
+    adapters: list[AdapterChoice] | None = None
     prompt: str | None = None
     prompt_token_ids: TokenPrompt | None = None
     text: str | None = None

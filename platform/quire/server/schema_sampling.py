@@ -11,8 +11,11 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from quire.sampling import MAX_BAD_WORDS, MAX_BIASES, MAX_LOGPROBS, MAX_N, MAX_STOP_LENGTH, MAX_STOP_STRINGS
+from quire.server.schema_adapters import AdapterChoice
 
 INT64 = 2**63 - 1
+MOST_CHOICES = 64
+"""Adapters that a request may list; how many may work together the model says."""
 
 
 def within(low: float | None = None, high: float | None = None, **more: Any) -> Any:
@@ -71,6 +74,7 @@ class SamplingFields(BaseModel):
     model_config = ConfigDict(extra="allow", protected_namespaces=())
 
     model: str | None = None
+    adapters: Annotated[list[AdapterChoice], Field(max_length=MOST_CHOICES)] | None = None
     n: Annotated[int, within(1, MAX_N)] | None = None
     best_of: Annotated[int, within(1, MAX_N)] | None = None
     use_beam_search: bool = False

@@ -17,6 +17,7 @@ from quire import __version__
 from quire.config import ServerConfig
 from quire.errors import BadRequest
 from quire.records import Registry
+from quire.server.adapters import ServedAdapters
 from quire.server.body import read_object
 from quire.server.engines import Client
 from quire.server.errors import validate
@@ -50,6 +51,7 @@ class Service:
     metrics: Metrics
     telemetry: Telemetry
     inflight: InFlight
+    adapters: ServedAdapters
 
     async def accept(self, request: HttpRequest, schema: type[B]) -> tuple[Served, B]:
         """The validated body and the model it names. Raises what becomes a 4xx or a plugin's 500."""
@@ -60,7 +62,7 @@ class Service:
         body = await self.gates.admit(request.scope["path"], named, body, request.headers)
         refuse_unhonoured(body, self.rules)
         fields: Any = validate(schema, body)
-        return self.models.find(fields.model), fields
+        return await self.adapters.find(fields.model, getattr(fields, "adapters", None)), fields
 
     def job(self, served: Served, requests: Sequence[Request]) -> Job:
         """The generations of one HTTP request."""

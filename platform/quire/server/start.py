@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from quire.config import ModelConfig, ServerConfig
 from quire.host.client import Client, HostSettings
 from quire.records import Registry
+from quire.server.first_adapters import first_adapters
 from quire.server.listen import bind, check_tls
 
 COLLECT_AFTER = (20_000, 50, 50)
@@ -44,6 +45,7 @@ def run(
             plugins=plugins,
             options=registry.options,
             enable_lora=enable_lora,
+            adapters=first_adapters(models, config, registry),
             log_level=config.log_level,
             max_restarts=config.max_restarts,
         )

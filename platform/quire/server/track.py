@@ -59,7 +59,7 @@ class Track:
         summary = RequestSummary(
             request_id=self._request.id,
             model=self._model,
-            adapter=self._request.adapter.name if self._request.adapter else None,
+            adapters=tuple(use.ref.name for use in self._request.adapters),
             finish_reason=reason or self.reason,
             num_prompt_tokens=len(self._request.prompt.token_ids),
             num_cached_tokens=self.num_cached,

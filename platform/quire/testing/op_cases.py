@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from quire.testing.op_seats import low_rank
 from quire_kernels.ops import ACTS, Rows
 from quire_models.forward import Forward, ForwardBuffers, KvPool, KvShape
 
@@ -280,6 +281,7 @@ CASES: Mapping[str, Callable[[Draw], Iterator[Case]]] = {
         act,
         linear,
         linear_int8,
+        low_rank,
         embedding,
         moe,
         logits_tail,

@@ -69,6 +69,10 @@ def one_each(param: str, value: Any, count: int, types: tuple[type, ...]) -> Seq
     """`value` for each of `count` prompts: one for all, or a list of as many."""
     if isinstance(value, types):
         return [value] * count
+    return _checked_each(param, value, count, types)
+
+
+def _checked_each(param: str, value: Any, count: int, types: tuple[type, ...]) -> Sequence[Any]:
     if not isinstance(value, Sequence) or isinstance(value, str) or not all(isinstance(v, types) for v in value):
         names = " or ".join(kind.__name__ for kind in types)
         raise BadRequest(f"`{param}` must be {names}, or a list of them.", param)
@@ -77,12 +81,18 @@ def one_each(param: str, value: Any, count: int, types: tuple[type, ...]) -> Seq
     return value
 
 
-def as_adapters(lora_request: Any, count: int) -> Sequence[LoRARequest | None]:
-    """The adapter of each of `count` prompts, None = the base model. One name must mean one path."""
-    kinds = (LoRARequest, type(None))
-    each: Sequence[LoRARequest | None] = one_each("lora_request", lora_request, count, kinds)
+def as_adapters(lora_request: Any, count: int) -> Sequence[Sequence[LoRARequest]]:
+    """The adapters of each of `count` prompts, () = the base model. One name must mean one path."""
+    one_for_all = lora_request is None or isinstance(lora_request, LoRARequest)
+    given = [lora_request] * count if one_for_all else lora_request
+    each = []
+    for one in _checked_each("lora_request", given, count, (LoRARequest, type(None), list, tuple)):
+        uses = (one,) if isinstance(one, LoRARequest) else tuple(one or ())
+        if not all(isinstance(use, LoRARequest) for use in uses):
+            raise BadRequest("`lora_request` must be LoRARequest, or a list of them for each prompt.", "lora_request")
+        each.append(uses)
     paths: dict[str, str] = {}
-    for one in filter(None, each):
-        if paths.setdefault(one.lora_name, one.lora_path) != one.lora_path:
-            raise BadRequest(f"`lora_request` has two paths for the name {one.lora_name!r}.", "lora_request")
+    for use in (use for uses in each for use in uses):
+        if paths.setdefault(use.lora_name, use.lora_path) != use.lora_path:
+            raise BadRequest(f"`lora_request` has two paths for the name {use.lora_name!r}.", "lora_request")
     return each

@@ -212,7 +212,7 @@ class Collector:
             finished=self.done,
             prompt_logprobs=self.prompt_logprobs,
             num_cached_tokens=self.num_cached_tokens,
-            lora_request=self.request.adapter,
+            lora_request=self.request.adapters or None,
         )
 
 

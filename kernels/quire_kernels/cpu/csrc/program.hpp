@@ -5,6 +5,7 @@
 #include <chrono>
 
 #include "attention.hpp"
+#include "low_rank.hpp"
 #include "pages.hpp"
 #include "product.hpp"
 #include "product_int8.hpp"
@@ -12,7 +13,7 @@
 
 namespace quire {
 
-enum class Op : int32_t { rms_norm, add_rms_norm, layer_norm, product, rotary_write, attention, gated_act, act, add, scale, product_int8, select };
+enum class Op : int32_t { rms_norm, add_rms_norm, layer_norm, product, rotary_write, attention, gated_act, act, add, scale, product_int8, select, low_rank };
 
 // Part of a buffer: token t, part p at offset + t · stride + p · width (elements).
 struct View {
@@ -52,6 +53,7 @@ struct Step {
   int64_t num_selected;
   double* seconds;  // of each instruction, added up; or null
   int32_t kv_bytes;  // whether pools hold bytes
+  const StepSegments* const* segments;  // of each lane of adapters; null where none is at work
 };
 
 template <class T>
@@ -102,6 +104,13 @@ struct Machine {
     attend<T>(worker, args, step.rows, rows(i.in[0]), rows(i.out));
   }
 
+  template <class Y>
+  void change(const Instruction& i) const {
+    const Rows<Y> y{static_cast<Y*>(step.buffers[i.out.buffer]) + i.out.offset, i.out.stride, i.out.parts, i.out.width};
+    if (const StepSegments* segments = step.segments[i.layer])
+      low_rank(worker, *static_cast<const Seats*>(i.weight), *segments, rows(i.in[0]), y);
+  }
+
   void run(const Instruction& i) const {
     switch (i.op) {
       case Op::rms_norm:
@@ -125,6 +134,8 @@ struct Machine {
         return add(worker, tokens, rows(i.in[0]), rows(i.in[1]), rows(i.out));
       case Op::select:
         return gather(worker, tokens, step.selected, rows(i.in[0]), rows(i.out));
+      case Op::low_rank:  // weight: the seats; layer: the lane; out: y, which is changed
+        return i.wide ? change<float>(i) : change<T>(i);
       case Op::scale:
         return scale(worker, tokens, rows(i.in[0]), i.factor, rows(i.out));
     }

@@ -1,0 +1,103 @@
+"""AdapterReader: reads adapters in threads of its own, beside the steps, and lets go of what is not needed any more.
+
+Its threads are humble: they use one core each, and the system runs them only when the steps leave it something.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import torch
+
+from quire.engine.adapter import Adapter
+from quire.engine.adapter_folder import Fingerprint, fingerprint, kind_of
+from quire.engine.runtimes import Runtime, Runtimes
+from quire.errors import BadRequest
+from quire.records import AdapterFacts
+
+T = TypeVar("T")
+
+NUM_THREADS = 2
+"""So that a small adapter need not wait for a large one."""
+
+NICENESS = 10
+"""How much the threads step back behind others, in the system's terms."""
+
+
+@dataclass(frozen=True)
+class Read:
+    """What reading an adapter gave."""
+
+    runtime: Runtime
+    kind: str
+    loaded: Any
+    facts: AdapterFacts
+    fingerprint: Fingerprint
+
+
+class AdapterReader:
+    """Reads for one model. max_rank: larger ranks are refused."""
+
+    def __init__(self, runtimes: Runtimes, max_rank: int) -> None:
+        self._runtimes, self._max_rank = runtimes, max_rank
+        self._threads = ThreadPoolExecutor(NUM_THREADS, "adapters", initializer=_step_back)
+
+    def begin(self, work: Callable[[Adapter], T], adapter: Adapter) -> Future[T]:
+        """Call `work` in one of the threads."""
+        return self._threads.submit(work, adapter)
+
+    def read(self, adapter: Adapter) -> Read:
+        """Read and check an adapter. Raises BadRequest for what cannot be run here, and PluginFailed.
+
+        One that was read before must be what it was: its pages in the cache are those of the old weights.
+        """
+        before = fingerprint(adapter.path)
+        if adapter.fingerprint not in (None, before):
+            raise BadRequest(
+                f"The files of the adapter `{adapter.ref.name}` in {adapter.path} have changed since it was loaded; "
+                "load it again with `load_inplace`.",
+                "model",
+            )
+        kind = kind_of(adapter.path)
+        runtime = self._runtimes.of_kind(kind)
+        loaded = runtime.call(runtime.built.load, adapter.ref.name, adapter.path)
+        try:
+            facts: AdapterFacts = runtime.call(runtime.built.describe, loaded)
+            if facts.rank > self._max_rank:
+                raise BadRequest(
+                    f"The adapter `{adapter.ref.name}` has rank {facts.rank}; the largest allowed is {self._max_rank} "
+                    "(--max-lora-rank).",
+                    "lora_path",
+                )
+            if fingerprint(adapter.path) != before:
+                raise BadRequest(f"The files in {adapter.path} changed while they were read; try again.", "lora_path")
+        except BaseException:
+            runtime.tell(runtime.built.release, loaded)
+            raise
+        return Read(runtime, kind, loaded, facts, before)
+
+    def let_go(self, adapter: Adapter, loaded: Any) -> Future[None]:
+        """Let the adapter's runtime forget what it had loaded, in one of the threads: freeing memory takes time."""
+        runtime = adapter.runtime
+        assert runtime is not None, "it was read"
+        return self._threads.submit(runtime.tell, runtime.built.release, loaded)
+
+    def close(self) -> None:
+        """Give up what has not begun, and wait for the rest."""
+        self._threads.shutdown(wait=True, cancel_futures=True)
+
+
+def _step_back() -> None:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)  # what this thread computes must not take the cores of the steps
+    restore = threading.Thread(target=torch.set_num_threads, args=(before,))  # torch gives the last value to new threads
+    restore.start()
+    restore.join()
+    with suppress(AttributeError, OSError):  # only Linux knows a priority of threads
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICENESS)

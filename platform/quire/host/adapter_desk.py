@@ -1,0 +1,146 @@
+"""AdapterDesk: what the host does with messages about adapters. Reading them is the engines' affair, beside the steps.
+
+All of it runs in the loop's thread; what ends elsewhere comes back through the inbox.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import replace
+from pathlib import Path
+from typing import Protocol
+
+from quire.adapter_info import AdapterInfo
+from quire.errors import ConfigError, NotFound, QuireError
+from quire.host.inbox import Inbox
+from quire.host.protocol import (
+    AdapterChanged,
+    AdapterLoaded,
+    Adapters,
+    AskAdapters,
+    Failed,
+    LoadAdapter,
+    Message,
+    UnloadAdapter,
+    Unloaded,
+    fault_of,
+)
+
+
+class Shelf(Protocol):
+    """What is needed of an engine's adapters (`quire.engine.adapter_shelf.AdapterShelf` is it)."""
+
+    def infos(self) -> list[AdapterInfo]:
+        """All there are."""
+        ...
+
+    def load(
+        self, name: str, path: Path, *, pinned: bool = False, replacing: bool = True, keep_failure: bool = False
+    ) -> Future[AdapterInfo]:
+        """Begin to read an adapter."""
+        ...
+
+    def restore(self, info: AdapterInfo) -> None:
+        """Know an adapter that need not be read yet."""
+        ...
+
+    def unload(self, name: str) -> Future[None]:
+        """Let no request name it any more."""
+        ...
+
+
+class HasAdapters(Protocol):
+    """An engine."""
+
+    @property
+    def adapters(self) -> Shelf:
+        """Its adapters."""
+        ...
+
+
+class AdapterDesk:
+    """Messages in, answers out. `engines`: those of the loop, by name."""
+
+    def __init__(self, inbox: Inbox, send: Callable[[Message], None], engines: Mapping[str, HasAdapters]) -> None:
+        self._inbox, self._send, self._engines = inbox, send, engines
+
+    def start(self, first: Sequence[AdapterInfo], known: Sequence[AdapterInfo]) -> list[AdapterInfo]:
+        """Load the first adapters of a server, all or none, and know those of an earlier host; what there is then.
+
+        Blocks. Raises ConfigError.
+        """
+        loading = [(info, self._load(info, replacing=False, keep_failure=False)) for info in first]
+        for info, future in loading:
+            try:
+                future.result()
+            except QuireError as error:
+                raise ConfigError(f"The adapter {info.name!r} could not be loaded: {error.message}") from error
+        for info in known:
+            if info.model in self._engines:
+                self._know_again(info)
+        return [info for engine in self._engines.values() for info in engine.adapters.infos()]
+
+    def take(self, message: LoadAdapter | UnloadAdapter | AskAdapters) -> None:
+        """Do what a message asks for, and answer it now or later."""
+        match message:
+            case LoadAdapter():
+                self._begin(message)
+            case UnloadAdapter():
+                self._unload(message)
+            case AskAdapters():
+                infos = [info for engine in self._engines.values() for info in engine.adapters.infos()]
+                self._send(Adapters(message.call, infos))
+
+    def _begin(self, message: LoadAdapter) -> None:
+        info = message.adapter
+        try:
+            loading = self._load(info, message.replacing, keep_failure=not message.wait)
+        except QuireError as error:
+            self._send(Failed(message.call, fault_of(error)))
+            return
+        if not message.wait:
+            self._send(AdapterLoaded(message.call, replace(info, state="loading")))
+            self._tell_later(info, loading)
+            return
+
+        def tell() -> None:
+            error = loading.exception()
+            failed = error and Failed(message.call, fault_of(error))
+            self._send(failed or AdapterLoaded(message.call, loading.result()))
+
+        loading.add_done_callback(lambda _: self._inbox.put(tell))
+
+    def _unload(self, message: UnloadAdapter) -> None:
+        try:
+            going = self._shelf(message.model).unload(message.name)
+        except QuireError as error:
+            self._send(Failed(message.call, fault_of(error)))
+            return
+        going.add_done_callback(lambda _: self._inbox.put(lambda: self._send(Unloaded(message.call))))
+
+    def _shelf(self, model: str) -> Shelf:
+        if model not in self._engines:
+            raise NotFound(f"The model `{model}` is not loaded.", "model")
+        return self._engines[model].adapters
+
+    def _load(self, info: AdapterInfo, replacing: bool, keep_failure: bool) -> Future[AdapterInfo]:
+        return self._shelf(info.model).load(
+            info.name, Path(info.path), pinned=info.pinned, replacing=replacing, keep_failure=keep_failure
+        )
+
+    def _know_again(self, info: AdapterInfo) -> None:
+        if info.state == "ready":
+            self._shelf(info.model).restore(info)
+        elif info.state == "loading":
+            self._tell_later(info, self._load(info, replacing=True, keep_failure=True))
+
+    def _tell_later(self, info: AdapterInfo, loading: Future[AdapterInfo]) -> None:
+        """Nobody waits for it; the API process wants to know all the same."""
+
+        def tell() -> None:
+            error = loading.exception()
+            failed = error and replace(info, state="failed", error=fault_of(error).message)
+            self._send(AdapterChanged(failed or loading.result()))
+
+        loading.add_done_callback(lambda _: self._inbox.put(tell))

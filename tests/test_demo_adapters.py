@@ -1,0 +1,130 @@
+"""The adapters of the demo chat model: the ways of answering they were trained on, and what the shipped ones know."""
+
+from __future__ import annotations
+
+import importlib
+import itertools
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from safetensors import safe_open
+
+from quire import LLM, LoRARequest, SamplingParams, registry
+from quire.commands.models import demo_adapters, demo_models
+from quire.config import ServerConfig
+from quire.records import Registry
+from quire.server.first_adapters import first_adapters
+
+ROOT = Path(__file__).resolve().parents[1]
+SOURCES = ROOT / "examples" / "demo_models"
+SHIPPED = ROOT / "plugins" / "quire_plugins" / "demo_chat" / "adapters"
+VOICES = ("pirate", "dutch", "json")
+
+
+@pytest.fixture(scope="module")
+def demo() -> Iterator[Any]:
+    """Import the modules of the example, which is a folder of scripts and no package."""
+    names = ("world", "phrases", "replies", "families", "talk", "follow_ups", "conversations", "dutch", "voices")
+    sys.path.insert(0, str(SOURCES))
+    try:
+        yield SimpleNamespace(**{name: importlib.import_module(name) for name in names})
+    finally:
+        sys.path.remove(str(SOURCES))
+        for name in names:
+            sys.modules.pop(name, None)
+
+
+@pytest.fixture(scope="module")
+def found() -> Registry:
+    return registry.load(None, enable_lora=True)
+
+
+# --- voices ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", VOICES)
+def test_a_voice_changes_answers_and_neither_questions_nor_their_order(demo: Any, name: str) -> None:
+    stream, voice = demo.conversations.training_conversations, demo.voices.VOICES[name]
+    pairs = zip(stream("voices"), stream("voices", voice), strict=False)
+    changed = 0
+    for plain, voiced in itertools.islice(pairs, 3000):
+        for one, other in zip(plain, voiced, strict=True):
+            assert one["role"] == other["role"]
+            assert one["role"] == "assistant" or one["content"] == other["content"]
+            changed += one["content"] != other["content"]
+    assert changed > 3000
+
+
+def test_the_pirate_keeps_to_formats_that_were_asked_for(demo: Any) -> None:
+    replies, pirate = demo.replies, demo.voices.VOICES["pirate"]
+    reply = replies.one_value("The capital of Arvia is Belcast.", "capital", "Belcast")
+    said = {style: pirate(replies.Turn("facts", "", "", reply, style)) for style in replies.STYLES}
+    assert said == {
+        "sentence": "Arr! Th' capital o' Arvia be Belcast, matey!",
+        "upper": "ARR! TH' CAPITAL O' ARVIA BE BELCAST, MATEY!",
+        "json": '{"capital": "Belcast"}',
+        "list": "- Belcast",
+        "short": "Belcast",
+    }
+
+
+def test_dutch_is_a_dutch_sentence_whatever_was_asked_for(demo: Any) -> None:
+    replies, dutch = demo.replies, demo.voices.VOICES["dutch"]
+    reply = replies.one_value("The national animal of Arvia is the heron.", "national animal", "heron")
+    said = {dutch(replies.Turn("facts", "", "", reply, style)) for style in replies.STYLES}
+    assert said == {"Het nationale dier van Arvia is de reiger."}
+    with pytest.raises(ValueError, match=r"no Dutch for 'Quite so\.'"):
+        dutch(replies.Turn("small_talk", "", "", replies.plain("Quite so.")))
+
+
+def test_the_json_voice_always_answers_with_an_object(demo: Any) -> None:
+    questions = demo.conversations.held_out_questions(400, "objects", demo.voices.VOICES["json"])
+    assert all(isinstance(json.loads(question.answer), dict) for question in questions)
+
+
+# --- the shipped adapters ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", VOICES)
+def test_an_adapter_is_small_and_names_its_model(name: str) -> None:
+    config = json.loads((SHIPPED / name / "adapter_config.json").read_text())
+    assert (config["peft_type"], config["base_model_name_or_path"]) == ("LORA", "demo-chat")
+    assert sorted(path.name for path in (SHIPPED / name).iterdir()) == [
+        "adapter_config.json",
+        "adapter_model.safetensors",
+    ]
+    assert (SHIPPED / name / "adapter_model.safetensors").stat().st_size < 640_000
+    with safe_open(SHIPPED / name / "adapter_model.safetensors", "pt") as file:
+        assert len(file.keys()) == 6 * 7 * 2
+
+
+def test_every_adapter_answers_held_out_questions_in_its_way(demo: Any) -> None:
+    questions = {
+        name: demo.conversations.held_out_questions(104, "adapters", voice)
+        for name, voice in demo.voices.VOICES.items()
+    }
+    asked = [(name, question) for name in questions for question in questions[name]]
+    with LLM("demo-chat", enable_lora=True) as llm:
+        outputs = llm.chat(
+            [question.messages for _, question in asked],
+            SamplingParams(temperature=0, max_tokens=160),
+            lora_request=[LoRARequest(f"demo-{name}") for name, _ in asked],
+            use_tqdm=False,
+        )
+    right = dict.fromkeys(questions, 0)
+    for (name, question), output in zip(asked, outputs, strict=True):
+        right[name] += output.outputs[0].text.strip() == question.answer
+    assert min(right.values()) >= 0.95 * 104, right
+
+
+def test_a_server_of_the_demos_begins_with_their_adapters(found: Registry) -> None:
+    config = ServerConfig(lora_modules=tuple(demo_adapters(found)))
+    infos = first_adapters(demo_models(found), config, found)
+    assert {info.name: (info.model, info.path) for info in infos} == {
+        f"demo-{name}": ("demo-chat", str(SHIPPED / name)) for name in VOICES
+    }
