@@ -159,8 +159,9 @@ def built_in() -> list[tuple[str, Implementation]]:
     """The implementations of this package, as pairs of plugin name and implementation."""
     from quire_kernels import torch_ops
     from quire_kernels.cpu.implementations import implementations
+    from quire_kernels.triton_ops import MODULES, TritonOp
 
-    found: list[Implementation] = [*implementations()]
+    found: list[Implementation] = [*implementations(), *map(TritonOp, MODULES)]
     found += [_BuiltIn("torch", op, torch_ops.__name__, 1) for op in ops.TABLE if op in torch_ops.__all__]
     found += [_BuiltIn("reference", op, _REFERENCE, 0) for op in ops.TABLE]
     found += [_BuiltIn("torch-int8", op, _INT8_PAGES, 0, kv_dtypes=("int8",)) for op in PAGED]

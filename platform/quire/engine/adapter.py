@@ -34,9 +34,9 @@ class Adapter:
     """One revision. Its weights are in `loaded` while they are in host memory; its runtime is known once it was read.
 
     num_users: requests accepted and not ended. holders: those that keep it on its seat. seat: where it sits, or
-    sat last; sits: whether it still does, used or not. kept_for: the requests it was read for and that have not
-    begun. kind, facts, fingerprint: what reading it told. error: why it cannot be read. complaint: why it could not be
-    replaced.
+    sat last; sits: whether it still does, used or not. kept_for: parties that wait for a seat, for which it stays in
+    memory. kind, facts, fingerprint: what reading it told. error: why it cannot be read. complaint: why it could not
+    be replaced.
     """
 
     ref: AdapterRef
@@ -56,7 +56,7 @@ class Adapter:
     holders: set[str] = field(default_factory=set)
     seat: int = -1
     sits: bool = False
-    kept_for: Party | None = None
+    kept_for: set[Party] = field(default_factory=set)
 
     @property
     def lane(self) -> int:

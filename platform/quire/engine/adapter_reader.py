@@ -46,7 +46,9 @@ class AdapterReader:
 
     def __init__(self, runtimes: Runtimes, max_rank: int) -> None:
         self._runtimes, self._max_rank = runtimes, max_rank
-        self._threads = ThreadPoolExecutor(NUM_THREADS, "adapters", initializer=_step_back)
+        self._threads = ThreadPoolExecutor(
+            NUM_THREADS, "adapters", initializer=_step_back, initargs=(torch.get_num_threads(),)
+        )
 
     def begin(self, work: Callable[[Adapter], T], adapter: Adapter) -> Future[T]:
         """Call `work` in one of the threads."""
@@ -93,11 +95,12 @@ class AdapterReader:
         self._threads.shutdown(wait=True, cancel_futures=True)
 
 
-def _step_back() -> None:
-    before = torch.get_num_threads()
+def _step_back(others: int) -> None:
+    """`others`: what torch's number of threads is for everyone else."""
     torch.set_num_threads(1)  # what this thread computes must not take the cores of the steps
-    restore = threading.Thread(target=torch.set_num_threads, args=(before,))  # torch gives the last value to new threads
-    restore.start()
-    restore.join()
+    # It also is what threads get that use torch for the first time later, so one of those sets it back.
+    restores = threading.Thread(target=torch.set_num_threads, args=(others,))
+    restores.start()
+    restores.join()
     with suppress(AttributeError, OSError):  # only Linux knows a priority of threads
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICENESS)

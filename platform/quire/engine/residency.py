@@ -45,7 +45,7 @@ class Residency:
 
     def keep(self, adapter: Adapter) -> None:
         """It has been read; it stays in memory if there is room, else on disk only."""
-        if adapter not in self._places and not self._make_room(adapter.kept_for or ()):
+        if adapter not in self._places and not self._make_room((adapter,)):
             loaded, adapter.loaded = adapter.loaded, None
             self._let_go(adapter, loaded)
             return
@@ -54,7 +54,7 @@ class Residency:
     def forget(self, adapter: Adapter) -> Future[None] | None:
         """It is not wanted in memory any more, or could not be read; what is done when its memory is free, if any."""
         self._places.pop(adapter, None)
-        adapter.kept_for = None
+        adapter.kept_for.clear()
         loaded, adapter.loaded, adapter.sits = adapter.loaded, None, False
         return None if loaded is None else self._let_go(adapter, loaded)
 
@@ -66,6 +66,8 @@ class Residency:
         """
         here = True
         for adapter in party:
+            if may_read:
+                adapter.kept_for.add(party)
             if adapter.loaded is not None:
                 self._places[adapter] = self._places.pop(adapter, None)
                 continue
@@ -77,7 +79,6 @@ class Residency:
             if not may_read or not self._make_room(party):
                 return Standing.FULL
             self._places[adapter] = None
-            adapter.kept_for = party
             self._read(adapter)
         return Standing.HERE if here else Standing.COMING
 

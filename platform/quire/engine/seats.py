@@ -106,6 +106,7 @@ class Seats:
     def _hold(self, visit: Visit) -> None:
         for adapter in visit.party:
             adapter.holders.add(visit.request_id)
+            adapter.kept_for.discard(visit.party)
             self._turns[adapter].left -= self._turns[adapter].closed_at is not None
         visit.begun = True
         self._no_longer_waits(visit.party)
@@ -117,12 +118,11 @@ class Seats:
             self._leave_queue(party)
 
     def _leave_queue(self, party: Party) -> None:
-        """It has had its turn, or nobody of it is left: what was read for it need not be kept for it."""
+        """It has had its turn, or nobody of it is left: its adapters need not be kept in memory for it."""
         self._queue.pop(party, None)
         self._called = None
         for adapter in party:
-            if adapter.kept_for == party:
-                adapter.kept_for = None
+            adapter.kept_for.discard(party)
 
     def _sit_down(self, visit: Visit) -> bool:
         """Seats for all of a party, or for none if one is not to be had now."""
@@ -167,25 +167,28 @@ class Seats:
         free = Counter({lane: self._per_runtime for lane in range(self._num_runtimes)})
         free.subtract(adapter.lane for adapter in self._turns)
         seen: set[Adapter] = set(self._turns)
-        kept_out, blocked = 0, False
+        kept_out, short = 0, False
         for party, standing in self._queue.items():
             if standing is Standing.COMING:
                 continue  # who waits for the disk keeps nobody else waiting
-            if standing is Standing.FULL:
+            if standing is Standing.FULL or not self._let_in(party):
                 self._first_kept_out = self._first_kept_out or party
                 kept_out += 1
-                blocked = True
-            else:
-                missing = [adapter for adapter in party if adapter not in seen]
-                seen.update(missing)
-                free.subtract(adapter.lane for adapter in missing)
-                blocked = blocked or any(free[adapter.lane] < 0 for adapter in missing)
-            if not blocked:
+                continue
+            missing = [adapter for adapter in party if adapter not in seen]
+            seen.update(missing)
+            free.subtract(adapter.lane for adapter in missing)
+            short = short or any(free[adapter.lane] < 0 for adapter in missing)
+            if not short:
                 self._called.add(party)
             elif kept_out - sum(min(0, left) for left in free.values()) >= len(self._turns):
                 break  # all turns are closed, nobody further back matters
         self._close_turns(free, kept_out)
         return self._called
+
+    def _let_in(self, party: Party) -> bool:
+        """Whether it had its place in memory before somebody was kept out: those are served first, which makes room."""
+        return self._first_kept_out is None or all(party in adapter.kept_for for adapter in party)
 
     def _close_turns(self, free: Counter[int], kept_out: int) -> None:
         """Let the oldest turns come to an end, as many as others need, and no more."""

@@ -1,0 +1,84 @@
+"""The op `low_rank` in Triton, in its interpreter where there is no GPU: every case against the reference."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+
+from quire.records import OpImpl, OpQuery
+from quire.testing import check_op
+from quire_kernels import reference_low_rank, select
+from quire_kernels.low_rank import Delta, Segments, pack_all
+from quire_kernels.triton_ops import TritonOp
+
+pytestmark = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="triton is not installed")
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+MODULE = "quire_kernels.triton_low_rank"
+
+
+@pytest.fixture
+def low_rank() -> Iterator[Callable[..., Any]]:
+    """Imported anew: whether kernels are interpreted is decided when they are read."""
+    with pytest.MonkeyPatch.context() as patch:
+        if DEVICE == "cpu":
+            patch.setenv("TRITON_INTERPRET", "1")
+        patch.delitem(sys.modules, MODULE, raising=False)
+        yield importlib.import_module(MODULE).low_rank
+        sys.modules.pop(MODULE, None)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_it_conforms(low_rank: Callable[..., Any], dtype: str) -> None:
+    check_op(OpImpl("mine", "low_rank", lambda _: None, lambda: low_rank), dtype, DEVICE)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_token_is_the_same_alone_and_among_others_and_base_rows_stay(
+    low_rank: Callable[..., Any], dtype: torch.dtype
+) -> None:
+    torch.manual_seed(0)
+    slices, uses, lens = [(0, 40), (40, 57)], [((0, 1.0),), (), ((1, 0.5), (0, 1.0)), ((0, 1.0),)], [3, 2, 19, 1]
+    shares = [[Delta(torch.randn(r, 70), torch.randn(40, r)), Delta(scale=torch.randn(17))] for r in (5, 33)]
+    seats = low_rank(70, slices, 3, dtype, DEVICE)
+    for seat, packed in enumerate(pack_all([(seats, share) for share in shares])):
+        seats.put(seat, packed)
+    y, x = torch.randn(25, 57).to(DEVICE, dtype), torch.randn(25, 70).to(DEVICE, dtype)
+    together = seats(y.clone(), x, Segments.of(uses, lens, DEVICE))
+    assert torch.equal(together[3:5], y[3:5])
+    token = 0
+    for use, count in zip(uses, lens, strict=True):
+        for t in range(token, token + count):
+            alone = seats(y[t : t + 1].clone(), x[t : t + 1], Segments.of([use], [1], DEVICE))
+            assert torch.equal(alone[0], together[t]), t
+        token += count
+
+
+def test_seats_are_left_and_outputs_may_be_wider(low_rank: Callable[..., Any]) -> None:
+    torch.manual_seed(0)
+    share, segments = [Delta(torch.randn(4, 8), torch.randn(6, 4))], Segments.of([((1, 1.0),)], [3], DEVICE)
+    y, x = torch.randn(3, 6, device=DEVICE), torch.randn(3, 8).to(DEVICE, torch.bfloat16)
+    found = []
+    for make in (low_rank, reference_low_rank.low_rank):
+        seats = make(8, [(0, 6)], 2, torch.bfloat16, DEVICE)
+        assert torch.equal(seats(y.clone(), x, segments), y)
+        seats.put(1, seats.pack(share))
+        found.append(seats(y.clone(), x, segments))
+        seats.clear(1)
+        assert torch.equal(seats(y.clone(), x, segments), y)
+    torch.testing.assert_close(*found, atol=2e-2, rtol=2e-2)
+
+
+def test_it_is_chosen_for_gpus_and_nowhere_else() -> None:
+    impl = TritonOp("low_rank")
+    assert impl.supports(OpQuery("cuda", "bfloat16")) is None
+    assert "it is for GPUs" in str(impl.supports(OpQuery("cpu", "bfloat16")))
+    chosen = {choice.op: choice for choice in select.choose(OpQuery("cuda", "bfloat16")).report}["low_rank"]
+    assert chosen.name == "triton"
+    chosen = {choice.op: choice for choice in select.choose(OpQuery("cpu", "bfloat16")).report}["low_rank"]
+    assert [rejected.reason for rejected in chosen.rejected if rejected.name == "triton"]
