@@ -123,18 +123,18 @@ class ForwardBuffers:
         num_rows = len(query_starts) - 1
         singles = num_rows == len(token_ids)  # a token each, as in nearly every step
         lens = self._ones[:num_rows] if singles else np.diff(query_starts).astype(np.int32)
-        contexts = np.asarray(contexts, dtype=np.int32)
+        totals = np.asarray(contexts, dtype=np.int32)
         reach = np.asarray(positions, dtype=np.int64) + 1
         if prompt_lens is not None:
             reach = np.maximum(prompt_lens if singles else np.repeat(prompt_lens, lens), reach)
         rows = Rows(
             query_starts=self._query_starts.fill(query_starts),
-            contexts=self._contexts.fill(contexts),
+            contexts=self._contexts.fill(totals),
             pages=self._pages.fill(page_table),
             lens_host=lens,
-            contexts_host=contexts,
+            contexts_host=totals,
             max_query=1 if singles else int(lens.max(initial=0)),
-            max_context=int(contexts.max(initial=0)),
+            max_context=int(totals.max(initial=0)),
         )
         return Forward(
             tokens=self._tokens.fill(token_ids),

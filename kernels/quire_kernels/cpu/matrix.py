@@ -59,7 +59,9 @@ class _Call:
     def __init__(self, matrix: Matrix) -> None:
         bias = 0 if matrix.bias is None else matrix.bias.data_ptr()
         out = View(buffer=1, parts=1, width=matrix.packed.outputs)
-        self._program = (Instruction * 1)(Instruction(op=Op.PRODUCT, packed=packed_copy(matrix.packed), bias=bias, out=out))
+        self._program = (Instruction * 1)(
+            Instruction(op=Op.PRODUCT, packed=packed_copy(matrix.packed), bias=bias, out=out)
+        )
         self._program[0].inputs[0] = View(buffer=0, parts=1, width=matrix.packed.inputs)
         self._buffers = (c_void_p * 2)()
         self._step = Step(is_bf16=DTYPES[matrix.dtype], buffers=addressof(self._buffers))

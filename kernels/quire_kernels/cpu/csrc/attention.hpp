@@ -481,7 +481,7 @@ inline void cut(const StepRows& rows, const AttentionArgs& args, std::vector<Til
         continue;
       }
     }
-    for (int64_t at = (length - 1) / most * most; at >= 0; at -= most)
+    for (int64_t at = (length + most - 1) / most * most - most; at >= 0; at -= most)  // none if there are no tokens
       tiles.push_back({r, first + at, std::min(most, length - at), start + at, 0});
     r++;
   }
