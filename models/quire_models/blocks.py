@@ -211,3 +211,14 @@ class DecoderModel(nn.Module):
             hidden = changed(self.embed_out, self.embed_out.multiply(hidden), hidden, adapters)
         y = changed(self.head, self.head.multiply(hidden, float32=True), hidden, adapters)
         return self.ops.logits_tail(y, self.part.logit_scale, self.part.logit_softcap)
+
+    def argmax(self, hidden: Tensor, adapters: Any = None) -> list[int]:
+        """The most likely token of each row: what the op `argmax` gives for `logits`, sooner where the head can."""
+        part, head = self.part, self.head
+        plain = self.embed_out is None and part.logit_scale == 1.0 and part.logit_softcap is None
+        found = getattr(head.multiply, "argmax", None)
+        if found is None or not plain or (adapters is not None and head.delta is not None):
+            found_by_op: list[int] = self.ops.argmax(self.logits(hidden, adapters)).tolist()
+            return found_by_op
+        tokens: list[int] = found(hidden)
+        return tokens

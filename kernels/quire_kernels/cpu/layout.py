@@ -28,6 +28,7 @@ class Op(IntEnum):
     PRODUCT_INT8 = 10
     SELECT = 11
     LOW_RANK = 12
+    ARGMAX = 13
 
 
 PRODUCTS = (Op.PRODUCT, Op.PRODUCT_INT8)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from quire_kernels.cpu.argmax import Argmax
 from quire_kernels.cpu.layout import Instruction, Op, Step, View
 from quire_kernels.cpu.library import DTYPES, Library
 from quire_kernels.cpu.symbolic_forward import Unrecordable
@@ -24,10 +25,12 @@ class Matrix:
     """
 
     def __init__(self, ops: CpuOps, weight: Tensor, bias: Tensor | None, gated: bool) -> None:
-        self._ops = ops
+        self._ops, self.library = ops, ops.library
         self.dtype = weight.dtype
         self.bias = None if bias is None else bias.detach().to(weight.dtype).contiguous()
         self._memory, self.packed = ops.library.pack(weight, gated and len(weight) % 2 == 0)
+        self.argmax = Argmax(self)
+        """The place of each row's largest output; see `quire_kernels.ops.Product`."""
         self._idle: list[_Call] = []  # as many as there were threads that multiplied at once
 
     def __call__(self, x: Tensor, float32: bool = False) -> Tensor:
@@ -48,6 +51,12 @@ class Matrix:
         self._idle.append(call)
         return out if x.dim() == 2 else out.view(*x.shape[:-1], self.packed.outputs)
 
+    @property
+    def instruction(self) -> Instruction:
+        """What computes it; x, and where to, are still to be told."""
+        bias = 0 if self.bias is None else self.bias.data_ptr()
+        return Instruction(op=Op.PRODUCT, packed=packed_copy(self.packed), bias=bias)
+
     def unpacked(self, rows: Tensor | None = None) -> Tensor:
         """The weight [outputs, inputs], or some rows of it (ids, int64)."""
         ids = torch.arange(self.packed.outputs) if rows is None else rows
@@ -58,11 +67,8 @@ class _Call:
     """A program of one product, kept from call to call: making it anew takes as long as a small product does."""
 
     def __init__(self, matrix: Matrix) -> None:
-        bias = 0 if matrix.bias is None else matrix.bias.data_ptr()
-        out = View(buffer=1, parts=1, width=matrix.packed.outputs)
-        self._program = (Instruction * 1)(
-            Instruction(op=Op.PRODUCT, packed=packed_copy(matrix.packed), bias=bias, out=out)
-        )
+        self._program = (Instruction * 1)(matrix.instruction)
+        self._program[0].out = View(buffer=1, parts=1, width=matrix.packed.outputs)
         self._program[0].inputs[0] = View(buffer=0, parts=1, width=matrix.packed.inputs)
         self._buffers = (c_void_p * 2)()
         self._step = Step(is_bf16=DTYPES[matrix.dtype], buffers=addressof(self._buffers))

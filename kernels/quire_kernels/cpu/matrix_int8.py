@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from quire_kernels.cpu.layout import Op, PackedMatrix
+from quire_kernels.cpu.argmax import Argmax
+from quire_kernels.cpu.layout import Instruction, Op, PackedMatrix
 from quire_kernels.cpu.library import DTYPES, Library
 from quire_kernels.cpu.symbolic_forward import Unrecordable
 from quire_kernels.cpu.tape import Symbol, packed_copy
@@ -28,13 +29,15 @@ class ByteMatrix:
     """
 
     def __init__(self, ops: CpuOps, weight: Tensor, bias: Tensor | None, gated: bool) -> None:
-        self._ops = ops
+        self._ops, self.library = ops, ops.library
         self.dtype = weight.dtype
         self.bias = None if bias is None else bias.detach().to(weight.dtype).contiguous()
         self._memory, self.scales, self.packed = _pack(ops.library, weight, gated and len(weight) % 2 == 0)
         row = -(-self.packed.inputs // STEP) * STEP + STEP
         self.room = row // self.dtype.itemsize
         """Columns of x's dtype that x takes as bytes."""
+        self.argmax = Argmax(self, self.room)
+        """The place of each row's largest output; see `quire_kernels.ops.Product`."""
 
     def __call__(self, x: Tensor, float32: bool = False) -> Tensor:
         """x [..., inputs] -> [..., outputs], in float32 if asked, else like x. Raises ValueError for another x."""
@@ -55,6 +58,13 @@ class ByteMatrix:
         fields: dict[str, Any] = {"packed": packed, "weight": scales, "bias": bias, "wide": int(float32)}
         self._ops.run(Op.PRODUCT_INT8, [rows, room], out, **fields)
         return out.view(*x.shape[:-1], self.packed.outputs)
+
+    @property
+    def instruction(self) -> Instruction:
+        """What computes it; x, memory for its bytes, and where to, are still to be told."""
+        bias = 0 if self.bias is None else self.bias.data_ptr()
+        packed, scales = packed_copy(self.packed), self.scales.data_ptr()
+        return Instruction(op=Op.PRODUCT_INT8, packed=packed, weight=scales, bias=bias)
 
     def unpacked(self, rows: Tensor | None = None) -> Tensor:
         """The weight [outputs, inputs] as the bytes have it, or some rows of it (ids, int64)."""

@@ -6,8 +6,9 @@ within a step is that of `quire.types.Plan`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -68,6 +69,7 @@ class Runner:
     ) -> None:
         self._model = loaded.module
         self._head: Callable[..., Tensor] = loaded.module.logits
+        self._argmax: Callable[..., list[int]] | None = getattr(loaded.module, "argmax", None)
         self._eos_ids = loaded.eos_ids
         self._processors = processors
         self._grammars = grammars
@@ -171,19 +173,34 @@ class Runner:
 
     def _logits(self, hidden: Tensor, seq_ids: Sequence[int], failures: dict[int, str]) -> Tensor:
         """hidden [rows, width], row i of seq_ids[i] -> float32 [rows, vocab]; who fails is noted."""
-        if self._alone and len(hidden) > 1:
-            rows = [self._logits(row[None], (seq_id,), failures) for row, seq_id in zip(hidden, seq_ids, strict=True)]
-            return torch.cat(rows)
-        adapters, failed = self._adapters.bind_rows(seq_ids)
-        failures |= failed
-        return self._head(hidden) if adapters is None else self._head(hidden, adapters)
+        parts = [
+            self._head(rows) if adapters is None else self._head(rows, adapters)
+            for rows, adapters in self._bound(hidden, seq_ids, failures)
+        ]
+        return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+    def _bound(
+        self, hidden: Tensor, seq_ids: Sequence[int], failures: dict[int, str]
+    ) -> Iterator[tuple[Tensor, Any | None]]:
+        """Rows that go through the head together, and the adapters bound for them."""
+        together = [slice(i, i + 1) for i in range(len(hidden))] if self._alone else [slice(None)]
+        for some in together:
+            adapters, failed = self._adapters.bind_rows(seq_ids[some])
+            failures |= failed
+            yield (hidden[some] if self._alone else hidden), adapters
 
     def _samples(self, hidden: Tensor, wanted: _Wanted, failures: dict[int, str]) -> Mapping[int, Sample]:
         if not wanted.sampled:
             return {}
         choosers = [self._rows[seq_id].chooser for seq_id in wanted.sampled]
-        logits = self._logits(hidden[: len(choosers)], wanted.sampled, failures)
-        return dict(zip(wanted.sampled, self._sampler.sample(logits, choosers), strict=True))
+        if len(hidden) > len(choosers):
+            hidden = hidden[: len(choosers)]
+        if self._argmax is not None and all(chooser.plain for chooser in choosers):
+            parts = [self._argmax(*bound) for bound in self._bound(hidden, wanted.sampled, failures)]
+            samples = self._sampler.take(list(chain.from_iterable(parts)), choosers)
+        else:
+            samples = self._sampler.sample(self._logits(hidden, wanted.sampled, failures), choosers)
+        return dict(zip(wanted.sampled, samples, strict=True))
 
     def _scores(
         self, hidden: Tensor, wanted: _Wanted, failures: dict[int, str]

@@ -105,12 +105,16 @@ class Sampler:
         Each row's chooser has been told of its token. A row without a token says why in `error`.
         """
         if all(row.plain for row in rows):
-            return self._finish(self._ops.argmax(logits).tolist(), rows, {}, {})
+            return self.take(self._ops.argmax(logits).tolist(), rows)
         reports = _reports(logits, rows)
         failed = self._change(logits, rows)
         candidates = self._candidates(logits, rows)
         drawn = self._choose(logits, rows)
         return self._finish(drawn, rows, failed, candidates, reports)
+
+    def take(self, tokens: list[int], rows: Sequence[Chooser]) -> list[Sample]:
+        """One sample per row, of rows that are `plain`, whose most likely tokens are known: -1 where there is none."""
+        return self._finish(tokens, rows, {}, {})
 
     def _change(self, logits: Tensor, rows: Sequence[Chooser]) -> dict[int, str]:
         failed = {i: row.error for i, row in enumerate(rows) if row.error is not None}

@@ -11,12 +11,16 @@ struct alignas(64) TileConfig {
   uint8_t rows[16] = {};
 };
 
+constexpr int64_t NEAR = 8;  // units that a single row's weights are asked for ahead: 1 KiB in each stream
 constexpr int64_t AHEAD = 16 * 16;  // units between what is read and what is asked for: 32 KiB
 
 // The weights of one step, to be in the second-level cache when their turn comes; beyond the end it does no harm.
 inline void ask_for(const uint32_t* w) {
   for (int i = 0; i < 32; i++) _mm_prefetch(reinterpret_cast<const char*>(w + i * LANES), _MM_HINT_T1);
 }
+
+// A line of weights, to be in the first-level cache soon: without it one row gets a tenth less out of memory.
+inline void ask_near(const uint32_t* w) { _mm_prefetch(reinterpret_cast<const char*>(w + NEAR * PANEL), _MM_HINT_T0); }
 
 struct AmxTiles {
   static constexpr int64_t ROWS = 32;
@@ -152,7 +156,9 @@ struct SingleRow {
         const F16 x_even = even(unit), x_odd = odd(unit);
 #pragma GCC unroll 8
         for (int i = 0; i < HALVES; i++) {
-          const U16 weights = load_units(w + (i / 2 * units + k) * PANEL + i % 2 * LANES);
+          const uint32_t* from = w + (i / 2 * units + k) * PANEL + i % 2 * LANES;
+          ask_near(from);
+          const U16 weights = load_units(from);
           evens[i] = fma(x_even, even(weights), evens[i]);
           odds[i] = fma(x_odd, odd(weights), odds[i]);
         }

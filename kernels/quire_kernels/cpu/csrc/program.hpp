@@ -10,10 +10,11 @@
 #include "product.hpp"
 #include "product_int8.hpp"
 #include "rowwise.hpp"
+#include "sampling.hpp"
 
 namespace quire {
 
-enum class Op : int32_t { rms_norm, add_rms_norm, layer_norm, product, rotary_write, attention, gated_act, act, add, scale, product_int8, select, low_rank };
+enum class Op : int32_t { rms_norm, add_rms_norm, layer_norm, product, rotary_write, attention, gated_act, act, add, scale, product_int8, select, low_rank, argmax };
 
 // Part of a buffer: token t, part p at offset + t · stride + p · width (elements).
 struct View {
@@ -111,6 +112,12 @@ struct Machine {
       low_rank(worker, *static_cast<const Seats*>(i.weight), *segments, rows(i.in[0]), y);
   }
 
+  // in[0]: float32; in[1]: memory for `argmax`; out: an int64 for each token
+  void choose(const Instruction& i) const {
+    const Logits logits{static_cast<const float*>(step.buffers[i.in[0].buffer]), tokens, i.in[0].width, i.in[0].stride};
+    argmax(worker, logits, static_cast<float*>(step.buffers[i.in[1].buffer]), static_cast<int64_t*>(step.buffers[i.out.buffer]));
+  }
+
   void run(const Instruction& i) const {
     switch (i.op) {
       case Op::rms_norm:
@@ -136,6 +143,8 @@ struct Machine {
         return gather(worker, tokens, step.selected, rows(i.in[0]), rows(i.out));
       case Op::low_rank:  // weight: the seats; layer: the lane; out: y, which is changed
         return i.wide ? change<float>(i) : change<T>(i);
+      case Op::argmax:
+        return choose(i);
       case Op::scale:
         return scale(worker, tokens, rows(i.in[0]), i.factor, rows(i.out));
     }

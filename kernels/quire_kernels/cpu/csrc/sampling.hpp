@@ -81,17 +81,21 @@ inline int64_t first_largest(const Logits& logits, int64_t row, const float* of_
   return start + find(logits.row(row) + start, std::min(PIECE, logits.vocab - start), most);
 }
 
-inline void argmax(const Logits& logits, int64_t* out, int threads) {
-  const int64_t pieces = logits.pieces(), all = logits.rows * pieces;
-  const std::unique_ptr<float[]> most(new float[all]);
-  together(logits.rows * logits.vocab < FEW ? 1 : threads, [&](Worker& worker) {
-    worker.each(all, [&](int64_t i) {
-      const int64_t start = i % pieces * PIECE;
-      most[i] = largest(logits.row(i / pieces) + start, std::min(PIECE, logits.vocab - start));
-    });
-    worker.barrier();
-    worker.each(logits.rows, [&](int64_t r) { out[r] = first_largest(logits, r, most.get() + r * pieces); });
+// most: memory for rows × pieces floats.
+inline void argmax(Worker& worker, const Logits& logits, float* most, int64_t* out) {
+  const int64_t pieces = logits.pieces();
+  worker.each(logits.rows * pieces, [&](int64_t i) {
+    const int64_t start = i % pieces * PIECE;
+    most[i] = largest(logits.row(i / pieces) + start, std::min(PIECE, logits.vocab - start));
   });
+  worker.barrier();
+  worker.each(logits.rows, [&](int64_t r) { out[r] = first_largest(logits, r, most + r * pieces); });
+}
+
+inline void argmax(const Logits& logits, int64_t* out, int threads) {
+  const std::unique_ptr<float[]> most(new float[logits.rows * logits.pieces()]);
+  together(logits.rows * logits.vocab < FEW ? 1 : threads,
+           [&](Worker& worker) { argmax(worker, logits, most.get(), out); });
 }
 
 // One block of memory, from which arrays are taken: parts of equal size at each call are the quickest to get again.
