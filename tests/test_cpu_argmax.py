@@ -28,9 +28,7 @@ def bindings(cpp: CpuOps) -> list[Callable[..., Any]]:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize(("inputs", "outputs"), [(64, 7), (96, 8192), (160, 20001)])
-def test_it_finds_what_the_op_finds_in_the_product(
-    cpp: CpuOps, inputs: int, outputs: int, dtype: torch.dtype
-) -> None:
+def test_it_finds_what_the_op_finds_in_the_product(cpp: CpuOps, inputs: int, outputs: int, dtype: torch.dtype) -> None:
     weight, bias = torch.randn(outputs, inputs, dtype=dtype), torch.randn(outputs, dtype=dtype)
     for bind in bindings(cpp):
         product = bind(weight, bias)

@@ -2,6 +2,7 @@
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -50,3 +51,27 @@ def test_the_conversation_in_the_readme_goes_as_it_is_shown():
         code = code.replace("http://127.0.0.1:8000", server.url)
         done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True)
     assert done.stdout == shown
+
+
+@pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed")
+def test_the_adapters_of_the_readme_answer_as_it_is_shown(monkeypatch):
+    section = (ROOT / "README.md").read_text().split("\n## Adapters\n")[1].split("\n## ")[0]
+    start, ask, change = re.findall(r"```sh\n(.*?)```", section, re.DOTALL)
+    (shown,) = re.findall(r"```text\n(.*?)```", section, re.DOTALL)
+    assert start == "make serve ARGS=--enable-lora\n"
+    monkeypatch.chdir(ROOT)  # the paths that are shown begin there
+    with serving("--enable-lora") as server:
+        answers, changes = (
+            subprocess.run(
+                ["bash", "-ec", lines.replace("http://127.0.0.1:8000", server.url)],
+                capture_output=True,
+                text=True,
+                timeout=120,
+                check=True,
+            ).stdout
+            for lines in (ask, change)
+        )
+    assert answers == shown
+    assert changes.startswith("Success: LoRA adapter 'captain' added successfully.")
+    assert '"id": "captain"' in changes
+    assert changes.endswith("Success: LoRA adapter 'captain' removed successfully.")

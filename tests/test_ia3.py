@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
+import weakref
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import peft
 import pytest
 import torch
-from engine_rig import greedy, related_prompts, rig_of
+from engine_rig import related_prompts
+from ia3_rig import CASES, World
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
@@ -18,76 +19,19 @@ from quire import registry
 from quire.config import ModelConfig
 from quire.engine.load import load_model
 from quire.errors import BadRequest
-from quire.records import Context, Registry
-from quire.testing.tiny import byte_tokenizer, reference_model, save
-from quire.types import AdapterRef, AdapterUse, Chunk, Plan
+from quire.records import Context
+from quire.types import Chunk, Plan
 from quire_adapters.rescaling import Rescaling
 from quire_models.testing import Driver, Piece
 
 pytestmark = pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")  # peft asks for it
 
-LLAMA_ALL = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
-Case = tuple[str, list[str] | None, list[str] | None, dict[str, Any]]
-CASES: dict[str, Case] = {
-    # architecture, target_modules and feedforward_modules (None = as peft chooses), settings of the model
-    "llama": ("LlamaForCausalLM", None, None, {}),
-    "llama_outputs": ("LlamaForCausalLM", LLAMA_ALL, [], {}),
-    "llama_inputs": ("LlamaForCausalLM", LLAMA_ALL, LLAMA_ALL, {"attention_bias": True, "mlp_bias": True}),
-    "qwen2": ("Qwen2ForCausalLM", None, None, {}),
-    "gemma2": ("Gemma2ForCausalLM", None, None, {}),
-    "mixtral": ("MixtralForCausalLM", ["k_proj", "v_proj"], [], {}),
-    "phi3": ("Phi3ForCausalLM", ["qkv_proj", "down_proj"], ["down_proj"], {}),
-    "gpt2": ("GPT2LMHeadModel", None, None, {"n_embd": 64, "n_head": 4, "n_layer": 2, "n_positions": 512}),
-    "opt": ("OPTForCausalLM", None, None, {"ffn_dim": 96, "word_embed_proj_dim": 64}),
-}
 SEQS = related_prompts(5, seed=3)
 
 
 @pytest.fixture(scope="module", autouse=True)
 def one_thread() -> None:
     torch.set_num_threads(1)
-
-
-def write_adapter(folder: Path, case: Case, seed: int) -> Any:
-    """An adapter with lively vectors in peft's format; gives the model with it at work."""
-    architecture, targets, inputs, overrides = case
-    conv = architecture.startswith("GPT2")
-    config = peft.IA3Config(
-        target_modules=targets, feedforward_modules=inputs, fan_in_fan_out=conv, task_type="CAUSAL_LM"
-    )
-    model = peft.get_peft_model(reference_model(architecture, **overrides), config)
-    generator = torch.Generator().manual_seed(seed)
-    with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            if "ia3_l" in name:
-                parameter.copy_(1 + 0.5 * torch.randn(parameter.shape, generator=generator))
-    model.save_pretrained(folder)
-    return model.eval()
-
-
-class World:
-    """A tiny model in a folder, three adapters for it, and what transformers and peft make of them."""
-
-    def __init__(self, root: Path, case: Case) -> None:
-        architecture, _, _, overrides = case
-        self.folder = root / "base"
-        self.models: dict[str | None, Any] = {None: reference_model(architecture, **overrides)}
-        save(self.models[None], self.folder)
-        byte_tokenizer(self.folder)
-        self.paths = {name: root / name for name in "abc"}
-        for seed, (name, path) in enumerate(self.paths.items()):
-            self.models[name] = write_adapter(path, case, seed)
-
-    def logits(self, name: str | None, tokens: Sequence[int]) -> Tensor:
-        with torch.inference_mode():
-            found: Tensor = self.models[name](torch.tensor([list(tokens)]), use_cache=False).logits[0]
-        return found
-
-    def greedy(self, name: str | None, tokens: Sequence[int], count: int) -> list[int]:
-        ids = list(tokens)
-        for _ in range(count):
-            ids.append(int(self.logits(name, ids)[-1].argmax()))
-        return ids[len(tokens) :]
 
 
 @pytest.fixture(scope="module")
@@ -187,6 +131,9 @@ def test_what_was_released_changes_nothing_any_more(name: str, tmp_path: Path) -
     assert seat is not None
     bench.runtime.unseat(adapter)
     bench.runtime.release(adapter)
+    memory = weakref.ref(adapter)
+    del adapter
+    assert memory() is None, "nothing holds it, though no step has come since"
     found, base = bench.logits([SEQS[0]], [((seat, 1.0),)]), bench.logits([SEQS[0]], None)
     assert torch.equal(found[0], base[0])
     assert bench.runtime.seat(bench.runtime.load("b", world.paths["b"])) == seat
@@ -223,92 +170,3 @@ def test_what_cannot_be_run_is_refused_with_the_reason(case: str, world: World, 
     save_file(dict(tensors), tmp_path / "adapter_model.safetensors")
     with pytest.raises(BadRequest, match=reason):
         Bench(world.folder).runtime.load("x", tmp_path)
-
-
-# --- in an engine ------------------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def found() -> Registry:
-    return registry.load(None, enable_lora=True)
-
-
-@pytest.mark.parametrize("settings", [{}, {"batch_invariant": True}, {"max_loras": 1}])
-@pytest.mark.parametrize("name", ["llama", "opt"])
-def test_greedy_tokens_are_those_of_peft(name: str, settings: dict[str, Any], found: Registry, tmp_path: Path) -> None:
-    world = World(tmp_path, CASES[name])
-    prompts = related_prompts(2, seed=5)
-    with rig_of(world.folder, found, **settings) as rig:
-        for key, path in world.paths.items():
-            rig.engine.load_adapter(key, path)
-        asked = {}
-        for i, prompt in enumerate(prompts):
-            for user in (None, "a", "b", "c"):
-                uses = () if user is None else (AdapterUse(AdapterRef(name=user)),)
-                asked[user, i] = rig.add(prompt, greedy(6, ignore_eos=True), adapters=uses)
-        answers = rig.drain()
-    for (user, i), request_id in asked.items():
-        assert answers[request_id, 0].token_ids == world.greedy(user, prompts[i], 6), (user, i)
-
-
-@pytest.mark.parametrize("name", ["llama", "opt"])
-def test_a_row_depends_on_no_other_in_batch_invariant_steps(name: str, found: Registry, tmp_path: Path) -> None:
-    world = World(tmp_path, CASES[name])
-    prompts = related_prompts(4, seed=7)
-    params = greedy(6, ignore_eos=True, logprobs=0)
-    users = ("a", "b", "c", None)
-
-    def logprobs(batches: Sequence[Sequence[int]]) -> dict[int, list[float]]:
-        given = {}
-        with rig_of(world.folder, found, batch_invariant=True, enable_prefix_caching=False) as rig:
-            for key, path in world.paths.items():
-                rig.engine.load_adapter(key, path)
-            for batch in batches:
-                uses = [() if users[i] is None else (AdapterUse(AdapterRef(name=str(users[i]))),) for i in batch]
-                ids = [rig.add(prompts[i], params, adapters=use) for i, use in zip(batch, uses, strict=True)]
-                answers = rig.drain()
-                given |= {
-                    i: [one.logprob for one in answers[request_id, 0].logprobs]
-                    for i, request_id in zip(batch, ids, strict=True)
-                }
-        return given
-
-    assert logprobs([range(4)]) == logprobs([[3], [2], [1], [0]])
-
-
-def write_lora(folder: Path, world: World) -> Any:
-    config = peft.LoraConfig(
-        r=4, lora_alpha=8, target_modules=LLAMA_ALL, init_lora_weights=False, task_type="CAUSAL_LM"
-    )
-    torch.manual_seed(1)
-    architecture, _, _, overrides = CASES["llama"]
-    model = peft.get_peft_model(reference_model(architecture, **overrides), config)
-    model.save_pretrained(folder)
-    return model.eval()
-
-
-def test_both_kinds_are_at_work_in_one_batch(world: World, found: Registry, tmp_path: Path) -> None:
-    prompts = related_prompts(3, seed=6)
-    world.models["lora"] = write_lora(tmp_path / "lora", world)
-    users: Sequence[str | None] = ("a", "lora", None)
-    params = greedy(6, ignore_eos=True, logprobs=0)
-
-    def ask(rig: Any, user: str | None, prompt: Sequence[int]) -> str:
-        uses = () if user is None else (AdapterUse(AdapterRef(name=user)),)
-        return str(rig.add(prompt, params, adapters=uses))
-
-    def logprobs(answer: Any) -> list[float]:
-        return [one.logprob for one in answer.logprobs]
-
-    settings = {"enable_prefix_caching": False}  # so that both make the same steps
-    with rig_of(world.folder, found, **settings) as rig, rig_of(world.folder, **settings) as plain:
-        for name, path in {"a": world.paths["a"], "lora": tmp_path / "lora"}.items():
-            rig.engine.load_adapter(name, path)
-        ids = [ask(rig, user, prompt) for prompt in prompts for user in users]
-        base = [ask(plain, None, prompt) for prompt in prompts for _ in users]
-        answers, alone = rig.drain(), plain.drain()
-    for i, (request_id, base_id) in enumerate(zip(ids, base, strict=True)):
-        user, prompt = users[i % 3], prompts[i // 3]
-        assert answers[request_id, 0].token_ids == world.greedy(user, prompt, 6), user
-        if user is None:
-            assert logprobs(answers[request_id, 0]) == logprobs(alone[base_id, 0])

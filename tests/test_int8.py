@@ -289,7 +289,7 @@ def test_recorded_blocks_give_what_the_blocks_give(folder: Path, plugins: Regist
     for recorded in (True, False):
         loaded = load_model(ModelConfig(model=str(folder), device="cpu", dtype=dtype, **BYTES[ways]), plugins)
         if not recorded:
-            loaded.module._ops = replace(loaded.ops, blocks=reference.blocks)
+            loaded.module.ops = replace(loaded.ops, blocks=reference.blocks)
         driver = Driver(loaded.module, loaded.decoder, [range(10, 60), range(100, 133)])
         pages = driver.kv.num_pages
         driver.kv = KvPool.allocate(loaded.decoder.kv_shapes, pages, 16, loaded.kv_dtype, "cpu")

@@ -58,11 +58,12 @@ def test_third_party_code_loads_only_when_named(site: PluginSite) -> None:
     assert module not in sys.modules
 
 
-def test_the_bundled_set_leaves_adapter_runtimes_to_enable_lora() -> None:
+def test_the_bundled_set_leaves_what_adapters_need_to_enable_lora() -> None:
     everything = {p.name for p in bundled_entry_points()}
-    assert {p.name for p in choose(None)} == everything - {"ia3", "lora"}
+    added = {"ia3", "lora", "lora-folder", "lora-hub"}
+    assert {p.name for p in choose(None)} == everything - added
     assert {p.name for p in choose(None, enable_lora=True)} == everything
-    assert {p.name for p in choose(["llama"], enable_lora=True)} >= {"ia3", "llama", "lora"}
+    assert {p.name for p in choose(["llama"], enable_lora=True)} >= {"llama", *added}
     assert "lora" not in {p.name for p in choose(["llama", "ia3"])}
 
 

@@ -31,6 +31,9 @@ OPERATIONS = [
     "GET /load",
     "GET /metrics",
     "GET /plugins",
+    "GET /v1/adapters",
+    "POST /v1/load_lora_adapter",
+    "POST /v1/unload_lora_adapter",
 ]
 WITH_BODY = (
     "POST /v1/completions",
@@ -38,6 +41,8 @@ WITH_BODY = (
     "POST /generate",
     "POST /tokenize",
     "POST /detokenize",
+    "POST /v1/load_lora_adapter",
+    "POST /v1/unload_lora_adapter",
 )
 
 

@@ -6,6 +6,7 @@ import importlib
 import importlib.util
 import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,23 +23,38 @@ DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 MODULE = "quire_kernels.triton_low_rank"
 
 
-@pytest.fixture
-def low_rank() -> Iterator[Callable[..., Any]]:
-    """Imported anew: whether kernels are interpreted is decided when they are read."""
+def imported(interpreted: bool) -> Iterator[Any]:
+    """The module, anew: whether kernels are interpreted is decided when they are read.
+
+    Triton's own functions are read first, as they are in a process that imported it for something else.
+    """
     with pytest.MonkeyPatch.context() as patch:
-        if DEVICE == "cpu":
+        patch.delenv("TRITON_INTERPRET", raising=False)
+        importlib.import_module("triton.language")
+        if interpreted:
             patch.setenv("TRITON_INTERPRET", "1")
         patch.delitem(sys.modules, MODULE, raising=False)
-        yield importlib.import_module(MODULE).low_rank
+        yield importlib.import_module(MODULE)
         sys.modules.pop(MODULE, None)
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.fixture
+def low_rank() -> Iterator[Callable[..., Any]]:
+    for module in imported(interpreted=DEVICE == "cpu"):
+        yield module.low_rank
+
+
+@pytest.fixture
+def compiled() -> Iterator[Any]:
+    yield from imported(interpreted=False)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
 def test_it_conforms(low_rank: Callable[..., Any], dtype: str) -> None:
     check_op(OpImpl("mine", "low_rank", lambda _: None, lambda: low_rank), dtype, DEVICE)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 def test_a_token_is_the_same_alone_and_among_others_and_base_rows_stay(
     low_rank: Callable[..., Any], dtype: torch.dtype
 ) -> None:
@@ -74,6 +90,31 @@ def test_seats_are_left_and_outputs_may_be_wider(low_rank: Callable[..., Any]) -
     torch.testing.assert_close(*found, atol=2e-2, rtol=2e-2)
 
 
+SIZES = {"TOKENS": 16, "RANKS": 16, "WIDE": False}
+KERNELS: dict[str, dict[str, Any]] = {
+    "_shrink": {"inputs": 576, "INPUTS": 64, **SIZES},
+    "_expand": {"OUTPUTS": 64, "HEAD": 2, "COLUMNS": 5, **SIZES},
+}
+POINTERS = {"h": "fp32", "tokens": "i32", "weights": "fp32", "blocks": "i32", "table": "i64", "slices": "i32"}
+
+
+@pytest.mark.parametrize("dtype", ["fp32", "bf16", "fp16"])
+@pytest.mark.parametrize("name", KERNELS)
+def test_kernels_compile_for_a_gpu_that_is_not_here(
+    compiled: Any, name: str, dtype: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import triton
+    from triton.backends.compiler import GPUTarget
+
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+    kernel, constants = getattr(compiled, name), KERNELS[name]
+    pointers = {key: f"*{kind}" for key, kind in {**POINTERS, **dict.fromkeys(("x", "y", "kind"), dtype)}.items()}
+    signature = {key: "constexpr" if key in constants else pointers.get(key, "i32") for key in kernel.arg_names}
+    source = triton.compiler.ASTSource(fn=kernel, signature=signature, constexprs=constants)
+    program = triton.compile(source, target=GPUTarget("cuda", 90, 32)).asm["ptx"]
+    assert ("mma.sync" in program) == (dtype != "fp32"), "tensor cores, but for float32 which they would round"
+
+
 def test_it_is_chosen_for_gpus_and_nowhere_else() -> None:
     impl = TritonOp("low_rank")
     assert impl.supports(OpQuery("cuda", "bfloat16")) is None
@@ -82,3 +123,10 @@ def test_it_is_chosen_for_gpus_and_nowhere_else() -> None:
     assert chosen.name == "triton"
     chosen = {choice.op: choice for choice in select.choose(OpQuery("cpu", "bfloat16")).report}["low_rank"]
     assert [rejected.reason for rejected in chosen.rejected if rejected.name == "triton"]
+
+
+def test_without_triton_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "triton", None)
+    monkeypatch.setattr("quire_kernels.triton_ops.find_spec", lambda name: None)
+    chosen = {choice.op: choice for choice in select.choose(OpQuery("cuda", "bfloat16")).report}["low_rank"]
+    assert {rejected.name: rejected.reason for rejected in chosen.rejected}["triton"] == "triton is not installed"

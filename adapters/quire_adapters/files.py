@@ -8,6 +8,7 @@ from __future__ import annotations
 import io
 import json
 import math
+import mmap
 import stat
 import zipfile
 from collections.abc import Mapping
@@ -56,7 +57,7 @@ def read(folder: Path, max_bytes: int) -> dict[str, Tensor]:
     raise BadRequest(f"{folder} has no tensors: {SAFETENSORS} (or {TORCH}) was expected.", "lora_path")
 
 
-def _content(path: Path, max_bytes: int) -> bytearray:
+def _content(path: Path, max_bytes: int) -> memoryview:
     try:
         if not stat.S_ISREG(path.stat().st_mode):
             raise _refused(path, "it is no regular file")
@@ -66,14 +67,14 @@ def _content(path: Path, max_bytes: int) -> bytearray:
                 most = f"an adapter of this model has at most {max_bytes} by --max-lora-rank"
                 raise _refused(path, f"it has {size} bytes; {most}")
             file.seek(0)
-            content = bytearray(size)
-            del content[file.readinto(content) :]
-            return content
+            # memory that the system has back when the tensors go, whatever else was allocated meanwhile
+            content = memoryview(mmap.mmap(-1, max(1, size), mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS))[:size]
+            return content[: file.readinto(content)]
     except OSError as error:
         raise BadRequest(f"{path} cannot be read ({error.strerror}).", "lora_path") from error
 
 
-def _safetensors(path: Path, content: bytearray) -> dict[str, Tensor]:
+def _safetensors(path: Path, content: memoryview) -> dict[str, Tensor]:
     """The format: eight bytes that say how long the header is, the header in JSON, and the tensors side by side."""
     length = int.from_bytes(content[:8], "little")
     if len(content) < 8 or length > min(MAX_HEADER, len(content) - 8):
@@ -98,14 +99,14 @@ def _safetensors(path: Path, content: bytearray) -> dict[str, Tensor]:
     return found
 
 
-def _view(content: bytearray, dtype: torch.dtype, shape: list[int], at: int) -> Tensor:
+def _view(content: memoryview, dtype: torch.dtype, shape: list[int], at: int) -> Tensor:
     count = math.prod(shape)
     if not count:
         return torch.empty(shape, dtype=dtype)
     return torch.frombuffer(content, dtype=dtype, count=count, offset=at).view(shape)
 
 
-def _torch(path: Path, content: bytearray) -> dict[str, Tensor]:
+def _torch(path: Path, content: memoryview) -> dict[str, Tensor]:
     try:
         file = io.BytesIO(content)
         if zipfile.is_zipfile(file):

@@ -6,10 +6,10 @@ its factors go to what `up` gives. Any other matrix multiplies the rescaled inpu
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 import torch
@@ -89,8 +89,7 @@ class Place:
             y[:, start:stop].index_copy_(0, tokens, (y[tokens, start:stop] + share).to(y.dtype))
 
     def put(self, seat: int, adapter: Rescaled, path: str) -> None:
-        """Seat an adapter here, in the stead of whoever sat there."""
-        self.clear(seat)
+        """An adapter takes a seat that nobody has."""
         if path in adapter.outputs:
             self.outputs.put(seat, adapter.outputs[path])
         if path in adapter.inputs:
@@ -110,7 +109,7 @@ class Rescaling:
         self._names = context.names
         self._seated: list[Rescaled | None] = [None] * context.max_seats  # until another needs the place
         self._left: dict[int, None] = {}  # seats whose adapter nobody uses, the one left longest ago first
-        self._released: deque[Rescaled] = deque()
+        self._lock = Lock()
         self._device = torch.device("cpu")
 
     def attach(self, model: DecoderModel) -> None:
@@ -174,43 +173,41 @@ class Rescaling:
 
     def seat(self, adapter: Rescaled) -> int | None:
         """See `RunsAdapters`."""
-        self._clear_released()
-        if adapter in self._seated:
+        with self._lock:
+            if adapter not in self._seated:
+                if None not in self._seated and self._left:
+                    self._stand_up(next(iter(self._left)))
+                if None not in self._seated:
+                    return None
+                self._sit_down(adapter, self._seated.index(None))
             seat = self._seated.index(adapter)
-        elif None in self._seated:
-            seat = self._seated.index(None)
-        elif self._left:
-            seat = next(iter(self._left))
-        else:
-            return None
-        if self._seated[seat] is not adapter:
-            self._seated[seat] = adapter
-            for path, place in self._places.items():
-                place.put(seat, adapter, path)
-        self._left.pop(seat, None)
-        return seat
+            self._left.pop(seat, None)
+            return seat
 
     def unseat(self, adapter: Rescaled) -> None:
         """See `RunsAdapters`."""
-        self._left[self._seated.index(adapter)] = None
+        with self._lock:
+            self._left[self._seated.index(adapter)] = None
 
     def release(self, adapter: Rescaled) -> None:
-        """See `RunsAdapters`. Its seat is cleared between steps."""
-        self._released.append(adapter)
-
-    def _clear_released(self) -> None:
-        while self._released:
-            adapter = self._released.popleft()
+        """See `RunsAdapters`. No token of a step that is under way uses its seat."""
+        with self._lock:
             if adapter in self._seated:
-                seat = self._seated.index(adapter)
-                self._seated[seat] = None
-                self._left.pop(seat, None)
-                for place in self._places.values():
-                    place.clear(seat)
+                self._stand_up(self._seated.index(adapter))
+
+    def _sit_down(self, adapter: Rescaled, seat: int) -> None:
+        self._seated[seat] = adapter
+        for path, place in self._places.items():
+            place.put(seat, adapter, path)
+
+    def _stand_up(self, seat: int) -> None:
+        self._seated[seat] = None
+        self._left.pop(seat, None)
+        for place in self._places.values():
+            place.clear(seat)
 
     def bind(self, plan: Plan, uses: AdapterUses) -> Segments | WithInputs:
         """See `RunsAdapters`."""
-        self._clear_released()
         segments = Segments.of(uses, [len(chunk.token_ids) for chunk in plan.chunks], self._device)
         used = [self._seated[seat] for seat in segments.host.seats.tolist()]
         return WithInputs(segments) if any(adapter and adapter.inputs for adapter in used) else segments

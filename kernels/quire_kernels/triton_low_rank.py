@@ -68,7 +68,7 @@ def _shrink(
         there = tl.arange(0, TOKENS) < tl.load(block + 2)
         token = tl.load(tokens + entries, mask=there, other=0).to(tl.int64)
         a = tl.load(row).to(tl.pointer_type(x.dtype.element_ty))
-        sums = tl.zeros((TOKENS, RANKS), tl.float32)
+        sums = tl.full((TOKENS, RANKS), 0, tl.float32)
         for first in range(0, inputs, INPUTS):
             at = first + tl.arange(0, INPUTS)
             inside = at < inputs
@@ -118,9 +118,9 @@ def _expand(
         inside = outputs < width
         token = tl.load(tokens + entries, mask=there, other=0).to(tl.int64)
         weight = tl.load(weights + entries, mask=there, other=0.0)
-        sums = tl.zeros((TOKENS, OUTPUTS), tl.float32)
+        sums = tl.full((TOKENS, OUTPUTS), 0, tl.float32)
         b = b_at.to(tl.pointer_type(kind.dtype.element_ty))
-        first = tl.zeros((), tl.int64)
+        first = tl.full((), 0, tl.int64)
         while first < rank:  # the interpreter knows no range up to a number that was loaded
             at = first + tl.arange(0, RANKS)
             some_h = tl.load(

@@ -26,7 +26,8 @@ def mapped(num_bytes: int) -> Tensor:
     if not num_bytes:
         return torch.empty(0, dtype=torch.uint8)
     room = num_bytes if num_bytes < LARGE_PAGE else num_bytes + LARGE_PAGE
-    memory = torch.frombuffer(mmap.mmap(-1, room), dtype=torch.uint8)
+    # private: large pages under memory that could be shared are another setting of the system, which is off as a rule
+    memory = torch.frombuffer(mmap.mmap(-1, room, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS), dtype=torch.uint8)
     if room > num_bytes:
         memory = memory[-memory.data_ptr() % LARGE_PAGE :]
     memory = memory[:num_bytes]

@@ -9,7 +9,6 @@ They say what is; `adapters`, `residency` and `seats` change them, each its own 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from enum import Enum
 from pathlib import Path
 from typing import Any
 
@@ -21,22 +20,13 @@ from quire.records import AdapterFacts
 from quire.types import AdapterRef
 
 
-class Standing(Enum):
-    """Where the adapters of a request are: in host memory, on their way there, or kept out because it is full."""
-
-    HERE = "here"
-    COMING = "coming"
-    FULL = "full"
-
-
 @dataclass(slots=True, eq=False)
 class Adapter:
     """One revision. Its weights are in `loaded` while they are in host memory; its runtime is known once it was read.
 
     num_users: requests accepted and not ended. holders: those that keep it on its seat. seat: where it sits, or
-    sat last; sits: whether it still does, used or not. kept_for: parties that wait for a seat, for which it stays in
-    memory. kind, facts, fingerprint: what reading it told. error: why it cannot be read. complaint: why it could not
-    be replaced.
+    sat last; sits: whether it still does, used or not. kind, facts, fingerprint: what reading it told. error: why it
+    cannot be read. complaint: why it could not be replaced.
     """
 
     ref: AdapterRef
@@ -56,7 +46,6 @@ class Adapter:
     holders: set[str] = field(default_factory=set)
     seat: int = -1
     sits: bool = False
-    kept_for: set[Party] = field(default_factory=set)
 
     @property
     def lane(self) -> int:

@@ -73,7 +73,8 @@ class AdapterShelf:
                     "lora_name",
                 )
             if pinned:
-                self.residency.check_pin(sum(a.pinned for a in self.known.values() if a.ref.name != name))
+                others = [a for a in self.known.values() if a.ref.name != name and a.state != "failed"]
+                self.residency.check_pin(sum(other.pinned for other in others))
             if len(self.known) >= MOST_ADAPTERS:
                 raise Overloaded(f"{MOST_ADAPTERS} adapters are loaded, the most allowed; unload some.")
             adapter = Adapter(AdapterRef(name=name, revision=next(self._revisions)), path, pinned, reading=True)
@@ -99,7 +100,7 @@ class AdapterShelf:
             if name not in self.current:
                 self.find(name)
             for adapter in [a for a in self.known.values() if a.ref.name == name and a.state == "loading"]:
-                adapter.state = "retired"
+                self._retire(adapter)
             freed = self._retire(self.current.pop(name))
         return freed or _done()
 
@@ -153,7 +154,7 @@ class AdapterShelf:
             self.num_loads += 1
             before = self.current.get(adapter.ref.name)
             if before is None or before.ref.revision > adapter.ref.revision:
-                adapter.state = "retired"
+                self._set_retired(adapter)
             else:
                 adapter.state = "ready"
                 self._place(adapter)
@@ -189,8 +190,12 @@ class AdapterShelf:
 
     def _retire(self, adapter: Adapter) -> Future[None] | None:
         if adapter.state != "failed":
-            adapter.state = "retired"
+            self._set_retired(adapter)
         return self._drop_unused(adapter)
+
+    def _set_retired(self, adapter: Adapter) -> None:
+        adapter.state = "retired"
+        self.residency.unpin(adapter)  # else those that finish on it could keep others out for ever
 
     def _drop_unused(self, adapter: Adapter) -> Future[None] | None:
         """Forget it if nobody can need it any more; what is done when its memory is free."""

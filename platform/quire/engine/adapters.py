@@ -51,7 +51,7 @@ class Adapters:
         self._reader = AdapterReader(runtimes, config.max_lora_rank)
         capacity = config.max_cpu_loras or max(DEFAULT_HOST, config.max_loras)
         self.shelf = AdapterShelf(model, self._reader, capacity, self._most_together, self._lock)
-        self._seats = Seats(config.max_loras, len(runtimes))
+        self._seats = Seats(config.max_loras, len(runtimes), self.shelf.residency)
         self._binding = Binding(runtimes)
         self._visits: dict[str, Visit] = {}
 
@@ -123,8 +123,10 @@ class Adapters:
         if visit is None or visit.begun:
             return True
         with self._lock:
-            standing = self.shelf.residency.summon(visit.party, self._seats.may_read(visit.party))
-            return self._seats.begin(visit, standing) or None
+            for adapter in visit.party:
+                if adapter.error is not None:
+                    raise adapter.error
+            return self._seats.begin(visit) or None
 
     def pause(self, seconds: float) -> None:
         """Let others work if someone waits for a seat; for a loop that has nothing else to do."""

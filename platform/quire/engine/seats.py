@@ -1,4 +1,4 @@
-"""Seats: whose requests may begin, when more adapters are wanted than have a place on the device.
+"""Seats: whose requests may begin, when more adapters are wanted than have a place on the device or in memory.
 
 Requests with the same adapters are a party. While there are seats for all, everyone begins at once. When a party
 finds none, it queues, and the adapter that has sat longest takes in only requests that were there before, and of these
@@ -6,15 +6,19 @@ no more than a turn's worth: as they end its seat becomes free, and the first of
 waits for at most one turn of each party before it, whatever arrives later; requests with one adapter still run
 together. (The gated discipline of polling systems: Takagi, "Analysis of Polling Systems", 1986.)
 
+Room in memory is promised from the front of the queue, to whole parties, after those who sit. Nobody keeps a part
+of what he needs while he waits for the rest, so no two can wait for each other, and the first always gets through.
+
 It knows neither requests nor files. Everything here is called under the lock of `quire.engine.adapters`.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from quire.engine.adapter import Adapter, Party, Standing, Visit
+from quire.engine.adapter import Adapter, Party, Visit
+from quire.engine.residency import Residency
 from quire.engine.runtimes import Runtime
 
 TURN = 32
@@ -33,17 +37,28 @@ class _Turn:
         return self.closed_at is None or (visit.arrival < self.closed_at and self.left > 0)
 
 
-class Seats:
-    """Seats of all runtimes of a model; `per_runtime` of each."""
+@dataclass(slots=True)
+class _Line:
+    """How far down the queue seats and memory go. summoned: parties that have, or get, room in memory.
 
-    def __init__(self, per_runtime: int, num_runtimes: int) -> None:
-        self._per_runtime, self._num_runtimes = per_runtime, num_runtimes
+    called: those that may sit down now. as_of: of which state of the memory this is true.
+    """
+
+    as_of: int
+    summoned: set[Party] = field(default_factory=set)
+    called: set[Party] = field(default_factory=set)
+
+
+class Seats:
+    """Seats of all runtimes of a model; `per_runtime` of each. residency: their memory."""
+
+    def __init__(self, per_runtime: int, num_runtimes: int, residency: Residency) -> None:
+        self._per_runtime, self._num_runtimes, self._residency = per_runtime, num_runtimes, residency
         self._num_arrived = 0
         self._turns: dict[Adapter, _Turn] = {}  # those whose seats are held, the oldest turn first
-        self._queue: dict[Party, Standing] = {}  # parties that were told to wait, the first one first
+        self._queue: dict[Party, None] = {}  # parties that were told to wait, the first one first
         self._waiting: Counter[Party] = Counter()  # how many requests have not begun
-        self._called: set[Party] | None = None  # those in the queue that may sit down now; None = not worked out
-        self._first_kept_out: Party | None = None
+        self._line: _Line | None = None  # None = to be worked out
         self._sitting: dict[tuple[int, int], Adapter] = {}
 
     @property
@@ -67,22 +82,16 @@ class Seats:
         self._waiting[party] += 1
         return Visit(request_id, self._num_arrived, party)
 
-    def may_read(self, party: Party) -> bool:
-        """Whether it may take room in memory: not while a party before it lacks some."""
-        self._work_out()
-        return self._first_kept_out in (None, party)
-
-    def begin(self, visit: Visit, standing: Standing) -> bool:
+    def begin(self, visit: Visit) -> bool:
         """Whether a request may begin now; then it holds the seats until it leaves. Raises what runtimes raise."""
         party = visit.party
-        if standing is Standing.HERE and party not in self._queue and self._joins(visit):
-            return True
-        if self._queue.get(party) is not standing:
-            self._queue[party] = standing
-            self._called = None
-        if standing is not Standing.HERE or party not in self._work_out():
+        if party not in self._queue:
+            if self._joins(visit):
+                return True
+            self._queue[party] = self._line = None
+        if party not in self._worked_out().summoned or not self._residency.summon(party):
             return False
-        return self._sit_down(visit)
+        return party in self._worked_out().called and self._sit_down(visit)
 
     def leave(self, visit: Visit) -> None:
         """A request has ended. Raises what runtimes raise, when all is done."""
@@ -92,11 +101,13 @@ class Seats:
         for adapter in visit.party:
             adapter.holders.discard(visit.request_id)
             if not adapter.holders:
-                self._called = None
+                self._line = None
                 del self._turns[adapter]
                 _runtime(adapter).tell(_runtime(adapter).built.unseat, adapter.loaded)
 
     def _joins(self, visit: Visit) -> bool:
+        if self._queue:
+            self._worked_out()  # which closes the turns of those who sit while others want their seats
         turns = [self._turns.get(adapter) for adapter in visit.party]
         if not all(turn is not None and turn.admits(visit) for turn in turns):
             return False
@@ -106,7 +117,6 @@ class Seats:
     def _hold(self, visit: Visit) -> None:
         for adapter in visit.party:
             adapter.holders.add(visit.request_id)
-            adapter.kept_for.discard(visit.party)
             self._turns[adapter].left -= self._turns[adapter].closed_at is not None
         visit.begun = True
         self._no_longer_waits(visit.party)
@@ -118,11 +128,8 @@ class Seats:
             self._leave_queue(party)
 
     def _leave_queue(self, party: Party) -> None:
-        """It has had its turn, or nobody of it is left: its adapters need not be kept in memory for it."""
         self._queue.pop(party, None)
-        self._called = None
-        for adapter in party:
-            adapter.kept_for.discard(party)
+        self._line = None
 
     def _sit_down(self, visit: Visit) -> bool:
         """Seats for all of a party, or for none if one is not to be had now."""
@@ -159,43 +166,41 @@ class Seats:
         for adapter in taken:
             _runtime(adapter).tell(_runtime(adapter).built.unseat, adapter.loaded)
 
-    def _work_out(self) -> set[Party]:
-        """The parties that may sit down now: as many of the first as there are seats for. Others' turns are closed."""
-        if self._called is not None:
-            return self._called
-        self._called, self._first_kept_out = set(), None
+    def _worked_out(self) -> _Line:
+        if self._line is None or self._line.as_of != self._residency.changes:
+            self._line = self._work_out()
+        return self._line
+
+    def _work_out(self) -> _Line:
+        """Give out the room in memory, and the seats, from the front of the queue; close turns for who gets none."""
+        line, short = _Line(self._residency.changes), False
         free = Counter({lane: self._per_runtime for lane in range(self._num_runtimes)})
         free.subtract(adapter.lane for adapter in self._turns)
-        seen: set[Adapter] = set(self._turns)
-        kept_out, short = 0, False
-        for party, standing in self._queue.items():
-            if standing is Standing.COMING:
-                continue  # who waits for the disk keeps nobody else waiting
-            if standing is Standing.FULL or not self._let_in(party):
-                self._first_kept_out = self._first_kept_out or party
-                kept_out += 1
-                continue
+        seen, wanted, kept_out = set(self._turns), set(self._turns), 0
+        for party in self._queue:
+            kept_out = sum(not adapter.pinned for adapter in wanted.union(party)) - self._residency.room
+            if kept_out > 0:
+                break  # who comes behind gets nothing either, or this one might wait for ever
+            wanted.update(party)
+            line.summoned.add(party)
+            if any(adapter.loaded is None for adapter in party):
+                continue  # who waits for the disk keeps nobody else from a seat
             missing = [adapter for adapter in party if adapter not in seen]
             seen.update(missing)
             free.subtract(adapter.lane for adapter in missing)
             short = short or any(free[adapter.lane] < 0 for adapter in missing)
             if not short:
-                self._called.add(party)
-            elif kept_out - sum(min(0, left) for left in free.values()) >= len(self._turns):
-                break  # all turns are closed, nobody further back matters
-        self._close_turns(free, kept_out)
-        return self._called
-
-    def _let_in(self, party: Party) -> bool:
-        """Whether it had its place in memory before somebody was kept out: those are served first, which makes room."""
-        return self._first_kept_out is None or all(party in adapter.kept_for for adapter in party)
+                line.called.add(party)
+        self._residency.wanted = wanted
+        self._close_turns(free, max(0, kept_out))
+        return line
 
     def _close_turns(self, free: Counter[int], kept_out: int) -> None:
-        """Let the oldest turns come to an end, as many as others need, and no more."""
+        """Let the oldest turns come to an end, as many as others need for a seat or in memory, and no more."""
         for adapter, turn in self._turns.items():
             if free[adapter.lane] < 0 or kept_out > 0:
-                kept_out -= free[adapter.lane] >= 0
                 free[adapter.lane] += free[adapter.lane] < 0
+                kept_out -= 1
                 if turn.closed_at is None:
                     turn.closed_at, turn.left = self._num_arrived + 1, TURN
             else:

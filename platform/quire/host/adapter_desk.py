@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Protocol
 
 from quire.adapter_info import AdapterInfo
-from quire.errors import ConfigError, NotFound, QuireError
+from quire.errors import BadRequest, ConfigError, NotFound, QuireError
 from quire.host.inbox import Inbox
 from quire.host.protocol import (
     AdapterChanged,
@@ -64,6 +64,8 @@ class AdapterDesk:
 
     def __init__(self, inbox: Inbox, send: Callable[[Message], None], engines: Mapping[str, HasAdapters]) -> None:
         self._inbox, self._send, self._engines = inbox, send, engines
+        self._orders: dict[tuple[str, str], set[object]] = {}
+        """Loads that are under way, by model and name; an unload withdraws them."""
 
     def start(self, first: Sequence[AdapterInfo], known: Sequence[AdapterInfo]) -> list[AdapterInfo]:
         """Load the first adapters of a server, all or none, and know those of an earlier host; what there is then.
@@ -104,12 +106,13 @@ class AdapterDesk:
             self._tell_later(info, loading)
             return
 
-        def tell() -> None:
-            error = loading.exception()
-            failed = error and Failed(message.call, fault_of(error))
-            self._send(failed or AdapterLoaded(message.call, loading.result()))
+        def tell(error: BaseException | None) -> None:
+            self._send(
+                Failed(message.call, fault_of(error)) if error else AdapterLoaded(message.call, loading.result())
+            )
 
-        loading.add_done_callback(lambda _: self._inbox.put(tell))
+        withdrawn = BadRequest(f"The adapter `{info.name}` was unloaded while it was being loaded.", "lora_name")
+        self._follow(info, loading, tell, lambda: tell(withdrawn))
 
     def _unload(self, message: UnloadAdapter) -> None:
         try:
@@ -117,6 +120,9 @@ class AdapterDesk:
         except QuireError as error:
             self._send(Failed(message.call, fault_of(error)))
             return
+        self._orders.pop((message.model, message.name), None)
+        # At once, so that what was sent before can be told from what is sent after.
+        self._send(AdapterChanged(AdapterInfo(name=message.name, model=message.model, path="", state="retired")))
         going.add_done_callback(lambda _: self._inbox.put(lambda: self._send(Unloaded(message.call))))
 
     def _shelf(self, model: str) -> Shelf:
@@ -138,9 +144,31 @@ class AdapterDesk:
     def _tell_later(self, info: AdapterInfo, loading: Future[AdapterInfo]) -> None:
         """Nobody waits for it; the API process wants to know all the same."""
 
-        def tell() -> None:
-            error = loading.exception()
+        def tell(error: BaseException | None) -> None:
             failed = error and replace(info, state="failed", error=fault_of(error).message)
             self._send(AdapterChanged(failed or loading.result()))
 
-        loading.add_done_callback(lambda _: self._inbox.put(tell))
+        self._follow(info, loading, tell, lambda: None)
+
+    def _follow(
+        self,
+        info: AdapterInfo,
+        loading: Future[AdapterInfo],
+        then: Callable[[BaseException | None], None],
+        withdrawn: Callable[[], None],
+    ) -> None:
+        """When it was read call `then` in the loop's thread, or `withdrawn` if it was unloaded meanwhile."""
+        key, order = (info.model, info.name), object()
+        self._orders.setdefault(key, set()).add(order)
+
+        def settle() -> None:
+            orders = self._orders.get(key, set())
+            if order not in orders:
+                withdrawn()
+                return
+            orders.remove(order)
+            if not orders:
+                del self._orders[key]
+            then(loading.exception())
+
+        loading.add_done_callback(lambda _: self._inbox.put(settle))

@@ -7,6 +7,7 @@ runs on one event loop.
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
@@ -26,6 +27,7 @@ class AdapterTable:
         self._first = list(first)
         self._infos: dict[str, AdapterInfo] = {}
         self._loading: set[asyncio.Task[AdapterInfo]] = set()
+        self._leaving: Counter[str] = Counter()  # how many unloads the host has not heard of
 
     def __len__(self) -> int:
         return len(self._infos)
@@ -73,7 +75,20 @@ class AdapterTable:
         info = self._infos.pop(name, None)
         if info is None:
             raise NotFound(f"The lora adapter '{name}' cannot be found.", "lora_name")
-        await asyncio.shield(asyncio.ensure_future(self._call(lambda number: UnloadAdapter(number, info.model, name))))
+        await asyncio.shield(asyncio.ensure_future(self._unload(info)))
+
+    async def _unload(self, info: AdapterInfo) -> None:
+        self._leaving[info.name] += 1
+        try:
+            await self._call(lambda number: UnloadAdapter(number, info.model, info.name))
+        except BaseException:
+            self._has_left(info.name)
+            raise
+
+    def _has_left(self, name: str) -> None:
+        self._leaving[name] -= 1
+        if self._leaving[name] <= 0:
+            del self._leaving[name]
 
     async def look(self) -> list[AdapterInfo]:
         """All that the host knows now: tiers, counts, retired ones too."""
@@ -89,11 +104,17 @@ class AdapterTable:
     def ready(self, infos: Sequence[AdapterInfo]) -> None:
         """A host has started with these."""
         self._first.clear()
+        self._leaving.clear()
         self._infos = {info.name: info for info in infos}
 
     def heard(self, message: AdapterLoaded | AdapterChanged) -> None:
-        """Something has become of an adapter."""
+        """Something has become of an adapter; retired: the host has heard that it is to be unloaded."""
         info, before = message.info, self._infos.get(message.info.name)
+        if info.state == "retired":
+            self._has_left(info.name)
+            return
+        if info.name in self._leaving:
+            return  # it was sent before the host heard of the end
         settled = before is not None and before.state == "ready"
         if info.state == "ready" and not (settled and before and before.revision > info.revision):
             self._infos.pop(info.name, None)
