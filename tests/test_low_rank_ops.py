@@ -20,7 +20,7 @@ from quire_kernels import reference_low_rank, select, torch_low_rank
 from quire_kernels.cpu import build, isa, memory
 from quire_kernels.cpu.library import load
 from quire_kernels.cpu.ops import CpuOps
-from quire_kernels.low_rank import ALIGNMENT, Delta, Segments, pack_all
+from quire_kernels.low_rank import ALIGNMENT, Delta, LastSegments, Segments, pack_all
 
 HERE = {found.name: found for found in isa.available()} if build.compiler() else {}
 FLOATS = (torch.float32, torch.bfloat16)
@@ -404,3 +404,20 @@ def test_segments_of_some_rows() -> None:
     )
     assert as_lists(segments.select(torch.tensor([2, 3]))) == ([], [], [0], [], [0])
     assert as_lists(segments.select(torch.tensor([], dtype=torch.int64))) == ([], [], [0], [], [0])
+
+
+def test_segments_of_a_step_like_the_one_before_are_the_same() -> None:
+    last = LastSegments()
+    uses, lens = [((1, 1.0),), (), ((0, 0.5),)], [1, 1, 1]
+    first = last.of(uses, lens)
+    assert last.of([*uses], [*lens]) is first
+    for other, counts in (
+        (uses, [1, 2, 1]),
+        ([((1, 2.0),), (), ((0, 0.5),)], lens),
+        (uses[:2], lens[:2]),
+        (uses, lens),
+    ):
+        made, wanted = last.of(other, counts), Segments.of(other, counts)
+        for name in ("tokens", "weights", "starts", "seats"):
+            assert torch.equal(getattr(made, name), getattr(wanted, name)), name
+        assert made.turns == wanted.turns

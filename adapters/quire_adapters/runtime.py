@@ -15,7 +15,7 @@ from quire_adapters.changes import Changes
 from quire_adapters.deltas import ExpertsDelta, HeadDelta, TableDelta
 from quire_adapters.reading import read
 from quire_adapters.sites import Sites
-from quire_kernels.low_rank import Seated, Segments, pack_all
+from quire_kernels.low_rank import LastSegments, Seated, Segments, pack_all
 from quire_models.blocks import DecoderModel
 
 
@@ -92,6 +92,7 @@ class Lora:
         self._at: list[Adapter | None] = [None] * context.max_seats
         self._idle: OrderedDict[int, Adapter] = OrderedDict()  # seats that nobody holds, longest unused first
         self._after_hidden: set[int] = set()
+        self._segments = LastSegments()
 
     def attach(self, model: DecoderModel) -> None:
         """Make seats on every module that can be changed."""
@@ -156,7 +157,7 @@ class Lora:
 
     def bind(self, plan: Plan, uses: AdapterUses) -> Segments:
         """The tokens of each seat."""
-        return Segments.of(uses, [len(chunk.token_ids) for chunk in plan.chunks], self._attached.model.device)
+        return self._segments.of(uses, [len(chunk.token_ids) for chunk in plan.chunks], self._attached.model.device)
 
     def bind_rows(self, uses: AdapterUses) -> Segments | None:
         """The rows of each seat; None if no adapter among them changes the head."""

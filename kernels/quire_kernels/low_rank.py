@@ -103,6 +103,24 @@ class Segments:
         return made.segments(self.tokens.device)
 
 
+class LastSegments:
+    """Segments of step after step: what most steps have in common with the one before is not made again.
+
+    For one thread. What implementations keep in `Segments.memo` is kept with them.
+    """
+
+    def __init__(self) -> None:
+        self._uses: Uses = ()
+        self._lens: Sequence[int] = ()
+        self._made: Segments | None = None
+
+    def of(self, uses: Uses, lens: Sequence[int], device: torch.device | str = "cpu") -> Segments:
+        """As `Segments.of`; the sequences must not change afterwards. The device is the same at every call."""
+        if self._made is None or uses != self._uses or lens != self._lens:
+            self._uses, self._lens, self._made = uses, lens, Segments.of(uses, lens, device)
+        return self._made
+
+
 class _Made:
     """Segments in the making: stretches of one turn with the same seat are one segment."""
 
