@@ -105,7 +105,7 @@ class Sampler:
         Each row's chooser has been told of its token. A row without a token says why in `error`.
         """
         if all(row.plain for row in rows):
-            return self.take(self._ops.argmax(logits).tolist(), rows)
+            return self._finish(self._ops.argmax(logits).tolist(), rows, {}, {})
         reports = _reports(logits, rows)
         failed = self._change(logits, rows)
         candidates = self._candidates(logits, rows)

@@ -24,7 +24,7 @@ PHASES = {
     "plan": "scheduling",
     "layout": "pages moved, rows laid out, buffers filled",
     "forward": "the model up to the last hidden states",
-    "logits": "rows picked, head",
+    "logits": "rows picked, head; the largest, where nothing else is asked for",
     "sample": "tokens chosen",
     "commit": "output",
 }
@@ -77,6 +77,7 @@ class StepWatch:
                 (scheduler, "plan", "plan"),
                 (runner, "run", "layout"),
                 (runner._sampler, "sample", "sample"),
+                (runner._sampler, "take", "sample"),
                 (scheduler, "commit", "commit"),
             ):
                 stack.enter_context(self._entering(owner, name, phase))
