@@ -14,6 +14,7 @@ import asyncio
 import itertools
 import statistics
 import time
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -50,8 +51,8 @@ async def gaps(http: httpx.AsyncClient, base: str, number: int) -> list[float]:
     return [after - before for before, after in itertools.pairwise(times)]
 
 
-async def keep_loading(http: httpx.AsyncClient, folder: Path) -> None:
-    for number in itertools.count():
+async def keep_loading(http: httpx.AsyncClient, folder: Path, numbers: Iterator[int]) -> None:
+    for number in numbers:
         name = f"again-{number}"
         reply = await http.post("/v1/load_lora_adapter", json={"lora_name": name, "lora_path": str(folder)})
         assert reply.status_code == 200, reply.text
@@ -59,6 +60,7 @@ async def keep_loading(http: httpx.AsyncClient, folder: Path) -> None:
 
 
 async def measure(url: str, base: str, small: Path, large: Path, rounds: int) -> None:
+    numbers = itertools.count()
     async with httpx.AsyncClient(base_url=url, timeout=300) as http:
         await asyncio.gather(*(gaps(http, base, number) for number in range(STREAMS)))
         found = [await first_token(http, base, small, number) for number in range(4 * rounds)]
@@ -67,7 +69,7 @@ async def measure(url: str, base: str, small: Path, large: Path, rounds: int) ->
         quiet, busy = list[float](), list[float]()
         for turn in range(rounds):
             for into, disturbs in ((quiet, False), (busy, True)):
-                loading = asyncio.create_task(keep_loading(http, large)) if disturbs else None
+                loading = asyncio.create_task(keep_loading(http, large, numbers)) if disturbs else None
                 streams = (gaps(http, base, 100 * turn + number) for number in range(STREAMS))
                 into.extend(itertools.chain.from_iterable(await asyncio.gather(*streams)))
                 if loading is not None:
