@@ -96,8 +96,9 @@ def test_what_is_released_is_gone_from_memory(base: Base, folders: dict[str, Pat
     ours.logits(seqs, [{adapter: 1.0}, {keep: 1.0}])
     assert tensor_bytes() > before + adapter.facts.num_bytes // 2
     ours.lora.release(adapter)  # its place is still known to whoever loaded it
-    assert tensor_bytes() == before
+    assert tensor_bytes() < before + 1000, "only what says who used which seat in the last step is left"
     assert all(map(torch.equal, ours.logits(seqs, [{keep: 1.0}, {}]), wanted))
+    assert tensor_bytes() == before
 
 
 def tensor_bytes() -> int:
