@@ -23,7 +23,7 @@ def cpp(request: pytest.FixtureRequest) -> CpuOps:
 
 
 def bindings(cpp: CpuOps) -> list[Callable[..., Any]]:
-    return [cpp.linear, cpp.linear_int8] if hasattr(cpp, "linear_int8") else [cpp.linear]
+    return [cpp.linear, cpp.linear_int8]
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

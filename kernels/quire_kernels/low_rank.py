@@ -243,6 +243,13 @@ def checked(deltas: Deltas, inputs: int, slices: Sequence[tuple[int, int]]) -> l
     return found
 
 
+def checked_seat(seat: int, seats: int) -> int:
+    """The seat. Raises ValueError if there is no such one."""
+    if not 0 <= seat < seats:
+        raise ValueError(f"low_rank: seats are 0 to {seats - 1}, not {seat}")
+    return seat
+
+
 def _demand(name: str, tensor: Tensor, shape: tuple[int, ...]) -> None:
     if tuple(tensor.shape) != shape:
         raise ValueError(f"low_rank: {name} must be {list(shape)}, not {list(tensor.shape)}")

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from quire_kernels.low_rank import Delta, Deltas, Segments, checked
+from quire_kernels.low_rank import Delta, Deltas, Segments, checked, checked_seat
 
 
 class Seats:
@@ -36,16 +36,11 @@ class Seats:
 
     def put(self, seat: int, packed: list[Delta]) -> None:
         """See `low_rank.Seated`."""
-        self._seated[self._seat(seat)] = packed
+        self._seated[checked_seat(seat, len(self._seated))] = packed
 
     def clear(self, seat: int) -> None:
         """See `low_rank.Seated`."""
-        self._seated[self._seat(seat)] = None
-
-    def _seat(self, seat: int) -> int:
-        if not 0 <= seat < len(self._seated):
-            raise ValueError(f"low_rank: seats are 0 to {len(self._seated) - 1}, not {seat}")
-        return seat
+        self._seated[checked_seat(seat, len(self._seated))] = None
 
     def __call__(self, y: Tensor, x: Tensor, segments: Segments) -> Tensor:
         """See `low_rank.LowRank`."""

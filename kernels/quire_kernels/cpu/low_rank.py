@@ -19,7 +19,7 @@ from torch import Tensor
 from quire_kernels.cpu.layout import POINTER, Op
 from quire_kernels.cpu.low_rank_packing import Packed, Packing
 from quire_kernels.cpu.tape import Symbol
-from quire_kernels.low_rank import Deltas, Segments
+from quire_kernels.low_rank import Deltas, Segments, checked_seat
 
 if TYPE_CHECKING:
     from quire_kernels.cpu.ops import CpuOps
@@ -100,17 +100,13 @@ class CpuSeats:
 
     def put(self, seat: int, packed: Packed) -> None:
         """See `low_rank.Seated`."""
-        self._check(seat)
+        checked_seat(seat, len(self._seated))
         self._seated[seat], self._pointers[seat] = packed, addressof(packed.share)
 
     def clear(self, seat: int) -> None:
         """See `low_rank.Seated`."""
-        self._check(seat)
+        checked_seat(seat, len(self._seated))
         self._seated[seat] = self._pointers[seat] = None
-
-    def _check(self, seat: int) -> None:
-        if not 0 <= seat < len(self._seated):
-            raise ValueError(f"low_rank: seats are 0 to {len(self._seated) - 1}, not {seat}")
 
     def __call__(self, y: Tensor, x: Tensor, segments: Segments) -> Tensor:
         """See `low_rank.LowRank`."""
