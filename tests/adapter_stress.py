@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import itertools
-import os
 import random
 import string
 import tempfile
@@ -23,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-from serving import Server, serving
+from serving import serving
 from talking_adapters import Voices
 
 from quire.testing.tiny import tiny_llama
@@ -198,23 +197,6 @@ def make_folders(root: Path, ballast_rank: int) -> tuple[Path, dict[str, Path], 
     return base, folders, bad
 
 
-def host_pid(server: Server) -> int:
-    """The process that runs the models, which is a child of the server's."""
-    for entry in filter(str.isdigit, os.listdir("/proc")):
-        try:
-            parent = int(Path(f"/proc/{entry}/stat").read_text().rsplit(")", 1)[1].split()[1])
-            if parent == server.process.pid and "quire.host" in Path(f"/proc/{entry}/cmdline").read_text():
-                return int(entry)
-        except OSError:
-            continue
-    raise AssertionError("there is no host process")
-
-
-def host_bytes(server: Server) -> int:
-    """Memory of that process."""
-    return int(Path(f"/proc/{host_pid(server)}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--operations", type=int, default=2000)
@@ -227,9 +209,9 @@ def main() -> None:
         size = sum(file.stat().st_size for file in folders["A"].iterdir())
         with serving(f"base={base}", *FLAGS, *SEATS) as server:
             asyncio.run(stress(server.url, folders, bad, args.clients, args.warm_up))
-            before = host_bytes(server)
+            before = server.host_bytes()
             done = asyncio.run(stress(server.url, folders, bad, args.clients, args.operations))
-            after = host_bytes(server)
+            after = server.host_bytes()
     for what, times in done.most_common():
         print(f"{times:6} {what}")
     print(f"adapter {size / 1e6:.2f} MB; host process {before / 1e6:.1f} MB, then {after / 1e6:.1f} MB")

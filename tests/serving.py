@@ -42,6 +42,29 @@ class Server:
             time.sleep(0.05)  # polling an outside process, not ordering anything
         raise RuntimeError(f"the server was not ready in {READY_WITHIN_S} s:\n{self.output()}")
 
+    def host_pid(self):
+        """The process that runs the models: the server's child that runs quire.host; None between two of them."""
+        for entry in filter(str.isdigit, os.listdir("/proc")):
+            try:
+                parent = Path(f"/proc/{entry}/stat").read_text().rsplit(")", 1)[1].split()[1]
+                if int(parent) == self.process.pid and "quire.host" in Path(f"/proc/{entry}/cmdline").read_text():
+                    return int(entry)
+            except OSError:  # it has ended meanwhile
+                continue
+        return None
+
+    def host_bytes(self):
+        """Resident memory of that process."""
+        return int(Path(f"/proc/{self.host_pid()}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+    def kill_host(self):
+        """Kill it, and wait for the next one: until the server starts that, it may not have noticed yet."""
+        killed = self.host_pid()
+        os.kill(killed, signal.SIGKILL)
+        while self.host_pid() in (killed, None):
+            assert self.process.poll() is None, self.output()
+        return self.wait_ready()
+
     def stop(self, sign=signal.SIGTERM, within_s=60):
         if self.process.poll() is None:
             self.process.send_signal(sign)

@@ -45,23 +45,6 @@ def stream(server, **body):
                 yield line[6:] if line == "data: [DONE]" else json.loads(line[6:])
 
 
-def host_pid(server):
-    """The process that runs the models: the server's child that runs quire.host."""
-    children = []
-    for entry in os.listdir("/proc"):
-        try:
-            with open(f"/proc/{entry}/stat") as stat, open(f"/proc/{entry}/cmdline") as cmdline:
-                if (
-                    int(stat.read().rsplit(")", 1)[1].split()[1]) == server.process.pid
-                    and "quire.host" in cmdline.read()
-                ):
-                    children.append(int(entry))
-        except (OSError, ValueError):
-            continue
-    (pid,) = children
-    return pid
-
-
 def metric(server, name, model):
     for line in httpx.get(f"{server.url}/metrics").text.splitlines():
         if line.startswith(f"{name}{{") and f'model_name="{model}"' in line:
@@ -108,7 +91,7 @@ def test_a_host_killed_mid_stream_ends_the_stream_with_an_error_and_serves_again
     before = complete(server, model="a").json()["choices"][0]["text"]
     events = stream(server, model="a", max_tokens=450)
     next(events)
-    os.kill(host_pid(server), signal.SIGKILL)
+    os.kill(server.host_pid(), signal.SIGKILL)
     *_, last, done = events
     assert last["error"]["code"] == 503
     assert done == "[DONE]"

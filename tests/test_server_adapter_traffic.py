@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import shutil
-import signal
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +11,6 @@ from pathlib import Path
 import httpx
 import pytest
 from adapter_client import AdapterClient, held_back
-from adapter_stress import host_bytes, host_pid
 from lora_rig import Base
 from serving import Server, serving
 from talking_adapters import Voices
@@ -96,16 +93,16 @@ def test_unloading_frees_the_memory(rig: Rig, asks: AdapterClient) -> None:
     load(asks, "warm", rig.voice("A"))
     asks.text("warm")
     asks.unload("warm")
-    before = host_bytes(rig.server)
+    before = rig.server.host_bytes()
     for letter in "ABCD":
         load(asks, letter, rig.voice(letter))
         assert asks.text(letter) == letter * 8
     told = sum(row["bytes"] for row in asks.rows())
-    grown = host_bytes(rig.server) - before
+    grown = rig.server.host_bytes() - before
     assert grown > 0.8 * told > 10e6
     for letter in "ABCD":
         asks.unload(letter)
-    assert host_bytes(rig.server) - before < 0.1 * told
+    assert rig.server.host_bytes() - before < 0.1 * told
     assert asks.rows() == []
 
 
@@ -128,10 +125,7 @@ def test_a_reload_never_meets_pages_of_the_old_weights(rig: Rig, asks: AdapterCl
 def test_what_was_loaded_comes_back_after_the_host_died(rig: Rig, asks: AdapterClient) -> None:
     load(asks, "voice", rig.voice("A"))
     load(asks, "pinned", rig.voice("B"), pinned=True)
-    pid = host_pid(rig.server)
-    os.kill(pid, signal.SIGKILL)
-    while Path(f"/proc/{pid}").exists() or asks.http.get("/health").status_code != 200:
-        pass
+    rig.server.kill_host()
     assert {row["id"]: (row["state"], row["pinned"]) for row in asks.rows()} == {
         "voice": ("ready", False),
         "pinned": ("ready", True),
