@@ -98,7 +98,7 @@ def seated(low_rank: LowRank, shape: str, dtype: torch.dtype, adapters: Sequence
     """Seats with the adapters on them, in order or as `at` says."""
     inputs, sizes = SHAPES[shape]
     seats = low_rank(inputs, slices_of(sizes), SEATS, dtype)
-    for seat, packed in zip(at or range(SEATS), pack_all([(seats, adapter) for adapter in adapters]), strict=False):
+    for seat, packed in zip(at or range(SEATS), pack_all([(seats, adapter) for adapter in adapters])[0], strict=False):
         seats.put(seat, packed)
     return seats
 
@@ -341,7 +341,8 @@ def test_an_adapter_is_one_piece_of_memory_that_goes_back_to_the_system(cpp: Low
     seats = [cpp(512, [(0, 512)], 1, torch.bfloat16) for _ in range(16)]
     matrices = [(torch.randn(1024, 512), torch.randn(512, 1024))]
     before = resident()
-    packed = pack_all([(each, matrices) for each in seats])
+    packed, size = pack_all([(each, matrices) for each in seats])
+    assert size == 16 * seats[0].size(matrices)
     begins = [share.kept[0].data_ptr() for share in packed]
     assert [b - a for a, b in pairwise(begins)] == [seats[0].size(matrices)] * 15
     taken = resident() - before

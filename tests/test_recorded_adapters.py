@@ -66,7 +66,7 @@ def attach(model: nn.Module, lane: int | None = None, seed: int = 0) -> list[tup
 
 def put_all(found: list[tuple[Any, list[list[Any]]]]) -> None:
     for seat in range(3):
-        packed = pack_all([(seats, shares[seat]) for seats, shares in found])
+        packed, _ = pack_all([(seats, shares[seat]) for seats, shares in found])
         for (seats, _), share in zip(found, packed, strict=True):
             seats.put(seat, share)
 

@@ -62,7 +62,7 @@ def test_a_token_is_the_same_alone_and_among_others_and_base_rows_stay(
     slices, uses, lens = [(0, 40), (40, 57)], [((0, 1.0),), (), ((1, 0.5), (0, 1.0)), ((0, 1.0),)], [3, 2, 19, 1]
     shares = [[Delta(torch.randn(r, 70), torch.randn(40, r)), Delta(scale=torch.randn(17))] for r in (5, 33)]
     seats = low_rank(70, slices, 3, dtype, DEVICE)
-    for seat, packed in enumerate(pack_all([(seats, share) for share in shares])):
+    for seat, packed in enumerate(pack_all([(seats, share) for share in shares])[0]):
         seats.put(seat, packed)
     y, x = torch.randn(25, 57).to(DEVICE, dtype), torch.randn(25, 70).to(DEVICE, dtype)
     together = seats(y.clone(), x, Segments.of(uses, lens, DEVICE))

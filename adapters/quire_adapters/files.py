@@ -10,8 +10,10 @@ import json
 import math
 import mmap
 import stat
+import sys
 import zipfile
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -67,8 +69,12 @@ def _content(path: Path, max_bytes: int) -> memoryview:
                 most = f"an adapter of this model has at most {max_bytes} by --max-lora-rank"
                 raise _refused(path, f"it has {size} bytes; {most}")
             file.seek(0)
-            # memory that the system has back when the tensors go, whatever else was allocated meanwhile
-            content = memoryview(mmap.mmap(-1, max(1, size), mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS))[:size]
+            # large pages, which the system has back when the tensors go, whatever else was allocated meanwhile
+            memory = mmap.mmap(-1, max(1, size), mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+            if sys.platform == "linux":
+                with suppress(OSError):  # where there are none
+                    memory.madvise(mmap.MADV_HUGEPAGE)
+            content = memoryview(memory)[:size]
             return content[: file.readinto(content)]
     except OSError as error:
         raise BadRequest(f"{path} cannot be read ({error.strerror}).", "lora_path") from error

@@ -73,8 +73,8 @@ class _Reading:
     def _drop_copies(self, module: Module, path: str) -> None:
         """PEFT saves some of the base beside the adapter: embeddings that it changes, and all biases if any are."""
         for kind in ("weight", "bias"):
-            base = self._sites.base(path, kind)
-            if base is None or kind not in module.tensors:
+            base = self._sites.base(path, kind) if module.has(kind) else None
+            if base is None:
                 continue
             name, tensor = module.tensors[kind]
             if tuple(tensor.shape) != base.shape:

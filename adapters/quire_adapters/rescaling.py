@@ -165,7 +165,7 @@ class Rescaling:
             place = self._places[path]
             parts = [scale[start:stop] for start, stop in place.slices]
             shares.append((place.outputs, [Delta(scale=part) if (part != 1).any() else None for part in parts]))
-        return dict(zip(scales, pack_all(shares), strict=True))
+        return dict(zip(scales, pack_all(shares)[0], strict=True))
 
     def describe(self, adapter: Rescaled) -> AdapterFacts:
         """See `RunsAdapters`."""

@@ -69,10 +69,10 @@ class _Attached:
     def adapter(self, changes: Changes) -> Adapter:
         """An adapter, packed."""
         pairs = [(self.seated[path], deltas) for path, deltas in changes.deltas.items()]
-        shares: list[tuple[Places, Any]] = list(zip((seated for seated, _ in pairs), pack_all(pairs), strict=True))
+        packed, size = pack_all(pairs)
+        shares: list[tuple[Places, Any]] = list(zip((seated for seated, _ in pairs), packed, strict=True))
         shares += [(self.tables[path], change) for path, change in changes.tables.items()]
         shares += [(self.experts[path], change) for path, change in changes.experts.items()]
-        size = sum(seated.size(deltas) for seated, deltas in pairs)
         size += sum(change.num_bytes for change in changes.tables.values())
         size += sum(change.num_bytes for change in changes.experts.values())
         if changes.head is not None:

@@ -209,20 +209,22 @@ class LowRank(Protocol):
         ...
 
 
-def pack_all(shares: Sequence[tuple[Seated, Deltas]]) -> list[Any]:
+def pack_all(shares: Sequence[tuple[Seated, Deltas]]) -> tuple[list[Any], int]:
     """Pack an adapter's shares in all projections side by side, in one piece of memory that is freed with the last.
 
-    Raises ValueError for shapes that do not fit.
+    What `Seated.pack` gives for each, and how many bytes they need together. Raises ValueError for shapes that do not
+    fit.
     """
     from quire_kernels.cpu.memory import mapped
 
     sizes = [-(-seated.size(deltas) // ALIGNMENT) * ALIGNMENT for seated, deltas in shares]
     ends = np.cumsum(sizes, dtype=np.int64).tolist()
     memory = mapped(sum(sizes))
-    return [
+    packed = [
         seated.pack(deltas, memory[end - size : end])
         for (seated, deltas), size, end in zip(shares, sizes, ends, strict=True)
     ]
+    return packed, len(memory)
 
 
 def checked(deltas: Deltas, inputs: int, slices: Sequence[tuple[int, int]]) -> list[Delta]:

@@ -71,8 +71,7 @@ class Names:
 
     def rename(self, name: str) -> str:
         """Our name of a checkpoint tensor, or of a module (as adapters name them); unknown parts stay."""
-        table = dict(self.renames)
-        return self._pattern.sub(lambda match: table[match.group()], name) if table else name
+        return self._pattern.sub(self._renamed, name) if self.renames else name
 
     def ignores(self, name: str) -> bool:
         """Whether the checkpoint tensor `name` is to be skipped."""
@@ -91,6 +90,13 @@ class Names:
         roots = tuple((theirs, f"{becomes}.{ours}" if becomes and _rooted(ours) else ours) for theirs, ours in renames)
         transforms = self.transforms if not becomes else tuple((f"{becomes}.{p}", f) for p, f in self.transforms)
         return Names(roots, transforms, self.ignored)
+
+    def _renamed(self, match: re.Match[str]) -> str:
+        return self._table[match.group()]
+
+    @cached_property
+    def _table(self) -> dict[str, str]:
+        return dict(self.renames)
 
     @cached_property
     def _pattern(self) -> re.Pattern[str]:

@@ -97,7 +97,7 @@ def load(isa: InstructionSet | None = None) -> Library:
     _declare(functions.quire_pack_int8, None, number, pointer, size, size, number, pointer, pointer, number)
     _declare(functions.quire_unpack_int8, None, number, pointer, pointer, pointer, size, pointer, number)
     _declare(functions.quire_packed_panels_int8, size, size, number)
-    _declare(functions.quire_pack_lanes, None, number, pointer, size, size, size, size, pointer)
+    _declare(functions.quire_pack_lanes, None, number, number, pointer, size, size, size, size, pointer)
     _declare(functions.quire_argmax, None, pointer, pointer, number)
     _declare(functions.quire_draw, None, pointer, pointer, pointer, number)
     _declare(functions.quire_logprobs, None, pointer, pointer, pointer, number)

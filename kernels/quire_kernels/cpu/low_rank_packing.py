@@ -62,7 +62,9 @@ class Packing:
     def size(self, deltas: Deltas) -> int:
         """Bytes of a share. Raises ValueError for shapes that do not fit."""
         found = checked(deltas, self.inputs, self.slices)
-        return self._a_bytes(found) + sum(sum(self._bytes(*pair)) for pair in zip(found, self.slices, strict=True))
+        ranks = [self._ranks(delta) for delta in found]
+        parts = zip(found, ranks, self.slices, strict=True)
+        return self._a_bytes(ranks) + sum(sum(self._bytes(*part)) for part in parts)
 
     def pack(self, deltas: Deltas, memory: Tensor | None) -> Packed:
         """Into `memory`, uint8 of `size` bytes at a multiple of `ALIGNMENT`, or some of its own."""
@@ -70,11 +72,10 @@ class Packing:
         memory = mapped(self.size(deltas)) if memory is None else memory.zero_()
         if memory.data_ptr() % ALIGNMENT:
             raise ValueError(f"low_rank: memory must be aligned to {ALIGNMENT} bytes")
-        slices, first = (Slice * len(found))(), 0
-        a_at, at = memory.data_ptr(), memory.data_ptr() + self._a_bytes(found)
-        for slice_, delta, (start, stop) in zip(slices, found, self.slices, strict=True):
-            ranks = self._ranks(delta)
-            b_bytes, scale_bytes, shift_bytes = self._bytes(delta, (start, stop))
+        every, slices, first = [self._ranks(delta) for delta in found], (Slice * len(found))(), 0
+        a_at, at = memory.data_ptr(), memory.data_ptr() + self._a_bytes(every)
+        for slice_, delta, ranks, (start, stop) in zip(slices, found, every, self.slices, strict=True):
+            b_bytes, scale_bytes, shift_bytes = self._bytes(delta, ranks, (start, stop))
             slice_.start, slice_.stop, slice_.first, slice_.units = start, stop, first, ranks // self._per_unit
             if delta.a is not None and delta.b is not None:
                 slice_.b = at
@@ -85,7 +86,7 @@ class Packing:
             if delta.shift is not None:
                 slice_.shift = _copied(delta.shift, at + b_bytes + scale_bytes)
             first, at = first + ranks, at + b_bytes + scale_bytes + shift_bytes
-        share = Share(a_at, ctypes.addressof(slices), self._panels(found), len(slices))
+        share = Share(a_at, ctypes.addressof(slices), self._panels(every), len(slices))
         return Packed(share, (memory, slices))
 
     @property
@@ -97,24 +98,25 @@ class Packing:
         rank = 0 if delta.a is None else len(delta.a)
         return _up(rank, self._per_unit if self._per_unit == 1 or rank <= TILE_RANKS else TILE_RANKS)
 
-    def _panels(self, deltas: Sequence[Delta]) -> int:
-        return -(-sum(map(self._ranks, deltas)) // LANES)
+    def _panels(self, ranks: Sequence[int]) -> int:
+        return -(-sum(ranks) // LANES)
 
-    def _a_bytes(self, deltas: Sequence[Delta]) -> int:
-        return self._panels(deltas) * LANES * _up(self.inputs, INPUT_STEP) * self.dtype.itemsize
+    def _a_bytes(self, ranks: Sequence[int]) -> int:
+        return self._panels(ranks) * LANES * _up(self.inputs, INPUT_STEP) * self.dtype.itemsize
 
-    def _bytes(self, delta: Delta, outputs: tuple[int, int]) -> tuple[int, int, int]:
+    def _bytes(self, delta: Delta, ranks: int, outputs: tuple[int, int]) -> tuple[int, int, int]:
         """Of b, scale and shift."""
         width = outputs[1] - outputs[0]
         vector = _up(4 * width, ALIGNMENT)
-        b = _up(width, LANES) * self._ranks(delta) * self.dtype.itemsize
+        b = _up(width, LANES) * ranks * self.dtype.itemsize
         return b, 0 if delta.scale is None else vector, 0 if delta.shift is None else vector
 
     def _lay(self, matrix: Tensor, first: int, columns: int, at: int) -> None:
         """The rows of a matrix as lanes of panels that begin at an address and are `columns` elements long."""
-        given = matrix.detach().to("cpu", self.dtype).contiguous()
+        given = matrix.detach().to("cpu", matrix.dtype if matrix.dtype in DTYPES else self.dtype).contiguous()
+        kinds = DTYPES[given.dtype], DTYPES[self.dtype]
         self.library.functions.quire_pack_lanes(
-            DTYPES[self.dtype], given.data_ptr(), *given.shape, first, columns // self._per_unit, at
+            *kinds, given.data_ptr(), *given.shape, first, columns // self._per_unit, at
         )
 
 

@@ -26,9 +26,6 @@ T = TypeVar("T")
 NUM_THREADS = 2
 """So that a small adapter need not wait for a large one."""
 
-NICENESS = 10
-"""How much the threads step back behind others, in the system's terms."""
-
 
 @dataclass(frozen=True)
 class Read:
@@ -102,5 +99,7 @@ def _step_back(others: int) -> None:
     restores = threading.Thread(target=torch.set_num_threads, args=(others,))
     restores.start()
     restores.join()
-    with suppress(AttributeError, OSError):  # only Linux knows a priority of threads
-        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICENESS)
+    with suppress(AttributeError, OSError):  # only Linux has it for a thread
+        # Threads that are merely nice still take a core from a step for milliseconds each time. Should one of these
+        # be put off while it holds the interpreter, the steps wait for it and leave it their core.
+        os.sched_setscheduler(threading.get_native_id(), os.SCHED_IDLE, os.sched_param(0))

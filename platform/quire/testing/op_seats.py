@@ -42,6 +42,6 @@ def seated_answer(function: LowRank, case: tuple[Any, ...]) -> Tensor:
     """What `low_rank` makes of its case: the shares are packed together, and take the first seats."""
     *shape, shares, y, x, segments = case
     seats = function(*shape)
-    for seat, packed in enumerate(pack_all([(seats, share) for share in shares])):
+    for seat, packed in enumerate(pack_all([(seats, share) for share in shares])[0]):
         seats.put(seat, packed)
     return seats(y, x, segments)

@@ -80,12 +80,15 @@ void quire_unpack_int8(int32_t is_bf16, const Packed* packed, const float* scale
 }
 
 // See `pack_lanes`: adapters are packed beside the steps, so this keeps to the thread that it is called on.
-void quire_pack_lanes(int32_t is_bf16, const void* w, int64_t rows, int64_t columns, int64_t first, int64_t units,
-                      void* panels) {
-  if (is_bf16)
-    pack_lanes(static_cast<const bf16*>(w), rows, columns, first, units, static_cast<bf16*>(panels));
+void quire_pack_lanes(int32_t from_bf16, int32_t to_bf16, const void* w, int64_t rows, int64_t columns, int64_t first,
+                      int64_t units, void* panels) {
+  const auto pack = [&](auto* from, auto* to) { pack_lanes(from, rows, columns, first, units, to); };
+  const auto *halves = static_cast<const bf16*>(w);
+  const auto *floats = static_cast<const float*>(w);
+  if (to_bf16)
+    from_bf16 ? pack(halves, static_cast<bf16*>(panels)) : pack(floats, static_cast<bf16*>(panels));
   else
-    pack_lanes(static_cast<const float*>(w), rows, columns, first, units, static_cast<float*>(panels));
+    from_bf16 ? pack(halves, static_cast<float*>(panels)) : pack(floats, static_cast<float*>(panels));
 }
 
 void quire_argmax(const Logits* logits, int64_t* out, int32_t threads) { argmax(*logits, out, threads); }

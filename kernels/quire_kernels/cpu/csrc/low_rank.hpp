@@ -201,14 +201,23 @@ void change_users(Kernel& kernel, const Seats& seats, const Share& share, const 
   }
 }
 
+inline void convert(float from, float& to) { to = from; }
+inline void convert(bf16 from, float& to) { to = to_float(from); }
+inline void convert(bf16 from, bf16& to) { to = from; }
+inline void convert(float from, bf16& to) {  // to the nearest, as finite numbers are
+  uint32_t bits;
+  std::memcpy(&bits, &from, 4);
+  to.bits = static_cast<uint16_t>((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
+}
+
 // Rows of w [rows, columns] as lanes first, first + 1, … of panels [panel][unit][16]; the rest of these stays as it is.
-template <class T>
-void pack_lanes(const T* w, int64_t rows, int64_t columns, int64_t first, int64_t units, T* panels) {
+template <class From, class T>
+void pack_lanes(const From* w, int64_t rows, int64_t columns, int64_t first, int64_t units, T* panels) {
   constexpr int64_t P = PER_UNIT<T>;
   for (int64_t r = 0; r < rows; r++) {
     const int64_t lane = first + r;
     T* out = panels + (lane / LANES * units * LANES + lane % LANES) * P;
-    for (int64_t c = 0; c < columns; c++) out[c / P * LANES * P + c % P] = w[r * columns + c];
+    for (int64_t c = 0; c < columns; c++) convert(w[r * columns + c], out[c / P * LANES * P + c % P]);
   }
 }
 
