@@ -58,12 +58,6 @@ inline Scratch<T>& scratch() {
   return mine;
 }
 
-// To be in the second-level cache when its turn comes.
-template <class T>
-inline void ask_for(const T* line) {
-  _mm_prefetch(reinterpret_cast<const char*>(line), _MM_HINT_T1);
-}
-
 // The keys and values of up to 64 positions of one head.
 template <class T>
 struct Block {
@@ -73,6 +67,10 @@ struct Block {
   const T* values[GROUPS];  // rows of `stride` units: [8 or 16 position units][stride]
   const T* next_keys[GROUPS];  // as much of what comes next in memory, to be asked for in time
   const T* next_values[GROUPS];
+  const int8_t* next_key_bytes[GROUPS];  // instead, where pages hold bytes
+  const int8_t* next_value_bytes[GROUPS];
+  bool has_scales = false;  // for each position, that its score and its weight are multiplied by
+  alignas(64) float key_scales[BLOCK], value_scales[BLOCK];
   int groups() const { return (count + GROUP - 1) / GROUP; }
 };
 
@@ -216,10 +214,12 @@ inline void raise(const Softness& soft, F16 best, float& top, float* totals, flo
 // Scores [BLOCK] of one line to weights; the line's running maximum, sums (lane by lane) and output follow.
 // from, to: the positions of the block that it may see; WHOLE: all of them.
 template <class T, bool WHOLE>
-inline void soften(const Softness& soft, const float* scores, int from, int to, float& top, float* totals, T* weights,
-                   float* out, int64_t stride) {
+inline void soften(const Softness& soft, const Block<T>& block, const float* scores, int from, int to, float& top,
+                   float* totals, T* weights, float* out, int64_t stride) {
   F16 s[GROUPS];
   for (int g = 0; g < GROUPS; g++) s[g] = load(scores + g * GROUP);
+  if (block.has_scales)
+    for (int g = 0; g < GROUPS; g++) s[g] = s[g] * load(block.key_scales + g * GROUP);
   if (soft.bends)
     for (int g = 0; g < GROUPS; g++) {
       s[g] = s[g] * set1(soft.inner);
@@ -233,8 +233,12 @@ inline void soften(const Softness& soft, const float* scores, int from, int to, 
   const F16 zero_at = set1(-top * soft.unit), unit = set1(soft.unit);
   F16 total = load(totals);
   for (int g = 0; g < GROUPS; g += 2) {
-    const F16 w0 = exp2<T>(fma(s[g], unit, zero_at)), w1 = exp2<T>(fma(s[g + 1], unit, zero_at));
+    F16 w0 = exp2<T>(fma(s[g], unit, zero_at)), w1 = exp2<T>(fma(s[g + 1], unit, zero_at));
     total = total + (w0 + w1);
+    if (block.has_scales) {
+      w0 = w0 * load(block.value_scales + g * GROUP);
+      w1 = w1 * load(block.value_scales + (g + 1) * GROUP);
+    }
     store(weights + g * GROUP, w0, w1);
   }
   store(totals, total);
@@ -275,11 +279,15 @@ struct Span {
 // group side by side. Memory gives more to those who read it in order.
 template <class T>
 void announce(const AttentionArgs& args, const Span& next, int64_t part, int64_t parts, Block<T>& block) {
-  if (args.k.holds_bytes) return;  // they are read as one stream
   for (int g = 0; g < GROUPS; g++) {
     const int64_t chunk = (part * GROUPS + g) * args.k.heads / parts, head = chunk % args.k.heads;
     const int64_t position = std::min(next.begin + chunk / args.k.heads * GROUP, next.end - 1);
     const int64_t page = next.pages[position / args.k.page_size], at = position % args.k.page_size / GROUP;
+    if (args.k.holds_bytes) {
+      block.next_key_bytes[g] = ByteGroup::of(args.k, page, at, head).bytes;
+      block.next_value_bytes[g] = ByteGroup::of(args.v, page, at, head).bytes;
+      continue;
+    }
     block.next_keys[g] = args.k.group<T>(page, at, head);
     block.next_values[g] = args.v.group<T>(page, at, head);
   }
@@ -313,13 +321,13 @@ void soften_strip(const AttentionArgs& args, const Softness& soft, Strip& strip,
     const int64_t at = strip.at + l;
     float &top = mine.top[at], *totals = mine.totals.data() + at * LANES, *out = mine.out.data() + at * stride;
     if (whole) {
-      soften<T, true>(soft, scores, 0, BLOCK, top, totals, weights, out, stride);
+      soften<T, true>(soft, block, scores, 0, BLOCK, top, totals, weights, out, stride);
     } else {
       const int64_t oldest = args.window ? strip.position - args.window + 1 : 0;
       const int to = static_cast<int>(std::clamp<int64_t>(strip.position + 1 - block.begin, 0, BLOCK));
       const int from = static_cast<int>(std::clamp<int64_t>(oldest - block.begin, 0, to));
       if (from < to)
-        soften<T, false>(soft, scores, from, to, top, totals, weights, out, stride);
+        soften<T, false>(soft, block, scores, from, to, top, totals, weights, out, stride);
       else
         std::fill_n(weights, BLOCK, T{});
     }
@@ -359,6 +367,7 @@ void attend_span(const AttentionArgs& args, const Lines& lines, const Span& span
                  int64_t last, int64_t stride, Kind kind) {
   Scratch<T>& mine = scratch<T>();
   Block<T> block;
+  block.has_scales = args.k.holds_bytes;
   for (block.begin = span.begin; block.begin < span.end; block.begin += BLOCK) {
     const bool more = block.begin + BLOCK < span.end;
     const Span next = more ? Span{span.pages, block.begin + BLOCK, span.end} : after;

@@ -1,7 +1,8 @@
 // Keys and values of a page as bytes: half the memory of bfloat16, and a scale for each token and head.
 //
 // 16 positions of a head take 16 · dim bytes, in the order in which `pages.hpp` has elements of T, and then 16 scales
-// (float32). They become elements of T again when they are read: what attention computes with is no other than before.
+// (float32). They become elements of T when they are read, which takes no rounding; their scales
+// go to the scores and to the weights.
 #pragma once
 #include "rowwise.hpp"
 #include "vec_int8.hpp"
@@ -43,34 +44,33 @@ inline void write_value(const ByteGroup& group, int64_t place, const T* v, int64
   write_bytes(group, place, v, dim, [&](int64_t d) { return (place / P * dim + d) * P + place % P; });
 }
 
-// Keys of a group, [dim / P][16][P].
+// Keys of a group, [dim / P][16][P]. next: bytes that will be read next, as many.
 template <class T>
-inline void read_keys(const ByteGroup& group, int64_t dim, T* to) {
-  constexpr int P = PER_UNIT<T>;
-  F16 scale[P];
-  for (int p = 0; p < P; p++) {
-    alignas(64) float spread[LANES];
-    for (int l = 0; l < LANES; l++) spread[l] = group.scales[(p * LANES + l) / P];
-    scale[p] = load(spread);
+inline void read_keys(const ByteGroup& group, int64_t dim, const int8_t* next, T* to) {
+  for (int64_t i = 0; i < dim * GROUP; i += 2 * LANES) {
+    ask_for(next + i);
+    store(to + i, load_bytes(group.bytes + i), load_bytes(group.bytes + i + LANES));
   }
-  for (int64_t i = 0; i < dim * GROUP; i += P * LANES)
-#pragma GCC unroll 2
-    for (int p = 0; p < P; p++) store(to + i + p * LANES, load_bytes(group.bytes + i + p * LANES) * scale[p]);
+  ask_for(next + dim * GROUP);  // scales
 }
 
-// Values of a group, [16 / P][stride][P]; zero beyond `there` positions, whatever their slots hold, and beyond `dim`.
+// Values of a group, [16 / P][stride][P]; zero beyond `dim`.
 template <class T>
-inline void read_values(const ByteGroup& group, int there, int64_t dim, int64_t stride, T* to) {
+inline void read_values(const ByteGroup& group, int64_t dim, int64_t stride, const int8_t* next, T* to) {
   constexpr int P = PER_UNIT<T>;
   for (int u = 0; u < GROUP / P; u++) {
-    alignas(64) float spread[LANES];
-    for (int l = 0; l < LANES; l++) spread[l] = u * P + l % P < there ? group.scales[u * P + l % P] : 0.0f;
-    const F16 scale = load(spread);
     const int8_t* from = group.bytes + u * dim * P;
     T* row = to + u * stride * P;
-    lanes(dim * P, [&](int64_t i, int n) { set(row + i, load_bytes(from + i) * scale, n); });
+    int64_t i = 0;
+    for (; i + 2 * LANES <= dim * P; i += 2 * LANES) {
+      ask_for(next + u * dim * P + i);
+      store(row + i, load_bytes(from + i), load_bytes(from + i + LANES));
+    }
+    for (; i < dim * P; i += LANES)
+      set(row + i, load_bytes(from + i), static_cast<int>(std::min<int64_t>(LANES, dim * P - i)));
     if (stride > dim) std::memset(static_cast<void*>(row + dim * P), 0, (stride - dim) * P * sizeof(T));
   }
+  ask_for(next + dim * GROUP);
 }
 
 }  // namespace quire
