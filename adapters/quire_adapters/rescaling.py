@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from threading import Lock
 from typing import Any
 
 import torch
@@ -19,8 +18,9 @@ from quire.errors import BadRequest
 from quire.records import AdapterFacts, AdapterUses, Context
 from quire.types import Plan
 from quire_adapters import files
+from quire_adapters.chairs import Chairs
 from quire_adapters.sites import Matrix, Sites
-from quire_kernels.low_rank import Delta, Seated, Segments, pack_all
+from quire_kernels.low_rank import Delta, LastSegments, Seated, Segments, pack_all
 from quire_models.blocks import DecoderModel
 from quire_models.mlp import GatedFeedForward
 from quire_models.projection import Projection
@@ -107,9 +107,8 @@ class Rescaling:
 
     def __init__(self, context: Context) -> None:
         self._names = context.names
-        self._seated: list[Rescaled | None] = [None] * context.max_seats  # until another needs the place
-        self._left: dict[int, None] = {}  # seats whose adapter nobody uses, the one left longest ago first
-        self._lock = Lock()
+        self._chairs = Chairs[Rescaled](context.max_seats, self._sit_down, self._stand_up)
+        self._segments = LastSegments()
         self._device = torch.device("cpu")
 
     def attach(self, model: DecoderModel) -> None:
@@ -117,10 +116,11 @@ class Rescaling:
         self._device = model.device
         self._sites = Sites(model, self._names)
         self._places: dict[str, Place] = {}
+        count = len(self._chairs.taken)
         for path, projection in self._sites.projections.items():
             if path.startswith("blocks."):
                 slices = self._sites.slices(path)
-                seats = model.ops.low_rank(projection.inputs, slices, len(self._seated), model.dtype, model.device)
+                seats = model.ops.low_rank(projection.inputs, slices, count, model.dtype, model.device)
                 projection.delta = self._places[path] = Place(projection, seats, slices)
         self._gated = _read_by_gated(model)
         sizes = sum(place.projection.inputs + place.projection.outputs for place in self._places.values())
@@ -172,44 +172,30 @@ class Rescaling:
         return adapter.facts
 
     def seat(self, adapter: Rescaled) -> int | None:
-        """See `RunsAdapters`."""
-        with self._lock:
-            if adapter not in self._seated:
-                if None not in self._seated and self._left:
-                    self._stand_up(next(iter(self._left)))
-                if None not in self._seated:
-                    return None
-                self._sit_down(adapter, self._seated.index(None))
-            seat = self._seated.index(adapter)
-            self._left.pop(seat, None)
-            return seat
+        """See `Chairs`."""
+        return self._chairs.seat(adapter)
 
     def unseat(self, adapter: Rescaled) -> None:
-        """See `RunsAdapters`."""
-        with self._lock:
-            self._left[self._seated.index(adapter)] = None
+        """See `Chairs`."""
+        self._chairs.unseat(adapter)
 
     def release(self, adapter: Rescaled) -> None:
         """See `RunsAdapters`. No token of a step that is under way uses its seat."""
-        with self._lock:
-            if adapter in self._seated:
-                self._stand_up(self._seated.index(adapter))
+        self._chairs.release(adapter)
 
     def _sit_down(self, adapter: Rescaled, seat: int) -> None:
-        self._seated[seat] = adapter
         for path, place in self._places.items():
             place.put(seat, adapter, path)
 
-    def _stand_up(self, seat: int) -> None:
-        self._seated[seat] = None
-        self._left.pop(seat, None)
+    def _stand_up(self, adapter: Rescaled, seat: int) -> None:
         for place in self._places.values():
             place.clear(seat)
 
     def bind(self, plan: Plan, uses: AdapterUses) -> Segments | WithInputs:
         """See `RunsAdapters`."""
-        segments = Segments.of(uses, [len(chunk.token_ids) for chunk in plan.chunks], self._device)
-        used = [self._seated[seat] for seat in segments.host.seats.tolist()]
+        segments = self._segments.of(uses, [len(chunk.token_ids) for chunk in plan.chunks], self._device)
+        seated = self._chairs.taken
+        used = [seated[seat] for seat in segments.host.seats.tolist()]
         return WithInputs(segments) if any(adapter and adapter.inputs for adapter in used) else segments
 
     def bind_rows(self, uses: AdapterUses) -> None:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from threading import Lock
 from typing import Any, Protocol
 
 from quire.records import AdapterFacts, AdapterUses, Context
 from quire.types import Plan
+from quire_adapters.chairs import Chairs
 from quire_adapters.changes import Changes
 from quire_adapters.deltas import ExpertsDelta, HeadDelta, TableDelta
 from quire_adapters.reading import read
@@ -38,7 +37,6 @@ class Adapter:
     shares: list[tuple[Places, Any]]
     facts: AdapterFacts
     after_hidden: bool
-    seat: int | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,19 +82,17 @@ class _Attached:
 
 
 class Lora:
-    """See `quire.records.RunsAdapters`. Who was let go keeps its seat until another needs one, longest unused first."""
+    """See `quire.records.RunsAdapters`."""
 
     def __init__(self, context: Context) -> None:
-        self._names, self._max_rank, self._num_seats = context.names, context.max_rank, context.max_seats
-        self._lock = Lock()
-        self._at: list[Adapter | None] = [None] * context.max_seats
-        self._idle: OrderedDict[int, Adapter] = OrderedDict()  # seats that nobody holds, longest unused first
+        self._names, self._max_rank = context.names, context.max_rank
+        self._chairs = Chairs[Adapter](context.max_seats, self._sit_down, self._stand_up)
         self._after_hidden: set[int] = set()
         self._segments = LastSegments()
 
     def attach(self, model: DecoderModel) -> None:
         """Make seats on every module that can be changed."""
-        self._attached = _Attached.to(model, Sites(model, self._names), self._num_seats)
+        self._attached = _Attached.to(model, Sites(model, self._names), len(self._chairs.taken))
 
     def load(self, name: str, path: Path) -> Adapter:
         """Read, check and pack an adapter. Raises BadRequest."""
@@ -110,49 +106,30 @@ class Lora:
     @property
     def seats(self) -> tuple[Adapter | None, ...]:
         """Who has which seat, whether in use or not."""
-        with self._lock:
-            return tuple(self._at)
+        return self._chairs.taken
 
     def seat(self, adapter: Adapter) -> int | None:
-        """The seat it still has, an empty one, or that of the adapter which was let go the longest ago; or None."""
-        with self._lock:
-            if adapter.seat is None:
-                if None not in self._at and self._idle:
-                    self._stand_up(next(iter(self._idle.values())))
-                if None not in self._at:
-                    return None
-                self._sit_down(adapter, self._at.index(None))
-            assert adapter.seat is not None
-            self._idle.pop(adapter.seat, None)
-            return adapter.seat
+        """See `Chairs`."""
+        return self._chairs.seat(adapter)
 
     def unseat(self, adapter: Adapter) -> None:
-        """Others may have its seat now."""
-        with self._lock:
-            if adapter.seat is not None:
-                self._idle[adapter.seat] = adapter
+        """See `Chairs`."""
+        self._chairs.unseat(adapter)
 
     def release(self, adapter: Adapter) -> None:
         """Free its memory. No token of a step that is under way uses its seat, so nothing of it is being read."""
-        with self._lock:
-            if adapter.seat is not None:
-                self._stand_up(adapter)
-            adapter.shares.clear()
+        self._chairs.release(adapter)
+        adapter.shares.clear()
 
     def _sit_down(self, adapter: Adapter, seat: int) -> None:
-        self._at[seat], adapter.seat = adapter, seat
         for place, share in adapter.shares:
             place.put(seat, share)
         if adapter.after_hidden:
             self._after_hidden.add(seat)
 
-    def _stand_up(self, adapter: Adapter) -> None:
-        assert adapter.seat is not None
-        seat, adapter.seat = adapter.seat, None
-        self._at[seat] = None
+    def _stand_up(self, adapter: Adapter, seat: int) -> None:
         for place, _ in adapter.shares:
             place.clear(seat)
-        self._idle.pop(seat, None)
         self._after_hidden.discard(seat)
 
     def bind(self, plan: Plan, uses: AdapterUses) -> Segments:

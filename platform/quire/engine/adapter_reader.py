@@ -1,15 +1,13 @@
 """AdapterReader: reads adapters in threads of its own, beside the steps, and lets go of what is not needed any more.
 
-Its threads are humble: they use one core each, and the system runs them only when the steps leave it something.
+Its threads are humble, and use one core each.
 """
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -17,6 +15,7 @@ import torch
 
 from quire.engine.adapter import Adapter
 from quire.engine.adapter_folder import Fingerprint, fingerprint, kind_of
+from quire.engine.humble import be_humble
 from quire.engine.runtimes import Runtime, Runtimes
 from quire.errors import BadRequest
 from quire.records import AdapterFacts
@@ -99,7 +98,4 @@ def _step_back(others: int) -> None:
     restores = threading.Thread(target=torch.set_num_threads, args=(others,))
     restores.start()
     restores.join()
-    with suppress(AttributeError, OSError):  # only Linux has it for a thread
-        # Threads that are merely nice still take a core from a step for milliseconds each time. Should one of these
-        # be put off while it holds the interpreter, the steps wait for it and leave it their core.
-        os.sched_setscheduler(threading.get_native_id(), os.SCHED_IDLE, os.sched_param(0))
+    be_humble()

@@ -23,6 +23,7 @@ from quire.engine.adapter_shelf import AdapterShelf
 from quire.engine.adapters import Adapters
 from quire.engine.checks import check_request
 from quire.engine.grammars import Grammars
+from quire.engine.humble import be_humble
 from quire.engine.limits import Limits
 from quire.engine.load import Loaded, load_model
 from quire.engine.measure import activation_bytes
@@ -47,7 +48,7 @@ HOPELESS = 3
 PAUSE_S = 0.001
 """How long a step that can do nothing waits for a grammar to be compiled, or an adapter to get its seat."""
 
-POPULATE_PAUSE_S = 0.02
+POPULATE_PAUSE_S = 0.2
 """How long taking memory from the system rests after each piece, which takes a few milliseconds of a core."""
 
 
@@ -107,7 +108,7 @@ class Engine:
         self._broken: dict[str, QuireError] = {}
         self._num_failures = 0
         self._closing = Event()
-        self._populating = Thread(target=self._runner.populate, args=(self._may_populate,), daemon=True)
+        self._populating = Thread(target=self._populate, daemon=True)
         self._populating.start()
 
     @classmethod
@@ -124,6 +125,10 @@ class Engine:
         Raises StartupError: a setting cannot work, or the model cannot be loaded.
         """
         return cls(load_model(config, registry, device_budget), config, registry, device_budget, tokenizer)
+
+    def _populate(self) -> None:
+        be_humble()
+        self._runner.populate(self._may_populate)
 
     def _may_populate(self) -> bool:
         """Asked before each piece of memory that is taken beside the steps; while there is work it goes slowly."""
