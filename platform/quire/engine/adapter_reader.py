@@ -5,9 +5,11 @@ Its threads are humble, and use one core each.
 
 from __future__ import annotations
 
+import ctypes
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -82,13 +84,19 @@ class AdapterReader:
 
     def let_go(self, adapter: Adapter, loaded: Any) -> Future[None]:
         """Let the adapter's runtime forget what it had loaded, in one of the threads: freeing memory takes time."""
-        runtime = adapter.runtime
-        assert runtime is not None, "it was read"
-        return self._threads.submit(runtime.tell, runtime.built.release, loaded)
+        assert adapter.runtime is not None, "it was read"
+        return self._threads.submit(_release, adapter.runtime, loaded)
 
     def close(self) -> None:
         """Give up what has not begun, and wait for the rest."""
         self._threads.shutdown(wait=True, cancel_futures=True)
+
+
+def _release(runtime: Runtime, loaded: Any) -> None:
+    runtime.tell(runtime.built.release, loaded)
+    with suppress(AttributeError, OSError):  # glibc has it
+        # What reading took for a while is free too, and lies scattered in what malloc keeps of each thread.
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 def _step_back(others: int) -> None:
