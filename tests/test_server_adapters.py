@@ -282,6 +282,12 @@ def test_folders_outside_the_root_are_refused_links_too(rig: Rig, asks: AdapterC
         assert "(--lora-root)" in message
 
 
+def test_beside_a_root_names_are_still_looked_for(rig: Rig, asks: AdapterClient) -> None:
+    status, kind, message, param = error_of(asks.load("x", "nobody/knows"))
+    assert (status, kind, param) == (404, "NotFoundError", "lora_path")
+    assert "No adapter found for nobody/knows" in message
+
+
 def metrics(url: str) -> dict[str, float]:
     lines = httpx.get(f"{url}/metrics").text.splitlines()
     return {name: float(value) for name, _, value in (line.rpartition(" ") for line in lines if line[0] != "#")}

@@ -158,8 +158,14 @@ class ServedAdapters:
 
     async def _folder(self, asked: LoadAdapterRequest) -> Path:
         """The folder at a path, or that plugins know under the path as a name."""
-        folder = await asyncio.to_thread(self._sources.folder, asked.lora_path)
-        if folder is None and _is_hub_id(asked.lora_path):
+        could_be_name = _is_hub_id(asked.lora_path)
+        try:
+            folder = await asyncio.to_thread(self._sources.folder, asked.lora_path)
+        except BadRequest:
+            if not could_be_name:
+                raise
+            folder = None  # as a path it may not be used, but a name is none
+        if folder is None and could_be_name:
             for served in self._models.all:
                 folder = folder or await asyncio.to_thread(self._sources.find, asked.lora_path, served.info.root)
         if folder is None:
