@@ -101,8 +101,6 @@ class Rows:
 
     def lay_out(self, chunks: Sequence[Chunk]) -> Layout:
         """The arrays of a step; the new pages of its chunks are in the table from now on."""
-        if len(chunks) == 1:
-            return self._lay_out_one(chunks[0])
         table, size = self._table, self.page_size
         rows = [self._rows[chunk.seq_id] for chunk in chunks]
         for row, chunk in zip(rows, chunks, strict=True):
@@ -122,28 +120,6 @@ class Rows:
             contexts=contexts,
             pages=pages,
             prompt_lens=np.fromiter((len(row.prompt_ids) for row in rows), np.int32, len(rows)),
-        )
-
-    def _lay_out_one(self, chunk: Chunk) -> Layout:
-        """The same with less to do, since a single stream waits for it at each token."""
-        row, size, start, new = self._rows[chunk.seq_id], self.page_size, chunk.start, chunk.new_pages
-        line, end = self._table[row.line], start + len(chunk.token_ids)
-        if new:
-            line[chunk.first_page : chunk.first_page + len(new)] = new
-        if end == start + 1:
-            positions = np.array([start])
-            slots = np.array([int(line[start // size]) * size + start % size])
-        else:
-            positions = np.arange(start, end)
-            slots = line[positions // size].astype(np.int64) * size + positions % size
-        return Layout(
-            tokens=np.array(chunk.token_ids, np.int64),
-            positions=positions,
-            slots=slots,
-            starts=np.array([0, end - start]),
-            contexts=np.array([end]),
-            pages=line[None, : -(-end // size)],
-            prompt_lens=np.array([len(row.prompt_ids)], np.int32),
         )
 
 

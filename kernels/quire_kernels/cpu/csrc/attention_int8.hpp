@@ -4,7 +4,8 @@
 
 namespace quire {
 
-// Keys and values of one head, but for their scales, go to memory of this thread; tiles read the whole of it, so it is finite to the end.
+// Keys and values of one head, but for their scales, go to memory of this thread; tiles read the whole of it, so it is
+// finite to the end.
 template <class T>
 void find_bytes(const AttentionArgs& args, const int32_t* pages, int64_t kv_head, int64_t end, Block<T>& block) {
   const int64_t dim = args.k.dim, stride = padded(dim, LANES), size = args.k.page_size;

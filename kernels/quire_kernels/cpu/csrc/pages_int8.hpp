@@ -1,8 +1,8 @@
 // Keys and values of a page as bytes: half the memory of bfloat16, and a scale for each token and head.
 //
 // 16 positions of a head take 16 · dim bytes, in the order in which `pages.hpp` has elements of T, and then 16 scales
-// (float32). They become elements of T when they are read, which takes no rounding; their scales
-// go to the scores and to the weights.
+// (float32). They become elements of T when they are read, which takes no rounding; their scales go
+// to the scores and to the weights.
 #pragma once
 #include "rowwise.hpp"
 #include "vec_int8.hpp"
