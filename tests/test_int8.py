@@ -228,6 +228,47 @@ def test_a_row_is_the_same_alone_and_among_others_and_in_pages_that_were_copied(
         start += length
 
 
+def decoding(dim: int, contexts: list[int]) -> tuple[Rows, Tensor, Tensor, Tensor, tuple[Tensor, ...], Tensor]:
+    """A step of one token a row, three heads to a key-value head: rows, q, k, v, pools and the slots of k and v."""
+    rows, slots, pages = rows_of([1] * len(contexts), contexts, 16)
+    q = torch.randn(len(contexts), 6, dim).bfloat16()
+    k, v = torch.randn(2, len(slots), 2, dim).bfloat16()
+    return rows, q, k, v, pools(pages, 16, 2, dim, -1), slots
+
+
+@pytest.mark.parametrize("dim", [4, 20, 64, 80])
+def test_few_lines_lose_nothing_but_what_bytes_lose(cpp: CpuOps, dim: int) -> None:
+    rows, q, k, v, made, slots = decoding(dim, [1, 64, 301])
+    q[1] *= 1000.0  # one position outweighs all others
+    cpp.write_kv(k, v, *made, slots)
+    plain = torch.zeros(2, int(rows.pages.max()) + 1, 16, 2, dim)
+    whole = [int8.dequantise(*int8.quantise(x), torch.float32) for x in (k, v)]
+    reference.write_kv(*whole, *plain, slots)
+    want = reference.paged_attention(q.float(), *plain, rows, dim**-0.5)
+    multiplied = "avx512_vnni" in cpp.library.isa.needs
+    atol, rtol = (1e-3, 2**-8) if multiplied else (1e-2, 2**-7)  # otherwise weights are bfloat16
+    torch.testing.assert_close(cpp.paged_attention(q, *made, rows, dim**-0.5).float(), want, atol=atol, rtol=rtol)
+
+
+def test_what_is_not_finite_stays_with_its_row(cpp: CpuOps) -> None:
+    for which in range(3):
+        rows, q, k, v, made, slots = decoding(64, [70, 70, 70])
+        cpp.write_kv(k, v, *made, slots)
+        whole = cpp.paged_attention(q, *made, rows, 0.125)
+        (q, k, v)[which][1 if which == 0 else 75] = torch.inf
+        cpp.write_kv(k, v, *made, slots)
+        found = cpp.paged_attention(q, *made, rows, 0.125)
+        assert found[1].isnan().all()
+        assert torch.equal(found[[0, 2]], whole[[0, 2]])
+
+
+def test_a_query_of_zeros_gives_the_mean_of_all_values(cpp: CpuOps) -> None:
+    rows, q, k, v, made, slots = decoding(64, [50])
+    cpp.write_kv(k, v, *made, slots)
+    mean = v.float().mean(0).repeat_interleave(3, 0)
+    torch.testing.assert_close(cpp.paged_attention(0 * q, *made, rows, 0.125)[0].float(), mean, atol=1e-2, rtol=1e-2)
+
+
 def test_pools_of_bytes_take_little_more_than_half_of_bfloat16() -> None:
     from quire_models.parts import KvShape
 

@@ -388,13 +388,17 @@ def test_cpp_ops_are_chosen_where_they_can_run(dtype: str) -> None:
     [
         (OpQuery("cpu", "float32", page_size=24), "its pages are multiples of 16 tokens, not 24"),
         (OpQuery("cpu", "bfloat16", page_size=1), "its pages are multiples of 16 tokens, not 1"),
-        (OpQuery("cpu", "bfloat16", head_dims=(64, 33)), "its head dimensions are even in bfloat16, not 33"),
+        (OpQuery("cpu", "bfloat16", head_dims=(64, 33)), "its head dimensions are multiples of 2, not 33"),
+        (
+            OpQuery("cpu", "bfloat16", head_dims=(64, 6), kv_dtype="int8"),
+            "its head dimensions are multiples of 4, not 6",
+        ),
     ],
 )
 def test_pages_that_cannot_be_grouped_are_left_to_torch_and_all_else_is_not(query: OpQuery, reason: str) -> None:
     chosen, name = report(query), f"cpp-{isa.available()[0].name}"
     for op in PAGED:
-        assert chosen[op].name == "torch"
+        assert chosen[op].name == ("torch-int8" if query.kv_dtype == "int8" else "torch")
         assert reasons(chosen[op])[name] == reason
     assert chosen["linear"].name == chosen["rms_norm"].name == name
 

@@ -65,10 +65,11 @@ class CpuOp:
         """Why the model's pages cannot be laid out in groups."""
         if query.page_size % GROUP:
             return f"its pages are multiples of {GROUP} tokens, not {query.page_size}"
-        odd = [dim for dim in query.head_dims if dim % 2]
-        if query.dtype == "bfloat16" and odd:
-            return f"its head dimensions are even in bfloat16, not {odd[0]}"
-        return None
+        if query.dtype != "bfloat16":
+            return None
+        together = 4 if query.kv_dtype == "int8" else 2
+        others = [dim for dim in query.head_dims if dim % together]
+        return f"its head dimensions are multiples of {together}, not {others[0]}" if others else None
 
     def load(self) -> Callable[..., Any]:
         """Compile, if it never was, and give the op. Raises BuildError."""

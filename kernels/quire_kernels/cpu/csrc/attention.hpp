@@ -3,257 +3,22 @@
 //
 // A tile is some tokens of one row of the step with all the query heads that read one key-value head: its lines are
 // (token, head) pairs. Lines never see each other, and blocks of positions begin at position 0 whatever the tile: a
-// line's result does not depend on how the step was cut.
+// line's result does not depend on how the step was cut. (In bfloat16 with pages of bytes it does, by less than that
+// type's rounding: few lines are computed with more digits than many.)
 #pragma once
-#include <utility>
-#include <vector>
-
-#include "pages.hpp"
-#include "product.hpp"
-#include "room.hpp"
-
-namespace quire {
-
-constexpr int BLOCK = 64;  // positions
-constexpr int GROUPS = BLOCK / GROUP;
-constexpr int64_t STRIP = 32;  // lines that go through a block together
-constexpr int64_t MOST_LINES = 256, MOST_TOKENS = 32;
-
-// The rows of a step, as in `quire_kernels.ops.Rows`.
-struct StepRows {
-  const int32_t *query_starts, *contexts, *pages;
-  int64_t count, pages_stride;
-};
-
-struct AttentionArgs {
-  Pool k, v;
-  int64_t heads;
-  float scale, softcap;  // softcap 0: none
-  int64_t window;        // 0: none
-};
-
-// shared: blocks at the beginning that all tokens see on the same pages; then each token is of a row of its own, the
-// first of row `row`. Otherwise all are of that row, the first one at `position`.
-struct Tile {
-  int64_t row, token, tokens, position, shared;
-};
-
-// Memory of one thread, kept between calls.
-template <class T>
-struct Scratch {
-  Room<T> q, values, weights;
-  Room<float> out, top, totals, scores;
-  std::vector<Tile> tiles;
-
-  void fit(int64_t lines, int64_t dim) {
-    q.fit(lines * dim), out.fit(lines * dim), values.fit(BLOCK * dim);
-    top.fit(lines), totals.fit(lines * LANES);
-    weights.fit(2 * STRIP * BLOCK), scores.fit(2 * STRIP * BLOCK);
-  }
-};
-
-template <class T>
-inline Scratch<T>& scratch() {
-  static thread_local Scratch<T> mine;
-  return mine;
-}
-
-// The keys and values of up to 64 positions of one head.
-template <class T>
-struct Block {
-  int64_t begin;  // position of the first
-  int count;      // how many there are
-  const T* keys[GROUPS];
-  const T* values[GROUPS];  // rows of `stride` units: [8 or 16 position units][stride]
-  const T* next_keys[GROUPS];  // as much of what comes next in memory, to be asked for in time
-  const T* next_values[GROUPS];
-  const int8_t* next_key_bytes[GROUPS];  // instead, where pages hold bytes
-  const int8_t* next_value_bytes[GROUPS];
-  bool has_scales = false;  // for each position, that its score and its weight are multiplied by
-  alignas(64) float key_scales[BLOCK], value_scales[BLOCK];
-  int groups() const { return (count + GROUP - 1) / GROUP; }
-};
-
-// How lines of a tile are computed with vectors. Four lines at a time share what is loaded.
-template <class T>
-struct VectorLines {
-  static constexpr int P = PER_UNIT<T>;
-
-  // q [lines, dim] · keys -> scores [lines, BLOCK]. All groups are computed: those that are not there repeat the last.
-  template <int LINES>
-  static void scores_of(const T* q, int64_t dim, const Block<T>& block, float* scores) {
-    F16 acc[LINES][GROUPS];
-#pragma GCC unroll 16
-    for (int i = 0; i < LINES * GROUPS; i++) acc[i / GROUPS][i % GROUPS] = zero();
-    const T* keys[GROUPS];
-    for (int g = 0; g < GROUPS; g++) keys[g] = block.keys[std::min(g, block.groups() - 1)];
-    const int64_t units = dim / P;
-    for (int64_t u = 0, asked = 0, from = 0; u < units; u++) {
-      U16 k[GROUPS];
-      const T* next = block.next_keys[asked] + (u - from) * GROUPS * GROUP * P;
-#pragma GCC unroll 4
-      for (int g = 0; g < GROUPS; g++) {
-        k[g] = load_units(keys[g] + u * GROUP * P);
-        ask_for(next + g * GROUP * P);
-      }
-      if ((u + 1) * GROUPS >= (asked + 1) * units) asked++, from = u + 1;  // one group after the other, as they lie
-#pragma GCC unroll 4
-      for (int l = 0; l < LINES; l++) {
-        const U16 a = same_unit(q + l * dim + u * P);
-#pragma GCC unroll 4
-        for (int g = 0; g < GROUPS; g++) acc[l][g] = dot(acc[l][g], a, k[g], T{});
-      }
-    }
-#pragma GCC unroll 16
-    for (int i = 0; i < LINES * GROUPS; i++) store(scores + i / GROUPS * BLOCK + i % GROUPS * GROUP, acc[i / GROUPS][i % GROUPS]);
-  }
-
-  // out [lines, stride] += weights [lines, BLOCK] · values, for PIECES vectors of every line
-  template <int LINES, int PIECES>
-  static void add_piece(const T* weights, const Block<T>& block, int64_t stride, int64_t d, float* out) {
-    F16 acc[LINES][PIECES];
-#pragma GCC unroll 16
-    for (int i = 0; i < LINES * PIECES; i++)
-      acc[i / PIECES][i % PIECES] = load(out + i / PIECES * stride + d + i % PIECES * LANES);
-    for (int g = 0; g < block.groups(); g++)
-      for (int u = 0; u < GROUP / P; u++) {
-        const T* row = block.values[g] + (u * stride + d) * P;
-        U16 v[PIECES];
-#pragma GCC unroll 4
-        for (int i = 0; i < PIECES; i++) {
-          v[i] = load_units(row + i * LANES * P);
-          ask_for(block.next_values[g] + (u * stride + d + i * LANES) * P);
-        }
-#pragma GCC unroll 4
-        for (int l = 0; l < LINES; l++) {
-          const U16 a = same_unit(weights + l * BLOCK + g * GROUP + u * P);
-#pragma GCC unroll 4
-          for (int i = 0; i < PIECES; i++) acc[l][i] = dot(acc[l][i], a, v[i], T{});
-        }
-      }
-#pragma GCC unroll 16
-    for (int i = 0; i < LINES * PIECES; i++)
-      store(out + i / PIECES * stride + d + i % PIECES * LANES, acc[i / PIECES][i % PIECES]);
-  }
-
-  template <int LINES>
-  static void add_values(const T* weights, const Block<T>& block, int64_t stride, float* out) {
-    int64_t d = 0;
-    for (; d + 4 * LANES <= stride; d += 4 * LANES) add_piece<LINES, 4>(weights, block, stride, d, out);
-    for (; d < stride; d += LANES) add_piece<LINES, 1>(weights, block, stride, d, out);
-  }
-
-  template <class Four, class Three, class Two, class One>
-  static void by_four(int64_t lines, Four&& four, Three&& three, Two&& two, One&& one) {
-    int64_t l = 0;
-    for (; l + 4 <= lines; l += 4) four(l);
-    if (lines - l == 3) three(l);
-    if (lines - l == 2) two(l);
-    if (lines - l == 1) one(l);
-  }
-  void scores(const T* q, int64_t lines, int64_t dim, const Block<T>& b, float* s) {
-    by_four(
-        lines, [&](int64_t l) { scores_of<4>(q + l * dim, dim, b, s + l * BLOCK); },
-        [&](int64_t l) { scores_of<3>(q + l * dim, dim, b, s + l * BLOCK); },
-        [&](int64_t l) { scores_of<2>(q + l * dim, dim, b, s + l * BLOCK); },
-        [&](int64_t l) { scores_of<1>(q + l * dim, dim, b, s + l * BLOCK); });
-  }
-  void values(const T* w, int64_t lines, const Block<T>& b, int64_t stride, float* o) {
-    by_four(
-        lines, [&](int64_t l) { add_values<4>(w + l * BLOCK, b, stride, o + l * stride); },
-        [&](int64_t l) { add_values<3>(w + l * BLOCK, b, stride, o + l * stride); },
-        [&](int64_t l) { add_values<2>(w + l * BLOCK, b, stride, o + l * stride); },
-        [&](int64_t l) { add_values<1>(w + l * BLOCK, b, stride, o + l * stride); });
-  }
-  static constexpr bool COPIES = false;
-};
-
-// `there` positions of a group of values, rows padded to `stride`; the positions that are not there become zero,
-// whatever their slots hold: 0 · NaN would be NaN.
-template <class T>
-void copy_values(const T* values, int there, int64_t dim, int64_t stride, T* copy) {
-  constexpr int P = PER_UNIT<T>;
-  for (int u = 0; u < GROUP / P; u++) {
-    T* row = copy + u * stride * P;
-    std::memcpy(row, values + u * dim * P, dim * P * sizeof(T));
-    if (stride > dim) std::memset(static_cast<void*>(row + dim * P), 0, (stride - dim) * P * sizeof(T));
-    for (int p = 0; p < P; p++)
-      if (u * P + p >= there)
-        for (int64_t d = 0; d < dim; d++) row[d * P + p] = T{};
-  }
-}
-
-constexpr float HIDDEN = -1e30f;  // a score so low that its weight is 0; finite, so that differences are numbers
-
-constexpr float SLACK = 8;  // a line's weights may become as large as 2 to the power of this
-
-// What scores go through before their differences become powers of 2: e^s = 2^(s · log2 e). Maxima are of raw scores.
-struct Softness {
-  float inner, cap;  // s = cap · tanh(inner · s), if cap
-  float unit;        // what a raw score is multiplied by in the end
-  float slack;       // how far a raw score may be above the maximum that is kept
-  bool bends;        // whether there is anything to do but multiply
-  explicit Softness(const AttentionArgs& args)
-      : inner(args.softcap != 0 ? args.scale / args.softcap : args.scale > 0 ? 1 : args.scale),
-        cap(args.softcap),
-        unit(args.softcap == 0 && args.scale > 0 ? args.scale * LOG2_E : LOG2_E),
-        slack(SLACK / unit),
-        bends(cap != 0 || inner != 1) {}
-};
-
-// A new maximum for a line whose scores have outgrown the one that was kept: its sums and its output follow. This is
-// rare, because the maximum may be exceeded by SLACK (as in FlashAttention-4): float32 has room enough above 1.
-inline void raise(const Softness& soft, F16 best, float& top, float* totals, float* out, int64_t stride) {
-  const float now = largest(best);
-  const F16 shrink = exp2<float>(set1((top - now) * soft.unit));  // 0 at first
-  for (int64_t i = 0; i < stride; i += LANES) store(out + i, load(out + i) * shrink);
-  store(totals, load(totals) * shrink);
-  top = now;
-}
-
-// Scores [BLOCK] of one line to weights; the line's running maximum, sums (lane by lane) and output follow.
-// from, to: the positions of the block that it may see; WHOLE: all of them.
-template <class T, bool WHOLE>
-inline void soften(const Softness& soft, const Block<T>& block, const float* scores, int from, int to, float& top,
-                   float* totals, T* weights, float* out, int64_t stride) {
-  F16 s[GROUPS];
-  for (int g = 0; g < GROUPS; g++) s[g] = load(scores + g * GROUP);
-  if (block.has_scales)
-    for (int g = 0; g < GROUPS; g++) s[g] = s[g] * load(block.key_scales + g * GROUP);
-  if (soft.bends)
-    for (int g = 0; g < GROUPS; g++) {
-      s[g] = s[g] * set1(soft.inner);
-      if (soft.cap != 0) s[g] = tanh(s[g]) * set1(soft.cap);
-    }
-  if (!WHOLE)
-    for (int g = 0; g < GROUPS; g++)
-      s[g] = keep(s[g], std::clamp(from - g * GROUP, 0, GROUP), std::clamp(to - g * GROUP, 0, GROUP), set1(HIDDEN));
-  const F16 best = max(max(s[0], s[1]), max(s[2], s[3]));
-  if (any_above(best, top + soft.slack)) raise(soft, best, top, totals, out, stride);
-  const F16 zero_at = set1(-top * soft.unit), unit = set1(soft.unit);
-  F16 total = load(totals);
-  for (int g = 0; g < GROUPS; g += 2) {
-    F16 w0 = exp2<T>(fma(s[g], unit, zero_at)), w1 = exp2<T>(fma(s[g + 1], unit, zero_at));
-    total = total + (w0 + w1);
-    if (block.has_scales) {
-      w0 = w0 * load(block.value_scales + g * GROUP);
-      w1 = w1 * load(block.value_scales + (g + 1) * GROUP);
-    }
-    store(weights + g * GROUP, w0, w1);
-  }
-  store(totals, total);
-}
-
-}  // namespace quire
-
 #include "attention_int8.hpp"
+#include "attention_vector.hpp"
+#include "soften.hpp"
+#if defined(__AMX_TILE__) && defined(__AMX_BF16__)
+#include "attention_amx.hpp"
+#endif
 
 namespace quire {
 
 // Where a block's keys and values lie; values are copied where the tile's lines want that, or not all are there.
-template <class T, bool COPIES>
+template <class Kind, class T>
 void find(const AttentionArgs& args, const int32_t* pages, int64_t kv_head, int64_t end, T* copies, Block<T>& block) {
-  if (args.k.holds_bytes) return find_bytes(args, pages, kv_head, end, block);
+  if (args.k.holds_bytes) return find_bytes<Kind>(args, pages, kv_head, end, block);
   const int64_t dim = args.k.dim, stride = padded(dim, LANES), size = args.k.page_size;
   block.count = static_cast<int>(std::min<int64_t>(BLOCK, end - block.begin));
   for (int g = 0; g < block.groups(); g++) {
@@ -261,11 +26,11 @@ void find(const AttentionArgs& args, const int32_t* pages, int64_t kv_head, int6
     block.keys[g] = args.k.group<T>(page, at, kv_head);
     block.values[g] = args.v.group<T>(page, at, kv_head);
     const int there = std::min<int>(GROUP, block.count - g * GROUP);
-    if (!COPIES && there == GROUP && stride == dim) continue;
+    if (!Kind::COPIES && there == GROUP && stride == dim) continue;
     copy_values(block.values[g], there, dim, stride, copies + g * GROUP * stride);
     block.values[g] = copies + g * GROUP * stride;
   }
-  if (COPIES)  // what tiles read of a block that is not full must be finite
+  if (Kind::COPIES)  // what tiles read of a block that is not full must be finite
     std::fill(copies + block.groups() * GROUP * stride, copies + BLOCK * stride, T{});
 }
 
@@ -293,14 +58,6 @@ void announce(const AttentionArgs& args, const Span& next, int64_t part, int64_t
   }
 }
 
-}  // namespace quire
-
-#if defined(__AMX_TILE__) && defined(__AMX_BF16__)
-#include "attention_amx.hpp"
-#endif
-
-namespace quire {
-
 // Some lines of a tile: `count` of them, from `at` on among those of every head, the first one's token at `position`.
 struct Lines {
   int64_t at, count, position;
@@ -311,25 +68,36 @@ struct Strip {
   int64_t at, count, position, heads_left;  // of the first line: its token's position, and how many lines that still has
 };
 
+// Weights of one line to where its values will look for them.
+template <class Kind, class T>
+inline void keep_line(const F16* w, [[maybe_unused]] const Block<T>& block, T* weights, [[maybe_unused]] float& step) {
+  if constexpr (Kind::BYTES) {
+    step = halve_weights(w, block.finite, reinterpret_cast<uint8_t*>(weights));
+  } else {
+    for (int g = 0; g < GROUPS; g += 2) store(weights + g * GROUP, w[g], w[g + 1]);
+  }
+}
+
 // Scores of a strip to weights, line by line.
-template <class T>
+template <class Kind, class T>
 void soften_strip(const AttentionArgs& args, const Softness& soft, Strip& strip, const Block<T>& block, Scratch<T>& mine,
-                  const float* scores, T* weights) {
+                  const float* scores, T* weights, float* steps) {
   const int64_t per_head = args.heads / args.k.heads, stride = padded(args.k.dim, LANES);
   const bool whole = args.window == 0 && strip.position + 1 >= block.begin + BLOCK;
   for (int64_t l = 0; l < strip.count; l++, scores += BLOCK, weights += BLOCK) {
     const int64_t at = strip.at + l;
     float &top = mine.top[at], *totals = mine.totals.data() + at * LANES, *out = mine.out.data() + at * stride;
+    const auto keep_weights = [&](const F16* w) { keep_line<Kind>(w, block, weights, steps[l]); };
     if (whole) {
-      soften<T, true>(soft, block, scores, 0, BLOCK, top, totals, weights, out, stride);
+      soften<T, true>(soft, block, scores, 0, BLOCK, top, totals, out, stride, keep_weights);
     } else {
       const int64_t oldest = args.window ? strip.position - args.window + 1 : 0;
       const int to = static_cast<int>(std::clamp<int64_t>(strip.position + 1 - block.begin, 0, BLOCK));
       const int from = static_cast<int>(std::clamp<int64_t>(oldest - block.begin, 0, to));
       if (from < to)
-        soften<T, false>(soft, block, scores, from, to, top, totals, weights, out, stride);
+        soften<T, false>(soft, block, scores, from, to, top, totals, out, stride, keep_weights);
       else
-        std::fill_n(weights, BLOCK, T{});
+        std::fill_n(weights, BLOCK, T{}), steps[l] = 0;
     }
     if (--strip.heads_left == 0) strip.position++, strip.heads_left = per_head;
   }
@@ -344,8 +112,7 @@ void attend_block(const AttentionArgs& args, const Lines& lines, const Block<T>&
   const Softness soft(args);
   const auto padded_count = [&](int64_t strip) { return Kind::COPIES ? STRIP : std::min(STRIP, lines.count - strip); };
   const auto score = [&](int64_t strip, int turn) {
-    kind.scores(mine.q.data() + (first + lines.at + strip) * dim, padded_count(strip), dim, block,
-                mine.scores.data() + turn * STRIP * BLOCK);
+    kind.scores(mine, first + lines.at + strip, padded_count(strip), dim, block, mine.scores.data() + turn * STRIP * BLOCK);
   };
   Strip strip{first + lines.at, 0, lines.position, args.heads / args.k.heads};
   score(0, 0);
@@ -353,10 +120,12 @@ void attend_block(const AttentionArgs& args, const Lines& lines, const Block<T>&
     if (begin + STRIP < lines.count) score(begin + STRIP, 1 - turn);
     strip.at = first + lines.at + begin, strip.count = std::min(STRIP, lines.count - begin);
     T* weights = mine.weights.data() + turn * STRIP * BLOCK;
-    soften_strip(args, soft, strip, block, mine, mine.scores.data() + turn * STRIP * BLOCK, weights);
+    float* steps = mine.steps.data() + turn * STRIP;
+    soften_strip<Kind>(args, soft, strip, block, mine, mine.scores.data() + turn * STRIP * BLOCK, weights, steps);
     const int64_t some = padded_count(begin);
     std::fill_n(weights + strip.count * BLOCK, (some - strip.count) * BLOCK, T{});
-    kind.values(weights, some, block, stride, mine.out.data() + strip.at * stride);
+    std::fill_n(steps + strip.count, some - strip.count, 0.0f);
+    kind.values(weights, steps, some, block, stride, mine.out.data() + strip.at * stride);
   }
 }
 
@@ -373,7 +142,7 @@ void attend_span(const AttentionArgs& args, const Lines& lines, const Span& span
     const Span next = more ? Span{span.pages, block.begin + BLOCK, span.end} : after;
     for (int64_t head = first; head < last; head++) {
       announce<T>(args, next, head - first, last - first, block);
-      find<T, Kind::COPIES>(args, span.pages, head, span.end, mine.values.data(), block);
+      find<Kind>(args, span.pages, head, span.end, mine.values.data(), block);
       attend_block<T>(args, lines, block, mine, (head - first) * stride, kind);
     }
   }
@@ -382,6 +151,11 @@ void attend_span(const AttentionArgs& args, const Lines& lines, const Span& span
 template <class T>
 void attend_lines(const AttentionArgs& args, const Lines& lines, const Span& span, const Span& after, int64_t first,
                   int64_t last, int64_t stride) {
+#if defined(__AVX512VNNI__)
+  if constexpr (MULTIPLIES_BYTES<T>)
+    if (args.k.holds_bytes && lines.count <= FEW_LINES)
+      return attend_span<T>(args, lines, span, after, first, last, stride, ByteLines{});
+#endif
 #if defined(__AMX_TILE__) && defined(__AMX_BF16__)
   if constexpr (sizeof(T) == 2) {
     if (args.k.dim % 32 == 0 && lines.count <= FewAmxLines::MOST)
@@ -397,16 +171,22 @@ template <class T>
 void begin_tile(const AttentionArgs& args, const Tile& tile, int64_t first, int64_t last, int64_t stride, Rows<T> q) {
   const int64_t dim = args.k.dim, per_head = args.heads / args.k.heads, heads = last - first;
   Scratch<T>& mine = scratch<T>();
-  mine.fit(heads * stride + STRIP, padded(dim, LANES));
+  const int64_t all = heads * stride + (stride > FEW_LINES ? STRIP : 0);  // strips of the last head may go beyond it
+  mine.fit(all, padded(dim, LANES));
   for (int64_t h = 0; h < heads; h++) {
     T* to = mine.q.data() + h * stride * dim;
     for (int64_t t = 0; t < tile.tokens; t++, to += per_head * dim)
       std::memcpy(to, q.row(tile.token + t, (first + h) * per_head), per_head * dim * sizeof(T));
     std::fill_n(to, (stride - tile.tokens * per_head) * dim, T{});
+    if constexpr (MULTIPLIES_BYTES<T>) {
+      if (!args.k.holds_bytes || (tile.tokens * per_head > FEW_LINES && !tile.shared)) continue;
+      for (int64_t l = h * stride; l < h * stride + tile.tokens * per_head; l++)
+        mine.halved[l] = halve(mine.q.data() + l * dim, dim, mine.halves.data() + l * 2 * dim);
+    }
   }
-  std::fill_n(mine.out.data(), (heads * stride + STRIP) * padded(dim, LANES), 0.0f);
-  std::fill_n(mine.top.data(), heads * stride + STRIP, HIDDEN);
-  std::fill_n(mine.totals.data(), (heads * stride + STRIP) * LANES, 0.0f);
+  std::fill_n(mine.out.data(), all * padded(dim, LANES), 0.0f);
+  std::fill_n(mine.top.data(), all, HIDDEN);
+  std::fill_n(mine.totals.data(), all * LANES, 0.0f);
 }
 
 template <class T>
@@ -434,7 +214,8 @@ inline Span span_of(const AttentionArgs& args, const StepRows& rows, const Tile&
 template <class T>
 void attend_tile(const AttentionArgs& args, const StepRows& rows, const Tile& tile, const Span& after, int64_t first,
                  int64_t last, Rows<T> q, Rows<T> out) {
-  const int64_t per_head = args.heads / args.k.heads, count = tile.tokens * per_head, stride = padded(count, STRIP);
+  const int64_t per_head = args.heads / args.k.heads, count = tile.tokens * per_head;
+  const int64_t stride = count > FEW_LINES ? padded(count, STRIP) : count;
   begin_tile(args, tile, first, last, stride, q);
   const Span span = span_of(args, rows, tile);
   if (tile.shared == 0) {

@@ -1,11 +1,12 @@
 // Lines of an attention tile in AMX tiles, 32 lines at a time, or 16 and fewer.
 #pragma once
+#include "attention_block.hpp"
 #include "product_amx.hpp"
 
 namespace quire {
 
 struct AmxLines {
-  static constexpr bool COPIES = true;
+  static constexpr bool COPIES = true, BYTES = false;
 
   AmxLines() {
     TileConfig config;
@@ -17,7 +18,8 @@ struct AmxLines {
   }
 
   // lines is a multiple of 32
-  void scores(const bf16* q, int64_t lines, int64_t dim, const Block<bf16>& block, float* scores) {
+  void scores(Scratch<bf16>& mine, int64_t at, int64_t lines, int64_t dim, const Block<bf16>& block, float* scores) {
+    const bf16* q = mine.q.data() + at * dim;
     const int64_t bytes = dim * static_cast<int64_t>(sizeof(bf16));
     constexpr int64_t row = BLOCK * sizeof(float);
     for (int64_t l = 0; l < lines; l += 32) {
@@ -50,7 +52,7 @@ struct AmxLines {
   }
 
   // values of a block lie one after the other: [BLOCK / 2][stride] units
-  void values(const bf16* weights, int64_t lines, const Block<bf16>& block, int64_t stride, float* out) {
+  void values(const bf16* weights, const float*, int64_t lines, const Block<bf16>& block, int64_t stride, float* out) {
     const bf16* values = block.values[0];
     const int64_t row = stride * static_cast<int64_t>(sizeof(float));
     for (int64_t l = 0; l < lines; l += 32) {
@@ -85,7 +87,7 @@ struct AmxLines {
 // pages, 16 positions at a time. Reading keys and values takes nearly all the time.
 struct FewAmxLines {
   static constexpr int64_t MOST = 16;
-  static constexpr bool COPIES = false;
+  static constexpr bool COPIES = false, BYTES = false;
 
   // Tiles 0-3: sums; 4: queries; 5: keys; 6: weights of 16 positions; 7: their values.
   explicit FewAmxLines(int64_t lines) {
@@ -101,7 +103,8 @@ struct FewAmxLines {
   }
 
   // Keys of groups that are not there repeat the last, so that each tile has its number.
-  void scores(const bf16* q, int64_t, int64_t dim, const Block<bf16>& block, float* scores) const {
+  void scores(Scratch<bf16>& mine, int64_t at, int64_t, int64_t dim, const Block<bf16>& block, float* scores) const {
+    const bf16* q = mine.q.data() + at * dim;
     const bf16* keys[GROUPS];
     for (int g = 0; g < GROUPS; g++) keys[g] = block.keys[std::min(g, block.groups() - 1)];
     _tile_zero(0);
@@ -129,7 +132,7 @@ struct FewAmxLines {
   }
 
   // `stride` is a multiple of 32, so what is beyond it is never touched: pieces of four vectors, then of two.
-  void values(const bf16* weights, int64_t, const Block<bf16>& block, int64_t stride, float* out) const {
+  void values(const bf16* weights, const float*, int64_t, const Block<bf16>& block, int64_t stride, float* out) const {
     const int64_t row = stride * static_cast<int64_t>(sizeof(float));
     for (int64_t d = 0; d < stride; d += 4 * LANES) {
       const bool four = d + 4 * LANES <= stride;

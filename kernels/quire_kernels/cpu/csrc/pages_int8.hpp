@@ -11,6 +11,18 @@ namespace quire {
 
 constexpr int64_t SCALE_BYTES = 4;
 
+// Whether attention can multiply the bytes themselves. Then four neighbours lie together, not as many as a unit of T has.
+#if defined(__AVX512VNNI__)
+template <class T>
+constexpr bool MULTIPLIES_BYTES = sizeof(T) == 2;
+#else
+template <class T>
+constexpr bool MULTIPLIES_BYTES = false;
+#endif
+
+template <class T>
+constexpr int NEIGHBOURS = MULTIPLIES_BYTES<T> ? 4 : PER_UNIT<T>;
+
 struct ByteGroup {
   int8_t* bytes;
   float* scales;
@@ -35,18 +47,25 @@ inline void write_bytes(const ByteGroup& group, int64_t place, const T* x, int64
 }
 template <class T>
 inline void write_key(const ByteGroup& group, int64_t place, const T* k, int64_t dim) {
-  constexpr int P = PER_UNIT<T>;
+  constexpr int P = NEIGHBOURS<T>;
   write_bytes(group, place, k, dim, [&](int64_t d) { return (d / P * GROUP + place) * P + d % P; });
 }
 template <class T>
 inline void write_value(const ByteGroup& group, int64_t place, const T* v, int64_t dim) {
-  constexpr int P = PER_UNIT<T>;
+  constexpr int P = NEIGHBOURS<T>;
   write_bytes(group, place, v, dim, [&](int64_t d) { return (place / P * dim + d) * P + place % P; });
 }
 
 // Keys of a group, [dim / P][16][P]. next: bytes that will be read next, as many.
 template <class T>
 inline void read_keys(const ByteGroup& group, int64_t dim, const int8_t* next, T* to) {
+  if constexpr (MULTIPLIES_BYTES<T>) {
+    for (int64_t i = 0; i < dim * GROUP; i += 4 * LANES) {
+      ask_for(next + i);
+      widen_fours(group.bytes + i, to + i, to + i + 2 * LANES);
+    }
+    return ask_for(next + dim * GROUP);
+  }
   for (int64_t i = 0; i < dim * GROUP; i += 2 * LANES) {
     ask_for(next + i);
     store(to + i, load_bytes(group.bytes + i), load_bytes(group.bytes + i + LANES));
@@ -57,6 +76,18 @@ inline void read_keys(const ByteGroup& group, int64_t dim, const int8_t* next, T
 // Values of a group, [16 / P][stride][P]; zero beyond `dim`.
 template <class T>
 inline void read_values(const ByteGroup& group, int64_t dim, int64_t stride, const int8_t* next, T* to) {
+  if constexpr (MULTIPLIES_BYTES<T>) {
+    for (int u = 0; u < GROUP / 4; u++) {
+      const int8_t* from = group.bytes + u * dim * 4;
+      T *row = to + 2 * u * stride * 2, *below = row + stride * 2;
+      for (int64_t d = 0; d < dim; d += LANES) {
+        ask_for(next + (u * dim + d) * 4);
+        widen_fours(from + d * 4, row + d * 2, below + d * 2);
+      }
+      for (T* r : {row, below}) std::memset(static_cast<void*>(r + dim * 2), 0, (stride - dim) * 2 * sizeof(T));
+    }
+    return ask_for(next + dim * GROUP);
+  }
   constexpr int P = PER_UNIT<T>;
   for (int u = 0; u < GROUP / P; u++) {
     const int8_t* from = group.bytes + u * dim * P;

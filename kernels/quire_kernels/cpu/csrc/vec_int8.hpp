@@ -24,6 +24,29 @@ inline F16 load_bytes(const int8_t* p) {
 }
 
 #if defined(__AVX512VNNI__)
+inline S16 same_sums(int32_t x) { return _mm512_set1_epi32(x); }
+inline F16 to_floats(S16 x) { return {_mm512_cvtepi32_ps(x)}; }
+// signed bytes, each 128 larger: unsigned ones
+inline U16 raised(U16 x) { return _mm512_xor_si512(x, _mm512_set1_epi8(-128)); }
+// Sixteen times four bytes: the first two of each to `first`, the others to `second`.
+inline void widen_fours(const int8_t* p, bf16* first, bf16* second) {
+  const __m512i x = _mm512_loadu_si512(p), high = _mm512_set1_epi32(static_cast<int>(0xffff0000));
+  const auto bits = [&](__m512i at_top) {  // whole numbers below 128 have no more bits than bfloat16
+    return _mm512_castps_si512(_mm512_cvtepi32_ps(_mm512_srai_epi32(at_top, 24)));
+  };
+  const auto both = [&](__m512i a, __m512i b) {
+    return _mm512_or_si512(_mm512_srli_epi32(bits(a), 16), _mm512_and_si512(bits(b), high));
+  };
+  _mm512_storeu_si512(first, both(_mm512_slli_epi32(x, 24), _mm512_slli_epi32(x, 16)));
+  _mm512_storeu_si512(second, both(_mm512_slli_epi32(x, 8), x));
+}
+// The halves of whole numbers that 16 bits hold: x = 256 · high + low. low: from 0 up, or from -128 up where signed.
+inline void store_halves(F16 x, int32_t up, void* high, void* low) {
+  const __m512i n = _mm512_cvtps_epi32(x.v);
+  const __m512i above = _mm512_srai_epi32(_mm512_add_epi32(n, _mm512_set1_epi32(up)), 8);
+  _mm_storeu_si128(static_cast<__m128i*>(high), _mm512_cvtepi32_epi8(above));
+  _mm_storeu_si128(static_cast<__m128i*>(low), _mm512_cvtepi32_epi8(n));
+}
 // sums + the products of four unsigned bytes of w with four signed ones of x
 inline S16 dot_bytes(S16 sums, U16 w, U16 x) { return _mm512_dpbusd_epi32(sums, w, x); }
 #else
