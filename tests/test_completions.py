@@ -93,6 +93,22 @@ async def test_stop_strings_end_the_text_and_the_engine_hears_of_it(client, pret
     assert (last["finish_reason"], last["stop_reason"]) == ("stop", "wor")
 
 
+async def test_tokens_are_told_of_together_as_the_request_the_server_or_the_form_of_the_answer_says(tmp_path):
+    pretend = PretendClient()
+    async with http(pretend_app(tmp_path, pretend, config=ServerConfig(stream_interval=3))) as client:
+        for body in (
+            {"stream": True},
+            {"stream": True, "stream_interval": 5},
+            {},
+            {"stop": "x"},
+            {"stream_interval": 2},
+        ):
+            await complete(client, **body)
+        refused = await client.post("/v1/completions", json={"prompt": "a", "stream_interval": 0})
+    assert [request.params.stream_interval for request in pretend.requests] == [3, 5, 16, 1, 2]
+    assert (refused.status_code, refused.json()["error"]["param"]) == (400, "stream_interval")
+
+
 async def test_stop_token_ids_are_reported_and_the_end_of_text_is_not(client, pretend):
     (choice,) = (await complete(client, stop_token_ids=[ord("o")]))["choices"]
     assert (choice["text"], choice["finish_reason"], choice["stop_reason"]) == ("Hell", "stop", ord("o"))

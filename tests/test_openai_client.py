@@ -122,6 +122,20 @@ def test_stop_seed_bias_and_penalties(client):
     assert (stopped.choices[0].text, stopped.choices[0].finish_reason) == ("", "stop")
 
 
+def test_a_stream_that_tells_of_several_tokens_at_once_says_the_same(client):
+    asked = {"model": "tiny", "prompt": "x", "max_tokens": 30, "seed": 5, "logit_bias": {"256": -100}, "logprobs": 1}
+    whole = client.completions.create(**asked)
+    for stop in (None, whole.choices[0].text[9:12]):
+        ends = client.completions.create(**asked, stop=stop).choices[0]
+        stream = list(client.completions.create(**asked, stop=stop, stream=True, extra_body={"stream_interval": 7}))
+        assert "".join(chunk.choices[0].text for chunk in stream) == ends.text
+        assert stream[-1].choices[0].finish_reason == ends.finish_reason
+        tokens = [token for chunk in stream if chunk.choices[0].logprobs for token in chunk.choices[0].logprobs.tokens]
+        assert tokens == ends.logprobs.tokens
+        if stop is None:
+            assert len(stream) == 6  # 1 token, four times 7, and the last
+
+
 def test_fields_beyond_openais_go_through_extra_body(client):
     answer = client.completions.create(
         model="tiny",

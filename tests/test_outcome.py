@@ -55,6 +55,27 @@ def test_logprobs_are_told_when_asked_for_and_summed_up_at_the_end():
     assert last.cumulative_logprob is None
 
 
+@pytest.mark.parametrize(("interval", "told"), [(1, [1] * 7), (3, [1, 3, 3]), (4, [1, 4, 2]), (100, [1, 6])])
+def test_deltas_tell_of_as_many_tokens_as_asked_for_but_for_the_first_and_the_last(interval, told):
+    samples = [Sample(token, TokenLogprobs(token, -token / 10, 1)) for token in range(7)]
+    rig, last = scripted(samples, {"max_tokens": 7, "logprobs": 1, "stream_interval": interval})
+    assert [len(delta.token_ids) for delta in rig.deltas] == told
+    assert [[entry.token_id for entry in delta.logprobs] for delta in rig.deltas] == [
+        list(delta.token_ids) for delta in rig.deltas
+    ]
+    assert (rig.output("r0"), last.finish_reason) == (list(range(7)), "length")
+
+
+def test_what_was_not_told_of_is_told_of_after_a_preemption():
+    rig = Rig(num_pages=6, page_size=2, caching=False)
+    for _ in range(2):
+        rig.add([1, 2, 3, 4], {"max_tokens": 7, "stream_interval": 5})
+    rig.run()
+    assert rig.stats().num_preemptions_recompute_total
+    for name in ("r0", "r1"):
+        assert [len(delta.token_ids) for delta in rig.deltas if delta.request_id == name] == [1, 5, 1]
+
+
 def test_only_the_first_delta_tells_of_the_prompt():
     rig = Rig()
     rig.add([1, 2], {"n": 2, "prompt_logprobs": 0, "max_tokens": 2})

@@ -134,6 +134,7 @@ class ServerConfig:
     enable_request_id_headers: bool = setting("Echo X-Request-Id.", False)
     enable_prompt_tokens_details: bool = setting("Report cached tokens in usage.", False)
     enable_force_include_usage: bool = setting("End every stream with usage.", False)
+    stream_interval: int = setting("Tokens of a stream that are sent together; the first and the last do not wait.", 1)
     disable_fastapi_docs: bool = setting("No /docs, /redoc and /openapi.json.", False)
     disable_access_log: bool = setting("No log line per request.", False)
     log_level: str = setting("How much to log.", "info", choices=("debug", "info", "warning", "error"))
@@ -153,6 +154,6 @@ class ServerConfig:
         _check_choices(self)
         if not 0 <= self.port <= 65535:
             raise ConfigError(f"--port must be from 0 to 65535; got {self.port}.")
-        _check_positive(self, "max_body_bytes", "template_timeout_s")
+        _check_positive(self, "max_body_bytes", "template_timeout_s", "stream_interval")
         if bool(self.ssl_keyfile) != bool(self.ssl_certfile):
             raise ConfigError("--ssl-keyfile and --ssl-certfile go together.")

@@ -70,6 +70,7 @@ class SamplingParams:
     max_tokens: None = until the context ends. best_of: draw so many, return the `n` most likely.
     logprobs / prompt_logprobs: how many alternatives to report, −1 = the whole vocabulary.
     stop: strings that end the text, not part of it unless include_stop_str_in_output.
+    stream_interval: so many tokens of a text are told of together, but the first and the last do not wait; None = 1.
     extra: fields that logits-processor plugins declared. structured: (kind, source) of a grammar.
     """
 
@@ -98,6 +99,7 @@ class SamplingParams:
     allowed_token_ids: Sequence[int] | None = None
     bad_words: Sequence[str] | None = None
     bad_word_ids: tuple[tuple[int, ...], ...] = ()
+    stream_interval: int | None = None
     structured: tuple[str, str] | None = None
     extra: Mapping[str, Any] = field(default_factory=dict)
 
@@ -131,6 +133,8 @@ class SamplingParams:
             value = getattr(self, name)
             if value is not None:
                 _integer(name, value, -1, MAX_LOGPROBS, f"an integer from 0 to {MAX_LOGPROBS}, or -1 for all")
+        if self.stream_interval is not None:
+            _integer("stream_interval", self.stream_interval, 1, None, "an integer of at least 1")
         if self.seed is not None:
             _integer("seed", self.seed, -(2**63), 2**63 - 1, "a 64-bit integer")
 

@@ -180,7 +180,7 @@ class StepResult:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Delta:
-    """What one step added to one seq of a request.
+    """What steps added to one seq of a request: one step, unless `SamplingParams.stream_interval` says more.
 
     `index` numbers the seqs of a request (0 … n−1). The first delta of a request carries
     `num_cached_tokens` and, when asked for, `prompt_logprobs` (entry 0 is None). `error` is a pair of

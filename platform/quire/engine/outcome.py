@@ -56,7 +56,7 @@ def _sampled(roster: Roster, seq: Seq, sample: Sample, rounds: dict[str, Group])
         return end_group(roster, group, "error", ("PluginFailed", sample.error))
     roster.counts.generated_tokens += 1
     if group.beams is None:
-        return [_append(roster, seq, sample)]
+        return _append(roster, seq, sample)
     seq.candidates = sample.candidates
     rounds[group.request.id] = group
     return []
@@ -115,24 +115,35 @@ def _collect(group: Group, chunk: Chunk, entries: Sequence[TokenLogprobs]) -> No
         known.extend(entries[max(0, len(known) - chunk.start - 1) : group.prompt_len - chunk.start - 1])
 
 
-def _append(roster: Roster, seq: Seq, sample: Sample) -> Delta:
-    """Take in a sampled token."""
+def _append(roster: Roster, seq: Seq, sample: Sample) -> list[Delta]:
+    """Take in a sampled token. Nothing is told of it while others are to be told of with it."""
     token, group, logprobs = sample.token_id, seq.group, sample.logprobs
     seq.tokens.append(token)
     if logprobs is None:
         seq.cumulative = None
     elif seq.cumulative is not None:
         seq.cumulative += logprobs.logprob
-    reason, stop = _ending(seq, sample)
-    what: dict[str, Any] = {"token_ids": (token,)}
+    seq.untold += 1
     if logprobs is not None and group.wants_logprobs:
-        what["logprobs"] = (logprobs,)
-    if reason is not None:
-        what |= {"finish_reason": reason, "stop_reason": stop, "cumulative_logprob": seq.cumulative}
-    delta = tell(roster, group, seq.index, **what)
-    if reason is not None:
-        roster.end(seq)
-    return delta
+        seq.untold_logprobs.append(logprobs)
+    reason, stop = _ending(seq, sample)
+    if reason is None:
+        due = seq.untold >= group.interval or seq.num_output == 1
+        return [tell(roster, group, seq.index, **_untold(seq))] if due else []
+    ending = {"finish_reason": reason, "stop_reason": stop, "cumulative_logprob": seq.cumulative}
+    delta = tell(roster, group, seq.index, **_untold(seq), **ending)
+    roster.end(seq)
+    return [delta]
+
+
+def _untold(seq: Seq) -> dict[str, Any]:
+    """The tokens that no delta has told of; now one does."""
+    what: dict[str, Any] = {"token_ids": tuple(seq.tokens[-seq.untold :])}
+    if seq.untold_logprobs:
+        what["logprobs"] = tuple(seq.untold_logprobs)
+        seq.untold_logprobs.clear()
+    seq.untold = 0
+    return what
 
 
 def _ending(seq: Seq, sample: Sample) -> Ending:

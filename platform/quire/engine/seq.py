@@ -82,6 +82,12 @@ class Group:
         params = self.request.params
         return isinstance(params, SamplingParams) and params.logprobs is not None
 
+    @property
+    def interval(self) -> int:
+        """How many tokens of a seq a delta tells of."""
+        params = self.request.params
+        return (params.stream_interval or 1) if isinstance(params, SamplingParams) else 1
+
     def seed_of(self, index: int) -> int:
         """Seed of one seq: the same whenever it is started."""
         return splitmix64(splitmix64(self.seed & MASK64) ^ index)
@@ -105,6 +111,7 @@ class Seq:
     it neither end-of-text nor stop ids end it. keys: keys of its first full pages, made when needed.
     num_keyed: pages that were offered to the prefix cache. in_runner: a SeqStart is out and not ended.
     aborted: its client is gone, but it computes the prompt that its forks wait for.
+    untold: its newest tokens of which no delta has told yet, and untold_logprobs, when asked for, theirs.
     cumulative: summed logprob of the output, None when the sampler did not give them.
     candidates: beam search, this round's; set = nothing to compute until the siblings have theirs.
     """
@@ -125,6 +132,8 @@ class Seq:
     num_keyed: int = 0
     in_runner: bool = False
     aborted: bool = False
+    untold: int = 0
+    untold_logprobs: list[TokenLogprobs] = field(default_factory=list)
     cumulative: float | None = 0.0
     candidates: tuple[tuple[int, float], ...] | None = None
 

@@ -87,6 +87,7 @@ def _params(
         fields,
         service.rules,
         defaults,
+        service.config,
         max_tokens=max(1, max_tokens),
         logprobs=(fields.top_logprobs or 0) if fields.logprobs else None,
         prompt_logprobs=fields.prompt_logprobs,

@@ -81,6 +81,7 @@ def _params(
         fields,
         service.rules,
         served.info.sampling_defaults,
+        service.config,
         max_tokens=max_tokens,
         logprobs=fields.logprobs,
         prompt_logprobs=about_prompt,

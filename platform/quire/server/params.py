@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from quire.config import ServerConfig
 from quire.errors import BadRequest
 from quire.records import Registry
 from quire.sampling import BeamSearchParams, SamplingParams
@@ -43,6 +44,9 @@ COPIED = (
     "allowed_token_ids",
     "bad_words",
 )
+
+WHOLE_INTERVAL = 16
+"""Tokens told of together where the answer is sent as a whole: each time costs this process work beside the steps."""
 
 NOT_WITH_BEAMS = (
     "stop",
@@ -116,6 +120,7 @@ def sampling_params(
     fields: SamplingFields,
     rules: FieldRules,
     defaults: Mapping[str, Any],
+    config: ServerConfig,
     *,
     max_tokens: int | None,
     logprobs: int | None,
@@ -132,11 +137,21 @@ def sampling_params(
     return SamplingParams(
         **values,
         max_tokens=max_tokens,
+        stream_interval=_interval(fields, config),
         logprobs=logprobs,
         prompt_logprobs=prompt_logprobs,
         structured=rules.structured(fields),
         extra=rules.extra(fields),
     )
+
+
+def _interval(fields: SamplingFields, config: ServerConfig) -> int:
+    """How many tokens the engine tells of together."""
+    if fields.stream_interval is not None:
+        return fields.stream_interval
+    if fields.stream:
+        return config.stream_interval
+    return 1 if fields.stop else WHOLE_INTERVAL  # a stop string is found in the text: the sooner the better
 
 
 def beam_params(fields: SamplingFields, max_tokens: int) -> BeamSearchParams:

@@ -104,6 +104,7 @@ class SamplingFields(BaseModel):
     structured_outputs: StructuredOutputs | None = None
     stream: bool | None = False
     stream_options: StreamOptions | None = None
+    stream_interval: Annotated[int, within(1)] | None = None
     priority: Annotated[int, Field(ge=-(2**63), le=INT64)] = 0
     request_id: str | None = None
     cache_salt: Annotated[str, Field(min_length=1, max_length=128)] | None = None
@@ -124,7 +125,6 @@ NOT_HONOURED: dict[str, tuple[Any, ...]] = {
     "watermarking": (False,),
     "return_token_offsets": (False,),
     "routed_experts_prompt_start": (0,),
-    "stream_interval": (1,),
     "typical_p": (1, 1.0),
     "watermark": (False,),
     "early_stopping": (False,),
