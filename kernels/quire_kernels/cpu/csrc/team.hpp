@@ -12,6 +12,18 @@ namespace quire {
 constexpr int MOST_THREADS = 256;
 constexpr int SPINS = 4000;  // about 50 µs: longer than any phase is uneven, unless another process has the core
 
+// Moves the calling thread to another of the cores that it may use, if there is one. The system would do so in time, but
+// for two threads of which one waits for the other that is many steps.
+inline void leave_core(int core) {
+  cpu_set_t all, others;
+  if (sched_getaffinity(0, sizeof all, &all) != 0) return;
+  others = all;
+  CPU_CLR(core, &others);
+  if (CPU_COUNT(&others) == 0) return;
+  sched_setaffinity(0, sizeof others, &others);
+  sched_setaffinity(0, sizeof all, &all);
+}
+
 // What the threads of a call share. A phase is whatever lies between two barriers.
 class Team {
   friend class Worker;
@@ -21,6 +33,10 @@ class Team {
   alignas(64) std::atomic<int> arrived_{0};
   alignas(64) std::atomic<int> phase_{0};
   Counter taken_[3][MOST_THREADS];  // in the phase before, this one and the next
+  struct alignas(64) Place {
+    std::atomic<int> core{-1};
+  };
+  Place places_[MOST_THREADS];  // where each thread was seen last
 };
 
 // One thread's view of its team.
@@ -38,8 +54,10 @@ class Worker {
       const int owner = (id + k) % size;
       const int64_t begin = count * owner / size, end = count * (owner + 1) / size;
       if (taken[owner].taken.load(std::memory_order_relaxed) >= end - begin) continue;
-      for (int64_t i; (i = begin + taken[owner].taken.fetch_add(step, std::memory_order_relaxed)) < end;)
+      for (int64_t i; (i = begin + taken[owner].taken.fetch_add(step, std::memory_order_relaxed)) < end;) {
+        be_seen();
         work(i, step < end - i ? step : end - i);
+      }
     }
   }
 
@@ -58,6 +76,7 @@ class Worker {
       team_.taken_[phase % 3][0].taken.store(0, std::memory_order_relaxed);
       return;
     }
+    be_seen();
     if (team_.arrived_.fetch_add(1, std::memory_order_acq_rel) == size - 1) {
       team_.arrived_.store(0, std::memory_order_relaxed);
       for (int i = 0; i < size; i++)  // nobody is in that phase before the next barrier
@@ -70,7 +89,7 @@ class Worker {
       if (spin < SPINS)
         _mm_pause();
       else
-        sched_yield();
+        make_way();
     }
   }
   void barrier() {
@@ -80,6 +99,19 @@ class Worker {
  private:
   Team& team_;
   int phase_ = 0;
+
+  void be_seen() { team_.places_[id].core.store(sched_getcpu(), std::memory_order_relaxed); }
+
+  // Who waits for long may be what another thread of the team waits for: to get its core.
+  void make_way() {
+    const int core = sched_getcpu();
+    for (int other = 0; other < size; other++)
+      if (other != id && team_.places_[other].core.load(std::memory_order_relaxed) == core) {
+        leave_core(core);
+        return be_seen();
+      }
+    sched_yield();
+  }
 };
 
 // Calls work(worker) on `threads` threads at once.
