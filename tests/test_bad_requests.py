@@ -82,6 +82,7 @@ def error_of(answer):
         ({"use_beam_search": True, "n": 3, "best_of": 2}, "n"),
         ({"use_beam_search": True, "best_of": 1000}, "beam_width"),
         ({"use_beam_search": True, "stop": "x"}, "stop"),
+        ({"use_beam_search": True, "stream_interval": 2}, "stream_interval"),
         ({"use_beam_search": True, "logit_bias": {"1": 1}}, "logit_bias"),
         ({"response_format": {"type": "json_object"}}, "response_format"),
         ({"response_format": {"type": "json_schema"}}, "response_format"),

@@ -65,6 +65,7 @@ NOT_WITH_BEAMS = (
     "repetition_penalty",
     "presence_penalty",
     "frequency_penalty",
+    "stream_interval",
 )
 
 

@@ -84,12 +84,18 @@ class Worker {
       team_.phase_.store(phase, std::memory_order_release);
       return;
     }
+    bool stays = false;
     for (int spin = 0; team_.phase_.load(std::memory_order_acquire) != phase; spin++) {
       if (idle()) continue;
-      if (spin < SPINS)
+      if (spin < SPINS) {
         _mm_pause();
-      else
-        make_way();
+      } else if (!stays && shares_core()) {
+        stays = true;  // once: where threads are more than cores, some always share one
+        leave_core(sched_getcpu());
+        be_seen();
+      } else {
+        sched_yield();
+      }
     }
   }
   void barrier() {
@@ -102,15 +108,12 @@ class Worker {
 
   void be_seen() { team_.places_[id].core.store(sched_getcpu(), std::memory_order_relaxed); }
 
-  // Who waits for long may be what another thread of the team waits for: to get its core.
-  void make_way() {
+  // Whether another thread of the team was last seen on this one's core, which it may be waiting for.
+  bool shares_core() const {
     const int core = sched_getcpu();
     for (int other = 0; other < size; other++)
-      if (other != id && team_.places_[other].core.load(std::memory_order_relaxed) == core) {
-        leave_core(core);
-        return be_seen();
-      }
-    sched_yield();
+      if (other != id && team_.places_[other].core.load(std::memory_order_relaxed) == core) return true;
+    return false;
   }
 };
 
