@@ -12,6 +12,8 @@ namespace quire {
 constexpr int MOST_THREADS = 256;
 constexpr int SPINS = 4000;  // about 50 µs: longer than any phase is uneven, unless another process has the core
 
+constexpr int LEAVE_EVERY = 2;  // turns of waiting; the others yield: with more threads than cores some always share one
+
 // Moves the calling thread to another of the cores that it may use, if there is one. The system would do so in time, but
 // for two threads of which one waits for the other that is many steps.
 inline void leave_core(int core) {
@@ -84,13 +86,11 @@ class Worker {
       team_.phase_.store(phase, std::memory_order_release);
       return;
     }
-    bool stays = false;
     for (int spin = 0; team_.phase_.load(std::memory_order_acquire) != phase; spin++) {
       if (idle()) continue;
       if (spin < SPINS) {
         _mm_pause();
-      } else if (!stays && shares_core()) {
-        stays = true;  // once: where threads are more than cores, some always share one
+      } else if (spin % LEAVE_EVERY == 0 && shares_core()) {
         leave_core(sched_getcpu());
         be_seen();
       } else {
