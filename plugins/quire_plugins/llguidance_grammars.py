@@ -54,12 +54,12 @@ class _Tokens:
         known = [b"" if i in tokenizer.special_ids else tokenizer.token_bytes(i) for i in range(tokenizer.vocab_size)]
         known += [b""] * (vocab_size - len(known))
         self.special_token_ids = [i for i, text in enumerate(known) if not text or i == end]
+        self._ids = {text: i for i, text in enumerate(known) if text and i != end}
         for i in self.special_token_ids:
             known[i] = f"<|{i}|>".encode()  # a name, which no text is mistaken for
         self.tokens = known
         self._tokenizer = tokenizer
         self._before = tokenizer.encode(_SENTINEL, add_special_tokens=False)
-        self._ids = {text: i for i, text in enumerate(known) if i not in set(self.special_token_ids)}
         self._longest = max(map(len, self._ids), default=1)
 
     def __call__(self, text: str) -> list[int]:
