@@ -97,7 +97,7 @@ class PretendRunner:
                 assert held == known[position], f"position {position} of seq {chunk.seq_id} holds something else"
             if chunk.samples:
                 assert end == len(row.tokens)
-                samples[chunk.seq_id] = self.sample(row.start, known[-1])
+                samples[chunk.seq_id] = self.sample(row, known[-1])
             prompt = row.start.prompt_ids
             prompt_logprobs[chunk.seq_id] = [
                 TokenLogprobs(prompt[p + 1], logprob(known[p], prompt[p + 1]), 1)
@@ -129,13 +129,29 @@ class PretendRunner:
     def cuts(row: Row, position: int) -> bool:
         return any(m.start < position < m.start + m.length for m in row.start.media)
 
-    def sample(self, start: SeqStart, entry: int) -> Sample:
+    def sample(self, row: Row, entry: int) -> Sample:
+        start = row.start
         if isinstance(start.params, BeamSearchParams):
             return Sample(-1, candidates=candidates(entry, start.params.beam_width))
         token = draw(entry, start.seed)
         if start.params.logprobs is None:
             return Sample(token)
         return Sample(token, TokenLogprobs(token, logprob(entry, token), 1))
+
+
+
+class JumpingRunner(PretendRunner):
+    """Now and then a token forces what would come next anyway."""
+
+    def sample(self, row: Row, entry: int) -> Sample:
+        sample = super().sample(row, entry)
+        if sample.candidates or sample.logprobs is not None or entry % 3:
+            return sample
+        tokens = [*row.tokens, sample.token_id]
+        for _ in range(entry % 7):
+            known = entries(row.start, tokens, row.start.adapters, row.start.media)
+            tokens.append(draw(known[-1], row.start.seed))
+        return Sample(sample.token_id, forced=tuple(tokens[len(row.tokens) + 1 :]))
 
 
 def alone(request: Request, seed: int, eos_ids, max_len: int) -> list[tuple[tuple[int, ...], str]]:

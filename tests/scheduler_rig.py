@@ -20,9 +20,9 @@ class ScriptedRunner(PretendRunner):
         super().__init__(*sizes)
         self.script: dict[int, list[Sample]] = {}
 
-    def sample(self, start, entry):
-        if start.seq_id in self.script:
-            return self.script[start.seq_id].pop(0)
+    def sample(self, row, entry):
+        if row.start.seq_id in self.script:
+            return self.script[row.start.seq_id].pop(0)
         return Sample(5)
 
 

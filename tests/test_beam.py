@@ -14,9 +14,8 @@ class Tree(PretendRunner):
 
     branches: dict[tuple[int, ...], dict[int, float]]
 
-    def sample(self, start, entry):
-        row = next(row for row in self.rows.values() if row.start is start)
-        output = tuple(row.tokens[len(start.prompt_ids) :])
+    def sample(self, row, entry):
+        output = tuple(row.tokens[len(row.start.prompt_ids) :])
         options = self.branches.get(output, {5: 0.5, 6: 0.3, 7: 0.2})
         return Sample(-1, candidates=tuple((token, log(p) if p > 0 else p) for token, p in options.items()))
 

@@ -267,13 +267,13 @@ def test_a_processor_that_raises_fails_its_request_only(folder: Path) -> None:
 
 
 class Spell:
-    """A grammar whose only text is its source."""
+    """A grammar whose only text is its source. jumps: whether it says that nothing else can come."""
 
-    def __init__(self, source: str) -> None:
-        self.ids, self.place = list(source.encode()), 0
+    def __init__(self, source: str, jumps: bool = False) -> None:
+        self.ids, self.place, self.jumps = list(source.encode()), 0, jumps
 
     def start(self) -> Spell:
-        return Spell(bytes(self.ids).decode())
+        return Spell(bytes(self.ids).decode(), self.jumps)
 
     @property
     def done(self) -> bool:
@@ -290,6 +290,9 @@ class Spell:
 
     def rollback(self, count: int) -> None:
         self.place -= count
+
+    def forced(self) -> list[int]:
+        return self.ids[self.place :] if self.jumps else []
 
 
 def speller(compile_text: Any = lambda asked: Spell(asked.source)) -> GrammarBackend:
@@ -313,6 +316,15 @@ def test_a_grammar_forces_its_text_and_ends_it(folder: Path, num_pages: int) -> 
     assert answers[request_id, 0].last.finish_reason == "stop"
     assert len(answers[other, 0].token_ids) == 30
     assert (preempted > 0) == (num_pages == 13)
+
+
+def test_a_text_that_is_forced_is_computed_in_one_step(folder: Path) -> None:
+    backend = speller(lambda asked: Spell(asked.source, jumps=True))
+    with rig_of(folder, plugged(grammar_backends=backend)) as rig:
+        request_id = rig.add(PROMPT, SamplingParams(max_tokens=None, structured=Structured(kind="text", source=TEXT)))
+        answer = rig.drain()[request_id, 0]
+    assert bytes(answer.token_ids) == TEXT.encode()
+    assert [len(delta.token_ids) for delta in answer.deltas] == [len(TEXT)]
 
 
 def test_others_run_while_a_grammar_is_compiled(folder: Path) -> None:

@@ -29,6 +29,12 @@ def scripted(tokens, params, **rig_options):
         ([7, EOS], {"max_tokens": 2, "ignore_eos": False}, [7, EOS], "stop", None),
         ([7, Sample(8, done=True)], {}, [7, 8], "stop", None),
         ([], {"max_tokens": 0}, [], "length", None),
+        ([7, Sample(8, forced=(1, 2)), 3], {"max_tokens": 5}, [7, 8, 1, 2, 3], "length", None),
+        ([Sample(8, forced=(1, 2, 3))], {"max_tokens": 3}, [8, 1, 2], "length", None),
+        ([Sample(8, forced=(1, 2), done=True)], {"max_tokens": 3}, [8, 1, 2], "stop", None),
+        ([Sample(8, forced=(1, 2), done=True)], {"max_tokens": 2}, [8, 1], "length", None),
+        ([Sample(8, forced=(1, 9, 3))], {"stop_token_ids": [9]}, [8, 1, 9], "stop", 9),
+        ([Sample(9, forced=(1, 9, 3))], {"stop_token_ids": [9], "min_tokens": 2}, [9, 1, 9], "stop", 9),
     ],
 )
 def test_a_seq_ends_when_and_why_it_should(tokens, params, output, reason, stop):
@@ -64,6 +70,15 @@ def test_deltas_tell_of_as_many_tokens_as_asked_for_but_for_the_first_and_the_la
         list(delta.token_ids) for delta in rig.deltas
     ]
     assert (rig.output("r0"), last.finish_reason) == (list(range(7)), "length")
+
+
+def test_what_is_forced_is_told_of_with_what_forces_it():
+    samples = [Sample(1, forced=(2, 3)), Sample(4), Sample(5, forced=(6,)), Sample(7)]
+    rig, _ = scripted(samples, {"max_tokens": 7})
+    assert [delta.token_ids for delta in rig.deltas] == [(1, 2, 3), (4,), (5, 6), (7,)]
+    assert rig.stats().num_generated_tokens_total == 7
+    rig, _ = scripted(samples, {"max_tokens": 7, "stream_interval": 3})
+    assert [delta.token_ids for delta in rig.deltas] == [(1, 2, 3), (4, 5, 6), (7,)]
 
 
 def test_what_was_not_told_of_is_told_of_after_a_preemption():

@@ -129,6 +129,7 @@ FAULTS = {
     "compiling raises": ({"structured_outputs": {"regex": "compile"}}, "Plugin 'hazard' failed: Hazard: it burns"),
     "beginning a grammar raises": ({"structured_outputs": {"regex": "start"}}, "Plugin 'hazard' failed"),
     "a mask raises": ({"structured_outputs": {"regex": "fill"}}, "Plugin 'hazard' failed: Hazard: it burns"),
+    "forcing raises": ({"structured_outputs": {"regex": "forced"}}, "Plugin 'hazard' failed: Hazard: it burns"),
     "accepting raises": ({"structured_outputs": {"regex": "accept"}}, "Plugin 'hazard' failed: Hazard: it burns"),
     "a matcher contradicts itself": ({"structured_outputs": {"regex": "refuse"}}, "'hazard' refused token"),
     "a policy's key raises": ({"priority": -666}, "policy"),

@@ -453,8 +453,8 @@ def test_extra_fields_are_checked(extra: dict[str, Any], said: str) -> None:
 class Countdown:
     """A matcher that allows 30, 29, … and is done after 28."""
 
-    def __init__(self) -> None:
-        self.next = 30
+    def __init__(self, jumps: bool = False) -> None:
+        self.next, self.jumps = 30, jumps
 
     @property
     def done(self) -> bool:
@@ -474,6 +474,9 @@ class Countdown:
     def rollback(self, count: int) -> None:
         self.next += count
 
+    def forced(self) -> list[int]:
+        return list(range(self.next, 27, -1)) if self.jumps else []
+
 
 def test_a_grammar_decides_which_tokens_may_come_and_when_it_is_over() -> None:
     row = chooser(temperature=0)
@@ -481,6 +484,31 @@ def test_a_grammar_decides_which_tokens_may_come_and_when_it_is_over() -> None:
     sampler, rows = make_sampler(), [constrained, row]
     samples = [sampler.sample(random_logits(2, seed=i), rows, sampler.masks(rows))[0] for i in range(3)]
     assert [(s.token_id, s.done) for s in samples] == [(30, False), (29, False), (28, True)]
+
+
+@pytest.mark.parametrize(
+    ("asked", "jumps"),
+    [
+        ({}, True),
+        ({"repetition_penalty": 1.5}, True),
+        ({"min_tokens": 3}, True),
+        ({"logprobs": 0}, False),
+        ({"allowed_token_ids": [30, 29, 28]}, False),
+        ({"bad_word_ids": [[5]]}, False),
+    ],
+)
+def test_what_a_grammar_forces_follows_at_once_unless_somebody_asks_or_forbids(
+    asked: dict[str, Any], jumps: bool
+) -> None:
+    row = chooser(temperature=0, **asked)
+    constrained = Chooser(row.params, 0, [], row.edits, constraint=Constraint("p", Countdown(jumps=True)))
+    sampler = make_sampler()
+    samples = [one(random_logits(), constrained, sampler) for _ in range(1 if jumps else 3)]
+    assert [(s.token_id, s.forced) for s in samples] == (
+        [(30, (29, 28))] if jumps else [(30, ()), (29, ()), (28, ())]
+    )
+    assert samples[-1].done
+    assert constrained.output_ids == [30, 29, 28]
 
 
 def test_a_grammar_that_may_end_allows_the_end_of_text() -> None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import pytest
 from hypothesis import HealthCheck, settings, strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
-from pretend_runner import VOCAB, PretendRunner, alone, entries, logprob
+from pretend_runner import VOCAB, JumpingRunner, alone, entries, logprob
 
 from quire.engine.limits import Limits
 from quire.engine.pages import PagePool
@@ -73,7 +73,7 @@ class World:
             PagePool(host_pages, self.page_size, caching=False) if host_pages else None,
             ready=lambda request: request.id not in self.blocked,
         )
-        self.runner = PretendRunner(
+        self.runner = JumpingRunner(
             self.num_pages,
             self.page_size,
             host_pages,
@@ -268,7 +268,7 @@ def test_thousands_of_requests_get_what_they_would_get_alone():
 def test_nobody_starves_behind_a_stream_of_others(policy):
     limits = Limits(max_model_len=60, max_num_seqs=3, max_num_batched_tokens=4)
     scheduler = Scheduler(PagePool(12, 4), POLICIES[policy], limits)
-    runner = PretendRunner(12, 4, 0, 3, 4)
+    runner = JumpingRunner(12, 4, 0, 3, 4)
     first = Request(id="first", prompt=Prompt(token_ids=(1,) * 30), params=SamplingParams(max_tokens=10))
     scheduler.add(first)
     ended: list[str] = []

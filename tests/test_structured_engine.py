@@ -4,6 +4,7 @@ import json
 import random
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -94,6 +95,20 @@ def test_the_same_tokens_alone_and_among_32_of_every_kind(rig: Rig) -> None:
     together = rig.tokens([[*PROMPT, i] for i in range(32)], params)
     for i in range(0, 32, 3):
         assert rig.tokens([[*PROMPT, i]], [params[i]]) == [together[i]], params[i]
+
+
+def test_tokens_that_are_forced_are_those_that_would_be_chosen(rig: Rig) -> None:
+    properties = {"first name": {"enum": ["Ann", "Anne", "Bo"]}, "weight": {"type": "number"}, "ok": {"const": "yes"}}
+    schema = {"type": "object", "properties": properties, "required": list(properties)}
+    asked = Structured(kind="json_schema", source=json.dumps(schema), any_whitespace=False)
+    prompts = [[*PROMPT, i] for i in range(8)]
+    jumping = [SamplingParams(seed=i, max_tokens=90, structured=asked, frequency_penalty=i % 2) for i in range(8)]
+    walking = [replace(params, logprobs=0) for params in jumping]
+    before = rig.engine.stats().num_steps_total
+    found = rig.tokens(prompts, jumping)
+    steps = rig.engine.stats().num_steps_total - before
+    assert steps < max(map(len, found)) / 2
+    assert found == rig.tokens(prompts, walking)
 
 
 def test_several_answers_each_keep_to_it(rig: Rig) -> None:

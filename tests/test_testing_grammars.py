@@ -50,6 +50,9 @@ class Digits:
     def rollback(self, count):
         self.taken -= count if self.fault != "rolls back one" else 1
 
+    def forced(self):
+        return (50,) if self.fault == "forces where there is a choice" else ()
+
 
 def digits(fault: str) -> GrammarBackend:
     return GrammarBackend("digits", frozenset({"digits"}), lambda context: Digits(0, fault))
@@ -74,6 +77,7 @@ def test_a_right_grammar_passes(tokenizer: Tokenizer) -> None:
         ("forgets nine", "the mask says False, accept says True"),
         ("moves when it refuses", "left a trace|accept says"),
         ("rolls back one", "lead to another"),
+        ("forces where there is a choice", "said to be forced"),
     ],
 )
 def test_a_wrong_grammar_is_noticed(tokenizer: Tokenizer, fault: str, sentence: str) -> None:

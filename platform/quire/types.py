@@ -169,7 +169,7 @@ class Sample:
     """What one sampling row gave. `error` set: a plugin failed on this row, no token was drawn.
 
     `candidates` (beam search): the most likely continuations as (token id, logprob), best first.
-    `done`: a constraint is complete and nothing may follow, so the seq stops after this token.
+    `forced`: tokens that must follow this one; `done`: a constraint is complete, so the seq stops after them.
     """
 
     token_id: int
@@ -177,6 +177,7 @@ class Sample:
     candidates: tuple[tuple[int, float], ...] = ()
     error: str | None = None
     done: bool = False
+    forced: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,10 +198,9 @@ class StepResult:
 class Delta:
     """What steps added to one seq of a request: one step, unless `SamplingParams.stream_interval` says more.
 
-    `index` numbers the seqs of a request (0 … n−1). The first delta of a request carries `num_cached_tokens` and, when
-    asked for, `prompt_logprobs` (entry 0 is None). `error` is a pair of error class name and message. Beam search sends
-    its sequences in one last delta per beam, with `cumulative_logprob` set. A pooled prompt has one, with `pooled`.
-    `queue_s`, on the first delta: seconds from arrival to the first step.
+    `index` numbers the seqs of a request (0 … n−1). The first delta of a request carries `num_cached_tokens`, `queue_s`
+    (from arrival to the first step) and, when asked for, `prompt_logprobs` (entry 0 is None). `error`: error class name
+    and message. Beams come in one last delta each, with `cumulative_logprob`; a pooled prompt in one, with `pooled`.
     """
 
     request_id: str

@@ -111,6 +111,10 @@ class ChoiceMatcher:
         """Take back the last `count` tokens."""
         del self._left[len(self._left) - count :]
 
+    def forced(self) -> tuple[int, ...]:
+        """None: one text can be written in many tokens, or few."""
+        return ()
+
 
 @hookimpl
 def quire_grammar_backends() -> Iterator[GrammarBackend]:

@@ -7,7 +7,7 @@ the keywords of JSON schema that it does not enforce.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from quire import GrammarBackend, hookimpl
@@ -159,10 +159,15 @@ class LlGrammar:
 
 
 class LlMatcher:
-    """Where one text stands."""
+    """Where one text stands.
+
+    Where the text is settled, its tokens are those that the tokenizer would write: what is settled at some place, and
+    how much of it has come, is remembered for each token (None: not looked at yet), so that it stays what it is.
+    """
 
     def __init__(self, matcher: LLMatcher, end: int, words: int) -> None:
         self._matcher, self._end, self._words = matcher, end, words
+        self._settled: list[tuple[Sequence[int], int] | None] = [None]
 
     @property
     def done(self) -> bool:
@@ -176,6 +181,11 @@ class LlMatcher:
 
     def fill(self, mask: Tensor) -> None:
         """See `quire.records.Matcher`. Raises QuireError when the text became too ambiguous to follow."""
+        tokens, at = self._settled_here()
+        if tokens:
+            mask.zero_()
+            mask.numpy().view("uint32")[tokens[at] // 32] = 1 << tokens[at] % 32
+            return
         if len(mask) == self._words:
             self._matcher.unsafe_compute_mask_ptr(mask.data_ptr(), 4 * len(mask))
         else:  # the id that stands for the end of text lies beyond the mask
@@ -187,15 +197,30 @@ class LlMatcher:
             words[self._end // 32] &= ~(1 << self._end % 32) & 0xFFFFFFFF
 
     def accept(self, token_id: int) -> bool:
-        """Advance by one token: where the text is settled, by that which the tokenizer would write."""
-        forced = self._matcher.compute_ff_tokens()
-        if token_id == self._end or (forced and token_id != forced[0]):
+        """Advance by one token."""
+        tokens, at = self._settled_here()
+        if token_id == self._end or (tokens and token_id != tokens[at]):
             return False
-        return self._matcher.try_consume_tokens([token_id]) == 1
+        if self._matcher.try_consume_tokens([token_id]) != 1:
+            return False
+        self._settled.append((tokens, at + 1) if at + 1 < len(tokens) else None)
+        return True
 
     def rollback(self, count: int) -> None:
         """Take back the last `count` tokens."""
         self._matcher.rollback(count)
+        del self._settled[len(self._settled) - count :]
+
+    def forced(self) -> Sequence[int]:
+        """The tokens of the text that is settled."""
+        tokens, at = self._settled_here()
+        return tokens[at:]
+
+    def _settled_here(self) -> tuple[Sequence[int], int]:
+        known = self._settled[-1]
+        if known is None:
+            known = self._settled[-1] = self._matcher.compute_ff_tokens(), 0
+        return known
 
 
 @hookimpl

@@ -189,6 +189,10 @@ class EnforcerMatcher:
         """Take back the last `count` tokens."""
         del self._ids[len(self._ids) - count :]
 
+    def forced(self) -> tuple[int, ...]:
+        """None: what is forced is a text, which many tokens can write."""
+        return ()
+
 
 @hookimpl
 def quire_grammar_backends() -> Iterator[GrammarBackend]:

@@ -184,6 +184,10 @@ class OutlinesMatcher:
         """Take back the last `count` tokens."""
         del self._states[len(self._states) - count :]
 
+    def forced(self) -> tuple[int, ...]:
+        """None: what is forced is a text, which many tokens can write."""
+        return ()
+
 
 @hookimpl
 def quire_grammar_backends() -> Iterator[GrammarBackend]:

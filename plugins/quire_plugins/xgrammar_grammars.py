@@ -179,6 +179,10 @@ class XGrammarMatcher:
         """Take back the last `count` tokens."""
         self._matcher.rollback(count)
 
+    def forced(self) -> tuple[int, ...]:
+        """None: what is forced is a text, which many tokens can write."""
+        return ()
+
 
 @hookimpl
 def quire_grammar_backends() -> Iterator[GrammarBackend]:

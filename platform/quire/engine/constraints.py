@@ -21,6 +21,9 @@ from quire.errors import PluginFailed, QuireError
 from quire.records import Grammar, Matcher, Registry
 from quire_kernels.sampling import MaskLogits
 
+MAX_JUMP = 256
+"""Forced tokens that a seq is given at once."""
+
 
 @dataclass(slots=True, eq=False)
 class Gate:
@@ -117,6 +120,15 @@ class Constraints:
             raise PluginFailed(
                 f"The grammar of plugin {constraint.plugin!r} refused token {token}, which it had allowed."
             )
+
+    def jump(self, constraint: Constraint) -> list[int]:
+        """Follow the tokens that must come next, whatever the model would say. Raises QuireError if the plugin fails."""
+        if constraint.gate is not None or constraint.done:
+            return []
+        tokens = list(call_plugin(self._registry, constraint.plugin, constraint.matcher.forced)[:MAX_JUMP])
+        for token in tokens:
+            self.follow(constraint, token)
+        return tokens
 
     def begin(self, held: Sequence[tuple[int, Constraint]]) -> Masks | None:
         """Begin to fill the masks of rows of a batch; None if nothing constrains them yet.

@@ -80,6 +80,11 @@ class Edits:
         reads_prompt = params.repetition_penalty != 1
         self.counts = TokenCounts(prompt_ids if reads_prompt else (), output_ids) if penalised else None
 
+    @property
+    def forbids(self) -> bool:
+        """Whether there are tokens that it may not let come."""
+        return self.allowed is not None or len(self._bad) > 0 or bool(self._bad_words)
+
     def note(self, token: int) -> None:
         """The seq has a new output token."""
         if self.counts is not None:

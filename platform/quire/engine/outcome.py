@@ -54,9 +54,9 @@ def _sampled(roster: Roster, seq: Seq, sample: Sample, rounds: dict[str, Group])
     group = seq.group
     if sample.error is not None:
         return end_group(roster, group, "error", ("PluginFailed", sample.error))
-    roster.counts.generated_tokens += 1
     if group.beams is None:
         return _append(roster, seq, sample)
+    roster.counts.generated_tokens += 1
     seq.candidates = sample.candidates
     rounds[group.request.id] = group
     return []
@@ -116,19 +116,17 @@ def _collect(group: Group, chunk: Chunk, entries: Sequence[TokenLogprobs]) -> No
 
 
 def _append(roster: Roster, seq: Seq, sample: Sample) -> list[Delta]:
-    """Take in a sampled token. Nothing is told of it while others are to be told of with it."""
-    token, group, logprobs = sample.token_id, seq.group, sample.logprobs
-    seq.tokens.append(token)
+    """Take in a sampled token and what it forces. Nothing is told of them while others are to be told of with them."""
+    group, logprobs, first = seq.group, sample.logprobs, seq.num_output == 0
     if logprobs is None:
         seq.cumulative = None
     elif seq.cumulative is not None:
         seq.cumulative += logprobs.logprob
-    seq.untold += 1
     if logprobs is not None and group.wants_logprobs:
         seq.untold_logprobs.append(logprobs)
-    reason, stop = _ending(seq, sample)
+    reason, stop = _write(roster, seq, sample)
     if reason is None:
-        due = seq.untold >= group.interval or seq.num_output == 1
+        due = first or seq.untold >= group.interval
         return [tell(roster, group, seq.index, **_untold(seq))] if due else []
     ending = {"finish_reason": reason, "stop_reason": stop, "cumulative_logprob": seq.cumulative}
     delta = tell(roster, group, seq.index, **_untold(seq), **ending)
@@ -146,17 +144,22 @@ def _untold(seq: Seq) -> dict[str, Any]:
     return what
 
 
-def _ending(seq: Seq, sample: Sample) -> Ending:
-    """Why the seq is over with its newest token, if it is; and the stop id that did it."""
-    token, length = sample.token_id, len(seq.tokens)
-    if length >= seq.min_len:
-        if token in seq.eos_ids:
-            return "stop", None
-        if token in seq.stop_ids:
-            return "stop", token
-    if sample.done:
+def _write(roster: Roster, seq: Seq, sample: Sample) -> Ending:
+    """Add the token, and what it forces, until one ends the seq: why it is over, if it is, and the stop id that did it."""
+    tokens = (sample.token_id, *sample.forced)
+    room = seq.max_len - len(seq.tokens)
+    for token in tokens[:room]:
+        seq.tokens.append(token)
+        seq.untold += 1
+        roster.counts.generated_tokens += 1
+        if len(seq.tokens) >= seq.min_len:
+            if token in seq.eos_ids:
+                return "stop", None
+            if token in seq.stop_ids:
+                return "stop", token
+    if sample.done and len(tokens) <= room:
         return "stop", None
-    return ("length" if length >= seq.max_len else None), None
+    return ("length" if len(tokens) >= room else None), None
 
 
 def _prompt_computed(roster: Roster, seq: Seq, result: StepResult) -> list[Delta]:

@@ -40,7 +40,8 @@ class Chooser:
     """How one seq's tokens are chosen: its parameters made ready, and what must follow its output.
 
     output_ids: the tokens generated so far; only `note` adds to it. error: why it cannot be sampled.
-    settings: temperature, top_k, top_p, min_p.
+    settings: temperature, top_k, top_p, min_p. jumps: whether tokens that its constraint forces are taken unseen, for
+    nobody asks what the model thinks of them, and nothing else could forbid them.
     """
 
     params: SamplingParams | BeamSearchParams
@@ -53,6 +54,7 @@ class Chooser:
     plain: bool = field(init=False)
     beam: bool = field(init=False)
     num_logprobs: int | None = field(init=False)
+    jumps: bool = field(init=False)
     settings: tuple[float, float, float, float] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -62,6 +64,8 @@ class Chooser:
         self.num_logprobs = _num_logprobs(params)
         self.settings = _settings(params)
         asks = self.edits or self.uses or self.constraint or self.error or self.num_logprobs is not None
+        forbids = bool(self.uses) or (self.edits is not None and self.edits.forbids)
+        self.jumps = self.constraint is not None and not (self.beam or forbids or self.num_logprobs is not None)
         self.plain = not self.beam and params.temperature == 0 and not asks
 
     @property
@@ -184,23 +188,29 @@ class Sampler:
         samples = []
         for i, (token, row) in enumerate(zip(drawn, rows, strict=True)):
             error = failed.get(i) or (_NO_TOKEN if token < 0 else None)
-            done = False
-            if error is None and not row.beam:
-                row.note(token)
-                if row.constraint is not None:
-                    error, done = self._follow(row.constraint, token)
             if error is not None:
                 samples.append(Sample(-1, error=error))
+                continue
+            if not row.beam:
+                row.note(token)
+            if row.beam or row.constraint is None:
+                samples.append(Sample(token, described.get(i), candidates.get(i, ())))
             else:
-                samples.append(Sample(token, described.get(i), candidates.get(i, ()), None, done))
+                samples.append(self._followed(row, row.constraint, token, described.get(i)))
         return samples
 
-    def _follow(self, constraint: Constraint, token: int) -> tuple[str | None, bool]:
+    def _followed(
+        self, row: Chooser, constraint: Constraint, token: int, described: TokenLogprobs | None
+    ) -> Sample:
+        """The sample of a row that is constrained, and what must follow it."""
         try:
             self._constraints.follow(constraint, token)
+            forced = self._constraints.jump(constraint) if row.jumps else []
         except QuireError as error:
-            return error.message, False
-        return None, constraint.done
+            return Sample(-1, error=error.message)
+        for each in forced:
+            row.note(each)
+        return Sample(token, described, done=constraint.done, forced=tuple(forced))
 
 
 _NO_TOKEN = (

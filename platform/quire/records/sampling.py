@@ -68,6 +68,13 @@ class Matcher(Protocol):
         """Take back the last `count` accepted tokens."""
         ...
 
+    def forced(self) -> Sequence[int]:
+        """Tokens of which one after another must follow, so that the model need not be asked; () is always right.
+
+        Of each the mask allows nothing else where it is the next one.
+        """
+        ...
+
 
 class Grammar(Protocol):
     """A compiled constraint, shared by all seqs that use it."""

@@ -27,7 +27,7 @@ def check_grammar(
     walks: int = 8,
     max_tokens: int = 64,
 ) -> None:
-    """What the mask allows is exactly what `accept` takes, along random walks; `rollback` undoes.
+    """What the mask allows is exactly what `accept` takes, along random walks; what is forced is; `rollback` undoes.
 
     kind, source: a constraint to try. wrong_source: one that must be refused with BadRequest.
     tokenizer: a `quire.text.tokenizer.Tokenizer`, such as that of `quire.testing.byte_tokenizer`.
@@ -69,6 +69,7 @@ def _walk(grammar: Grammar, rng: random.Random, vocab_size: int, max_tokens: int
         allowed = seen[-1].nonzero().flatten().tolist()
         demand(allowed, "The mask allows nothing although the matcher is not done.")
         _agrees(matcher, seen[-1], rng)
+        _forces(matcher, vocab_size)
         taken.append(rng.choice(allowed))
         demand(matcher.accept(taken[-1]), "accept refused a token that the mask allows.")
         seen.append(_mask(matcher, vocab_size))
@@ -97,6 +98,16 @@ def _agrees(matcher: Matcher, mask: Tensor, rng: random.Random) -> None:
         demand(
             torch.equal(_mask(matcher, len(mask)), mask), f"Trying token {token_id} and taking it back left a trace."
         )
+
+
+def _forces(matcher: Matcher, vocab_size: int) -> None:
+    forced = list(matcher.forced())
+    for token_id in forced:
+        allowed = _mask(matcher, vocab_size).nonzero().flatten().tolist()
+        demand(allowed == [token_id], f"Token {token_id} is said to be forced, but the mask allows {allowed[:8]}.")
+        demand(matcher.accept(token_id), f"accept refused token {token_id}, which is said to be forced.")
+    if forced:
+        matcher.rollback(len(forced))
 
 
 def _takes_back(matcher: Matcher, seen: list[Tensor], rng: random.Random) -> None:

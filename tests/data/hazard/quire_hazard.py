@@ -79,6 +79,9 @@ class Matcher:
     def rollback(self, count):
         burn()
 
+    def forced(self):
+        return burn() if self.source == "forced" else ()
+
 
 class Policy:
     def __init__(self, context):
