@@ -139,7 +139,6 @@ class PretendRunner:
         return Sample(token, TokenLogprobs(token, logprob(entry, token), 1))
 
 
-
 class JumpingRunner(PretendRunner):
     """Now and then a token forces what would come next anyway."""
 

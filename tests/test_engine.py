@@ -18,7 +18,7 @@ from engine_rig import Rig, greedy, related_prompts, rig_of
 
 from quire import registry
 from quire.errors import BadRequest, ConfigError, NotFound, Overloaded
-from quire.records import GrammarBackend, LogitsProcessor, Registry
+from quire.records import Context, GrammarBackend, LogitsProcessor, Registry
 from quire.sampling import BeamSearchParams, SamplingParams
 from quire.structured import Structured
 from quire.testing.tiny import END_ID, VOCAB_SIZE, tiny_llama
@@ -325,6 +325,17 @@ def test_a_text_that_is_forced_is_computed_in_one_step(folder: Path) -> None:
         answer = rig.drain()[request_id, 0]
     assert bytes(answer.token_ids) == TEXT.encode()
     assert [len(delta.token_ids) for delta in answer.deltas] == [len(TEXT)]
+
+
+def test_a_back_end_is_built_before_anybody_asks(folder: Path) -> None:
+    built = threading.Event()
+
+    def build(context: Context) -> Any:
+        built.set()
+        return SimpleNamespace(compile=lambda asked: Spell(asked.source))
+
+    with rig_of(folder, plugged(grammar_backends=GrammarBackend("speller", frozenset({"text"}), build))):
+        assert built.wait(timeout=60)
 
 
 def test_others_run_while_a_grammar_is_compiled(folder: Path) -> None:

@@ -504,9 +504,7 @@ def test_what_a_grammar_forces_follows_at_once_unless_somebody_asks_or_forbids(
     constrained = Chooser(row.params, 0, [], row.edits, constraint=Constraint("p", Countdown(jumps=True)))
     sampler = make_sampler()
     samples = [one(random_logits(), constrained, sampler) for _ in range(1 if jumps else 3)]
-    assert [(s.token_id, s.forced) for s in samples] == (
-        [(30, (29, 28))] if jumps else [(30, ()), (29, ()), (28, ())]
-    )
+    assert [(s.token_id, s.forced) for s in samples] == ([(30, (29, 28))] if jumps else [(30, ()), (29, ()), (28, ())])
     assert samples[-1].done
     assert constrained.output_ids == [30, 29, 28]
 

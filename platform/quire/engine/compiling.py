@@ -47,10 +47,7 @@ class Compilers:
 
     def compile(self, backend: GrammarBackend, asked: Structured, timeout_s: float) -> Grammar:
         """What the back end makes of it. Raises BadRequest, or what the back end raises."""
-        built = self._built[backend.name]
-        with built.lock:
-            if built.compiler is None:
-                built.compiler = backend.build(self._context_of(backend))
+        built = self.build(backend)
         if not backend.isolated:
             grammar: Grammar = built.compiler.compile(asked)
             return grammar
@@ -63,6 +60,14 @@ class Compilers:
             built.lock.release()
         restored: Grammar = built.compiler.restore(compiled)
         return restored
+
+    def build(self, backend: GrammarBackend) -> _Built:
+        """The back end, ready to be asked. Raises what it raises."""
+        built = self._built[backend.name]
+        with built.lock:
+            if built.compiler is None:
+                built.compiler = backend.build(self._context_of(backend))
+        return built
 
     def _context_of(self, backend: GrammarBackend) -> Context:
         return self._context(self._registry.plugin_of(HOOK, backend.name))

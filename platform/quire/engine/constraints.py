@@ -122,7 +122,7 @@ class Constraints:
             )
 
     def jump(self, constraint: Constraint) -> list[int]:
-        """Follow the tokens that must come next, whatever the model would say. Raises QuireError if the plugin fails."""
+        """Follow the tokens that must come next whatever the model says. Raises QuireError if the plugin fails."""
         if constraint.gate is not None or constraint.done:
             return []
         tokens = list(call_plugin(self._registry, constraint.plugin, constraint.matcher.forced)[:MAX_JUMP])

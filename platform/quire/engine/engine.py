@@ -121,8 +121,8 @@ class Engine:
         self._broken: dict[str, QuireError] = {}
         self._num_failures = 0
         self._closing = Event()
-        self._populating = Thread(target=self._populate, daemon=True)
-        self._populating.start()
+        self._preparing = Thread(target=self._prepare, daemon=True)
+        self._preparing.start()
 
     @classmethod
     def build(
@@ -139,8 +139,11 @@ class Engine:
         """
         return cls(load_model(config, registry, device_budget), config, registry, device_budget, tokenizer)
 
-    def _populate(self) -> None:
+    def _prepare(self) -> None:
+        """What would keep the first requests waiting, beside them."""
         be_humble()
+        if self._tokenizer is not None and self.loaded.decoder.generates:
+            self._grammars.prepare()
         self._runner.populate(self._may_populate)
 
     def _may_populate(self) -> bool:

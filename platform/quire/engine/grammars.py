@@ -10,6 +10,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from quire.counting import call_plugin
@@ -75,6 +76,15 @@ class Grammars:
             whose = "No loaded plugin" if name == AUTO else f"The back end {name!r} is not one that"
             raise BadRequest(f"{whose} constrains the output by {asked.kind!r}; kinds known: {known}.", PARAM)
         return sorted(able, key=lambda each: -each.priority)
+
+    def prepare(self) -> None:
+        """Build the back end that will probably be asked first, which takes long where the vocabulary is large."""
+        known = self._backends.values()
+        first = self._backends.get(self._default) or max(known, key=lambda each: each.priority, default=None)
+        if first is not None:
+            plugin = self._registry.plugin_of(HOOK, first.name)
+            with suppress(QuireError):  # whoever asks for it is told
+                call_plugin(self._registry, plugin, self._compilers.build, first)
 
     def request(self, params: Params) -> None:
         """Begin to compile what a request needs, unless that was done. Raises BadRequest for a kind nobody knows."""

@@ -145,7 +145,7 @@ def _untold(seq: Seq) -> dict[str, Any]:
 
 
 def _write(roster: Roster, seq: Seq, sample: Sample) -> Ending:
-    """Add the token, and what it forces, until one ends the seq: why it is over, if it is, and the stop id that did it."""
+    """Add the token and what it forces until one ends the seq: why it is over, if so, and the stop id that did it."""
     tokens = (sample.token_id, *sample.forced)
     room = seq.max_len - len(seq.tokens)
     for token in tokens[:room]:

@@ -199,9 +199,7 @@ class Sampler:
                 samples.append(self._followed(row, row.constraint, token, described.get(i)))
         return samples
 
-    def _followed(
-        self, row: Chooser, constraint: Constraint, token: int, described: TokenLogprobs | None
-    ) -> Sample:
+    def _followed(self, row: Chooser, constraint: Constraint, token: int, described: TokenLogprobs | None) -> Sample:
         """The sample of a row that is constrained, and what must follow it."""
         try:
             self._constraints.follow(constraint, token)
