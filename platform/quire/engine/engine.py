@@ -289,7 +289,7 @@ class Engine:
     def close(self) -> None:
         """Stop what runs beside the steps and let go of the device's memory."""
         self._closing.set()
-        self._populating.join()
+        self._preparing.join()
         self._grammars.close()
         self._adapters.close()
         del self._runner, self.loaded
