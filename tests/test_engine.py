@@ -334,7 +334,7 @@ def test_a_back_end_is_built_before_anybody_asks(folder: Path) -> None:
         built.set()
         return SimpleNamespace(compile=lambda asked: Spell(asked.source))
 
-    with rig_of(folder, plugged(grammar_backends=GrammarBackend("speller", frozenset({"text"}), build))):
+    with rig_of(folder, plugged(grammar_backends=GrammarBackend("speller", frozenset({"text"}), build, 1000))):
         assert built.wait(timeout=60)
 
 
