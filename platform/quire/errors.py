@@ -23,7 +23,7 @@ It knows nothing of HTTP beyond the number.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Self
 
 
 class QuireError(Exception):
@@ -107,6 +107,10 @@ class PluginFailed(QuireError):
 
 class StartupError(QuireError):
     """The process cannot start, or a model cannot be loaded."""
+
+    def of_model(self, name: str) -> Self:
+        """The same, which says the model that it is about, for where several are loaded."""
+        return type(self)(f"{name}: {self.message}", self.param)
 
 
 class ConfigError(StartupError, ValueError):
