@@ -194,6 +194,9 @@ HOSTILE = {
     "bad tag": ("structural_tag", '{"structures":[],"triggers":["a"]}'),
     "no trigger": ("structural_tag", '{"structures":[{"begin":"x","schema":{},"end":""}],"triggers":["a"]}'),
     "no calls": ("calls", '{"tags":[]}'),
+    "separators that are none": ("calls", '{"tags":[{"begin":"a","schema":{},"end":"b","separators":[";",":"]}]}'),
+    "one separator": ("calls", '{"tags":[{"begin":"a","schema":{},"end":"b","separators":[","]}]}'),
+    "separators that are no texts": ("calls", '{"tags":[{"begin":"a","schema":{},"end":"b","separators":[{},[]]}]}'),
     "far too many": ("calls", '{"tags":[{"begin":"a","schema":{},"end":"b"}],"at_least":100000}'),
     "no list": ("choice", '{"a":1}'),
 }

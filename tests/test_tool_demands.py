@@ -12,6 +12,7 @@ from quire import LLM, SamplingParams
 from quire.records import Context, Registry
 from quire.server.chat_tools import ToolUse
 from quire.server.schema_requests import Tool
+from quire.structured import Structured
 from quire.testing import byte_tokenizer, tiny_llama
 from quire.text.json_calls import JSON_CALLS
 from quire.text.tokenizer import Tokenizer
@@ -72,6 +73,48 @@ def test_demanded_calls_fit_their_schemas(llm, name, at_most) -> None:
                 jsonschema.validate(json.loads(call.arguments), SCHEMAS[call.name])
 
 
+NESTED = {
+    "type": "object",
+    "properties": {
+        "a": {"type": "array", "items": {"type": "integer", "minimum": 0, "maximum": 9}, "minItems": 2, "maxItems": 3},
+        "b": {"type": "object", "properties": {"c": {"enum": ["x y", {"d": [1, None]}]}}, "required": ["c"]},
+    },
+    "required": ["a", "b"],
+    "additionalProperties": False,
+}
+NESTED["properties"]["b"]["additionalProperties"] = False
+
+
+@pytest.mark.parametrize("name", FRAMED)
+def test_demanded_calls_have_no_white_space_but_what_the_model_was_taught(llm, name) -> None:
+    tool = Tool.model_validate({"type": "function", "function": {"name": "add", "parameters": NESTED}})
+    use = replace(use_of(FRAMED[name], 2), demanded=[tool], offered=[tool])
+    breaks = dict.fromkeys(b"\n\t\r", 100.0)  # as a weak model does; no string may have them
+    params = SamplingParams(
+        structured=use.constraint("", None), temperature=1, max_tokens=900, seed=4, n=4, logit_bias=breaks
+    )
+    for answer in llm.generate("hi", params, use_tqdm=False)[0].outputs:
+        assert answer.finish_reason == "stop"
+        frame = FRAMED[name].frame("add", "")
+        _, calls = use.reader.read(answer.text)
+        for call in calls:
+            assert f"{frame.before}{json.dumps(json.loads(call.arguments))}{frame.after}" in answer.text
+            jsonschema.validate(json.loads(call.arguments), NESTED)
+        assert calls
+
+
+def test_an_answer_that_may_be_a_call_instead_has_the_white_space_that_it_may_have(tmp_path) -> None:
+    tools = [Tool.model_validate(tool) for tool in TOOLS]
+    use = replace(use_of(FRAMED["hermes"], None), demanded=(), offered=tools)
+    form = Structured(kind="json_schema", source=json.dumps(SCHEMAS["add"]), whitespace_pattern="[ ]{0,2}")
+    frame = FRAMED["hermes"].frame("add", "")
+    accepts = accepting(use.constraint("", form), tmp_path)
+    assert accepts(GOOD)
+    assert accepts(SPACED)
+    assert accepts(f"{frame.before}{GOOD}{frame.after}")
+    assert not accepts(f"{frame.before}{SPACED}{frame.after}")
+
+
 @pytest.mark.parametrize("name", [name for name, parser in FRAMED.items() if parser.start])
 def test_strict_tools_leave_an_answer_without_calls_free(llm, name) -> None:
     strict = [{**tool, "function": {**tool["function"], "strict": True}} for tool in TOOLS]
@@ -87,7 +130,21 @@ def test_strict_tools_leave_an_answer_without_calls_free(llm, name) -> None:
     assert texts[0][0].outputs[0].text == texts[1][0].outputs[0].text
 
 
-GOOD, BAD = '{"a": 7, "b": "x"}', '{"a": 70, "b": "x"}'
+GOOD, BAD, SPACED = '{"a": 7, "b": "x"}', '{"a": 70, "b": "x"}', '{"a":  7, "b": "x"}'
+
+
+def accepting(structured, folder):
+    """Whether an answer may begin with a text."""
+    tokenizer = Tokenizer.load(byte_tokenizer(folder))
+    (backend,) = quire_grammar_backends()
+    compiler = backend.build(Context(options={}, vocab_size=tokenizer.vocab_size, tokenizer=tokenizer))
+    grammar = compiler.compile(structured)
+
+    def accepts(text):
+        matcher = grammar.start()
+        return all(matcher.accept(token) for token in tokenizer.encode(text, add_special_tokens=False))
+
+    return accepts
 
 
 @pytest.mark.parametrize("name", [name for name, parser in FRAMED.items() if parser.start and "llama" not in name])
@@ -96,15 +153,15 @@ def test_a_call_of_a_strict_tool_must_fit_wherever_it_stands(name, tmp_path) -> 
     tools = [Tool.model_validate(tool) for tool in TOOLS]
     tools[0].function.strict = True
     use = replace(use_of(parser, None), demanded=(), offered=tools, kinds=frozenset({"structural_tag"}))
-    tokenizer = Tokenizer.load(byte_tokenizer(tmp_path))
-    (backend,) = quire_grammar_backends()
-    compiler = backend.build(Context(options={}, vocab_size=tokenizer.vocab_size, tokenizer=tokenizer))
-    grammar = compiler.compile(use.strict(""))
-    for arguments, fits in ((GOOD, True), (BAD, False)):
-        frame = parser.frame("add", "")
-        text = f"See: {frame.first}{frame.before}{arguments}{frame.after}{frame.last}"
-        matcher = grammar.start()
-        assert all(matcher.accept(token) for token in tokenizer.encode(text, add_special_tokens=False)) == fits
+    accepts = accepting(use.strict(""), tmp_path)
+    for tool, arguments, fits in (
+        ("add", GOOD, True),
+        ("add", BAD, False),
+        ("add", SPACED, False),
+        ("now", '{"c":  7 }', True),
+    ):
+        frame = parser.frame(tool, "")
+        assert accepts(f"See: {frame.first}{frame.before}{arguments}{frame.after}{frame.last}") == fits
 
 
 def test_demanded_calls_come_after_the_reasoning_which_ends_where_its_budget_does(folder) -> None:

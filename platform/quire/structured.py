@@ -29,7 +29,8 @@ class Structured:
     of texts), grammar (Lark, or EBNF with `::=`), structural_tag (JSON: free text in which some texts begin constrained
     parts: {"structures": [{"begin", "schema", "end"}], "triggers": [text]}), calls (JSON: {"tags": [{"begin", "schema",
     "end"}], "at_least": n, "at_most": n or null, "separator": text, "first": text, "last": text}: so many values, each
-    that of a tag, and nothing else but what stands before and after all of them), or what a plugin brings.
+    that of a tag, and nothing else but what stands before and after all of them), or what a plugin brings. A tag may
+    also have "separators", what its JSON has between values and after keys, e.g. [", ", ": "]: no other whitespace.
     backend: who must compile it, None = as the server is set. after: a text before whose end nothing is constrained.
     any_whitespace: whether JSON may have whitespace between its parts; whitespace_pattern: a regex of what may be.
     additional_properties: False = objects whose schema does not say may have no other than their properties.

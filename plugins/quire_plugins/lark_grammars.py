@@ -109,8 +109,20 @@ def _tag(tag: Mapping[str, Any], asked: Structured, style: Mapping[str, Any], sp
     schema = tag.get("schema")
     source = json.dumps({"type": "object"} if schema is None else schema)
     one = Structured(kind="json_schema", source=source, additional_properties=asked.additional_properties)
-    value = json.dumps({**read(one), "x-guidance": style})
+    value = json.dumps({**read(one), "x-guidance": style | _separators(tag)})
     return f"{_words(tag['begin'], special)} %json {value} {_words(tag.get('end', ''), special)}"
+
+
+def _separators(tag: Mapping[str, Any]) -> dict[str, Any]:
+    """How a tag's JSON is written, if it says so. Raises BadRequest."""
+    given = tag.get("separators")
+    if given is None:
+        return {}
+    two = isinstance(given, list) and [text.strip() if isinstance(text, str) else text for text in given]
+    if two != [",", ":"]:
+        raise BadRequest(f"`separators` are a comma and a colon, maybe with spaces; got {given!r:.80}.", PARAM)
+    comma, colon = given
+    return {"whitespace_flexible": False, "whitespace_pattern": None, "item_separator": comma, "key_separator": colon}
 
 
 def literal(text: str) -> str:

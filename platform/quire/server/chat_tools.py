@@ -81,6 +81,7 @@ class ToolUse:
         for tag, tool in zip(tags, self.offered, strict=True):
             if not tool.function.strict:
                 tag["schema"] = {"type": "object"}
+                del tag["separators"]
         return _held(None, STRICT, {"structures": tags, "triggers": [start]}, after)
 
 
@@ -108,7 +109,8 @@ def _schema_of(form: Structured | None) -> Any:
 def _tag(frame: CallFrame, tool: Tool, alone: bool) -> dict[str, Any]:
     first, last = (frame.first, frame.last) if alone else ("", "")
     schema = tool.function.parameters or NO_PARAMETERS
-    return {"begin": first + frame.before, "schema": schema, "end": frame.after + last}
+    separators = [frame.comma, frame.colon]
+    return {"begin": first + frame.before, "schema": schema, "end": frame.after + last, "separators": separators}
 
 
 def tool_use(service: Service, served: Served, fields: ChatRequest) -> ToolUse | None:
