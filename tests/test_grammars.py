@@ -4,6 +4,7 @@ import json
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -48,7 +49,8 @@ def grammars(*backends: tuple[str, int, Pretend], **settings: Any) -> Grammars:
     }
     hook = "quire_grammar_backends"
     found = Registry(records={hook: records}, origin={(hook, name): "p" for name in records})
-    return Grammars(found, lambda plugin: Context(), Constraints(found, 32), **settings)
+    tokenizer = SimpleNamespace(vocab_size=32, token_bytes=lambda i: bytes([i]))
+    return Grammars(found, lambda plugin: Context(), Constraints(found, 32, tokenizer=lambda: tokenizer), **settings)
 
 
 def fail(error: Exception) -> Pretend:
@@ -113,6 +115,13 @@ def test_equal_constraints_are_compiled_once_whatever_comes_before_them() -> Non
     for asked in (WORDS, replace(WORDS), replace(WORDS, after="</think>")):
         outcome(made, asked)
     assert one.asked == 1
+
+
+def test_what_begins_after_a_text_needs_the_texts_of_tokens() -> None:
+    made = grammars(("one", 1, works()))
+    made.constraints = Constraints(Registry(), 32)
+    with pytest.raises(BadRequest, match="begins after a text needs a model with a tokenizer"):
+        outcome(made, replace(WORDS, after="</think>"))
 
 
 def test_one_that_gets_no_turn_in_time_is_told_to_come_again() -> None:

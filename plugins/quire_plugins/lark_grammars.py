@@ -109,7 +109,7 @@ def _tag(tag: Mapping[str, Any], asked: Structured, style: Mapping[str, Any], sp
     schema = tag.get("schema")
     source = json.dumps({"type": "object"} if schema is None else schema)
     one = Structured(kind="json_schema", source=source, additional_properties=asked.additional_properties)
-    value = json.dumps({**read(one), "x-guidance": style | _separators(tag)})
+    value = json.dumps({**read(one), "x-guidance": {**style, **_separators(tag)}})
     return f"{_words(tag['begin'], special)} %json {value} {_words(tag.get('end', ''), special)}"
 
 
