@@ -96,6 +96,24 @@ def test_when_nobody_can_each_says_why() -> None:
         outcome(made, WORDS)
 
 
+def test_errors_name_the_field_that_asked_though_others_asked_for_the_same() -> None:
+    made = grammars(("x", 2, fail(CannotConstrain("too long."))))
+    for param in ("structured_outputs", "response_format", "guided_json"):
+        with pytest.raises(BadRequest, match=r"x: too long\.") as caught:
+            outcome(made, replace(WORDS, param=param))
+        assert caught.value.param == param
+    with pytest.raises(BadRequest, match="There is no") as caught:
+        made.request(SamplingParams(structured=replace(WORDS, backend="three", param="guided_json")))
+    assert caught.value.param == "guided_json"
+
+
+def test_errors_name_the_field_that_a_back_end_blames() -> None:
+    made = grammars(("x", 2, fail(CannotConstrain("too long."))), ("y", 1, fail(CannotConstrain("bad.", "tools[3]"))))
+    with pytest.raises(BadRequest, match=r"x: too long\. y: bad\.") as caught:
+        outcome(made, replace(WORDS, param="tools"))
+    assert caught.value.param == "tools[3]"
+
+
 def test_the_request_names_a_back_end_or_the_server_does() -> None:
     one, two = works(), works()
     made = grammars(("one", 2, one), ("two", 1, two))

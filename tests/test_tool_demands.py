@@ -164,31 +164,67 @@ def test_a_call_of_a_strict_tool_must_fit_wherever_it_stands(name, tmp_path) -> 
         assert accepts(f"See: {frame.first}{frame.before}{arguments}{frame.after}{frame.last}") == fits
 
 
-def test_demanded_calls_come_after_the_reasoning_which_ends_where_its_budget_does(folder) -> None:
+@pytest.fixture(scope="module")
+def client(folder):
     flags = ("--served-model-name", "tiny", "--device", "cpu", "--num-pages", "256")
+    parsers = ("--tool-call-parser", "hermes", "--reasoning-parser", "qwen3", "--enable-auto-tool-choice")
     with (
-        serving(folder, *flags, "--tool-call-parser", "hermes", "--reasoning-parser", "qwen3") as server,
+        serving(folder, *flags, *parsers) as server,
         openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0, timeout=120) as client,
     ):
-        ask = {"model": "tiny", "messages": [{"role": "user", "content": "hi"}], "temperature": 1, "seed": 2}
-        asked = {**ask, "max_tokens": 600, "tools": TOOLS, "extra_body": {"thinking_token_budget": 5}}
-        one = client.chat.completions.create(**asked, tool_choice="required", parallel_tool_calls=False)
-        (choice,) = one.choices
-        (call,) = choice.message.tool_calls
-        assert (choice.finish_reason, choice.message.content) == ("tool_calls", None)
-        assert choice.message.reasoning
-        assert one.usage.completion_tokens_details.reasoning_tokens == 5 + len("</think")
-        named = {"type": "function", "function": {"name": "now"}}
-        with client.chat.completions.stream(**asked, tool_choice=named) as stream:
-            final = stream.get_final_completion().choices[0]
-        assert final.finish_reason == "stop"
-        jsonschema.validate(json.loads(call.function.arguments), SCHEMAS[call.function.name])
-        assert [made.function.name for made in final.message.tool_calls] == ["now"]
-        form = {"type": "json_schema", "json_schema": {"name": "it", "schema": SCHEMAS["add"]}}
-        answer = client.chat.completions.create(
-            **ask, max_tokens=99, response_format=form, extra_body=asked["extra_body"]
-        )
-        jsonschema.validate(json.loads(answer.choices[0].message.content), SCHEMAS["add"])
-        assert answer.choices[0].message.reasoning
-        with pytest.raises(openai.BadRequestError, match="is for chat"):
-            client.completions.create(model="tiny", prompt="x", extra_body={"thinking_token_budget": 1})
+        yield client
+
+
+BROKEN = {"type": "object", "properties": {"a": {"type": "array", "uniqueItems": True}}}
+FORM = {"type": "json_schema", "json_schema": {"name": "it", "schema": BROKEN}}
+TOOL = {"type": "function", "function": {"name": "sort", "parameters": BROKEN}}
+SORTS = "the parameters of the tool 'sort': it does not enforce `uniqueItems`."
+
+
+@pytest.mark.parametrize(
+    ("fields", "param", "said"),
+    [
+        ({"tools": [*TOOLS, TOOL], "tool_choice": "required"}, "tools[2].function.parameters", SORTS),
+        (
+            {"tools": [TOOL, *TOOLS], "tool_choice": {"type": "function", "function": {"name": "sort"}}},
+            "tools[0].function.parameters",
+            SORTS,
+        ),
+        ({"tools": [*TOOLS, TOOL], "response_format": {"type": "json_object"}}, "tools[2].function.parameters", SORTS),
+        ({"tools": TOOLS, "response_format": FORM}, "response_format", "`response_format`: it does not enforce"),
+        ({"response_format": FORM}, "response_format", "it does not enforce `uniqueItems`."),
+        ({"extra_body": {"guided_json": BROKEN}}, "guided_json", "it does not enforce `uniqueItems`."),
+        ({"extra_body": {"structured_outputs": {"json": BROKEN}}}, "structured_outputs", "it does not enforce"),
+    ],
+)
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_schema_that_cannot_be_kept_is_refused_by_the_field_it_stands_in(client, fields, param, said, stream):
+    ask = {"model": "tiny", "messages": [{"role": "user", "content": "hi"}], "max_tokens": 5, "stream": stream}
+    with pytest.raises(openai.BadRequestError) as caught:
+        client.chat.completions.create(**ask, **fields)
+    assert said in caught.value.body["message"]
+    assert (caught.value.status_code, caught.value.param) == (400, param)
+    assert "llguidance" not in caught.value.body["message"]
+
+
+def test_demanded_calls_come_after_the_reasoning_which_ends_where_its_budget_does(client) -> None:
+    ask = {"model": "tiny", "messages": [{"role": "user", "content": "hi"}], "temperature": 1, "seed": 2}
+    asked = {**ask, "max_tokens": 600, "tools": TOOLS, "extra_body": {"thinking_token_budget": 5}}
+    one = client.chat.completions.create(**asked, tool_choice="required", parallel_tool_calls=False)
+    (choice,) = one.choices
+    (call,) = choice.message.tool_calls
+    assert (choice.finish_reason, choice.message.content) == ("tool_calls", None)
+    assert choice.message.reasoning
+    assert one.usage.completion_tokens_details.reasoning_tokens == 5 + len("</think")
+    named = {"type": "function", "function": {"name": "now"}}
+    with client.chat.completions.stream(**asked, tool_choice=named) as stream:
+        final = stream.get_final_completion().choices[0]
+    assert final.finish_reason == "stop"
+    jsonschema.validate(json.loads(call.function.arguments), SCHEMAS[call.function.name])
+    assert [made.function.name for made in final.message.tool_calls] == ["now"]
+    form = {"type": "json_schema", "json_schema": {"name": "it", "schema": SCHEMAS["add"]}}
+    answer = client.chat.completions.create(**ask, max_tokens=99, response_format=form, extra_body=asked["extra_body"])
+    jsonschema.validate(json.loads(answer.choices[0].message.content), SCHEMAS["add"])
+    assert answer.choices[0].message.reasoning
+    with pytest.raises(openai.BadRequestError, match="is for chat"):
+        client.completions.create(model="tiny", prompt="x", extra_body={"thinking_token_budget": 1})

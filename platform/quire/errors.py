@@ -40,6 +40,11 @@ class QuireError(Exception):
     def __reduce__(self) -> tuple[Any, tuple[str, str | None]]:
         return self.__class__, (self.message, self.param)
 
+    @property
+    def told(self) -> tuple[str, ...]:
+        """Name of the class, message and, if there is one, param; `error_told` makes the error of them again."""
+        return (type(self).__name__, self.message, *([] if self.param is None else [self.param]))
+
 
 class BadRequest(QuireError, ValueError):
     """A request has a wrong value; `param` names the field."""
@@ -147,3 +152,9 @@ STATUS_BY_TYPE_NAME: dict[str, type[QuireError]] = {
         ConfigError,
     )
 }
+
+
+def error_told(told: tuple[str, ...]) -> QuireError:
+    """The error of which these are `told`; one of no class that a client can see is a QuireError."""
+    name, *about = told
+    return STATUS_BY_TYPE_NAME.get(name, QuireError)(*about)

@@ -198,8 +198,8 @@ class Delta:
     """What steps added to one seq of a request: one step, unless `SamplingParams.stream_interval` says more.
 
     `index` numbers the seqs of a request (0 … n−1). The first delta of a request carries `num_cached_tokens` and, when
-    asked for, `prompt_logprobs` (entry 0 is None). `error` is a pair of error class name and message. Beam search sends
-    its sequences in one last delta per beam, with `cumulative_logprob` set. A pooled prompt has one, with `pooled`.
+    asked for, `prompt_logprobs` (entry 0 is None). `error` is what an error is `told` by. Beam search sends its
+    sequences in one last delta per beam, with `cumulative_logprob` set. A pooled prompt has one, with `pooled`.
     `queue_s`, on the first delta: seconds from arrival to the first step.
     """
 
@@ -212,7 +212,7 @@ class Delta:
     num_cached_tokens: int | None = None
     prompt_logprobs: tuple[TokenLogprobs | None, ...] | None = None
     cumulative_logprob: float | None = None
-    error: tuple[str, str] | None = None
+    error: tuple[str, ...] | None = None
     queue_s: float | None = None
     pooled: Pooled | None = None
 

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
@@ -85,7 +86,8 @@ class Grammars:
     def request(self, params: Params) -> None:
         """Begin to compile what a request needs, unless that was done. Raises BadRequest for a kind nobody knows."""
         if not isinstance(params, PoolingParams) and params.structured is not None:
-            self._needed(params.structured)
+            with _naming(params.structured.param):
+                self._needed(params.structured)
 
     def _needed(self, asked: Structured) -> tuple[Future[Compiled], Future[Opening] | None]:
         """What a constraint is made of; begun, unless that was done."""
@@ -115,7 +117,7 @@ class Grammars:
 
     def _compile(self, able: Sequence[GrammarBackend], asked: Structured, deadline: float) -> Compiled:
         """By the first back end that can. Raises BadRequest with the reason of each, if none can."""
-        reasons: dict[str, str] = {}
+        reasons: dict[str, CannotConstrain] = {}
         for backend in able:
             left = deadline - time.monotonic()
             if left <= 0 and not reasons:
@@ -126,29 +128,30 @@ class Grammars:
             try:
                 grammar = call_plugin(self._registry, plugin, self._compilers.compile, backend, asked, max(left, 0.0))
             except CannotConstrain as error:
-                reasons[backend.name] = error.message
+                reasons[backend.name] = error
             else:
                 return Compiled(grammar, plugin)
-        if len(reasons) == 1:
-            raise BadRequest(f"{backend.name}: {reasons[backend.name]}", PARAM)
-        listed = " ".join(f"{name}: {reason}" for name, reason in reasons.items())
-        raise BadRequest(f"No structured-output back end can do this. {listed}", PARAM)
+        param = next((error.param for error in reasons.values() if error.param is not None), PARAM)
+        listed = " ".join(f"{name}: {error.message}" for name, error in reasons.items())
+        raise BadRequest(listed if len(reasons) == 1 else f"No structured-output back end can do this. {listed}", param)
 
     def compiled(self, params: Params) -> bool:
         """Whether nothing has to be compiled any more; begins it if it was forgotten. Raises what went wrong."""
         if isinstance(params, PoolingParams) or params.structured is None:
             return True
-        needed: list[Future[Any]] = [future for future in self._needed(params.structured) if future is not None]
-        for future in needed:
-            if future.done():
-                _result(future)
+        with _naming(params.structured.param):
+            needed: list[Future[Any]] = [future for future in self._needed(params.structured) if future is not None]
+            for future in needed:
+                if future.done():
+                    _result(future)
         return all(future.done() for future in needed)
 
     def start(self, asked: Structured, output_ids: Sequence[int]) -> Constraint:
         """One that stands after `output_ids`; waits for the grammar. Raises QuireError if it cannot be had."""
-        grammar, opening = self._needed(asked)
-        compiled = _result(grammar)
-        begins = None if opening is None else _result(opening)
+        with _naming(asked.param):
+            grammar, opening = self._needed(asked)
+            compiled = _result(grammar)
+            begins = None if opening is None else _result(opening)
         return self.constraints.start(compiled.plugin, compiled.grammar, output_ids, begins)
 
     def pause(self, seconds: float) -> None:
@@ -164,6 +167,17 @@ class Grammars:
             self._workers.shutdown(wait=False, cancel_futures=True)
         self._compilers.close()
         self.constraints.close()
+
+
+@contextmanager
+def _naming(param: str) -> Iterator[None]:
+    """Let a BadRequest that names no field but the usual one name that which asked."""
+    try:
+        yield
+    except BadRequest as error:
+        if error.param not in (None, PARAM):
+            raise
+        raise BadRequest(error.message, param) from error
 
 
 def _evict(futures: OrderedDict[_Key, Future[_Made]]) -> None:
