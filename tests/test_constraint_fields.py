@@ -65,17 +65,21 @@ async def test_every_spelling_arrives_at_the_engine(tmp_path: Any, fields: dict[
     answer, pretend = await ask(tmp_path, **fields)
     assert answer.status_code == 200, answer.text
     assert [request.params.structured for request in pretend.requests] == [wanted]
+    assert pretend.requests[0].params.structured.param == next(iter(fields))  # what errors will name
 
 
 @pytest.mark.parametrize(
     ("fields", "said"),
     [
+        ({"guided_choice": []}, "must not be empty"),
+        ({"guided_regex": "\0"}, "`guided_regex`: a regex must not have the character NUL"),
+        ({"guided_decoding": {"regex": "a", "choice": ["a"]}}, "got regex and choice"),
         ({"structured_outputs": {}}, "exactly one constraint"),
         ({"structured_outputs": {"regex": "a", "json": {}}}, "got json and regex"),
         ({"structured_outputs": {"choice": []}}, "must not be empty"),
         ({"structured_outputs": {"regex": "\0"}}, "NUL"),
         ({"guided_json": SCHEMA, "guided_regex": "a"}, "exclude each other"),
-        ({"guided_regex": "a", "response_format": {"type": "json_object"}}, "exclude each other"),
+        ({"response_format": {"type": "json_object"}, "guided_regex": "a"}, "exclude each other"),
         ({"response_format": {"type": "json_schema"}}, "needs `json_schema.schema`"),
         ({"structured_outputs": {"json": {"description": "x" * 300_000}}}, "at most 262144 characters"),
     ],
@@ -84,6 +88,7 @@ async def test_what_is_no_constraint_is_refused(tmp_path: Any, fields: dict[str,
     answer, pretend = await ask(tmp_path, **fields)
     assert answer.status_code == 400, answer.text
     assert said in answer.json()["error"]["message"]
+    assert answer.json()["error"]["param"] == list(fields)[-1]
     assert not pretend.requests
 
 

@@ -115,7 +115,7 @@ def test_every_adapter_answers_held_out_questions_in_its_way(demo: Any) -> None:
 
 def test_a_server_of_the_demos_begins_with_their_adapters(found: Registry) -> None:
     config = ServerConfig(lora_modules=tuple(demo_adapters(found)))
-    infos = first_adapters(demo_models(found), config, found)
+    infos = first_adapters(demo_models({}, found), config, found)
     assert {info.name: (info.model, info.path) for info in infos} == {
         f"demo-{name}": ("demo-chat", str(SHIPPED / name)) for name in VOICES
     }

@@ -4,6 +4,7 @@ import json
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -48,7 +49,8 @@ def grammars(*backends: tuple[str, int, Pretend], **settings: Any) -> Grammars:
     }
     hook = "quire_grammar_backends"
     found = Registry(records={hook: records}, origin={(hook, name): "p" for name in records})
-    return Grammars(found, lambda plugin: Context(), Constraints(found, 32), **settings)
+    tokenizer = SimpleNamespace(vocab_size=32, token_bytes=lambda i: bytes([i]))
+    return Grammars(found, lambda plugin: Context(), Constraints(found, 32, tokenizer=lambda: tokenizer), **settings)
 
 
 def fail(error: Exception) -> Pretend:
@@ -94,6 +96,24 @@ def test_when_nobody_can_each_says_why() -> None:
         outcome(made, WORDS)
 
 
+def test_errors_name_the_field_that_asked_though_others_asked_for_the_same() -> None:
+    made = grammars(("x", 2, fail(CannotConstrain("too long."))))
+    for param in ("structured_outputs", "response_format", "guided_json"):
+        with pytest.raises(BadRequest, match=r"x: too long\.") as caught:
+            outcome(made, replace(WORDS, param=param))
+        assert caught.value.param == param
+    with pytest.raises(BadRequest, match="There is no") as caught:
+        made.request(SamplingParams(structured=replace(WORDS, backend="three", param="guided_json")))
+    assert caught.value.param == "guided_json"
+
+
+def test_errors_name_the_field_that_a_back_end_blames() -> None:
+    made = grammars(("x", 2, fail(CannotConstrain("too long."))), ("y", 1, fail(CannotConstrain("bad.", "tools[3]"))))
+    with pytest.raises(BadRequest, match=r"x: too long\. y: bad\.") as caught:
+        outcome(made, replace(WORDS, param="tools"))
+    assert caught.value.param == "tools[3]"
+
+
 def test_the_request_names_a_back_end_or_the_server_does() -> None:
     one, two = works(), works()
     made = grammars(("one", 2, one), ("two", 1, two))
@@ -113,6 +133,13 @@ def test_equal_constraints_are_compiled_once_whatever_comes_before_them() -> Non
     for asked in (WORDS, replace(WORDS), replace(WORDS, after="</think>")):
         outcome(made, asked)
     assert one.asked == 1
+
+
+def test_what_begins_after_a_text_needs_the_texts_of_tokens() -> None:
+    made = grammars(("one", 1, works()))
+    made.constraints = Constraints(Registry(), 32)
+    with pytest.raises(BadRequest, match="begins after a text needs a model with a tokenizer"):
+        outcome(made, replace(WORDS, after="</think>"))
 
 
 def test_one_that_gets_no_turn_in_time_is_told_to_come_again() -> None:
@@ -194,6 +221,9 @@ HOSTILE = {
     "bad tag": ("structural_tag", '{"structures":[],"triggers":["a"]}'),
     "no trigger": ("structural_tag", '{"structures":[{"begin":"x","schema":{},"end":""}],"triggers":["a"]}'),
     "no calls": ("calls", '{"tags":[]}'),
+    "separators that are none": ("calls", '{"tags":[{"begin":"a","schema":{},"end":"b","separators":[";",":"]}]}'),
+    "one separator": ("calls", '{"tags":[{"begin":"a","schema":{},"end":"b","separators":[","]}]}'),
+    "separators that are no texts": ("calls", '{"tags":[{"begin":"a","schema":{},"end":"b","separators":[{},[]]}]}'),
     "far too many": ("calls", '{"tags":[{"begin":"a","schema":{},"end":"b"}],"at_least":100000}'),
     "no list": ("choice", '{"a":1}'),
 }

@@ -135,7 +135,7 @@ def test_what_the_host_says_arrives_as_it_was_sent():
         stop_reason=7,
         num_cached_tokens=0,
         cumulative_logprob=-1.5,
-        error=("BadRequest", "no"),
+        error=("BadRequest", "no", "tools"),
     )
     info = ModelInfo(
         name="m",

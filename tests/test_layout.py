@@ -38,6 +38,7 @@ LOADING = {
     "quire.discovery",
     "quire.calls",
     "quire.counting",
+    "quire.demos",
     "quire.plugin_options",
     "quire.registry",
 }

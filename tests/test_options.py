@@ -113,6 +113,11 @@ def test_two_models_of_one_name_are_refused(parser):
         model_configs(parse(parser, "a=./x", "a=./y"))
 
 
+def test_names_of_one_model_are_refused_for_several(parser):
+    with pytest.raises(ConfigError, match="--served-model-name is for one model, but 2 would be served: a, org/y"):
+        model_configs(parse(parser, "a=./x", "org/y", "--served-model-name", "z"))
+
+
 def test_an_unknown_setting_of_a_model_is_refused_by_name(parser):
     with pytest.raises(ConfigError, match="unknown setting 'max_lenght'"):
         model_configs(parse(parser, "--models", '[{"name": "a", "model": "./x", "max_lenght": 3}]'))

@@ -228,7 +228,9 @@ async def test_tools_and_a_form_of_the_answer_go_together(tmp_path, choice) -> N
     assert structured.kind == "calls"
     if choice == "auto":  # one call, or an answer of the form
         assert second.message.content == '{"name": "x"}'
-        assert tags[2:] == [{"begin": "", "schema": {"type": "object", "title": "answer"}, "end": ""}]
+        whose = {"owner": "`response_format`", "param": "response_format"}
+        assert tags[2:] == [{"begin": "", "schema": {"type": "object", "title": "answer"}, "end": "", **whose}]
+        assert [tag["param"] for tag in tags[:2]] == [f"tools[{i}].function.parameters" for i in (0, 1)]
         assert json.loads(structured.source)["at_most"] == 1
     else:
         assert len(tags) == 2

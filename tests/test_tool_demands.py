@@ -12,6 +12,7 @@ from quire import LLM, SamplingParams
 from quire.records import Context, Registry
 from quire.server.chat_tools import ToolUse
 from quire.server.schema_requests import Tool
+from quire.structured import Structured
 from quire.testing import byte_tokenizer, tiny_llama
 from quire.text.json_calls import JSON_CALLS
 from quire.text.tokenizer import Tokenizer
@@ -72,6 +73,48 @@ def test_demanded_calls_fit_their_schemas(llm, name, at_most) -> None:
                 jsonschema.validate(json.loads(call.arguments), SCHEMAS[call.name])
 
 
+NESTED = {
+    "type": "object",
+    "properties": {
+        "a": {"type": "array", "items": {"type": "integer", "minimum": 0, "maximum": 9}, "minItems": 2, "maxItems": 3},
+        "b": {"type": "object", "properties": {"c": {"enum": ["x y", {"d": [1, None]}]}}, "required": ["c"]},
+    },
+    "required": ["a", "b"],
+    "additionalProperties": False,
+}
+NESTED["properties"]["b"]["additionalProperties"] = False
+
+
+@pytest.mark.parametrize("name", FRAMED)
+def test_demanded_calls_have_no_white_space_but_what_the_model_was_taught(llm, name) -> None:
+    tool = Tool.model_validate({"type": "function", "function": {"name": "add", "parameters": NESTED}})
+    use = replace(use_of(FRAMED[name], 2), demanded=[tool], offered=[tool])
+    breaks = dict.fromkeys(b"\n\t\r", 100.0)  # as a weak model does; no string may have them
+    params = SamplingParams(
+        structured=use.constraint("", None), temperature=1, max_tokens=900, seed=4, n=4, logit_bias=breaks
+    )
+    for answer in llm.generate("hi", params, use_tqdm=False)[0].outputs:
+        assert answer.finish_reason == "stop"
+        frame = FRAMED[name].frame("add", "")
+        _, calls = use.reader.read(answer.text)
+        for call in calls:
+            assert f"{frame.before}{json.dumps(json.loads(call.arguments))}{frame.after}" in answer.text
+            jsonschema.validate(json.loads(call.arguments), NESTED)
+        assert calls
+
+
+def test_an_answer_that_may_be_a_call_instead_has_the_white_space_that_it_may_have(tmp_path) -> None:
+    tools = [Tool.model_validate(tool) for tool in TOOLS]
+    use = replace(use_of(FRAMED["hermes"], None), demanded=(), offered=tools)
+    form = Structured(kind="json_schema", source=json.dumps(SCHEMAS["add"]), whitespace_pattern="[ ]{0,2}")
+    frame = FRAMED["hermes"].frame("add", "")
+    accepts = accepting(use.constraint("", form), tmp_path)
+    assert accepts(GOOD)
+    assert accepts(SPACED)
+    assert accepts(f"{frame.before}{GOOD}{frame.after}")
+    assert not accepts(f"{frame.before}{SPACED}{frame.after}")
+
+
 @pytest.mark.parametrize("name", [name for name, parser in FRAMED.items() if parser.start])
 def test_strict_tools_leave_an_answer_without_calls_free(llm, name) -> None:
     strict = [{**tool, "function": {**tool["function"], "strict": True}} for tool in TOOLS]
@@ -87,7 +130,21 @@ def test_strict_tools_leave_an_answer_without_calls_free(llm, name) -> None:
     assert texts[0][0].outputs[0].text == texts[1][0].outputs[0].text
 
 
-GOOD, BAD = '{"a": 7, "b": "x"}', '{"a": 70, "b": "x"}'
+GOOD, BAD, SPACED = '{"a": 7, "b": "x"}', '{"a": 70, "b": "x"}', '{"a":  7, "b": "x"}'
+
+
+def accepting(structured, folder):
+    """Whether an answer may begin with a text."""
+    tokenizer = Tokenizer.load(byte_tokenizer(folder))
+    (backend,) = quire_grammar_backends()
+    compiler = backend.build(Context(options={}, vocab_size=tokenizer.vocab_size, tokenizer=tokenizer))
+    grammar = compiler.compile(structured)
+
+    def accepts(text):
+        matcher = grammar.start()
+        return all(matcher.accept(token) for token in tokenizer.encode(text, add_special_tokens=False))
+
+    return accepts
 
 
 @pytest.mark.parametrize("name", [name for name, parser in FRAMED.items() if parser.start and "llama" not in name])
@@ -96,42 +153,78 @@ def test_a_call_of_a_strict_tool_must_fit_wherever_it_stands(name, tmp_path) -> 
     tools = [Tool.model_validate(tool) for tool in TOOLS]
     tools[0].function.strict = True
     use = replace(use_of(parser, None), demanded=(), offered=tools, kinds=frozenset({"structural_tag"}))
-    tokenizer = Tokenizer.load(byte_tokenizer(tmp_path))
-    (backend,) = quire_grammar_backends()
-    compiler = backend.build(Context(options={}, vocab_size=tokenizer.vocab_size, tokenizer=tokenizer))
-    grammar = compiler.compile(use.strict(""))
-    for arguments, fits in ((GOOD, True), (BAD, False)):
-        frame = parser.frame("add", "")
-        text = f"See: {frame.first}{frame.before}{arguments}{frame.after}{frame.last}"
-        matcher = grammar.start()
-        assert all(matcher.accept(token) for token in tokenizer.encode(text, add_special_tokens=False)) == fits
+    accepts = accepting(use.strict(""), tmp_path)
+    for tool, arguments, fits in (
+        ("add", GOOD, True),
+        ("add", BAD, False),
+        ("add", SPACED, False),
+        ("now", '{"c":  7 }', True),
+    ):
+        frame = parser.frame(tool, "")
+        assert accepts(f"See: {frame.first}{frame.before}{arguments}{frame.after}{frame.last}") == fits
 
 
-def test_demanded_calls_come_after_the_reasoning_which_ends_where_its_budget_does(folder) -> None:
+@pytest.fixture(scope="module")
+def client(folder):
     flags = ("--served-model-name", "tiny", "--device", "cpu", "--num-pages", "256")
+    parsers = ("--tool-call-parser", "hermes", "--reasoning-parser", "qwen3", "--enable-auto-tool-choice")
     with (
-        serving(folder, *flags, "--tool-call-parser", "hermes", "--reasoning-parser", "qwen3") as server,
+        serving(folder, *flags, *parsers) as server,
         openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0, timeout=120) as client,
     ):
-        ask = {"model": "tiny", "messages": [{"role": "user", "content": "hi"}], "temperature": 1, "seed": 2}
-        asked = {**ask, "max_tokens": 600, "tools": TOOLS, "extra_body": {"thinking_token_budget": 5}}
-        one = client.chat.completions.create(**asked, tool_choice="required", parallel_tool_calls=False)
-        (choice,) = one.choices
-        (call,) = choice.message.tool_calls
-        assert (choice.finish_reason, choice.message.content) == ("tool_calls", None)
-        assert choice.message.reasoning
-        assert one.usage.completion_tokens_details.reasoning_tokens == 5 + len("</think")
-        named = {"type": "function", "function": {"name": "now"}}
-        with client.chat.completions.stream(**asked, tool_choice=named) as stream:
-            final = stream.get_final_completion().choices[0]
-        assert final.finish_reason == "stop"
-        jsonschema.validate(json.loads(call.function.arguments), SCHEMAS[call.function.name])
-        assert [made.function.name for made in final.message.tool_calls] == ["now"]
-        form = {"type": "json_schema", "json_schema": {"name": "it", "schema": SCHEMAS["add"]}}
-        answer = client.chat.completions.create(
-            **ask, max_tokens=99, response_format=form, extra_body=asked["extra_body"]
-        )
-        jsonschema.validate(json.loads(answer.choices[0].message.content), SCHEMAS["add"])
-        assert answer.choices[0].message.reasoning
-        with pytest.raises(openai.BadRequestError, match="is for chat"):
-            client.completions.create(model="tiny", prompt="x", extra_body={"thinking_token_budget": 1})
+        yield client
+
+
+BROKEN = {"type": "object", "properties": {"a": {"type": "array", "uniqueItems": True}}}
+FORM = {"type": "json_schema", "json_schema": {"name": "it", "schema": BROKEN}}
+TOOL = {"type": "function", "function": {"name": "sort", "parameters": BROKEN}}
+SORTS = "the parameters of the tool 'sort': it does not enforce `uniqueItems`."
+
+
+@pytest.mark.parametrize(
+    ("fields", "param", "said"),
+    [
+        ({"tools": [*TOOLS, TOOL], "tool_choice": "required"}, "tools[2].function.parameters", SORTS),
+        (
+            {"tools": [TOOL, *TOOLS], "tool_choice": {"type": "function", "function": {"name": "sort"}}},
+            "tools[0].function.parameters",
+            SORTS,
+        ),
+        ({"tools": [*TOOLS, TOOL], "response_format": {"type": "json_object"}}, "tools[2].function.parameters", SORTS),
+        ({"tools": TOOLS, "response_format": FORM}, "response_format", "`response_format`: it does not enforce"),
+        ({"response_format": FORM}, "response_format", "it does not enforce `uniqueItems`."),
+        ({"extra_body": {"guided_json": BROKEN}}, "guided_json", "it does not enforce `uniqueItems`."),
+        ({"extra_body": {"structured_outputs": {"json": BROKEN}}}, "structured_outputs", "it does not enforce"),
+    ],
+)
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_schema_that_cannot_be_kept_is_refused_by_the_field_it_stands_in(client, fields, param, said, stream):
+    ask = {"model": "tiny", "messages": [{"role": "user", "content": "hi"}], "max_tokens": 5, "stream": stream}
+    with pytest.raises(openai.BadRequestError) as caught:
+        client.chat.completions.create(**ask, **fields)
+    assert said in caught.value.body["message"]
+    assert (caught.value.status_code, caught.value.param) == (400, param)
+    assert "llguidance" not in caught.value.body["message"]
+
+
+def test_demanded_calls_come_after_the_reasoning_which_ends_where_its_budget_does(client) -> None:
+    ask = {"model": "tiny", "messages": [{"role": "user", "content": "hi"}], "temperature": 1, "seed": 2}
+    asked = {**ask, "max_tokens": 600, "tools": TOOLS, "extra_body": {"thinking_token_budget": 5}}
+    one = client.chat.completions.create(**asked, tool_choice="required", parallel_tool_calls=False)
+    (choice,) = one.choices
+    (call,) = choice.message.tool_calls
+    assert (choice.finish_reason, choice.message.content) == ("tool_calls", None)
+    assert choice.message.reasoning
+    assert one.usage.completion_tokens_details.reasoning_tokens == 5 + len("</think")
+    named = {"type": "function", "function": {"name": "now"}}
+    with client.chat.completions.stream(**asked, tool_choice=named) as stream:
+        final = stream.get_final_completion().choices[0]
+    assert final.finish_reason == "stop"
+    jsonschema.validate(json.loads(call.function.arguments), SCHEMAS[call.function.name])
+    assert [made.function.name for made in final.message.tool_calls] == ["now"]
+    form = {"type": "json_schema", "json_schema": {"name": "it", "schema": SCHEMAS["add"]}}
+    answer = client.chat.completions.create(**ask, max_tokens=99, response_format=form, extra_body=asked["extra_body"])
+    jsonschema.validate(json.loads(answer.choices[0].message.content), SCHEMAS["add"])
+    assert answer.choices[0].message.reasoning
+    with pytest.raises(openai.BadRequestError, match="is for chat"):
+        client.completions.create(model="tiny", prompt="x", extra_body={"thinking_token_budget": 1})

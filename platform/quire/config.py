@@ -156,6 +156,11 @@ class ModelConfig:
         if self.preemption == "swap" and not self.swap_space:
             raise ConfigError("--preemption swap needs --swap-space above 0.")
 
+    @property
+    def name(self) -> str:
+        """What the model is called in answers: the first of its names, else what it was named by."""
+        return self.served_model_name[0] if self.served_model_name else self.model
+
 
 @dataclass(frozen=True, kw_only=True)
 class ServerConfig:

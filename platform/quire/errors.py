@@ -23,7 +23,7 @@ It knows nothing of HTTP beyond the number.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Self
 
 
 class QuireError(Exception):
@@ -39,6 +39,11 @@ class QuireError(Exception):
 
     def __reduce__(self) -> tuple[Any, tuple[str, str | None]]:
         return self.__class__, (self.message, self.param)
+
+    @property
+    def told(self) -> tuple[str, ...]:
+        """Name of the class, message and, if there is one, param; `error_told` makes the error of them again."""
+        return (type(self).__name__, self.message, *([] if self.param is None else [self.param]))
 
 
 class BadRequest(QuireError, ValueError):
@@ -108,6 +113,10 @@ class PluginFailed(QuireError):
 class StartupError(QuireError):
     """The process cannot start, or a model cannot be loaded."""
 
+    def of_model(self, name: str) -> Self:
+        """The same, which says the model that it is about, for where several are loaded."""
+        return type(self)(f"{name}: {self.message}", self.param)
+
 
 class ConfigError(StartupError, ValueError):
     """A setting has a value that cannot work."""
@@ -143,3 +152,9 @@ STATUS_BY_TYPE_NAME: dict[str, type[QuireError]] = {
         ConfigError,
     )
 }
+
+
+def error_told(told: tuple[str, ...]) -> QuireError:
+    """The error of which these are `told`; one of no class that a client can see is a QuireError."""
+    name, *about = told
+    return STATUS_BY_TYPE_NAME.get(name, QuireError)(*about)

@@ -8,6 +8,7 @@ from typing import Any
 
 from quire import hub, registry
 from quire.adapter_sources import AdapterSources
+from quire.demos import from_demo
 from quire.media.limits import MediaLimits
 from quire.records import Registry
 from quire.text.arguments import known_settings, model_config
@@ -44,7 +45,7 @@ def opened(
     wanted = known_settings(settings)
     names = [name.strip() for name in plugins.split(",") if name.strip()] if isinstance(plugins, str) else plugins
     found = registry.load(names, options=plugin_options, enable_lora=enable_lora)
-    config = model_config(model, wanted, found)
+    config = from_demo(model_config(model, wanted), found)
     folder = hub.resolve(config.model, config)
     tokenizer = Tokenizer.load(hub.resolve_tokenizer(config, folder))
     limits = MediaLimits.of(config, found)

@@ -177,7 +177,7 @@ def model_configs(values: Mapping[str, Any]) -> list[ModelConfig]:
     """The models a command line names: positionals `path` or `name=path`, --model, and --models.
 
     Settings given on the command line hold for all, those inside --models for that model alone.
-    Raises ConfigError for an unknown setting or a name given twice.
+    Raises ConfigError for an unknown setting, a name given twice, or names of one model given to several.
     """
     named: list[dict[str, Any]] = []
     given = [*(values.get("models_given") or ()), *([values["model"]] if values.get("model") else ())]
@@ -185,12 +185,18 @@ def model_configs(values: Mapping[str, Any]) -> list[ModelConfig]:
         name, equals, path = spec.partition("=")
         named.append({"name": name, "model": path} if equals else {"model": spec})
     named.extend(dict(item) for item in values.get("models") or ())
-    configs = [_one_model(values, item, alone=len(named) == 1) for item in named]
+    if len(named) > 1 and values.get("served_model_name"):
+        raise ConfigError(
+            f"--served-model-name is for one model, but {len(named)} would be served: "
+            f"{', '.join(str(item.get('name') or item.get('model')) for item in named)}. "
+            "Give each its own name, as in name=path."
+        )
+    configs = [_one_model(values, item) for item in named]
     _check_names(configs)
     return configs
 
 
-def _one_model(values: Mapping[str, Any], item: dict[str, Any], *, alone: bool) -> ModelConfig:
+def _one_model(values: Mapping[str, Any], item: dict[str, Any]) -> ModelConfig:
     settings = {key.replace("-", "_"): value for key, value in item.items()}
     known = {f.name for f in fields(ModelConfig)}
     name = settings.pop("name", None)
@@ -201,7 +207,7 @@ def _one_model(values: Mapping[str, Any], item: dict[str, Any], *, alone: bool) 
         raise ConfigError(f"models: unknown setting {unknown[0]!r}; known are {', '.join(sorted(known))}.")
     if not settings.get("model"):
         raise ConfigError(f"models: {name or item!r} has no `model` (a folder or hub id).")
-    served = settings.pop("served_model_name", None) or (values.get("served_model_name") if alone else None) or ()
+    served = settings.pop("served_model_name", None) or values.get("served_model_name") or ()
     served = (served,) if isinstance(served, str) else tuple(served)
     if name is not None:
         served = (name, *(alias for alias in served if alias != name))

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from quire.errors import BadRequest
@@ -29,10 +29,13 @@ class Structured:
     of texts), grammar (Lark, or EBNF with `::=`), structural_tag (JSON: free text in which some texts begin constrained
     parts: {"structures": [{"begin", "schema", "end"}], "triggers": [text]}), calls (JSON: {"tags": [{"begin", "schema",
     "end"}], "at_least": n, "at_most": n or null, "separator": text, "first": text, "last": text}: so many values, each
-    that of a tag, and nothing else but what stands before and after all of them), or what a plugin brings.
+    that of a tag, and nothing else but what stands before and after all of them), or what a plugin brings. A tag may
+    also have "separators", what its JSON has between values and after keys, e.g. [", ", ": "]: no other whitespace; and
+    for errors about its schema "owner", whose it is, and "param", the field that it stands in.
     backend: who must compile it, None = as the server is set. after: a text before whose end nothing is constrained.
     any_whitespace: whether JSON may have whitespace between its parts; whitespace_pattern: a regex of what may be.
     additional_properties: False = objects whose schema does not say may have no other than their properties.
+    param: the field of the request that asked, which errors name.
     """
 
     kind: str
@@ -42,23 +45,24 @@ class Structured:
     any_whitespace: bool = True
     whitespace_pattern: str | None = None
     additional_properties: bool = True
+    param: str = field(default=PARAM, compare=False)
 
     def __post_init__(self) -> None:
         if len(self.source) > MAX_SOURCE:
             raise BadRequest(
                 f"A constraint of kind {self.kind} may have at most {MAX_SOURCE} characters, got {len(self.source)}.",
-                PARAM,
+                self.param,
             )
         if self.after is not None and not 0 < len(self.after) <= MAX_AFTER:
-            raise BadRequest(f"The text after which a constraint begins has 1 to {MAX_AFTER} characters.", PARAM)
+            raise BadRequest(f"The text after which a constraint begins has 1 to {MAX_AFTER} characters.", self.param)
         if self.kind in ("regex", "grammar") and not self.source:
-            raise BadRequest(f"`{PARAM}.{self.kind}` must not be empty.", PARAM)
+            raise BadRequest(f"`{self.param}`: a constraint of kind {self.kind} must not be empty.", self.param)
         try:
             self.source.encode()
         except UnicodeEncodeError as error:
-            raise BadRequest(f"A constraint of kind {self.kind} is no text: {error}.", PARAM) from error
+            raise BadRequest(f"A constraint of kind {self.kind} is no text: {error}.", self.param) from error
         if "\0" in self.source and self.kind == "regex":
-            raise BadRequest(f"`{PARAM}.regex` must not have the character NUL.", PARAM)
+            raise BadRequest(f"`{self.param}`: a regex must not have the character NUL.", self.param)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,15 +103,15 @@ class StructuredOutputsParams:
             "structural_tag": self.structural_tag,
         }
 
-    def structured(self, after: str | None = None) -> Structured:
-        """The same for the engine. Raises BadRequest for what no back end could take."""
+    def structured(self, after: str | None = None, param: str = PARAM) -> Structured:
+        """The same for the engine. Raises BadRequest for what no back end could take. param: see `Structured`."""
         ((kind, value),) = ((name, value) for name, value in self._given().items() if value is not None)
         if kind == "json_object":
             value = ""
         elif kind == "choice":
-            value = as_json(list(value))
+            value = as_json(list(value), param)
         elif not isinstance(value, str):
-            value = as_json(value)
+            value = as_json(value, param)
         return Structured(
             kind="json_schema" if kind == "json" else kind,
             source=value,
@@ -116,12 +120,13 @@ class StructuredOutputsParams:
             any_whitespace=not self.disable_any_whitespace,
             whitespace_pattern=self.whitespace_pattern,
             additional_properties=not self.disable_additional_properties,
+            param=param,
         )
 
 
-def as_json(value: Any) -> str:
+def as_json(value: Any, param: str = PARAM) -> str:
     """A value as JSON. Raises BadRequest for one that is none, or nests too deeply to be written."""
     try:
         return json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
     except (TypeError, ValueError, RecursionError) as error:
-        raise BadRequest(f"`{PARAM}` cannot be written as JSON: {error}.", PARAM) from error
+        raise BadRequest(f"`{param}` cannot be written as JSON: {error}.", param) from error

@@ -199,8 +199,8 @@ class Delta:
     """What steps added to one seq of a request: one step, unless `SamplingParams.stream_interval` says more.
 
     `index` numbers the seqs of a request (0 … n−1). The first delta of a request carries `num_cached_tokens`, `queue_s`
-    (from arrival to the first step) and, when asked for, `prompt_logprobs` (entry 0 is None). `error`: error class name
-    and message. Beams come in one last delta each, with `cumulative_logprob`; a pooled prompt in one, with `pooled`.
+    (from arrival to the first step) and, when asked for, `prompt_logprobs` (entry 0 is None). `error`: what one is
+    `told` by. Beams come in one last delta each, with `cumulative_logprob`; a pooled prompt in one, with `pooled`.
     """
 
     request_id: str
@@ -212,7 +212,7 @@ class Delta:
     num_cached_tokens: int | None = None
     prompt_logprobs: tuple[TokenLogprobs | None, ...] | None = None
     cumulative_logprob: float | None = None
-    error: tuple[str, str] | None = None
+    error: tuple[str, ...] | None = None
     queue_s: float | None = None
     pooled: Pooled | None = None
 

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 from quire.errors import BadRequest, CannotConstrain
 from quire.structured import PARAM, Structured
 from quire_plugins.json_schemas import read
 
+TAGGED = {"calls": "tags", "structural_tag": "structures"}
+"""Kinds of constraints that have tags, and what they call them."""
 MAX_TAGS = 512
 """Tags of a constraint, such as the tools of a request."""
 MAX_CALLS = 256
@@ -33,15 +36,15 @@ def as_lark(source: str) -> str:
 def calls(asked: Structured, style: Mapping[str, Any], special: Mapping[str, int]) -> str:
     """So many tagged values and nothing else; see `Structured`."""
     asking = _object(asked)
-    tags = _tags(asking.get("tags"))
+    tagged = tags(asked)
     least, most = asking.get("at_least", 1), asking.get("at_most")
     if not _is_count(least, 0) or not (most is None or _is_count(most, max(1, least))):
         raise BadRequest(
             f"`at_least` and `at_most` must be counts up to {MAX_CALLS}, got {least!r} and {most!r}.", PARAM
         )
     separator = _words(asking.get("separator") or "", special)
-    lines = [f"tag_{i}: {_tag(tag, asked, style, special)}" for i, tag in enumerate(tags)]
-    lines.append(f"call: {' | '.join(f'tag_{i}' for i in range(len(tags)))}")
+    lines = [f"tag_{i}: {_tag(tag, asked, style, special)}" for i, tag in enumerate(tagged)]
+    lines.append(f"call: {' | '.join(f'tag_{i}' for i in range(len(tagged)))}")
     more = f"{{{max(0, least - 1)},{'' if most is None else most - 1}}}"
     start = f"call ({separator} call){more}" if most != 1 else "call"
     start = f"{_around('first', asking, special)} {start} {_around('last', asking, special)}"
@@ -61,13 +64,13 @@ def structural_tags(asked: Structured, style: Mapping[str, Any], special: Mappin
     asking = _object(asked)
     if "format" in asking:
         raise CannotConstrain("it takes structural tags as `structures` and `triggers`, not as `format`.")
-    tags = _tags(asking.get("structures"))
+    tagged = tags(asked)
     triggers = asking.get("triggers")
     if not isinstance(triggers, list) or not triggers or not all(isinstance(t, str) and t for t in triggers):
         raise BadRequest("`triggers` must be a non-empty list of non-empty strings.", PARAM)
-    lines = ["%llguidance {}", f"start: ({' | '.join(f'part_{i}' for i in range(len(tags)))})* rest", "rest: TEXT"]
+    lines = ["%llguidance {}", f"start: ({' | '.join(f'part_{i}' for i in range(len(tagged)))})* rest", "rest: TEXT"]
     lines.append(f"TEXT: /{_TRIGGERED}/")
-    for i, tag in enumerate(tags):
+    for i, tag in enumerate(tagged):
         trigger = next((t for t in triggers if tag["begin"].startswith(t)), None)
         if trigger is None:
             raise BadRequest(f"No trigger begins the structure {tag['begin']!r:.80}.", PARAM)
@@ -90,7 +93,9 @@ def _object(asked: Structured) -> dict[str, Any]:
     return value
 
 
-def _tags(value: Any) -> list[dict[str, Any]]:
+def tags(asked: Structured) -> list[dict[str, Any]]:
+    """The tags of a constraint of a kind that is `TAGGED`. Raises BadRequest."""
+    value = _object(asked).get(TAGGED[asked.kind])
     if not isinstance(value, list) or not 0 < len(value) <= MAX_TAGS:
         raise BadRequest(f"A structural tag has 1 to {MAX_TAGS} structures.", PARAM)
     for tag in value:
@@ -106,11 +111,38 @@ def _is_count(value: Any, least: int) -> bool:
 
 def _tag(tag: Mapping[str, Any], asked: Structured, style: Mapping[str, Any], special: Mapping[str, int]) -> str:
     """begin, a JSON value, end."""
+    with blaming(tag):
+        value = json.dumps({**read(of_tag(tag, asked)), "x-guidance": {**style, **_separators(tag)}})
+    return f"{_words(tag['begin'], special)} %json {value} {_words(tag.get('end', ''), special)}"
+
+
+def of_tag(tag: Mapping[str, Any], asked: Structured) -> Structured:
+    """The value of a tag as a constraint of its own."""
     schema = tag.get("schema")
     source = json.dumps({"type": "object"} if schema is None else schema)
-    one = Structured(kind="json_schema", source=source, additional_properties=asked.additional_properties)
-    value = json.dumps({**read(one), "x-guidance": style})
-    return f"{_words(tag['begin'], special)} %json {value} {_words(tag.get('end', ''), special)}"
+    return Structured(kind="json_schema", source=source, additional_properties=asked.additional_properties)
+
+
+@contextmanager
+def blaming(tag: Mapping[str, Any]) -> Iterator[None]:
+    """Let a BadRequest about the schema of a tag say whose it is."""
+    try:
+        yield
+    except BadRequest as error:
+        owner = tag.get("owner") or f"the structure {tag['begin']!r:.80}"
+        raise type(error)(f"{owner}: {error.message}", tag.get("param")) from error
+
+
+def _separators(tag: Mapping[str, Any]) -> dict[str, Any]:
+    """How a tag's JSON is written, if it says so. Raises BadRequest."""
+    given = tag.get("separators")
+    if given is None:
+        return {}
+    two = isinstance(given, list) and [text.strip() if isinstance(text, str) else text for text in given]
+    if two != [",", ":"]:
+        raise BadRequest(f"`separators` are a comma and a colon, maybe with spaces; got {given!r:.80}.", PARAM)
+    comma, colon = given
+    return {"whitespace_flexible": False, "whitespace_pattern": None, "item_separator": comma, "key_separator": colon}
 
 
 def literal(text: str) -> str:

@@ -15,7 +15,7 @@ from quire.errors import CannotConstrain, QuireError
 from quire.records import Context
 from quire.structured import Structured
 from quire_plugins.json_schemas import SAYS_SOMETHING, check_keywords, read, texts
-from quire_plugins.lark_grammars import as_lark, calls, literal, structural_tags
+from quire_plugins.lark_grammars import TAGGED, as_lark, blaming, calls, literal, of_tag, structural_tags, tags
 from quire_plugins.regexes import portable
 
 if TYPE_CHECKING:
@@ -104,7 +104,17 @@ class LlGuidance:
 
     def compile(self, asked: Structured) -> LlGrammar:
         """Raises BadRequest with what the library says of a source that it does not take."""
-        matcher = self._library.LLMatcher(self._tokenizer, self._written(asked), log_level=0, limits=self._limits)
+        written = self._written(asked)
+        try:
+            return self._compiled(written)
+        except CannotConstrain:
+            for tag in tags(asked) if asked.kind in TAGGED else ():
+                with blaming(tag):
+                    self._compiled(self._written(of_tag(tag, asked)))
+            raise
+
+    def _compiled(self, written: str) -> LlGrammar:
+        matcher = self._library.LLMatcher(self._tokenizer, written, log_level=0, limits=self._limits)
         if matcher.is_error():
             raise CannotConstrain(_clause(matcher.get_error()))
         matcher.compute_bitmask()  # makes much of what all masks are made from

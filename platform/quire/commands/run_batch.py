@@ -19,7 +19,7 @@ from typing import IO, Any
 from quire.commands.models import chosen_models
 from quire.config import ModelConfig, ServerConfig
 from quire.errors import BadRequest, ConfigError
-from quire.options import add_config, model_configs, model_list
+from quire.options import add_config, model_list
 from quire.records import Command
 
 URLS = (
@@ -31,7 +31,7 @@ MAX_LINE_BYTES = 32 << 20
 
 
 def _configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("models_given", nargs="*", metavar="MODEL", help="folder, hub id, or name=folder")
+    parser.add_argument("models_given", nargs="*", metavar="MODEL", help="folder, hub id, demo, or name=folder")
     parser.add_argument("--models", type=model_list, default=[], metavar="JSON", help="models with their own settings")
     parser.add_argument("-i", "--input-file", required=True, metavar="FILE", help="requests, one JSON object a line")
     parser.add_argument("-o", "--output-file", required=True, metavar="FILE", help="where the answers go")
@@ -106,7 +106,7 @@ async def _serve_lines(args: argparse.Namespace, lines: Sequence[str], output: I
     from quire.server.app import build_app
     from quire.server.run import text_sides
 
-    models, config = chosen_models(model_configs(vars(args)), args.registry), ServerConfig()
+    models, config = chosen_models(vars(args), args.registry), ServerConfig()
     client = await Client.start(
         models, args.plugins, options=args.registry.options, enable_lora=args.enable_lora, log_level=config.log_level
     )

@@ -10,9 +10,9 @@ import logging
 from collections.abc import Sequence
 from dataclasses import replace
 
-from quire.commands.models import demo_adapters, demo_models
+from quire.commands.models import demo_adapters, demo_models, named_models
 from quire.config import ModelConfig, ServerConfig
-from quire.options import add_config, model_configs, model_list, read_config
+from quire.options import add_config, model_list, read_config
 from quire.records import Command, Registry
 
 log = logging.getLogger("quire")
@@ -20,7 +20,10 @@ log = logging.getLogger("quire")
 
 def _configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "models_given", nargs="*", metavar="MODEL", help="folder, hub id, or name=folder; several are served at once"
+        "models_given",
+        nargs="*",
+        metavar="MODEL",
+        help="folder, hub id, demo, or name=folder; several are served at once",
     )
     parser.add_argument(
         "--models",
@@ -39,7 +42,7 @@ def _run(args: argparse.Namespace) -> int:
     logging.basicConfig(format="%(levelname)s %(asctime)s %(name)s: %(message)s", datefmt="%H:%M:%S")
     config = read_config(ServerConfig, vars(args))
     log.setLevel(config.log_level.upper())
-    if args.enable_lora and not model_configs(vars(args)):
+    if args.enable_lora and not named_models(vars(args), args.registry):
         config = replace(config, lora_modules=(*config.lora_modules, *demo_adapters(args.registry)))
     return run(
         models_to_serve(args, args.registry),
@@ -53,13 +56,13 @@ def _run(args: argparse.Namespace) -> int:
 
 def models_to_serve(args: argparse.Namespace, registry: Registry) -> Sequence[ModelConfig]:
     """Models that were named, else demos, else none: then the server starts all the same and says why it is empty."""
-    named = model_configs(vars(args))
-    chosen = named or demo_models(registry)
+    named = named_models(vars(args), registry)
+    chosen = named or demo_models(vars(args), registry)
     if not chosen:
         loaded = ", ".join(plugin.name for plugin in registry.plugins) or "none"
         log.warning("no model was named and no loaded plugin has a demo model (plugins: %s): nothing is served", loaded)
     elif not named:
-        log.info("no model was named: serving the demos %s", ", ".join(c.served_model_name[0] for c in chosen))
+        log.info("no model was named: serving the demos %s", ", ".join(c.name for c in chosen))
     return chosen
 
 

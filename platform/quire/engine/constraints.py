@@ -17,8 +17,10 @@ import torch
 from torch import Tensor
 
 from quire.counting import call_plugin
-from quire.errors import PluginFailed, QuireError
+from quire.engine.openings import Gate, Opening
+from quire.errors import BadRequest, PluginFailed, QuireError
 from quire.records import Grammar, Matcher, Registry
+from quire.structured import PARAM
 from quire_kernels.sampling import MaskLogits
 
 MAX_JUMP = 256
@@ -26,26 +28,10 @@ MAX_JUMP = 256
 
 
 @dataclass(slots=True, eq=False)
-class Gate:
-    """Opens when a text was written, for a constraint that begins after it. tail: what was written last."""
-
-    text: bytes
-    tail: bytes = b""
-
-    def passes(self, token: bytes) -> bool:
-        """Whether the text is complete with this token."""
-        self.tail += token
-        if self.text in self.tail:
-            return True
-        self.tail = self.tail[-len(self.text) :]
-        return False
-
-
-@dataclass(slots=True, eq=False)
 class Constraint:
     """One seq's place in a grammar, and the plugin that answers for it.
 
-    gate: what must be written before the grammar begins. ended: an end-of-text token has come.
+    gate: there until what must come before the grammar was written. ended: an end-of-text token has come.
     num_followed: output tokens that it knows of.
     """
 
@@ -89,16 +75,27 @@ class Constraints:
         tokenizer: Callable[[], Any] | None = None,
     ) -> None:
         self._registry = registry
+        self._vocab_size = vocab_size
         self._width = -(-vocab_size // 32)
         self._eos_ids = sorted(eos_ids)
         self._eos_bits = [(token // 32, np.uint32(1 << token % 32)) for token in self._eos_ids]
         self._tokenizer = tokenizer
         self._worker: ThreadPoolExecutor | None = None
 
-    def start(self, plugin: str, grammar: Grammar, output_ids: Sequence[int], after: str | None = None) -> Constraint:
+    def opening(self, text: str) -> Opening:
+        """For constraints that begin after a text; takes a while. Raises BadRequest without a tokenizer."""
+        tokenizer = self._tokenizer() if self._tokenizer else None
+        if tokenizer is None:
+            raise BadRequest("A constraint that begins after a text needs a model with a tokenizer.", PARAM)
+        ids = range(min(self._vocab_size, tokenizer.vocab_size))
+        return Opening.of(text.encode(), map(tokenizer.token_bytes, ids))
+
+    def start(
+        self, plugin: str, grammar: Grammar, output_ids: Sequence[int], opening: Opening | None = None
+    ) -> Constraint:
         """One that has followed what the seq wrote so far. Raises QuireError if the plugin fails."""
         matcher: Matcher = call_plugin(self._registry, plugin, grammar.start)
-        constraint = Constraint(plugin, matcher, None if after is None else Gate(after.encode()))
+        constraint = Constraint(plugin, matcher, None if opening is None else Gate(opening))
         self.catch_up(constraint, output_ids)
         return constraint
 
@@ -135,7 +132,7 @@ class Constraints:
 
         Until `apply` nobody may touch the constraints.
         """
-        held = [(row, constraint) for row, constraint in held if constraint.gate is None]
+        held = [(row, one) for row, one in held if one.gate is None or len(one.gate.forbidden())]
         if not held:
             return None
         if self._worker is None:
@@ -154,6 +151,9 @@ class Constraints:
         failed: dict[int, str] = {}
         words = bits.numpy().view(np.uint32)
         for i, (row, constraint) in enumerate(held):
+            if constraint.gate is not None:
+                _forbid(words[i], constraint.gate.forbidden())
+                continue
             try:
                 complete = call_plugin(self._registry, constraint.plugin, _fill_one, constraint.matcher, bits[i])
             except QuireError as error:
@@ -167,6 +167,12 @@ class Constraints:
         """Stop the worker."""
         if self._worker is not None:
             self._worker.shutdown(wait=False)
+
+
+def _forbid(words: np.ndarray, ids: np.ndarray) -> None:
+    """Fill a mask, uint32 [ceil(vocab / 32)], with all but some ids, int64."""
+    words[:] = 0xFFFFFFFF
+    np.bitwise_and.at(words, ids // 32, ~(np.uint32(1) << (ids % 32).astype(np.uint32)))
 
 
 def _fill_one(matcher: Matcher, mask: Tensor) -> bool:

@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
+from typing import Any, TypeVar
 
 from quire.counting import call_plugin
 from quire.engine.compiling import HOOK, Compilers
 from quire.engine.constraints import Constraint, Constraints
 from quire.engine.humble import be_humble
+from quire.engine.openings import Opening
 from quire.errors import BadRequest, CannotConstrain, Overloaded, PluginFailed, QuireError
 from quire.pooling import PoolingParams
 from quire.records import Context, Grammar, GrammarBackend, Registry
@@ -24,11 +26,14 @@ from quire.structured import PARAM, Structured
 from quire.types import Params
 
 MAX_KEPT = 256
-"""Compiled grammars kept for requests to come."""
+"""Compiled grammars kept for requests to come, and openings."""
 WORKERS = 4
 """Grammars that are compiled at once."""
 AUTO = "auto"
 """Which stands for whatever back end can."""
+
+_Key = TypeVar("_Key")
+_Made = TypeVar("_Made")
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +66,7 @@ class Grammars:
         self._timeout_s = timeout_s
         self._compilers = Compilers(registry, context)
         self._futures: OrderedDict[Structured, Future[Compiled]] = OrderedDict()
+        self._openings: OrderedDict[str, Future[Opening]] = OrderedDict()
         self._workers: ThreadPoolExecutor | None = None
 
     def able(self, asked: Structured) -> list[GrammarBackend]:
@@ -89,31 +95,38 @@ class Grammars:
     def request(self, params: Params) -> None:
         """Begin to compile what a request needs, unless that was done. Raises BadRequest for a kind nobody knows."""
         if not isinstance(params, PoolingParams) and params.structured is not None:
-            self._future(params.structured)
+            with _naming(params.structured.param):
+                self._needed(params.structured)
+
+    def _needed(self, asked: Structured) -> tuple[Future[Compiled], Future[Opening] | None]:
+        """What a constraint is made of; begun, unless that was done."""
+        return self._future(asked), None if asked.after is None else self._opening(asked.after)
 
     def _future(self, asked: Structured) -> Future[Compiled]:
         key = replace(asked, after=None)
         if key not in self._futures:
             able = self.able(key)
-            if self._workers is None:
-                self._workers = ThreadPoolExecutor(WORKERS, "quire-grammar", initializer=be_humble)
             deadline = time.monotonic() + self._timeout_s
-            self._futures[key] = self._workers.submit(self._compile, able, key, deadline)
-            self._evict()
+            self._futures[key] = self._pool().submit(self._compile, able, key, deadline)
+            _evict(self._futures)
         self._futures.move_to_end(key)
         return self._futures[key]
 
-    def _evict(self) -> None:
-        """Forget those not asked for longest; whoever waits for one of them asks again."""
-        while len(self._futures) > MAX_KEPT:
-            oldest = next((key for key, future in self._futures.items() if future.done()), None)
-            if oldest is None:
-                return
-            del self._futures[oldest]
+    def _opening(self, text: str) -> Future[Opening]:
+        if text not in self._openings:
+            self._openings[text] = self._pool().submit(self.constraints.opening, text)
+            _evict(self._openings)
+        self._openings.move_to_end(text)
+        return self._openings[text]
+
+    def _pool(self) -> ThreadPoolExecutor:
+        if self._workers is None:
+            self._workers = ThreadPoolExecutor(WORKERS, "quire-grammar", initializer=be_humble)
+        return self._workers
 
     def _compile(self, able: Sequence[GrammarBackend], asked: Structured, deadline: float) -> Compiled:
         """By the first back end that can. Raises BadRequest with the reason of each, if none can."""
-        reasons: dict[str, str] = {}
+        reasons: dict[str, CannotConstrain] = {}
         for backend in able:
             left = deadline - time.monotonic()
             if left <= 0 and not reasons:
@@ -124,29 +137,36 @@ class Grammars:
             try:
                 grammar = call_plugin(self._registry, plugin, self._compilers.compile, backend, asked, max(left, 0.0))
             except CannotConstrain as error:
-                reasons[backend.name] = error.message
+                reasons[backend.name] = error
             else:
                 return Compiled(grammar, plugin)
-        if len(reasons) == 1:
-            raise BadRequest(f"{backend.name}: {reasons[backend.name]}", PARAM)
-        listed = " ".join(f"{name}: {reason}" for name, reason in reasons.items())
-        raise BadRequest(f"No structured-output back end can do this. {listed}", PARAM)
+        param = next((error.param for error in reasons.values() if error.param is not None), PARAM)
+        listed = " ".join(f"{name}: {error.message}" for name, error in reasons.items())
+        raise BadRequest(listed if len(reasons) == 1 else f"No structured-output back end can do this. {listed}", param)
 
     def compiled(self, params: Params) -> bool:
         """Whether nothing has to be compiled any more; begins it if it was forgotten. Raises what went wrong."""
         if isinstance(params, PoolingParams) or params.structured is None:
             return True
-        future = self._future(params.structured)
-        return future.done() and _result(future) is not None
+        with _naming(params.structured.param):
+            needed: list[Future[Any]] = [future for future in self._needed(params.structured) if future is not None]
+            for future in needed:
+                if future.done():
+                    _result(future)
+        return all(future.done() for future in needed)
 
     def start(self, asked: Structured, output_ids: Sequence[int]) -> Constraint:
         """One that stands after `output_ids`; waits for the grammar. Raises QuireError if it cannot be had."""
-        compiled = _result(self._future(asked))
-        return self.constraints.start(compiled.plugin, compiled.grammar, output_ids, asked.after)
+        with _naming(asked.param):
+            grammar, opening = self._needed(asked)
+            compiled = _result(grammar)
+            begins = None if opening is None else _result(opening)
+        return self.constraints.start(compiled.plugin, compiled.grammar, output_ids, begins)
 
     def pause(self, seconds: float) -> None:
         """Wait until a grammar is compiled, at most so long; for a loop that has nothing else to do."""
-        pending = [future for future in self._futures.values() if not future.done()]
+        begun: list[Future[Any]] = [*self._futures.values(), *self._openings.values()]
+        pending = [future for future in begun if not future.done()]
         if pending:
             wait(pending, timeout=seconds, return_when="FIRST_COMPLETED")
 
@@ -158,8 +178,28 @@ class Grammars:
         self.constraints.close()
 
 
-def _result(future: Future[Compiled]) -> Compiled:
-    """What was compiled. Raises QuireError for whatever went wrong."""
+@contextmanager
+def _naming(param: str) -> Iterator[None]:
+    """Let a BadRequest that names no field but the usual one name that which asked."""
+    try:
+        yield
+    except BadRequest as error:
+        if error.param not in (None, PARAM):
+            raise
+        raise BadRequest(error.message, param) from error
+
+
+def _evict(futures: OrderedDict[_Key, Future[_Made]]) -> None:
+    """Forget those not asked for longest; whoever waits for one of them asks again."""
+    while len(futures) > MAX_KEPT:
+        oldest = next((key for key, future in futures.items() if future.done()), None)
+        if oldest is None:
+            return
+        del futures[oldest]
+
+
+def _result(future: Future[_Made]) -> _Made:
+    """What was made. Raises QuireError for whatever went wrong."""
     try:
         return future.result()
     except QuireError:

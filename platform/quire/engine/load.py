@@ -99,7 +99,7 @@ def load_model(config: ModelConfig, registry: Registry, device_budget: int | Non
     make = Make(ops, dtype, device, linear=linear, keep_weights=False)
     module, num_parameters = _build(Described(decoder, tower, pooling), make, source, device_budget)
     info = ModelInfo(
-        name=config.served_model_name[0] if config.served_model_name else config.model,
+        name=config.name,
         aliases=tuple(config.served_model_name[1:]),
         root=config.model,
         folder=str(folder),

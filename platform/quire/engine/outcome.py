@@ -75,7 +75,7 @@ def tell(roster: Roster, group: Group, index: int, **what: Any) -> Delta:
     return Delta(request_id=group.request.id, index=index, **what)
 
 
-def end_group(roster: Roster, group: Group, reason: FinishReason, error: tuple[str, str] | None = None) -> list[Delta]:
+def end_group(roster: Roster, group: Group, reason: FinishReason, error: tuple[str, ...] | None = None) -> list[Delta]:
     """End every seq of a request, also those that have not begun, with one delta for each."""
     indices = range(group.beams.beam_width) if group.beams else [*_heard(group), *group.to_fork]
     deltas = [tell(roster, group, index, finish_reason=reason, error=error) for index in indices]

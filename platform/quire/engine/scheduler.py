@@ -86,7 +86,7 @@ class Scheduler:
         group = self._roster.groups.get(request_id)
         if group is None:
             return []
-        return outcome.end_group(self._roster, group, "error", (type(error).__name__, error.message))
+        return outcome.end_group(self._roster, group, "error", error.told)
 
     def fail_begun(self, error: QuireError) -> list[Delta]:
         """End every request that holds something on the device or the host: a step failed midway there.

@@ -10,7 +10,7 @@ from collections.abc import AsyncGenerator, Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import islice
 
-from quire.errors import STATUS_BY_TYPE_NAME, BadRequest, QuireError
+from quire.errors import BadRequest, QuireError, error_told
 from quire.types import Delta, Request
 
 
@@ -30,8 +30,7 @@ class Flight:
         if delta.index not in self.open:
             return
         if delta.error is not None:
-            name, message = delta.error
-            self.fail(STATUS_BY_TYPE_NAME.get(name, QuireError)(message))
+            self.fail(error_told(delta.error))
             return
         self.deltas.append(delta)
         if delta.finish_reason is not None:

@@ -21,7 +21,7 @@ from functools import partial
 from typing import Any, Protocol, runtime_checkable
 
 from quire.config import ModelConfig
-from quire.errors import CheckpointError, ConfigError, NotFound
+from quire.errors import CheckpointError, ConfigError, NotFound, StartupError
 from quire.host.adapter_desk import AdapterDesk
 from quire.host.inbox import Inbox, Item
 from quire.host.link import Link
@@ -94,7 +94,11 @@ class Host:
     def start(self, start: Start) -> None:
         """Load models one after another, and adapters, and report; raises what loading raises."""
         for i, config in enumerate(start.models):
-            self._join(config, self._build(config, self._registry, len(start.models) - i))
+            try:
+                engine = self._build(config, self._registry, len(start.models) - i)
+            except StartupError as error:
+                raise error if len(start.models) == 1 else error.of_model(config.name) from error
+            self._join(config, engine)
         adapters = self._desk.start(start.adapters, start.known_adapters)
         self._send(Ready([engine.info for engine in self._loop.engines.values()], adapters))
         gc.freeze()  # what is loaded stays: the collector need not look at it again in the middle of a step

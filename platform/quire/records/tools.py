@@ -20,7 +20,8 @@ class ToolCall:
 class CallFrame:
     """What stands around the JSON of a call's arguments where a call is demanded: `before` and `after`.
 
-    first, last: around all calls of an answer. between: stands between two calls.
+    first, last: around all calls of an answer. between: stands between two calls. comma, colon: stand in the JSON of
+    the arguments between values and after keys, as the model learnt them; it has no other white space.
     """
 
     before: str
@@ -28,6 +29,8 @@ class CallFrame:
     first: str = ""
     last: str = ""
     between: str = ""
+    comma: str = ", "
+    colon: str = ": "
 
 
 @dataclass(frozen=True)

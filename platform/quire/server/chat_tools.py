@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from quire.errors import BadRequest
-from quire.records import CallFrame, ToolParser
+from quire.records import ToolParser
 from quire.server.models import Served
 from quire.server.schema_requests import ChatRequest, NamedTool, Tool
 from quire.server.service import Service
@@ -19,6 +19,7 @@ from quire.text.tools import CalledTool, ToolDelta, ToolReader
 
 TOOL_NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 NO_PARAMETERS: Mapping[str, Any] = {"type": "object", "properties": {}, "additionalProperties": False}
+TOOLS = "tools"
 KIND = "calls"
 STRICT = "structural_tag"
 
@@ -54,11 +55,11 @@ class ToolUse:
             schema = _schema_of(form)
             if form is None or schema is None or frame is None or KIND not in self.kinds:
                 return None if form is None else replace(form, after=after)
-            tags = [_tag(frame(tool.function.name, template), tool, alone=True) for tool in self.offered]
-            tags.append({"begin": "", "schema": schema, "end": ""})
+            tags = [self._tag(tool, template, alone=True) for tool in self.offered]
+            tags.append({"begin": "", "schema": schema, "end": "", "owner": f"`{form.param}`", "param": form.param})
             return _held(form, KIND, {"tags": tags, "at_least": 1, "at_most": 1}, after)
         assert frame is not None
-        tags = [_tag(frame(tool.function.name, template), tool, self.at_most == 1) for tool in self.demanded]
+        tags = [self._tag(tool, template, self.at_most == 1) for tool in self.demanded]
         whole = frame(self.demanded[0].function.name, template)
         source: dict[str, Any] = {"tags": tags, "at_least": 1, "at_most": self.at_most}
         if self.at_most != 1:
@@ -75,22 +76,38 @@ class ToolUse:
             return None
         if not any(tool.function.strict for tool in self.offered):
             return None
-        tags = [_tag(frame(tool.function.name, template), tool, alone=True) for tool in self.offered]
+        tags = [self._tag(tool, template, alone=True) for tool in self.offered]
         if not all(tag["begin"].startswith(start) for tag in tags):
             return None
         for tag, tool in zip(tags, self.offered, strict=True):
             if not tool.function.strict:
                 tag["schema"] = {"type": "object"}
+                del tag["separators"]
         return _held(None, STRICT, {"structures": tags, "triggers": [start]}, after)
+
+    def _tag(self, tool: Tool, template: str, alone: bool) -> dict[str, Any]:
+        """A call of a tool. alone: with what stands around all calls."""
+        assert self.parser.frame is not None
+        frame = self.parser.frame(tool.function.name, template)
+        first, last = (frame.first, frame.last) if alone else ("", "")
+        number = next(i for i, offered in enumerate(self.offered) if offered is tool)
+        return {
+            "begin": first + frame.before,
+            "schema": tool.function.parameters or NO_PARAMETERS,
+            "end": frame.after + last,
+            "separators": [frame.comma, frame.colon],
+            "owner": f"the parameters of the tool {tool.function.name!r}",
+            "param": f"tools[{number}].function.parameters",
+        }
 
 
 def _held(form: Structured | None, kind: str, source: Mapping[str, Any], after: str | None) -> Structured:
     """A constraint made of tools, with what a form says beside its schema. `BadRequest` names the tools."""
     try:
-        text = as_json(source)
+        text = as_json(source, TOOLS)
         if form is not None:
-            return replace(form, kind=kind, source=text, after=after)
-        return Structured(kind=kind, source=text, after=after)
+            return replace(form, kind=kind, source=text, after=after, param=TOOLS)
+        return Structured(kind=kind, source=text, after=after, param=TOOLS)
     except BadRequest as error:
         raise BadRequest(f"`tools`: {error.message}", "tools") from error
 
@@ -103,12 +120,6 @@ def _schema_of(form: Structured | None) -> Any:
         return json.loads(form.source) if form.kind == "json_schema" else {"type": "object"}
     except (ValueError, RecursionError):  # which a back end will refuse with the reason
         return None
-
-
-def _tag(frame: CallFrame, tool: Tool, alone: bool) -> dict[str, Any]:
-    first, last = (frame.first, frame.last) if alone else ("", "")
-    schema = tool.function.parameters or NO_PARAMETERS
-    return {"begin": first + frame.before, "schema": schema, "end": frame.after + last}
 
 
 def tool_use(service: Service, served: Served, fields: ChatRequest) -> ToolUse | None:

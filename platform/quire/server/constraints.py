@@ -28,7 +28,7 @@ def constraint(fields: SamplingFields, kinds: Collection[str]) -> Structured | N
         first, *_, last = asked
         raise BadRequest(f"`{first}` and `{last}` exclude each other.", last)
     for name, params in asked.items():
-        found = params.structured()
+        found = params.structured(param=name)
         if found.kind not in kinds:
             offered = ", ".join(sorted(kinds)) or "none"
             raise BadRequest(
@@ -46,7 +46,7 @@ def _asked(fields: SamplingFields) -> Iterator[tuple[str, StructuredOutputsParam
     for name in ("structured_outputs", "guided_decoding"):
         given: StructuredOutputs | None = getattr(fields, name)
         if given is not None:
-            yield name, StructuredOutputsParams(**_named(given))
+            yield name, _params(name, _named(given))
     settings: dict[str, Any] = {
         "backend": fields.guided_decoding_backend,
         "whitespace_pattern": fields.guided_whitespace_pattern,
@@ -54,7 +54,14 @@ def _asked(fields: SamplingFields) -> Iterator[tuple[str, StructuredOutputsParam
     for name, kind in GUIDED.items():
         value = getattr(fields, name)
         if value is not None:
-            yield name, StructuredOutputsParams(**{kind: value}, **settings)
+            yield name, _params(name, {kind: value, **settings})
+
+
+def _params(name: str, values: dict[str, Any]) -> StructuredOutputsParams:
+    try:
+        return StructuredOutputsParams(**values)
+    except BadRequest as error:
+        raise BadRequest(error.message, name) from error
 
 
 def _named(given: StructuredOutputs) -> dict[str, Any]:

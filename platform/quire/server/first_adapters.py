@@ -83,7 +83,4 @@ def _from_plugins(path: str, models: Sequence[ModelConfig], sources: AdapterSour
 
 def _called(models: Sequence[ModelConfig]) -> dict[str, list[str]]:
     """By the name that the host gives each model: all that files may call it."""
-    return {
-        model.served_model_name[0] if model.served_model_name else model.model: [*model.served_model_name, model.model]
-        for model in models
-    }
+    return {model.name: [*model.served_model_name, model.model] for model in models}

@@ -7,7 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from quire.config import ModelConfig, ServerConfig
-from quire.errors import ConfigError
+from quire.errors import ConfigError, StartupError
 from quire.hub import resolve_tokenizer
 from quire.media.intake import Intake
 from quire.media.limits import MediaLimits
@@ -45,9 +45,15 @@ class TextSides:
 
     def of(self, models: Sequence[ModelConfig], infos: Sequence[ModelInfo]) -> list[Served]:
         """Of each loaded model; raises CheckpointError, ConfigError or PluginError."""
-        return [self._one(model, info) for model, info in zip(models, infos, strict=True)]
+        return [self._one(model, info, len(models)) for model, info in zip(models, infos, strict=True)]
 
-    def _one(self, model: ModelConfig, info: ModelInfo) -> Served:
+    def _one(self, model: ModelConfig, info: ModelInfo, of: int) -> Served:
+        try:
+            return self._served(model, info)
+        except StartupError as error:
+            raise error if of == 1 else error.of_model(info.name) from error
+
+    def _served(self, model: ModelConfig, info: ModelInfo) -> Served:
         folder = resolve_tokenizer(model, Path(info.folder))
         tokenizer = self._early.get(folder) or Tokenizer.load(folder)
         templates: Mapping[str, str] = tokenizer.chat_templates

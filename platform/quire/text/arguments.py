@@ -7,13 +7,11 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import fields, replace
-from pathlib import Path
+from dataclasses import fields
 from typing import Any
 
 from quire.config import ModelConfig
 from quire.errors import BadRequest, ConfigError
-from quire.records import Registry
 from quire.text.inputs import PromptInput
 from quire.types import LoRARequest
 
@@ -51,13 +49,9 @@ def known_settings(given: Mapping[str, Any]) -> dict[str, Any]:
     return known
 
 
-def model_config(model: str, settings: Mapping[str, Any], found: Registry) -> ModelConfig:
-    """The settings of a model. A folder of the same name comes before a demo model."""
-    demo = found.of("quire_demo_models").get(model)
-    config = ModelConfig(model=model, **{"max_num_queued_reqs": UNBOUNDED, **settings})
-    if demo is None or Path(model).is_dir():
-        return config
-    return replace(config, model=str(demo.folder()), served_model_name=config.served_model_name or (model,))
+def model_config(model: str, settings: Mapping[str, Any]) -> ModelConfig:
+    """The settings of a model."""
+    return ModelConfig(model=model, **{"max_num_queued_reqs": UNBOUNDED, **settings})
 
 
 def as_prompts(prompts: Any) -> list[PromptInput]:

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from quire.errors import STATUS_BY_TYPE_NAME, QuireError
+from quire.errors import error_told
 from quire.pooling import PoolingParams
 from quire.sampling import BeamSearchParams
 from quire.text.logprobs import Logprob, PositionLogprobs, describe, describe_prompt
@@ -146,8 +146,7 @@ class Collector:
     def push(self, delta: Delta) -> list[Piece]:
         """Take in a delta; raise the error it carries, if any."""
         if delta.error is not None:
-            name, message = delta.error
-            raise STATUS_BY_TYPE_NAME.get(name, QuireError)(message)
+            raise error_told(delta.error)
         if delta.num_cached_tokens is not None:
             self.num_cached_tokens = delta.num_cached_tokens
         if delta.prompt_logprobs is not None:

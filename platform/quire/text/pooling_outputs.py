@@ -6,7 +6,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from quire.errors import STATUS_BY_TYPE_NAME, QuireError
+from quire.errors import error_told
 from quire.pooling import Pooled
 from quire.types import Delta, Request
 
@@ -88,8 +88,7 @@ class PooledCollector:
     def push(self, delta: Delta) -> None:
         """Take in the delta; raise the error it carries, if any."""
         if delta.error is not None:
-            name, message = delta.error
-            raise STATUS_BY_TYPE_NAME.get(name, QuireError)(message)
+            raise error_told(delta.error)
         self._pooled, self._num_cached = delta.pooled, delta.num_cached_tokens or 0
         self.done = delta.finish_reason is not None
 

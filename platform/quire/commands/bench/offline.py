@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from quire.commands.bench.report import show, spread
 from quire.commands.bench.workload import Job, add_workload_flags, at_least, jobs
 from quire.config import ModelConfig
-from quire.options import add_config, model_configs
+from quire.options import add_config
 from quire.sampling import SamplingParams
 from quire.types import Prompt, Request
 
@@ -21,7 +21,9 @@ if TYPE_CHECKING:
 
 def add_model_flags(parser: argparse.ArgumentParser) -> None:
     """Which model, and its settings."""
-    parser.add_argument("models_given", nargs="?", metavar="MODEL", help="folder or hub id (default: a demo model)")
+    parser.add_argument(
+        "models_given", nargs="?", metavar="MODEL", help="folder, hub id or demo (default: the first demo)"
+    )
     add_config(parser, ModelConfig, "model")
 
 
@@ -46,7 +48,7 @@ def engine_of(args: argparse.Namespace) -> Engine:
     from quire.engine.engine import Engine
 
     values = {**vars(args), "models_given": [args.models_given] if args.models_given else []}
-    return Engine.build(chosen_models(model_configs(values), args.registry)[0], args.registry)
+    return Engine.build(chosen_models(values, args.registry, most=1)[0], args.registry)
 
 
 @dataclass
