@@ -49,6 +49,23 @@ def llm(folder):
         yield llm
 
 
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory):
+    return Tokenizer.load(byte_tokenizer(tmp_path_factory.mktemp("bytes")))
+
+
+def compiled(structured, tokenizer):
+    (backend,) = quire_grammar_backends()
+    context = Context(options={}, vocab_size=tokenizer.vocab_size, tokenizer=tokenizer)
+    return backend.build(context).compile(structured)
+
+
+def keeps_to(grammar, tokenizer, text):
+    """Whether a grammar takes a text as a whole one."""
+    matcher = grammar.start()
+    return all(map(matcher.accept, tokenizer.encode(text, add_special_tokens=False))) and matcher.complete
+
+
 def use_of(parser, at_most):
     tools = [Tool.model_validate(tool) for tool in TOOLS]
     reader = ToolReader(parser, TOOLS, Registry(), early=True)
@@ -91,20 +108,38 @@ GOOD, BAD = '{"a": 7, "b": "x"}', '{"a": 70, "b": "x"}'
 
 
 @pytest.mark.parametrize("name", [name for name, parser in FRAMED.items() if parser.start and "llama" not in name])
-def test_a_call_of_a_strict_tool_must_fit_wherever_it_stands(name, tmp_path) -> None:
+def test_a_call_of_a_strict_tool_must_fit_wherever_it_stands(name, tokenizer) -> None:
     parser = FRAMED[name]
     tools = [Tool.model_validate(tool) for tool in TOOLS]
     tools[0].function.strict = True
     use = replace(use_of(parser, None), demanded=(), offered=tools, kinds=frozenset({"structural_tag"}))
-    tokenizer = Tokenizer.load(byte_tokenizer(tmp_path))
-    (backend,) = quire_grammar_backends()
-    compiler = backend.build(Context(options={}, vocab_size=tokenizer.vocab_size, tokenizer=tokenizer))
-    grammar = compiler.compile(use.strict(""))
+    grammar = compiled(use.strict(""), tokenizer)
     for arguments, fits in ((GOOD, True), (BAD, False)):
         frame = parser.frame("add", "")
         text = f"See: {frame.first}{frame.before}{arguments}{frame.after}{frame.last}"
-        matcher = grammar.start()
-        assert all(matcher.accept(token) for token in tokenizer.encode(text, add_special_tokens=False)) == fits
+        assert keeps_to(grammar, tokenizer, text) == fits
+
+
+ODD = ["a-b", "-", "9", "class", "x" * 64]
+
+
+@pytest.mark.parametrize("name", FRAMED)
+def test_tools_with_odd_names_and_twins_can_be_demanded(name, tokenizer) -> None:
+    parser, schemas = FRAMED[name], [TOOLS[0]["function"]["parameters"], {"type": "object", "properties": {}}]
+    asked = [
+        {"type": "function", "function": {"name": odd, "parameters": schema}}
+        for odd, schema in [*((odd, schemas[0]) for odd in ODD), (ODD[0], schemas[1])]
+    ]
+    tools = [Tool.model_validate(tool) for tool in asked]
+    use = replace(use_of(parser, None), demanded=tools, offered=tools)
+    grammar = compiled(use.constraint("", None), tokenizer)
+    for odd, arguments, fits in (*((odd, GOOD, True) for odd in ODD), (ODD[0], "{}", True), (ODD[1], "{}", False)):
+        frames = [parser.frame(each, "") for each in (odd, ODD[2])]
+        said = [frame.before + each + frame.after for frame, each in zip(frames, (arguments, GOOD), strict=True)]
+        text = frames[0].first + frames[0].between.join(said) + frames[0].last
+        assert keeps_to(grammar, tokenizer, text) == fits
+        _, calls = use.reader.read(text)
+        assert [(call.name, call.arguments) for call in calls] == [(odd, arguments), (ODD[2], GOOD)]
 
 
 def test_demanded_calls_come_after_the_reasoning_which_ends_where_its_budget_does(folder) -> None:

@@ -3,12 +3,12 @@
 import json
 
 import pytest
-from tool_texts import CALLS, CONTENTS, MORE, NO_CALLS, SERIES, TOOLS, USUAL
+from tool_texts import ADD, CALLS, CONTENTS, LOOK, MORE, NO_CALLS, SERIES, TOOLS, USUAL
 
 from quire.records import Registry
 from quire.testing import check_parser
 from quire.text.json_end import JsonEnd
-from quire.text.tools import ToolDelta, ToolReader
+from quire.text.tools import ToolDelta, ToolReader, gather
 from quire_plugins.tools import quire_tool_parsers
 
 PARSERS = {parser.name: parser for parser in quire_tool_parsers()}
@@ -22,6 +22,24 @@ def test_every_bundled_parser_is_tried_here() -> None:
 def test_several_calls_are_found_however_the_text_is_cut(name: str) -> None:
     text = SERIES[name]
     check_parser(PARSERS[name], {text: CALLS}, tools=TOOLS, contents={text: CONTENTS.get(name, USUAL)})
+
+
+LEGAL_NAMES = ["a-b", "-", "_", "9", "7-up", "class", "None", "function", "functools", "call", "x" * 64]
+"""Names that requests may have and that some format could stumble over."""
+
+
+@pytest.mark.parametrize("name", PARSERS)
+def test_every_name_that_a_tool_may_have_is_read(name: str) -> None:
+    for odd in LEGAL_NAMES:
+        tools = [{"type": "function", "function": {**TOOLS[0]["function"], "name": odd}}, TOOLS[1]]
+        reader = ToolReader(PARSERS[name], tools, Registry())
+        text = SERIES[name].replace("add", odd)
+        stream = reader.stream()
+        parts = [part for letter in text for part in stream.push(letter)]
+        for content, calls in (reader.read(text), gather([*parts, *stream.flush()])):
+            made = [(call.name, json.loads(call.arguments)) for call in calls]
+            assert made == [(odd, ADD), ("look", LOOK)]
+            assert (content or "") == CONTENTS.get(name, USUAL)
 
 
 @pytest.mark.parametrize(("name", "text"), [(name, text) for name, texts in MORE.items() for text in texts])

@@ -162,7 +162,10 @@ MORE = {
         " [f(), m.g(x=[1, (2,)], y={'k': true}, z=null)]": [
             ToolCall("f", "{}"),
             ToolCall("m.g", '{"x": [1, [2]], "y": {"k": true}, "z": null}'),
-        ]
+        ],
+        "[a-b(from='in=1, is(', class = 2, user-id=-3, x-y.z = \"'\")]": [
+            ToolCall("a-b", '{"from": "in=1, is(", "class": 2, "user-id": -3, "x-y.z": "\'"}')
+        ],
     },
     "llama4_pythonic": {"[add(a=1)]": [ToolCall("add", '{"a": 1}')]},
     "gemma4": {"<|tool_call>call:now{}<tool_call|>": [ToolCall("now", "{}")]},
