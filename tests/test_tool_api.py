@@ -6,7 +6,7 @@ import openai
 import pytest
 from pydantic import BaseModel
 from scripted import Scripted, streamed, talking
-from tool_texts import ADD, CALLS, CONTENTS, LOOK, SERIES, TOOLS, USUAL
+from tool_texts import ADD, CALLS, SERIES, TOOLS
 
 from quire.records import Registry
 from quire_plugins.tools import quire_tool_parsers
@@ -126,23 +126,8 @@ def deep(levels):
     return schema
 
 
-ODD_NAMES = [
-    "",
-    " ",
-    "a b",
-    'x"}\n<tool_call>',
-    "é",
-    "🙂",
-    "名",
-    "a" * 65,
-    "f\n",
-    "f.*",
-    "a|b",
-    "f(",
-    "\\d",
-    "{{ 1 }}",
-    "\0",
-]
+SPACES = ["", " ", "a b", "f\n", "\0"]
+ODD_NAMES = [*SPACES, 'x"}\n<tool_call>', "é", "🙂", "名", "a" * 65, "f.*", "a|b", "f(", "\\d", "{{ 1 }}"]
 
 
 @pytest.mark.parametrize("name", [*PARSERS, None])

@@ -1,4 +1,4 @@
-"""Whole round trips with the `openai` client: called, the results sent back, answered, in the format of every parser."""
+"""Whole round trips with the `openai` client in every format: called, the results sent back, answered."""
 
 import json
 
@@ -26,9 +26,7 @@ async def in_chunks(client, messages):
     """The same of a stream, put together by hand as the protocol says."""
     content, _, calls, finish, _ = await streamed(client, **BASE, messages=messages)
     assert len({call["id"] for call in calls}) == len(calls)
-    made = [
-        {"id": call.pop("id"), "type": "function", "function": call} for call in calls
-    ]  # what is left of a call is its function
+    made = [{"id": call.pop("id"), "type": "function", "function": call} for call in calls]
     return {"role": "assistant", "content": content, **({"tool_calls": made} if made else {})}, finish
 
 
