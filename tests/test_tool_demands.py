@@ -6,17 +6,18 @@ from dataclasses import replace
 import jsonschema
 import openai
 import pytest
+from grammar_texts import compiled, keeps_to
 from serving import serving
 
 from quire import LLM, SamplingParams
-from quire.records import Context, Registry
+from quire.records import Registry
 from quire.server.chat_tools import ToolUse
 from quire.server.schema_requests import Tool
 from quire.testing import byte_tokenizer, tiny_llama
+from quire.text.answers import AnswerReader
 from quire.text.json_calls import JSON_CALLS
 from quire.text.tokenizer import Tokenizer
 from quire.text.tools import ToolReader
-from quire_plugins.llguidance_grammars import quire_grammar_backends
 from quire_plugins.tools import quire_tool_parsers
 
 TOOLS = [
@@ -54,18 +55,6 @@ def tokenizer(tmp_path_factory):
     return Tokenizer.load(byte_tokenizer(tmp_path_factory.mktemp("bytes")))
 
 
-def compiled(structured, tokenizer):
-    (backend,) = quire_grammar_backends()
-    context = Context(options={}, vocab_size=tokenizer.vocab_size, tokenizer=tokenizer)
-    return backend.build(context).compile(structured)
-
-
-def keeps_to(grammar, tokenizer, text):
-    """Whether a grammar takes a text as a whole one."""
-    matcher = grammar.start()
-    return all(map(matcher.accept, tokenizer.encode(text, add_special_tokens=False))) and matcher.complete
-
-
 def use_of(parser, at_most):
     tools = [Tool.model_validate(tool) for tool in TOOLS]
     reader = ToolReader(parser, TOOLS, Registry(), early=True)
@@ -78,14 +67,14 @@ def use_of(parser, at_most):
 def test_demanded_calls_fit_their_schemas(llm, name, at_most) -> None:
     use = use_of(FRAMED[name], at_most)
     for template in ("", "[ARGS]") if name == "mistral" else ("",):
-        structured = use.constraint(template, None, None)
+        structured = use.demand(template)
         params = SamplingParams(structured=structured, temperature=1, max_tokens=900, seed=1, n=2)
         for answer in llm.generate("hi", params, use_tqdm=False)[0].outputs:
             assert answer.finish_reason == "stop"
-            content, calls = use.reader.read(answer.text)
-            assert content is None
-            assert 1 <= len(calls) <= at_most
-            for call in calls:
+            said = AnswerReader(tools=use.reader).read(answer.text)
+            assert said.content is None
+            assert 1 <= len(said.calls) <= at_most
+            for call in said.calls:
                 jsonschema.validate(json.loads(call.arguments), SCHEMAS[call.name])
 
 
@@ -132,14 +121,14 @@ def test_tools_with_odd_names_and_twins_can_be_demanded(name, tokenizer) -> None
     ]
     tools = [Tool.model_validate(tool) for tool in asked]
     use = replace(use_of(parser, None), demanded=tools, offered=tools)
-    grammar = compiled(use.constraint("", None), tokenizer)
+    grammar = compiled(use.demand(""), tokenizer)
     for odd, arguments, fits in (*((odd, GOOD, True) for odd in ODD), (ODD[0], "{}", True), (ODD[1], "{}", False)):
         frames = [parser.frame(each, "") for each in (odd, ODD[2])]
         said = [frame.before + each + frame.after for frame, each in zip(frames, (arguments, GOOD), strict=True)]
         text = frames[0].first + frames[0].between.join(said) + frames[0].last
         assert keeps_to(grammar, tokenizer, text) == fits
-        _, calls = use.reader.read(text)
-        assert [(call.name, call.arguments) for call in calls] == [(odd, arguments), (ODD[2], GOOD)]
+        made = AnswerReader(tools=use.reader).read(text).calls
+        assert [(call.name, call.arguments) for call in made] == [(odd, arguments), (ODD[2], GOOD)]
 
 
 def test_demanded_calls_come_after_the_reasoning_which_ends_where_its_budget_does(folder) -> None:

@@ -8,6 +8,7 @@ from tool_forms import FORMS, RESULTS
 from tool_texts import ADD, BOTH, CONTENTS, LOOK, SERIES, TOOLS, USUAL
 
 from quire.records import Registry
+from quire.text.answers import AnswerReader
 from quire.text.tools import ToolReader
 from quire_plugins.tools import quire_tool_parsers
 
@@ -63,5 +64,5 @@ async def test_calls_and_results_come_back_to_the_model_in_its_own_form(tmp_path
     shown = form.shown([call["id"] for call in calls])
     places = [more.index(text, len(asked)) for text in shown]
     assert places == sorted(places)
-    _, read = ToolReader(parser, TOOLS, Registry()).read(shown[0])
-    assert [(call.name, json.loads(call.arguments)) for call in read] == BOTH
+    read = AnswerReader(tools=ToolReader(parser, TOOLS, Registry())).read(shown[0])
+    assert [(call.name, json.loads(call.arguments)) for call in read.calls] == BOTH

@@ -3,15 +3,15 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from tool_texts import BOTH, LIST, as_json, fenced, gemma, object_of, plain, tagged, xml
+from tool_texts import BOTH, LIST, as_json, fenced, gemma, message, object_of, plain, tagged, xml
 
 EXAMPLES = Path(__file__).parents[1] / "examples" / "chat_templates"
 MADE = Path(__file__).parent / "data" / "tool_templates"
 
 RESULTS = ("3", "seen {é} 🙂")
 """What the tools said."""
-BOS = "{% set bos_token, eos_token = '', '</s>' %}"
-"""What stands for tokens that the tests' tokenizer has not."""
+BOS = "{% set bos_token, eos_token, current_date = '', '</s>', '2025-06-28' %}"
+"""What stands for tokens that the tests' tokenizer has not, and for today."""
 
 
 @dataclass(frozen=True)
@@ -95,6 +95,11 @@ FORMS = {
         "gemma4",
         "".join(f"<|tool_call>call:{n}{gemma(a, mark)}<tool_call|>" for mark in ['<|"|>'] for n, a in BOTH),
         '<|tool_response>response:%n{value:<|"|>%s<|"|>}<tool_response|>',
+    ),
+    "openai": Form(
+        "openai",
+        message(*BOTH[0]) + message(*BOTH[1], again="<|start|>assistant"),
+        "<|start|>functions.%n to=assistant<|channel|>commentary<|message|>%s",
     ),
 }
 """By parser."""

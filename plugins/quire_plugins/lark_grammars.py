@@ -45,7 +45,35 @@ def calls(asked: Structured, style: Mapping[str, Any], special: Mapping[str, int
     more = f"{{{max(0, least - 1)},{'' if most is None else most - 1}}}"
     start = f"call ({separator} call){more}" if most != 1 else "call"
     start = f"{_around('first', asking, special)} {start} {_around('last', asking, special)}"
-    return "\n".join(["%llguidance {}", f"start: {start if least else f'({start})?'}", *lines])
+    start = start if least else f"({start})?"
+    if asking.get("lead") is not None:
+        start = f"lead? {start}"
+        lines += _lead(asking["lead"], special)
+    return "\n".join(["%llguidance {}", f"start: {start}", *lines])
+
+
+def _lead(value: Any, special: Mapping[str, int]) -> list[str]:
+    """Rules of a text between delimiters that may come first."""
+    if not isinstance(value, dict) or not all(isinstance(value.get(name), str) for name in ("begin", "end")):
+        raise BadRequest("`lead` has `begin` and `end`, which are texts.", PARAM)
+    begin, end = (_words(value[name], special) for name in ("begin", "end"))
+    if not begin or not end:
+        raise BadRequest("`begin` and `end` of `lead` must not be empty.", PARAM)
+    return [*_free_until("lead_text", value["end"], special), f"lead: {begin} lead_text"]
+
+
+def _free_until(name: str, end: str, special: Mapping[str, int]) -> list[str]:
+    """Rules of any text up to and with `end`, which is where that comes first. A special token ends it by itself."""
+    first = min((token for token in special if token in end), key=end.index, default=None)
+    if first is None:
+        return [f"{name}[lazy]: /{_TRIGGERED}/ {literal(end)}"]
+    before, _, _ = end.partition(first)
+    if not before:
+        return [f"{name}: /{_TRIGGERED}/ {_words(end, special)}"]
+    return [
+        f"{name}: {name}_free {_words(end[len(before) :], special)}",
+        f"{name}_free[lazy]: /{_TRIGGERED}/ {literal(before)}",
+    ]
 
 
 def _around(name: str, asking: Mapping[str, Any], special: Mapping[str, int]) -> str:
