@@ -8,8 +8,10 @@ def compiled(structured, tokenizer, backends=quire_grammar_backends):
     """The grammar of a constraint, by the back end of a plugin that has one."""
     (backend,) = backends()
     built = backend.build(Context(options={}, vocab_size=tokenizer.vocab_size, tokenizer=tokenizer))
-    made = built.compile(structured)
-    return built.restore(made) if backend.isolated else made
+    if not backend.isolated:
+        return built.compile(structured)
+    built.check(structured)
+    return built.restore(built.compile(structured))
 
 
 def keeps_to(grammar, tokenizer, text):

@@ -15,8 +15,9 @@ from quire.errors import CannotConstrain, QuireError
 from quire.records import Context
 from quire.structured import Structured
 from quire_plugins.json_schemas import SAYS_SOMETHING, check_keywords, read, texts
-from quire_plugins.lark_grammars import as_lark, calls, literal, structural_tags
+from quire_plugins.lark_grammars import as_lark, calls, structural_tags
 from quire_plugins.regexes import portable
+from quire_plugins.structural_lark import literal
 
 if TYPE_CHECKING:
     from llguidance import LLMatcher
