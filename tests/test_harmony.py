@@ -1,18 +1,24 @@
 """Answers that are messages on channels: reasoning, text and calls told apart, whole, in pieces, and over HTTP."""
 
 import json
+from dataclasses import replace
 from itertools import combinations
 
 import pytest
+import tokenizers
 from grammar_texts import compiled, keeps_to
 from scripted import Scripted, streamed, talking
 from tool_forms import FORMS
 from tool_texts import ADD, CALLS, TOOLS, message
 
+from quire import LLM, SamplingParams
 from quire.errors import BadRequest
 from quire.records import Registry
+from quire.server.chat_reasoning import lead
+from quire.server.chat_tools import ToolUse
+from quire.server.schema_requests import Tool
 from quire.structured import Structured
-from quire.testing import byte_tokenizer
+from quire.testing import byte_tokenizer, tiny_llama
 from quire.text.answers import AnswerReader
 from quire.text.channels import MAX_HEADER
 from quire.text.reasoning import HOOK, ReasoningReader, Thought, choose_reasoning
@@ -217,6 +223,39 @@ def test_demanded_calls_leave_room_for_reasoning(tmp_path) -> None:
             "So.": False,
         }.items():
             assert keeps_to(grammar, tokenizer, text) == fits, text
-    for lead in (5, {"begin": "a"}, {"begin": "", "end": "b"}):
+    for wrong in (5, {"begin": "a"}, {"begin": "", "end": "b"}):
         with pytest.raises(BadRequest, match="lead"):
-            compiled(Structured(kind="calls", source=json.dumps({**source, "lead": lead})), tokenizer)
+            compiled(Structured(kind="calls", source=json.dumps({**source, "lead": wrong})), tokenizer)
+
+
+@pytest.fixture(scope="module")
+def with_marks(tmp_path_factory):
+    """A tiny model to which the marks of a call are tokens, the last of which ends its answers, as with gpt-oss."""
+    folder = tiny_llama(tmp_path_factory.mktemp("marks"), max_position_embeddings=1024)
+    path = str(folder / "tokenizer.json")
+    tokenizer = tokenizers.Tokenizer.from_file(path)
+    marks = ["<|channel|>", "<|message|>", "<|constrain|>", "<|call|>"]
+    tokenizer.add_special_tokens([tokenizers.AddedToken(mark, special=True, normalized=False) for mark in marks])
+    tokenizer.save(path)
+    ends = {"eos_token_id": [tokenizer.token_to_id("<|end|>"), tokenizer.token_to_id("<|call|>")]}
+    (folder / "generation_config.json").write_text(json.dumps(ends))
+    return folder
+
+
+def test_a_demanded_call_ends_where_its_mark_does(with_marks) -> None:
+    tools = [Tool.model_validate(tool) for tool in TOOLS[:1]]
+    tools[0].function.parameters = {"type": "object", "properties": {"a": {"enum": [1, 22]}}, "required": ["a"]}
+    tools[0].function.parameters["additionalProperties"] = False
+    reader = ToolReader(TOOL_PARSER, TOOLS, Registry(), early=True)
+    use = ToolUse(reader=reader, parser=TOOL_PARSER, offered=tools, kinds=frozenset({"calls"}), demanded=tools)
+    held = replace(use.demand("", None, lead(ReasoningReader.after(OPEN, PARSER))), any_whitespace=False)
+    params = {"structured": held, "temperature": 1, "seed": 1, "max_tokens": 200, "skip_special_tokens": False, "n": 4}
+    with LLM(str(with_marks), device="cpu", num_pages=128) as llm:
+        call = llm.get_tokenizer().vocab["<|call|>"]
+        bias = {ord("c"): 50.0, call: 50.0}  # no reasoning, and the end that models of this kind write
+        (given,) = llm.generate("hi", SamplingParams(**params, logit_bias=bias), use_tqdm=False)
+    for output in given.outputs:
+        assert (output.finish_reason, output.token_ids[-1]) == ("stop", call)
+        answer = AnswerReader(None, reader).read(output.text)
+        assert answer.content is None
+        assert [(made.name, json.loads(made.arguments)["a"] in (1, 22)) for made in answer.calls] == [("add", True)]
