@@ -21,15 +21,17 @@ from quire.structured import Structured
 from quire.testing import byte_tokenizer, tiny_llama
 from quire.text.answers import AnswerReader
 from quire.text.channels import MAX_HEADER
+from quire.text.json_calls import JSON_CALLS
 from quire.text.reasoning import HOOK, ReasoningReader, Thought, choose_reasoning
 from quire.text.thinking_tokens import ThinkingTokens
 from quire.text.tokenizer import Tokenizer
 from quire.text.tools import ToolReader, gather
 from quire_plugins.harmony import ANALYSIS, CHANNELS
 from quire_plugins.reasoning import quire_reasoning_parsers
-from quire_plugins.tools.harmony import parsers
+from quire_plugins.tools import harmony, hermes
 
-(TOOL_PARSER,) = parsers()
+(TOOL_PARSER,) = harmony.parsers()
+HERMES = next(iter(hermes.parsers()))
 REASONING = {parser.name: parser for parser in quire_reasoning_parsers()}
 PARSER = REASONING["openai_gptoss"]
 OPEN = "…<|end|><|start|>assistant"
@@ -116,6 +118,21 @@ def test_what_nobody_reads_stays_as_it_was_written() -> None:
     assert (alone.content, alone.reasoning, [call.name for call in alone.calls]) == (thought("hm"), None, ["add"])
     answer = reader_of(OPEN, tools=False).read(text)
     assert (answer.reasoning, answer.content, answer.calls) == ("hm", "<|start|>assistant" + message("add", ADD), [])
+
+
+@pytest.mark.parametrize("name", ["hermes", "json"])
+def test_calls_in_another_format_are_sought_in_the_text(name) -> None:
+    parser = {"hermes": HERMES, "json": JSON_CALLS}[name]
+    frame = parser.frame("add", "")
+    call = frame.first + frame.before + '{"a": 1}' + frame.after + frame.last
+    reasoning = ReasoningReader.after(OPEN, PARSER)
+    assert lead(reasoning, parser) is None
+    reader = AnswerReader(reasoning, ToolReader(parser, TOOLS, Registry(), early=True), OPEN)
+    for text, thoughts in ((call, ""), (thought("hm") + final(call), "hm")):
+        for pieces in ((text,), tuple(text)):
+            assert in_pieces(reader, pieces) == (thoughts, "", [("add", '{"a": 1}')])
+        whole = reader.read(text)
+        assert (whole.reasoning or "", whole.content, [made.name for made in whole.calls]) == (thoughts, None, ["add"])
 
 
 def test_a_text_streams_as_it_comes_and_so_do_arguments() -> None:
@@ -248,7 +265,7 @@ def test_a_demanded_call_ends_where_its_mark_does(with_marks) -> None:
     tools[0].function.parameters["additionalProperties"] = False
     reader = ToolReader(TOOL_PARSER, TOOLS, Registry(), early=True)
     use = ToolUse(reader=reader, parser=TOOL_PARSER, offered=tools, kinds=frozenset({"calls"}), demanded=tools)
-    held = replace(use.demand("", None, lead(ReasoningReader.after(OPEN, PARSER))), any_whitespace=False)
+    held = replace(use.demand("", None, lead(ReasoningReader.after(OPEN, PARSER), TOOL_PARSER)), any_whitespace=False)
     params = {"structured": held, "temperature": 1, "seed": 1, "max_tokens": 200, "skip_special_tokens": False, "n": 4}
     with LLM(str(with_marks), device="cpu", num_pages=128) as llm:
         call = llm.get_tokenizer().vocab["<|call|>"]

@@ -141,7 +141,7 @@ def _with_parts(
     template = (served.template.for_tools if served.template else None) or ""
     form = params.structured
     if tools is not None and tools.demanded:
-        before = calls_begin(reader.reasoning), lead(reader.reasoning)
+        before = calls_begin(reader.reasoning), lead(reader.reasoning, tools.parser)
         params = replace(params, structured=tools.demand(template, *before))
     elif tools is not None:
         held = tools.form(template, form, after)

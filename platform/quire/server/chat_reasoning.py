@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from quire.errors import BadRequest
+from quire.records import ToolParser
 from quire.server.chat_prompt import Rendered
 from quire.server.models import Served
 from quire.server.schema_requests import ChatRequest
@@ -52,11 +53,13 @@ def calls_begin(reader: ReasoningReader | None) -> str | None:
     return reader.parser.end if reader is not None and reader.inside else None
 
 
-def lead(reader: ReasoningReader | None) -> tuple[str, str] | None:
+def lead(reader: ReasoningReader | None, calls: ToolParser) -> tuple[str, str] | None:
     """What stands around reasoning that may come before demanded calls, where only the model knows whether it does."""
     if reader is None or not may_reason(reader):
         return None
     channels = reader.parser.channels
+    if channels is not None and calls.channels is None:  # calls in no message, before which none may stand
+        return None
     return reader.parser.start, reader.parser.end + (channels.again if channels else "")
 
 
