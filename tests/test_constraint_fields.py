@@ -15,6 +15,9 @@ SCHEMA = {"type": "object", "properties": {"ä": {"type": "integer"}}}
 AS_JSON = '{"type":"object","properties":{"ä":{"type":"integer"}}}'
 TAG = {"type": "structural_tag", "structures": [{"begin": "<a>", "schema": {}, "end": "</a>"}], "triggers": ["<a>"]}
 
+FORMAT = {"type": "structural_tag", "format": {"type": "const_string", "value": "ä"}}
+AS_TAG = '{"type":"structural_tag","format":{"type":"const_string","value":"ä"}}'
+
 
 def of(kind: str, source: str, **more: Any) -> Structured:
     return Structured(kind=kind, source=source, **more)
@@ -33,6 +36,9 @@ SPELLINGS: list[tuple[dict[str, Any], Structured]] = [
             '{"type":"structural_tag","structures":[{"begin":"<a>","schema":{},"end":"</a>"}],"triggers":["<a>"]}',
         ),
     ),
+    ({"response_format": FORMAT}, of("structural_tag", AS_TAG)),
+    ({"structured_outputs": {"structural_tag": FORMAT}}, of("structural_tag", AS_TAG)),
+    ({"structured_outputs": {"structural_tag": AS_TAG}}, of("structural_tag", AS_TAG)),
     ({"structured_outputs": {"json": SCHEMA}}, of("json_schema", AS_JSON)),
     ({"structured_outputs": {"json": AS_JSON, "backend": "g"}}, of("json_schema", AS_JSON, backend="g")),
     ({"structured_outputs": {"json_object": True}}, of("json_object", "")),

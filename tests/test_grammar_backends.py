@@ -121,6 +121,19 @@ def test_what_nobody_enforces_is_refused(compiled: Compile, word: str) -> None:
         compiled(Structured(kind="json_schema", source=json.dumps(schema_maker.REFUSED[word])))
 
 
+@pytest.mark.parametrize("size", [264, 287, 288, 289])
+def test_masks_hold_the_vocabulary_and_no_more(record: GrammarBackend, tokenizer: Tokenizer, size: int) -> None:
+    built: Any = record.build(Context(vocab_size=size, tokenizer=tokenizer))
+    made = built.compile(Structured(kind="regex", source="[ab]c"))
+    matcher = (built.restore(made) if record.isolated else made).start()
+    for token_id, wanted in ((ord("a"), b"ab"), (ord("c"), b"c")):
+        mask = bit_masks.empty(size)
+        matcher.fill(mask)
+        assert bytes(bit_masks.allowed(mask)) == wanted
+        assert matcher.accept(token_id)
+    assert matcher.complete
+
+
 def test_plugins_import_their_library_only_when_built() -> None:
     for name in MODULES.values():
         text = Path(str(import_module(f"quire_plugins.{name}").__file__)).read_text()

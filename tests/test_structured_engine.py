@@ -9,7 +9,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from engine_rig import Rig, make_rig, random_ids
+from engine_rig import Rig, make_rig, random_ids, rig_of
+from jsonschema import Draft202012Validator
+from lora_rig import Base
 from structured_rig import PROMPT
 
 from quire import registry
@@ -17,6 +19,7 @@ from quire.errors import BadRequest
 from quire.sampling import BeamSearchParams, SamplingParams, StructuredOutputsParams
 from quire.structured import Structured
 from quire.testing.tiny import END_ID, tiny_llama
+from quire.types import AdapterRef, AdapterUse
 
 REGEX = Structured(kind="regex", source="(?:[a-c][0-9]){2,4}!")
 
@@ -109,6 +112,47 @@ def test_tokens_that_are_forced_are_those_that_would_be_chosen(rig: Rig) -> None
     steps = rig.engine.stats().num_steps_total - before
     assert steps < max(map(len, found)) / 2
     assert found == rig.tokens(prompts, walking)
+
+
+@pytest.mark.usefixtures("one_thread")
+def test_constrained_rows_of_two_adapters_and_the_base_are_what_they_are_alone(tmp_path: Path) -> None:
+    base = Base(tmp_path / "base", "LlamaForCausalLM")
+    paths = {
+        "a": base.adapter("a", r=4, target_modules=["q_proj", "v_proj"]),
+        "b": base.adapter("b", r=8, target_modules=["down_proj", "lm_head"]),
+    }
+    schema = {
+        "type": "object",
+        "properties": {"n": {"type": "integer"}, "t": {"enum": ["x", "yy", "zzz", "\u00e9"]}},
+        "required": ["n", "t"],
+        "additionalProperties": False,
+    }
+    as_json = Structured(kind="json_schema", source=json.dumps(schema), any_whitespace=False)
+    letters = re.compile("[a-z]{6,12}")
+    held = [as_json, Structured(kind="regex", source=letters.pattern), None]
+    rows = [(user, form, t) for user in ("a", "b", None) for form in held for t in (0.0, 1.0)]
+
+    def ask(rig: Rig, row: tuple[str | None, Structured | None, float]) -> str:
+        user, form, temperature = row
+        params = SamplingParams(seed=7, temperature=temperature, max_tokens=24, structured=form)
+        return rig.add(PROMPT, params, adapters=() if user is None else (AdapterUse(AdapterRef(name=user)),))
+
+    with rig_of(base.folder, registry.load(None, enable_lora=True), enable_prefix_caching=False, num_pages=900) as rig:
+        for name, path in paths.items():
+            rig.engine.load_adapter(name, path)
+        ids = [ask(rig, row) for row in rows]
+        answers = rig.drain()
+        together = {row: answers[request_id, 0].token_ids for row, request_id in zip(rows, ids, strict=True)}
+        for row in rows:
+            request_id = ask(rig, row)
+            assert rig.drain()[request_id, 0].token_ids == together[row], row
+    for (_, form, _), token_ids in together.items():
+        if form is as_json and token_ids[-1] == END_ID:
+            Draft202012Validator(schema).validate(json.loads(text_of(token_ids)))
+        elif form is held[1]:
+            assert letters.fullmatch(text_of(token_ids))
+    for form in held:  # adapters matter: each says something else
+        assert len({tuple(together[user, form, 1.0]) for user in ("a", "b", None)}) == 3
 
 
 def test_several_answers_each_keep_to_it(rig: Rig) -> None:

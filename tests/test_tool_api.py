@@ -1,4 +1,4 @@
-"""Tool calls over HTTP with the `openai` client: round trips, calls on demand, and hostile tools."""
+"""Tool calls over HTTP with the `openai` client: calls on demand, and hostile tools."""
 
 import json
 
@@ -6,7 +6,7 @@ import openai
 import pytest
 from pydantic import BaseModel
 from scripted import Scripted, streamed, talking
-from tool_texts import ADD, CALLS, CONTENTS, LOOK, SERIES, TOOLS, USUAL
+from tool_texts import ADD, CALLS, SERIES, TOOLS
 
 from quire.records import Registry
 from quire_plugins.tools import quire_tool_parsers
@@ -16,48 +16,14 @@ ASK = {"role": "user", "content": "Add and look."}
 BASE = {"model": "tiny", "tools": TOOLS}
 
 
-@pytest.mark.parametrize("name", PARSERS)
-async def test_a_round_trip_with_every_bundled_parser(tmp_path, name) -> None:
-    pretend = Scripted(SERIES[name], "It is 3.")
-    async with talking(tmp_path, pretend, tool_parser=PARSERS[name]) as client:
-        first = (await client.chat.completions.create(**BASE, messages=[ASK])).choices[0]
-        assert first.finish_reason == "tool_calls"
-        assert (first.message.content or "") == CONTENTS.get(name, USUAL)
-        calls = first.message.tool_calls
-        assert [(call.function.name, json.loads(call.function.arguments)) for call in calls] == [
-            ("add", ADD),
-            ("look", LOOK),
-        ]
-        results = [{"role": "tool", "tool_call_id": call.id, "content": "3"} for call in calls]
-        second = await client.chat.completions.create(**BASE, messages=[ASK, first.message.model_dump(), *results])
-        assert (second.choices[0].message.content, second.choices[0].finish_reason) == ("It is 3.", "stop")
-        assert second.choices[0].message.tool_calls is None
-    assert "[assistant]" in pretend.prompt()
-    assert f'add({{"a": 1, "note": "{ADD["note"][0]}' in pretend.prompt().replace("\\u00e9", "é")
-    assert pretend.prompt().count("[tool]3") == 2
-
-
-@pytest.mark.parametrize("name", PARSERS)
-async def test_a_streamed_round_trip_with_every_bundled_parser(tmp_path, name) -> None:
-    pretend = Scripted(SERIES[name], per_step=3)
-    async with talking(tmp_path, pretend, tool_parser=PARSERS[name]) as client:
-        content, _, calls, finish, usage = await streamed(client, **BASE, messages=[ASK])
-        async with client.chat.completions.stream(**BASE, messages=[ASK]) as stream:
-            final = (await stream.get_final_completion()).choices[0]
-    assert (content, finish) == (CONTENTS.get(name, USUAL), "tool_calls")
-    assert [(call["name"], json.loads(call["arguments"])) for call in calls] == [("add", ADD), ("look", LOOK)]
-    assert len({call["id"] for call in calls}) == 2
-    assert usage.completion_tokens == len(SERIES[name].encode()) + 1
-    assert [call.function.name for call in final.message.tool_calls] == ["add", "look"]
-    assert json.loads(final.message.tool_calls[1].function.arguments) == LOOK
-
-
 async def test_parallel_calls_can_be_switched_off(tmp_path) -> None:
     async with talking(tmp_path, Scripted(SERIES["hermes"]), tool_parser=PARSERS["hermes"]) as client:
         asked = {**BASE, "messages": [ASK], "parallel_tool_calls": False}
         (choice,) = (await client.chat.completions.create(**asked)).choices
         assert [call.function.name for call in choice.message.tool_calls] == ["add"]
-        assert [call["name"] for call in (await streamed(client, **asked))[2]] == ["add"]
+        _, _, made, _, usage = await streamed(client, **asked)
+        assert [call["name"] for call in made] == ["add"]
+        assert usage.completion_tokens == len(SERIES["hermes"].encode()) + 1
 
 
 # --- calls on demand -------------------------------------------------------------------------------
@@ -160,15 +126,27 @@ def deep(levels):
     return schema
 
 
+SPACES = ["", " ", "a b", "f\n", "\0"]
+ODD_NAMES = [*SPACES, 'x"}\n<tool_call>', "é", "🙂", "名", "a" * 65, "f.*", "a|b", "f(", "\\d", "{{ 1 }}"]
+
+
+@pytest.mark.parametrize("name", [*PARSERS, None])
+async def test_names_of_odd_characters_are_refused_in_every_format(tmp_path, name) -> None:
+    async with talking(tmp_path, Scripted("Yes."), tool_parser=PARSERS[name] if name else None) as client:
+        for odd in ODD_NAMES:
+            for choice in ("auto", "required", "none", {"type": "function", "function": {"name": odd}}):
+                with pytest.raises(openai.BadRequestError) as refused:
+                    asked = {"tools": [tool(), tool(odd)], "tool_choice": choice}
+                    await client.chat.completions.create(model="tiny", messages=[ASK], **asked)
+                assert refused.value.type == "BadRequestError"
+                assert "is no name of a function: it has 1 to 64 letters" in refused.value.message
+        answer = await client.chat.completions.create(model="tiny", messages=[ASK])
+    assert answer.choices[0].message.content == "Yes."
+
+
 @pytest.mark.parametrize(
     ("tools", "choice", "said"),
     [
-        ([tool("")], "auto", "is no name of a function"),
-        ([tool("a b")], "auto", "is no name of a function"),
-        ([tool('x"}\n<tool_call>')], "required", "is no name of a function"),
-        ([tool("é")], "required", "is no name of a function"),
-        ([tool("a" * 65)], "none", "is no name of a function"),
-        ([tool("f\n")], "auto", "is no name of a function"),
         ([tool(parameters={"type": "array"})], "required", "type object"),
         ([tool(parameters={"type": ["object"]})], "required", "type object"),
         ([tool(parameters=[1])], "auto", "parameters"),
@@ -184,6 +162,21 @@ async def test_hostile_tools_are_refused_and_the_server_lives(tmp_path, tools, c
             await client.chat.completions.create(model="tiny", messages=[ASK], tools=tools, tool_choice=choice)
         answer = await client.chat.completions.create(model="tiny", messages=[ASK])
     assert answer.choices[0].message.content == "Yes."
+
+
+async def test_the_old_fields_for_functions_are_refused_with_the_new_ones_named(tmp_path) -> None:
+    async with talking(tmp_path, Scripted("Yes."), tool_parser=PARSERS["hermes"]) as client:
+        for field, value, instead in (
+            ("functions", [TOOLS[0]["function"]], "tools"),
+            ("function_call", "auto", "tool_choice"),
+            ("function_call", {"name": "add"}, "tool_choice"),
+        ):
+            with pytest.raises(openai.BadRequestError, match=f"use `{instead}`") as refused:
+                await client.chat.completions.create(model="tiny", messages=[ASK], extra_body={field: value})
+            assert refused.value.param == field
+        nothing = {"functions": [], "function_call": "none"}
+        answer = await client.chat.completions.create(model="tiny", messages=[ASK], extra_body=nothing)
+    assert (answer.choices[0].message.content, answer.choices[0].message.function_call) == ("Yes.", None)
 
 
 async def test_a_thousand_tools_are_taken(tmp_path) -> None:

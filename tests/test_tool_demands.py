@@ -6,18 +6,19 @@ from dataclasses import replace
 import jsonschema
 import openai
 import pytest
+from grammar_texts import compiled, keeps_to
 from serving import serving
 
 from quire import LLM, SamplingParams
-from quire.records import Context, Registry
+from quire.records import Registry
 from quire.server.chat_tools import ToolUse
 from quire.server.schema_requests import Tool
 from quire.structured import Structured
 from quire.testing import byte_tokenizer, tiny_llama
+from quire.text.answers import AnswerReader
 from quire.text.json_calls import JSON_CALLS
 from quire.text.tokenizer import Tokenizer
 from quire.text.tools import ToolReader
-from quire_plugins.llguidance_grammars import quire_grammar_backends
 from quire_plugins.tools import quire_tool_parsers
 
 TOOLS = [
@@ -50,6 +51,11 @@ def llm(folder):
         yield llm
 
 
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory):
+    return Tokenizer.load(byte_tokenizer(tmp_path_factory.mktemp("bytes")))
+
+
 def use_of(parser, at_most):
     tools = [Tool.model_validate(tool) for tool in TOOLS]
     reader = ToolReader(parser, TOOLS, Registry(), early=True)
@@ -62,14 +68,14 @@ def use_of(parser, at_most):
 def test_demanded_calls_fit_their_schemas(llm, name, at_most) -> None:
     use = use_of(FRAMED[name], at_most)
     for template in ("", "[ARGS]") if name == "mistral" else ("",):
-        structured = use.constraint(template, None, None)
+        structured = use.demand(template)
         params = SamplingParams(structured=structured, temperature=1, max_tokens=900, seed=1, n=2)
         for answer in llm.generate("hi", params, use_tqdm=False)[0].outputs:
             assert answer.finish_reason == "stop"
-            content, calls = use.reader.read(answer.text)
-            assert content is None
-            assert 1 <= len(calls) <= at_most
-            for call in calls:
+            said = AnswerReader(tools=use.reader).read(answer.text)
+            assert said.content is None
+            assert 1 <= len(said.calls) <= at_most
+            for call in said.calls:
                 jsonschema.validate(json.loads(call.arguments), SCHEMAS[call.name])
 
 
@@ -90,29 +96,27 @@ def test_demanded_calls_have_no_white_space_but_what_the_model_was_taught(llm, n
     tool = Tool.model_validate({"type": "function", "function": {"name": "add", "parameters": NESTED}})
     use = replace(use_of(FRAMED[name], 2), demanded=[tool], offered=[tool])
     breaks = dict.fromkeys(b"\n\t\r", 100.0)  # as a weak model does; no string may have them
-    params = SamplingParams(
-        structured=use.constraint("", None), temperature=1, max_tokens=900, seed=4, n=4, logit_bias=breaks
-    )
+    params = SamplingParams(structured=use.demand(""), temperature=1, max_tokens=900, seed=4, n=4, logit_bias=breaks)
     for answer in llm.generate("hi", params, use_tqdm=False)[0].outputs:
         assert answer.finish_reason == "stop"
         frame = FRAMED[name].frame("add", "")
-        _, calls = use.reader.read(answer.text)
+        calls = AnswerReader(tools=use.reader).read(answer.text).calls
         for call in calls:
             assert f"{frame.before}{json.dumps(json.loads(call.arguments))}{frame.after}" in answer.text
             jsonschema.validate(json.loads(call.arguments), NESTED)
         assert calls
 
 
-def test_an_answer_that_may_be_a_call_instead_has_the_white_space_that_it_may_have(tmp_path) -> None:
+def test_an_answer_that_may_be_a_call_instead_has_the_white_space_that_it_may_have(tokenizer) -> None:
     tools = [Tool.model_validate(tool) for tool in TOOLS]
     use = replace(use_of(FRAMED["hermes"], None), demanded=(), offered=tools)
     form = Structured(kind="json_schema", source=json.dumps(SCHEMAS["add"]), whitespace_pattern="[ ]{0,2}")
     frame = FRAMED["hermes"].frame("add", "")
-    accepts = accepting(use.constraint("", form), tmp_path)
-    assert accepts(GOOD)
-    assert accepts(SPACED)
-    assert accepts(f"{frame.before}{GOOD}{frame.after}")
-    assert not accepts(f"{frame.before}{SPACED}{frame.after}")
+    grammar = compiled(use.form("", form, None), tokenizer)
+    assert keeps_to(grammar, tokenizer, GOOD)
+    assert keeps_to(grammar, tokenizer, SPACED)
+    assert keeps_to(grammar, tokenizer, f"{frame.before}{GOOD}{frame.after}")
+    assert not keeps_to(grammar, tokenizer, f"{frame.before}{SPACED}{frame.after}")
 
 
 @pytest.mark.parametrize("name", [name for name, parser in FRAMED.items() if parser.start])
@@ -133,27 +137,13 @@ def test_strict_tools_leave_an_answer_without_calls_free(llm, name) -> None:
 GOOD, BAD, SPACED = '{"a": 7, "b": "x"}', '{"a": 70, "b": "x"}', '{"a":  7, "b": "x"}'
 
 
-def accepting(structured, folder):
-    """Whether an answer may begin with a text."""
-    tokenizer = Tokenizer.load(byte_tokenizer(folder))
-    (backend,) = quire_grammar_backends()
-    compiler = backend.build(Context(options={}, vocab_size=tokenizer.vocab_size, tokenizer=tokenizer))
-    grammar = compiler.compile(structured)
-
-    def accepts(text):
-        matcher = grammar.start()
-        return all(matcher.accept(token) for token in tokenizer.encode(text, add_special_tokens=False))
-
-    return accepts
-
-
 @pytest.mark.parametrize("name", [name for name, parser in FRAMED.items() if parser.start and "llama" not in name])
-def test_a_call_of_a_strict_tool_must_fit_wherever_it_stands(name, tmp_path) -> None:
+def test_a_call_of_a_strict_tool_must_fit_wherever_it_stands(name, tokenizer) -> None:
     parser = FRAMED[name]
     tools = [Tool.model_validate(tool) for tool in TOOLS]
     tools[0].function.strict = True
     use = replace(use_of(parser, None), demanded=(), offered=tools, kinds=frozenset({"structural_tag"}))
-    accepts = accepting(use.strict(""), tmp_path)
+    grammar = compiled(use.strict(""), tokenizer)
     for tool, arguments, fits in (
         ("add", GOOD, True),
         ("add", BAD, False),
@@ -161,7 +151,30 @@ def test_a_call_of_a_strict_tool_must_fit_wherever_it_stands(name, tmp_path) -> 
         ("now", '{"c":  7 }', True),
     ):
         frame = parser.frame(tool, "")
-        assert accepts(f"See: {frame.first}{frame.before}{arguments}{frame.after}{frame.last}") == fits
+        text = f"See: {frame.first}{frame.before}{arguments}{frame.after}{frame.last}"
+        assert keeps_to(grammar, tokenizer, text) == fits
+
+
+ODD = ["a-b", "-", "9", "class", "x" * 64]
+
+
+@pytest.mark.parametrize("name", FRAMED)
+def test_tools_with_odd_names_and_twins_can_be_demanded(name, tokenizer) -> None:
+    parser, schemas = FRAMED[name], [TOOLS[0]["function"]["parameters"], {"type": "object", "properties": {}}]
+    asked = [
+        {"type": "function", "function": {"name": odd, "parameters": schema}}
+        for odd, schema in [*((odd, schemas[0]) for odd in ODD), (ODD[0], schemas[1])]
+    ]
+    tools = [Tool.model_validate(tool) for tool in asked]
+    use = replace(use_of(parser, None), demanded=tools, offered=tools)
+    grammar = compiled(use.demand(""), tokenizer)
+    for odd, arguments, fits in (*((odd, GOOD, True) for odd in ODD), (ODD[0], "{}", True), (ODD[1], "{}", False)):
+        frames = [parser.frame(each, "") for each in (odd, ODD[2])]
+        said = [frame.before + each + frame.after for frame, each in zip(frames, (arguments, GOOD), strict=True)]
+        text = frames[0].first + frames[0].between.join(said) + frames[0].last
+        assert keeps_to(grammar, tokenizer, text) == fits
+        made = AnswerReader(tools=use.reader).read(text).calls
+        assert [(call.name, call.arguments) for call in made] == [(odd, arguments), (ODD[2], GOOD)]
 
 
 @pytest.fixture(scope="module")

@@ -3,15 +3,20 @@
 import json
 
 import pytest
-from tool_texts import CALLS, CONTENTS, MORE, NO_CALLS, SERIES, TOOLS, USUAL
+from tool_texts import ADD, CALLS, CONTENTS, LOOK, MORE, NO_CALLS, SERIES, TOOLS, USUAL
 
 from quire.records import Registry
 from quire.testing import check_parser
+from quire.text.answers import AnswerReader
 from quire.text.json_end import JsonEnd
-from quire.text.tools import ToolDelta, ToolReader
+from quire.text.tools import ToolDelta, ToolReader, gather
 from quire_plugins.tools import quire_tool_parsers
 
 PARSERS = {parser.name: parser for parser in quire_tool_parsers()}
+
+
+def reader_of(name, tools=TOOLS):
+    return AnswerReader(tools=ToolReader(PARSERS[name], tools, Registry()))
 
 
 def test_every_bundled_parser_is_tried_here() -> None:
@@ -22,6 +27,25 @@ def test_every_bundled_parser_is_tried_here() -> None:
 def test_several_calls_are_found_however_the_text_is_cut(name: str) -> None:
     text = SERIES[name]
     check_parser(PARSERS[name], {text: CALLS}, tools=TOOLS, contents={text: CONTENTS.get(name, USUAL)})
+
+
+LEGAL_NAMES = ["a-b", "-", "_", "9", "7-up", "class", "None", "function", "functools", "call", "x" * 64]
+"""Names that requests may have and that some format could stumble over."""
+
+
+@pytest.mark.parametrize("name", PARSERS)
+def test_every_name_that_a_tool_may_have_is_read(name: str) -> None:
+    for odd in LEGAL_NAMES:
+        tools = [{"type": "function", "function": {**TOOLS[0]["function"], "name": odd}}, TOOLS[1]]
+        reader = reader_of(name, tools)
+        text = SERIES[name].replace("add", odd)
+        stream = reader.stream()
+        parts = [part for letter in text for part in stream.push(letter)]
+        whole = reader.read(text)
+        for content, calls in ((whole.content, whole.calls), gather([*parts, *stream.flush()])):
+            made = [(call.name, json.loads(call.arguments)) for call in calls]
+            assert made == [(odd, ADD), ("look", LOOK)]
+            assert (content or "") == CONTENTS.get(name, USUAL)
 
 
 @pytest.mark.parametrize(("name", "text"), [(name, text) for name, texts in MORE.items() for text in texts])
@@ -36,14 +60,14 @@ def test_what_is_no_call_comes_back_as_text(name: str, text: str) -> None:
 
 @pytest.mark.parametrize("name", PARSERS)
 def test_an_answer_without_calls_streams_as_it_comes(name: str) -> None:
-    stream = ToolReader(PARSERS[name], TOOLS, Registry()).stream()
+    stream = reader_of(name).stream()
     assert [stream.push(word) for word in ("Just ", "words.")] == [["Just "], ["words."]]
     assert stream.flush() == []
 
 
 @pytest.mark.parametrize("name", [name for name, parser in PARSERS.items() if parser.head])
 def test_arguments_written_as_json_stream_while_they_are_written(name: str) -> None:
-    stream = ToolReader(PARSERS[name], TOOLS, Registry()).stream()
+    stream = reader_of(name).stream()
     before = SERIES[name].index('{"a": 1')
     parts = [part for part in stream.push(SERIES[name][: before + 8]) if isinstance(part, ToolDelta)]
     assert [(part.name, part.arguments) for part in parts] == [("add", ""), (None, '{"a": 1,')]
@@ -72,8 +96,8 @@ def test_brackets_without_end_break_nothing(name: str) -> None:
         "<function=" * 50_000,
     ):
         text = parser.start + inside + parser.end
-        content, calls = ToolReader(parser, TOOLS, Registry()).read(text)
-        assert (content, calls) == (text, [])
+        answer = reader_of(name).read(text)
+        assert (answer.content, answer.calls) == (text, [])
 
 
 def test_mistral_ids_have_the_length_its_templates_demand() -> None:
@@ -109,6 +133,7 @@ TEMPLATES = {
     "phi4_mini_json": "'<|tool|>' + message['tools'] + '<|/tool|>'",
     "functiongemma": "<start_function_declaration> <start_function_call>call:",
     "gemma4": "<|tool> <|tool_call>call:",
+    "openai": "<|start|>assistant<|channel|>commentary to=functions.' + name + '<|message|>",
     None: "{% for message in messages %}{{ message.content }}{% endfor %}",
 }
 

@@ -78,8 +78,20 @@ def gemma(value, quote):
     return as_json(value)
 
 
+def message(name, arguments, again=""):
+    return f"{again}<|channel|>commentary to=functions.{name} <|constrain|>json<|message|>{as_json(arguments)}<|call|>"
+
+
 LIST = f"[{object_of('add', ADD)}, {object_of('look', LOOK)}]"
 BOTH = [("add", ADD), ("look", LOOK)]
+
+
+HARMONY = (
+    f"<|channel|>commentary<|message|>Let me see.<|end|><|start|>assistant{message(*BOTH[0])}"
+    f"<|start|>assistant to=functions.look<|channel|>commentary json<|message|>{as_json(LOOK)}<|call|>"
+    "<|start|>assistant<|channel|>final<|message|>done<|return|>"
+)
+"""Messages on channels; the recipient of the second call stands elsewhere."""
 
 
 def _around(*calls):
@@ -105,6 +117,7 @@ SERIES = {
     "mistral": f"Hm.[TOOL_CALLS]{LIST}",
     "granite": f"Hm.<|tool_call|>{LIST}",
     "phi4_mini_json": f"Hm.functools{LIST}",
+    "openai": HARMONY,
 }
 """By parser, an answer with both calls, and text around them where the format allows it."""
 
@@ -112,6 +125,7 @@ CONTENTS = {
     **dict.fromkeys(("llama3_json", "llama4_json", "pythonic"), ""),
     **dict.fromkeys(("mistral", "granite", "phi4_mini_json"), "Hm."),
     **dict.fromkeys(("deepseek_v3", "deepseek_v31", "llama4_pythonic"), "Hm. done"),
+    "openai": "Let me see.\ndone",
 }
 """What of it is no call, where that is not the usual."""
 
@@ -162,10 +176,25 @@ MORE = {
         " [f(), m.g(x=[1, (2,)], y={'k': true}, z=null)]": [
             ToolCall("f", "{}"),
             ToolCall("m.g", '{"x": [1, [2]], "y": {"k": true}, "z": null}'),
-        ]
+        ],
+        "[a-b(from='in=1, is(', class = 2, user-id=-3, x-y.z = \"'\")]": [
+            ToolCall("a-b", '{"from": "in=1, is(", "class": 2, "user-id": -3, "x-y.z": "\'"}')
+        ],
     },
     "llama4_pythonic": {"[add(a=1)]": [ToolCall("add", '{"a": 1}')]},
     "gemma4": {"<|tool_call>call:now{}<tool_call|>": [ToolCall("now", "{}")]},
+    "openai": {
+        '<|start|>assistant to=functions.add<|channel|>analysis code<|message|> {"a": 1}': [
+            ToolCall("add", '{"a": 1}')
+        ],
+        "<|channel|>commentary to=functions.now<|message|><|call|>": [ToolCall("now", "{}")],
+        '<|channel|>commentary to=look<|message|>{"t": "<|call|>\\"<|start|>"}<|end|>': [
+            ToolCall("look", '{"t": "<|call|>\\"<|start|>"}')
+        ],
+        "<|channel|>commentary to=functions.f<|message|>{}<|start|>assistant<|channel|>final<|message|>": [
+            ToolCall("f", "{}")
+        ],
+    },
 }
 """Other spellings."""
 
@@ -187,5 +216,14 @@ NO_CALLS = {
     "deepseek_v3": ["<｜tool▁calls▁begin｜>f<｜tool▁calls▁end｜> x"],
     "granite": ["<|tool_call|>[1]", "a <|tool_call"],
     "phi4_mini_json": ["functools are fun", "functools[]x"],
+    "openai": [
+        "<|channel|>analysis<|message|>hm, to=functions.f {}<|end|>",
+        "<|channel|>commentary to=functions.f<|message|>oops<|call|>",
+        "<|channel|>commentary to=python<|message|>{}<|call|>",
+        "<|channel|>commentary to=functions.f",
+        "<|chan",
+        "a <|message|> b <|end|>",
+        "<|channel|>" + "x" * 600 + "<|message|>{}",
+    ],
 }
 """Answers in which there is no call; they stay as they are."""

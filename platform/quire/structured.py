@@ -28,10 +28,11 @@ class Structured:
     kind, source: json_schema (a JSON schema), json_object (""), regex (all of the answer matches), choice (a JSON list
     of texts), grammar (Lark, or EBNF with `::=`), structural_tag (JSON: free text in which some texts begin constrained
     parts: {"structures": [{"begin", "schema", "end"}], "triggers": [text]}), calls (JSON: {"tags": [{"begin", "schema",
-    "end"}], "at_least": n, "at_most": n or null, "separator": text, "first": text, "last": text}: so many values, each
-    that of a tag, and nothing else but what stands before and after all of them), or what a plugin brings. A tag may
-    also have "separators", what its JSON has between values and after keys, e.g. [", ", ": "]: no other whitespace; and
-    for errors about its schema "owner", whose it is, and "param", the field that it stands in.
+    "end"}], "at_least": n, "at_most": n or null, "separator": text, "first": text, "last": text, "lead": {"begin",
+    "end"}}: so many values, each that of a tag, and nothing else but what stands before and after all of them, and a
+    text between the delimiters `lead` that may come first), or what a plugin brings. A tag may also have "separators",
+    what its JSON has between values and after keys, e.g. [", ", ": "], without other whitespace if a back end can keep
+    it out; and for errors about its schema "owner", whose it is, and "param", the field that it stands in.
     backend: who must compile it, None = as the server is set. after: a text before whose end nothing is constrained.
     any_whitespace: whether JSON may have whitespace between its parts; whitespace_pattern: a regex of what may be.
     additional_properties: False = objects whose schema does not say may have no other than their properties.

@@ -4,21 +4,17 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from typing import Any
 
-from quire.errors import BadRequest, CannotConstrain
+from quire.errors import BadRequest
 from quire.structured import PARAM, Structured
 from quire_plugins.json_schemas import read
+from quire_plugins.structural_lark import Writer, free_until, words
+from quire_plugins.structural_tags import Format, blaming, content_of, object_of, read_format, tags_of
 
-TAGGED = {"calls": "tags", "structural_tag": "structures"}
-"""Kinds of constraints that have tags, and what they call them."""
-MAX_TAGS = 512
-"""Tags of a constraint, such as the tools of a request."""
 MAX_CALLS = 256
 _RULE = re.compile(r"^\s*[\w-]+\s*::=", re.MULTILINE)
-_TRIGGERED = "(.|\\n)*"
 
 
 def as_lark(source: str) -> str:
@@ -35,20 +31,33 @@ def as_lark(source: str) -> str:
 
 def calls(asked: Structured, style: Mapping[str, Any], special: Mapping[str, int]) -> str:
     """So many tagged values and nothing else; see `Structured`."""
-    asking = _object(asked)
-    tagged = tags(asked)
+    asking = object_of(asked)
+    tags = tags_of(asking.get("tags"))
     least, most = asking.get("at_least", 1), asking.get("at_most")
     if not _is_count(least, 0) or not (most is None or _is_count(most, max(1, least))):
         raise BadRequest(
             f"`at_least` and `at_most` must be counts up to {MAX_CALLS}, got {least!r} and {most!r}.", PARAM
         )
-    separator = _words(asking.get("separator") or "", special)
-    lines = [f"tag_{i}: {_tag(tag, asked, style, special)}" for i, tag in enumerate(tagged)]
-    lines.append(f"call: {' | '.join(f'tag_{i}' for i in range(len(tagged)))}")
+    separator = words(asking.get("separator") or "", special)
+    lines = [f"tag_{i}: {_tag(tag, asked, style, special)}" for i, tag in enumerate(tags)]
+    lines.append(f"call: {' | '.join(f'tag_{i}' for i in range(len(tags)))}")
     more = f"{{{max(0, least - 1)},{'' if most is None else most - 1}}}"
     start = f"call ({separator} call){more}" if most != 1 else "call"
     start = f"{_around('first', asking, special)} {start} {_around('last', asking, special)}"
-    return "\n".join(["%llguidance {}", f"start: {start if least else f'({start})?'}", *lines])
+    start = start if least else f"({start})?"
+    if asking.get("lead") is not None:
+        start = f"lead? {start}"
+        lines += _lead(asking["lead"], special)
+    return "\n".join(["%llguidance {}", f"start: {start}", *lines])
+
+
+def _lead(value: Any, special: Mapping[str, int]) -> list[str]:
+    """Rules of a text between delimiters that may come first."""
+    if not isinstance(value, dict) or not all(isinstance(value.get(name), str) for name in ("begin", "end")):
+        raise BadRequest("`lead` has `begin` and `end`, which are texts.", PARAM)
+    if not value["begin"] or not value["end"]:
+        raise BadRequest("`begin` and `end` of `lead` must not be empty.", PARAM)
+    return [*free_until("lead_text", value["end"], special), f"lead: {words(value['begin'], special)} lead_text"]
 
 
 def _around(name: str, asking: Mapping[str, Any], special: Mapping[str, int]) -> str:
@@ -56,53 +65,12 @@ def _around(name: str, asking: Mapping[str, Any], special: Mapping[str, int]) ->
     text = asking.get(name) or ""
     if not isinstance(text, str):
         raise BadRequest(f"`{name}` must be a text, got {text!r:.40}.", PARAM)
-    return _words(text, special)
+    return words(text, special)
 
 
 def structural_tags(asked: Structured, style: Mapping[str, Any], special: Mapping[str, int]) -> str:
-    """Free text in which what begins as a tag does goes on and ends as the tag does."""
-    asking = _object(asked)
-    if "format" in asking:
-        raise CannotConstrain("it takes structural tags as `structures` and `triggers`, not as `format`.")
-    tagged = tags(asked)
-    triggers = asking.get("triggers")
-    if not isinstance(triggers, list) or not triggers or not all(isinstance(t, str) and t for t in triggers):
-        raise BadRequest("`triggers` must be a non-empty list of non-empty strings.", PARAM)
-    lines = ["%llguidance {}", f"start: ({' | '.join(f'part_{i}' for i in range(len(tagged)))})* rest", "rest: TEXT"]
-    lines.append(f"TEXT: /{_TRIGGERED}/")
-    for i, tag in enumerate(tagged):
-        trigger = next((t for t in triggers if tag["begin"].startswith(t)), None)
-        if trigger is None:
-            raise BadRequest(f"No trigger begins the structure {tag['begin']!r:.80}.", PARAM)
-        left = {**tag, "begin": tag["begin"][len(trigger) :]}
-        body = _tag(left, asked, style, special)
-        if trigger in special:
-            lines.append(f"part_{i}: TEXT {_words(trigger, special)} {body}")
-        else:
-            lines += [f"head_{i}[lazy]: TEXT {literal(trigger)}", f"part_{i}: head_{i} {body}"]
-    return "\n".join(lines)
-
-
-def _object(asked: Structured) -> dict[str, Any]:
-    try:
-        value = json.loads(asked.source)
-    except (ValueError, RecursionError) as error:
-        raise BadRequest(f"A constraint of kind {asked.kind} is a JSON object: {error}.", PARAM) from error
-    if not isinstance(value, dict):
-        raise BadRequest(f"A constraint of kind {asked.kind} is a JSON object, got {value!r:.40}.", PARAM)
-    return value
-
-
-def tags(asked: Structured) -> list[dict[str, Any]]:
-    """The tags of a constraint of a kind that is `TAGGED`. Raises BadRequest."""
-    value = _object(asked).get(TAGGED[asked.kind])
-    if not isinstance(value, list) or not 0 < len(value) <= MAX_TAGS:
-        raise BadRequest(f"A structural tag has 1 to {MAX_TAGS} structures.", PARAM)
-    for tag in value:
-        texts = isinstance(tag, dict) and all(isinstance(tag.get(name, ""), str) for name in ("begin", "end"))
-        if not texts or "begin" not in tag:
-            raise BadRequest("A structure has `begin`, `schema` and `end`; the first and the last are texts.", PARAM)
-    return value
+    """Free text in which what begins as a tag does goes on and ends as the tag does; or any other format."""
+    return Writer(special, lambda content: _value(content, asked, style)).whole(read_format(asked))
 
 
 def _is_count(value: Any, least: int) -> bool:
@@ -111,31 +79,26 @@ def _is_count(value: Any, least: int) -> bool:
 
 def _tag(tag: Mapping[str, Any], asked: Structured, style: Mapping[str, Any], special: Mapping[str, int]) -> str:
     """begin, a JSON value, end."""
-    with blaming(tag):
-        value = json.dumps({**read(of_tag(tag, asked)), "x-guidance": {**style, **_separators(tag)}})
-    return f"{_words(tag['begin'], special)} %json {value} {_words(tag.get('end', ''), special)}"
+    value = _value(content_of(tag), asked, style)
+    return f"{words(tag['begin'], special)} {value} {words(tag.get('end', ''), special)}"
 
 
-def of_tag(tag: Mapping[str, Any], asked: Structured) -> Structured:
+def _value(content: Format, asked: Structured, style: Mapping[str, Any]) -> str:
+    """A JSON value."""
+    with blaming(content):
+        schema = read(of_content(content, asked))
+        return f"%json {json.dumps({**schema, 'x-guidance': {**style, **_separators(content)}})}"
+
+
+def of_content(content: Format, asked: Structured) -> Structured:
     """The value of a tag as a constraint of its own."""
-    schema = tag.get("schema")
-    source = json.dumps({"type": "object"} if schema is None else schema)
+    source = json.dumps(content["json_schema"])
     return Structured(kind="json_schema", source=source, additional_properties=asked.additional_properties)
 
 
-@contextmanager
-def blaming(tag: Mapping[str, Any]) -> Iterator[None]:
-    """Let a BadRequest about the schema of a tag say whose it is."""
-    try:
-        yield
-    except BadRequest as error:
-        owner = tag.get("owner") or f"the structure {tag['begin']!r:.80}"
-        raise type(error)(f"{owner}: {error.message}", tag.get("param")) from error
-
-
-def _separators(tag: Mapping[str, Any]) -> dict[str, Any]:
+def _separators(content: Format) -> dict[str, Any]:
     """How a tag's JSON is written, if it says so. Raises BadRequest."""
-    given = tag.get("separators")
+    given = content.get("separators")
     if given is None:
         return {}
     two = isinstance(given, list) and [text.strip() if isinstance(text, str) else text for text in given]
@@ -143,17 +106,3 @@ def _separators(tag: Mapping[str, Any]) -> dict[str, Any]:
         raise BadRequest(f"`separators` are a comma and a colon, maybe with spaces; got {given!r:.80}.", PARAM)
     comma, colon = given
     return {"whitespace_flexible": False, "whitespace_pattern": None, "item_separator": comma, "key_separator": colon}
-
-
-def literal(text: str) -> str:
-    """A text as Lark writes it."""
-    return json.dumps(text, ensure_ascii=False)
-
-
-def _words(text: str, special: Mapping[str, int]) -> str:
-    """A text as Lark's literals; special tokens in it as the tokens they are."""
-    if not text:
-        return ""
-    names = sorted(special, key=len, reverse=True)
-    parts = re.split(f"({'|'.join(map(re.escape, names))})", text) if names else [text]
-    return " ".join(f"<[{special[part]}]>" if part in special else literal(part) for part in parts if part)

@@ -15,8 +15,10 @@ from quire.errors import CannotConstrain, QuireError
 from quire.records import Context
 from quire.structured import Structured
 from quire_plugins.json_schemas import SAYS_SOMETHING, check_keywords, read, texts
-from quire_plugins.lark_grammars import TAGGED, as_lark, blaming, calls, literal, of_tag, structural_tags, tags
+from quire_plugins.lark_grammars import as_lark, calls, of_content, structural_tags
 from quire_plugins.regexes import portable
+from quire_plugins.structural_lark import literal
+from quire_plugins.structural_tags import blaming, content_of, older_tags
 
 if TYPE_CHECKING:
     from llguidance import LLMatcher
@@ -92,10 +94,9 @@ class LlGuidance:
         tokenizer: Any = context.tokenizer
         size = context.vocab_size or tokenizer.vocab_size
         self._library = llguidance
-        # some id must end the text in the library's eyes; the host has its own ends, and matchers do not offer this
-        end = min(tokenizer.special_ids, default=None)
-        self._end = size if end is None else end
-        size += end is None
+        # some id must end the text in the library's eyes: none that a grammar could ask for; the host has its own ends
+        self._end = size
+        size += 1
         self._words = -(-size // 32)
         self._special = {name: i for name, i in tokenizer.vocab.items() if i in tokenizer.special_ids}
         tokens = llguidance.TokenizerWrapper(_Tokens(tokenizer, size, self._end))
@@ -108,9 +109,9 @@ class LlGuidance:
         try:
             return self._compiled(written)
         except CannotConstrain:
-            for tag in tags(asked) if asked.kind in TAGGED else ():
-                with blaming(tag):
-                    self._compiled(self._written(of_tag(tag, asked)))
+            for content in map(content_of, older_tags(asked)):
+                with blaming(content):
+                    self._compiled(self._written(of_content(content, asked)))
             raise
 
     def _compiled(self, written: str) -> LlGrammar:

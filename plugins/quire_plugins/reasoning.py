@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 from quire.hookspecs import hookimpl
 from quire.records import Context, LogitsProcessor, ProcessesLogits, ReasoningParser
+from quire_plugins import harmony
 
 THINK = ("<think>", "</think>")
 CHANNEL = ("<|channel>thought\n", "<channel|>")
@@ -15,7 +16,7 @@ BRACKETS = ("[THINK]", "[/THINK]")
 
 @hookimpl
 def quire_reasoning_parsers() -> Iterable[ReasoningParser]:
-    """Tags of the DeepSeek kind under the names of those that have them, and three other styles.
+    """Tags of the DeepSeek kind under the names of those that have them, and four other styles.
 
     The first two reason unless the prompt says they have already; the others reason when they begin to.
     """
@@ -28,6 +29,7 @@ def quire_reasoning_parsers() -> Iterable[ReasoningParser]:
     yield ReasoningParser(
         "gemma4", *CHANNEL, lambda template: "<|channel>" in template, marks=("<|channel>", "<channel|>")
     )
+    yield ReasoningParser("openai_gptoss", harmony.ANALYSIS, harmony.END, harmony.matches, channels=harmony.CHANNELS)
 
 
 def _is_deepseek(template: str) -> bool:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from quire import GrammarBackend, hookimpl
@@ -16,6 +17,7 @@ from quire.records import Context
 from quire.structured import Structured
 from quire_plugins.json_schemas import Schema, check_installed, check_keywords, check_simple, read, schemas, texts
 from quire_plugins.regexes import portable
+from quire_plugins.structural_tags import ABOUT, blaming, read_format
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -54,7 +56,11 @@ class XGrammar:
     def check(self, asked: Structured) -> None:
         """See `quire.records.CompilesElsewhere`."""
         check_installed("xgrammar")
-        _written(asked)
+        written = _written(asked)
+        tokenizer: Any = self._context.tokenizer
+        special = [name for name, i in tokenizer.vocab.items() if i in tokenizer.special_ids]
+        if asked.kind == "structural_tag" and any(json.dumps(name)[1:-1] in written for name in special):
+            raise CannotConstrain("it would spell out the special tokens that are in the tag.")
 
     def compile(self, asked: Structured) -> str:
         """A compiled grammar in the library's own JSON."""
@@ -92,11 +98,36 @@ def _written(asked: Structured) -> str:
         return "root ::= " + " | ".join(map(_literal, texts(asked)))
     if asked.kind == "grammar" and "::=" not in asked.source:
         raise CannotConstrain("it takes grammars in EBNF (`root ::= …`), not in Lark.")
-    if asked.kind in ("grammar", "structural_tag"):
+    if asked.kind == "grammar":
         return asked.source
     if asked.whitespace_pattern is not None:
         raise CannotConstrain("it has no `whitespace_pattern`.")
+    if asked.kind == "structural_tag":
+        return _structural_tag(asked)
     return '{"type": "object"}' if asked.kind == "json_object" else json.dumps(_schema(asked))
+
+
+def _structural_tag(asked: Structured) -> str:
+    """What is checked of schemas and regexes elsewhere is checked in it too."""
+    if not asked.any_whitespace:
+        raise CannotConstrain("it cannot keep white space out of the JSON in structural tags.")
+    root = read_format(asked)
+    waiting: list[Any] = [root]
+    while waiting:
+        one = waiting.pop()
+        if isinstance(one, list):
+            waiting += one
+        elif isinstance(one, dict) and "json_schema" in one:
+            source = json.dumps(one["json_schema"])
+            with blaming(one):
+                one["json_schema"] = _schema(replace(asked, kind="json_schema", source=source))
+            for name in ABOUT:  # the library does not know them
+                one.pop(name, None)
+        elif isinstance(one, dict):
+            if one.get("type") == "regex" and isinstance(one.get("pattern"), str):
+                one["pattern"] = _plain(portable(one["pattern"]))
+            waiting += one.values()
+    return json.dumps({"type": "structural_tag", "format": root})
 
 
 def _schema(asked: Structured) -> Schema:

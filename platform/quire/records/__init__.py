@@ -5,6 +5,7 @@ the thing is first needed. Nothing here imports torch or any part of the platfor
 """
 
 from quire.records.adapters import AdapterFacts, AdapterRuntime, AdapterSource, AdapterUses, RunsAdapters
+from quire.records.channels import Channels
 from quire.records.context import CONTRACT_VERSION, Context
 from quire.records.edges import (
     Command,
@@ -43,6 +44,7 @@ __all__ = [
     "Architecture",
     "CONTRACT_VERSION",
     "CallFrame",
+    "Channels",
     "Command",
     "CompilesGrammars",
     "Context",

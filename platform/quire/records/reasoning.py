@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from quire.records.channels import Channels
+
 
 @dataclass(frozen=True)
 class ReasoningParser:
@@ -22,3 +24,4 @@ class ReasoningParser:
     matches: Callable[[str], bool]
     implicit: bool = False
     marks: tuple[str, ...] = ()
+    channels: Channels | None = None

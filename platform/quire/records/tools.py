@@ -7,6 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from quire.records.channels import Channels
+
 
 @dataclass(frozen=True)
 class ToolCall:
@@ -47,7 +49,8 @@ class ToolParser:
     end of the call before; its one group that takes part is the name. With it arguments stream while they are written.
     frame(name of a tool, chat template) -> how a call of it is written, if arguments are JSON; None: as the host likes.
     marks: further special tokens of the format, which must stay in the text. call_id makes ids of calls, where the
-    model's template accepts no others.
+    model's template accepts no others. channels: the answer is a series of messages, of which those that are calls are
+    spans, header and all; `start` and `end` are empty then.
     """
 
     name: str
@@ -60,3 +63,4 @@ class ToolParser:
     frame: Callable[[str, str], CallFrame] | None = None
     marks: tuple[str, ...] = ()
     call_id: Callable[[], str] | None = None
+    channels: Channels | None = None

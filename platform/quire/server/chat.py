@@ -20,7 +20,15 @@ from quire.sampling import BeamSearchParams, SamplingParams
 from quire.server import wire
 from quire.server.chat_logprobs import chat_logprobs
 from quire.server.chat_prompt import Rendered, render
-from quire.server.chat_reasoning import ReasoningUsage, constraint_begins, limit, may_reason, reasoning_reader
+from quire.server.chat_reasoning import (
+    ReasoningUsage,
+    calls_begin,
+    constraint_begins,
+    lead,
+    limit,
+    may_reason,
+    reasoning_reader,
+)
 from quire.server.chat_tools import ToolUse, tool_use, whole_call
 from quire.server.job import Job
 from quire.server.models import Served
@@ -68,7 +76,7 @@ async def prepare(service: Service, served: Served, fields: ChatRequest, naming:
         prompt = await _tokenized(served, rendered, fields, max_tokens)
     room = served.info.max_model_len - len(prompt.token_ids)
     reasoning = reasoning_reader(service, served, fields, rendered)
-    reader = AnswerReader(reasoning, tools.reader if tools else None) if tools or reasoning else None
+    reader = AnswerReader(reasoning, tools.reader if tools else None, rendered.text) if tools or reasoning else None
     params = _params(service, served, fields, max_tokens, room)
     if reader is not None:
         params = _with_parts(params, reader, tools, served, fields)
@@ -83,7 +91,7 @@ async def prepare(service: Service, served: Served, fields: ChatRequest, naming:
         rendered=rendered,
         reader=reader,
         tools=tools,
-        thinking=ReasoningUsage(reasoning, served.tokenizer) if reasoning else None,
+        thinking=ReasoningUsage(reasoning, served.tokenizer, rendered.text) if reasoning else None,
     )
 
 
@@ -130,12 +138,15 @@ def _with_parts(
     if any(served.tokenizer.vocab.get(mark) in served.tokenizer.special_ids for mark in reader.marks):
         params = replace(params, skip_special_tokens=False)
     after = constraint_begins(reader.reasoning)
-    template = served.template.for_tools if served.template else None
+    template = (served.template.for_tools if served.template else None) or ""
     form = params.structured
-    if tools is not None:
-        held = tools.constraint(template or "", form, after)
+    if tools is not None and tools.demanded:
+        before = calls_begin(reader.reasoning), lead(reader.reasoning, tools.parser)
+        params = replace(params, structured=tools.demand(template, *before))
+    elif tools is not None:
+        held = tools.form(template, form, after)
         if held is None and not may_reason(reader.reasoning):
-            held = tools.strict(template or "", after)
+            held = tools.strict(template, after)
         params = replace(params, structured=held)
     elif form is not None:
         params = replace(params, structured=replace(form, after=after))

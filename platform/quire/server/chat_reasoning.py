@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from quire.errors import BadRequest
+from quire.records import ToolParser
 from quire.server.chat_prompt import Rendered
 from quire.server.models import Served
 from quire.server.schema_requests import ChatRequest
@@ -40,7 +41,26 @@ def reasoning_reader(
 
 def constraint_begins(reader: ReasoningReader | None) -> str | None:
     """The text after which a constraint begins; None = at once, as reasoning that may or may not come is left out."""
+    if reader is None:
+        return None
+    if reader.parser.channels is not None:
+        return None if reader.closed else reader.parser.channels.answer
+    return reader.parser.end if reader.inside else None
+
+
+def calls_begin(reader: ReasoningReader | None) -> str | None:
+    """The text after which an answer of demanded calls is held to them; None = at once."""
     return reader.parser.end if reader is not None and reader.inside else None
+
+
+def lead(reader: ReasoningReader | None, calls: ToolParser) -> tuple[str, str] | None:
+    """What stands around reasoning that may come before demanded calls, where only the model knows whether it does."""
+    if reader is None or not may_reason(reader):
+        return None
+    channels = reader.parser.channels
+    if channels is not None and calls.channels is None:  # calls in no message, before which none may stand
+        return None
+    return reader.parser.start, reader.parser.end + (channels.again if channels else "")
 
 
 def may_reason(reader: ReasoningReader | None) -> bool:
@@ -59,8 +79,8 @@ def limit(reader: ReasoningReader | None, fields: ChatRequest, tokenizer: Tokeni
 class ReasoningUsage:
     """Counts the tokens of reasoning of all completions of one call, as they come."""
 
-    def __init__(self, reader: ReasoningReader, tokenizer: Tokenizer) -> None:
-        self._reader, self._tokenizer = reader, tokenizer
+    def __init__(self, reader: ReasoningReader, tokenizer: Tokenizer, prompt: str) -> None:
+        self._reader, self._tokenizer, self._prompt = reader, tokenizer, prompt
         self._counters: dict[tuple[int, int], ThinkingTokens] = {}
 
     def count(self, collectors: Sequence[Collector]) -> int:
@@ -69,6 +89,6 @@ class ReasoningUsage:
         for number, collector in enumerate(collectors):
             for index, ids in enumerate(collector.token_ids):
                 if (number, index) not in self._counters:
-                    self._counters[number, index] = ThinkingTokens(self._reader, self._tokenizer)
+                    self._counters[number, index] = ThinkingTokens(self._reader, self._tokenizer, self._prompt)
                 total += self._counters[number, index].upto(ids)
         return total

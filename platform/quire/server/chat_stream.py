@@ -12,7 +12,7 @@ from quire.server.chat import Call, common, count_tokens, logprobs_of
 from quire.server.chat_tools import call_delta
 from quire.server.service import fingerprint
 from quire.server.streaming import stream_events
-from quire.text.answers import AnswerStream
+from quire.text.answers import AnswerStream, MessageStream
 from quire.text.outputs import Piece
 from quire.text.reasoning import Thought
 from quire.text.tools import ToolDelta
@@ -25,7 +25,7 @@ class ChatStream:
         self._call = call
         self._chunks = wire.Chunks(common(call, "chat.completion.chunk"))
         self._begun: set[int] = set()
-        self._answers: dict[int, AnswerStream] = {}
+        self._answers: dict[int, AnswerStream | MessageStream] = {}
         self._usage = wire.UsageWanted.of(call.fields.stream_options, call.service.config)
         self._plain = call.reader is None and not (call.fields.return_token_ids or self._usage.always)
         self._texts: dict[int, wire.TextEvents] = {}
@@ -82,7 +82,7 @@ class ChatStream:
         wanted = piece.finish_reason or piece.logprobs or (self._call.fields.return_token_ids and piece.token_ids)
         return [({} if piece.finish_reason else {"content": ""}, piece)] if wanted else []
 
-    def _with_parts(self, piece: Piece, answer: AnswerStream) -> list[tuple[dict[str, Any], Piece]]:
+    def _with_parts(self, piece: Piece, answer: AnswerStream | MessageStream) -> list[tuple[dict[str, Any], Piece]]:
         parts = answer.push(piece.text)
         if piece.finish_reason:
             parts += answer.flush()

@@ -45,25 +45,31 @@ class ToolUse:
         """Why an answer ended, as clients are told."""
         return "tool_calls" if num_calls and reason == "stop" and not self.named else reason
 
-    def constraint(self, template: str, form: Structured | None, after: str | None = None) -> Structured | None:
-        """What holds an answer to the demanded calls, or to its form where it may also be a call instead.
+    def form(self, template: str, form: Structured | None, after: str | None) -> Structured | None:
+        """What holds an answer to its form where it may also be a call instead. after: what comes before either."""
+        frame, schema = self.parser.frame, _schema_of(form)
+        if form is None:
+            return None
+        if schema is None or frame is None or self.parser.channels is not None or KIND not in self.kinds:
+            return replace(form, after=after)
+        tags = [self._tag(tool, template, alone=True) for tool in self.offered]
+        tags.append({"begin": "", "schema": schema, "end": "", "owner": f"`{form.param}`", "param": form.param})
+        return _held(form, KIND, {"tags": tags, "at_least": 1, "at_most": 1}, after)
 
-        after: the text that comes before either, if any does.
+    def demand(self, template: str, after: str | None = None, lead: tuple[str, str] | None = None) -> Structured:
+        """What holds an answer to the demanded calls. after: the text that comes before them, if one does.
+
+        lead: delimiters of a text that may come before them.
         """
         frame = self.parser.frame
-        if not self.demanded:
-            schema = _schema_of(form)
-            if form is None or schema is None or frame is None or KIND not in self.kinds:
-                return None if form is None else replace(form, after=after)
-            tags = [self._tag(tool, template, alone=True) for tool in self.offered]
-            tags.append({"begin": "", "schema": schema, "end": "", "owner": f"`{form.param}`", "param": form.param})
-            return _held(form, KIND, {"tags": tags, "at_least": 1, "at_most": 1}, after)
         assert frame is not None
         tags = [self._tag(tool, template, self.at_most == 1) for tool in self.demanded]
         whole = frame(self.demanded[0].function.name, template)
         source: dict[str, Any] = {"tags": tags, "at_least": 1, "at_most": self.at_most}
         if self.at_most != 1:
             source |= {"separator": whole.between, "first": whole.first, "last": whole.last}
+        if lead is not None:
+            source["lead"] = {"begin": lead[0], "end": lead[1]}
         return _held(None, KIND, source, after)
 
     def strict(self, template: str, after: str | None = None) -> Structured | None:

@@ -14,7 +14,7 @@ from quire.errors import BadRequest
 from quire.records import Registry
 from quire.sampling import BeamSearchParams, SamplingParams
 from quire.server.constraints import constraint
-from quire.server.schema_sampling import NOT_HONOURED, SamplingFields
+from quire.server.schema_sampling import IN_PLACE_OF, NOT_HONOURED, SamplingFields
 from quire.structured import Structured
 
 log = logging.getLogger("quire.server")
@@ -103,7 +103,8 @@ def refuse_unhonoured(
         if value is None or name in rules.extra_types:
             continue
         if not any(type(value) is type(allowed) and value == allowed for allowed in harmless):
-            raise BadRequest(f"`{name}` is not supported by this server.", name)
+            instead = f"; use `{IN_PLACE_OF[name]}`" if name in IN_PLACE_OF else ""
+            raise BadRequest(f"`{name}` is not supported by this server{instead}.", name)
 
 
 def sampling_params(

@@ -158,3 +158,6 @@ NOT_HONOURED: dict[str, tuple[Any, ...]] = {
     "merged_adapters": ({},),
 }
 """Fields that clients of this API know and this server cannot honour, with the values that ask for nothing."""
+
+IN_PLACE_OF = {"functions": "tools", "function_call": "tool_choice"}
+"""Fields that took the place of some that nobody honours any more."""

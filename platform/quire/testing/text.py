@@ -9,7 +9,9 @@ from typing import Any
 
 from quire.records import Registry, ToolCall, ToolParser
 from quire.testing.demand import demand
-from quire.text.tools import ToolReader, ToolStream, gather
+from quire.text.answers import AnswerReader
+from quire.text.reasoning import Thought
+from quire.text.tools import ToolReader, gather
 
 MAX_SPLITS = 800
 
@@ -55,9 +57,14 @@ def _splits(text: str) -> Iterator[tuple[str, ...]]:
 def _compare(
     reader: ToolReader, pieces: Sequence[str], calls: Sequence[ToolCall], content: str | None, early: bool
 ) -> None:
-    stream = ToolStream(reader, early)
-    parts = [part for piece in pieces for part in stream.push(piece)]
-    said, made = gather([*parts, *stream.flush()])
+    answers = AnswerReader(tools=reader)
+    if early:
+        stream = answers.stream()
+        parts = [part for piece in pieces for part in stream.push(piece)] + stream.flush()
+        said, made = gather([part for part in parts if not isinstance(part, Thought)])
+    else:
+        whole = answers.read("".join(pieces))
+        said, made = whole.content, whole.calls
     found = [ToolCall(call.name, _plain(call.arguments)) for call in made]
     wanted = [ToolCall(call.name, _plain(call.arguments)) for call in calls]
     demand(found == wanted, f"{pieces!r:.200} gives {found}, not {wanted}.")

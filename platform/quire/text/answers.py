@@ -8,8 +8,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from quire.records import Channels
+from quire.text.channels import ChannelStream, Piece
 from quire.text.reasoning import ReasoningReader, Thought
-from quire.text.tools import CalledTool, ToolDelta, ToolReader
+from quire.text.tools import CalledTool, ToolDelta, ToolReader, ToolStream, gather
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,15 +25,26 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class AnswerReader:
-    """Readers at work for one request, shared by its completions; at least one of them is there."""
+    """Readers at work for one request, shared by its completions; at least one of them is there.
+
+    prompt: what the answers go on from, which may have begun the first message of those that are a series of them.
+    """
 
     reasoning: ReasoningReader | None = None
     tools: ToolReader | None = None
+    prompt: str = ""
+
+    @property
+    def channels(self) -> Channels | None:
+        """How answers that are a series of messages are told apart; None if they are not."""
+        if self.reasoning is not None and self.reasoning.parser.channels is not None:
+            return self.reasoning.parser.channels
+        return self.tools.parser.channels if self.tools is not None else None
 
     @property
     def marks(self) -> tuple[str, ...]:
         """Texts that must stay in an answer though they may be special tokens."""
-        marks: tuple[str, ...] = ()
+        marks = self.channels.texts if self.channels is not None else ()
         if self.reasoning is not None:
             parser = self.reasoning.parser
             marks += (parser.start, parser.end, *parser.marks)
@@ -40,12 +53,16 @@ class AnswerReader:
             marks += (format_.start, format_.end, *format_.marks)
         return marks
 
-    def stream(self) -> AnswerStream:
+    def stream(self) -> AnswerStream | MessageStream:
         """The reader of one completion."""
+        if self.channels is not None:
+            return MessageStream(self, self.channels, early=True)
         return AnswerStream(self)
 
     def read(self, text: str) -> Answer:
         """A whole text."""
+        if self.channels is not None:
+            return self._of_messages(text, self.channels)
         thoughts: list[str] = []
         content: str | None = text
         if self.reasoning is not None:
@@ -57,6 +74,13 @@ class AnswerReader:
         if self.tools is not None and content is not None:
             content, calls = self.tools.read(content)
         return Answer(content, "".join(thoughts) if thoughts else None, calls)
+
+    def _of_messages(self, text: str, channels: Channels) -> Answer:
+        stream = MessageStream(self, channels, early=self.tools is not None and self.tools.early)
+        parts = [*stream.push(text), *stream.flush()]
+        thoughts = [part.text for part in parts if isinstance(part, Thought)]
+        content, calls = gather([part for part in parts if not isinstance(part, Thought)])
+        return Answer(content or (None if thoughts or calls else ""), "".join(thoughts) if thoughts else None, calls)
 
 
 class AnswerStream:
@@ -88,3 +112,60 @@ class AnswerStream:
             else:
                 found += self._tools.push(part)
         return [part for part in found if part != ""]
+
+
+class MessageStream:
+    """Where one completion stands that is a series of messages. Those of one kind are put together line by line.
+
+    What nobody reads, be it reasoning or calls, is text as the model wrote it. Calls in a format that knows no messages
+    are sought in the text. early: see `ToolStream`.
+    """
+
+    def __init__(self, reader: AnswerReader, channels: Channels, early: bool) -> None:
+        self._messages = ChannelStream.after(reader.prompt, channels)
+        self._tools = ToolStream(reader.tools, early) if reader.tools else None
+        self._called = self._tools if reader.tools and reader.tools.parser.channels else None
+        self._reasons = reader.reasoning is not None
+        self._given: dict[str, int] = {}  # by kind, the message that was last given something of
+
+    @property
+    def num_calls(self) -> int:
+        """Calls found so far."""
+        return self._tools.num_calls if self._tools else 0
+
+    def push(self, text: str) -> list[str | Thought | ToolDelta]:
+        """What is certain now, in order."""
+        return [part for piece in self._messages.push(text) for part in self._parts(piece)]
+
+    def flush(self) -> list[str | Thought | ToolDelta]:
+        """The text has ended."""
+        parts = [part for piece in self._messages.flush() for part in self._parts(piece)]
+        return [*parts, *(self._tools.flush() if self._tools else [])]
+
+    def _parts(self, piece: Piece) -> Sequence[str | Thought | ToolDelta]:
+        if piece.kind == "call" and self._called is not None:
+            return _of_a_call(self._called, piece)
+        if piece.kind == "thought" and self._reasons:
+            return [Thought(self._on_a_line(piece))] if piece.text else []
+        text = self._on_a_line(piece) if piece.kind == "text" else piece.written
+        if self._tools is not None and self._called is None:
+            return self._tools.push(text)
+        return [text] if text else []
+
+    def _on_a_line(self, piece: Piece) -> str:
+        """The text of a piece, on a new line where its message is not the first of its kind."""
+        if not piece.number:  # between messages white space says nothing
+            return piece.text if piece.text.strip() or not self._messages.number else ""
+        if not piece.text:
+            return ""
+        before = self._given.get(piece.kind)
+        self._given[piece.kind] = piece.number
+        return piece.text if before in (None, piece.number) else "\n" + piece.text
+
+
+def _of_a_call(tools: ToolStream, piece: Piece) -> list[str | ToolDelta]:
+    """What a piece of a message gives that is a span of calls."""
+    if piece.first:
+        tools.open("")
+    parts = tools.close(piece.written) if piece.last else tools.inside(piece.written)
+    return [part for part in parts if part != ""]

@@ -26,14 +26,17 @@ class Thought:
 
 
 def choose_reasoning(registry: Registry, name: str | None, template: str | None) -> ReasoningParser | None:
-    """The parser called `name`; for `AUTO` the one that recognises the chat template, if one does; None for None.
+    """The parser called `name`; for `AUTO` the one that recognises the chat template, if one does.
 
+    For None the same, if it is one without which answers could not be read, being a series of messages.
     Raises `ConfigError` for a name nobody has, and when several parsers recognise the template.
     """
     parsers: Mapping[str, ReasoningParser] = registry.of(HOOK)
-    if name is None or (name == AUTO and template is None):
+    if name is None:
+        parsers = {key: parser for key, parser in parsers.items() if parser.channels is not None}
+    if template is None and name in (None, AUTO):
         return None
-    if name != AUTO:
+    if name is not None and name != AUTO:
         if name not in parsers:
             known = ", ".join([AUTO, *sorted(parsers)])
             raise ConfigError(f"--reasoning-parser {name!r} is not one of {known}.")

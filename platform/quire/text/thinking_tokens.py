@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from quire.text.channels import ChannelStream
 from quire.text.decode import IncrementalDecoder
 from quire.text.reasoning import ReasoningReader
 from quire.text.tokenizer import Tokenizer
@@ -12,8 +13,9 @@ from quire.text.tokenizer import Tokenizer
 class ThinkingTokens:
     """Counts those of one completion. A token counts that begins and ends within the reasoning: no delimiter does."""
 
-    def __init__(self, reader: ReasoningReader, tokenizer: Tokenizer) -> None:
-        self._stream = reader.stream()
+    def __init__(self, reader: ReasoningReader, tokenizer: Tokenizer, prompt: str = "") -> None:
+        channels = reader.parser.channels
+        self._stream = ChannelStream.after(prompt, channels) if channels else reader.stream()
         self._decoder = IncrementalDecoder(tokenizer, skip_special_tokens=False)
         self._seen = 0
         self.count = 0

@@ -84,7 +84,7 @@ class ToolReader:
     ) -> None:
         self.parser = parser
         self.new_id = new_id or parser.call_id or new_call_id
-        self._early = early
+        self.early = early
         self._tools = tools
         self._registry = registry
         self._plugin = registry.plugin_of(HOOK, parser.name)
@@ -103,7 +103,7 @@ class ToolReader:
     def opens(self, text: str) -> bool | None:
         """Whether an answer that begins with `text` consists of calls; None while that cannot be said."""
         if self.parser.opens is None:
-            return not self.parser.start
+            return not (self.parser.start or self.parser.channels)
         verdict: bool | None = call_plugin(self._registry, self._plugin, self.parser.opens, text)
         return verdict
 
@@ -113,7 +113,7 @@ class ToolReader:
 
     def read(self, text: str) -> tuple[str | None, list[CalledTool]]:
         """A whole text: what is no call (None if that is blank and there are calls), and the calls."""
-        stream = ToolStream(self, early=self._early)
+        stream = ToolStream(self, early=self.early)
         return gather([*stream.push(text), *stream.flush()])
 
 
@@ -160,7 +160,7 @@ class ToolStream:
                 return []
             self._undecided = False
             if opens:
-                self._open("")
+                self.open("")
         return self._advance(buffer)
 
     def flush(self) -> list[str | ToolDelta]:
@@ -168,7 +168,7 @@ class ToolStream:
         buffer, self._held = self._held, ""
         if self._span is None:
             return self._content(buffer)
-        return [*self._inside(buffer), *self._close("")]
+        return [*self.inside(buffer), *self.close("")]
 
     def _advance(self, buffer: str) -> list[str | ToolDelta]:
         parts: list[str | ToolDelta] = []
@@ -193,18 +193,19 @@ class ToolStream:
         return parser.end if self._start else ""
 
     def _take(self, text: str) -> list[str | ToolDelta]:
-        return self._content(text) if self._span is None else self._inside(text)
+        return self._content(text) if self._span is None else self.inside(text)
 
     def _cross(self, mark: str) -> list[str | ToolDelta]:
         """Pass a delimiter."""
         if self._span is None:
-            self._open(mark)
+            self.open(mark)
             return []
         if self._span.in_string:
-            return self._inside(mark)
-        return self._close(mark)
+            return self.inside(mark)
+        return self.close(mark)
 
-    def _open(self, start: str) -> None:
+    def open(self, start: str) -> None:
+        """A span begins, with this delimiter."""
         self._span, self._start, self._given = CallSpan(self.reader.parser.head), start, 0
 
     def _content(self, text: str) -> list[str | ToolDelta]:
@@ -214,7 +215,8 @@ class ToolStream:
             self._spaces = whole[len(text) :]
         return [text] if text else []
 
-    def _inside(self, text: str) -> list[str | ToolDelta]:
+    def inside(self, text: str) -> list[str | ToolDelta]:
+        """Text of the span."""
         assert self._span is not None
         parts: list[str | ToolDelta] = []
         for part in self._span.push(text):
@@ -232,7 +234,8 @@ class ToolStream:
         self.num_calls += 1
         return ToolDelta(self.num_calls - 1, id=self.reader.new_id(), name=name)
 
-    def _close(self, end: str) -> list[str | ToolDelta]:
+    def close(self, end: str) -> list[str | ToolDelta]:
+        """The span has ended, with this delimiter."""
         span, self._span = self._span, None
         assert span is not None
         calls = self.reader.parse(span.text)

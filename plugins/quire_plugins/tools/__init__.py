@@ -6,9 +6,9 @@ from collections.abc import Iterable
 
 from quire.hookspecs import hookimpl
 from quire.records import ToolParser
-from quire_plugins.tools import deepseek, gemma, granite, hermes, llama, mistral, phi, pythonic, qwen_xml
+from quire_plugins.tools import deepseek, gemma, granite, harmony, hermes, llama, mistral, phi, pythonic, qwen_xml
 
-FAMILIES = (hermes, qwen_xml, llama, pythonic, mistral, granite, deepseek, phi, gemma)
+FAMILIES = (hermes, qwen_xml, llama, pythonic, mistral, granite, deepseek, phi, gemma, harmony)
 
 
 @hookimpl

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 import json
+import keyword
 import re
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
@@ -15,7 +16,10 @@ from typing import Any
 from quire.records import ToolCall, ToolParser
 
 LLAMA4_START, LLAMA4_END = "<|python_start|>", "<|python_end|>"
-_NAME = re.compile(r"[A-Za-z_][\w.]*")
+_NAME = re.compile(r"[\w-][\w.-]*")
+_STRING = r"""'(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*\""""
+_NAMED = re.compile(rf"{_STRING}|(?<![\w.-])([\w-][\w.-]*)(?=\s*(?:\(|=(?!=)))", re.DOTALL)
+"""A string, or the name of a function or of an argument."""
 _WORDS: Mapping[str, Any] = {"true": True, "false": False, "null": None}
 MAX_NAME = 256
 
@@ -23,7 +27,9 @@ MAX_NAME = 256
 def parse(text: str, tools: Sequence[Mapping[str, Any]]) -> list[ToolCall]:
     """Every call of the list. Raises ValueError if the text is anything else."""
     del tools
+    odd: dict[str, str] = {}
     text = text.strip().removeprefix(LLAMA4_START).removesuffix(LLAMA4_END).strip()
+    text = _NAMED.sub(lambda found: _stand_in(found, odd), text)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", SyntaxWarning)  # about backslashes in a model's strings
@@ -32,16 +38,28 @@ def parse(text: str, tools: Sequence[Mapping[str, Any]]) -> list[ToolCall]:
         raise ValueError("no list of calls") from error
     if not isinstance(body, ast.List) or not body.elts:
         raise ValueError("no list of calls")
-    return [_call(node) for node in body.elts]
+    return [_call(node, odd) for node in body.elts]
 
 
-def _call(node: ast.expr) -> ToolCall:
+def _stand_in(found: re.Match[str], odd: dict[str, str]) -> str:
+    """What stands for a name that tools and their arguments may have but Python may not, remembered in `odd`."""
+    name = found[1]
+    if name is None or all(part.isidentifier() and not keyword.iskeyword(part) for part in name.split(".")):
+        return found[0]
+    word = f"_odd_{len(odd)}_"
+    odd[word] = name
+    return word
+
+
+def _call(node: ast.expr, odd: Mapping[str, str]) -> ToolCall:
     if not isinstance(node, ast.Call) or node.args:
         raise ValueError("a call has arguments by name only")
-    arguments = {keyword.arg: _value(keyword.value) for keyword in node.keywords if keyword.arg is not None}
+    given = [(argument.arg, argument.value) for argument in node.keywords if argument.arg is not None]
+    arguments = {odd.get(name, name): _value(value) for name, value in given}
     if len(arguments) != len(node.keywords):
         raise ValueError("an argument without a name, or with one twice")
-    return ToolCall(ast.unparse(_named(node.func)), json.dumps(arguments, ensure_ascii=False))
+    name = ast.unparse(_named(node.func))
+    return ToolCall(odd.get(name, name), json.dumps(arguments, ensure_ascii=False))
 
 
 def _named(node: ast.expr) -> ast.expr:
