@@ -94,9 +94,10 @@ class LlGuidance:
         tokenizer: Any = context.tokenizer
         size = context.vocab_size or tokenizer.vocab_size
         self._library = llguidance
-        # some id must end the text in the library's eyes: none that a grammar could ask for; the host has its own ends
-        self._end = size
-        size += 1
+        # Some id must end the text in the library's eyes; the host has its own ends, and matchers do not offer this.
+        # Best is one more than there are, but where masks would need a word more for it, a special token is cheaper.
+        self._end = size if size % 32 else min(tokenizer.special_ids, default=size)
+        size = max(size, self._end + 1)
         self._words = -(-size // 32)
         self._special = {name: i for name, i in tokenizer.vocab.items() if i in tokenizer.special_ids}
         tokens = llguidance.TokenizerWrapper(_Tokens(tokenizer, size, self._end))
