@@ -14,7 +14,7 @@ from quire.host.client import Client
 from quire.sampling import BeamSearchParams, SamplingParams
 from quire.types import Prompt, Request
 
-torch.set_num_threads(1)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 PROMPT = (1, 17, 99, 4)
 

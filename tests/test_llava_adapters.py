@@ -16,12 +16,10 @@ from quire.errors import BadRequest
 from quire.types import Prompt
 from quire_adapters.runtime import Lora
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
 TEXTS = [("see <image>?", [picture(1)]), ("<image> or <image>", [picture(2, 30, 60), picture(1)]), ("none", [])]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def one_thread() -> None:
-    torch.set_num_threads(1)
 
 
 @pytest.fixture(scope="module", params=["1.5", "NeXT"])

@@ -13,7 +13,7 @@ from quire.engine.load import load_model
 from quire.errors import CheckpointError, ConfigError, PluginError, UnknownArchitecture
 from quire.records import Architecture, Registry
 
-torch.set_num_threads(1)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 @pytest.fixture(scope="module")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,9 @@ from lora_rig import Base, Ours, random_seqs
 from quire import registry
 from quire.types import AdapterRef, AdapterUse
 from quire_adapters.runtime import Adapter
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 
 TOLERANCE = 1e-4
 NEW_TOKENS = 24
@@ -60,11 +63,8 @@ class Mixed:
 
 
 @pytest.fixture(scope="module", params=ARCHITECTURES)
-def mixed(request: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mixed]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield Mixed(tmp_path_factory.mktemp("lora"), request.param)
-    torch.set_num_threads(threads)
+def mixed(request: Any, tmp_path_factory: pytest.TempPathFactory) -> Mixed:
+    return Mixed(tmp_path_factory.mktemp("lora"), request.param)
 
 
 @pytest.mark.parametrize("chunk", [1000, 7])

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import httpx
 import pytest
-import torch
 from plugin_site import PluginSite, site
 from pretend_client import pretend_app
 from serving import Server, serving
@@ -18,6 +17,9 @@ from quire.errors import PluginError, QuireError
 from quire.records import RECORDS
 from quire.registry import load
 from quire.testing import tiny_llama
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 
 __all__ = ["site"]
 
@@ -62,7 +64,6 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def build_engine(model: Path, plugins: list[str], **settings: object) -> Engine:
-    torch.set_num_threads(1)
     return Engine.build(ModelConfig(model=str(model), dtype="float32", num_pages=16, **settings), load(plugins))
 
 

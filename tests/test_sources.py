@@ -35,14 +35,12 @@ from quire_models import (
 )
 from quire_models.audio_blocks import FramesToRows
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
 PAGE = 16
 ROWS, SPACE = 70, 128
 """Of a source of the tests of cutting, and positions before its text."""
-
-
-@pytest.fixture(scope="module", autouse=True)
-def one_thread() -> None:
-    torch.set_num_threads(1)
 
 
 # --- parts -------------------------------------------------------------------------------------------

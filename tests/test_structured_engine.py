@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import torch
 from engine_rig import Rig, make_rig, random_ids
 from structured_rig import PROMPT
 
@@ -16,6 +15,9 @@ from quire.errors import BadRequest
 from quire.sampling import BeamSearchParams, SamplingParams, StructuredOutputsParams
 from quire.structured import Structured
 from quire.testing.tiny import END_ID, tiny_llama
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 
 REGEX = Structured(kind="regex", source="(?:[a-c][0-9]){2,4}!")
 
@@ -27,7 +29,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def rig(folder: Path) -> Iterator[Rig]:
-    torch.set_num_threads(1)
     made = make_rig(folder, registry.load(None), num_pages=900, max_num_batched_tokens=96)
     yield made
     made.engine.close()

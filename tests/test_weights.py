@@ -11,7 +11,7 @@ from quire.errors import CheckpointError
 from quire_kernels import select
 from quire_models import Make, checkpoint, names, tensors, weights
 
-torch.set_num_threads(1)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 SIZES = {
     "vocab_size": 128,

@@ -17,6 +17,9 @@ from quire import registry
 from quire.types import Prompt
 from quire_adapters.runtime import Lora
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
 DECODER, ENCODER = r".*model\.decoder\.", r".*model\.encoder\."
 MATRICES = r"(q_proj|k_proj|v_proj|out_proj|fc1|fc2)"
 
@@ -31,11 +34,6 @@ ADAPTERS: dict[str, dict[str, Any]] = {
 IDS = [START, ENGLISH, TRANSCRIBE, NO_TIMES]
 SOUNDS = [speech(1), speech(2, 0.6), speech(1)]
 TEXTS = [IDS, [START], [START, ENGLISH]]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def one_thread() -> None:
-    torch.set_num_threads(1)
 
 
 class Kit:

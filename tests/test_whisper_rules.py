@@ -21,13 +21,11 @@ from quire.sampling import SamplingParams
 from quire.testing import tiny_llama
 from quire_plugins.whisper_rules import Rules
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
 IDS = [START, ENGLISH, TRANSCRIBE]
 TIMES = {"return_timestamps": True}
-
-
-@pytest.fixture(scope="module", autouse=True)
-def one_thread() -> None:
-    torch.set_num_threads(1)
 
 
 @pytest.fixture(scope="module")

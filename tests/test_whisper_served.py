@@ -39,7 +39,10 @@ from quire.text.tokenizer import Tokenizer
 from quire.text.transcript import joined
 
 # The client calls translations deprecated, which is an affair of the service it was made for.
-pytestmark = pytest.mark.filterwarnings("ignore:deprecated:DeprecationWarning")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:deprecated:DeprecationWarning"),
+    pytest.mark.usefixtures("one_thread"),
+]
 
 COUNT = 24
 """Tokens of a window."""
@@ -55,7 +58,6 @@ Samples = NDArray[np.float32]
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Model:
-    torch.set_num_threads(1)
     return Model(tmp_path_factory.mktemp("whisper"), rules=True)
 
 
