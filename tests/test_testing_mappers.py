@@ -56,6 +56,28 @@ def test_mappers_are_held_to_one_id_per_row(tmp_path: Path) -> None:
         check_mapper(mapper(), llama(), config, items)
 
 
+class Scaled(Frames):
+    """Its scale is derived from its weights, and is none before that."""
+
+    scale = torch.tensor(float("nan"))
+
+    def prepare(self) -> None:
+        self.scale = self.projection.weight.abs().max()
+
+    def forward(self, items, call):
+        return [rows * self.scale for rows in super().forward(items, call)]
+
+
+def test_a_tower_may_derive_something_from_its_weights(tmp_path: Path) -> None:
+    config = AutoModelForCausalLM.from_pretrained(tiny_llama(tmp_path)).config
+
+    class Prepared(Tower):
+        def build(self, width, make):
+            return Scaled(make.projection(4, width))
+
+    check_mapper(mapper(), replace(llama(), tower=lambda c: Prepared()), config, [[[1.0] * 4] * 3])
+
+
 class Leaking(Frames):
     def forward(self, items, call):
         return [rows + len(items) for rows in super().forward(items, call)]
