@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 import torch
 from engine_rig import Rig, greedy, rig_of
-from gemma3_rig import BEGIN, CASES, PROMPTS, SOFT, STOP, TOKENS, Model, our_logits
-from llava_rig import picture
+from gemma3_rig import BEGIN, CASES, PROMPTS, SOFT, STOP, TOKENS, Model
+from llava_rig import our_logits, picture
 from PIL import Image
 
 from quire import LLM, registry

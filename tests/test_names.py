@@ -60,3 +60,9 @@ def test_a_table_moves_under_the_prefix_of_a_larger_checkpoint() -> None:
     assert table.rename("language_model.model.layers.0.self_attn.q_proj.weight") == "text.blocks.0.attn.q.weight"
     assert table.rename("language_model.lm_head.weight") == "text.head.weight"
     assert table.rename("vision_tower.model.layers.0.weight") == "vision_tower.model.layers.0.weight"
+
+
+def test_a_table_serves_checkpoints_with_a_prefix_and_without_it() -> None:
+    table = Names((("visual", "tower"), ("norm1", "attn_in"))).and_under("model")
+    for theirs in ("visual.norm1", "model.visual.norm1"):
+        assert table.rename(theirs) == "tower.attn_in"
