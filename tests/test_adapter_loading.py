@@ -17,8 +17,6 @@ from quire.types import AdapterRef, AdapterUse
 
 __all__ = ["adapters", "folder", "kit", "merged", "wanted"]
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 
 def test_requests_in_flight_finish_on_what_is_unloaded_and_new_ones_are_refused(
     folder: Path, kit: Kit, adapters: dict[str, Path], wanted: dict[tuple[str, int], Answer]

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
 from adapted_rig import PROMPT, PROMPTS, adapters, ask, folder, kit, load_all, merged, rig_of, same, states, wanted
 from engine_rig import Answer, Rig
 from made_up_adapters import Kit
 
 __all__ = ["adapters", "folder", "kit", "merged", "wanted"]
-
-pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def cached(rig: Rig, name: str | None) -> int | None:

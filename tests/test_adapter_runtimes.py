@@ -16,8 +16,6 @@ from quire.sampling import BeamSearchParams, SamplingParams
 
 __all__ = ["adapters", "folder", "kit", "merged", "wanted"]
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 
 @pytest.mark.parametrize("settings", [{}, {"max_num_batched_tokens": 64}, {"batch_invariant": True}])
 def test_each_row_of_a_mixed_batch_equals_a_model_with_its_adapter_merged(

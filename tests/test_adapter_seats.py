@@ -11,8 +11,6 @@ from made_up_adapters import Kit
 
 __all__ = ["adapters", "folder", "kit", "merged", "wanted"]
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 
 def test_with_fewer_seats_than_adapters_all_finish(
     folder: Path, kit: Kit, adapters: dict[str, Path], wanted: dict[tuple[str, int], Answer]

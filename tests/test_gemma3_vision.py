@@ -25,8 +25,6 @@ from quire.text.tokenizer import Tokenizer
 from quire.types import Prompt
 from quire_models import checkpoint
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 
 @pytest.fixture(scope="module")
 def found() -> Registry:

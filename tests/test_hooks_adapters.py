@@ -17,8 +17,6 @@ from quire.testing import tiny_llama
 
 __all__ = ["model", "site", "tour"]
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 
 def write_ia3(folder: Path, base: Path, merged: Path) -> Path:
     """An adapter as PEFT writes it, and the base model with the adapter in its weights."""

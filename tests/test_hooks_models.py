@@ -20,8 +20,6 @@ from quire.text.tokenizer import Tokenizer
 
 __all__ = ["model", "site", "tour"]
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 
 def test_hook_architectures_bring_what_check_architecture_accepts(site: PluginSite) -> None:
     site.link(ROOT / "examples" / "starcoder_plugin")

@@ -3,7 +3,6 @@
 import json
 from pathlib import Path
 
-import pytest
 from hook_rig import engine, generate, model, tour
 from plugin_site import PluginSite, site
 
@@ -18,8 +17,6 @@ from quire.text.tokenizer import Tokenizer
 from quire.types import Prompt, Request
 
 __all__ = ["model", "site", "tour"]
-
-pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def test_hook_logits_processors_change_the_answers_of_those_who_ask(tour: PluginSite, model: Path) -> None:

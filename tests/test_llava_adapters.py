@@ -16,9 +16,6 @@ from quire.errors import BadRequest
 from quire.types import Prompt
 from quire_adapters.runtime import Lora
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
-
 TEXTS = [("see <image>?", [picture(1)]), ("<image> or <image>", [picture(2, 30, 60), picture(1)]), ("none", [])]
 
 

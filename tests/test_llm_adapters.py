@@ -16,8 +16,6 @@ from quire.text.tokenizer import Tokenizer
 
 __all__ = ["adapters", "folder", "kit", "merged", "wanted"]
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 
 def test_the_library_loads_an_adapter_when_it_is_first_used(
     folder: Path, kit: Kit, adapters: dict[str, Path], wanted: dict[tuple[str, int], Answer]

@@ -13,8 +13,6 @@ from quire.engine.load import load_model
 from quire.errors import CheckpointError, ConfigError, PluginError, UnknownArchitecture
 from quire.records import Architecture, Registry
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 
 @pytest.fixture(scope="module")
 def plugins():

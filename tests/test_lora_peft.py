@@ -15,9 +15,6 @@ from quire import registry
 from quire.types import AdapterRef, AdapterUse
 from quire_adapters.runtime import Adapter
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
-
 TOLERANCE = 1e-4
 NEW_TOKENS = 24
 ARCHITECTURES = ("LlamaForCausalLM", "Qwen2ForCausalLM", "MixtralForCausalLM", "Gemma2ForCausalLM")

@@ -22,9 +22,6 @@ from torch import Tensor
 from quire.errors import BadRequest
 from quire_adapters.config import MAX_BYTES
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
-
 Q = "base_model.model.model.layers.0.self_attn.q_proj"
 UP = "base_model.model.model.layers.1.mlp.up_proj"
 CONFIG = {"peft_type": "LORA", "r": 4, "lora_alpha": 8, "target_modules": ["q_proj", "up_proj", "embed_tokens"]}

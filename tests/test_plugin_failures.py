@@ -18,9 +18,6 @@ from quire.records import RECORDS
 from quire.registry import load
 from quire.testing import tiny_llama
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
-
 __all__ = ["site"]
 
 HAZARD = Path(__file__).parent / "data" / "hazard"

@@ -11,9 +11,6 @@ from qwen_audio_rig import PROMPTS
 
 from quire import registry
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
-
 ASKED = [PROMPTS[0], PROMPTS[2], PROMPTS[5]]
 
 

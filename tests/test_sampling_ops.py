@@ -18,9 +18,6 @@ from quire_kernels import reference, select, torch_ops
 from quire_kernels.cpu import build, isa, library
 from quire_kernels.cpu.sampling import CpuSampling
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
-
 OPS = ("argmax", "draw", "logprobs")
 PLAIN: dict[str, Any] = {
     "reference": reference,

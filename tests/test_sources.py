@@ -35,9 +35,6 @@ from quire_models import (
 )
 from quire_models.audio_blocks import FramesToRows
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
-
 PAGE = 16
 ROWS, SPACE = 70, 128
 """Of a source of the tests of cutting, and positions before its text."""

@@ -16,9 +16,6 @@ from quire.sampling import BeamSearchParams, SamplingParams, StructuredOutputsPa
 from quire.structured import Structured
 from quire.testing.tiny import END_ID, tiny_llama
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
-
 REGEX = Structured(kind="regex", source="(?:[a-c][0-9]){2,4}!")
 
 

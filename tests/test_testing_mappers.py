@@ -11,8 +11,6 @@ from quire.records import Architecture, InputMapper, Mapped
 from quire.registry import load
 from quire.testing import check_mapper, tiny_llama
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 
 def llama() -> Architecture:
     return load(["llama"]).of("quire_architectures")["LlamaForCausalLM"]

@@ -17,9 +17,6 @@ from quire import registry
 from quire.types import Prompt
 from quire_adapters.runtime import Lora
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
-
 DECODER, ENCODER = r".*model\.decoder\.", r".*model\.encoder\."
 MATRICES = r"(q_proj|k_proj|v_proj|out_proj|fc1|fc2)"
 

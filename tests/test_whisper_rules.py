@@ -21,9 +21,6 @@ from quire.sampling import SamplingParams
 from quire.testing import tiny_llama
 from quire_plugins.whisper_rules import Rules
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
-
 IDS = [START, ENGLISH, TRANSCRIBE]
 TIMES = {"return_timestamps": True}
 

@@ -39,10 +39,7 @@ from quire.text.tokenizer import Tokenizer
 from quire.text.transcript import joined
 
 # The client calls translations deprecated, which is an affair of the service it was made for.
-pytestmark = [
-    pytest.mark.filterwarnings("ignore:deprecated:DeprecationWarning"),
-    pytest.mark.usefixtures("one_thread"),
-]
+pytestmark = pytest.mark.filterwarnings("ignore:deprecated:DeprecationWarning")
 
 COUNT = 24
 """Tokens of a window."""

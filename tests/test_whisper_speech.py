@@ -30,8 +30,6 @@ from quire.records import Context, SpeechTask
 from quire.text.tokenizer import Tokenizer
 from quire_plugins.whisper_speech import Asks
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Model:
