@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
 from torch import nn
 
 from quire.adapter_info import AdapterInfo
@@ -201,3 +202,17 @@ def benches_in(root: Path) -> Iterator[Any]:
     finally:
         for one in made:
             one.adapters.close()
+
+
+@pytest.fixture
+def benches(tmp_path: Path) -> Iterator[Any]:
+    """Benches in the folder of the test."""
+    with benches_in(tmp_path) as make:
+        yield make
+
+
+@pytest.fixture
+def bench(benches: Any) -> Bench:
+    """One with the usual settings."""
+    made: Bench = benches()
+    return made

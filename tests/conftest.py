@@ -12,15 +12,12 @@ if TYPE_CHECKING:
     from quire_kernels.cpu.ops import CpuOps
 
 
-@pytest.fixture(scope="module")
-def one_thread() -> Iterator[None]:
-    """For models so small that threads would mostly wait for each other, and for sums in one order."""
+@pytest.fixture(scope="session", autouse=True)
+def one_thread() -> None:
+    """Models here are so small that threads would mostly wait for each other; and sums are in one order."""
     import torch
 
-    before = torch.get_num_threads()
     torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture

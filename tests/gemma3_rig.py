@@ -7,21 +7,17 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from llava_rig import picture, siglip_config
 from PIL import Image
 from torch import Tensor
 
-from quire.engine.load import Loaded
 from quire.records import Registry
 from quire.testing.tiny import CHAT_TEMPLATE, reference_model, save
 from quire.text.inputs import to_prompt
 from quire.text.media import MediaInputs
 from quire.text.tokenizer import Tokenizer
 from quire.types import ModelInfo, Prompt
-from quire_models import MediaRows, TowerCall
-from quire_models.testing import Driver, Piece
 
 SPECIAL = ("<|end|>", "<start_of_image>", "<end_of_image>", "<image_soft_token>")
 END, BEGIN, STOP, SOFT = range(258, 262)
@@ -132,24 +128,6 @@ class Model:
         )
         tokens: list[int] = made[0, len(prompt.token_ids) :].tolist()
         return tokens
-
-
-@torch.inference_mode()
-def our_logits(loaded: Loaded, prompt: Prompt) -> Tensor:
-    """[tokens, vocab] of a prompt, computed whole."""
-    module: Any = loaded.module
-    driver = Driver(module, loaded.decoder, [prompt.token_ids])
-    forward = driver.forward([Piece(0, len(prompt.token_ids))])
-    if prompt.media:
-        rows = module.tower([medium.tensors for medium in prompt.media], TowerCall("cpu"))
-        index = torch.cat([torch.arange(m.start, m.start + m.length) for m in prompt.media])
-        forward.media = MediaRows(index, torch.cat(rows))
-        ends = np.arange(len(prompt.token_ids), dtype=np.int32) + 1
-        for medium in prompt.media:
-            ends[medium.start : medium.start + medium.length] = medium.start + medium.length
-        forward.rows.ends, forward.rows.ends_host = torch.from_numpy(ends), ends
-    logits: Tensor = module.logits(module(forward))
-    return logits
 
 
 PROMPTS: list[tuple[str, list[Image.Image]]] = [

@@ -7,7 +7,6 @@ import json
 import numpy as np
 import soundfile
 import torch
-from plugin_site import PluginSite
 from safetensors.torch import load_file, save_file
 
 from quire.testing import tiny_llama
@@ -126,14 +125,6 @@ PLUGIN = f"""
     def quire_transcribers():
         yield Transcriber("ears", "{ARCHITECTURE}", AsksInLetters)
 """
-
-
-def install(folder):
-    """Write the plugin `ears` to a folder that is, or will be, on the import path."""
-    folder.mkdir()
-    site = PluginSite(folder)
-    site.add("ears", PLUGIN)
-    return site
 
 
 def tiny_hearing_model(folder, **settings):

@@ -165,6 +165,11 @@ def our_logits(loaded: Loaded, prompt: Prompt) -> Tensor:
         rows = module.tower([medium.tensors for medium in prompt.media], TowerCall("cpu"))
         index = torch.cat([torch.arange(m.start, m.start + m.length) for m in prompt.media])
         forward.media = MediaRows(index, torch.cat(rows))
+    if prompt.media and loaded.decoder.whole_media:
+        ends = np.arange(len(prompt.token_ids), dtype=np.int32) + 1
+        for medium in prompt.media:
+            ends[medium.start : medium.start + medium.length] = medium.start + medium.length
+        forward.rows.ends, forward.rows.ends_host = torch.from_numpy(ends), ends
     logits: Tensor = module.logits(module(forward))
     return logits
 

@@ -5,6 +5,7 @@ import sys
 import textwrap
 import tomllib
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -54,6 +55,20 @@ class PluginSite:
             sys.path.remove(path)
         for module in self.modules:
             sys.modules.pop(module, None)
+
+
+@contextmanager
+def installed(folder: Path, name: str, source: str) -> Iterator[PluginSite]:
+    """A site in a new folder with one plugin."""
+    folder.mkdir()
+    made = PluginSite(folder)
+    made.add(name, source)
+    sys.path.insert(0, str(folder))
+    try:
+        yield made
+    finally:
+        sys.path.remove(str(folder))
+        made.close()
 
 
 @pytest.fixture

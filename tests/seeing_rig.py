@@ -6,7 +6,6 @@ import json
 
 import torch
 from PIL import Image
-from plugin_site import PluginSite
 from safetensors.torch import load_file, save_file
 
 from quire.testing import tiny_llama
@@ -64,14 +63,6 @@ PLUGIN = f"""
     def quire_input_mappers():
         yield InputMapper("colours/image", "SeesLlamaForCausalLM", "image", MapsColours)
 """
-
-
-def install(folder):
-    """Write the plugin `colours` to a folder that is, or will be, on the import path."""
-    folder.mkdir()
-    site = PluginSite(folder)
-    site.add("colours", PLUGIN)
-    return site
 
 
 def tiny_seeing_model(folder, **settings):

@@ -4,7 +4,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-import torch
 from engine_rig import Rig, make_rig
 
 from quire import registry
@@ -17,16 +16,13 @@ PROMPT = list(b"Say: ")
 
 @contextmanager
 def structured_rig(folder: Path, **settings: object) -> Iterator[Rig]:
-    """An engine with every back end, on one thread."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
+    """An engine with every back end."""
     sizes = {"page_size": 16, "num_pages": 1400, "max_num_batched_tokens": 256, "max_num_seqs": 64}
     rig = make_rig(tiny_llama(folder), registry.load(None), **{**sizes, **settings})
     try:
         yield rig
     finally:
         rig.engine.close()
-        torch.set_num_threads(threads)
 
 
 def answers(rig: Rig, asked: Sequence[Structured]) -> list[str | None]:

@@ -3,27 +3,14 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import pytest
-from adapter_bench import Bench, benches_in
+from adapter_bench import Bench, bench, benches
 
 from quire.errors import BadRequest, NotFound
 
-
-@pytest.fixture
-def benches(tmp_path: Path) -> Iterator[Any]:
-    with benches_in(tmp_path) as make:
-        yield make
-
-
-@pytest.fixture
-def bench(benches: Any) -> Bench:
-    made: Bench = benches()
-    return made
+__all__ = ["bench", "benches"]
 
 
 def test_requests_wait_for_an_adapter_that_is_loading_and_others_pass(bench: Bench) -> None:

@@ -3,30 +3,19 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
-from adapter_bench import Bench, benches_in
+from adapter_bench import Bench, bench, benches, benches_in
 from hypothesis import given, settings, strategies as st
 
 from quire.errors import BadRequest, QuireError
 from quire.sampling import SamplingParams
 from quire.types import AdapterRef, AdapterUse, Plan, Prompt, Request, SeqStart
 
-
-@pytest.fixture
-def benches(tmp_path: Path) -> Iterator[Any]:
-    with benches_in(tmp_path) as make:
-        yield make
-
-
-@pytest.fixture
-def bench(benches: Any) -> Bench:
-    made: Bench = benches()
-    return made
+__all__ = ["bench", "benches"]
 
 
 @pytest.mark.parametrize(

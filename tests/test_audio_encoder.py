@@ -17,8 +17,6 @@ from quire_models import Make, TowerCall
 from quire_models.mapping import load_state_dict_into
 from quire_plugins import whisper_encoder
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 COUNT, MELS, WIDTH = 20, 16, 64
 """Most tokens, numbers of a frame, and the width."""
 

@@ -19,8 +19,6 @@ from transformers import AutoProcessor, LlavaForConditionalGeneration, LlavaProc
 
 from quire_plugins.llava import quire_demo_models as demo_models
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 ROOT = Path(__file__).resolve().parents[1]
 SOURCES = ROOT / "examples" / "demo_models"
 (DEMO,) = demo_models()

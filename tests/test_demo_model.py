@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import importlib
 import itertools
-import sys
 from pathlib import Path
 
 import pytest
+from demo_scripts import modules_of
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
@@ -19,16 +18,10 @@ SHIPPED = ROOT / "plugins" / "quire_plugins" / "demo_chat"
 
 @pytest.fixture(scope="module")
 def demo():
-    """Import the modules of the example, which is a folder of scripts and no package."""
     names = ("world", "phrases", "replies", "families", "talk", "follow_ups", "conversations")
     names += ("chat_tokens", "answering")
-    sys.path.insert(0, str(SOURCES))
-    try:
-        yield {name: importlib.import_module(name) for name in names}
-    finally:
-        sys.path.remove(str(SOURCES))
-        for name in names:
-            sys.modules.pop(name, None)
+    with modules_of(*names) as found:
+        yield vars(found)
 
 
 @pytest.fixture(scope="module")

@@ -20,8 +20,6 @@ from transformers import WhisperForConditionalGeneration, WhisperProcessor
 from quire import LLM
 from quire_plugins.whisper import quire_demo_models as demo_models
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 ROOT = Path(__file__).resolve().parents[1]
 SOURCES = ROOT / "examples" / "demo_models"
 (DEMO,) = demo_models()

@@ -17,8 +17,6 @@ from quire import registry
 from quire.errors import BadRequest
 from quire.types import Prompt
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 ADAPTERS: dict[str, dict[str, Any]] = {
     "all": {"r": 4, "lora_alpha": 8, "target_modules": f"{SEEING}|{READING}"},
     "linear": {"r": 2, "lora_alpha": 4, "target_modules": "all-linear"},

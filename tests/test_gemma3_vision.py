@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 import torch
 from engine_rig import Rig, greedy, rig_of
-from gemma3_rig import BEGIN, CASES, PROMPTS, SOFT, STOP, TOKENS, Model, our_logits
-from llava_rig import picture
+from gemma3_rig import BEGIN, CASES, PROMPTS, SOFT, STOP, TOKENS, Model
+from llava_rig import our_logits, picture
 from PIL import Image
 
 from quire import LLM, registry
@@ -24,8 +24,6 @@ from quire.testing import check_mapper
 from quire.text.tokenizer import Tokenizer
 from quire.types import Prompt
 from quire_models import checkpoint
-
-pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 @pytest.fixture(scope="module")

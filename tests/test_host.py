@@ -14,8 +14,6 @@ from quire.host.client import Client
 from quire.sampling import BeamSearchParams, SamplingParams
 from quire.types import Prompt, Request
 
-torch.set_num_threads(1)
-
 PROMPT = (1, 17, 99, 4)
 
 

@@ -24,10 +24,7 @@ from quire.types import Chunk, Plan
 from quire_adapters.rescaling import Rescaling
 from quire_models.testing import Driver, Piece
 
-pytestmark = [
-    pytest.mark.usefixtures("one_thread"),
-    pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning"),  # peft asks for it
-]
+pytestmark = pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")  # peft asks for it
 
 SEQS = related_prompts(5, seed=3)
 

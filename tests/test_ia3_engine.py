@@ -14,10 +14,7 @@ from quire import registry
 from quire.records import Registry
 from quire.types import AdapterRef, AdapterUse
 
-pytestmark = [
-    pytest.mark.usefixtures("one_thread"),
-    pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning"),  # peft asks for it
-]
+pytestmark = pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")  # peft asks for it
 
 
 @pytest.fixture(scope="module")

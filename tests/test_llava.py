@@ -26,8 +26,6 @@ from quire.types import Prompt
 from quire_models import TowerCall, checkpoint
 from quire_models.tower import Exemplary
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 
 @pytest.fixture(scope="module")
 def found() -> Registry:

@@ -19,11 +19,6 @@ from quire_adapters.runtime import Lora
 TEXTS = [("see <image>?", [picture(1)]), ("<image> or <image>", [picture(2, 30, 60), picture(1)]), ("none", [])]
 
 
-@pytest.fixture(scope="module", autouse=True)
-def one_thread() -> None:
-    torch.set_num_threads(1)
-
-
 @pytest.fixture(scope="module", params=["1.5", "NeXT"])
 def kit(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Kit:
     names = ADAPTERS if request.param == "1.5" else ("all", "some", "projector", "whole")

@@ -13,8 +13,6 @@ from quire.engine.load import load_model
 from quire.errors import CheckpointError, ConfigError, PluginError, UnknownArchitecture
 from quire.records import Architecture, Registry
 
-torch.set_num_threads(1)
-
 
 @pytest.fixture(scope="module")
 def plugins():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -60,11 +60,8 @@ class Mixed:
 
 
 @pytest.fixture(scope="module", params=ARCHITECTURES)
-def mixed(request: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mixed]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield Mixed(tmp_path_factory.mktemp("lora"), request.param)
-    torch.set_num_threads(threads)
+def mixed(request: Any, tmp_path_factory: pytest.TempPathFactory) -> Mixed:
+    return Mixed(tmp_path_factory.mktemp("lora"), request.param)
 
 
 @pytest.mark.parametrize("chunk", [1000, 7])

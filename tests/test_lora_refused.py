@@ -8,7 +8,7 @@ import os
 import pickle
 import struct
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -58,12 +58,9 @@ def draft() -> Draft:
 
 
 @pytest.fixture(scope="module")
-def ours(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ours]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
+def ours(tmp_path_factory: pytest.TempPathFactory) -> Ours:
     base = Base(tmp_path_factory.mktemp("lora") / "base", "LlamaForCausalLM")
-    yield Ours(base, max_rank=16)
-    torch.set_num_threads(threads)
+    return Ours(base, max_rank=16)
 
 
 @pytest.fixture(scope="module")

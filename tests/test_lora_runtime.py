@@ -20,8 +20,6 @@ from quire import registry
 from quire.types import AdapterRef, AdapterUse
 from quire_adapters.runtime import Adapter
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 EVERYTHING: dict[str, Any] = {
     "r": 4,
     "lora_alpha": 4,

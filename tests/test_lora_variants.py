@@ -12,8 +12,6 @@ import torch
 from lora_rig import Base, Ours, random_seqs
 from safetensors.torch import load_file, save_file
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 TOLERANCE = 1e-4
 ALL = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
 LLAMA, QWEN, GPT2, OPT = "LlamaForCausalLM", "Qwen2ForCausalLM", "GPT2LMHeadModel", "OPTForCausalLM"

@@ -26,8 +26,6 @@ from quire.text.media import MediaInputs
 from quire.text.tokenizer import Tokenizer
 from quire.types import Media, Prompt, Request
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:

@@ -2,7 +2,6 @@
 
 import asyncio
 import io
-import sys
 from dataclasses import replace
 
 import httpx
@@ -11,8 +10,9 @@ import pytest
 import torch
 from live_server import live
 from PIL import Image
+from plugin_site import installed
 from pretend_client import PretendClient, http, info, served
-from seeing_rig import NUM_PATCHES, PLACE, asking, data_url, install, png
+from seeing_rig import NUM_PATCHES, PLACE, PLUGIN, asking, data_url, png
 from web_of_media import web_of_media
 
 from quire import registry
@@ -35,13 +35,8 @@ READS_PARTS = (
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory):
-    site = install(tmp_path_factory.mktemp("plugins") / "site")
-    sys.path.insert(0, str(site.folder))
-    try:
+    with installed(tmp_path_factory.mktemp("plugins") / "site", "colours", PLUGIN):
         yield registry.load(["llama", "colours"])
-    finally:
-        sys.path.remove(str(site.folder))
-        site.close()
 
 
 @pytest.fixture

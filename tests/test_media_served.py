@@ -1,12 +1,12 @@
 """Pictures from end to end: the `openai` client and `LLM` ask a tiny random model that sees, and get one answer."""
 
 import os
-import sys
 
 import openai
 import pytest
 from PIL import Image
-from seeing_rig import NUM_PATCHES, asking, data_url, install, png, tiny_seeing_model
+from plugin_site import installed
+from seeing_rig import NUM_PATCHES, PLUGIN, asking, data_url, png, tiny_seeing_model
 from serving import serving
 from web_of_media import web_of_media
 
@@ -24,11 +24,8 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory):
-    site = install(tmp_path_factory.mktemp("plugins") / "site")
-    sys.path.insert(0, str(site.folder))
-    yield site
-    sys.path.remove(str(site.folder))
-    site.close()
+    with installed(tmp_path_factory.mktemp("plugins") / "site", "colours", PLUGIN) as site:
+        yield site
 
 
 @pytest.fixture(scope="module")

@@ -20,8 +20,6 @@ from quire import registry
 from quire.sampling import BeamSearchParams, SamplingParams
 from quire.testing.tiny import byte_tokenizer, reference_model, save
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 ARCHITECTURES = tuple(
     name for name in registry.load(None).of("quire_architectures") if name.endswith(("ForCausalLM", "LMHeadModel"))
 )

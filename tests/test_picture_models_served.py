@@ -71,7 +71,7 @@ class Qwen:
 
 
 @pytest.fixture(scope="module")
-def models(tmp_path_factory, one_thread):
+def models(tmp_path_factory):
     return {kind.name: kind(tmp_path_factory.mktemp(kind.name)) for kind in (Llava, Qwen)}
 
 

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import httpx
 import pytest
-import torch
 from plugin_site import PluginSite, site
 from pretend_client import pretend_app
 from serving import Server, serving
@@ -62,7 +61,6 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def build_engine(model: Path, plugins: list[str], **settings: object) -> Engine:
-    torch.set_num_threads(1)
     return Engine.build(ModelConfig(model=str(model), dtype="float32", num_pages=16, **settings), load(plugins))
 
 

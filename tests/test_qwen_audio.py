@@ -23,8 +23,6 @@ from quire.testing import check_mapper
 from quire.types import Prompt
 from quire_models import checkpoint
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 
 @pytest.fixture(scope="module")
 def found() -> Registry:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-import torch
 from engine_rig import greedy, rig_of
 from qwen_audio_adapted import Kit, uses
 from qwen_audio_rig import PROMPTS
@@ -16,7 +15,6 @@ ASKED = [PROMPTS[0], PROMPTS[2], PROMPTS[5]]
 
 
 def test_adapters_of_all_parts_give_what_peft_gives_beside_the_base(tmp_path: Path) -> None:
-    torch.set_num_threads(1)
     kit = Kit(tmp_path, ("all", "tower", "projector", "text"))
     found = registry.load(["qwen-audio"], enable_lora=True)
     with rig_of(kit.model.folder, found, max_num_batched_tokens=37, num_pages=900) as rig:

@@ -28,8 +28,6 @@ from quire_models import TowerCall
 from quire_plugins.qwen_vl import NAMES
 from quire_plugins.qwen_vl_media import MapsPictures, MapsVideos
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 ASKED = {
     "none": Asked("a text without any pictures in it"),
     "one": Asked("What is <|image_pad|>?", [picture(1, 24, 40)]),

@@ -49,7 +49,6 @@ def adapted(made: Tiny, folder: Path, seed: int, settings: dict[str, Any]) -> Ti
     return Tiny(model.get_base_model(), folder)
 
 
-@pytest.mark.usefixtures("one_thread")
 @pytest.mark.parametrize("architecture", [TWO, TWO_AND_A_HALF])
 def test_adapters_of_all_parts_give_what_peft_gives_beside_the_base(architecture: str, tmp_path: Path) -> None:
     base = tiny(architecture, tmp_path / "base")

@@ -237,17 +237,13 @@ def test_seats_of_another_shape_are_no_part_of_a_program() -> None:
         assert pieces_with_adapters(model) == ["program", "block", "program"]
 
 
-def test_steps_of_other_thread_counts_use_the_same_segments() -> None:
+def test_steps_of_other_thread_counts_use_the_same_segments(threads: Any) -> None:
     model = model_of("llama", "float32", True)
-    before = torch.get_num_threads()
     found = []
-    try:
-        with torch.inference_mode():
-            put_all(attach(model))
-            for threads in (1, 2, 3):
-                torch.set_num_threads(threads)
-                found.append(run_steps(model, "llama", segments))
-    finally:
-        torch.set_num_threads(before)
+    with torch.inference_mode():
+        put_all(attach(model))
+        for count in (1, 2, 3):
+            threads(count)
+            found.append(run_steps(model, "llama", segments))
     assert all(map(torch.equal, found[0], found[1]))
     assert all(map(torch.equal, found[0], found[2]))

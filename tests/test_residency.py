@@ -3,27 +3,15 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
-from adapter_bench import Bench, benches_in
+from adapter_bench import bench, benches
 
 from quire.config import ModelConfig
 from quire.errors import BadRequest, ConfigError
 
-
-@pytest.fixture
-def benches(tmp_path: Path) -> Iterator[Any]:
-    with benches_in(tmp_path) as make:
-        yield make
-
-
-@pytest.fixture
-def bench(benches: Any) -> Bench:
-    made: Bench = benches()
-    return made
+__all__ = ["bench", "benches"]
 
 
 def test_the_least_recently_used_leaves_memory_and_comes_back_when_it_is_wanted(benches: Any) -> None:

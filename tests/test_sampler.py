@@ -193,25 +193,21 @@ def mixed_params(i: int) -> dict[str, Any]:
     return kinds[i % len(kinds)]
 
 
-@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("count", [1, 2])
 @pytest.mark.parametrize("ops", [OPS, select.reference()], ids=["chosen", "reference"])
-def test_a_row_gives_the_same_bits_in_any_company(ops: select.Ops, threads: int) -> None:
-    before = torch.get_num_threads()
-    torch.set_num_threads(threads)
-    try:
-        logits = (random_logits(45, 5003, seed=5) * 8).round() / 8  # many ties, as bfloat16 models have
-        rows = [chooser((1, 2, 3), (4, 5, 4), seed=i, **mixed_params(i)) for i in range(45)]
-        sampler = make_sampler(ops=ops)
-        together = sampler.sample(logits.clone(), rows)
-        for start in range(0, 45, 7):
-            some = range(start, min(start + 7, 45))
-            fresh = [chooser((1, 2, 3), (4, 5, 4), seed=i, **mixed_params(i)) for i in some]
-            assert sampler.sample(logits[start : start + 7].clone(), fresh) == together[start : start + 7]
-        for i in (0, 1, 2, 3, 7, 8, 30, 44):
-            fresh_one = chooser((1, 2, 3), (4, 5, 4), seed=i, **mixed_params(i))
-            assert one(logits[i : i + 1], fresh_one, sampler) == together[i]
-    finally:
-        torch.set_num_threads(before)
+def test_a_row_gives_the_same_bits_in_any_company(ops: select.Ops, threads: Any, count: int) -> None:
+    threads(count)
+    logits = (random_logits(45, 5003, seed=5) * 8).round() / 8  # many ties, as bfloat16 models have
+    rows = [chooser((1, 2, 3), (4, 5, 4), seed=i, **mixed_params(i)) for i in range(45)]
+    sampler = make_sampler(ops=ops)
+    together = sampler.sample(logits.clone(), rows)
+    for start in range(0, 45, 7):
+        some = range(start, min(start + 7, 45))
+        fresh = [chooser((1, 2, 3), (4, 5, 4), seed=i, **mixed_params(i)) for i in some]
+        assert sampler.sample(logits[start : start + 7].clone(), fresh) == together[start : start + 7]
+    for i in (0, 1, 2, 3, 7, 8, 30, 44):
+        fresh_one = chooser((1, 2, 3), (4, 5, 4), seed=i, **mixed_params(i))
+        assert one(logits[i : i + 1], fresh_one, sampler) == together[i]
 
 
 # --- changes to logits --------------------------------------------------------------------------------

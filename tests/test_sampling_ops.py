@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from functools import cache
 from types import SimpleNamespace
 from typing import Any
@@ -38,15 +37,6 @@ def ops(request: pytest.FixtureRequest) -> Any:
 @pytest.fixture(params=COMPILED)
 def compiled(request: pytest.FixtureRequest) -> CpuSampling:
     return CpuSampling(library.load(COMPILED[request.param]))
-
-
-@pytest.fixture(autouse=True)
-def threads() -> Iterator[Any]:
-    """Sets how many threads compute: one, unless the test says so."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield torch.set_num_threads
-    torch.set_num_threads(before)
 
 
 def normal(rows: int, vocab: int, spread: float = 3.0, seed: int = 0) -> Tensor:

@@ -2,26 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
-import pytest
-from adapter_bench import Bench, benches_in
+from adapter_bench import Bench, bench, benches
 
 from quire.engine.seats import TURN
 
-
-@pytest.fixture
-def benches(tmp_path: Path) -> Iterator[Any]:
-    with benches_in(tmp_path) as make:
-        yield make
-
-
-@pytest.fixture
-def bench(benches: Any) -> Bench:
-    made: Bench = benches()
-    return made
+__all__ = ["bench", "benches"]
 
 
 def test_requests_with_one_adapter_share_its_seat(bench: Bench) -> None:

@@ -40,11 +40,6 @@ ROWS, SPACE = 70, 128
 """Of a source of the tests of cutting, and positions before its text."""
 
 
-@pytest.fixture(scope="module", autouse=True)
-def one_thread() -> None:
-    torch.set_num_threads(1)
-
-
 # --- parts -------------------------------------------------------------------------------------------
 
 

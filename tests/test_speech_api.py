@@ -3,12 +3,12 @@
 import asyncio
 import json
 import math
-import sys
 import zlib
 from dataclasses import replace
 
 import pytest
-from hearing_rig import ARCHITECTURE, NUM_PARTS, PLACE, install, noise, wav
+from hearing_rig import ARCHITECTURE, NUM_PARTS, PLACE, PLUGIN, noise, wav
+from plugin_site import installed
 from pretend_client import PretendClient, http, info, served
 
 from quire import registry
@@ -35,13 +35,8 @@ CUTS = [1.3, 2.8]
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory):
-    site = install(tmp_path_factory.mktemp("plugins") / "site")
-    sys.path.insert(0, str(site.folder))
-    try:
+    with installed(tmp_path_factory.mktemp("plugins") / "site", "ears", PLUGIN):
         yield registry.load(["llama", "ears"])
-    finally:
-        sys.path.remove(str(site.folder))
-        site.close()
 
 
 @pytest.fixture

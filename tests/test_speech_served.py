@@ -1,11 +1,11 @@
 """Speech from end to end: the `openai` client and `LLM` ask a tiny random model that hears, and get one answer."""
 
 import os
-import sys
 
 import openai
 import pytest
-from hearing_rig import RATE, install, noise, tiny_hearing_model, wav
+from hearing_rig import PLUGIN, RATE, noise, tiny_hearing_model, wav
+from plugin_site import installed
 from serving import serving
 
 from quire import LLM, SamplingParams
@@ -28,11 +28,8 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory):
-    site = install(tmp_path_factory.mktemp("plugins") / "site")
-    sys.path.insert(0, str(site.folder))
-    yield site
-    sys.path.remove(str(site.folder))
-    site.close()
+    with installed(tmp_path_factory.mktemp("plugins") / "site", "ears", PLUGIN) as site:
+        yield site
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import torch
 from engine_rig import Rig, make_rig, random_ids, rig_of
 from jsonschema import Draft202012Validator
 from lora_rig import Base
@@ -31,7 +30,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def rig(folder: Path) -> Iterator[Rig]:
-    torch.set_num_threads(1)
     made = make_rig(folder, registry.load(None), num_pages=900, max_num_batched_tokens=96)
     yield made
     made.engine.close()

@@ -16,9 +16,6 @@ from quire.testing import byte_tokenizer, check_architecture, tiny_llama, tiny_m
 from quire.text.tokenizer import Tokenizer
 from quire_models import names
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
-
 # --- tiny models -----------------------------------------------------------------------------------------
 
 

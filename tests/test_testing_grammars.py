@@ -10,8 +10,6 @@ from quire.registry import load
 from quire.testing import byte_tokenizer, check_grammar
 from quire.text.tokenizer import Tokenizer
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 
 class Digits:
     """A grammar of `length` digits; `fault` makes it wrong in one way."""

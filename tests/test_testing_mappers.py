@@ -11,8 +11,6 @@ from quire.records import Architecture, InputMapper, Mapped
 from quire.registry import load
 from quire.testing import check_mapper, tiny_llama
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 
 def llama() -> Architecture:
     return load(["llama"]).of("quire_architectures")["LlamaForCausalLM"]
@@ -54,6 +52,28 @@ def test_mappers_are_held_to_one_id_per_row(tmp_path: Path) -> None:
         check_mapper(mapper(lambda frames: len(frames) + 1), seeing, config, items)
     with pytest.raises(AssertionError, match="has no tower"):
         check_mapper(mapper(), llama(), config, items)
+
+
+class Scaled(Frames):
+    """Its scale is derived from its weights, and is none before that."""
+
+    scale = torch.tensor(float("nan"))
+
+    def prepare(self) -> None:
+        self.scale = self.projection.weight.abs().max()
+
+    def forward(self, items, call):
+        return [rows * self.scale for rows in super().forward(items, call)]
+
+
+def test_a_tower_may_derive_something_from_its_weights(tmp_path: Path) -> None:
+    config = AutoModelForCausalLM.from_pretrained(tiny_llama(tmp_path)).config
+
+    class Prepared(Tower):
+        def build(self, width, make):
+            return Scaled(make.projection(4, width))
+
+    check_mapper(mapper(), replace(llama(), tower=lambda c: Prepared()), config, [[[1.0] * 4] * 3])
 
 
 class Leaking(Frames):

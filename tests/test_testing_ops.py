@@ -9,8 +9,6 @@ from quire.testing import check_op
 from quire.testing.op_cases import CASES
 from quire_kernels import ops, reference
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 
 def impl(op: str, function) -> OpImpl:
     return OpImpl("mine", op, lambda query: None, lambda: function)

@@ -5,8 +5,6 @@ import pytest
 from quire.records import ToolCall, ToolParser
 from quire.testing import check_parser
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 
 def parser(parse) -> ToolParser:
     return ToolParser("made", "<call>", "</call>", parse, lambda template: "<call>" in template)

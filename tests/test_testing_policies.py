@@ -6,8 +6,6 @@ from quire.records import SchedulerPolicy
 from quire.registry import load
 from quire.testing import check_policy
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 
 def policy(admit, victim=lambda seq: seq.arrival) -> SchedulerPolicy:
     made = type("Made", (), {"admit_key": staticmethod(admit), "victim_key": staticmethod(victim)})

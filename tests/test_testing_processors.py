@@ -6,8 +6,6 @@ import torch
 from quire.records import LogitsProcessor
 from quire.testing import check_processor
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 
 class Damp:
     """Lowers the last token by a strength."""

@@ -19,8 +19,6 @@ from quire.text.tokenizer import Tokenizer
 from quire.types import Prompt
 from quire_models import TowerCall
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 ROW = 64 * 4
 """Bytes of a row of the tiny model."""
 

@@ -11,8 +11,6 @@ from quire.errors import CheckpointError
 from quire_kernels import select
 from quire_models import Make, checkpoint, names, tensors, weights
 
-torch.set_num_threads(1)
-
 SIZES = {
     "vocab_size": 128,
     "hidden_size": 32,

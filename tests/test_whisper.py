@@ -39,8 +39,6 @@ from quire.text.media import MediaInputs
 from quire.types import Prompt
 from quire_models import checkpoint
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 IDS = [START, ENGLISH, TRANSCRIBE, NO_TIMES]
 
 

@@ -33,11 +33,6 @@ SOUNDS = [speech(1), speech(2, 0.6), speech(1)]
 TEXTS = [IDS, [START], [START, ENGLISH]]
 
 
-@pytest.fixture(scope="module", autouse=True)
-def one_thread() -> None:
-    torch.set_num_threads(1)
-
-
 class Kit:
     """A tiny model, and adapters for it."""
 

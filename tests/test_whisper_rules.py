@@ -25,11 +25,6 @@ IDS = [START, ENGLISH, TRANSCRIBE]
 TIMES = {"return_timestamps": True}
 
 
-@pytest.fixture(scope="module", autouse=True)
-def one_thread() -> None:
-    torch.set_num_threads(1)
-
-
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Model:
     return Model(tmp_path_factory.mktemp("whisper"), rules=True)

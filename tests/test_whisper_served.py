@@ -55,7 +55,6 @@ Samples = NDArray[np.float32]
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Model:
-    torch.set_num_threads(1)
     return Model(tmp_path_factory.mktemp("whisper"), rules=True)
 
 

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-import torch
 from whisper_rig import (
     END,
     ENGLISH,
@@ -30,11 +29,6 @@ from quire.errors import BadRequest, CheckpointError
 from quire.records import Context, SpeechTask
 from quire.text.tokenizer import Tokenizer
 from quire_plugins.whisper_speech import Asks
-
-
-@pytest.fixture(scope="module", autouse=True)
-def one_thread() -> None:
-    torch.set_num_threads(1)
 
 
 @pytest.fixture(scope="module")

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable, Sequence
 
 import torch
-from conversations import FAMILIES, Message, Question
+from conversations import Message, Question
+from evaluating import shares
 from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
 Answerer = Callable[[Sequence[list[Message]]], list[str]]
@@ -43,14 +43,4 @@ def generate(
 
 def score(questions: Sequence[Question], answers: Sequence[str]) -> dict[str, float]:
     """Share of exact matches per family, and over all questions as ``overall``."""
-    hits: dict[str, list[bool]] = defaultdict(list)
-    for question, answer in zip(questions, answers, strict=True):
-        hits[question.family].append(answer.strip() == question.answer)
-    shares = {family: sum(hits[family]) / len(hits[family]) for family in FAMILIES if hits[family]}
-    shares["overall"] = sum(map(sum, hits.values())) / len(questions)
-    return shares
-
-
-def report(shares: dict[str, float]) -> str:
-    """The shares on one line each."""
-    return "\n".join(f"{name:<12} {100 * share:6.2f} %" for name, share in shares.items())
+    return shares((q.family, answer.strip() == q.answer) for q, answer in zip(questions, answers, strict=True))

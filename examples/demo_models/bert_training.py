@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 
 import torch
 from torch.nn.utils import clip_grad_norm_
+from training import rate_factor
 from transformers import PreTrainedModel
 
 PLUGINS = Path(__file__).resolve().parents[2] / "plugins" / "quire_plugins"
@@ -31,8 +31,7 @@ class Optimizer:
         """One update of all weights."""
         loss.backward()
         clip_grad_norm_(self._model.parameters(), 1.0)
-        warm = min(1.0, (self._step + 1) / 50)
-        rate = self._rate * warm * (0.01 + 0.99 * 0.5 * (1 + math.cos(math.pi * self._step / self._steps)))
+        rate = self._rate * rate_factor(self._step, self._step / self._steps, warm_up=50)
         self._step += 1
         for part in self._parts:
             for group in part.param_groups:

@@ -14,17 +14,20 @@ that the server gives the same answers as the model does on its own.
 from __future__ import annotations
 
 import argparse
-import os
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
-from answering import generate, report, score
+from answering import generate, score
 from conversations import Message, Question, held_out_questions
+from evaluating import ask_all, report
 from replies import plainly
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from voices import VOICES
+
+if TYPE_CHECKING:
+    from openai import OpenAI
 
 SHIPPED = Path(__file__).resolve().parents[2] / "plugins" / "quire_plugins" / "demo_chat"
 
@@ -56,16 +59,12 @@ def ask_model(folder: Path, adapter: Path | None, chats: Sequence[list[Message]]
 
 def ask_server(base_url: str, model: str, parallel: int, chats: Sequence[list[Message]]) -> list[str]:
     """Answer through a server."""
-    from openai import OpenAI
 
-    client = OpenAI(base_url=base_url, api_key=os.environ.get("OPENAI_API_KEY", "none"))
-
-    def ask(messages: list[Message]) -> str:
+    def ask(client: OpenAI, messages: list[Message]) -> str:
         completion = client.chat.completions.create(model=model, messages=messages, temperature=0, max_tokens=160)
         return completion.choices[0].message.content or ""
 
-    with ThreadPoolExecutor(parallel) as pool:
-        return list(pool.map(ask, chats))
+    return ask_all(base_url, parallel, chats, ask)
 
 
 def show_wrong(questions: Sequence[Question], answers: Sequence[str], limit: int) -> None:

@@ -15,14 +15,17 @@ from __future__ import annotations
 import argparse
 import base64
 import io
-import os
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
-from seeing import Example, answer, held_out, report, score
+from evaluating import ask_all, report
+from seeing import Example, answer, held_out, score
 from transformers import AutoProcessor, LlavaForConditionalGeneration
+
+if TYPE_CHECKING:
+    from openai import OpenAI
 
 SHIPPED = Path(__file__).resolve().parents[2] / "plugins" / "quire_plugins" / "demo_llava"
 
@@ -51,11 +54,8 @@ def ask_model(folder: Path, examples: Sequence[Example]) -> list[str]:
 
 def ask_server(base_url: str, model: str, parallel: int, examples: Sequence[Example]) -> list[str]:
     """Answer through a server."""
-    from openai import OpenAI
 
-    client = OpenAI(base_url=base_url, api_key=os.environ.get("OPENAI_API_KEY", "none"))
-
-    def ask(example: Example) -> str:
+    def ask(client: OpenAI, example: Example) -> str:
         file = io.BytesIO()
         example.picture.save(file, "PNG")
         url = f"data:image/png;base64,{base64.b64encode(file.getvalue()).decode()}"
@@ -67,8 +67,7 @@ def ask_server(base_url: str, model: str, parallel: int, examples: Sequence[Exam
         completion = client.chat.completions.create(model=model, messages=messages, temperature=0, max_tokens=80)
         return completion.choices[0].message.content or ""
 
-    with ThreadPoolExecutor(parallel) as pool:
-        return list(pool.map(ask, examples))
+    return ask_all(base_url, parallel, examples, ask)
 
 
 def save_pictures(examples: Sequence[Example], folder: Path) -> None:

@@ -13,17 +13,20 @@ from __future__ import annotations
 
 import argparse
 import io
-import os
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import soundfile
 import torch
-from hearing import held_out, report, score, write_down
+from evaluating import ask_all, report
+from hearing import held_out, score, write_down
 from speaking import RATE
 from transformers import WhisperForConditionalGeneration, WhisperProcessor
 from utterances import Utterance
+
+if TYPE_CHECKING:
+    from openai import OpenAI
 
 SHIPPED = Path(__file__).resolve().parents[2] / "plugins" / "quire_plugins" / "demo_whisper"
 
@@ -51,16 +54,12 @@ def ask_model(folder: Path, utterances: Sequence[Utterance]) -> list[str]:
 
 def ask_server(base_url: str, model: str, parallel: int, utterances: Sequence[Utterance]) -> list[str]:
     """Have a server write down."""
-    from openai import OpenAI
 
-    client = OpenAI(base_url=base_url, api_key=os.environ.get("OPENAI_API_KEY", "none"))
-
-    def ask(utterance: Utterance) -> str:
+    def ask(client: OpenAI, utterance: Utterance) -> str:
         file = ("speech.wav", wav(utterance))
         return client.audio.transcriptions.create(model=model, file=file, language="en", temperature=0).text.strip()
 
-    with ThreadPoolExecutor(parallel) as pool:
-        return list(pool.map(ask, utterances))
+    return ask_all(base_url, parallel, utterances, ask)
 
 
 def wav(utterance: Utterance) -> bytes:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import random
-from collections import defaultdict
 from collections.abc import Sequence
 
 import torch
+from evaluating import shares
 from speaking import RATE
 from transformers import WhisperForConditionalGeneration, WhisperProcessor
 from utterances import Utterance, rows, utter
@@ -38,14 +38,5 @@ def write_down(
 
 def score(utterances: Sequence[Utterance], texts: Sequence[str]) -> dict[str, float]:
     """Share of exact matches by how many digits there are, and over all as ``overall``."""
-    hits: dict[str, list[bool]] = defaultdict(list)
-    for utterance, text in zip(utterances, texts, strict=True):
-        hits[f"{len(utterance.text)} digits"].append(text == utterance.text)
-    shares = {name: sum(right) / len(right) for name, right in sorted(hits.items())}
-    shares["overall"] = sum(map(sum, hits.values())) / len(utterances)
-    return shares
-
-
-def report(shares: dict[str, float]) -> str:
-    """The shares on one line each."""
-    return "\n".join(f"{name:<12} {100 * share:6.2f} %" for name, share in shares.items())
+    said = [utterance.text for utterance in utterances]
+    return shares(sorted((f"{len(right)} digits", right == text) for right, text in zip(said, texts, strict=True)))

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import random
-from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from drawing import draw
+from evaluating import shares
 from picture_questions import KINDS, PictureQuestion, ask
 from PIL import Image
 from scenes import Scene, held_out_scenes
@@ -63,14 +63,5 @@ def answer(
 
 def score(examples: Sequence[Example], answers: Sequence[str]) -> dict[str, float]:
     """Share of exact matches per kind of question, and over all as ``overall``."""
-    hits: dict[str, list[bool]] = defaultdict(list)
-    for example, text in zip(examples, answers, strict=True):
-        hits[example.question.kind].append(text == example.question.answer)
-    shares = {kind: sum(right) / len(right) for kind, right in hits.items()}
-    shares["overall"] = sum(map(sum, hits.values())) / len(examples)
-    return shares
-
-
-def report(shares: dict[str, float]) -> str:
-    """The shares on one line each."""
-    return "\n".join(f"{name:<12} {100 * share:6.2f} %" for name, share in shares.items())
+    asked = [example.question for example in examples]
+    return shares((question.kind, text == question.answer) for question, text in zip(asked, answers, strict=True))

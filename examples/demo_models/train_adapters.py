@@ -11,18 +11,18 @@ shipped. Equal arguments give equal batches; what the threads of a machine add u
 from __future__ import annotations
 
 import argparse
-import math
-import time
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from answering import generate, report, score
+from answering import generate, score
 from chat_tokens import Encoder, pack
 from conversations import held_out_questions, training_conversations
-from peft import LoraConfig, PeftModel, TaskType, get_peft_model, get_peft_model_state_dict, set_peft_model_state_dict
+from evaluating import report
+from peft import LoraConfig, PeftModel, TaskType, get_peft_model, get_peft_model_state_dict
 from safetensors.torch import save_file
-from train_chat import HERE, SHIPPED, training_step
+from train_chat import HERE, SHIPPED, answer_loss
+from training import Plan, Training
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from voices import VOICES
 
@@ -56,7 +56,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--steps", type=int, help="of 4096 tokens each (default: as the voice needs)")
     parser.add_argument("--rank", type=int, help="of all matrices (default: as the voice needs)")
     parser.add_argument("--learning-rate", type=float, default=5e-3)
-    parser.add_argument("--save-every", type=int, default=100, help="steps between checkpoints")
+    parser.add_argument("--save-every", type=float, default=2.0, help="minutes between checkpoints")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--compile", action=argparse.BooleanOptionalAction, default=True)
@@ -68,11 +68,10 @@ def parse_arguments() -> argparse.Namespace:
 
 
 class AdapterTrainer:
-    """One adapter's training: the loop, its checkpoint and its log."""
+    """One adapter in training, and what it learns from."""
 
     def __init__(self, voice: str, options: argparse.Namespace) -> None:
         self.voice, self.options = voice, options
-        self.steps = options.steps or RECIPES[voice].steps
         rank = options.rank or RECIPES[voice].rank
         self.checkpoint = options.work_dir / f"adapter-{voice}.pt"
         options.work_dir.mkdir(parents=True, exist_ok=True)
@@ -81,31 +80,17 @@ class AdapterTrainer:
         base = AutoModelForCausalLM.from_pretrained(options.model, dtype=torch.float32, attn_implementation="eager")
         config = LoraConfig(r=rank, lora_alpha=2 * rank, target_modules=TARGETS, task_type=TaskType.CAUSAL_LM)
         self.model: PeftModel = get_peft_model(base, config)
-        learned = [p for p in self.model.parameters() if p.requires_grad]
-        self.optimizer = torch.optim.AdamW(learned, lr=options.learning_rate, weight_decay=0.0, betas=(0.9, 0.98))
+        self.base = self.model.get_base_model()
+        self.base.train()
+        self.backbone = torch.compile(self.base.model, dynamic=False) if options.compile else self.base.model
         self.tokenizer = AutoTokenizer.from_pretrained(options.model)
         self.encoder = Encoder(self.tokenizer)
-        self.step = 0
+        learned = [p for p in self.model.parameters() if p.requires_grad]
+        optimizer = torch.optim.AdamW(learned, lr=options.learning_rate, weight_decay=0.0, betas=(0.9, 0.98))
+        plan = Plan(learning_rate=options.learning_rate, warm_up=20, steps=options.steps or RECIPES[voice].steps)
+        self.training = Training(self.model, [optimizer], plan)
         if options.resume and self.checkpoint.exists():
-            self.load()
-
-    def load(self) -> None:
-        """Continue from the checkpoint."""
-        state = torch.load(self.checkpoint, weights_only=True)
-        set_peft_model_state_dict(self.model, state["adapter"])
-        self.optimizer.load_state_dict(state["optimizer"])
-        self.step = state["step"]
-
-    def save(self) -> None:
-        """Write the checkpoint; renaming is atomic, so a crash leaves the old one whole."""
-        state = {
-            "adapter": get_peft_model_state_dict(self.model),
-            "optimizer": self.optimizer.state_dict(),
-            "step": self.step,
-        }
-        partial = self.checkpoint.with_suffix(".partial")
-        torch.save(state, partial)
-        partial.replace(self.checkpoint)
+            self.training.load(self.checkpoint)
 
     def export(self) -> None:
         """Write the adapter in PEFT format, as bfloat16 like the model that it belongs to."""
@@ -120,28 +105,22 @@ class AdapterTrainer:
         config.target_modules = TARGETS  # in order: peft keeps a set, whose order changes from run to run
         config.save_pretrained(folder)
 
+    def step(self) -> dict[str, float]:
+        """One update, with a batch that depends on nothing but seed and step."""
+        step = self.training.progress.step
+        rows, length = BATCH_SHAPES[step % len(BATCH_SHAPES)]
+        stream = training_conversations(f"{self.options.seed}:{step}", VOICES[self.voice])
+        batch = pack(self.encoder, stream, rows, length, self.base.config.pad_token_id)
+        loss = answer_loss(self.base, self.backbone, batch)
+        self.training.update(loss)
+        return {"loss": loss.item()}
+
     def run(self) -> None:
         """Train, then print how many held-out questions are answered right."""
-        base = self.model.get_base_model()
-        base.train()
-        backbone = torch.compile(base.model, dynamic=False) if self.options.compile else base.model
-        losses: list[float] = []
-        begin = time.perf_counter()
-        while self.step < self.steps:
-            rate = self.options.learning_rate * rate_factor(self.step, self.steps)
-            for group in self.optimizer.param_groups:
-                group["lr"] = rate
-            rows, length = BATCH_SHAPES[self.step % len(BATCH_SHAPES)]
-            stream = training_conversations(f"{self.options.seed}:{self.step}", VOICES[self.voice])
-            batch = pack(self.encoder, stream, rows, length, base.config.pad_token_id)
-            losses.append(training_step(base, backbone, [self.optimizer], batch))
-            self.step += 1
-            if self.step % 25 == 0:
-                seconds, loss = time.perf_counter() - begin, sum(losses) / len(losses)
-                print(f"{self.voice}  step {self.step}  {seconds:.0f} s  loss {loss:.4f}", flush=True)
-                losses.clear()
-            if self.step % self.options.save_every == 0:
-                self.save()
+        print(self.voice, flush=True)
+        self.training.run(
+            self.step, save=lambda: self.training.save(self.checkpoint), save_every=self.options.save_every
+        )
         self.export()
         self.evaluate(400)
 
@@ -149,13 +128,8 @@ class AdapterTrainer:
         """Print the accuracy on held-out questions."""
         questions = held_out_questions(count, "while training", VOICES[self.voice])
         self.model.eval()
-        answers = generate(self.model.get_base_model(), self.tokenizer, [q.messages for q in questions])
-        print(f"{self.voice}\n{report(score(questions, answers))}", flush=True)
-
-
-def rate_factor(step: int, steps: int) -> float:
-    """Linear warm-up over 20 steps, then a cosine down to a hundredth."""
-    return min(1.0, (step + 1) / 20) * (0.01 + 0.99 * 0.5 * (1 + math.cos(math.pi * step / steps)))
+        answers = generate(self.base, self.tokenizer, [q.messages for q in questions])
+        print(report(score(questions, answers)), flush=True)
 
 
 def main() -> None:

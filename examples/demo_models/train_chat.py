@@ -10,18 +10,17 @@ the llama plugin from which it is shipped.
 from __future__ import annotations
 
 import argparse
-import math
-import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from answering import generate, report, score
+from answering import generate, score
 from chat_tokens import END, PAD, Encoder, pack, train_tokenizer
 from conversations import held_out_questions, training_conversations
+from evaluating import report
 from torch.nn.functional import cross_entropy
+from training import Plan, Training, new_optimizers
 from transformers import AutoTokenizer, GenerationConfig, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 HERE = Path(__file__).resolve().parent
@@ -30,14 +29,6 @@ CONTEXT = 1024
 # Rows and length of the batches in turn: mostly short rows, which are quick, and
 # now and then long ones, so that the whole context length is practised.
 BATCH_SHAPES = (*[(32, 128)] * 9, (8, 512), (8, 512), (4, CONTEXT))
-
-
-@dataclass
-class Progress:
-    """How far training has come; saved with the weights so that it can resume."""
-
-    step: int = 0
-    seconds: float = 0.0
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -78,47 +69,17 @@ def new_model(tokenizer: PreTrainedTokenizerFast) -> LlamaForCausalLM:
     return LlamaForCausalLM(config)
 
 
-def new_optimizers(model: torch.nn.Module, learning_rate: float) -> list[torch.optim.Optimizer]:
-    """Muon for the matrices inside the layers, AdamW for embeddings and norms.
-
-    Muon needs clearly fewer steps than AdamW alone, which is what makes an hour
-    on two cores enough.  Its updates are scaled to the size of those of AdamW,
-    so that one learning rate serves both.
-    """
-    matrices = [p for n, p in model.named_parameters() if p.ndim == 2 and "embed" not in n]
-    others = [p for n, p in model.named_parameters() if p.ndim != 2 or "embed" in n]
-    return [
-        torch.optim.Muon(matrices, lr=learning_rate, weight_decay=0.1, adjust_lr_fn="match_rms_adamw"),
-        torch.optim.AdamW(others, lr=learning_rate, weight_decay=0.0, betas=(0.9, 0.98), fused=True),
-    ]
-
-
-def rate_factor(step: int, done: float) -> float:
-    """Linear warm-up over 200 steps, then a cosine down to a hundredth."""
-    warm_up = min(1.0, (step + 1) / 200)
-    return warm_up * (0.01 + 0.99 * 0.5 * (1 + math.cos(math.pi * min(1.0, done))))
-
-
-def training_step(
-    model: LlamaForCausalLM,
-    backbone: Callable[..., Any],
-    optimizers: list[torch.optim.Optimizer],
-    batch: tuple[torch.Tensor, torch.Tensor],
-) -> float:
-    """One update; logits are only computed where an answer token is predicted."""
+def answer_loss(
+    model: LlamaForCausalLM, backbone: Callable[..., Any], batch: tuple[torch.Tensor, torch.Tensor]
+) -> torch.Tensor:
+    """How far the model is from the answers; logits are only computed where an answer token is predicted."""
     ids, targets = batch
     wanted = targets[:, 1:]
     keep = wanted != -100
     with torch.autocast("cpu", torch.bfloat16):
         hidden = backbone(input_ids=ids, use_cache=False).last_hidden_state
         logits = model.lm_head(hidden[:, :-1][keep])
-    loss = cross_entropy(logits.float(), wanted[keep])
-    loss.backward()
-    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-    for optimizer in optimizers:
-        optimizer.step()
-        optimizer.zero_grad()
-    return float(loss.item())
+    return cross_entropy(logits.float(), wanted[keep])
 
 
 def save_model(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, folder: Path) -> None:
@@ -135,12 +96,11 @@ def save_model(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, fold
 
 
 class Trainer:
-    """The training loop with its checkpoint, its clock and its log."""
+    """A model in training, and what it learns from."""
 
     def __init__(self, options: argparse.Namespace) -> None:
         self.options = options
         self.checkpoint = options.work_dir / "checkpoint.pt"
-        self.progress = Progress()
         options.work_dir.mkdir(parents=True, exist_ok=True)
         torch.manual_seed(options.seed)
         tokenizer_folder = options.work_dir / "tokenizer"
@@ -150,43 +110,28 @@ class Trainer:
             self.tokenizer = train_tokenizer(options.vocabulary, 40_000, CONTEXT)
             self.tokenizer.save_pretrained(tokenizer_folder)
         self.model = new_model(self.tokenizer)
-        self.optimizers = new_optimizers(self.model, options.learning_rate)
+        self.backbone = torch.compile(self.model.model, dynamic=False) if options.compile else self.model.model
+        rate, minutes, steps = options.learning_rate, options.minutes, options.steps
+        plan = Plan(learning_rate=rate, warm_up=200, minutes=minutes, steps=steps)
+        self.training = Training(self.model, new_optimizers(self.model, rate), plan)
         if options.resume:
-            self.load()
+            self.training.load(self.checkpoint)
         self.encoder = Encoder(self.tokenizer)
-
-    def load(self) -> None:
-        """Continue from the checkpoint."""
-        state = torch.load(self.checkpoint, weights_only=True)
-        self.model.load_state_dict(state["model"])
-        for optimizer, saved in zip(self.optimizers, state["optimizers"], strict=True):
-            optimizer.load_state_dict(saved)
-        self.progress = Progress(**state["progress"])
 
     def save(self) -> None:
         """Write the checkpoint and the model as it stands."""
-        state = {
-            "model": self.model.state_dict(),
-            "optimizers": [optimizer.state_dict() for optimizer in self.optimizers],
-            "progress": vars(self.progress),
-        }
-        partial = self.checkpoint.with_suffix(".partial")
-        torch.save(state, partial)
-        # Renaming is atomic: a crash while saving leaves the old checkpoint whole.
-        partial.replace(self.checkpoint)
+        self.training.save(self.checkpoint)
         save_model(self.model, self.tokenizer, self.options.output)
 
-    def done(self) -> float:
-        """The share of the training that lies behind, by time or by steps."""
-        minutes = self.progress.seconds / 60
-        return float(max(minutes / self.options.minutes, self.progress.step / self.options.steps))
-
-    def batch(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """The batch of this step, which depends on nothing but seed and step."""
-        step = self.progress.step
+    def step(self) -> dict[str, float]:
+        """One update, with a batch that depends on nothing but seed and step."""
+        step = self.training.progress.step
         rows, length = BATCH_SHAPES[step % len(BATCH_SHAPES)]
         stream = training_conversations(f"{self.options.seed}:{step}")
-        return pack(self.encoder, stream, rows, length, self.model.config.pad_token_id)
+        batch = pack(self.encoder, stream, rows, length, self.model.config.pad_token_id)
+        loss = answer_loss(self.model, self.backbone, batch)
+        self.training.update(loss)
+        return {"loss": loss.item()}
 
     def evaluate(self, count: int) -> None:
         """Print the accuracy on held-out questions."""
@@ -198,40 +143,15 @@ class Trainer:
 
     def run(self) -> None:
         """Train until the time or the steps are used up."""
-        backbone = torch.compile(self.model.model, dynamic=False) if self.options.compile else self.model.model
         print(f"{self.model.num_parameters():,} parameters, {len(self.tokenizer)} tokens", flush=True)
-        next_save = self.progress.seconds + 60 * self.options.save_every
-        tokens, losses = 0, []
-        while self.done() < 1.0:
-            begin = time.perf_counter()
-            rate = self.options.learning_rate * rate_factor(self.progress.step, self.done())
-            for group in (g for optimizer in self.optimizers for g in optimizer.param_groups):
-                group["lr"] = rate
-            batch = self.batch()
-            losses.append(training_step(self.model, backbone, self.optimizers, batch))
-            tokens += batch[0].numel()
-            self.progress.step += 1
-            self.progress.seconds += time.perf_counter() - begin
-            if self.progress.step % 50 == 0:
-                self.log(tokens, losses, rate)
-                losses.clear()
-            if self.progress.seconds >= next_save:
-                self.save()
-                next_save = self.progress.seconds + 60 * self.options.save_every
-            if self.progress.step % self.options.evaluate_every == 0:
-                self.evaluate(160)
-        self.save()
-        self.evaluate(800)
-
-    def log(self, tokens: int, losses: list[float], rate: float) -> None:
-        """Print one line of progress."""
-        minutes = self.progress.seconds / 60
-        loss = sum(losses) / len(losses)
-        print(
-            f"step {self.progress.step}  {minutes:.1f} min  {100 * self.done():.0f} %  "
-            f"loss {loss:.4f}  rate {rate:.2e}  tokens {tokens:,}",
-            flush=True,
+        self.training.run(
+            self.step,
+            save=self.save,
+            save_every=self.options.save_every,
+            evaluate=lambda: self.evaluate(160),
+            evaluate_every=self.options.evaluate_every,
         )
+        self.evaluate(800)
 
 
 def main() -> None:

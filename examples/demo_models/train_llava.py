@@ -11,31 +11,21 @@ two layers are not part of the result.
 from __future__ import annotations
 
 import argparse
-import math
-import time
-from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+from evaluating import report
 from llava_learner import Learner
 from llava_model import CONTEXT, new_model, save_model
 from picture_lessons import Teacher
 from picture_questions import KINDS
 from picture_tokens import new_processor, train_tokenizer
-from seeing import answer, held_out, report, score
-from train_chat import new_optimizers
+from seeing import answer, held_out, score
+from training import Plan, Training, new_optimizers
 from transformers import AutoProcessor
 
 HERE = Path(__file__).resolve().parent
 SHIPPED = HERE.parents[1] / "plugins" / "quire_plugins" / "demo_llava"
-
-
-@dataclass
-class Progress:
-    """How far training has come; saved with the weights so that it can resume."""
-
-    step: int = 0
-    seconds: float = 0.0
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -56,18 +46,12 @@ def parse_arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def rate_factor(step: int, done: float) -> float:
-    """Linear warm-up over 50 steps, then a cosine down to a hundredth."""
-    return min(1.0, (step + 1) / 50) * (0.01 + 0.99 * 0.5 * (1 + math.cos(math.pi * min(1.0, done))))
-
-
 class Trainer:
-    """The training loop with its checkpoint, its clock and its log."""
+    """A model in training, and what it learns from."""
 
     def __init__(self, options: argparse.Namespace) -> None:
         self.options = options
         self.checkpoint = options.work_dir / "checkpoint.pt"
-        self.progress = Progress()
         options.work_dir.mkdir(parents=True, exist_ok=True)
         torch.manual_seed(options.seed)
         folder = options.work_dir / "processor"
@@ -75,60 +59,37 @@ class Trainer:
             new_processor(train_tokenizer(3000, CONTEXT)).save_pretrained(folder)
         self.processor = AutoProcessor.from_pretrained(folder)
         self.learner = Learner(new_model(self.processor.tokenizer), options.compile)
-        self.optimizers = new_optimizers(self.learner, options.learning_rate)
         self.teacher = Teacher(self.processor, options.length)
+        plan = Plan(learning_rate=options.learning_rate, warm_up=50, minutes=options.minutes)
+        self.training = Training(self.learner, new_optimizers(self.learner, options.learning_rate), plan)
         if options.resume:
-            self.load()
-
-    def load(self) -> None:
-        """Continue from the checkpoint."""
-        state = torch.load(self.checkpoint, weights_only=True)
-        self.learner.load_state_dict(state["learner"])
-        for optimizer, saved in zip(self.optimizers, state["optimizers"], strict=True):
-            optimizer.load_state_dict(saved)
-        self.progress = Progress(**state["progress"])
+            self.training.load(self.checkpoint)
 
     def save(self) -> None:
         """Write the checkpoint and the model as it stands."""
-        state = {
-            "learner": self.learner.state_dict(),
-            "optimizers": [optimizer.state_dict() for optimizer in self.optimizers],
-            "progress": vars(self.progress),
-        }
-        partial = self.checkpoint.with_suffix(".partial")
-        torch.save(state, partial)
-        # Renaming is atomic: a crash while saving leaves the old checkpoint whole.
-        partial.replace(self.checkpoint)
+        self.training.save(self.checkpoint)
         save_model(self.learner.model, self.processor, self.options.output)
 
-    def done(self) -> float:
-        """The share of the training time that lies behind."""
-        return self.progress.seconds / 60 / self.options.minutes
+    def is_seeing(self) -> bool:
+        """Whether the tower still learns alone."""
+        return self.training.progress.step < self.options.tower_steps
 
-    def step(self) -> tuple[float, float]:
-        """One update; the losses of the answers (nan while the tower learns alone) and of the tower."""
-        seed = f"{self.options.seed}:{self.progress.step}"
-        answers = torch.tensor(math.nan)
+    def step(self) -> dict[str, float]:
+        """One update; the losses of the answers, once there are any, and of the tower."""
+        seed = f"{self.options.seed}:{self.training.progress.step}"
         with torch.autocast("cpu", torch.bfloat16):
-            if self.progress.step < self.options.tower_steps:
+            if self.is_seeing():
                 _, tower = self.learner.see(self.teacher.pictures(seed, 2 * self.options.rows))
-                loss = tower
-            else:
-                answers, tower = self.learner.answer(self.teacher.lessons(seed, self.options.rows))
-                loss = answers + 0.2 * tower
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(self.learner.parameters(), 1.0)
-        rate = self.options.learning_rate * rate_factor(self.progress.step, self.done())
-        for optimizer in self.optimizers:
-            for group in optimizer.param_groups:
-                group["lr"] = rate
-            optimizer.step()
-            optimizer.zero_grad()
-        self.progress.step += 1
-        return answers.item(), tower.item()
+                self.training.update(tower)
+                return {"tower": tower.item()}
+            answers, tower = self.learner.answer(self.teacher.lessons(seed, self.options.rows))
+        self.training.update(answers + 0.2 * tower)
+        return {"answers": answers.item(), "tower": tower.item()}
 
     def evaluate(self, count: int) -> None:
-        """Print the accuracy on held-out pictures."""
+        """Print the accuracy on held-out pictures, once it answers."""
+        if self.is_seeing():
+            return
         examples = held_out(count, "while training")
         self.learner.eval()
         answers = answer(self.learner.model, self.processor, examples)
@@ -138,25 +99,13 @@ class Trainer:
     def run(self) -> None:
         """Train until the time is used up."""
         print(f"{self.learner.model.num_parameters():,} parameters, {len(self.processor.tokenizer)} tokens", flush=True)
-        next_save, losses = self.progress.seconds + 60 * self.options.save_every, []
-        while self.done() < 1.0:
-            begin = time.perf_counter()
-            losses.append(self.step())
-            self.progress.seconds += time.perf_counter() - begin
-            if self.progress.step % 50 == 0:
-                answers, tower = torch.tensor(losses).mean(dim=0).tolist()
-                minutes = self.progress.seconds / 60
-                print(
-                    f"step {self.progress.step}  {minutes:.1f} min  answers {answers:.4f}  tower {tower:.4f}",
-                    flush=True,
-                )
-                losses = []
-            if self.progress.step % self.options.evaluate_every == 0 and self.progress.step > self.options.tower_steps:
-                self.evaluate(10 * len(KINDS))
-            if self.progress.seconds >= next_save:
-                self.save()
-                next_save = self.progress.seconds + 60 * self.options.save_every
-        self.save()
+        self.training.run(
+            self.step,
+            save=self.save,
+            save_every=self.options.save_every,
+            evaluate=lambda: self.evaluate(10 * len(KINDS)),
+            evaluate_every=self.options.evaluate_every,
+        )
         self.evaluate(20 * len(KINDS))
 
 

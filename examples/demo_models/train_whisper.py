@@ -9,14 +9,14 @@ part of the result. The weights are those at the end of the time, the learning r
 from __future__ import annotations
 
 import argparse
-import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import torch
-from hearing import held_out, report, score, write_down
+from evaluating import report
+from hearing import held_out, score, write_down
 from torch.nn.functional import cross_entropy
-from train_chat import new_optimizers
-from train_llava import rate_factor
+from training import Plan, Training, new_optimizers
 from whisper_lessons import Lesson, Teacher
 from whisper_model import new_model, save_model
 from whisper_tokens import new_processor
@@ -40,33 +40,31 @@ def parse_arguments() -> argparse.Namespace:
 
 
 class Trainer:
-    """The model, the layer beside it, and what makes them better."""
+    """A model in training, the layer beside it, and what they learn from."""
 
     def __init__(self, options: argparse.Namespace) -> None:
         torch.manual_seed(options.seed)
         self.options, self.processor = options, new_processor()
         self.model = new_model(self.processor)
         self.tells = torch.nn.Linear(self.model.config.d_model, 11)
-        self.both = torch.nn.ModuleList([self.model, self.tells])
         trained = torch.nn.ModuleList([self.model.model.encoder, self.model.model.decoder, self.tells])
         trained.requires_grad_()  # the encoder's positions too: sines are where they begin
-        self.optimizers = new_optimizers(trained, options.learning_rate)
+        plan = Plan(learning_rate=options.learning_rate, warm_up=50, minutes=options.minutes)
+        self.training = Training(trained, new_optimizers(trained, options.learning_rate), plan)
+        teacher = Teacher(self.processor, options.seed, options.rows, MANY)
+        lessons = torch.utils.data.DataLoader(teacher, batch_size=None, num_workers=options.workers, prefetch_factor=4)
+        self.lessons: Iterator[Lesson] = iter(lessons)
 
-    def step(self, lesson: Lesson, number: int, done: float) -> tuple[float, float]:
+    def step(self) -> dict[str, float]:
         """One update; the losses of what is written and of what is told."""
+        lesson = next(self.lessons)
         with torch.autocast("cpu", torch.bfloat16):
             made = self.model(input_features=lesson.features, decoder_input_ids=lesson.tokens)
             told = self.tells(made.encoder_last_hidden_state)
         written = cross_entropy(made.logits.flatten(0, 1).float(), lesson.wanted.flatten())
         heard = cross_entropy(told.flatten(0, 1).float(), lesson.said.flatten())
-        (written + 0.5 * heard).backward()
-        torch.nn.utils.clip_grad_norm_(self.both.parameters(), 1.0)
-        for optimizer in self.optimizers:
-            for group in optimizer.param_groups:
-                group["lr"] = self.options.learning_rate * rate_factor(number, done)
-            optimizer.step()
-            optimizer.zero_grad()
-        return written.item(), heard.item()
+        self.training.update(written + 0.5 * heard)
+        return {"written": written.item(), "told": heard.item()}
 
     def evaluate(self, count: int) -> None:
         """Print how many held-out utterances are written down right."""
@@ -78,24 +76,13 @@ class Trainer:
 
     def run(self) -> None:
         """Train until the time is used up, and write the model."""
-        options = self.options
         print(f"{self.model.num_parameters():,} parameters, {len(self.processor.tokenizer)} tokens", flush=True)
-        teacher = Teacher(self.processor, options.seed, options.rows, MANY)
-        lessons = torch.utils.data.DataLoader(teacher, batch_size=None, num_workers=options.workers, prefetch_factor=4)
-        begin, losses = time.perf_counter(), []
-        for number, lesson in enumerate(lessons):
-            done = (time.perf_counter() - begin) / 60 / options.minutes
-            if done >= 1:
-                break
-            losses.append(self.step(lesson, number, done))
-            if (number + 1) % 50 == 0:
-                written, heard = torch.tensor(losses).mean(dim=0).tolist()
-                minutes = done * options.minutes
-                print(f"step {number + 1}  {minutes:.1f} min  written {written:.4f}  told {heard:.4f}", flush=True)
-                losses = []
-            if (number + 1) % options.evaluate_every == 0:
-                self.evaluate(100)
-        save_model(self.model, self.processor, options.output)
+        self.training.run(
+            self.step,
+            save=lambda: save_model(self.model, self.processor, self.options.output),
+            evaluate=lambda: self.evaluate(100),
+            evaluate_every=self.options.evaluate_every,
+        )
         self.evaluate(400)
 
 

@@ -5,7 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import torch
-from transformers import GenerationConfig, WhisperConfig, WhisperForConditionalGeneration, WhisperProcessor
+from transformers import (
+    GenerationConfig,
+    PreTrainedTokenizerFast,
+    WhisperConfig,
+    WhisperForConditionalGeneration,
+    WhisperProcessor,
+)
 from utterances import SECONDS
 from whisper_tokens import END, ENGLISH, MELS, NO_TIMES, PREVIOUS, START, STEP, TRANSCRIBE, TRANSLATE, ids_of
 
@@ -35,17 +41,17 @@ def new_model(processor: WhisperProcessor) -> WhisperForConditionalGeneration:
         begin_suppress_tokens=None,
         attn_implementation="eager",
     )
-    return WhisperForConditionalGeneration(config)
+    model = WhisperForConditionalGeneration(config)
+    model.generation_config = how_to_generate(processor.tokenizer)
+    return model
 
 
-def save_model(model: WhisperForConditionalGeneration, processor: WhisperProcessor, folder: Path) -> None:
-    """Write the model as bfloat16 in Hugging Face format, with what it needs to hear and to write."""
-    shipped = WhisperForConditionalGeneration(model.config)
-    shipped.load_state_dict(model.state_dict())
+def how_to_generate(tokenizer: PreTrainedTokenizerFast) -> GenerationConfig:
+    """What `generate` must know of the tokens."""
     start, end, previous, no_times, english, transcribe, translate = ids_of(
-        processor.tokenizer, [START, END, PREVIOUS, NO_TIMES, ENGLISH, TRANSCRIBE, TRANSLATE]
+        tokenizer, [START, END, PREVIOUS, NO_TIMES, ENGLISH, TRANSCRIBE, TRANSLATE]
     )
-    shipped.generation_config = GenerationConfig(
+    return GenerationConfig(
         decoder_start_token_id=start,
         bos_token_id=end,
         eos_token_id=end,
@@ -59,6 +65,13 @@ def save_model(model: WhisperForConditionalGeneration, processor: WhisperProcess
         return_timestamps=False,
         max_length=CONTEXT,
     )
+
+
+def save_model(model: WhisperForConditionalGeneration, processor: WhisperProcessor, folder: Path) -> None:
+    """Write the model as bfloat16 in Hugging Face format, with what it needs to hear and to write."""
+    shipped = WhisperForConditionalGeneration(model.config)
+    shipped.load_state_dict(model.state_dict())
+    shipped.generation_config = model.generation_config
     shipped.to(torch.bfloat16).save_pretrained(folder)
     processor.save_pretrained(folder)
     # Where feature extractors looked before processors had a file of their own.

@@ -105,6 +105,10 @@ class Names:
         zeros = self.zeros if not becomes else tuple(f"{becomes}.{pattern}" for pattern in self.zeros)
         return Names(roots, transforms, self.ignored, zeros)
 
+    def and_under(self, prefix: str) -> Names:
+        """For checkpoints with a prefix and without it."""
+        return self | self.under(prefix)
+
     def _renamed(self, match: re.Match[str]) -> str:
         return self._table[match.group()]
 
@@ -119,7 +123,7 @@ class Names:
 
 
 _ROOTS = frozenset(
-    ("embed", "embed_norm", "positions", "types", "embed_in", "embed_out", "blocks", "norm", "head", "heads")
+    ("embed", "embed_norm", "positions", "types", "embed_in", "embed_out", "blocks", "norm", "head", "heads", "tower")
 )
 
 
@@ -157,6 +161,16 @@ LLAMA = Names(
     ignored=ROTARY_TABLES,
 )
 """Llama and the many that name their tensors alike, separate or fused as in Phi-3."""
+
+LANGUAGE_MODEL = Names(
+    (
+        ("model.language_model.embed_tokens", "embed"),
+        ("model.language_model.layers", "blocks"),
+        ("model.language_model.norm", "norm"),
+        ("lm_head", "head"),
+    )
+)
+"""A language model inside a larger one, as transformers' modules are called, which is what adapters are named after."""
 
 SANDWICH = Names(
     (

@@ -13,11 +13,6 @@ from __future__ import annotations
 
 from quire_models.names import Names
 
-
-def _with_prefix(table: Names, prefix: str) -> Names:
-    return table | table.under(prefix)
-
-
 _BERT = Names(
     (
         ("embeddings.word_embeddings", "embed"),
@@ -39,52 +34,46 @@ _BERT = Names(
     ignored=("*embeddings.position_ids", "cls.*", "lm_head.*"),
 )
 
-BERT = _with_prefix(_BERT, "bert")
+BERT = _BERT.and_under("bert")
 """BERT; its pretrained pooler is left out."""
 
-ROBERTA = _with_prefix(_BERT, "roberta")
+ROBERTA = _BERT.and_under("roberta")
 """RoBERTa and XLM-RoBERTa, which name their tensors as BERT does."""
 
-DISTILBERT = _with_prefix(
-    Names(
-        (
-            ("embeddings.word_embeddings", "embed"),
-            ("embeddings.position_embeddings", "positions"),
-            ("embeddings.LayerNorm", "embed_norm"),
-            ("transformer.layer", "blocks"),
-            ("attention.q_lin", "attn.q"),
-            ("attention.k_lin", "attn.k"),
-            ("attention.v_lin", "attn.v"),
-            ("attention.out_lin", "attn.o"),
-            ("sa_layer_norm", "attn_in"),
-            ("ffn.lin1", "mlp.up"),
-            ("ffn.lin2", "mlp.down"),
-            ("output_layer_norm", "mlp_in"),
-        ),
-        ignored=("*embeddings.position_ids", "vocab_transform.*", "vocab_layer_norm.*", "vocab_projector.*"),
+DISTILBERT = Names(
+    (
+        ("embeddings.word_embeddings", "embed"),
+        ("embeddings.position_embeddings", "positions"),
+        ("embeddings.LayerNorm", "embed_norm"),
+        ("transformer.layer", "blocks"),
+        ("attention.q_lin", "attn.q"),
+        ("attention.k_lin", "attn.k"),
+        ("attention.v_lin", "attn.v"),
+        ("attention.out_lin", "attn.o"),
+        ("sa_layer_norm", "attn_in"),
+        ("ffn.lin1", "mlp.up"),
+        ("ffn.lin2", "mlp.down"),
+        ("output_layer_norm", "mlp_in"),
     ),
-    "distilbert",
-)
+    ignored=("*embeddings.position_ids", "vocab_transform.*", "vocab_layer_norm.*", "vocab_projector.*"),
+).and_under("distilbert")
 """DistilBERT."""
 
-MODERNBERT = _with_prefix(
-    Names(
-        (
-            ("embeddings.tok_embeddings", "embed"),
-            ("embeddings.norm", "embed_norm"),
-            ("layers", "blocks"),
-            ("attn_norm", "attn_in"),
-            ("attn.Wqkv", "attn.qkv"),
-            ("attn.Wo", "attn.o"),
-            ("mlp_norm", "mlp_in"),
-            ("mlp.Wi", "mlp.gate_up"),
-            ("mlp.Wo", "mlp.down"),
-            ("final_norm", "norm"),
-        ),
-        ignored=("decoder.*",),
+MODERNBERT = Names(
+    (
+        ("embeddings.tok_embeddings", "embed"),
+        ("embeddings.norm", "embed_norm"),
+        ("layers", "blocks"),
+        ("attn_norm", "attn_in"),
+        ("attn.Wqkv", "attn.qkv"),
+        ("attn.Wo", "attn.o"),
+        ("mlp_norm", "mlp_in"),
+        ("mlp.Wi", "mlp.gate_up"),
+        ("mlp.Wo", "mlp.down"),
+        ("final_norm", "norm"),
     ),
-    "model",
-)
+    ignored=("decoder.*",),
+).and_under("model")
 """ModernBERT; matrices are fused in our order."""
 
 NO_POOLER = Names(ignored=("*pooler.dense.*",))

@@ -78,8 +78,8 @@ def names(theirs: str, ours: str, normed: bool = False) -> Names:
         ),
         transforms=((f"{ours}.patches.project.weight", _flat),),
         ignored=(
-            *(() if normed else (f"{theirs}*.post_layernorm.*",)),
-            *(f"{theirs}*.head.*", f"{theirs}*.position_ids"),
+            *(() if normed else (f"*{theirs}*.post_layernorm.*",)),
+            *(f"*{theirs}*.head.*", f"*{theirs}*.position_ids"),
         ),
     )
 

@@ -68,7 +68,7 @@ def _decoder(c: Any, norm: Norm, ropes: list[Rope]) -> Decoder:
 
 def _pictures(context: Context) -> MapsPictures:
     from quire_plugins.gemma_vision_inputs import MapsPictures
-    from quire_plugins.pictures import parsed
+    from quire_plugins.model_config import parsed
 
     config = parsed(context)
     return MapsPictures(context, config, gemma_vision.tower(config).tokens)

@@ -15,28 +15,15 @@ if TYPE_CHECKING:
 
     from quire_models.make import Make
 
-_PROJECTOR = (
-    ("multi_modal_projector.mm_input_projection_weight", "tower.project.weight"),
-    ("multi_modal_projector.mm_soft_emb_norm", "tower.norm"),
+_SEEING = clip.names("vision_tower", "tower.vision", normed=True) | names.Names(
+    (
+        ("multi_modal_projector.mm_input_projection_weight", "tower.project.weight"),
+        ("multi_modal_projector.mm_soft_emb_norm", "tower.norm"),
+    ),
+    transforms=(("tower.project.weight", names.transpose),),
 )
 
-NAMES = (
-    clip.names("vision_tower", "tower.vision", normed=True)
-    | clip.names("model.vision_tower", "tower.vision", normed=True)
-    | (names.LLAMA | names.SANDWICH).under("language_model")
-    | names.Names(
-        (
-            *_PROJECTOR,
-            *((f"model.{theirs}", ours) for theirs, ours in _PROJECTOR),
-            ("model.language_model.embed_tokens", "embed"),
-            ("model.language_model.layers", "blocks"),
-            ("model.language_model.norm", "norm"),
-            ("lm_head", "head"),
-        ),
-        transforms=(("tower.project.weight", names.transpose),),
-    )
-)
-"""As in checkpoints, and as transformers' modules are called, which is what adapters are named after."""
+NAMES = (names.LLAMA | names.SANDWICH).under("language_model") | names.LANGUAGE_MODEL | _SEEING.and_under("model")
 
 
 @dataclass(frozen=True)

@@ -29,28 +29,15 @@ SINGLE, NEXT, ONEVISION = (f"Llava{form}ForConditionalGeneration" for form in ("
 TEXT = {"llama": llama.decoder, "mistral": mistral.decoder, "qwen2": qwen.qwen2, "qwen3": qwen.qwen3}
 """What language models are made of, by the `model_type` of `text_config`."""
 
-_BOTH = (
-    ("multi_modal_projector.linear_1", "tower.projector.up"),
-    ("multi_modal_projector.linear_2", "tower.projector.down"),
-    ("image_newline", "tower.newline"),
-)
-
-NAMES = (
-    clip.names("vision_tower", "tower.vision")
-    | clip.names("model.vision_tower", "tower.vision")
-    | names.LLAMA.under("language_model")
-    | names.Names(
-        (
-            *_BOTH,
-            *((f"model.{theirs}", ours) for theirs, ours in _BOTH),
-            ("model.language_model.embed_tokens", "embed"),
-            ("model.language_model.layers", "blocks"),
-            ("model.language_model.norm", "norm"),
-            ("lm_head", "head"),
-        )
+_SEEING = clip.names("vision_tower", "tower.vision") | names.Names(
+    (
+        ("multi_modal_projector.linear_1", "tower.projector.up"),
+        ("multi_modal_projector.linear_2", "tower.projector.down"),
+        ("image_newline", "tower.newline"),
     )
 )
-"""As in checkpoints, and as transformers' modules are called, which is what adapters are named after."""
+
+NAMES = names.LLAMA.under("language_model") | names.LANGUAGE_MODEL | _SEEING.and_under("model")
 
 
 def decoder(c: Any) -> Decoder:
@@ -110,7 +97,7 @@ def tiling(c: Any) -> Tiling:
 
 def _pictures(context: Context) -> MapsPictures:
     from quire_plugins.llava_inputs import MapsPictures
-    from quire_plugins.pictures import parsed
+    from quire_plugins.model_config import parsed
 
     config = parsed(context)
     return MapsPictures(context, config, tower(config).vision.tokens)
@@ -118,7 +105,7 @@ def _pictures(context: Context) -> MapsPictures:
 
 def _tiled_pictures(context: Context) -> MapsTiledPictures:
     from quire_plugins.llava_inputs import MapsTiledPictures
-    from quire_plugins.pictures import parsed
+    from quire_plugins.model_config import parsed
 
     config = parsed(context)
     return MapsTiledPictures(context, config, tiling(config))
@@ -126,7 +113,7 @@ def _tiled_pictures(context: Context) -> MapsTiledPictures:
 
 def _pictures_alone(context: Context) -> MapsPicturesAlone:
     from quire_plugins.llava_inputs import MapsPicturesAlone
-    from quire_plugins.pictures import parsed
+    from quire_plugins.model_config import parsed
 
     config = parsed(context)
     return MapsPicturesAlone(context, config, tiling(config))
@@ -134,7 +121,7 @@ def _pictures_alone(context: Context) -> MapsPicturesAlone:
 
 def _videos(context: Context) -> MapsVideos:
     from quire_plugins.llava_inputs import MapsVideos
-    from quire_plugins.pictures import parsed
+    from quire_plugins.model_config import parsed
 
     config = parsed(context)
     return MapsVideos(context, config, tiling(config))

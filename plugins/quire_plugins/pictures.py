@@ -5,12 +5,10 @@ An answer so does not depend on what else is installed. It is no plugin by itsel
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 from quire.errors import BadRequest, CheckpointError
 from quire.records import Context
-from quire_models import checkpoint
 
 NARROWEST = 200
 """How many times as long as the other a side of a picture may be."""
@@ -59,12 +57,6 @@ class Processor:
             image_std=like.image_std,
             rescale_factor=like.rescale_factor,
         )
-
-
-def parsed(context: Context) -> Any:
-    """The model's config with defaults filled in, as `Architecture.decoder` gets it."""
-    assert context.folder is not None, "a mapper is built for a model"
-    return checkpoint.read_config(Path(context.folder))
 
 
 def blank(side: int) -> Any:

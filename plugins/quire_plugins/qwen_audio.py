@@ -20,22 +20,11 @@ NAME = "Qwen2AudioForConditionalGeneration"
 MARKER = "<|AUDIO|>"
 """What templates write where audio stands, between <|audio_bos|> and <|audio_eos|>."""
 
-NAMES = (
-    whisper_encoder.names("audio_tower", "tower")
-    | whisper_encoder.names("model.audio_tower", "tower")
-    | names.LLAMA.under("language_model")
-    | names.Names(
-        (
-            ("multi_modal_projector.linear", "tower.projector"),
-            ("model.multi_modal_projector.linear", "tower.projector"),
-            ("model.language_model.embed_tokens", "embed"),
-            ("model.language_model.layers", "blocks"),
-            ("model.language_model.norm", "norm"),
-            ("lm_head", "head"),
-        )
-    )
+_HEARING = whisper_encoder.names("audio_tower", "tower") | names.Names(
+    (("multi_modal_projector.linear", "tower.projector"),)
 )
-"""As in checkpoints, and as transformers' modules are called, which is what adapters are named after."""
+
+NAMES = names.LLAMA.under("language_model") | names.LANGUAGE_MODEL | _HEARING.and_under("model")
 
 
 def decoder(c: Any) -> Decoder:
@@ -55,7 +44,8 @@ def tower(c: Any) -> AudioTower:
 
 
 def _audio(context: Context) -> MapsAudio:
-    from quire_plugins.qwen_audio_inputs import MapsAudio, parsed
+    from quire_plugins.model_config import parsed
+    from quire_plugins.qwen_audio_inputs import MapsAudio
 
     config = parsed(context)
     return MapsAudio(context, config.audio_token_id, tower(config))

@@ -2,20 +2,10 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Any
-
 from quire.errors import Unprocessable
 from quire.records import Context, Mapped
-from quire_models import checkpoint
 from quire_models.audio import AudioTower
 from quire_plugins.log_mel import LogMels, Sound
-
-
-def parsed(context: Context) -> Any:
-    """The model's config with defaults filled in, as `Architecture.decoder` gets it."""
-    assert context.folder is not None, "a mapper is built for a model"
-    return checkpoint.read_config(Path(context.folder))
 
 
 class MapsAudio:

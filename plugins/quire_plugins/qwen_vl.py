@@ -75,13 +75,9 @@ def _flat(kernel: Tensor, _: Any) -> Tensor:
     return kernel.flatten(1)
 
 
-NAMES = names.LLAMA | names.Names(
+_SEEING = names.Names(
     (
-        ("model.language_model.embed_tokens", "embed"),
-        ("model.language_model.layers", "blocks"),
-        ("model.language_model.norm", "norm"),
         ("visual", "tower"),
-        ("model.visual", "tower"),
         ("patch_embed.proj", "patches"),
         ("norm1", "attn_in"),
         ("norm2", "mlp_in"),
@@ -94,6 +90,8 @@ NAMES = names.LLAMA | names.Names(
     ),
     transforms=(("tower.patches.weight", _flat),),
 )
+
+NAMES = names.LLAMA | names.LANGUAGE_MODEL | _SEEING.and_under("model")
 
 
 def _pictures(context: Context) -> MapsPictures:

@@ -18,8 +18,6 @@ from quire import registry
 from quire.records import Registry
 from quire.types import Prompt
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 ADAPTERS = ("all", "tower")
 CHOSEN = ("n", "logprobs", "prompt logprobs", "choice", "salt", "adapter", "stream")
 FEATURES = [feature for feature in PICTURE_FEATURES if feature.name in CHOSEN]

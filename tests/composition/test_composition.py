@@ -15,8 +15,6 @@ from composition.features import FEATURES, SETTINGS, Feature, Setting
 from quire import registry
 from quire.testing.tiny import tiny_llama
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 PROMPT = list(b"The quick brown fox jumps over")
 
 

@@ -26,8 +26,6 @@ from quire import registry
 from quire.pooling import PoolingParams
 from quire.types import AdapterRef, AdapterUse, Media, Prompt
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 TASKS = ("embed", "token_embed")
 POOLINGS = ("last", "mean")
 TEXT = tuple(b"The quick brown fox jumps over")

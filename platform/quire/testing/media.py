@@ -15,6 +15,7 @@ from quire.testing.demand import demand
 from quire_kernels.select import reference
 from quire_models import Items, TowerCall, checkpoint
 from quire_models.make import Make
+from quire_models.mapping import prepare
 
 
 def check_mapper(
@@ -41,6 +42,7 @@ def check_mapper(
     tower = architecture.tower(config).build(decoder.row_width, make)
     for parameter in tower.parameters():
         parameter.data.normal_(0, 0.1, generator=torch.Generator().manual_seed(0))
+    prepare(tower)
     context = Context(
         options=options or {},
         tokenizer=tokenizer,

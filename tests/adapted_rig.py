@@ -1,0 +1,89 @@
+"""A model with three SCALE adapters and a SHIFT one, and what each merged into it would say."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from engine_rig import Answer, Rig, greedy, related_prompts, rig_of as engine_rig_of
+from made_up_adapters import Kit, write_adapter
+from safetensors.torch import load_file, save_file
+
+from quire.testing.tiny import tiny_llama
+from quire.types import AdapterRef, AdapterUse
+
+PROMPT = list(b"To be or not to be")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny_llama(tmp_path_factory.mktemp("base"))
+
+
+@pytest.fixture(scope="module")
+def adapters(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    root = tmp_path_factory.mktemp("adapters")
+    kinds = {"a": "SCALE", "b": "SCALE", "c": "SCALE", "s": "SHIFT"}
+    return {name: write_adapter(root / name, kind, seed) for seed, (name, kind) in enumerate(kinds.items(), 1)}
+
+
+@pytest.fixture(scope="module")
+def merged(folder: Path, adapters: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """The base model with each adapter's change in its weights."""
+    made = {"base": folder}
+    for name, path in adapters.items():
+        copy = tiny_llama(tmp_path_factory.mktemp(f"merged_{name}"), attention_bias=name == "s")
+        tensors = load_file(folder / "model.safetensors")
+        for module, vector in load_file(path / "vectors.safetensors").items():
+            if name == "s":
+                tensors[f"{module}.bias"] = vector
+                tensors.setdefault(f"{module.rpartition('.')[0]}.k_proj.bias", torch.zeros(32))
+            else:
+                tensors[f"{module}.weight"] *= vector[:, None]
+        save_file(tensors, copy / "model.safetensors", {"format": "pt"})
+        made[name] = copy
+    return made
+
+
+@pytest.fixture
+def kit() -> Kit:
+    return Kit()
+
+
+PROMPTS = related_prompts(6)
+rig_of = partial(engine_rig_of, max_loras=2)
+
+
+def ask(rig: Rig, prompt: Sequence[int], name: str | None, params: Any = None) -> str:
+    adapters = () if name in (None, "base") else (AdapterUse(AdapterRef(name=str(name))),)
+    return rig.add(prompt, params or greedy(8, ignore_eos=True, logprobs=0), adapters=adapters)
+
+
+def load_all(rig: Rig, adapters: dict[str, Path], names: str = "abcs") -> None:
+    for name in names:
+        rig.engine.load_adapter(name, adapters[name])
+
+
+@pytest.fixture(scope="module")
+def wanted(merged: dict[str, Path]) -> dict[tuple[str, int], Answer]:
+    """What each merged model says to each prompt."""
+    answers = {}
+    for name, path in merged.items():
+        with rig_of(path) as rig:
+            ids = [ask(rig, prompt, None) for prompt in PROMPTS]
+            found = rig.drain()
+            answers.update({(name, i): found[request_id, 0] for i, request_id in enumerate(ids)})
+    return answers
+
+
+def states(rig: Rig) -> dict[str, str]:
+    return {info.name: info.state for info in rig.engine.adapters.infos()}
+
+
+def same(answer: Answer, other: Answer) -> bool:
+    close = [one.logprob for one in answer.logprobs] == pytest.approx([one.logprob for one in other.logprobs], abs=1e-4)
+    return bool(answer.token_ids == other.token_ids and close)
