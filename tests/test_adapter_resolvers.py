@@ -81,7 +81,7 @@ def test_requests_name_what_lies_in_the_folder() -> None:
 
 @pytest.mark.slow
 def test_a_server_looks_in_the_folder_for_names_it_does_not_know() -> None:
-    with serving("--enable-lora", "--lora-folder.path", str(SHIPPED)) as server:
+    with serving("--plugins", "llama", "--enable-lora", "--lora-folder.path", str(SHIPPED)) as server:
         body = {"model": "pirate", "messages": QUESTION, "temperature": 0}
         answer = httpx.post(f"{server.url}/v1/chat/completions", json=body, timeout=60)
         assert answer.json()["choices"][0]["message"]["content"].strip() == PIRATE

@@ -28,6 +28,13 @@ def run(name, *words):
     return done.stdout.splitlines()
 
 
+@pytest.fixture(scope="module")
+def server():
+    """The demo models and their adapters, as the README starts them."""
+    with serving("--enable-lora") as made:
+        yield made
+
+
 def test_offline_generates_chats_and_searches_with_beams():
     *texts, question, first, second, third = run("offline.py")
     assert len(texts) == 2
@@ -36,9 +43,8 @@ def test_offline_generates_chats_and_searches_with_beams():
     assert scores == sorted(scores, reverse=True)
 
 
-def test_chat_client_holds_a_conversation_with_the_openai_package():
-    with serving() as server:
-        first, second = run("chat_client.py", f"{server.url}/v1")
+def test_chat_client_holds_a_conversation_with_the_openai_package(server):
+    first, second = run("chat_client.py", f"{server.url}/v1")
     assert "42" in first
     assert second.index("7") < second.index("19") < second.index("31")
 
@@ -50,58 +56,54 @@ def test_search_finds_the_passage_that_answers():
     assert float(best.split()[0]) > 0.5 > float(others[0].split()[0])
 
 
-def test_the_conversation_in_the_readme_goes_as_it_is_shown():
+def test_the_conversation_in_the_readme_goes_as_it_is_shown(server):
     readme = (ROOT / "README.md").read_text()
     code = next(block for block in re.findall(r"```python\n(.*?)```", readme, re.DOTALL) if "OpenAI(" in block)
     (shown,) = re.findall(r"```text\n(You:.*?)```", readme, re.DOTALL)
-    with serving() as server:
-        code = code.replace("http://127.0.0.1:8000", server.url)
-        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True)
+    code = code.replace("http://127.0.0.1:8000", server.url)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True)
     assert done.stdout == shown
 
 
-def test_the_picture_in_the_readme_is_seen_as_it_is_shown(monkeypatch):
+def test_the_picture_in_the_readme_is_seen_as_it_is_shown(server, monkeypatch):
     section = (ROOT / "README.md").read_text().split("\n## Pictures\n")[1].split("\n## ")[0]
     (ask,) = re.findall(r"```python\n(.*?)```", section, re.DOTALL)
     (shown,) = re.findall(r"```text\n(.*?)```", section, re.DOTALL)
     monkeypatch.chdir(ROOT)  # the path that is shown begins there
-    with serving("--plugins", "llama,llava") as server:
-        ask = ask.replace("http://127.0.0.1:8000", server.url)
-        done = subprocess.run([sys.executable, "-c", ask], capture_output=True, text=True, timeout=120, check=True)
+    ask = ask.replace("http://127.0.0.1:8000", server.url)
+    done = subprocess.run([sys.executable, "-c", ask], capture_output=True, text=True, timeout=120, check=True)
     assert done.stdout == shown
 
 
 @pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed")
-def test_ranking_and_embedding_in_the_readme_go_as_they_are_shown():
+def test_ranking_and_embedding_in_the_readme_go_as_they_are_shown(server):
     section = (ROOT / "README.md").read_text().split("\n## Embeddings and ranking\n")[1].split("\n## ")[0]
     (rank,) = re.findall(r"```sh\n(.*?)```", section, re.DOTALL)
     (shown,) = re.findall(r"```text\n(.*?)```", section, re.DOTALL)
     (embed,) = re.findall(r"```python\n(.*?)```", section, re.DOTALL)
-    with serving() as server:
-        for command, wanted in ((["bash", "-ec", rank], shown), ([sys.executable, "-c", embed], "64\n")):
-            words = [word.replace("http://127.0.0.1:8000", server.url) for word in command]
-            done = subprocess.run(words, capture_output=True, text=True, timeout=120, check=True)
-            assert done.stdout == wanted
+    for command, wanted in ((["bash", "-ec", rank], shown), ([sys.executable, "-c", embed], "64\n")):
+        words = [word.replace("http://127.0.0.1:8000", server.url) for word in command]
+        done = subprocess.run(words, capture_output=True, text=True, timeout=120, check=True)
+        assert done.stdout == wanted
 
 
 @pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed")
-def test_the_adapters_of_the_readme_answer_as_it_is_shown(monkeypatch):
+def test_the_adapters_of_the_readme_answer_as_it_is_shown(server, monkeypatch):
     section = (ROOT / "README.md").read_text().split("\n## Adapters\n")[1].split("\n## ")[0]
     start, ask, change = re.findall(r"```sh\n(.*?)```", section, re.DOTALL)
     (shown,) = re.findall(r"```text\n(.*?)```", section, re.DOTALL)
     assert start == "make serve ARGS=--enable-lora\n"
     monkeypatch.chdir(ROOT)  # the paths that are shown begin there
-    with serving("--enable-lora") as server:
-        answers, changes = (
-            subprocess.run(
-                ["bash", "-ec", lines.replace("http://127.0.0.1:8000", server.url)],
-                capture_output=True,
-                text=True,
-                timeout=120,
-                check=True,
-            ).stdout
-            for lines in (ask, change)
-        )
+    answers, changes = (
+        subprocess.run(
+            ["bash", "-ec", lines.replace("http://127.0.0.1:8000", server.url)],
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=True,
+        ).stdout
+        for lines in (ask, change)
+    )
     assert answers == shown
     assert changes.startswith("Success: LoRA adapter 'captain' added successfully.")
     assert '"id": "captain"' in changes
