@@ -75,6 +75,18 @@ def test_the_picture_in_the_readme_is_seen_as_it_is_shown(server, monkeypatch):
     assert done.stdout == shown
 
 
+def test_the_tool_in_the_readme_is_called_as_it_is_shown():
+    section = (ROOT / "README.md").read_text().split("\n## Tools\n")[1].split("\n## ")[0]
+    (start,) = re.findall(r"```sh\n(.*?)```", section, re.DOTALL)
+    (ask,) = re.findall(r"```python\n(.*?)```", section, re.DOTALL)
+    (shown,) = re.findall(r"```text\n(.*?)```", section, re.DOTALL)
+    assert start == "make serve ARGS=--enable-auto-tool-choice\n"
+    with serving("--enable-auto-tool-choice") as server:
+        ask = ask.replace("http://127.0.0.1:8000", server.url)
+        done = subprocess.run([sys.executable, "-c", ask], capture_output=True, text=True, timeout=120, check=True)
+    assert done.stdout == shown
+
+
 @pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed")
 def test_ranking_and_embedding_in_the_readme_go_as_they_are_shown(server):
     section = (ROOT / "README.md").read_text().split("\n## Embeddings and ranking\n")[1].split("\n## ")[0]

@@ -12,7 +12,6 @@ from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 Answerer = Callable[[Sequence[list[Message]]], list[str]]
 
 
-@torch.inference_mode()
 def generate(
     model: LlamaForCausalLM,
     tokenizer: PreTrainedTokenizerFast,
@@ -20,8 +19,20 @@ def generate(
     batch_size: int = 64,
     max_new_tokens: int = 160,
 ) -> list[str]:
-    """Answer every chat greedily; chats of similar length share a batch."""
+    """Answer every chat greedily."""
     prompts = [tokenizer.apply_chat_template(c, tokenize=False, add_generation_prompt=True) for c in chats]
+    return complete(model, tokenizer, prompts, batch_size, max_new_tokens)
+
+
+@torch.inference_mode()
+def complete(
+    model: LlamaForCausalLM,
+    tokenizer: PreTrainedTokenizerFast,
+    prompts: Sequence[str],
+    batch_size: int = 64,
+    max_new_tokens: int = 160,
+) -> list[str]:
+    """Continue every prompt greedily; prompts of similar length share a batch."""
     order = sorted(range(len(prompts)), key=lambda i: len(prompts[i]))
     answers = [""] * len(prompts)
     for start in range(0, len(order), batch_size):

@@ -1,4 +1,4 @@
-"""Llama and models of its shape; and the demo model that ships with Quire, with its adapters."""
+"""Llama and models of its shape; and two demo models that ship with Quire: one chats, one calls tools."""
 
 from __future__ import annotations
 
@@ -41,6 +41,7 @@ def quire_architectures() -> Iterable[Architecture]:
 
 
 DEMO = Path(__file__).parent / "demo_chat"
+TOOLS_DEMO = Path(__file__).parent / "demo_tools"
 
 
 def demo_adapters() -> Mapping[str, Path]:
@@ -50,10 +51,15 @@ def demo_adapters() -> Mapping[str, Path]:
 
 @hookimpl
 def quire_demo_models() -> Iterable[DemoModel]:
-    """A few million parameters that answer questions about a small made-up world."""
+    """A few million parameters each: questions about a small made-up world; calls of tools and filled JSON."""
     yield DemoModel(
         name="demo-chat",
         summary="small chat model trained on text that this repository generates",
         folder=lambda: DEMO,
         adapters=demo_adapters,
+    )
+    yield DemoModel(
+        name="demo-tools",
+        summary="small model that calls the tools a request offers, and fills in JSON",
+        folder=lambda: TOOLS_DEMO,
     )
