@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from cpu_here import HERE
+
+# Read when torch is imported. Threads that wait for each other sleep soon, as in the host: others may use the cores.
+os.environ.setdefault("GOMP_SPINCOUNT", "20000")
 
 if TYPE_CHECKING:
     from quire_kernels.cpu.ops import CpuOps

@@ -11,6 +11,7 @@ from itertools import combinations
 import pytest
 from composition.asking import PLAIN, Rigs, ask, beams, rigs_of, same, settings_of
 from composition.features import FEATURES, SETTINGS, Feature, Setting
+from engine_rig import Answer
 
 from quire import registry
 from quire.testing.tiny import tiny_llama
@@ -50,13 +51,21 @@ WAYS = [
 ]
 
 
+@pytest.fixture(scope="module")
+def plain(rigs: Rigs) -> dict[str, list[Answer]]:
+    """What each feature gives in the plainest engine, alone."""
+    return {feature.name: ask(rigs(PLAIN.settings), PROMPT, (feature,), ()) for feature in FEATURES}
+
+
 @pytest.mark.parametrize("ways", WAYS)
-def test_two_ways_of_running_together_change_no_answer(rigs: Rigs, ways: tuple[Setting, ...]) -> None:
+def test_two_ways_of_running_together_change_no_answer(
+    rigs: Rigs, plain: dict[str, list[Answer]], ways: tuple[Setting, ...]
+) -> None:
     settings = settings_of(*ways)
     assert settings is not None
     rig = rigs(settings)
     for feature in FEATURES:
-        assert same(ask(rig, PROMPT, (feature,), ways), ask(rigs(PLAIN.settings), PROMPT, (feature,), ())), feature.name
+        assert same(ask(rig, PROMPT, (feature,), ways), plain[feature.name]), feature.name
 
 
 def test_the_ways_that_should_preempt_do(rigs: Rigs) -> None:
