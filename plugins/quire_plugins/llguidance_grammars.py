@@ -56,10 +56,10 @@ class _Tokens:
         self.special_token_ids = [i for i, text in enumerate(known) if not text or i == end]
         for i in self.special_token_ids:
             known[i] = f"<|{i}|>".encode()  # a name, which no text is mistaken for
-        self.tokens = known
+        self.tokens, special = known, set(self.special_token_ids)
         self._tokenizer = tokenizer
         self._before = tokenizer.encode(_SENTINEL, add_special_tokens=False)
-        self._ids = {text: i for i, text in enumerate(known) if i not in set(self.special_token_ids)}
+        self._ids = {text: i for i, text in enumerate(known) if i not in special}
         self._longest = max(map(len, self._ids), default=1)
 
     def __call__(self, text: str) -> list[int]:
