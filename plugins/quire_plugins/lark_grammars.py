@@ -9,6 +9,7 @@ from typing import Any
 
 from quire.errors import BadRequest, CannotConstrain
 from quire.structured import PARAM, Structured
+from quire_plugins.forced_texts import all_short, is_short
 from quire_plugins.json_schemas import read
 
 MAX_TAGS = 512
@@ -16,6 +17,11 @@ MAX_TAGS = 512
 MAX_CALLS = 256
 _RULE = re.compile(r"^\s*[\w-]+\s*::=", re.MULTILINE)
 _TRIGGERED = "(.|\\n)*"
+
+
+def settings(forcing: bool) -> str:
+    """The line that says whether the library looks for texts that are forced."""
+    return f"%llguidance {json.dumps({} if forcing else {'no_forcing': True})}"
 
 
 def as_lark(source: str) -> str:
@@ -45,7 +51,8 @@ def calls(asked: Structured, style: Mapping[str, Any], special: Mapping[str, int
     more = f"{{{max(0, least - 1)},{'' if most is None else most - 1}}}"
     start = f"call ({separator} call){more}" if most != 1 else "call"
     start = f"{_around('first', asking, special)} {start} {_around('last', asking, special)}"
-    return "\n".join(["%llguidance {}", f"start: {start if least else f'({start})?'}", *lines])
+    forcing = _short(tags) and all(is_short(asking.get(name)) for name in ("separator", "first", "last"))
+    return "\n".join([settings(forcing), f"start: {start if least else f'({start})?'}", *lines])
 
 
 def _around(name: str, asking: Mapping[str, Any], special: Mapping[str, int]) -> str:
@@ -65,7 +72,7 @@ def structural_tags(asked: Structured, style: Mapping[str, Any], special: Mappin
     triggers = asking.get("triggers")
     if not isinstance(triggers, list) or not triggers or not all(isinstance(t, str) and t for t in triggers):
         raise BadRequest("`triggers` must be a non-empty list of non-empty strings.", PARAM)
-    lines = ["%llguidance {}", f"start: ({' | '.join(f'part_{i}' for i in range(len(tags)))})* rest", "rest: TEXT"]
+    lines = [settings(_short(tags)), f"start: ({' | '.join(f'part_{i}' for i in range(len(tags)))})* rest", "rest: TEXT"]
     lines.append(f"TEXT: /{_TRIGGERED}/")
     for i, tag in enumerate(tags):
         trigger = next((t for t in triggers if tag["begin"].startswith(t)), None)
@@ -98,6 +105,16 @@ def _tags(value: Any) -> list[dict[str, Any]]:
         if not texts or "begin" not in tag:
             raise BadRequest("A structure has `begin`, `schema` and `end`; the first and the last are texts.", PARAM)
     return value
+
+
+def _short(tags: list[dict[str, Any]]) -> bool:
+    """Whether none of them forces a long text."""
+    return all(
+        is_short(tag["begin"])
+        and is_short(tag.get("end"))
+        and (not isinstance(tag.get("schema"), dict) or all_short(tag["schema"]))
+        for tag in tags
+    )
 
 
 def _is_count(value: Any, least: int) -> bool:

@@ -14,8 +14,9 @@ from quire import GrammarBackend, hookimpl
 from quire.errors import CannotConstrain, QuireError
 from quire.records import Context
 from quire.structured import Structured
+from quire_plugins.forced_texts import all_short
 from quire_plugins.json_schemas import SAYS_SOMETHING, check_keywords, read, texts
-from quire_plugins.lark_grammars import as_lark, calls, literal, structural_tags
+from quire_plugins.lark_grammars import as_lark, calls, literal, settings, structural_tags
 from quire_plugins.regexes import portable
 
 if TYPE_CHECKING:
@@ -40,6 +41,10 @@ KEYWORDS = SAYS_SOMETHING - {
 KINDS = frozenset(("json_schema", "json_object", "regex", "choice", "grammar", "structural_tag", "calls"))
 
 
+LONG = 1024
+"""Characters of a forced text of which more are not tokenized, since that is done again after each token."""
+MAX_STATES = 100_000
+"""States of one grammar's lexer: a hundred megabytes."""
 _SENTINEL = "\x02"
 """What stands before a text that is tokenized, since some tokenizers begin texts in a way of their own."""
 
@@ -66,6 +71,9 @@ class _Tokens:
         """The tokens of what must follow: as the tokenizer has them in the middle of a text, if it can."""
         if not isinstance(text, str):
             raise TypeError("it is texts that are tokenized, not bytes")
+        if len(text) > LONG:
+            ids = self(text[:LONG])
+            return ids[: -(-len(ids) // 2)]  # near the cut they would be others
         ids = self._tokenizer.encode(_SENTINEL + text, add_special_tokens=False)
         count, data = len(self._before), text.encode()
         if ids[:count] == self._before and b"".join(self.tokens[i] for i in ids[count:]) == data:
@@ -100,7 +108,7 @@ class LlGuidance:
         self._special = {name: i for name, i in tokenizer.vocab.items() if i in tokenizer.special_ids}
         tokens = llguidance.TokenizerWrapper(_Tokens(tokenizer, size, self._end))
         self._tokenizer = llguidance.LLTokenizer(tokens, n_vocab=size, eos_token=self._end)
-        self._limits = llguidance.LLParserLimits(verbose_errors=False)
+        self._limits = llguidance.LLParserLimits(max_lexer_states=MAX_STATES, verbose_errors=False)
 
     def compile(self, asked: Structured) -> LlGrammar:
         """Raises BadRequest with what the library says of a source that it does not take."""
@@ -116,13 +124,17 @@ class LlGuidance:
         """The constraint in the library's own words."""
         library = self._library.LLMatcher
         if asked.kind in ("json_schema", "json_object"):
-            return library.grammar_from_json_schema(json.dumps(_schema(asked)), overrides=_style(asked))
+            schema = _schema(asked)
+            if all_short(schema):
+                return library.grammar_from_json_schema(json.dumps(schema), overrides=_style(asked))
+            value = json.dumps({**schema, "x-guidance": _style(asked)})
+            return library.grammar_from_lark(f"{settings(forcing=False)}\nstart: %json {value}")
         if asked.kind == "regex":
             return library.grammar_from_regex(portable(asked.source))
         if asked.kind == "choice":
             return library.grammar_from_lark(f"start: {' | '.join(map(literal, texts(asked)))}")
         if asked.kind == "grammar":
-            return library.grammar_from_lark(as_lark(asked.source))
+            return library.grammar_from_lark(f"{settings(forcing=False)}\n{as_lark(asked.source)}")
         make = calls if asked.kind == "calls" else structural_tags
         return library.grammar_from_lark(make(asked, _style(asked), self._special))
 
@@ -187,11 +199,17 @@ class LlMatcher:
             words[self._end // 32] &= ~(1 << self._end % 32) & 0xFFFFFFFF
 
     def accept(self, token_id: int) -> bool:
-        """Advance by one token: where the text is settled, by that which the tokenizer would write."""
+        """Advance by one token: where the text is settled, by that which the tokenizer would write.
+
+        Raises QuireError when the text became too ambiguous to follow.
+        """
         forced = self._matcher.compute_ff_tokens()
         if token_id == self._end or (forced and token_id != forced[0]):
             return False
-        return self._matcher.try_consume_tokens([token_id]) == 1
+        followed = self._matcher.try_consume_tokens([token_id]) == 1
+        if not followed and self._matcher.is_error():
+            raise QuireError(f"The constraint cannot be followed any further: {_clause(self._matcher.get_error())}")
+        return followed
 
     def rollback(self, count: int) -> None:
         """Take back the last `count` tokens."""
