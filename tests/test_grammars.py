@@ -138,7 +138,11 @@ class Endless:
         if asked.source == "refused":
             raise CannotConstrain("not here.")
 
+    def warm_up(self) -> None:
+        self.warm = True
+
     def compile(self, asked: Structured) -> Any:
+        assert self.warm
         if asked.source == "die":
             raise SystemExit
         if asked.source == "wrong":
@@ -162,9 +166,12 @@ def test_what_is_isolated_is_ended_and_the_next_is_served(tmp_path: Any) -> None
         with pytest.raises(CannotConstrain, match="not here"):
             compilers.compile(record, replace(WORDS, source="refused"), 60.0)
         assert compilers._built["endless"].process is None
-        for source, reason in (("loop", "longer than 0.2 s"), ("die", "ended while"), ("memory", "memory")):
+        with pytest.raises(Overloaded, match="still starting"):
+            compilers.compile(record, replace(WORDS, source="fine"), 0.0)
+        assert compilers.compile(record, replace(WORDS, source="begun"), 60.0) == "BEGUN"
+        for source, reason in (("loop", "longer than 1 s"), ("die", "ended while"), ("memory", "memory")):
             with pytest.raises(CannotConstrain, match=reason):
-                compilers.compile(record, replace(WORDS, source=source), 0.2 if source == "loop" else 60.0)
+                compilers.compile(record, replace(WORDS, source=source), 1.0 if source == "loop" else 60.0)
         with pytest.raises(BadRequest, match=r"^It is wrong.$"):
             compilers.compile(record, replace(WORDS, source="wrong"), 60.0)
         assert compilers.compile(record, replace(WORDS, source="fine"), 60.0) == "FINE"

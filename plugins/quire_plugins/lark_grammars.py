@@ -72,7 +72,11 @@ def structural_tags(asked: Structured, style: Mapping[str, Any], special: Mappin
     triggers = asking.get("triggers")
     if not isinstance(triggers, list) or not triggers or not all(isinstance(t, str) and t for t in triggers):
         raise BadRequest("`triggers` must be a non-empty list of non-empty strings.", PARAM)
-    lines = [settings(_short(tags)), f"start: ({' | '.join(f'part_{i}' for i in range(len(tags)))})* rest", "rest: TEXT"]
+    lines = [
+        settings(_short(tags)),
+        f"start: ({' | '.join(f'part_{i}' for i in range(len(tags)))})* rest",
+        "rest: TEXT",
+    ]
     lines.append(f"TEXT: /{_TRIGGERED}/")
     for i, tag in enumerate(tags):
         trigger = next((t for t in triggers if tag["begin"].startswith(t)), None)

@@ -43,6 +43,8 @@ KINDS = frozenset(("json_schema", "json_object", "regex", "choice", "grammar", "
 
 LONG = 1024
 """Characters of a forced text of which more are not tokenized, since that is done again after each token."""
+TRIED_FROM = 4096
+"""Characters of a source that is compiled in another process first."""
 MAX_STATES = 100_000
 """States of one grammar's lexer: a hundred megabytes."""
 _SENTINEL = "\x02"
@@ -112,13 +114,30 @@ class LlGuidance:
 
     def compile(self, asked: Structured) -> LlGrammar:
         """Raises BadRequest with what the library says of a source that it does not take."""
-        matcher = self._library.LLMatcher(self._tokenizer, self._written(asked), log_level=0, limits=self._limits)
-        if matcher.is_error():
-            raise CannotConstrain(_clause(matcher.get_error()))
+        return self.finish(self._written(asked))
+
+    def warm_up(self) -> None:
+        """Nothing: what takes time was built."""
+
+    def attempt(self, asked: Structured) -> str:
+        """See `quire.records.TriesElsewhere`: the constraint in the library's own words, which it has compiled."""
+        written = self._written(asked)
+        self._matcher(written)
+        return written
+
+    def finish(self, attempted: str) -> LlGrammar:
+        """See `quire.records.TriesElsewhere`; in it the library lets other threads have the interpreter."""
+        matcher = self._matcher(attempted)
         matcher.compute_bitmask()  # makes much of what all masks are made from
         if matcher.is_error():
             raise CannotConstrain(_clause(matcher.get_error()))
         return LlGrammar(matcher, self._end, self._words)
+
+    def _matcher(self, written: str) -> LLMatcher:
+        matcher = self._library.LLMatcher(self._tokenizer, written, log_level=0, limits=self._limits)
+        if matcher.is_error():
+            raise CannotConstrain(_clause(matcher.get_error()))
+        return matcher
 
     def _written(self, asked: Structured) -> str:
         """The constraint in the library's own words."""
@@ -219,4 +238,4 @@ class LlMatcher:
 @hookimpl
 def quire_grammar_backends() -> Iterator[GrammarBackend]:
     """Offer `guidance`."""
-    yield GrammarBackend("guidance", KINDS, LlGuidance, priority=100)
+    yield GrammarBackend("guidance", KINDS, LlGuidance, priority=100, tried_from=TRIED_FROM)

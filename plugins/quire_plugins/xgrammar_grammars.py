@@ -56,6 +56,10 @@ class XGrammar:
         check_installed("xgrammar")
         _written(asked)
 
+    def warm_up(self) -> None:
+        """See `quire.records.CompilesElsewhere`."""
+        self._library()
+
     def compile(self, asked: Structured) -> str:
         """A compiled grammar in the library's own JSON."""
         _, compiler = self._library()

@@ -24,6 +24,10 @@ from quire.types import Params
 
 MAX_KEPT = 256
 """Compiled grammars kept for requests to come."""
+MAX_PENDING = 128
+"""Grammars that wait to be compiled."""
+GRACE_S = 0.5
+"""Time beyond its own that a worker has to say itself that it took too long."""
 WORKERS = 4
 """Grammars that are compiled at once."""
 AUTO = "auto"
@@ -36,6 +40,23 @@ class Compiled:
 
     grammar: Grammar
     plugin: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Job:
+    """A grammar that is compiled, or was. deadline: when those who wait for it are told that it takes too long."""
+
+    future: Future[Compiled]
+    deadline: float
+
+    @property
+    def is_worth_another(self) -> bool:
+        """Whether it failed for a reason that is not the constraint's."""
+        return (
+            self.future.done()
+            and self.future.exception() is not None
+            and not isinstance(self.future.exception(), BadRequest)
+        )
 
 
 class Grammars:
@@ -59,7 +80,8 @@ class Grammars:
         self._default = backend
         self._timeout_s = timeout_s
         self._compilers = Compilers(registry, context)
-        self._futures: OrderedDict[Structured, Future[Compiled]] = OrderedDict()
+        self._jobs: OrderedDict[Structured, _Job] = OrderedDict()
+        self._pending: set[Future[Compiled]] = set()
         self._workers: ThreadPoolExecutor | None = None
 
     def able(self, asked: Structured) -> list[GrammarBackend]:
@@ -77,29 +99,40 @@ class Grammars:
         return sorted(able, key=lambda each: -each.priority)
 
     def request(self, params: Params) -> None:
-        """Begin to compile what a request needs, unless that was done. Raises BadRequest for a kind nobody knows."""
-        if not isinstance(params, PoolingParams) and params.structured is not None:
-            self._future(params.structured)
+        """Begin to compile what a request needs, unless that was done.
 
-    def _future(self, asked: Structured) -> Future[Compiled]:
-        key = replace(asked, after=None)
-        if key not in self._futures:
+        Raises BadRequest for a kind nobody knows, Overloaded if too many wait to be compiled.
+        """
+        if not isinstance(params, PoolingParams) and params.structured is not None:
+            key = _key(params.structured)
+            found = self._jobs.get(key)
+            if found is not None and found.is_worth_another:
+                del self._jobs[key]
+            self._job(key)
+
+    def _job(self, key: Structured) -> _Job:
+        if key not in self._jobs:
             able = self.able(key)
+            if len(self._pending) >= MAX_PENDING:
+                raise Overloaded(f"Too many grammars wait to be compiled: {MAX_PENDING}.")
             if self._workers is None:
                 self._workers = ThreadPoolExecutor(WORKERS, "quire-grammar", initializer=be_humble)
             deadline = time.monotonic() + self._timeout_s
-            self._futures[key] = self._workers.submit(self._compile, able, key, deadline)
+            future = self._workers.submit(self._compile, able, key, deadline)
+            self._jobs[key] = _Job(future, deadline)
+            self._pending.add(future)
+            future.add_done_callback(self._pending.discard)
             self._evict()
-        self._futures.move_to_end(key)
-        return self._futures[key]
+        self._jobs.move_to_end(key)
+        return self._jobs[key]
 
     def _evict(self) -> None:
         """Forget those not asked for longest; whoever waits for one of them asks again."""
-        while len(self._futures) > MAX_KEPT:
-            oldest = next((key for key, future in self._futures.items() if future.done()), None)
+        while len(self._jobs) > MAX_KEPT:
+            oldest = next((key for key, job in self._jobs.items() if job.future.done()), None)
             if oldest is None:
                 return
-            del self._futures[oldest]
+            del self._jobs[oldest]
 
     def _compile(self, able: Sequence[GrammarBackend], asked: Structured, deadline: float) -> Compiled:
         """By the first back end that can. Raises BadRequest with the reason of each, if none can."""
@@ -126,17 +159,21 @@ class Grammars:
         """Whether nothing has to be compiled any more; begins it if it was forgotten. Raises what went wrong."""
         if isinstance(params, PoolingParams) or params.structured is None:
             return True
-        future = self._future(params.structured)
-        return future.done() and _result(future) is not None
+        job = self._job(_key(params.structured))
+        if job.future.done():
+            return _result(job.future) is not None
+        if time.monotonic() > job.deadline + GRACE_S:
+            raise BadRequest(f"The constraint was not compiled within {self._timeout_s:g} s.", PARAM)
+        return False
 
     def start(self, asked: Structured, output_ids: Sequence[int]) -> Constraint:
         """One that stands after `output_ids`; waits for the grammar. Raises QuireError if it cannot be had."""
-        compiled = _result(self._future(asked))
+        compiled = _result(self._job(_key(asked)).future)
         return self.constraints.start(compiled.plugin, compiled.grammar, output_ids, asked.after)
 
     def pause(self, seconds: float) -> None:
         """Wait until a grammar is compiled, at most so long; for a loop that has nothing else to do."""
-        pending = [future for future in self._futures.values() if not future.done()]
+        pending = list(self._pending)
         if pending:
             wait(pending, timeout=seconds, return_when="FIRST_COMPLETED")
 
@@ -146,6 +183,11 @@ class Grammars:
             self._workers.shutdown(wait=False, cancel_futures=True)
         self._compilers.close()
         self.constraints.close()
+
+
+def _key(asked: Structured) -> Structured:
+    """What is compiled of it. Asked in each step for each request that waits, so that it should cost nothing."""
+    return asked if asked.after is None else replace(asked, after=None)
 
 
 def _result(future: Future[Compiled]) -> Compiled:

@@ -62,7 +62,9 @@ def _constant(n: int) -> Structured:
 
 
 def _repeated(n: int) -> Structured:
-    return _schema({"type": "array", "minItems": 8000, "items": {"type": "array", "minItems": n, "items": {"const": n}}})
+    return _schema(
+        {"type": "array", "minItems": 8000, "items": {"type": "array", "minItems": n, "items": {"const": n}}}
+    )
 
 
 def _product(n: int) -> Structured:

@@ -1,8 +1,8 @@
 """`bench structured`: what constraints on the output cost those who ask for them, and what they cost the others.
 
-Three things, each measured in turns: the throughput of constrained requests over that of free ones of equal length, what
-a new schema adds to the time until the first token, and the time between the tokens of free streams while hostile
-constraints are compiled beside them. The loop runs here as the host of a server runs it.
+Three things, each measured in turns: the throughput of constrained requests over that of free ones of equal length, the
+time that a new schema adds to the first token, and the time between the tokens of free streams while hostile constraints
+are compiled beside them. The loop runs here as the host of a server runs it.
 """
 
 from __future__ import annotations
