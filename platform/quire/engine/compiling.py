@@ -126,7 +126,7 @@ class _Process:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env={**os.environ, "PYTHONPATH": path},
-            start_new_session=True,  # Ctrl-C in the terminal is the server's affair
+            process_group=0,  # Ctrl-C in the terminal is the server's affair; a session would have a share of the cores
         )
         self._began, self._ready = time.monotonic(), False
         assert self._process.stdin is not None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from itertools import cycle, islice
 from typing import Any
 
 from quire.structured import Structured
@@ -13,8 +12,8 @@ Json = dict[str, Any]
 
 
 def volley(start: int, count: int) -> list[Structured]:
-    """So many constraints of all sorts, which differ from those of another `start` that is `count` or more away."""
-    return [make(start + i) for i, make in enumerate(islice(cycle(_SORTS), count))]
+    """The constraints with these numbers: of all sorts in turn, each another one."""
+    return [_SORTS[number % len(_SORTS)](number) for number in range(start, start + count)]
 
 
 def _schema(value: Json | str) -> Structured:

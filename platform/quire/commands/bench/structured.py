@@ -1,8 +1,8 @@
 """`bench structured`: what constraints on the output cost those who ask for them, and what they cost the others.
 
-Three things, each measured in turns: the throughput of constrained requests over that of free ones of equal length, the
-time that a new schema adds to the first token, and the time between the tokens of free streams while hostile constraints
-are compiled beside them. The loop runs here as the host of a server runs it.
+Three things, each measured in turns: the throughput of constrained requests over that of free ones of equal length,
+the time that a new schema adds to the first token, and the time between the tokens of free streams while hostile
+constraints are compiled beside them. The loop runs here as the host of a server runs it.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--repeats", type=at_least(1), default=5, help="turns of each kind; medians are reported")
     parser.add_argument("--streams", type=at_least(1), default=8, help="free streams that are watched")
     parser.add_argument("--stream-len", type=at_least(2), default=500, help="tokens of each of them")
-    parser.add_argument("--hostile", type=at_least(1), default=20, help="hostile constraints that are sent at once")
-    parser.add_argument("--every", type=positive, default=1.0, help="seconds until new ones are sent")
+    parser.add_argument("--hostile", type=at_least(1), default=20, help="hostile constraints in flight")
+    parser.add_argument("--every", type=positive, default=1.0, help="seconds until those that ended are replaced")
     add_model_flags(parser)
 
 
@@ -130,9 +130,9 @@ class _Bench:
 
     def beside(self) -> dict[str, float]:
         """Milliseconds between tokens of free streams: alone, beside short free requests, beside hostile ones."""
-        kinds: dict[str, Callable[[], Sequence[Structured | None]]] = {
-            "alone": list,
-            "beside_free": lambda: [None] * self.args.hostile,
+        kinds: dict[str, Callable[[int], Sequence[Structured | None]]] = {
+            "alone": lambda count: [],
+            "beside_free": lambda count: [None] * count,
             "beside_hostile": self._hostile,
         }
         found: dict[str, list[list[float]]] = {name: [] for name in kinds}
@@ -154,23 +154,23 @@ class _Bench:
         figures["p99_over_free"] = figures["beside_hostile_p99_ms"] / figures["beside_free_p99_ms"]
         return figures
 
-    def _hostile(self) -> Sequence[Structured]:
-        self.num_schemas += self.args.hostile
-        return volley(self.num_schemas, self.args.hostile)
+    def _hostile(self, count: int) -> Sequence[Structured]:
+        self.num_schemas += count
+        return volley(self.num_schemas - count, count)
 
-    def _streams(self, make: Callable[[], Sequence[Structured | None]]) -> tuple[_Watch, list[str], int]:
-        """Run the streams while others are sent beside them: what came, the ids of the streams, how many others."""
+    def _streams(self, make: Callable[[int], Sequence[Structured | None]]) -> tuple[_Watch, list[str], int]:
+        """Run the streams while others are in flight beside them: what came, the ids of the streams, how many others."""
         watch, num_sent = _Watch(), 0
         ids = [self._add(Job(self._short(i).prompt, self.args.stream_len)) for i in range(self.args.streams)]
-        waiting, due = set(ids), time.perf_counter() + 0.1 * self.args.every
-        while waiting:
+        streams, others, due = set(ids), set[str](), time.perf_counter() + 0.1 * self.args.every
+        while streams:
             if time.perf_counter() >= due:
                 due += self.args.every
-                asks = make()
-                num_sent += len(asks)
-                for i, asked in enumerate(asks):
-                    self._add(self._short(i), asked)
-            waiting -= self._step(watch)
+                new = [self._add(self._short(i), asked) for i, asked in enumerate(make(self.args.hostile - len(others)))]
+                others.update(new)
+                num_sent += len(new)
+            ended = self._step(watch)
+            streams, others = streams - ended, others - ended
         self._drain(watch, ids)
         return watch, ids, num_sent
 
