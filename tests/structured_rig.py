@@ -21,6 +21,7 @@ def structured_rig(folder: Path, **settings: object) -> Iterator[Rig]:
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     sizes = {"page_size": 16, "num_pages": 1400, "max_num_batched_tokens": 256, "max_num_seqs": 64}
+    settings = {"structured_outputs_timeout_s": 60.0, **settings}  # processes of back ends start in it
     rig = make_rig(tiny_llama(folder), registry.load(None), **{**sizes, **settings})
     try:
         yield rig

@@ -1,6 +1,7 @@
 """Compiling beside the loop: who is asked, what is kept, what is refused, and that nothing hostile stops the others."""
 
 import json
+import os
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
@@ -13,7 +14,7 @@ from structured_rig import PROMPT, answers, refusals, structured_rig
 from quire import registry
 from quire.engine.compiling import Compilers
 from quire.engine.constraints import Constraints
-from quire.engine.grammars import Grammars
+from quire.engine.grammars import MAX_PENDING, Grammars
 from quire.errors import BadRequest, CannotConstrain, Overloaded
 from quire.records import Context, GrammarBackend, Registry
 from quire.sampling import SamplingParams
@@ -128,6 +129,51 @@ def test_one_that_gets_no_turn_in_time_is_told_to_come_again() -> None:
     timer.join()
 
 
+def test_who_was_told_to_come_again_may() -> None:
+    slow = Pretend(lambda asked: Started())
+    made = grammars(("slow", 1, slow), timeout_s=0.0)
+    for _ in range(2):
+        with pytest.raises(Overloaded, match="no turn"):
+            outcome(made, WORDS)
+    made._timeout_s = 10.0
+    assert outcome(made, WORDS) == "begun"
+
+
+def test_a_constraint_that_was_refused_is_not_tried_again() -> None:
+    refuses = fail(CannotConstrain("it has no words."))
+    made = grammars(("only", 1, refuses))
+    for _ in range(2):
+        with pytest.raises(BadRequest, match="no words"):
+            outcome(made, WORDS)
+    assert refuses.asked == 1
+
+
+def test_who_waits_for_a_grammar_is_told_when_time_is_up() -> None:
+    gate = threading.Event()
+    made = grammars(("slow", 1, Pretend(lambda asked: gate.wait() and Started())), timeout_s=0.05)
+    try:
+        with pytest.raises(BadRequest, match=r"not compiled within 0\.05 s"):
+            outcome(made, WORDS)
+    finally:
+        gate.set()
+    while not made._job(WORDS).future.done():
+        made.pause(1.0)
+    assert outcome(made, WORDS) == "begun"
+
+
+def test_not_too_many_wait_to_be_compiled() -> None:
+    gate = threading.Event()
+    made = grammars(("slow", 1, Pretend(lambda asked: gate.wait() and Started())))
+    try:
+        for i in range(MAX_PENDING):
+            made.request(SamplingParams(structured=replace(WORDS, source=str(i))))
+        with pytest.raises(Overloaded, match=f"wait to be compiled: {MAX_PENDING}"):
+            made.request(SamplingParams(structured=WORDS))
+        made.request(SamplingParams(structured=replace(WORDS, source="0")))
+    finally:
+        gate.set()
+
+
 class Endless:
     """Never done; at once where it is not asked for much."""
 
@@ -179,6 +225,47 @@ def test_what_is_isolated_is_ended_and_the_next_is_served(tmp_path: Any) -> None
         compilers.close()
 
 
+class Careful:
+    """Tries what is long elsewhere; compiles the rest here."""
+
+    def __init__(self, context: Context) -> None:
+        self.process = os.getpid()
+
+    def warm_up(self) -> None:
+        pass
+
+    def compile(self, asked: Structured) -> Any:
+        return "compiled", os.getpid()
+
+    def attempt(self, asked: Structured) -> Any:
+        while asked.source == "for ever":
+            pass
+        return self.process
+
+    def finish(self, attempted: Any) -> Any:
+        return "finished", attempted
+
+
+def test_what_is_large_is_tried_in_a_process_that_is_ended_in_time(tmp_path: Any) -> None:
+    record = GrammarBackend("careful", frozenset({"words"}), Careful, tried_from=8)
+    hook = "quire_grammar_backends"
+    found = Registry(records={hook: {"careful": record}}, origin={(hook, "careful"): "p"})
+    tokenizer = Tokenizer.load(byte_tokenizer(tmp_path))
+    compilers: Any = Compilers(found, lambda plugin: Context(vocab_size=264, tokenizer=tokenizer))
+    try:
+        assert compilers.compile(record, replace(WORDS, source="7 chars"), 60.0) == ("compiled", os.getpid())
+        assert compilers._built["careful"].process is None
+        done, process = compilers.compile(record, replace(WORDS, source="8 letter"), 60.0)
+        assert done == "finished"
+        assert process != os.getpid()
+        assert os.getsid(process) == os.getsid(0)  # where groups of a session share the cores, it is no group
+        assert os.getpgid(process) != os.getpgid(0)  # Ctrl-C does not reach it
+        with pytest.raises(CannotConstrain, match=r"longer than 0\.5 s"):
+            compilers.compile(record, replace(WORDS, source="for ever"), 0.5)
+    finally:
+        compilers.close()
+
+
 DEEP = '{"type":"array","items":' * 500 + "{}" + "}" * 500
 HOSTILE = {
     "deep": ("json_schema", DEEP),
@@ -203,7 +290,35 @@ HOSTILE = {
     "no calls": ("calls", '{"tags":[]}'),
     "far too many": ("calls", '{"tags":[{"begin":"a","schema":{},"end":"b"}],"at_least":100000}'),
     "no list": ("choice", '{"a":1}'),
+    "large and wrong": ("json_schema", json.dumps({"enum": ["x" * 100] * 100, "type": "nothing"})),
 }
+LONG = "long word " * 5000
+FORCED = {
+    "said once": ("json_schema", json.dumps({"const": LONG}), f'"{LONG}'),
+    "said in turns": (
+        "json_schema",
+        json.dumps({"minItems": 8000, "items": {"const": LONG}, "type": "array"}),
+        f'["{LONG}',
+    ),
+    "a name": (
+        "json_schema",
+        json.dumps({"properties": {LONG: {}}, "required": [LONG], "type": "object"}),
+        f'{{"{LONG}',
+    ),
+    "a pattern": (
+        "json_schema",
+        '{"minItems":8000,"items":{"type":"string","pattern":"^a{9000}$"},"type":"array"}',
+        '["' + "a" * 100,
+    ),
+    "a rule": ("grammar", 'start: a{1000}\na: A\nA: B{100}\nB: "x"{1000}', "x" * 100),
+    "a call": ("calls", json.dumps({"tags": [{"begin": LONG, "schema": {}, "end": LONG}], "at_least": 250}), LONG),
+    "a separator": (
+        "calls",
+        json.dumps({"tags": [{"begin": "a", "schema": {"const": 1}, "end": "b"}], "at_least": 250, "separator": LONG}),
+        f"a1b{LONG}",
+    ),
+}
+"""By name a kind, a source, and what must be said."""
 
 
 def test_hostile_sources_are_refused_and_the_engine_goes_on(rig: Rig) -> None:
@@ -212,6 +327,16 @@ def test_hostile_sources_are_refused_and_the_engine_goes_on(rig: Rig) -> None:
     assert all(reason for reason in refusals(rig, asked))
     assert beside
     assert answers(rig, [Structured(kind="regex", source="fine")]) == ["fine"]
+
+
+@pytest.mark.parametrize("name", FORCED)
+def test_a_long_text_that_must_be_said_is_said_bit_by_bit(rig: Rig, name: str) -> None:
+    kind, source, text = FORCED[name]
+    asked = Structured(kind=kind, source=source, backend="guidance", any_whitespace=False)
+    request = rig.add(PROMPT, SamplingParams(max_tokens=30, structured=asked))
+    answer = rig.drain()[request, 0]
+    assert answer.last.finish_reason == "length", answer.last.error
+    assert text.startswith(bytes(answer.token_ids).decode())
 
 
 def test_a_source_has_a_bound() -> None:

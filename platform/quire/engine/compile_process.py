@@ -1,7 +1,7 @@
 """A process that compiles grammars for a back end that cannot bound what that takes: it may be ended at any time.
 
-It reads pickles from standard input, first a pair of a back end's `build` and its context, then pairs of a method's
-name and a constraint, and writes what comes of each to standard output, or the error; every pickle framed by its length.
+It reads pickles from standard input, first a pair of a back end's `build` and its context, then pairs of the name of a
+method and a constraint. What comes of each, or the error, goes to standard output. A length precedes each pickle.
 """
 
 from __future__ import annotations

@@ -140,9 +140,7 @@ class Grammars:
         for backend in able:
             left = deadline - time.monotonic()
             if left <= 0 and not reasons:
-                raise Overloaded(
-                    f"Too many grammars are being compiled: this one had no turn in {self._timeout_s:g} s."
-                )
+                raise _no_turn(self._timeout_s)
             plugin = self._registry.plugin_of(HOOK, backend.name)
             try:
                 grammar = call_plugin(self._registry, plugin, self._compilers.compile, backend, asked, max(left, 0.0))
@@ -163,8 +161,14 @@ class Grammars:
         if job.future.done():
             return _result(job.future) is not None
         if time.monotonic() > job.deadline + GRACE_S:
-            raise BadRequest(f"The constraint was not compiled within {self._timeout_s:g} s.", PARAM)
+            raise self._late(job)
         return False
+
+    def _late(self, job: _Job) -> QuireError:
+        """What is said of a grammar whose time is up."""
+        if job.future.running():
+            return BadRequest(f"The constraint was not compiled within {self._timeout_s:g} s.", PARAM)
+        return _no_turn(self._timeout_s)
 
     def start(self, asked: Structured, output_ids: Sequence[int]) -> Constraint:
         """One that stands after `output_ids`; waits for the grammar. Raises QuireError if it cannot be had."""
@@ -188,6 +192,10 @@ class Grammars:
 def _key(asked: Structured) -> Structured:
     """What is compiled of it. Asked in each step for each request that waits, so that it should cost nothing."""
     return asked if asked.after is None else replace(asked, after=None)
+
+
+def _no_turn(timeout_s: float) -> Overloaded:
+    return Overloaded(f"Too many grammars are being compiled: this one had no turn in {timeout_s:g} s.")
 
 
 def _result(future: Future[Compiled]) -> Compiled:

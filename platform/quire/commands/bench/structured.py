@@ -13,6 +13,7 @@ import random
 import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -44,13 +45,12 @@ def run(args: argparse.Namespace) -> int:
     """The three, in this order. Raises StartupError for a model whose output cannot be constrained."""
     from quire.host.process import GIVE_WAY_S
 
-    engine = engine_of(args)
     sys.setswitchinterval(GIVE_WAY_S)
-    bench = _Bench(engine, args)
-    bench.warm_up()
-    figures = {"model": engine.info.name, **bench.throughput(), **bench.first_tokens(), **bench.beside()}
+    with closing(engine_of(args)) as engine:
+        bench = _Bench(engine, args)
+        bench.warm_up()
+        figures = {"model": engine.info.name, **bench.throughput(), **bench.first_tokens(), **bench.beside()}
     show("structured", figures, args.output_json)
-    engine.close()
     return 0
 
 
@@ -129,44 +129,40 @@ class _Bench:
         return {**figures, "schema_adds_ms": figures["first_token_new_schema_ms"] - figures["first_token_no_schema_ms"]}
 
     def beside(self) -> dict[str, float]:
-        """Milliseconds between tokens of free streams: alone, beside short free requests, beside hostile ones."""
-        kinds: dict[str, Callable[[int], Sequence[Structured | None]]] = {
+        """Milliseconds between tokens of free streams, alone and beside hostile constraints."""
+        makers: dict[str, Callable[[int], Sequence[Structured]]] = {
             "alone": lambda count: [],
-            "beside_free": lambda count: [None] * count,
             "beside_hostile": self._hostile,
         }
-        found: dict[str, list[list[float]]] = {name: [] for name in kinds}
-        sent, refused = dict.fromkeys(kinds, 0), dict.fromkeys(kinds, 0)
+        turns: dict[str, list[list[float]]] = {name: [] for name in makers}
+        num_sent = num_refused = 0
         for _ in range(self.args.repeats):
-            for name, make in kinds.items():
-                watch, ids, num_sent = self._streams(make)
-                found[name].append([1e3 * gap for gap in watch.gaps(ids)])
-                sent[name] += num_sent
-                refused[name] += len(watch.failed)
-        figures: dict[str, float] = {
-            "hostile_sent": sent["beside_hostile"],
-            "hostile_refused": refused["beside_hostile"],
-        }
-        for name, turns in found.items():
-            spreads = [spread(name, gaps, "ms") for gaps in turns]
+            for name, make in makers.items():
+                watch, streams, others = self._streams(make)
+                turns[name].append([1e3 * gap for gap in watch.gaps(streams)])
+                num_sent, num_refused = num_sent + others, num_refused + len(watch.failed)
+        figures: dict[str, float] = {"hostile_sent": num_sent, "hostile_refused": num_refused}
+        for name, all_gaps in turns.items():
+            spreads = [spread(name, gaps, "ms") for gaps in all_gaps]
             figures |= {key: percentile([each[key] for each in spreads], 0.5) for key in spreads[0]}
-            figures[f"{name}_max_ms"] = max(map(max, turns))
-        figures["p99_over_free"] = figures["beside_hostile_p99_ms"] / figures["beside_free_p99_ms"]
-        return figures
+            figures[f"{name}_max_ms"] = max(map(max, all_gaps))
+        return {**figures, "p99_over_alone": figures["beside_hostile_p99_ms"] / figures["alone_p99_ms"]}
 
-    def _hostile(self, count: int) -> Sequence[Structured]:
+    def _hostile(self, count: int) -> list[Structured]:
         self.num_schemas += count
         return volley(self.num_schemas - count, count)
 
-    def _streams(self, make: Callable[[int], Sequence[Structured | None]]) -> tuple[_Watch, list[str], int]:
-        """Run the streams while others are in flight beside them: what came, the ids of the streams, how many others."""
+    def _streams(self, make: Callable[[int], Sequence[Structured]]) -> tuple[_Watch, list[str], int]:
+        """Run the streams while others are in flight: what came, the ids of the streams, how many others."""
         watch, num_sent = _Watch(), 0
         ids = [self._add(Job(self._short(i).prompt, self.args.stream_len)) for i in range(self.args.streams)]
         streams, others, due = set(ids), set[str](), time.perf_counter() + 0.1 * self.args.every
         while streams:
             if time.perf_counter() >= due:
                 due += self.args.every
-                new = [self._add(self._short(i), asked) for i, asked in enumerate(make(self.args.hostile - len(others)))]
+                new = [
+                    self._add(self._short(i), asked) for i, asked in enumerate(make(self.args.hostile - len(others)))
+                ]
                 others.update(new)
                 num_sent += len(new)
             ended = self._step(watch)
