@@ -43,8 +43,10 @@ KINDS = frozenset(("json_schema", "json_object", "regex", "choice", "grammar", "
 
 LONG = 1024
 """Characters of a forced text of which more are not tokenized, since that is done again after each token."""
-TRIED_FROM = 4096
+LARGE = 16_384
 """Characters of a source that is compiled in another process first."""
+MANY = 8
+"""Patterns that may meet in one text; with each more the library may take twice as long."""
 MAX_STATES = 100_000
 """States of one grammar's lexer: a hundred megabytes."""
 _SENTINEL = "\x02"
@@ -91,6 +93,21 @@ class _Tokens:
             ids.append(self._ids[data[:length]])
             data = data[length:]
         return ids
+
+
+def doubtful(asked: Structured) -> bool:
+    """Whether it may take the library long: it is large, or one text may have to meet many patterns."""
+    source = asked.source
+    if len(source) >= LARGE:
+        return True
+    if asked.kind == "grammar":
+        return any(mark in source for mark in ("&", "~", "%"))
+    if asked.kind not in ("json_schema", "calls", "structural_tag"):
+        return False
+    if "\\u" in source:  # in which keywords may hide
+        return True
+    meets = any(word in source for word in ("allOf", "$ref", "patternProperties", "oneOf", "anyOf"))
+    return meets and source.count("pattern") + source.count("format") >= MANY
 
 
 class LlGuidance:
@@ -238,4 +255,4 @@ class LlMatcher:
 @hookimpl
 def quire_grammar_backends() -> Iterator[GrammarBackend]:
     """Offer `guidance`."""
-    yield GrammarBackend("guidance", KINDS, LlGuidance, priority=100, tried_from=TRIED_FROM)
+    yield GrammarBackend("guidance", KINDS, LlGuidance, priority=100, doubtful=doubtful)

@@ -1,6 +1,6 @@
 """Compilers of grammars: in this process where they bound themselves, in one that can be ended where they do not.
 
-Large sources may be tried there before they are compiled here: reading them takes Python, which steps would wait for.
+Doubtful ones may be tried there before they are compiled here: large ones too, since steps would wait for their Python.
 Threads may share it. A process starts when it is first needed and compiles one grammar at a time; its start counts as
 time of whoever waits for it.
 """
@@ -57,7 +57,7 @@ class Compilers:
         if backend.isolated:
             built.compiler.check(asked)
             made = built.compiler.restore(self._elsewhere(built, backend, "compile", asked, timeout_s))
-        elif backend.tried_from is not None and len(asked.source) >= backend.tried_from:
+        elif backend.doubtful is not None and backend.doubtful(asked):
             made = built.compiler.finish(self._elsewhere(built, backend, "attempt", asked, timeout_s))
         else:
             made = built.compiler.compile(asked)

@@ -139,19 +139,19 @@ class Grammars:
         reasons: dict[str, str] = {}
         for backend in able:
             left = deadline - time.monotonic()
-            if left <= 0 and not reasons:
-                raise _no_turn(self._timeout_s)
+            if left <= 0:
+                break
             plugin = self._registry.plugin_of(HOOK, backend.name)
             try:
-                grammar = call_plugin(self._registry, plugin, self._compilers.compile, backend, asked, max(left, 0.0))
+                grammar = call_plugin(self._registry, plugin, self._compilers.compile, backend, asked, left)
             except CannotConstrain as error:
                 reasons[backend.name] = error.message
             else:
                 return Compiled(grammar, plugin)
-        if len(reasons) == 1:
-            raise BadRequest(f"{backend.name}: {reasons[backend.name]}", PARAM)
+        if not reasons:
+            raise _no_turn(self._timeout_s)
         listed = " ".join(f"{name}: {reason}" for name, reason in reasons.items())
-        raise BadRequest(f"No structured-output back end can do this. {listed}", PARAM)
+        raise BadRequest(listed if len(reasons) == 1 else f"No structured-output back end can do this. {listed}", PARAM)
 
     def compiled(self, params: Params) -> bool:
         """Whether nothing has to be compiled any more; begins it if it was forgotten. Raises what went wrong."""

@@ -110,7 +110,7 @@ class CompilesElsewhere(Protocol):
 
 
 class TriesElsewhere(CompilesGrammars, Protocol):
-    """A structured-output back end whose large sources are tried in another process first."""
+    """A structured-output back end some of whose sources are tried in another process first."""
 
     def warm_up(self) -> None:
         """In the other process, once before `attempt`: load what takes its time, which is no request's."""
@@ -131,8 +131,8 @@ class GrammarBackend:
 
     isolated: compile in a process of its own, which is ended when time is up, since nothing bounds the work. It is
     built there and here: `build` and what `compile` gives there are picklable; `restore` makes a grammar of it here.
-    tried_from: a back end that is not isolated may have sources of so many characters or more tried in such a process
-    before they are compiled here; None = never.
+    doubtful: a back end that is not isolated may have constraints tried in such a process before they are compiled
+    here: those of which this says, in microseconds, that they may take long; None = none do.
     """
 
     name: str
@@ -140,4 +140,4 @@ class GrammarBackend:
     build: Callable[[Context], CompilesGrammars | CompilesElsewhere | TriesElsewhere]
     priority: int = 0
     isolated: bool = False
-    tried_from: int | None = None
+    doubtful: Callable[[Structured], bool] | None = None
