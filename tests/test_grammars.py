@@ -12,7 +12,7 @@ from structured_rig import PROMPT, answers, refusals, structured_rig
 
 from quire import registry
 from quire.engine.constraints import Constraints
-from quire.engine.grammars import MAX_PENDING, Grammars
+from quire.engine.grammars import Grammars
 from quire.errors import BadRequest, CannotConstrain, Overloaded
 from quire.records import Context, GrammarBackend, Registry
 from quire.sampling import SamplingParams
@@ -155,19 +155,6 @@ def test_who_waits_for_a_grammar_is_told_when_time_is_up() -> None:
     while not made._job(WORDS).future.done():
         made.pause(1.0)
     assert outcome(made, WORDS) == "begun"
-
-
-def test_not_too_many_wait_to_be_compiled() -> None:
-    gate = threading.Event()
-    made = grammars(("slow", 1, Pretend(lambda asked: gate.wait() and Started())))
-    try:
-        for i in range(MAX_PENDING):
-            made.request(SamplingParams(structured=replace(WORDS, source=str(i))))
-        with pytest.raises(Overloaded, match=f"wait to be compiled: {MAX_PENDING}"):
-            made.request(SamplingParams(structured=WORDS))
-        made.request(SamplingParams(structured=replace(WORDS, source="0")))
-    finally:
-        gate.set()
 
 
 def test_auto_turns_to_who_can(rig: Rig) -> None:

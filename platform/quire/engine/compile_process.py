@@ -1,11 +1,13 @@
 """A process that compiles grammars for a back end that cannot bound what that takes: it may be ended at any time.
 
-It reads pickles from standard input, first a pair of a back end's `build` and its context, then pairs of the name of a
-method and a constraint. What comes of each, or the error, goes to standard output. A length precedes each pickle.
+It reads pickles from standard input, first a pair of a back end's `build` and its context, then the name of a method, a
+constraint and the seconds that it may take. What comes of each, or the error, goes to standard output. Before each pickle
+stands its length.
 """
 
 from __future__ import annotations
 
+import faulthandler
 import pickle
 import resource
 import struct
@@ -19,6 +21,8 @@ from quire.engine.humble import be_humble
 from quire.errors import CannotConstrain, QuireError
 
 LENGTH = struct.Struct(">Q")
+LINGER_S = 5.0
+"""Time that whoever asked has to end the process."""
 
 
 @dataclass(frozen=True)
@@ -82,8 +86,9 @@ def _started(build: Any, context: Any) -> Any:
     return compiler
 
 
-def _reply(compiler: Any, method: str, asked: Any) -> bytes:
-    """What comes of a constraint, pickled."""
+def _reply(compiler: Any, method: str, asked: Any, timeout_s: float) -> bytes:
+    """What comes of a constraint, pickled. The process ends itself should nobody be left to end it in time."""
+    faulthandler.dump_traceback_later(timeout_s + LINGER_S, exit=True)
     try:
         return pickle.dumps(getattr(compiler, method)(asked))
     except QuireError as error:
@@ -92,6 +97,8 @@ def _reply(compiler: Any, method: str, asked: Any) -> bytes:
         return pickle.dumps(CannotConstrain("it needs too much memory."))
     except RecursionError:
         return pickle.dumps(CannotConstrain("it is nested or recurses too deeply."))
+    finally:
+        faulthandler.cancel_dump_traceback_later()
 
 
 def main() -> None:

@@ -46,6 +46,7 @@ class Compilers:
         self._registry = registry
         self._context = context
         self._built = {name: _Built() for name in registry.of(HOOK)}
+        self._closed = False
 
     def compile(self, backend: GrammarBackend, asked: Structured, timeout_s: float) -> Grammar:
         """What the back end makes of it. Raises BadRequest, Overloaded, or what the back end raises."""
@@ -78,14 +79,17 @@ class Compilers:
                 context = self._context_of(backend)
                 vocabulary = PlainVocabulary.of(context.tokenizer)
                 built.process = _Process(pickle.dumps((backend.build, replace(context, tokenizer=vocabulary))))
-            reply = self._ask(built, pickle.dumps((method, asked)), max(0.0, deadline - time.monotonic()))
+            if self._closed:  # perhaps while the process began
+                self._end(built)
+                raise Overloaded("The engine is closing.")
+            reply = self._ask(built, (method, asked), max(0.0, deadline - time.monotonic()))
         finally:
             built.lock.release()
         if isinstance(reply, Exception):
             raise reply
         return reply
 
-    def _ask(self, built: _Built, question: bytes, timeout_s: float) -> Any:
+    def _ask(self, built: _Built, question: tuple[str, Structured], timeout_s: float) -> Any:
         """The reply of the back end's process, which is ended if it has none; the caller holds the lock."""
         assert built.process is not None
         try:
@@ -94,7 +98,7 @@ class Compilers:
             self._end(built)
             raise PluginFailed(f"The process that compiles grammars did not start: {error!r}") from error
         try:
-            return built.process.ask(question, timeout_s)
+            return built.process.ask(pickle.dumps((*question, timeout_s)), timeout_s)
         except TimeoutError:
             self._end(built)
             raise CannotConstrain(f"it took longer than {timeout_s:.3g} s to compile.") from None
@@ -111,6 +115,7 @@ class Compilers:
 
     def close(self) -> None:
         """End the processes; what they compile fails."""
+        self._closed = True
         for built in self._built.values():
             self._end(built)
 

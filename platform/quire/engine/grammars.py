@@ -24,8 +24,6 @@ from quire.types import Params
 
 MAX_KEPT = 256
 """Compiled grammars kept for requests to come."""
-MAX_PENDING = 128
-"""Grammars that wait to be compiled."""
 GRACE_S = 0.5
 """Time beyond its own that a worker has to say itself that it took too long."""
 WORKERS = 4
@@ -99,10 +97,7 @@ class Grammars:
         return sorted(able, key=lambda each: -each.priority)
 
     def request(self, params: Params) -> None:
-        """Begin to compile what a request needs, unless that was done.
-
-        Raises BadRequest for a kind nobody knows, Overloaded if too many wait to be compiled.
-        """
+        """Begin to compile what a request needs, unless that was done. Raises BadRequest for a kind nobody knows."""
         if not isinstance(params, PoolingParams) and params.structured is not None:
             key = _key(params.structured)
             found = self._jobs.get(key)
@@ -113,8 +108,6 @@ class Grammars:
     def _job(self, key: Structured) -> _Job:
         if key not in self._jobs:
             able = self.able(key)
-            if len(self._pending) >= MAX_PENDING:
-                raise Overloaded(f"Too many grammars wait to be compiled: {MAX_PENDING}.")
             if self._workers is None:
                 self._workers = ThreadPoolExecutor(WORKERS, "quire-grammar", initializer=be_humble)
             deadline = time.monotonic() + self._timeout_s
