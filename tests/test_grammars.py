@@ -12,15 +12,12 @@ from engine_rig import Rig
 from structured_rig import PROMPT, answers, refusals, structured_rig
 
 from quire import registry
-from quire.engine.compiling import Compilers
 from quire.engine.constraints import Constraints
 from quire.engine.grammars import Grammars
 from quire.errors import BadRequest, CannotConstrain, Overloaded
 from quire.records import Context, GrammarBackend, Registry
 from quire.sampling import SamplingParams
-from quire.structured import MAX_SOURCE, Structured
-from quire.testing import byte_tokenizer
-from quire.text.tokenizer import Tokenizer
+from quire.structured import Structured
 
 WORDS = Structured(kind="words", source="a b")
 
@@ -155,91 +152,36 @@ def test_one_that_gets_no_turn_in_time_is_told_to_come_again() -> None:
     timer.join()
 
 
-class Endless:
-    """Never done; at once where it is not asked for much."""
-
-    def __init__(self, context: Context) -> None:
-        assert context.tokenizer.token_bytes(97) == b"a"
-
-    def check(self, asked: Structured) -> None:
-        if asked.source == "refused":
-            raise CannotConstrain("not here.")
-
-    def compile(self, asked: Structured) -> Any:
-        if asked.source == "die":
-            raise SystemExit
-        if asked.source == "wrong":
-            raise BadRequest("It is wrong.")
-        while asked.source == "loop":
-            pass
-        return len([0] * 10**11) if asked.source == "memory" else asked.source
-
-    def restore(self, compiled: str) -> str:
-        return compiled.upper()
+def test_who_was_told_to_come_again_may() -> None:
+    slow = Pretend(lambda asked: Started())
+    made = grammars(("slow", 1, slow), timeout_s=0.0)
+    for _ in range(2):
+        with pytest.raises(Overloaded, match="no turn"):
+            outcome(made, WORDS)
+    made._timeout_s = 10.0
+    assert outcome(made, WORDS) == "begun"
 
 
-def test_what_is_isolated_is_ended_and_the_next_is_served(tmp_path: Any) -> None:
-    tokenizer = Tokenizer.load(byte_tokenizer(tmp_path))
-    record = GrammarBackend("endless", frozenset({"words"}), Endless, isolated=True)
-    found = Registry(
-        records={"quire_grammar_backends": {"endless": record}}, origin={("quire_grammar_backends", "endless"): "p"}
-    )
-    compilers: Any = Compilers(found, lambda plugin: Context(vocab_size=264, tokenizer=tokenizer))
+def test_a_constraint_that_was_refused_is_not_tried_again() -> None:
+    refuses = fail(CannotConstrain("it has no words."))
+    made = grammars(("only", 1, refuses))
+    for _ in range(2):
+        with pytest.raises(BadRequest, match="no words"):
+            outcome(made, WORDS)
+    assert refuses.asked == 1
+
+
+def test_who_waits_for_a_grammar_is_told_when_time_is_up() -> None:
+    gate = threading.Event()
+    made = grammars(("slow", 1, Pretend(lambda asked: gate.wait() and Started())), timeout_s=0.05)
     try:
-        with pytest.raises(CannotConstrain, match="not here"):
-            compilers.compile(record, replace(WORDS, source="refused"), 60.0)
-        assert compilers._built["endless"].process is None
-        for source, reason in (("loop", "longer than 0.2 s"), ("die", "ended while"), ("memory", "memory")):
-            with pytest.raises(CannotConstrain, match=reason):
-                compilers.compile(record, replace(WORDS, source=source), 0.2 if source == "loop" else 60.0)
-        with pytest.raises(BadRequest, match=r"^It is wrong.$"):
-            compilers.compile(record, replace(WORDS, source="wrong"), 60.0)
-        assert compilers.compile(record, replace(WORDS, source="fine"), 60.0) == "FINE"
+        with pytest.raises(BadRequest, match=r"not compiled within 0\.05 s"):
+            outcome(made, WORDS)
     finally:
-        compilers.close()
-
-
-DEEP = '{"type":"array","items":' * 500 + "{}" + "}" * 500
-HOSTILE = {
-    "deep": ("json_schema", DEEP),
-    "deeper than Python": ("json_schema", "[" * 100_000),
-    "no JSON": ("json_schema", "{"),
-    "no schema": ("json_schema", "[]"),
-    "itself": ("json_schema", '{"$ref":"#"}'),
-    "a circle": ("json_schema", '{"$ref":"#/$defs/a","$defs":{"a":{"$ref":"#/$defs/b"},"b":{"$ref":"#/$defs/a"}}}'),
-    "missing": ("json_schema", '{"$ref":"#/$defs/nothing"}'),
-    "far away": ("json_schema", '{"$ref":"http://example.com/schema"}'),
-    "too long": ("json_schema", '{"type":"string","minLength":1000000}'),
-    "doubling": ("regex", "(" * 12 + "a" + "{1,9})" * 12),
-    "many copies": ("regex", "a{100000}"),
-    "no regex": ("regex", "(a"),
-    "nested groups": ("regex", "(" * 5000 + "a" + ")" * 5000),
-    "no grammar": ("grammar", "start: nothing"),
-    "bad grammar": ("grammar", "start: ("),
-    "bad ebnf": ("grammar", "root ::= ("),
-    "no start": ("grammar", 'other: "a"'),
-    "bad tag": ("structural_tag", '{"structures":[],"triggers":["a"]}'),
-    "no trigger": ("structural_tag", '{"structures":[{"begin":"x","schema":{},"end":""}],"triggers":["a"]}'),
-    "no calls": ("calls", '{"tags":[]}'),
-    "separators that are none": ("calls", '{"tags":[{"begin":"a","schema":{},"end":"b","separators":[";",":"]}]}'),
-    "one separator": ("calls", '{"tags":[{"begin":"a","schema":{},"end":"b","separators":[","]}]}'),
-    "separators that are no texts": ("calls", '{"tags":[{"begin":"a","schema":{},"end":"b","separators":[{},[]]}]}'),
-    "far too many": ("calls", '{"tags":[{"begin":"a","schema":{},"end":"b"}],"at_least":100000}'),
-    "no list": ("choice", '{"a":1}'),
-}
-
-
-def test_hostile_sources_are_refused_and_the_engine_goes_on(rig: Rig) -> None:
-    asked = [Structured(kind=kind, source=source, backend="guidance") for kind, source in HOSTILE.values()]
-    beside = rig.add(PROMPT, SamplingParams(temperature=0, max_tokens=40, ignore_eos=True))
-    assert all(reason for reason in refusals(rig, asked))
-    assert beside
-    assert answers(rig, [Structured(kind="regex", source="fine")]) == ["fine"]
-
-
-def test_a_source_has_a_bound() -> None:
-    with pytest.raises(BadRequest, match=f"at most {MAX_SOURCE} characters"):
-        Structured(kind="json_schema", source=json.dumps({"description": "x" * 10_000_000}))
+        gate.set()
+    while not made._job(WORDS).future.done():
+        made.pause(1.0)
+    assert outcome(made, WORDS) == "begun"
 
 
 def test_auto_turns_to_who_can(rig: Rig) -> None:

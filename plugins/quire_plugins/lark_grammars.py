@@ -9,12 +9,18 @@ from typing import Any
 
 from quire.errors import BadRequest
 from quire.structured import PARAM, Structured
+from quire_plugins.forced_texts import format_short, is_short
 from quire_plugins.json_schemas import read
 from quire_plugins.structural_lark import Writer, free_until, words
-from quire_plugins.structural_tags import Format, blaming, content_of, object_of, read_format, tags_of
+from quire_plugins.structural_tags import Format, blaming, content_of, object_of, older_format, read_format, tags_of
 
 MAX_CALLS = 256
 _RULE = re.compile(r"^\s*[\w-]+\s*::=", re.MULTILINE)
+
+
+def settings(forcing: bool) -> str:
+    """The line that says whether the library looks for texts that are forced."""
+    return f"%llguidance {json.dumps({} if forcing else {'no_forcing': True})}"
 
 
 def as_lark(source: str) -> str:
@@ -48,7 +54,9 @@ def calls(asked: Structured, style: Mapping[str, Any], special: Mapping[str, int
     if asking.get("lead") is not None:
         start = f"lead? {start}"
         lines += _lead(asking["lead"], special)
-    return "\n".join(["%llguidance {}", f"start: {start}", *lines])
+    parts = [asking.get(name) for name in ("separator", "first", "last")]
+    forcing = all(map(is_short, parts)) and all(format_short(older_format(tag)) for tag in tags)
+    return "\n".join([settings(forcing), f"start: {start}", *lines])
 
 
 def _lead(value: Any, special: Mapping[str, int]) -> list[str]:
@@ -70,7 +78,9 @@ def _around(name: str, asking: Mapping[str, Any], special: Mapping[str, int]) ->
 
 def structural_tags(asked: Structured, style: Mapping[str, Any], special: Mapping[str, int]) -> str:
     """Free text in which what begins as a tag does goes on and ends as the tag does; or any other format."""
-    return Writer(special, lambda content: _value(content, asked, style)).whole(read_format(asked))
+    root = read_format(asked)
+    rules = Writer(special, lambda content: _value(content, asked, style)).whole(root)
+    return f"{settings(format_short(root))}\n{rules}"
 
 
 def _is_count(value: Any, least: int) -> bool:

@@ -14,8 +14,9 @@ from quire import GrammarBackend, hookimpl
 from quire.errors import CannotConstrain, QuireError
 from quire.records import Context
 from quire.structured import Structured
+from quire_plugins.forced_texts import all_short
 from quire_plugins.json_schemas import SAYS_SOMETHING, check_keywords, read, texts
-from quire_plugins.lark_grammars import as_lark, calls, of_content, structural_tags
+from quire_plugins.lark_grammars import as_lark, calls, of_content, settings, structural_tags
 from quire_plugins.regexes import portable
 from quire_plugins.structural_lark import literal
 from quire_plugins.structural_tags import blaming, content_of, older_tags
@@ -42,6 +43,14 @@ KEYWORDS = SAYS_SOMETHING - {
 KINDS = frozenset(("json_schema", "json_object", "regex", "choice", "grammar", "structural_tag", "calls"))
 
 
+LONG = 1024
+"""Characters of a forced text of which more are not tokenized, since that is done again after each token."""
+LARGE = 16_384
+"""Characters of a source that is compiled in another process first."""
+MANY = 8
+"""Patterns that may meet in one text; with each more the library may take twice as long."""
+MAX_STATES = 100_000
+"""States of one grammar's lexer: a hundred megabytes."""
 _SENTINEL = "\x02"
 """What stands before a text that is tokenized, since some tokenizers begin texts in a way of their own."""
 
@@ -68,6 +77,9 @@ class _Tokens:
         """The tokens of what must follow: as the tokenizer has them in the middle of a text, if it can."""
         if not isinstance(text, str):
             raise TypeError("it is texts that are tokenized, not bytes")
+        if len(text) > LONG:
+            ids = self(text[:LONG])
+            return ids[: -(-len(ids) // 2)]  # near the cut they would be others
         ids = self._tokenizer.encode(_SENTINEL + text, add_special_tokens=False)
         count, data = len(self._before), text.encode()
         if ids[:count] == self._before and b"".join(self.tokens[i] for i in ids[count:]) == data:
@@ -83,6 +95,21 @@ class _Tokens:
             ids.append(self._ids[data[:length]])
             data = data[length:]
         return ids
+
+
+def doubtful(asked: Structured) -> bool:
+    """Whether it may take the library long: it is large, or one text may have to meet many patterns."""
+    source = asked.source
+    if len(source) >= LARGE:
+        return True
+    if asked.kind == "grammar":
+        return any(mark in source for mark in ("&", "~", "%"))
+    if asked.kind not in ("json_schema", "calls", "structural_tag"):
+        return False
+    if "\\u" in source:  # in which keywords may hide
+        return True
+    meets = any(word in source for word in ("allOf", "$ref", "patternProperties", "oneOf", "anyOf"))
+    return meets and source.count("pattern") + source.count("format") >= MANY
 
 
 class LlGuidance:
@@ -102,21 +129,33 @@ class LlGuidance:
         self._special = {name: i for name, i in tokenizer.vocab.items() if i in tokenizer.special_ids}
         tokens = llguidance.TokenizerWrapper(_Tokens(tokenizer, size, self._end))
         self._tokenizer = llguidance.LLTokenizer(tokens, n_vocab=size, eos_token=self._end)
-        self._limits = llguidance.LLParserLimits(verbose_errors=False)
+        self._limits = llguidance.LLParserLimits(max_lexer_states=MAX_STATES, verbose_errors=False)
 
     def compile(self, asked: Structured) -> LlGrammar:
         """Raises BadRequest with what the library says of a source that it does not take."""
+        return self._made(asked)[0]
+
+    def warm_up(self) -> None:
+        """Nothing: what takes time was built."""
+
+    def attempt(self, asked: Structured) -> str:
+        """See `quire.records.TriesElsewhere`: the constraint in the library's own words, which it has compiled."""
+        return self._made(asked)[1]
+
+    def _made(self, asked: Structured) -> tuple[LlGrammar, str]:
+        """The grammar, and the constraint in the library's own words."""
         written = self._written(asked)
         try:
-            return self._compiled(written)
+            return self.finish(written), written
         except CannotConstrain:
             for content in map(content_of, older_tags(asked)):
                 with blaming(content):
-                    self._compiled(self._written(of_content(content, asked)))
+                    self.finish(self._written(of_content(content, asked)))
             raise
 
-    def _compiled(self, written: str) -> LlGrammar:
-        matcher = self._library.LLMatcher(self._tokenizer, written, log_level=0, limits=self._limits)
+    def finish(self, attempted: str) -> LlGrammar:
+        """See `quire.records.TriesElsewhere`; in it the library lets other threads have the interpreter."""
+        matcher = self._library.LLMatcher(self._tokenizer, attempted, log_level=0, limits=self._limits)
         if matcher.is_error():
             raise CannotConstrain(_clause(matcher.get_error()))
         matcher.compute_bitmask()  # makes much of what all masks are made from
@@ -128,13 +167,17 @@ class LlGuidance:
         """The constraint in the library's own words."""
         library = self._library.LLMatcher
         if asked.kind in ("json_schema", "json_object"):
-            return library.grammar_from_json_schema(json.dumps(_schema(asked)), overrides=_style(asked))
+            schema = _schema(asked)
+            if all_short(schema):
+                return library.grammar_from_json_schema(json.dumps(schema), overrides=_style(asked))
+            value = json.dumps({**schema, "x-guidance": _style(asked)})
+            return library.grammar_from_lark(f"{settings(forcing=False)}\nstart: %json {value}")
         if asked.kind == "regex":
             return library.grammar_from_regex(portable(asked.source))
         if asked.kind == "choice":
             return library.grammar_from_lark(f"start: {' | '.join(map(literal, texts(asked)))}")
         if asked.kind == "grammar":
-            return library.grammar_from_lark(as_lark(asked.source))
+            return library.grammar_from_lark(f"{settings(forcing=False)}\n{as_lark(asked.source)}")
         make = calls if asked.kind == "calls" else structural_tags
         return library.grammar_from_lark(make(asked, _style(asked), self._special))
 
@@ -202,21 +245,25 @@ class LlMatcher:
             self._matcher.unsafe_compute_mask_ptr(mask.data_ptr(), 4 * len(mask))
         else:  # the id that stands for the end of text lies beyond the mask
             mask.numpy().view("uint8")[:] = memoryview(self._matcher.compute_bitmask())[: 4 * len(mask)]
-        if self._matcher.is_error():
-            raise QuireError(f"The constraint cannot be followed any further: {_clause(self._matcher.get_error())}")
+        self._check()
         if self._end // 32 < len(mask):
             words: Any = mask.numpy().view("uint32")
             words[self._end // 32] &= ~(1 << self._end % 32) & 0xFFFFFFFF
 
     def accept(self, token_id: int) -> bool:
-        """Advance by one token."""
+        """Advance by one token. Raises QuireError when the text became too ambiguous to follow."""
         tokens, at = self._settled_here()
         if token_id == self._end or (tokens and token_id != tokens[at]):
             return False
         if self._matcher.try_consume_tokens([token_id]) != 1:
+            self._check()
             return False
         self._settled.append((tokens, at + 1) if at + 1 < len(tokens) else None)
         return True
+
+    def _check(self) -> None:
+        if self._matcher.is_error():
+            raise QuireError(f"The constraint cannot be followed any further: {_clause(self._matcher.get_error())}")
 
     def rollback(self, count: int) -> None:
         """Take back the last `count` tokens."""
@@ -238,4 +285,4 @@ class LlMatcher:
 @hookimpl
 def quire_grammar_backends() -> Iterator[GrammarBackend]:
     """Offer `guidance`."""
-    yield GrammarBackend("guidance", KINDS, LlGuidance, priority=100)
+    yield GrammarBackend("guidance", KINDS, LlGuidance, priority=100, doubtful=doubtful)

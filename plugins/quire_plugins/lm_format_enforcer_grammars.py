@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterator, Sequence
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from quire import GrammarBackend, hookimpl
@@ -41,6 +42,10 @@ class LmFormatEnforcer:
         """See `quire.records.CompilesElsewhere`."""
         check_installed("lmformatenforcer")
         _MADE_OF[asked.kind](asked)
+
+    def warm_up(self) -> None:
+        """See `quire.records.CompilesElsewhere`."""
+        import_module("lmformatenforcer")
 
     def compile(self, asked: Structured) -> CharacterLevelParser:
         """The parser of a constraint."""

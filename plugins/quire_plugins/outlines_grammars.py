@@ -47,16 +47,24 @@ class Outlines:
         check_installed("outlines_core")
         _regex(asked) if asked.kind != "json_schema" else _schema(asked)
 
+    def warm_up(self) -> None:
+        """See `quire.records.CompilesElsewhere`."""
+        self._known()
+
     def compile(self, asked: Structured) -> Index:
         """The index of a constraint. Raises BadRequest for what no regex says."""
         from outlines_core import Index
 
-        if self._vocabulary is None:
-            self._vocabulary = _vocabulary(self._context)
         try:
-            return Index(_regex(asked), self._vocabulary)
+            return Index(_regex(asked), self._known())
         except ValueError as error:
             raise CannotConstrain(" ".join(str(error).split())[:300].rstrip(".") + ".") from error
+
+    def _known(self) -> Vocabulary:
+        """The vocabulary, made when first needed in the process that compiles."""
+        if self._vocabulary is None:
+            self._vocabulary = _vocabulary(self._context)
+        return self._vocabulary
 
     def restore(self, compiled: Index) -> OutlinesGrammar:
         """A grammar of an index."""

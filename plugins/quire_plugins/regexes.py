@@ -52,12 +52,11 @@ def portable(pattern: str, in_json: bool = False) -> str:
     """
     try:
         tree = _parsed(pattern)
+        return _Writer(tree.state.flags, in_json).all(_without_anchors(list(tree)), 1, 0)
     except (re.error, OverflowError) as error:
         raise BadRequest(f"`regex` is wrong: {error}.", "structured_outputs") from error
     except RecursionError:
         raise CannotConstrain(f"its regex nests too deeply (at most {MAX_GROUPS} levels).") from None
-    items = _without_anchors(list(tree))
-    return _Writer(tree.state.flags, in_json).all(items, 1, 0)
 
 
 def _parsed(pattern: str) -> Any:

@@ -81,9 +81,9 @@ class Writer:
         }
 
     def whole(self, root: Format) -> str:
-        """The grammar. Raises CannotConstrain."""
+        """The rules of the grammar. Raises CannotConstrain."""
         start = self._of(root, None)
-        return "\n".join(["%llguidance {}", f"start: {start}", *self._rules])
+        return "\n".join([f"start: {start}", *self._rules])
 
     def _of(self, one: Format, ends: Ends) -> str:
         """A format and what must follow it."""

@@ -104,10 +104,7 @@ def read_format(asked: Structured) -> Format:
 
 
 def _of_older(asking: Mapping[str, Any]) -> Format:
-    tags = [
-        {"type": "tag", "begin": tag["begin"], "content": content_of(tag), "end": tag.get("end", "")}
-        for tag in tags_of(asking.get("structures"))
-    ]
+    tags = [older_format(tag) for tag in tags_of(asking.get("structures"))]
     return {"type": "triggered_tags", "triggers": asking.get("triggers"), "tags": tags}
 
 
@@ -116,6 +113,11 @@ def older_tags(asked: Structured) -> list[dict[str, Any]]:
     name = OLDER.get(asked.kind)
     asking = {} if name is None else object_of(asked)
     return tags_of(asking[name]) if name in asking else []
+
+
+def older_format(tag: Mapping[str, Any]) -> Format:
+    """A tag in the older form as a format."""
+    return {"type": "tag", "begin": tag["begin"], "content": content_of(tag), "end": tag.get("end", "")}
 
 
 def content_of(tag: Mapping[str, Any]) -> Format:

@@ -62,6 +62,10 @@ class XGrammar:
         if asked.kind == "structural_tag" and any(json.dumps(name)[1:-1] in written for name in special):
             raise CannotConstrain("it would spell out the special tokens that are in the tag.")
 
+    def warm_up(self) -> None:
+        """See `quire.records.CompilesElsewhere`."""
+        self._library()
+
     def compile(self, asked: Structured) -> str:
         """A compiled grammar in the library's own JSON."""
         _, compiler = self._library()

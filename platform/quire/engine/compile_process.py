@@ -1,12 +1,13 @@
 """A process that compiles grammars for a back end that cannot bound what that takes: it may be ended at any time.
 
-It reads pickles from standard input, first a pair of a back end's `build` and its context, then constraints, and writes
-what comes of each to standard output, or the error; every pickle framed by its length.
+It reads pickles from standard input, first a pair of a back end's `build` and its context, then the name of a method, a
+constraint and the seconds that it may take. What comes of each, or the error, goes to standard output. Before each pickle
+stands its length.
 """
 
 from __future__ import annotations
 
-import os
+import faulthandler
 import pickle
 import resource
 import struct
@@ -16,9 +17,12 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, BinaryIO
 
+from quire.engine.humble import be_humble
 from quire.errors import CannotConstrain, QuireError
 
 LENGTH = struct.Struct(">Q")
+LINGER_S = 5.0
+"""Time that whoever asked has to end the process."""
 
 
 @dataclass(frozen=True)
@@ -44,6 +48,10 @@ class PlainVocabulary:
         """The bytes a token adds to a text."""
         return self.texts[token_id]
 
+    def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
+        """No ids: how a tokenizer cuts a text is not plain data, and nothing that is compiled here depends on it."""
+        return []
+
 
 def frame(body: bytes) -> bytes:
     """Bytes with their length before them."""
@@ -59,10 +67,8 @@ def _read(stream: BinaryIO) -> Any:
     return pickle.loads(stream.read(length))
 
 
-def _be_modest(memory_bytes: int) -> None:
-    """Take a core only where nobody wants it, and no more than so much memory beside what there is."""
-    with suppress(AttributeError, OSError):
-        os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+def _bound_memory(memory_bytes: int) -> None:
+    """Take no more than so much memory beside what there is."""
     with suppress(OSError, ValueError):
         with open("/proc/self/statm") as file:
             now = int(file.read().split()[0]) * resource.getpagesize()
@@ -71,16 +77,28 @@ def _be_modest(memory_bytes: int) -> None:
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 
 
-def _compile(compiler: Any, asked: Any) -> bytes:
-    """What comes of a constraint, pickled."""
+def _started(build: Any, context: Any) -> Any:
+    """The back end, ready to compile, which takes a core only where nobody wants it."""
+    be_humble()
+    compiler = build(context)
+    compiler.warm_up()
+    _bound_memory(int(sys.argv[1]))
+    return compiler
+
+
+def _reply(compiler: Any, method: str, asked: Any, timeout_s: float) -> bytes:
+    """What comes of a constraint, pickled. The process ends itself should nobody be left to end it in time."""
+    faulthandler.dump_traceback_later(timeout_s + LINGER_S, exit=True)
     try:
-        return pickle.dumps(compiler.compile(asked))
+        return pickle.dumps(getattr(compiler, method)(asked))
     except QuireError as error:
         return pickle.dumps(error)
     except MemoryError:
         return pickle.dumps(CannotConstrain("it needs too much memory."))
     except RecursionError:
         return pickle.dumps(CannotConstrain("it is nested or recurses too deeply."))
+    finally:
+        faulthandler.cancel_dump_traceback_later()
 
 
 def main() -> None:
@@ -91,12 +109,10 @@ def main() -> None:
         while True:
             asked = _read(sys.stdin.buffer)
             if compiler is None:
-                build, context = asked
-                compiler = build(context)
-                _be_modest(int(sys.argv[1]))
+                compiler = _started(*asked)
                 reply = pickle.dumps("ready")
             else:
-                reply = _compile(compiler, asked)
+                reply = _reply(compiler, *asked)
             replies.write(frame(reply))
             replies.flush()
 

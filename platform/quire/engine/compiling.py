@@ -1,6 +1,8 @@
 """Compilers of grammars: in this process where they bound themselves, in one that can be ended where they do not.
 
-Threads may share it. A process starts when its back end is first asked and compiles one grammar at a time.
+Doubtful ones may be tried there before they are compiled here: large ones too, since steps would wait for their Python.
+Threads may share it. A process starts when it is first needed and compiles one grammar at a time; its start counts as
+time of whoever waits for it.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ from threading import Lock
 from typing import Any
 
 from quire.engine.compile_process import LENGTH, PlainVocabulary, frame
-from quire.errors import CannotConstrain, PluginFailed
+from quire.errors import CannotConstrain, Overloaded, PluginFailed
 from quire.records import Context, Grammar, GrammarBackend, Registry
 from quire.structured import Structured
 
@@ -30,7 +32,7 @@ MEMORY_BYTES = 2 << 30
 
 @dataclass(slots=True)
 class _Built:
-    """A back end in use. lock: held while it is built and, if it is isolated, while its process is busy."""
+    """A back end in use. lock: held while it is built, and while its process is busy."""
 
     lock: Lock = field(default_factory=Lock)
     compiler: Any = None
@@ -44,42 +46,65 @@ class Compilers:
         self._registry = registry
         self._context = context
         self._built = {name: _Built() for name in registry.of(HOOK)}
+        self._closed = False
 
     def compile(self, backend: GrammarBackend, asked: Structured, timeout_s: float) -> Grammar:
-        """What the back end makes of it. Raises BadRequest, or what the back end raises."""
-        built = self.build(backend)
-        if not backend.isolated:
-            grammar: Grammar = built.compiler.compile(asked)
-            return grammar
-        built.compiler.check(asked)
-        if not built.lock.acquire(timeout=timeout_s):
-            raise CannotConstrain(f"other grammars kept it busy for {timeout_s:.3g} s.")
-        try:
-            compiled = self._elsewhere(built, backend, asked, timeout_s)
-        finally:
-            built.lock.release()
-        restored: Grammar = built.compiler.restore(compiled)
-        return restored
+        """What the back end makes of it. Raises BadRequest, Overloaded, or what the back end raises."""
+        built, made = self.build(backend), None
+        if backend.isolated:
+            built.compiler.check(asked)
+            made = built.compiler.restore(self._elsewhere(built, backend, "compile", asked, timeout_s))
+        elif backend.doubtful is not None and backend.doubtful(asked):
+            made = built.compiler.finish(self._elsewhere(built, backend, "attempt", asked, timeout_s))
+        else:
+            made = built.compiler.compile(asked)
+        grammar: Grammar = made
+        return grammar
 
     def build(self, backend: GrammarBackend) -> _Built:
         """The back end, ready to be asked. Raises what it raises."""
         built = self._built[backend.name]
-        with built.lock:
-            if built.compiler is None:
-                built.compiler = backend.build(self._context_of(backend))
+        if built.compiler is None:  # who comes later does not wait for its process
+            with built.lock:
+                if built.compiler is None:
+                    built.compiler = backend.build(self._context_of(backend))
         return built
 
     def _context_of(self, backend: GrammarBackend) -> Context:
         return self._context(self._registry.plugin_of(HOOK, backend.name))
 
-    def _elsewhere(self, built: _Built, backend: GrammarBackend, asked: Structured, timeout_s: float) -> Any:
-        """Compile in the back end's process; the caller holds the lock."""
-        if built.process is None:
-            context = self._context_of(backend)
-            vocabulary = PlainVocabulary.of(context.tokenizer)
-            built.process = _Process(pickle.dumps((backend.build, replace(context, tokenizer=vocabulary))))
+    def _elsewhere(
+        self, built: _Built, backend: GrammarBackend, method: str, asked: Structured, timeout_s: float
+    ) -> Any:
+        """What a method of the back end gives in its process, which does one thing at a time."""
+        deadline = time.monotonic() + timeout_s
+        if not built.lock.acquire(timeout=timeout_s):
+            raise Overloaded(f"{backend.name}: other grammars kept it busy for {timeout_s:.3g} s.")
         try:
-            reply = built.process.ask(pickle.dumps(asked), timeout_s)
+            if built.process is None:
+                context = self._context_of(backend)
+                vocabulary = PlainVocabulary.of(context.tokenizer)
+                built.process = _Process(pickle.dumps((backend.build, replace(context, tokenizer=vocabulary))))
+            if self._closed:  # perhaps while the process began
+                self._end(built)
+                raise Overloaded("The engine is closing.")
+            reply = self._ask(built, (method, asked), max(0.0, deadline - time.monotonic()))
+        finally:
+            built.lock.release()
+        if isinstance(reply, Exception):
+            raise reply
+        return reply
+
+    def _ask(self, built: _Built, question: tuple[str, Structured], timeout_s: float) -> Any:
+        """The reply of the back end's process, which is ended if it has none; the caller holds the lock."""
+        assert built.process is not None
+        try:
+            built.process.wait_until_ready(timeout_s)
+        except (EOFError, OSError) as error:
+            self._end(built)
+            raise PluginFailed(f"The process that compiles grammars did not start: {error!r}") from error
+        try:
+            return built.process.ask(pickle.dumps((*question, timeout_s)), timeout_s)
         except TimeoutError:
             self._end(built)
             raise CannotConstrain(f"it took longer than {timeout_s:.3g} s to compile.") from None
@@ -88,9 +113,6 @@ class Compilers:
             raise CannotConstrain(
                 f"it ended while compiling, perhaps for want of memory ({MEMORY_BYTES} bytes)."
             ) from None
-        if isinstance(reply, Exception):
-            raise reply
-        return reply
 
     def _end(self, built: _Built) -> None:
         if built.process is not None:
@@ -99,6 +121,7 @@ class Compilers:
 
     def close(self) -> None:
         """End the processes; what they compile fails."""
+        self._closed = True
         for built in self._built.values():
             self._end(built)
 
@@ -114,16 +137,26 @@ class _Process:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env={**os.environ, "PYTHONPATH": path},
-            start_new_session=True,  # Ctrl-C in the terminal is the server's affair
+            process_group=0,  # Ctrl-C in the terminal is the server's affair; a session would have a share of the cores
         )
-        try:
-            ready = self.ask(what, START_TIMEOUT_S)
-        except (EOFError, OSError, TimeoutError) as error:
-            self.close()
-            raise PluginFailed(f"The process that compiles grammars did not start: {error!r}") from error
-        if isinstance(ready, Exception):
-            self.close()
-            raise ready
+        self._began, self._ready = time.monotonic(), False
+        assert self._process.stdin is not None
+        with suppress(OSError):  # it is read from what there is to read that the process has ended
+            self._process.stdin.write(frame(what))
+            self._process.stdin.flush()
+
+    def wait_until_ready(self, timeout_s: float) -> None:
+        """Raises Overloaded if that takes longer: it goes on starting. Raises TimeoutError, EOFError, OSError if it
+        takes too long for any; then the process is of no use.
+        """
+        if self._ready:
+            return
+        now, last = time.monotonic(), self._began + START_TIMEOUT_S
+        assert self._process.stdout is not None
+        if not select.select([self._process.stdout], [], [], max(0.0, min(timeout_s, last - now)))[0] and now < last:
+            raise Overloaded("The process that compiles grammars is still starting; try again in some seconds.")
+        self._reply(last)
+        self._ready = True
 
     def ask(self, question: bytes, timeout_s: float) -> Any:
         """The reply to a pickled question. Raises TimeoutError, EOFError, OSError; then the process is of no use."""
@@ -131,6 +164,9 @@ class _Process:
         deadline = time.monotonic() + timeout_s
         self._process.stdin.write(frame(question))
         self._process.stdin.flush()
+        return self._reply(deadline)
+
+    def _reply(self, deadline: float) -> Any:
         (length,) = LENGTH.unpack(self._read(LENGTH.size, deadline))
         return pickle.loads(self._read(length, deadline))
 

@@ -27,6 +27,8 @@ from quire.types import Params
 
 MAX_KEPT = 256
 """Compiled grammars kept for requests to come, and openings."""
+GRACE_S = 0.5
+"""Time beyond its own that a worker has to say itself that it took too long."""
 WORKERS = 4
 """Grammars that are compiled at once."""
 AUTO = "auto"
@@ -34,6 +36,7 @@ AUTO = "auto"
 
 _Key = TypeVar("_Key")
 _Made = TypeVar("_Made")
+_Kept = TypeVar("_Kept")
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +45,23 @@ class Compiled:
 
     grammar: Grammar
     plugin: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Job:
+    """A grammar that is compiled, or was. deadline: when those who wait for it are told that it takes too long."""
+
+    future: Future[Compiled]
+    deadline: float
+
+    @property
+    def is_worth_another(self) -> bool:
+        """Whether it failed for a reason that is not the constraint's."""
+        return (
+            self.future.done()
+            and self.future.exception() is not None
+            and not isinstance(self.future.exception(), BadRequest)
+        )
 
 
 class Grammars:
@@ -65,8 +85,9 @@ class Grammars:
         self._default = backend
         self._timeout_s = timeout_s
         self._compilers = Compilers(registry, context)
-        self._futures: OrderedDict[Structured, Future[Compiled]] = OrderedDict()
+        self._jobs: OrderedDict[Structured, _Job] = OrderedDict()
         self._openings: OrderedDict[str, Future[Opening]] = OrderedDict()
+        self._pending: set[Future[Any]] = set()
         self._workers: ThreadPoolExecutor | None = None
 
     def able(self, asked: Structured) -> list[GrammarBackend]:
@@ -96,50 +117,56 @@ class Grammars:
         """Begin to compile what a request needs, unless that was done. Raises BadRequest for a kind nobody knows."""
         if not isinstance(params, PoolingParams) and params.structured is not None:
             with _naming(params.structured.param):
+                key = _key(params.structured)
+                found = self._jobs.get(key)
+                if found is not None and found.is_worth_another:
+                    del self._jobs[key]
                 self._needed(params.structured)
 
-    def _needed(self, asked: Structured) -> tuple[Future[Compiled], Future[Opening] | None]:
+    def _needed(self, asked: Structured) -> tuple[_Job, Future[Opening] | None]:
         """What a constraint is made of; begun, unless that was done."""
-        return self._future(asked), None if asked.after is None else self._opening(asked.after)
+        return self._job(_key(asked)), None if asked.after is None else self._opening(asked.after)
 
-    def _future(self, asked: Structured) -> Future[Compiled]:
-        key = replace(asked, after=None)
-        if key not in self._futures:
-            able = self.able(key)
-            deadline = time.monotonic() + self._timeout_s
-            self._futures[key] = self._pool().submit(self._compile, able, key, deadline)
-            _evict(self._futures)
-        self._futures.move_to_end(key)
-        return self._futures[key]
+    def _job(self, key: Structured) -> _Job:
+        if key not in self._jobs:
+            able, deadline = self.able(key), time.monotonic() + self._timeout_s
+            self._jobs[key] = _Job(self._begin(self._compile, able, key, deadline), deadline)
+            _evict(self._jobs, lambda job: job.future)
+        self._jobs.move_to_end(key)
+        return self._jobs[key]
 
     def _opening(self, text: str) -> Future[Opening]:
         if text not in self._openings:
-            self._openings[text] = self._pool().submit(self.constraints.opening, text)
-            _evict(self._openings)
+            self._openings[text] = self._begin(self.constraints.opening, text)
+            _evict(self._openings, lambda future: future)
         self._openings.move_to_end(text)
         return self._openings[text]
 
-    def _pool(self) -> ThreadPoolExecutor:
+    def _begin(self, work: Callable[..., _Made], *args: Any) -> Future[_Made]:
+        """Let a worker do it."""
         if self._workers is None:
             self._workers = ThreadPoolExecutor(WORKERS, "quire-grammar", initializer=be_humble)
-        return self._workers
+        future = self._workers.submit(work, *args)
+        self._pending.add(future)
+        future.add_done_callback(self._pending.discard)
+        return future
 
     def _compile(self, able: Sequence[GrammarBackend], asked: Structured, deadline: float) -> Compiled:
         """By the first back end that can. Raises BadRequest with the reason of each, if none can."""
         reasons: dict[str, CannotConstrain] = {}
         for backend in able:
             left = deadline - time.monotonic()
-            if left <= 0 and not reasons:
-                raise Overloaded(
-                    f"Too many grammars are being compiled: this one had no turn in {self._timeout_s:g} s."
-                )
+            if left <= 0:
+                break
             plugin = self._registry.plugin_of(HOOK, backend.name)
             try:
-                grammar = call_plugin(self._registry, plugin, self._compilers.compile, backend, asked, max(left, 0.0))
+                grammar = call_plugin(self._registry, plugin, self._compilers.compile, backend, asked, left)
             except CannotConstrain as error:
                 reasons[backend.name] = error
             else:
                 return Compiled(grammar, plugin)
+        if not reasons:
+            raise _no_turn(self._timeout_s)
         param = next((error.param for error in reasons.values() if error.param is not None), PARAM)
         listed = " ".join(f"{name}: {error.message}" for name, error in reasons.items())
         raise BadRequest(listed if len(reasons) == 1 else f"No structured-output back end can do this. {listed}", param)
@@ -149,24 +176,32 @@ class Grammars:
         if isinstance(params, PoolingParams) or params.structured is None:
             return True
         with _naming(params.structured.param):
-            needed: list[Future[Any]] = [future for future in self._needed(params.structured) if future is not None]
-            for future in needed:
-                if future.done():
-                    _result(future)
-        return all(future.done() for future in needed)
+            job, opening = self._needed(params.structured)
+            if job.future.done():
+                _result(job.future)
+            elif time.monotonic() > job.deadline + GRACE_S:
+                raise self._late(job)
+            if opening is not None and opening.done():
+                _result(opening)
+        return job.future.done() and (opening is None or opening.done())
+
+    def _late(self, job: _Job) -> QuireError:
+        """What is said of a grammar whose time is up."""
+        if job.future.running():
+            return BadRequest(f"The constraint was not compiled within {self._timeout_s:g} s.", PARAM)
+        return _no_turn(self._timeout_s)
 
     def start(self, asked: Structured, output_ids: Sequence[int]) -> Constraint:
         """One that stands after `output_ids`; waits for the grammar. Raises QuireError if it cannot be had."""
         with _naming(asked.param):
-            grammar, opening = self._needed(asked)
-            compiled = _result(grammar)
+            job, opening = self._needed(asked)
+            compiled = _result(job.future)
             begins = None if opening is None else _result(opening)
         return self.constraints.start(compiled.plugin, compiled.grammar, output_ids, begins)
 
     def pause(self, seconds: float) -> None:
         """Wait until a grammar is compiled, at most so long; for a loop that has nothing else to do."""
-        begun: list[Future[Any]] = [*self._futures.values(), *self._openings.values()]
-        pending = [future for future in begun if not future.done()]
+        pending = list(self._pending)
         if pending:
             wait(pending, timeout=seconds, return_when="FIRST_COMPLETED")
 
@@ -189,13 +224,22 @@ def _naming(param: str) -> Iterator[None]:
         raise BadRequest(error.message, param) from error
 
 
-def _evict(futures: OrderedDict[_Key, Future[_Made]]) -> None:
+def _evict(kept: OrderedDict[_Key, _Kept], future: Callable[[_Kept], Future[Any]]) -> None:
     """Forget those not asked for longest; whoever waits for one of them asks again."""
-    while len(futures) > MAX_KEPT:
-        oldest = next((key for key, future in futures.items() if future.done()), None)
+    while len(kept) > MAX_KEPT:
+        oldest = next((key for key, each in kept.items() if future(each).done()), None)
         if oldest is None:
             return
-        del futures[oldest]
+        del kept[oldest]
+
+
+def _key(asked: Structured) -> Structured:
+    """What is compiled of it. Asked in each step for each request that waits, so that it should cost nothing."""
+    return asked if asked.after is None else replace(asked, after=None)
+
+
+def _no_turn(timeout_s: float) -> Overloaded:
+    return Overloaded(f"Too many grammars are being compiled: this one had no turn in {timeout_s:g} s.")
 
 
 def _result(future: Future[_Made]) -> _Made:

@@ -18,7 +18,7 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from quire.config import ModelConfig
 from quire.errors import CheckpointError, ConfigError, NotFound, StartupError
@@ -49,6 +49,9 @@ from quire.host.protocol import (
     fault_of,
 )
 from quire.records import Registry
+
+if TYPE_CHECKING:
+    from quire.text.tokenizer import Tokenizer
 
 log = logging.getLogger(__name__)
 
@@ -221,21 +224,24 @@ def build_engine(config: ModelConfig, registry: Registry, num_left: int) -> Step
     """The real thing, with an equal share of the device memory that is left; imports torch."""
     import torch
 
-    from quire import hub
     from quire.engine.engine import Engine
-    from quire.text.tokenizer import Tokenizer
-
-    def tokenizer() -> Tokenizer | None:
-        try:
-            return Tokenizer.load(hub.resolve_tokenizer(config, hub.resolve(config.model, config)))
-        except CheckpointError:
-            return None  # token ids can be served without one; the text side says what is wrong
 
     budget = None
     if num_left > 1 and config.device != "cpu" and torch.cuda.is_available():
         free, total = torch.cuda.mem_get_info()
         budget = int(free - total * (1 - config.gpu_memory_utilization)) // num_left
-    return Engine.build(config, registry, budget, tokenizer)
+    return Engine.build(config, registry, budget, lambda: tokenizer_of(config))
+
+
+def tokenizer_of(config: ModelConfig) -> Tokenizer | None:
+    """That of a model; None where there is none, since token ids can be served without: the text side says more."""
+    from quire import hub
+    from quire.text.tokenizer import Tokenizer
+
+    try:
+        return Tokenizer.load(hub.resolve_tokenizer(config, hub.resolve(config.model, config)))
+    except CheckpointError:
+        return None
 
 
 def _read(link: Link, inbox: Inbox) -> None:

@@ -103,6 +103,10 @@ class CompilesElsewhere(Protocol):
         """In the host's process, and quickly: raise as `compile` would for what need not be tried."""
         ...
 
+    def warm_up(self) -> None:
+        """In the other process, once before `compile`: load what takes its time, which is no request's."""
+        ...
+
     def compile(self, asked: Structured) -> Any:
         """As that of `CompilesGrammars`, in another process; what it gives is pickled."""
         ...
@@ -112,16 +116,35 @@ class CompilesElsewhere(Protocol):
         ...
 
 
+class TriesElsewhere(CompilesGrammars, Protocol):
+    """A structured-output back end some of whose sources are tried in another process first."""
+
+    def warm_up(self) -> None:
+        """In the other process, once before `attempt`: load what takes its time, which is no request's."""
+        ...
+
+    def attempt(self, asked: Structured) -> Any:
+        """In another process: compile, and give what `finish` needs; it is pickled. Raises as `compile` does."""
+        ...
+
+    def finish(self, attempted: Any) -> Grammar:
+        """In the host's process: a grammar of what `attempt` gave, with as little Python as can be."""
+        ...
+
+
 @dataclass(frozen=True)
 class GrammarBackend:
     """`kinds`: the kinds of `quire.structured.Structured` it compiles. Of several the highest priority is asked first.
 
     isolated: compile in a process of its own, which is ended when time is up, since nothing bounds the work. It is
     built there and here: `build` and what `compile` gives there are picklable; `restore` makes a grammar of it here.
+    doubtful: a back end that is not isolated may have constraints tried in such a process before they are compiled
+    here: those of which this says, in microseconds, that they may take long; None = none do.
     """
 
     name: str
     kinds: frozenset[str]
-    build: Callable[[Context], CompilesGrammars | CompilesElsewhere]
+    build: Callable[[Context], CompilesGrammars | CompilesElsewhere | TriesElsewhere]
     priority: int = 0
     isolated: bool = False
+    doubtful: Callable[[Structured], bool] | None = None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 
-from quire.commands.bench import compare, embed, offline, online, pictures, profile, startup, sweep
+from quire.commands.bench import compare, embed, offline, online, pictures, profile, startup, structured, sweep
 from quire.commands.remote import RemoteError
 from quire.records import Command
 
@@ -14,6 +14,7 @@ _KINDS = {
     "latency": (offline.configure_latency, offline.run_latency, "one batch again and again, in this process"),
     "embed": (embed.configure, embed.run, "many prompts through a pooler, in this process"),
     "pictures": (pictures.configure, pictures.run, "prompts with pictures, beside text and the tower alone"),
+    "structured": (structured.configure, structured.run, "constrained answers, and free ones beside hostile schemas"),
     "profile": (profile.configure, profile.run, "where the time goes, and how far from the machine's roof it is"),
     "serve": (online.configure, online.run, "load on a running server"),
     "sweep": (sweep.configure, sweep.run, "throughput and latency of a running server against the load on it"),
