@@ -1,8 +1,8 @@
 """A process that compiles grammars for a back end that cannot bound what that takes: it may be ended at any time.
 
-It reads pickles from standard input, first a pair of a back end's `build` and its context, then the name of a method, a
-constraint and the seconds that it may take. What comes of each, or the error, goes to standard output. Before each pickle
-stands its length.
+It reads pickles from standard input, first a pair of a back end's `build` and its context, then the name of a method,
+a constraint and the seconds that it may take. What comes of each, or the error, goes to standard output. Before each
+pickle stands its length.
 """
 
 from __future__ import annotations
