@@ -50,7 +50,8 @@ class Compilers:
 
     def compile(self, backend: GrammarBackend, asked: Structured, timeout_s: float) -> Grammar:
         """What the back end makes of it. Raises BadRequest, Overloaded, or what the back end raises."""
-        built, made = self.build(backend), None
+        built = self._built_of(backend)
+        made: Grammar
         if backend.isolated:
             built.compiler.check(asked)
             made = built.compiler.restore(self._elsewhere(built, backend, "compile", asked, timeout_s))
@@ -58,11 +59,16 @@ class Compilers:
             made = built.compiler.finish(self._elsewhere(built, backend, "attempt", asked, timeout_s))
         else:
             made = built.compiler.compile(asked)
-        grammar: Grammar = made
-        return grammar
+        return made
 
-    def build(self, backend: GrammarBackend) -> _Built:
-        """The back end, ready to be asked. Raises what it raises."""
+    def prepare(self, backend: GrammarBackend) -> None:
+        """Build what will be asked, and start its process, if it always needs one. Raises what the back end raises."""
+        built = self._built_of(backend)
+        if backend.isolated:
+            with built.lock:
+                self._begin(built, backend)
+
+    def _built_of(self, backend: GrammarBackend) -> _Built:
         built = self._built[backend.name]
         if built.compiler is None:  # who comes later does not wait for its process
             with built.lock:
@@ -81,19 +87,23 @@ class Compilers:
         if not built.lock.acquire(timeout=timeout_s):
             raise Overloaded(f"{backend.name}: other grammars kept it busy for {timeout_s:.3g} s.")
         try:
-            if built.process is None:
-                context = self._context_of(backend)
-                vocabulary = PlainVocabulary.of(context.tokenizer)
-                built.process = _Process(pickle.dumps((backend.build, replace(context, tokenizer=vocabulary))))
-            if self._closed:  # perhaps while the process began
-                self._end(built)
-                raise Overloaded("The engine is closing.")
+            self._begin(built, backend)
             reply = self._ask(built, (method, asked), max(0.0, deadline - time.monotonic()))
         finally:
             built.lock.release()
         if isinstance(reply, Exception):
             raise reply
         return reply
+
+    def _begin(self, built: _Built, backend: GrammarBackend) -> None:
+        """Start the back end's process, if it has none; the caller holds the lock."""
+        if built.process is None:
+            context = self._context_of(backend)
+            vocabulary = PlainVocabulary.of(context.tokenizer)
+            built.process = _Process(pickle.dumps((backend.build, replace(context, tokenizer=vocabulary))))
+        if self._closed:  # perhaps while the process began
+            self._end(built)
+            raise Overloaded("The engine is closing.")
 
     def _ask(self, built: _Built, question: tuple[str, Structured], timeout_s: float) -> Any:
         """The reply of the back end's process, which is ended if it has none; the caller holds the lock."""

@@ -111,7 +111,7 @@ class Grammars:
         if first is not None:
             plugin = self._registry.plugin_of(HOOK, first.name)
             with suppress(QuireError):  # whoever asks for it is told
-                call_plugin(self._registry, plugin, self._compilers.build, first)
+                call_plugin(self._registry, plugin, self._compilers.prepare, first)
 
     def request(self, params: Params) -> None:
         """Begin to compile what a request needs, unless that was done. Raises BadRequest for a kind nobody knows."""
