@@ -115,7 +115,7 @@ def test_a_plugin_that_fails_on_one_row_ends_its_request_and_no_other():
     rig.add([1, 2], {"n": 2})
     rig.add([3, 4])
     rig.step()
-    rig.runner.script[2] = [Sample(-1, error="processor x: boom")]
+    rig.runner.script[2] = [Sample(-1, error=("PluginFailed", "processor x: boom"))]
     rig.run()
     assert [rig.last("r0", index).error for index in (0, 1)] == [("PluginFailed", "processor x: boom")] * 2
     assert rig.last("r0").finish_reason == "error"

@@ -4,54 +4,19 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from bit_masks import allow
+from sampler_rig import OPS, VOCAB, chooser, make_sampler, one, random_logits
 from sampling_by_hand import kept_by_hand
 
 from quire.engine.chance import uniforms
-from quire.engine.constraints import Constraint, Constraints
-from quire.engine.grammars import Grammars
-from quire.engine.logits import TokenCounts, edits_of
 from quire.engine.logprobs import ALL, describe
-from quire.engine.processors import Processors
-from quire.engine.sampler import Chooser, Sampler
-from quire.errors import BadRequest
-from quire.records import Context, LogitsProcessor, OpQuery, Registry
-from quire.sampling import BeamSearchParams, SamplingParams
-from quire.structured import Structured
+from quire.engine.sampler import Chooser
+from quire.sampling import BeamSearchParams
 from quire_kernels import reference, select
-
-VOCAB = 300
-EOS = (7,)
-OPS = select.choose(OpQuery("cpu", "float32"))
-
-
-def make_sampler(*processors: LogitsProcessor, ops: select.Ops = OPS) -> Sampler:
-    registry = Registry(records={"quire_logits_processors": {p.name: p for p in processors}})
-    return Sampler(Processors(registry, lambda plugin: Context(vocab_size=VOCAB)), Constraints(registry, VOCAB), ops)
-
-
-def chooser(
-    prompt: tuple[int, ...] = (), output: tuple[int, ...] = (), seed: int = 0, sampler: Any = None, **params: Any
-) -> Chooser:
-    made, ids = SamplingParams(**{"max_tokens": 99, **params}), list(output)
-    uses = sampler._processors.start(made, ids) if sampler else ()
-    return Chooser(made, seed, ids, edits_of(made, EOS, prompt, ids), uses)
-
-
-def random_logits(rows: int = 1, vocab: int = VOCAB, seed: int = 0, spread: float = 3.0) -> torch.Tensor:
-    return torch.randn(rows, vocab, generator=torch.Generator().manual_seed(seed)) * spread
-
-
-def one(logits: torch.Tensor, row: Chooser, sampler: Sampler | None = None) -> Any:
-    sampler = sampler or make_sampler()
-    (sample,) = sampler.sample(logits.clone(), [row], sampler.masks([row]))
-    return sample
 
 
 def draw_many(logits: torch.Tensor, count: int, **params: Any) -> Counter[int]:
@@ -210,87 +175,6 @@ def test_a_row_gives_the_same_bits_in_any_company(ops: select.Ops, threads: Any,
         assert one(logits[i : i + 1], fresh_one, sampler) == together[i]
 
 
-# --- changes to logits --------------------------------------------------------------------------------
-
-
-def changed(logits: torch.Tensor, row: Chooser) -> np.ndarray:
-    logits = logits.clone()
-    make_sampler()._change(logits, [row], None)
-    return logits[0].numpy()
-
-
-def test_logit_bias_is_added() -> None:
-    logits = random_logits()
-    expected = logits[0].numpy().copy()
-    expected[5] += 2.5
-    expected[9] -= 100.0
-    assert (changed(logits, chooser(logit_bias={5: 2.5, 9: -200.0})) == expected).all()
-
-
-def test_allowed_tokens_are_the_only_ones_left() -> None:
-    logits = random_logits()
-    found = changed(logits, chooser(allowed_token_ids=[3, 200]))
-    assert np.flatnonzero(np.isfinite(found)).tolist() == [3, 200]
-    assert found[3] == logits[0, 3].item()
-
-
-@pytest.mark.parametrize(("output", "banned"), [((), {4}), ((8,), {4}), ((1, 8), {4, 9}), ((8, 1), {4})])
-def test_bad_words_cannot_be_completed(output: tuple[int, ...], banned: set[int]) -> None:
-    found = changed(random_logits(), chooser((1,), output, bad_word_ids=((4,), (1, 8, 9))))
-    assert set(np.flatnonzero(np.isinf(found)).tolist()) == banned
-
-
-def test_end_of_text_and_stop_ids_wait_for_min_tokens() -> None:
-    logits = random_logits()
-    early = changed(logits, chooser((), (1, 2), min_tokens=3, stop_token_ids=[11]))
-    assert np.flatnonzero(np.isinf(early)).tolist() == [7, 11]
-    late = changed(logits, chooser((), (1, 2, 3), min_tokens=3, stop_token_ids=[11]))
-    assert np.isfinite(late).all()
-
-
-@pytest.mark.parametrize(
-    ("repetition", "frequency", "presence"), [(1.5, 0, 0), (0.7, 0, 0), (1, 0.8, 0), (1, 0, -1.2), (1.2, 0.3, 0.4)]
-)
-def test_penalties_follow_their_formulas(repetition: float, frequency: float, presence: float) -> None:
-    logits, prompt, output = random_logits(), (1, 2, 2, 3), (3, 3, 5)
-    row = chooser(prompt, output, repetition_penalty=repetition, frequency_penalty=frequency, presence_penalty=presence)
-    expected = logits[0].tolist()
-    for token in {*prompt, *output}:
-        expected[token] = expected[token] / repetition if expected[token] > 0 else expected[token] * repetition
-    for token, count in Counter(output).items():
-        expected[token] -= frequency * count + presence
-    np.testing.assert_allclose(changed(logits, row), expected, rtol=1e-5, atol=1e-6)
-
-
-def test_counts_kept_along_the_way_equal_counts_made_anew() -> None:
-    rng = np.random.default_rng(0)
-    prompt, output = rng.integers(0, 50, 30).tolist(), rng.integers(0, 200, 400).tolist()
-    grown = TokenCounts(prompt, output[:100])
-    for token in output[100:]:
-        grown.add(token)
-    whole = TokenCounts(prompt, output)
-    assert dict(zip(grown.ids.tolist(), grown.counts.tolist(), strict=True)) == dict(
-        zip(whole.ids.tolist(), whole.counts.tolist(), strict=True)
-    )
-    tally = Counter(output)
-    assert {i: tally[i] for i in {*prompt, *output}} == dict(
-        zip(whole.ids.tolist(), whole.counts.astype(int).tolist(), strict=True)
-    )
-
-
-def test_penalties_see_tokens_as_they_come() -> None:
-    row = chooser(temperature=0, presence_penalty=2.0)
-    logits = torch.full((1, VOCAB), -50.0)
-    logits[0, [3, 4, 5]] = torch.tensor([3.0, 2.0, 1.5])
-    assert [one(logits, row).token_id for _ in range(4)] == [3, 4, 5, 3]
-
-
-def test_a_request_that_asks_for_nothing_has_no_edits() -> None:
-    assert edits_of(SamplingParams(temperature=0.3, top_p=0.5, seed=3, logprobs=2), EOS, (1,), ()) is None
-    assert chooser(temperature=0).plain
-    assert not chooser(temperature=0, logprobs=0).plain
-
-
 # --- log-probabilities ---------------------------------------------------------------------------------
 
 
@@ -386,7 +270,7 @@ def test_a_row_with_everything_forbidden_fails_alone(params: dict[str, Any]) -> 
     rows = [chooser(allowed_token_ids=[3], bad_word_ids=((3,),), **params), chooser(temperature=0)]
     bad, good = make_sampler().sample(logits.clone(), rows)
     assert bad.error is not None
-    assert "No token can be chosen" in bad.error
+    assert "No token can be chosen" in bad.error[1]
     assert rows[0].output_ids == []
     assert good.token_id == int(logits[1].argmax())
 
@@ -397,132 +281,3 @@ def test_logits_that_are_no_numbers_are_an_error_not_a_token(params: dict[str, A
     logits[1, 5] = math.nan
     samples = make_sampler().sample(logits.clone(), [chooser(**params) for _ in range(3)])
     assert [sample.error is None for sample in samples] == [True, False, True]
-
-
-# --- plugins ------------------------------------------------------------------------------------------------------
-
-
-class Favour:
-    """Raises the logit of the token that a request names, by the number of tokens so far."""
-
-    def start(self, params: SamplingParams) -> int | None:
-        return params.extra.get("favour")
-
-    def apply(self, logits: torch.Tensor, rows: Any) -> None:
-        for i, row in enumerate(rows):
-            if row.state == 13:
-                raise ValueError("thirteen")
-            logits[i, row.state + len(row.output_ids)] = 1000.0
-
-
-FAVOUR = LogitsProcessor("favour", {"favour": int}, lambda context: Favour())
-
-
-def test_a_processor_changes_only_rows_that_use_it() -> None:
-    sampler, logits = make_sampler(FAVOUR), random_logits(3)
-    rows = [
-        chooser(temperature=0, sampler=sampler),
-        chooser((), (1, 1), temperature=0, extra={"favour": 20}, sampler=sampler),
-        chooser(extra={"favour": 30}, sampler=sampler),
-    ]
-    assert [s.token_id for s in sampler.sample(logits.clone(), rows)] == [int(logits[0].argmax()), 22, 30]
-    assert rows[0].plain
-
-
-def test_a_processor_that_raises_fails_only_rows_that_use_it() -> None:
-    sampler, logits = make_sampler(FAVOUR), random_logits(2)
-    rows = [chooser(temperature=0, sampler=sampler), chooser(extra={"favour": 13}, sampler=sampler)]
-    good, bad = sampler.sample(logits.clone(), rows)
-    assert good.error is None
-    assert bad.error is not None
-    assert "thirteen" in bad.error
-
-
-@pytest.mark.parametrize(
-    ("extra", "said"), [({"favor": 1}, "favour"), ({"favour": "x"}, "int"), ({"favour": True}, "int")]
-)
-def test_extra_fields_are_checked(extra: dict[str, Any], said: str) -> None:
-    with pytest.raises(BadRequest, match=said):
-        make_sampler(FAVOUR)._processors.check(SamplingParams(extra=extra))
-
-
-class Countdown:
-    """A matcher that allows 30, 29, … and is done after 28."""
-
-    def __init__(self, jumps: bool = False) -> None:
-        self.next, self.jumps = 30, jumps
-
-    @property
-    def done(self) -> bool:
-        return self.next == 27
-
-    @property
-    def complete(self) -> bool:
-        return self.next == 28
-
-    def fill(self, mask: torch.Tensor) -> None:
-        allow(mask, [self.next])
-
-    def accept(self, token_id: int) -> bool:
-        self.next -= 1
-        return token_id == self.next + 1
-
-    def rollback(self, count: int) -> None:
-        self.next += count
-
-    def forced(self) -> list[int]:
-        return list(range(self.next, 27, -1)) if self.jumps else []
-
-
-def test_a_grammar_decides_which_tokens_may_come_and_when_it_is_over() -> None:
-    row = chooser(temperature=0)
-    constrained = Chooser(row.params, 0, [], constraint=Constraint("p", Countdown()))
-    sampler, rows = make_sampler(), [constrained, row]
-    samples = [sampler.sample(random_logits(2, seed=i), rows, sampler.masks(rows))[0] for i in range(3)]
-    assert [(s.token_id, s.done) for s in samples] == [(30, False), (29, False), (28, True)]
-
-
-@pytest.mark.parametrize(
-    ("asked", "jumps"),
-    [
-        ({}, True),
-        ({"repetition_penalty": 1.5}, True),
-        ({"min_tokens": 3}, True),
-        ({"logprobs": 0}, False),
-        ({"allowed_token_ids": [30, 29, 28]}, False),
-        ({"bad_word_ids": [[5]]}, False),
-    ],
-)
-def test_what_a_grammar_forces_follows_at_once_unless_somebody_asks_or_forbids(
-    asked: dict[str, Any], jumps: bool
-) -> None:
-    row = chooser(temperature=0, **asked)
-    constrained = Chooser(row.params, 0, [], row.edits, constraint=Constraint("p", Countdown(jumps=True)))
-    sampler = make_sampler()
-    samples = [one(random_logits(), constrained, sampler) for _ in range(1 if jumps else 3)]
-    assert [(s.token_id, s.forced) for s in samples] == ([(30, (29, 28))] if jumps else [(30, ()), (29, ()), (28, ())])
-    assert samples[-1].done
-    assert constrained.output_ids == [30, 29, 28]
-
-
-def test_a_grammar_that_may_end_allows_the_end_of_text() -> None:
-    constraints = Constraints(Registry(), VOCAB, EOS)
-    sampler = Sampler(Processors(Registry(), lambda plugin: Context()), constraints, OPS)
-    logits = random_logits()
-    logits[0, 7] = 99.0
-    row = Chooser(SamplingParams(temperature=0), 0, [], constraint=Constraint("p", Countdown()))
-    samples = [one(logits, row, sampler) for _ in range(3)]
-    assert [(s.token_id, s.done) for s in samples] == [(30, False), (29, False), (7, True)]
-
-
-def test_a_grammar_resumes_after_the_output_so_far() -> None:
-    grammar: Any = SimpleNamespace(start=Countdown)
-    constraint = Constraints(Registry(), VOCAB).start("p", grammar, [30, 29])
-    assert isinstance(constraint.matcher, Countdown)
-    assert constraint.matcher.next == 28
-
-
-def test_an_unknown_kind_of_grammar_is_refused_with_those_known() -> None:
-    with pytest.raises(BadRequest, match="none"):
-        grammars = Grammars(Registry(), lambda plugin: Context(), Constraints(Registry(), VOCAB))
-        grammars.request(SamplingParams(structured=Structured(kind="regex", source="a+")))

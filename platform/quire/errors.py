@@ -23,7 +23,10 @@ It knows nothing of HTTP beyond the number.
 
 from __future__ import annotations
 
-from typing import Any, Self
+from typing import Any, Self, TypeAlias
+
+Told: TypeAlias = tuple[str, ...]
+"""An error as plain data: see `QuireError.told`."""
 
 
 class QuireError(Exception):
@@ -41,7 +44,7 @@ class QuireError(Exception):
         return self.__class__, (self.message, self.param)
 
     @property
-    def told(self) -> tuple[str, ...]:
+    def told(self) -> Told:
         """Name of the class, message and, if there is one, param; `error_told` makes the error of them again."""
         return (type(self).__name__, self.message, *([] if self.param is None else [self.param]))
 
@@ -154,7 +157,7 @@ STATUS_BY_TYPE_NAME: dict[str, type[QuireError]] = {
 }
 
 
-def error_told(told: tuple[str, ...]) -> QuireError:
+def error_told(told: Told) -> QuireError:
     """The error of which these are `told`; one of no class that a client can see is a QuireError."""
     name, *about = told
     return STATUS_BY_TYPE_NAME.get(name, QuireError)(*about)

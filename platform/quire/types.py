@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from quire.adapter_info import AdapterStats
+from quire.errors import Told
 from quire.pooling import Pooled, PoolingParams
 from quire.sampling import BeamSearchParams, SamplingParams
 from quire.source_info import SourceInfo
@@ -76,8 +77,7 @@ class AdapterUse:
 class LoRARequest:
     """An adapter as the Python API names it, with vLLM's names of fields.
 
-    lora_path: its folder; empty = plugins are asked where the adapter of that name lies. lora_int_id is not used.
-    weight: what its share is multiplied by; it matters where several work on one request.
+    lora_path: its folder; empty = plugins are asked where it lies. lora_int_id is not used. weight: see `AdapterUse`.
     """
 
     lora_name: str
@@ -166,7 +166,7 @@ class TokenLogprobs:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """What one sampling row gave. `error` set: a plugin failed on this row, no token was drawn.
+    """What one sampling row gave. `error`: what an error is `told` by, because of which no token was drawn.
 
     `candidates` (beam search): the most likely continuations as (token id, logprob), best first.
     `forced`: tokens that must follow this one; `done`: a constraint is complete, so the seq stops after them.
@@ -175,7 +175,7 @@ class Sample:
     token_id: int
     logprobs: TokenLogprobs | None = None
     candidates: tuple[tuple[int, float], ...] = ()
-    error: str | None = None
+    error: Told | None = None
     done: bool = False
     forced: tuple[int, ...] = ()
 
@@ -212,7 +212,7 @@ class Delta:
     num_cached_tokens: int | None = None
     prompt_logprobs: tuple[TokenLogprobs | None, ...] | None = None
     cumulative_logprob: float | None = None
-    error: tuple[str, ...] | None = None
+    error: Told | None = None
     queue_s: float | None = None
     pooled: Pooled | None = None
 

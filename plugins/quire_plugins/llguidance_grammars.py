@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from quire import GrammarBackend, hookimpl
-from quire.errors import CannotConstrain, QuireError
+from quire.errors import BadRequest, CannotConstrain
 from quire.records import Context
 from quire.structured import Structured
 from quire_plugins.forced_texts import all_short
@@ -235,7 +235,7 @@ class LlMatcher:
         return self._matcher.is_accepting()
 
     def fill(self, mask: Tensor) -> None:
-        """See `quire.records.Matcher`. Raises QuireError when the text became too ambiguous to follow."""
+        """See `quire.records.Matcher`. Raises BadRequest when the text became too ambiguous to follow."""
         tokens, at = self._settled_here()
         if tokens:
             mask.zero_()
@@ -251,7 +251,7 @@ class LlMatcher:
             words[self._end // 32] &= ~(1 << self._end % 32) & 0xFFFFFFFF
 
     def accept(self, token_id: int) -> bool:
-        """Advance by one token. Raises QuireError when the text became too ambiguous to follow."""
+        """Advance by one token. Raises BadRequest when the text became too ambiguous to follow."""
         tokens, at = self._settled_here()
         if token_id == self._end or (tokens and token_id != tokens[at]):
             return False
@@ -263,7 +263,7 @@ class LlMatcher:
 
     def _check(self) -> None:
         if self._matcher.is_error():
-            raise QuireError(f"The constraint cannot be followed any further: {_clause(self._matcher.get_error())}")
+            raise BadRequest(f"The constraint cannot be followed any further: {_clause(self._matcher.get_error())}")
 
     def rollback(self, count: int) -> None:
         """Take back the last `count` tokens."""

@@ -13,7 +13,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from quire import GrammarBackend, hookimpl
-from quire.errors import CannotConstrain, QuireError
+from quire.errors import BadRequest, CannotConstrain, QuireError
 from quire.records import Context
 from quire.structured import Structured
 from quire_plugins.json_schemas import Schema, check_installed, check_keywords, check_simple, read, schemas, texts
@@ -172,12 +172,12 @@ class EnforcerMatcher:
         return bool(self._enforcer.prefix_states[tuple(self._ids)].parser.can_end())
 
     def fill(self, mask: Tensor) -> None:
-        """See `quire.records.Matcher`. Raises QuireError where no token of whole characters leads on."""
+        """See `quire.records.Matcher`. Raises BadRequest where no token of whole characters leads on."""
         import numpy as np
 
         allowed = self._allowed()
         if not allowed and not self.complete:
-            raise QuireError("The constraint cannot be followed: no token of whole characters leads on.")
+            raise BadRequest("The constraint cannot be followed: no token of whole characters leads on.")
         bits = np.zeros(32 * len(mask), np.uint8)
         bits[allowed] = 1
         words: Any = mask.numpy().view(np.uint32)

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from quire.counting import call_plugin
 from quire.engine.openings import Gate, Opening
-from quire.errors import BadRequest, PluginFailed, QuireError
+from quire.errors import BadRequest, PluginFailed, QuireError, Told
 from quire.records import Grammar, Matcher, Registry
 from quire.structured import PARAM
 from quire_kernels.sampling import MaskLogits
@@ -51,13 +51,13 @@ class Constraint:
 class Masks:
     """What may follow in some rows of a step: being filled, or there.
 
-    rows: rows of the batch, one for each of `bits`, int32 [rows, ceil(vocab / 32)]. filling: gives what went wrong, by
-    row of the batch.
+    rows: rows of the batch, one for each of `bits`, int32 [rows, ceil(vocab / 32)]. filling: gives what errors
+    are `told` by, by row of the batch.
     """
 
     rows: Sequence[int]
     bits: Tensor
-    filling: Future[dict[int, str]]
+    filling: Future[dict[int, Told]]
 
 
 class Constraints:
@@ -140,15 +140,15 @@ class Constraints:
         bits = torch.empty(len(held), self._width, dtype=torch.int32)
         return Masks([row for row, _ in held], bits, self._worker.submit(self._fill, bits, held))
 
-    def apply(self, logits: Tensor, masks: Masks, mask_logits: MaskLogits) -> tuple[Tensor, dict[int, str]]:
+    def apply(self, logits: Tensor, masks: Masks, mask_logits: MaskLogits) -> tuple[Tensor, dict[int, Told]]:
         """Forbid in `logits` [rows, vocab], which may be overwritten, what grammars do; and what went wrong, by row."""
         failed = masks.filling.result()
         rows = torch.tensor(masks.rows)
         return mask_logits(logits, masks.bits.to(logits.device), rows.to(logits.device)), failed
 
     @torch.inference_mode()
-    def _fill(self, bits: Tensor, held: Sequence[tuple[int, Constraint]]) -> dict[int, str]:
-        failed: dict[int, str] = {}
+    def _fill(self, bits: Tensor, held: Sequence[tuple[int, Constraint]]) -> dict[int, Told]:
+        failed: dict[int, Told] = {}
         words = bits.numpy().view(np.uint32)
         for i, (row, constraint) in enumerate(held):
             if constraint.gate is not None:
@@ -157,7 +157,7 @@ class Constraints:
             try:
                 complete = call_plugin(self._registry, constraint.plugin, _fill_one, constraint.matcher, bits[i])
             except QuireError as error:
-                failed[row] = error.message
+                failed[row] = error.told
                 continue
             for word, bit in self._eos_bits:
                 words[i, word] = words[i, word] | bit if complete else words[i, word] & ~bit

@@ -12,6 +12,7 @@ from typing import Any
 from quire.engine.beam import advance
 from quire.engine.roster import Roster
 from quire.engine.seq import Group, Seq
+from quire.errors import Told
 from quire.types import Chunk, Delta, FinishReason, Plan, Sample, StepResult, TokenLogprobs
 
 Ending = tuple[FinishReason | None, int | None]
@@ -53,7 +54,7 @@ def _sampled(roster: Roster, seq: Seq, sample: Sample, rounds: dict[str, Group])
     """Take in what a sampling row gave; groups of beams go to `rounds`."""
     group = seq.group
     if sample.error is not None:
-        return end_group(roster, group, "error", ("PluginFailed", sample.error))
+        return end_group(roster, group, "error", sample.error)
     if group.beams is None:
         return _append(roster, seq, sample)
     roster.counts.generated_tokens += 1
@@ -75,7 +76,7 @@ def tell(roster: Roster, group: Group, index: int, **what: Any) -> Delta:
     return Delta(request_id=group.request.id, index=index, **what)
 
 
-def end_group(roster: Roster, group: Group, reason: FinishReason, error: tuple[str, ...] | None = None) -> list[Delta]:
+def end_group(roster: Roster, group: Group, reason: FinishReason, error: Told | None = None) -> list[Delta]:
     """End every seq of a request, also those that have not begun, with one delta for each."""
     indices = range(group.beams.beam_width) if group.beams else [*_heard(group), *group.to_fork]
     deltas = [tell(roster, group, index, finish_reason=reason, error=error) for index in indices]

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from quire.counting import call_plugin
-from quire.errors import BadRequest, QuireError
+from quire.errors import BadRequest, QuireError, Told
 from quire.records import Context, LogitsProcessor, ProcessesLogits, Registry
 from quire.sampling import SamplingParams
 
@@ -64,13 +64,13 @@ class Processors:
         states = {name: self._call(name, built.start, params) for name, built in self._built.items()}
         return tuple(Use(name, state, output_ids) for name, state in states.items() if state is not None)
 
-    def apply(self, logits: Tensor, uses: Sequence[tuple[int, Use]]) -> dict[int, str]:
-        """Let processors change `logits` [rows, vocab] in place; what went wrong, by row.
+    def apply(self, logits: Tensor, uses: Sequence[tuple[int, Use]]) -> dict[int, Told]:
+        """Let processors change `logits` [rows, vocab] in place; what errors are `told` by, by row.
 
         Rows that use the same processor reach it in one call, in the order of the batch; processors take
         turns in the order in which they were loaded.
         """
-        failed: dict[int, str] = {}
+        failed: dict[int, Told] = {}
         for name, processor in self._built.items():
             mine = [(row, use) for row, use in uses if use.processor == name and row not in failed]
             if not mine:
@@ -80,7 +80,7 @@ class Processors:
             try:
                 self._call(name, processor.apply, some, [use for _, use in mine])
             except QuireError as error:
-                failed.update((row, error.message) for row, _ in mine)
+                failed.update((row, error.told) for row, _ in mine)
             else:
                 logits.index_copy_(0, index, some)
         return failed

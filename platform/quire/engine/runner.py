@@ -145,14 +145,14 @@ class Runner:
             uses = self._processors.start(params, output_ids)
             constraint = self._grammars.start(params.structured, output_ids) if params.structured else None
         except QuireError as error:
-            return Chooser(params, start.seed, output_ids, edits, error=error.message)
+            return Chooser(params, start.seed, output_ids, edits, error=error.told)
         return Chooser(params, start.seed, output_ids, edits, uses, constraint)
 
     def _searcher(self, start: SeqStart, params: BeamSearchParams, output_ids: list[int]) -> Chooser:
         try:
             constraint = self._grammars.start(params.structured, output_ids) if params.structured else None
         except QuireError as error:
-            return Chooser(params, start.seed, output_ids, error=error.message)
+            return Chooser(params, start.seed, output_ids, error=error.told)
         return Chooser(params, start.seed, output_ids, constraint=constraint)
 
     def _logits(self, hidden: Tensor, seq_ids: Sequence[int], failures: dict[int, str]) -> Tensor:

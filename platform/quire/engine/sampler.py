@@ -23,7 +23,7 @@ from quire.engine.constraints import Constraint, Constraints, Masks
 from quire.engine.logits import Edits, apply_edits
 from quire.engine.logprobs import describe
 from quire.engine.processors import Processors, Use
-from quire.errors import QuireError
+from quire.errors import PluginFailed, QuireError, Told
 from quire.sampling import BeamSearchParams, SamplingParams
 from quire.types import Sample, TokenLogprobs
 from quire_kernels.sampling import Logprobs
@@ -50,7 +50,7 @@ class Chooser:
     edits: Edits | None = None
     uses: tuple[Use, ...] = ()
     constraint: Constraint | None = None
-    error: str | None = None
+    error: Told | None = None
     plain: bool = field(init=False)
     beam: bool = field(init=False)
     num_logprobs: int | None = field(init=False)
@@ -112,7 +112,7 @@ class Sampler:
             try:
                 self._constraints.catch_up(row.constraint, row.output_ids)
             except QuireError as error:
-                row.error = error.message
+                row.error = error.told
 
     def masks(self, rows: Sequence[Chooser]) -> Masks | None:
         """Begin to fill the masks of the rows that are constrained, while their logits are computed."""
@@ -136,7 +136,7 @@ class Sampler:
         """One sample per row, of rows that are `plain`, whose most likely tokens are known: -1 where there is none."""
         return self._finish(tokens, rows, {}, {})
 
-    def _change(self, logits: Tensor, rows: Sequence[Chooser], masks: Masks | None) -> tuple[Tensor, dict[int, str]]:
+    def _change(self, logits: Tensor, rows: Sequence[Chooser], masks: Masks | None) -> tuple[Tensor, dict[int, Told]]:
         failed = {i: row.error for i, row in enumerate(rows) if row.error is not None}
         edits = [(i, row.edits) for i, row in enumerate(rows) if row.edits is not None]
         if edits:
@@ -180,7 +180,7 @@ class Sampler:
         self,
         drawn: list[int],
         rows: Sequence[Chooser],
-        failed: dict[int, str],
+        failed: dict[int, Told],
         candidates: dict[int, tuple[tuple[int, float], ...]],
         reports: _Reports | None = None,
     ) -> list[Sample]:
@@ -205,16 +205,16 @@ class Sampler:
             self._constraints.follow(constraint, token)
             forced = self._constraints.jump(constraint) if row.jumps else []
         except QuireError as error:
-            return Sample(-1, error=error.message)
+            return Sample(-1, error=error.told)
         for each in forced:
             row.note(each)
         return Sample(token, described, done=constraint.done, forced=tuple(forced))
 
 
-_NO_TOKEN = (
+_NO_TOKEN = PluginFailed(
     "No token can be chosen: the model gave no finite logits, or everything was forbidden by "
     "allowed_token_ids, bad_words, min_tokens, logit_bias, a logits processor and the grammar together."
-)
+).told
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,166 @@
+"""Logits processors and grammars of plugins, row by row."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from bit_masks import allow
+from sampler_rig import EOS, OPS, VOCAB, chooser, make_sampler, one, random_logits
+
+from quire.engine.constraints import Constraint, Constraints
+from quire.engine.grammars import Grammars
+from quire.engine.processors import Processors
+from quire.engine.sampler import Chooser, Sampler
+from quire.errors import BadRequest
+from quire.records import Context, LogitsProcessor, Registry
+from quire.sampling import SamplingParams
+from quire.structured import Structured
+
+
+class Favour:
+    """Raises the logit of the token that a request names, by the number of tokens so far."""
+
+    def start(self, params: SamplingParams) -> int | None:
+        return params.extra.get("favour")
+
+    def apply(self, logits: torch.Tensor, rows: Any) -> None:
+        for i, row in enumerate(rows):
+            if row.state == 13:
+                raise ValueError("thirteen")
+            logits[i, row.state + len(row.output_ids)] = 1000.0
+
+
+FAVOUR = LogitsProcessor("favour", {"favour": int}, lambda context: Favour())
+
+
+def test_a_processor_changes_only_rows_that_use_it() -> None:
+    sampler, logits = make_sampler(FAVOUR), random_logits(3)
+    rows = [
+        chooser(temperature=0, sampler=sampler),
+        chooser((), (1, 1), temperature=0, extra={"favour": 20}, sampler=sampler),
+        chooser(extra={"favour": 30}, sampler=sampler),
+    ]
+    assert [s.token_id for s in sampler.sample(logits.clone(), rows)] == [int(logits[0].argmax()), 22, 30]
+    assert rows[0].plain
+
+
+def test_a_processor_that_raises_fails_only_rows_that_use_it() -> None:
+    sampler, logits = make_sampler(FAVOUR), random_logits(2)
+    rows = [chooser(temperature=0, sampler=sampler), chooser(extra={"favour": 13}, sampler=sampler)]
+    good, bad = sampler.sample(logits.clone(), rows)
+    assert good.error is None
+    assert bad.error is not None
+    assert "thirteen" in bad.error[1]
+
+
+@pytest.mark.parametrize(
+    ("extra", "said"), [({"favor": 1}, "favour"), ({"favour": "x"}, "int"), ({"favour": True}, "int")]
+)
+def test_extra_fields_are_checked(extra: dict[str, Any], said: str) -> None:
+    with pytest.raises(BadRequest, match=said):
+        make_sampler(FAVOUR)._processors.check(SamplingParams(extra=extra))
+
+
+class Countdown:
+    """A matcher that allows 30, 29, … and is done after 28."""
+
+    def __init__(self, jumps: bool = False) -> None:
+        self.next, self.jumps = 30, jumps
+
+    @property
+    def done(self) -> bool:
+        return self.next == 27
+
+    @property
+    def complete(self) -> bool:
+        return self.next == 28
+
+    def fill(self, mask: torch.Tensor) -> None:
+        allow(mask, [self.next])
+
+    def accept(self, token_id: int) -> bool:
+        self.next -= 1
+        return token_id == self.next + 1
+
+    def rollback(self, count: int) -> None:
+        self.next += count
+
+    def forced(self) -> list[int]:
+        return list(range(self.next, 27, -1)) if self.jumps else []
+
+
+def test_a_grammar_decides_which_tokens_may_come_and_when_it_is_over() -> None:
+    row = chooser(temperature=0)
+    constrained = Chooser(row.params, 0, [], constraint=Constraint("p", Countdown()))
+    sampler, rows = make_sampler(), [constrained, row]
+    samples = [sampler.sample(random_logits(2, seed=i), rows, sampler.masks(rows))[0] for i in range(3)]
+    assert [(s.token_id, s.done) for s in samples] == [(30, False), (29, False), (28, True)]
+
+
+@pytest.mark.parametrize(
+    ("asked", "jumps"),
+    [
+        ({}, True),
+        ({"repetition_penalty": 1.5}, True),
+        ({"min_tokens": 3}, True),
+        ({"logprobs": 0}, False),
+        ({"allowed_token_ids": [30, 29, 28]}, False),
+        ({"bad_word_ids": [[5]]}, False),
+    ],
+)
+def test_what_a_grammar_forces_follows_at_once_unless_somebody_asks_or_forbids(
+    asked: dict[str, Any], jumps: bool
+) -> None:
+    row = chooser(temperature=0, **asked)
+    constrained = Chooser(row.params, 0, [], row.edits, constraint=Constraint("p", Countdown(jumps=True)))
+    sampler = make_sampler()
+    samples = [one(random_logits(), constrained, sampler) for _ in range(1 if jumps else 3)]
+    assert [(s.token_id, s.forced) for s in samples] == ([(30, (29, 28))] if jumps else [(30, ()), (29, ()), (28, ())])
+    assert samples[-1].done
+    assert constrained.output_ids == [30, 29, 28]
+
+
+def test_a_grammar_that_cannot_go_on_says_whose_fault_it_is() -> None:
+    class Lost(Countdown):
+        def fill(self, mask: torch.Tensor) -> None:
+            raise BadRequest("Too ambiguous.")
+
+    class Broken(Countdown):
+        def accept(self, token_id: int) -> bool:
+            raise ValueError("oops")
+
+    rows = [
+        Chooser(SamplingParams(temperature=0), 0, [], constraint=Constraint("p", matcher()))
+        for matcher in (Lost, Broken, Countdown)
+    ]
+    sampler = make_sampler()
+    lost, broken, good = sampler.sample(random_logits(3), rows, sampler.masks(rows))
+    assert lost.error == ("BadRequest", "Too ambiguous.")
+    assert broken.error == ("PluginFailed", "Plugin 'p' failed: ValueError: oops")
+    assert good.token_id == 30
+
+
+def test_a_grammar_that_may_end_allows_the_end_of_text() -> None:
+    constraints = Constraints(Registry(), VOCAB, EOS)
+    sampler = Sampler(Processors(Registry(), lambda plugin: Context()), constraints, OPS)
+    logits = random_logits()
+    logits[0, 7] = 99.0
+    row = Chooser(SamplingParams(temperature=0), 0, [], constraint=Constraint("p", Countdown()))
+    samples = [one(logits, row, sampler) for _ in range(3)]
+    assert [(s.token_id, s.done) for s in samples] == [(30, False), (29, False), (7, True)]
+
+
+def test_a_grammar_resumes_after_the_output_so_far() -> None:
+    grammar: Any = SimpleNamespace(start=Countdown)
+    constraint = Constraints(Registry(), VOCAB).start("p", grammar, [30, 29])
+    assert isinstance(constraint.matcher, Countdown)
+    assert constraint.matcher.next == 28
+
+
+def test_an_unknown_kind_of_grammar_is_refused_with_those_known() -> None:
+    with pytest.raises(BadRequest, match="none"):
+        grammars = Grammars(Registry(), lambda plugin: Context(), Constraints(Registry(), VOCAB))
+        grammars.request(SamplingParams(structured=Structured(kind="regex", source="a+")))
