@@ -102,7 +102,7 @@ def test_they_hold_for_run_batch_too(found):
 
 def test_bench_runs_the_first_demo_with_its_settings(found, monkeypatch):
     built = []
-    monkeypatch.setattr("quire.engine.engine.Engine.build", lambda config, registry: built.append(config))
+    monkeypatch.setattr("quire.engine.engine.Engine.build", lambda config, registry, tokenizer: built.append(config))
     args = parsed(offline.add_model_flags, "--max-model-len", "64", "--served-model-name", "mine")
     args.registry = found
     offline.engine_of(args)
@@ -164,8 +164,8 @@ def test_a_setting_that_a_demo_cannot_meet_stops_the_start_and_names_it():
 
 def test_a_server_of_a_demo_does_as_it_was_set():
     with serving("--plugins", "llama", "--max-model-len", "64", "--num-pages", "20") as server:
-        (model,) = httpx.get(f"{server.url}/v1/models").json()["data"]
-        assert (model["id"], model["max_model_len"]) == ("demo-chat", 64)
+        models = httpx.get(f"{server.url}/v1/models").json()["data"]
+        assert [(model["id"], model["max_model_len"]) for model in models] == [("demo-chat", 64), ("demo-tools", 64)]
         body = {"model": "demo-chat", "prompt": [5] * 60, "max_tokens": 10}
         refused = httpx.post(f"{server.url}/v1/completions", json=body)
         assert refused.status_code == 400
