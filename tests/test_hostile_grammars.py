@@ -196,6 +196,12 @@ def test_a_long_text_that_must_be_said_is_said_bit_by_bit(rig: Rig, name: str) -
     assert text.startswith(bytes(answer.token_ids).decode())
 
 
+def test_what_is_wrong_with_a_grammar_is_said_of_its_own_lines(rig: Rig) -> None:
+    asked = Structured(kind="grammar", source='start: a\na: "a" | (', backend="guidance")
+    (reason,) = refusals(rig, [asked])
+    assert "2(" in reason
+
+
 def test_a_source_has_a_bound() -> None:
     with pytest.raises(BadRequest, match=f"at most {MAX_SOURCE} characters"):
         Structured(kind="json_schema", source=json.dumps({"description": "x" * 10_000_000}))

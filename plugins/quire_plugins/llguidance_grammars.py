@@ -177,7 +177,8 @@ class LlGuidance:
         if asked.kind == "choice":
             return library.grammar_from_lark(f"start: {' | '.join(map(literal, texts(asked)))}")
         if asked.kind == "grammar":
-            return library.grammar_from_lark(f"{settings(forcing=False)}\n{as_lark(asked.source)}")
+            # last, so that the lines which errors name are those of the source
+            return library.grammar_from_lark(f"{as_lark(asked.source)}\n{settings(forcing=False)}")
         make = calls if asked.kind == "calls" else structural_tags
         return library.grammar_from_lark(make(asked, _style(asked), self._special))
 
