@@ -142,7 +142,7 @@ class Engine:
     def _prepare(self) -> None:
         """What would keep the first requests waiting, beside them."""
         be_humble()
-        if self._tokenizer is not None and self.loaded.decoder.generates:
+        if self.loaded.decoder.generates and self._tokenizer is not None and self._tokenizer() is not None:
             self._grammars.prepare()
         self._runner.populate(self._may_populate)
 
