@@ -13,8 +13,8 @@ import select
 import subprocess
 import sys
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from threading import Lock
 from typing import Any
@@ -46,6 +46,7 @@ class Compilers:
         self._registry = registry
         self._context = context
         self._built = {name: _Built() for name in registry.of(HOOK)}
+        self._here = Lock()  # each more that works at once takes more from the steps, and is no sooner done
         self._closed = False
 
     def compile(self, backend: GrammarBackend, asked: Structured, timeout_s: float) -> Grammar:
@@ -54,11 +55,14 @@ class Compilers:
         made: Grammar
         if backend.isolated:
             built.compiler.check(asked)
-            made = built.compiler.restore(self._elsewhere(built, backend, "compile", asked, timeout_s))
+            with self._elsewhere(built, backend, ("compile", asked), timeout_s) as compiled:
+                made = built.compiler.restore(compiled)
         elif backend.doubtful is not None and backend.doubtful(asked):
-            made = built.compiler.finish(self._elsewhere(built, backend, "attempt", asked, timeout_s))
+            with self._elsewhere(built, backend, ("attempt", asked), timeout_s) as attempted:
+                made = built.compiler.finish(attempted)
         else:
-            made = built.compiler.compile(asked)
+            with self._here:
+                made = built.compiler.compile(asked)
         return made
 
     def prepare(self, backend: GrammarBackend) -> None:
@@ -79,21 +83,25 @@ class Compilers:
     def _context_of(self, backend: GrammarBackend) -> Context:
         return self._context(self._registry.plugin_of(HOOK, backend.name))
 
+    @contextmanager
     def _elsewhere(
-        self, built: _Built, backend: GrammarBackend, method: str, asked: Structured, timeout_s: float
-    ) -> Any:
-        """What a method of the back end gives in its process, which does one thing at a time."""
+        self, built: _Built, backend: GrammarBackend, question: tuple[str, Structured], timeout_s: float
+    ) -> Iterator[Any]:
+        """What a method of the back end gives in its process, which has nothing else to do until the block ends.
+
+        So of all large constraints one thread at a time takes from the steps, wherever it is.
+        """
         deadline = time.monotonic() + timeout_s
         if not built.lock.acquire(timeout=timeout_s):
             raise Overloaded(f"{backend.name}: other grammars kept it busy for {timeout_s:.3g} s.")
         try:
             self._begin(built, backend)
-            reply = self._ask(built, (method, asked), max(0.0, deadline - time.monotonic()))
+            reply = self._ask(built, question, max(0.0, deadline - time.monotonic()))
+            if isinstance(reply, Exception):
+                raise reply
+            yield reply
         finally:
             built.lock.release()
-        if isinstance(reply, Exception):
-            raise reply
-        return reply
 
     def _begin(self, built: _Built, backend: GrammarBackend) -> None:
         """Start the back end's process, if it has none; the caller holds the lock."""

@@ -4,7 +4,9 @@
 #include <omp.h>
 #include <sched.h>
 
+#include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 
 namespace quire {
@@ -13,6 +15,13 @@ constexpr int MOST_THREADS = 256;
 constexpr int SPINS = 4000;  // about 50 µs: longer than any phase is uneven, unless another process has the core
 
 constexpr int LEAVE_EVERY = 2;  // turns of waiting; the others yield: with more threads than cores some always share one
+
+// How long, in one call, a thread keeps a core that it shares with none of its team while it waits. Who yields gives it,
+// until the system's next tick, to whatever there is, be it of the lowest priority, such as compiling of grammars and
+// reading of adapters; who sleeps loses it as well, because idle cores fetch such work from the others. Where that is not
+// enough, other programs want the cores as much, and threads that yield are soonest at work together.
+constexpr auto PATIENCE = std::chrono::milliseconds(2);
+constexpr int LOOK_EVERY = 64;  // pauses between looks at the clock
 
 // Moves the calling thread to another of the cores that it may use, if there is one. The system would do so in time, but
 // for two threads of which one waits for the other that is many steps.
@@ -90,11 +99,9 @@ class Worker {
       if (idle()) continue;
       if (spin < SPINS) {
         _mm_pause();
-      } else if (spin % LEAVE_EVERY == 0 && shares_core()) {
-        leave_core(sched_getcpu());
-        be_seen();
       } else {
-        sched_yield();
+        wait_for_others(phase);
+        return;
       }
     }
   }
@@ -105,6 +112,24 @@ class Worker {
  private:
   Team& team_;
   int phase_ = 0;
+  std::chrono::steady_clock::duration patience_ = PATIENCE;
+
+  // The rest of a barrier for a thread that has spun long enough: some other has no core.
+  void wait_for_others(int phase) {
+    using Clock = std::chrono::steady_clock;
+    const auto began = Clock::now();
+    for (int turn = 0; team_.phase_.load(std::memory_order_acquire) != phase; turn++) {
+      if (shares_core() && turn % LEAVE_EVERY == 0) {
+        leave_core(sched_getcpu());
+        be_seen();
+      } else if (shares_core() || Clock::now() - began > patience_) {
+        sched_yield();
+      } else {
+        for (int i = 0; i < LOOK_EVERY && team_.phase_.load(std::memory_order_acquire) != phase; i++) _mm_pause();
+      }
+    }
+    patience_ -= std::min<Clock::duration>(patience_, Clock::now() - began);
+  }
 
   void be_seen() { team_.places_[id].core.store(sched_getcpu(), std::memory_order_relaxed); }
 
