@@ -1,0 +1,209 @@
+"""An engine with logits processors and grammar back ends of plugins: what they change, and what their failures end."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from bit_masks import allow
+from engine_rig import Rig, greedy, rig_of
+
+from quire import registry
+from quire.errors import BadRequest
+from quire.records import Context, GrammarBackend, LogitsProcessor, Registry
+from quire.sampling import SamplingParams
+from quire.structured import Structured
+from quire.testing.tiny import tiny_llama
+from quire.types import Delta
+
+PROMPT = list(b"To be or not")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny_llama(tmp_path_factory.mktemp("tiny"))
+
+
+@pytest.fixture(scope="module")
+def rig(folder: Path) -> Iterator[Rig]:
+    with rig_of(folder) as made:
+        yield made
+
+
+def plugged(**records: Any) -> Registry:
+    """The bundled plugins and some more records, by the last words of their hooks."""
+    found = registry.load(None)
+    more = {f"quire_{hook}": {**found.of(f"quire_{hook}"), record.name: record} for hook, record in records.items()}
+    origin = {(f"quire_{hook}", record.name): "mine" for hook, record in records.items()}
+    return replace(found, records={**found.records, **more}, origin={**found.origin, **origin})
+
+
+class Shout:
+    """Adds to the logit of "!", as much as a request says; a negative number is more than it can bear."""
+
+    def start(self, params: SamplingParams) -> float | None:
+        return params.extra.get("shout")
+
+    def apply(self, logits: torch.Tensor, rows: Any) -> None:
+        if any(row.state < 0 for row in rows):
+            raise ArithmeticError("too quiet")
+        logits[:, ord("!")] += torch.tensor([row.state for row in rows])
+
+
+SHOUT = LogitsProcessor("shout", {"shout": float}, lambda context: Shout())
+
+
+def test_a_processor_of_a_plugin_changes_the_answer_of_who_asks(folder: Path, rig: Rig) -> None:
+    (plain,) = rig.tokens([PROMPT], greedy(6))
+    with rig_of(folder, plugged(logits_processors=SHOUT)) as plugin_rig:
+        found = plugin_rig.tokens([PROMPT, PROMPT], [greedy(6), greedy(6, extra={"shout": 1000})])
+    assert found == [plain, [ord("!")] * 6]
+
+
+def test_a_processor_that_raises_fails_its_request_only(folder: Path) -> None:
+    found = plugged(logits_processors=SHOUT)
+    with rig_of(folder, found) as rig:
+        bad, good = rig.add(PROMPT, greedy(6, extra={"shout": -1.0})), rig.add(PROMPT, greedy(6))
+        answers = rig.drain()
+    assert answers[good, 0].last.finish_reason == "length"
+    error = answers[bad, 0].last.error
+    assert error == ("PluginFailed", "Plugin 'mine' failed: ArithmeticError: too quiet")
+    counter: Any = found.counter
+    assert [row["errors"] for row in counter.snapshot() if row["plugin"] == "mine"] == [1]
+
+
+class Spell:
+    """A grammar whose only text is its source. jumps: whether it says that nothing else can come."""
+
+    def __init__(self, source: str, jumps: bool = False) -> None:
+        self.ids, self.place, self.jumps = list(source.encode()), 0, jumps
+
+    def start(self) -> Spell:
+        return Spell(bytes(self.ids).decode(), self.jumps)
+
+    @property
+    def done(self) -> bool:
+        return self.place == len(self.ids)
+
+    complete = done
+
+    def fill(self, mask: torch.Tensor) -> None:
+        allow(mask, self.ids[self.place : self.place + 1])
+
+    def accept(self, token_id: int) -> bool:
+        self.place += 1
+        return token_id == self.ids[self.place - 1]
+
+    def rollback(self, count: int) -> None:
+        self.place -= count
+
+    def forced(self) -> list[int]:
+        return self.ids[self.place :] if self.jumps else []
+
+
+def speller(compile_text: Any = lambda asked: Spell(asked.source)) -> GrammarBackend:
+    return GrammarBackend("speller", frozenset({"text"}), lambda context: SimpleNamespace(compile=compile_text))
+
+
+TEXT = "hello world, how do you do today?"
+
+
+@pytest.mark.parametrize("num_pages", [256, 13])
+def test_a_grammar_forces_its_text_and_ends_it(folder: Path, num_pages: int) -> None:
+    with rig_of(folder, plugged(grammar_backends=speller()), num_pages=num_pages) as rig:
+        spelled = SamplingParams(max_tokens=None, structured=Structured(kind="text", source=TEXT))
+        rig.add(PROMPT, spelled)
+        rig.drain()  # the grammar is compiled and kept: from here on nothing depends on when that happens
+        other = rig.add(PROMPT, greedy(30, ignore_eos=True))
+        request_id = rig.add(PROMPT, spelled)
+        answers = rig.drain()
+        preempted = rig.engine.stats().num_preemptions_recompute_total
+    assert bytes(answers[request_id, 0].token_ids) == TEXT.encode()
+    assert answers[request_id, 0].last.finish_reason == "stop"
+    assert len(answers[other, 0].token_ids) == 30
+    assert (preempted > 0) == (num_pages == 13)
+
+
+def test_a_text_that_is_forced_is_computed_in_one_step(folder: Path) -> None:
+    backend = speller(lambda asked: Spell(asked.source, jumps=True))
+    with rig_of(folder, plugged(grammar_backends=backend)) as rig:
+        request_id = rig.add(PROMPT, SamplingParams(max_tokens=None, structured=Structured(kind="text", source=TEXT)))
+        answer = rig.drain()[request_id, 0]
+    assert bytes(answer.token_ids) == TEXT.encode()
+    assert [len(delta.token_ids) for delta in answer.deltas] == [len(TEXT)]
+
+
+def test_a_back_end_is_built_before_anybody_asks(folder: Path) -> None:
+    built = threading.Event()
+
+    def build(context: Context) -> Any:
+        built.set()
+        return SimpleNamespace(compile=lambda asked: Spell(asked.source))
+
+    with rig_of(folder, plugged(grammar_backends=GrammarBackend("speller", frozenset({"text"}), build, 1000))):
+        assert built.wait(timeout=60)
+
+
+def test_others_run_while_a_grammar_is_compiled(folder: Path) -> None:
+    gate = threading.Event()
+
+    def slow(asked: Structured) -> Spell:
+        gate.wait()
+        return Spell(asked.source)
+
+    with rig_of(folder, plugged(grammar_backends=speller(slow))) as rig:
+        waiting = rig.add(PROMPT, greedy(structured=Structured(kind="text", source="abc")))
+        other = rig.add(PROMPT)
+        deltas: list[Delta] = []
+        while not any(delta.finish_reason for delta in deltas):
+            deltas += rig.engine.step()
+        assert {delta.request_id for delta in deltas} == {other}
+        gate.set()
+        assert bytes(rig.drain()[waiting, 0].token_ids) == b"abc"
+
+
+@pytest.mark.parametrize("error", [BadRequest("no such spell"), KeyError("oops")])
+def test_a_grammar_that_cannot_be_compiled_ends_its_request(folder: Path, error: Exception) -> None:
+    def fail(asked: Structured) -> Spell:
+        raise error
+
+    with rig_of(folder, plugged(grammar_backends=speller(fail))) as rig:
+        bad, good = rig.add(PROMPT, greedy(structured=Structured(kind="text", source="x"))), rig.add(PROMPT)
+        answers = rig.drain()
+    assert answers[good, 0].last.finish_reason == "length"
+    told = answers[bad, 0].last
+    assert told.finish_reason == "error"
+    assert told.error is not None
+    assert told.error[0] == ("BadRequest" if isinstance(error, BadRequest) else "PluginFailed")
+
+
+def test_choices_constrain_the_output(folder: Path) -> None:
+    found = registry.load(None)
+    tokenizer = SimpleNamespace(
+        special_ids={256, 257, 258, 259},
+        vocab={str(i): i for i in range(256)},
+        token_bytes=lambda token_id: bytes([token_id]),
+    )
+    from quire.config import ModelConfig
+    from quire.engine.engine import Engine
+
+    config = ModelConfig(model=str(folder), dtype="float32", device="cpu", num_pages=64)
+    rig = Rig(Engine.build(config, found, tokenizer=lambda: tokenizer))
+    params = [
+        SamplingParams(
+            seed=i,
+            max_tokens=9,
+            structured=Structured(kind="choice", source='["yes", "yesterday", "no"]', backend="choice"),
+        )
+        for i in range(20)
+    ]
+    found_texts = {bytes(token for token in tokens if token < 256) for tokens in rig.tokens([PROMPT] * 20, params)}
+    rig.engine.close()
+    assert found_texts <= {b"yes", b"yesterday", b"no"}
+    assert len(found_texts) > 1
