@@ -16,6 +16,7 @@ import json
 import random
 import statistics
 import time
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -69,24 +70,34 @@ async def events(port: int, request: bytes) -> list[float]:
     return times
 
 
-async def keep_asking(port: int, volleys: list[list[bytes]]) -> None:
+async def ask(port: int, request: bytes, found: Counter[int]) -> None:
+    """Count the status of the answer."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(request)
+    found[int((await reader.readline()).split()[1])] += 1
+    await reader.read()
+    writer.close()
+
+
+async def keep_asking(port: int, volleys: list[list[bytes]], found: Counter[int]) -> None:
     """One volley after the other, as soon as the one before was answered and some time has passed."""
     for requests in volleys:
         due = time.perf_counter() + EVERY_S
-        await asyncio.gather(*(events(port, request) for request in requests))
+        await asyncio.gather(*(ask(port, request, found) for request in requests))
         await asyncio.sleep(max(0.0, due - time.perf_counter()))
 
 
-async def turn(port: int, numbers: Iterator[int], volleys: list[list[bytes]]) -> float:
-    """The 99th percentile of the milliseconds between events of the streams."""
+async def turn(port: int, numbers: Iterator[int], volleys: list[list[bytes]]) -> tuple[float, Counter[int]]:
+    """The 99th percentile of the milliseconds between events of the streams, and the statuses of the others."""
+    found = Counter[int]()
     streams = [stream(next(numbers)) for _ in range(STREAMS)]
-    asking = asyncio.create_task(keep_asking(port, volleys))
+    asking = asyncio.create_task(keep_asking(port, volleys, found))
     arrivals = await asyncio.gather(*(events(port, request) for request in streams))
     asking.cancel()
     with suppress(asyncio.CancelledError):
         await asking
     gaps = [1e3 * (later - sooner) for times in arrivals for sooner, later in itertools.pairwise(times)]
-    return statistics.quantiles(gaps, n=100)[98]
+    return statistics.quantiles(gaps, n=100)[98], found
 
 
 async def measure(port: int, turns: int) -> None:
@@ -96,10 +107,10 @@ async def measure(port: int, turns: int) -> None:
     found = {name: list[float]() for name in makers}
     for number in range(turns + 1):
         for name, make in makers.items():
-            p99 = await turn(port, numbers, list(itertools.chain.from_iterable(make() for _ in range(6))))
+            p99, statuses = await turn(port, numbers, list(itertools.chain.from_iterable(make() for _ in range(6))))
             if number:  # the first was to warm up
                 found[name].append(p99)
-                print(f"{name}: p99 between events {p99:.1f} ms", flush=True)
+                print(f"{name}: p99 between events {p99:.1f} ms, answers beside {dict(statuses)}", flush=True)
     alone = statistics.median(found["alone"])
     print(*(f"{name} {statistics.median(each) / alone:.2f}" for name, each in found.items()))
 

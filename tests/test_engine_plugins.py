@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -30,12 +29,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tiny_llama(tmp_path_factory.mktemp("tiny"))
 
 
-@pytest.fixture(scope="module")
-def rig(folder: Path) -> Iterator[Rig]:
-    with rig_of(folder) as made:
-        yield made
-
-
 def plugged(**records: Any) -> Registry:
     """The bundled plugins and some more records, by the last words of their hooks."""
     found = registry.load(None)
@@ -59,8 +52,9 @@ class Shout:
 SHOUT = LogitsProcessor("shout", {"shout": float}, lambda context: Shout())
 
 
-def test_a_processor_of_a_plugin_changes_the_answer_of_who_asks(folder: Path, rig: Rig) -> None:
-    (plain,) = rig.tokens([PROMPT], greedy(6))
+def test_a_processor_of_a_plugin_changes_the_answer_of_who_asks(folder: Path) -> None:
+    with rig_of(folder) as rig:
+        (plain,) = rig.tokens([PROMPT], greedy(6))
     with rig_of(folder, plugged(logits_processors=SHOUT)) as plugin_rig:
         found = plugin_rig.tokens([PROMPT, PROMPT], [greedy(6), greedy(6, extra={"shout": 1000})])
     assert found == [plain, [ord("!")] * 6]

@@ -32,9 +32,14 @@ MEMORY_BYTES = 2 << 30
 
 @dataclass(slots=True)
 class _Built:
-    """A back end in use. lock: held while it is built, and while its process is busy."""
+    """A back end in use.
+
+    lock: held while it is built, and while its process is busy or what that gave is finished here. here: held while it
+    compiles here; each more that did at once would take more from the steps, and be no sooner done.
+    """
 
     lock: Lock = field(default_factory=Lock)
+    here: Lock = field(default_factory=Lock)
     compiler: Any = None
     process: _Process | None = None
 
@@ -46,7 +51,6 @@ class Compilers:
         self._registry = registry
         self._context = context
         self._built = {name: _Built() for name in registry.of(HOOK)}
-        self._here = Lock()  # each more that works at once takes more from the steps, and is no sooner done
         self._closed = False
 
     def compile(self, backend: GrammarBackend, asked: Structured, timeout_s: float) -> Grammar:
@@ -61,7 +65,7 @@ class Compilers:
             with self._elsewhere(built, backend, ("attempt", asked), timeout_s) as attempted:
                 made = built.compiler.finish(attempted)
         else:
-            with self._here:
+            with _turn(built.here, backend, timeout_s):
                 made = built.compiler.compile(asked)
         return made
 
@@ -89,19 +93,15 @@ class Compilers:
     ) -> Iterator[Any]:
         """What a method of the back end gives in its process, which has nothing else to do until the block ends.
 
-        So of all large constraints one thread at a time takes from the steps, wherever it is.
+        So of its large constraints one at a time takes from the steps, wherever it is worked on.
         """
         deadline = time.monotonic() + timeout_s
-        if not built.lock.acquire(timeout=timeout_s):
-            raise Overloaded(f"{backend.name}: other grammars kept it busy for {timeout_s:.3g} s.")
-        try:
+        with _turn(built.lock, backend, timeout_s):
             self._begin(built, backend)
             reply = self._ask(built, question, max(0.0, deadline - time.monotonic()))
             if isinstance(reply, Exception):
                 raise reply
             yield reply
-        finally:
-            built.lock.release()
 
     def _begin(self, built: _Built, backend: GrammarBackend) -> None:
         """Start the back end's process, if it has none; the caller holds the lock."""
@@ -142,6 +142,17 @@ class Compilers:
         self._closed = True
         for built in self._built.values():
             self._end(built)
+
+
+@contextmanager
+def _turn(lock: Lock, backend: GrammarBackend, timeout_s: float) -> Iterator[None]:
+    """Hold a lock of a back end. Raises Overloaded if others held it for so long."""
+    if not lock.acquire(timeout=timeout_s):
+        raise Overloaded(f"{backend.name}: other grammars kept it busy, so that this one had no turn in time.")
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 class _Process:

@@ -95,14 +95,10 @@ class Worker {
       team_.phase_.store(phase, std::memory_order_release);
       return;
     }
-    for (int spin = 0; team_.phase_.load(std::memory_order_acquire) != phase; spin++) {
+    for (int spin = 0; team_.phase_.load(std::memory_order_acquire) != phase;) {
       if (idle()) continue;
-      if (spin < SPINS) {
-        _mm_pause();
-      } else {
-        wait_for_others(phase);
-        return;
-      }
+      if (spin++ == SPINS) return wait_for_others(phase);
+      _mm_pause();
     }
   }
   void barrier() {
@@ -114,15 +110,16 @@ class Worker {
   int phase_ = 0;
   std::chrono::steady_clock::duration patience_ = PATIENCE;
 
-  // The rest of a barrier for a thread that has spun long enough: some other has no core.
+  // The rest of a barrier for a thread that has spun long enough, with nothing left to do: some other has no core.
   void wait_for_others(int phase) {
     using Clock = std::chrono::steady_clock;
     const auto began = Clock::now();
     for (int turn = 0; team_.phase_.load(std::memory_order_acquire) != phase; turn++) {
-      if (shares_core() && turn % LEAVE_EVERY == 0) {
+      const bool shares = shares_core();
+      if (shares && turn % LEAVE_EVERY == 0) {
         leave_core(sched_getcpu());
         be_seen();
-      } else if (shares_core() || Clock::now() - began > patience_) {
+      } else if (shares || Clock::now() - began > patience_) {
         sched_yield();
       } else {
         for (int i = 0; i < LOOK_EVERY && team_.phase_.load(std::memory_order_acquire) != phase; i++) _mm_pause();
