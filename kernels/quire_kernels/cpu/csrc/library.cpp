@@ -56,7 +56,7 @@ void quire_unpack(int32_t is_bf16, const Packed* packed, const int64_t* ids, int
 }
 
 // As those for other matrices, of bytes: scales is float [panels * 32].
-int64_t quire_packed_panels_int8(int64_t outputs, int32_t halves) { return panels_of(outputs, halves); }
+int64_t quire_packed_panels_int8(int64_t outputs, int32_t halves) { return Packed{nullptr, outputs, 0, halves}.panels(); }
 
 void quire_pack_int8(int32_t is_bf16, const void* w, int64_t outputs, int64_t inputs, int32_t halves, void* units,
                      float* scales, int32_t threads) {

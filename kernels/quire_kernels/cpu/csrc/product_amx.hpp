@@ -24,6 +24,7 @@ inline void ask_near(const uint32_t* w) { _mm_prefetch(reinterpret_cast<const ch
 
 struct AmxTiles {
   static constexpr int64_t ROWS = 32;
+  static constexpr TileShape shape() { return {ROWS, false, 1 << 20, ROWS}; }
   int64_t configured = 0;
 
   // Tiles 0-3: sums of the upper and lower 16 rows, left and right 16 outputs; 4, 5: x; 6, 7: weights.
@@ -41,11 +42,12 @@ struct AmxTiles {
     _tile_loadconfig(&config);
   }
 
-  // first: these weights were not read before; then those that come next are asked for. between(): called in every step;
-  // what it does with vectors costs little, as tiles take their time.
+  // Weights that were not read before are asked for ahead. between(): called in every step; what it does with vectors
+  // costs little, as tiles take their time.
   template <class Between>
-  void sums(int64_t rows, const bf16* x, int64_t stride, const uint32_t* w, int64_t units, bool first, float* out,
+  void sums(const ProductTile& tile, int64_t, const bf16* x, int64_t stride, const uint32_t* w, int64_t units, float* out,
             Between&& between) {
+    const int64_t rows = tile.count;
     configure(rows);
     const int64_t bytes = stride * static_cast<int64_t>(sizeof(bf16));
     _tile_zero(0);
@@ -62,7 +64,7 @@ struct AmxTiles {
       _tile_zero(2);
       _tile_zero(3);
       for (int64_t u = 0; u < units; u += 16) {
-        if (first) ask_for(w + (u + AHEAD) * PANEL);
+        if (tile.fresh) ask_for(w + (u + AHEAD) * PANEL);
         _tile_loadd(6, w + u * PANEL, 4 * PANEL);
         _tile_loadd(4, x + 2 * u, bytes);
         _tile_dpbf16ps(0, 4, 6);

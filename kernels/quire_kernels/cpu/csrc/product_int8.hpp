@@ -48,14 +48,15 @@ void quantise_row(const T* x, int64_t inputs, const ByteRows& to, int64_t r) {
 
 // Sums of ROWS rows and one panel. Few rows sum several units apart: an instruction waits for its own sum.
 template <int ROWS>
-inline void byte_sums(const int8_t* x, int64_t stride, const uint32_t* w, int64_t units, int32_t* sums) {
+inline void byte_sums(const int8_t* x, int64_t stride, const uint32_t* w, int64_t units, int32_t* sums, Later later) {
   constexpr int WAYS = ROWS == 1 ? 4 : ROWS <= 3 ? 2 : 1;
   S16 acc[ROWS * WAYS][2];
 #pragma GCC unroll 16
   for (int r = 0; r < ROWS * WAYS; r++) acc[r][0] = acc[r][1] = no_sums();
   for (int64_t u = 0; u < units; u += WAYS) {
 #pragma GCC unroll 4
-    for (int k = 0; k < WAYS; k++) {
+    for (int k = 0; k < WAYS; k++, later.at += later.step) {
+      ask_for_lines(later.at);
       const U16 w0 = load_units(w + (u + k) * PANEL), w1 = load_units(w + (u + k) * PANEL + LANES);
 #pragma GCC unroll 16
       for (int r = 0; r < ROWS; r++) {
@@ -84,26 +85,25 @@ constexpr int64_t BYTE_ROWS = 2;
 #endif
 
 template <int MOST = BYTE_ROWS>
-inline void byte_sums_of(int64_t rows, const int8_t* x, int64_t stride, const uint32_t* w, int64_t units, int32_t* sums) {
+inline void byte_sums_of(int64_t rows, const int8_t* x, int64_t stride, const uint32_t* w, int64_t units, int32_t* sums,
+                         Later later) {
   if constexpr (MOST > 1) {
-    if (rows < MOST) return byte_sums_of<MOST - 1>(rows, x, stride, w, units, sums);
+    if (rows < MOST) return byte_sums_of<MOST - 1>(rows, x, stride, w, units, sums, later);
   }
-  byte_sums<MOST>(x, stride, w, units, sums);
+  byte_sums<MOST>(x, stride, w, units, sums, later);
 }
 
 struct VectorBytes {
   static constexpr int64_t ROWS = BYTE_ROWS;
-  void sums(int64_t rows, const int8_t* x, int64_t stride, const uint32_t* w, int64_t units, int32_t* out) {
-    byte_sums_of(rows, x, stride, w, units, out);
+  static constexpr TileShape shape() { return {ROWS, true, 1 << 18, 64}; }
+  void sums(const ProductTile& tile, int64_t panel, const int8_t* x, int64_t stride, const uint32_t* w, int64_t units,
+            int32_t* out) {
+    byte_sums_of(tile.count, x, stride, w, units, out, tile.beside(panel));
   }
 };
 
-// Panels are numbered as those of `product.hpp`; `scales` [panels · PANEL] lie as the outputs in them do.
-inline int64_t panels_of(int64_t outputs, int halves) {
-  return halves ? (outputs / 2 + LANES - 1) / LANES : (outputs + PANEL - 1) / PANEL;
-}
-
-// Sums [count][PANEL] of rows from `row` on, as what they are sums of; scales: those of the panel.
+// Sums [count][PANEL] of rows from `row` on, as what they are sums of; scales: those of the panel ([panels · PANEL] in
+// all, which lie as the outputs in panels do).
 inline void scale_sums(const ByteRows& x, int64_t row, int64_t count, const int32_t* sums, const float* scales, float* to) {
   const F16 left = load(scales), right = load(scales + LANES);
   for (int64_t r = 0; r < count; r++, sums += PANEL, to += PANEL) {
@@ -118,24 +118,14 @@ template <class T, class Tiles>
 void multiply_bytes(Worker& worker, Tiles tiles, const ByteRows& x, int64_t rows, const Packed& w, const float* scales,
                     const Target& to) {
   if (rows == 0) return;
-  const int64_t units = x.width / 4, panels = panels_of(w.outputs, w.halves);
-  const int64_t most = std::max<int64_t>(1, BLOCK_BYTES / x.stride() / Tiles::ROWS);
-  const int64_t tiles_all = (rows + Tiles::ROWS - 1) / Tiles::ROWS, blocks = (tiles_all + most - 1) / most;
-  const int64_t block = (tiles_all + blocks - 1) / blocks * Tiles::ROWS;
+  const int64_t units = x.width / 4;
   alignas(64) int32_t sums[Tiles::ROWS * PANEL];
   alignas(64) float scaled[Tiles::ROWS * PANEL];
-  // with many rows two panels at a time: rows are read half as often, and a line of y is written at once
-  const int64_t width = rows > Tiles::ROWS ? 2 : 1, groups = (panels + width - 1) / width;
-  worker.each(blocks * groups, [&](int64_t item) {
-    const int64_t first = item % groups * width, last = std::min(panels, first + width);
-    const int64_t begin = item / groups * block, end = std::min(rows, begin + block);
-    for (int64_t row = begin; row < end; row += Tiles::ROWS) {
-      const int64_t count = std::min<int64_t>(Tiles::ROWS, end - row);
-      for (int64_t panel = first; panel < last; panel++) {
-        tiles.sums(count, x.row(row), x.stride(), w.units + panel * units * PANEL, units, sums);
-        scale_sums(x, row, count, sums, scales + panel * PANEL, scaled);
-        finish<T>(w, to, panel, row, count, scaled);
-      }
+  ProductCut(Tiles::shape(), rows, x.stride(), w, units).each_tile(worker, [&](const ProductTile& tile) {
+    for (int64_t panel = tile.first; panel < tile.last; panel++) {
+      tiles.sums(tile, panel, x.row(tile.row), x.stride(), w.units + panel * units * PANEL, units, sums);
+      scale_sums(x, tile.row, tile.count, sums, scales + panel * PANEL, scaled);
+      finish<T>(w, to, panel, tile.row, tile.count, scaled);
     }
   });
 }
@@ -180,7 +170,7 @@ void multiply_int8(Worker& worker, const T* x, int64_t stride, int64_t rows, con
 template <class T>
 void pack_int8(Worker& worker, const T* w, int64_t outputs, int64_t inputs, int halves, uint32_t* units, float* scales) {
   const int64_t width = padded(inputs, BYTE_STEP), half = outputs / 2;
-  worker.each(panels_of(outputs, halves), [&](int64_t panel) {
+  worker.each(Packed{units, outputs, inputs, halves}.panels(), [&](int64_t panel) {
     static thread_local Room<int8_t> bytes;
     bytes.fit(width);
     uint8_t* out = reinterpret_cast<uint8_t*>(units + panel * width / 4 * PANEL);

@@ -8,9 +8,11 @@ constexpr int64_t FEWEST_AMX_ROWS = 4;  // fewer are done sooner with vectors
 
 struct AmxByteTiles {
   static constexpr int64_t ROWS = 32;
+  static constexpr TileShape shape() { return AmxTiles::shape(); }
   AmxTiles tiles;  // which are laid out alike
 
-  void sums(int64_t rows, const int8_t* x, int64_t stride, const uint32_t* w, int64_t units, int32_t* out) {
+  void sums(const ProductTile& tile, int64_t, const int8_t* x, int64_t stride, const uint32_t* w, int64_t units, int32_t* out) {
+    const int64_t rows = tile.count;
     tiles.configure(rows);
     _tile_zero(0);
     _tile_zero(1);

@@ -1,0 +1,70 @@
+// How a product of several rows is cut into items, and these into tiles.
+#pragma once
+#include <algorithm>
+
+#include "packed.hpp"
+
+namespace quire {
+
+// What a kind of sums wants: its `shape()`, a function because variables of templates are one in a process, also where
+// it has loaded these ops for several instruction sets.
+struct TileShape {
+  int64_t rows;         // of a tile, at most
+  bool even;            // tiles about as high as each other: one of few rows takes longer than its share of the time
+  int64_t block_bytes;  // of x, kept in a core's second-level cache while panels stream past
+  int64_t wide_from;    // with more rows two panels at a time: rows are read half as often, a line of y is written at once
+};
+
+// Memory that is read later, asked for while something else is summed: `step` bytes further with every unit.
+struct Later {
+  const char* at;
+  int64_t step;
+};
+
+// Rows row … row+count-1, to be summed with the panels first … last-1. fresh: the first ones of their item.
+struct ProductTile {
+  int64_t row, count, first, last;
+  bool fresh;
+  Later later;  // beside the first panel
+  int64_t panel_bytes;
+
+  Later beside(int64_t panel) const { return {later.at + (panel - first) * panel_bytes, later.step}; }
+};
+
+// An item is a block of rows and a group of neighbouring panels. Its tiles, each a part, ask for the panels that lie
+// behind it, which nearly always are those of the thread's next item: else memory would rest while a core multiplies.
+class ProductCut {
+ public:
+  ProductCut(const TileShape& shape, int64_t rows, int64_t row_bytes, const Packed& w, int64_t units)
+      : shape_(shape), rows_(rows), panels_(w.panels()), units_(units), w_(reinterpret_cast<const char*>(w.units)) {
+    const int64_t tiles = pieces(rows, shape.rows), most = std::max<int64_t>(1, shape.block_bytes / row_bytes / shape.rows);
+    blocks_ = pieces(tiles, most);
+    block_ = pieces(tiles, blocks_) * shape.rows;
+    width_ = rows > shape.wide_from ? 2 : 1;
+    groups_ = pieces(panels_, width_);
+  }
+
+  template <class Work>
+  void each_tile(Worker& worker, Work&& work) const {
+    const int64_t panel_bytes = units_ * PANEL * 4;
+    worker.each(blocks_ * groups_, [&](int64_t item) {
+      const int64_t first = item % groups_ * width_, last = std::min(panels_, first + width_);
+      const int64_t begin = item / groups_ * block_, end = std::min(rows_, begin + block_);
+      const int64_t tiles = pieces(end - begin, shape_.rows);
+      const int64_t height = shape_.even ? pieces(end - begin, tiles) : shape_.rows;
+      Later later{w_ + last * panel_bytes, panel_bytes / units_ / tiles};
+      for (int64_t row = begin; row < end; row += height, later.at += later.step * units_)
+        work(ProductTile{row, std::min(height, end - row), first, last, row == begin, later, panel_bytes});
+    });
+  }
+
+ private:
+  static int64_t pieces(int64_t all, int64_t size) { return (all + size - 1) / size; }
+
+  TileShape shape_;
+  int64_t rows_, panels_, units_;
+  const char* w_;
+  int64_t blocks_, block_, width_, groups_;
+};
+
+}  // namespace quire

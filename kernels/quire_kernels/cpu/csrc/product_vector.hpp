@@ -1,0 +1,87 @@
+// Sums of products with vectors.
+#pragma once
+#include "packed.hpp"
+#include "product_cut.hpp"
+
+namespace quire {
+
+// Two lines of memory, to be near when their turn comes.
+inline void ask_for_lines(const char* at) {
+  _mm_prefetch(at, _MM_HINT_T0);
+  _mm_prefetch(at + 64, _MM_HINT_T0);
+}
+
+// Sums of ROWS rows of x and one panel.
+template <class T, int ROWS>
+inline void sum_rows(const T* x, int64_t stride, const uint32_t* w, int64_t units, float* sums, Later later) {
+  F16 acc[ROWS][2];
+  for (int r = 0; r < ROWS; r++) acc[r][0] = acc[r][1] = zero();
+  for (int64_t u = 0; u < units; u++, later.at += later.step) {
+    ask_for_lines(later.at);
+    const U16 w0 = load_units(w + u * PANEL), w1 = load_units(w + u * PANEL + LANES);
+#pragma GCC unroll 16
+    for (int r = 0; r < ROWS; r++) {
+      const U16 a = same_unit(x + r * stride + u * PER_UNIT<T>);
+      acc[r][0] = dot(acc[r][0], a, w0, T{});
+      acc[r][1] = dot(acc[r][1], a, w1, T{});
+    }
+  }
+  for (int r = 0; r < ROWS; r++) {
+    store(sums + r * PANEL, acc[r][0]);
+    store(sums + r * PANEL + LANES, acc[r][1]);
+  }
+}
+
+#if defined(__AVX512F__)
+constexpr int MOST_ROWS = 12;  // 24 sums, two weights, one x: 27 of 32 registers
+#else
+constexpr int MOST_ROWS = 2;
+#endif
+
+template <class T, int MOST = MOST_ROWS>
+inline void sum_some(int64_t rows, const T* x, int64_t stride, const uint32_t* w, int64_t units, float* sums, Later later) {
+  if constexpr (MOST > 1) {
+    if (rows < MOST) return sum_some<T, MOST - 1>(rows, x, stride, w, units, sums, later);
+  }
+  sum_rows<T, MOST>(x, stride, w, units, sums, later);
+}
+
+template <class T>
+struct VectorTiles {
+  static constexpr int64_t ROWS = MOST_ROWS;
+  static constexpr TileShape shape() { return {ROWS, true, 1 << 18, 64}; }
+
+  template <class Between>
+  void sums(const ProductTile& tile, int64_t panel, const T* x, int64_t stride, const uint32_t* w, int64_t units,
+            float* out, Between&&) {
+    sum_some<T>(tile.count, x, stride, w, units, out, tile.beside(panel));
+  }
+};
+
+// One row and up to three panels, summed in the order of `sum_rows`.
+template <class T>
+struct VectorRow {
+  static constexpr int64_t ROWS = 1;
+  static constexpr int64_t PANELS = 3;
+
+  template <int HALVES>  // of panels
+  static void sums_of(const T* x, const uint32_t* w, int64_t units, float* out) {
+    F16 acc[HALVES];
+    for (F16& sum : acc) sum = zero();
+    for (int64_t u = 0; u < units; u++) {
+      const U16 unit = same_unit(x + u * PER_UNIT<T>);
+#pragma GCC unroll 8
+      for (int i = 0; i < HALVES; i++)
+        acc[i] = dot(acc[i], unit, load_units(w + (i / 2 * units + u) * PANEL + i % 2 * LANES), T{});
+    }
+    for (int i = 0; i < HALVES; i++) store(out + i * LANES, acc[i]);
+  }
+
+  void sums(int64_t panels, const T* x, int64_t, const uint32_t* w, int64_t units, float* out) const {
+    if (panels == 3) return sums_of<6>(x, w, units, out);
+    if (panels == 2) return sums_of<4>(x, w, units, out);
+    sums_of<2>(x, w, units, out);
+  }
+};
+
+}  // namespace quire
