@@ -1,7 +1,7 @@
 // Both products of `low_rank.hpp` with vectors: sums stay in registers from the first product to the last.
 //
-// A share is read in the order in which it lies, as one stream: memory gives most to that, and gives it while tokens are
-// few. With many tokens a tile of them meets each panel while it is in the first-level cache.
+// A share is read in the order in which it lies, as one stream, which is what memory gives most to; few tokens take no
+// longer than that. With many, tile after tile of them meets a panel of a while it is in the first-level cache.
 #pragma once
 #include <type_traits>
 
