@@ -57,30 +57,14 @@ struct Users {
   Rows<Y> y;
 };
 
-// y = y · (1 + w · (scale - 1)) + w · shift + sums, for `n` ≤ 16 outputs of a slice from `at` on.
+// y · (1 + w · (scale - 1)) + w · shift, for `n` ≤ 16 outputs of a slice from `at` on.
 template <class Y>
-inline void change(const Slice& slice, Y* y, int64_t at, int n, float weight, F16 sums) {
+inline F16 rescaled(const Slice& slice, const Y* y, int64_t at, int n, float weight) {
   F16 value = get(y + at, n);
   const F16 w = set1(weight);
   if (slice.scale) value = value * fma(w, get(slice.scale + at, n) - set1(1.0f), set1(1.0f));
   if (slice.shift) value = fma(w, get(slice.shift + at, n), value);
-  set(y + at, value + sums, n);
-}
-
-// As that for all outputs of a panel group: sums [count][groups of 16].
-template <class Y>
-void change_rows(const Slice& slice, const Users<Y>& users, int64_t at, int64_t width, const float* sums, int64_t stride) {
-  const bool plain = !slice.scale && !slice.shift;
-  for (int64_t r = 0; r < users.count; r++) {
-    Y* y = users.y.row(users.tokens[r], 0) + slice.start;
-    const float* row = sums + r * stride;
-    if (plain && width % (2 * LANES) == 0) {
-      for (int64_t i = 0; i < width; i += 2 * LANES)
-        store(y + at + i, load(y + at + i) + load(row + i), load(y + at + i + LANES) + load(row + i + LANES));
-      continue;
-    }
-    lanes(width, [&](int64_t i, int n) { change(slice, y, at + i, n, users.weights[r], load(row + i)); });
-  }
+  return value;
 }
 
 // A share is too short for the processor to notice the stream in time. What is asked for beyond its end is the share of
@@ -89,75 +73,20 @@ inline void ask_ahead(const uint32_t* panel) {
   _mm_prefetch(reinterpret_cast<const char*>(panel) + BYTES_AHEAD, _MM_HINT_T1);
 }
 
-// Rows and panels that vectors sum at once.
-#if defined(__AVX512F__)
-constexpr int VECTOR_ROWS = 4, VECTOR_PANELS = 4;
-#else
-constexpr int VECTOR_ROWS = 1, VECTOR_PANELS = 2;
-#endif
-
-// out[r][p] = x[r] · panel p, for ROWS rows and PANELS panels of `units` units.
-template <class T, int ROWS, int PANELS>
-inline void dots(const T* const* x, const uint32_t* panels, int64_t units, float* out, int64_t stride) {
-  F16 acc[ROWS][PANELS];
-  for (int r = 0; r < ROWS; r++)
-    for (int p = 0; p < PANELS; p++) acc[r][p] = zero();
-  for (int64_t u = 0; u < units; u++) {
-    U16 w[PANELS];
-#pragma GCC unroll 4
-    for (int p = 0; p < PANELS; p++) {
-      ask_ahead(panels + (p * units + u) * LANES);
-      w[p] = load_units(panels + (p * units + u) * LANES);
-    }
-#pragma GCC unroll 4
-    for (int r = 0; r < ROWS; r++) {
-      const U16 a = same_unit(x[r] + u * PER_UNIT<T>);
-#pragma GCC unroll 4
-      for (int p = 0; p < PANELS; p++) acc[r][p] = dot(acc[r][p], a, w[p], T{});
-    }
-  }
-  for (int r = 0; r < ROWS; r++)
-    for (int p = 0; p < PANELS; p++) store(out + r * stride + p * LANES, acc[r][p]);
-}
-
-template <class T>
-struct Vectors {
-  static constexpr int64_t GROUP = 8;  // panels of b whose sums are kept before they change y
-
-  // sums [count][stride] = x · panelsᵀ
-  template <int PANELS>
-  static void some(const T* const* x, int64_t count, const uint32_t* panels, int64_t units, float* sums, int64_t stride) {
-    int64_t r = 0;
-    for (; r + VECTOR_ROWS <= count; r += VECTOR_ROWS)
-      dots<T, VECTOR_ROWS, PANELS>(x + r, panels, units, sums + r * stride, stride);
-    for (; r < count; r++) dots<T, 1, PANELS>(x + r, panels, units, sums + r * stride, stride);
-  }
-  void multiply(const T* const* x, int64_t count, const uint32_t* w, int64_t panels, int64_t units, float* sums,
-                int64_t stride) const {
-    int64_t p = 0;
-    for (; p + VECTOR_PANELS <= panels; p += VECTOR_PANELS)
-      some<VECTOR_PANELS>(x, count, w + p * units * LANES, units, sums + p * LANES, stride);
-    for (; p < panels; p++) some<1>(x, count, w + p * units * LANES, units, sums + p * LANES, stride);
-  }
-};
-
 }  // namespace quire
 
+#include "low_rank_vector.hpp"
 #if defined(__AMX_TILE__) && defined(__AMX_BF16__)
 #include "low_rank_amx.hpp"
 #endif
 
 namespace quire {
 
-// The sums with a, weighted and rounded, as they are multiplied with b: [count][panels of a · 16].
-template <class T, class Y, class Kernel>
-const T* shrink(Kernel& kernel, const Seats& seats, const Share& share, const Users<Y>& users, Rows<T> x) {
-  static thread_local Room<float> sums;
-  static thread_local Room<T> middle, copies;
-  const int64_t width = share.panels * LANES, inputs = padded(seats.inputs, INPUT_STEP);
-  sums.fit(users.count * width);
-  middle.fit(users.count * width);
-  const T* rows[SOME_TOKENS];
+// The rows of x that some tokens have, as wide as the panels of a are.
+template <class T, class Y>
+void find_rows(const Seats& seats, const Users<Y>& users, Rows<T> x, const T** rows) {
+  static thread_local Room<T> copies;
+  const int64_t inputs = padded(seats.inputs, INPUT_STEP);
   const bool exact = seats.inputs == inputs;
   if (!exact) copies.fit(users.count * inputs);
   for (int64_t r = 0; r < users.count; r++) {
@@ -168,36 +97,22 @@ const T* shrink(Kernel& kernel, const Seats& seats, const Share& share, const Us
     std::fill(copy + seats.inputs, copy + inputs, T{});
     rows[r] = copy;
   }
-  kernel.multiply(rows, users.count, share.a, share.panels, inputs / PER_UNIT<T>, sums.data(), width);
-  for (int64_t r = 0; r < users.count; r++) {
-    const F16 weight = set1(users.weights[r]);
-    for (int64_t i = r * width; i < (r + 1) * width; i += LANES) store(&middle[i], load(&sums[i]) * weight);
-  }
-  return middle.data();
 }
 
+// The sums with a are weighted and rounded, [count][panels of a · 16], as they are multiplied with b.
 template <class T, class Y, class Kernel>
-void expand(Kernel& kernel, const Slice& slice, const Users<Y>& users, const T* middle, int64_t width) {
-  constexpr int64_t stride = Kernel::GROUP * LANES;
-  alignas(64) float sums[SOME_TOKENS * stride];
-  const T* rows[SOME_TOKENS];
-  for (int64_t r = 0; r < users.count; r++) rows[r] = middle + r * width + slice.first;
-  const int64_t outputs = slice.stop - slice.start;
-  if (!slice.units) std::fill_n(sums, users.count * stride, 0.0f);
-  for (int64_t at = 0; at < outputs; at += stride) {
-    const int64_t some = std::min(stride, outputs - at);
-    if (slice.units)
-      kernel.multiply(rows, users.count, slice.b + at * slice.units, (some + LANES - 1) / LANES, slice.units, sums, stride);
-    change_rows(slice, users, at, some, sums, stride);
+void change_users(Kernel&& kernel, const Seats& seats, const Share& share, const Users<Y>& users, Rows<T> x) {
+  static thread_local Room<T> middle;
+  const int64_t width = share.panels * LANES, units = padded(seats.inputs, INPUT_STEP) / PER_UNIT<T>;
+  if (share.panels) {
+    const T* rows[SOME_TOKENS];
+    find_rows(seats, users, x, rows);
+    middle.fit(users.count * width);
+    kernel.shrink(rows, users.weights, users.count, share, units, middle.data());
   }
-}
-
-template <class T, class Y, class Kernel>
-void change_users(Kernel& kernel, const Seats& seats, const Share& share, const Users<Y>& users, Rows<T> x) {
-  const T* middle = share.panels ? shrink<T>(kernel, seats, share, users, x) : nullptr;
   for (int32_t i = 0; i < share.num_slices; i++) {
     const Slice& slice = share.slices[i];
-    if (slice.units || slice.scale || slice.shift) expand<T>(kernel, slice, users, middle, share.panels * LANES);
+    if (slice.units || slice.scale || slice.shift) kernel.expand(slice, users, middle.data(), width);
   }
 }
 
@@ -224,7 +139,6 @@ void pack_lanes(const From* w, int64_t rows, int64_t columns, int64_t first, int
 // See `quire_kernels.low_rank.LowRank`; nobody may still be writing x or y.
 template <class T, class Y>
 void low_rank(Worker& worker, const Seats& seats, const StepSegments& segments, Rows<T> x, Rows<Y> y) {
-  [[maybe_unused]] Vectors<T> vectors;
 #if defined(__AMX_TILE__) && defined(__AMX_BF16__)
   [[maybe_unused]] TileRow row;
   [[maybe_unused]] Tiles tiles;
@@ -239,11 +153,11 @@ void low_rank(Worker& worker, const Seats& seats, const StepSegments& segments, 
       const Users<Y> users{segments.tokens + item[1], segments.weights + item[1], item[2], y};
 #if defined(__AMX_TILE__) && defined(__AMX_BF16__)
       if constexpr (sizeof(T) == 2) {
-        if (users.count == 1) return change_users<T>(row, seats, *share, users, x);
-        return change_users<T>(tiles, seats, *share, users, x);
+        if (users.count == 1) return change_users<T>(BySums<TileRow>{row}, seats, *share, users, x);
+        return change_users<T>(BySums<Tiles>{tiles}, seats, *share, users, x);
       }
 #endif
-      change_users<T>(vectors, seats, *share, users, x);
+      change_users<T>(Vectors<T>{}, seats, *share, users, x);
     });
   }
 #if defined(__AMX_TILE__) && defined(__AMX_BF16__)

@@ -127,4 +127,56 @@ struct TileRow {
   }
 };
 
+// What a kernel multiplies comes as sums in memory, and goes from there to where it belongs.
+template <class Kernel>
+struct BySums {
+  Kernel& kernel;
+
+  void shrink(const bf16* const* x, const float* weights, int64_t count, const Share& share, int64_t units, bf16* middle) const {
+    static thread_local Room<float> sums;
+    const int64_t width = share.panels * LANES;
+    sums.fit(count * width);
+    kernel.multiply(x, count, share.a, share.panels, units, sums.data(), width);
+    for (int64_t r = 0; r < count; r++) {
+      const F16 weight = set1(weights[r]);
+      for (int64_t i = r * width; i < (r + 1) * width; i += LANES) store(middle + i, load(&sums[i]) * weight);
+    }
+  }
+
+  template <class Y>
+  void expand(const Slice& slice, const Users<Y>& users, const bf16* middle, int64_t width) const {
+    constexpr int64_t stride = Kernel::GROUP * LANES;
+    alignas(64) float sums[SOME_TOKENS * stride];
+    const bf16* rows[SOME_TOKENS];
+    for (int64_t r = 0; r < users.count; r++) rows[r] = middle + r * width + slice.first;
+    const int64_t outputs = slice.stop - slice.start;
+    if (!slice.units) std::fill_n(sums, users.count * stride, 0.0f);
+    for (int64_t at = 0; at < outputs; at += stride) {
+      const int64_t some = std::min(stride, outputs - at);
+      if (slice.units)
+        kernel.multiply(rows, users.count, slice.b + at * slice.units, (some + LANES - 1) / LANES, slice.units, sums, stride);
+      change_rows(slice, users, at, some, sums, stride);
+    }
+  }
+
+  // `some` outputs of a slice from `at` on; sums [count][stride].
+  template <class Y>
+  static void change_rows(const Slice& slice, const Users<Y>& users, int64_t at, int64_t some, const float* sums,
+                          int64_t stride) {
+    const bool plain = !slice.scale && !slice.shift;
+    for (int64_t r = 0; r < users.count; r++) {
+      Y* y = users.y.row(users.tokens[r], 0) + slice.start;
+      const float* row = sums + r * stride;
+      if (plain && some % (2 * LANES) == 0) {
+        for (int64_t i = 0; i < some; i += 2 * LANES)
+          store(y + at + i, load(y + at + i) + load(row + i), load(y + at + i + LANES) + load(row + i + LANES));
+        continue;
+      }
+      lanes(some, [&](int64_t i, int n) {
+        set(y + at + i, rescaled(slice, y, at + i, n, users.weights[r]) + load(row + i), n);
+      });
+    }
+  }
+};
+
 }  // namespace quire

@@ -1,0 +1,137 @@
+// Both products of `low_rank.hpp` with vectors: sums stay in registers from the first product to the last.
+//
+// A share is read in the order in which it lies, as one stream, which is what memory gives most to; few tokens take no
+// longer than that. With many, tile after tile of them meets a panel of a while it is in the first-level cache.
+#pragma once
+#include <type_traits>
+
+namespace quire {
+
+// Tokens whose sums vectors hold at once, with two panels or two sums each.
+#if defined(__AVX512F__)
+constexpr int MOST_USERS = 12;  // 24 sums, two weights, and x: 27 of 32 registers
+#else
+constexpr int MOST_USERS = 2;
+#endif
+
+template <int MOST, class Work>
+inline void with_constant(int64_t rows, Work&& work) {
+  if constexpr (MOST > 1)
+    if (rows < MOST) return with_constant<MOST - 1>(rows, work);
+  work(std::integral_constant<int, MOST>{});
+}
+
+// Calls work(first, ROWS) for tiles of about the same size that make up `rows`; ROWS is a constant.
+template <class Work>
+inline void tiles_of(int64_t rows, Work&& work) {
+  const int64_t tiles = (rows + MOST_USERS - 1) / MOST_USERS;
+  for (int64_t i = 0; i < tiles; i++) {
+    const int64_t first = rows * i / tiles;
+    with_constant<MOST_USERS>(rows * (i + 1) / tiles - first, [&](auto count) { work(first, count); });
+  }
+}
+
+template <class T>
+struct Vectors {
+  // out[r] = weights[r] · x[r] · panel, [ROWS][stride]. Even and odd units are summed apart, for a single row would
+  // wait for its own sum. (Loops over rows are unrolled one and all: a rolled one would have its sums in memory.)
+  template <int ROWS>
+  static void shrink_rows(const T* const* x, const float* weights, const uint32_t* panel, int64_t units, T* out,
+                          int64_t stride) {
+    constexpr int P = PER_UNIT<T>;
+    F16 even[ROWS], odd[ROWS];
+#pragma GCC unroll 16
+    for (int r = 0; r < ROWS; r++) even[r] = odd[r] = zero();
+    for (int64_t u = 0; u < units; u += 2) {
+      const U16 w0 = streamed(panel + u * LANES), w1 = streamed(panel + (u + 1) * LANES);
+#pragma GCC unroll 16
+      for (int r = 0; r < ROWS; r++) {
+        even[r] = dot(even[r], same_unit(x[r] + u * P), w0, T{});
+        odd[r] = dot(odd[r], same_unit(x[r] + (u + 1) * P), w1, T{});
+      }
+    }
+#pragma GCC unroll 16
+    for (int r = 0; r < ROWS; r++) store(out + r * stride, (even[r] + odd[r]) * set1(weights[r]));
+  }
+
+  void shrink(const T* const* x, const float* weights, int64_t count, const Share& share, int64_t units, T* middle) const {
+    const int64_t width = share.panels * LANES;
+    for (int64_t p = 0; p < share.panels; p++)
+      tiles_of(count, [&](int64_t r, auto rows) {
+        const uint32_t* panel = share.a + p * units * LANES;
+        shrink_rows<rows>(x + r, weights + r, panel, units, middle + r * width + p * LANES, width);
+      });
+  }
+
+  // Two panels of outputs, from y to y, for ROWS users from `first` on; all of y is read before any is written, for
+  // rows often lie a multiple of 2 KiB apart and a load waits for a store to such an address. WHOLE: both panels are
+  // full, and there is nothing but sums.
+  template <int ROWS, bool WHOLE, class Y>
+  static void expand_rows(const Slice& slice, const Users<Y>& users, int64_t first, const T* middle, int64_t width,
+                          int64_t at) {
+    const Pair<WHOLE> pair{slice, at};
+    F16 left[ROWS], right[ROWS];
+    Y* y[ROWS];
+#pragma GCC unroll 16
+    for (int r = 0; r < ROWS; r++) {
+      y[r] = users.y.row(users.tokens[first + r], 0) + slice.start;
+      pair.load(y[r], users.weights[first + r], left[r], right[r]);
+    }
+    const uint32_t* panel = slice.b + at * slice.units;
+    const uint32_t* next = pair.right ? panel + slice.units * LANES : panel;
+    for (int64_t u = 0; u < slice.units; u++) {
+      const U16 w0 = streamed(panel + u * LANES), w1 = streamed(next + u * LANES);
+#pragma GCC unroll 16
+      for (int r = 0; r < ROWS; r++) {
+        const U16 a = same_unit(middle + r * width + u * PER_UNIT<T>);
+        left[r] = dot(left[r], a, w0, T{});
+        right[r] = dot(right[r], a, w1, T{});
+      }
+    }
+#pragma GCC unroll 16
+    for (int r = 0; r < ROWS; r++) pair.store(y[r], left[r], right[r]);
+  }
+
+  template <class Y>
+  void expand(const Slice& slice, const Users<Y>& users, const T* middle, int64_t width) const {
+    const int64_t outputs = slice.stop - slice.start;
+    const int64_t whole = slice.scale || slice.shift ? 0 : outputs / (2 * LANES) * 2 * LANES;
+    tiles_of(users.count, [&](int64_t r, auto rows) {
+      const T* from = middle + r * width + slice.first;
+      for (int64_t at = 0; at < whole; at += 2 * LANES) expand_rows<rows, true>(slice, users, r, from, width, at);
+      for (int64_t at = whole; at < outputs; at += 2 * LANES) expand_rows<rows, false>(slice, users, r, from, width, at);
+    });
+  }
+
+ private:
+  static U16 streamed(const uint32_t* units) {
+    ask_ahead(units);
+    return load_units(units);
+  }
+
+  // Two groups of 16 outputs of a slice, of which some may be missing.
+  template <bool WHOLE>
+  struct Pair {
+    Pair(const Slice& slice, int64_t at) : slice(slice), at(at) {
+      const int64_t here = WHOLE ? 2 * LANES : std::min<int64_t>(2 * LANES, slice.stop - slice.start - at);
+      left = static_cast<int>(std::min<int64_t>(here, LANES)), right = static_cast<int>(here) - left;
+    }
+    const Slice& slice;
+    const int64_t at;
+    int left, right;
+
+    template <class Y>
+    void load(const Y* y, float weight, F16& a, F16& b) const {
+      a = WHOLE ? quire::load(y + at) : rescaled(slice, y, at, left, weight);
+      b = WHOLE ? quire::load(y + at + LANES) : right ? rescaled(slice, y, at + LANES, right, weight) : zero();
+    }
+    template <class Y>
+    void store(Y* y, F16 a, F16 b) const {
+      if (WHOLE) return quire::store(y + at, a, b);
+      set(y + at, a, left);
+      if (right) set(y + at + LANES, b, right);
+    }
+  };
+};
+
+}  // namespace quire
