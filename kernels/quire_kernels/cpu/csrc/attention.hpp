@@ -17,14 +17,12 @@ namespace quire {
 
 // Where a block's keys and values lie; values are copied where the tile's lines want that, or not all are there.
 template <class Kind, class T>
-void find(const AttentionArgs& args, const int32_t* pages, int64_t kv_head, int64_t end, T* copies, Block<T>& block) {
-  if (args.k.holds_bytes) return find_bytes<Kind>(args, pages, kv_head, end, block);
-  const int64_t dim = args.k.dim, stride = padded(dim, LANES), size = args.k.page_size;
-  block.count = static_cast<int>(std::min<int64_t>(BLOCK, end - block.begin));
+void find(const AttentionArgs& args, const Places& places, int64_t kv_head, T* copies, Block<T>& block) {
+  if (args.k.holds_bytes) return find_bytes<Kind>(args, places, kv_head, block);
+  const int64_t dim = args.k.dim, stride = padded(dim, LANES);
   for (int g = 0; g < block.groups(); g++) {
-    const int64_t position = block.begin + g * GROUP, page = pages[position / size], at = position % size / GROUP;
-    block.keys[g] = args.k.group<T>(page, at, kv_head);
-    block.values[g] = args.v.group<T>(page, at, kv_head);
+    block.keys[g] = args.k.group<T>(places.page[g], places.at[g], kv_head);
+    block.values[g] = args.v.group<T>(places.page[g], places.at[g], kv_head);
     const int there = std::min<int>(GROUP, block.count - g * GROUP);
     if (!Kind::COPIES && there == GROUP && stride == dim) continue;
     copy_values(block.values[g], there, dim, stride, copies + g * GROUP * stride);
@@ -40,14 +38,24 @@ struct Span {
   int64_t begin, end;
 };
 
+// Where the groups of the block at `begin` lie; those that are not there repeat the last.
+inline Places places_of(const AttentionArgs& args, const Span& span, int64_t begin) {
+  Places places;
+  for (int g = 0; g < GROUPS; g++) {
+    const auto position = static_cast<uint32_t>(std::min(begin + g * GROUP, span.end - 1));
+    const auto size = static_cast<uint32_t>(args.k.page_size);
+    places.page[g] = span.pages[position / size], places.at[g] = position % size / GROUP;
+  }
+  return places;
+}
+
 // What is read after this block, as it lies in memory: part `part` of `parts` of the next block's groups, all heads of a
 // group side by side. Memory gives more to those who read it in order.
 template <class T>
-void announce(const AttentionArgs& args, const Span& next, int64_t part, int64_t parts, Block<T>& block) {
+void announce(const AttentionArgs& args, const Places& next, int64_t part, int64_t parts, Block<T>& block) {
   for (int g = 0; g < GROUPS; g++) {
     const int64_t chunk = (part * GROUPS + g) * args.k.heads / parts, head = chunk % args.k.heads;
-    const int64_t position = std::min(next.begin + chunk / args.k.heads * GROUP, next.end - 1);
-    const int64_t page = next.pages[position / args.k.page_size], at = position % args.k.page_size / GROUP;
+    const int64_t page = next.page[chunk / args.k.heads], at = next.at[chunk / args.k.heads];
     if (args.k.holds_bytes) {
       block.next_key_bytes[g] = ByteGroup::of(args.k, page, at, head).bytes;
       block.next_value_bytes[g] = ByteGroup::of(args.v, page, at, head).bytes;
@@ -55,6 +63,15 @@ void announce(const AttentionArgs& args, const Span& next, int64_t part, int64_t
     }
     block.next_keys[g] = args.k.group<T>(page, at, head);
     block.next_values[g] = args.v.group<T>(page, at, head);
+  }
+}
+
+// The same for lines that ask for one head's keys and values at a time, shortly before they are read.
+template <class T>
+void announce_head(const AttentionArgs& args, const Places& places, int64_t head, Block<T>& block) {
+  for (int g = 0; g < GROUPS; g++) {
+    block.next_keys[g] = args.k.group<T>(places.page[g], places.at[g], head);
+    block.next_values[g] = args.v.group<T>(places.page[g], places.at[g], head);
   }
 }
 
@@ -143,12 +160,17 @@ void attend_span(const AttentionArgs& args, const Lines& lines, const Span& span
   Scratch<T>& mine = scratch<T>();
   Block<T> block;
   block.has_scales = args.k.holds_bytes;
-  for (block.begin = span.begin; block.begin < span.end; block.begin += BLOCK) {
+  Places here = places_of(args, span, span.begin), next;
+  for (block.begin = span.begin; block.begin < span.end; block.begin += BLOCK, here = next) {
     const bool more = block.begin + BLOCK < span.end;
-    const Span next = more ? Span{span.pages, block.begin + BLOCK, span.end} : after;
+    next = more ? places_of(args, span, block.begin + BLOCK) : places_of(args, after, after.begin);
+    block.count = static_cast<int>(std::min<int64_t>(BLOCK, span.end - block.begin));
     for (int64_t head = first; head < last; head++) {
-      announce<T>(args, next, head - first, last - first, block);
-      find<Kind>(args, span.pages, head, span.end, mine.values.data(), block);
+      if (Kind::ASKS_BY_HEAD && !args.k.holds_bytes)
+        announce_head<T>(args, head + 1 < last ? here : next, head + 1 < last ? head + 1 : first, block);
+      else
+        announce<T>(args, next, head - first, last - first, block);
+      find<Kind>(args, here, head, mine.values.data(), block);
       attend_block<T>(args, lines, block, mine, (head - first) * stride, kind);
     }
   }
@@ -274,7 +296,8 @@ inline void cut(const StepRows& rows, const AttentionArgs& args, std::vector<Til
     const int64_t first = rows.query_starts[r], length = rows.query_starts[r + 1] - first;
     const int64_t start = rows.contexts[r] - length;
     if (length == 1 && together > 1) {
-      const auto [count, shared] = alike(rows, r, together, args.k.page_size);
+      const int64_t all = alike(rows, r, 4 * together, args.k.page_size).first, parts = (all + together - 1) / together;
+      const auto [count, shared] = alike(rows, r, (all + parts - 1) / parts, args.k.page_size);  // tiles of one size
       if (count > 1) {
         tiles.push_back({r, first, count, start, shared});
         r += count;

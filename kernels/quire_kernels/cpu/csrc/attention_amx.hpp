@@ -6,7 +6,7 @@
 namespace quire {
 
 struct AmxLines {
-  static constexpr bool COPIES = true, BYTES = false;
+  static constexpr bool COPIES = true, BYTES = false, ASKS_BY_HEAD = false;
 
   AmxLines() {
     TileConfig config;
@@ -87,7 +87,7 @@ struct AmxLines {
 // pages, 16 positions at a time. Reading keys and values takes nearly all the time.
 struct FewAmxLines {
   static constexpr int64_t MOST = 16;
-  static constexpr bool COPIES = false, BYTES = false;
+  static constexpr bool COPIES = false, BYTES = false, ASKS_BY_HEAD = false;
 
   // Tiles 0-3: sums; 4: queries; 5: keys; 6: weights of 16 positions; 7: their values.
   explicit FewAmxLines(int64_t lines) {

@@ -67,6 +67,11 @@ inline Scratch<T>& scratch() {
   return mine;
 }
 
+// Where the groups of a block lie: in which page, and which group of the page it is.
+struct Places {
+  int64_t page[GROUPS], at[GROUPS];
+};
+
 // The keys and values of up to 64 positions of one head.
 template <class T>
 struct Block {

@@ -25,14 +25,11 @@ void widen_group(const AttentionArgs& args, const ByteGroup& keys, const ByteGro
 
 // Where a block's bytes lie, or what they stand for, as this kind of lines wants it.
 template <class Kind, class T>
-void find_bytes(const AttentionArgs& args, const int32_t* pages, int64_t kv_head, int64_t end, Block<T>& block) {
-  const int64_t size = args.k.page_size;
-  block.count = static_cast<int>(std::min<int64_t>(BLOCK, end - block.begin));
+void find_bytes(const AttentionArgs& args, const Places& places, int64_t kv_head, Block<T>& block) {
   F16 nothing = zero();
-  for (int g = 0; g < GROUPS; g++) {  // groups that are not there repeat the last
-    const int64_t position = std::min(block.begin + g * GROUP, end - 1), page = pages[position / size];
-    const ByteGroup keys = ByteGroup::of(args.k, page, position % size / GROUP, kv_head);
-    const ByteGroup values = ByteGroup::of(args.v, page, position % size / GROUP, kv_head);
+  for (int g = 0; g < GROUPS; g++) {
+    const ByteGroup keys = ByteGroup::of(args.k, places.page[g], places.at[g], kv_head);
+    const ByteGroup values = ByteGroup::of(args.v, places.page[g], places.at[g], kv_head);
     const int there = std::clamp(block.count - g * GROUP, 0, GROUP);
     store(block.key_scales + g * GROUP, load(keys.scales, there));
     store(block.value_scales + g * GROUP, load(values.scales, there));
@@ -81,7 +78,7 @@ inline F16 whole(F16 high, F16 low) { return fma(high, set1(256.0f), low); }
 
 // Lines with vectors, four or fewer at a time.
 struct ByteLines {
-  static constexpr bool COPIES = false, BYTES = true;
+  static constexpr bool COPIES = false, BYTES = true, ASKS_BY_HEAD = false;
 
   // Two groups at a time; those that are not there repeat the last. Keys are raised to be unsigned, which adds 128
   // times the sum of the query's bytes.

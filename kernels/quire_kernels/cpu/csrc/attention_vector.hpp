@@ -14,7 +14,16 @@ namespace quire {
 template <class T>
 struct VectorLines {
   static constexpr int P = PER_UNIT<T>;
-  static constexpr bool COPIES = false, BYTES = false;
+  static constexpr bool COPIES = false, BYTES = false, ASKS_BY_HEAD = true;
+
+  // Asks for two lines of cache each of a group's keys and of its values, of those that are read next. Keys and values side
+  // by side, and evenly while there is computing: memory gives more to two streams than to one, and to all that computes
+  // nothing while it waits for answers.
+  static void ask_two(const Block<T>& block, int group, int64_t line) {
+    constexpr int64_t LINE = LANES * P;
+    const T *keys = block.next_keys[group] + line * LINE, *values = block.next_values[group] + line * LINE;
+    ask_soon(keys), ask_soon(keys + LINE), ask_soon(values), ask_soon(values + LINE);
+  }
 
   // q [lines, dim] · keys -> scores [lines, BLOCK]. All groups are computed: those that are not there repeat the last.
   template <int LINES>
@@ -25,15 +34,12 @@ struct VectorLines {
     const T* keys[GROUPS];
     for (int g = 0; g < GROUPS; g++) keys[g] = block.keys[std::min(g, block.groups() - 1)];
     const int64_t units = dim / P;
-    for (int64_t u = 0, asked = 0, from = 0; u < units; u++) {
+    for (int64_t u = 0; u < units; u++) {
       U16 k[GROUPS];
-      const T* next = block.next_keys[asked] + (u - from) * GROUPS * GROUP * P;
 #pragma GCC unroll 4
-      for (int g = 0; g < GROUPS; g++) {
-        k[g] = load_units(keys[g] + u * GROUP * P);
-        ask_for(next + g * GROUP * P);
-      }
-      if ((u + 1) * GROUPS >= (asked + 1) * units) asked++, from = u + 1;  // one group after the other, as they lie
+      for (int g = 0; g < GROUPS; g++) k[g] = load_units(keys[g] + u * GROUP * P);
+      const bool second = 2 * u >= units;
+      ask_two(block, second, 2 * u - second * units);
 #pragma GCC unroll 4
       for (int l = 0; l < LINES; l++) {
         const U16 a = same_unit(q + l * dim + u * P);
@@ -57,10 +63,8 @@ struct VectorLines {
         const T* row = block.values[g] + (u * stride + d) * P;
         U16 v[PIECES];
 #pragma GCC unroll 4
-        for (int i = 0; i < PIECES; i++) {
-          v[i] = load_units(row + i * LANES * P);
-          ask_for(block.next_values[g] + (u * stride + d + i * LANES) * P);
-        }
+        for (int i = 0; i < PIECES; i++) v[i] = load_units(row + i * LANES * P);
+        if (PIECES == 4 || u % 4 == 0) ask_two(block, 2 + g / 2, (g % 2 * GROUP / P + u + d / PIECES / LANES * GROUP) * 2);
 #pragma GCC unroll 4
         for (int l = 0; l < LINES; l++) {
           const U16 a = same_unit(weights + l * BLOCK + g * GROUP + u * P);

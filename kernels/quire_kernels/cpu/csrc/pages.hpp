@@ -17,6 +17,12 @@ inline void ask_for(const T* line) {
   _mm_prefetch(reinterpret_cast<const char*>(line), _MM_HINT_T1);
 }
 
+// To be in the first-level cache.
+template <class T>
+inline void ask_soon(const T* line) {
+  _mm_prefetch(reinterpret_cast<const char*>(line), _MM_HINT_T0);
+}
+
 struct Pool {
   void* base;
   int64_t page_size, heads, dim;

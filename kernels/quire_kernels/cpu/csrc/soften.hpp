@@ -32,32 +32,41 @@ inline void raise(const Softness& soft, F16 best, float& top, float* totals, flo
   top = now;
 }
 
+// Apart, so that what every score goes through stays in registers where there is nothing to bend.
+__attribute__((noinline)) inline F16 bent(const Softness& soft, F16 s) {
+  s = s * set1(soft.inner);
+  return soft.cap != 0 ? tanh(s) * set1(soft.cap) : s;
+}
+
 // Scores [BLOCK] of one line to weights, which `keep_weights` gets; the line's running maximum, sums (lane by lane) and
 // output follow. from, to: the positions of the block that it may see; WHOLE: all of them.
 template <class T, bool WHOLE, class KeepWeights>
 inline void soften(const Softness& soft, const Block<T>& block, const float* scores, int from, int to, float& top,
                    float* totals, float* out, int64_t stride, KeepWeights&& keep_weights) {
   F16 s[GROUPS];
+#pragma GCC unroll 4
   for (int g = 0; g < GROUPS; g++) s[g] = load(scores + g * GROUP);
   if (block.has_scales)
+#pragma GCC unroll 4
     for (int g = 0; g < GROUPS; g++) s[g] = s[g] * load(block.key_scales + g * GROUP);
   if (soft.bends)
-    for (int g = 0; g < GROUPS; g++) {
-      s[g] = s[g] * set1(soft.inner);
-      if (soft.cap != 0) s[g] = tanh(s[g]) * set1(soft.cap);
-    }
+#pragma GCC unroll 4
+    for (int g = 0; g < GROUPS; g++) s[g] = bent(soft, s[g]);
   if (!WHOLE)
+#pragma GCC unroll 4
     for (int g = 0; g < GROUPS; g++)
       s[g] = keep(s[g], std::clamp(from - g * GROUP, 0, GROUP), std::clamp(to - g * GROUP, 0, GROUP), set1(HIDDEN));
   const F16 best = max(max(s[0], s[1]), max(s[2], s[3]));
   if (any_above(best, top + soft.slack)) raise(soft, best, top, totals, out, stride);
   const F16 zero_at = set1(-top * soft.unit), unit = set1(soft.unit);
   F16 total = load(totals), w[GROUPS];
+#pragma GCC unroll 4
   for (int g = 0; g < GROUPS; g += 2) {
     w[g] = exp2<T>(fma(s[g], unit, zero_at)), w[g + 1] = exp2<T>(fma(s[g + 1], unit, zero_at));
     total = total + (w[g] + w[g + 1]);
   }
   if (block.has_scales)
+#pragma GCC unroll 4
     for (int g = 0; g < GROUPS; g++) w[g] = w[g] * load(block.value_scales + g * GROUP);
   keep_weights(w);
   store(totals, total);
