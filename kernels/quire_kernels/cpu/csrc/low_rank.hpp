@@ -136,6 +136,30 @@ void pack_lanes(const From* w, int64_t rows, int64_t columns, int64_t first, int
   }
 }
 
+// Bytes of a share, from the beginning of a on.
+template <class T>
+int64_t bytes_of(const Share& share, int64_t inputs) {
+  int64_t bytes = share.panels * LANES * padded(inputs, INPUT_STEP) * static_cast<int64_t>(sizeof(T));
+  for (int32_t i = 0; i < share.num_slices; i++)
+    bytes += padded(share.slices[i].stop - share.slices[i].start, LANES) * share.slices[i].units * 4;
+  return bytes;
+}
+
+// The shares that a thread will begin with, to be asked for before.
+template <class T>
+void announce_shares(const Worker& worker, const Seats& seats, const StepSegments& segments, Soon& soon) {
+  for (int64_t turn = 0; turn < segments.num_turns; turn++) {
+    const int64_t first = segments.turns[turn], count = segments.turns[turn + 1] - first;
+    const Share* before = nullptr;
+    for (int64_t i = count * worker.id / worker.size; i < count * (worker.id + 1) / worker.size; i++) {
+      const int32_t seat = segments.items[3 * (first + i)];
+      const Share* share = seat < seats.count ? seats.shares[seat] : nullptr;
+      if (share && share != before) soon.add(share->a, bytes_of<T>(*share, seats.inputs));
+      before = share;
+    }
+  }
+}
+
 // See `quire_kernels.low_rank.LowRank`; nobody may still be writing x or y.
 template <class T, class Y>
 void low_rank(Worker& worker, const Seats& seats, const StepSegments& segments, Rows<T> x, Rows<Y> y) {

@@ -32,7 +32,7 @@ const T* widened(const T* x, int64_t stride, int64_t rows, int64_t inputs, int64
 // x [rows, inputs] with `stride` elements between rows.
 template <class T, class Tiles>
 void multiply_with(Worker& worker, Tiles tiles, const T* x, int64_t stride, int64_t rows, const Packed& w,
-                   const Target& to) {
+                   const Target& to, Soon& soon) {
   if (rows == 0) return;
   const int64_t inputs = padded(w.inputs, INPUT_STEP), units = inputs / PER_UNIT<T>;
   const bool exact = inputs == w.inputs;
@@ -41,12 +41,13 @@ void multiply_with(Worker& worker, Tiles tiles, const T* x, int64_t stride, int6
   int turn = 0;
   const int64_t share = (Tiles::ROWS * INPUT_STEP + inputs - 1) / inputs;  // rows to be finished in a step of the next
   const ProductCut cut(Tiles::shape(), rows, inputs * static_cast<int64_t>(sizeof(T)), w, units);
+  soon.spread(cut.units_of_each(worker));
   cut.each_tile(worker, [&](const ProductTile& tile) {
     const T* some = x + tile.row * stride;
     if (!exact) some = widened(some, stride, tile.count, w.inputs, inputs);
     for (int64_t panel = tile.first; panel < tile.last; panel++) {
-      tiles.sums(tile, panel, some, exact ? stride : inputs, w.units + panel * units * PANEL, units, sums[turn],
-                 [&] { finisher.some(share); });
+      tiles.sums(tile, panel, some, exact ? stride : inputs, w.units + panel * units * PANEL, units, soon,
+                 sums[turn], [&] { finisher.some(share); });
       finisher.rest();
       finisher = Finisher<T>(w, to, panel, tile.row, tile.count, sums[turn]);
       turn = 1 - turn;
@@ -71,21 +72,22 @@ void multiply_few(Worker& worker, const Kernel& kernel, const T* x, int64_t stri
 }
 
 template <class T>
-void multiply(Worker& worker, const T* x, int64_t stride, int64_t rows, const Packed& w, const Target& to) {
+void multiply(Worker& worker, const T* x, int64_t stride, int64_t rows, const Packed& w, const Target& to,
+              Soon& soon) {
   if (rows == 1) return multiply_few<T>(worker, VectorRow<T>{}, x, stride, rows, w, to);
-  multiply_with<T>(worker, VectorTiles<T>{}, x, stride, rows, w, to);
+  multiply_with<T>(worker, VectorTiles<T>{}, x, stride, rows, w, to, soon);
 }
 
 #if defined(__AMX_TILE__) && defined(__AMX_BF16__)
 template <>
 inline void multiply<bf16>(Worker& worker, const bf16* x, int64_t stride, int64_t rows, const Packed& w,
-                           const Target& to) {
+                           const Target& to, Soon& soon) {
   if (rows == 0) return;
   if (rows == 1) return multiply_few<bf16>(worker, SingleRow{}, x, stride, rows, w, to);
   if (rows <= FewRowTiles::ROWS)
     multiply_few<bf16>(worker, FewRowTiles{rows}, x, stride, rows, w, to);
   else
-    multiply_with<bf16>(worker, AmxTiles{}, x, stride, rows, w, to);
+    multiply_with<bf16>(worker, AmxTiles{}, x, stride, rows, w, to, soon);
   _tile_release();
 }
 #endif

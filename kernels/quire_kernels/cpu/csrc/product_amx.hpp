@@ -45,8 +45,8 @@ struct AmxTiles {
   // Weights that were not read before are asked for ahead. between(): called in every step; what it does with vectors
   // costs little, as tiles take their time.
   template <class Between>
-  void sums(const ProductTile& tile, int64_t, const bf16* x, int64_t stride, const uint32_t* w, int64_t units, float* out,
-            Between&& between) {
+  void sums(const ProductTile& tile, int64_t, const bf16* x, int64_t stride, const uint32_t* w, int64_t units, Soon&,
+            float* out, Between&& between) {
     const int64_t rows = tile.count;
     configure(rows);
     const int64_t bytes = stride * static_cast<int64_t>(sizeof(bf16));

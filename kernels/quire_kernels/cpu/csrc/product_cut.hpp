@@ -1,6 +1,7 @@
 // How a product of several rows is cut into items, and these into tiles.
 #pragma once
 #include <algorithm>
+#include <vector>
 
 #include "packed.hpp"
 
@@ -19,6 +20,40 @@ struct TileShape {
 struct Later {
   const char* at;
   int64_t step;
+};
+
+// Stretches of memory that the thread reads after the product: each line is asked for once, beside some tile.
+class Soon {
+ public:
+  void clear() { stretches_.clear(), at_ = 0, all_ = 0; }
+  void add(const void* begin, int64_t bytes) {
+    stretches_.push_back({static_cast<const char*>(begin), bytes});
+    all_ += bytes;
+  }
+
+  // Spread over so many units: who asks for more than memory gives waits for what is needed first.
+  void spread(int64_t units) { pace_ = std::min(LINE, all_ / units + 1); }
+
+  // What to ask for in the next `units` units, of one stretch.
+  Later next(int64_t units) {
+    if (at_ == stretches_.size()) return {reinterpret_cast<const char*>(this), 0};  // a line that is there already
+    Stretch& stretch = stretches_[at_];
+    const int64_t bytes = std::min(stretch.bytes, units * pace_);
+    const Later later{stretch.at, (bytes + units - 1) / units};
+    stretch.at += bytes, stretch.bytes -= bytes;
+    if (stretch.bytes <= 0) at_++;
+    return later;
+  }
+
+ private:
+  struct Stretch {
+    const char* at;
+    int64_t bytes;
+  };
+  static constexpr int64_t LINE = 64;
+  std::vector<Stretch> stretches_;
+  size_t at_ = 0;
+  int64_t all_ = 0, pace_ = LINE;  // bytes; bytes with each unit
 };
 
 // Rows row … row+count-1, to be summed with the panels first … last-1. fresh: the first ones of their item.
@@ -42,6 +77,11 @@ class ProductCut {
     block_ = pieces(tiles, blocks_) * shape.rows;
     width_ = rows > shape.wide_from ? 2 : 1;
     groups_ = pieces(panels_, width_);
+  }
+
+  // Units that a thread goes through in all its tiles, about.
+  int64_t units_of_each(const Worker& worker) const {
+    return std::max<int64_t>(1, pieces(rows_, shape_.rows) * panels_ / worker.size) * units_;
   }
 
   template <class Work>

@@ -48,15 +48,17 @@ void quantise_row(const T* x, int64_t inputs, const ByteRows& to, int64_t r) {
 
 // Sums of ROWS rows and one panel. Few rows sum several units apart: an instruction waits for its own sum.
 template <int ROWS>
-inline void byte_sums(const int8_t* x, int64_t stride, const uint32_t* w, int64_t units, int32_t* sums, Later later) {
+inline void byte_sums(const int8_t* x, int64_t stride, const uint32_t* w, int64_t units, int32_t* sums, Later later,
+                      Later soon) {
   constexpr int WAYS = ROWS == 1 ? 4 : ROWS <= 3 ? 2 : 1;
   S16 acc[ROWS * WAYS][2];
 #pragma GCC unroll 16
   for (int r = 0; r < ROWS * WAYS; r++) acc[r][0] = acc[r][1] = no_sums();
   for (int64_t u = 0; u < units; u += WAYS) {
 #pragma GCC unroll 4
-    for (int k = 0; k < WAYS; k++, later.at += later.step) {
+    for (int k = 0; k < WAYS; k++, later.at += later.step, soon.at += soon.step) {
       ask_for_lines(later.at);
+      _mm_prefetch(soon.at, _MM_HINT_T1);
       const U16 w0 = load_units(w + (u + k) * PANEL), w1 = load_units(w + (u + k) * PANEL + LANES);
 #pragma GCC unroll 16
       for (int r = 0; r < ROWS; r++) {
@@ -86,19 +88,19 @@ constexpr int64_t BYTE_ROWS = 2;
 
 template <int MOST = BYTE_ROWS>
 inline void byte_sums_of(int64_t rows, const int8_t* x, int64_t stride, const uint32_t* w, int64_t units, int32_t* sums,
-                         Later later) {
+                         Later later, Later soon) {
   if constexpr (MOST > 1) {
-    if (rows < MOST) return byte_sums_of<MOST - 1>(rows, x, stride, w, units, sums, later);
+    if (rows < MOST) return byte_sums_of<MOST - 1>(rows, x, stride, w, units, sums, later, soon);
   }
-  byte_sums<MOST>(x, stride, w, units, sums, later);
+  byte_sums<MOST>(x, stride, w, units, sums, later, soon);
 }
 
 struct VectorBytes {
   static constexpr int64_t ROWS = BYTE_ROWS;
   static constexpr TileShape shape() { return {ROWS, true, 1 << 18, 64}; }
   void sums(const ProductTile& tile, int64_t panel, const int8_t* x, int64_t stride, const uint32_t* w, int64_t units,
-            int32_t* out) {
-    byte_sums_of(tile.count, x, stride, w, units, out, tile.beside(panel));
+            Soon& soon, int32_t* out) {
+    byte_sums_of(tile.count, x, stride, w, units, out, tile.beside(panel), soon.next(units));
   }
 };
 
@@ -116,14 +118,16 @@ inline void scale_sums(const ByteRows& x, int64_t row, int64_t count, const int3
 
 template <class T, class Tiles>
 void multiply_bytes(Worker& worker, Tiles tiles, const ByteRows& x, int64_t rows, const Packed& w, const float* scales,
-                    const Target& to) {
+                    const Target& to, Soon& soon) {
   if (rows == 0) return;
   const int64_t units = x.width / 4;
   alignas(64) int32_t sums[Tiles::ROWS * PANEL];
   alignas(64) float scaled[Tiles::ROWS * PANEL];
-  ProductCut(Tiles::shape(), rows, x.stride(), w, units).each_tile(worker, [&](const ProductTile& tile) {
+  const ProductCut cut(Tiles::shape(), rows, x.stride(), w, units);
+  soon.spread(cut.units_of_each(worker));
+  cut.each_tile(worker, [&](const ProductTile& tile) {
     for (int64_t panel = tile.first; panel < tile.last; panel++) {
-      tiles.sums(tile, panel, x.row(tile.row), x.stride(), w.units + panel * units * PANEL, units, sums);
+      tiles.sums(tile, panel, x.row(tile.row), x.stride(), w.units + panel * units * PANEL, units, soon, sums);
       scale_sums(x, tile.row, tile.count, sums, scales + panel * PANEL, scaled);
       finish<T>(w, to, panel, tile.row, tile.count, scaled);
     }
@@ -143,7 +147,7 @@ constexpr int64_t FEW_ROWS = 4;  // that each thread makes bytes of for itself, 
 // x [rows, inputs] with `stride` elements between rows. shared: memory for `rows` rows as bytes.
 template <class T>
 void multiply_int8(Worker& worker, const T* x, int64_t stride, int64_t rows, const Packed& w, const float* scales,
-                   void* shared, const Target& to) {
+                   void* shared, const Target& to, Soon& soon) {
   const int64_t width = padded(w.inputs, BYTE_STEP);
   ByteRows bytes{static_cast<int8_t*>(shared), width};
   if (rows <= FEW_ROWS) {
@@ -159,11 +163,11 @@ void multiply_int8(Worker& worker, const T* x, int64_t stride, int64_t rows, con
   }
 #if defined(__AMX_TILE__) && defined(__AMX_INT8__)
   if (rows >= FEWEST_AMX_ROWS) {
-    multiply_bytes<T>(worker, AmxByteTiles{}, bytes, rows, w, scales, to);
+    multiply_bytes<T>(worker, AmxByteTiles{}, bytes, rows, w, scales, to, soon);
     return _tile_release();
   }
 #endif
-  multiply_bytes<T>(worker, VectorBytes{}, bytes, rows, w, scales, to);
+  multiply_bytes<T>(worker, VectorBytes{}, bytes, rows, w, scales, to, soon);
 }
 
 // w [outputs, inputs], row after row, into panels of bytes and their scales.

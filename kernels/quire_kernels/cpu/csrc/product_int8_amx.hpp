@@ -11,7 +11,8 @@ struct AmxByteTiles {
   static constexpr TileShape shape() { return AmxTiles::shape(); }
   AmxTiles tiles;  // which are laid out alike
 
-  void sums(const ProductTile& tile, int64_t, const int8_t* x, int64_t stride, const uint32_t* w, int64_t units, int32_t* out) {
+  void sums(const ProductTile& tile, int64_t, const int8_t* x, int64_t stride, const uint32_t* w, int64_t units, Soon&,
+            int32_t* out) {
     const int64_t rows = tile.count;
     tiles.configure(rows);
     _tile_zero(0);

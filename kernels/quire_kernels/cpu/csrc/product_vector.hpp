@@ -5,7 +5,7 @@
 
 namespace quire {
 
-// Two lines of memory, to be near when their turn comes.
+// Two lines of weights, to be near when their turn comes.
 inline void ask_for_lines(const char* at) {
   _mm_prefetch(at, _MM_HINT_T0);
   _mm_prefetch(at + 64, _MM_HINT_T0);
@@ -13,11 +13,13 @@ inline void ask_for_lines(const char* at) {
 
 // Sums of ROWS rows of x and one panel.
 template <class T, int ROWS>
-inline void sum_rows(const T* x, int64_t stride, const uint32_t* w, int64_t units, float* sums, Later later) {
+inline void sum_rows(const T* x, int64_t stride, const uint32_t* w, int64_t units, float* sums, Later later,
+                     Later soon) {
   F16 acc[ROWS][2];
   for (int r = 0; r < ROWS; r++) acc[r][0] = acc[r][1] = zero();
-  for (int64_t u = 0; u < units; u++, later.at += later.step) {
+  for (int64_t u = 0; u < units; u++, later.at += later.step, soon.at += soon.step) {
     ask_for_lines(later.at);
+    _mm_prefetch(soon.at, _MM_HINT_T1);
     const U16 w0 = load_units(w + u * PANEL), w1 = load_units(w + u * PANEL + LANES);
 #pragma GCC unroll 16
     for (int r = 0; r < ROWS; r++) {
@@ -39,11 +41,12 @@ constexpr int MOST_ROWS = 2;
 #endif
 
 template <class T, int MOST = MOST_ROWS>
-inline void sum_some(int64_t rows, const T* x, int64_t stride, const uint32_t* w, int64_t units, float* sums, Later later) {
+inline void sum_some(int64_t rows, const T* x, int64_t stride, const uint32_t* w, int64_t units, float* sums, Later later,
+                     Later soon) {
   if constexpr (MOST > 1) {
-    if (rows < MOST) return sum_some<T, MOST - 1>(rows, x, stride, w, units, sums, later);
+    if (rows < MOST) return sum_some<T, MOST - 1>(rows, x, stride, w, units, sums, later, soon);
   }
-  sum_rows<T, MOST>(x, stride, w, units, sums, later);
+  sum_rows<T, MOST>(x, stride, w, units, sums, later, soon);
 }
 
 template <class T>
@@ -53,8 +56,8 @@ struct VectorTiles {
 
   template <class Between>
   void sums(const ProductTile& tile, int64_t panel, const T* x, int64_t stride, const uint32_t* w, int64_t units,
-            float* out, Between&&) {
-    sum_some<T>(tile.count, x, stride, w, units, out, tile.beside(panel));
+            Soon& soon, float* out, Between&&) {
+    sum_some<T>(tile.count, x, stride, w, units, out, tile.beside(panel), soon.next(units));
   }
 };
 

@@ -61,11 +61,14 @@ struct Step {
   StepRows sources;  // one of each token, if a program reads any
 };
 
+constexpr int64_t FEWEST_BESIDE = 24;  // tokens of a product beside which other memory is asked for
+
 template <class T>
 struct Machine {
   const Step& step;
   Worker& worker;
   int64_t tokens;
+  Soon& soon;
 
   Rows<T> rows(const View& v) const {
     return {static_cast<T*>(step.buffers[v.buffer]) + v.offset, v.stride, v.parts, v.width};
@@ -90,13 +93,13 @@ struct Machine {
     const Target to{y, i.out.stride, i.bias, static_cast<Finish>(i.gated), i.act, i.wide};
     if (i.op == Op::product_int8)  // weight: the scales; in[1]: memory for x as bytes
       return multiply_int8<T>(worker, x.base, x.stride, tokens, i.packed, static_cast<const float*>(i.weight),
-                              rows(i.in[1]).base, to);
+                              rows(i.in[1]).base, to, soon);
 #if defined(__AMX_TILE__) && defined(__AMX_BF16__)
     if constexpr (sizeof(T) == 4)
       if (i.op == Op::product_split)
         return multiply_split(worker, x.base, x.stride, tokens, x.width * x.parts, i.packed, to);
 #endif
-    multiply<T>(worker, x.base, x.stride, tokens, i.packed, to);
+    multiply<T>(worker, x.base, x.stride, tokens, i.packed, to, soon);
   }
 
   Angles angles(const Instruction& i) const {
@@ -128,6 +131,16 @@ struct Machine {
     const Rows<Y> y{static_cast<Y*>(step.buffers[i.out.buffer]) + i.out.offset, i.out.stride, i.out.parts, i.out.width};
     if (const StepSegments* segments = step.segments[i.layer])
       low_rank(worker, *static_cast<const Seats*>(i.weight), *segments, rows(i.in[0]), y);
+  }
+
+  // What comes after a product, instructions from `next` to `end`: adapters change it, of each lane that is at work. With
+  // fewer tokens memory has nothing left to give beside the product.
+  void look_beyond(const Instruction* next, const Instruction* end) const {
+    soon.clear();
+    if (tokens < FEWEST_BESIDE) return;
+    for (; next < end && next->op == Op::low_rank; next++)
+      if (const StepSegments* segments = step.segments[next->layer])
+        announce_shares<T>(worker, *static_cast<const Seats*>(next->weight), *segments, soon);
   }
 
   // in[0]: float32; in[1]: memory for `argmax`; out: an int64 for each token
@@ -215,9 +228,12 @@ void run(const Step& step, const Instruction* program, int64_t count) {
   together(step.threads, [&](Worker& worker) {
     double before = step.seconds ? now() : 0;
     Ahead ahead;
+    Soon soon;
     for (int64_t i = 0, next = 0; i < count; i++) {
       const int64_t tokens = program[i].few ? step.num_selected : step.tokens;
-      Machine<T>{step, worker, tokens}.run(program[i]);
+      const Machine<T> machine{step, worker, tokens, soon};
+      if (multiplies(program[i].op)) machine.look_beyond(program + i + 1, program + count);
+      machine.run(program[i]);
       while (next < count && (next <= i || !multiplies(program[next].op))) next++;
       if (next < count && tokens <= FEW_TOKENS) ahead.aim<T>(program[next], worker);
       worker.barrier([&] { return ahead.ask(); });
