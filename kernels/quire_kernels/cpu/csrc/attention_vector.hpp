@@ -9,6 +9,7 @@ namespace quire {
 //   values: out [lines, stride] += weights [lines, BLOCK] · values
 //   COPIES: values lie one after the other, and are copied for that; lines come in whole strips.
 //   BYTES: keys and values are the bytes of the pages; weights are bytes times a step of each line's own.
+//   ASKS_BY_HEAD: what is asked for meanwhile is what the next head reads, not the next block as it lies in memory.
 //
 // This one: vectors. Four lines at a time share what is loaded.
 template <class T>
