@@ -125,30 +125,18 @@ class PretendClient:
             if self.running.pop(request.id, None):
                 self.aborted.append(request.id)
 
-    async def generate_all(self, model, requests):
+    async def run(self, model, requests, take):
         """All at once; the first error ends all."""
-        queue = asyncio.Queue()
 
-        async def run(request):
-            try:
-                async with aclosing(self.generate(model, request)) as stream:
-                    async for deltas in stream:
-                        queue.put_nowait(deltas)
-                queue.put_nowait(None)
-            except Exception as error:
-                queue.put_nowait(error)
+        async def one(request):
+            async with aclosing(self.generate(model, request)) as stream:
+                async for deltas in stream:
+                    for delta in deltas:
+                        take(delta)
 
-        tasks = [asyncio.create_task(run(request)) for request in requests]
+        tasks = [asyncio.create_task(one(request)) for request in requests]
         try:
-            left = len(tasks)
-            while left:
-                item = await queue.get()
-                if isinstance(item, Exception):
-                    raise item
-                if item is None:
-                    left -= 1
-                else:
-                    yield item
+            await asyncio.gather(*tasks)
         finally:
             for task in tasks:
                 task.cancel()
@@ -238,7 +226,7 @@ class PretendClient:
         ids = request.prompt.token_ids
         return (None, *(scored(i, request.params.prompt_logprobs) for i in ids[1:]))
 
-    async def abort(self, request_id, index=None):
+    def abort(self, request_id, index=None):
         left = self.running.get(request_id)
         if left:
             self.aborted.append(request_id if index is None else (request_id, index))

@@ -6,6 +6,7 @@ import signal
 
 import pytest
 import torch
+from delta_streams import deltas_of
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from quire.config import ModelConfig
@@ -36,8 +37,8 @@ def expected(model, count):
 
 
 async def collect(client, model, request_id, params):
-    stream = client.generate(model, Request(id=request_id, prompt=Prompt(token_ids=PROMPT), params=params))
-    return [delta async for deltas in stream for delta in deltas]
+    request = Request(id=request_id, prompt=Prompt(token_ids=PROMPT), params=params)
+    return [delta async for delta in deltas_of(client, model, request)]
 
 
 async def drain(stream):
@@ -71,7 +72,7 @@ async def test_two_models_answer_at_once_as_transformers_does_before_and_after_t
         found = await asyncio.gather(*(collect(client, name, name, greedy(24)) for name in models))
         assert {name: tokens(deltas) for name, deltas in zip(models, found, strict=True)} == wanted
 
-        stream = client.generate("a", Request(id="k", prompt=Prompt(token_ids=PROMPT), params=greedy(200)))
+        stream = deltas_of(client, "a", Request(id="k", prompt=Prompt(token_ids=PROMPT), params=greedy(200)))
         await anext(stream)
         os.kill(client.host_pid, signal.SIGKILL)
         with pytest.raises(HostDied):

@@ -8,6 +8,7 @@ from contextlib import aclosing
 from pathlib import Path
 
 import pytest
+from delta_streams import deltas_of
 from fake_host import DIES, NEVER_ENDS, RAISES, REFUSED, SEQ_ERROR
 
 from quire.config import ModelConfig
@@ -24,7 +25,7 @@ from quire.errors import (
 )
 from quire.host.client import Client
 from quire.host.connection import Connection
-from quire.host.flights import Flights
+from quire.host.flights import Flights, Party
 from quire.host.frames import framed
 from quire.host.protocol import Ask
 from quire.host.settings import HostSettings
@@ -62,7 +63,7 @@ def request(request_id, *token_ids, **params):
 
 
 async def collect(client, model, *args, **params):
-    return [delta async for deltas in client.generate(model, request(*args, **params)) for delta in deltas]
+    return [delta async for delta in deltas_of(client, model, request(*args, **params))]
 
 
 async def drain(stream):
@@ -110,11 +111,11 @@ async def test_many_requests_on_two_models_are_told_apart(client):
 
 
 async def test_an_id_in_flight_cannot_be_used_twice(client):
-    async with aclosing(client.generate("a", request("r", max_tokens=10**6))) as stream:
+    async with aclosing(deltas_of(client, "a", request("r", max_tokens=10**6))) as stream:
         await anext(stream)
         with pytest.raises(BadRequest, match="already in flight"):
             await collect(client, "a", "r")
-        assert tokens(await anext(stream))
+        assert tokens([await anext(stream)])
 
 
 async def test_a_refusal_arrives_as_the_exception_it_was(client):
@@ -141,7 +142,7 @@ async def test_a_failed_step_is_an_error_of_its_requests_and_the_host_lives_on(c
 
 
 async def test_a_reader_that_goes_away_aborts_its_request(client):
-    async with aclosing(client.generate("a", request("r", max_tokens=10**6))) as stream:
+    async with aclosing(deltas_of(client, "a", request("r", max_tokens=10**6))) as stream:
         await anext(stream)
     assert client.num_in_flight == 0
     assert [stats.num_running for stats in await client.stats()] == [0, 0]
@@ -159,15 +160,15 @@ async def test_a_cancelled_reader_aborts_its_request(client):
 
 
 async def test_aborting_ends_the_stream_with_the_reason_abort(client):
-    stream = client.generate("a", request("r", max_tokens=10**6, n=2))
+    stream = deltas_of(client, "a", request("r", max_tokens=10**6, n=2))
     await anext(stream)
-    await client.abort("r", 0)
-    await client.abort("unknown")
+    client.abort("r", 0)
+    client.abort("unknown")
     seen = []
-    async for deltas in stream:
-        seen += deltas
+    async for delta in stream:
+        seen.append(delta)
         if len(seen) > 10 and client.num_in_flight:
-            await client.abort("r")
+            client.abort("r")
     ends = [delta for delta in seen if delta.finish_reason]
     assert sorted((delta.index, delta.finish_reason) for delta in ends) == [(0, "abort"), (1, "abort")]
     assert [stats.num_running for stats in await client.stats()] == [0, 0]
@@ -247,7 +248,7 @@ async def test_an_unloaded_model_is_gone_and_its_name_free(client):
 
 async def test_a_host_killed_mid_stream_ends_its_streams_and_comes_back(client):
     first = client.host_pid
-    stream = client.generate("a", request("r", max_tokens=10**6))
+    stream = deltas_of(client, "a", request("r", max_tokens=10**6))
     await anext(stream)
     os.kill(first, signal.SIGKILL)
     with pytest.raises(HostDied, match="killed by signal 9"):
@@ -330,14 +331,14 @@ def test_restarts_are_counted_within_a_window():
 async def test_closing_waits_for_what_is_in_flight_and_refuses_what_is_new():
     client = await started()
     pid = client.host_pid
-    stream = client.generate("m", request("r", max_tokens=300))
-    seen = list(await anext(stream))
+    stream = deltas_of(client, "m", request("r", max_tokens=300))
+    seen = [await anext(stream)]
     closing = asyncio.create_task(client.close(drain_s=WITHIN_S))
     await asyncio.sleep(0)
     assert not client.alive
     with pytest.raises(Overloaded, match="shutting down"):
         await collect(client, "m", "late")
-    seen += [delta async for deltas in stream for delta in deltas]
+    seen += [delta async for delta in stream]
     assert tokens(seen) == list(range(1, 301))
     await closing
     assert client.state == "closed"
@@ -407,7 +408,7 @@ async def test_a_process_can_be_started_before_there_is_an_event_loop():
 async def test_a_host_that_says_what_nobody_can_read_is_replaced(client, caplog):
     pid = client.host_pid
     connection = client._supervisor._connection
-    stream = client.generate("a", request("r", NEVER_ENDS))
+    stream = deltas_of(client, "a", request("r", NEVER_ENDS))
     reading = asyncio.ensure_future(anext(stream))
     while not client.num_in_flight:
         await asyncio.sleep(0)
@@ -422,40 +423,57 @@ async def test_a_host_that_says_what_nobody_can_read_is_replaced(client, caplog)
 # --- flights ---------------------------------------------------------------------------------------
 
 
-async def test_a_slow_reader_gets_all_that_has_come_at_once():
-    flights = Flights()
-    flight = flights.begin("m", request("r"))
+def test_deltas_go_to_whoever_takes_them_at_once():
+    flights, seen = Flights(), []
+    flights.begin("m", request("r"), Party(seen.append))
     for i in range(3):
         flights.take([Delta(request_id="r", token_ids=(i,), finish_reason="stop" if i == 2 else None)])
+        assert tokens(seen) == list(range(i + 1))
     flights.take([Delta(request_id="forgotten")])
-    assert tokens(await flight.next()) == [0, 1, 2]
-    assert await flight.next() is None
+    assert (len(seen), len(flights)) == (3, 0)
 
 
 async def test_deltas_after_the_end_of_a_seq_are_dropped():
-    flights = Flights()
-    flight = flights.begin("m", request("r", n=2))
+    flights, seen = Flights(), []
+    party = Party(seen.append)
+    flights.begin("m", request("r", n=2), party)
     flights.take([Delta(request_id="r", index=0, finish_reason="stop")])
     flights.take([Delta(request_id="r", index=0, token_ids=(9,)), Delta(request_id="r", index=1, finish_reason="stop")])
-    assert [delta.index for delta in await flight.next()] == [0, 1]
-    assert await flight.next() is None
+    assert [delta.index for delta in seen] == [0, 1]
+    await party.at_most(0)
 
 
-async def test_what_came_before_an_error_is_still_read():
-    flights = Flights()
-    flight = flights.begin("m", request("r"))
+async def test_the_first_error_counts_and_nothing_comes_after_it():
+    flights, seen = Flights(), []
+    party = Party(seen.append)
+    flights.begin("m", request("r"), party)
     flights.take([Delta(request_id="r", token_ids=(1,))])
     flights.fail(HostDied("first"))
     flights.fail(HostDied("second"))
-    assert tokens(await flight.next()) == [1]
+    flights.take([Delta(request_id="r", token_ids=(2,))])
+    assert tokens(seen) == [1]
     with pytest.raises(HostDied, match="first"):
-        await flight.next()
+        await party.at_most(0)
+
+
+async def test_who_cannot_take_a_delta_ends_alone():
+    def fails(delta):
+        raise ValueError("no room")
+
+    flights, seen = Flights(), []
+    party = Party(fails)
+    flights.begin("m", request("a"), party)
+    flights.begin("m", request("b"), Party(seen.append))
+    flights.take([Delta(request_id="a", token_ids=(1,)), Delta(request_id="b", token_ids=(2,))])
+    assert tokens(seen) == [2]
+    with pytest.raises(ValueError, match="no room"):
+        await party.at_most(0)
 
 
 async def test_draining_waits_for_the_last_request():
     flights = Flights()
     assert await flights.drained(0)
-    flight = flights.begin("m", request("r"))
+    flight = flights.begin("m", request("r"), Party(print))
     assert not await flights.drained(0)
     flights.end(flight)
     assert await flights.drained(0)

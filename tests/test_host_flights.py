@@ -1,18 +1,17 @@
 """Requests that are read together: deltas as they come for any, and what one of them does to the others."""
 
-import asyncio
 from contextlib import aclosing
 from pathlib import Path
 
 import pytest
+from delta_streams import deltas_of
 from fake_host import DIES, NEVER_ENDS, REFUSED, SEQ_ERROR
 
 from quire.config import ModelConfig
 from quire.errors import BadRequest, HostDied, NotFound, PluginFailed
 from quire.host.client import Client
-from quire.host.flights import Flights, arrivals
 from quire.sampling import SamplingParams
-from quire.types import Delta, Prompt, Request
+from quire.types import Prompt, Request
 
 
 @pytest.fixture
@@ -28,8 +27,7 @@ def request(request_id, *token_ids, **params):
 
 
 async def collect(client, requests):
-    async with aclosing(client.generate_all("m", requests)) as stream:
-        return [deltas async for deltas in stream]
+    return [delta async for delta in deltas_of(client, "m", *requests)]
 
 
 async def num_running(client):
@@ -39,17 +37,15 @@ async def num_running(client):
 async def test_many_requests_come_back_whole_and_apart(client):
     requests = [request(f"r{i}", max_tokens=1 + i % 3, n=1 + i % 2) for i in range(100)]
     found = {}
-    for deltas in await collect(client, requests):
-        (request_id,) = {delta.request_id for delta in deltas}
-        for delta in deltas:
-            found.setdefault((request_id, delta.index), []).extend(delta.token_ids)
+    for delta in await collect(client, requests):
+        found.setdefault((delta.request_id, delta.index), []).extend(delta.token_ids)
     assert found == {(f"r{i}", j): list(range(1, 2 + i % 3)) for i in range(100) for j in range(1 + i % 2)}
     assert client.num_in_flight == 0
 
 
 async def test_a_long_list_leaves_room_in_the_queue(client):
     requests = [request("long", max_tokens=10**6), *(request(f"r{i}", NEVER_ENDS) for i in range(50))]
-    async with aclosing(client.generate_all("m", requests)) as stream:
+    async with aclosing(deltas_of(client, "m", *requests)) as stream:
         await anext(stream)
         assert await num_running(client) == [8]  # as many as are computed at a time, and as many that are next
 
@@ -68,7 +64,7 @@ async def test_an_error_of_one_ends_the_others(client, token_id, error):
 
 async def test_a_reader_that_goes_away_aborts_what_has_not_ended(client):
     requests = [request("never", NEVER_ENDS), request("long", max_tokens=10**6), request("short", max_tokens=1)]
-    async with aclosing(client.generate_all("m", requests)) as stream:
+    async with aclosing(deltas_of(client, "m", *requests)) as stream:
         await anext(stream)
     assert client.num_in_flight == 0
     assert await num_running(client) == [0]
@@ -79,28 +75,4 @@ async def test_an_id_that_is_used_twice_or_an_unknown_model_is_refused(client):
         await collect(client, [request("r", NEVER_ENDS), request("r")])
     assert await num_running(client) == [0]
     with pytest.raises(NotFound):
-        await anext(client.generate_all("nope", [request("r")]))
-
-
-async def test_what_came_before_an_error_is_read_first():
-    flights = Flights()
-    first, second = (flights.begin("m", request(name)) for name in "ab")
-    second.take(Delta(request_id="b", token_ids=(1,)))
-    second.fail(HostDied("gone"))
-    stream = arrivals(iter([first, second]), 2)
-    assert [delta.token_ids for delta in await anext(stream)] == [(1,)]
-    with pytest.raises(HostDied):
-        await anext(stream)
-
-
-async def test_deltas_that_come_while_others_are_read_are_not_lost():
-    flights = Flights()
-    first, second = (flights.begin("m", request(name)) for name in "ab")
-    stream = arrivals(iter([first, second]), 2)
-    waiting = asyncio.ensure_future(anext(stream))
-    await asyncio.sleep(0)
-    first.take(Delta(request_id="a", token_ids=(1,)))
-    assert (await waiting)[0].token_ids == (1,)
-    first.take(Delta(request_id="a", token_ids=(2,), finish_reason="stop"))
-    second.take(Delta(request_id="b", token_ids=(3,), finish_reason="stop"))
-    assert [deltas[0].token_ids async for deltas in stream] == [(2,), (3,)]
+        await anext(deltas_of(client, "nope", request("r")))

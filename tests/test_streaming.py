@@ -146,41 +146,38 @@ async def test_a_shutdown_ends_what_takes_too_long_with_an_error(tmp_path, held,
     assert len(held.aborted) == 2 * len(prompt)
 
 
-async def test_a_stream_closes_its_source_when_sending_fails():
-    closed = asyncio.Event()
+async def never():
+    await asyncio.Event().wait()
 
-    async def events():
+
+async def test_a_stream_ends_its_source_when_sending_fails():
+    ended = asyncio.Event()
+
+    async def run(put):
         try:
             while True:
-                yield b"data: x\n\n"
+                put(b"data: x\n\n")
                 await asyncio.sleep(0)
         finally:
-            closed.set()
-
-    async def receive():
-        await asyncio.Event().wait()
+            ended.set()
 
     async def send(message):
         if message["type"] == "http.response.body":
             raise OSError("broken pipe")
 
-    await EventStream(events())({"type": "http"}, receive, send)
-    assert closed.is_set()
+    await EventStream(run)({"type": "http"}, never, send)
+    assert ended.is_set()
 
 
-async def test_a_stream_closes_its_source_when_the_client_goes_while_the_answer_begins():
-    closed = asyncio.Event()
+async def test_a_stream_ends_its_source_when_the_client_goes_while_the_answer_begins():
+    ended, beginning = asyncio.Event(), asyncio.Event()
 
-    async def events():
+    async def run(put):
         try:
-            yield b"first"
-            yield b"second"
+            put(b"first")
+            await never()
         finally:
-            closed.set()
-
-    source = events()
-    first = await anext(source)
-    beginning = asyncio.Event()
+            ended.set()
 
     async def receive():
         await beginning.wait()
@@ -188,10 +185,32 @@ async def test_a_stream_closes_its_source_when_the_client_goes_while_the_answer_
 
     async def send(_):
         beginning.set()
-        await asyncio.Event().wait()
+        await never()
 
-    await EventStream(source, first)({"type": "http"}, receive, send)
-    assert closed.is_set()
+    stream = EventStream(run)
+    await stream.begun()
+    await stream({"type": "http"}, receive, send)
+    assert ended.is_set()
+
+
+async def test_events_that_come_while_a_client_does_not_read_are_sent_together():
+    going_on, sent = asyncio.Event(), []
+
+    async def run(put):
+        for i in range(5):
+            put(b"%d" % i)
+            await asyncio.sleep(0)
+        going_on.set()
+
+    async def send(message):
+        sent.append(message.get("body"))
+        await going_on.wait()
+
+    stream = EventStream(run)
+    await stream.begun()
+    await stream({"type": "http"}, never, send)
+    assert b"".join(sent[1:]) == b"01234"
+    assert len(sent) <= 4, "the head, what was there, what came meanwhile, the end"
 
 
 @pytest.mark.parametrize("path", ["/v1/completions", "/v1/chat/completions"])

@@ -8,14 +8,13 @@ from __future__ import annotations
 import asyncio
 import itertools
 import sys
-from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
-from contextlib import aclosing
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from quire.config import ModelConfig
 from quire.errors import HostDied, NotFound, Overloaded, QuireError
 from quire.host.adapter_table import AdapterTable
-from quire.host.flights import Flight, Flights, arrivals
+from quire.host.flights import Flight, Flights, Party
 from quire.host.protocol import (
     Abort,
     AdapterChanged,
@@ -106,46 +105,27 @@ class Client:
         """The loaded models, in the order they were given. Those of the last host while none runs."""
         return list(self._infos.values())
 
-    async def generate(self, model: str, request: Request) -> AsyncGenerator[list[Delta], None]:
-        """Run a request; deltas as steps give them, until every seq has ended. Closing it early aborts.
+    async def run(self, model: str, requests: Sequence[Request], take: Callable[[Delta], None]) -> None:
+        """Run requests that belong together; returns when every seq of each has ended. Cancelling it aborts.
 
-        `model`: a name or alias. Raises NotFound for another, BadRequest or Overloaded from the engine
-        before the first delta, HostDied when the host ends, or does not come back soon.
+        model: a name or alias. take: gets the deltas as steps give them, between two turns of the event loop, so it
+        must be quick; what it raises is raised here. Raises NotFound for another model, BadRequest or Overloaded from
+        the engine before the first delta, HostDied when the host ends, or does not come back soon. The first error of
+        one ends them all. As many are in flight at a time as keep the model busy: a long list does not fill its queue.
         """
         name = self._name_of(model)
         await self._wait_ready()
-        flight = self._flights.begin(name, request)
+        party, most = Party(take), self._most_in_flight(name)
         try:
-            self._supervisor.send(submit(name, request))
-            while (deltas := await flight.next()) is not None:
-                yield deltas
-        finally:
-            self._end(flight)
-
-    async def generate_all(self, model: str, requests: Sequence[Request]) -> AsyncGenerator[list[Delta], None]:
-        """The same for requests that belong together: deltas as they come for any, those of one at a time.
-
-        As many are in flight at a time as keep the model busy: a long list does not fill its queue. The first error of
-        one ends them all.
-        """
-        name = self._name_of(model)
-        await self._wait_ready()
-        flights: list[Flight] = []
-
-        def begun() -> Iterator[Flight]:
             for request in requests:
+                await party.at_most(most - 1)
                 if self.state != "ready":
                     raise HostDied("The process that runs the models is not running; try again later.")
-                flights.append(self._flights.begin(name, request))
+                self._flights.begin(name, request, party)
                 self._supervisor.send(submit(name, request))
-                yield flights[-1]
-
-        try:
-            async with aclosing(arrivals(begun(), self._most_in_flight(name))) as stream:
-                async for deltas in stream:
-                    yield deltas
+            await party.at_most(0)
         finally:
-            for flight in flights:
+            for flight in party.flights:
                 self._end(flight)
 
     def _most_in_flight(self, name: str) -> int:
@@ -156,15 +136,15 @@ class Client:
     def _end(self, flight: Flight) -> None:
         """Nobody waits for it any more."""
         self._flights.end(flight)
-        if flight.open and not isinstance(flight.error, HostDied):
+        if flight.open and not isinstance(flight.party.error, HostDied):
             self._supervisor.send(Abort(flight.model, flight.request_id))
 
-    async def abort(self, request_id: str, index: int | None = None) -> None:
-        """Stop one seq of a request, or all; its reader gets finish_reason "abort". Unknown ids are ignored."""
+    def abort(self, request_id: str, index: int | None = None) -> None:
+        """Stop one seq of a request, or all; each gives a last delta that says "abort". Unknown ids are ignored."""
         flight = self._flights.get(request_id)
         if flight is None:
             return
-        flight.stop(index)
+        self._flights.stop(flight, index)
         self._supervisor.send(Abort(flight.model, request_id, index))
 
     async def stats(self) -> list[EngineStats]:
@@ -253,7 +233,7 @@ class Client:
                 flight = self._flights.get(request_id)
                 if flight is not None:
                     flight.open.clear()  # there is nothing to abort
-                    flight.fail(error_of(fault))
+                    flight.party.fail(error_of(fault))
             case Ready(models, adapters):
                 self._infos = {info.name: info for info in models}
                 self.adapters.ready(adapters)

@@ -1,91 +1,77 @@
-"""Requests in flight as the API process sees them: who waits for which deltas.
+"""Requests in flight as the API process sees them: who gets which deltas.
 
-It knows nothing of processes or sockets. Use from one event loop.
+Deltas are handed on as they come, on the event loop, without waking a task for each. It knows nothing of processes
+or sockets. Use from one event loop.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Iterable, Iterator
-from dataclasses import dataclass, field
-from itertools import islice
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 
 from quire.errors import BadRequest, QuireError, error_told
 from quire.types import Delta, Request
 
 
+class Party:
+    """Requests that belong together: `take` gets their deltas, and the first error ends them all."""
+
+    def __init__(self, take: Callable[[Delta], None]) -> None:
+        self.take = take
+        self.flights: list[Flight] = []
+        self.num_open = 0
+        self.error: Exception | None = None
+        self._waiting: asyncio.Future[None] | None = None
+
+    def left(self) -> None:
+        """One of its flights has ended."""
+        self.num_open -= 1
+        self._tell()
+
+    def fail(self, error: Exception) -> None:
+        """End with an error; only the first counts."""
+        self.error = self.error or error
+        self._tell()
+
+    def _tell(self) -> None:
+        if self._waiting is not None and not self._waiting.done():
+            self._waiting.set_result(None)
+
+    async def at_most(self, count: int) -> None:
+        """Return when no more than so many of its flights are left; raises the error, if there is one."""
+        while self.error is None and self.num_open > count:
+            self._waiting = asyncio.get_running_loop().create_future()
+            await self._waiting
+        if self.error is not None:
+            raise self.error
+
+
 @dataclass(slots=True)
 class Flight:
-    """A request, its seqs that have not ended, and what has come of it since its reader last looked."""
+    """A request and its seqs that have not ended."""
 
     model: str
     request_id: str
     open: set[int]
-    deltas: list[Delta] = field(default_factory=list)
-    error: QuireError | None = None
-    reader: asyncio.Future[None] | None = None
+    party: Party
 
     def take(self, delta: Delta) -> None:
-        """Add a delta, unless its seq has ended already."""
-        if delta.index not in self.open:
+        """Hand on a delta, unless its seq has ended already."""
+        party = self.party
+        if delta.index not in self.open or party.error is not None:
             return
         if delta.error is not None:
-            self.fail(error_told(delta.error))
+            party.fail(error_told(delta.error))
             return
-        self.deltas.append(delta)
+        try:
+            party.take(delta)
+        except Exception as error:  # what one makes of its deltas is no affair of the others
+            party.fail(error)
         if delta.finish_reason is not None:
             self.open.discard(delta.index)
-        if self.reader is not None and not self.reader.done():
-            self.reader.set_result(None)
-
-    def fail(self, error: QuireError) -> None:
-        """End with an error; only the first counts."""
-        self.error = self.error or error
-        if self.reader is not None and not self.reader.done():
-            self.reader.set_result(None)
-
-    def stop(self, index: int | None) -> None:
-        """One seq, or all, end here and now with the reason "abort"."""
-        for i in sorted(self.open) if index is None else [index]:
-            self.take(Delta(request_id=self.request_id, index=i, finish_reason="abort"))
-
-    async def next(self) -> list[Delta] | None:
-        """All that has come since the last call, waiting for something to; None once every seq has ended.
-
-        Raises the error, if there is one, when what came before it has been read. One reader at a time.
-        """
-        while not self.deltas:
-            if self.error is not None:
-                raise self.error
             if not self.open:
-                return None
-            self.reader = asyncio.get_running_loop().create_future()
-            await self.reader
-        deltas, self.deltas = self.deltas, []
-        return deltas
-
-
-async def arrivals(flights: Iterator[Flight], most: int) -> AsyncGenerator[list[Delta], None]:
-    """Deltas as they come for any of these, those of one flight at a time, until all have ended.
-
-    The next is taken from `flights` when fewer than `most` are left. Raises the error of the first that fails, when
-    what came for it before has been read. It is their one reader.
-    """
-    left = list(islice(flights, most))
-    while left:
-        for flight in [flight for flight in left if flight.deltas or flight.error is not None]:
-            deltas, flight.deltas = flight.deltas, []
-            if deltas:
-                yield deltas
-            if flight.error is not None:
-                raise flight.error
-        left = [flight for flight in left if flight.open or flight.deltas]
-        left += islice(flights, most - len(left))
-        if left and not any(flight.deltas or flight.error is not None for flight in left):
-            reader = asyncio.get_running_loop().create_future()
-            for flight in left:
-                flight.reader = reader
-            await reader
+                party.left()
 
 
 class Flights:
@@ -99,18 +85,21 @@ class Flights:
     def __len__(self) -> int:
         return len(self._flights)
 
-    def begin(self, model: str, request: Request) -> Flight:
+    def begin(self, model: str, request: Request, party: Party) -> Flight:
         """Note a request; raises BadRequest for an id that is in flight already."""
         if request.id in self._flights:
             raise BadRequest(f"A request with the id {request.id!r} is already in flight.", "request_id")
-        flight = Flight(model, request.id, set(range(request.params.num_seqs)))
+        flight = Flight(model, request.id, set(range(request.params.num_seqs)), party)
         self._flights[request.id] = flight
         self._none.clear()
+        party.flights.append(flight)
+        party.num_open += 1
         return flight
 
     def end(self, flight: Flight) -> None:
         """Forget a request."""
-        self._flights.pop(flight.request_id, None)
+        if self._flights.get(flight.request_id) is flight:
+            del self._flights[flight.request_id]
         if not self._flights:
             self._none.set()
 
@@ -120,15 +109,23 @@ class Flights:
 
     def take(self, deltas: Iterable[Delta]) -> None:
         """Give each delta to the request it belongs to; those of forgotten ones are dropped."""
+        flights = self._flights
         for delta in deltas:
-            flight = self._flights.get(delta.request_id)
+            flight = flights.get(delta.request_id)
             if flight is not None:
                 flight.take(delta)
+                if not flight.open:
+                    self.end(flight)
+
+    def stop(self, flight: Flight, index: int | None) -> None:
+        """One seq of a request, or all, end here and now with the reason "abort"."""
+        indices = sorted(flight.open) if index is None else [index]
+        self.take([Delta(request_id=flight.request_id, index=i, finish_reason="abort") for i in indices])
 
     def fail(self, error: QuireError) -> None:
         """End all requests with an error."""
         for flight in self._flights.values():
-            flight.fail(error)
+            flight.party.fail(error)
 
     async def drained(self, timeout_s: float) -> bool:
         """Whether none is left within `timeout_s`."""

@@ -6,6 +6,7 @@ does not keep up, a second thread writes what is left.
 
 from __future__ import annotations
 
+import select
 import socket
 import threading
 from collections.abc import Callable
@@ -22,6 +23,9 @@ class Link:
 
     def __init__(self, stream: socket.socket) -> None:
         self._socket = stream
+        # Who waits in `recv` is woken whenever the other side reads, which it does for each step; who polls is not.
+        self._arrivals = select.poll()
+        self._arrivals.register(stream, select.POLLIN)
         self._left: SimpleQueue[memoryview | None] = SimpleQueue()
         self._num_left = 0  # only the sending thread counts here,
         self._num_written = 0  # and only the writing thread here: equal when nothing is left
@@ -36,6 +40,7 @@ class Link:
                 put(decode_to_host(frame))
 
     def _receive(self) -> bytes:
+        self._arrivals.poll()
         try:
             return self._socket.recv(READ_BYTES)
         except ConnectionError:  # it went away with something of ours unread

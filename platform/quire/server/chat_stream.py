@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
 from typing import Any
 
 from msgspec.structs import replace
@@ -11,7 +10,6 @@ from quire.server import wire
 from quire.server.chat import Call, common, count_tokens, logprobs_of
 from quire.server.chat_tools import call_delta
 from quire.server.service import fingerprint
-from quire.server.streaming import stream_events
 from quire.text.answers import AnswerStream, MessageStream
 from quire.text.outputs import Piece
 from quire.text.reasoning import Thought
@@ -22,7 +20,7 @@ class ChatStream:
     """Turns pieces into events: per choice a chunk with the role, then text or calls, then why it ended."""
 
     def __init__(self, call: Call) -> None:
-        self._call = call
+        self._call, self.job = call, call.job
         self._chunks = wire.Chunks(common(call, "chat.completion.chunk"))
         self._begun: set[int] = set()
         self._answers: dict[int, AnswerStream | MessageStream] = {}
@@ -30,11 +28,8 @@ class ChatStream:
         self._plain = call.reader is None and not (call.fields.return_token_ids or self._usage.always)
         self._texts: dict[int, wire.TextEvents] = {}
 
-    def events(self) -> AsyncGenerator[bytes]:
-        """The events of the whole stream."""
-        return stream_events(self._call.job, self.piece, self._last)
-
-    def _last(self) -> bytes:
+    def last(self) -> bytes:
+        """The event with the usage, if it is wanted."""
         if not self._usage.at_end:
             return b""
         cached = self._call.job.collectors[0].num_cached_tokens or 0

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
 from typing import Any
 
 from quire.server import wire
 from quire.server.completion_logprobs import Lead, Logprobs
 from quire.server.completions import Call, common, count_tokens, lead_of
 from quire.server.service import fingerprint
-from quire.server.streaming import stream_events
 from quire.text.outputs import Piece
 
 
@@ -17,7 +15,7 @@ class CompletionStream:
     """Turns pieces into events."""
 
     def __init__(self, call: Call) -> None:
-        self._call = call
+        self._call, self.job = call, call.job
         self._chunks = wire.Chunks(common(call))
         self._leads: dict[int, Lead] = {}
         self._begun: set[tuple[int, int]] = set()
@@ -28,11 +26,8 @@ class CompletionStream:
         )
         self._texts: dict[tuple[int, int], wire.TextEvents] = {}
 
-    def events(self) -> AsyncGenerator[bytes]:
-        """The events of the whole stream."""
-        return stream_events(self._call.job, self.piece, self._last)
-
-    def _last(self) -> bytes:
+    def last(self) -> bytes:
+        """The event with the usage, if it is wanted."""
         if not self._usage.at_end:
             return b""
         cached = sum(collector.num_cached_tokens or 0 for collector in self._call.job.collectors)

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from quire.adapter_info import AdapterInfo
@@ -53,21 +53,15 @@ class Client(Protocol):
         """The loaded models."""
         ...
 
-    def generate(self, model: str, request: Request) -> AsyncGenerator[Sequence[Delta]]:
-        """Deltas as steps give them, until every seq has ended.
+    async def run(self, model: str, requests: Sequence[Request], take: Callable[[Delta], None]) -> None:
+        """Run requests that belong together until every seq has ended; `take` gets deltas as steps give them.
 
-        Raises a `QuireError`: `BadRequest` or `Overloaded` before the first delta, `HostDied` at any time.
+        Raises a `QuireError`: `BadRequest` or `Overloaded` before the first delta, `HostDied` at any time; and what
+        `take` raises. The first error of one ends them all, and so does cancelling it.
         """
         ...
 
-    def generate_all(self, model: str, requests: Sequence[Request]) -> AsyncGenerator[Sequence[Delta]]:
-        """The same for requests that belong together: deltas as they come for any, those of one at a time.
-
-        The first error of one ends them all.
-        """
-        ...
-
-    async def abort(self, request_id: str, index: int | None = None) -> None:
+    def abort(self, request_id: str, index: int | None = None) -> None:
         """Stop one seq of a request, or all; unknown ids are ignored."""
         ...
 

@@ -6,8 +6,8 @@ broke, a shutdown — leaves nothing running in the engine.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Sequence
-from contextlib import aclosing
+from collections.abc import Callable, Sequence
+from functools import partial
 
 from quire.errors import BadRequest, Overloaded, QuireError
 from quire.server.engines import Client
@@ -21,8 +21,8 @@ from quire.text.outputs import Collector, Piece, RequestOutput
 from quire.text.tokenizer import Tokenizer
 from quire.types import Delta, Request
 
-Pieces = list[tuple[int, Piece]]
-"""What arrived together: (number of the prompt, piece of text)."""
+Take = Callable[[int, Piece], None]
+"""Takes a piece of text that answers the prompt of this number."""
 
 
 class Job:
@@ -50,28 +50,16 @@ class Job:
 
     async def results(self) -> list[RequestOutput]:
         """Run to the end; one output per prompt."""
-        async with aclosing(self.pieces()) as batches:
-            async for _ in batches:
-                pass
+        await self.run(lambda number, piece: None)
         return [collector.result() for collector in self.collectors]
 
-    async def pieces(self) -> AsyncGenerator[Pieces]:
-        """Text as it comes. Closing the iterator aborts what still runs."""
+    async def run(self, take: Take) -> None:
+        """Run to the end; `take` gets text as it comes. What it raises ends everything; cancelling aborts what runs."""
         self._inflight.add(self)
-        stream = self._run()
+        requests = [for_engine(request) for request in self.requests]
         try:
-            while True:
-                try:
-                    with self._stopping:
-                        deltas = await stream.__anext__()
-                except StopAsyncIteration:
-                    break
-                number = self._numbers[deltas[0].request_id]
-                pieces = self._push(number, deltas)
-                if self.collectors[number].aborts:
-                    await self._abort_stopped(self.collectors[number])
-                if pieces:
-                    yield pieces
+            with self._stopping:
+                await self._client.run(self._model, requests, partial(self._push, take))
         except (Overloaded, BadRequest) as error:
             self.tracks.refused(error)
             raise
@@ -80,39 +68,23 @@ class Job:
             raise
         finally:
             self._inflight.remove(self)
-            await stream.aclose()
-            await self._abort_unfinished()
             self._end_tracks("abort")
 
     def stop(self, error: QuireError) -> None:
-        """End from outside: whoever iterates over `pieces` gets `error`."""
+        """End from outside: whoever waits for `run` gets `error`."""
         self._stopping.stop(error)
 
-    def _run(self) -> AsyncGenerator[Sequence[Delta]]:
-        if len(self.requests) == 1:
-            return self._client.generate(self._model, for_engine(self.requests[0]))
-        return self._client.generate_all(self._model, [for_engine(request) for request in self.requests])
-
-    def _push(self, number: int, deltas: Sequence[Delta]) -> Pieces:
+    def _push(self, take: Take, delta: Delta) -> None:
+        number = self._numbers[delta.request_id]
         collector, track = self.collectors[number], self.tracks[number]
-        pieces: Pieces = []
-        track.arrived(deltas)
-        for delta in deltas:
-            for piece in collector.push(delta):
-                if piece.finish_reason is not None:
-                    track.reason = piece.finish_reason
-                pieces.append((number, piece))
-        return pieces
-
-    async def _abort_stopped(self, collector: Collector) -> None:
-        """Let the engine end the seqs in which a stop string was found."""
-        for request_id, index in collector.take_aborts():
-            await self._client.abort(request_id, index)
-
-    async def _abort_unfinished(self) -> None:
-        for request, collector in zip(self.requests, self.collectors, strict=True):
-            if not collector.done:
-                await self._client.abort(request.id)
+        track.arrived(delta)
+        for piece in collector.push(delta):
+            if piece.finish_reason is not None:
+                track.reason = piece.finish_reason
+            take(number, piece)
+        if collector.aborts:  # a stop string was found: the engine does not know
+            for request_id, index in collector.take_aborts():
+                self._client.abort(request_id, index)
 
     def _end_tracks(self, reason: str) -> None:
         self.tracks.end(reason, [collector.done for collector in self.collectors])

@@ -6,7 +6,6 @@ It knows neither routes nor wire shapes. Whoever leaves early leaves nothing run
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import aclosing
 
 from quire.errors import BadRequest, Overloaded, QuireError
 from quire.pooling import Pooled
@@ -49,9 +48,7 @@ class PoolingJob:
         self._inflight.add(self)
         try:
             with self._stopping:
-                async with aclosing(self._client.generate_all(self._model, self.requests)) as stream:
-                    async for deltas in stream:
-                        self._take(deltas)
+                await self._client.run(self._model, self.requests, self._take)
         except (Overloaded, BadRequest) as error:
             self._tracks.refused(error)
             raise
@@ -67,15 +64,14 @@ class PoolingJob:
         """End from outside: whoever waits for `results` gets `error`."""
         self._stopping.stop(error)
 
-    def _take(self, deltas: Sequence[Delta]) -> None:
-        number = self._numbers[deltas[0].request_id]
-        self._tracks[number].arrived(deltas)
-        for delta in deltas:
-            self.num_cached_tokens += delta.num_cached_tokens or 0
-            if delta.finish_reason is not None:
-                self._tracks[number].reason = delta.finish_reason
-            if delta.pooled is not None:
-                self._results[number] = delta.pooled
+    def _take(self, delta: Delta) -> None:
+        number = self._numbers[delta.request_id]
+        self._tracks[number].arrived(delta)
+        self.num_cached_tokens += delta.num_cached_tokens or 0
+        if delta.finish_reason is not None:
+            self._tracks[number].reason = delta.finish_reason
+        if delta.pooled is not None:
+            self._results[number] = delta.pooled
 
     def _result(self, number: int) -> Pooled:
         result = self._results[number]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
 from typing import Any
 
 from fastapi import APIRouter, Request
@@ -19,7 +18,7 @@ from quire.server.schema_requests import CompletionRequest, GenerateRequest
 from quire.server.schema_responses import Generated
 from quire.server.service import Naming, Service
 from quire.server.sse import event, unless_gone
-from quire.server.streaming import stream_events, stream_response
+from quire.server.streaming import stream_response
 from quire.text.outputs import Piece
 
 PROMPT_FIELDS = ("prompt", "prompt_token_ids", "text", "input_ids")
@@ -43,7 +42,7 @@ def native_router(service: Service) -> APIRouter:
         naming = Naming.of(request, fields.request_id)
         call = await completions.prepare(service, served, fields, naming)
         if fields.stream:
-            return await stream_response(request, _events(call))
+            return await stream_response(request, _Events(call))
         return json_response(await unless_gone(request.receive, _answer(call)))
 
     return router
@@ -91,15 +90,19 @@ async def _answer(call: completions.Call) -> dict[str, Any]:
     }
 
 
-def _events(call: completions.Call) -> AsyncGenerator[bytes]:
-    common = {"id": f"cmpl-{call.naming.base}", "model": call.served.name}
+class _Events:
+    """The stream: an event for each piece, then the usage."""
 
-    def write(_: int, piece: Piece) -> bytes:
-        if call.scoring or not (piece.text or piece.token_ids or piece.finish_reason):
+    def __init__(self, call: completions.Call) -> None:
+        self._call, self.job = call, call.job
+        self._common = {"id": f"cmpl-{call.naming.base}", "model": call.served.name}
+
+    def piece(self, _: int, piece: Piece) -> bytes:
+        if self._call.scoring or not (piece.text or piece.token_ids or piece.finish_reason):
             return b""
         return event(
             {
-                **common,
+                **self._common,
                 "index": piece.index,
                 "text": piece.text,
                 "token_ids": piece.token_ids,
@@ -108,7 +111,5 @@ def _events(call: completions.Call) -> AsyncGenerator[bytes]:
             }
         )
 
-    def last() -> bytes:
-        return event({**common, "usage": completions.count_tokens(call)})
-
-    return stream_events(call.job, write, last)
+    def last(self) -> bytes:
+        return event({**self._common, "usage": completions.count_tokens(self._call)})

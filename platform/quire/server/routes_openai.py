@@ -53,7 +53,7 @@ def openai_router(service: Service) -> APIRouter:
         naming = Naming.of(request, fields.request_id)
         call = await completions.prepare(service, served, fields, naming)
         if fields.stream:
-            return await stream_response(request, CompletionStream(call).events())
+            return await stream_response(request, CompletionStream(call))
         return json_response(await unless_gone(request.receive, completions.answer(call)))
 
     @router.post(
@@ -68,7 +68,7 @@ def openai_router(service: Service) -> APIRouter:
         naming = Naming.of(request, fields.request_id)
         call = await chat.prepare(service, served, fields, naming, request.receive)
         if fields.stream:
-            return await stream_response(request, ChatStream(call).events())
+            return await stream_response(request, ChatStream(call))
         return json_response(await unless_gone(request.receive, chat.answer(call)))
 
     _add_models(router, service)

@@ -66,5 +66,6 @@ async def _answer(service: Service, request: Request, schema: type[SpeechRequest
     naming = Naming.of(request, fields.request_id)
     call = await speech.prepare(service, served, fields, naming, data, translate)
     if fields.stream:
-        return await stream_response(request, speech_stream.events(call))
+        stream = await unless_gone(request.receive, speech_stream.prepare(call))
+        return await stream_response(request, stream)
     return await unless_gone(request.receive, speech.answer(call))

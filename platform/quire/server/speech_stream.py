@@ -5,31 +5,25 @@ All windows of a recording are heard at the same time. What comes of later ones 
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
-from contextlib import aclosing
 from typing import Any
 
 from quire.server.job import Job
 from quire.server.speech import Call, task_of, windows_job
 from quire.server.sse import event
-from quire.server.streaming import stream_events
 from quire.text.outputs import Piece
 from quire.text.transcript import Flow
 
 
-async def events(call: Call) -> AsyncGenerator[bytes]:
-    """The events of the whole stream; the first waits for the language."""
-    stream = SpeechStream(call, await windows_job(call, await task_of(call)))
-    async with aclosing(stream.events()) as parts:
-        async for data in parts:
-            yield data
+async def prepare(call: Call) -> SpeechStream:
+    """The stream of a call, when its language is known; nothing runs yet."""
+    return SpeechStream(call, await windows_job(call, await task_of(call)))
 
 
 class SpeechStream:
-    """Turns pieces of all windows into events."""
+    """Turns pieces of all windows into events: one for each piece of text, then the whole."""
 
     def __init__(self, call: Call, job: Job) -> None:
-        self._job = job
+        self.job = job
         self._flow = Flow()
         self._said: list[str] = []
         self._waiting: list[list[str]] = [[] for _ in job.requests]
@@ -37,10 +31,6 @@ class SpeechStream:
         self._now = 0
         self._usage_at_end = call.fields.stream_include_usage is not False
         self._usage_always = call.fields.stream_continuous_usage_stats
-
-    def events(self) -> AsyncGenerator[bytes]:
-        """One event for each piece of text, then the whole."""
-        return stream_events(self._job, self.piece, self._last)
 
     def piece(self, number: int, piece: Piece) -> bytes:
         """The event for what a piece of window `number` adds; b"" while an earlier window is not done."""
@@ -67,17 +57,18 @@ class SpeechStream:
             self._flow.border()
         return found
 
-    def _last(self) -> bytes:
+    def last(self) -> bytes:
+        """The event with the whole text."""
         value: dict[str, Any] = {"type": "transcript.text.done", "text": "".join(self._said)}
         if self._usage_at_end:
             value["usage"] = self._usage()
         return event(value)
 
     def _usage(self) -> dict[str, Any]:
-        prompts = [request.prompt for request in self._job.requests]
+        prompts = [request.prompt for request in self.job.requests]
         num_read = sum(len(prompt.token_ids) for prompt in prompts)
         num_heard = sum(medium.length for prompt in prompts for medium in prompt.media)
-        num_written = sum(collector.num_output_tokens for collector in self._job.collectors)
+        num_written = sum(collector.num_output_tokens for collector in self.job.collectors)
         return {
             "type": "tokens",
             "input_tokens": num_read,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
 
 import msgspec
@@ -37,17 +37,42 @@ def failure(error: BaseException) -> bytes:
 
 
 class EventStream(Response):
-    """Sends `first`, then what `events` yields as it comes, and closes `events` when the client goes away.
+    """Sends the events that `run` puts, as they come, and cancels it when the client goes away.
 
-    An exception of `events` becomes an error object inside the stream, since its status is long sent.
+    `run` begins at once, in a task of its own, and `put` may be called from anywhere on the event loop. An exception
+    of `run` becomes an error object inside the stream, since its status is long sent.
     """
 
     media_type = "text/event-stream"
 
-    def __init__(self, events: AsyncIterator[bytes], first: bytes = b"") -> None:
+    def __init__(self, run: Callable[[Callable[[bytes], None]], Coroutine[Any, Any, None]]) -> None:
         super().__init__(headers={"cache-control": "no-cache", "x-accel-buffering": "no"})
         del self.headers["content-length"]
-        self._events, self._first = events, first
+        self._held: list[bytes] = []  # what was put and not yet sent
+        self._reader: asyncio.Future[None] | None = None
+        self._running = asyncio.create_task(run(self._put))
+        self._running.add_done_callback(lambda _: self._wake())
+
+    def _put(self, data: bytes) -> None:
+        if data:
+            self._held.append(data)
+            self._wake()
+
+    def _wake(self) -> None:
+        if self._reader is not None and not self._reader.done():
+            self._reader.set_result(None)
+
+    async def _more(self) -> bool:
+        """Wait until something is held, or nothing will come any more."""
+        while not self._held and not self._running.done():
+            self._reader = asyncio.get_running_loop().create_future()
+            await self._reader
+        return bool(self._held)
+
+    async def begun(self) -> None:
+        """Return when there is something to send; raises what went wrong before."""
+        if not await self._more():
+            self._running.result()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send until the events end or the client is gone."""
@@ -55,25 +80,25 @@ class EventStream(Response):
             with contextlib.suppress(ClientGone):
                 await unless_gone(receive, self._send(send, scope.get(DIRECT, send)))
         finally:
-            await self._close()
+            await self.close()
 
     async def _send(self, begin: Send, send: Send) -> None:
         await begin({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
         try:
-            if self._first:
-                await send({"type": "http.response.body", "body": self._first, "more_body": True})
-            async for data in self._events:
-                await send({"type": "http.response.body", "body": data, "more_body": True})
+            while await self._more():
+                held, self._held = self._held, []
+                await send({"type": "http.response.body", "body": b"".join(held), "more_body": True})
         except OSError:
             return
-        except Exception as error:
+        error = self._running.exception()
+        if error is not None:
             await send({"type": "http.response.body", "body": failure(error), "more_body": True})
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
-    async def _close(self) -> None:
-        close = getattr(self._events, "aclose", None)
-        if close is not None:
-            await close()
+    async def close(self) -> None:
+        """End what gives the events, and wait until it has ended."""
+        self._running.cancel()
+        await settle(self._running)
 
 
 async def unless_gone(receive: Receive, work: Coroutine[Any, Any, T]) -> T:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable
-from contextlib import aclosing
+from collections.abc import Callable
+from typing import Protocol
 
 from fastapi import Request as HttpRequest
 from starlette.responses import Response
@@ -13,29 +13,35 @@ from quire.server.sse import DONE, EventStream, unless_gone
 from quire.text.outputs import Piece
 
 
-async def stream_events(
-    job: Job, write: Callable[[int, Piece], bytes], last: Callable[[], bytes]
-) -> AsyncGenerator[bytes]:
-    """The events of a job: each piece its own, those that arrive together sent together."""
-    async with aclosing(job.pieces()) as batches:
-        async for pieces in batches:
-            if len(pieces) == 1:
-                data = write(*pieces[0])
-            else:
-                data = b"".join([write(number, piece) for number, piece in pieces])
-            if data:
-                yield data
-    yield last() + DONE
+class Events(Protocol):
+    """Turns the pieces of a job into events."""
+
+    job: Job
+
+    def piece(self, number: int, piece: Piece) -> bytes:
+        """The events for a piece that answers prompt `number`, or b""."""
+        ...
+
+    def last(self) -> bytes:
+        """The events after all pieces, or b""."""
+        ...
 
 
-async def stream_response(request: HttpRequest, events: AsyncGenerator[bytes]) -> Response:
-    """The answer that streams `events`.
+async def stream_response(request: HttpRequest, events: Events) -> Response:
+    """The answer that streams the events of a job, those that arrive together sent together.
 
     It begins when the first event is there: what goes wrong before still becomes a proper status.
     """
+
+    async def run(put: Callable[[bytes], None]) -> None:
+        write = events.piece
+        await events.job.run(lambda number, piece: put(write(number, piece)))
+        put(events.last() + DONE)
+
+    stream = EventStream(run)
     try:
-        first = await unless_gone(request.receive, anext(events))
+        await unless_gone(request.receive, stream.begun())
     except BaseException:
-        await events.aclose()
+        await stream.close()
         raise
-    return EventStream(events, first)
+    return stream

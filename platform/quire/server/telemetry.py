@@ -22,6 +22,9 @@ log = logging.getLogger("quire.server")
 
 HOOK = "quire_metrics_exporters"
 
+TOGETHER_S = 0.1
+"""Requests that end within this time are told of together: waking a thread for each takes a core from the steps."""
+
 
 class Telemetry:
     """Figures of requests and engines on their way out."""
@@ -31,7 +34,8 @@ class Telemetry:
         self._registry = registry
         self._metrics = metrics
         self._interval_s = interval_s
-        self._ended: asyncio.Queue[tuple[RequestSummary, Timings]] = asyncio.Queue()
+        self._ended: list[tuple[RequestSummary, Timings]] = []
+        self._news = asyncio.Event()
         self._exporters = [self._build(record) for record in registry.all(HOOK)]
         self._host_calls: Sequence[Mapping[str, Any]] = ()
         self._tasks: list[asyncio.Task[None]] = []
@@ -44,7 +48,8 @@ class Telemetry:
 
     def finished(self, summary: RequestSummary, timings: Timings) -> None:
         """A request ended. Costs the caller nothing but an append."""
-        self._ended.put_nowait((summary, timings))
+        self._ended.append((summary, timings))
+        self._news.set()
 
     def start(self) -> None:
         """Begin to work, in the running event loop."""
@@ -93,15 +98,15 @@ class Telemetry:
 
     async def _report(self) -> None:
         while True:
-            batch = [await self._ended.get(), *self._drain()]
-            self._telling = asyncio.create_task(asyncio.to_thread(self._tell, batch))
+            await self._news.wait()
+            await asyncio.sleep(TOGETHER_S)
+            self._telling = asyncio.create_task(asyncio.to_thread(self._tell, self._drain()))
             await asyncio.shield(self._telling)
 
     def _drain(self) -> list[tuple[RequestSummary, Timings]]:
-        batch = []
-        while not self._ended.empty():
-            batch.append(self._ended.get_nowait())
-        return batch
+        self._news.clear()
+        ended, self._ended = self._ended, []
+        return ended
 
     def _tell(self, batch: list[tuple[RequestSummary, Timings]]) -> None:
         for summary, timings in batch:

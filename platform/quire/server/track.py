@@ -29,25 +29,23 @@ class Track:
         self.heard = False
         self.ended = False
 
-    def arrived(self, deltas: Sequence[Delta]) -> None:
-        """Deltas came back from the engine."""
-        self.heard = True
+    def arrived(self, delta: Delta) -> None:
+        """A delta came back from the engine."""
         now = self._last_s = time.perf_counter()
-        for delta in deltas:
-            if delta.num_cached_tokens is not None:
-                self.num_cached = delta.num_cached_tokens
-            if delta.queue_s is not None:
-                self._queue_s = delta.queue_s
-            count = len(delta.token_ids)
-            if not count:
-                continue
-            self.num_generated += count
-            before = self._last_by_index.get(delta.index)
-            if before is not None:
-                self._gaps_s.append((now - before) / count)
-            elif self._first_s is None:
-                self._first_s = now
-            self._last_by_index[delta.index] = now
+        if not self.heard:
+            self.heard = True
+            self.num_cached = delta.num_cached_tokens or 0
+            self._queue_s = delta.queue_s
+        count = len(delta.token_ids)
+        if not count:
+            return
+        self.num_generated += count
+        before = self._last_by_index.get(delta.index)
+        if before is not None:
+            self._gaps_s.append((now - before) / count)
+        elif self._first_s is None:
+            self._first_s = now
+        self._last_by_index[delta.index] = now
 
     def end(self, reason: str | None) -> tuple[RequestSummary, Timings]:
         """The request is over; `reason` unless its last delta said why."""
