@@ -58,6 +58,7 @@ def admin_router(service: Service) -> APIRouter:
     @router.get("/metrics", response_class=Response, responses=_TEXT)
     async def metrics() -> Response:
         """Figures for Prometheus."""
+        await service.telemetry.tell()
         text = await asyncio.to_thread(service.metrics.text)
         return Response(text, headers={"content-type": CONTENT_TYPE_LATEST})
 

@@ -60,11 +60,20 @@ class Telemetry:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        if self._telling is not None:
-            await self._telling
-        left = self._drain()
-        if left:
-            await asyncio.to_thread(self._tell, left)
+        await self.tell()
+
+    async def tell(self) -> None:
+        """Return when everybody was told of all requests that have ended."""
+        while self._telling is not None or self._ended:
+            if self._telling is None:
+                self._news.clear()
+                ended, self._ended = self._ended, []
+                self._telling = asyncio.create_task(asyncio.to_thread(self._tell, ended))
+                self._telling.add_done_callback(self._told)
+            await asyncio.shield(self._telling)
+
+    def _told(self, _: object) -> None:
+        self._telling = None
 
     async def refresh(self) -> None:
         """Read the engines' statistics now."""
@@ -100,13 +109,7 @@ class Telemetry:
         while True:
             await self._news.wait()
             await asyncio.sleep(TOGETHER_S)
-            self._telling = asyncio.create_task(asyncio.to_thread(self._tell, self._drain()))
-            await asyncio.shield(self._telling)
-
-    def _drain(self) -> list[tuple[RequestSummary, Timings]]:
-        self._news.clear()
-        ended, self._ended = self._ended, []
-        return ended
+            await self.tell()
 
     def _tell(self, batch: list[tuple[RequestSummary, Timings]]) -> None:
         for summary, timings in batch:
