@@ -25,13 +25,12 @@ from quire.errors import (
 )
 from quire.host.client import Client
 from quire.host.connection import Connection
-from quire.host.flights import Flights, Party
 from quire.host.frames import framed
 from quire.host.protocol import Ask
 from quire.host.settings import HostSettings
 from quire.host.supervisor import RestartPolicy, Restarts
 from quire.sampling import SamplingParams
-from quire.types import Delta, Prompt, Request
+from quire.types import Prompt, Request
 
 TESTS = Path(__file__).parent
 WITHIN_S = 60
@@ -418,62 +417,3 @@ async def test_a_host_that_says_what_nobody_can_read_is_replaced(client, caplog)
     assert tokens(await collect(client, "a", "s", max_tokens=2)) == [1, 2]
     assert client.host_pid != pid
     assert "could not be followed" in caplog.text
-
-
-# --- flights ---------------------------------------------------------------------------------------
-
-
-def test_deltas_go_to_whoever_takes_them_at_once():
-    flights, seen = Flights(), []
-    flights.begin("m", request("r"), Party(seen.append))
-    for i in range(3):
-        flights.take([Delta(request_id="r", token_ids=(i,), finish_reason="stop" if i == 2 else None)])
-        assert tokens(seen) == list(range(i + 1))
-    flights.take([Delta(request_id="forgotten")])
-    assert (len(seen), len(flights)) == (3, 0)
-
-
-async def test_deltas_after_the_end_of_a_seq_are_dropped():
-    flights, seen = Flights(), []
-    party = Party(seen.append)
-    flights.begin("m", request("r", n=2), party)
-    flights.take([Delta(request_id="r", index=0, finish_reason="stop")])
-    flights.take([Delta(request_id="r", index=0, token_ids=(9,)), Delta(request_id="r", index=1, finish_reason="stop")])
-    assert [delta.index for delta in seen] == [0, 1]
-    await party.at_most(0)
-
-
-async def test_the_first_error_counts_and_nothing_comes_after_it():
-    flights, seen = Flights(), []
-    party = Party(seen.append)
-    flights.begin("m", request("r"), party)
-    flights.take([Delta(request_id="r", token_ids=(1,))])
-    flights.fail(HostDied("first"))
-    flights.fail(HostDied("second"))
-    flights.take([Delta(request_id="r", token_ids=(2,))])
-    assert tokens(seen) == [1]
-    with pytest.raises(HostDied, match="first"):
-        await party.at_most(0)
-
-
-async def test_who_cannot_take_a_delta_ends_alone():
-    def fails(delta):
-        raise ValueError("no room")
-
-    flights, seen = Flights(), []
-    party = Party(fails)
-    flights.begin("m", request("a"), party)
-    flights.begin("m", request("b"), Party(seen.append))
-    flights.take([Delta(request_id="a", token_ids=(1,)), Delta(request_id="b", token_ids=(2,))])
-    assert tokens(seen) == [2]
-    with pytest.raises(ValueError, match="no room"):
-        await party.at_most(0)
-
-
-async def test_draining_waits_for_the_last_request():
-    flights = Flights()
-    assert await flights.drained(0)
-    flight = flights.begin("m", request("r"), Party(print))
-    assert not await flights.drained(0)
-    flights.end(flight)
-    assert await flights.drained(0)

@@ -22,7 +22,8 @@ struct Later {
   int64_t step;
 };
 
-// Stretches of memory that the thread reads after the product: each line is asked for once, beside some tile.
+// Stretches of memory that the thread reads after the product: asked for in order, spread over its tiles (vectors only;
+// AMX tiles take no part in it).
 class Soon {
  public:
   void clear() { stretches_.clear(), at_ = 0, all_ = 0; }
