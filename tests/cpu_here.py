@@ -3,3 +3,6 @@
 from quire_kernels.cpu import build, isa
 
 HERE = {found.name: found for found in isa.available()} if build.compiler() else {}
+
+WITHOUT_TILES = {name: found for name, found in HERE.items() if not found.tiles}
+"""Those that keep matrices compact."""

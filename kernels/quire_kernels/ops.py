@@ -172,7 +172,8 @@ class Product(Protocol):
     product(x) = x weightᵀ + bias;  x [..., M] -> [..., N] like x, or in float32 if that is asked for (not rounded first
     where that costs nothing). If it has a method `unpacked(rows)`, it holds the weight itself, and gives rows of it
     (int64 ids, None = all): then nobody else need keep the weight. If it has a method `argmax(x)`, x [rows, M], that
-    gives for each row what the op `argmax` gives for product(x, float32=True), as a list.
+    gives for each row what the op `argmax` gives for product(x, float32=True), as a list. If it
+    has `element_bytes`, it reads so many bytes for an element of the weight (else as many as its data type has).
     """
 
     def __call__(self, x: Tensor, float32: bool = False) -> Tensor:

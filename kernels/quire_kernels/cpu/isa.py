@@ -20,6 +20,11 @@ class InstructionSet:
     needs: frozenset[str]
     options: tuple[str, ...]
 
+    @property
+    def tiles(self) -> bool:
+        """Whether products of several rows are computed in AMX tiles."""
+        return "amx_tile" in self.needs
+
 
 def _isa(name: str, *features: str) -> InstructionSet:
     options = tuple(
@@ -30,7 +35,7 @@ def _isa(name: str, *features: str) -> InstructionSet:
 
 _AVX2 = ("avx2", "fma", "f16c")
 _AVX512 = (*_AVX2, "avx512f", "avx512bw", "avx512vl", "avx512dq")
-_AVX512_BF16 = (*_AVX512, "avx512_bf16", "avx512_vnni")
+_AVX512_BF16 = (*_AVX512, "avx512_bf16", "avx512_vnni", "avx512vbmi", "avx512_vbmi2")
 
 INSTRUCTION_SETS = (
     _isa("amx", *_AVX512_BF16, "amx-tile", "amx-bf16", "amx-int8"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Iterable
-from ctypes import c_float, c_int32, c_int64, c_void_p
+from ctypes import c_float, c_int32, c_int64, c_uint8, c_void_p
 from enum import IntEnum
 
 from torch import Tensor
@@ -53,9 +53,21 @@ class View(ctypes.Structure):
 
 
 class PackedMatrix(ctypes.Structure):
-    """A matrix in panels; see `csrc/product.hpp`."""
+    """A matrix in panels; see `csrc/packed.hpp`."""
 
-    _fields_ = (("units", POINTER), ("outputs", c_int64), ("inputs", c_int64), ("halves", c_int32))
+    _fields_ = (
+        ("units", POINTER),
+        ("outputs", c_int64),
+        ("inputs", c_int64),
+        ("halves", c_int32),
+        ("book", POINTER),
+    )
+
+
+class PanelBook(ctypes.Structure):
+    """What compact panels have in common; see `csrc/packed.hpp`."""
+
+    _fields_ = (("upper", c_uint8 * 16), ("head", c_int64))
 
 
 class Instruction(ctypes.Structure):

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from quire_kernels.cpu.build import BuildError, library
 from quire_kernels.cpu.isa import InstructionSet, available
-from quire_kernels.cpu.layout import Instruction, PackedMatrix, Step
+from quire_kernels.cpu.layout import Instruction, PackedMatrix, PanelBook, Step
 from quire_kernels.cpu.memory import use_large_pages
 
 PIECE = 1 << 23
@@ -24,6 +24,15 @@ PIECE = 1 << 23
 
 ROWS_WORTH_THREADS = 16
 """Fewer rows of a matrix are unpacked sooner than a second thread would have begun."""
+
+MOST_APART = 16
+"""Compact panels have at most one such part of their numbers' bytes for values that stand apart."""
+
+COMPACT_BYTES = 1.5
+"""Of one element, in compact panels of bfloat16."""
+
+PANEL, INPUT_STEP = 32, 32
+"""As in `csrc/packed.hpp`."""
 
 DTYPES = {torch.float32: 0, torch.bfloat16: 1}
 """What the ops compute in; the number is `is_bf16` on the other side."""
@@ -49,6 +58,20 @@ class PanelMemory:
 
 
 @dataclass(frozen=True, eq=False)
+class PackedWeight:
+    """A matrix in panels. units: their memory, aligned to 64 bytes; book: of compact ones."""
+
+    packed: PackedMatrix
+    units: Tensor
+    book: PanelBook | None
+
+
+def panel_units(inputs: int, dtype: torch.dtype) -> int:
+    """Units of a panel that is not compact."""
+    return -(-inputs // INPUT_STEP) * INPUT_STEP * PANEL * dtype.itemsize // 4
+
+
+@dataclass(frozen=True, eq=False)
 class Library:
     """The functions of one compiled library."""
 
@@ -60,15 +83,31 @@ class Library:
         """Compute a program: every pointer in `step` and `program` must stay valid until this returns."""
         self.functions.quire_run(ctypes.byref(step), program, len(program))
 
-    def pack(self, weight: Tensor, halves: bool) -> tuple[Tensor, PackedMatrix]:
-        """A matrix [outputs, inputs] in panels: the memory (aligned to 64 bytes) and its description."""
-        outputs, inputs = weight.shape
-        kind, weight = DTYPES[weight.dtype], weight.detach().contiguous()
-        units = self.panels.take(self.functions.quire_packed_units(kind, outputs, inputs, int(halves)))
-        self.functions.quire_pack(
-            *(kind, weight.data_ptr(), outputs, inputs, int(halves), units.data_ptr(), torch.get_num_threads())
-        )
-        return units, PackedMatrix(units.data_ptr(), outputs, inputs, int(halves))
+    def pack(self, weight: Tensor, halves: bool) -> PackedWeight:
+        """A matrix [outputs, inputs] in panels.
+
+        Compact, where it is bfloat16 with few exponents and vectors multiply it (tiles read panels as they are).
+        """
+        (outputs, inputs), kind = weight.shape, DTYPES[weight.dtype]
+        weight = weight.detach().contiguous()
+        panels = self.functions.quire_panels(outputs, int(halves))
+        panel = panel_units(inputs, weight.dtype)
+        shape, threads = (outputs, inputs, int(halves)), torch.get_num_threads()
+        book = None if self.isa.tiles or weight.dtype != torch.bfloat16 else self._book(weight, shape, panel)
+        if book is None:
+            units = self.panels.take(panels * panel)
+            self.functions.quire_pack(kind, weight.data_ptr(), *shape, units.data_ptr(), threads)
+            return PackedWeight(PackedMatrix(units.data_ptr(), *shape, None), units, None)
+        units = self.panels.take(panels * (book.head // 4 + panel * 3 // 4))
+        packed = PackedMatrix(units.data_ptr(), *shape, ctypes.addressof(book))
+        self.functions.quire_pack_compact(weight.data_ptr(), ctypes.byref(packed), threads)
+        return PackedWeight(packed, units, book)
+
+    def _book(self, weight: Tensor, shape: tuple[int, int, int], panel: int) -> PanelBook | None:
+        """For compact panels, if they are worth it: values with other exponents than most stand apart."""
+        book = PanelBook()
+        self.functions.quire_plan_compact(weight.data_ptr(), *shape, ctypes.byref(book), torch.get_num_threads())
+        return book if book.head * MOST_APART <= panel * 4 else None
 
     def unpack(self, packed: PackedMatrix, ids: Tensor, dtype: torch.dtype) -> Tensor:
         """Rows `ids` (int64) of a packed matrix: [len(ids), inputs]."""
@@ -93,11 +132,15 @@ def load(isa: InstructionSet | None = None) -> Library:
     _declare(functions.quire_run, None, pointer, pointer, size)
     _declare(functions.quire_pack, None, number, pointer, size, size, number, pointer, number)
     _declare(functions.quire_unpack, None, number, pointer, pointer, size, pointer, number)
-    _declare(functions.quire_packed_units, size, number, size, size, number)
+    _declare(functions.quire_plan_compact, None, pointer, size, size, number, pointer, number)
+    _declare(functions.quire_pack_compact, None, pointer, pointer, number)
+    _declare(functions.quire_panels, size, size, number)
     _declare(functions.quire_pack_int8, None, number, pointer, size, size, number, pointer, pointer, number)
     _declare(functions.quire_unpack_int8, None, number, pointer, pointer, pointer, size, pointer, number)
-    _declare(functions.quire_packed_panels_int8, size, size, number)
     _declare(functions.quire_pack_lanes, None, number, number, pointer, size, size, size, size, pointer)
+    _declare(functions.quire_count_upper_bytes, None, number, pointer, size, pointer)
+    _declare(functions.quire_choose_upper_bytes, size, pointer, pointer)
+    _declare(functions.quire_make_compact, None, pointer, size, pointer, pointer)
     _declare(functions.quire_argmax, None, pointer, pointer, number)
     _declare(functions.quire_mask_logits, None, pointer, pointer, number)
     _declare(functions.quire_draw, None, pointer, pointer, pointer, number)

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from quire_kernels.cpu.compact import Store, Stored, store
 from quire_kernels.cpu.layout import POINTER
 from quire_kernels.cpu.library import DTYPES, Library
 from quire_kernels.cpu.memory import mapped
@@ -26,7 +27,7 @@ class Slice(ctypes.Structure):
     """See `csrc/low_rank.hpp`."""
 
     _fields_ = (
-        ("b", POINTER),
+        ("b", Stored),
         ("scale", POINTER),
         ("shift", POINTER),
         ("start", c_int64),
@@ -39,7 +40,14 @@ class Slice(ctypes.Structure):
 class Share(ctypes.Structure):
     """See `csrc/low_rank.hpp`."""
 
-    _fields_ = (("a", POINTER), ("slices", POINTER), ("panels", c_int32), ("num_slices", c_int32))
+    _fields_ = (
+        ("a", Stored),
+        ("slices", POINTER),
+        ("begin", POINTER),
+        ("bytes", c_int64),
+        ("panels", c_int32),
+        ("num_slices", c_int32),
+    )
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -48,6 +56,27 @@ class Packed:
 
     share: Share
     kept: tuple[Any, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Layout:
+    """The parts of a share: a of all slices, then for each slice b, scale and shift. ranks: padded."""
+
+    deltas: tuple[Delta, ...]
+    ranks: tuple[int, ...]
+    a: Store
+    b: tuple[Store, ...]
+
+    @property
+    def panels(self) -> int:
+        """Of a."""
+        return _panels(self.ranks)
+
+    @property
+    def bytes(self) -> int:
+        """All in all."""
+        vectors = [vector for delta in self.deltas for vector in (delta.scale, delta.shift) if vector is not None]
+        return self.a.bytes + sum(b.bytes for b in self.b) + sum(_vector_bytes(vector) for vector in vectors)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,63 +90,88 @@ class Packing:
 
     def size(self, deltas: Deltas) -> int:
         """Bytes of a share. Raises ValueError for shapes that do not fit."""
-        found = checked(deltas, self.inputs, self.slices)
-        ranks = [self._ranks(delta) for delta in found]
-        parts = zip(found, ranks, self.slices, strict=True)
-        return self._a_bytes(ranks) + sum(sum(self._bytes(*part)) for part in parts)
+        return self._layout(deltas).bytes
 
     def pack(self, deltas: Deltas, memory: Tensor | None) -> Packed:
         """Into `memory`, uint8 of `size` bytes at a multiple of `ALIGNMENT`, or some of its own."""
-        found = checked(deltas, self.inputs, self.slices)
-        memory = mapped(self.size(deltas)) if memory is None else memory.zero_()
+        layout = self._layout(deltas)
+        memory = mapped(layout.bytes) if memory is None else memory.zero_()
         if memory.data_ptr() % ALIGNMENT:
             raise ValueError(f"low_rank: memory must be aligned to {ALIGNMENT} bytes")
-        every, slices, first = [self._ranks(delta) for delta in found], (Slice * len(found))(), 0
-        a_at, at = memory.data_ptr(), memory.data_ptr() + self._a_bytes(every)
-        for slice_, delta, ranks, (start, stop) in zip(slices, found, every, self.slices, strict=True):
-            b_bytes, scale_bytes, shift_bytes = self._bytes(delta, ranks, (start, stop))
+        begin, slices = memory.data_ptr(), (Slice * len(self.slices))()
+        a_room, first, at = layout.a.room, 0, begin + layout.a.bytes
+        parts = zip(slices, layout.deltas, layout.ranks, layout.b, self.slices, strict=True)
+        for slice_, delta, ranks, b, (start, stop) in parts:
             slice_.start, slice_.stop, slice_.first, slice_.units = start, stop, first, ranks // self._per_unit
             if delta.a is not None and delta.b is not None:
-                slice_.b = at
-                self._lay(delta.a, first, _up(self.inputs, INPUT_STEP), a_at)
-                self._lay(delta.b, 0, ranks, at)
+                self._lay(delta.a, first, self._width, begin if a_room is None else a_room.data_ptr())
+                b_room = b.room
+                self._lay(delta.b, 0, ranks, at if b_room is None else b_room.data_ptr())
+                slice_.b = b.stored(self.library, at, b_room)
+            first, at = first + ranks, at + b.bytes
             if delta.scale is not None:
-                slice_.scale = _copied(delta.scale, at + b_bytes)
+                slice_.scale, at = at, _copied(delta.scale, at)
             if delta.shift is not None:
-                slice_.shift = _copied(delta.shift, at + b_bytes + scale_bytes)
-            first, at = first + ranks, at + b_bytes + scale_bytes + shift_bytes
-        share = Share(a_at, ctypes.addressof(slices), self._panels(every), len(slices))
+                slice_.shift, at = at, _copied(delta.shift, at)
+        a = layout.a.stored(self.library, begin, a_room)
+        share = Share(a, ctypes.addressof(slices), begin, layout.bytes, layout.panels, len(slices))
         return Packed(share, (memory, slices))
+
+    def _layout(self, deltas: Deltas) -> _Layout:
+        found = tuple(self._given(delta) for delta in checked(deltas, self.inputs, self.slices))
+        ranks = tuple(0 if delta.a is None else self._ranks(len(delta.a)) for delta in found)
+        every_a = [delta.a for delta in found if delta.a is not None]
+        vectors = self._width // self._per_unit
+        a = store(self.library, every_a, _panels(ranks) * LANES * self._width, vectors, self.dtype)
+        b = [
+            store(
+                self.library,
+                [] if delta.b is None else [delta.b],
+                _up(stop - start, LANES) * rank,
+                rank // self._per_unit,
+                self.dtype,
+            )
+            for delta, rank, (start, stop) in zip(found, ranks, self.slices, strict=True)
+        ]
+        return _Layout(found, ranks, a, tuple(b))
 
     @property
     def _per_unit(self) -> int:
         return 4 // self.dtype.itemsize
 
-    def _ranks(self, delta: Delta) -> int:
+    @property
+    def _width(self) -> int:
+        """Inputs, padded."""
+        return _up(self.inputs, INPUT_STEP)
+
+    def _ranks(self, rank: int) -> int:
         """The rank, padded."""
-        rank = 0 if delta.a is None else len(delta.a)
         return _up(rank, self._per_unit if self._per_unit == 1 or rank <= TILE_RANKS else TILE_RANKS)
 
-    def _panels(self, ranks: Sequence[int]) -> int:
-        return -(-sum(ranks) // LANES)
-
-    def _a_bytes(self, ranks: Sequence[int]) -> int:
-        return self._panels(ranks) * LANES * _up(self.inputs, INPUT_STEP) * self.dtype.itemsize
-
-    def _bytes(self, delta: Delta, ranks: int, outputs: tuple[int, int]) -> tuple[int, int, int]:
-        """Of b, scale and shift."""
-        width = outputs[1] - outputs[0]
-        vector = _up(4 * width, ALIGNMENT)
-        b = _up(width, LANES) * ranks * self.dtype.itemsize
-        return b, 0 if delta.scale is None else vector, 0 if delta.shift is None else vector
+    def _given(self, delta: Delta) -> Delta:
+        """Matrices as C++ can read them."""
+        if delta.a is None or delta.b is None:
+            return delta
+        a, b = (
+            matrix.detach().to("cpu", matrix.dtype if matrix.dtype in DTYPES else self.dtype).contiguous()
+            for matrix in (delta.a, delta.b)
+        )
+        return delta._replace(a=a, b=b)
 
     def _lay(self, matrix: Tensor, first: int, columns: int, at: int) -> None:
         """The rows of a matrix as lanes of panels that begin at an address and are `columns` elements long."""
-        given = matrix.detach().to("cpu", matrix.dtype if matrix.dtype in DTYPES else self.dtype).contiguous()
-        kinds = DTYPES[given.dtype], DTYPES[self.dtype]
+        kinds = DTYPES[matrix.dtype], DTYPES[self.dtype]
         self.library.functions.quire_pack_lanes(
-            *kinds, given.data_ptr(), *given.shape, first, columns // self._per_unit, at
+            *kinds, matrix.data_ptr(), *matrix.shape, first, columns // self._per_unit, at
         )
+
+
+def _panels(ranks: Sequence[int]) -> int:
+    return -(-sum(ranks) // LANES)
+
+
+def _vector_bytes(vector: Tensor) -> int:
+    return _up(4 * len(vector), ALIGNMENT)
 
 
 def _up(number: int, step: int) -> int:
@@ -125,6 +179,7 @@ def _up(number: int, step: int) -> int:
 
 
 def _copied(vector: Tensor, at: int) -> int:
+    """To an address, as float32; gives the next."""
     given = vector.detach().to("cpu", torch.float32).contiguous()
     ctypes.memmove(at, given.data_ptr(), given.nbytes)
-    return at
+    return at + _vector_bytes(vector)

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from quire_kernels.cpu.argmax import Argmax
 from quire_kernels.cpu.layout import Instruction, Op, Step, View
-from quire_kernels.cpu.library import DTYPES, Library
+from quire_kernels.cpu.library import COMPACT_BYTES, DTYPES, Library
 from quire_kernels.cpu.symbolic_forward import Unrecordable
 from quire_kernels.cpu.tape import Symbol, packed_copy
 
@@ -28,7 +28,8 @@ class Matrix:
         self._ops, self.library = ops, ops.library
         self.dtype, self.inputs = weight.dtype, weight.shape[1]
         self.bias = None if bias is None else bias.detach().to(weight.dtype).contiguous()
-        self._memory, self.packed = ops.library.pack(weight, gated and len(weight) % 2 == 0)
+        self._weight = ops.library.pack(weight, gated and len(weight) % 2 == 0)
+        self.packed = self._weight.packed
         self.argmax = Argmax(self)
         """The place of each row's largest output; see `quire_kernels.ops.Product`."""
         self._idle: list[_Call] = []  # as many as there were threads that multiplied at once
@@ -50,6 +51,11 @@ class Matrix:
         call.run(self._ops.library, rows, out)
         self._idle.append(call)
         return out if x.dim() == 2 else out.view(*x.shape[:-1], self.packed.outputs)
+
+    @property
+    def element_bytes(self) -> float:
+        """See `quire_kernels.ops.Product`."""
+        return float(self.dtype.itemsize) if self._weight.book is None else COMPACT_BYTES
 
     @property
     def instruction(self) -> Instruction:

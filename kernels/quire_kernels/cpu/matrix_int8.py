@@ -60,6 +60,11 @@ class ByteMatrix:
         return out.view(*x.shape[:-1], self.packed.outputs)
 
     @property
+    def element_bytes(self) -> float:
+        """See `quire_kernels.ops.Product`."""
+        return 1.0
+
+    @property
     def instruction(self) -> Instruction:
         """What computes it; x, memory for its bytes, and where to, are still to be told."""
         bias = 0 if self.bias is None else self.bias.data_ptr()
@@ -81,11 +86,11 @@ def _pack(library: Library, weight: Tensor, halves: bool) -> tuple[Tensor, Tenso
     """A matrix [outputs, inputs] in panels of bytes: their memory, a scale for each output, the description."""
     outputs, inputs = weight.shape
     weight = weight.detach().contiguous()
-    panels = library.functions.quire_packed_panels_int8(outputs, int(halves))
+    panels = library.functions.quire_panels(outputs, int(halves))
     units = library.panels.take(panels * PANEL * (-(-inputs // STEP) * STEP) // 4)
     scales = torch.empty(panels * PANEL)
     library.functions.quire_pack_int8(
         *(DTYPES[weight.dtype], weight.data_ptr(), outputs, inputs, int(halves)),
         *(units.data_ptr(), scales.data_ptr(), torch.get_num_threads()),
     )
-    return units, scales, PackedMatrix(units.data_ptr(), outputs, inputs, int(halves))
+    return units, scales, PackedMatrix(units.data_ptr(), outputs, inputs, int(halves), None)

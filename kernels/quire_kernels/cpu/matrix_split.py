@@ -28,7 +28,8 @@ class SplitMatrix:
         self._ops = ops
         self.inputs = weight.shape[1]
         self.bias = None if bias is None else bias.detach().contiguous()
-        self._memory, self.packed = ops.library.pack(_parts_of(weight.detach()), gated and len(weight) % 2 == 0)
+        self._weight = ops.library.pack(_parts_of(weight.detach()), gated and len(weight) % 2 == 0)
+        self.packed = self._weight.packed
 
     def __call__(self, x: Tensor, float32: bool = False) -> Tensor:
         """x float32 [..., inputs] -> [..., outputs]. Raises ValueError for another x."""

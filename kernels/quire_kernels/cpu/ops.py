@@ -195,7 +195,7 @@ class CpuOps:
 
     def linear_many(self, weight: Tensor, bias: Tensor | None, gated: bool = False) -> Matrix | SplitMatrix:
         """See `ops.LinearMany`."""
-        splits = weight.dtype == torch.float32 and "amx-bf16" in "".join(self.library.isa.options)
+        splits = weight.dtype == torch.float32 and self.library.isa.tiles
         return (SplitMatrix if splits else Matrix)(self, weight, bias, gated)
 
     def linear_int8(self, weight: Tensor, bias: Tensor | None, gated: bool = False) -> ByteMatrix:

@@ -279,4 +279,4 @@ def _layer_of(k_pool: Any, v_pool: Any) -> int:
 
 def packed_copy(packed: PackedMatrix) -> PackedMatrix:
     """The description of a matrix, for an instruction of its own."""
-    return PackedMatrix(packed.units, packed.outputs, packed.inputs, packed.halves)
+    return PackedMatrix.from_buffer_copy(packed)

@@ -28,11 +28,8 @@ void quire_run(const Step* step, const Instruction* program, int64_t count) {
     run<float>(*step, program, count);
 }
 
-// Four-byte units that a packed matrix takes.
-int64_t quire_packed_units(int32_t is_bf16, int64_t outputs, int64_t inputs, int32_t halves) {
-  const int64_t panels = halves ? 2 * ((outputs / 2 + LANES - 1) / LANES) : padded(outputs, PANEL) / LANES;
-  return (panels + 1) / 2 * PANEL * (padded(inputs, INPUT_STEP) / (is_bf16 ? 2 : 1));
-}
+// Panels that a packed matrix takes.
+int64_t quire_panels(int64_t outputs, int32_t halves) { return Packed{nullptr, outputs, 0, halves, nullptr}.panels(); }
 
 void quire_pack(int32_t is_bf16, const void* w, int64_t outputs, int64_t inputs, int32_t halves, void* units, int32_t threads) {
   together(threads, [&](Worker& worker) {
@@ -47,7 +44,9 @@ void quire_pack(int32_t is_bf16, const void* w, int64_t outputs, int64_t inputs,
 void quire_unpack(int32_t is_bf16, const Packed* packed, const int64_t* ids, int64_t count, void* out, int32_t threads) {
   together(threads, [&](Worker& worker) {
     worker.each(count, [&](int64_t i) {
-      if (is_bf16)
+      if (packed->book)
+        unpack_compact_row(*packed, ids[i], static_cast<bf16*>(out) + i * packed->inputs);
+      else if (is_bf16)
         unpack_row(*packed, ids[i], static_cast<bf16*>(out) + i * packed->inputs);
       else
         unpack_row(*packed, ids[i], static_cast<float*>(out) + i * packed->inputs);
@@ -56,8 +55,6 @@ void quire_unpack(int32_t is_bf16, const Packed* packed, const int64_t* ids, int
 }
 
 // As those for other matrices, of bytes: scales is float [panels * 32].
-int64_t quire_packed_panels_int8(int64_t outputs, int32_t halves) { return Packed{nullptr, outputs, 0, halves}.panels(); }
-
 void quire_pack_int8(int32_t is_bf16, const void* w, int64_t outputs, int64_t inputs, int32_t halves, void* units,
                      float* scales, int32_t threads) {
   together(threads, [&](Worker& worker) {
@@ -90,6 +87,33 @@ void quire_pack_lanes(int32_t from_bf16, int32_t to_bf16, const void* w, int64_t
     from_bf16 ? pack(halves, static_cast<bf16*>(panels)) : pack(floats, static_cast<bf16*>(panels));
   else
     from_bf16 ? pack(halves, static_cast<float*>(panels)) : pack(floats, static_cast<float*>(panels));
+}
+
+// See `count_upper_bytes`, `choose_upper_bytes` and `make_compact`.
+void quire_count_upper_bytes(int32_t from_bf16, const void* values, int64_t count, int64_t* counts) {
+  if (from_bf16)
+    count_upper_bytes(static_cast<const bf16*>(values), count, counts);
+  else
+    count_upper_bytes(static_cast<const float*>(values), count, counts);
+}
+
+int64_t quire_choose_upper_bytes(const int64_t* counts, uint8_t* upper) { return choose_upper_bytes(counts, upper); }
+
+void quire_make_compact(const void* elements, int64_t count, Book* book, void* to) {
+  make_compact(static_cast<const bf16*>(elements), count, book->upper, book->rare, static_cast<uint8_t*>(to));
+}
+
+// The book for compact panels of w; see `plan_compact`.
+void quire_plan_compact(const void* w, int64_t outputs, int64_t inputs, int32_t halves, PanelBook* book, int32_t threads) {
+  std::vector<int64_t> counts(MOST_THREADS * 256), most_rare(MOST_THREADS);
+  together(threads, [&](Worker& worker) {
+    plan_compact(worker, static_cast<const bf16*>(w), outputs, inputs, halves, *book,
+                 reinterpret_cast<int64_t(*)[256]>(counts.data()), most_rare.data());
+  });
+}
+
+void quire_pack_compact(const void* w, const Packed* to, int32_t threads) {
+  together(threads, [&](Worker& worker) { pack_compact(worker, static_cast<const bf16*>(w), *to); });
 }
 
 void quire_argmax(const Logits* logits, int64_t* out, int32_t threads) { argmax(*logits, out, threads); }

@@ -1,13 +1,14 @@
 // What adapters add to the outputs of one projection: y += (x · aᵀ) · bᵀ, each for the tokens that use it.
 //
 // An adapter's share in a projection is one stretch of memory: the matrices a of all its slices as one, [panel][unit][16],
-// then for each slice b, [panel][unit][16]; a unit is four bytes of neighbouring inputs (of a) or ranks (of b). Ranks are
-// padded to a unit (to 32 elements if there are more), their sum to 16, inputs to 32. A thread does some tokens of one
-// segment from x to y, so nothing is handed over within a phase, and in a turn no two write the same row. Every sum is in
-// an order that depends on nothing else, as in `product.hpp`.
+// then for each slice b, [panel][unit][16], in bfloat16 as a rule compact (`compact.hpp`); a unit is four bytes of
+// neighbouring inputs (of a) or ranks (of b). Ranks are padded to a unit (to 32 elements if there are more), their sum to
+// 16, inputs to 32. A thread does some tokens of one segment from x to y, so nothing is handed over within a phase, and in
+// a turn no two write the same row. Every sum is in an order that depends on nothing else, as in `product.hpp`.
 #pragma once
 #include <algorithm>
 
+#include "compact.hpp"
 #include "product.hpp"
 #include "room.hpp"
 #include "rowwise.hpp"
@@ -17,19 +18,27 @@ namespace quire {
 
 constexpr int64_t SOME_TOKENS = 32;  // of a segment, that are done together
 constexpr int64_t TILE_UNITS = 16;
-constexpr int64_t BYTES_AHEAD = 4096;
+constexpr int64_t PIECE_BYTES = 8192;  // of b, made plain at once
 
 // One matrix of the projection: outputs start … stop-1. scale and shift may be null; without units there is no b.
 struct Slice {
-  const uint32_t* b;
+  Stored b;
   const float *scale, *shift;
   int64_t start, stop;
   int32_t first, units;  // where its ranks begin in the sums with a (elements), and how many there are
+
+  // Outputs that are worth making plain before they are used again.
+  int64_t outputs_at_once() const {
+    if (!b.book) return stop - start;
+    return std::max<int64_t>(1, PIECE_BYTES / (2 * LANES * 4 * units)) * 2 * LANES;
+  }
 };
 
 struct Share {
-  const uint32_t* a;
+  Stored a;
   const Slice* slices;
+  const void* begin;  // of its memory
+  int64_t bytes;
   int32_t panels, num_slices;  // panels of a
 };
 
@@ -65,12 +74,6 @@ inline F16 rescaled(const Slice& slice, const Y* y, int64_t at, int n, float wei
   if (slice.scale) value = value * fma(w, get(slice.scale + at, n) - set1(1.0f), set1(1.0f));
   if (slice.shift) value = fma(w, get(slice.shift + at, n), value);
   return value;
-}
-
-// A share is too short for the processor to notice the stream in time. What is asked for beyond its end is the share of
-// the same adapter in the next projection.
-inline void ask_ahead(const uint32_t* panel) {
-  _mm_prefetch(reinterpret_cast<const char*>(panel) + BYTES_AHEAD, _MM_HINT_T1);
 }
 
 }  // namespace quire
@@ -116,15 +119,6 @@ void change_users(Kernel&& kernel, const Seats& seats, const Share& share, const
   }
 }
 
-inline void convert(float from, float& to) { to = from; }
-inline void convert(bf16 from, float& to) { to = to_float(from); }
-inline void convert(bf16 from, bf16& to) { to = from; }
-inline void convert(float from, bf16& to) {  // to the nearest, as finite numbers are
-  uint32_t bits;
-  std::memcpy(&bits, &from, 4);
-  to.bits = static_cast<uint16_t>((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
-}
-
 // Rows of w [rows, columns] as lanes first, first + 1, … of panels [panel][unit][16]; the rest of these stays as it is.
 template <class From, class T>
 void pack_lanes(const From* w, int64_t rows, int64_t columns, int64_t first, int64_t units, T* panels) {
@@ -136,25 +130,15 @@ void pack_lanes(const From* w, int64_t rows, int64_t columns, int64_t first, int
   }
 }
 
-// Bytes of a share, from the beginning of a on.
-template <class T>
-int64_t bytes_of(const Share& share, int64_t inputs) {
-  int64_t bytes = share.panels * LANES * padded(inputs, INPUT_STEP) * static_cast<int64_t>(sizeof(T));
-  for (int32_t i = 0; i < share.num_slices; i++)
-    bytes += padded(share.slices[i].stop - share.slices[i].start, LANES) * share.slices[i].units * 4;
-  return bytes;
-}
-
 // The shares that a thread will begin with, to be asked for before.
-template <class T>
-void announce_shares(const Worker& worker, const Seats& seats, const StepSegments& segments, Soon& soon) {
+inline void announce_shares(const Worker& worker, const Seats& seats, const StepSegments& segments, Soon& soon) {
   for (int64_t turn = 0; turn < segments.num_turns; turn++) {
     const int64_t first = segments.turns[turn], count = segments.turns[turn + 1] - first;
     const Share* before = nullptr;
     for (int64_t i = count * worker.id / worker.size; i < count * (worker.id + 1) / worker.size; i++) {
       const int32_t seat = segments.items[3 * (first + i)];
       const Share* share = seat < seats.count ? seats.shares[seat] : nullptr;
-      if (share && share != before) soon.add(share->a, bytes_of<T>(*share, seats.inputs));
+      if (share && share != before) soon.add(share->begin, share->bytes);
       before = share;
     }
   }

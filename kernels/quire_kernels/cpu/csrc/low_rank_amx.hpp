@@ -1,4 +1,4 @@
-// The sums of `low_rank.hpp` in AMX tiles, and by vectors for a single row, which gives the same to the last bit.
+// The sums of `low_rank.hpp` in AMX tiles (matrices are not compact where there are such), and by vectors for a single row, which gives the same to the last bit.
 #pragma once
 #include "product.hpp"
 
@@ -136,7 +136,7 @@ struct BySums {
     static thread_local Room<float> sums;
     const int64_t width = share.panels * LANES;
     sums.fit(count * width);
-    kernel.multiply(x, count, share.a, share.panels, units, sums.data(), width);
+    kernel.multiply(x, count, share.a.units(), share.panels, units, sums.data(), width);
     for (int64_t r = 0; r < count; r++) {
       const F16 weight = set1(weights[r]);
       for (int64_t i = r * width; i < (r + 1) * width; i += LANES) store(middle + i, load(&sums[i]) * weight);
@@ -154,7 +154,8 @@ struct BySums {
     for (int64_t at = 0; at < outputs; at += stride) {
       const int64_t some = std::min(stride, outputs - at);
       if (slice.units)
-        kernel.multiply(rows, users.count, slice.b + at * slice.units, (some + LANES - 1) / LANES, slice.units, sums, stride);
+        kernel.multiply(rows, users.count, slice.b.units() + at * slice.units, (some + LANES - 1) / LANES, slice.units, sums,
+                        stride);
       change_rows(slice, users, at, some, sums, stride);
     }
   }

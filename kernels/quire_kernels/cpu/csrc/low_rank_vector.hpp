@@ -33,21 +33,24 @@ inline void tiles_of(int64_t rows, Work&& work) {
 
 template <class T>
 struct Vectors {
-  // out[r] = weights[r] · x[r] · panel, [ROWS][stride]. Even and odd units are summed apart, for a single row would
-  // wait for its own sum. (Loops over rows are unrolled one and all: a rolled one would have its sums in memory.)
+  // out[r] = weights[r] · x[r] · panel, [ROWS][stride], for the panel that `vectors` come to; it is left plain at `left` if
+  // that is given. Even and odd units are summed apart, for a single row would wait for its own sum. (Loops over rows are
+  // unrolled one and all: a rolled one would have its sums in memory.)
   template <int ROWS>
-  static void shrink_rows(const T* const* x, const float* weights, const uint32_t* panel, int64_t units, T* out,
+  static void shrink_rows(const T* const* x, const float* weights, InOrder& vectors, int64_t units, uint32_t* left, T* out,
                           int64_t stride) {
     constexpr int P = PER_UNIT<T>;
     F16 even[ROWS], odd[ROWS];
 #pragma GCC unroll 16
     for (int r = 0; r < ROWS; r++) even[r] = odd[r] = zero();
-    for (int64_t u = 0; u < units; u += 2) {
-      const U16 w0 = streamed(panel + u * LANES), w1 = streamed(panel + (u + 1) * LANES);
+    for (int64_t u = 0; u < units; u += GROUP_VECTORS) {
+      const InOrder::Group w = vectors.group();
+      if (left) w.store(left + u * LANES);
 #pragma GCC unroll 16
       for (int r = 0; r < ROWS; r++) {
-        even[r] = dot(even[r], same_unit(x[r] + u * P), w0, T{});
-        odd[r] = dot(odd[r], same_unit(x[r] + (u + 1) * P), w1, T{});
+        const T* at = x[r] + u * P;
+        even[r] = dot(dot(even[r], same_unit(at), w.vectors[0], T{}), same_unit(at + 2 * P), w.vectors[2], T{});
+        odd[r] = dot(dot(odd[r], same_unit(at + P), w.vectors[1], T{}), same_unit(at + 3 * P), w.vectors[3], T{});
       }
     }
 #pragma GCC unroll 16
@@ -55,20 +58,26 @@ struct Vectors {
   }
 
   void shrink(const T* const* x, const float* weights, int64_t count, const Share& share, int64_t units, T* middle) const {
+    static thread_local Room<uint32_t> room;
     const int64_t width = share.panels * LANES;
-    for (int64_t p = 0; p < share.panels; p++)
+    const bool often = share.a.book && count > MOST_USERS;
+    if (often) room.fit(units * LANES);
+    InOrder vectors(share.a);
+    for (int64_t p = 0; p < share.panels; p++) {
       tiles_of(count, [&](int64_t r, auto rows) {
-        const uint32_t* panel = share.a + p * units * LANES;
-        shrink_rows<rows>(x + r, weights + r, panel, units, middle + r * width + p * LANES, width);
+        InOrder again = often ? InOrder({room.data(), nullptr}) : InOrder(share.a, p * units);
+        shrink_rows<rows>(x + r, weights + r, r ? again : vectors, units, often && !r ? room.data() : nullptr,
+                          middle + r * width + p * LANES, width);
       });
+    }
   }
 
-  // Two panels of outputs, from y to y, for ROWS users from `first` on; all of y is read before any is written, for
-  // rows often lie a multiple of 2 KiB apart and a load waits for a store to such an address. WHOLE: both panels are
-  // full, and there is nothing but sums.
+  // Two panels of outputs (`panel` and the next), from y to y, for ROWS users from `first` on; all of y is read before any
+  // is written, for rows often lie a multiple of 2 KiB apart and a load waits for a store to such an address. WHOLE: both
+  // panels are full, and there is nothing but sums.
   template <int ROWS, bool WHOLE, class Y>
-  static void expand_rows(const Slice& slice, const Users<Y>& users, int64_t first, const T* middle, int64_t width,
-                          int64_t at) {
+  static void expand_rows(const Slice& slice, const uint32_t* panel, const Users<Y>& users, int64_t first, const T* middle,
+                          int64_t width, int64_t at) {
     const Pair<WHOLE> pair{slice, at};
     F16 left[ROWS], right[ROWS];
     Y* y[ROWS];
@@ -77,7 +86,6 @@ struct Vectors {
       y[r] = users.y.row(users.tokens[first + r], 0) + slice.start;
       pair.load(y[r], users.weights[first + r], left[r], right[r]);
     }
-    const uint32_t* panel = slice.b + at * slice.units;
     const uint32_t* next = pair.right ? panel + slice.units * LANES : panel;
     for (int64_t u = 0; u < slice.units; u++) {
       const U16 w0 = streamed(panel + u * LANES), w1 = streamed(next + u * LANES);
@@ -92,15 +100,29 @@ struct Vectors {
     for (int r = 0; r < ROWS; r++) pair.store(y[r], left[r], right[r]);
   }
 
+  // What is compact becomes plain pair by pair of panels for the first tile of users.
   template <class Y>
   void expand(const Slice& slice, const Users<Y>& users, const T* middle, int64_t width) const {
-    const int64_t outputs = slice.stop - slice.start;
+    static thread_local Room<uint32_t> room;
+    const int64_t outputs = slice.stop - slice.start, some = slice.outputs_at_once();
     const int64_t whole = slice.scale || slice.shift ? 0 : outputs / (2 * LANES) * 2 * LANES;
-    tiles_of(users.count, [&](int64_t r, auto rows) {
-      const T* from = middle + r * width + slice.first;
-      for (int64_t at = 0; at < whole; at += 2 * LANES) expand_rows<rows, true>(slice, users, r, from, width, at);
-      for (int64_t at = whole; at < outputs; at += 2 * LANES) expand_rows<rows, false>(slice, users, r, from, width, at);
-    });
+    if (slice.b.book) room.fit(some * slice.units);
+    InOrder vectors(slice.b);
+    for (int64_t from = 0; from < outputs; from += some) {
+      const int64_t end = std::min(outputs, from + some);
+      const uint32_t* panels = slice.b.book ? room.data() : static_cast<const uint32_t*>(slice.b.at);
+      tiles_of(users.count, [&](int64_t r, auto rows) {
+        const T* ranks = middle + r * width + slice.first;
+        int64_t at = from;
+        const auto panel = [&] {
+          const int64_t before = (at - from) * slice.units, here = std::min<int64_t>(2, (end - at + LANES - 1) / LANES);
+          if (slice.b.book && !r) vectors.plain(here * slice.units, room.data() + before);
+          return panels + before;
+        };
+        for (; at < std::min(whole, end); at += 2 * LANES) expand_rows<rows, true>(slice, panel(), users, r, ranks, width, at);
+        for (; at < end; at += 2 * LANES) expand_rows<rows, false>(slice, panel(), users, r, ranks, width, at);
+      });
+    }
   }
 
  private:

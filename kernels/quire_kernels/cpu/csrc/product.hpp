@@ -7,6 +7,7 @@
 #include <algorithm>
 
 #include "packed.hpp"
+#include "product_compact.hpp"
 #include "product_cut.hpp"
 #include "product_finish.hpp"
 #include "product_vector.hpp"
@@ -40,13 +41,13 @@ void multiply_with(Worker& worker, Tiles tiles, const T* x, int64_t stride, int6
   Finisher<T> finisher;  // of the sums before
   int turn = 0;
   const int64_t share = (Tiles::ROWS * INPUT_STEP + inputs - 1) / inputs;  // rows to be finished in a step of the next
-  const ProductCut cut(Tiles::shape(), rows, inputs * static_cast<int64_t>(sizeof(T)), w, units);
+  const ProductCut cut(worker, Tiles::shape(), rows, inputs * static_cast<int64_t>(sizeof(T)), w, units);
   soon.spread(cut.units_of_each(worker));
   cut.each_tile(worker, [&](const ProductTile& tile) {
     const T* some = x + tile.row * stride;
     if (!exact) some = widened(some, stride, tile.count, w.inputs, inputs);
     for (int64_t panel = tile.first; panel < tile.last; panel++) {
-      tiles.sums(tile, panel, some, exact ? stride : inputs, w.units + panel * units * PANEL, units, soon,
+      tiles.sums(tile, panel, some, exact ? stride : inputs, w.panel(panel, units), units, soon,
                  sums[turn], [&] { finisher.some(share); });
       finisher.rest();
       finisher = Finisher<T>(w, to, panel, tile.row, tile.count, sums[turn]);
@@ -74,6 +75,8 @@ void multiply_few(Worker& worker, const Kernel& kernel, const T* x, int64_t stri
 template <class T>
 void multiply(Worker& worker, const T* x, int64_t stride, int64_t rows, const Packed& w, const Target& to,
               Soon& soon) {
+  if constexpr (sizeof(T) == 2)
+    if (w.book) return multiply_with<T>(worker, CompactTiles{*w.book}, x, stride, rows, w, to, soon);
   if (rows == 1) return multiply_few<T>(worker, VectorRow<T>{}, x, stride, rows, w, to);
   multiply_with<T>(worker, VectorTiles<T>{}, x, stride, rows, w, to, soon);
 }

@@ -57,10 +57,12 @@ class Soon {
   int64_t all_ = 0, pace_ = LINE;  // bytes; bytes with each unit
 };
 
-// Rows row … row+count-1, to be summed with the panels first … last-1. fresh: the first ones of their item.
+// Rows row … row+count-1, to be summed with the panels first … last-1. fresh: the first ones of their item, which has so
+// many tiles.
 struct ProductTile {
   int64_t row, count, first, last;
   bool fresh;
+  int64_t tiles;
   Later later;  // beside the first panel
   int64_t panel_bytes;
 
@@ -71,12 +73,14 @@ struct ProductTile {
 // behind it, which nearly always are those of the thread's next item: else memory would rest while a core multiplies.
 class ProductCut {
  public:
-  ProductCut(const TileShape& shape, int64_t rows, int64_t row_bytes, const Packed& w, int64_t units)
-      : shape_(shape), rows_(rows), panels_(w.panels()), units_(units), w_(reinterpret_cast<const char*>(w.units)) {
+  ProductCut(const Worker& worker, const TileShape& shape, int64_t rows, int64_t row_bytes, const Packed& w, int64_t units)
+      : shape_(shape), rows_(rows), panels_(w.panels()), units_(units), w_(w) {
     const int64_t tiles = pieces(rows, shape.rows), most = std::max<int64_t>(1, shape.block_bytes / row_bytes / shape.rows);
     blocks_ = pieces(tiles, most);
     block_ = pieces(tiles, blocks_) * shape.rows;
-    width_ = rows > shape.wide_from ? 2 : 1;
+    const int64_t pairs = pieces(panels_, 2) * blocks_;
+    const bool even = pairs % worker.size == 0 || pairs >= FEW_PAIRS * worker.size;  // as much for one thread as for another
+    width_ = rows > shape.wide_from && even ? 2 : 1;
     groups_ = pieces(panels_, width_);
   }
 
@@ -87,24 +91,26 @@ class ProductCut {
 
   template <class Work>
   void each_tile(Worker& worker, Work&& work) const {
-    const int64_t panel_bytes = units_ * PANEL * 4;
+    const int64_t panel_bytes = w_.panel_bytes(units_);
     worker.each(blocks_ * groups_, [&](int64_t item) {
       const int64_t first = item % groups_ * width_, last = std::min(panels_, first + width_);
       const int64_t begin = item / groups_ * block_, end = std::min(rows_, begin + block_);
       const int64_t tiles = pieces(end - begin, shape_.rows);
       const int64_t height = shape_.even ? pieces(end - begin, tiles) : shape_.rows;
-      Later later{w_ + last * panel_bytes, panel_bytes / units_ / tiles};
+      const char* behind = reinterpret_cast<const char*>(w_.panel(last, units_));
+      Later later{behind, (panel_bytes + units_ * tiles - 1) / (units_ * tiles)};
       for (int64_t row = begin; row < end; row += height, later.at += later.step * units_)
-        work(ProductTile{row, std::min(height, end - row), first, last, row == begin, later, panel_bytes});
+        work(ProductTile{row, std::min(height, end - row), first, last, row == begin, tiles, later, panel_bytes});
     });
   }
 
  private:
+  static constexpr int64_t FEW_PAIRS = 16;  // of a thread: half of one more or less would be felt
   static int64_t pieces(int64_t all, int64_t size) { return (all + size - 1) / size; }
 
   TileShape shape_;
   int64_t rows_, panels_, units_;
-  const char* w_;
+  const Packed& w_;
   int64_t blocks_, block_, width_, groups_;
 };
 

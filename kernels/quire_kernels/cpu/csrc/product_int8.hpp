@@ -123,7 +123,7 @@ void multiply_bytes(Worker& worker, Tiles tiles, const ByteRows& x, int64_t rows
   const int64_t units = x.width / 4;
   alignas(64) int32_t sums[Tiles::ROWS * PANEL];
   alignas(64) float scaled[Tiles::ROWS * PANEL];
-  const ProductCut cut(Tiles::shape(), rows, x.stride(), w, units);
+  const ProductCut cut(worker, Tiles::shape(), rows, x.stride(), w, units);
   soon.spread(cut.units_of_each(worker));
   cut.each_tile(worker, [&](const ProductTile& tile) {
     for (int64_t panel = tile.first; panel < tile.last; panel++) {
@@ -173,15 +173,16 @@ void multiply_int8(Worker& worker, const T* x, int64_t stride, int64_t rows, con
 // w [outputs, inputs], row after row, into panels of bytes and their scales.
 template <class T>
 void pack_int8(Worker& worker, const T* w, int64_t outputs, int64_t inputs, int halves, uint32_t* units, float* scales) {
-  const int64_t width = padded(inputs, BYTE_STEP), half = outputs / 2;
-  worker.each(Packed{units, outputs, inputs, halves}.panels(), [&](int64_t panel) {
+  const int64_t width = padded(inputs, BYTE_STEP);
+  const Packed to{units, outputs, inputs, halves, nullptr};
+  worker.each(to.panels(), [&](int64_t panel) {
     static thread_local Room<int8_t> bytes;
     bytes.fit(width);
     uint8_t* out = reinterpret_cast<uint8_t*>(units + panel * width / 4 * PANEL);
     for (int lane = 0; lane < PANEL; lane++) {
-      const int64_t at = halves ? panel * LANES + lane % LANES : panel * PANEL + lane;
-      const bool there = at < (halves ? half : outputs);
-      const T* row = w + (halves && lane >= LANES ? half + at : at) * inputs;
+      const int64_t output = to.output(panel, lane);
+      const bool there = output >= 0;
+      const T* row = there ? w + output * inputs : w;
       const Steps step = there ? steps_of(row, inputs) : Steps{0.0f, 0.0f};
       scales[panel * PANEL + lane] = step.scale;
       if (there) to_bytes(row, inputs, step.inverse, bytes.data());
@@ -194,11 +195,8 @@ void pack_int8(Worker& worker, const T* w, int64_t outputs, int64_t inputs, int 
 // One row of the matrix that was packed, [inputs].
 template <class T>
 void unpack_row_int8(const Packed& w, const float* scales, int64_t output, T* row) {
-  const int64_t width = padded(w.inputs, BYTE_STEP), half = w.outputs / 2;
-  const bool second = w.halves && output >= half;
-  const int64_t at = second ? output - half : output;
-  const int64_t panel = w.halves ? at / LANES : at / PANEL;
-  const int64_t lane = w.halves ? at % LANES + (second ? LANES : 0) : at % PANEL;
+  const int64_t width = padded(w.inputs, BYTE_STEP);
+  const auto [panel, lane] = w.place(output);
   const uint8_t* from = reinterpret_cast<const uint8_t*>(w.units + panel * width / 4 * PANEL + lane);
   const float scale = scales[panel * PANEL + lane];
   for (int64_t i = 0; i < w.inputs; i++)

@@ -140,7 +140,7 @@ struct Machine {
     if (tokens < FEWEST_BESIDE) return;
     for (; next < end && next->op == Op::low_rank; next++)
       if (const StepSegments* segments = step.segments[next->layer])
-        announce_shares<T>(worker, *static_cast<const Seats*>(next->weight), *segments, soon);
+        announce_shares(worker, *static_cast<const Seats*>(next->weight), *segments, soon);
   }
 
   // in[0]: float32; in[1]: memory for `argmax`; out: an int64 for each token
@@ -206,7 +206,7 @@ class Ahead {
     if (product_ == &product) return;
     product_ = &product;
     const Packed& w = product.packed;
-    const int64_t bytes = padded(w.inputs, INPUT_STEP) * PANEL * (product.op == Op::product ? sizeof(T) : 1);
+    const int64_t bytes = w.panel_bytes(padded(w.inputs, INPUT_STEP) / (product.op == Op::product ? PER_UNIT<T> : 4));
     at_ = reinterpret_cast<const char*>(w.units) + w.panels() * worker.id / worker.size * bytes;
     const char* all = reinterpret_cast<const char*>(w.units) + w.panels() * (worker.id + 1) / worker.size * bytes;
     end_ = std::min(all, at_ + MOST_BYTES);

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from quire.engine.load import Loaded
     from quire_models.blocks import DecoderModel
     from quire_models.parts import Decoder
+    from quire_models.projection import Projection
 
 
 class Span(NamedTuple):
@@ -72,14 +73,16 @@ class Geometry:
     """The sizes of a model that decide what a step costs.
 
     body: elements of the matrices that every token is multiplied by. head: those for rows that give a token.
-    heads, experts: of the blocks, with how many blocks have such. weight_bytes, kv_bytes: of one element.
+    heads, experts: of the blocks, with how many blocks have such. weight_bytes (of body and head, as they are stored),
+    expert_bytes, kv_bytes: of one element.
     """
 
     body: int
     head: int
     heads: tuple[tuple[Heads, int], ...]
     experts: tuple[tuple[Experts, int], ...]
-    weight_bytes: int
+    weight_bytes: float
+    expert_bytes: int
     kv_bytes: int
 
     @classmethod
@@ -91,6 +94,7 @@ class Geometry:
             head,
             tuple(Counter(_heads(loaded.decoder)).items()),
             tuple(Counter(experts).items()),
+            _read_bytes(loaded) / (body + head),
             loaded.dtype.itemsize,
             loaded.kv_dtype.itemsize,
         )
@@ -104,33 +108,43 @@ class Geometry:
         """What a step of these spans must do at the least."""
         tokens, rows = sum(span.length for span in spans), sum(span.samples for span in spans)
         flops = 2.0 * self.body * tokens + 2.0 * self.head * rows
-        elements = float(self.body if tokens else 0) + (self.head if rows else 0)
+        moved = self.weight_bytes * ((self.body if tokens else 0) + (self.head if rows else 0))
         for experts, blocks in self.experts:
             flops += 2.0 * experts.chosen * experts.elements * tokens * blocks
-            elements += experts.used(tokens) * experts.elements * blocks
+            moved += experts.used(tokens) * experts.elements * blocks * self.expert_bytes
         kv_elements = 0.0
         for heads, blocks in self.heads:
             flops += 4.0 * heads.heads * heads.head_dim * blocks * sum(map(heads.seen, spans))
             kv_elements += 2.0 * heads.kv_heads * heads.head_dim * blocks * sum(map(heads.earlier, spans))
-        return Cost(flops, elements * self.weight_bytes + kv_elements * self.kv_bytes)
+        return Cost(flops, moved + kv_elements * self.kv_bytes)
+
+
+def _projections(module: DecoderModel) -> tuple[list[Projection], list[Projection]]:
+    """Those that every token is multiplied by, and those of the head."""
+    from quire_models.projection import Projection
+
+    body = [*(m for m in module.blocks.modules() if isinstance(m, Projection)), module.embed_in]
+    head = [module.head, module.embed_out]
+    return [m for m in body if m is not None], [m for m in head if m is not None]
 
 
 def _matrices(module: DecoderModel) -> tuple[int, int, list[Experts]]:
     """(elements of every token's matrices, elements of the head's, mixtures)."""
     from quire_models.mlp import Mixture
-    from quire_models.projection import Projection
 
-    def size(projection: Projection | None) -> int:
-        return 0 if projection is None else projection.inputs * projection.outputs
-
-    inside = list(module.blocks.modules())
-    body = sum(size(m) for m in inside if isinstance(m, Projection)) + size(module.embed_in)
+    body, head = (sum(m.inputs * m.outputs for m in some) for some in _projections(module))
     mixtures = [
         Experts(m.part.experts, m.part.top_k, 3 * m.part.hidden * m.router.inputs)
-        for m in inside
+        for m in module.blocks.modules()
         if isinstance(m, Mixture)
     ]
-    return body, size(module.head) + size(module.embed_out), mixtures
+    return body, head, mixtures
+
+
+def _read_bytes(loaded: Loaded) -> float:
+    """Of all projections, as products read them, without what is padding."""
+    every = [m for some in _projections(loaded.module) for m in some]
+    return sum(m.inputs * m.outputs * getattr(m.multiply, "element_bytes", loaded.dtype.itemsize) for m in every)
 
 
 def _heads(decoder: Decoder) -> Iterable[Heads]:
