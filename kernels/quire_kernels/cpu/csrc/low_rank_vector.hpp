@@ -63,13 +63,13 @@ struct Vectors {
     const bool often = share.a.book && count > MOST_USERS;
     if (often) room.fit(units * LANES);
     InOrder vectors(share.a);
-    for (int64_t p = 0; p < share.panels; p++) {
+    for (int64_t p = 0; p < share.panels; p++)
       tiles_of(count, [&](int64_t r, auto rows) {
+        T* out = middle + r * width + p * LANES;
+        if (!r) return shrink_rows<rows>(x, weights, vectors, units, often ? room.data() : nullptr, out, width);
         InOrder again = often ? InOrder({room.data(), nullptr}) : InOrder(share.a, p * units);
-        shrink_rows<rows>(x + r, weights + r, r ? again : vectors, units, often && !r ? room.data() : nullptr,
-                          middle + r * width + p * LANES, width);
+        shrink_rows<rows>(x + r, weights + r, again, units, nullptr, out, width);
       });
-    }
   }
 
   // Two panels of outputs (`panel` and the next), from y to y, for ROWS users from `first` on; all of y is read before any
