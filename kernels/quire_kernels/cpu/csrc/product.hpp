@@ -41,7 +41,8 @@ void multiply_with(Worker& worker, Tiles tiles, const T* x, int64_t stride, int6
   Finisher<T> finisher;  // of the sums before
   int turn = 0;
   const int64_t share = (Tiles::ROWS * INPUT_STEP + inputs - 1) / inputs;  // rows to be finished in a step of the next
-  const ProductCut cut(worker, Tiles::shape(), rows, inputs * static_cast<int64_t>(sizeof(T)), w, units);
+  const int64_t row_bytes = inputs * static_cast<int64_t>(sizeof(T));
+  const ProductCut cut(worker, Tiles::shape(row_bytes), rows, row_bytes, w, units);
   soon.spread(cut.units_of_each(worker));
   cut.each_tile(worker, [&](const ProductTile& tile) {
     const T* some = x + tile.row * stride;

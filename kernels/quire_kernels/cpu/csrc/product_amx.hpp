@@ -24,7 +24,7 @@ inline void ask_near(const uint32_t* w) { _mm_prefetch(reinterpret_cast<const ch
 
 struct AmxTiles {
   static constexpr int64_t ROWS = 32;
-  static constexpr TileShape shape() { return {ROWS, false, 1 << 20, ROWS}; }
+  static constexpr TileShape shape(int64_t) { return {ROWS, false, 1 << 20, ROWS}; }
   int64_t configured = 0;
 
   // Tiles 0-3: sums of the upper and lower 16 rows, left and right 16 outputs; 4, 5: x; 6, 7: weights.

@@ -78,7 +78,8 @@ inline void sum_some_compact(int64_t rows, const bf16* x, int64_t stride, const 
 
 struct CompactTiles {
   static constexpr int64_t ROWS = MOST_ROWS;
-  static constexpr TileShape shape() { return {ROWS, true, 1 << 22, 64}; }
+  // A block is so many rows that restoring a panel for each of them costs little.
+  static constexpr TileShape shape(int64_t row_bytes) { return {ROWS, true, 900 * row_bytes, 64}; }
   const PanelBook& book;
 
   template <class Between>

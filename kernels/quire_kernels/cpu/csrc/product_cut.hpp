@@ -7,8 +7,8 @@
 
 namespace quire {
 
-// What a kind of sums wants: its `shape()`, a function because variables of templates are one in a process, also where
-// it has loaded these ops for several instruction sets.
+// What a kind of sums wants of rows of so many bytes: its `shape`, a function because variables of templates are one in a
+// process, also where it has loaded these ops for several instruction sets.
 struct TileShape {
   int64_t rows;         // of a tile, at most
   bool even;            // tiles about as high as each other: one of few rows takes longer than its share of the time

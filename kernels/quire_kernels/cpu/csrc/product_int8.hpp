@@ -97,7 +97,7 @@ inline void byte_sums_of(int64_t rows, const int8_t* x, int64_t stride, const ui
 
 struct VectorBytes {
   static constexpr int64_t ROWS = BYTE_ROWS;
-  static constexpr TileShape shape() { return {ROWS, true, 1 << 18, 64}; }
+  static constexpr TileShape shape(int64_t) { return {ROWS, true, 1 << 18, 64}; }
   void sums(const ProductTile& tile, int64_t panel, const int8_t* x, int64_t stride, const uint32_t* w, int64_t units,
             Soon& soon, int32_t* out) {
     byte_sums_of(tile.count, x, stride, w, units, out, tile.beside(panel), soon.next(units));
@@ -123,7 +123,7 @@ void multiply_bytes(Worker& worker, Tiles tiles, const ByteRows& x, int64_t rows
   const int64_t units = x.width / 4;
   alignas(64) int32_t sums[Tiles::ROWS * PANEL];
   alignas(64) float scaled[Tiles::ROWS * PANEL];
-  const ProductCut cut(worker, Tiles::shape(), rows, x.stride(), w, units);
+  const ProductCut cut(worker, Tiles::shape(x.stride()), rows, x.stride(), w, units);
   soon.spread(cut.units_of_each(worker));
   cut.each_tile(worker, [&](const ProductTile& tile) {
     for (int64_t panel = tile.first; panel < tile.last; panel++) {

@@ -8,7 +8,7 @@ constexpr int64_t FEWEST_AMX_ROWS = 4;  // fewer are done sooner with vectors
 
 struct AmxByteTiles {
   static constexpr int64_t ROWS = 32;
-  static constexpr TileShape shape() { return AmxTiles::shape(); }
+  static constexpr TileShape shape(int64_t row_bytes) { return AmxTiles::shape(row_bytes); }
   AmxTiles tiles;  // which are laid out alike
 
   void sums(const ProductTile& tile, int64_t, const int8_t* x, int64_t stride, const uint32_t* w, int64_t units, Soon&,

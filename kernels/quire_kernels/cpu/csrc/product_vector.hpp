@@ -52,7 +52,7 @@ inline void sum_some(int64_t rows, const T* x, int64_t stride, const uint32_t* w
 template <class T>
 struct VectorTiles {
   static constexpr int64_t ROWS = MOST_ROWS;
-  static constexpr TileShape shape() { return {ROWS, true, 1 << 18, 64}; }
+  static constexpr TileShape shape(int64_t) { return {ROWS, true, 1 << 18, 64}; }
 
   template <class Between>
   void sums(const ProductTile& tile, int64_t panel, const T* x, int64_t stride, const uint32_t* w, int64_t units,
