@@ -95,21 +95,23 @@ def test_requests_in_flight_finish_on_the_weights_they_began_with(rig: Rig, asks
 
 
 def test_unloading_frees_the_memory(rig: Rig, asks: AdapterClient) -> None:
+    """Twelve come and go, and less than one is left: the allocator may keep a few freed tensors, of 2 MiB each."""
     load(asks, "warm", rig.voice("A"))
     asks.text("warm")
     asks.unload("warm")
     until_none_is_left(asks)
     before = rig.server.host_bytes()
-    for letter in "ABCD":
-        load(asks, letter, rig.voice(letter))
-        assert asks.text(letter) == letter * 8
-    told = sum(row["bytes"] for row in asks.rows())
-    grown = rig.server.host_bytes() - before
-    assert grown > 0.8 * told > 10e6
-    for letter in "ABCD":
-        asks.unload(letter)
-    until_none_is_left(asks)
-    assert rig.server.host_bytes() - before < 0.1 * told
+    for _ in range(3):
+        for letter in "ABCD":
+            load(asks, letter, rig.voice(letter))
+            assert asks.text(letter) == letter * 8
+        told = sum(row["bytes"] for row in asks.rows())
+        grown = rig.server.host_bytes() - before
+        assert grown > 0.8 * told > 40e6
+        for letter in "ABCD":
+            asks.unload(letter)
+        until_none_is_left(asks)
+    assert rig.server.host_bytes() - before < told / 4
 
 
 def test_a_reload_never_meets_pages_of_the_old_weights(rig: Rig, asks: AdapterClient) -> None:
