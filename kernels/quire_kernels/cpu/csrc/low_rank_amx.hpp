@@ -1,4 +1,5 @@
-// The sums of `low_rank.hpp` in AMX tiles (matrices are not compact where there are such), and by vectors for a single row, which gives the same to the last bit.
+// The sums of `low_rank.hpp` in AMX tiles (matrices are not compact where there are such), and by vectors for a single row,
+// which gives the same to the last bit.
 #pragma once
 #include "product.hpp"
 
