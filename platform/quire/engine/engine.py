@@ -32,12 +32,12 @@ from quire.engine.memory import fit, host_pages, reserve, step_tokens
 from quire.engine.memory_ledger import MemoryBudget, MemoryLedger
 from quire.engine.pages import PagePool
 from quire.engine.poolers import Poolers
+from quire.engine.populate import populate
 from quire.engine.processors import Processors
 from quire.engine.runner import Runner
 from quire.engine.runtimes import Runtimes
 from quire.engine.scheduler import Scheduler
 from quire.engine.sizes import Sizes
-from quire.engine.system_memory import free_bytes, total_bytes
 from quire.engine.towers import Towers
 from quire.errors import ConfigError, QuireError
 from quire.pooling import PoolingParams
@@ -53,12 +53,6 @@ HOPELESS = 3
 """Steps in a row that may fail before `step` raises."""
 PAUSE_S = 0.001
 """How long a step that can do nothing waits for a grammar to be compiled, or an adapter to get its seat."""
-
-POPULATE_PAUSE_S = 0.2
-"""How long taking memory from the system rests after each piece, which takes a few milliseconds of a core."""
-
-POPULATE_KEEPS_FREE = 0.5
-"""Pages of the KV cache get their memory in advance only while this share of the machine's memory stays free."""
 
 
 class Engine:
@@ -151,13 +145,7 @@ class Engine:
         """What would keep the first requests waiting, beside them."""
         if self.loaded.decoder.generates and self._tokenizer is not None and self._tokenizer() is not None:
             self._grammars.prepare()
-        keep_free = int(POPULATE_KEEPS_FREE * total_bytes())
-
-        def may_populate() -> bool:
-            """Asked before each piece of memory; while there is work it goes slowly."""
-            return not stopping.wait(POPULATE_PAUSE_S if self.has_work else 0) and free_bytes() > keep_free
-
-        self._runner.populate(may_populate)
+        populate(self._runner, stopping, lambda: self.has_work)
 
     def _context(self, plugin: str) -> Context:
         info, (max_seats, max_rank) = self.info, self._limits
