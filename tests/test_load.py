@@ -145,7 +145,7 @@ def test_quantized_checkpoints_are_refused_by_name(folder, plugins):
 
 def test_weights_larger_than_memory_are_refused_before_they_are_allocated(folder, plugins):
     with pytest.raises(CheckpointError, match=r"only 0\.0 GiB of memory are available"):
-        load_model(ModelConfig(model=str(folder)), plugins, device_budget=1000)
+        load_model(ModelConfig(model=str(folder)), plugins, room=1000)
 
 
 def test_an_absurd_model_of_random_weights_is_refused_before_it_is_allocated(folder, plugins):

@@ -86,7 +86,7 @@ class ModelConfig:
     page_size: int = setting("Tokens in a page of the KV cache.", 16)
     gpu_memory_utilization: float = setting("Share of the GPU's memory that all models together may use.", 0.9)
     kv_cache_memory_bytes: int | None = setting(
-        "Bytes for the KV cache, e.g. 2G (default: measured; on CPU a share of RAM)."
+        "Bytes for the KV cache, e.g. 2G (default: measured on a GPU; on a CPU see Memory)."
     )
     num_pages: int | None = setting("Pages of the KV cache, instead of a number of bytes.")
     max_num_encoder_tokens: int = setting(

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
-from threading import Event, Thread
+from threading import Event
 from typing import Any
 
 from quire.adapter_info import AdapterInfo
@@ -21,16 +21,18 @@ from quire.config import ModelConfig
 from quire.counting import call_plugin
 from quire.engine.adapter_shelf import AdapterShelf
 from quire.engine.adapters import Adapters
+from quire.engine.background import BackgroundWork
 from quire.engine.checks import check_request
 from quire.engine.constraints import Constraints
 from quire.engine.grammars import Grammars
-from quire.engine.humble import be_humble
 from quire.engine.limits import limits_of
-from quire.engine.load import Loaded, load_model
+from quire.engine.load import Loaded, available_bytes, choose_device, load_model
 from quire.engine.measure import activation_bytes
-from quire.engine.memory import fit, host_pages, step_tokens
+from quire.engine.memory import fit, host_pages, reserve, step_tokens
+from quire.engine.memory_ledger import MemoryBudget, MemoryLedger
 from quire.engine.pages import PagePool
 from quire.engine.poolers import Poolers
+from quire.engine.populate import populate
 from quire.engine.processors import Processors
 from quire.engine.runner import Runner
 from quire.engine.runtimes import Runtimes
@@ -52,9 +54,6 @@ HOPELESS = 3
 PAUSE_S = 0.001
 """How long a step that can do nothing waits for a grammar to be compiled, or an adapter to get its seat."""
 
-POPULATE_PAUSE_S = 0.2
-"""How long taking memory from the system rests after each piece, which takes a few milliseconds of a core."""
-
 
 class Engine:
     """Serves one model. Not safe to use from several threads at once."""
@@ -64,10 +63,13 @@ class Engine:
         loaded: Loaded,
         config: ModelConfig,
         registry: Registry,
-        device_budget: int | None = None,
+        budget: MemoryBudget,
         tokenizer: Callable[[], object] | None = None,
     ) -> None:
-        """`tokenizer` gives the text side's tokenizer, for plugins that need one; it is called at most once."""
+        """budget: what the model may take of its device's memory, its weights included.
+
+        `tokenizer` gives the text side's tokenizer, for plugins that need one; it is called at most once.
+        """
         self.loaded, self.info = loaded, loaded.info
         self._registry = registry
         self._tokenizer = cache(tokenizer) if tokenizer else None
@@ -80,9 +82,10 @@ class Engine:
             config,
             loaded,
             lambda: activation_bytes(loaded, config, max_tokens),
-            device_budget,
+            budget,
         )
         num_host_pages = host_pages(config, loaded, num_pages)
+        self.memory = reserve(config, loaded, num_pages, num_host_pages, budget)
         self.info = replace(loaded.info, num_pages=num_pages, max_model_len=max_model_len)
         self._processors = Processors(registry, self._context)
         self._grammars = Grammars(
@@ -120,35 +123,29 @@ class Engine:
         )
         self._broken: dict[str, QuireError] = {}
         self._num_failures = 0
-        self._closing = Event()
-        self._preparing = Thread(target=self._prepare, daemon=True)
-        self._preparing.start()
+        self._preparation = BackgroundWork(self._prepare)
 
     @classmethod
     def build(
         cls,
         config: ModelConfig,
         registry: Registry,
-        device_budget: int | None = None,
+        budget: MemoryBudget | None = None,
         tokenizer: Callable[[], object] | None = None,
     ) -> Engine:
         """Load the model that `config` names and make an engine for it.
 
-        device_budget: bytes of device memory the model may take in all, None = see --gpu-memory-utilization.
+        budget: what it may take of its device's memory, None = of what is free now.
         Raises StartupError: a setting cannot work, or the model cannot be loaded.
         """
-        return cls(load_model(config, registry, device_budget), config, registry, device_budget, tokenizer)
+        budget = budget or MemoryLedger(available_bytes(choose_device(config.device))).budget()
+        return cls(load_model(config, registry, budget.total), config, registry, budget, tokenizer)
 
-    def _prepare(self) -> None:
+    def _prepare(self, stopping: Event) -> None:
         """What would keep the first requests waiting, beside them."""
-        be_humble()
         if self.loaded.decoder.generates and self._tokenizer is not None and self._tokenizer() is not None:
             self._grammars.prepare()
-        self._runner.populate(self._may_populate)
-
-    def _may_populate(self) -> bool:
-        """Asked before each piece of memory that is taken beside the steps; while there is work it goes slowly."""
-        return not self._closing.wait(POPULATE_PAUSE_S if self.has_work else 0)
+        populate(self._runner, stopping, lambda: self.has_work)
 
     def _context(self, plugin: str) -> Context:
         info, (max_seats, max_rank) = self.info, self._limits
@@ -288,8 +285,7 @@ class Engine:
 
     def close(self) -> None:
         """Stop what runs beside the steps and let go of the device's memory."""
-        self._closing.set()
-        self._preparing.join()
+        self._preparation.stop()
         self._grammars.close()
         self._adapters.close()
         del self._runner, self.loaded

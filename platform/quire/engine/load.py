@@ -6,7 +6,6 @@ engine has measured how many fit.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +20,7 @@ from quire.engine.pooling import PoolingChoice, choose_pooling
 from quire.engine.quantization import choose_linear
 from quire.engine.source_choice import most_positions, source_info
 from quire.engine.speech import with_speech
+from quire.engine.system_memory import free_bytes
 from quire.errors import CheckpointError, ConfigError, PluginError, QuireError, UnknownArchitecture
 from quire.records import Architecture, Registry
 from quire.types import ModelInfo
@@ -48,7 +48,7 @@ class Loaded:
 
     kv_dtype: dtype of K and V. config: the parsed config.json. names: the table from the checkpoint's names.
     ops: the chosen operations, whose `report` says why. info: without the number of pages. pooling: what it gives
-    beside text.
+    beside text. weight_bytes: of the weights in `dtype`; what is kept in fewer bits takes less.
     """
 
     module: DecoderModel
@@ -63,12 +63,13 @@ class Loaded:
     sampling_defaults: Mapping[str, Any]
     ops: Ops
     pooling: Pooling
+    weight_bytes: int
 
 
-def load_model(config: ModelConfig, registry: Registry, device_budget: int | None = None) -> Loaded:
+def load_model(config: ModelConfig, registry: Registry, room: int | None = None) -> Loaded:
     """Find, check, build and fill the model that `config` names.
 
-    device_budget: bytes of device memory it may take, None = what is free now.
+    room: bytes of device memory that the weights may take, None = what is free now.
     Raises ConfigError for a setting that cannot be met, UnknownArchitecture when no plugin builds the
     model, CheckpointError when its folder cannot be used or its weights do not fit in memory.
     """
@@ -97,7 +98,7 @@ def load_model(config: ModelConfig, registry: Registry, device_budget: int | Non
     source = _Source(folder, config.load_format, architecture.names)
     linear = choose_linear(config.quantization, registry, query, ops)
     make = Make(ops, dtype, device, linear=linear, keep_weights=False)
-    module, num_parameters = _build(Described(decoder, tower, pooling), make, source, device_budget)
+    module, size = _build(Described(decoder, tower, pooling), make, source, room)
     info = ModelInfo(
         name=config.name,
         aliases=tuple(config.served_model_name[1:]),
@@ -111,7 +112,7 @@ def load_model(config: ModelConfig, registry: Registry, device_budget: int | Non
         eos_ids=generation.eos_ids,
         num_pages=0,
         page_size=config.page_size,
-        num_parameters=num_parameters,
+        num_parameters=size.num_parameters,
         sampling_defaults=defaults,
         modalities=modalities,
         tasks=with_speech(pooling.tasks, architecture.name, modalities, registry),
@@ -135,6 +136,7 @@ def load_model(config: ModelConfig, registry: Registry, device_budget: int | Non
         sampling_defaults=defaults,
         ops=ops,
         pooling=pooling.pooling,
+        weight_bytes=size.num_bytes,
     )
 
 
@@ -233,6 +235,14 @@ class _Source:
 
 
 @dataclass(frozen=True)
+class _Size:
+    """Of a model's weights, in the data type it runs in."""
+
+    num_parameters: int
+    num_bytes: int
+
+
+@dataclass(frozen=True)
 class Described:
     """What a model is to be made of."""
 
@@ -251,14 +261,14 @@ def _assemble(parts: Described, make: Make) -> DecoderModel:
     return module
 
 
-def _build(parts: Described, make: Make, source: _Source, budget: int | None) -> tuple[DecoderModel, int]:
-    """The filled module, and how many parameters it has. What can be wrong is looked for on the meta device first."""
+def _build(parts: Described, make: Make, source: _Source, room: int | None) -> tuple[DecoderModel, _Size]:
+    """The filled module, and its size. What can be wrong is looked for on the meta device first."""
     decoder = parts.decoder
     plan = _assemble(parts, Make(make.ops, make.dtype, torch.device("meta")))
     if source.load_format != "dummy":
         weights.check(plan, decoder, source.names, tensors.find(source.folder, source.load_format))
     need = sum(parameter.numel() * parameter.element_size() for parameter in plan.parameters())
-    room = available_bytes(make.device) if budget is None else budget
+    room = available_bytes(make.device) if room is None else room
     if need > room:
         raise CheckpointError(
             f"{source.folder}: the weights need {need / 2**30:.1f} GiB in {dtype_name(make.dtype)}, "
@@ -267,19 +277,13 @@ def _build(parts: Described, make: Make, source: _Source, budget: int | None) ->
     module = _assemble(parts, make)
     weights.load(module, decoder, source.names, source.folder, source.load_format)
     parts.pooling.add_sentence_head(module, make.unquantised())
-    return module.eval().requires_grad_(False), sum(parameter.numel() for parameter in plan.parameters())
+    count = sum(parameter.numel() for parameter in plan.parameters())
+    return module.eval().requires_grad_(False), _Size(count, need)
 
 
 def available_bytes(device: torch.device) -> int:
-    """Free memory of a device; of the machine's for the CPU, counting what the system can give back."""
-    if device.type == "cuda":
-        return torch.cuda.mem_get_info(device)[0]
-    meminfo = Path("/proc/meminfo")
-    if meminfo.exists():
-        for line in meminfo.read_text(encoding="ascii").splitlines():
-            if line.startswith("MemAvailable:"):
-                return int(line.split()[1]) * 1024
-    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    """Free memory of a device; for the CPU what this process can still take of the machine's."""
+    return torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else free_bytes()
 
 
 def _modalities(architecture: Architecture, registry: Registry) -> tuple[str, ...]:

@@ -11,16 +11,12 @@ from collections.abc import Callable
 import torch
 
 from quire.config import ModelConfig
-from quire.engine.load import Loaded, available_bytes
+from quire.engine.load import Loaded
+from quire.engine.memory_ledger import MemoryBudget, MemoryUse, check_fits
 from quire.errors import ConfigError
 from quire_models import KvPool
 
 log = logging.getLogger(__name__)
-
-CPU_SHARE = 0.25
-"""Share of the free memory that the KV cache takes on a CPU, unless it is told."""
-CPU_MOST = 4 << 30
-"""Bytes, likewise."""
 
 
 def page_bytes(config: ModelConfig, loaded: Loaded) -> int:
@@ -34,14 +30,12 @@ def step_tokens(config: ModelConfig, loaded: Loaded) -> int:
     return max(most, loaded.info.max_model_len) if loaded.decoder.whole_prompts else most
 
 
-def fit(
-    config: ModelConfig, loaded: Loaded, activations: Callable[[], int], budget: int | None = None
-) -> tuple[int, int]:
+def fit(config: ModelConfig, loaded: Loaded, activations: Callable[[], int], budget: MemoryBudget) -> tuple[int, int]:
     """(number of pages, longest seq) that this machine can serve.
 
     activations: measures the bytes that the largest step takes (called on a GPU, when nothing was given); rows of media
     are kept beside them.
-    budget: bytes of device memory that the model may take in all, None = what its share of the device leaves.
+    budget: of the model, on its device.
     Raises ConfigError, with the numbers, when one seq of --max-model-len does not fit; a length that was not
     asked for is reduced instead, with a warning.
     """
@@ -54,7 +48,7 @@ def fit(
     elif config.kv_cache_memory_bytes is not None:
         num_pages = config.kv_cache_memory_bytes // per_page
     else:
-        room = _room(config, loaded, activations, budget)
+        room = _room(config, loaded, activations, budget, per_seq * per_page)
         num_pages = min(max(room, 0) // per_page, config.max_num_seqs * per_seq)
     if num_pages >= per_seq:
         return num_pages, length
@@ -74,17 +68,35 @@ def fit(
     return num_pages, slots
 
 
-def _room(config: ModelConfig, loaded: Loaded, activations: Callable[[], int], budget: int | None) -> int:
-    """Bytes left for pages, where neither pages nor bytes were asked for."""
+def _room(
+    config: ModelConfig, loaded: Loaded, activations: Callable[[], int], budget: MemoryBudget, one_seq: int
+) -> int:
+    """Bytes left for pages, where neither pages nor bytes were asked for. one_seq: bytes of the longest sequence."""
     if loaded.device.type == "cpu":
-        return min(int(CPU_SHARE * available_bytes(loaded.device)), CPU_MOST)
+        wanted = max(budget.kv_cache, min(one_seq, budget.kv_cache_at_most))
+        return min(wanted, (budget.total - loaded.weight_bytes) // 2)
     step = activations() + (config.encoder_cache_bytes if loaded.module.tower is not None else 0)
     free, total = torch.cuda.mem_get_info(loaded.device)
     room = int(config.gpu_memory_utilization * total) - (total - free) - step
-    if budget is None:
-        return room
-    weights = sum(parameter.numel() * parameter.element_size() for parameter in loaded.module.parameters())
-    return min(room, budget - weights - step)
+    return min(room, budget.total - loaded.weight_bytes - step)
+
+
+def reserve(
+    config: ModelConfig, loaded: Loaded, num_pages: int, num_host_pages: int, budget: MemoryBudget
+) -> MemoryUse:
+    """What the model takes of its device's memory; ConfigError if that is more than its budget.
+
+    Pages in host memory count where the model runs there.
+    """
+    per_page, on_cpu = page_bytes(config, loaded), loaded.device.type == "cpu"
+    use = MemoryUse(
+        weights=loaded.weight_bytes,
+        kv_cache=0 if loaded.decoder.whole_prompts else num_pages * per_page,
+        swap=num_host_pages * per_page if on_cpu else 0,
+        encoder_cache=config.encoder_cache_bytes if loaded.module.tower is not None else 0,
+    )
+    check_fits(config.name, use, budget.total)
+    return use
 
 
 def host_pages(config: ModelConfig, loaded: Loaded, num_pages: int) -> int:

@@ -18,11 +18,12 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 from quire.config import ModelConfig
-from quire.errors import CheckpointError, ConfigError, NotFound, StartupError
+from quire.errors import ConfigError, NotFound, StartupError
 from quire.host.adapter_desk import AdapterDesk
+from quire.host.engine_builder import EngineBuilder
 from quire.host.inbox import Inbox, Item
 from quire.host.link import Link
 from quire.host.loop import Loop, Steps
@@ -50,12 +51,10 @@ from quire.host.protocol import (
 )
 from quire.records import Registry
 
-if TYPE_CHECKING:
-    from quire.text.tokenizer import Tokenizer
-
 log = logging.getLogger(__name__)
 
 Build = Callable[[ModelConfig, Registry, int], Steps]
+"""Makes an engine, given how many models, this one included, are still to come of those that are loaded together."""
 
 LEAST_TOKENS = 128
 """A step beside other models is never limited to fewer tokens than this, or than seqs that may run."""
@@ -85,9 +84,7 @@ class Host:
     """The loop and what happens beside it."""
 
     def __init__(self, inbox: Inbox, send: Callable[[Message], None], registry: Registry, build: Build) -> None:
-        """`build` makes an engine, given how many models (this one included) are still to share the device's
-        memory; it may be called in a worker thread.
-        """
+        """`build` may be called in a worker thread."""
         self._inbox, self._send, self._registry, self._build = inbox, send, registry, build
         self._loop = Loop(send)
         self._desk = AdapterDesk(inbox, send, self._loop.engines)
@@ -202,8 +199,10 @@ def main(descriptor: str) -> int:
     logging.basicConfig(level=start.log_level.upper(), format="%(levelname)s host %(name)s: %(message)s")
     sys.path[:] = start.sys_path or sys.path
     try:
-        host = Host(inbox, link.send, _load_plugins(start), build_engine)
+        builder = EngineBuilder()
+        host = Host(inbox, link.send, _load_plugins(start), builder.build)
         host.start(start)
+        builder.log_memory()
     except Exception as error:
         log.debug("The start failed", exc_info=True)
         link.send(StartFailed(fault_of(error)))
@@ -218,30 +217,6 @@ def _load_plugins(start: Start) -> Registry:
     from quire import registry
 
     return registry.load(start.plugins, start.options, start.enable_lora)
-
-
-def build_engine(config: ModelConfig, registry: Registry, num_left: int) -> Steps:
-    """The real thing, with an equal share of the device memory that is left; imports torch."""
-    import torch
-
-    from quire.engine.engine import Engine
-
-    budget = None
-    if num_left > 1 and config.device != "cpu" and torch.cuda.is_available():
-        free, total = torch.cuda.mem_get_info()
-        budget = int(free - total * (1 - config.gpu_memory_utilization)) // num_left
-    return Engine.build(config, registry, budget, lambda: tokenizer_of(config))
-
-
-def tokenizer_of(config: ModelConfig) -> Tokenizer | None:
-    """That of a model; None where there is none, since token ids can be served without: the text side says more."""
-    from quire import hub
-    from quire.text.tokenizer import Tokenizer
-
-    try:
-        return Tokenizer.load(hub.resolve_tokenizer(config, hub.resolve(config.model, config)))
-    except CheckpointError:
-        return None
 
 
 def _read(link: Link, inbox: Inbox) -> None:

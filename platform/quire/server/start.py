@@ -17,6 +17,7 @@ from quire.host.client import Client
 from quire.host.settings import HostSettings
 from quire.media.limits import MediaLimits
 from quire.records import Registry
+from quire.server.allocator import give_freed_memory_back
 from quire.server.first_adapters import first_adapters
 from quire.server.listen import bind, check_tls
 
@@ -39,6 +40,7 @@ def run(
     `plugins` and `enable_lora`: as the registry was loaded with, for the process that runs the models.
     `on_ready` gets the server's URL when requests are answered.
     """
+    give_freed_memory_back()
     gc.set_threshold(*COLLECT_AFTER)
     logging.getLogger("quire").setLevel(config.log_level.upper())
     check_tls(config)

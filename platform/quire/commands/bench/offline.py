@@ -46,7 +46,7 @@ def engine_of(args: argparse.Namespace) -> Engine:
     """The engine that the flags of `add_model_flags` describe. Raises StartupError."""
     from quire.commands.models import chosen_models
     from quire.engine.engine import Engine
-    from quire.host.process import tokenizer_of
+    from quire.host.engine_builder import tokenizer_of
 
     values = {**vars(args), "models_given": [args.models_given] if args.models_given else []}
     config = chosen_models(values, args.registry, most=1)[0]
