@@ -91,7 +91,8 @@ class Request:
     """One prompt and what to do with it. Gives `params.num_seqs` seqs.
 
     `adapters`: those at work on it, () = the base model alone. `priority`: smaller runs first under the priority
-    policy. `cache_salt`: seqs share cached pages only with equal salts.
+    policy. `cache_salt`: seqs share cached pages only with equal salts. `client`: whose it is; clients share the engine
+    evenly.
     """
 
     id: str
@@ -100,6 +101,7 @@ class Request:
     adapters: tuple[AdapterUse, ...] = ()
     priority: int = 0
     cache_salt: str | None = None
+    client: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -58,6 +58,7 @@ class Submit(Message, frozen=True, tag=True, kw_only=True, omit_defaults=True):
     adapters: tuple[AdapterUse, ...] = ()
     priority: int = 0
     cache_salt: str | None = None
+    client: str = ""
 
 
 class Abort(Message, frozen=True, tag=True):
@@ -260,6 +261,7 @@ def submit(model: str, request: Request) -> Submit:
         adapters=request.adapters,
         priority=request.priority,
         cache_salt=request.cache_salt,
+        client=request.client,
     )
 
 
@@ -276,6 +278,7 @@ def request_of(message: Submit) -> Request:
         adapters=message.adapters,
         priority=message.priority,
         cache_salt=message.cache_salt,
+        client=message.client,
     )
 
 
