@@ -134,3 +134,15 @@ def test_idleness_earns_no_credit() -> None:
     assert tokens.ahead({"a": 0, "b": 0, "c": 0}) == {"c"}
     tokens.leave("c")
     assert len(tokens) == 2
+
+
+def test_the_first_step_of_a_request_is_a_short_one() -> None:
+    rig = Rig(max_num_seqs=64, num_pages=800)
+    rig.add(range(10), {"n": 64, "max_tokens": 100}, client="many")
+    for _ in range(3):
+        rig.step()
+    rig.add(range(20, 32), LONG, client="one")
+    rig.step()
+    assert rig.plan.num_tokens == 24
+    rig.step()
+    assert rig.plan.num_tokens == 64

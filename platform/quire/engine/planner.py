@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import chain
 
@@ -24,6 +24,9 @@ from quire.engine.seq import Group, Seq, Status
 from quire.types import Chunk, Plan, Request, SeqStart
 
 log = logging.getLogger(__name__)
+
+MIN_TOKENS = 8
+"""Of each client in a step that brings in another's request."""
 
 SPARE_SHARE = 100
 """One page in so many is kept for the growth of running seqs when another is admitted."""
@@ -98,7 +101,7 @@ class Planner:
         while sum(map(need, running.values())) > self._pool.available:
             self._roster.preempt(self._victim())
 
-    def _make_place(self, shares: Mapping[str, int]) -> set[str]:
+    def _make_place(self, shares: dict[str, int]) -> set[str]:
         """Preempt seqs of clients that have more than their share, until the next seq of another one fits.
 
         Only as many as bring their client down to its share, so that no two clients take places from each other in
@@ -113,6 +116,9 @@ class Planner:
             self._roster.preempt(self._victim(client))
             counts[client] -= 1
             late.add(client)
+        for client in counts:
+            if counts[client] > self._share:  # the first step of the other's request is a short one
+                shares[client] = min(shares[client], max(MIN_TOKENS, seq.num_tokens))
         return late
 
     def _in_the_way(self, seq: Seq, counts: Counter[str]) -> str | None:
@@ -178,7 +184,8 @@ class Planner:
             if seq.candidates is not None:
                 continue
             behind -= 1
-            if not draft.budget or not self._grant(seq, draft, behind):
+            spent = bool(draft.shares) and draft.shares.get(seq.client, 0) <= 0
+            if not draft.budget or spent or not self._grant(seq, draft, behind):
                 starved = True
         if starved:  # those who got nothing come first next time
             for chunk in draft.chunks:
