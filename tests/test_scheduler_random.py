@@ -82,6 +82,7 @@ class World:
             self.limits.whole_media,
             self.limits.media_in_one,
         )
+        self.clients = choose.choice([[""], ["a", "b"], ["a", "a", "a", "b", "c"]])
         self.prefixes = [[choose.randrange(VOCAB) for _ in range(20)] for _ in range(3)]
         self.accepted: dict[str, tuple[Request, int]] = {}
         self.told: dict[tuple[str, int], Told] = {}
@@ -116,6 +117,7 @@ class World:
             params=self.params(),
             priority=self.choose.randint(0, 2),
             cache_salt=pick([None, None, "s"]),
+            client=pick(self.clients),
             adapters=pick(
                 [(), (), (AdapterUse(AdapterRef(name="a")),), (AdapterUse(AdapterRef(name="a", revision=1)),)]
             ),

@@ -88,10 +88,9 @@ class LoRARequest:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Request:
-    """One prompt and what to do with it. Gives `params.num_seqs` seqs.
-
-    `adapters`: those at work on it, () = the base model alone. `priority`: smaller runs first under the priority
-    policy. `cache_salt`: seqs share cached pages only with equal salts.
+    """One prompt and what to do with it, giving `params.num_seqs` seqs. `adapters`: those at work on it, () = the base
+    model alone. `priority`: smaller runs first under the priority policy. `cache_salt`: seqs share cached pages only
+    with equal salts. `client`: whose it is; clients share the engine evenly.
     """
 
     id: str
@@ -100,6 +99,7 @@ class Request:
     adapters: tuple[AdapterUse, ...] = ()
     priority: int = 0
     cache_salt: str | None = None
+    client: str = ""
 
 
 @dataclass(frozen=True, slots=True)

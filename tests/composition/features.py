@@ -156,6 +156,7 @@ FEATURES = (
     ),
     Feature("salt", {}, lambda answers: None, request={"cache_salt": "tenant"}),
     Feature("urgency", {}, lambda answers: None, request={"priority": -1}),
+    Feature("client", {}, lambda answers: None, request={"client": "key:one"}),
 )
 
 PICTURE_FEATURES = (

@@ -11,17 +11,22 @@ moves in a step moves twice. It knows no tensors and no tokens' meaning.
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import chain
 
+from quire.engine.candidates import Candidates
 from quire.engine.chunk_ends import chunk_end, found_apart
-from quire.engine.fairness import crowding_lanes
-from quire.engine.queue import Lane
+from quire.engine.fairness import split
 from quire.engine.roster import Roster
-from quire.engine.seq import Seq, Status
+from quire.engine.seq import Group, Seq, Status
 from quire.types import Chunk, Plan, Request, SeqStart
 
 log = logging.getLogger(__name__)
+
+MIN_TOKENS = 8
+"""Of each client in a step that brings in another's request."""
 
 SPARE_SHARE = 100
 """One page in so many is kept for the growth of running seqs when another is admitted."""
@@ -32,11 +37,14 @@ class Draft:
     """A plan in the making.
 
     budget: tokens left. room: tokens that could be computed if need be, where a medium must be computed whole.
-    blocked: the next seq had to stay outside for want of pages, places or budget.
+    blocked: the next seq had to stay outside for want of pages, places or budget. shares: tokens left by client, if
+    several have work. late: clients that gave up places for this step, and so don't take them again.
     """
 
     budget: int
     room: int
+    shares: dict[str, int] = field(default_factory=dict)
+    late: set[str] = field(default_factory=set)
     blocked: bool = False
     chunks: list[Chunk] = field(default_factory=list)
     started: list[SeqStart] = field(default_factory=list)
@@ -53,7 +61,7 @@ class Planner:
         self._tables = roster.tables
         self._pool = roster.tables.pool
         self._limits = roster.limits
-        self._ready = ready
+        self._candidates = Candidates(roster, ready)
 
     def plan(self, max_tokens: int | None) -> Plan:
         """The next step, of at most `max_tokens` tokens.
@@ -68,6 +76,9 @@ class Planner:
             return Plan()
         self._make_room()
         draft = Draft(limit, self._limits.max_num_batched_tokens)
+        if len(roster.clients) > 1:
+            draft.shares = split(limit, roster.clients.least_first(self._demands(limit)))
+            draft.late = self._make_place(draft.shares)
         self._grant_running(draft)
         self._admit(draft)
         while draft.blocked and not draft.chunks and roster.running:
@@ -90,8 +101,68 @@ class Planner:
         while sum(map(need, running.values())) > self._pool.available:
             self._roster.preempt(self._victim())
 
-    def _victim(self) -> Seq:
-        running = self._roster.running.values()
+    def _make_place(self, shares: dict[str, int]) -> set[str]:
+        """Preempt seqs of clients that have more than their share, until the next seq of another one fits.
+
+        Only as many as bring their client down to its share, so that no two clients take places from each other in
+        turn. Returns the clients of which some were preempted.
+        """
+        late: set[str] = set()
+        seq = self._candidates.first(shares, late)
+        counts = Counter(running.client for running in self._roster.running.values())
+        if seq is None or counts[seq.client] >= self._share:
+            return late
+        while self._roster.running and (client := self._in_the_way(seq, counts)) is not None:
+            self._roster.preempt(self._victim(client))
+            counts[client] -= 1
+            late.add(client)
+        for client in counts:
+            if counts[client] > self._share:  # the first step of the other's request is a short one
+                shares[client] = min(shares[client], max(MIN_TOKENS, seq.num_tokens))
+        return late
+
+    def _in_the_way(self, seq: Seq, counts: Counter[str]) -> str | None:
+        """The client above its share of what a waiting seq lacks; None if it lacks nothing, or no client is."""
+        others = [client for client in counts if client != seq.client]
+        if not others:
+            return None
+        if self._lacks_places(seq):
+            most = max(others, key=lambda client: counts[client])
+            return most if counts[most] > self._share else None
+        if not self._lacks_pages(seq):
+            return None
+        pages: Counter[str] = Counter()
+        for running in self._roster.running.values():
+            pages[running.client] += len(running.pages)
+        most = max(others, key=lambda client: pages[client])
+        # a client keeps its last seq: a long one would be computed anew each time
+        over = counts[most] > 1 and pages[most] > self._pool.num_pages // len(self._roster.clients)
+        return most if over else None
+
+    def _lacks_pages(self, seq: Seq) -> bool:
+        """Whether a waiting seq and the next tokens of those that run need more pages than there are."""
+        pool = self._pool
+        growth = sum(map(self._tables.need, self._roster.running.values())) + pool.num_pages // SPARE_SHARE
+        free = pool.available - growth - self._reserve(seq.group)
+        need = pool.pages_for(seq.num_tokens)
+        if need <= free:
+            return False
+        hits = self._hits(seq)
+        return need - sum(pool.refs[page] > 0 for page in hits) > free
+
+    def _demands(self, limit: int) -> dict[str, int]:
+        """Tokens that each client could use in the next step, up to `limit`."""
+        demands: dict[str, int] = {}
+        for seq in chain(self._roster.running.values(), self._roster.swapped, self._roster.waiting):
+            demand = demands.get(seq.client, 0)
+            if demand < limit and seq.candidates is None:
+                demands[seq.client] = min(limit, demand + max(1, seq.num_tokens - seq.computed))
+        return demands
+
+    def _victim(self, client: str | None = None) -> Seq:
+        """The seq (of a client) that gives up its pages: the one that the policy says."""
+        everyone = self._roster.running.values()
+        running = [seq for seq in everyone if seq.client == client] if client is not None else everyone
         try:
             return max(running, key=lambda seq: (self._roster.policy.victim_key(seq), seq.id))
         except Exception:
@@ -113,7 +184,8 @@ class Planner:
             if seq.candidates is not None:
                 continue
             behind -= 1
-            if not draft.budget or not self._grant(seq, draft, behind):
+            spent = bool(draft.shares) and draft.shares.get(seq.client, 0) <= 0
+            if not draft.budget or spent or not self._grant(seq, draft, behind):
                 starved = True
         if starved:  # those who got nothing come first next time
             for chunk in draft.chunks:
@@ -126,7 +198,8 @@ class Planner:
         more for its medium, so that nobody waits for that forever.
         """
         tokens, start = seq.tokens, seq.computed
-        end = min(start + seq.to_compute, start + max(1, draft.budget - behind))
+        most = min(draft.budget - behind, draft.shares.get(seq.client, draft.budget))
+        end = min(start + seq.to_compute, start + max(1, most))
         end = self._chunk_end(seq, start, end, draft.room - behind if draft.chunks else draft.room)
         if end == start:
             return False
@@ -141,6 +214,9 @@ class Planner:
             self._tables.publish(seq, end)  # so that who is planned after it in this step shares them already
         draft.budget = max(0, draft.budget - (end - start))
         draft.room -= end - start
+        if draft.shares:
+            draft.shares[seq.client] = draft.shares.get(seq.client, 0) - (end - start)
+            self._roster.clients.count(seq.client, end - start)
         return True
 
     def _chunk_end(self, seq: Seq, start: int, end: int, room: int) -> int:
@@ -151,7 +227,7 @@ class Planner:
     def _admit(self, draft: Draft) -> None:
         """Bring in swapped seqs, then waiting ones; whoever does not fit keeps those behind it outside."""
         draft.blocked = False
-        while draft.budget and (seq := self._next()) is not None:
+        while draft.budget and (seq := self._candidates.first(draft.shares, draft.late)) is not None:
             hits = self._fit(seq, draft)
             if hits is None:
                 draft.blocked = True
@@ -162,19 +238,6 @@ class Planner:
                     return  # a fork for which nothing is left waits a step; then `_make_room` comes first
                 self._grant(member, draft)
 
-    def _next(self) -> Seq | None:
-        waiting = self._roster.waiting
-        crowding = crowding_lanes(waiting.heads, self._roster.running.values(), self._limits.max_num_seqs)
-        for queue, behind in ((self._roster.swapped, ()), (waiting, crowding)):
-            closed: set[Lane] = set()
-            for seq in queue.in_turn(behind, closed):
-                ready = seq.candidates is None and self._ready(seq.group.request)
-                if ready:
-                    return seq
-                if ready is None:
-                    closed.add(seq.lane)
-        return None
-
     def _fit(self, seq: Seq, draft: Draft) -> list[int] | None:
         """The cached pages a seq can begin with, or None if it does not fit now.
 
@@ -182,8 +245,8 @@ class Planner:
         is begun only to be preempted, unless others generate more. No running seq still lacks pages for
         tokens it has, or the budget would be used up.
         """
-        running, group, pool = self._roster.running, seq.group, self._pool
-        if running and len(running) + self._reserved() + 1 + group.reserve > self._limits.max_num_seqs:
+        running, pool = self._roster.running, self._pool
+        if running and self._lacks_places(seq):
             return None
         hits = self._hits(seq)
         start = seq.computed if seq.status is Status.SWAPPED else len(hits) * pool.page_size
@@ -195,8 +258,12 @@ class Planner:
                 return None
         idle = sum(pool.refs[page] == 0 for page in hits)
         need = pool.pages_for(seq.num_tokens) - len(hits) + idle
-        spare = group.reserve + pool.num_pages // SPARE_SHARE if running else 0
+        spare = self._reserve(seq.group) + pool.num_pages // SPARE_SHARE if running else 0
         return hits if need + spare <= pool.available else None
+
+    def _lacks_places(self, seq: Seq) -> bool:
+        places = len(self._roster.running) + self._reserved() + 1 + self._reserve(seq.group)
+        return places > self._limits.max_num_seqs
 
     def _hits(self, seq: Seq) -> list[int]:
         """The cached pages a seq can begin with."""
@@ -207,7 +274,16 @@ class Planner:
 
     def _reserved(self) -> int:
         groups = {seq.arrival: seq.group for seq in self._roster.running.values() if seq.group.reserve}
-        return sum(group.reserve for group in groups.values())
+        return sum(map(self._reserve, groups.values()))
+
+    def _reserve(self, group: Group) -> int:
+        """Places that are kept for its forks: for all, but no more than its client's share if there are several."""
+        return min(group.reserve, self._share - 1)
+
+    @property
+    def _share(self) -> int:
+        """Places of each client."""
+        return max(1, self._limits.max_num_seqs // max(1, len(self._roster.clients)))
 
     def _cacheable(self, seq: Seq) -> int:
         """How many of its first tokens need not be computed if the cache has them."""

@@ -1,27 +1,26 @@
 """SeqQueue: seqs that are not running, in the order in which the policy wants them.
 
-Each lane, the seqs that need the same adapters, stands in that order, and the lanes are merged. It knows nothing of
-pages. Keys are computed when a seq enters, since nothing that a policy may look at changes while a seq stands here.
+Each lane, the seqs of one client that need the same adapters, stands in that order, and the lanes are merged. It knows
+nothing of pages. Keys are computed when a seq enters, since nothing that a policy may look at changes while a seq
+stands here.
 """
 
 from __future__ import annotations
 
 import logging
 from bisect import insort
-from collections.abc import Container, Iterator
+from collections.abc import Callable, Container, Iterator
 from heapq import heapify, heappop, heapreplace
 from itertools import chain
 from typing import Any
 
-from quire.engine.seq import Seq
+from quire.engine.seq import Lane, Seq
 from quire.errors import PluginFailed
 from quire.records import OrdersSeqs
-from quire.types import AdapterRef
 
 log = logging.getLogger(__name__)
 
 Entry = tuple[Any, int, int, Seq]
-Lane = tuple[AdapterRef, ...]
 
 
 class SeqQueue:
@@ -43,18 +42,24 @@ class SeqQueue:
         """The first seq of each lane."""
         return {lane: entries[0][3] for lane, entries in self._lanes.items()}
 
-    def in_turn(self, behind: Container[Lane] = (), closed: Container[Lane] = ()) -> Iterator[Seq]:
-        """Seqs in order, those of lanes in `behind` after the others.
+    def in_turn(
+        self,
+        behind: Container[Lane] = (),
+        closed: Container[Lane] = (),
+        takes: Callable[[str], bool] = lambda client: True,
+    ) -> Iterator[Seq]:
+        """Seqs in order, those of lanes in `behind` after the others, of the clients that `takes` says yes to.
 
         The rest of a lane is left out as soon as it is in `closed`, which may change between two seqs.
         """
-        yield from [entry[3] for entry in self._front]
-        heap = [(lane in behind, *entries[0][:3], 0, lane) for lane, entries in self._lanes.items()]
+        yield from [entry[3] for entry in self._front if takes(entry[3].client)]
+        lanes = {lane: entries for lane, entries in self._lanes.items() if takes(lane.client)}
+        heap = [(lane in behind, *entries[0][:3], 0, lane) for lane, entries in lanes.items()]
         try:
             heapify(heap)
             while heap:
                 last, _, _, _, i, lane = heap[0]
-                entries = self._lanes[lane]
+                entries = lanes[lane]
                 yield entries[i][3]
                 if lane in closed or i + 1 == len(entries):
                     heappop(heap)
@@ -62,7 +67,8 @@ class SeqQueue:
                     heapreplace(heap, (last, *entries[i + 1][:3], i + 1, lane))
         except TypeError:
             log.exception("The scheduling policy's keys cannot be compared; seqs go in order of arrival.")
-            yield from sorted(self, key=lambda seq: (seq.arrival, seq.id))
+            late = [seq for seq in self if takes(seq.client)]
+            yield from sorted(late, key=lambda seq: (seq.arrival, seq.id))
 
     def push(self, seq: Seq) -> None:
         """Put a seq in its place. Raises PluginFailed when the policy cannot tell where that is."""

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 
+from quire.engine.fairness import ClientTokens
 from quire.engine.limits import Limits
 from quire.engine.queue import SeqQueue
 from quire.engine.seq import Group, Seq, Status
@@ -39,7 +40,10 @@ class Counts:
 
 
 class Roster:
-    """Who is where. `ended` collects ids that the runner may forget with the next plan."""
+    """Who is where. `ended` collects ids that the runner may forget with the next plan.
+
+    clients: those with unfinished requests.
+    """
 
     def __init__(self, tables: PageTables, policy: OrdersSeqs, limits: Limits, clock: Callable[[], float]) -> None:
         self.tables = tables
@@ -52,6 +56,7 @@ class Roster:
         self.waiting = SeqQueue(policy)
         self.swapped = SeqQueue(policy)
         self.ended: list[int] = []
+        self.clients = ClientTokens(limits.max_num_batched_tokens)
         self.counts = Counts()
         self._next_id = count()
         self._arrivals = count()
@@ -83,6 +88,7 @@ class Roster:
         self.waiting.push(seq)
         self._register(seq)
         self.groups[request.id] = group
+        self.clients.enter(request.client)
 
     def _register(self, seq: Seq) -> None:
         self.seqs[seq.id] = seq
@@ -195,6 +201,7 @@ class Roster:
         del group.seqs[seq.index]
         if not group.seqs:
             del self.groups[group.request.id]
+            self.clients.leave(group.request.client)
 
     def _leave_runner(self, seq: Seq) -> None:
         if seq.in_runner:

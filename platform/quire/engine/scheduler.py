@@ -67,10 +67,20 @@ class Scheduler:
         roster = self._roster
         if request.id in roster.groups:
             raise BadRequest(f"A request with id {request.id!r} is being answered; ids must be unique.", "request_id")
-        if len(roster.groups) >= self._limits.max_num_queued_reqs:
+        if self._is_full_for(request.client):
             raise Overloaded(f"{len(roster.groups)} requests are queued, the most allowed. Try again later.")
         pool = self._tables.pool
         roster.enter(request, self._limits.longest(request, pool.num_pages * pool.page_size))
+
+    def _is_full_for(self, client: str) -> bool:
+        """Whether no more requests of a client are accepted. When all others together fill the queue, a client may
+        still have its share of the number, so that no client is kept out by another.
+        """
+        roster, most = self._roster, self._limits.max_num_queued_reqs
+        if len(roster.groups) < most:
+            return False
+        mine = roster.clients.num_requests(client)
+        return mine >= most // (len(roster.clients) + (mine == 0))
 
     def abort(self, request_id: str, index: int | None = None) -> list[Delta]:
         """End a request, or one of its seqs, at any time; nothing if it is not there (any more)."""

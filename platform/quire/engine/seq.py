@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import NamedTuple
 
 from quire.engine.keys import page_key, root_key
 from quire.pooling import PoolingParams
@@ -28,6 +29,13 @@ def splitmix64(value: int) -> int:
     value = ((value ^ (value >> 30)) * 0xBF58476D1CE4E5B9) & MASK64
     value = ((value ^ (value >> 27)) * 0x94D049BB133111EB) & MASK64
     return value ^ (value >> 31)
+
+
+class Lane(NamedTuple):
+    """Seqs of one client that need the same adapters."""
+
+    client: str
+    adapters: tuple[AdapterRef, ...]
 
 
 class Status(Enum):
@@ -167,9 +175,15 @@ class Seq:
         return "+".join(use.ref.name for use in self.group.request.adapters) or None
 
     @property
-    def lane(self) -> tuple[AdapterRef, ...]:
-        """The adapters it needs: seqs of the same lane may begin when one of them may."""
-        return tuple(use.ref for use in self.group.request.adapters)
+    def client(self) -> str:
+        """Whose request it is."""
+        return self.group.request.client
+
+    @property
+    def lane(self) -> Lane:
+        """Where it waits: seqs of the same lane may begin when one of them may."""
+        request = self.group.request
+        return Lane(request.client, tuple(use.ref for use in request.adapters))
 
     @property
     def cannot_fail(self) -> bool:

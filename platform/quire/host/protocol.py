@@ -1,8 +1,7 @@
 """What the API process and the host say to each other, and how it becomes bytes (msgpack).
 
-Requests are flattened first: the kind of their parameters is told by which field is set, and tensors of
-media travel as raw bytes. Everything else is the contract's frozen dataclasses as they are.
-It knows no sockets.
+Requests are flattened first: the field that is set gives the kind of their parameters, and tensors of media
+travel as raw bytes. Everything else is the contract's frozen dataclasses as they are. It knows no sockets.
 """
 
 from __future__ import annotations
@@ -58,6 +57,7 @@ class Submit(Message, frozen=True, tag=True, kw_only=True, omit_defaults=True):
     adapters: tuple[AdapterUse, ...] = ()
     priority: int = 0
     cache_salt: str | None = None
+    client: str = ""
 
 
 class Abort(Message, frozen=True, tag=True):
@@ -256,10 +256,11 @@ def submit(model: str, request: Request) -> Submit:
         beams=params if isinstance(params, BeamSearchParams) else None,
         pooling=params if isinstance(params, PoolingParams) else None,
         token_types=request.prompt.token_types,
-        media=tuple(pack_media(media) for media in request.prompt.media),
+        media=tuple(map(pack_media, request.prompt.media)),
         adapters=request.adapters,
         priority=request.priority,
         cache_salt=request.cache_salt,
+        client=request.client,
     )
 
 
@@ -268,7 +269,7 @@ def request_of(message: Submit) -> Request:
     params = message.sampling or message.beams or message.pooling
     if params is None:
         raise BadRequest("A request came without parameters.")
-    media = tuple(unpack_media(media) for media in message.media)
+    media = tuple(map(unpack_media, message.media))
     return Request(
         id=message.id,
         prompt=Prompt(token_ids=message.token_ids, media=media, token_types=message.token_types),
@@ -276,6 +277,7 @@ def request_of(message: Submit) -> Request:
         adapters=message.adapters,
         priority=message.priority,
         cache_salt=message.cache_salt,
+        client=message.client,
     )
 
 

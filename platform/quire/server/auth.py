@@ -12,6 +12,8 @@ from collections.abc import Sequence
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from quire.server.clients import KEY
+
 OPEN_PATHS = frozenset({"/health", "/ping", "/metrics"})
 ADMIN_PATHS = frozenset({"/v1/load_lora_adapter", "/v1/unload_lora_adapter"})
 _BODY = b'{"error":"Unauthorized"}'
@@ -47,16 +49,22 @@ class RequireKey:
             return True
         path: str = scope["path"].removeprefix(scope.get("root_path", ""))
         wanted = self._admin_keys if path in ADMIN_PATHS else self._keys
-        return path in OPEN_PATHS or not wanted or _known(Headers(scope=scope), wanted)
+        if path in OPEN_PATHS or not wanted:
+            return True
+        digest = _known(Headers(scope=scope), wanted)
+        if digest is not None:
+            scope[KEY] = digest.hex()
+        return digest is not None
 
 
-def _known(headers: Headers, digests: Sequence[bytes]) -> bool:
+def _known(headers: Headers, digests: Sequence[bytes]) -> bytes | None:
+    """The digest of the key in the headers, if it is one of `digests`."""
     scheme, _, token = headers.get("authorization", "").partition(" ")
     if scheme.lower() != "bearer" or not token:
-        return False
+        return None
     given = _digest(token.strip())
     # No early exit: the time must not tell which key was nearly right.
-    return any([hmac.compare_digest(given, digest) for digest in digests])
+    return given if any([hmac.compare_digest(given, digest) for digest in digests]) else None
 
 
 def _digest(key: str) -> bytes:

@@ -96,6 +96,7 @@ def make_call(
             adapters=served.adapters,
             priority=fields.priority,
             cache_salt=fields.cache_salt,
+            client=naming.client,
         )
         for number, prompt in enumerate(prompts)
     ]

@@ -109,6 +109,7 @@ def engine_requests(
                 adapters=served.adapters,
                 priority=fields.priority,
                 cache_salt=fields.cache_salt,
+                client=naming.client,
             )
         )
     return requests

@@ -19,6 +19,7 @@ from quire.errors import BadRequest
 from quire.records import Registry
 from quire.server.adapters import ServedAdapters
 from quire.server.body import read_object
+from quire.server.clients import client_of
 from quire.server.engines import Client
 from quire.server.errors import validate
 from quire.server.gates import Gates
@@ -89,10 +90,14 @@ class Service:
 
 @dataclass(frozen=True, kw_only=True)
 class Naming:
-    """How one answer calls itself. `base` is the client's id or a random one, `unique` never repeats."""
+    """How one answer calls itself. `base` is the client's id or a random one, `unique` never repeats.
+
+    client: whose request it is.
+    """
 
     base: str
     unique: str
+    client: str
 
     @classmethod
     def of(cls, request: HttpRequest, body_id: str | None) -> Naming:
@@ -100,7 +105,8 @@ class Naming:
         if body_id is not None and not 0 < len(body_id) <= MAX_LENGTH:
             raise BadRequest(f"`request_id` must have from 1 to {MAX_LENGTH} characters.", "request_id")
         unique = random_id()
-        return cls(base=header_id(request.headers) or body_id or unique, unique=unique)
+        base = header_id(request.headers) or body_id or unique
+        return cls(base=base, unique=unique, client=client_of(request.scope))
 
     def engine_id(self, prefix: str, number: int) -> str:
         """The name of a prompt's request in the engine: unique even when a client reuses an id."""

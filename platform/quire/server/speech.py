@@ -191,6 +191,7 @@ def _job(call: Call, asks: Sequence[Ask], prefix: str) -> Job:
                 prompt=ask.prompt,
                 params=ask.params,
                 adapters=served.adapters,
+                client=call.naming.client,
             )
         )
     return call.service.job(served, requests)

@@ -1,0 +1,39 @@
+"""Whose a request is: an API key's, else an address's."""
+
+import httpx
+import pytest
+from pretend_client import PretendClient, pretend_app
+
+from quire.config import ServerConfig
+
+BODIES = {
+    "/v1/completions": {"prompt": "Hi", "max_tokens": 1},
+    "/v1/chat/completions": {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 1},
+    "/generate": {"prompt": "Hi", "max_tokens": 1},
+}
+
+
+async def clients_of(tmp_path, path, calls, **config) -> list[str]:
+    """The client that the engine sees for each (address, headers)."""
+    engine = PretendClient()
+    app = pretend_app(tmp_path, engine, ServerConfig(**config))
+    for address, headers in calls:
+        transport = httpx.ASGITransport(app=app, client=(address, 1234))
+        async with httpx.AsyncClient(transport=transport, base_url="http://test") as http:
+            assert (await http.post(path, json=BODIES[path], headers=headers)).status_code == 200
+    return [request.client for request in engine.requests]
+
+
+@pytest.mark.parametrize("path", BODIES)
+async def test_without_keys_an_address_is_a_client(tmp_path, path):
+    calls = [("10.0.0.1", {}), ("10.0.0.2", {}), ("10.0.0.1", {"Authorization": "Bearer made-up"})]
+    assert await clients_of(tmp_path, path, calls) == ["address:10.0.0.1", "address:10.0.0.2", "address:10.0.0.1"]
+
+
+async def test_a_key_is_a_client_wherever_it_comes_from_and_is_not_passed_on(tmp_path):
+    calls = [(address, {"Authorization": f"Bearer {key}"}) for address in ("10.0.0.1", "::1") for key in ("one", "two")]
+    one, two, *again = await clients_of(tmp_path, "/v1/completions", calls, api_key=("one", "two"))
+    assert [one, two] == again
+    assert one != two
+    assert one.startswith("key:")
+    assert "one" not in one.removeprefix("key:")
