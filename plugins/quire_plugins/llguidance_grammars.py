@@ -15,7 +15,7 @@ from quire.errors import BadRequest, CannotConstrain
 from quire.records import Context
 from quire.structured import Structured
 from quire_plugins.forced_texts import all_short
-from quire_plugins.json_schemas import SAYS_SOMETHING, check_keywords, read, texts
+from quire_plugins.json_schemas import SAYS_SOMETHING, WHITESPACE, check_keywords, read, texts
 from quire_plugins.lark_grammars import as_lark, calls, of_content, settings, structural_tags
 from quire_plugins.regexes import portable
 from quire_plugins.structural_lark import literal
@@ -194,6 +194,8 @@ def _style(asked: Structured) -> dict[str, Any]:
     style: dict[str, Any] = {"whitespace_flexible": asked.any_whitespace, "coerce_one_of": False, "lenient": False}
     if asked.whitespace_pattern is not None:
         style["whitespace_pattern"] = portable(asked.whitespace_pattern)
+    elif asked.any_whitespace:
+        style["whitespace_pattern"] = WHITESPACE
     return style
 
 
