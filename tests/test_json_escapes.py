@@ -54,9 +54,8 @@ def test_names_and_values_are_written_as_json_writes_them(tokenizer: Tokenizer, 
     ):
         try:
             value = answer(module, tokenizer, schema)
-        except CannotConstrain as error:
+        except CannotConstrain:
             assert module in REFUSING
-            assert module == REFUSING[0] or "inside of arrays and objects" in error.message
             continue
         jsonschema.validate(value, schema)
 

@@ -19,7 +19,7 @@ from quire.engine.compiling import HOOK, Compilers
 from quire.engine.constraints import Constraint, Constraints
 from quire.engine.humble import be_humble
 from quire.engine.openings import Opening
-from quire.errors import BadRequest, CannotConstrain, Overloaded, PluginFailed, QuireError
+from quire.errors import BadRequest, CannotConstrain, ConfigError, Overloaded, PluginFailed, QuireError
 from quire.pooling import PoolingParams
 from quire.records import Context, Grammar, GrammarBackend, Registry
 from quire.structured import PARAM, Structured
@@ -82,6 +82,9 @@ class Grammars:
         self.constraints = constraints
         self._registry = registry
         self._backends: dict[str, GrammarBackend] = dict(registry.of(HOOK))
+        if backend != AUTO and backend not in self._backends:
+            known = ", ".join([AUTO, *sorted(self._backends)])
+            raise ConfigError(f"--structured-outputs-backend must be one of {known}; got {backend!r:.80}.")
         self._default = backend
         self._timeout_s = timeout_s
         self._compilers = Compilers(registry, context)
