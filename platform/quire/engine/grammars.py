@@ -11,12 +11,12 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 from quire.counting import call_plugin
 from quire.engine.compiling import HOOK, Compilers
-from quire.engine.constraints import Constraint, Constraints
+from quire.engine.constraints import Constraint, Constraints, Cost
 from quire.engine.humble import be_humble
 from quire.engine.openings import Opening
 from quire.errors import BadRequest, CannotConstrain, ConfigError, Overloaded, PluginFailed, QuireError
@@ -41,10 +41,11 @@ _Kept = TypeVar("_Kept")
 
 @dataclass(frozen=True, slots=True)
 class Compiled:
-    """A grammar, and the plugin that answers for it."""
+    """A grammar, the plugin that answers for it, and what following it has cost."""
 
     grammar: Grammar
     plugin: str
+    cost: Cost = field(default_factory=Cost)
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,7 +201,7 @@ class Grammars:
             job, opening = self._needed(asked)
             compiled = _result(job.future)
             begins = None if opening is None else _result(opening)
-        return self.constraints.start(compiled.plugin, compiled.grammar, output_ids, begins)
+        return self.constraints.start(compiled.plugin, compiled.grammar, output_ids, begins, compiled.cost, asked.param)
 
     def pause(self, seconds: float) -> None:
         """Wait until a grammar is compiled, at most so long; for a loop that has nothing else to do."""

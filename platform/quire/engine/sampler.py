@@ -210,13 +210,12 @@ class Sampler:
     def _followed(self, row: Chooser, constraint: Constraint, token: int, described: TokenLogprobs | None) -> Sample:
         """The sample of a row that is constrained, and what must follow it."""
         try:
-            self._constraints.follow(constraint, token)
-            forced = self._constraints.jump(constraint) if row.jumps else []
+            forced, done = self._constraints.advance(constraint, token, row.jumps)
         except QuireError as error:
             return Sample(-1, error=error.told)
         for each in forced:
             row.note(each)
-        return Sample(token, described, done=constraint.done, forced=tuple(forced))
+        return Sample(token, described, done=done, forced=tuple(forced))
 
 
 _NO_TOKEN = PluginFailed("No token can be chosen: the model gave no finite logits.").told
