@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from pretend_client import PretendClient, http, pretend_app
 
-from quire.records import GrammarBackend, Registry
+from quire.records import GrammarBackend, PluginInfo, Registry
 from quire.structured import Structured
 
 KINDS = frozenset(("json_schema", "json_object", "regex", "choice", "grammar", "structural_tag"))
@@ -101,3 +101,13 @@ async def test_what_is_no_constraint_is_refused(tmp_path: Any, fields: dict[str,
 async def test_a_beam_search_takes_one_too(tmp_path: Any) -> None:
     _, pretend = await ask(tmp_path, use_beam_search=True, n=2, max_tokens=4, guided_regex="a+")
     assert pretend.requests[0].params.structured == of("regex", "a+")
+
+
+async def test_a_kind_that_no_plugin_offers_names_the_plugins_to_enable(tmp_path: Any) -> None:
+    enabled = PluginInfo("choice", "quire_plugins.choice", "quire", "0", hooks=(), records={}, enabled=True)
+    asked = {"response_format": {"type": "json_object"}}
+    async with http(pretend_app(tmp_path, PretendClient(), registry=Registry(plugins=(enabled,)))) as client:
+        answer = await client.post("/v1/completions", json={"prompt": "a", **asked})
+    assert answer.status_code == 400
+    message = answer.json()["error"]["message"]
+    assert message.endswith("to be added to --plugins: llguidance, lm-format-enforcer, outlines, xgrammar.")

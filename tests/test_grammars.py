@@ -14,7 +14,7 @@ from structured_rig import PROMPT, answers, refusals, structured_rig
 from quire import registry
 from quire.engine.constraints import Constraints
 from quire.engine.grammars import Grammars
-from quire.errors import BadRequest, CannotConstrain, Overloaded
+from quire.errors import BadRequest, CannotConstrain, ConfigError, Overloaded
 from quire.records import Context, GrammarBackend, Registry
 from quire.sampling import SamplingParams
 from quire.structured import Structured
@@ -122,6 +122,11 @@ def test_the_request_names_a_back_end_or_the_server_does() -> None:
         made.request(SamplingParams(structured=replace(WORDS, backend="three")))
     with pytest.raises(BadRequest, match="constrains the output by 'regex'; kinds known: words"):
         made.request(SamplingParams(structured=Structured(kind="regex", source="a", backend="one")))
+
+
+def test_a_server_cannot_be_set_to_a_back_end_that_there_is_not() -> None:
+    with pytest.raises(ConfigError, match="--structured-outputs-backend must be one of auto, one, two; got 'nix'"):
+        grammars(("one", 2, works()), ("two", 1, works()), backend="nix")
 
 
 def test_equal_constraints_are_compiled_once_whatever_comes_before_them() -> None:

@@ -277,6 +277,17 @@ def test_a_marker_that_is_one_token_is_found_in_the_tokenized_text(folder: Path)
         assert to_prompt(value, tokenizer, media_inputs=inputs).token_ids == (120, PLACE, PLACE, 121)
 
 
+def test_a_marker_that_is_one_token_needs_a_medium(folder: Path) -> None:
+    found, tokenizer = points_registry(marker="<|user|>"), Tokenizer.load(folder)
+    with rig_of(folder, found) as rig:
+        inputs = MediaInputs(found, rig.engine.info, tokenizer)
+    ids = tokenizer.encode("x<|user|>y<|user|>", add_special_tokens=False)
+    for value in ("x<|user|>y<|user|>", ids, {"prompt": "x<|user|>y<|user|>", "multi_modal_data": {}}):
+        with pytest.raises(BadRequest, match=r"'<\|user\|>' 2 times, but `multi_modal_data` has 0 items of points"):
+            to_prompt(value, tokenizer, media_inputs=inputs)
+    assert to_prompt("no marker", tokenizer, media_inputs=inputs).token_ids == tuple(b"no marker")
+
+
 def test_equal_media_have_equal_digests_and_different_ones_never(inputs: MediaInputs, folder: Path) -> None:
     def digest(points: Tensor) -> str:
         return prompt_of(inputs, folder, "<points>", points).media[0].digest

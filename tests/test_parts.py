@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 import subprocess
 import sys
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
@@ -104,6 +105,47 @@ def test_prompts_share_pages_unless_their_length_turns_keys_differently() -> Non
     assert variants(Rope(8, scaling=Yarn(factor=4.0, original_len=16))) == [0, 0, 0, 0]
     assert variants(Rope(8, scaling=long_rope)) == [0, 0, 1, 1]
     assert variants(Rope(8, scaling=DynamicNtk(factor=2.0, max_len=16))) == [0, 0, 17, 40]
+
+
+LONG_ROPE = LongRope(short_factor=(1.0,) * 4, long_factor=(2.0,) * 4, original_len=16, factor=4.0)
+
+
+@dataclass(frozen=True)
+class Latent:
+    """An attention of somebody's own, with rotary embeddings in fields of their own."""
+
+    ropes: tuple[Rope, ...]
+    turn: Rope | None = None
+
+    @property
+    def kv_shape(self) -> KvShape:
+        return KvShape(1, 8)
+
+
+@dataclass(frozen=True)
+class Stepping(Latent):
+    """One that says by itself what its keys depend on."""
+
+    position_axes = 2
+
+    def kv_variant(self, prompt_len: int) -> int:
+        return prompt_len // 20
+
+
+def around(attn: Any) -> Decoder:
+    return Decoder(20, 16, (replace(DECODER.blocks[0], attn=attn),), norm=None)  # type: ignore[type-var]
+
+
+def test_every_attention_is_asked_how_it_turns_keys_and_by_how_many_axes() -> None:
+    long_rope, longer = Rope(8, scaling=LONG_ROPE), Rope(8, scaling=replace(LONG_ROPE, original_len=30))
+    for attn in (Latent((long_rope,)), Latent((), long_rope)):
+        assert [around(attn).kv_variant(n) for n in (1, 16, 17, 40)] == [0, 0, 1, 1]
+    assert around(Latent((Rope(8, sections=(1, 1, 2)),))).position_axes == 3
+    assert around(Stepping(())).position_axes == 2
+    assert [around(Stepping(())).kv_variant(n) for n in (1, 20, 40)] == [0, 1, 2]
+    several = [around(Latent((long_rope, longer))).kv_variant(n) for n in (1, 17, 29, 40)]
+    assert len(set(several)) == 3
+    assert several[1] == several[2]
 
 
 def test_layer_norm_without_weights_has_no_parameters() -> None:

@@ -14,6 +14,7 @@ from quire import LLM
 from quire.errors import BadRequest, CheckpointError, ConfigError
 from quire.pooling import PoolingParams
 from quire.testing.tiny import byte_tokenizer, reference_model, save, tiny_model
+from quire.text.tokenizer import Tokenizer
 from quire.types import Prompt
 
 RELATIVE = 1e-5
@@ -156,6 +157,54 @@ def test_a_folder_of_sentence_transformers_embeds_as_that_does(
     assert all(map(close, found, wanted))
 
 
+ORDERS = ["ND", "NDN", "DND", "NDD", "DDN", "NNDNN"]
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_modules_run_in_the_order_of_their_list(tmp_path: Path, order: str) -> None:
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.sentence_transformer.modules import Dense, Dropout, Normalize
+
+    first = sentence_model(tmp_path, "mean", dense=False, normalize=False)
+    torch.manual_seed(2)
+    sizes = iter([(64, 24), (24, 40)])
+    after = [Normalize() if kind == "N" else Dense(*next(sizes), activation_function=torch.nn.Tanh()) for kind in order]
+    model = SentenceTransformer(modules=[*first, Dropout(0.1), *after], device="cpu").eval()
+    model.save(str(tmp_path / "ordered"))
+    texts = ["a", "The quick brown fox jumps over the lazy dog."]
+    wanted = model.encode(texts, convert_to_tensor=True)
+    with rig_of(tmp_path / "ordered") as rig:
+        found = pooled(rig, [list(text.encode()) for text in texts])
+    assert all(map(close, found, wanted))
+
+
+@pytest.mark.parametrize("written", ["by the tokenizer", "by its own file", "nowhere"])
+def test_texts_may_be_as_long_as_sentence_transformers_says(tmp_path: Path, written: str) -> None:
+    model = sentence_model(tmp_path, "mean", dense=False, normalize=True)
+    model.max_seq_length = 31 if written == "by the tokenizer" else 10**30
+    model.save(str(tmp_path / "model"))
+    if written == "by its own file":
+        edit(tmp_path / "model" / "sentence_bert_config.json", max_seq_length=31)
+    with rig_of(tmp_path / "model") as rig:
+        assert rig.engine.info.max_model_len == (512 if written == "nowhere" else 31)
+
+
+def test_texts_are_lowered_where_sentence_transformers_lowers_them(tmp_path: Path) -> None:
+    from sentence_transformers import SentenceTransformer
+
+    sentence_model(tmp_path, "mean", dense=False, normalize=False)
+    folder = tmp_path / "model"
+    assert Tokenizer.load(folder).encode("LOUD") == list(b"LOUD")
+    edit(folder / "sentence_bert_config.json", do_lower_case=True)
+    texts = ["LOUD", "Wer reitet SO SPÄT durch Nacht und Wind?"]
+    wanted = SentenceTransformer(str(folder), device="cpu").encode(texts, convert_to_tensor=True)
+    tokenizer = Tokenizer.load(folder)
+    with rig_of(folder) as rig:
+        found = pooled(rig, [tokenizer.encode(text) for text in texts])
+    assert tokenizer.encode("LOUD") == list(b"loud")
+    assert all(map(close, found, wanted))
+
+
 def test_modules_that_cannot_be_run_are_named_at_the_start(tmp_path: Path) -> None:
     folder = tiny_model(tmp_path, "Qwen3Model")
     pooling = tmp_path / "1_Pooling"
@@ -172,12 +221,19 @@ def test_modules_that_cannot_be_run_are_named_at_the_start(tmp_path: Path) -> No
     refused(usual, {"pooling_mode_max_tokens": True}, match="pooling by pooling_mode_max_tokens; one of mean")
     refused(usual, {"pooling_mode": ["mean", "cls"]}, match="pooling by mean and cls")
     refused([{"type": "x.Pooling", "path": "../elsewhere"}], match="outside its folder")
+    refused(
+        [usual[0], {"type": "x.Normalize", "path": "2"}, usual[1]], match="lists Transformer, Normalize, Pooling; it"
+    )
+    refused([*usual, usual[1]], match="must list one Transformer, one Pooling and then")
+    refused([usual[0], {"type": "x.Dense", "path": "1_Pooling"}], match="lists Transformer, Dense")
     refused("{", match="not valid JSON")
     refused({}, match="must hold a JSON list of objects")
     dense = [*usual, {"type": "x.Dense", "path": "1_Pooling"}]
     refused(dense, {}, match="must say `out_features`")
     refused(dense, {"out_features": 8, "activation_function": "os.system"}, match="activation 'system'")
     refused(dense, {"out_features": 8}, match="has no weights")
+    refused(dense, {"out_features": 8, "use_residual": True}, match="`use_residual` True; only False can be")
+    refused(dense, {"out_features": 8, "module_input_name": "token_embeddings"}, match="`module_input_name`")
 
 
 def test_settings_choose_task_pooling_and_dimensions(tmp_path: Path) -> None:

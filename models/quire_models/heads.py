@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
+from torch.nn import functional
 
 from quire_models.poolers import Dense
 from quire_models.projection import changed
@@ -27,6 +28,14 @@ class DenseLayer(nn.Module):
         """x [rows, width] -> [rows, outputs]. adapters: what is bound for these rows, if anything."""
         y = changed(self.dense, self.dense.multiply(x), x, adapters)
         return y if self.part.act == "identity" else self._ops.act(y, self.part.act)
+
+
+class NormalizeLayer(nn.Module):
+    """The module of `poolers.Normalize`."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x [rows, width] -> [rows, width], each row of length 1."""
+        return functional.normalize(x.float(), dim=-1).to(x.dtype)
 
 
 class PoolingHead(nn.ModuleList):

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
+from quire_models.attention_parts import kv_variant, position_axes
 from quire_models.scalings import Rope
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ class Part(Protocol):
 
 
 class AttentionPart(Part, Protocol):
-    """A part that keeps keys and values in the page pool."""
+    """A part that keeps keys and values in the page pool. It says how it turns keys: see `attention_parts`."""
 
     @property
     def kv_shape(self) -> KvShape:
@@ -260,12 +261,7 @@ class Decoder:
     @property
     def position_axes(self) -> int:
         """How many axes the positions have that rotary embeddings turn by."""
-        return max((rope.axes for rope in self._ropes), default=1)
-
-    @property
-    def _ropes(self) -> frozenset[Rope]:
-        ropes = {block.attn.rope for block in self.blocks if isinstance(block.attn, Attention)}
-        return frozenset(rope for rope in ropes if rope is not None)
+        return position_axes([block.attn for block in self.blocks])
 
     @property
     def kv_shapes(self) -> tuple[KvShape, ...]:
@@ -277,7 +273,7 @@ class Decoder:
 
         0 for nearly all models; see `quire_models.scalings` for those that turn keys by length.
         """
-        return max((rope.variant(prompt_len) for rope in self._ropes), default=0)
+        return kv_variant([block.attn for block in self.blocks], prompt_len)
 
     def build(self, make: Make) -> DecoderModel:
         """The model, with weights not yet loaded."""

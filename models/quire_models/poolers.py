@@ -40,6 +40,17 @@ class Dense:
 
 
 @dataclass(frozen=True)
+class Normalize:
+    """x / |x|, between the layers of a head."""
+
+    def build(self, width: int, make: Make) -> nn.Module:
+        """A module x -> [rows, width]."""
+        from quire_models.heads import NormalizeLayer
+
+        return NormalizeLayer()
+
+
+@dataclass(frozen=True)
 class Head:
     """Dense layers and norms, one after another. Its parameters are those of `heads.<name>.<number of the layer>`."""
 

@@ -115,6 +115,9 @@ class ModelConfig:
         "auto",
     )
     structured_outputs_timeout_s: float = setting("Longest time to compile a constraint on the output.", 10.0)
+    structured_outputs_token_time_s: float = setting(
+        "Seconds of a core that a constraint may take for each token on average; one that takes more is an error.", 0.01
+    )
     batch_invariant: bool = setting("Make every answer bitwise independent of its neighbours; slower.", False)
     limit_mm_per_prompt: Mapping[str, Any] = setting(
         'Most items of each modality in a prompt: {"image": 4, "video": 1} or image=4,video=1 (default: 64 each).', {}
@@ -137,7 +140,7 @@ class ModelConfig:
         _check_positive(self, "page_size", "kv_cache_memory_bytes", "num_pages")
         _check_positive(self, "max_loras", "max_lora_rank", "max_num_encoder_tokens")
         _check_positive(self, "max_media_bytes", "max_image_pixels", "max_media_seconds", "max_video_frames")
-        _check_positive(self, "media_timeout_s", "structured_outputs_timeout_s")
+        _check_positive(self, "media_timeout_s", "structured_outputs_timeout_s", "structured_outputs_token_time_s")
         if self.max_media_redirects < 0:
             raise ConfigError(f"--max-media-redirects must be at least 0; got {self.max_media_redirects}.")
         if self.encoder_cache_bytes < 0:

@@ -11,6 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 from importlib.metadata import EntryPoint, entry_points
+from importlib.util import find_spec
+from pathlib import Path
 from typing import NamedTuple
 
 from quire.errors import PluginError
@@ -43,6 +45,18 @@ def distribution_of(point: EntryPoint) -> str:
 def version_of(point: EntryPoint) -> str:
     """Version of the distribution that declares an entry point."""
     return point.dist.version if point.dist else "?"
+
+
+def bundled_with(hook: str, group: str = GROUP) -> list[str]:
+    """Names of the bundled plugins that implement a hook, by name; their code is read, and not run."""
+    points = filter(is_bundled, entry_points(group=group))
+    return sorted({p.name for p in points if f"def {hook}(" in _source(p.module)})
+
+
+def _source(module: str) -> str:
+    """The code of one of our own modules; empty if there is none to read."""
+    spec = find_spec(module)
+    return Path(spec.origin).read_text() if spec is not None and spec.origin is not None else ""
 
 
 def is_bundled(point: EntryPoint) -> bool:

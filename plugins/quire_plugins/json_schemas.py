@@ -20,6 +20,15 @@ MAX_DEPTH = 64
 """Levels of nesting of a schema."""
 MAX_LENGTH = 8192
 """Largest number of characters, items or properties that a schema may bound by."""
+MAX_INDENT = 32
+"""Spaces that a line of JSON may begin with."""
+MAX_TABS = 8
+"""Tabs that a line of JSON may begin with."""
+WHITESPACE = rf" |\n(?: {{0,{MAX_INDENT}}}|\t{{0,{MAX_TABS}}})"
+"""Regex of the white space that may stand between two tokens of JSON, if any does: one space, or an indented new line.
+
+It is bounded, because a small model that may write white space without end does so.
+"""
 
 ONE = (
     "additionalProperties",

@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from quire import GrammarBackend, hookimpl
 from quire.errors import BadRequest, CannotConstrain
 from quire.records import Context
 from quire.structured import Structured
 from quire_plugins.forced_texts import all_short
-from quire_plugins.json_schemas import SAYS_SOMETHING, check_keywords, read, texts
+from quire_plugins.json_schemas import SAYS_SOMETHING, WHITESPACE, check_keywords, read, texts
 from quire_plugins.lark_grammars import as_lark, calls, of_content, settings, structural_tags
+from quire_plugins.llguidance_tokens import VocabularyTokens
 from quire_plugins.regexes import portable
 from quire_plugins.structural_lark import literal
 from quire_plugins.structural_tags import blaming, content_of, older_tags
@@ -43,58 +44,20 @@ KEYWORDS = SAYS_SOMETHING - {
 KINDS = frozenset(("json_schema", "json_object", "regex", "choice", "grammar", "structural_tag", "calls"))
 
 
-LONG = 1024
-"""Characters of a forced text of which more are not tokenized, since that is done again after each token."""
 LARGE = 16_384
 """Characters of a source that is compiled in another process first."""
 MANY = 8
 """Patterns that may meet in one text; with each more the library may take twice as long."""
 MAX_STATES = 100_000
 """States of one grammar's lexer: a hundred megabytes."""
-_SENTINEL = "\x02"
-"""What stands before a text that is tokenized, since some tokenizers begin texts in a way of their own."""
-
-
-class _Tokens:
-    """A vocabulary as llguidance reads it: texts by id, ids without one being special."""
-
-    bos_token_id = None
-
-    def __init__(self, tokenizer: Any, vocab_size: int, end: int) -> None:
-        self.eos_token_id = end
-        known = [b"" if i in tokenizer.special_ids else tokenizer.token_bytes(i) for i in range(tokenizer.vocab_size)]
-        known += [b""] * (vocab_size - len(known))
-        self.special_token_ids = [i for i, text in enumerate(known) if not text or i == end]
-        self._ids = {text: i for i, text in enumerate(known) if text and i != end}
-        for i in self.special_token_ids:
-            known[i] = f"<|{i}|>".encode()  # a name, which no text is mistaken for
-        self.tokens = known
-        self._tokenizer = tokenizer
-        self._before = tokenizer.encode(_SENTINEL, add_special_tokens=False)
-        self._longest = max(map(len, self._ids), default=1)
-
-    def __call__(self, text: str) -> list[int]:
-        """The tokens of what must follow: as the tokenizer has them in the middle of a text, if it can."""
-        if not isinstance(text, str):
-            raise TypeError("it is texts that are tokenized, not bytes")
-        if len(text) > LONG:
-            ids = self(text[:LONG])
-            return ids[: -(-len(ids) // 2)]  # near the cut they would be others
-        ids = self._tokenizer.encode(_SENTINEL + text, add_special_tokens=False)
-        count, data = len(self._before), text.encode()
-        if ids[:count] == self._before and b"".join(self.tokens[i] for i in ids[count:]) == data:
-            return ids[count:]
-        return self._longest_first(data)
-
-    def _longest_first(self, data: bytes) -> list[int]:
-        ids: list[int] = []
-        while data:
-            length = next(n for n in range(min(len(data), self._longest), -1, -1) if data[:n] in self._ids or n == 0)
-            if length == 0:
-                return ids  # the library sees to what is left
-            ids.append(self._ids[data[:length]])
-            data = data[length:]
-        return ids
+MAX_ITEMS = 20_000
+"""Items of its parser that one mask may take."""
+MAX_ROW = 640
+"""Items of one row of the parser, which it compares with each other, for what clients put together themselves."""
+TIGHT = ("grammar", "structural_tag")
+"""Kinds for which that is so."""
+Attempted: TypeAlias = tuple[str, bool]
+"""A constraint in the library's own words, and whether it is of those kinds."""
 
 
 def doubtful(asked: Structured) -> bool:
@@ -127,9 +90,14 @@ class LlGuidance:
         size = max(size, self._end + 1)
         self._words = -(-size // 32)
         self._special = {name: i for name, i in tokenizer.vocab.items() if i in tokenizer.special_ids}
-        tokens = llguidance.TokenizerWrapper(_Tokens(tokenizer, size, self._end))
+        tokens = llguidance.TokenizerWrapper(VocabularyTokens(tokenizer, size, self._end))
         self._tokenizer = llguidance.LLTokenizer(tokens, n_vocab=size, eos_token=self._end)
-        self._limits = llguidance.LLParserLimits(max_lexer_states=MAX_STATES, verbose_errors=False)
+        self._limits = llguidance.LLParserLimits(
+            step_max_items=MAX_ITEMS, max_lexer_states=MAX_STATES, verbose_errors=False
+        )
+        self._tight = llguidance.LLParserLimits(
+            max_items_in_row=MAX_ROW, step_max_items=MAX_ITEMS, max_lexer_states=MAX_STATES, verbose_errors=False
+        )
 
     def compile(self, asked: Structured) -> LlGrammar:
         """Raises BadRequest with what the library says of a source that it does not take."""
@@ -138,24 +106,26 @@ class LlGuidance:
     def warm_up(self) -> None:
         """Nothing: what takes time was built."""
 
-    def attempt(self, asked: Structured) -> str:
+    def attempt(self, asked: Structured) -> Attempted:
         """See `quire.records.TriesElsewhere`: the constraint in the library's own words, which it has compiled."""
         return self._made(asked)[1]
 
-    def _made(self, asked: Structured) -> tuple[LlGrammar, str]:
+    def _made(self, asked: Structured) -> tuple[LlGrammar, Attempted]:
         """The grammar, and the constraint in the library's own words."""
-        written = self._written(asked)
+        written = self._written(asked), asked.kind in TIGHT
         try:
             return self.finish(written), written
         except CannotConstrain:
             for content in map(content_of, older_tags(asked)):
                 with blaming(content):
-                    self.finish(self._written(of_content(content, asked)))
+                    self.finish((self._written(of_content(content, asked)), True))
             raise
 
-    def finish(self, attempted: str) -> LlGrammar:
+    def finish(self, attempted: Attempted) -> LlGrammar:
         """See `quire.records.TriesElsewhere`; in it the library lets other threads have the interpreter."""
-        matcher = self._library.LLMatcher(self._tokenizer, attempted, log_level=0, limits=self._limits)
+        written, tight = attempted
+        limits = self._tight if tight else self._limits
+        matcher = self._library.LLMatcher(self._tokenizer, written, log_level=0, limits=limits)
         if matcher.is_error():
             raise CannotConstrain(_clause(matcher.get_error()))
         matcher.compute_bitmask()  # makes much of what all masks are made from
@@ -194,6 +164,8 @@ def _style(asked: Structured) -> dict[str, Any]:
     style: dict[str, Any] = {"whitespace_flexible": asked.any_whitespace, "coerce_one_of": False, "lenient": False}
     if asked.whitespace_pattern is not None:
         style["whitespace_pattern"] = portable(asked.whitespace_pattern)
+    elif asked.any_whitespace:
+        style["whitespace_pattern"] = WHITESPACE
     return style
 
 

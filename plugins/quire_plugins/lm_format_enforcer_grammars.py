@@ -64,13 +64,19 @@ class LmFormatEnforcer:
 
 
 def _parser(asked: Structured) -> CharacterLevelParser:
-    from lmformatenforcer import JsonSchemaParser, RegexParser, StringParser, UnionParser
+    from lmformatenforcer import CharacterLevelParserConfig, JsonSchemaParser, RegexParser, StringParser, UnionParser
 
     if asked.kind == "regex":
         return RegexParser(_pattern(asked))
     if asked.kind == "choice":
         return UnionParser([StringParser(text) for text in texts(asked)])
-    return JsonSchemaParser(_schema(asked))
+    schema = _schema(asked)
+    return JsonSchemaParser(schema, CharacterLevelParserConfig(max_consecutive_whitespaces=_longest_space(schema)))
+
+
+def _longest_space(schema: Schema) -> int:
+    """Spaces that may follow one another, for which the library has one bound inside of texts and between them."""
+    return max(1, *map(len, re.findall(" +", json.dumps(schema, separators=(",", ":"))) or [""]))
 
 
 def _pattern(asked: Structured) -> str:
@@ -92,6 +98,8 @@ def _schema(asked: Structured) -> Schema:
     check_simple(schema)
     if not json.dumps(schema, ensure_ascii=False).isascii():
         raise CannotConstrain("it enforces schemas of ASCII only.")
+    if any(map(_needs_escape, _constants(schema))):
+        raise CannotConstrain("it does not escape quotes, backslashes and control characters in names and values.")
     for each in schemas(schema):
         _check(each)
     return schema
@@ -111,6 +119,18 @@ def _check(schema: Schema) -> None:
         raise CannotConstrain("it enforces objects only with all `properties` being `required`.")
     if 0 in (schema.get("maxLength"), schema.get("maxItems")):
         raise CannotConstrain("it does not enforce `maxLength` and `maxItems` of 0.")
+
+
+def _constants(root: Schema) -> Iterator[Any]:
+    """What a schema names: properties, and values of `enum` and `const`."""
+    for schema in schemas(root):
+        yield from schema.get("properties", ())
+        yield from schema.get("enum", ())
+        yield schema.get("const")
+
+
+def _needs_escape(value: Any) -> bool:
+    return isinstance(value, str) and json.dumps(value)[1:-1] != value
 
 
 _MADE_OF: dict[str, Callable[[Structured], Any]] = {"regex": _pattern, "choice": texts, "json_schema": _schema}
@@ -142,12 +162,16 @@ class EnforcerGrammar:
 
     def __init__(self, parser: CharacterLevelParser, data: TokenEnforcerTokenizerData) -> None:
         self._parser, self._data = parser, data
+        config = getattr(parser, "config", None)  # which a union of parsers has only once it is given one
+        self._spaces = config.max_consecutive_whitespaces if config else 1
 
     def start(self) -> EnforcerMatcher:
         """A matcher at the beginning."""
         from lmformatenforcer import TokenEnforcer
 
-        return EnforcerMatcher(TokenEnforcer(self._data, self._parser), self._data.vocab_size - 1)
+        enforcer = TokenEnforcer(self._data, self._parser)  # which gives the parser a configuration of its own
+        self._parser.config.max_consecutive_whitespaces = self._spaces
+        return EnforcerMatcher(enforcer, self._data.vocab_size - 1)
 
 
 class EnforcerMatcher:

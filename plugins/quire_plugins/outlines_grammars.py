@@ -33,6 +33,8 @@ MASKS_KEPT = 1024
 """Masks kept by a grammar."""
 MAX_REGEX = 100_000
 """Characters of the regex that a schema becomes."""
+WHITESPACE = r"(?: |\n {0,12})?"
+"""White space between two tokens of JSON: less of it than elsewhere, since the index has a state for each space."""
 
 
 class Outlines:
@@ -97,7 +99,7 @@ def _regex(asked: Structured) -> str:
     from outlines_core.json_schema import build_regex_from_schema
 
     space = asked.whitespace_pattern
-    space = (r"[ \n\t]{0,8}" if asked.any_whitespace else "") if space is None else portable(space)
+    space = (WHITESPACE if asked.any_whitespace else "") if space is None else portable(space)
     try:
         regex = build_regex_from_schema(json.dumps(_schema(asked)), space)
     except (ValueError, TypeError) as error:
@@ -131,6 +133,26 @@ def _settle(schema: Schema) -> None:
         schema["pattern"] = f"^{portable(schema['pattern'], in_json=True)}$"
     if "prefixItems" in schema and (schema.get("items") is not False or "maxItems" in schema):
         raise CannotConstrain("it enforces `prefixItems` only with `items` false.")
+    values = [schema["const"]] if "const" in schema else schema.get("enum", [])
+    if not all(_is_plain(value) for value in values if isinstance(value, dict | list)):
+        raise CannotConstrain("it does not escape what is inside of arrays and objects in `enum` and `const`.")
+    if "properties" in schema:
+        schema["properties"] = {_escaped(name): value for name, value in schema["properties"].items()}
+        schema["required"] = [_escaped(name) for name in schema.get("required", ())]
+
+
+def _escaped(name: str) -> str:
+    """A property's name as JSON writes it, which the library does for values only."""
+    return json.dumps(name, ensure_ascii=False)[1:-1]
+
+
+def _is_plain(value: Any) -> bool:
+    """Whether a value is the same as JSON, as a regex and as it stands."""
+    if isinstance(value, dict):
+        return all(map(_is_plain, (*value, *value.values())))
+    if isinstance(value, list):
+        return all(map(_is_plain, value))
+    return re.fullmatch(r"[\w -]*", value) is not None if isinstance(value, str) else not isinstance(value, float)
 
 
 class OutlinesGrammar:

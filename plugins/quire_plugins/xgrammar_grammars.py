@@ -7,6 +7,7 @@ that the library passes over are refused.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -15,7 +16,17 @@ from quire import GrammarBackend, hookimpl
 from quire.errors import CannotConstrain
 from quire.records import Context
 from quire.structured import Structured
-from quire_plugins.json_schemas import Schema, check_installed, check_keywords, check_simple, read, schemas, texts
+from quire_plugins.json_schemas import (
+    MAX_INDENT,
+    MAX_TABS,
+    Schema,
+    check_installed,
+    check_keywords,
+    check_simple,
+    read,
+    schemas,
+    texts,
+)
 from quire_plugins.regexes import portable
 from quire_plugins.structural_tags import ABOUT, blaming, read_format
 
@@ -30,6 +41,12 @@ KEYWORDS = frozenset(
         *("properties", "required", "type"),
     )
 )
+
+
+_TEXT_OR_CLASS = re.compile(r'"(?:[^"\\]|\\.)*"|\[(?:[^\]\\]|\\.)*\]\*?', re.DOTALL)
+_ANY_GAP = r"[ \n\r\t]*"
+"""What stands between tokens of JSON in a grammar of the library."""
+_GAP = f'json_gap ::= "" | " " | "\\n" [ ]{{0,{MAX_INDENT}}} | "\\n" [\\t]{{1,{MAX_TABS}}}\n'
 
 
 class XGrammar:
@@ -89,9 +106,20 @@ def _compiled(compiler: GrammarCompiler, asked: Structured) -> CompiledGrammar:
         return compiler.compile_regex(source)
     if asked.kind in ("choice", "grammar"):
         return compiler.compile_grammar(source)
+    from xgrammar import Grammar
+
     if asked.kind == "structural_tag":
-        return compiler.compile_structural_tag(source)
-    return compiler.compile_json_schema(source, any_whitespace=asked.any_whitespace, strict_mode=False)
+        return compiler.compile_grammar(_with_bounded_gaps(str(Grammar.from_structural_tag(source))))
+    if not asked.any_whitespace:
+        return compiler.compile_json_schema(source, any_whitespace=False, separators=(",", ":"), strict_mode=False)
+    written = str(Grammar.from_json_schema(source, any_whitespace=True, strict_mode=False))
+    return compiler.compile_grammar(_with_bounded_gaps(written))
+
+
+def _with_bounded_gaps(ebnf: str) -> str:
+    """A grammar as the library writes JSON, with bounded white space in place of any."""
+    parts = _TEXT_OR_CLASS.sub(lambda part: "json_gap" if part[0] == _ANY_GAP else part[0], ebnf)
+    return f"{parts}\n{_GAP}"
 
 
 def _written(asked: Structured) -> str:

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from time import thread_time
 from typing import Any
 
 import numpy as np
@@ -25,6 +26,16 @@ from quire_kernels.sampling import MaskLogits
 
 MAX_JUMP = 256
 """Forced tokens that a seq is given at once."""
+TOKENS_AHEAD = 50
+"""Tokens whose computing time a grammar may take before they come, since the first masks build what later ones use."""
+
+
+@dataclass(slots=True, eq=False)
+class Cost:
+    """What one grammar has cost so far, all seqs that keep to it together: seconds of a core, for so many tokens."""
+
+    seconds: float = 0.0
+    tokens: int = 0
 
 
 @dataclass(slots=True, eq=False)
@@ -32,12 +43,14 @@ class Constraint:
     """One seq's place in a grammar, and the plugin that answers for it.
 
     gate: there until what must come before the grammar was written. ended: an end-of-text token has come.
-    num_followed: output tokens that it knows of.
+    num_followed: output tokens that it knows of. cost: of its grammar. param: the field of the request that asked.
     """
 
     plugin: str
     matcher: Matcher
     gate: Gate | None = None
+    cost: Cost = field(default_factory=Cost)
+    param: str = PARAM
     ended: bool = False
     num_followed: int = 0
 
@@ -64,7 +77,8 @@ class Constraints:
     """The constraints of one model's seqs.
 
     eos_ids: tokens that may come whenever a grammar says that the text may end; matchers never see them.
-    tokenizer: gives the text side's, for constraints that begin after a text.
+    tokenizer: gives the text side's, for constraints that begin after a text. token_time_s: seconds of a core that a
+    grammar may take for each token on average; one that takes more slows every other seq, and is followed no further.
     """
 
     def __init__(
@@ -73,8 +87,10 @@ class Constraints:
         vocab_size: int,
         eos_ids: Collection[int] = (),
         tokenizer: Callable[[], Any] | None = None,
+        token_time_s: float = 0.01,
     ) -> None:
         self._registry = registry
+        self._token_time_s = token_time_s
         self._vocab_size = vocab_size
         self._width = -(-vocab_size // 32)
         self._eos_ids = sorted(eos_ids)
@@ -91,11 +107,18 @@ class Constraints:
         return Opening.of(text.encode(), map(tokenizer.token_bytes, ids))
 
     def start(
-        self, plugin: str, grammar: Grammar, output_ids: Sequence[int], opening: Opening | None = None
+        self,
+        plugin: str,
+        grammar: Grammar,
+        output_ids: Sequence[int],
+        opening: Opening | None = None,
+        cost: Cost | None = None,
+        param: str = PARAM,
     ) -> Constraint:
         """One that has followed what the seq wrote so far. Raises QuireError if the plugin fails."""
         matcher: Matcher = call_plugin(self._registry, plugin, grammar.start)
-        constraint = Constraint(plugin, matcher, None if opening is None else Gate(opening))
+        gate = None if opening is None else Gate(opening)
+        constraint = Constraint(plugin, matcher, gate, cost or Cost(), param)
         self.catch_up(constraint, output_ids)
         return constraint
 
@@ -104,9 +127,22 @@ class Constraints:
         for token in output_ids[constraint.num_followed :]:
             self.follow(constraint, token)
 
+    def advance(self, constraint: Constraint, token: int, jumps: bool) -> tuple[list[int], bool]:
+        """Follow a new token, and those that it forces if it `jumps`: these, and whether nothing may follow.
+
+        Raises QuireError if the plugin fails.
+        """
+        begin = thread_time()
+        try:
+            self.follow(constraint, token)
+            return (self.jump(constraint) if jumps else []), constraint.done
+        finally:
+            constraint.cost.seconds += thread_time() - begin
+
     def follow(self, constraint: Constraint, token: int) -> None:
         """Tell the matcher of a new token. Raises PluginFailed if it refuses what its own mask allowed."""
         constraint.num_followed += 1
+        constraint.cost.tokens += 1
         if token in self._eos_ids:
             constraint.ended = True
         elif constraint.gate is not None:
@@ -154,14 +190,29 @@ class Constraints:
             if constraint.gate is not None:
                 _forbid(words[i], constraint.gate.forbidden())
                 continue
+            begin = thread_time()
             try:
+                self._check_cost(constraint)
                 complete = call_plugin(self._registry, constraint.plugin, _fill_one, constraint.matcher, bits[i])
             except QuireError as error:
                 failed[row] = error.told
                 continue
+            finally:
+                constraint.cost.seconds += thread_time() - begin
             for word, bit in self._eos_bits:
                 words[i, word] = words[i, word] | bit if complete else words[i, word] & ~bit
         return failed
+
+    def _check_cost(self, constraint: Constraint) -> None:
+        """Raise BadRequest for a grammar that takes too long. It is time of a core: what others do does not count."""
+        cost = constraint.cost
+        if cost.seconds > self._token_time_s * (cost.tokens + TOKENS_AHEAD):
+            raise BadRequest(
+                f"The constraint took {1000 * cost.seconds:.0f} ms to compute for {cost.tokens} tokens, more than "
+                f"{1000 * self._token_time_s:g} ms a token (--structured-outputs-token-time-s): it slows every other "
+                "request, and is not followed any further.",
+                constraint.param,
+            )
 
     def close(self) -> None:
         """Stop the worker."""

@@ -11,15 +11,15 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 from quire.counting import call_plugin
 from quire.engine.compiling import HOOK, Compilers
-from quire.engine.constraints import Constraint, Constraints
+from quire.engine.constraints import Constraint, Constraints, Cost
 from quire.engine.humble import be_humble
 from quire.engine.openings import Opening
-from quire.errors import BadRequest, CannotConstrain, Overloaded, PluginFailed, QuireError
+from quire.errors import BadRequest, CannotConstrain, ConfigError, Overloaded, PluginFailed, QuireError
 from quire.pooling import PoolingParams
 from quire.records import Context, Grammar, GrammarBackend, Registry
 from quire.structured import PARAM, Structured
@@ -41,10 +41,11 @@ _Kept = TypeVar("_Kept")
 
 @dataclass(frozen=True, slots=True)
 class Compiled:
-    """A grammar, and the plugin that answers for it."""
+    """A grammar, the plugin that answers for it, and what following it has cost."""
 
     grammar: Grammar
     plugin: str
+    cost: Cost = field(default_factory=Cost)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +83,9 @@ class Grammars:
         self.constraints = constraints
         self._registry = registry
         self._backends: dict[str, GrammarBackend] = dict(registry.of(HOOK))
+        if backend != AUTO and backend not in self._backends:
+            known = ", ".join([AUTO, *sorted(self._backends)])
+            raise ConfigError(f"--structured-outputs-backend must be one of {known}; got {backend!r:.80}.")
         self._default = backend
         self._timeout_s = timeout_s
         self._compilers = Compilers(registry, context)
@@ -197,7 +201,7 @@ class Grammars:
             job, opening = self._needed(asked)
             compiled = _result(job.future)
             begins = None if opening is None else _result(opening)
-        return self.constraints.start(compiled.plugin, compiled.grammar, output_ids, begins)
+        return self.constraints.start(compiled.plugin, compiled.grammar, output_ids, begins, compiled.cost, asked.param)
 
     def pause(self, seconds: float) -> None:
         """Wait until a grammar is compiled, at most so long; for a loop that has nothing else to do."""

@@ -57,6 +57,10 @@ class Processors:
             if not fits or (isinstance(value, bool) and kind is not bool):
                 raise BadRequest(f"`{field}` must be of type {kind.__name__}, got {value!r:.80}.", field)
 
+    def plugins_of(self, uses: Sequence[Use]) -> set[str]:
+        """The plugins whose processors these are."""
+        return {self._plugins[use.processor] for use in uses}
+
     def start(self, params: SamplingParams, output_ids: Sequence[int]) -> tuple[Use, ...]:
         """The seq's uses: of those processors whose `start` gives a state. Raises QuireError if one fails."""
         if not self._built:

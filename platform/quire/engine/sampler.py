@@ -22,6 +22,7 @@ from quire.engine.chance import uniforms
 from quire.engine.constraints import Constraint, Constraints, Masks
 from quire.engine.logits import Edits, apply_edits
 from quire.engine.logprobs import describe
+from quire.engine.no_token import no_token_error
 from quire.engine.processors import Processors, Use
 from quire.errors import PluginFailed, QuireError, Told
 from quire.sampling import BeamSearchParams, SamplingParams
@@ -130,7 +131,14 @@ class Sampler:
         logits, failed = self._change(logits, rows, masks)
         candidates = self._candidates(logits, rows)
         drawn = self._choose(logits, rows)
+        for i, token in enumerate(drawn):
+            if token < 0 and i not in failed:
+                failed[i] = self._no_token(i, rows[i], logits, masks)
         return self._finish(drawn, rows, failed, candidates, reports)
+
+    def _no_token(self, i: int, row: Chooser, logits: Tensor, masks: Masks | None) -> Told:
+        mask = masks.bits[masks.rows.index(i)] if masks is not None and i in masks.rows else None
+        return no_token_error(row, logits[i], mask, self._processors.plugins_of(row.uses)).told
 
     def take(self, tokens: list[int], rows: Sequence[Chooser]) -> list[Sample]:
         """One sample per row, of rows that are `plain`, whose most likely tokens are known: -1 where there is none."""
@@ -202,19 +210,15 @@ class Sampler:
     def _followed(self, row: Chooser, constraint: Constraint, token: int, described: TokenLogprobs | None) -> Sample:
         """The sample of a row that is constrained, and what must follow it."""
         try:
-            self._constraints.follow(constraint, token)
-            forced = self._constraints.jump(constraint) if row.jumps else []
+            forced, done = self._constraints.advance(constraint, token, row.jumps)
         except QuireError as error:
             return Sample(-1, error=error.told)
         for each in forced:
             row.note(each)
-        return Sample(token, described, done=constraint.done, forced=tuple(forced))
+        return Sample(token, described, done=done, forced=tuple(forced))
 
 
-_NO_TOKEN = PluginFailed(
-    "No token can be chosen: the model gave no finite logits, or everything was forbidden by "
-    "allowed_token_ids, bad_words, min_tokens, logit_bias, a logits processor and the grammar together."
-).told
+_NO_TOKEN = PluginFailed("No token can be chosen: the model gave no finite logits.").told
 
 
 @dataclass(frozen=True, slots=True)

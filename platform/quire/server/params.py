@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from quire.config import ServerConfig
+from quire.discovery import bundled_with
 from quire.errors import BadRequest
 from quire.records import Registry
 from quire.sampling import BeamSearchParams, SamplingParams
@@ -76,6 +77,7 @@ class FieldRules:
             self.extra_types.update(processor.fields)
         backends = registry.all("quire_grammar_backends")
         self.grammar_kinds = frozenset[str]().union(*(backend.kinds for backend in backends))
+        self._enabled = {plugin.name for plugin in registry.plugins}
 
     def extra(self, fields: SamplingFields) -> dict[str, Any]:
         """Values of fields that plugins declared, type-checked; what nobody knows is logged."""
@@ -91,7 +93,11 @@ class FieldRules:
 
     def structured(self, fields: SamplingFields) -> Structured | None:
         """The constraint that the request asks for."""
-        return constraint(fields, self.grammar_kinds)
+        return constraint(fields, self.grammar_kinds, self._plugins_to_enable)
+
+    def _plugins_to_enable(self) -> str:
+        names = [name for name in bundled_with("quire_grammar_backends") if name not in self._enabled]
+        return f" Bundled plugins that constrain output, to be added to --plugins: {', '.join(names)}." if names else ""
 
 
 def refuse_unhonoured(

@@ -34,7 +34,7 @@ async def tokenized(
     heavy = sum(len(value) for value in values) > LONG_TEXT
 
     def work() -> list[Prompt]:
-        return [to_prompt(value, served.tokenizer, limits, add_special_tokens) for value in values]
+        return [to_prompt(value, served.tokenizer, limits, add_special_tokens, served.media) for value in values]
 
     return await off_loop(heavy, work)
 

@@ -85,9 +85,10 @@ def to_prompt(
             raise BadRequest(f"This model takes text only, but `{MEDIA}` was given.", limits.param)
         ids, media = media_inputs.place(text, ids, value[MEDIA], encode, limits.param)
         _refuse_to_cut(ids, limits)
-    elif ids is None:
-        text = text or ""
-        ids = encode(text, True)
+    else:
+        ids = encode(text or "", True) if ids is None else ids
+        if media_inputs is not None:
+            media_inputs.check_unmarked(ids, limits.param)
     ids = cut(ids, limits)
     check_length(ids, limits)
     return Prompt(token_ids=tuple(ids), text=text, media=media)

@@ -11,9 +11,9 @@ pictures one at a time is held decoded. It knows no modality.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, TypeAlias
 
 from quire.counting import call_plugin
@@ -137,14 +137,36 @@ class MediaInputs:
         markers = self._markers_of(items)
         pieces = self._cut(text, markers, encode) if ids is None else list(self._find(ids, markers))
         for modality, given in items.items():
-            count, marker = pieces.count(modality), self._mappers[modality].marker
+            count = pieces.count(modality)
             if count != len(given):
-                raise BadRequest(
-                    f"`{param}` has the marker {marker!r} {count} times, but `{FIELD}` has {len(given)} items of"
-                    f" {modality}; each item needs a marker of its own.",
-                    param,
-                )
+                raise self._wrong_count(modality, count, len(given), param)
+        for piece in pieces:
+            self.check_unmarked([] if isinstance(piece, str) else piece, param, besides=items)
         return pieces
+
+    def check_unmarked(self, ids: Sequence[int], param: str, besides: Collection[str] = ()) -> None:
+        """Raise `BadRequest` for the marker of a medium among ids of text, where a marker is a token of its own.
+
+        besides: modalities whose markers were found. A marker of several tokens may be what somebody writes about.
+        """
+        for token, modality in self._marker_tokens.items():
+            if modality not in besides and token in ids:
+                raise self._wrong_count(modality, ids.count(token), 0, param)
+
+    @cached_property
+    def _marker_tokens(self) -> dict[int, str]:
+        """The modality by its marker, of markers that are one token."""
+        if self._info.source is not None:
+            return {}
+        found = {modality: self._marker_ids(mapper.marker) for modality, mapper in self._mappers.items()}
+        return {ids[0]: modality for modality, ids in found.items() if len(ids) == 1}
+
+    def _wrong_count(self, modality: str, count: int, items: int, param: str) -> BadRequest:
+        return BadRequest(
+            f"`{param}` has the marker {self._mappers[modality].marker!r} {count} times, but `{FIELD}` has {items}"
+            f" items of {modality}; each item needs a marker of its own.",
+            param,
+        )
 
     def _gap(self, part: Part, room: int) -> list[int]:
         """Ids for the positions between a source and the text, which nobody computes."""

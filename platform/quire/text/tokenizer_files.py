@@ -23,7 +23,8 @@ class TokenizerFiles:
 
     special: text of the named special tokens ("bos_token" → "<s>"). extra_special: further special
     tokens. added: tokens by id that tokenizer_config.json lists. templates: chat templates by name;
-    the usual one is called "default". Which tokens begin and end a text, tokenizer.json says.
+    the usual one is called "default". lower_case: whether texts are lowered first, as sentence-transformers does
+    where its files say so. Which tokens begin and end a text, tokenizer.json says.
     """
 
     special: Mapping[str, str] = field(default_factory=dict)
@@ -31,6 +32,7 @@ class TokenizerFiles:
     added: Mapping[int, Mapping[str, Any]] = field(default_factory=dict)
     split_special_tokens: bool = False
     templates: Mapping[str, str] = field(default_factory=dict)
+    lower_case: bool = False
 
 
 def read_files(folder: Path) -> TokenizerFiles:
@@ -44,7 +46,14 @@ def read_files(folder: Path) -> TokenizerFiles:
         added=_added(folder, config.get("added_tokens_decoder")),
         split_special_tokens=config.get("split_special_tokens") is True,
         templates=_templates(folder, config),
+        lower_case=_lower_case(folder),
     )
+
+
+def _lower_case(folder: Path) -> bool:
+    if not (folder / "modules.json").is_file():
+        return False
+    return _json(folder / "sentence_bert_config.json").get("do_lower_case") is True
 
 
 def _json(path: Path) -> dict[str, Any]:

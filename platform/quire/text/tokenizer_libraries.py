@@ -64,11 +64,12 @@ class FastLibrary:
 class SlowLibrary:
     """A transformers tokenizer written in Python."""
 
-    def __init__(self, backend: Any) -> None:
-        self._backend = backend
+    def __init__(self, backend: Any, lower_case: bool = False) -> None:
+        self._backend, self._lower_case = backend, lower_case
 
     def encode(self, text: str, add_special_tokens: bool) -> list[int]:
         """Ids of a text."""
+        text = text.lower() if self._lower_case else text
         return list(self._backend.encode(text, add_special_tokens=add_special_tokens))
 
     def encode_batch(self, texts: Sequence[str], add_special_tokens: bool) -> list[list[int]]:
@@ -133,7 +134,7 @@ def load_library(folder: Path, files: TokenizerFiles) -> tuple[Encodes, dict[str
     path = folder / "tokenizer.json"
     if path.is_file():
         return FastLibrary(_read_tokenizer_json(path, files)), None
-    return _through_transformers(folder)
+    return _through_transformers(folder, files.lower_case)
 
 
 def _read_tokenizer_json(path: Path, files: TokenizerFiles) -> tokenizers.Tokenizer:
@@ -147,6 +148,15 @@ def _read_tokenizer_json(path: Path, files: TokenizerFiles) -> tokenizers.Tokeni
     backend.no_padding()
     backend.encode_special_tokens = files.split_special_tokens
     _add_tokens(backend, files)
+    return _lowering(backend) if files.lower_case else backend
+
+
+def _lowering(backend: tokenizers.Tokenizer) -> tokenizers.Tokenizer:
+    """The same, with texts lowered before anything else; its special tokens are found before that."""
+    from tokenizers.normalizers import Lowercase, Sequence as Steps
+
+    steps = [Lowercase(), backend.normalizer] if backend.normalizer is not None else [Lowercase()]
+    backend.normalizer = Steps(steps)  # type: ignore[assignment]
     return backend
 
 
@@ -167,7 +177,7 @@ def _add_tokens(backend: tokenizers.Tokenizer, files: TokenizerFiles) -> None:
     backend.add_special_tokens([AddedToken(text, special=True, normalized=False) for text in missing_tokens])
 
 
-def _through_transformers(folder: Path) -> tuple[Encodes, dict[str, str]]:
+def _through_transformers(folder: Path, lower_case: bool) -> tuple[Encodes, dict[str, str]]:
     files = ("tokenizer.model", "vocab.json", "vocab.txt", "spiece.model", "tekken.json", "tiktoken.model")
     if not any((folder / name).is_file() for name in (*files, "tokenizer_config.json")):
         raise missing(folder)
@@ -181,5 +191,6 @@ def _through_transformers(folder: Path) -> tuple[Encodes, dict[str, str]]:
     named = {name: getattr(backend, name) for name in NAMED_TOKENS}
     special = {name: str(text) for name, text in named.items() if text is not None}
     if backend.is_fast:
-        return FastLibrary(backend.backend_tokenizer), special
-    return SlowLibrary(backend), special
+        fast = backend.backend_tokenizer
+        return FastLibrary(_lowering(fast) if lower_case else fast), special
+    return SlowLibrary(backend, lower_case), special
