@@ -15,6 +15,7 @@ from torch import nn
 from quire.adapter_info import AdapterInfo
 from quire.config import ModelConfig
 from quire.engine.adapters import Adapters
+from quire.engine.isolated import IsolatedCalls
 from quire.engine.runtimes import Runtimes
 from quire.errors import BadRequest, QuireError
 from quire.records import AdapterFacts, AdapterRuntime, AdapterUses, Context, Registry
@@ -101,7 +102,8 @@ class Bench:
         registry = Registry(records={hook: {"account": record}}, origin={(hook, "account"): "plugin-account"})
         self.config = ModelConfig(**{"max_loras": 1, "max_cpu_loras": 4, **config})
         context = Context(max_seats=self.config.max_loras)
-        self.adapters = Adapters(Runtimes(registry, lambda _: context, nn.Module()), self.config, "base")
+        runtimes = Runtimes(registry, lambda _: context, nn.Module())
+        self.adapters = Adapters(runtimes, self.config, "base", IsolatedCalls(60.0, "a setting"))
         self.waiting: dict[str, Request] = {}
         self.running: dict[str, Request] = {}
         self.errors: dict[str, QuireError] = {}

@@ -83,6 +83,7 @@ class ModelConfig:
     max_cpu_loras: int | None = setting(
         "Most adapters in host memory; others are read again when a request names them (default: 32, or --max-loras)."
     )
+    lora_load_timeout_s: float = setting("Longest time to read the files of an adapter.", 120.0)
     page_size: int = setting("Tokens in a page of the KV cache.", 16)
     gpu_memory_utilization: float = setting("Share of the GPU's memory that all models together may use.", 0.9)
     kv_cache_memory_bytes: int | None = setting(
@@ -137,7 +138,7 @@ class ModelConfig:
         _check_positive(self, "page_size", "kv_cache_memory_bytes", "num_pages")
         _check_positive(self, "max_loras", "max_lora_rank", "max_num_encoder_tokens")
         _check_positive(self, "max_media_bytes", "max_image_pixels", "max_media_seconds", "max_video_frames")
-        _check_positive(self, "media_timeout_s", "structured_outputs_timeout_s")
+        _check_positive(self, "media_timeout_s", "structured_outputs_timeout_s", "lora_load_timeout_s")
         if self.max_media_redirects < 0:
             raise ConfigError(f"--max-media-redirects must be at least 0; got {self.max_media_redirects}.")
         if self.encoder_cache_bytes < 0:
