@@ -102,7 +102,7 @@ class Shared:
 
 
 class CallsApart(Protocol):
-    """Calls functions of modules, by their names, with plain data (numbers, texts, bytes, lists, objects)."""
+    """Calls functions of modules, by their names, with plain data: what JSON can hold."""
 
     def prepare(self, function: Callable[..., Any]) -> None:
         """Soon this one will be called: what takes time may be done now, in the background."""

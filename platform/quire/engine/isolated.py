@@ -6,14 +6,13 @@ Threads may share it; each call has a process to itself. One that answered is ke
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Callable
 from typing import Any
 
-import msgspec
-
 from quire.child_process import ChildProcess, bare_environment
-from quire.engine.isolated_process import Answer, Question, name_of
+from quire.engine.isolated_process import Answer, Question, name_of, packed
 from quire.errors import BadRequest, Overloaded, QuireError, error_told
 from quire.isolation import Shared, SharedBytes
 
@@ -47,7 +46,7 @@ class IsolatedCalls:
         question = Question(name_of(function), list(args), MEMORY_BYTES + memory_bytes, self._timeout_s)
         process, answered = self._take(), False
         try:
-            body, descriptor = process.ask(msgspec.msgpack.encode(question), self._timeout_s)
+            body, descriptor = process.ask(packed(question), self._timeout_s)
             answered = True
         except TimeoutError:
             raise BadRequest(
@@ -64,7 +63,7 @@ class IsolatedCalls:
                 self._give_back(process)
             else:
                 self._end(process)
-        return _value(msgspec.msgpack.decode(body, type=Answer), None if descriptor is None else SharedBytes(descriptor))
+        return _value(Answer(**json.loads(body)), None if descriptor is None else SharedBytes(descriptor))
 
     def _check_open(self) -> None:
         if self._closed:

@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import faulthandler
 import importlib
+import json
 import resource
 import socket
 import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import asdict, dataclass
 from typing import Any
-
-import msgspec
 
 from quire.child_process import LENGTH, frame
 from quire.engine.humble import be_humble
@@ -27,7 +27,8 @@ LINGER_S = 5.0
 """Time that the asking process has to end this one; then it ends itself, for the other may be gone."""
 
 
-class Question(msgspec.Struct, array_like=True):
+@dataclass(frozen=True)
+class Question:
     """function: module:name. memory_bytes: what it may take beside what the process has. timeout_s: its time."""
 
     function: str
@@ -36,12 +37,18 @@ class Question(msgspec.Struct, array_like=True):
     timeout_s: float
 
 
-class Answer(msgspec.Struct, array_like=True):
+@dataclass(frozen=True)
+class Answer:
     """value: what the function gave. error: what it raised instead, as `QuireError.told`. fault: or any other error."""
 
     value: Any = None
-    error: list[str] | None = None
+    error: tuple[str, ...] | None = None
     fault: str | None = None
+
+
+def packed(message: Question | Answer) -> bytes:
+    """A message as JSON. Raises TypeError, ValueError for one that holds more than plain data."""
+    return json.dumps(asdict(message), separators=(",", ":")).encode()
 
 
 def function_of(name: str) -> Callable[..., Any]:
@@ -76,11 +83,11 @@ def _answer(question: Question) -> tuple[Answer, Shared | None]:
         _bound(question)
         found = function(*question.args)
     except QuireError as error:
-        return Answer(error=list(error.told)), None
+        return Answer(error=error.told), None
     except MemoryError:
-        return Answer(error=list(BadRequest("Reading the files needs too much memory.", "lora_path").told)), None
+        return Answer(error=BadRequest("Reading the files needs too much memory.", "lora_path").told), None
     except RecursionError:
-        return Answer(error=list(BadRequest("The files are nested too deeply.", "lora_path").told)), None
+        return Answer(error=BadRequest("The files are nested too deeply.", "lora_path").told), None
     except Exception as error:
         return Answer(fault=f"{type(error).__name__}: {error}"[:500]), None
     shared = found if isinstance(found, Shared) else None
@@ -90,10 +97,10 @@ def _answer(question: Question) -> tuple[Answer, Shared | None]:
 def _serve(connection: socket.socket) -> None:
     stream = connection.makefile("rb")
     while len(head := stream.read(LENGTH.size)) == LENGTH.size:
-        question = msgspec.msgpack.decode(stream.read(LENGTH.unpack(head)[0]), type=Question)
+        question = Question(**json.loads(stream.read(LENGTH.unpack(head)[0])))
         faulthandler.dump_traceback_later(question.timeout_s + LINGER_S, exit=True, file=sys.stderr)
         answer, shared = _answer(question)
-        body = frame(msgspec.msgpack.encode(answer))
+        body = frame(packed(answer))
         if shared is None:
             connection.sendall(body)
         else:
