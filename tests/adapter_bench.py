@@ -172,9 +172,10 @@ class Bench:
         """Wait until nothing is being read or let go of any more."""
         reader = self.adapters._reader
         marks = threading.Barrier(3)
-        for _ in range(2):  # both threads have to come here, so all before is done
+        for _ in range(2):  # both threads that read have to come here, so all before is done
             reader._threads.submit(marks.wait, 60)
         marks.wait(60)
+        reader._freeing.submit(int).result(60)
 
     def end(self, request_id: str) -> None:
         self.running.pop(request_id, None) or self.waiting.pop(request_id)

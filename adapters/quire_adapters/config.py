@@ -119,8 +119,9 @@ class Config:
 
 
 def read(folder: Path) -> dict[str, Any]:
-    """The fields of `Config` that an adapter's folder gives, checked. Raises BadRequest for one that is not well-formed,
-    or of a refused variant.
+    """The fields of `Config` that an adapter's folder gives, checked.
+
+    Raises BadRequest for a file that is not well-formed, or of a refused variant.
     """
     try:
         given = files.read_json(folder / FILE, MAX_BYTES)

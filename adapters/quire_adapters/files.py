@@ -144,7 +144,8 @@ def _torch(descriptor: int, size: int, max_bytes: int) -> Shared:
             raise files.FileRefused(f"its tensors have more than {max_bytes} bytes")
         spans.append(Span(name, dtype, list(tensor.shape), end))
         if count:
-            memory.append(memoryview(tensor.contiguous().flatten().view(_bytes()).numpy()))
+            numbers: Any = tensor.contiguous().flatten().view(_bytes()).numpy()
+            memory.append(memoryview(numbers))
         padding = -count % 8
         memory.append(bytes(padding))
         end += count + padding

@@ -132,4 +132,6 @@ def _ends_with_one(name: str, endings: Iterable[str]) -> bool:
 
 
 def _bad(pattern: str, reason: str) -> BadRequest:
-    return BadRequest(f"adapter_config.json has a pattern that cannot be used, {pattern!r:.100}: {reason}.", "lora_path")
+    return BadRequest(
+        f"adapter_config.json has a pattern that cannot be used, {pattern!r:.100}: {reason}.", "lora_path"
+    )

@@ -222,7 +222,6 @@ class Sites:
         # twice as much as that, and room for the header
         return 8 * (low_rank + experts * max_rank + tables + wholes) + (1 << 24)
 
-
     @property
     def max_tensors(self) -> int:
         """No adapter has more: everything changed at once, each with all the kinds of tensors that there are."""

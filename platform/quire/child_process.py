@@ -47,8 +47,8 @@ class ChildProcess:
         with theirs:
             self._process = subprocess.Popen(
                 [sys.executable, *arguments],
-                stdin=theirs,
-                stdout=theirs,
+                stdin=theirs.fileno(),
+                stdout=theirs.fileno(),
                 env=dict(environment),
                 process_group=0,  # Ctrl-C in the terminal is the server's affair
             )

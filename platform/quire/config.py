@@ -7,7 +7,9 @@ The text behind `setting(...)` is the help of the flag. How they are parsed is `
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, fields
+from ipaddress import ip_address
 from typing import Any
 
 from quire.errors import ConfigError
@@ -163,6 +165,13 @@ class ModelConfig:
         return self.served_model_name[0] if self.served_model_name else self.model
 
 
+def is_loopback(host: str) -> bool:
+    """Whether an address to listen on is reached from this machine only; other names than localhost count as not."""
+    with suppress(ValueError):
+        return ip_address(host).is_loopback
+    return host == "localhost"
+
+
 @dataclass(frozen=True, kw_only=True)
 class ServerConfig:
     """The server around the models."""
@@ -197,7 +206,11 @@ class ServerConfig:
     lora_modules: tuple[str, ...] = setting(
         'Adapters to load at the start: name=folder, or JSON: {"name": …, "path": …, "base_model_name": …}.', ()
     )
-    lora_root: tuple[str, ...] = setting("Folders in which the adapters must lie that clients load (default: any).", ())
+    lora_root: tuple[str, ...] = setting(
+        "Folders in which the adapters must lie that requests load by a path (default: any, if the server listens on a "
+        "loopback address or --admin-api-key is set; else none).",
+        (),
+    )
     lora_cache_dir: str | None = setting(
         "Where plugins keep adapters that they download (default: ~/.cache/quire/adapters)."
     )
@@ -207,6 +220,12 @@ class ServerConfig:
     reasoning_parser: str | None = setting(
         "Format of reasoning, which answers then tell apart; auto = guessed from the chat template (default: none)."
     )
+
+    @property
+    def adapter_roots(self) -> tuple[str, ...] | None:
+        """Folders in which adapters must lie that requests load by a path; None: any folder will do."""
+        trusted = is_loopback(self.host) or bool(self.admin_api_key)
+        return None if trusted and not self.lora_root else self.lora_root
 
     def __post_init__(self) -> None:
         _check_choices(self)

@@ -27,10 +27,13 @@ MAX_DIGITS = 64
 MAX_ENTRIES = 10_000
 """Of a folder that is looked through."""
 
+MAX_DEPTH = 4
+"""Folders from one in a hub's snapshot up to that snapshot."""
+
 _FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
 
 
-class FileRefused(Exception):  # noqa: N818 (what was refused, not what went wrong here)
+class FileRefused(Exception):
     """A file may not be read, or cannot; the text is a clause without the file's name: "it is no regular file".
 
     missing: there is no such file.
@@ -42,10 +45,12 @@ class FileRefused(Exception):  # noqa: N818 (what was refused, not what went wro
 
 
 def home_of(folder: Path) -> Path:
-    """The folder that links in `folder` may not leave: itself, or the repository in a hub's cache that it belongs to."""
+    """The folder that links in `folder` may not leave: itself, or the repository in a hub's cache that it is of."""
     real = folder.resolve()
-    repository = real.parent.parent
-    return repository if real.parent.name == "snapshots" and (repository / "blobs").is_dir() else real
+    for snapshot in (real, *real.parents)[:MAX_DEPTH]:
+        if snapshot.parent.name == "snapshots" and (snapshot.parent.parent / "blobs").is_dir():
+            return snapshot.parent.parent
+    return real
 
 
 @contextmanager
