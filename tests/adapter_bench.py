@@ -15,6 +15,7 @@ from torch import nn
 from quire.adapter_info import AdapterInfo
 from quire.config import ModelConfig
 from quire.engine.adapters import Adapters
+from quire.engine.isolated import IsolatedCalls
 from quire.engine.runtimes import Runtimes
 from quire.errors import BadRequest, QuireError
 from quire.records import AdapterFacts, AdapterRuntime, AdapterUses, Context, Registry
@@ -101,7 +102,8 @@ class Bench:
         registry = Registry(records={hook: {"account": record}}, origin={(hook, "account"): "plugin-account"})
         self.config = ModelConfig(**{"max_loras": 1, "max_cpu_loras": 4, **config})
         context = Context(max_seats=self.config.max_loras)
-        self.adapters = Adapters(Runtimes(registry, lambda _: context, nn.Module()), self.config, "base")
+        runtimes = Runtimes(registry, lambda _: context, nn.Module())
+        self.adapters = Adapters(runtimes, self.config, "base", IsolatedCalls(60.0, "a setting"))
         self.waiting: dict[str, Request] = {}
         self.running: dict[str, Request] = {}
         self.errors: dict[str, QuireError] = {}
@@ -170,9 +172,10 @@ class Bench:
         """Wait until nothing is being read or let go of any more."""
         reader = self.adapters._reader
         marks = threading.Barrier(3)
-        for _ in range(2):  # both threads have to come here, so all before is done
+        for _ in range(2):  # both threads that read have to come here, so all before is done
             reader._threads.submit(marks.wait, 60)
         marks.wait(60)
+        reader._freeing.submit(int).result(60)
 
     def end(self, request_id: str) -> None:
         self.running.pop(request_id, None) or self.waiting.pop(request_id)

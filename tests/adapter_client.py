@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import os
-import threading
+import signal
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -96,37 +96,36 @@ def error_of(reply: httpx.Response) -> tuple[int, str, str, str | None]:
     return reply.status_code, error["type"], error["message"], error["param"]
 
 
+class Release:
+    """Lets processes go on that were stopped."""
+
+    def __init__(self, pids: Sequence[int]) -> None:
+        self._pids = pids
+
+    def set(self) -> None:
+        for pid in self._pids:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGCONT)
+
+
 @contextmanager
-def held_back(folder: Path, times_read: int = 2) -> Iterator[threading.Event]:
-    """Nobody can read an adapter's configuration until the event is set, so it loads as long as the test wants.
-
-    Its file is a named pipe meanwhile, a new one for each time that it is read: who reads waits for who writes.
-    """
-    config, text = folder / "adapter_config.json", (folder / "adapter_config.json").read_text()
-    release = threading.Event()
-
-    def write() -> None:
-        release.wait()
-        for i in range(times_read):
-            with config.open("w") as pipe:  # waits for a reader
-                _pipe(config, f".{i}")
-                pipe.write(text)
-
-    _pipe(config, ".first")
-    writer = threading.Thread(target=write, daemon=True)
-    writer.start()
+def held_back(server: Any) -> Iterator[Release]:
+    """No file of an adapter is read until the release is set: the processes that would do it are stopped."""
+    pids = [int(entry) for entry in filter(str.isdigit, os.listdir("/proc")) if reads_files(int(entry), server)]
+    assert pids, "there is one that was started beforehand"
+    release = Release(pids)
+    for pid in pids:
+        os.kill(pid, signal.SIGSTOP)
     try:
         yield release
-        release.set()
-        writer.join(60)
-        assert not writer.is_alive(), f"{config} was not read {times_read} times"
     finally:
-        config.unlink()
-        config.write_text(text)
+        release.set()
 
 
-def _pipe(path: Path, suffix: str) -> None:
-    """Put a named pipe in the place of a file."""
-    made = path.parent.with_name(path.parent.name + suffix)
-    os.mkfifo(made)
-    made.replace(path)
+def reads_files(pid: int, server: Any) -> bool:
+    """Whether a process reads the files of adapters for the server."""
+    try:
+        parent = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[1]
+        return int(parent) == server.host_pid() and "isolated_process" in Path(f"/proc/{pid}/cmdline").read_text()
+    except OSError:  # it has ended meanwhile
+        return False

@@ -85,7 +85,7 @@ class Elementwise:
     def seat(self, adapter: Any) -> int | None:
         name, vectors = adapter
         self.ask(f"seat {name}")
-        if adapter not in self.at:
+        if not any(other is adapter for other in self.at):
             free = [i for i, other in enumerate(self.at) if other is None or id(other) not in self.held]
             if not free:
                 return None
@@ -93,7 +93,7 @@ class Elementwise:
             for path, (table, rows) in self.tables.items():
                 table[free[0], rows] = vectors.get(path, self.neutral)
         self.held.add(id(adapter))
-        return self.at.index(adapter)
+        return next(i for i, other in enumerate(self.at) if other is adapter)
 
     def unseat(self, adapter: Any) -> None:
         self.ask(f"unseat {adapter[0]}")

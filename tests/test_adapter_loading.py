@@ -63,8 +63,8 @@ def test_what_is_no_adapter_is_refused_and_changes_nothing(
     unknown = config('{"peft_type": "SCALE"}')
     save_file({"model.layers.9.self_attn.q_proj": torch.ones(64)}, unknown / "vectors.safetensors")
     wrong = [
-        (tmp_path / "nowhere", "nowhere cannot be read"),
-        (config("{"), "must be a JSON object"),
+        (tmp_path / "nowhere", "folder cannot be read"),
+        (config("{"), "is not valid JSON"),
         (config("[]"), "must be a JSON object"),
         (config("{}"), "`peft_type`"),
         (config('{"peft_type": "LORA"}'), "type 'LORA'; types that can be run: SCALE, SHIFT"),

@@ -3,8 +3,9 @@ import json
 import pytest
 from transformers import LlamaConfig
 
+from quire import files
 from quire.errors import CheckpointError
-from quire_models import checkpoint, json_files
+from quire_models import checkpoint
 
 TINY = {
     "architectures": ["LlamaForCausalLM"],
@@ -55,8 +56,8 @@ def test_a_config_that_is_no_text_or_too_large_is_a_checkpoint_error(tmp_path):
     with pytest.raises(CheckpointError, match="not valid JSON"):
         checkpoint.read_config(tmp_path)
     with (tmp_path / "config.json").open("wb") as file:
-        file.truncate(json_files.MAX_BYTES + 1)
-    with pytest.raises(CheckpointError, match="larger than"):
+        file.truncate(files.MAX_JSON_BYTES + 1)
+    with pytest.raises(CheckpointError, match="at most 16777216 are read"):
         checkpoint.read_config(tmp_path)
 
 

@@ -6,7 +6,7 @@ import ctypes
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -278,3 +278,17 @@ def test_compilers_are_told_of_every_flag_an_instruction_set_needs() -> None:
     assert "-mavx512bf16" in INSTRUCTION_SETS[1].options
     assert {"-mamx-tile", "-mamx-bf16"} <= set(INSTRUCTION_SETS[0].options)
     assert "amx_tile" in INSTRUCTION_SETS[0].needs
+
+
+@pytest.mark.parametrize("damage", [lambda content: content[:100], lambda content: content[:-1] + b"x"])
+def test_a_library_that_was_cut_short_or_changed_is_not_loaded_but_compiled_again(
+    cache: Path, caplog: pytest.LogCaptureFixture, damage: Callable[[bytes], bytes]
+) -> None:
+    path = build.library(ANY)
+    content = path.read_bytes()
+    path.unlink()  # it is loaded here: changed in place it would end this process
+    path.write_bytes(damage(content))
+    found = build.library(ANY)
+    assert "is damaged" in caplog.text
+    assert answer(found) == 42
+    assert kept(cache) == [found.name]

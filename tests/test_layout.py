@@ -32,6 +32,9 @@ CONTRACT = {
     ),
     "quire.adapter_info",
     "quire.source_info",
+    "quire.child_process",
+    "quire.files",
+    "quire.isolation",
 }
 LOADING = {
     "quire.adapter_sources",

@@ -183,7 +183,7 @@ async def test_with_one_seat_a_flood_on_one_adapter_lets_three_others_through_in
 def test_while_a_large_adapter_is_read_every_step_goes_on(rig: Rig, asks: AdapterClient) -> None:
     load(asks, "voice", rig.voice("A"))
     folder = shutil.copytree(rig.voice("B"), rig.root / "large")
-    with held_back(folder) as release:
+    with held_back(rig.server) as release:
         assert asks.load("large", folder, base_model_name="base", wait=False).status_code == 200
         for model in ("base", "voice"):
             with asks.stream(model, 100) as pieces:

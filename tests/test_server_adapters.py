@@ -175,7 +175,7 @@ def test_figures_are_told_per_adapter(rig: Rig, asks: AdapterClient) -> None:
 
 def test_a_load_that_nobody_waits_for_shows_how_it_goes(rig: Rig, asks: AdapterClient, tmp_path: Path) -> None:
     folder = shutil.copytree(rig.good, rig.root / "slow")
-    with held_back(folder) as release:
+    with held_back(rig.server) as release:
         reply = asks.load("slow", folder, base_model_name="one", wait=False)
         assert (reply.status_code, reply.text) == (200, "Success: LoRA adapter 'slow' is being loaded.")
         row = asks.row("slow")

@@ -47,8 +47,7 @@ BAD: dict[str, tuple[Callable[[Path], Any], str]] = {
     "truncated": (cut, "truncated"),
     "no-safetensors": (lambda folder: (folder / "adapter_model.safetensors").write_bytes(b"rubbish" * 9), "corrupt"),
     "no-tensors": (lambda folder: (folder / "adapter_model.safetensors").unlink(), "has no tensors"),
-    "no-config": (lambda folder: (folder / "adapter_config.json").unlink(), "is no adapter"),
-    "no-json": (lambda folder: (folder / "adapter_config.json").write_text("{"), "must be a JSON object"),
+    "no-json": (lambda folder: (folder / "adapter_config.json").write_text("{"), "is not valid JSON"),
     "unknown-kind": (
         lambda folder: configure(folder, peft_type="VERA"),
         "No loaded plugin runs adapters of type 'VERA'",

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import json
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from quire import files
 from quire.errors import BadRequest
 
 FILE = "adapter_config.json"
 MAX_BYTES = 1 << 20
+MAX_ALPHA = 1e6
+MAX_RANK = MAX_LAYER = 1 << 31
 
 REFUSED = {
     "layer_replication": "it repeats layers of the model",
@@ -38,11 +39,11 @@ class Rule:
 
 
 def _is_rank(value: Any) -> bool:
-    return type(value) is int and value > 0
+    return type(value) is int and 0 < value < MAX_RANK
 
 
 def _is_number(value: Any) -> bool:
-    return type(value) in (int, float) and abs(value) < math.inf
+    return type(value) in (int, float) and abs(value) <= MAX_ALPHA
 
 
 def _is_flag(value: Any) -> bool:
@@ -62,12 +63,14 @@ def _table(values: Callable[[Any], bool], words: str) -> Rule:
 
 
 RANK = Rule(_is_rank, "a whole number of at least 1")
-NUMBER = Rule(_is_number, "a number")
+NUMBER = Rule(_is_number, f"a number from -{MAX_ALPHA:.0f} to {MAX_ALPHA:.0f}")
 FLAG = Rule(_is_flag, "true or false")
 NAMES = _or_none(Rule(_is_names, "a list of strings"))
 PATTERN = _or_none(Rule(lambda value: isinstance(value, str) or _is_names(value), "a string or a list of strings"))
 LAYERS = Rule(
-    lambda value: all(type(layer) is int for layer in (value if isinstance(value, list) else [value])),
+    lambda value: all(
+        type(layer) is int and abs(layer) < MAX_LAYER for layer in (value if isinstance(value, list) else [value])
+    ),
     "a whole number or a list of them",
 )
 RULES = {
@@ -115,21 +118,21 @@ class Config:
         return (given,) if isinstance(given, int) else tuple(given or ())
 
 
-def read(folder: Path) -> Config:
-    """The config of an adapter's folder. Raises BadRequest for one that is not well-formed, or of a refused variant."""
-    path = folder / FILE
+def read(folder: Path) -> dict[str, Any]:
+    """The fields of `Config` that an adapter's folder gives, checked.
+
+    Raises BadRequest for a file that is not well-formed, or of a refused variant.
+    """
     try:
-        given = json.loads(path.read_text(encoding="utf-8") if path.stat().st_size <= MAX_BYTES else "")
-    except OSError as error:
-        raise BadRequest(f"{path} cannot be read ({error.strerror}).", "lora_path") from error
-    except (ValueError, RecursionError) as error:
-        raise BadRequest(f"{path} must be JSON of at most {MAX_BYTES} bytes: {error}.", "lora_path") from error
+        given = files.read_json(folder / FILE, MAX_BYTES)
+    except files.FileRefused as error:
+        raise BadRequest(f"{FILE} cannot be used: {error}.", "lora_path") from error
     if not isinstance(given, dict):
-        raise BadRequest(f"{path} must be a JSON object.", "lora_path")
+        raise BadRequest(f"{FILE} must be a JSON object.", "lora_path")
     for name, reason in REFUSED.items():
         if given.get(name) not in (None, False, {}, []):
-            raise BadRequest(f"{path} sets `{name}`, which cannot be run here: {reason}.", "lora_path")
+            raise BadRequest(f"{FILE} sets `{name}`, which cannot be run here: {reason}.", "lora_path")
     for name, rule in RULES.items():
         if name in given and not rule.holds(given[name]):
-            raise BadRequest(f"{path}: `{name}` must be {rule.words}, not {given[name]!r:.60}.", "lora_path")
-    return Config(**{name: value for name, value in given.items() if name in RULES})
+            raise BadRequest(f"{FILE}: `{name}` must be {rule.words}, not {given[name]!r:.60}.", "lora_path")
+    return {name: value for name, value in given.items() if name in RULES}

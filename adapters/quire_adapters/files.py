@@ -1,143 +1,199 @@
-"""The tensors of an adapter's folder, read into memory at once: the file may be written anew while we look at it.
+"""The tensors of an adapter's folder, read at once into memory of their own: the file may change while it is looked at.
 
-Formats: adapter_model.safetensors, else adapter_model.bin (torch's own, weights only).
+Formats: adapter_model.safetensors, else adapter_model.bin (torch's own, weights only). `read` runs apart, where a file
+can do no harm; `tensors_of` makes tensors of what it found, and looks at nothing but checked numbers.
 """
 
 from __future__ import annotations
 
-import io
-import json
 import math
-import mmap
-import stat
-import sys
+import os
 import zipfile
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-import torch
-from torch import Tensor
-
+from quire import files
 from quire.errors import BadRequest
+from quire.isolation import Shared, SharedBytes
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
 
 SAFETENSORS, TORCH = "adapter_model.safetensors", "adapter_model.bin"
-DTYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
+SIZES = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2}
+"""Bytes of a number, by the name that safetensors has for its type."""
+
 MAX_HEADER = 100 << 20
 """As safetensors has it."""
 
+MAX_DIMENSIONS = 8
+MAX_NUMBER = 1 << 48
+"""Of a shape, or an offset: no file has more bytes."""
 
-class _Entry(NamedTuple):
-    """A tensor in the header of a safetensors file; start, stop: bytes behind the header."""
+MAX_NAME = 512
 
+
+class Span(NamedTuple):
+    """A tensor: where it lies in memory, dtype as in `SIZES`."""
+
+    name: str
+    dtype: str
+    shape: Sequence[int]
     start: int
-    stop: int
-    dtype: torch.dtype
-    shape: list[int]
-
-    @classmethod
-    def of(cls, given: Any) -> _Entry:
-        """Raises ValueError, TypeError or KeyError for what is none."""
-        shape, (start, stop) = given["shape"], given["data_offsets"]
-        if not all(type(number) is int and number >= 0 for number in (*shape, start, stop)):
-            raise ValueError("shapes and offsets are whole numbers")
-        if given["dtype"] not in DTYPES:
-            raise ValueError(f"tensors are of {', '.join(DTYPES)}, not {given['dtype']!r:.20}")
-        return cls(start, stop, DTYPES[given["dtype"]], list(shape))
 
 
-def read(folder: Path, max_bytes: int) -> dict[str, Tensor]:
-    """Name → tensor, in memory of their own, all of floating point.
+def read(folder: str, max_bytes: int, max_tensors: int) -> Shared:
+    """The tensors of an adapter's folder: a list of `Span`s, and the memory where they lie; all of floating point.
 
     max_bytes: of the file. Raises BadRequest if it is missing, larger, truncated, corrupt, or holds anything else.
     """
     for name, parse in ((SAFETENSORS, _safetensors), (TORCH, _torch)):
-        path = folder / name
-        if path.exists():
-            return parse(path, _content(path, max_bytes))
-    raise BadRequest(f"{folder} has no tensors: {SAFETENSORS} (or {TORCH}) was expected.", "lora_path")
+        try:
+            with files.opened(Path(folder) / name) as descriptor:
+                size = os.fstat(descriptor).st_size
+                if size > max_bytes:
+                    most = f"an adapter of this model has at most {max_bytes} by --max-lora-rank"
+                    raise files.FileRefused(f"it has {size} bytes; {most}")
+                found = parse(descriptor, size, max_bytes)
+            if len(found.value) > max_tensors:
+                raise files.FileRefused(f"it has {len(found.value)} tensors; this model has no use for so many")
+        except files.FileRefused as error:
+            if error.missing:
+                continue
+            raise BadRequest(f"{name} cannot be used: {error}.", "lora_path") from error
+        except OSError as error:
+            raise BadRequest(f"{name} cannot be read ({error.strerror}).", "lora_path") from error
+        return found
+    raise BadRequest(f"The adapter has no tensors: {SAFETENSORS} (or {TORCH}) was expected.", "lora_path")
 
 
-def _content(path: Path, max_bytes: int) -> memoryview:
-    try:
-        if not stat.S_ISREG(path.stat().st_mode):
-            raise _refused(path, "it is no regular file")
-        with path.open("rb") as file:
-            size = file.seek(0, io.SEEK_END)
-            if size > max_bytes:
-                most = f"an adapter of this model has at most {max_bytes} by --max-lora-rank"
-                raise _refused(path, f"it has {size} bytes; {most}")
-            file.seek(0)
-            # large pages, which the system has back when the tensors go, whatever else was allocated meanwhile
-            memory = mmap.mmap(-1, max(1, size), mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-            if sys.platform == "linux":
-                with suppress(OSError):  # where there are none
-                    memory.madvise(mmap.MADV_HUGEPAGE)
-            content = memoryview(memory)[:size]
-            return content[: file.readinto(content)]
-    except OSError as error:
-        raise BadRequest(f"{path} cannot be read ({error.strerror}).", "lora_path") from error
+def tensors_of(spans: Sequence[Sequence[Any]], memory: SharedBytes) -> dict[str, Tensor]:
+    """Name → tensor, views of the memory, which is freed with the last of them. Raises OSError, ValueError."""
+    import torch
 
-
-def _safetensors(path: Path, content: memoryview) -> dict[str, Tensor]:
-    """The format: eight bytes that say how long the header is, the header in JSON, and the tensors side by side."""
-    length = int.from_bytes(content[:8], "little")
-    if len(content) < 8 or length > min(MAX_HEADER, len(content) - 8):
-        raise _refused(path, "it is truncated or corrupt: its header does not fit")
-    try:
-        header = json.loads(bytes(content[8 : 8 + length]))
-        header.pop("__metadata__", None)
-        entries = {name: _Entry.of(given) for name, given in header.items()}
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-        raise _refused(path, f"it is truncated or corrupt: its header cannot be read ({error})") from error
-    found, end = {}, 0
-    for name, entry in sorted(entries.items(), key=lambda item: item[1][:2]):
-        size = math.prod(entry.shape) * entry.dtype.itemsize
-        if entry.start != end or entry.stop - entry.start != size:
-            raise _refused(path, f"it is corrupt: {name!r} does not lie where its shape says")
-        end, at = entry.stop, 8 + length
-        if at + end > len(content):
-            raise _refused(path, f"it is truncated: {name!r} ends after the file")
-        found[name] = _view(content, entry.dtype, entry.shape, at + entry.start)
-    if 8 + length + end != len(content):
-        raise _refused(path, "it is corrupt: there is more in it than its tensors")
+    dtypes = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
+    content, found = memory.map(), dict[str, "Tensor"]()
+    for span in spans:
+        name, dtype, shape, start = span
+        count = math.prod(shape)
+        if count:
+            flat = torch.frombuffer(content, dtype=dtypes[dtype], count=count, offset=start)
+            found[name] = flat.view(*shape)
+        else:
+            found[name] = torch.empty(*shape, dtype=dtypes[dtype])
     return found
 
 
-def _view(content: memoryview, dtype: torch.dtype, shape: list[int], at: int) -> Tensor:
-    count = math.prod(shape)
-    if not count:
-        return torch.empty(shape, dtype=dtype)
-    return torch.frombuffer(content, dtype=dtype, count=count, offset=at).view(shape)
+def _safetensors(descriptor: int, size: int, max_bytes: int) -> Shared:
+    """The format: eight bytes that say how long the header is, the header in JSON, and the tensors side by side.
+
+    The file is copied before it is looked at.
+    """
+    memory = SharedBytes.create()
+    size = memory.copy(descriptor, size)
+    length = int.from_bytes(os.pread(memory.fileno(), 8, 0), "little")
+    if size < 8 or length > min(MAX_HEADER, size - 8):
+        raise files.FileRefused("it is truncated or corrupt: its header does not fit")
+    header = files.parse_json(os.pread(memory.fileno(), length, 8))
+    if not isinstance(header, dict):
+        raise files.FileRefused("it is corrupt: its header is no object")
+    header.pop("__metadata__", None)
+    entries = [_entry(name, given) for name, given in header.items()]
+    end, spans = 0, []
+    for span, stop in sorted(entries, key=lambda entry: (entry[0].start, entry[1])):
+        if span.start != end or stop - span.start != math.prod(span.shape) * SIZES[span.dtype]:
+            raise files.FileRefused(f"it is corrupt: {span.name!r} does not lie where its shape says")
+        end = stop
+        if 8 + length + end > size:
+            raise files.FileRefused(f"it is truncated: {span.name!r} ends after the file")
+        spans.append(span._replace(start=8 + length + span.start))
+    if 8 + length + end != size:
+        raise files.FileRefused("it is corrupt: there is more in it than its tensors")
+    memory.seal()
+    return Shared(spans, memory)
 
 
-def _torch(path: Path, content: memoryview) -> dict[str, Tensor]:
+def _entry(name: str, given: Any) -> tuple[Span, int]:
+    """A tensor of the header, and where it stops. Raises FileRefused for what is none."""
     try:
-        file = io.BytesIO(content)
-        if zipfile.is_zipfile(file):
-            with zipfile.ZipFile(file) as archive:
-                unpacked = sum(entry.file_size for entry in archive.infolist())
-            if unpacked > len(content):
-                raise _refused(path, "its entries are compressed")
-        file.seek(0)
-        state: Any = torch.load(file, map_location="cpu", weights_only=True)
-    except BadRequest:
+        shape, (start, stop), dtype = given["shape"], given["data_offsets"], given["dtype"]
+        numbers = [*shape, start, stop]
+    except (ValueError, TypeError, KeyError) as error:
+        raise files.FileRefused(f"it is truncated or corrupt: its header cannot be read ({error})") from error
+    if len(name) > MAX_NAME:
+        raise files.FileRefused(f"it is corrupt: a name has more than {MAX_NAME} characters")
+    if not isinstance(shape, list) or len(shape) > MAX_DIMENSIONS:
+        raise files.FileRefused(f"it is corrupt: a shape is a list of at most {MAX_DIMENSIONS} numbers")
+    if not all(type(number) is int and 0 <= number <= MAX_NUMBER for number in numbers):
+        raise files.FileRefused(f"it is corrupt: shapes and offsets are whole numbers from 0 to {MAX_NUMBER}")
+    if not isinstance(dtype, str) or dtype not in SIZES:
+        raise files.FileRefused(f"tensors are of {', '.join(SIZES)}, not {dtype!r:.20}")
+    return Span(name, dtype, shape, start), stop
+
+
+def _torch(descriptor: int, size: int, max_bytes: int) -> Shared:
+    state = _unpickled(descriptor, size)
+    spans, memory, end = [], SharedBytes.create(), 0
+    for name, tensor in state.items():
+        if len(name) > MAX_NAME or tensor.dim() > MAX_DIMENSIONS:
+            raise files.FileRefused("it has a tensor with a longer name or more dimensions than any adapter's")
+        dtype, count = _dtype_name(tensor), tensor.numel() * tensor.element_size()
+        if end + count > max_bytes:  # a few numbers may be made to look like many
+            raise files.FileRefused(f"its tensors have more than {max_bytes} bytes")
+        spans.append(Span(name, dtype, list(tensor.shape), end))
+        if count:
+            numbers: Any = tensor.contiguous().flatten().view(_bytes()).numpy()
+            memory.append(memoryview(numbers))
+        padding = -count % 8
+        memory.append(bytes(padding))
+        end += count + padding
+    memory.seal()
+    return Shared(spans, memory)
+
+
+def _unpickled(descriptor: int, size: int) -> Mapping[str, Tensor]:
+    import torch
+
+    torch.set_num_threads(1)
+    try:
+        with open(descriptor, "rb", closefd=False) as file:
+            if zipfile.is_zipfile(file):
+                with zipfile.ZipFile(file) as archive:
+                    unpacked = sum(entry.file_size for entry in archive.infolist())
+                if unpacked > size:
+                    raise files.FileRefused("its entries are compressed")
+            file.seek(0)
+            state: Any = torch.load(file, map_location="cpu", weights_only=True)
+    except (files.FileRefused, MemoryError):
         raise
     except Exception as error:  # a broken pickle can raise nearly anything
         reason = str(error).strip().splitlines() or ["empty"]
-        raise _refused(path, f"it is truncated, corrupt, or holds more than tensors ({reason[0]:.200})") from error
+        raise files.FileRefused(f"it is truncated, corrupt, or holds more than tensors ({reason[0]:.200})") from error
     tensors = isinstance(state, Mapping) and all(
         isinstance(name, str)
-        and isinstance(tensor, Tensor)
+        and isinstance(tensor, torch.Tensor)
         and tensor.layout == torch.strided
+        and tensor.device.type == "cpu"
         and tensor.is_floating_point()
         for name, tensor in state.items()
     )
     if not tensors:
-        raise _refused(path, "it must hold a map from names to tensors of floating point")
+        raise files.FileRefused("it must hold a map from names to tensors of floating point")
     return {name: tensor.detach() for name, tensor in state.items()}
 
 
-def _refused(path: Path, reason: str) -> BadRequest:
-    return BadRequest(f"{path} cannot be used: {reason}.", "lora_path")
+def _dtype_name(tensor: Tensor) -> str:
+    import torch
+
+    names = {torch.float64: "F64", torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16"}
+    if tensor.dtype not in names:
+        raise files.FileRefused(f"tensors are of {', '.join(SIZES)}, not {tensor.dtype}")
+    return names[tensor.dtype]
+
+
+def _bytes() -> torch.dtype:
+    import torch
+
+    return torch.uint8

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-
-from torch import Tensor
+from typing import TYPE_CHECKING
 
 from quire.errors import BadRequest
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 PREFIX = "base_model.model."
 KINDS = {
@@ -34,6 +36,8 @@ WRAPPED = ".base_layer"
 
 NAMED = 5
 """How many of several names an error lists."""
+
+_LONGEST_FIRST = sorted(KINDS, key=len, reverse=True)
 
 
 @dataclass(eq=False)
@@ -67,11 +71,11 @@ class Module:
         return self.finite(name, tensor.float())
 
     def finite(self, name: str, tensor: Tensor) -> Tensor:
-        """It, if all its numbers fit the model's data type. Raises BadRequest."""
-        numbers = tensor.numpy()  # for its loops are those of one thread
-        if numbers.size and not (-self.largest <= numbers.min() and numbers.max() <= self.largest):
+        """It, if all its numbers are small enough. Raises BadRequest."""
+        if not magnitude(tensor) <= self.largest:
             raise BadRequest(
-                f"{name!r} has numbers that are not finite, or beyond the model's data type (±{self.largest:.3g}).",
+                f"{name!r} has numbers that are not finite, or beyond what a model can compute with "
+                f"(±{self.largest:.3g}).",
                 "lora_path",
             )
         return tensor
@@ -83,17 +87,28 @@ class Module:
             raise BadRequest(f"The adapter has tensors without a meaning there: {listed(left)}.", "lora_path")
 
 
+def split(name: str) -> tuple[str, str]:
+    """The path of a tensor's module and one of `KINDS`; "" for both if the name means nothing."""
+    ending = next((ending for ending in _LONGEST_FIRST if name.endswith(ending)), "")
+    return (name.removeprefix(PREFIX).removesuffix(ending) if ending else ""), ending
+
+
+def bare(path: str) -> str:
+    """The path of the experts themselves, where PEFT has wrapped them."""
+    while path.endswith(WRAPPED):
+        path = path.removesuffix(WRAPPED)
+    return path
+
+
 def modules_of(tensors: Mapping[str, Tensor], largest: float) -> list[Module]:
     """Every module that has tensors. Raises BadRequest for names that mean nothing, or the same."""
     found: dict[str, Module] = {}
     unknown = []
-    longest_first = sorted(KINDS, key=len, reverse=True)
     for name, tensor in tensors.items():
-        ending = next((ending for ending in longest_first if name.endswith(ending)), None)
-        if ending is None:
+        path, ending = split(name)
+        if not ending:
             unknown.append(name)
             continue
-        path = name.removeprefix(PREFIX).removesuffix(ending)
         module = found.setdefault(path, Module(path, largest))
         if KINDS[ending] in module.tensors:
             raise BadRequest(f"The adapter has both {name!r} and {module.tensors[KINDS[ending]][0]!r}.", "lora_path")
@@ -101,6 +116,12 @@ def modules_of(tensors: Mapping[str, Tensor], largest: float) -> list[Module]:
     if unknown:
         raise BadRequest(f"The adapter has tensors of no known kind: {listed(unknown)}.", "lora_path")
     return list(found.values())
+
+
+def magnitude(tensor: Tensor) -> float:
+    """The largest of its numbers without their signs; no number if one is none. On the CPU."""
+    numbers = tensor.numpy()  # for its loops are those of one thread
+    return max(float(numbers.max()), -float(numbers.min())) if numbers.size else 0.0
 
 
 def listed(names: list[str]) -> str:

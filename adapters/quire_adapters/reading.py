@@ -9,27 +9,31 @@ import torch
 from torch import Tensor
 
 from quire.errors import BadRequest
-from quire_adapters import config as configs, dora, files
+from quire.isolation import CallsApart
+from quire_adapters import dora, files, targets
 from quire_adapters.changes import Changes, ExpertDelta, ExpertsChange, TableChange, may_be_whole
 from quire_adapters.config import Config
-from quire_adapters.modules import WRAPPED, Module, listed, modules_of
-from quire_adapters.pairs import Pair, Pairs
+from quire_adapters.modules import Module, bare, listed, modules_of
+from quire_adapters.pairs import MAX_CHANGE, Pair, Pairs
 from quire_adapters.sites import Lookup, Matrix, Mixture, Sites
 from quire_kernels.low_rank import Delta
 
 
-def read(folder: Path, sites: Sites, max_rank: int, dtype: torch.dtype) -> Changes:
+def read(folder: Path, sites: Sites, max_rank: int, dtype: torch.dtype, apart: CallsApart) -> Changes:
     """What the adapter in a folder does to the model with these sites, which runs in `dtype`.
 
-    Raises BadRequest for one that is not well-formed, does not fit the model, or needs what cannot be run.
+    apart: what calls the function that reads files. Raises BadRequest for one that is not well-formed, does not fit
+    the model, or needs what cannot be run.
     """
-    config = configs.read(folder)
-    tensors = files.read(folder, sites.max_bytes(max_rank))
-    reading = _Reading(config, sites, Pairs(config, max_rank), dtype)
-    for module in modules_of(tensors, torch.finfo(dtype).max):
+    max_bytes = sites.max_bytes(max_rank)
+    found = apart(targets.read, str(folder), max_bytes, sites.max_tensors, memory_bytes=3 * max_bytes)
+    config, ranks = Config(**found.value["config"]), found.value["ranks"]
+    reading = _Reading(config, sites, Pairs(config, ranks, max_rank), dtype)
+    largest = min(torch.finfo(dtype).max, MAX_CHANGE)
+    for module in modules_of(files.tensors_of(found.value["tensors"], found.memory), largest):
         reading.take(module)
     if not reading.changes.targets:
-        raise BadRequest(f"The adapter in {folder} changes nothing: it has no tensors.", "lora_path")
+        raise BadRequest("The adapter changes nothing: it has no tensors.", "lora_path")
     return reading.changes
 
 
@@ -54,9 +58,7 @@ class _Reading:
 
     def take(self, module: Module) -> None:
         """Everything there is of one module."""
-        path = module.path
-        while path.endswith(WRAPPED):
-            path = path.removesuffix(WRAPPED)
+        path = bare(module.path)
         self._drop_copies(module, path)
         if not module.tensors:
             return

@@ -106,7 +106,8 @@ class Rescaling:
     """See `quire.records.RunsAdapters`."""
 
     def __init__(self, context: Context) -> None:
-        self._names = context.names
+        self._names, self._apart = context.names, context.apart
+        self._apart.prepare(files.read)
         self._chairs = Chairs[Rescaled](context.max_seats, self._sit_down, self._stand_up)
         self._segments = LastSegments()
         self._device = torch.device("cpu")
@@ -128,7 +129,8 @@ class Rescaling:
 
     def load(self, name: str, path: Path) -> Rescaled:
         """See `RunsAdapters`."""
-        tensors = files.read(path, self._max_bytes)
+        found = self._apart(files.read, str(path), self._max_bytes, self._sites.max_tensors)
+        tensors = files.tensors_of(found.value, found.memory)
         if not tensors:
             raise BadRequest(f"The adapter `{name}` has no vectors.", "lora_path")
         scales: dict[str, Tensor] = {}

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 from quire.records import AdapterFacts, AdapterUses, Context
 from quire.types import Plan
+from quire_adapters import targets
 from quire_adapters.chairs import Chairs
 from quire_adapters.changes import Changes, may_be_whole
 from quire_adapters.deltas import ExpertsDelta, TableDelta, WholeDelta
@@ -87,7 +88,8 @@ class Lora:
     """See `quire.records.RunsAdapters`."""
 
     def __init__(self, context: Context) -> None:
-        self._names, self._max_rank = context.names, context.max_rank
+        self._names, self._max_rank, self._apart = context.names, context.max_rank, context.apart
+        self._apart.prepare(targets.read)
         self._chairs = Chairs[Adapter](context.max_seats, self._sit_down, self._stand_up)
         self._after_hidden: set[int] = set()
         self._segments = LastSegments()
@@ -99,7 +101,7 @@ class Lora:
     def load(self, name: str, path: Path) -> Adapter:
         """Read, check and pack an adapter. Raises BadRequest."""
         attached = self._attached
-        return attached.adapter(read(path, attached.sites, self._max_rank, attached.model.dtype))
+        return attached.adapter(read(path, attached.sites, self._max_rank, attached.model.dtype, self._apart))
 
     def describe(self, adapter: Adapter) -> AdapterFacts:
         """What it is."""

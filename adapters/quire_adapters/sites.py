@@ -222,6 +222,12 @@ class Sites:
         # twice as much as that, and room for the header
         return 8 * (low_rank + experts * max_rank + tables + wholes) + (1 << 24)
 
+    @property
+    def max_tensors(self) -> int:
+        """No adapter has more: everything changed at once, each with all the kinds of tensors that there are."""
+        experts = sum(3 * mixture.count + 2 for mixture in self.mixtures.values())
+        return 8 * (len(self._matrices) + len(self._parameters) + len(self.tables) + experts)
+
 
 def _lookup(model: DecoderModel, path: str, table: Table) -> Lookup:
     if path == "embed":

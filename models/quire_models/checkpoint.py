@@ -43,6 +43,7 @@ _LIMITS = {
 _MAY_BE_ZERO = frozenset({"num_experts", "num_local_experts", "num_experts_per_tok"})
 
 _LENGTHS = ("max_position_embeddings", "n_positions", "max_sequence_length", "max_seq_len", "seq_length")
+_NOT_FINITE = ("Infinity", "-Infinity", "NaN")
 _STRETCHED = frozenset({"linear", "dynamic", "yarn"})
 _SAMPLING = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
 SAMPLING_DEFAULTS = frozenset({*_SAMPLING, "max_tokens"})
@@ -68,6 +69,7 @@ def read_config(folder: Path) -> Any:
     architectures = raw.get("architectures")
     if not isinstance(architectures, list) or not architectures or not all(isinstance(a, str) for a in architectures):
         raise CheckpointError(f"{folder / 'config.json'} does not say which `architectures` the model has.")
+    raw = decoded_floats(raw)
     check_sizes(raw, folder)
     config = _parse(raw, folder)
     check_sizes(as_mapping(config), folder)
@@ -76,7 +78,18 @@ def read_config(folder: Path) -> Any:
 
 def raw_config(folder: Path) -> Mapping[str, Any]:
     """config.json as it is; empty when there is none. Raises CheckpointError when it is corrupt."""
-    return read_object(folder, "config.json") or {}
+    return decoded_floats(read_object(folder, "config.json") or {})
+
+
+def decoded_floats(value: Any) -> Any:
+    """A JSON value in which numbers that are not finite, as transformers 5 writes them, are what they stand for:
+    {"__float__": "Infinity"}.
+    """
+    if isinstance(value, dict):
+        if value.keys() == {"__float__"} and value["__float__"] in _NOT_FINITE:
+            return float(value["__float__"])
+        return {key: decoded_floats(item) for key, item in value.items()}
+    return [decoded_floats(item) for item in value] if isinstance(value, list) else value
 
 
 def _parse(raw: Mapping[str, Any], folder: Path) -> Any:

@@ -6,13 +6,13 @@ an index. It knows nothing of models; names are the checkpoint's.
 
 from __future__ import annotations
 
-import json
 import zipfile
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from quire.errors import CheckpointError
+from quire.files import FileRefused, check, read_json
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -21,6 +21,8 @@ _SAFETENSORS = ("model.safetensors", "model.safetensors.index.json", "*.safetens
 _TORCH = ("pytorch_model.bin", "pytorch_model.bin.index.json", "pytorch_model*.bin")
 _OTHERS = ("consolidated", "adapter_")
 """Beginnings of names of files that hold the same weights in another layout, or no model at all."""
+
+MAX_INDEX_BYTES = 256 << 20
 
 Shape = tuple[int, ...]
 
@@ -68,8 +70,8 @@ def find(folder: Path, load_format: str = "auto") -> TensorFiles:
     """
     kinds = {"safetensors": (_SAFETENSORS,), "pt": (_TORCH,)}.get(load_format, (_SAFETENSORS, _TORCH))
     for single, index, pattern in kinds:
-        if (folder / index).is_file():
-            placed = _read_index(folder, folder / index)
+        placed = _read_index(folder, folder / index)
+        if placed is not None:
             return TensorFiles(list(dict.fromkeys(placed.values())), placed)
         if (folder / single).is_file():
             return TensorFiles([folder / single], {})
@@ -80,11 +82,16 @@ def find(folder: Path, load_format: str = "auto") -> TensorFiles:
     raise CheckpointError(f"{folder} has no weights: expected {wanted}, or shards of it with an index.")
 
 
-def _read_index(folder: Path, path: Path) -> dict[str, Path]:
+def _read_index(folder: Path, path: Path) -> dict[str, Path] | None:
+    """By the names of tensors; None if there is no index."""
     try:
-        placed = json.loads(path.read_text(encoding="utf-8"))["weight_map"]
+        placed = read_json(path, MAX_INDEX_BYTES)["weight_map"]
         files = {str(name): str(file) for name, file in placed.items()}
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except FileRefused as error:
+        if error.missing:
+            return None
+        raise CheckpointError(f"{path} is not an index of tensor files: {error}.") from error
+    except (KeyError, TypeError, AttributeError) as error:
         raise CheckpointError(f"{path} is not an index of tensor files: it needs a `weight_map`.") from error
     for file in dict.fromkeys(files.values()):
         if Path(file).name != file:
@@ -95,6 +102,10 @@ def _read_index(folder: Path, path: Path) -> dict[str, Path]:
 
 
 def _open(file: Path) -> tuple[Mapping[str, Shape], Callable[[str], Tensor]]:
+    try:
+        check(file)
+    except FileRefused as error:
+        raise CheckpointError(f"{file} cannot be used: {error}.") from error
     return _open_safetensors(file) if file.suffix == ".safetensors" else _open_torch(file)
 
 

@@ -6,13 +6,14 @@ names that none of them knows are remembered for a while, so that a client that 
 
 from __future__ import annotations
 
-import json
 import logging
+import os
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
+from quire import files
 from quire.errors import BadRequest
 from quire.records import AdapterSource, DemoModel, Registry
 
@@ -47,7 +48,8 @@ def check_name(name: str, *, with_owner: bool = False) -> None:
 class AdapterSources:
     """Asks plugins for adapters of one server or process. Any thread may use it; asking blocks.
 
-    roots: folders in which paths from clients must lie, after symbolic links are followed; none = anywhere.
+    roots: folders in which paths from clients must lie, after symbolic links are followed; None = anywhere, none at
+    all = paths are refused.
     cache_dir: where plugins may keep what they download. clock: seconds.
     """
 
@@ -55,23 +57,31 @@ class AdapterSources:
         self,
         registry: Registry,
         cache_dir: Path,
-        roots: Sequence[str] = (),
+        roots: Sequence[str] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._registry, self._cache_dir, self._clock = registry, cache_dir, clock
-        self._roots = [Path(root).expanduser().resolve() for root in roots]
+        self._roots = None if roots is None else [Path(root).expanduser().resolve() for root in roots]
         self._unknown: dict[tuple[str, str], float] = {}
         self._lock = threading.Lock()
 
     def folder(self, path: str) -> Path | None:
-        """The folder that a client means by a path, None if there is none. Raises BadRequest outside the roots."""
+        """The folder of an adapter that a client means by a path, None if there is none that can be read.
+
+        Raises BadRequest outside the roots, whatever is there.
+        """
         try:
             found = Path(path).expanduser().resolve()
-            inside = not self._roots or any(found.is_relative_to(root) for root in self._roots)
-            if inside:
-                return found if found.is_dir() else None
         except (OSError, ValueError, RuntimeError):  # too long, a NUL, a loop of links, nobody's home
-            return None
+            found = None
+        if self._roots is None or (found is not None and any(found.is_relative_to(root) for root in self._roots)):
+            return found if found is not None and os.path.exists(found / CONFIG_FILE) else None
+        if not self._roots:
+            raise BadRequest(
+                "This server loads no adapters by path: it is reached from other machines, and neither --lora-root nor "
+                "--admin-api-key is set.",
+                "lora_path",
+            )
         raise BadRequest(f"{path:.200} is not in a folder that adapters may be loaded from (--lora-root).", "lora_path")
 
     def find(self, name: str, base: str) -> Path | None:
@@ -113,10 +123,8 @@ def base_of(folder: Path, bases: Mapping[str, Sequence[str]]) -> str | None:
     if len(bases) == 1:
         return next(iter(bases))
     try:
-        path = folder / CONFIG_FILE
-        text = path.read_text(encoding="utf-8") if path.stat().st_size <= MAX_CONFIG_BYTES else "{}"
-        wanted = str(json.loads(text)["base_model_name_or_path"])
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        wanted = str(files.read_json(folder / CONFIG_FILE, MAX_CONFIG_BYTES)["base_model_name_or_path"])
+    except (files.FileRefused, KeyError, TypeError):
         return None
     found = [name for name, called in bases.items() if wanted in called or _tail(wanted) in map(_tail, called)]
     return found[0] if len(found) == 1 else None

@@ -7,7 +7,9 @@ The text behind `setting(...)` is the help of the flag. How they are parsed is `
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, fields
+from ipaddress import ip_address
 from typing import Any
 
 from quire.errors import ConfigError
@@ -83,6 +85,7 @@ class ModelConfig:
     max_cpu_loras: int | None = setting(
         "Most adapters in host memory; others are read again when a request names them (default: 32, or --max-loras)."
     )
+    lora_load_timeout_s: float = setting("Longest time to read the files of an adapter.", 120.0)
     page_size: int = setting("Tokens in a page of the KV cache.", 16)
     gpu_memory_utilization: float = setting("Share of the GPU's memory that all models together may use.", 0.9)
     kv_cache_memory_bytes: int | None = setting(
@@ -140,7 +143,8 @@ class ModelConfig:
         _check_positive(self, "page_size", "kv_cache_memory_bytes", "num_pages")
         _check_positive(self, "max_loras", "max_lora_rank", "max_num_encoder_tokens")
         _check_positive(self, "max_media_bytes", "max_image_pixels", "max_media_seconds", "max_video_frames")
-        _check_positive(self, "media_timeout_s", "structured_outputs_timeout_s", "structured_outputs_token_time_s")
+        _check_positive(self, "structured_outputs_timeout_s", "structured_outputs_token_time_s")
+        _check_positive(self, "media_timeout_s", "lora_load_timeout_s")
         if self.max_media_redirects < 0:
             raise ConfigError(f"--max-media-redirects must be at least 0; got {self.max_media_redirects}.")
         if self.encoder_cache_bytes < 0:
@@ -163,6 +167,13 @@ class ModelConfig:
     def name(self) -> str:
         """What the model is called in answers: the first of its names, else what it was named by."""
         return self.served_model_name[0] if self.served_model_name else self.model
+
+
+def is_loopback(host: str) -> bool:
+    """Whether an address to listen on is reached from this machine only; other names than localhost count as not."""
+    with suppress(ValueError):
+        return ip_address(host).is_loopback
+    return host == "localhost"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -199,7 +210,11 @@ class ServerConfig:
     lora_modules: tuple[str, ...] = setting(
         'Adapters to load at the start: name=folder, or JSON: {"name": …, "path": …, "base_model_name": …}.', ()
     )
-    lora_root: tuple[str, ...] = setting("Folders in which the adapters must lie that clients load (default: any).", ())
+    lora_root: tuple[str, ...] = setting(
+        "Folders in which the adapters must lie that requests load by a path (default: any, if the server listens on a "
+        "loopback address or --admin-api-key is set; else none).",
+        (),
+    )
     lora_cache_dir: str | None = setting(
         "Where plugins keep adapters that they download (default: ~/.cache/quire/adapters)."
     )
@@ -209,6 +224,12 @@ class ServerConfig:
     reasoning_parser: str | None = setting(
         "Format of reasoning, which answers then tell apart; auto = guessed from the chat template (default: none)."
     )
+
+    @property
+    def adapter_roots(self) -> tuple[str, ...] | None:
+        """Folders in which adapters must lie that requests load by a path; None: any folder will do."""
+        trusted = is_loopback(self.host) or bool(self.admin_api_key)
+        return None if trusted and not self.lora_root else self.lora_root
 
     def __post_init__(self) -> None:
         _check_choices(self)

@@ -10,10 +10,12 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from quire import files
 from quire.config import ModelConfig
-from quire.errors import ConfigError
+from quire.errors import CheckpointError, ConfigError
 
 _TEXT_FILES = ("*.json", "*.txt", "*.model", "*.jinja", "*.tiktoken")
+_TEXT_SUFFIXES = frozenset(pattern[1:] for pattern in _TEXT_FILES)
 _WEIGHTS_BY_FORMAT: dict[str, tuple[tuple[str, ...], ...]] = {
     "auto": (("*.safetensors",), ("pytorch_model*.bin",)),
     "safetensors": (("*.safetensors",),),
@@ -29,16 +31,25 @@ Fetch = Callable[[Sequence[str]], str]
 def resolve(model: str, config: ModelConfig) -> Path:
     """The folder of `model`, downloaded first if it is a hub id.
 
-    Raises ConfigError when there is neither such a folder nor such a repository, or no way to reach it.
+    Raises ConfigError when there is neither such a folder nor such a repository, or no way to reach it, and
+    CheckpointError for a folder with files that nobody should open.
     """
-    return _resolve(model, config, config.revision, _WEIGHTS_BY_FORMAT[config.load_format])
+    return _checked(_resolve(model, config, config.revision, _WEIGHTS_BY_FORMAT[config.load_format]))
 
 
 def resolve_tokenizer(config: ModelConfig, model_folder: Path) -> Path:
     """The folder of the tokenizer: `model_folder` unless the settings name another one."""
     if config.tokenizer is None:
         return model_folder
-    return _resolve(config.tokenizer, config, config.tokenizer_revision, ())
+    return _checked(_resolve(config.tokenizer, config, config.tokenizer_revision, ()))
+
+
+def _checked(folder: Path) -> Path:
+    """The folder, if libraries may open its files by their names."""
+    problem = files.check_folder(folder, _TEXT_SUFFIXES)
+    if problem is not None:
+        raise CheckpointError(problem)
+    return folder
 
 
 def adapter_cache(folder: str | None) -> Path:

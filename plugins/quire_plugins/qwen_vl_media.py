@@ -6,7 +6,6 @@ many pictures, of which as many as a patch is deep make one frame.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol, TypeAlias, runtime_checkable
@@ -17,6 +16,7 @@ from numpy.typing import NDArray
 from quire.errors import BadRequest
 from quire.records import Context, Mapped
 from quire_models.grid_places import grid_positions
+from quire_models.json_files import read_object
 
 FPS = 2.0
 """Frames a second that are taken of a video, and that one has of which nobody said how fast it runs."""
@@ -166,16 +166,11 @@ def _settings(folder: str | None, part: str, files: Sequence[str]) -> Mapping[st
     """What the first of the files says; {} if there is none."""
     if folder is None:
         return {}
-    whole = Path(folder) / "processor_config.json"
-    if whole.is_file():
-        found = json.loads(whole.read_text(encoding="utf-8")).get(part)
-        if isinstance(found, dict):
-            return found
-    for path in (Path(folder) / name for name in files):
-        if path.is_file():
-            settings: Mapping[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-            return settings
-    return {}
+    found = (read_object(Path(folder), "processor_config.json") or {}).get(part)
+    if isinstance(found, dict):
+        return found
+    given = (read_object(Path(folder), name) for name in files)
+    return next((settings for settings in given if settings is not None), {})
 
 
 def _mapped(token_id: int, patches: Pixels, grid: tuple[int, int, int], merge: int, interval: float) -> Mapped:

@@ -1,7 +1,8 @@
 """Compiles the C++ ops once for each instruction set, and finds them compiled ever after.
 
 The file's name holds a digest of everything that went into it, so a change of sources, compiler or options
-makes another file and nothing is ever out of date.
+makes another file and nothing is ever out of date. It holds a digest of what is in it too: a file that was cut short or
+changed is compiled anew, for loading it could end the process.
 """
 
 from __future__ import annotations
@@ -50,19 +51,19 @@ def library(isa: InstructionSet) -> Path:
     command = compiler()
     if command is None:
         raise BuildError("there is no C++ compiler (g++, c++ or clang++ in PATH, or $CXX)")
-    name = f"ops-{isa.name}-{_digest(command, isa)}.so"
+    stem = f"ops-{isa.name}-{_digest(command, isa)}"
     problems: list[str] = []
     for folder in _folders():
         with _noting(problems):
-            return _loadable(folder / name)
+            return _loadable(_found(folder, stem))
     problems.clear()  # until now the usual one is that nothing was compiled yet
     for folder in _folders():
         with _noting(problems):
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
             _check_ours(folder)
-            _compile(command, isa, folder / name)
-            _remove_old(folder / name, isa)
-            return _loadable(folder / name)
+            made = _compile(command, isa, folder, stem)
+            _remove_old(made, isa)
+            return _loadable(made)
     raise BuildError(f"there is no folder to keep compiled ops in: {'; '.join(problems)}")
 
 
@@ -79,6 +80,22 @@ def _noting(problems: list[str]) -> Iterator[None]:
         yield
     except OSError as error:
         problems.append(str(error))
+
+
+def _found(folder: Path, stem: str) -> Path:
+    """The library whose content is what its name says; those that are not are removed. Raises OSError without one."""
+    _check_ours(folder)
+    for path in sorted(folder.glob(f"{stem}-*.so")):
+        if path.name == f"{stem}-{_content_digest(path)}.so":
+            return path
+        log.warning("%s is damaged: it is not what was compiled. It will be compiled again.", path)
+        path.unlink(missing_ok=True)
+    raise FileNotFoundError(f"{folder} has no library {stem}")
+
+
+def _content_digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()[:32]
 
 
 def _loadable(path: Path) -> Path:
@@ -119,17 +136,19 @@ def version(command: tuple[str, ...]) -> str:
     return done.stdout.partition("\n")[0]
 
 
-def _compile(command: tuple[str, ...], isa: InstructionSet, target: Path) -> None:
+def _compile(command: tuple[str, ...], isa: InstructionSet, folder: Path, stem: str) -> Path:
     log.warning("Compiling the CPU ops for %s, once on this machine (some seconds) ...", isa.name)
-    with tempfile.TemporaryDirectory(dir=target.parent) as folder:
-        made = Path(folder) / target.name
+    with tempfile.TemporaryDirectory(dir=folder) as temporary:
+        made = Path(temporary) / f"{stem}.so"
         line = [*command, *OPTIONS, *isa.options, str(SOURCES / "library.cpp"), "-o", str(made)]
         done = _run(line, COMPILE_SECONDS)
         if done.returncode:
             errors = [text for text in done.stderr.splitlines() if "error" in text] or done.stderr.splitlines()
             told = textwrap.shorten(" ".join(errors[:3]), 600) or f"status {done.returncode}"
             raise BuildError(f"{shlex.join(command)} failed: {told}")
+        target = folder / f"{stem}-{_content_digest(made)}.so"
         os.replace(made, target)  # others may compile the same at the same time: the last one stays
+    return target
 
 
 def _run(line: list[str], seconds: float) -> subprocess.CompletedProcess[str]:

@@ -1,6 +1,7 @@
 """AdapterReader: reads adapters in threads of its own, beside the steps, and lets go of what is not needed any more.
 
-Its threads are humble, and use one core each.
+Its threads are humble, and use one core each. Files are read in a process that can be ended (`quire.engine.isolated`).
+Freeing has a thread to itself, so that unloading waits for no reader.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
@@ -18,6 +20,7 @@ import torch
 from quire.engine.adapter import Adapter
 from quire.engine.adapter_folder import Fingerprint, fingerprint, kind_of
 from quire.engine.humble import be_humble
+from quire.engine.isolated import IsolatedCalls
 from quire.engine.runtimes import Runtime, Runtimes
 from quire.errors import BadRequest
 from quire.records import AdapterFacts
@@ -40,13 +43,15 @@ class Read:
 
 
 class AdapterReader:
-    """Reads for one model. max_rank: larger ranks are refused."""
+    """Reads for one model. max_rank: larger ranks are refused. apart: reads files, where they can do no harm."""
 
-    def __init__(self, runtimes: Runtimes, max_rank: int) -> None:
-        self._runtimes, self._max_rank = runtimes, max_rank
-        self._threads = ThreadPoolExecutor(
-            NUM_THREADS, "adapters", initializer=_step_back, initargs=(torch.get_num_threads(),)
-        )
+    def __init__(self, runtimes: Runtimes, max_rank: int, apart: IsolatedCalls) -> None:
+        self._runtimes, self._max_rank, self._apart = runtimes, max_rank, apart
+        others = (torch.get_num_threads(),)
+        self._threads = ThreadPoolExecutor(NUM_THREADS, "adapters", initializer=_step_back, initargs=others)
+        self._freeing = ThreadPoolExecutor(1, "adapters-freed", initializer=_step_back, initargs=others)
+        if len(runtimes):
+            apart.prepare(fingerprint)
 
     def begin(self, work: Callable[[Adapter], T], adapter: Adapter) -> Future[T]:
         """Call `work` in one of the threads."""
@@ -57,14 +62,14 @@ class AdapterReader:
 
         One that was read before must be what it was: its pages in the cache are those of the old weights.
         """
-        before = fingerprint(adapter.path)
+        before = self._fingerprint(adapter.path)
         if adapter.fingerprint not in (None, before):
             raise BadRequest(
-                f"The files of the adapter `{adapter.ref.name}` in {adapter.path} have changed since it was loaded; "
+                f"The files of the adapter `{adapter.ref.name}` have changed since it was loaded; "
                 "load it again with `load_inplace`.",
                 "model",
             )
-        kind = kind_of(adapter.path)
+        kind = str(self._apart(kind_of, str(adapter.path)))
         runtime = self._runtimes.of_kind(kind)
         loaded = runtime.call(runtime.built.load, adapter.ref.name, adapter.path)
         try:
@@ -75,21 +80,27 @@ class AdapterReader:
                     "(--max-lora-rank).",
                     "lora_path",
                 )
-            if fingerprint(adapter.path) != before:
-                raise BadRequest(f"The files in {adapter.path} changed while they were read; try again.", "lora_path")
+            if self._fingerprint(adapter.path) != before:
+                raise BadRequest("The adapter's files changed while they were read; try again.", "lora_path")
         except BaseException:
             runtime.tell(runtime.built.release, loaded)
             raise
         return Read(runtime, kind, loaded, facts, before)
 
+    def _fingerprint(self, path: Path) -> Fingerprint:
+        return tuple(tuple(about) for about in self._apart(fingerprint, str(path)))
+
     def let_go(self, adapter: Adapter, loaded: Any) -> Future[None]:
-        """Let the adapter's runtime forget what it had loaded, in one of the threads: freeing memory takes time."""
+        """Let the adapter's runtime forget what it had loaded, in a thread: freeing memory takes time."""
         assert adapter.runtime is not None, "it was read"
-        return self._threads.submit(_release, adapter.runtime, loaded)
+        return self._freeing.submit(_release, adapter.runtime, loaded)
 
     def close(self) -> None:
-        """Give up what has not begun, and wait for the rest."""
-        self._threads.shutdown(wait=True, cancel_futures=True)
+        """Give up what has not begun, end what reads files, and wait for the rest."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
+        self._apart.close()
+        self._threads.shutdown(wait=True)
+        self._freeing.shutdown(wait=True)
 
 
 def _release(runtime: Runtime, loaded: Any) -> None:

@@ -22,6 +22,7 @@ from quire.engine.adapter import Visit
 from quire.engine.adapter_reader import AdapterReader
 from quire.engine.adapter_shelf import AdapterShelf
 from quire.engine.binding import Binding, Failures
+from quire.engine.isolated import IsolatedCalls
 from quire.engine.runtimes import Runtimes
 from quire.engine.seats import Seats
 from quire.errors import BadRequest, NotFound
@@ -43,12 +44,12 @@ MOST_NAMES = 64
 class Adapters:
     """The adapters of one model, as its engine's thread uses them; `shelf` is any thread's."""
 
-    def __init__(self, runtimes: Runtimes, config: ModelConfig, model: str) -> None:
+    def __init__(self, runtimes: Runtimes, config: ModelConfig, model: str, apart: IsolatedCalls) -> None:
         self._runtimes = runtimes
         self._lock = RLock()
         self._max_seats = config.max_loras
         self._most_together = min(MOST_TOGETHER, config.max_loras)
-        self._reader = AdapterReader(runtimes, config.max_lora_rank)
+        self._reader = AdapterReader(runtimes, config.max_lora_rank, apart)
         capacity = config.max_cpu_loras or max(DEFAULT_HOST, config.max_loras)
         self.shelf = AdapterShelf(model, self._reader, capacity, self._most_together, self._lock)
         self._seats = Seats(config.max_loras, len(runtimes), self.shelf.residency)

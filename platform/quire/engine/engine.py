@@ -25,6 +25,7 @@ from quire.engine.background import BackgroundWork
 from quire.engine.checks import check_request
 from quire.engine.constraints import Constraints
 from quire.engine.grammars import Grammars
+from quire.engine.isolated import IsolatedCalls
 from quire.engine.limits import limits_of
 from quire.engine.load import Loaded, available_bytes, choose_device, load_model
 from quire.engine.measure import activation_bytes
@@ -75,8 +76,10 @@ class Engine:
         self._tokenizer = cache(tokenizer) if tokenizer else None
         self._limits = config.max_loras, config.max_lora_rank
         self._config_json = raw_config(Path(loaded.info.folder))
+        apart = IsolatedCalls(config.lora_load_timeout_s, "--lora-load-timeout-s")
         # before pages are counted: runtimes take device memory for their seats
-        self._adapters = Adapters(Runtimes(registry, self._context, loaded.module), config, loaded.info.name)
+        runtimes = Runtimes(registry, lambda plugin: replace(self._context(plugin), apart=apart), loaded.module)
+        self._adapters = Adapters(runtimes, config, loaded.info.name, apart)
         max_tokens, whole = step_tokens(config, loaded), loaded.decoder.whole_prompts
         num_pages, max_model_len = fit(
             config,

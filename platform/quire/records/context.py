@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from quire.isolation import CallsApart, CallsHere
+
 CONTRACT_VERSION = (1, 0)
 """Major changes break plugins, minor ones only add. A plugin may set `quire_contract = (1, 0)`."""
 
@@ -17,7 +19,8 @@ class Context:
     options: values of the plugin's `Option`s by name. vocab: token strings by id. tokenizer:
     the text side's tokenizer. device: "cpu", "cuda:0". model: name of the base model. config, folder: the
     model's config.json as it is, and where it lies. names: the architecture's table of tensor names.
-    max_seats, max_rank: for adapter runtimes: seats to make, and the largest rank to take in.
+    max_seats, max_rank: for adapter runtimes: seats to make, and the largest rank to take in. apart: for adapter
+    runtimes: calls the functions that read files, in a process of their own.
     """
 
     options: Mapping[str, Any] = field(default_factory=dict)
@@ -30,3 +33,4 @@ class Context:
     names: Any = None
     max_seats: int = 8
     max_rank: int = 64
+    apart: CallsApart = field(default_factory=CallsHere)

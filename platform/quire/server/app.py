@@ -81,7 +81,10 @@ def build_service(client: Client, config: ServerConfig, registry: Registry, mode
     infos = [served.info for served in models]
     metrics = Metrics(infos)
     served_models = ServedModels(models)
-    sources = AdapterSources(registry, adapter_cache(config.lora_cache_dir), config.lora_root)
+    sources = AdapterSources(registry, adapter_cache(config.lora_cache_dir), config.adapter_roots)
+    enabled = bool(registry.of(ADAPTER_RUNTIMES))
+    if enabled:
+        log.info("Requests may load adapters from %s", _where_from(config))
     return Service(
         config=config,
         client=client,
@@ -92,8 +95,16 @@ def build_service(client: Client, config: ServerConfig, registry: Registry, mode
         metrics=metrics,
         telemetry=Telemetry(client, registry, metrics),
         inflight=InFlight(),
-        adapters=ServedAdapters(served_models, client.adapters, sources, bool(registry.of(ADAPTER_RUNTIMES))),
+        adapters=ServedAdapters(served_models, client.adapters, sources, enabled),
     )
+
+
+def _where_from(config: ServerConfig) -> str:
+    if config.adapter_roots is None:
+        return "any folder of this machine"
+    if not config.adapter_roots:
+        return "no folder: the server is reached from other machines; see --lora-root and --admin-api-key"
+    return ", ".join(config.adapter_roots)
 
 
 def build_app(client: Client, config: ServerConfig, registry: Registry, models: Sequence[Served]) -> FastAPI:

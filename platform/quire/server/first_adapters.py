@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from quire.adapter_info import AdapterInfo
-from quire.adapter_sources import AdapterSources, base_of, check_name
+from quire.adapter_sources import CONFIG_FILE, AdapterSources, base_of, check_name
 from quire.config import ModelConfig, ServerConfig
 from quire.errors import BadRequest, ConfigError
 from quire.hub import adapter_cache
@@ -73,6 +73,8 @@ def _order(entry: Any, models: Sequence[ModelConfig], sources: AdapterSources) -
 
 
 def _from_plugins(path: str, models: Sequence[ModelConfig], sources: AdapterSources) -> Path:
+    if Path(path).expanduser().is_dir():
+        raise ConfigError(f"{FLAG}: the folder {path!r} has no {CONFIG_FILE}.")
     check_name(path, with_owner=True)
     for model in models:
         folder = sources.find(path, model.model)

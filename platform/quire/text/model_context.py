@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from quire import files
+from quire.errors import CheckpointError
 from quire.records import Context, Registry
 from quire.text.tokenizer import Tokenizer
 from quire.types import ModelInfo
@@ -25,6 +26,10 @@ def model_context(registry: Registry, plugin: str, info: ModelInfo, tokenizer: T
 
 
 def _config(folder: Path) -> Mapping[str, Any]:
-    path = folder / "config.json"
-    config: Mapping[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    try:
+        config: Mapping[str, Any] = files.read_json(folder / "config.json")
+    except files.FileRefused as error:
+        if error.missing:
+            return {}
+        raise CheckpointError(f"{folder / 'config.json'} cannot be used: {error}.") from error
     return config

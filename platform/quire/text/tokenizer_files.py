@@ -5,16 +5,19 @@ It knows the file formats of the Hugging Face hub and nothing of encoding.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from quire import files
 from quire.errors import CheckpointError
 
 NAMED_TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 DEFAULT_TEMPLATE = "default"
+MAX_BYTES = 64 << 20
+MAX_TEMPLATES = 100
+MAX_ID_DIGITS = 9
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,12 +60,12 @@ def _lower_case(folder: Path) -> bool:
 
 
 def _json(path: Path) -> dict[str, Any]:
-    if not path.is_file():
-        return {}
     try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise CheckpointError(f"{path} cannot be read as JSON: {error}.") from error
+        value = files.read_json(path, MAX_BYTES)
+    except files.FileRefused as error:
+        if error.missing:
+            return {}
+        raise CheckpointError(f"{path} cannot be used: {error}.") from error
     if not isinstance(value, dict):
         raise CheckpointError(f"{path} must hold a JSON object, not {type(value).__name__}.")
     return value
@@ -90,12 +93,16 @@ def _added(folder: Path, value: Any) -> dict[int, Mapping[str, Any]]:
         raise CheckpointError(f"{folder / 'tokenizer_config.json'}: added_tokens_decoder must be an object.")
     added = {}
     for key, token in value.items():
-        if not str(key).isdecimal() or not isinstance(token, Mapping) or _content(token) is None:
+        if not _is_id(key) or not isinstance(token, Mapping) or _content(token) is None:
             raise CheckpointError(
                 f"{folder / 'tokenizer_config.json'}: added_tokens_decoder has a wrong entry {key!r}."
             )
         added[int(key)] = token
     return dict(sorted(added.items()))
+
+
+def _is_id(key: Any) -> bool:
+    return isinstance(key, str) and key.isdecimal() and len(key) <= MAX_ID_DIGITS
 
 
 def _templates(folder: Path, config: Mapping[str, Any]) -> dict[str, str]:
@@ -110,8 +117,14 @@ def _templates(folder: Path, config: Mapping[str, Any]) -> dict[str, str]:
                 for entry in source
                 if isinstance(entry, Mapping) and "name" in entry and "template" in entry
             )
-    files = sorted((folder / "additional_chat_templates").glob("*.jinja"))
-    templates.update((path.stem, path.read_text(encoding="utf-8")) for path in files)
-    if (folder / "chat_template.jinja").is_file():
-        templates[DEFAULT_TEMPLATE] = (folder / "chat_template.jinja").read_text(encoding="utf-8")
+    home, more = files.home_of(folder), sorted((folder / "additional_chat_templates").glob("*.jinja"))
+    found = ((path.stem, path) for path in (*more[:MAX_TEMPLATES], folder / "chat_template.jinja"))
+    for name, path in found:
+        try:
+            text = files.read_text(path, MAX_BYTES, home)
+        except files.FileRefused as error:
+            if error.missing:
+                continue
+            raise CheckpointError(f"{path} cannot be used: {error}.") from error
+        templates[DEFAULT_TEMPLATE if name == "chat_template" else name] = text
     return templates

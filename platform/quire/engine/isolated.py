@@ -1,0 +1,114 @@
+"""IsolatedCalls: calls functions in processes that are ended when these take too long, so that files do no harm here.
+
+Threads may share it; each call has a process to itself. One that answered is kept for the next call. See
+`quire.isolation.CallsApart` for what may be called.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from quire.child_process import ChildProcess, bare_environment
+from quire.engine.isolated_process import Answer, Question, name_of, packed
+from quire.errors import BadRequest, Overloaded, QuireError, error_told
+from quire.isolation import Shared, SharedBytes
+
+MEMORY_BYTES = 4 << 30
+"""Address space that a call may take beside what the process has: torch's libraries are the most of it."""
+
+MAX_KEPT = 2
+
+
+class IsolatedCalls:
+    """timeout_s: the longest that a call may take, the start of its process included. setting: what sets it."""
+
+    def __init__(self, timeout_s: float, setting: str) -> None:
+        self._timeout_s, self._setting = timeout_s, setting
+        self._lock = threading.Lock()
+        self._idle: list[ChildProcess] = []
+        self._all: set[ChildProcess] = set()
+        self._prepared: dict[str, None] = {}
+        self._closed = False
+
+    def prepare(self, function: Callable[..., Any]) -> None:
+        """Start a process that has imported the function's module, in the background."""
+        with self._lock:
+            known = name_of(function) in self._prepared
+            self._prepared[name_of(function)] = None
+        if not known:
+            self._give_back(self._take())
+
+    def __call__(self, function: Callable[..., Any], *args: Any, memory_bytes: int = 0) -> Any:
+        """See `quire.isolation.CallsApart`."""
+        question = Question(name_of(function), list(args), MEMORY_BYTES + memory_bytes, self._timeout_s)
+        process, answered = self._take(), False
+        try:
+            body, descriptor = process.ask(packed(question), self._timeout_s)
+            answered = True
+        except TimeoutError:
+            raise BadRequest(
+                f"Reading the files took longer than {self._timeout_s:g} s and was stopped ({self._setting}).",
+                "lora_path",
+            ) from None
+        except (EOFError, OSError):
+            self._check_open()
+            raise BadRequest(
+                "The files ended the process that read them, perhaps for want of memory.", "lora_path"
+            ) from None
+        finally:
+            if answered:
+                self._give_back(process)
+            else:
+                self._end(process)
+        return _value(Answer(**json.loads(body)), None if descriptor is None else SharedBytes(descriptor))
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise Overloaded("The engine is closing.")
+
+    def _take(self) -> ChildProcess:
+        with self._lock:
+            self._check_open()
+            if self._idle:
+                return self._idle.pop()
+            names = list(self._prepared)
+        process = ChildProcess(["-m", "quire.engine.isolated_process", *names], bare_environment())
+        with self._lock:
+            self._all.add(process)
+            closed = self._closed
+        if closed:  # while it was started
+            self._end(process)
+            self._check_open()
+        return process
+
+    def _give_back(self, process: ChildProcess) -> None:
+        with self._lock:
+            if not self._closed and len(self._idle) < MAX_KEPT:
+                self._idle.append(process)
+                return
+        self._end(process)
+
+    def _end(self, process: ChildProcess) -> None:
+        with self._lock:
+            self._all.discard(process)
+        process.end()
+
+    def close(self) -> None:
+        """End the processes; calls that are under way fail."""
+        with self._lock:
+            self._closed = True
+            processes = list(self._all)
+            self._idle.clear()
+        for process in processes:
+            self._end(process)
+
+
+def _value(answer: Answer, memory: SharedBytes | None) -> Any:
+    if answer.error is not None:
+        raise error_told(tuple(answer.error))
+    if answer.fault is not None:
+        raise QuireError(f"The files could not be read: {answer.fault}")
+    return answer.value if memory is None else Shared(answer.value, memory)
