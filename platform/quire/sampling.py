@@ -21,6 +21,8 @@ MAX_STOP_LENGTH = 1024
 MAX_LOGPROBS = 20
 MAX_BAD_WORDS = 128
 MAX_BIASES = 1024
+MAX_STOP_TOKEN_IDS = 4096
+MAX_ALLOWED_TOKEN_IDS = 1 << 19
 MAX_BEAM_WIDTH = 64
 MAX_ID_DIGITS = 18
 
@@ -56,9 +58,14 @@ def _strings(param: str, value: str | Sequence[str] | None, most: int) -> tuple[
     return items
 
 
-def _ids(param: str, value: Sequence[int] | None) -> tuple[int, ...]:
+def _ids(param: str, value: Sequence[int] | None, most: int) -> tuple[int, ...]:
     ids = tuple(value or ())
-    if any(isinstance(i, bool) or not isinstance(i, int) or i < 0 for i in ids):
+    if len(ids) > most:
+        raise BadRequest(f"`{param}` takes at most {most} token ids, got {len(ids)}.", param)
+    kinds = set(map(type, ids))
+    if (
+        any(kind is bool or not issubclass(kind, int) for kind in kinds) or min(ids, default=0) < 0
+    ):  # there may be many: no loop in Python
         _fail(param, "a list of token ids (integers of at least 0)", value)
     return ids
 
@@ -156,11 +163,12 @@ class SamplingParams:
         put(self, "top_k", max(self.top_k, 0))
         put(self, "stop", _strings("stop", self.stop, MAX_STOP_STRINGS))
         put(self, "bad_words", _strings("bad_words", self.bad_words, MAX_BAD_WORDS))
-        put(self, "stop_token_ids", _ids("stop_token_ids", self.stop_token_ids))
+        put(self, "stop_token_ids", _ids("stop_token_ids", self.stop_token_ids, MAX_STOP_TOKEN_IDS))
         if self.stop and not self.detokenize:
             raise BadRequest("`stop` needs `detokenize`: stop strings are found in the text.", "stop")
         if self.allowed_token_ids is not None:
-            put(self, "allowed_token_ids", _ids("allowed_token_ids", self.allowed_token_ids))
+            allowed = _ids("allowed_token_ids", self.allowed_token_ids, MAX_ALLOWED_TOKEN_IDS)
+            put(self, "allowed_token_ids", allowed)
             if not self.allowed_token_ids:
                 _fail("allowed_token_ids", "a non-empty list", self.allowed_token_ids)
         if self.logit_bias:

@@ -21,7 +21,7 @@ from quire.hub import adapter_cache
 from quire.records import Registry
 from quire.server.adapters import ServedAdapters
 from quire.server.auth import RequireKey
-from quire.server.body import with_bodies
+from quire.server.body import Bodies, with_bodies
 from quire.server.engines import Client
 from quire.server.errors import install_handlers
 from quire.server.gates import Gates
@@ -49,6 +49,7 @@ from quire.server.schema_requests import (
 from quire.server.service import Service
 from quire.server.sse import DIRECT
 from quire.server.telemetry import Telemetry
+from quire.server.workers import Pools
 
 log = logging.getLogger("quire.server")
 
@@ -81,6 +82,7 @@ def build_service(client: Client, config: ServerConfig, registry: Registry, mode
     infos = [served.info for served in models]
     metrics = Metrics(infos)
     served_models = ServedModels(models)
+    pools = Pools()
     sources = AdapterSources(registry, adapter_cache(config.lora_cache_dir), config.lora_root)
     return Service(
         config=config,
@@ -93,6 +95,8 @@ def build_service(client: Client, config: ServerConfig, registry: Registry, mode
         telemetry=Telemetry(client, registry, metrics),
         inflight=InFlight(),
         adapters=ServedAdapters(served_models, client.adapters, sources, bool(registry.of(ADAPTER_RUNTIMES))),
+        bodies=Bodies(config.max_body_bytes, config.max_json_values, pools.bodies),
+        pools=pools,
     )
 
 
@@ -129,6 +133,7 @@ def _lifespan(service: Service) -> Any:
             yield
         finally:
             await service.telemetry.stop()
+            service.pools.close()
 
     return lifespan
 

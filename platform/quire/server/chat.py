@@ -33,7 +33,7 @@ from quire.server.chat_tools import ToolUse, tool_use, whole_call
 from quire.server.job import Job
 from quire.server.models import Served
 from quire.server.params import beam_params, check_stream_fields, sampling_params
-from quire.server.prompts import engine_requests, tokenized, tokenized_with_media, while_wanted
+from quire.server.prompts import engine_requests, spelled, tokenized, tokenized_with_media, while_wanted
 from quire.server.schema_requests import ChatRequest
 from quire.server.service import Naming, Service, fingerprint
 from quire.text.answers import Answer, AnswerReader
@@ -70,16 +70,20 @@ async def prepare(service: Service, served: Served, fields: ChatRequest, naming:
     tools = tool_use(service, served, fields)
     rendered = await asyncio.to_thread(render, service, served, fields)
     if rendered.media:
-        tokenize = partial(_tokenized, served, rendered, fields, max_tokens)
-        prompt = await while_wanted(service.inflight, receive, tokenize)
+        special = fields.add_special_tokens
+        place = partial(
+            tokenized_with_media, service, served, rendered.text, rendered.media, fields, max_tokens, special
+        )
+        prompt = await while_wanted(service.inflight, receive, place)
     else:
-        prompt = await _tokenized(served, rendered, fields, max_tokens)
+        prompt = await _tokenized(service, receive, served, rendered, fields, max_tokens)
     room = served.info.max_model_len - len(prompt.token_ids)
     reasoning = reasoning_reader(service, served, fields, rendered)
     reader = AnswerReader(reasoning, tools.reader if tools else None, rendered.text) if tools or reasoning else None
     params = _params(service, served, fields, max_tokens, room)
     if reader is not None:
         params = _with_parts(params, reader, tools, served, fields)
+    params = await spelled(service, receive, served, params)
     return Call(
         service=service,
         served=served,
@@ -95,11 +99,11 @@ async def prepare(service: Service, served: Served, fields: ChatRequest, naming:
     )
 
 
-async def _tokenized(served: Served, rendered: Rendered, fields: ChatRequest, max_tokens: int | None) -> Prompt:
+async def _tokenized(
+    service: Service, receive: Receive, served: Served, rendered: Rendered, fields: ChatRequest, max_tokens: int | None
+) -> Prompt:
     special = fields.add_special_tokens
-    if rendered.media:
-        return await tokenized_with_media(served, rendered.text, rendered.media, fields, max_tokens, special)
-    (prompt,) = await tokenized(served, [rendered.text], fields, max_tokens, special, "messages")
+    (prompt,) = await tokenized(service, receive, served, [rendered.text], fields, max_tokens, special, "messages")
     return prompt
 
 

@@ -9,6 +9,8 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
+from starlette.types import Receive
+
 from quire.errors import BadRequest
 from quire.pooling import check_task
 from quire.sampling import BeamSearchParams, SamplingParams
@@ -17,7 +19,7 @@ from quire.server.completion_logprobs import Lead, Logprobs
 from quire.server.job import Job
 from quire.server.models import Served
 from quire.server.params import beam_params, check_stream_fields, sampling_params
-from quire.server.prompts import engine_requests, tokenized
+from quire.server.prompts import engine_requests, spelled, tokenized
 from quire.server.schema_requests import CompletionRequest
 from quire.server.service import Naming, Service, fingerprint
 from quire.text.inputs import PromptInput
@@ -43,8 +45,10 @@ class Call:
     scoring: bool
 
 
-async def prepare(service: Service, served: Served, fields: CompletionRequest, naming: Naming) -> Call:
-    """Check and tokenize; nothing runs yet."""
+async def prepare(
+    service: Service, served: Served, fields: CompletionRequest, naming: Naming, receive: Receive
+) -> Call:
+    """Check and tokenize; nothing runs yet. receive: tells when the client is gone."""
     check_task("generate", served.info)
     check_stream_fields(fields)
     if fields.thinking_token_budget is not None:
@@ -53,9 +57,9 @@ async def prepare(service: Service, served: Served, fields: CompletionRequest, n
     scoring = max_tokens == 0
     if scoring and not (fields.echo or fields.prompt_logprobs is not None):
         raise BadRequest("`max_tokens` must be at least 1, or 0 together with `echo`.", "max_tokens")
-    params = _params(service, served, fields, max_tokens or 1)
+    params = await spelled(service, receive, served, _params(service, served, fields, max_tokens or 1))
     values = _prompts(fields.prompt)
-    prompts = await tokenized(served, values, fields, max_tokens, fields.add_special_tokens, "prompt")
+    prompts = await tokenized(service, receive, served, values, fields, max_tokens, fields.add_special_tokens, "prompt")
     requests = engine_requests(served, prompts, params, fields, naming, "cmpl-")
     return Call(
         service=service,

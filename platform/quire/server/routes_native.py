@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from fastapi import APIRouter, Request
@@ -9,7 +10,7 @@ from starlette.responses import Response
 
 from quire.errors import BadRequest
 from quire.server import completions
-from quire.server.body import json_body
+from quire.server.body import Body, json_body
 from quire.server.errors import validate
 from quire.server.models import does
 from quire.server.params import refuse_unhonoured
@@ -22,6 +23,9 @@ from quire.server.streaming import stream_response
 from quire.text.outputs import Piece
 
 PROMPT_FIELDS = ("prompt", "prompt_token_ids", "text", "input_ids")
+MANY_IDS = 4096
+"""Ids of a prompt from which it is validated in a worker thread."""
+
 RENAMED = {"max_new_tokens": "max_tokens"}
 
 
@@ -38,9 +42,10 @@ def native_router(service: Service) -> APIRouter:
     )
     async def generate(request: Request) -> Response:
         served, native = await service.accept(request, GenerateRequest, does("generate"))
-        fields = as_completion(service, native)
+        many = len(native.prompt_token_ids or native.input_ids or ()) > MANY_IDS
+        fields = await service.bodies.validated(Body({}, large=many), partial(as_completion, service, native))
         naming = Naming.of(request, fields.request_id)
-        call = await completions.prepare(service, served, fields, naming)
+        call = await completions.prepare(service, served, fields, naming, request.receive)
         if fields.stream:
             return await stream_response(request, _Events(call))
         return json_response(await unless_gone(request.receive, _answer(call)))

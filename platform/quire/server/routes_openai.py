@@ -51,7 +51,7 @@ def openai_router(service: Service) -> APIRouter:
     async def create_completion(request: Request) -> Response:
         served, fields = await service.accept(request, CompletionRequest, does("generate"))
         naming = Naming.of(request, fields.request_id)
-        call = await completions.prepare(service, served, fields, naming)
+        call = await completions.prepare(service, served, fields, naming, request.receive)
         if fields.stream:
             return await stream_response(request, CompletionStream(call))
         return json_response(await unless_gone(request.receive, completions.answer(call)))
