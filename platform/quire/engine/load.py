@@ -121,6 +121,7 @@ def load_model(config: ModelConfig, registry: Registry, device_budget: int | Non
         token_types=decoder.has_token_types,
         position_axes=decoder.position_axes,
         source=source_info(decoder, modalities, architecture.name, config.page_size, max_model_len),
+        max_logprobs=config.max_logprobs,
     )
     return Loaded(
         module=module,

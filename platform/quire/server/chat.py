@@ -12,12 +12,15 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
+from starlette.responses import Response
 from starlette.types import Receive
 
 from quire.errors import BadRequest
 from quire.pooling import check_task
 from quire.sampling import BeamSearchParams, SamplingParams
 from quire.server import wire
+from quire.server.answer_size import AnswerShape, check_counts, within_bound
+from quire.server.answers import written
 from quire.server.chat_logprobs import chat_logprobs
 from quire.server.chat_prompt import Rendered, render
 from quire.server.chat_reasoning import (
@@ -38,7 +41,7 @@ from quire.server.schema_requests import ChatRequest
 from quire.server.service import Naming, Service, fingerprint
 from quire.text.answers import Answer, AnswerReader
 from quire.text.logprobs import PositionLogprobs
-from quire.text.outputs import CompletionOutput
+from quire.text.outputs import CompletionOutput, RequestOutput
 from quire.types import Prompt
 
 
@@ -83,20 +86,37 @@ async def prepare(service: Service, served: Served, fields: ChatRequest, naming:
     params = _params(service, served, fields, max_tokens, room)
     if reader is not None:
         params = _with_parts(params, reader, tools, served, fields)
-    params = await spelled(service, receive, served, params)
+    params = await spelled(service, receive, served, _bounded(service, served, fields, params, prompt))
+    requests = engine_requests(served, [prompt], params, fields, naming, "chatcmpl-")
     return Call(
         service=service,
         served=served,
         fields=fields,
         naming=naming,
         created=int(time.time()),
-        job=service.job(served, engine_requests(served, [prompt], params, fields, naming, "chatcmpl-")),
+        job=service.job(served, requests, streams=bool(fields.stream)),
         n=1 if fields.n is None else fields.n,
         rendered=rendered,
         reader=reader,
         tools=tools,
         thinking=ReasoningUsage(reasoning, served.tokenizer, rendered.text) if reasoning else None,
     )
+
+
+def _bounded(
+    service: Service,
+    served: Served,
+    fields: ChatRequest,
+    params: SamplingParams | BeamSearchParams,
+    prompt: Prompt,
+) -> SamplingParams | BeamSearchParams:
+    shape = AnswerShape(
+        num_prompts=1,
+        num_prompt_tokens=len(prompt.token_ids),
+        streamed=bool(fields.stream),
+        asked=fields.max_tokens is not None or fields.max_completion_tokens is not None,
+    )
+    return within_bound(params, shape, served.info.vocab_size, service.config.max_response_bytes)
 
 
 async def _tokenized(
@@ -112,6 +132,7 @@ def _params(
 ) -> SamplingParams | BeamSearchParams:
     if fields.top_logprobs and not fields.logprobs:
         raise BadRequest("`top_logprobs` needs `logprobs` to be true.", "top_logprobs")
+    check_counts(served, "top_logprobs", fields.top_logprobs, fields.prompt_logprobs)
     defaults = served.info.sampling_defaults
     if max_tokens is None:
         max_tokens = defaults.get("max_tokens")
@@ -162,9 +183,13 @@ def _with_parts(
     return replace(params, extra={**params.extra, **extra})
 
 
-async def answer(call: Call) -> dict[str, Any]:
+async def answer(call: Call) -> Response:
     """Run to the end; the whole answer."""
-    (result,) = await call.job.results()
+    return await written(call.service, call.served, call.job, partial(_shape_of, call))
+
+
+def _shape_of(call: Call, results: Sequence[RequestOutput]) -> dict[str, Any]:
+    (result,) = results
     fields = call.fields
     return {
         **common(call, "chat.completion"),

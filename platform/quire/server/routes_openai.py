@@ -54,7 +54,7 @@ def openai_router(service: Service) -> APIRouter:
         call = await completions.prepare(service, served, fields, naming, request.receive)
         if fields.stream:
             return await stream_response(request, CompletionStream(call))
-        return json_response(await unless_gone(request.receive, completions.answer(call)))
+        return await unless_gone(request.receive, completions.answer(call))
 
     @router.post(
         "/chat/completions",
@@ -69,7 +69,7 @@ def openai_router(service: Service) -> APIRouter:
         call = await chat.prepare(service, served, fields, naming, request.receive)
         if fields.stream:
             return await stream_response(request, ChatStream(call))
-        return json_response(await unless_gone(request.receive, chat.answer(call)))
+        return await unless_gone(request.receive, chat.answer(call))
 
     _add_models(router, service)
     return router

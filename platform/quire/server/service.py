@@ -80,11 +80,18 @@ class Service:
         """What `write` makes of an answer, in a worker thread if it is large."""
         return await self.pools.answers.run(lambda _: write()) if large else write()
 
-    def job(self, served: Served, requests: Sequence[Request]) -> Job:
+    def job(self, served: Served, requests: Sequence[Request], streams: bool = False) -> Job:
         """The generations of one HTTP request."""
-        info, metrics = served.info, self.metrics
         return Job(
-            self.client, info.name, served.tokenizer, info.eos_ids, requests, self.inflight, self.telemetry, metrics
+            self.client,
+            served.info.name,
+            served.tokenizer,
+            served.info.eos_ids,
+            requests,
+            self.inflight,
+            self.telemetry,
+            self.metrics,
+            streams,
         )
 
     def pooling_job(self, served: Served, requests: Sequence[Request]) -> PoolingJob:
