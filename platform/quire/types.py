@@ -1,7 +1,6 @@
 """The plain data that travels: a request down to the engine, a plan to the device, a delta back up.
 
-Everything here is frozen, picklable and free of tensors (but for the tensors of media).
-It knows no model, no HTTP and no plugin. Sampling parameters live in `quire.sampling`.
+Everything here is frozen, picklable and, but for media, free of tensors. Sampling parameters: `quire.sampling`.
 """
 
 from __future__ import annotations

@@ -14,10 +14,10 @@ from itertools import accumulate
 from quire.server.errors import Malformed
 
 MAX_DEPTH = 100
-CONTAINER_SHARE = 8
+CONTAINER_SHARE = 16
 """Lists, objects and their members may be this fraction of all values: they take so much longer to make."""
 
-PIECE = 1 << 20
+PIECE = 128 << 10
 """Bytes looked at in one go: other threads get their turn between two."""
 
 _NOT_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
@@ -48,7 +48,7 @@ class _Counts:
 def check_bounds(data: bytes, max_values: int) -> None:
     """Raise `Malformed` for more values, containers, members or levels than are allowed.
 
-    max_values: of any kind; lists and objects, and members of objects, may each be an eighth of that. What is no
+    max_values: of any kind; lists and objects, and members of objects, may each be a sixteenth of that. What is no
     valid JSON is left to the parser, but counts as what it looks like.
     """
     counts = _Counts()
@@ -59,7 +59,7 @@ def check_bounds(data: bytes, max_values: int) -> None:
             raise Malformed(f"The body has more than {max_values} JSON values (--max-json-values).")
         if counts.containers > most or counts.members > most:
             raise Malformed(
-                f"The body has more than {most} lists and objects, or members of objects: an eighth of the {max_values}"
+                f"The body has more than {most} lists and objects, or members of objects: a sixteenth of the {max_values}"
                 " JSON values that it may have (--max-json-values)."
             )
         if counts.deepest > MAX_DEPTH:

@@ -53,7 +53,9 @@ def openai_router(service: Service) -> APIRouter:
         naming = Naming.of(request, fields.request_id)
         call = await completions.prepare(service, served, fields, naming, request.receive)
         if fields.stream:
-            return await stream_response(request, CompletionStream(call))
+            long_lead = fields.echo and fields.logprobs is not None
+            workers = service.pools.answers if long_lead else None
+            return await stream_response(request, CompletionStream(call), workers)
         return await unless_gone(request.receive, completions.answer(call))
 
     @router.post(
