@@ -113,6 +113,11 @@ class ModelConfig:
     matryoshka: bool = setting(
         "Let requests ask for shorter embeddings of a model that was trained for it, but does not say so.", False
     )
+    max_logprobs: int = setting(
+        "Most log-probabilities that a request may ask for at each position; -1: any number, and -1 for the whole "
+        "vocabulary.",
+        20,
+    )
     structured_outputs_backend: str = setting(
         "Who constrains output where a request names nobody: auto (whoever can, the quickest first), or a plugin's.",
         "auto",
@@ -149,6 +154,8 @@ class ModelConfig:
             raise ConfigError(f"--max-media-redirects must be at least 0; got {self.max_media_redirects}.")
         if self.encoder_cache_bytes < 0:
             raise ConfigError(f"--encoder-cache-bytes must be at least 0; got {self.encoder_cache_bytes}.")
+        if self.max_logprobs < -1:
+            raise ConfigError(f"--max-logprobs must be at least 0, or -1 for any number; got {self.max_logprobs}.")
         if self.max_cpu_loras is not None and self.max_cpu_loras < self.max_loras:
             raise ConfigError(
                 f"--max-cpu-loras must be at least --max-loras ({self.max_loras}), since those with a seat are in host "
@@ -192,7 +199,32 @@ class ServerConfig:
     ssl_keyfile: str | None = setting("TLS key file.")
     ssl_certfile: str | None = setting("TLS certificate file.")
     ssl_ca_certs: str | None = setting("TLS authorities that client certificates must come from.")
-    max_body_bytes: int = setting("Largest request body.", 32 << 20)
+    max_body_bytes: int = setting("Largest request body, unpacked if it was sent compressed.", 32 << 20)
+    max_json_values: int = setting(
+        "Most values in a JSON body (texts, numbers, …), of which a sixteenth may be lists, objects and their members.",
+        1 << 19,
+    )
+    max_text_chars: int = setting("Longest text that is tokenized, in characters.", 4 << 20)
+    max_response_bytes: int = setting(
+        "Largest answer that is sent as a whole, as estimated before it is computed from its tokens and the "
+        "log-probabilities asked for.",
+        32 << 20,
+    )
+    max_connections: int = setting(
+        "Most connections; to take a new one, one without a request is closed where there is one, else the new one is "
+        "refused with 503.",
+        4096,
+    )
+    max_connections_per_address: int = setting(
+        "Most connections of one address; 0: any number, as behind a proxy, whose address all clients share.", 0
+    )
+    max_header_bytes: int = setting("Most bytes of a request's line and headers.", 64 << 10)
+    max_headers: int = setting("Most headers of a request.", 100)
+    header_timeout_s: float = setting("Longest time from the first byte of a request to the end of its headers.", 20.0)
+    body_timeout_s: float = setting(
+        "Longest time that nothing of a body comes; it must not come slower than 1 KB/s.", 30.0
+    )
+    keep_alive_timeout_s: float = setting("How long a connection without a request stays open.", 75.0)
     max_pooling_inputs: int = setting(
         "Most texts, documents or pairs of a request for embeddings, classes or scores.", 2048
     )
@@ -236,5 +268,12 @@ class ServerConfig:
         if not 0 <= self.port <= 65535:
             raise ConfigError(f"--port must be from 0 to 65535; got {self.port}.")
         _check_positive(self, "max_body_bytes", "template_timeout_s", "stream_interval", "max_pooling_inputs")
+        _check_positive(self, "max_json_values", "max_text_chars", "max_response_bytes", "max_connections")
+        _check_positive(self, "max_header_bytes", "max_headers")
+        _check_positive(self, "header_timeout_s", "body_timeout_s", "keep_alive_timeout_s")
+        if self.max_connections_per_address < 0:
+            raise ConfigError(
+                f"--max-connections-per-address must be at least 0; got {self.max_connections_per_address}."
+            )
         if bool(self.ssl_keyfile) != bool(self.ssl_certfile):
             raise ConfigError("--ssl-keyfile and --ssl-certfile go together.")

@@ -11,7 +11,7 @@ from quire.adapter_sources import AdapterSources, check_name
 from quire.errors import BadRequest
 from quire.pooling import PoolingParams
 from quire.records import Registry
-from quire.sampling import BeamSearchParams, SamplingParams
+from quire.sampling import BeamSearchParams, SamplingParams, check_logprobs
 from quire.text.arguments import as_adapters, one_each
 from quire.text.batch import Batch, Progress
 from quire.text.inputs import InputLimits, PromptInput, to_prompt, with_bad_words
@@ -74,6 +74,10 @@ class Requests:
         kinds = (SamplingParams, BeamSearchParams, PoolingParams)
         per_prompt: Sequence[Params] = one_each(name, params, count, kinds)
         priorities: Sequence[int] = one_each("priority", 0 if priority is None else priority, count, (int,))
+        for given in {id(given): given for given in per_prompt}.values():
+            if isinstance(given, SamplingParams):
+                check_logprobs("logprobs", given.logprobs, self._info.max_logprobs)
+                check_logprobs("prompt_logprobs", given.prompt_logprobs, self._info.max_logprobs)
         wanted = as_adapters(lora_request, count)
         for one in dict.fromkeys(one for several in wanted for one in several):
             self._load_adapter(one)

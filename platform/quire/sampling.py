@@ -15,12 +15,14 @@ from typing import Any
 from quire.errors import BadRequest
 from quire.structured import Structured, StructuredOutputsParams
 
+INT64 = 2**63 - 1
 MAX_N = 128
 MAX_STOP_STRINGS = 4
 MAX_STOP_LENGTH = 1024
-MAX_LOGPROBS = 20
 MAX_BAD_WORDS = 128
 MAX_BIASES = 1024
+MAX_STOP_TOKEN_IDS = 4096
+MAX_ALLOWED_TOKEN_IDS = 1 << 18
 MAX_BEAM_WIDTH = 64
 MAX_ID_DIGITS = 18
 
@@ -32,7 +34,7 @@ def _fail(param: str, rule: str, value: object) -> None:
 def _number(param: str, value: object, low: float, high: float, rule: str) -> None:
     if isinstance(value, bool) or not isinstance(value, int | float):
         _fail(param, rule, value)
-    elif not math.isfinite(value) or not low <= value <= high:
+    elif not low <= value <= high or not math.isfinite(value):  # in this order: an integer may be beyond any float
         _fail(param, rule, value)
 
 
@@ -56,9 +58,14 @@ def _strings(param: str, value: str | Sequence[str] | None, most: int) -> tuple[
     return items
 
 
-def _ids(param: str, value: Sequence[int] | None) -> tuple[int, ...]:
+def _ids(param: str, value: Sequence[int] | None, most: int) -> tuple[int, ...]:
     ids = tuple(value or ())
-    if any(isinstance(i, bool) or not isinstance(i, int) or i < 0 for i in ids):
+    if len(ids) > most:
+        raise BadRequest(f"`{param}` takes at most {most} token ids, got {len(ids)}.", param)
+    kinds = set(map(type, ids))
+    if (
+        any(kind is bool or not issubclass(kind, int) for kind in kinds) or min(ids, default=0) < 0
+    ):  # there may be many: no loop in Python
         _fail(param, "a list of token ids (integers of at least 0)", value)
     return ids
 
@@ -136,11 +143,11 @@ class SamplingParams:
         for name in ("logprobs", "prompt_logprobs"):
             value = getattr(self, name)
             if value is not None:
-                _integer(name, value, -1, MAX_LOGPROBS, f"an integer from 0 to {MAX_LOGPROBS}, or -1 for all")
+                _integer(name, value, -1, None, "an integer of at least 0, or -1 for all")
         if self.stream_interval is not None:
-            _integer("stream_interval", self.stream_interval, 1, None, "an integer of at least 1")
+            _integer("stream_interval", self.stream_interval, 1, INT64, "an integer of at least 1")
         if self.seed is not None:
-            _integer("seed", self.seed, -(2**63), 2**63 - 1, "a 64-bit integer")
+            _integer("seed", self.seed, -(2**63), INT64, "a 64-bit integer")
 
     def _check_distribution(self) -> None:
         _number("temperature", self.temperature, 0, 2, "a number from 0 to 2")
@@ -149,18 +156,19 @@ class SamplingParams:
         _number("repetition_penalty", self.repetition_penalty, 1e-6, 1e6, "a number above 0")
         _number("top_p", self.top_p, 1e-12, 1, "a number above 0, at most 1")
         _number("min_p", self.min_p, 0, 1, "a number from 0 to 1")
-        _integer("top_k", self.top_k, -1, None, "an integer of at least 1, or 0 or -1 for off")
+        _integer("top_k", self.top_k, -1, INT64, "an integer of at least 1, or 0 or -1 for off")
 
     def _normalise(self) -> None:
         put = object.__setattr__  # the one moment at which a frozen record may still take shape
         put(self, "top_k", max(self.top_k, 0))
         put(self, "stop", _strings("stop", self.stop, MAX_STOP_STRINGS))
         put(self, "bad_words", _strings("bad_words", self.bad_words, MAX_BAD_WORDS))
-        put(self, "stop_token_ids", _ids("stop_token_ids", self.stop_token_ids))
+        put(self, "stop_token_ids", _ids("stop_token_ids", self.stop_token_ids, MAX_STOP_TOKEN_IDS))
         if self.stop and not self.detokenize:
             raise BadRequest("`stop` needs `detokenize`: stop strings are found in the text.", "stop")
         if self.allowed_token_ids is not None:
-            put(self, "allowed_token_ids", _ids("allowed_token_ids", self.allowed_token_ids))
+            allowed = _ids("allowed_token_ids", self.allowed_token_ids, MAX_ALLOWED_TOKEN_IDS)
+            put(self, "allowed_token_ids", allowed)
             if not self.allowed_token_ids:
                 _fail("allowed_token_ids", "a non-empty list", self.allowed_token_ids)
         if self.logit_bias:
@@ -168,6 +176,19 @@ class SamplingParams:
         put(self, "structured", _structured(self.structured, self.structured_outputs, self.guided_decoding))
         put(self, "structured_outputs", None)
         put(self, "guided_decoding", None)
+
+
+def check_logprobs(param: str, count: int | None, most: int) -> None:
+    """Raise `BadRequest` if the field asks for more than a model's `max_logprobs`, -1 = any number."""
+    if count is None or most < 0 or 0 <= count <= most:
+        return
+    if count < 0:
+        raise BadRequest(
+            f"`{param}` cannot be {count}: log-probabilities of the whole vocabulary take --max-logprobs -1; here it is"
+            f" {most}.",
+            param,
+        )
+    raise BadRequest(f"`{param}` must be from 0 to {most} (--max-logprobs), got {count}.", param)
 
 
 def _structured(made: Structured | None, *asked: StructuredOutputsParams | None) -> Structured | None:

@@ -1,7 +1,6 @@
 """The plain data that travels: a request down to the engine, a plan to the device, a delta back up.
 
-Everything here is frozen, picklable and free of tensors (but for the tensors of media).
-It knows no model, no HTTP and no plugin. Sampling parameters live in `quire.sampling`.
+Everything here is frozen, picklable and, but for media, free of tensors. Sampling parameters: `quire.sampling`.
 """
 
 from __future__ import annotations
@@ -223,8 +222,8 @@ class ModelInfo:
 
     tasks: "generate", "transcribe", "translate", those of `quire.pooling.POOLING_TASKS`, as far as it can. dimensions:
     how many of `embedding_size` numbers a request may ask for: None = no fewer, () = any number, else one of these.
-    labels: of classes, in order. token_types: whether it tells a pair of texts apart. position_axes: of media.
-    source: what its prompts begin with, if they must.
+    labels: of classes, in order. token_types: whether it tells a pair of texts apart. position_axes: of media. source:
+    what its prompts begin with, if they must. max_logprobs: of a position that a request may ask for, -1 = any number.
     """
 
     name: str
@@ -249,6 +248,7 @@ class ModelInfo:
     token_types: bool = False
     position_axes: int = 1
     source: SourceInfo | None = None
+    max_logprobs: int = 20
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -122,6 +122,7 @@ def load_model(config: ModelConfig, registry: Registry, room: int | None = None)
         token_types=decoder.has_token_types,
         position_axes=decoder.position_axes,
         source=source_info(decoder, modalities, architecture.name, config.page_size, max_model_len),
+        max_logprobs=config.max_logprobs,
     )
     return Loaded(
         module=module,

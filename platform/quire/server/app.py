@@ -21,7 +21,7 @@ from quire.hub import adapter_cache
 from quire.records import Registry
 from quire.server.adapters import ServedAdapters
 from quire.server.auth import RequireKey
-from quire.server.body import with_bodies
+from quire.server.body import Bodies, with_bodies
 from quire.server.engines import Client
 from quire.server.errors import install_handlers
 from quire.server.gates import Gates
@@ -49,6 +49,7 @@ from quire.server.schema_requests import (
 from quire.server.service import Service
 from quire.server.sse import DIRECT
 from quire.server.telemetry import Telemetry
+from quire.server.workers import Pools
 
 log = logging.getLogger("quire.server")
 
@@ -85,6 +86,7 @@ def build_service(client: Client, config: ServerConfig, registry: Registry, mode
     enabled = bool(registry.of(ADAPTER_RUNTIMES))
     if enabled:
         log.info("Requests may load adapters from %s", _where_from(config))
+    pools = Pools()
     return Service(
         config=config,
         client=client,
@@ -96,6 +98,8 @@ def build_service(client: Client, config: ServerConfig, registry: Registry, mode
         telemetry=Telemetry(client, registry, metrics),
         inflight=InFlight(),
         adapters=ServedAdapters(served_models, client.adapters, sources, enabled),
+        bodies=Bodies(config.max_body_bytes, config.max_json_values, pools.bodies),
+        pools=pools,
     )
 
 
@@ -140,6 +144,7 @@ def _lifespan(service: Service) -> Any:
             yield
         finally:
             await service.telemetry.stop()
+            service.pools.close()
 
     return lifespan
 

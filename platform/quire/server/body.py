@@ -6,9 +6,10 @@ that gates can look at it before it is validated. It knows no schema.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, TypeVar
 
 import msgspec
 from fastapi import Request
@@ -16,22 +17,55 @@ from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
 from quire.server.errors import Malformed
+from quire.server.json_bounds import MAX_DEPTH, check_bounds
+from quire.server.unpack import check_encoding, unpacked
+from quire.server.workers import Workers
+from quire.text.long_texts import Wanted
 
-MAX_DEPTH = 100
+T = TypeVar("T")
 
-_LONG_NUMBER = re.compile(rb"[0-9]{19}")
-
-
-async def read_object(request: Request) -> dict[str, Any]:
-    """The body as a JSON object; `Malformed` when it is none."""
-    media_type = request.headers.get("content-type", "").split(";", 1)[0].strip().lower()
-    if media_type != "application/json":
-        raise Malformed("Unsupported Media Type: Only 'application/json' is allowed")
-    return parse_object(await request.body())
+LARGE_BODY = 64 << 10
+"""Bytes from which a body is parsed and validated in a worker thread, which costs more than it saves below."""
 
 
-def parse_object(data: bytes) -> dict[str, Any]:
-    """Decode strict JSON: UTF-8, no NaN or Infinity, bounded depth, an object outermost."""
+@dataclass(frozen=True, slots=True)
+class Body:
+    """A JSON object that was read. large: what looks at all of it does so in a worker thread."""
+
+    value: dict[str, Any]
+    large: bool
+
+
+class Bodies:
+    """Reads the JSON bodies of requests, under bounds on bytes and on what they stand for."""
+
+    def __init__(self, max_bytes: int, max_values: int, workers: Workers) -> None:
+        self._max_bytes, self._max_values, self._workers = max_bytes, max_values, workers
+
+    async def read(self, request: Request) -> Body:
+        """The body as a JSON object; `Malformed` when it is none, `TooLarge` or `UnsupportedEncoding`."""
+        media_type = request.headers.get("content-type", "").split(";", 1)[0].strip().lower()
+        if media_type != "application/json":
+            raise Malformed("Unsupported Media Type: Only 'application/json' is allowed")
+        encoding = check_encoding(request.headers.get("content-encoding", ""))
+        data = await request.body()
+        if not encoding and len(data) <= LARGE_BODY:
+            return Body(parse_object(data, self._max_values), large=False)
+        return await self._workers.run(partial(self._parsed, data, encoding))
+
+    async def validated(self, body: Body, check: Callable[[], T]) -> T:
+        """What `check` makes of the body, without holding up others."""
+        return await self._workers.run(lambda _: check()) if body.large else check()
+
+    def _parsed(self, data: bytes, encoding: str, _: Wanted) -> Body:
+        if encoding:
+            data = unpacked(data, encoding, self._max_bytes)
+        return Body(parse_object(data, self._max_values), large=len(data) > LARGE_BODY)
+
+
+def parse_object(data: bytes, max_values: int) -> dict[str, Any]:
+    """Decode strict JSON: UTF-8, no NaN or Infinity, bounds on depth and number of values, an object outermost."""
+    check_bounds(data, max_values)
     try:
         value = msgspec.json.decode(data)
     except RecursionError:
@@ -40,35 +74,7 @@ def parse_object(data: bytes) -> dict[str, Any]:
         raise Malformed(f"The body is not valid JSON: {error}") from None
     if not isinstance(value, dict):
         raise Malformed("The body must be a JSON object.")
-    _check_depth(value)
-    if _LONG_NUMBER.search(data):
-        _check_integers(value)
     return value
-
-
-def _check_depth(value: Any) -> None:
-    level = [value]
-    for _ in range(MAX_DEPTH):
-        level = [
-            item
-            for container in level
-            for item in (container.values() if type(container) is dict else container)
-            if type(item) is dict or type(item) is list
-        ]
-        if not level:
-            return
-    raise Malformed(f"The body is nested more than {MAX_DEPTH} levels deep.")
-
-
-def _check_integers(value: Any) -> None:
-    """Refuse integers of more than 64 bits, which nothing behind the server could carry."""
-    if isinstance(value, dict):
-        value = list(value.values())
-    if isinstance(value, list):
-        for item in value:
-            _check_integers(item)
-    elif isinstance(value, int) and not -(2**63) <= value < 2**63:
-        raise Malformed("The body has an integer of more than 64 bits.")
 
 
 def json_body(model: type[BaseModel]) -> dict[str, Any]:

@@ -12,12 +12,15 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
+from starlette.responses import Response
 from starlette.types import Receive
 
 from quire.errors import BadRequest
 from quire.pooling import check_task
 from quire.sampling import BeamSearchParams, SamplingParams
 from quire.server import wire
+from quire.server.answer_size import AnswerShape, check_counts, within_bound
+from quire.server.answers import written
 from quire.server.chat_logprobs import chat_logprobs
 from quire.server.chat_prompt import Rendered, render
 from quire.server.chat_reasoning import (
@@ -33,12 +36,12 @@ from quire.server.chat_tools import ToolUse, tool_use, whole_call
 from quire.server.job import Job
 from quire.server.models import Served
 from quire.server.params import beam_params, check_stream_fields, sampling_params
-from quire.server.prompts import engine_requests, tokenized, tokenized_with_media, while_wanted
+from quire.server.prompts import engine_requests, spelled, tokenized, tokenized_with_media, while_wanted
 from quire.server.schema_requests import ChatRequest
 from quire.server.service import Naming, Service, fingerprint
 from quire.text.answers import Answer, AnswerReader
 from quire.text.logprobs import PositionLogprobs
-from quire.text.outputs import CompletionOutput
+from quire.text.outputs import CompletionOutput, RequestOutput
 from quire.types import Prompt
 
 
@@ -70,23 +73,28 @@ async def prepare(service: Service, served: Served, fields: ChatRequest, naming:
     tools = tool_use(service, served, fields)
     rendered = await asyncio.to_thread(render, service, served, fields)
     if rendered.media:
-        tokenize = partial(_tokenized, served, rendered, fields, max_tokens)
-        prompt = await while_wanted(service.inflight, receive, tokenize)
+        special = fields.add_special_tokens
+        place = partial(
+            tokenized_with_media, service, served, rendered.text, rendered.media, fields, max_tokens, special
+        )
+        prompt = await while_wanted(service.inflight, receive, place)
     else:
-        prompt = await _tokenized(served, rendered, fields, max_tokens)
+        prompt = await _tokenized(service, receive, served, rendered, fields, max_tokens)
     room = served.info.max_model_len - len(prompt.token_ids)
     reasoning = reasoning_reader(service, served, fields, rendered)
     reader = AnswerReader(reasoning, tools.reader if tools else None, rendered.text) if tools or reasoning else None
     params = _params(service, served, fields, max_tokens, room)
     if reader is not None:
         params = _with_parts(params, reader, tools, served, fields)
+    params = await spelled(service, receive, served, _bounded(service, served, fields, params, prompt))
+    requests = engine_requests(served, [prompt], params, fields, naming, "chatcmpl-")
     return Call(
         service=service,
         served=served,
         fields=fields,
         naming=naming,
         created=int(time.time()),
-        job=service.job(served, engine_requests(served, [prompt], params, fields, naming, "chatcmpl-")),
+        job=service.job(served, requests, streams=bool(fields.stream)),
         n=1 if fields.n is None else fields.n,
         rendered=rendered,
         reader=reader,
@@ -95,11 +103,27 @@ async def prepare(service: Service, served: Served, fields: ChatRequest, naming:
     )
 
 
-async def _tokenized(served: Served, rendered: Rendered, fields: ChatRequest, max_tokens: int | None) -> Prompt:
+def _bounded(
+    service: Service,
+    served: Served,
+    fields: ChatRequest,
+    params: SamplingParams | BeamSearchParams,
+    prompt: Prompt,
+) -> SamplingParams | BeamSearchParams:
+    shape = AnswerShape(
+        num_prompts=1,
+        num_prompt_tokens=len(prompt.token_ids),
+        streamed=bool(fields.stream),
+        asked=fields.max_tokens is not None or fields.max_completion_tokens is not None,
+    )
+    return within_bound(params, shape, served.info.vocab_size, service.config.max_response_bytes)
+
+
+async def _tokenized(
+    service: Service, receive: Receive, served: Served, rendered: Rendered, fields: ChatRequest, max_tokens: int | None
+) -> Prompt:
     special = fields.add_special_tokens
-    if rendered.media:
-        return await tokenized_with_media(served, rendered.text, rendered.media, fields, max_tokens, special)
-    (prompt,) = await tokenized(served, [rendered.text], fields, max_tokens, special, "messages")
+    (prompt,) = await tokenized(service, receive, served, [rendered.text], fields, max_tokens, special, "messages")
     return prompt
 
 
@@ -108,6 +132,7 @@ def _params(
 ) -> SamplingParams | BeamSearchParams:
     if fields.top_logprobs and not fields.logprobs:
         raise BadRequest("`top_logprobs` needs `logprobs` to be true.", "top_logprobs")
+    check_counts(served, "top_logprobs", fields.top_logprobs, fields.prompt_logprobs)
     defaults = served.info.sampling_defaults
     if max_tokens is None:
         max_tokens = defaults.get("max_tokens")
@@ -158,9 +183,13 @@ def _with_parts(
     return replace(params, extra={**params.extra, **extra})
 
 
-async def answer(call: Call) -> dict[str, Any]:
+async def answer(call: Call) -> Response:
     """Run to the end; the whole answer."""
-    (result,) = await call.job.results()
+    return await written(call.service, call.served, call.job, partial(_shape_of, call))
+
+
+def _shape_of(call: Call, results: Sequence[RequestOutput]) -> dict[str, Any]:
+    (result,) = results
     fields = call.fields
     return {
         **common(call, "chat.completion"),

@@ -5,8 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import msgspec
+
 from quire.server.wire import finite, token_name
 from quire.text.logprobs import Logprob, PositionLogprobs
+
+_encode = msgspec.json.Encoder().encode
 
 
 def chat_logprobs(
@@ -19,7 +23,7 @@ def chat_logprobs(
         top = ranked if num_top < 0 else ranked[:num_top]
         entry = _entry(token_id, position[token_id], as_ids)
         entry["top_logprobs"] = [_entry(other, logprob, as_ids) for other, logprob in top]
-        content.append(entry)
+        content.append(msgspec.Raw(_encode(entry)))  # a position at a time, so that others get their turn
     return {"content": content}
 
 

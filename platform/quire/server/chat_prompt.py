@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -53,16 +53,38 @@ def render_template(
         )
     template = served.chat_template()
     conversation = template.conversation([message.model_dump(exclude_unset=True) for message in messages])
+    tools = [tool.model_dump(exclude_unset=True) for tool in fields.tools] if fields.tools else None
+    check_chars((conversation.messages, tools, fields.documents, kwargs), service.config.max_text_chars)
     text = template.render(
         conversation,
         add_generation_prompt=fields.add_generation_prompt,
         continue_final_message=fields.continue_final_message,
-        tools=[tool.model_dump(exclude_unset=True) for tool in fields.tools] if fields.tools else None,
+        tools=tools,
         documents=fields.documents,
         kwargs=kwargs,
         template=fields.chat_template,
     )
     return Rendered(text=text, role=messages[-1].role, media=conversation.items)
+
+
+def check_chars(given: Any, most: int) -> None:
+    """Refuse more text than a prompt may have, wherever in `given` it is; media are not among it."""
+    count = 0
+    left = [given]
+    while left:
+        value = left.pop()
+        if isinstance(value, str):
+            count += len(value)
+        elif isinstance(value, Mapping):
+            left.extend(value.values())
+        elif isinstance(value, Sequence):
+            left.extend(value)
+    if count > most:
+        raise BadRequest(
+            f"`messages` and what else the chat template gets have {count} characters; at most {most} are accepted"
+            " (--max-text-chars).",
+            "messages",
+        )
 
 
 def _text_of(message: Message) -> str:

@@ -4,27 +4,38 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Sequence
-from functools import partial
+from dataclasses import replace
 from typing import Any
+
+from starlette.types import Receive
 
 from quire.errors import BadRequest
 from quire.pooling import Pooled, PoolingParams, check_pooling
 from quire.server.models import Served
 from quire.server.pooling import Call, check_count, check_filled, make_call
+from quire.server.prompts import tokenizing
 from quire.server.schema_pooling import CohereEmbedRequest
-from quire.server.service import LONG_TEXT, Naming, Service, off_loop
+from quire.server.service import Naming, Service
 from quire.text.inputs import InputLimits
+from quire.text.long_texts import Wanted
 from quire.text.pooled_inputs import pooled_prompts
+from quire.types import Prompt
 
 
-async def prepare(service: Service, served: Served, fields: CohereEmbedRequest, naming: Naming) -> Call:
-    """Check and tokenize; nothing runs yet."""
+async def prepare(
+    service: Service, served: Served, fields: CohereEmbedRequest, naming: Naming, receive: Receive
+) -> Call:
+    """Check and tokenize; nothing runs yet. receive: tells when the client is gone."""
     params = _params(served, fields)
     texts, param = texts_of(fields), "texts" if fields.inputs is None else "inputs"
     check_count(service, len(texts), param)
     check_filled(texts, param)
-    heavy = sum(map(len, texts)) > LONG_TEXT
-    prompts = await off_loop(heavy, partial(pooled_prompts, texts, served.tokenizer, _limits(served, fields, param)))
+    limits = _limits(service, served, fields, param)
+
+    def work(wanted: Wanted) -> list[Prompt]:
+        return pooled_prompts(texts, served.tokenizer, replace(limits, wanted=wanted))
+
+    prompts = await tokenizing(service, receive, sum(map(len, texts)), work)
     return make_call(service, served, fields, naming, prompts, params, "embd-")
 
 
@@ -48,7 +59,7 @@ def texts_of(fields: CohereEmbedRequest) -> list[str]:
     return ["".join(part.text for part in one.content) for one in fields.inputs or ()]
 
 
-def _limits(served: Served, fields: CohereEmbedRequest, param: str) -> InputLimits:
+def _limits(service: Service, served: Served, fields: CohereEmbedRequest, param: str) -> InputLimits:
     most = min(fields.max_tokens or served.info.max_model_len, served.info.max_model_len)
     return InputLimits(
         max_model_len=most,
@@ -56,6 +67,7 @@ def _limits(served: Served, fields: CohereEmbedRequest, param: str) -> InputLimi
         truncate_prompt_tokens=None if fields.truncate == "NONE" else most,
         truncation_side="left" if fields.truncate == "START" else "right",
         param=param,
+        max_chars=service.config.max_text_chars,
     )
 
 

@@ -6,10 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
+
 from quire.server import wire
 from quire.text.logprobs import PositionLogprobs
 from quire.text.tokenizer import Tokenizer
 from quire.types import Prompt
+
+_encode = msgspec.json.Encoder().encode
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +46,7 @@ class Logprobs:
         self._as_ids = as_ids
         self._tokens: list[str] = []
         self._own: list[float | None] = []
-        self._top: list[dict[str, float] | None] = []
+        self._top: list[msgspec.Raw | None] = []
         self._offsets: list[int] = []
         self._shift = 0
 
@@ -76,9 +80,8 @@ class Logprobs:
         own = position[token_id]
         self._tokens.append(wire.token_name(token_id, own, self._as_ids))
         self._own.append(wire.finite(own.logprob))
-        self._top.append(
-            {wire.token_name(key, entry, self._as_ids): wire.finite(entry.logprob) for key, entry in position.items()}
-        )
+        top = {wire.token_name(key, entry, self._as_ids): wire.finite(entry.logprob) for key, entry in position.items()}
+        self._top.append(msgspec.Raw(_encode(top)))  # a position at a time, so that others get their turn
         self._offsets.append(offset)
 
     def shape(self) -> dict[str, Any]:

@@ -6,22 +6,30 @@ It knows the wire shape of completions; tokens, stops and streams of bytes are o
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
+
+from starlette.responses import Response
+from starlette.types import Receive
 
 from quire.errors import BadRequest
 from quire.pooling import check_task
 from quire.sampling import BeamSearchParams, SamplingParams
 from quire.server import wire
+from quire.server.answer_size import AnswerShape, check_counts, within_bound
+from quire.server.answers import written
 from quire.server.completion_logprobs import Lead, Logprobs
 from quire.server.job import Job
 from quire.server.models import Served
 from quire.server.params import beam_params, check_stream_fields, sampling_params
-from quire.server.prompts import engine_requests, tokenized
+from quire.server.prompts import engine_requests, spelled, tokenized
 from quire.server.schema_requests import CompletionRequest
 from quire.server.service import Naming, Service, fingerprint
 from quire.text.inputs import PromptInput
-from quire.text.outputs import CompletionOutput
+from quire.text.outputs import CompletionOutput, RequestOutput
+from quire.types import Prompt
 
 DEFAULT_MAX_TOKENS = 16
 
@@ -43,8 +51,10 @@ class Call:
     scoring: bool
 
 
-async def prepare(service: Service, served: Served, fields: CompletionRequest, naming: Naming) -> Call:
-    """Check and tokenize; nothing runs yet."""
+async def prepare(
+    service: Service, served: Served, fields: CompletionRequest, naming: Naming, receive: Receive
+) -> Call:
+    """Check and tokenize; nothing runs yet. receive: tells when the client is gone."""
     check_task("generate", served.info)
     check_stream_fields(fields)
     if fields.thinking_token_budget is not None:
@@ -53,9 +63,10 @@ async def prepare(service: Service, served: Served, fields: CompletionRequest, n
     scoring = max_tokens == 0
     if scoring and not (fields.echo or fields.prompt_logprobs is not None):
         raise BadRequest("`max_tokens` must be at least 1, or 0 together with `echo`.", "max_tokens")
-    params = _params(service, served, fields, max_tokens or 1)
+    params = await spelled(service, receive, served, _params(service, served, fields, max_tokens or 1))
     values = _prompts(fields.prompt)
-    prompts = await tokenized(served, values, fields, max_tokens, fields.add_special_tokens, "prompt")
+    prompts = await tokenized(service, receive, served, values, fields, max_tokens, fields.add_special_tokens, "prompt")
+    params = _bounded(service, served, fields, params, prompts)
     requests = engine_requests(served, prompts, params, fields, naming, "cmpl-")
     return Call(
         service=service,
@@ -63,7 +74,7 @@ async def prepare(service: Service, served: Served, fields: CompletionRequest, n
         fields=fields,
         naming=naming,
         created=int(time.time()),
-        job=service.job(served, requests),
+        job=service.job(served, requests, streams=bool(fields.stream)),
         n=1 if fields.n is None else fields.n,
         scoring=scoring,
     )
@@ -78,6 +89,7 @@ def _params(
         return beam_params(fields, service.rules, max_tokens)
     if fields.logprobs is not None and fields.logprobs < 0:
         raise BadRequest(f"`logprobs` must be at least 0, got {fields.logprobs}.", "logprobs")
+    check_counts(served, "logprobs", fields.logprobs, fields.prompt_logprobs)
     about_prompt = fields.prompt_logprobs
     if about_prompt is None and fields.echo:
         about_prompt = fields.logprobs
@@ -92,15 +104,35 @@ def _params(
     )
 
 
+def _bounded(
+    service: Service,
+    served: Served,
+    fields: CompletionRequest,
+    params: SamplingParams | BeamSearchParams,
+    prompts: Sequence[Prompt],
+) -> SamplingParams | BeamSearchParams:
+    shape = AnswerShape(
+        num_prompts=len(prompts),
+        num_prompt_tokens=sum(len(prompt.token_ids) for prompt in prompts),
+        streamed=bool(fields.stream),
+        prompt_copies=fields.n or 1,  # each choice has those of its prompt
+    )
+    return within_bound(params, shape, served.info.vocab_size, service.config.max_response_bytes)
+
+
 def _prompts(prompt: Any) -> list[PromptInput]:
     if isinstance(prompt, str) or isinstance(prompt[0], int):
         return [prompt]
     return list(prompt)
 
 
-async def answer(call: Call) -> dict[str, Any]:
+async def answer(call: Call) -> Response:
     """Run to the end; the whole answer."""
-    results = await call.job.results()
+    return await written(call.service, call.served, call.job, partial(shape_of, call))
+
+
+def shape_of(call: Call, results: Sequence[RequestOutput]) -> dict[str, Any]:
+    """The answer in the shape of the wire."""
     choices = []
     num_cached = 0
     for number, result in enumerate(results):

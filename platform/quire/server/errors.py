@@ -8,6 +8,7 @@ Every `QuireError` carries its own status and type. It does not know which route
 from __future__ import annotations
 
 import http
+import itertools
 import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -25,6 +26,7 @@ from quire.records import Refused
 log = logging.getLogger("quire.server")
 
 MAX_REPORTED_ERRORS = 10
+MAX_READ_ERRORS = 100
 MAX_SHOWN_INPUT = 200
 
 RETRY_AFTER_S: Mapping[type[QuireError], int] = {Overloaded: 1, HostDied: 5}
@@ -100,15 +102,24 @@ def error_response(error: QuireError) -> Response:
 def validation_error(errors: Sequence[Mapping[str, Any]], value: Any, root: str = "body") -> Malformed:
     """Pydantic's findings in `value` as one error that names the first field."""
     found: dict[str, None] = {}
-    for error in errors:
-        shown = repr(error.get("input"))
-        if len(shown) > MAX_SHOWN_INPUT:
-            shown = shown[:MAX_SHOWN_INPUT] + "…"
-        found[f"  {_location(error, value, root)}: {error['msg']} (got {shown})"] = None
-    lines = [f"{len(found)} validation error{'s' if len(found) != 1 else ''}:", *list(found)[:MAX_REPORTED_ERRORS]]
-    if len(found) > MAX_REPORTED_ERRORS:
-        lines.append(f"  … and {len(found) - MAX_REPORTED_ERRORS} more")
+    for error in errors[:MAX_READ_ERRORS]:
+        found[f"  {_location(error, value, root)}: {error['msg']} (got {_shown(error.get('input'))})"] = None
+    count = len(found) + max(0, len(errors) - MAX_READ_ERRORS)
+    lines = [f"{count} validation error{'s' if count != 1 else ''}:", *list(found)[:MAX_REPORTED_ERRORS]]
+    if count > MAX_REPORTED_ERRORS:
+        lines.append(f"  … and {count - MAX_REPORTED_ERRORS} more")
     return Malformed("\n".join(lines), _location(errors[0], value, root) if errors else None)
+
+
+def _shown(value: Any) -> str:
+    """The beginning of a value as Python writes it; of a long one no more than that is written."""
+    if isinstance(value, str | bytes | list):
+        shown = repr(value[:MAX_SHOWN_INPUT])
+    elif isinstance(value, dict):
+        shown = repr(dict(itertools.islice(value.items(), MAX_SHOWN_INPUT)))
+    else:
+        shown = repr(value)
+    return shown if len(shown) <= MAX_SHOWN_INPUT else shown[:MAX_SHOWN_INPUT] + "…"
 
 
 def _location(error: Mapping[str, Any], value: Any, root: str) -> str:

@@ -17,7 +17,7 @@ from quire.server.stopping import Stopping
 from quire.server.telemetry import Telemetry
 from quire.server.track import Tracks
 from quire.text.inputs import for_engine
-from quire.text.outputs import Collector, Piece, RequestOutput
+from quire.text.outputs import Collector, LogprobsIn, Piece, RequestOutput
 from quire.text.tokenizer import Tokenizer
 from quire.types import Delta, Request
 
@@ -38,9 +38,12 @@ class Job:
         inflight: InFlight,
         telemetry: Telemetry,
         metrics: Metrics,
+        streams: bool = False,
     ) -> None:
+        """streams: the pieces that `run` gives are sent, else what `results` says."""
         self.requests = requests
-        self.collectors = [Collector(request, tokenizer, eos_ids) for request in requests]
+        needed: LogprobsIn = "pieces" if streams else "result"
+        self.collectors = [Collector(request, tokenizer, eos_ids, needed) for request in requests]
         self.tracks = Tracks(requests, model, telemetry, metrics)
         self._numbers = {request.id: number for number, request in enumerate(requests)}
         self._client = client
@@ -51,6 +54,10 @@ class Job:
     async def results(self) -> list[RequestOutput]:
         """Run to the end; one output per prompt."""
         await self.run(lambda number, piece: None)
+        return self.outputs()
+
+    def outputs(self) -> list[RequestOutput]:
+        """One output per prompt, of what has come so far."""
         return [collector.result() for collector in self.collectors]
 
     async def run(self, take: Take) -> None:

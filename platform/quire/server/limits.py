@@ -8,16 +8,20 @@ from __future__ import annotations
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from quire.errors import TooLarge
+from quire.errors import Overloaded, TooLarge
 from quire.server.errors import error_response
+
+BODIES_AT_ONCE = 16
+"""Bodies of the largest size that may be held at once; small ones are many more."""
 
 
 class BodyLimit:
-    """ASGI middleware that answers 413 to a body of more than `max_bytes`."""
+    """ASGI middleware that answers 413 to a body of more than `max_bytes`, and 503 when all together are too large."""
 
     def __init__(self, app: ASGIApp, max_bytes: int) -> None:
         self.app = app
         self.max_bytes = max_bytes
+        self._held = 0  # bytes of the bodies of requests that have not been answered
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Count bytes as the application asks for them."""
@@ -36,7 +40,11 @@ class BodyLimit:
         async def counted() -> Message:
             nonlocal received
             message = await receive()
-            received += len(message.get("body", b""))
+            size = len(message.get("body", b""))
+            if size and self._held + size > BODIES_AT_ONCE * self.max_bytes:
+                raise Overloaded("The server holds too many bytes of requests' bodies; try again later.")
+            received += size
+            self._held += size
             if received > self.max_bytes:
                 raise self._error()
             return message
@@ -52,7 +60,10 @@ class BodyLimit:
             started = True
             await send(message)
 
-        await self.app(scope, counted, guarded)
+        try:
+            await self.app(scope, counted, guarded)
+        finally:
+            self._held -= received
 
     async def _refuse(self, scope: Scope, receive: Receive, send: Send) -> None:
         await error_response(self._error())(scope, receive, send)

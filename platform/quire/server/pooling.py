@@ -9,7 +9,7 @@ import asyncio
 import json
 import time
 from collections.abc import Callable, Sequence, Sized
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -24,11 +24,12 @@ from quire.server.chat_prompt import render_template
 from quire.server.models import Served
 from quire.server.params import check_cache_salt
 from quire.server.pooling_job import PoolingJob
-from quire.server.prompts import while_wanted, with_media
+from quire.server.prompts import tokenizing, while_wanted, with_media
 from quire.server.schema_pooling import CommonFields, EncodingFields, InputFields, PoolingFields
-from quire.server.service import LONG_TEXT, Naming, Service, off_loop
+from quire.server.service import Naming, Service
 from quire.server.vectors import json_value, raw_bytes
 from quire.text.inputs import InputLimits
+from quire.text.long_texts import Wanted
 from quire.text.pooled_inputs import pooled_prompts
 from quire.types import Prompt, Request
 
@@ -113,18 +114,21 @@ async def _prompts(service: Service, served: Served, fields: InputFields, receiv
         rendered = await asyncio.to_thread(render_template, service, served, fields, fields.messages, kwargs)
         special, param = fields.add_special_tokens or False, "messages"
         if rendered.media:
-            limits = limits_of(served, fields, param)
-            work = partial(with_media, served, rendered.text, rendered.media, limits, special)
-            return [await while_wanted(service.inflight, receive, work)]
+            limits = limits_of(service, served, fields, param)
+            place = partial(with_media, served, rendered.text, rendered.media, limits, special)
+            return [await while_wanted(service.inflight, receive, place)]
         values = [rendered.text]
     else:
         values = _values(fields.input)
         check_count(service, len(values), "input")
         check_filled(values, "input")
         special, param = fields.add_special_tokens is not False, "input"
-    limits = limits_of(served, fields, param)
-    heavy = sum(map(len, values)) > LONG_TEXT
-    return await off_loop(heavy, partial(pooled_prompts, values, served.tokenizer, limits, special))
+    limits = limits_of(service, served, fields, param)
+
+    def work(wanted: Wanted) -> list[Prompt]:
+        return pooled_prompts(values, served.tokenizer, replace(limits, wanted=wanted), special)
+
+    return await tokenizing(service, receive, sum(map(len, values)), work)
 
 
 def _values(given: Any) -> list[str | list[int]]:
@@ -146,7 +150,7 @@ def check_count(service: Service, count: int, param: str) -> None:
         raise BadRequest(f"`{param}` may have at most {most} items (--max-pooling-inputs), got {count}.", param)
 
 
-def limits_of(served: Served, fields: PoolingFields, param: str) -> InputLimits:
+def limits_of(service: Service, served: Served, fields: PoolingFields, param: str) -> InputLimits:
     """What a prompt must keep to; nothing is generated, so it may fill the context."""
     return InputLimits(
         max_model_len=served.info.max_model_len,
@@ -154,6 +158,7 @@ def limits_of(served: Served, fields: PoolingFields, param: str) -> InputLimits:
         truncate_prompt_tokens=fields.truncate_prompt_tokens,
         truncation_side=fields.truncation_side or "right",
         param=param,
+        max_chars=service.config.max_text_chars,
     )
 
 
@@ -166,7 +171,7 @@ async def answer(call: Call, item: Callable[[int, Pooled], dict[str, Any]]) -> R
         items = [msgspec.Raw(msgspec.json.encode(item(number, result))) for number, result in enumerate(results)]
         return msgspec.json.encode({**call.common(), "data": items, "usage": call.usage()})
 
-    return Response(await off_loop(_is_large(results), write), media_type="application/json")
+    return Response(await call.service.written(_is_large(results), write), media_type="application/json")
 
 
 async def vectors(call: Call, fields: EncodingFields, kind: str, name: str) -> Response:
@@ -180,7 +185,7 @@ async def vectors(call: Call, fields: EncodingFields, kind: str, name: str) -> R
 async def _bytes(call: Call, fields: EncodingFields) -> Response:
     """All numbers in a row; a header says where those of each input begin and end."""
     results = await call.job.results()
-    parts = await off_loop(_is_large(results), lambda: [raw_bytes(result, fields) for result in results])
+    parts = await call.service.written(_is_large(results), lambda: [raw_bytes(result, fields) for result in results])
     headers = {}
     if fields.encoding_format == "bytes":
         items, end = [], 0

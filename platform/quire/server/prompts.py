@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, TypeVar
 
 from starlette.types import Receive
@@ -12,16 +13,29 @@ from quire.sampling import BeamSearchParams, SamplingParams
 from quire.server.inflight import InFlight
 from quire.server.models import Served
 from quire.server.schema_sampling import SamplingFields
-from quire.server.service import LONG_TEXT, Naming, off_loop
+from quire.server.service import Naming, Service
 from quire.server.sse import unless_gone
-from quire.text.inputs import InputLimits, PromptInput, to_prompt, with_bad_words
+from quire.text.inputs import SHORT_TEXT, InputLimits, PromptInput, to_prompt, with_bad_words
+from quire.text.long_texts import Wanted
 from quire.text.media import FIELD as MEDIA
 from quire.types import Prompt, Request
 
 T = TypeVar("T")
 
 
+async def tokenizing(service: Service, receive: Receive, size: int, work: Callable[[Wanted], T]) -> T:
+    """What `work` makes of texts, in a worker thread unless they are short; it ends with the client (`ClientGone`).
+
+    size: characters of all texts. Raises `Overloaded` when too many texts wait.
+    """
+    if size <= SHORT_TEXT:
+        return work(lambda: True)
+    return await while_wanted(service.inflight, receive, lambda: service.pools.texts.run(work))
+
+
 async def tokenized(
+    service: Service,
+    receive: Receive,
     served: Served,
     values: Sequence[PromptInput],
     fields: SamplingFields,
@@ -30,13 +44,24 @@ async def tokenized(
     param: str,
 ) -> list[Prompt]:
     """Prompts as ids, cut as the request asks. Long ones are tokenized in a worker thread."""
-    limits = _limits(served, fields, max_tokens, param)
-    heavy = sum(len(value) for value in values) > LONG_TEXT
+    limits = _limits(service, served, fields, max_tokens, param)
 
-    def work() -> list[Prompt]:
-        return [to_prompt(value, served.tokenizer, limits, add_special_tokens, served.media) for value in values]
+    def work(wanted: Wanted) -> list[Prompt]:
+        within = replace(limits, wanted=wanted)
+        return [to_prompt(value, served.tokenizer, within, add_special_tokens, served.media) for value in values]
 
-    return await off_loop(heavy, work)
+    return await tokenizing(service, receive, sum(len(value) for value in values), work)
+
+
+async def spelled(
+    service: Service, receive: Receive, served: Served, params: SamplingParams | BeamSearchParams
+) -> SamplingParams | BeamSearchParams:
+    """`params` checked against the vocabulary, with the ids of its bad words."""
+    if isinstance(params, BeamSearchParams):
+        return params
+    check_token_ids(params, served.info.vocab_size)
+    size = 2 * sum(map(len, params.bad_words or ()))
+    return await tokenizing(service, receive, size, lambda _: with_bad_words(params, served.tokenizer))
 
 
 async def while_wanted(inflight: InFlight, receive: Receive, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
@@ -47,6 +72,7 @@ async def while_wanted(inflight: InFlight, receive: Receive, work: Callable[[], 
 
 
 async def tokenized_with_media(
+    service: Service,
     served: Served,
     text: str,
     media: Mapping[str, Any],
@@ -58,7 +84,8 @@ async def tokenized_with_media(
 
     media: items by modality. Raises what fetching, decoding and placing them raises.
     """
-    return await with_media(served, text, media, _limits(served, fields, max_tokens, "messages"), add_special_tokens)
+    limits = _limits(service, served, fields, max_tokens, "messages")
+    return await with_media(served, text, media, limits, add_special_tokens)
 
 
 async def with_media(
@@ -73,7 +100,9 @@ async def with_media(
     )
 
 
-def _limits(served: Served, fields: SamplingFields, max_tokens: int | None, param: str) -> InputLimits:
+def _limits(
+    service: Service, served: Served, fields: SamplingFields, max_tokens: int | None, param: str
+) -> InputLimits:
     count = fields.truncate_prompt_tokens
     if count == -1:  # as much as leaves room for the answer
         count = max(1, served.info.max_model_len - (max_tokens or 1))
@@ -83,6 +112,7 @@ def _limits(served: Served, fields: SamplingFields, max_tokens: int | None, para
         truncate_prompt_tokens=count,
         truncation_side=fields.truncation_side or "left",
         param=param,
+        max_chars=service.config.max_text_chars,
     )
 
 
@@ -94,10 +124,7 @@ def engine_requests(
     naming: Naming,
     prefix: str,
 ) -> list[Request]:
-    """One request per prompt; raises `BadRequest` for ids outside the vocabulary or too little room."""
-    if isinstance(params, SamplingParams):
-        check_token_ids(params, served.info.vocab_size)
-        params = with_bad_words(params, served.tokenizer)
+    """One request per prompt, of parameters that were `spelled`; raises `BadRequest` for too little room."""
     requests = []
     for number, prompt in enumerate(prompts):
         check_room(len(prompt.token_ids), params.max_tokens, served.info.max_model_len)

@@ -8,7 +8,7 @@ from fastapi import APIRouter, Request
 from starlette.responses import PlainTextResponse, Response
 
 from quire.adapter_info import AdapterInfo
-from quire.server.body import json_body, read_object
+from quire.server.body import json_body
 from quire.server.errors import documented, validate
 from quire.server.routes_openai import json_response
 from quire.server.schema_adapters import AdapterList, LoadAdapterRequest, UnloadAdapterRequest
@@ -31,7 +31,7 @@ def adapters_router(service: Service) -> APIRouter:
         summary="Load an adapter",
     )
     async def load(request: Request) -> Response:
-        asked: LoadAdapterRequest = validate(LoadAdapterRequest, await read_object(request))
+        asked: LoadAdapterRequest = validate(LoadAdapterRequest, (await service.bodies.read(request)).value)
         info = await service.adapters.load(asked)
         how = "is being loaded" if info.state == "loading" else "added successfully"
         return PlainTextResponse(f"Success: LoRA adapter '{info.name}' {how}.")
@@ -44,7 +44,7 @@ def adapters_router(service: Service) -> APIRouter:
         summary="Unload an adapter; requests in flight finish on it",
     )
     async def unload(request: Request) -> Response:
-        asked: UnloadAdapterRequest = validate(UnloadAdapterRequest, await read_object(request))
+        asked: UnloadAdapterRequest = validate(UnloadAdapterRequest, (await service.bodies.read(request)).value)
         await service.adapters.unload(asked.lora_name)
         return PlainTextResponse(f"Success: LoRA adapter '{asked.lora_name}' removed successfully.")
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from fastapi import APIRouter, Request
@@ -9,19 +11,23 @@ from starlette.responses import Response
 
 from quire.errors import BadRequest
 from quire.server import completions
-from quire.server.body import json_body
+from quire.server.answers import written
+from quire.server.body import Body, json_body
 from quire.server.errors import validate
 from quire.server.models import does
 from quire.server.params import refuse_unhonoured
-from quire.server.routes_openai import json_response, streamed
+from quire.server.routes_openai import streamed
 from quire.server.schema_requests import CompletionRequest, GenerateRequest
 from quire.server.schema_responses import Generated
 from quire.server.service import Naming, Service
 from quire.server.sse import event, unless_gone
 from quire.server.streaming import stream_response
-from quire.text.outputs import Piece
+from quire.text.outputs import Piece, RequestOutput
 
 PROMPT_FIELDS = ("prompt", "prompt_token_ids", "text", "input_ids")
+MANY_IDS = 4096
+"""Ids of a prompt from which it is validated in a worker thread."""
+
 RENAMED = {"max_new_tokens": "max_tokens"}
 
 
@@ -38,12 +44,13 @@ def native_router(service: Service) -> APIRouter:
     )
     async def generate(request: Request) -> Response:
         served, native = await service.accept(request, GenerateRequest, does("generate"))
-        fields = as_completion(service, native)
+        many = len(native.prompt_token_ids or native.input_ids or ()) > MANY_IDS
+        fields = await service.bodies.validated(Body({}, large=many), partial(as_completion, service, native))
         naming = Naming.of(request, fields.request_id)
-        call = await completions.prepare(service, served, fields, naming)
+        call = await completions.prepare(service, served, fields, naming, request.receive)
         if fields.stream:
             return await stream_response(request, _Events(call))
-        return json_response(await unless_gone(request.receive, _answer(call)))
+        return await unless_gone(request.receive, _answer(call))
 
     return router
 
@@ -67,9 +74,13 @@ def as_completion(service: Service, native: GenerateRequest) -> CompletionReques
     return fields
 
 
-async def _answer(call: completions.Call) -> dict[str, Any]:
-    whole = await completions.answer(call)
-    (result,) = (collector.result() for collector in call.job.collectors)
+async def _answer(call: completions.Call) -> Response:
+    return await written(call.service, call.served, call.job, partial(_shape_of, call))
+
+
+def _shape_of(call: completions.Call, results: Sequence[RequestOutput]) -> dict[str, Any]:
+    whole = completions.shape_of(call, results)
+    (result,) = results
     choices = whole["choices"]
     outputs = result.outputs[: call.n]
     columns: dict[str, list[Any]] = {

@@ -51,10 +51,12 @@ def openai_router(service: Service) -> APIRouter:
     async def create_completion(request: Request) -> Response:
         served, fields = await service.accept(request, CompletionRequest, does("generate"))
         naming = Naming.of(request, fields.request_id)
-        call = await completions.prepare(service, served, fields, naming)
+        call = await completions.prepare(service, served, fields, naming, request.receive)
         if fields.stream:
-            return await stream_response(request, CompletionStream(call))
-        return json_response(await unless_gone(request.receive, completions.answer(call)))
+            long_lead = fields.echo and fields.logprobs is not None
+            workers = service.pools.answers if long_lead else None
+            return await stream_response(request, CompletionStream(call), workers)
+        return await unless_gone(request.receive, completions.answer(call))
 
     @router.post(
         "/chat/completions",
@@ -69,7 +71,7 @@ def openai_router(service: Service) -> APIRouter:
         call = await chat.prepare(service, served, fields, naming, request.receive)
         if fields.stream:
             return await stream_response(request, ChatStream(call))
-        return json_response(await unless_gone(request.receive, chat.answer(call)))
+        return await unless_gone(request.receive, chat.answer(call))
 
     _add_models(router, service)
     return router

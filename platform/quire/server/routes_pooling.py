@@ -94,7 +94,7 @@ def pooling_router(service: Service) -> APIRouter:
     async def embed(request: Request) -> Response:
         served, fields = await service.accept(request, CohereEmbedRequest, does("embed"))
         naming = Naming.of(request, fields.request_id)
-        call = await cohere.prepare(service, served, fields, naming)
+        call = await cohere.prepare(service, served, fields, naming, request.receive)
         return json_response(await unless_gone(request.receive, cohere.answer(call, fields)))
 
     _add_scores(router, service)
@@ -106,7 +106,7 @@ def _add_scores(router: APIRouter, service: Service) -> None:
         served, fields = await service.accept(request, ScoreRequest, judges, does("embed", "token_embed"))
         first, second = scores.sides_of(fields)
         naming = Naming.of(request, fields.request_id)
-        scoring = await scores.prepare(service, served, fields, naming, first, second, "score-")
+        scoring = await scores.prepare(service, served, fields, naming, first, second, "score-", request.receive)
         found = await unless_gone(request.receive, scoring.run())
         return json_response(scores.score_answer(scoring.call, found))
 
@@ -115,7 +115,7 @@ def _add_scores(router: APIRouter, service: Service) -> None:
         query = Side(texts=[fields.query], param="query")
         documents = Side(texts=scores.documents_of(fields), param="documents")
         naming = Naming.of(request, fields.request_id)
-        scoring = await scores.prepare(service, served, fields, naming, query, documents, "rerank-")
+        scoring = await scores.prepare(service, served, fields, naming, query, documents, "rerank-", request.receive)
         found = await unless_gone(request.receive, scoring.run())
         return json_response(scores.rerank_answer(scoring.call, fields, found))
 

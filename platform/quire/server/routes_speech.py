@@ -10,6 +10,7 @@ from starlette.responses import Response
 
 from quire.errors import BadRequest
 from quire.server import speech, speech_stream
+from quire.server.body import Body
 from quire.server.errors import GENERATION_ERRORS
 from quire.server.forms import form_body, read_form
 from quire.server.models import does
@@ -59,7 +60,9 @@ async def _answer(service: Service, request: Request, schema: type[SpeechRequest
     form = await read_form(request)
     refuse_unhonoured(form.fields, service.rules, NOT_HONOURED_SPEECH)
     body = speech.typed(form.fields, service.rules)
-    served, fields = await service.admit(request, body, schema, does("translate" if translate else "transcribe"))
+    served, fields = await service.admit(
+        request, Body(body, large=False), schema, does("translate" if translate else "transcribe")
+    )
     data = form.files.get(speech.FILE)
     if data is None:
         raise BadRequest("`file` is needed: a recording, as a file of the form.", speech.FILE)

@@ -3,25 +3,29 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
-from typing import Any
 
+import msgspec
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 from starlette.types import Receive
 
-from quire.errors import BadRequest
 from quire.server.body import json_body
 from quire.server.chat_prompt import render_template
 from quire.server.errors import documented
 from quire.server.models import Served
-from quire.server.prompts import while_wanted, with_media
+from quire.server.prompts import tokenizing, while_wanted, with_media
 from quire.server.routes_openai import json_response
-from quire.server.schema_requests import DetokenizeRequest, Message, TokenizeRequest
+from quire.server.schema_requests import DetokenizeRequest, TokenizeRequest
 from quire.server.schema_responses import Detokenized, Tokenized
-from quire.server.service import LONG_TEXT, Service, off_loop
-from quire.text.inputs import InputLimits
+from quire.server.service import Service
+from quire.text.inputs import InputLimits, cut, encoded, worth_tokenizing
+from quire.text.long_texts import Wanted
+
+IDS_AT_ONCE = 1 << 14
+"""Ids that are written as JSON in one go: other threads get their turn between two."""
 
 _ERRORS = documented(400, 401, 403, 404, 413, 422, 429, 500, 503)
 
@@ -39,13 +43,26 @@ def text_router(service: Service) -> APIRouter:
     )
     async def tokenize(request: Request) -> Response:
         served, fields = await service.accept(request, TokenizeRequest)
+        limits = InputLimits(max_chars=service.config.max_text_chars)
         if fields.messages is not None:
-            ids = await _chat_ids(service, served, fields, fields.messages, request.receive)
+            limits = replace(limits, param="messages")
+            text, special = "", fields.add_special_tokens or False
+            kwargs = dict(fields.chat_template_kwargs or {})
+            rendered = await asyncio.to_thread(render_template, service, served, fields, fields.messages, kwargs)
+            if rendered.media:
+                place = partial(with_media, served, rendered.text, rendered.media, limits, special)
+                prompt = await while_wanted(service.inflight, request.receive, place)
+                return await _answer(service, served, fields, request.receive, prompt.token_ids)
+            text = rendered.text
         else:
             text, special = fields.prompt or "", fields.add_special_tokens is not False
-            encode = partial(served.tokenizer.encode, text, add_special_tokens=special)
-            ids = await off_loop(len(text) > LONG_TEXT, encode)
-        return json_response(await off_loop(len(ids) > LONG_TEXT, partial(_listed, served, fields, ids)))
+
+        def encode(wanted: Wanted) -> list[int]:
+            within = replace(limits, wanted=wanted)
+            return encoded(worth_tokenizing(text, served.tokenizer, within), served.tokenizer, within, special)
+
+        ids = await tokenizing(service, request.receive, len(text), encode)
+        return await _answer(service, served, fields, request.receive, ids)
 
     @router.post(
         "/detokenize",
@@ -56,31 +73,38 @@ def text_router(service: Service) -> APIRouter:
     )
     async def detokenize(request: Request) -> Response:
         served, fields = await service.accept(request, DetokenizeRequest)
-        largest = max(fields.tokens, default=0)
-        if largest >= served.info.vocab_size:
-            raise BadRequest(
-                f"`tokens` has token id {largest}, but the vocabulary ends at {served.info.vocab_size - 1}.", "tokens"
-            )
-        text = await asyncio.to_thread(served.tokenizer.decode, fields.tokens, False)
+        limits = InputLimits(vocab_size=served.info.vocab_size, param="tokens")
+        decode = partial(served.tokenizer.decode, skip_special_tokens=False)
+        text = await tokenizing(
+            service, request.receive, len(fields.tokens), lambda _: decode(cut(fields.tokens, limits))
+        )
         return json_response({"prompt": text})
 
     return router
 
 
-async def _chat_ids(
-    service: Service, served: Served, fields: TokenizeRequest, messages: list[Message], receive: Receive
-) -> Sequence[int]:
-    """Ids of a conversation, those of its media included."""
-    kwargs = dict(fields.chat_template_kwargs or {})
-    rendered = await asyncio.to_thread(render_template, service, served, fields, messages, kwargs)
-    special = fields.add_special_tokens or False
-    if rendered.media:
-        limits = InputLimits(param="messages")
-        work = partial(with_media, served, rendered.text, rendered.media, limits, special)
-        return (await while_wanted(service.inflight, receive, work)).token_ids
-    return await asyncio.to_thread(served.tokenizer.encode, rendered.text, add_special_tokens=special)
+async def _answer(
+    service: Service, served: Served, fields: TokenizeRequest, receive: Receive, ids: Sequence[int]
+) -> Response:
+    """The ids in the shape of the wire; many are written in a worker thread, some at a time."""
+    head = {"count": len(ids), "max_model_len": served.info.max_model_len}
+    string = served.tokenizer.token_string
+
+    def write(_: Wanted) -> bytes:
+        strings = b"null"
+        if fields.return_token_strs:
+            strings = _list([string(token_id) or "" for token_id in some] for some in _parts(ids))
+        body = msgspec.json.encode(head)[:-1] + b',"tokens":' + _list(_parts(ids)) + b',"token_strs":' + strings + b"}"
+        return body
+
+    return Response(await tokenizing(service, receive, len(ids), write), media_type="application/json")
 
 
-def _listed(served: Served, fields: TokenizeRequest, ids: Sequence[int]) -> dict[str, Any]:
-    strings = [served.tokenizer.token_string(token_id) or "" for token_id in ids] if fields.return_token_strs else None
-    return {"count": len(ids), "max_model_len": served.info.max_model_len, "tokens": ids, "token_strs": strings}
+def _parts(ids: Sequence[int]) -> Iterator[Sequence[int]]:
+    for begin in range(0, len(ids), IDS_AT_ONCE):
+        yield ids[begin : begin + IDS_AT_ONCE]
+
+
+def _list(parts: Iterable[Sequence[object]]) -> bytes:
+    """One JSON list of lists that follow each other."""
+    return b"[" + b",".join(msgspec.json.encode(part)[1:-1] for part in parts) + b"]"

@@ -16,6 +16,7 @@ import ssl
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from types import FrameType
 from typing import Any
 
@@ -27,6 +28,8 @@ from quire.errors import HostDied
 from quire.host.client import Client
 from quire.records import Registry
 from quire.server.app import build_app
+from quire.server.connections import ConnectionLimits, Connections
+from quire.server.http_protocol import BoundedHttp
 from quire.server.inflight import InFlight
 from quire.server.listen import url_of
 from quire.server.text_sides import TextSides, text_sides
@@ -34,9 +37,6 @@ from quire.server.text_sides import TextSides, text_sides
 __all__ = ["DrainingServer", "serve", "text_sides"]
 
 log = logging.getLogger("quire.server")
-
-KEEP_ALIVE_S = 75
-"""How long an idle connection stays open: longer than the usual client keeps it in its pool."""
 
 NUM_THREADS = 32
 """For tokenizing, templates, gates and figures. They mostly wait; a few that wait long must not hold up the rest."""
@@ -123,14 +123,13 @@ class DrainingServer(uvicorn.Server):
 
 def _uvicorn_settings(config: ServerConfig) -> dict[str, Any]:
     return {
-        "http": "httptools",
+        "http": partial(BoundedHttp, connections_open=Connections(ConnectionLimits.of(config))),
         "loop": "none",
         "ws": "none",
         "log_level": config.log_level,
         "access_log": not config.disable_access_log,
         "server_header": False,
         "root_path": config.root_path,
-        "timeout_keep_alive": KEEP_ALIVE_S,
         "timeout_graceful_shutdown": int(config.shutdown_timeout_s + GRACE_S) + 1,
         "ssl_keyfile": config.ssl_keyfile,
         "ssl_certfile": config.ssl_certfile,

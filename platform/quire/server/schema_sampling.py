@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from quire.sampling import MAX_BAD_WORDS, MAX_BIASES, MAX_LOGPROBS, MAX_N, MAX_STOP_LENGTH, MAX_STOP_STRINGS
+from quire.sampling import MAX_BAD_WORDS, MAX_BIASES, MAX_N, MAX_STOP_LENGTH, MAX_STOP_STRINGS
 from quire.server.schema_adapters import AdapterChoice
 
 INT64 = 2**63 - 1
@@ -29,7 +29,7 @@ TokenIds = Annotated[list[TokenId], Field(fail_fast=True)]
 TokenKey = Annotated[str, Field(pattern="^[0-9]{1,10}$")]
 StopString = Annotated[str, within(minLength=1, maxLength=MAX_STOP_LENGTH)]
 Penalty = Annotated[float, within(-2, 2)]
-LogprobCount = Annotated[int, within(-1, MAX_LOGPROBS)]
+LogprobCount = Annotated[int, within(-1)]
 
 
 class StreamOptions(BaseModel):
@@ -94,7 +94,7 @@ class SamplingFields(BaseModel):
     presence_penalty: Penalty | None = None
     frequency_penalty: Penalty | None = None
     repetition_penalty: Annotated[float, within(1e-6, 1e6)] | None = None
-    seed: Annotated[int, within(-(2**63), INT64)] | None = None
+    seed: Annotated[int, Field(ge=-(2**63), le=INT64)] | None = None
     stop: StopString | Annotated[list[StopString], within(maxItems=MAX_STOP_STRINGS)] | None = None
     stop_token_ids: TokenIds | None = None
     include_stop_str_in_output: bool = False

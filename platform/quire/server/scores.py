@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
+
+from starlette.types import Receive
 
 from quire.errors import BadRequest
 from quire.pooling import Pooled, PoolingParams
 from quire.server.models import Served
 from quire.server.pooling import Call, check_count, limits_of, make_call
+from quire.server.prompts import tokenizing
 from quire.server.schema_pooling import RerankRequest, ScoreFields, ScoreRequest
-from quire.server.service import LONG_TEXT, Naming, Service, off_loop
+from quire.server.service import Naming, Service
+from quire.text.inputs import InputLimits
+from quire.text.long_texts import Wanted
 from quire.text.pooled_inputs import pair_prompts, pooled_prompts
 from quire.text.scoring import pairs, score, scoring_task
 from quire.types import Prompt
@@ -39,7 +44,7 @@ class Scoring:
     async def run(self) -> list[float]:
         """The score of each pair."""
         results = await self.call.job.results()
-        return await off_loop(self.slow, partial(self.scores, results))
+        return await self.call.service.written(self.slow, partial(self.scores, results))
 
 
 def sides_of(fields: ScoreRequest) -> tuple[Side, Side]:
@@ -60,17 +65,29 @@ def _list(texts: str | list[str]) -> list[str]:
 
 
 async def prepare(
-    service: Service, served: Served, fields: ScoreFields, naming: Naming, first: Side, second: Side, prefix: str
+    service: Service,
+    served: Served,
+    fields: ScoreFields,
+    naming: Naming,
+    first: Side,
+    second: Side,
+    prefix: str,
+    receive: Receive,
 ) -> Scoring:
-    """Check, pair and tokenize; nothing runs yet."""
+    """Check, pair and tokenize; nothing runs yet. receive: tells when the client is gone."""
     task = scoring_task(served.name, served.info.tasks, served.info.labels)
     params = PoolingParams(task=task, use_activation=fields.use_activation)
     for side in (first, second):
         check_count(service, len(side.texts), side.param)
     couples = pairs(len(first.texts), len(second.texts))
     make = _pair_prompts if task == "classify" else _single_prompts
-    heavy = sum(map(len, first.texts)) + sum(map(len, second.texts)) > LONG_TEXT
-    prompts, places = await off_loop(heavy, partial(make, served, fields, first, second, couples))
+    limits = [limits_of(service, served, fields, side.param) for side in (first, second)]
+
+    def work(wanted: Wanted) -> tuple[list[Prompt], Couples]:
+        return make(served, fields, [replace(one, wanted=wanted) for one in limits], first, second, couples)
+
+    size = sum(len(first.texts[a]) + len(second.texts[b]) for a, b in couples)  # a pair is a text of its own
+    prompts, places = await tokenizing(service, receive, size, work)
     call = make_call(service, served, fields, naming, prompts, params, prefix)
 
     def scores(results: Sequence[Pooled]) -> list[float]:
@@ -85,13 +102,18 @@ Couples = Sequence[tuple[int, int]]
 
 
 def _pair_prompts(
-    served: Served, fields: ScoreFields, first: Side, second: Side, couples: Couples
+    served: Served,
+    fields: ScoreFields,
+    limits: Sequence[InputLimits],
+    first: Side,
+    second: Side,
+    couples: Couples,
 ) -> tuple[list[Prompt], Couples]:
     """A prompt for each pair, and where its result will be."""
     prompts = pair_prompts(
         [(first.texts[a], second.texts[b]) for a, b in couples],
         served.tokenizer,
-        limits_of(served, fields, second.param),
+        limits[1],
         most_of_first=fields.max_tokens_per_query or None,
         most_of_second=fields.max_tokens_per_doc or None,
         token_types=served.info.token_types,
@@ -100,16 +122,21 @@ def _pair_prompts(
 
 
 def _single_prompts(
-    served: Served, fields: ScoreFields, first: Side, second: Side, couples: Couples
+    served: Served,
+    fields: ScoreFields,
+    limits: Sequence[InputLimits],
+    first: Side,
+    second: Side,
+    couples: Couples,
 ) -> tuple[list[Prompt], Couples]:
     """A prompt for each different text of either side, and where the results of each pair will be."""
     prompts: list[Prompt] = []
     places: list[dict[str, int]] = []
-    for side, most in ((first, fields.max_tokens_per_query), (second, fields.max_tokens_per_doc)):
+    asked = (fields.max_tokens_per_query, fields.max_tokens_per_doc)
+    for side, most, within in zip((first, second), asked, limits, strict=True):
         texts = list(dict.fromkeys(side.texts))
         places.append({text: len(prompts) + number for number, text in enumerate(texts)})
-        limits = limits_of(served, fields, side.param)
-        prompts += pooled_prompts(texts, served.tokenizer, limits, most_of_text=most or None)
+        prompts += pooled_prompts(texts, served.tokenizer, within, most_of_text=most or None)
     return prompts, [(places[0][first.texts[a]], places[1][second.texts[b]]) for a, b in couples]
 
 

@@ -5,9 +5,9 @@ It knows no endpoint. One `Service` lives as long as the application.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeVar
 
 from fastapi import Request as HttpRequest
@@ -18,26 +18,25 @@ from quire.config import ServerConfig
 from quire.errors import BadRequest
 from quire.records import Registry
 from quire.server.adapters import ServedAdapters
-from quire.server.body import read_object
+from quire.server.body import Bodies, Body
 from quire.server.clients import client_of
 from quire.server.engines import Client
 from quire.server.errors import validate
 from quire.server.gates import Gates
 from quire.server.inflight import InFlight
 from quire.server.job import Job
+from quire.server.lengths import check_lengths
 from quire.server.metrics import Metrics
 from quire.server.models import Served, ServedModels, Suits
 from quire.server.params import FieldRules, refuse_unhonoured
 from quire.server.pooling_job import PoolingJob
 from quire.server.request_ids import MAX_LENGTH, header_id, random_id
 from quire.server.telemetry import Telemetry
+from quire.server.workers import Pools
 from quire.types import Request
 
 B = TypeVar("B", bound=BaseModel)
 T = TypeVar("T")
-
-LONG_TEXT = 4096
-"""Characters from which tokenizing goes to a worker thread, which costs more than it saves below."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,33 +53,46 @@ class Service:
     telemetry: Telemetry
     inflight: InFlight
     adapters: ServedAdapters
+    bodies: Bodies
+    pools: Pools
 
     async def accept(self, request: HttpRequest, schema: type[B], *suits: Suits) -> tuple[Served, B]:
         """The validated body and the model it names. Raises what becomes a 4xx or a plugin's 500.
 
         suits: which models a body means that names none, as for `ServedModels.usual`.
         """
-        return await self.admit(request, await read_object(request), schema, *suits)
+        return await self.admit(request, await self.bodies.read(request), schema, *suits)
 
-    async def admit(
-        self, request: HttpRequest, body: dict[str, Any], schema: type[B], *suits: Suits
-    ) -> tuple[Served, B]:
+    async def admit(self, request: HttpRequest, read: Body, schema: type[B], *suits: Suits) -> tuple[Served, B]:
         """The same for a body that was read."""
+        body = read.value
         asked = body.get("model")
         usual = self.models.usual(*suits)
         named = asked if isinstance(asked, str) and asked else usual
         body = await self.gates.admit(request.scope["path"], named, body, request.headers)
         refuse_unhonoured(body, self.rules)
-        fields: Any = validate(schema, body)
+        check_lengths(body)
+        fields: Any = await self.bodies.validated(read, partial(validate, schema, body))
         adapters = getattr(fields, "adapters", None)
         name = fields.model or (None if adapters else usual)  # an adapter says whose it is
         return await self.adapters.find(name, adapters), fields
 
-    def job(self, served: Served, requests: Sequence[Request]) -> Job:
+    async def written(self, large: bool, write: Callable[[], T]) -> T:
+        """What `write` makes of an answer, in a worker thread if it is large."""
+        return await self.pools.answers.run(lambda _: write()) if large else write()
+
+    def job(self, served: Served, requests: Sequence[Request], streams: bool = False) -> Job:
         """The generations of one HTTP request."""
-        info, metrics = served.info, self.metrics
         return Job(
-            self.client, info.name, served.tokenizer, info.eos_ids, requests, self.inflight, self.telemetry, metrics
+            self.client,
+            served.info.name,
+            served.tokenizer,
+            served.info.eos_ids,
+            requests,
+            self.inflight,
+            self.telemetry,
+            self.metrics,
+            streams,
         )
 
     def pooling_job(self, served: Served, requests: Sequence[Request]) -> PoolingJob:
@@ -119,8 +131,3 @@ def fingerprint(served: Served) -> str:
     """Changes when answers may change: with the server's version, the model or its data type."""
     info = served.info
     return f"quire-{__version__}-{info.architecture}-{info.dtype}"
-
-
-async def off_loop(heavy: bool, work: Callable[[], T]) -> T:
-    """Run `work` in a thread if it may take long."""
-    return await asyncio.to_thread(work) if heavy else work()

@@ -53,11 +53,11 @@ def token_name(token_id: int, entry: Logprob, as_ids: bool) -> str:
     return f"token_id:{token_id}" if as_ids else entry.decoded_token or ""
 
 
-def prompt_logprobs(positions: Sequence[PositionLogprobs | None] | None) -> list[dict[str, Any] | None] | None:
-    """Per prompt position, token id → log-probability, rank and text."""
+def prompt_logprobs(positions: Sequence[PositionLogprobs | None] | None) -> list[msgspec.Raw | None] | None:
+    """Per prompt position, token id → log-probability, rank and text, written already."""
     if positions is None:
         return None
-    return [None if position is None else _by_id(position) for position in positions]
+    return [None if position is None else msgspec.Raw(_encode(_by_id(position))) for position in positions]
 
 
 def _by_id(position: PositionLogprobs) -> dict[str, Any]:

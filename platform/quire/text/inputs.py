@@ -12,6 +12,7 @@ from typing import Any, Literal, TypeAlias
 
 from quire.errors import BadRequest
 from quire.sampling import SamplingParams
+from quire.text.long_texts import LONG_TEXT, Wanted
 from quire.text.media import FIELD as MEDIA, MediaInputs
 from quire.text.tokenizer import Tokenizer
 from quire.types import Media, Prompt, Request
@@ -22,6 +23,9 @@ PromptInput: TypeAlias = str | Sequence[int] | Mapping[str, Any]
 MAX_CHARS_PER_TOKEN = 256
 """A text longer than this many characters per token of the context is refused before it is tokenized."""
 
+SHORT_TEXT = 4096
+"""Characters of a text that is tokenized at once, without letting other threads run, which costs time."""
+
 _KEYS = frozenset({"prompt", "prompt_token_ids", MEDIA})
 _FORMS = 'a string, a list of token ids, {"prompt": string} or {"prompt_token_ids": list of token ids}'
 
@@ -31,7 +35,8 @@ class InputLimits:
     """What a prompt must keep to, and how it is cut.
 
     truncate_prompt_tokens: keep at most so many tokens, -1 = `max_model_len`; None = never cut.
-    truncation_side: the side that is cut off. param: the field that errors name.
+    truncation_side: the side that is cut off. param: the field that errors name. max_chars: of one text, whatever of
+    it is kept. wanted: asked while a long text is tokenized; `Unwanted` is raised when it says no.
     """
 
     max_model_len: int | None = None
@@ -39,6 +44,8 @@ class InputLimits:
     truncate_prompt_tokens: int | None = None
     truncation_side: Literal["left", "right"] = "left"
     param: str = "prompt"
+    max_chars: int | None = None
+    wanted: Wanted = lambda: True
 
     def __post_init__(self) -> None:
         count = self.truncate_prompt_tokens
@@ -148,21 +155,52 @@ def check_ids(ids: Any, param: str) -> list[int]:
     """`ids` as a list, if it is one of token ids; `BadRequest` otherwise."""
     if not isinstance(ids, Sequence) or isinstance(ids, str | bytes | bytearray):
         raise BadRequest(f"`{param}` must be a list of token ids, got {type(ids).__name__}.", param)
-    for token_id in ids:
-        if isinstance(token_id, bool) or not isinstance(token_id, int) or token_id < 0:
-            raise BadRequest(f"`{param}`: token ids must be integers of at least 0, got {token_id!r:.40}.", param)
+    kinds = set(map(type, ids))  # there may be many: no loop in Python unless one is wrong
+    if any(kind is bool or not issubclass(kind, int) for kind in kinds) or min(ids, default=0) < 0:
+        wrong = next(i for i in ids if isinstance(i, bool) or not isinstance(i, int) or i < 0)
+        raise BadRequest(f"`{param}`: token ids must be integers of at least 0, got {wrong!r:.40}.", param)
     return list(ids)
 
 
 def _tokenize(text: str, tokenizer: Tokenizer | None, limits: InputLimits, add_special_tokens: bool) -> list[int]:
     if tokenizer is None:
         raise BadRequest(f"`{limits.param}` must be token ids: this model has no tokenizer.", limits.param)
-    ids = tokenizer.encode(worth_tokenizing(text, limits), add_special_tokens=add_special_tokens)
+    text = worth_tokenizing(text, tokenizer, limits)
+    if len(text) <= SHORT_TEXT:
+        ids = tokenizer.encode(text, add_special_tokens=add_special_tokens)
+    else:
+        ids = encoded(text, tokenizer, limits, add_special_tokens)
     return begun_once(ids, tokenizer) if add_special_tokens else ids
 
 
-def worth_tokenizing(text: str, limits: InputLimits) -> str:
-    """`text`, without characters that could not be among the tokens that are kept; `BadRequest` for far too many."""
+def encoded(text: str, tokenizer: Tokenizer, limits: InputLimits, add_special_tokens: bool) -> list[int]:
+    """The ids of a long text; `BadRequest` as soon as there are more than the model can read, unless it may be cut."""
+    most = None if limits.truncate_prompt_tokens is not None else limits.max_model_len
+    ids = tokenizer.encode_long(text, add_special_tokens, most, limits.wanted)
+    if most is not None and len(text) > LONG_TEXT and len(ids) > most:
+        raise BadRequest(
+            f"This model's maximum context length is {most} tokens, but the prompt has more, in {len(text)} characters."
+            " Please shorten it.",
+            limits.param,
+        )
+    return ids
+
+
+def worth_tokenizing(text: str, tokenizer: Tokenizer, limits: InputLimits) -> str:
+    """`text`, without what could not be among the tokens that are kept; `BadRequest` for far too many characters."""
+    if limits.max_chars is not None and len(text) > limits.max_chars:
+        raise BadRequest(
+            f"`{limits.param}` has {len(text)} characters; at most {limits.max_chars} are accepted (--max-text-chars).",
+            limits.param,
+        )
+    text = _within_context(text, limits)
+    most = limits.most_tokens
+    if len(text) > LONG_TEXT and most is not None and limits.truncate_prompt_tokens is not None:
+        return tokenizer.shortened(text, most, limits.truncation_side, limits.wanted)
+    return text
+
+
+def _within_context(text: str, limits: InputLimits) -> str:
     most = limits.most_tokens
     if most is None or len(text) <= most * MAX_CHARS_PER_TOKEN:
         return text
@@ -213,12 +251,8 @@ def with_bad_words(params: SamplingParams, tokenizer: Tokenizer) -> SamplingPara
     """`params` with the ids that spell its bad words, each at the begin of a text and after a space."""
     if not params.bad_words:
         return params
-    found: dict[tuple[int, ...], None] = {}
-    for word in params.bad_words:
-        for text in (word, " " + word.lstrip()):
-            ids = tuple(tokenizer.encode(text, add_special_tokens=False))
-            if ids:
-                found[ids] = None
+    texts = [text for word in params.bad_words for text in (word, " " + word.lstrip())]
+    found = dict.fromkeys(tuple(ids) for ids in tokenizer.encode_batch(texts, add_special_tokens=False) if ids)
     return replace(params, bad_word_ids=tuple(found))
 
 

@@ -6,7 +6,7 @@ It knows no requests; shapes of the HTTP APIs are the server's.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias, overload
 
 from quire.text.tokenizer import Tokenizer
 from quire.types import TokenLogprobs
@@ -38,9 +38,24 @@ def describe(entry: TokenLogprobs, tokenizer: Tokenizer) -> PositionLogprobs:
     return found
 
 
-def describe_prompt(entries: Sequence[TokenLogprobs | None], tokenizer: Tokenizer) -> list[PositionLogprobs | None]:
-    """The same for each position of a prompt; the first has none."""
-    return [None if entry is None else describe(entry, tokenizer) for entry in entries]
+class LateLogprobs(Sequence["PositionLogprobs | None"]):
+    """Positions that get their texts when they are read, each time anew: many would take long, and much memory."""
+
+    def __init__(self, entries: Sequence[TokenLogprobs | None], tokenizer: Tokenizer) -> None:
+        self._entries, self._tokenizer = entries, tokenizer
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    @overload
+    def __getitem__(self, place: int) -> PositionLogprobs | None: ...
+    @overload
+    def __getitem__(self, place: slice) -> LateLogprobs: ...
+    def __getitem__(self, place: int | slice) -> PositionLogprobs | LateLogprobs | None:
+        if isinstance(place, slice):
+            return LateLogprobs(self._entries[place], self._tokenizer)
+        entry = self._entries[place]
+        return None if entry is None else describe(entry, self._tokenizer)
 
 
 def _logprob(token_id: int, logprob: float, rank: int, tokenizer: Tokenizer) -> Logprob:

@@ -7,19 +7,21 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Literal, TypeAlias, cast
 
 import msgspec
 
 from quire.errors import error_told
 from quire.pooling import PoolingParams
 from quire.sampling import BeamSearchParams
-from quire.text.logprobs import Logprob, PositionLogprobs, describe, describe_prompt
+from quire.text.logprobs import LateLogprobs, Logprob, PositionLogprobs, describe
 from quire.text.seqtext import SeqText
 from quire.text.tokenizer import Tokenizer
 from quire.types import Delta, FinishReason, Request, TokenLogprobs
 
 __all__ = ["Collector", "CompletionOutput", "Logprob", "Piece", "RequestOutput"]
+
+LogprobsIn: TypeAlias = Literal["pieces and result", "pieces", "result"]
 
 
 class Piece(msgspec.Struct, frozen=True):  # one is made per token, and this takes a third of a dataclass' time
@@ -51,7 +53,7 @@ class CompletionOutput:
     text: str
     token_ids: list[int]
     cumulative_logprob: float | None = None
-    logprobs: list[PositionLogprobs] | None = None
+    logprobs: Sequence[PositionLogprobs] | None = None
     text_offsets: list[int] | None = None
     finish_reason: FinishReason | None = None
     stop_reason: int | str | None = None
@@ -71,7 +73,7 @@ class RequestOutput:
     prompt_token_ids: list[int]
     outputs: list[CompletionOutput]
     finished: bool
-    prompt_logprobs: list[PositionLogprobs | None] | None = None
+    prompt_logprobs: Sequence[PositionLogprobs | None] | None = None
     num_cached_tokens: int | None = None
     lora_request: Any = None
     metrics: Any = None
@@ -86,6 +88,7 @@ class _Completion:
     texts: list[str] = field(default_factory=list)
     sum_logprob: float = 0.0
     scored: bool = False
+    entries: list[TokenLogprobs] = field(default_factory=list)
 
     def settled(self) -> CompletionOutput:
         """The output, its text put together from the pieces."""
@@ -102,17 +105,25 @@ class Collector:
     before. `prompt_logprobs` and `num_cached_tokens` are there after the first delta.
     """
 
-    def __init__(self, request: Request, tokenizer: Tokenizer, eos_ids: Collection[int] = ()) -> None:
+    def __init__(
+        self,
+        request: Request,
+        tokenizer: Tokenizer,
+        eos_ids: Collection[int] = (),
+        logprobs_in: LogprobsIn = "pieces and result",
+    ) -> None:
         """`request` is the client's, not what `inputs.for_engine` made of it for the engine.
 
-        eos_ids: the model's ends of text, where it has more than the tokenizer names.
+        eos_ids: the model's ends of text, where it has more than the tokenizer names. logprobs_in: where they are
+        needed; those of a result alone get their texts when they are read.
         """
         params = request.params
         assert not isinstance(params, PoolingParams), "a prompt that is pooled gives no text"
         self.request = request
         self.done = False
         self.num_cached_tokens: int | None = None
-        self.prompt_logprobs: list[PositionLogprobs | None] | None = None
+        self.prompt_logprobs: Sequence[PositionLogprobs | None] | None = None
+        self._logprobs_in = logprobs_in
         self._tokenizer = tokenizer
         self._eos_ids = eos_ids
         self._beams = isinstance(params, BeamSearchParams)
@@ -150,7 +161,8 @@ class Collector:
         if delta.num_cached_tokens is not None:
             self.num_cached_tokens = delta.num_cached_tokens
         if delta.prompt_logprobs is not None:
-            self.prompt_logprobs = describe_prompt(delta.prompt_logprobs, self._tokenizer)
+            late = LateLogprobs(delta.prompt_logprobs, self._tokenizer)
+            self.prompt_logprobs = list(late) if self._logprobs_in == "pieces and result" else late
         completion = self._completions[delta.index]
         if completion.output.finish_reason is not None:
             return []  # tokens the engine drew before it heard of the abort
@@ -182,12 +194,12 @@ class Collector:
             text=taken.text,
             token_ids=taken.token_ids,
             logprobs=described,
-            text_offsets=taken.offsets if described is not None else None,
+            text_offsets=taken.offsets if self._show_logprobs and delta.logprobs is not None else None,
             finish_reason=finish,
             stop_reason=reason,
         )
         completion.texts.append(piece.text)
-        _append(output, piece)
+        _append(output, piece, keep=self._logprobs_in != "pieces")
         return piece
 
     def _score(self, completion: _Completion, entries: Sequence[TokenLogprobs]) -> tuple[PositionLogprobs, ...] | None:
@@ -198,18 +210,27 @@ class Collector:
         if not self._show_logprobs:
             return None
         completion.output.cumulative_logprob = completion.sum_logprob
+        if self._logprobs_in == "result":
+            completion.entries.extend(entries)
+            return None
         return tuple(describe(entry, self._tokenizer) for entry in entries)
+
+    def _settled(self, completion: _Completion) -> CompletionOutput:
+        output = completion.settled()
+        if self._show_logprobs and self._logprobs_in == "result":
+            output.logprobs = cast("Sequence[PositionLogprobs]", LateLogprobs(completion.entries, self._tokenizer))
+        return output
 
     def _best(self) -> list[CompletionOutput]:
         """The wanted completions, best first, numbered anew. Best = highest mean log-probability."""
         if self._beams or self._wanted == len(self._completions):
-            return [completion.settled() for completion in self._completions]
+            return [self._settled(completion) for completion in self._completions]
         ranked = sorted(self._completions, key=_mean_logprob, reverse=True)  # stable: ties keep their order
-        return [replace(one.settled(), index=i) for i, one in enumerate(ranked[: self._wanted])]
+        return [replace(self._settled(one), index=i) for i, one in enumerate(ranked[: self._wanted])]
 
     def result(self) -> RequestOutput:
         """All there is so far; final once `done`."""
-        outputs = self._best() if self.done else [one.settled() for one in self._completions[: self._wanted]]
+        outputs = self._best() if self.done else [self._settled(one) for one in self._completions[: self._wanted]]
         return RequestOutput(
             request_id=self.request.id,
             prompt=self.request.prompt.text,
@@ -228,11 +249,11 @@ def _mean_logprob(completion: _Completion) -> float:
     return (total or 0.0) / max(1, len(output.token_ids))
 
 
-def _append(output: CompletionOutput, piece: Piece) -> None:
+def _append(output: CompletionOutput, piece: Piece, keep: bool) -> None:
     output.token_ids.extend(piece.token_ids)
-    if piece.logprobs is not None and output.logprobs is not None:
+    if keep and piece.logprobs is not None and isinstance(output.logprobs, list):
         output.logprobs.extend(piece.logprobs)
-    if piece.text_offsets is not None and output.text_offsets is not None:
+    if keep and piece.text_offsets is not None and output.text_offsets is not None:
         output.text_offsets.extend(piece.text_offsets)
     output.finish_reason, output.stop_reason = piece.finish_reason, piece.stop_reason
 

@@ -7,12 +7,13 @@ It knows no chat messages and no requests; decoding while tokens arrive is `quir
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol, TypeAlias
 
 from quire.errors import BadRequest, CheckpointError
+from quire.text.long_texts import LONG_TEXT, Piece, Unwanted, Wanted
 from quire.text.pieces import bytes_of, decoder_steps
 from quire.text.room import Room
 from quire.text.tokenizer_files import DEFAULT_TEMPLATE, TokenizerFiles, read_files
@@ -23,6 +24,15 @@ Texts: TypeAlias = str | tuple[str, str]
 
 class Encodes(Protocol):
     """What a tokenizer library must offer; ids outside the vocabulary decode to nothing."""
+
+    @property
+    def around(self) -> tuple[list[int], list[int]] | None:
+        """Special tokens before and after every text; None where they depend on it."""
+        ...
+
+    def pieces(self, text: str) -> Iterator[Piece]:
+        """Ids of a long text without special tokens, a piece at a time."""
+        ...
 
     def encode(self, text: str, add_special_tokens: bool) -> list[int]:
         """Ids of a text."""
@@ -130,6 +140,52 @@ class Tokenizer:
         try:
             return self._library.encode(text, add_special_tokens)
         except (TypeError, UnicodeError) as error:  # a lone surrogate is not text
+            raise BadRequest(f"The text cannot be tokenized: {error}.", "prompt") from error
+
+    def encode_long(
+        self, text: str, add_special_tokens: bool = True, most: int | None = None, wanted: Wanted = lambda: True
+    ) -> list[int]:
+        """The same ids for a text of any length, a piece at a time, which lets other threads run meanwhile.
+
+        most: stop when there are more, with those so far. Raises Unwanted when `wanted` says so.
+        """
+        around = self._library.around if add_special_tokens else ([], [])
+        if len(text) <= LONG_TEXT or around is None:
+            return self.encode_batch([text], add_special_tokens)[0]
+        ids = list(around[0])
+        for piece in self._pieces(text, wanted):
+            ids += piece.ids
+            if most is not None and len(ids) > most:
+                return ids
+        return ids + around[1]
+
+    def shortened(self, text: str, most: int, side: str, wanted: Wanted = lambda: True) -> str:
+        """`text` without what can't be among its first `most` tokens, or the last where `side`, which is cut, is left.
+
+        Some more than these tokens stay, so that a cut text begins, or ends, as the whole does.
+        """
+        enough = most + LONG_TEXT // 16
+        if side == "left":
+            length = LONG_TEXT
+            while length < len(text):
+                if len(self.encode_long(text[-length:], False, enough, wanted)) > enough:
+                    return text[-length:]
+                length *= 2
+            return text
+        count = 0
+        for piece in self._pieces(text, wanted) if len(text) > LONG_TEXT else ():
+            count += len(piece.ids)
+            if count > enough:
+                return text[: piece.end]
+        return text
+
+    def _pieces(self, text: str, wanted: Wanted) -> Iterator[Piece]:
+        try:
+            for piece in self._library.pieces(text):
+                yield piece
+                if not wanted():
+                    raise Unwanted
+        except (TypeError, UnicodeError) as error:
             raise BadRequest(f"The text cannot be tokenized: {error}.", "prompt") from error
 
     def encode_batch(self, texts: Sequence[str], add_special_tokens: bool = True) -> list[list[int]]:

@@ -6,17 +6,22 @@ It knows how to set them up as the folder's config files say, and nothing of wha
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from quire.errors import CheckpointError
+from quire.text.long_texts import Piece, around, pieces
 from quire.text.room import Room
 from quire.text.tokenizer import Encodes, Texts, missing, parse_decoder
 from quire.text.tokenizer_files import NAMED_TOKENS, TokenizerFiles
 
 if TYPE_CHECKING:
     import tokenizers
+
+MANY_IDS = 4096
+"""Ids from which decoding goes a way that lets other threads run, and costs more."""
 
 
 class FastLibrary:
@@ -28,6 +33,15 @@ class FastLibrary:
     def encode(self, text: str, add_special_tokens: bool) -> list[int]:
         """Ids of a text."""
         return self._backend.encode(text, add_special_tokens=add_special_tokens).ids
+
+    def pieces(self, text: str) -> Iterator[Piece]:
+        """Ids of a long text."""
+        return pieces(self._backend, text)
+
+    @cached_property
+    def around(self) -> tuple[list[int], list[int]] | None:
+        """Special tokens before and after a text."""
+        return around(self._backend)
 
     def encode_batch(self, texts: Sequence[str], add_special_tokens: bool) -> list[list[int]]:
         """Ids of each text, in parallel."""
@@ -41,7 +55,10 @@ class FastLibrary:
 
     def decode(self, ids: Sequence[int], skip_special_tokens: bool, spaces_between_special_tokens: bool) -> str:
         """Text of ids; this library never puts spaces between special tokens."""
-        return self._backend.decode(ids, skip_special_tokens=skip_special_tokens)
+        if len(ids) < MANY_IDS:
+            return self._backend.decode(ids, skip_special_tokens=skip_special_tokens)
+        (text,) = self._backend.decode_batch([list(ids)], skip_special_tokens=skip_special_tokens)  # lets others run
+        return text
 
     def vocab(self) -> Mapping[str, int]:
         """Every token, added ones included."""
@@ -71,6 +88,17 @@ class SlowLibrary:
         """Ids of a text."""
         text = text.lower() if self._lower_case else text
         return list(self._backend.encode(text, add_special_tokens=add_special_tokens))
+
+    def pieces(self, text: str) -> Iterator[Piece]:
+        """Ids of a long text, in one piece: these libraries do not say where tokens begin."""
+        yield Piece(self.encode(text, add_special_tokens=False), len(text))
+
+    @cached_property
+    def around(self) -> tuple[list[int], list[int]] | None:
+        """Special tokens before and after a text."""
+        found: list[int] = self._backend.build_inputs_with_special_tokens([])
+        whole: list[int] = self._backend.build_inputs_with_special_tokens([-1])
+        return (whole[: whole.index(-1)], whole[whole.index(-1) + 1 :]) if len(whole) == len(found) + 1 else None
 
     def encode_batch(self, texts: Sequence[str], add_special_tokens: bool) -> list[list[int]]:
         """Ids of each text."""
