@@ -112,7 +112,7 @@ def test_the_third_failed_step_in_a_row_ends_its_requests_and_the_process():
         rig.submit("a", f"r{i}", RAISES)
         rig.loop.step()
     rig.submit("a", "last", RAISES)
-    with pytest.raises(KeepsFailing, match="`a` failed 3 steps in a row. The last error: .* no room"):
+    with pytest.raises(KeepsFailing, match=r"`a` failed 3 steps in a row\. The last error: .* no room"):
         rig.loop.step()
     assert rig.deltas("last")[0].finish_reason == "error"
 

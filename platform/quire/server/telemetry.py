@@ -22,6 +22,10 @@ log = logging.getLogger("quire.server")
 
 HOOK = "quire_metrics_exporters"
 
+STOP_S = 30.0
+LEAST_STOP_S = 1.0
+"""How long plugins may take at the end to hear of the last requests."""
+
 Batch = list[tuple[RequestSummary, Timings]]
 
 TOGETHER_S = 0.1
@@ -57,12 +61,15 @@ class Telemetry:
         """Begin to work, in the running event loop."""
         self._tasks = [asyncio.create_task(self._report()), asyncio.create_task(self._poll())]
 
-    async def stop(self) -> None:
-        """Report what is left, then end."""
+    async def stop(self, timeout_s: float = STOP_S) -> None:
+        """Report what is left, then end; plugins are given `timeout_s`, or a second if it is less."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        await self.tell()
+        try:
+            await asyncio.wait_for(self.tell(), max(LEAST_STOP_S, timeout_s))
+        except TimeoutError:
+            log.warning("plugins were not told of all ended requests: telling them took too long")
 
     async def tell(self) -> None:
         """Return when everybody was told of all requests that have ended."""
