@@ -117,8 +117,7 @@ class Engine:
             config.batch_invariant,
         )
         self._broken: dict[str, QuireError] = {}
-        self.failed_steps = 0
-        """Steps that failed since the last that computed something."""
+        self.failed_steps = 0  # since the last step that computed something
         self._closing = Event()
         self._preparing = Thread(target=self._prepare, daemon=True)
         self._preparing.start()
@@ -226,8 +225,7 @@ class Engine:
     def step(self, max_tokens: int | None = None) -> list[Delta]:
         """Compute at most `max_tokens` tokens and say what came of them.
 
-        A step in which the model fails ends the requests that had begun, each with an error. Raises what goes wrong
-        beside the model. `failed_steps` counts both.
+        If the model fails, the requests that had begun end with an error. Raises what fails beside it.
         """
         try:
             return self._step(max_tokens)
