@@ -79,6 +79,7 @@ class FakeEngine:
             num_parameters=0,
         )
         self.requests, self.steps, self.aborted, self.closed = {}, [], [], False
+        self.failed_steps = 0
         self.adapters = FakeShelf(name)
 
     @property
@@ -104,11 +105,13 @@ class FakeEngine:
         self.steps.append(max_tokens)
         deltas = []
         for request, counts in list(self.requests.values()):
+            self.failed_steps += 1  # unless it gets to the end
             self._misbehave(request)
             for index in list(counts):
                 deltas.append(self._advance(request, counts, index))
             if not counts:
                 del self.requests[request.id]
+            self.failed_steps = 0
         return [delta for delta in deltas if delta is not None]
 
     def _misbehave(self, request):

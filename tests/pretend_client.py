@@ -98,7 +98,7 @@ class PretendClient:
         self.reply = reply.encode()
         self.ends_after = ends_after
         self.per_step = per_step
-        self.alive = True
+        self.unavailable = None
         self.hold = None
         self.held_at = 2
         self.failure = None

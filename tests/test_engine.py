@@ -198,16 +198,25 @@ def test_a_failing_step_ends_what_had_begun_and_the_engine_goes_on(
         assert rig.engine.stats().num_pages_used == 0
 
 
-def test_an_engine_whose_steps_keep_failing_says_so(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_steps_are_counted_until_one_computes_something(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     with rig_of(folder) as rig:
-        monkeypatch.setattr(rig.engine._runner, "run", _broken)
-        for _ in range(2):
-            rig.add(PROMPT)
-            (delta,) = rig.engine.step()
-            assert delta.finish_reason == "error"
+        with monkeypatch.context() as broken:
+            broken.setattr(rig.engine._runner, "run", _broken)
+            for count in (1, 2, 3):
+                rig.add(PROMPT)
+                (delta,) = rig.engine.step()
+                assert (delta.finish_reason, rig.engine.failed_steps) == ("error", count)
+            broken.setattr(rig.engine._scheduler, "plan", _broken)
+            with pytest.raises(RuntimeError, match="on fire"):
+                rig.engine.step()
+            assert rig.engine.failed_steps == 4
+        rig.engine.step()  # there is nothing to compute
+        assert rig.engine.failed_steps == 4
         rig.add(PROMPT)
-        with pytest.raises(RuntimeError, match="on fire"):
-            rig.engine.step()
+        rig.engine.step()
+        assert rig.engine.failed_steps == 0
 
 
 def _broken(plan: Any) -> Any:

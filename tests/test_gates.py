@@ -1,5 +1,6 @@
 """Request gates of plugins: admit, rewrite, refuse, fail."""
 
+import asyncio
 from dataclasses import replace
 
 import pytest
@@ -53,6 +54,16 @@ async def test_a_gate_may_change_the_body_and_the_model(tmp_path):
     answer = await ask(tmp_path, with_gates(admit), PretendClient(info("a"), info("b")))
     assert answer.json()["model"] == "b"
     assert answer.json()["usage"]["completion_tokens"] == 2
+
+
+@pytest.mark.parametrize("raised", [SystemExit, GeneratorExit, asyncio.CancelledError])
+async def test_a_gate_that_wants_the_process_to_exit_fails_its_request_in_the_error_shape(tmp_path, raised):
+    def admit(request):
+        raise raised(1)
+
+    answer = await ask(tmp_path, with_gates(admit))
+    assert answer.status_code == 500
+    assert answer.json()["error"]["message"] == f"Plugin 'plugin-g0' failed: {raised.__name__}: 1"
 
 
 async def test_what_a_gate_makes_of_a_body_is_validated(tmp_path):

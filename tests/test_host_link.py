@@ -6,10 +6,11 @@ import threading
 import pytest
 from hypothesis import given, strategies as st
 
+from quire.host.faults import Fault
 from quire.host.frames import Frames, framed
 from quire.host.inbox import Inbox
 from quire.host.link import Link
-from quire.host.protocol import Abort, Ask, Failed, Fault, Unloaded, decode_from_host, encode
+from quire.host.protocol import Abort, Ask, Failed, Unloaded, decode_from_host, encode
 
 WITHIN_S = 60
 """Longest wait for another thread; reached only when something is broken."""

@@ -5,7 +5,7 @@ import pytest
 from fake_host import RAISES, REFUSED, FakeEngine
 
 from quire.errors import Overloaded
-from quire.host.loop import HOPELESS, NAP_S, Loop
+from quire.host.loop import MAX_FAILED_STEPS, NAP_S, KeepsFailing, Loop
 from quire.host.protocol import Abort, Deltas, Refused, submit
 from quire.sampling import SamplingParams
 from quire.types import Prompt, Request
@@ -106,24 +106,33 @@ def test_a_failing_step_ends_the_requests_of_its_model_and_no_others(caplog):
     assert rig.deltas("later")[0].token_ids == (1,)
 
 
-def test_an_engine_that_keeps_failing_ends_the_process():
+def test_the_third_failed_step_in_a_row_ends_its_requests_and_the_process():
     rig = Rig("a")
-    for i in range(HOPELESS - 1):
+    for i in range(MAX_FAILED_STEPS - 1):
         rig.submit("a", f"r{i}", RAISES)
         rig.loop.step()
     rig.submit("a", "last", RAISES)
-    with pytest.raises(RuntimeError, match="in a row"):
+    with pytest.raises(KeepsFailing, match=r"`a` failed 3 steps in a row\. The last error: .* no room"):
+        rig.loop.step()
+    assert rig.deltas("last")[0].finish_reason == "error"
+
+
+def test_failed_steps_that_the_engine_itself_gave_up_are_counted_with_those_that_raised():
+    rig = Rig("a")
+    rig.engines["a"].failed_steps = MAX_FAILED_STEPS - 1
+    rig.submit("a", "last", RAISES)
+    with pytest.raises(KeepsFailing):
         rig.loop.step()
 
 
 def test_failures_with_good_steps_between_them_do_not_add_up():
     rig = Rig("a")
-    for i in range(3 * HOPELESS):
+    for i in range(3 * MAX_FAILED_STEPS):
         rig.submit("a", f"bad{i}", RAISES)
         rig.run()
         rig.submit("a", f"good{i}", max_tokens=1)
         rig.run()
-    assert len([delta for delta in rig.deltas() if delta.finish_reason == "length"]) == 3 * HOPELESS
+    assert len([delta for delta in rig.deltas() if delta.finish_reason == "length"]) == 3 * MAX_FAILED_STEPS
 
 
 def test_an_aborted_request_is_forgotten():

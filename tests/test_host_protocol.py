@@ -7,7 +7,7 @@ import torch
 
 from quire.config import ModelConfig
 from quire.errors import BadRequest, CheckpointError, ConfigError, HostDied, PluginError, QuireError, StartupError
-from quire.host import protocol
+from quire.host.faults import Fault, error_of, fault_of
 from quire.host.protocol import (
     Abort,
     Deltas,
@@ -21,8 +21,6 @@ from quire.host.protocol import (
     decode_from_host,
     decode_to_host,
     encode,
-    error_of,
-    fault_of,
     request_of,
     submit,
 )
@@ -154,7 +152,7 @@ def test_what_the_host_says_arrives_as_it_was_sent():
         sampling_defaults={"top_k": 1},
     )
     figures = Figures(1, [EngineStats(model="m", iteration_tokens=(1, 2))], [{"plugin": "p", "calls": 1}])
-    for message in (Deltas([delta]), Ready([info]), Refused("r", protocol.Fault("BadRequest", "m", "p")), figures):
+    for message in (Deltas([delta]), Ready([info]), Refused("r", Fault("BadRequest", "m", "p")), figures):
         assert decode_from_host(encode(message)) == message
 
 
@@ -171,7 +169,7 @@ def test_errors_of_others_become_ours():
     assert type(error_of(fault_of(Special("x")))) is CheckpointError
     found = error_of(fault_of(KeyError("x")))
     assert (type(found), found.message) == (QuireError, "KeyError: 'x'")
-    assert type(error_of(protocol.Fault("Unheard", "x"))) is QuireError
+    assert type(error_of(Fault("Unheard", "x"))) is QuireError
 
 
 def test_the_protocol_needs_no_torch():

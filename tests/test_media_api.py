@@ -213,7 +213,7 @@ async def test_a_shutdown_refuses_what_still_waits_for_its_media(app_of, endless
         body = {"model": "tiny", "messages": asking_of("http://example.org/a.png")}
         answer = asyncio.create_task(asking.post(url + path, json=body, timeout=60))
         await endless.begun.wait()
-        server.handle_exit(15, None)
+        server.stop()
         assert (await answer).status_code == 503
         assert "shutting down" in (await answer).json()["error"]["message"]
     assert endless.ended.is_set()

@@ -270,6 +270,32 @@ async def test_a_server_that_ends_waits_until_plugins_have_heard_of_every_reques
     assert heard == ["length", "length"]
 
 
+async def test_a_server_that_ends_does_not_wait_for_ever_for_plugins(tmp_path, monkeypatch, caplog):
+    go_on = threading.Event()
+    app = pretend_app(tmp_path, registry=Registry(request_finished=lambda summary: go_on.wait()))
+    monkeypatch.setattr("quire.server.telemetry.LEAST_STOP_S", 0.01)
+    async with http(app) as client:
+        await client.post("/v1/completions", json={"prompt": "a"})
+    await app.state.service.telemetry.stop(timeout_s=0.0)
+    assert "took too long" in caplog.text
+    go_on.set()
+
+
+async def test_a_report_that_has_just_ended_does_not_stop_the_event_loop(tmp_path, monkeypatch):
+    """Who came between the end of a report and the next turn of the loop waited for what was done, without a turn."""
+    app, end = pretend_app(tmp_path), asyncio.Event()
+    telemetry = app.state.service.telemetry
+    monkeypatch.setattr(asyncio, "to_thread", lambda *_: end.wait())
+    telemetry.finished(None, None)
+    telling = asyncio.create_task(telemetry.tell())
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    end.set()
+    await asyncio.sleep(0)  # now the report is done, and its callbacks are still to be called
+    await telemetry.tell()
+    await telling
+
+
 async def test_the_timer_reads_statistics_while_the_application_lives(tmp_path):
     pretend = PretendClient()
     asked = asyncio.Event()

@@ -39,6 +39,8 @@ OPERATIONS = [
     "POST /tokenize",
     "POST /detokenize",
     "GET /health",
+    "GET /health/live",
+    "GET /health/ready",
     "GET /ping",
     "POST /ping",
     "GET /version",

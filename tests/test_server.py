@@ -35,16 +35,6 @@ async def test_health_ping_version_and_load_answer(app):
         assert (await client.get("/load")).json() == {"server_load": 0}
 
 
-async def test_health_is_503_while_the_host_is_dead(tmp_path):
-    pretend = PretendClient()
-    async with http(pretend_app(tmp_path, pretend)) as client:
-        pretend.alive = False
-        assert (await client.get("/health")).status_code == 503
-        assert (await client.get("/ping")).status_code == 503
-        pretend.alive = True
-        assert (await client.get("/health")).status_code == 200
-
-
 async def test_models_lists_every_alias_and_answers_by_id(tmp_path):
     pretend = PretendClient(info("a", aliases=("a", "first")), info("b"))
     async with http(pretend_app(tmp_path, pretend)) as client:
@@ -112,7 +102,7 @@ async def test_unknown_routes_have_the_bodies_of_the_framework(app):
 async def test_a_key_guards_everything_but_the_probes(tmp_path):
     app = pretend_app(tmp_path, config=ServerConfig(api_key=("one", "two")))
     async with http(app) as client:
-        for path in ("/health", "/ping", "/metrics"):
+        for path in ("/health", "/health/live", "/health/ready", "/ping", "/metrics"):
             assert (await client.get(path)).status_code == 200
         for path in ("/v1/models", "/version", "/docs", "/openapi.json", "/plugins", "/load", "/nothing", "/health/x"):
             answer = await client.get(path)

@@ -113,7 +113,7 @@ async def test_a_shutdown_waits_for_what_is_in_flight_and_takes_nothing_new(tmp_
         body = {**LONG, "max_tokens": 6, "stream": True}
         asking = asyncio.create_task(client.post(f"{url}/v1/completions", json=body, timeout=60))
         await held.progress.wait()
-        server.handle_exit(15, None)
+        server.stop()
         while not server.config.app.state.service.inflight.closed:
             await asyncio.sleep(0)
         async with http(server.config.app) as inside:
@@ -138,7 +138,7 @@ async def test_a_shutdown_ends_what_takes_too_long_with_an_error(tmp_path, held,
         ]
         while len(held.running) < 2 * len(prompt):
             await asyncio.sleep(0)
-        server.handle_exit(15, None)
+        server.stop()
         streamed, whole = await asyncio.gather(*both)
     assert json.loads(chunks_of(streamed.text)[-1])["error"]["code"] == 503
     assert (whole.status_code, "shutting down" in whole.text) == (503, True)

@@ -238,7 +238,12 @@ class ServerConfig:
     disable_access_log: bool = setting("No log line per request.", False)
     log_level: str = setting("How much to log.", "info", choices=("debug", "info", "warning", "error"))
     shutdown_timeout_s: float = setting("Longest wait for requests in flight at shutdown.", 30.0)
-    max_restarts: int = setting("How often the host process may be restarted within ten minutes.", 5)
+    engine_timeout_s: float = setting(
+        "Longest time without a finished step while there is work; then the engine process is restarted.", 300.0
+    )
+    max_restarts: int = setting(
+        "How often the engine process may be restarted within ten minutes; then the server ends with status 1.", 5
+    )
     lora_modules: tuple[str, ...] = setting(
         'Adapters to load at the start: name=folder, or JSON: {"name": …, "path": …, "base_model_name": …}.', ()
     )
@@ -275,5 +280,10 @@ class ServerConfig:
             raise ConfigError(
                 f"--max-connections-per-address must be at least 0; got {self.max_connections_per_address}."
             )
+        _check_positive(self, "engine_timeout_s")
+        if not 0 <= self.shutdown_timeout_s < float("inf"):
+            raise ConfigError(f"--shutdown-timeout-s must be at least 0; got {self.shutdown_timeout_s}.")
+        if self.max_restarts < 0:
+            raise ConfigError(f"--max-restarts must be at least 0; got {self.max_restarts}.")
         if bool(self.ssl_keyfile) != bool(self.ssl_certfile):
             raise ConfigError("--ssl-keyfile and --ssl-certfile go together.")

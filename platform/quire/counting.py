@@ -40,9 +40,9 @@ class CallCounter:
         begin = time.perf_counter()
         try:
             return function(*args)
-        except QuireError:
+        except (QuireError, KeyboardInterrupt):
             raise
-        except Exception as error:
+        except BaseException as error:  # one that asks the process to exit is a fault like any other
             failed = True
             raise PluginFailed(f"Plugin {plugin!r} failed: {type(error).__name__}: {error}") from error
         finally:

@@ -50,8 +50,6 @@ from quire_models.checkpoint import raw_config
 log = logging.getLogger(__name__)
 
 POLICIES = "quire_scheduler_policies"
-HOPELESS = 3
-"""Steps in a row that may fail before `step` raises."""
 PAUSE_S = 0.001
 """How long a step that can do nothing waits for a grammar to be compiled, or an adapter to get its seat."""
 
@@ -131,7 +129,7 @@ class Engine:
             config.batch_invariant,
         )
         self._broken: dict[str, QuireError] = {}
-        self._num_failures = 0
+        self.failed_steps = 0  # since the last step that computed something
         self._preparation = BackgroundWork(self._prepare)
 
     @classmethod
@@ -233,8 +231,15 @@ class Engine:
     def step(self, max_tokens: int | None = None) -> list[Delta]:
         """Compute at most `max_tokens` tokens and say what came of them.
 
-        A step that fails ends the requests that had begun, each with an error; several in a row raise.
+        If the model fails, the requests that had begun end with an error. Raises what fails beside it.
         """
+        try:
+            return self._step(max_tokens)
+        except Exception:
+            self.failed_steps += 1
+            raise
+
+    def _step(self, max_tokens: int | None) -> list[Delta]:
         plan = self._scheduler.plan(max_tokens)
         if not plan.chunks and not self._broken:
             self._grammars.pause(PAUSE_S)
@@ -243,8 +248,10 @@ class Engine:
             result = self._runner.run(plan)
         except Exception as error:
             return self._told(self._give_up(plan, error))
-        self._num_failures = 0
-        return self._told(self._end_broken() + self._scheduler.commit(plan, result))
+        deltas = self._end_broken() + self._scheduler.commit(plan, result)
+        if plan.chunks:  # a step that computed nothing is no sign that the model works again
+            self.failed_steps = 0
+        return self._told(deltas)
 
     def _told(self, deltas: list[Delta]) -> list[Delta]:
         """The deltas; requests that ended with them leave their adapters."""
@@ -266,9 +273,7 @@ class Engine:
         fault = QuireError(f"The model `{self.info.name}` failed in a step: {type(error).__name__}: {error}")
         deltas = self._scheduler.fail_begun(fault)
         self._runner.reset()
-        self._num_failures += 1
-        if self._num_failures >= HOPELESS:
-            raise error
+        self.failed_steps += 1
         return deltas
 
     @property

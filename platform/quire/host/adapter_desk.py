@@ -13,6 +13,7 @@ from typing import Protocol
 
 from quire.adapter_info import AdapterInfo
 from quire.errors import BadRequest, ConfigError, NotFound, QuireError
+from quire.host.faults import fault_of
 from quire.host.inbox import Inbox
 from quire.host.protocol import (
     AdapterChanged,
@@ -24,7 +25,6 @@ from quire.host.protocol import (
     Message,
     UnloadAdapter,
     Unloaded,
-    fault_of,
 )
 
 

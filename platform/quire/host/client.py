@@ -5,15 +5,15 @@ All of it runs on one event loop. It knows neither HTTP nor text.
 
 from __future__ import annotations
 
-import asyncio
-import itertools
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from quire.config import ModelConfig
-from quire.errors import HostDied, NotFound, Overloaded, QuireError
+from quire.errors import HostDied, NotFound, Overloaded
 from quire.host.adapter_table import AdapterTable
+from quire.host.calls import Calls
+from quire.host.faults import error_of
 from quire.host.flights import Flight, Flights, Party
 from quire.host.protocol import (
     Abort,
@@ -26,16 +26,16 @@ from quire.host.protocol import (
     FromHost,
     Load,
     Loaded,
+    Message,
     Ready,
     Refused,
     Start,
     Unload,
     Unloaded,
-    error_of,
     submit,
 )
 from quire.host.settings import HostSettings
-from quire.host.supervisor import RestartPolicy, State, Supervisor
+from quire.host.supervisor import GOODBYE_S, RestartPolicy, State, Supervisor
 from quire.types import Delta, EngineStats, ModelInfo, Request
 
 
@@ -48,8 +48,7 @@ class Client:
         self._configs = list(models)
         self._infos: dict[str, ModelInfo] = {}
         self._flights = Flights()
-        self._calls: dict[int, asyncio.Future[Any]] = {}
-        self._numbers = itertools.count(1)
+        self._calls = Calls(self._send)
         self.adapters = AdapterTable(self._call_when_ready, settings.adapters)
         self._closing = False
         self._supervisor = Supervisor(
@@ -57,8 +56,10 @@ class Client:
             self._flights.take,
             self._on_message,
             self._on_death,
+            self._on_frozen,
             RestartPolicy(settings.max_restarts),
             settings.module,
+            settings.engine_timeout_s,
         )
 
     @classmethod
@@ -89,7 +90,28 @@ class Client:
     @property
     def alive(self) -> bool:
         """Whether requests are accepted now."""
-        return self.state == "ready" and not self._closing
+        return self.unavailable is None
+
+    @property
+    def unavailable(self) -> str | None:
+        """Why requests are not accepted now, in a sentence; None if they are."""
+        supervisor = self._supervisor
+        if self._closing:
+            return "The server is shutting down."
+        if self.state == "ready":
+            silent_s = supervisor.frozen_s
+            return f"The engine process has not answered for {silent_s:.0f} s." if silent_s else None
+        if self.state == "failed":
+            return f"{supervisor.last_end} It ended too often and is not started again."
+        return f"{supervisor.last_end} The models are being loaded.".lstrip()
+
+    async def failed(self) -> None:
+        """Return when the host has ended too often and is not started again."""
+        await self._supervisor.failed.wait()
+
+    def kill(self) -> None:
+        """End the host at once."""
+        self._supervisor.kill()
 
     @property
     def host_pid(self) -> int | None:
@@ -156,7 +178,7 @@ class Client:
         if self.state != "ready":
             return [], []
         try:
-            figures: Figures = await self._call(Ask)
+            figures: Figures = await self._calls(Ask)
         except HostDied:
             return [], []
         return figures.engines, figures.plugins
@@ -164,7 +186,7 @@ class Client:
     async def load(self, config: ModelConfig) -> ModelInfo:
         """Load one more model while the others go on; raises what `start` raises."""
         await self._wait_ready()
-        info: ModelInfo = await self._call(lambda number: Load(number, config))
+        info: ModelInfo = await self._calls(lambda number: Load(number, config))
         self._configs.append(config)
         self._infos[info.name] = info
         return info
@@ -177,16 +199,19 @@ class Client:
         del self._infos[name]
         del self._configs[position]
         self.adapters.forget_model(name)
-        await self._call(lambda number: Unload(number, name))
+        await self._calls(lambda number: Unload(number, name))
 
-    async def close(self, drain_s: float = 0.0) -> None:
-        """Refuse new requests, wait up to `drain_s` for those in flight, end the rest, end the host."""
+    async def close(self, drain_s: float = 0.0, goodbye_s: float = GOODBYE_S) -> None:
+        """Refuse new requests, wait up to `drain_s` for those in flight, end the rest, end the host in `goodbye_s`."""
         self._closing = True
         if self.state == "ready":
             await self._flights.drained(drain_s)
         self._flights.fail(HostDied("The server is shutting down."))
-        self._fail_calls(HostDied("The server is shutting down."))
-        await self._supervisor.close()
+        self._calls.fail(HostDied("The server is shutting down."))
+        await self._supervisor.close(goodbye_s)
+
+    def _send(self, message: Message) -> None:
+        self._supervisor.send(message)
 
     def _name_of(self, model: str) -> str:
         for info in self._infos.values():
@@ -199,20 +224,12 @@ class Client:
             raise Overloaded("The server is shutting down; it takes no new requests.")
         if self.state != "ready" and not await self._supervisor.ready(self._settings.wait_ready_s):
             raise HostDied("The process that runs the models is not running; try again later.")
+        if self._supervisor.frozen_s:
+            raise HostDied(f"{self.unavailable} Try again later.")
 
     async def _call_when_ready(self, message: Callable[[int], Any]) -> Any:
         await self._wait_ready()
-        return await self._call(message)
-
-    async def _call(self, message: Any) -> Any:
-        """Send what `message` makes of a call number, and wait for the answer with that number."""
-        number = next(self._numbers)
-        answer = self._calls[number] = asyncio.get_running_loop().create_future()
-        try:
-            self._supervisor.send(message(number))
-            return await answer
-        finally:
-            del self._calls[number]
+        return await self._calls(message)
 
     def _first_message(self) -> Start:
         settings, (adapters, known) = self._settings, self.adapters.restarted()
@@ -238,34 +255,24 @@ class Client:
                 self._infos = {info.name: info for info in models}
                 self.adapters.ready(adapters)
             case Loaded(call, info):
-                self._answer(call, info)
+                self._calls.answer(call, info)
             case Unloaded(call):
-                self._answer(call, None)
+                self._calls.answer(call, None)
             case Failed(call, fault):
-                self._answer(call, error_of(fault))
+                self._calls.answer(call, error_of(fault))
             case AdapterLoaded(call):
                 self.adapters.heard(message)
-                self._answer(call, message)
+                self._calls.answer(call, message)
             case AdapterChanged():
                 self.adapters.heard(message)
             case Figures(call) | Adapters(call):
-                self._answer(call, message)
-
-    def _answer(self, call: int, result: Any) -> None:
-        answer = self._calls.get(call)
-        if answer is None or answer.done():
-            return
-        if isinstance(result, QuireError):
-            answer.set_exception(result)
-        else:
-            answer.set_result(result)
+                self._calls.answer(call, message)
 
     def _on_death(self, how: str) -> None:
         error = HostDied(f"{how} The request was lost; the models are being loaded again.")
         self._flights.fail(error)
-        self._fail_calls(error)
+        self._calls.fail(error)
 
-    def _fail_calls(self, error: QuireError) -> None:
-        for answer in self._calls.values():
-            if not answer.done():
-                answer.set_exception(error)
+    def _on_frozen(self) -> None:
+        """What a host that is well answers at once gets an error; loads and requests may still be answered."""
+        self._calls.fail(HostDied(f"{self.unavailable} Try again later."), quick=True)

@@ -7,18 +7,24 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import socket
 import subprocess
 import sys
 import threading
 from collections.abc import Callable
 from contextlib import suppress
+from pathlib import Path
 
 from quire.host.frames import Frames, framed
 from quire.host.protocol import FromHost, Message, decode_from_host, encode
+from quire.host.settings import IGNORED_SIGNALS
 
 LAST_WORDS_S = 0.1
 """How long an end is waited for after the other: that of the process, and that of what it said."""
+
+CLOSE_S = 2.0
+"""How long a killed process may take to go before it is left to itself."""
 
 BRIEF_SPINS = {"GOMP_SPINCOUNT": "20000"}
 """Threads of torch's pool look for the next operation for some microseconds, then sleep. By default they spin for
@@ -34,14 +40,19 @@ class Connection(asyncio.Protocol):
         self._socket, theirs = socket.socketpair()
         number = theirs.fileno()
         with theirs:
-            # -P: nothing from the working directory may shadow a package.
-            self._process = subprocess.Popen(
-                [sys.executable, "-P", "-m", module, str(number)],
-                stdin=subprocess.DEVNULL,
-                pass_fds=(number,),
-                start_new_session=True,
-                env=_environment(),
-            )
+            before = signal.pthread_sigmask(signal.SIG_BLOCK, IGNORED_SIGNALS)  # of this thread, and inherited
+            try:
+                # -P: nothing from the working directory may shadow a package.
+                self._process = subprocess.Popen(
+                    [sys.executable, "-P", "-m", module, str(number)],
+                    stdin=subprocess.DEVNULL,
+                    pass_fds=(number,),
+                    start_new_session=True,
+                    env=_environment(),
+                )
+            finally:
+                signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        self._killed_for: str | None = None
         self._frames = Frames()
         self._ended = asyncio.Event()
         self._transport: asyncio.Transport | None = None
@@ -54,8 +65,19 @@ class Connection(asyncio.Protocol):
         return self._process.pid
 
     @property
+    def cpu_s(self) -> float | None:
+        """Processor time that the process has used; None where the system does not say."""
+        try:
+            fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
+            return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+        except (OSError, ValueError, IndexError):
+            return None
+
+    @property
     def how_it_ended(self) -> str:
         """The exit in words."""
+        if self._killed_for is not None:
+            return self._killed_for
         code = self._process.returncode
         if code is None:
             return "stopped answering"
@@ -113,10 +135,16 @@ class Connection(asyncio.Protocol):
             return False
         return True
 
+    def kill(self, how: str | None = None) -> None:
+        """End the process at once. `how`: the exit in words."""
+        self._killed_for = self._killed_for or how
+        self._process.kill()
+
     def close(self) -> None:
         """Kill the process if it still runs, and close the socket."""
         self._process.kill()
-        self._process.wait()
+        with suppress(subprocess.TimeoutExpired):  # the system may take its time to free what it had
+            self._process.wait(CLOSE_S)
         if self._transport is not None:
             self._transport.abort()
         else:

@@ -8,23 +8,28 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from quire.errors import NotFound
+from quire.errors import NotFound, QuireError
 from quire.host.adapter_desk import Shelf
-from quire.host.protocol import Abort, Deltas, Fault, Message, Refused, Submit, fault_of, request_of
+from quire.host.faults import Fault, fault_of
+from quire.host.protocol import Abort, Deltas, Message, Refused, Submit, request_of
 from quire.host.turns import Turns
 from quire.types import Delta, EngineStats, ModelInfo, Request
 
 log = logging.getLogger(__name__)
 
-HOPELESS = 3
-"""Failed steps of an engine without a good one in between, after which the process is better started anew."""
+MAX_FAILED_STEPS = 3
+"""Steps of a model that fail one after another, after which the process is started anew."""
 
 NAP_S = 0.001
 """Pause when engines have work but could do nothing: something outside must happen first."""
+
+
+class KeepsFailing(QuireError):
+    """Steps of a model failed one after another."""
 
 
 class Steps(Protocol):
@@ -43,6 +48,11 @@ class Steps(Protocol):
     @property
     def has_work(self) -> bool:
         """Whether `step` would do something."""
+        ...
+
+    @property
+    def failed_steps(self) -> int:
+        """Steps that failed since the last that computed something, those included that raised."""
         ...
 
     def add(self, request: Request) -> None:
@@ -84,14 +94,12 @@ class Loop:
         self.engines: dict[str, Steps] = {}
         self._send, self._clock, self._turns = send, clock, turns or Turns()
         self._flights: dict[str, _Flight] = {}
-        self._failures: dict[str, int] = {}
         self._leaving: dict[str, Callable[[Steps], None]] = {}
 
     def join(self, engine: Steps, least: int, most: int) -> None:
         """Serve a model from now on. `least`, `most`: bounds of a step's tokens beside other models."""
         name = engine.info.name
         self.engines[name] = engine
-        self._failures[name] = 0
         self._turns.join(name, least, most)
 
     def leave(self, name: str, then: Callable[[Steps], None]) -> None:
@@ -130,16 +138,18 @@ class Loop:
         return [engine.stats() for engine in self.engines.values()]
 
     def step(self) -> float | None:
-        """Let one engine step. Seconds to wait before the next: 0, a nap, or None until a message comes."""
+        """Let one engine step. Seconds to wait before the next: 0, a nap, or None until a message comes.
+
+        Raises KeepsFailing when it was the last of `MAX_FAILED_STEPS` that failed; its requests were given up.
+        """
         with_work = [name for name, engine in self.engines.items() if engine.has_work]
         turn = self._turns.next(with_work)
         if turn is None:
             return None
         name, max_tokens = turn
-        begin = self._clock()
+        begin, engine = self._clock(), self.engines[name]
         try:
-            deltas = self.engines[name].step(max_tokens)
-            self._failures[name] = 0
+            deltas = engine.step(max_tokens)
         except Exception as error:
             deltas = self._fail(name, error)
         seconds = self._clock() - begin
@@ -150,6 +160,8 @@ class Loop:
                 if delta.finish_reason is not None:
                     self._end(delta.request_id, delta.index)
             self._let_go()
+        if engine.failed_steps >= MAX_FAILED_STEPS:
+            raise KeepsFailing(_failing(name, engine.failed_steps, deltas))
         return NAP_S if not deltas and seconds < NAP_S else 0
 
     def _end(self, request_id: str, index: int | None) -> None:
@@ -162,11 +174,8 @@ class Loop:
             del self._flights[request_id]
 
     def _fail(self, name: str, error: Exception) -> list[Delta]:
-        """An engine's step raised: give up its requests. Raises when that cannot be, or keeps happening."""
+        """An engine's step raised: give up its requests. Raises when that cannot be."""
         log.exception("A step of %s failed", name)
-        self._failures[name] += 1
-        if self._failures[name] >= HOPELESS:
-            raise RuntimeError(f"{name} failed {HOPELESS} steps in a row") from error
         fault = _step_fault(name, error)
         deltas = []
         for request_id, flight in self._flights.items():
@@ -184,6 +193,12 @@ class Loop:
             then = self._leaving.pop(name)
             self._turns.leave(name)
             then(self.engines.pop(name))
+
+
+def _failing(name: str, count: int, deltas: Sequence[Delta]) -> str:
+    errors = [delta.error for delta in deltas if delta.error is not None]
+    last = f" The last error: {errors[-1][1]}" if errors else ""
+    return f"The model `{name}` failed {count} steps in a row.{last}"
 
 
 def _step_fault(name: str, error: Exception) -> Fault:

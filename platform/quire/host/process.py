@@ -2,8 +2,8 @@
 
 Started as `python -m quire.host.process <file descriptor>` by `quire.host.connection`: a socket, whose other end
 only the process that started it holds. When that end closes this process ends, and so cannot outlive the other. It
-ignores the signals of a terminal: whoever started it says when to stop. Models are built in worker threads while
-others are served.
+ignores SIGINT, SIGTERM and SIGHUP: the process that started it says when to stop, and blocked them until they are
+ignored. Models are built in worker threads while others are served.
 """
 
 from __future__ import annotations
@@ -24,31 +24,34 @@ from quire.config import ModelConfig
 from quire.errors import ConfigError, NotFound, StartupError
 from quire.host.adapter_desk import AdapterDesk
 from quire.host.engine_builder import EngineBuilder
+from quire.host.faults import fault_of
 from quire.host.inbox import Inbox, Item
 from quire.host.link import Link
-from quire.host.loop import Loop, Steps
+from quire.host.loop import KeepsFailing, Loop, Steps
 from quire.host.protocol import (
     Abort,
     Ask,
     AskAdapters,
+    Ending,
     Failed,
     Figures,
     Load,
     LoadAdapter,
     Loaded,
     Message,
+    Ping,
+    Pong,
     Ready,
     Refused,
     Shutdown,
     Start,
-    StartFailed,
     Submit,
     Unload,
     UnloadAdapter,
     Unloaded,
     Unreadable,
-    fault_of,
 )
+from quire.host.settings import IGNORED_SIGNALS
 from quire.records import Registry
 
 log = logging.getLogger(__name__)
@@ -121,10 +124,8 @@ class Host:
                 self._loop.submit(item)
             case Abort():
                 self._loop.abort(item)
-            case Ask():
-                counter = self._registry.counter
-                rows = counter.snapshot() if isinstance(counter, Tallies) else []
-                self._send(Figures(item.call, self._loop.stats(), rows))
+            case Ask() | Ping():
+                self._send(self._answer(item))
             case LoadAdapter() | UnloadAdapter() | AskAdapters():
                 self._desk.take(item)
             case Load():
@@ -135,10 +136,15 @@ class Host:
                 self._send(Refused(item.request_id, item.fault))
             case Shutdown():
                 self._stopping = True
-            case Start():
-                pass  # there is only one, and it came before
-            case call:
-                call()
+            case _ if callable(item):
+                item()  # what is left is `Start`: there is only one, and it came before
+
+    def _answer(self, question: Ask | Ping) -> Message:
+        if isinstance(question, Ping):
+            return Pong()
+        counter = self._registry.counter
+        rows = counter.snapshot() if isinstance(counter, Tallies) else []
+        return Figures(question.call, self._loop.stats(), rows)
 
     def _join(self, config: ModelConfig, engine: Steps) -> None:
         taken = {name for other in self._loop.engines.values() for name in _names(other)}
@@ -187,8 +193,9 @@ def _names(engine: Steps) -> tuple[str, ...]:
 
 def main(descriptor: str) -> int:
     """Serve the process at the other end of the socket with this file descriptor; the exit status."""
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for number in IGNORED_SIGNALS:
         signal.signal(number, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, IGNORED_SIGNALS)
     gc.set_threshold(*COLLECT_AFTER)
     sys.setswitchinterval(GIVE_WAY_S)
     os.set_inheritable(int(descriptor), False)
@@ -205,10 +212,17 @@ def main(descriptor: str) -> int:
         builder.log_memory()
     except Exception as error:
         log.debug("The start failed", exc_info=True)
-        link.send(StartFailed(fault_of(error)))
+        link.send(Ending(fault_of(error)))
         link.finish(LINGER_S)
         return 1
-    host.run()
+    try:
+        host.run()
+    except Exception as error:
+        log.critical("The step loop ended: %s", error, exc_info=not isinstance(error, KeepsFailing))
+        link.send(Ending(fault_of(error)))
+        link.finish(LINGER_S)
+        logging.shutdown()
+        os._exit(1)  # and not return: a worker thread that hangs would be waited for
     link.finish(LINGER_S)
     return 0
 

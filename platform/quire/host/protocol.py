@@ -6,14 +6,14 @@ travel as raw bytes. Everything else is the contract's frozen dataclasses as the
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import msgspec
 
 from quire.adapter_info import AdapterInfo
 from quire.config import ModelConfig
-from quire.errors import STATUS_BY_TYPE_NAME, BadRequest, ConfigError, PluginError, QuireError, StartupError
+from quire.errors import BadRequest
+from quire.host.faults import Fault
 from quire.host.wire_media import WireMedia, pack_media, unpack_media
 from quire.pooling import PoolingParams
 from quire.sampling import BeamSearchParams, SamplingParams
@@ -115,19 +115,15 @@ class Ask(Message, frozen=True, tag=True):
     call: int
 
 
+class Ping(Message, frozen=True, tag=True):
+    """Answer with `Pong` between two steps."""
+
+
 class Shutdown(Message, frozen=True, tag=True):
     """Tell the plugins and end."""
 
 
 # --- from the host to the API process --------------------------------------------------------------
-
-
-class Fault(msgspec.Struct, frozen=True):
-    """An error of `quire.errors` by the name of its class."""
-
-    kind: str
-    message: str
-    param: str | None = None
 
 
 class Ready(Message, frozen=True, tag=True):
@@ -137,8 +133,8 @@ class Ready(Message, frozen=True, tag=True):
     adapters: list[AdapterInfo] = []
 
 
-class StartFailed(Message, frozen=True, tag=True):
-    """A plugin or a model of `Start` could not be loaded; the host ends."""
+class Ending(Message, frozen=True, tag=True):
+    """Why the host ends: a plugin or a model of `Start` could not be loaded, or steps keep failing."""
 
     fault: Fault
 
@@ -196,6 +192,10 @@ class Failed(Message, frozen=True, tag=True):
     fault: Fault
 
 
+class Pong(Message, frozen=True, tag=True):
+    """The step loop goes on."""
+
+
 class Figures(Message, frozen=True, tag=True):
     """Statistics of every model, and calls, errors and seconds per plugin."""
 
@@ -204,9 +204,9 @@ class Figures(Message, frozen=True, tag=True):
     plugins: list[dict[str, Any]]
 
 
-ToHost = Start | Submit | Abort | Load | Unload | LoadAdapter | UnloadAdapter | AskAdapters | Ask | Shutdown
+ToHost = Start | Submit | Abort | Load | Unload | LoadAdapter | UnloadAdapter | AskAdapters | Ask | Ping | Shutdown
 _OfAdapters = AdapterLoaded | AdapterChanged | Adapters
-FromHost = Ready | StartFailed | Deltas | Refused | Loaded | Unloaded | Failed | Figures | _OfAdapters
+FromHost = Ready | Ending | Deltas | Refused | Loaded | Unloaded | Failed | Pong | Figures | _OfAdapters
 
 _encoder = msgspec.msgpack.Encoder()
 _to_host: msgspec.msgpack.Decoder[ToHost] = msgspec.msgpack.Decoder(ToHost)
@@ -279,22 +279,3 @@ def request_of(message: Submit) -> Request:
         cache_salt=message.cache_salt,
         client=message.client,
     )
-
-
-_KINDS: Mapping[str, type[QuireError]] = {
-    **STATUS_BY_TYPE_NAME,
-    **{kind.__name__: kind for kind in (StartupError, ConfigError, PluginError)},
-}
-
-
-def fault_of(error: BaseException) -> Fault:
-    """What to send of an exception: ours as they are, others by name and message."""
-    if isinstance(error, QuireError):
-        kind = next(cls.__name__ for cls in type(error).__mro__ if cls.__name__ in _KINDS)
-        return Fault(kind, error.message, error.param)
-    return Fault(QuireError.__name__, f"{type(error).__name__}: {error}")
-
-
-def error_of(fault: Fault) -> QuireError:
-    """The exception that a fault stands for."""
-    return _KINDS.get(fault.kind, QuireError)(fault.message, fault.param)

@@ -1,5 +1,7 @@
 """Keeps a host process running: starts it, notices its end, starts it anew with what was loaded.
 
+A host whose step loop goes on no more is killed first (`quire.host.watchdog`). While it loads models it is not watched.
+
 It knows messages, but no requests: what the host says is handed on, and its death is told.
 """
 
@@ -15,7 +17,9 @@ from typing import Literal
 
 from quire.errors import QuireError, StartupError
 from quire.host.connection import Connection
-from quire.host.protocol import Deltas, FromHost, Message, Ready, Shutdown, Start, StartFailed, error_of
+from quire.host.faults import error_of
+from quire.host.protocol import Deltas, Ending, FromHost, Message, Ping, Pong, Ready, Shutdown, Start
+from quire.host.watchdog import Watchdog
 from quire.types import Delta
 
 log = logging.getLogger(__name__)
@@ -64,26 +68,41 @@ class Supervisor:
         on_deltas: Callable[[list[Delta]], None],
         on_message: Callable[[FromHost], None],
         on_death: Callable[[str], None],
+        on_frozen: Callable[[], None],
         policy: RestartPolicy,
         module: str,
+        engine_timeout_s: float,
     ) -> None:
         """`start` gives the first message of each new process; `on_death` gets how the last one ended.
 
-        on_deltas: for what each step gives; on_message: for all else. module: what runs in the process.
+        on_deltas: for what each step gives; on_message: for all else. on_frozen: called when the process has not
+        answered for some time and computes nothing. module: what runs in the process. engine_timeout_s: how long it may
+        go without finishing a step before it is killed.
         """
-        self._module = module
+        self._module, self._engine_timeout_s = module, engine_timeout_s
+        self._on_frozen = on_frozen
         self._start, self._on_deltas, self._on_message, self._on_death = start, on_deltas, on_message, on_death
         self._restarts = Restarts(policy)
         self._connection: Connection | None = None
         self._unheard: Connection | None = None
         self._ready = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
+        self._watchdog: Watchdog | None = None
         self.state: State = "starting"
+        self.last_end = ""
+        """How the last process ended, in words."""
+        self.failed = asyncio.Event()
+        """Set when the process has ended too often and is not started again."""
 
     @property
     def pid(self) -> int | None:
         """Number of the process now running."""
         return None if self._connection is None else self._connection.pid
+
+    @property
+    def frozen_s(self) -> float:
+        """How long the process has answered nothing while it computed nothing; 0: it is well."""
+        return self._watchdog.silent_s if self._watchdog is not None and self._watchdog.frozen else 0.0
 
     def launch(self) -> Connection:
         """Start a process; needs no event loop. Called before `run`, which then goes on with it, it saves time."""
@@ -116,12 +135,17 @@ class Supervisor:
         if self._connection is not None:
             self._connection.send(message)
 
-    async def close(self) -> None:
-        """End the host: politely first."""
+    def kill(self) -> None:
+        """End the process at once, whatever becomes of this one."""
+        if self._connection is not None:
+            self._connection.kill()
+
+    async def close(self, goodbye_s: float = GOODBYE_S) -> None:
+        """End the host: politely first, within `goodbye_s`, unless it is frozen."""
         self.state = "closed"
-        if self._connection is not None and self._ready.is_set():
+        if self._connection is not None and self._ready.is_set() and not self.frozen_s:
             self._connection.send(Shutdown())
-            await self._connection.wait(GOODBYE_S)
+            await self._connection.wait(min(goodbye_s, GOODBYE_S))
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
@@ -143,13 +167,14 @@ class Supervisor:
             if not started:
                 outcome.set_exception(error)
                 return
-            self.state = "restarting"
+            self.state, self.last_end = "restarting", error.message
             self._on_death(error.message)
             log.error("%s", error.message)
             delay_s = 0.0 if lived else max(FIRST_DELAY_S, 2 * delay_s)
             if not self._restarts.allow():
                 self.state = "failed"
-                self._ready.set()  # nobody need wait any longer
+                self._ready.set()  # requests need not wait any longer
+                self.failed.set()
                 log.error("The host process ended too often; it is not started again")
                 return
             await asyncio.sleep(delay_s)
@@ -162,23 +187,48 @@ class Supervisor:
             connection = self.launch()
         self._unheard = None
         failures: list[QuireError] = []
+        watching: list[asyncio.Task[None]] = []
 
         def heard(message: FromHost) -> None:
             if type(message) is Deltas:  # first and directly, since it comes with every step
                 self._on_deltas(message.deltas)
                 return
-            if isinstance(message, StartFailed):
+            if isinstance(message, Ending):
                 failures.append(error_of(message.fault))
+                return
+            if isinstance(message, Pong):
+                if self._watchdog is not None:
+                    self._watchdog.answered()
                 return
             self._on_message(message)
             if isinstance(message, Ready):
                 self.state = "ready"
                 self._ready.set()
+                watching.append(asyncio.create_task(self._watch(connection), name="host-watchdog"))
                 if not outcome.done():
                     outcome.set_result(None)
 
-        await connection.listen(heard)
+        try:
+            await connection.listen(heard)
+        finally:
+            for task in watching:
+                task.cancel()
+            self._watchdog = None
         return failures[0] if failures else StartupError(f"The host process {connection.how_it_ended}.")
+
+    async def _watch(self, connection: Connection) -> None:
+        """Ask for signs of life, and kill the process when they stay away for too long."""
+        watchdog = self._watchdog = Watchdog(self._engine_timeout_s, lambda: connection.cpu_s)
+        while not watchdog.look():
+            if watchdog.frozen:
+                self._on_frozen()
+            if watchdog.ask():
+                connection.send(Ping())
+            await asyncio.sleep(watchdog.every_s)
+        connection.kill(
+            f"finished no step for {self._engine_timeout_s:g} s and was killed; if a step may take longer, raise "
+            "--engine-timeout-s or lower --max-num-batched-tokens"
+        )
 
     def _drop(self) -> None:
         if self._connection is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
@@ -33,6 +34,7 @@ from quire.server.params import FieldRules
 from quire.server.request_ids import EchoRequestId
 from quire.server.routes_adapters import adapters_router
 from quire.server.routes_admin import admin_router
+from quire.server.routes_health import health_router
 from quire.server.routes_native import native_router
 from quire.server.routes_openai import openai_router
 from quire.server.routes_pooling import POOLING_BODIES, pooling_router
@@ -143,7 +145,8 @@ def _lifespan(service: Service) -> Any:
         try:
             yield
         finally:
-            await service.telemetry.stop()
+            spent_s = time.monotonic() - (service.inflight.closed_at or time.monotonic())
+            await service.telemetry.stop(service.config.shutdown_timeout_s - spent_s)
             service.pools.close()
 
     return lifespan
@@ -161,6 +164,7 @@ def _mount(app: FastAPI, service: Service, registry: Registry) -> None:
         text_router,
         native_router,
         admin_router,
+        health_router,
     )
     for build in built_in:
         _include(app, build(service), "the server", taken)

@@ -45,8 +45,8 @@ class Client(Protocol):
         ...
 
     @property
-    def alive(self) -> bool:
-        """Whether requests are accepted now; false while the host is dead or loading."""
+    def unavailable(self) -> str | None:
+        """Why requests are not accepted now, in a sentence: the host is dead, loading or frozen; None if they are."""
         ...
 
     def models(self) -> Sequence[ModelInfo]:

@@ -6,6 +6,7 @@ Those that still wait for their media are refused at once.
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Iterator
 from typing import Protocol
 
@@ -22,12 +23,17 @@ class Stops(Protocol):
 
 
 class InFlight:
-    """Who is in flight. `closed`: no new ones are taken."""
+    """Who is in flight. `closed_at`: when it was that no new ones were taken any more (time.monotonic)."""
 
     def __init__(self) -> None:
         self._jobs: dict[int, Stops] = {}
         self._coming: dict[int, Stopping] = {}
-        self.closed = False
+        self.closed_at: float | None = None
+
+    @property
+    def closed(self) -> bool:
+        """Whether no new ones are taken."""
+        return self.closed_at is not None
 
     def __len__(self) -> int:
         return len(self._jobs)
@@ -57,7 +63,7 @@ class InFlight:
 
     def close(self) -> None:
         """Take in no more."""
-        self.closed = True
+        self.closed_at = time.monotonic()
         for stopping in self._coming.values():
             stopping.stop(_closed())
 

@@ -1,4 +1,4 @@
-"""Routes about the server itself: health, version, load, figures, plugins."""
+"""Routes about the server itself: version, load, figures, plugins."""
 
 from __future__ import annotations
 
@@ -16,10 +16,6 @@ from quire.server.routes_openai import json_response
 from quire.server.schema_responses import Load, PluginList, Version
 from quire.server.service import Service
 
-_HEALTH: dict[int | str, dict[str, Any]] = {
-    200: {"description": "Requests are answered.", "content": {}},
-    503: {"description": "The models are loading, restarting, or gone.", "content": {}},
-}
 _TEXT: dict[int | str, dict[str, Any]] = {
     200: {"description": "Prometheus' text format.", "content": {"text/plain": {"schema": {"type": "string"}}}}
 }
@@ -28,22 +24,6 @@ _TEXT: dict[int | str, dict[str, Any]] = {
 def admin_router(service: Service) -> APIRouter:
     """Everything that no model answers."""
     router = APIRouter(tags=["Server"])
-
-    async def health() -> Response:
-        ready = service.client.alive and not service.inflight.closed
-        return Response(status_code=200 if ready else 503)
-
-    for path, methods in (("/health", ["GET"]), ("/ping", ["GET", "POST"])):
-        for method in methods:
-            router.add_api_route(
-                path,
-                health,
-                methods=[method],
-                response_class=Response,
-                responses=_HEALTH,
-                summary="Whether requests are answered",
-                operation_id=f"{path[1:]}_{method.lower()}",
-            )
 
     @router.get("/version", response_model=None, responses={200: {"model": Version}, **documented(401)})
     async def version() -> Response:

@@ -10,14 +10,11 @@ import asyncio
 import contextlib
 import gc
 import logging
-import signal
 import socket
 import ssl
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from types import FrameType
 from typing import Any
 
 import uvicorn
@@ -29,6 +26,7 @@ from quire.host.client import Client
 from quire.records import Registry
 from quire.server.app import build_app
 from quire.server.connections import ConnectionLimits, Connections
+from quire.server.ending import Ending, ended_by_signals
 from quire.server.http_protocol import BoundedHttp
 from quire.server.inflight import InFlight
 from quire.server.listen import url_of
@@ -41,8 +39,11 @@ log = logging.getLogger("quire.server")
 NUM_THREADS = 32
 """For tokenizing, templates, gates and figures. They mostly wait; a few that wait long must not hold up the rest."""
 
-GRACE_S = 5.0
+GRACE_S = 2.0
 """Time for requests that were ended by a shutdown to say so."""
+
+STATUS_FAILED = 1
+"""Exit status of a server whose models cannot be kept running."""
 
 
 async def serve(
@@ -53,22 +54,59 @@ async def serve(
     registry: Registry,
     on_ready: Callable[[str], None] | None = None,
 ) -> int:
-    """Serve on a bound socket until SIGINT or SIGTERM, with a client that was launched (`quire.server.start.run`)."""
-    asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(NUM_THREADS, thread_name_prefix="quire"))
-    with _ended_by_sigterm():
+    """Serve on a bound socket until SIGINT or SIGTERM, with a client that was launched (`quire.server.start.run`).
+
+    Gives the exit status. After such a signal the process ends within `shutdown_timeout_s` and a few seconds, also if
+    something of it hangs, or the caller does not return.
+    """
+    executor = ThreadPoolExecutor(NUM_THREADS, thread_name_prefix="quire")
+    asyncio.get_running_loop().set_default_executor(executor)
+    ending = Ending(config.shutdown_timeout_s, client.kill)
+    with ended_by_signals(ending):
         try:
-            text = TextSides(config, registry)
-            await asyncio.gather(client.ready(), asyncio.to_thread(text.prepare, models))
-            served = await asyncio.to_thread(text.of, models, client.models())
-            app = build_app(client, config, registry, served)
-            server = DrainingServer(app, config)
+            server = await _load(client, models, config, registry, ending)
+            if server is None:
+                return 128 + (ending.signal or 0)
             if on_ready is not None:
                 server.on_started = lambda: on_ready(url_of(listener, config))
             gc.freeze()  # what is there stays: the collector need not look at it again
+            watching = asyncio.create_task(_end_when_failed(client, ending))
             await server.serve(sockets=[listener])
+            watching.cancel()
         finally:
-            await client.close()
-    return 0
+            await client.close(goodbye_s=ending.left_s)
+            executor.shutdown(wait=False, cancel_futures=True)
+            ending.finish()
+    return ending.status
+
+
+async def _load(
+    client: Client, models: Sequence[ModelConfig], config: ServerConfig, registry: Registry, ending: Ending
+) -> DrainingServer | None:
+    """The server for the models, when they are loaded; None if it was told to end meanwhile."""
+
+    async def load() -> DrainingServer:
+        text = TextSides(config, registry)
+        await asyncio.gather(client.ready(), asyncio.to_thread(text.prepare, models))
+        served = await asyncio.to_thread(text.of, models, client.models())
+        return DrainingServer(build_app(client, config, registry, served), config)
+
+    loading = asyncio.create_task(load())
+    ending.stop = loading.cancel
+    try:
+        server = await loading
+    except asyncio.CancelledError:
+        if ending.signal is None:
+            raise
+        return None
+    ending.stop = server.stop
+    return server
+
+
+async def _end_when_failed(client: Client, ending: Ending) -> None:
+    await client.failed()
+    log.error("the server ends with status %d: %s", STATUS_FAILED, client.unavailable)
+    ending.begin(STATUS_FAILED)
 
 
 class DrainingServer(uvicorn.Server):
@@ -101,24 +139,14 @@ class DrainingServer(uvicorn.Server):
             log.warning("ending %d requests that did not finish in %g s", len(self._inflight), self._drain_s)
         self._inflight.stop_all(HostDied("The server is shutting down; the request was not finished."))
 
-    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """The first signal drains, the second ends at once."""
-        if self.should_exit:
-            self.force_exit = True
+    def stop(self) -> None:
+        """Begin to end."""
         self.should_exit = True
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """As the parent's, but a signal that was obeyed is not raised again: the exit status is 0."""
-        if threading.current_thread() is not threading.main_thread():
-            yield
-            return
-        before = {number: signal.signal(number, self.handle_exit) for number in (signal.SIGINT, signal.SIGTERM)}
-        try:
-            yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
+        """Signals are `Ending`'s affair."""
+        yield
 
 
 def _uvicorn_settings(config: ServerConfig) -> dict[str, Any]:
@@ -130,23 +158,9 @@ def _uvicorn_settings(config: ServerConfig) -> dict[str, Any]:
         "access_log": not config.disable_access_log,
         "server_header": False,
         "root_path": config.root_path,
-        "timeout_graceful_shutdown": int(config.shutdown_timeout_s + GRACE_S) + 1,
+        "timeout_graceful_shutdown": int(config.shutdown_timeout_s + GRACE_S),
         "ssl_keyfile": config.ssl_keyfile,
         "ssl_certfile": config.ssl_certfile,
         "ssl_ca_certs": config.ssl_ca_certs,
         "ssl_cert_reqs": ssl.CERT_REQUIRED if config.ssl_ca_certs else ssl.CERT_NONE,
     }
-
-
-@contextlib.contextmanager
-def _ended_by_sigterm() -> Iterator[None]:
-    """While models load, SIGTERM ends the start as an interrupt from the keyboard does."""
-    task = asyncio.current_task()
-    if threading.current_thread() is not threading.main_thread() or task is None:
-        yield
-        return
-    before = signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)

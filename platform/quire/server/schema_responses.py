@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
+
+from quire.server.errors import ErrorDetail
 
 
 class PromptTokensDetails(BaseModel):
@@ -171,6 +173,28 @@ class Version(BaseModel):
     """Which Quire this is."""
 
     version: str
+
+
+class ModelState(BaseModel):
+    """Whether a model answers requests."""
+
+    id: str
+    state: Literal["ready", "unavailable"]
+
+
+class Readiness(BaseModel):
+    """All models that were asked about are ready."""
+
+    status: Literal["ready"]
+    models: list[ModelState]
+
+
+class NotReady(BaseModel):
+    """One of them is not."""
+
+    status: Literal["unavailable"]
+    models: list[ModelState]
+    error: ErrorDetail
 
 
 class Load(BaseModel):

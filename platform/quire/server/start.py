@@ -19,6 +19,7 @@ from quire.host.settings import HostSettings
 from quire.media.limits import MediaLimits
 from quire.records import Registry
 from quire.server.allocator import give_freed_memory_back
+from quire.server.ending import outliving_hangups
 from quire.server.first_adapters import first_adapters
 from quire.server.listen import bind, check_tls
 
@@ -41,6 +42,9 @@ def run(
 ) -> int:
     """Serve until SIGINT or SIGTERM; the exit status. Raises StartupError for what keeps it from serving.
 
+    The status: 0 after a signal, 1 when the models could not be kept running, 128 and the signal's number when it came
+    while they were loaded. After any of these the process ends, at the latest some seconds after `shutdown_timeout_s`.
+
     `plugins` and `enable_lora`: as the registry was loaded with, for the process that runs the models.
     `on_ready` gets the server's URL when requests are answered.
     """
@@ -51,7 +55,7 @@ def run(
     check_tls(config)
     for model in models:
         MediaLimits.of(model, registry)  # raises now, not when everything is loaded
-    with contextlib.closing(bind(config)) as listener:
+    with outliving_hangups(), contextlib.closing(bind(config)) as listener:
         settings = HostSettings(
             plugins=plugins,
             options=registry.options,
@@ -59,6 +63,7 @@ def run(
             adapters=first_adapters(models, config, registry),
             log_level=config.log_level,
             max_restarts=config.max_restarts,
+            engine_timeout_s=config.engine_timeout_s,
         )
         client = Client(models, settings)
         client.launch()

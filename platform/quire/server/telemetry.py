@@ -22,6 +22,12 @@ log = logging.getLogger("quire.server")
 
 HOOK = "quire_metrics_exporters"
 
+STOP_S = 30.0
+LEAST_STOP_S = 1.0
+"""How long plugins may take at the end to hear of the last requests."""
+
+Batch = list[tuple[RequestSummary, Timings]]
+
 TOGETHER_S = 0.1
 """Requests that end within this time are told of together: waking a thread for each takes a core from the steps."""
 
@@ -55,12 +61,15 @@ class Telemetry:
         """Begin to work, in the running event loop."""
         self._tasks = [asyncio.create_task(self._report()), asyncio.create_task(self._poll())]
 
-    async def stop(self) -> None:
-        """Report what is left, then end."""
+    async def stop(self, timeout_s: float = STOP_S) -> None:
+        """Report what is left, then end; plugins are given `timeout_s`, or a second if it is less."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        await self.tell()
+        try:
+            await asyncio.wait_for(self.tell(), max(LEAST_STOP_S, timeout_s))
+        except TimeoutError:
+            log.warning("plugins were not told of all ended requests: telling them took too long")
 
     async def tell(self) -> None:
         """Return when everybody was told of all requests that have ended."""
@@ -68,12 +77,16 @@ class Telemetry:
             if self._telling is None:
                 self._news.clear()
                 ended, self._ended = self._ended, []
-                self._telling = asyncio.create_task(asyncio.to_thread(self._tell, ended))
-                self._telling.add_done_callback(self._told)
+                self._telling = asyncio.create_task(self._tell_beside(ended))
             await asyncio.shield(self._telling)
 
-    def _told(self, _: object) -> None:
-        self._telling = None
+    async def _tell_beside(self, ended: Batch) -> None:
+        try:
+            await asyncio.to_thread(self._tell, ended)
+        finally:
+            # Here, and not in a callback of the task: between its end and a callback, `tell` would wait for a task that
+            # is done, which gives the event loop no turn, and so for ever.
+            self._telling = None
 
     async def refresh(self) -> None:
         """Read the engines' statistics now."""
@@ -111,7 +124,7 @@ class Telemetry:
             await asyncio.sleep(TOGETHER_S)
             await self.tell()
 
-    def _tell(self, batch: list[tuple[RequestSummary, Timings]]) -> None:
+    def _tell(self, batch: Batch) -> None:
         for summary, timings in batch:
             self._metrics.finished(summary, timings)
             try:
