@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidatorFunctionWrapHandler, WrapValidator
+from pydantic import ConfigDict, Field, ValidationError, ValidatorFunctionWrapHandler, WrapValidator
 
 from quire.server.schema_adapters import AdapterChoice
+from quire.server.schema_base import RequestModel
 from quire.server.schema_requests import Message, TemplateFields, TokenPrompt
 from quire.server.schema_sampling import INT64, MOST_CHOICES, within
 
@@ -41,10 +42,10 @@ Inputs = Annotated[_ANY_INPUT, WrapValidator(_one_error)]
 ScoreTexts = Annotated[str | _Texts, WrapValidator(_one_error_of_texts)]
 
 
-class CommonFields(BaseModel):
+class CommonFields(RequestModel):
     """What all of them have in common; null everywhere means the model's default."""
 
-    model_config = ConfigDict(extra="allow", protected_namespaces=())
+    model_config = ConfigDict(extra="allow")
 
     model: str | None = None
     adapters: Annotated[list[AdapterChoice], Field(max_length=MOST_CHOICES)] | None = None
@@ -72,7 +73,7 @@ class InputFields(PoolingFields, TemplateFields):
     add_special_tokens: bool | None = None  # type: ignore[assignment]
 
 
-class EncodingFields(BaseModel):
+class EncodingFields(RequestModel):
     """How numbers are written: JSON; base64 or bare bytes of `embed_dtype`; `bytes_only` leaves out the header."""
 
     encoding_format: Literal["float", "base64", "bytes", "bytes_only"] = "float"
@@ -117,7 +118,7 @@ class ScoreRequest(ScoreFields):
     data_2: ScoreTexts | None = None
 
 
-class RerankDocument(BaseModel):
+class RerankDocument(RequestModel):
     """A document as an object."""
 
     model_config = ConfigDict(extra="ignore")
@@ -133,14 +134,14 @@ class RerankRequest(ScoreFields):
     top_n: Annotated[int, Field(ge=0, le=INT64)] = 0
 
 
-class CohereContent(BaseModel):
+class CohereContent(RequestModel):
     """A part of an input; only text can be read."""
 
     type: Literal["text"]
     text: str
 
 
-class CohereInput(BaseModel):
+class CohereInput(RequestModel):
     """An input in parts."""
 
     content: Annotated[list[CohereContent], Field(min_length=1)]

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import ConfigDict, Field
 
 from quire.sampling import MAX_BAD_WORDS, MAX_BIASES, MAX_LOGPROBS, MAX_N, MAX_STOP_LENGTH, MAX_STOP_STRINGS
 from quire.server.schema_adapters import AdapterChoice
+from quire.server.schema_base import RequestModel
 
 INT64 = 2**63 - 1
 MOST_CHOICES = 64
@@ -24,7 +25,7 @@ def within(low: float | None = None, high: float | None = None, **more: Any) -> 
     return Field(json_schema_extra={key: value for key, value in bounds.items() if value is not None} | more)
 
 
-TokenId = Annotated[int, Field(ge=0, le=2**31 - 1)]
+TokenId = Annotated[int, Field(strict=True, ge=0, le=2**31 - 1)]
 TokenIds = Annotated[list[TokenId], Field(fail_fast=True)]
 TokenKey = Annotated[str, Field(pattern="^[0-9]{1,10}$")]
 StopString = Annotated[str, within(minLength=1, maxLength=MAX_STOP_LENGTH)]
@@ -32,14 +33,14 @@ Penalty = Annotated[float, within(-2, 2)]
 LogprobCount = Annotated[int, within(-1, MAX_LOGPROBS)]
 
 
-class StreamOptions(BaseModel):
+class StreamOptions(RequestModel):
     """What a stream carries beside the text."""
 
     include_usage: bool = False
     continuous_usage_stats: bool = False
 
 
-class JsonSchemaFormat(BaseModel):
+class JsonSchemaFormat(RequestModel):
     """A named JSON schema for the answer."""
 
     model_config = ConfigDict(populate_by_name=True)
@@ -50,7 +51,7 @@ class JsonSchemaFormat(BaseModel):
     strict: bool | None = None
 
 
-class ResponseFormat(BaseModel):
+class ResponseFormat(RequestModel):
     """The form of the answer: free text, any JSON object, JSON that fits a schema, or text with constrained parts."""
 
     type: Literal["text", "json_object", "json_schema", "structural_tag"]
@@ -60,7 +61,7 @@ class ResponseFormat(BaseModel):
     format: dict[str, Any] | None = None
 
 
-class StructuredOutputs(BaseModel):
+class StructuredOutputs(RequestModel):
     """A constraint on the output; exactly one of its kinds."""
 
     json_: dict[str, Any] | str | bool | None = Field(default=None, alias="json")
@@ -76,10 +77,10 @@ class StructuredOutputs(BaseModel):
     whitespace_pattern: str | None = None
 
 
-class SamplingFields(BaseModel):
+class SamplingFields(RequestModel):
     """Model, sampling and stopping; null everywhere means the model's default."""
 
-    model_config = ConfigDict(extra="allow", protected_namespaces=())
+    model_config = ConfigDict(extra="allow")
 
     model: str | None = None
     adapters: Annotated[list[AdapterChoice], Field(max_length=MOST_CHOICES)] | None = None
