@@ -118,6 +118,10 @@ class SamplingFields(RequestModel):
     guided_grammar: str | None = None
     guided_decoding_backend: str | None = None
     guided_whitespace_pattern: str | None = None
+    json_schema: dict[str, Any] | str | None = None
+    regex: str | None = None
+    ebnf: str | None = None
+    grammar: str | None = None
     stream: bool | None = False
     stream_options: StreamOptions | None = None
     stream_interval: Annotated[int, within(1)] | None = None
