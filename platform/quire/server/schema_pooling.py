@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import ConfigDict, Field, ValidationError, ValidatorFunctionWrapHandler, WrapValidator
+from pydantic import BeforeValidator, ConfigDict, Field, ValidationError, ValidatorFunctionWrapHandler, WrapValidator
 
 from quire.server.schema_adapters import AdapterChoice
 from quire.server.schema_base import RequestModel
@@ -16,6 +16,23 @@ from quire.server.schema_sampling import INT64, MOST_CHOICES, within
 
 Dtype = Literal["float32", "float16", "bfloat16"]
 Endianness = Literal["native", "little", "big"]
+
+
+class TextObject(RequestModel):
+    """A text as an object, as Jina's clients write queries, documents and inputs."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    text: str
+
+
+def _plain(value: Any) -> Any:
+    """Texts in place of objects that have nothing else."""
+    if isinstance(value, list):
+        return list(map(_plain, value)) if any(isinstance(one, dict) for one in value) else value
+    alone = isinstance(value, dict) and value.keys() == {"text"} and isinstance(value["text"], str)
+    return value["text"] if alone else value
+
 
 _Texts = Annotated[list[str], Field(min_length=1, fail_fast=True)]
 _ANY_INPUT = str | TokenPrompt | _Texts | Annotated[list[TokenPrompt], Field(min_length=1, fail_fast=True)]
@@ -38,7 +55,12 @@ def _one_error_of_texts(value: Any, check: ValidatorFunctionWrapHandler) -> Any:
         raise ValueError("should be a string or a non-empty list of strings") from None
 
 
-Inputs = Annotated[_ANY_INPUT, WrapValidator(_one_error)]
+_JINA = Annotated[list[TextObject], Field(min_length=1)]
+Inputs = Annotated[
+    _ANY_INPUT,
+    WrapValidator(_one_error, json_schema_input_type=_ANY_INPUT | _JINA),
+    BeforeValidator(_plain, json_schema_input_type=_ANY_INPUT | _JINA),
+]
 ScoreTexts = Annotated[str | _Texts, WrapValidator(_one_error_of_texts)]
 
 
@@ -118,20 +140,13 @@ class ScoreRequest(ScoreFields):
     data_2: ScoreTexts | None = None
 
 
-class RerankDocument(RequestModel):
-    """A document as an object."""
-
-    model_config = ConfigDict(extra="ignore")
-
-    text: str
-
-
 class RerankRequest(ScoreFields):
     """`POST /rerank`: documents by how well they answer the query."""
 
-    query: str
-    documents: Annotated[list[str | RerankDocument], Field(min_length=1, fail_fast=True)]
+    query: str | TextObject
+    documents: Annotated[list[str | TextObject], Field(min_length=1, fail_fast=True)]
     top_n: Annotated[int, Field(ge=0, le=INT64)] = 0
+    return_documents: bool = True
 
 
 class CohereContent(RequestModel):
@@ -147,7 +162,7 @@ class CohereInput(RequestModel):
     content: Annotated[list[CohereContent], Field(min_length=1)]
 
 
-EmbeddingType = Literal["float", "base64", "binary", "ubinary"]
+EmbeddingType = Literal["float", "base64", "int8", "uint8", "binary", "ubinary"]
 
 
 class CohereEmbedRequest(CommonFields):

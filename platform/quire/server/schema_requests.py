@@ -185,5 +185,6 @@ class GenerateRequest(RequestModel):
     prompt_token_ids: TokenPrompt | None = None
     text: str | None = None
     input_ids: TokenPrompt | None = None
+    max_new_tokens: int | None = None
     sampling_params: dict[str, Any] | None = None
     stream: bool = False

@@ -133,36 +133,3 @@ class SamplingFields(RequestModel):
     return_token_ids: bool | None = None
     vllm_xargs: dict[str, Any] | None = None
     user: str | None = None
-
-
-NOT_HONOURED: dict[str, tuple[Any, ...]] = {
-    "suffix": ("",),
-    "prompt_embeds": (),
-    "logprob_token_ids": ([],),
-    "kv_transfer_params": ({},),
-    "ec_transfer_params": ({},),
-    "repetition_detection": ({},),
-    "watermarking": (False,),
-    "return_token_offsets": (False,),
-    "routed_experts_prompt_start": (0,),
-    "typical_p": (1, 1.0),
-    "watermark": (False,),
-    "early_stopping": (False,),
-    "logits_processors": ([],),
-    "audio": (),
-    "modalities": (["text"], []),
-    "functions": ([],),
-    "function_call": ("none",),
-    "web_search_options": (),
-    "media_io_kwargs": ({},),
-    "mm_processor_kwargs": ({},),
-    "instruction": ("",),
-    "images": ([],),
-    "adapter_id": ("",),
-    "adapter_source": ("",),
-    "merged_adapters": ({},),
-}
-"""Fields that clients of this API know and this server cannot honour, with the values that ask for nothing."""
-
-IN_PLACE_OF = {"functions": "tools", "function_call": "tool_choice"}
-"""Fields that took the place of some that nobody honours any more."""

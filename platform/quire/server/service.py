@@ -69,7 +69,7 @@ class Service:
         usual = self.models.usual(*suits)
         named = asked if isinstance(asked, str) and asked else usual
         body = await self.gates.admit(request.scope["path"], named, body, request.headers)
-        refuse_unhonoured(body, self.rules)
+        refuse_unhonoured(body, self.rules, honoured=schema.model_fields)
         fields: Any = validate(schema, body)
         adapters = getattr(fields, "adapters", None)
         name = fields.model or (None if adapters else usual)  # an adapter says whose it is
