@@ -57,6 +57,16 @@ SPELLINGS: list[tuple[dict[str, Any], Structured]] = [
     ({"guided_choice": ["a", "b"]}, of("choice", '["a","b"]')),
     ({"guided_grammar": 'start: "a"'}, of("grammar", 'start: "a"')),
     ({"guided_decoding": {"regex": "b"}}, of("regex", "b")),
+    ({"regex": "a+"}, of("regex", "a+")),
+    ({"ebnf": 'root ::= "a"'}, of("grammar", 'root ::= "a"')),
+    ({"grammar": 'root ::= "a"'}, of("grammar", 'root ::= "a"')),
+    ({"json_schema": SCHEMA}, of("json_schema", AS_JSON)),
+    ({"json_schema": AS_JSON}, of("json_schema", AS_JSON)),
+    # equal ones are one, and those by older names count for nothing beside the new one
+    ({"structured_outputs": {"regex": "a"}, "guided_regex": "b", "guided_decoding_backend": "x"}, of("regex", "a")),
+    ({"structured_outputs": {"regex": "a"}, "guided_decoding": {"choice": []}}, of("regex", "a")),
+    ({"guided_json": SCHEMA, "json_schema": AS_JSON}, of("json_schema", AS_JSON)),
+    ({"response_format": {"type": "json_object"}, "structured_outputs": {"json_object": True}}, of("json_object", "")),
 ]
 
 
@@ -86,6 +96,7 @@ async def test_every_spelling_arrives_at_the_engine(tmp_path: Any, fields: dict[
         ({"structured_outputs": {"regex": "\0"}}, "NUL"),
         ({"guided_json": SCHEMA, "guided_regex": "a"}, "exclude each other"),
         ({"response_format": {"type": "json_object"}, "guided_regex": "a"}, "exclude each other"),
+        ({"structured_outputs": {"regex": "a"}, "regex": "b"}, "`structured_outputs` and `regex` exclude each other"),
         ({"response_format": {"type": "json_schema"}}, "needs `json_schema.schema`"),
         ({"structured_outputs": {"json": {"description": "x" * 300_000}}}, "at most 262144 characters"),
     ],

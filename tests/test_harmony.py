@@ -127,7 +127,7 @@ def test_calls_in_another_format_are_sought_in_the_text(name) -> None:
     call = frame.first + frame.before + '{"a": 1}' + frame.after + frame.last
     reasoning = ReasoningReader.after(OPEN, PARSER)
     assert lead(reasoning, parser) is None
-    reader = AnswerReader(reasoning, ToolReader(parser, TOOLS, Registry(), early=True), OPEN)
+    reader = AnswerReader(reasoning, ToolReader(parser, TOOLS, Registry(), demanded=True), OPEN)
     for text, thoughts in ((call, ""), (thought("hm") + final(call), "hm")):
         for pieces in ((text,), tuple(text)):
             assert in_pieces(reader, pieces) == (thoughts, "", [("add", '{"a": 1}')])
@@ -263,7 +263,7 @@ def test_a_demanded_call_ends_where_its_mark_does(with_marks) -> None:
     tools = [Tool.model_validate(tool) for tool in TOOLS[:1]]
     tools[0].function.parameters = {"type": "object", "properties": {"a": {"enum": [1, 22]}}, "required": ["a"]}
     tools[0].function.parameters["additionalProperties"] = False
-    reader = ToolReader(TOOL_PARSER, TOOLS, Registry(), early=True)
+    reader = ToolReader(TOOL_PARSER, TOOLS, Registry(), demanded=True)
     use = ToolUse(reader=reader, parser=TOOL_PARSER, offered=tools, kinds=frozenset({"calls"}), demanded=tools)
     held = replace(use.demand("", None, lead(ReasoningReader.after(OPEN, PARSER), TOOL_PARSER)), any_whitespace=False)
     params = {"structured": held, "temperature": 1, "seed": 1, "max_tokens": 200, "skip_special_tokens": False, "n": 4}

@@ -19,6 +19,7 @@ SETTINGS = settings(
 SPOKEN = ("POST /v1/audio/transcriptions", "POST /v1/audio/translations")
 POOLED = (
     "POST /v1/embeddings",
+    "POST /v1/embed",
     "POST /v2/embed",
     "POST /pooling",
     "POST /classify",

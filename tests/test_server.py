@@ -92,13 +92,6 @@ async def test_without_models_the_server_says_why(tmp_path):
     assert "No model is served" in answer.json()["error"]["message"]
 
 
-async def test_unknown_routes_have_the_bodies_of_the_framework(app):
-    async with http(app) as client:
-        missing, wrong = await client.get("/nothing"), await client.get("/v1/completions")
-    assert (missing.status_code, missing.json()) == (404, {"detail": "Not Found"})
-    assert (wrong.status_code, wrong.json()) == (405, {"detail": "Method Not Allowed"})
-
-
 async def test_a_key_guards_everything_but_the_probes(tmp_path):
     app = pretend_app(tmp_path, config=ServerConfig(api_key=("one", "two")))
     async with http(app) as client:

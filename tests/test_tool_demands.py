@@ -58,7 +58,7 @@ def tokenizer(tmp_path_factory):
 
 def use_of(parser, at_most):
     tools = [Tool.model_validate(tool) for tool in TOOLS]
-    reader = ToolReader(parser, TOOLS, Registry(), early=True)
+    reader = ToolReader(parser, TOOLS, Registry(), demanded=True)
     kinds = frozenset({"calls"})
     return ToolUse(reader=reader, parser=parser, offered=tools, kinds=kinds, demanded=tools, at_most=at_most)
 

@@ -74,15 +74,29 @@ def test_arguments_written_as_json_stream_while_they_are_written(name: str) -> N
     assert stream.push("x") == [ToolDelta(0, "x")]
 
 
-def test_a_call_that_breaks_off_stays_text_in_a_whole_answer_and_a_part_in_a_stream() -> None:
-    reader = ToolReader(PARSERS["hermes"], TOOLS, Registry())
-    text = '<tool_call>{"name": "add", "arguments": {"a": '
-    assert reader.read(text) == (text, [])
-    stream = reader.stream()
-    parts = [*stream.push(text), *stream.flush()]
-    assert "".join(part.arguments for part in parts if isinstance(part, ToolDelta)) == '{"a": '
-    (call,) = ToolReader(PARSERS["hermes"], TOOLS, Registry(), early=True).read(text)[1]
+@pytest.mark.parametrize("cut", [False, True])
+def test_a_call_that_breaks_off_is_one_as_far_as_it_came(cut: bool) -> None:
+    (call,) = ToolReader(PARSERS["hermes"], TOOLS, Registry()).read('<tool_call>{"name": "add", "arguments": {"a": ', cut)[1]
     assert (call.name, call.arguments) == ("add", '{"a": ')
+
+
+BROKEN_OFF = {
+    "hermes": ["<tool_call>{", '<tool_call>{"name": "f", <tool_call>', '<tool_call>{"name": "add", "arguments": '],
+    "gemma4": ["<|tool_call>call:f{a:1"],
+    "qwen3_coder": ["<tool_call>\n<function=ad"],
+    "deepseek_v3": ["<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function"],
+}
+
+
+@pytest.mark.parametrize(("name", "text"), [(name, text) for name, texts in BROKEN_OFF.items() for text in texts])
+def test_a_call_that_breaks_off_before_it_can_be_read_is_no_text(name: str, text: str) -> None:
+    check_parser(PARSERS[name], {text: []}, tools=TOOLS, contents={text: ""})
+
+
+def test_a_call_without_an_end_delimiter_that_cannot_be_read_is_text_unless_it_was_cut() -> None:
+    reader = ToolReader(PARSERS["mistral"], TOOLS, Registry())
+    assert reader.read("[TOOL_CALLS]add[ARGS]") == ("[TOOL_CALLS]add[ARGS]", [])
+    assert reader.read("[TOOL_CALLS]add[ARGS]", cut=True) == ("", [])
 
 
 @pytest.mark.parametrize("name", PARSERS)

@@ -199,7 +199,7 @@ MORE = {
 """Other spellings."""
 
 NO_CALLS = {
-    "hermes": ["<tool_call>oops</tool_call> x", "<tool_call", '<tool_call>{"name": "f", <tool_call>'],
+    "hermes": ["<tool_call>oops</tool_call> x", "<tool_call"],
     "llama3_json": [
         '{"answer": 1}',
         '{"name": "x", "cost": 5}',
@@ -211,7 +211,7 @@ NO_CALLS = {
     "pythonic": ["[1] is a footnote", "[f", "[f(1)]", "[f(x=g())]", "[f(a=1", "[a link](x)", "["],
     "mistral": ["[TOOL_CALLS]", "[TOOL_CALLS]add[ARGS]", "[TOOL_CALLS][1]", "[TOOL"],
     "qwen3_coder": ["<tool_call>\n<function\n</tool_call> x", "<func", "a <function=f>"],
-    "gemma4": ["<|tool_call>call:f{a:}<tool_call|>", "<|tool_call>f{}<tool_call|>", "<|tool_call>call:f{a:1"],
+    "gemma4": ["<|tool_call>call:f{a:}<tool_call|>", "<|tool_call>f{}<tool_call|>"],
     "functiongemma": ["<start_function_call>call:f{a:<escape>x}<end_function_call>"],
     "deepseek_v3": ["<｜tool▁calls▁begin｜>f<｜tool▁calls▁end｜> x"],
     "granite": ["<|tool_call|>[1]", "a <|tool_call"],

@@ -28,6 +28,7 @@ from quire.server.errors import install_handlers
 from quire.server.gates import Gates
 from quire.server.inflight import InFlight
 from quire.server.limits import BodyLimit
+from quire.server.methods import install_methods
 from quire.server.metrics import Metrics
 from quire.server.models import Served, ServedModels
 from quire.server.params import FieldRules
@@ -54,6 +55,9 @@ from quire.server.telemetry import Telemetry
 from quire.server.workers import Pools
 
 log = logging.getLogger("quire.server")
+
+EXPOSED_HEADERS = ("X-Request-Id", "Retry-After", "WWW-Authenticate", "Metadata")
+"""Headers of answers that scripts of other origins may read."""
 
 ROUTERS = "quire_routers"
 ADAPTER_RUNTIMES = "quire_adapter_runtimes"
@@ -132,6 +136,7 @@ def build_app(client: Client, config: ServerConfig, registry: Registry, models: 
     )
     app.state.service = service
     install_handlers(app)
+    install_methods(app)
     _mount(app, service, registry)
     _describe(app)
     _guard(app, config)
@@ -217,5 +222,6 @@ def _guard(app: FastAPI, config: ServerConfig) -> None:
             allow_origins=list(config.allowed_origins),
             allow_methods=list(config.allowed_methods),
             allow_headers=list(config.allowed_headers),
+            expose_headers=EXPOSED_HEADERS,
             allow_credentials=config.allow_credentials,
         )

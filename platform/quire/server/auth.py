@@ -1,6 +1,6 @@
 """API keys: every path but the probes needs one of them, and paths that change the server one of the admin's.
 
-It knows nothing of users or quotas; those are request gates.
+A key stands in `Authorization: Bearer`, or in `x-api-key` or `api-key`, where clients of other services put theirs. It knows nothing of users or quotas; those are request gates.
 """
 
 from __future__ import annotations
@@ -10,17 +10,31 @@ import hmac
 from collections.abc import Sequence
 
 from starlette.datastructures import Headers
+from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from quire.errors import QuireError
 from quire.server.clients import KEY
+from quire.server.errors import error_response
 
 OPEN_PATHS = frozenset({"/health", "/health/live", "/health/ready", "/ping", "/metrics"})
 ADMIN_PATHS = frozenset({"/v1/load_lora_adapter", "/v1/unload_lora_adapter"})
+KEY_HEADERS = ("x-api-key", "api-key")
 _BODY = b'{"error":"Unauthorized"}'
 
 
+class AdminKeyWanted(QuireError):
+    """A route that changes the server was asked for with no key, or with one that is not an admin's."""
+
+    def __init__(self, path: str, known: bool) -> None:
+        lack = "this key is not one" if known else "the request has none that is known"
+        super().__init__(f"{path} needs an admin key (--admin-api-key), and {lack}.")
+        self.status = 403 if known else 401
+        self.type = "PermissionDeniedError" if known else "AuthenticationError"
+
+
 class RequireKey:
-    """ASGI middleware that answers 401 unless the request carries a known bearer token.
+    """ASGI middleware that answers 401 unless the request carries a known key.
 
     keys: for all paths; none = they are open. admin_keys: they open all paths, and admin paths open to nothing else;
     none = admin paths are as others.
@@ -39,15 +53,13 @@ class RequireKey:
         elif scope["type"] == "websocket":
             await send({"type": "websocket.close", "code": 1008, "reason": "Unauthorized"})
         else:
-            headers = [(b"content-type", b"application/json"), (b"content-length", str(len(_BODY)).encode())]
-            await send({"type": "http.response.start", "status": 401, "headers": headers})
-            await send({"type": "http.response.body", "body": _BODY})
+            await self._refusal(scope)(scope, receive, send)
 
     def _allowed(self, scope: Scope) -> bool:
         # Browsers send no credentials with a preflight request.
         if scope["type"] == "http" and scope["method"] == "OPTIONS":
             return True
-        path: str = scope["path"].removeprefix(scope.get("root_path", ""))
+        path = _path(scope)
         wanted = self._admin_keys if path in ADMIN_PATHS else self._keys
         if path in OPEN_PATHS or not wanted:
             return True
@@ -56,15 +68,32 @@ class RequireKey:
             scope[KEY] = digest.hex()
         return digest is not None
 
+    def _refusal(self, scope: Scope) -> Response:
+        path = _path(scope)
+        if path in ADMIN_PATHS and self._admin_keys is not self._keys:
+            error = AdminKeyWanted(path, _known(Headers(scope=scope), self._keys) is not None)
+            response = error_response(error)
+        else:
+            response = Response(_BODY, status_code=401, media_type="application/json")
+        if response.status_code == 401:
+            response.headers["WWW-Authenticate"] = "Bearer"
+        return response
+
+
+def _path(scope: Scope) -> str:
+    path: str = scope["path"]
+    return path.removeprefix(scope.get("root_path", ""))
+
 
 def _known(headers: Headers, digests: Sequence[bytes]) -> bytes | None:
     """The digest of the key in the headers, if it is one of `digests`."""
+    given = [_digest(headers[name].strip()) for name in KEY_HEADERS if headers.get(name)]
     scheme, _, token = headers.get("authorization", "").partition(" ")
-    if scheme.lower() != "bearer" or not token:
-        return None
-    given = _digest(token.strip())
+    if scheme.lower() == "bearer" and token:
+        given.append(_digest(token.strip()))
     # No early exit: the time must not tell which key was nearly right.
-    return given if any([hmac.compare_digest(given, digest) for digest in digests]) else None
+    known = [one for one in given for digest in digests if hmac.compare_digest(one, digest)]
+    return known[0] if known else None
 
 
 def _digest(key: str) -> bytes:

@@ -232,7 +232,8 @@ def count_tokens(call: Call, num_cached: int | None = None) -> dict[str, Any]:
 
 def _choice(call: Call, output: CompletionOutput) -> dict[str, Any]:
     fields = call.fields
-    said = call.reader.read(output.text) if call.reader else Answer(output.text, None, [])
+    cut = output.finish_reason == "length"
+    said = call.reader.read(output.text, cut) if call.reader else Answer(output.text, None, [])
     lead = call.rendered.lead
     message: dict[str, Any] = {
         "role": call.rendered.role,

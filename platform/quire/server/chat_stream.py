@@ -80,7 +80,7 @@ class ChatStream:
     def _with_parts(self, piece: Piece, answer: AnswerStream | MessageStream) -> list[tuple[dict[str, Any], Piece]]:
         parts = answer.push(piece.text)
         if piece.finish_reason:
-            parts += answer.flush()
+            parts += answer.flush(cut=piece.finish_reason == "length")
         deltas = [delta for delta in map(self._delta, parts) if delta is not None]
         shows = piece.finish_reason or piece.logprobs or (self._call.fields.return_token_ids and piece.token_ids)
         if not deltas and not shows:

@@ -10,6 +10,7 @@ from typing import Any
 
 from quire.errors import BadRequest
 from quire.records import ToolParser
+from quire.server.constraints import FIELDS as CONSTRAINTS
 from quire.server.models import Served
 from quire.server.schema_requests import ChatRequest, NamedTool, Tool
 from quire.server.service import Service
@@ -149,17 +150,16 @@ def tool_use(service: Service, served: Served, fields: ChatRequest) -> ToolUse |
             ' Use "auto" or "none".',
             "tool_choice",
         )
-    if fields.structured_outputs is not None:
-        raise BadRequest(
-            "`tool_choice` that demands a call and `structured_outputs` exclude each other.", "structured_outputs"
-        )
+    for name in CONSTRAINTS:
+        if getattr(fields, name) is not None:
+            raise BadRequest(f"`tool_choice` that demands a call and `{name}` exclude each other.", name)
     parser = served.tool_parser if served.tool_parser and served.tool_parser.frame else JSON_CALLS
     named = choice.function.name if isinstance(choice, NamedTool) else None
     demanded = [tool for tool in tools if named in (None, tool.function.name)]
     for tool in demanded:
         _check_parameters(tool)
     return ToolUse(
-        reader=ToolReader(parser, offered, service.registry, early=True),
+        reader=ToolReader(parser, offered, service.registry, demanded=True),
         parser=parser,
         offered=tools,
         kinds=kinds,

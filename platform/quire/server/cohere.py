@@ -1,8 +1,14 @@
-"""`/v2/embed`: embeddings in the shape of Cohere's API, several forms of them at once if asked for."""
+"""`/v2/embed`: embeddings in the shape of Cohere's API, several forms of them at once if asked for.
+
+A form of eight bits, of a vector x of d numbers at length 1: int8 = round(127 · x / s), cut to ±127, with s = min(1, 8 / √d);
+uint8 = int8 + 128. Each number of a vector of length 1 is 1 / √d on average, so that s leaves room for eight times that;
+it depends on d alone, so that products of vectors can be compared.
+"""
 
 from __future__ import annotations
 
 import base64
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -20,6 +26,10 @@ from quire.text.inputs import InputLimits
 from quire.text.long_texts import Wanted
 from quire.text.pooled_inputs import pooled_prompts
 from quire.types import Prompt
+
+RANGE = 8.0
+"""Standard deviations of a vector's numbers that a form of eight bits has room for."""
+LEVELS = 127
 
 
 async def prepare(
@@ -87,12 +97,33 @@ async def answer(call: Call, fields: CohereEmbedRequest) -> dict[str, Any]:
     }
 
 
+def as_v1(whole: dict[str, Any], fields: CohereEmbedRequest) -> dict[str, Any]:
+    """The same answer in the shape of the API's first version."""
+    meta = {**whole["meta"], "api_version": {"version": "1"}}
+    if fields.embedding_types:
+        return {**whole, "meta": meta}
+    return {**whole, "embeddings": whole["embeddings"]["float"], "meta": meta, "response_type": "embeddings_floats"}
+
+
 def _in_type(results: Sequence[Pooled], name: str) -> list[Any]:
     if name == "float":
         return [result.numbers().tolist() for result in results]
     if name == "base64":
         return [base64.b64encode(result.data).decode() for result in results]
+    if name in ("int8", "uint8"):
+        return [_bytes(result, signed=name == "int8") for result in results]
     return [_bits(result, signed=name == "binary") for result in results]
+
+
+def _bytes(result: Pooled, signed: bool) -> list[int]:
+    """A byte for each number, see above."""
+    import numpy as np
+
+    numbers = result.numbers().astype(np.float64)
+    scale = min(1.0, RANGE / math.sqrt(numbers.size)) * float(np.linalg.norm(numbers) or 1.0)
+    levels = np.clip(np.rint(numbers * (LEVELS / scale)), -LEVELS, LEVELS).astype(np.int64)
+    made: list[int] = (levels if signed else levels + 128).tolist()
+    return made
 
 
 def _bits(result: Pooled, signed: bool) -> list[int]:

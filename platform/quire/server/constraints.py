@@ -1,4 +1,4 @@
-"""From request fields to the constraint on the answer: OpenAI's spelling, vLLM's, and vLLM's older one.
+"""From request fields to the constraint on the answer, in the spelling of OpenAI, vLLM (new and old), SGLang or llama.cpp.
 
 Which kinds there are, back ends say; what a source means is their affair too.
 """
@@ -6,6 +6,7 @@ Which kinds there are, back ends say; what a source means is their affair too.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator
+from dataclasses import replace
 from typing import Any
 
 from quire.errors import BadRequest
@@ -20,27 +21,36 @@ GUIDED = {
 }
 """Older names of what `structured_outputs` has."""
 
+ELSEWHERE = {"json_schema": "json", "regex": "regex", "ebnf": "grammar", "grammar": "grammar"}
+"""The same as SGLang (the first three) and llama.cpp (`json_schema`, `grammar`) call it."""
+
+OLDER = ("guided_decoding", *GUIDED)
+"""Names that count for nothing beside `structured_outputs`: clients send both, to suit servers of any age."""
+
+FIELDS = ("structured_outputs", *OLDER, *ELSEWHERE)
+"""Fields that constrain an answer, beside `response_format`."""
+
 
 def constraint(fields: SamplingFields, kinds: Collection[str], advice: Callable[[], str] = str) -> Structured | None:
     """The constraint that a request asks for. Raises BadRequest: two of them, or one of a kind that nobody offers.
 
     advice: gives what to add to the latter.
     """
-    asked = dict(_asked(fields))
-    if len(asked) > 1:
-        first, *_, last = asked
-        raise BadRequest(f"`{first}` and `{last}` exclude each other.", last)
-    for name, params in asked.items():
-        found = params.structured(param=name)
-        if found.kind not in kinds:
+    found: Structured | None = None
+    for name, params in _asked(fields):
+        one = params.structured(param=name)
+        if one.kind not in kinds:
             offered = ", ".join(sorted(kinds)) or "none"
             raise BadRequest(
-                f"`{name}`: no loaded plugin can constrain output by {found.kind}; available kinds: {offered}."
+                f"`{name}`: no loaded plugin can constrain output by {one.kind}; available kinds: {offered}."
                 + advice(),
                 name,
             )
-        return found
-    return None
+        if found is None:
+            found = one
+        elif replace(one, backend=found.backend) != found:
+            raise BadRequest(f"`{found.param}` and `{name}` exclude each other.", name)
+    return found
 
 
 def _asked(fields: SamplingFields) -> Iterator[tuple[str, StructuredOutputsParams]]:
@@ -48,10 +58,19 @@ def _asked(fields: SamplingFields) -> Iterator[tuple[str, StructuredOutputsParam
     form = _of_format(fields.response_format)
     if form is not None:
         yield "response_format", form
-    for name in ("structured_outputs", "guided_decoding"):
-        given: StructuredOutputs | None = getattr(fields, name)
-        if given is not None:
-            yield name, _params(name, _named(given))
+    if fields.structured_outputs is not None:
+        yield "structured_outputs", _params("structured_outputs", _named(fields.structured_outputs))
+    else:
+        yield from _by_older_names(fields)
+    for name, kind in ELSEWHERE.items():
+        value = getattr(fields, name)
+        if value is not None:
+            yield name, _params(name, {kind: value})
+
+
+def _by_older_names(fields: SamplingFields) -> Iterator[tuple[str, StructuredOutputsParams]]:
+    if fields.guided_decoding is not None:
+        yield "guided_decoding", _params("guided_decoding", _named(fields.guided_decoding))
     settings: dict[str, Any] = {
         "backend": fields.guided_decoding_backend,
         "whitespace_pattern": fields.guided_whitespace_pattern,

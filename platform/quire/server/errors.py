@@ -43,7 +43,7 @@ class ErrorDetail(BaseModel):
 
 
 class ErrorBody(BaseModel):
-    """The body of every answer that is an error, but for 401 and unknown routes."""
+    """The body of every answer that is an error, but for most 401."""
 
     error: ErrorDetail
 

@@ -6,7 +6,7 @@ It knows field names of the wire and rules between fields; ranges are checked by
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from quire.config import ServerConfig
@@ -15,7 +15,8 @@ from quire.errors import BadRequest
 from quire.records import Registry
 from quire.sampling import BeamSearchParams, SamplingParams
 from quire.server.constraints import constraint
-from quire.server.schema_sampling import IN_PLACE_OF, NOT_HONOURED, SamplingFields
+from quire.server.schema_refused import IN_PLACE_OF, NOT_HONOURED, Values
+from quire.server.schema_sampling import SamplingFields
 from quire.structured import Structured
 
 log = logging.getLogger("quire.server")
@@ -101,16 +102,22 @@ class FieldRules:
 
 
 def refuse_unhonoured(
-    body: Mapping[str, Any], rules: FieldRules, unhonoured: Mapping[str, tuple[Any, ...]] = NOT_HONOURED
+    body: Mapping[str, Any],
+    rules: FieldRules,
+    unhonoured: Mapping[str, Values] = NOT_HONOURED,
+    honoured: Collection[str] = (),
 ) -> None:
-    """Raise `BadRequest` for a field that clients rely on and this server would have to ignore."""
-    for name, harmless in unhonoured.items():
-        value = body.get(name)
-        if value is None or name in rules.extra_types:
+    """Raise `BadRequest` for a field that clients rely on and this server would have to ignore.
+
+    honoured: fields that mean something on this route after all.
+    """
+    for name, value in body.items():
+        if name not in unhonoured or value is None or name in rules.extra_types or name in honoured:
             continue
+        harmless = unhonoured[name]
         if not any(type(value) is type(allowed) and value == allowed for allowed in harmless):
             instead = f"; use `{IN_PLACE_OF[name]}`" if name in IN_PLACE_OF else ""
-            raise BadRequest(f"`{name}` is not supported by this server{instead}.", name)
+            raise BadRequest(f"`{name}` would change the answer and is not supported by this server{instead}.", name)
 
 
 def sampling_params(

@@ -63,6 +63,8 @@ def as_completion(service: Service, native: GenerateRequest) -> CompletionReques
             f"Exactly one of {', '.join(f'`{name}`' for name in PROMPT_FIELDS)} is needed, got {len(given)}.", "prompt"
         )
     body: dict[str, Any] = {**(native.model_extra or {}), **(native.sampling_params or {})}
+    if native.max_new_tokens is not None:
+        body.setdefault("max_new_tokens", native.max_new_tokens)
     for old, new in RENAMED.items():
         if old in body:
             body[new] = body.pop(old)

@@ -78,6 +78,7 @@ def openai_router(service: Service) -> APIRouter:
 
 
 def _add_models(router: APIRouter, service: Service) -> None:
+    @router.get("/models/", include_in_schema=False, response_model=None)
     @router.get(
         "/models", response_model=None, responses={200: {"model": ModelList}, **documented(401)}, summary="List models"
     )

@@ -97,6 +97,13 @@ def pooling_router(service: Service) -> APIRouter:
         call = await cohere.prepare(service, served, fields, naming, request.receive)
         return json_response(await unless_gone(request.receive, cohere.answer(call, fields)))
 
+    @router.post("/v1/embed", **_documented(CohereEmbedRequest, CohereEmbeddings, "Embed texts, Cohere's first shape"))
+    async def embed_v1(request: Request) -> Response:
+        served, fields = await service.accept(request, CohereEmbedRequest, does("embed"))
+        naming = Naming.of(request, fields.request_id)
+        call = await cohere.prepare(service, served, fields, naming)
+        return json_response(cohere.as_v1(await unless_gone(request.receive, cohere.answer(call, fields)), fields))
+
     _add_scores(router, service)
     return router
 
@@ -112,7 +119,7 @@ def _add_scores(router: APIRouter, service: Service) -> None:
 
     async def rerank(request: Request) -> Response:
         served, fields = await service.accept(request, RerankRequest, judges, does("embed", "token_embed"))
-        query = Side(texts=[fields.query], param="query")
+        query = Side(texts=[scores.text_of(fields.query)], param="query")
         documents = Side(texts=scores.documents_of(fields), param="documents")
         naming = Naming.of(request, fields.request_id)
         scoring = await scores.prepare(service, served, fields, naming, query, documents, "rerank-", request.receive)

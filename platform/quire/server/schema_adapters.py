@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from pydantic import BaseModel, Field
 
+from quire.server.schema_base import RequestModel
 
-class AdapterChoice(BaseModel):
+
+class AdapterChoice(RequestModel):
     """One of several adapters that work on a request. weight: what its share is multiplied by."""
 
     name: str = Field(min_length=1)
     weight: float = 1.0
 
 
-class LoadAdapterRequest(BaseModel):
+class LoadAdapterRequest(RequestModel):
     """`POST /v1/load_lora_adapter`.
 
     base_model_name: the model it is for, where several are served. load_inplace: it may replace one of that name;
@@ -29,7 +31,7 @@ class LoadAdapterRequest(BaseModel):
     is_3d_lora_weight: bool = False
 
 
-class UnloadAdapterRequest(BaseModel):
+class UnloadAdapterRequest(RequestModel):
     """`POST /v1/unload_lora_adapter`. lora_int_id is taken and not used, as vLLM has it."""
 
     lora_name: str

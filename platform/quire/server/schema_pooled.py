@@ -87,10 +87,10 @@ class RankedDocument(BaseModel):
 
 
 class Ranked(BaseModel):
-    """One document; `index` is its place in the request."""
+    """One document; `index` is its place in the request. Without `document` if `return_documents` was false."""
 
     index: int
-    document: RankedDocument
+    document: RankedDocument | None = None
     relevance_score: float
 
 
@@ -111,11 +111,12 @@ class RankedList(BaseModel):
 
 
 class CohereEmbeddings(BaseModel):
-    """The answer of `/v2/embed`: for each type that was asked for, one entry per text."""
+    """The answer of `/v2/embed`: for each type that was asked for, one entry per text. `/v1/embed`, asked for no type,
+    gives those of the type float alone."""
 
     model_config = ConfigDict(extra="allow")
 
     id: str
-    embeddings: dict[str, list[list[float]] | list[str]]
+    embeddings: dict[str, list[list[float]] | list[str]] | list[list[float]]
     texts: list[str]
     response_type: str

@@ -7,14 +7,32 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidatorFunctionWrapHandler, WrapValidator
+from pydantic import BeforeValidator, ConfigDict, Field, ValidationError, ValidatorFunctionWrapHandler, WrapValidator
 
 from quire.server.schema_adapters import AdapterChoice
+from quire.server.schema_base import RequestModel
 from quire.server.schema_requests import Message, TemplateFields, TokenPrompt
 from quire.server.schema_sampling import INT64, MOST_CHOICES, within
 
 Dtype = Literal["float32", "float16", "bfloat16"]
 Endianness = Literal["native", "little", "big"]
+
+
+class TextObject(RequestModel):
+    """A text as an object, as Jina's clients write queries, documents and inputs."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    text: str
+
+
+def _plain(value: Any) -> Any:
+    """Texts in place of objects that have nothing else."""
+    if isinstance(value, list):
+        return list(map(_plain, value)) if any(isinstance(one, dict) for one in value) else value
+    alone = isinstance(value, dict) and value.keys() == {"text"} and isinstance(value["text"], str)
+    return value["text"] if alone else value
+
 
 _Texts = Annotated[list[str], Field(min_length=1, fail_fast=True)]
 _ANY_INPUT = str | TokenPrompt | _Texts | Annotated[list[TokenPrompt], Field(min_length=1, fail_fast=True)]
@@ -37,14 +55,19 @@ def _one_error_of_texts(value: Any, check: ValidatorFunctionWrapHandler) -> Any:
         raise ValueError("should be a string or a non-empty list of strings") from None
 
 
-Inputs = Annotated[_ANY_INPUT, WrapValidator(_one_error)]
+_JINA = Annotated[list[TextObject], Field(min_length=1)]
+Inputs = Annotated[
+    _ANY_INPUT,
+    WrapValidator(_one_error, json_schema_input_type=_ANY_INPUT | _JINA),
+    BeforeValidator(_plain, json_schema_input_type=_ANY_INPUT | _JINA),
+]
 ScoreTexts = Annotated[str | _Texts, WrapValidator(_one_error_of_texts)]
 
 
-class CommonFields(BaseModel):
+class CommonFields(RequestModel):
     """What all of them have in common; null everywhere means the model's default."""
 
-    model_config = ConfigDict(extra="allow", protected_namespaces=())
+    model_config = ConfigDict(extra="allow")
 
     model: str | None = None
     adapters: Annotated[list[AdapterChoice], Field(max_length=MOST_CHOICES)] | None = None
@@ -72,7 +95,7 @@ class InputFields(PoolingFields, TemplateFields):
     add_special_tokens: bool | None = None  # type: ignore[assignment]
 
 
-class EncodingFields(BaseModel):
+class EncodingFields(RequestModel):
     """How numbers are written: JSON; base64 or bare bytes of `embed_dtype`; `bytes_only` leaves out the header."""
 
     encoding_format: Literal["float", "base64", "bytes", "bytes_only"] = "float"
@@ -117,36 +140,29 @@ class ScoreRequest(ScoreFields):
     data_2: ScoreTexts | None = None
 
 
-class RerankDocument(BaseModel):
-    """A document as an object."""
-
-    model_config = ConfigDict(extra="ignore")
-
-    text: str
-
-
 class RerankRequest(ScoreFields):
     """`POST /rerank`: documents by how well they answer the query."""
 
-    query: str
-    documents: Annotated[list[str | RerankDocument], Field(min_length=1, fail_fast=True)]
+    query: str | TextObject
+    documents: Annotated[list[str | TextObject], Field(min_length=1, fail_fast=True)]
     top_n: Annotated[int, Field(ge=0, le=INT64)] = 0
+    return_documents: bool = True
 
 
-class CohereContent(BaseModel):
+class CohereContent(RequestModel):
     """A part of an input; only text can be read."""
 
     type: Literal["text"]
     text: str
 
 
-class CohereInput(BaseModel):
+class CohereInput(RequestModel):
     """An input in parts."""
 
     content: Annotated[list[CohereContent], Field(min_length=1)]
 
 
-EmbeddingType = Literal["float", "base64", "binary", "ubinary"]
+EmbeddingType = Literal["float", "base64", "int8", "uint8", "binary", "ubinary"]
 
 
 class CohereEmbedRequest(CommonFields):

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Annotated, Any, Literal
 
 from pydantic import (
-    BaseModel,
     ConfigDict,
     Field,
     ValidationError,
@@ -15,6 +14,7 @@ from pydantic import (
 )
 
 from quire.server.schema_adapters import AdapterChoice
+from quire.server.schema_base import RequestModel
 from quire.server.schema_sampling import LogprobCount, SamplingFields, TokenId, TokenIds, within
 
 MAX_PROMPTS = 1024
@@ -52,7 +52,7 @@ class CompletionRequest(SamplingFields):
     add_special_tokens: bool = True
 
 
-class ContentPart(BaseModel):
+class ContentPart(RequestModel):
     """One part of a message's content; `type` says which other fields matter."""
 
     model_config = ConfigDict(extra="allow")
@@ -61,14 +61,14 @@ class ContentPart(BaseModel):
     text: str | None = None
 
 
-class FunctionCall(BaseModel):
+class FunctionCall(RequestModel):
     """A call that an earlier answer made."""
 
     name: str
     arguments: str | None = None
 
 
-class MessageToolCall(BaseModel):
+class MessageToolCall(RequestModel):
     """An earlier tool call, sent back with the conversation."""
 
     model_config = ConfigDict(extra="allow")
@@ -78,7 +78,7 @@ class MessageToolCall(BaseModel):
     function: FunctionCall
 
 
-class Message(BaseModel):
+class Message(RequestModel):
     """One turn of the conversation; further fields reach the chat template as they are."""
 
     model_config = ConfigDict(extra="allow")
@@ -90,7 +90,7 @@ class Message(BaseModel):
     tool_call_id: str | None = None
 
 
-class FunctionDefinition(BaseModel):
+class FunctionDefinition(RequestModel):
     """A function that the model may call."""
 
     model_config = ConfigDict(extra="allow")
@@ -101,27 +101,27 @@ class FunctionDefinition(BaseModel):
     strict: bool | None = None
 
 
-class Tool(BaseModel):
+class Tool(RequestModel):
     """A tool offered to the model."""
 
     type: Literal["function"] = "function"
     function: FunctionDefinition
 
 
-class NamedFunction(BaseModel):
+class NamedFunction(RequestModel):
     """The name of a tool's function."""
 
     name: str
 
 
-class NamedTool(BaseModel):
+class NamedTool(RequestModel):
     """The one tool that must be called."""
 
     type: Literal["function"] = "function"
     function: NamedFunction
 
 
-class TemplateFields(BaseModel):
+class TemplateFields(RequestModel):
     """How a conversation becomes a prompt."""
 
     add_generation_prompt: bool = True
@@ -167,14 +167,14 @@ class TokenizeRequest(TemplateFields):
         return self
 
 
-class DetokenizeRequest(BaseModel):
+class DetokenizeRequest(RequestModel):
     """`POST /detokenize`."""
 
     model: str | None = None
     tokens: TokenIds
 
 
-class GenerateRequest(BaseModel):
+class GenerateRequest(RequestModel):
     """`POST /generate`: one prompt as text or ids; sampling fields beside it or in `sampling_params`."""
 
     model_config = ConfigDict(extra="allow")
@@ -185,5 +185,6 @@ class GenerateRequest(BaseModel):
     prompt_token_ids: TokenPrompt | None = None
     text: str | None = None
     input_ids: TokenPrompt | None = None
+    max_new_tokens: int | None = None
     sampling_params: dict[str, Any] | None = None
     stream: bool = False

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import ConfigDict, Field
 
 from quire.sampling import MAX_BAD_WORDS, MAX_BIASES, MAX_N, MAX_STOP_LENGTH, MAX_STOP_STRINGS
 from quire.server.schema_adapters import AdapterChoice
+from quire.server.schema_base import RequestModel
 
 INT64 = 2**63 - 1
 MOST_CHOICES = 64
@@ -24,7 +25,7 @@ def within(low: float | None = None, high: float | None = None, **more: Any) -> 
     return Field(json_schema_extra={key: value for key, value in bounds.items() if value is not None} | more)
 
 
-TokenId = Annotated[int, Field(ge=0, le=2**31 - 1)]
+TokenId = Annotated[int, Field(strict=True, ge=0, le=2**31 - 1)]
 TokenIds = Annotated[list[TokenId], Field(fail_fast=True)]
 TokenKey = Annotated[str, Field(pattern="^[0-9]{1,10}$")]
 StopString = Annotated[str, within(minLength=1, maxLength=MAX_STOP_LENGTH)]
@@ -32,14 +33,14 @@ Penalty = Annotated[float, within(-2, 2)]
 LogprobCount = Annotated[int, within(-1)]
 
 
-class StreamOptions(BaseModel):
+class StreamOptions(RequestModel):
     """What a stream carries beside the text."""
 
     include_usage: bool = False
     continuous_usage_stats: bool = False
 
 
-class JsonSchemaFormat(BaseModel):
+class JsonSchemaFormat(RequestModel):
     """A named JSON schema for the answer."""
 
     model_config = ConfigDict(populate_by_name=True)
@@ -50,7 +51,7 @@ class JsonSchemaFormat(BaseModel):
     strict: bool | None = None
 
 
-class ResponseFormat(BaseModel):
+class ResponseFormat(RequestModel):
     """The form of the answer: free text, any JSON object, JSON that fits a schema, or text with constrained parts."""
 
     type: Literal["text", "json_object", "json_schema", "structural_tag"]
@@ -60,7 +61,7 @@ class ResponseFormat(BaseModel):
     format: dict[str, Any] | None = None
 
 
-class StructuredOutputs(BaseModel):
+class StructuredOutputs(RequestModel):
     """A constraint on the output; exactly one of its kinds."""
 
     json_: dict[str, Any] | str | bool | None = Field(default=None, alias="json")
@@ -76,10 +77,10 @@ class StructuredOutputs(BaseModel):
     whitespace_pattern: str | None = None
 
 
-class SamplingFields(BaseModel):
+class SamplingFields(RequestModel):
     """Model, sampling and stopping; null everywhere means the model's default."""
 
-    model_config = ConfigDict(extra="allow", protected_namespaces=())
+    model_config = ConfigDict(extra="allow")
 
     model: str | None = None
     adapters: Annotated[list[AdapterChoice], Field(max_length=MOST_CHOICES)] | None = None
@@ -117,6 +118,10 @@ class SamplingFields(BaseModel):
     guided_grammar: str | None = None
     guided_decoding_backend: str | None = None
     guided_whitespace_pattern: str | None = None
+    json_schema: dict[str, Any] | str | None = None
+    regex: str | None = None
+    ebnf: str | None = None
+    grammar: str | None = None
     stream: bool | None = False
     stream_options: StreamOptions | None = None
     stream_interval: Annotated[int, within(1)] | None = None
@@ -128,36 +133,3 @@ class SamplingFields(BaseModel):
     return_token_ids: bool | None = None
     vllm_xargs: dict[str, Any] | None = None
     user: str | None = None
-
-
-NOT_HONOURED: dict[str, tuple[Any, ...]] = {
-    "suffix": ("",),
-    "prompt_embeds": (),
-    "logprob_token_ids": ([],),
-    "kv_transfer_params": ({},),
-    "ec_transfer_params": ({},),
-    "repetition_detection": ({},),
-    "watermarking": (False,),
-    "return_token_offsets": (False,),
-    "routed_experts_prompt_start": (0,),
-    "typical_p": (1, 1.0),
-    "watermark": (False,),
-    "early_stopping": (False,),
-    "logits_processors": ([],),
-    "audio": (),
-    "modalities": (["text"], []),
-    "functions": ([],),
-    "function_call": ("none",),
-    "web_search_options": (),
-    "media_io_kwargs": ({},),
-    "mm_processor_kwargs": ({},),
-    "instruction": ("",),
-    "images": ([],),
-    "adapter_id": ("",),
-    "adapter_source": ("",),
-    "merged_adapters": ({},),
-}
-"""Fields that clients of this API know and this server cannot honour, with the values that ask for nothing."""
-
-IN_PLACE_OF = {"functions": "tools", "function_call": "tool_choice"}
-"""Fields that took the place of some that nobody honours any more."""

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, Json
 
 from quire.server.schema_adapters import AdapterChoice
+from quire.server.schema_base import RequestModel
 from quire.server.schema_sampling import INT64, MOST_CHOICES, Penalty, within
 
 SpeechFormat = Literal["json", "text", "verbose_json", "srt", "vtt"]
@@ -18,10 +19,10 @@ def _listed(value: Any) -> Any:
     return [value] if isinstance(value, str) else value
 
 
-class SpeechRequest(BaseModel):
+class SpeechRequest(RequestModel):
     """What is wanted of a recording; the recording itself is the form's `file`."""
 
-    model_config = ConfigDict(extra="allow", protected_namespaces=())
+    model_config = ConfigDict(extra="allow")
 
     model: str | None = None
     language: str | None = None

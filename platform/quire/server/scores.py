@@ -14,7 +14,7 @@ from quire.pooling import Pooled, PoolingParams
 from quire.server.models import Served
 from quire.server.pooling import Call, check_count, limits_of, make_call
 from quire.server.prompts import tokenizing
-from quire.server.schema_pooling import RerankRequest, ScoreFields, ScoreRequest
+from quire.server.schema_pooling import RerankRequest, ScoreFields, ScoreRequest, TextObject
 from quire.server.service import Naming, Service
 from quire.text.inputs import InputLimits
 from quire.text.long_texts import Wanted
@@ -148,17 +148,22 @@ def score_answer(call: Call, scores: Sequence[float]) -> dict[str, Any]:
 
 def documents_of(fields: RerankRequest) -> list[str]:
     """The texts of the documents."""
-    return [one if isinstance(one, str) else one.text for one in fields.documents]
+    return list(map(text_of, fields.documents))
+
+
+def text_of(given: str | TextObject) -> str:
+    """A text that came as it is or as an object."""
+    return given if isinstance(given, str) else given.text
 
 
 def rerank_answer(call: Call, fields: RerankRequest, scores: Sequence[float]) -> dict[str, Any]:
     """The answer of `/rerank`: the best documents first, in their order where scores are equal."""
     texts = documents_of(fields)
     order = sorted(range(len(scores)), key=lambda number: -scores[number])[: fields.top_n or None]
-    results = [
-        {"index": number, "document": {"text": texts[number], "multi_modal": None}, "relevance_score": scores[number]}
-        for number in order
-    ]
+    results: list[dict[str, Any]] = [{"index": number, "relevance_score": scores[number]} for number in order]
+    if fields.return_documents:
+        for result in results:
+            result["document"] = {"text": texts[result["index"]], "multi_modal": None}
     num_tokens = call.job.num_prompt_tokens
     usage = {"prompt_tokens": num_tokens, "total_tokens": num_tokens}
     head = call.common()

@@ -34,9 +34,8 @@ def check_parser(
     reader = ToolReader(record, tools, Registry())
     for text, calls in texts.items():
         content = (contents or {}).get(text)
-        _compare(reader, (text,), calls, content, early=False)
         for pieces in _splits(text):
-            _compare(reader, pieces, calls, content, early=True)
+            _compare(reader, pieces, calls, content)
     for span in broken:
         _refuses(record, span, tools)
     for template, expected in (templates or {}).items():
@@ -54,17 +53,10 @@ def _splits(text: str) -> Iterator[tuple[str, ...]]:
         yield text[:i], text[i:j], text[j:]
 
 
-def _compare(
-    reader: ToolReader, pieces: Sequence[str], calls: Sequence[ToolCall], content: str | None, early: bool
-) -> None:
-    answers = AnswerReader(tools=reader)
-    if early:
-        stream = answers.stream()
-        parts = [part for piece in pieces for part in stream.push(piece)] + stream.flush()
-        said, made = gather([part for part in parts if not isinstance(part, Thought)])
-    else:
-        whole = answers.read("".join(pieces))
-        said, made = whole.content, whole.calls
+def _compare(reader: ToolReader, pieces: Sequence[str], calls: Sequence[ToolCall], content: str | None) -> None:
+    stream = AnswerReader(tools=reader).stream()
+    parts = [part for piece in pieces for part in stream.push(piece)] + stream.flush()
+    said, made = gather([part for part in parts if not isinstance(part, Thought)])
     found = [ToolCall(call.name, _plain(call.arguments)) for call in made]
     wanted = [ToolCall(call.name, _plain(call.arguments)) for call in calls]
     demand(found == wanted, f"{pieces!r:.200} gives {found}, not {wanted}.")

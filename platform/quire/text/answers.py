@@ -56,13 +56,13 @@ class AnswerReader:
     def stream(self) -> AnswerStream | MessageStream:
         """The reader of one completion."""
         if self.channels is not None:
-            return MessageStream(self, self.channels, early=True)
+            return MessageStream(self, self.channels)
         return AnswerStream(self)
 
-    def read(self, text: str) -> Answer:
-        """A whole text."""
+    def read(self, text: str, cut: bool = False) -> Answer:
+        """A whole text. cut: it would have gone on."""
         if self.channels is not None:
-            return self._of_messages(text, self.channels)
+            return self._of_messages(text, self.channels, cut)
         thoughts: list[str] = []
         content: str | None = text
         if self.reasoning is not None:
@@ -72,12 +72,12 @@ class AnswerReader:
             content = "".join(part for part in parts if isinstance(part, str)) or (None if thoughts else "")
         calls: list[CalledTool] = []
         if self.tools is not None and content is not None:
-            content, calls = self.tools.read(content)
+            content, calls = self.tools.read(content, cut)
         return Answer(content, "".join(thoughts) if thoughts else None, calls)
 
-    def _of_messages(self, text: str, channels: Channels) -> Answer:
-        stream = MessageStream(self, channels, early=self.tools is not None and self.tools.early)
-        parts = [*stream.push(text), *stream.flush()]
+    def _of_messages(self, text: str, channels: Channels, cut: bool) -> Answer:
+        stream = MessageStream(self, channels)
+        parts = [*stream.push(text), *stream.flush(cut)]
         thoughts = [part.text for part in parts if isinstance(part, Thought)]
         content, calls = gather([part for part in parts if not isinstance(part, Thought)])
         return Answer(content or (None if thoughts or calls else ""), "".join(thoughts) if thoughts else None, calls)
@@ -99,10 +99,10 @@ class AnswerStream:
         """What is certain now, in order."""
         return self._sorted(self._reasoning.push(text) if self._reasoning else [text])
 
-    def flush(self) -> list[str | Thought | ToolDelta]:
-        """The text has ended."""
+    def flush(self, cut: bool = False) -> list[str | Thought | ToolDelta]:
+        """The text has ended. cut: it would have gone on."""
         parts = self._sorted(self._reasoning.flush() if self._reasoning else [])
-        return [*parts, *(self._tools.flush() if self._tools else [])]
+        return [*parts, *(self._tools.flush(cut) if self._tools else [])]
 
     def _sorted(self, parts: Sequence[Thought | str]) -> list[str | Thought | ToolDelta]:
         found: list[str | Thought | ToolDelta] = []
@@ -118,12 +118,12 @@ class MessageStream:
     """Where one completion stands that is a series of messages. Those of one kind are put together line by line.
 
     What nobody reads, be it reasoning or calls, is text as the model wrote it. Calls in a format that knows no messages
-    are sought in the text. early: see `ToolStream`.
+    are sought in the text.
     """
 
-    def __init__(self, reader: AnswerReader, channels: Channels, early: bool) -> None:
+    def __init__(self, reader: AnswerReader, channels: Channels) -> None:
         self._messages = ChannelStream.after(reader.prompt, channels)
-        self._tools = ToolStream(reader.tools, early) if reader.tools else None
+        self._tools = ToolStream(reader.tools) if reader.tools else None
         self._called = self._tools if reader.tools and reader.tools.parser.channels else None
         self._reasons = reader.reasoning is not None
         self._given: dict[str, int] = {}  # by kind, the message that was last given something of
@@ -137,10 +137,19 @@ class MessageStream:
         """What is certain now, in order."""
         return [part for piece in self._messages.push(text) for part in self._parts(piece)]
 
-    def flush(self) -> list[str | Thought | ToolDelta]:
-        """The text has ended."""
-        parts = [part for piece in self._messages.flush() for part in self._parts(piece)]
-        return [*parts, *(self._tools.flush() if self._tools else [])]
+    def flush(self, cut: bool = False) -> list[str | Thought | ToolDelta]:
+        """The text has ended. cut: it would have gone on."""
+        parts: list[str | Thought | ToolDelta] = []
+        for piece in self._messages.flush(cut):
+            if piece.kind == "call" and piece.last and self._called is not None:
+                parts += self._called.break_off(certain=True)
+            else:
+                parts += self._parts(piece)
+        if self._tools is None:
+            return parts
+        if self._tools.reader.demanded:
+            parts = [part for part in parts if not isinstance(part, str)]
+        return [*parts, *self._tools.flush(cut)]
 
     def _parts(self, piece: Piece) -> Sequence[str | Thought | ToolDelta]:
         if piece.kind == "call" and self._called is not None:

@@ -83,12 +83,12 @@ class ChannelStream:
             pieces += self._cross(mark)
         return pieces
 
-    def flush(self) -> list[Piece]:
-        """The text has ended: a message counts as far as it came, a header without a body is text."""
+    def flush(self, cut: bool = False) -> list[Piece]:
+        """The text has ended: a message counts as far as it came. A header without a body is text, unless it was cut."""
         buffer, self._held = self._held, ""
         pieces = self._take(buffer)
         if self._header is not None:
-            pieces += self._give_up()
+            pieces += [] if cut else self._give_up()
         elif self._kind is not None:
             pieces.append(Piece(self._kind, "", number=self.number, last=True))
             self._kind = None

@@ -71,7 +71,7 @@ def choose_parser(registry: Registry, name: str | None, template: str | None) ->
 class ToolReader:
     """A parser at work for one request: immutable, shared by its completions.
 
-    early: whether an unfinished call counts as far as it was written, also in whole texts.
+    demanded: whether answers consist of calls, so that nothing of one that breaks off is text.
     """
 
     def __init__(
@@ -80,11 +80,11 @@ class ToolReader:
         tools: Tools,
         registry: Registry,
         new_id: Callable[[], str] | None = None,
-        early: bool = False,
+        demanded: bool = False,
     ) -> None:
         self.parser = parser
         self.new_id = new_id or parser.call_id or new_call_id
-        self.early = early
+        self.demanded = demanded
         self._tools = tools
         self._registry = registry
         self._plugin = registry.plugin_of(HOOK, parser.name)
@@ -109,12 +109,12 @@ class ToolReader:
 
     def stream(self) -> ToolStream:
         """The reader of one completion, which gives arguments while they are written."""
-        return ToolStream(self, early=True)
+        return ToolStream(self)
 
-    def read(self, text: str) -> tuple[str | None, list[CalledTool]]:
-        """A whole text: what is no call (None if that is blank and there are calls), and the calls."""
-        stream = ToolStream(self, early=self.early)
-        return gather([*stream.push(text), *stream.flush()])
+    def read(self, text: str, cut: bool = False) -> tuple[str | None, list[CalledTool]]:
+        """A whole text: what is no call (None if that is blank and there are calls), and the calls. cut: see `flush`."""
+        stream = self.stream()
+        return gather([*stream.push(text), *stream.flush(cut)])
 
 
 def gather(parts: Sequence[str | ToolDelta]) -> tuple[str | None, list[CalledTool]]:
@@ -135,13 +135,12 @@ def gather(parts: Sequence[str | ToolDelta]) -> tuple[str | None, list[CalledToo
 class ToolStream:
     """Where one completion stands. After the first call, spaces before the next one and at the end are dropped.
 
-    early: give a call as soon as its head has come, its arguments as they come; else when the parser has read it.
-    However the text is cut, what is given is the same; a call that turns out to be broken comes back as
-    text, unless part of it was given already.
+    A call is given as soon as its head has come, its arguments as they come; where the format has no head, when the
+    parser has read it. In whatever pieces the text comes, what is given is the same. What stands between delimiters and
+    is no call comes back as text, unless part of it was given already.
     """
 
     reader: ToolReader
-    early: bool
     num_calls: int = 0
     _undecided: bool = True
     _held: str = ""  # text that may be the beginning of a delimiter, or of an answer that is a call
@@ -163,12 +162,19 @@ class ToolStream:
                 self.open("")
         return self._advance(buffer)
 
-    def flush(self) -> list[str | ToolDelta]:
-        """The text has ended; a call whose end is missing still counts if it can be read."""
+    def flush(self, cut: bool = False) -> list[str | ToolDelta]:
+        """The text has ended. A call whose end is missing counts as far as it can be read; where that is not even its
+        name, nothing of it is text, nor is half a delimiter after a call. cut: the text would have gone on."""
         buffer, self._held = self._held, ""
         if self._span is None:
-            return self._content(buffer)
-        return [*self.inside(buffer), *self.close("")]
+            return [] if self.reader.demanded or self.num_calls else self._content(buffer)
+        certain = bool(self._start) and (cut or bool(self.reader.parser.end))
+        return [*self.inside(buffer), *self.break_off(certain)]
+
+    def break_off(self, certain: bool) -> list[str | ToolDelta]:
+        """The text has ended inside a span. certain: it is one of calls even if it has none that can be read."""
+        parts = self.close("")
+        return [part for part in parts if not isinstance(part, str)] if certain or self.reader.demanded else parts
 
     def _advance(self, buffer: str) -> list[str | ToolDelta]:
         parts: list[str | ToolDelta] = []
@@ -220,8 +226,6 @@ class ToolStream:
         assert self._span is not None
         parts: list[str | ToolDelta] = []
         for part in self._span.push(text):
-            if not self.early:
-                continue
             if isinstance(part, Begun):
                 parts.append(self._begin(part.name))
             else:
