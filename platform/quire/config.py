@@ -193,6 +193,11 @@ class ServerConfig:
     log_level: str = setting("How much to log.", "info", choices=("debug", "info", "warning", "error"))
     shutdown_timeout_s: float = setting("Longest wait for requests in flight at shutdown.", 30.0)
     max_restarts: int = setting("How often the host process may be restarted within ten minutes.", 5)
+    plugin_max_faults: int = setting(
+        "Faults in a row after which a function of a plugin is not called for a minute; 0: never.", 100
+    )
+    gate_timeout_s: float = setting("Longest time the request gates of plugins may take for one request.", 10.0)
+    gate_threads: int = setting("Threads that request gates of plugins run in.", 16)
     lora_modules: tuple[str, ...] = setting(
         'Adapters to load at the start: name=folder, or JSON: {"name": …, "path": …, "base_model_name": …}.', ()
     )
@@ -212,5 +217,8 @@ class ServerConfig:
         if not 0 <= self.port <= 65535:
             raise ConfigError(f"--port must be from 0 to 65535; got {self.port}.")
         _check_positive(self, "max_body_bytes", "template_timeout_s", "stream_interval", "max_pooling_inputs")
+        _check_positive(self, "gate_timeout_s", "gate_threads")
+        if self.plugin_max_faults < 0:
+            raise ConfigError(f"--plugin-max-faults must be at least 0; got {self.plugin_max_faults}.")
         if bool(self.ssl_keyfile) != bool(self.ssl_certfile):
             raise ConfigError("--ssl-keyfile and --ssl-certfile go together.")

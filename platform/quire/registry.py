@@ -19,12 +19,13 @@ import pluggy
 
 from quire import hookspecs
 from quire.calls import Caller, Event, Question
-from quire.counting import CallCounter
+from quire.counting import MAX_FAULTS, CallCounter
 from quire.discovery import (
     GROUP,
     Installed,
     choose,
     distribution_of,
+    essential,
     installed,
     suggestion,
     version_of,
@@ -33,7 +34,7 @@ from quire.errors import PluginError
 from quire.plugin_options import Values, fill
 from quire.records import CONTRACT_VERSION, RECORDS, Option, PluginInfo, Registry
 
-__all__ = ["CallCounter", "Installed", "installed", "listing", "load", "with_options"]
+__all__ = ["CallCounter", "Installed", "installed", "listing", "load", "with_max_faults", "with_options"]
 
 HOOKS = frozenset(name for name in vars(hookspecs) if name.startswith("quire_"))
 """Names of all hooks."""
@@ -45,18 +46,20 @@ def load(
     enable_lora: bool = False,
     group: str = GROUP,
     trace: bool = False,
+    max_faults: int = MAX_FAULTS,
 ) -> Registry:
     """Import the named plugins and collect what they bring.
 
     plugins: entry-point names, an allow-list; None means the bundled set. options: values of plugin
-    options as {plugin: {name: value}}, text or of the right type. trace: print every hook call.
+    options as {plugin: {name: value}}, text or of the right type. trace: print every hook call. max_faults: as of
+    `CallCounter`.
     Raises PluginError for a plugin that is unknown, broken, of another contract version, or that
     clashes with another; ConfigError for a wrong option.
     """
     manager = _new_manager(trace)
     infos = [_register(manager, point) for point in choose(plugins, enable_lora, group)]
     records, origin = _collect(manager)
-    counter = CallCounter()
+    counter = CallCounter(max_faults, essential(group))
     registry = Registry(
         records=MappingProxyType({hook: MappingProxyType(found) for hook, found in records.items()}),
         origin=MappingProxyType(origin),
@@ -68,6 +71,17 @@ def load(
         counter=counter,
     )
     return with_options(registry, options or {})
+
+
+def with_max_faults(registry: Registry, max_faults: int) -> Registry:
+    """The same registry, which counts anew and switches plugins off after so many faults in a row."""
+    counter = CallCounter(max_faults, essential())
+    calls = {
+        name: replace(call, counter=counter)
+        for name in ("resolve_adapter", "engine_started", "engine_stopping", "request_finished")
+        if isinstance(call := getattr(registry, name), Question | Event)
+    }
+    return replace(registry, counter=counter, **calls)
 
 
 def with_options(registry: Registry, options: Values) -> Registry:

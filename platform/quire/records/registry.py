@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
+from quire.errors import PluginFailed
 from quire.records.adapters import AdapterRuntime, AdapterSource
 from quire.records.edges import Command, DemoModel, MetricsExporter, Option, RequestGate, Router
 from quire.records.models import Architecture, InputMapper
@@ -60,8 +61,12 @@ class CountsCalls(Protocol):
         """Call; an exception is counted and raised on as `PluginFailed` naming the plugin."""
         ...
 
+    def fault(self, plugin: str, function: Callable[..., Any] | str, error: BaseException | str) -> PluginFailed:
+        """Count a fault that was noticed otherwise, and give the error that names the plugin."""
+        ...
+
     def snapshot(self) -> list[dict[str, Any]]:
-        """Rows of plugin, calls, errors and seconds."""
+        """Rows of plugin, calls, errors, seconds, and the functions that are switched off."""
         ...
 
 

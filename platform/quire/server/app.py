@@ -88,7 +88,7 @@ def build_service(client: Client, config: ServerConfig, registry: Registry, mode
         registry=registry,
         models=served_models,
         rules=FieldRules(registry),
-        gates=Gates(registry),
+        gates=Gates(registry, config.gate_threads, config.gate_timeout_s),
         metrics=metrics,
         telemetry=Telemetry(client, registry, metrics),
         inflight=InFlight(),

@@ -19,7 +19,7 @@ from pydantic import BaseModel, ValidationError
 from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 
-from quire.errors import HostDied, Overloaded, QuireError
+from quire.errors import HostDied, Overloaded, PluginOff, QuireError
 from quire.records import Refused
 
 log = logging.getLogger("quire.server")
@@ -27,7 +27,7 @@ log = logging.getLogger("quire.server")
 MAX_REPORTED_ERRORS = 10
 MAX_SHOWN_INPUT = 200
 
-RETRY_AFTER_S: Mapping[type[QuireError], int] = {Overloaded: 1, HostDied: 5}
+RETRY_AFTER_S: Mapping[type[QuireError], int] = {Overloaded: 1, HostDied: 5, PluginOff: 30}
 """Seconds that a refused client should wait before it asks again."""
 
 

@@ -180,7 +180,10 @@ class Load(BaseModel):
 
 
 class PluginRow(BaseModel):
-    """One plugin: where it comes from, what it brought, how its calls went."""
+    """One plugin: where it comes from, what it brought, how its calls went.
+
+    off: functions that are not called now because they only failed. dropped: events that it was too slow for.
+    """
 
     name: str
     distribution: str | None
@@ -192,6 +195,8 @@ class PluginRow(BaseModel):
     calls: int
     errors: int
     seconds: float
+    off: list[str]
+    dropped: int
 
 
 class PluginList(BaseModel):

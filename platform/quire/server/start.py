@@ -52,6 +52,7 @@ def run(
             adapters=first_adapters(models, config, registry),
             log_level=config.log_level,
             max_restarts=config.max_restarts,
+            plugin_max_faults=config.plugin_max_faults,
         )
         client = Client(models, settings)
         client.launch()
