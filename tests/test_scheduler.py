@@ -71,7 +71,7 @@ def test_a_policy_that_fails_refuses_one_request_and_never_stops_the_others(capl
     rig.add([1, 2, 3, 4], {"max_tokens": 8})
     rig.add([5, 6, 7, 8], {"max_tokens": 4})
     policy.fails = True
-    with pytest.raises(PluginFailed, match="The scheduling policy could not place the request: no idea"):
+    with pytest.raises(PluginFailed, match="could not place the request. Plugin 'Failing' failed: ValueError: no idea"):
         rig.add([9])
     rig.run()
     assert rig.order() == ["r0", "r1"]

@@ -187,6 +187,16 @@ def plugin_behind(registry: Registry, error: BaseException) -> str | None:
     return next((plugin for module in reversed(modules) if (plugin := _owner(registry.plugins, module))), None)
 
 
+def step_fault(registry: Registry, model: str, error: Exception) -> QuireError:
+    """What the requests of a step that raised are given: which model it was and, if a plugin's code did it, which."""
+    what = f"The model `{model}` failed in a step: {type(error).__name__}: {error}"
+    plugin = plugin_behind(registry, error)
+    if plugin is None:
+        return QuireError(what)
+    plugin_fault(registry, plugin, "a step", error)
+    return PluginFailed(f"{what}. Plugin {plugin!r} raised it.")
+
+
 def _owner(plugins: Iterable[PluginInfo], module: str) -> str | None:
     """The plugin whose module this is, or lies in; else the one plugin whose package it shares."""
     inside = [p for p in plugins if module == p.module or module.startswith(p.module + ".")]

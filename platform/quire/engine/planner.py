@@ -19,6 +19,7 @@ from quire.engine.fairness import crowding_lanes
 from quire.engine.queue import Lane
 from quire.engine.roster import Roster
 from quire.engine.seq import Seq, Status
+from quire.errors import PluginFailed
 from quire.types import Chunk, Plan, Request, SeqStart
 
 log = logging.getLogger(__name__)
@@ -94,8 +95,9 @@ class Planner:
         running = self._roster.running.values()
         try:
             return max(running, key=lambda seq: (self._roster.policy.victim_key(seq), seq.id))
-        except Exception:
-            log.exception("The scheduling policy failed to choose a victim; the latest arrival is taken.")
+        except Exception as error:
+            fault = error if isinstance(error, PluginFailed) else self._roster.policy.fault(error)
+            log.warning("The scheduling policy failed to choose a victim; the latest arrival is taken. %s", fault)
             return max(running, key=lambda seq: (seq.arrival, seq.id))
 
     def _yield_room(self) -> None:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from itertools import count
 
 from quire.engine.limits import Limits
+from quire.engine.policy import Policy
 from quire.engine.queue import SeqQueue
 from quire.engine.seq import Group, Seq, Status
 from quire.engine.tables import PageTables
@@ -43,14 +44,14 @@ class Roster:
 
     def __init__(self, tables: PageTables, policy: OrdersSeqs, limits: Limits, clock: Callable[[], float]) -> None:
         self.tables = tables
-        self.policy = policy
+        self.policy = Policy.of(policy)
         self.limits = limits
         self._clock = clock
         self.groups: dict[str, Group] = {}
         self.seqs: dict[int, Seq] = {}
         self.running: dict[int, Seq] = {}
-        self.waiting = SeqQueue(policy)
-        self.swapped = SeqQueue(policy)
+        self.waiting = SeqQueue(self.policy)
+        self.swapped = SeqQueue(self.policy)
         self.ended: list[int] = []
         self.counts = Counts()
         self._next_id = count()

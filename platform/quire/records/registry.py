@@ -65,6 +65,10 @@ class CountsCalls(Protocol):
         """Count a fault that was noticed otherwise, and give the error that names the plugin."""
         ...
 
+    def is_off(self, plugin: str, function: str) -> bool:
+        """Whether a function is not called now because it only failed."""
+        ...
+
     def snapshot(self) -> list[dict[str, Any]]:
         """Rows of plugin, calls, errors, seconds, and the functions that are switched off."""
         ...
