@@ -270,6 +270,24 @@ async def test_a_server_that_ends_waits_until_plugins_have_heard_of_every_reques
     assert heard == ["length", "length"]
 
 
+async def test_a_plugin_that_hangs_misses_events_and_keeps_neither_metrics_nor_the_end_waiting(tmp_path, monkeypatch):
+    monkeypatch.setattr("quire.server.telemetry.WAITING_EVENTS", 2)
+    monkeypatch.setattr("quire.server.telemetry.DRAIN_S", 0.0)
+    go_on = threading.Event()
+    app = pretend_app(tmp_path, registry=Registry(request_finished=lambda summary: go_on.wait(60)))
+    telemetry = app.state.service.telemetry
+    async with http(app) as client:
+        for _ in range(6):
+            await client.post("/v1/completions", json={"prompt": "a"})
+            found = values((await client.get("/metrics")).text)
+        await telemetry.refresh()
+        rows = telemetry.plugin_calls()
+    await telemetry.stop()
+    go_on.set()
+    assert found["request_success_total", "length", "tiny"] == 6
+    assert rows[0]["dropped"] >= 3
+
+
 async def test_the_timer_reads_statistics_while_the_application_lives(tmp_path):
     pretend = PretendClient()
     asked = asyncio.Event()

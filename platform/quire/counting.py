@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from threading import Lock
 from typing import Any
 
-from quire.errors import PluginFailed, PluginOff, QuireError
+from quire.errors import PluginError, PluginFailed, PluginOff, QuireError
 from quire.records import PluginInfo, Registry
 
 log = logging.getLogger(__name__)
@@ -185,6 +186,20 @@ def plugin_behind(registry: Registry, error: BaseException) -> str | None:
         modules.append(str(frame.tb_frame.f_globals.get("__name__", "")))
         frame = frame.tb_next
     return next((plugin for module in reversed(modules) if (plugin := _owner(registry.plugins, module))), None)
+
+
+@contextmanager
+def naming_plugin(registry: Registry, doing: str) -> Iterator[None]:
+    """Raise PluginError that names the plugin for what its code raises inside, while the host does `doing`."""
+    try:
+        yield
+    except (QuireError, KeyboardInterrupt):
+        raise
+    except BaseException as error:
+        plugin = plugin_behind(registry, error)
+        if plugin is None:
+            raise
+        raise PluginError(f"Plugin {plugin!r} failed while {doing}: {type(error).__name__}: {error}") from error
 
 
 def step_fault(registry: Registry, model: str, error: Exception) -> QuireError:

@@ -76,12 +76,7 @@ def load(
 def with_max_faults(registry: Registry, max_faults: int) -> Registry:
     """The same registry, which counts anew and switches plugins off after so many faults in a row."""
     counter = CallCounter(max_faults, essential())
-    calls = {
-        name: replace(call, counter=counter)
-        for name in ("resolve_adapter", "engine_started", "engine_stopping", "request_finished")
-        if isinstance(call := getattr(registry, name), Question | Event)
-    }
-    return replace(registry, counter=counter, **calls)
+    return _rebound(replace(registry, counter=counter), counter=counter)
 
 
 def with_options(registry: Registry, options: Values) -> Registry:
@@ -90,19 +85,23 @@ def with_options(registry: Registry, options: Values) -> Registry:
     for key, option in registry.of("quire_options").items():
         declared[registry.plugin_of("quire_options", key)][option.name] = option
     values = MappingProxyType(fill(declared, options))
+    return _rebound(replace(registry, options=values), options=values)
+
+
+def _rebound(registry: Registry, **changes: Any) -> Registry:
+    """The same registry, whose questions and events have other options or another counter; one that was made by hand
+    stays as it is."""
+
+    def rebound(call: Callable[..., Any]) -> Callable[..., Any]:
+        return replace(call, **changes) if isinstance(call, Question | Event) else call
+
     return replace(
         registry,
-        options=values,
-        resolve_adapter=_rebound(registry.resolve_adapter, values),
-        engine_started=_rebound(registry.engine_started, values),
-        engine_stopping=_rebound(registry.engine_stopping, values),
-        request_finished=_rebound(registry.request_finished, values),
+        resolve_adapter=rebound(registry.resolve_adapter),
+        engine_started=rebound(registry.engine_started),
+        engine_stopping=rebound(registry.engine_stopping),
+        request_finished=rebound(registry.request_finished),
     )
-
-
-def _rebound(call: Callable[..., Any], values: Values) -> Callable[..., Any]:
-    """The same question or event with other options; one made by hand stays as it is."""
-    return replace(call, options=values) if isinstance(call, Question | Event) else call
 
 
 def listing(registry: Registry, group: str = GROUP) -> list[PluginInfo]:

@@ -72,7 +72,9 @@ class Gates:
         try:
             answer = self._threads.submit(lambda: self._run(passage))
         except Full:
-            raise Overloaded("The request gates of plugins have too many requests to look at. Try again later.") from None
+            raise Overloaded(
+                "The request gates of plugins have too many requests to look at. Try again later."
+            ) from None
         try:
             return await asyncio.wait_for(asyncio.wrap_future(answer), self._timeout_s)
         except TimeoutError:

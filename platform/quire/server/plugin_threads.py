@@ -22,7 +22,7 @@ class Full(Exception):
 
 
 class PluginThreads:
-    """At most `threads` calls at once, and `waiting` more that wait for a thread. Threads start when they are needed."""
+    """At most `threads` calls at once, and `waiting` more that wait for a thread; threads start as they are needed."""
 
     def __init__(self, name: str, threads: int, waiting: int) -> None:
         self._name, self._threads, self._waiting = name, threads, waiting
