@@ -98,6 +98,59 @@ def test_an_operation_that_raises_in_a_step_is_named_and_counted(site: PluginSit
     assert row["errors"] == 1
 
 
+PICKY = """
+from quire_kernels.reference import rms_norm as plain
+
+def rms_norm(x, weight, eps):
+    if x.shape[0] == 3 or x.shape[0] > 8:
+        raise ArithmeticError("not three")
+    return plain(x, weight, eps)
+
+@hookimpl
+def quire_ops(): yield OpImpl("picky", "rms_norm", lambda query: None, lambda: rms_norm, priority=100)
+"""
+
+
+def test_an_operation_that_raises_for_one_request_ends_that_alone(site: PluginSite, model: Path) -> None:
+    site.add("picky", PICKY)
+    engine = build(model, ["llama", "picky"])
+    alone = build(model, ["llama"])
+    greedy = SamplingParams(max_tokens=3, temperature=0, ignore_eos=True)
+    prompts = {"good": (1, 2, 3, 4, 5), "bad": (7, 8, 9), "other": (6, 5)}
+    for request_id, ids in prompts.items():
+        engine.add(Request(id=request_id, prompt=Prompt(token_ids=ids), params=greedy))
+    found = answers(engine)
+    assert "not three. Plugin 'picky' raised it." in found.pop("bad")
+    for request_id in found:
+        alone.add(Request(id=request_id, prompt=Prompt(token_ids=prompts[request_id]), params=greedy))
+    assert found == answers(alone)
+
+
+def answers(engine: Engine) -> dict[str, str]:
+    found: dict[str, str] = {}
+    while engine.has_work:
+        for delta in engine.step():
+            told = str(delta.token_ids) if delta.error is None else delta.error[1]
+            found[delta.request_id] = found.get(delta.request_id, "") + told
+    return found
+
+
+def test_who_shares_pages_that_a_failed_row_should_have_filled_fails_with_it(site: PluginSite, model: Path) -> None:
+    site.add("picky", PICKY.replace("x.shape[0] == 3 or x.shape[0] > 8", "x.shape[0] > 12"))
+    engine = build(model, ["llama", "picky"])
+    greedy = SamplingParams(max_tokens=2, temperature=0, ignore_eos=True)
+    first = tuple(range(20))  # fails alone too; what comes behind its first page would not
+    for request_id, ids in {"first": first, "second": (*first[:16], 1, 2), "third": (5, 6)}.items():
+        engine.add(Request(id=request_id, prompt=Prompt(token_ids=ids), params=greedy))
+    found = answers(engine)
+    assert "ArithmeticError" in found["first"]
+    assert "ArithmeticError" in found["second"]
+    assert "Error" not in found["third"]
+    again = SamplingParams(max_tokens=1, temperature=0)
+    engine.add(Request(id="again", prompt=Prompt(token_ids=(*first[:16], 1, 2)), params=again))
+    assert "ArithmeticError" in answers(engine)["again"]  # no page of the failed step is found in the cache
+
+
 def test_int8_pages_that_a_plugins_attention_cannot_read_are_refused(site: PluginSite, model: Path) -> None:
     site.add("mine", OP.format(ATTENTION))
     with pytest.raises(
@@ -123,9 +176,7 @@ def test_an_operation_on_request_is_only_for_models_that_need_it(site: PluginSit
         ('"act", lambda query: None, lambda: act(), on_request=True', "it could not be loaded: ArithmeticError"),
     ],
 )
-def test_a_model_whose_operation_cannot_be_used_does_not_load(
-    site: PluginSite, model: Path, op: str, why: str
-) -> None:
+def test_a_model_whose_operation_cannot_be_used_does_not_load(site: PluginSite, model: Path, op: str, why: str) -> None:
     site.add("mine", OP.format(op))
     site.add("needy", ARCHITECTURE.format('decoder, LLAMA, needs_ops=("mine",)'))
     with pytest.raises(ConfigError, match=f"The model needs the operation 'mine', which cannot be used: {why}"):

@@ -84,24 +84,31 @@ class CallCounter:
             self._recovered(plugin, tally, _name(function))
         return result
 
-    def fault(self, plugin: str, function: Callable[..., Any] | str, error: BaseException | str) -> PluginFailed:
-        """Count a fault of a plugin's function, and give the error that says so. error: what was raised, or a
-        sentence."""
+    def fault(self, plugin: str, function: Callable[..., Any] | str | None, error: BaseException | str) -> PluginFailed:
+        """Count a fault of a plugin, and give the error that says so.
+
+        function: which failed, or a name for what did; None: what cannot be switched off. error: what was raised, or a
+        sentence.
+        """
         what = error if isinstance(error, str) else f"{type(error).__name__}: {error}"
-        name = function if isinstance(function, str) else _name(function)
         tally = self._tallies.get(plugin) or self._new(plugin)
         with self._lock:
             tally.errors += 1
-            count = tally.in_a_row[name] = tally.in_a_row.get(name, 0) + 1
-            off = 0 < self.max_faults <= count and plugin not in self._essential
-            if off:
-                tally.off[name] = self._clock() + REST_S
-        if off:
-            log.error(
-                "Plugin %r: %s is switched off for %.0f s after %d faults in a row (--plugin-max-faults); the last: %s",
-                *(plugin, name, REST_S, count, what),
-            )
+        if function is not None:
+            self._spend(plugin, tally, function if isinstance(function, str) else _name(function), what)
         return PluginFailed(f"Plugin {plugin!r} failed: {what}")
+
+    def _spend(self, plugin: str, tally: _Tally, name: str, what: str) -> None:
+        """One more fault in a row of a function, which is switched off if that is too many."""
+        with self._lock:
+            count = tally.in_a_row[name] = tally.in_a_row.get(name, 0) + 1
+            if not 0 < self.max_faults <= count or plugin in self._essential:
+                return
+            tally.off[name] = self._clock() + REST_S
+        log.error(
+            "Plugin %r: %s is switched off for %.0f s after %d faults in a row (--plugin-max-faults); the last: %s",
+            *(plugin, name, REST_S, count, what),
+        )
 
     def is_off(self, plugin: str, function: str) -> bool:
         """Whether a function is switched off."""
@@ -168,7 +175,7 @@ def call_plugin(registry: Registry, plugin: str, function: Callable[..., Any], *
 
 
 def plugin_fault(
-    registry: Registry, plugin: str, function: Callable[..., Any] | str, error: BaseException | str
+    registry: Registry, plugin: str, function: Callable[..., Any] | str | None, error: BaseException | str
 ) -> PluginFailed:
     """`registry.counter.fault`, also for a registry made by hand that counts nothing."""
     counter = registry.counter if registry.counter is not None else CallCounter()
@@ -208,7 +215,7 @@ def step_fault(registry: Registry, model: str, error: Exception) -> QuireError:
     plugin = plugin_behind(registry, error)
     if plugin is None:
         return QuireError(what)
-    plugin_fault(registry, plugin, "a step", error)
+    plugin_fault(registry, plugin, None, error)
     return PluginFailed(f"{what}. Plugin {plugin!r} raised it.")
 
 
@@ -217,5 +224,5 @@ def _owner(plugins: Iterable[PluginInfo], module: str) -> str | None:
     inside = [p for p in plugins if module == p.module or module.startswith(p.module + ".")]
     if inside:
         return max(inside, key=lambda p: len(p.module)).name
-    package = [p for p in plugins if p.module.split(".")[0] == module.split(".")[0]]
+    package = [p for p in plugins if p.module.split(".")[0] == module.split(".", maxsplit=1)[0]]
     return package[0].name if len(package) == 1 else None

@@ -118,6 +118,7 @@ class Engine:
             self._towers,
             Poolers(loaded.pooling.poolers, loaded.module.heads, loaded.dtype, config.batch_invariant),
             config.batch_invariant,
+            lambda error: step_fault(registry, loaded.info.name, error).message,
         )
         self._broken: dict[str, QuireError] = {}
         self._num_failures = 0

@@ -61,7 +61,7 @@ class CountsCalls(Protocol):
         """Call; an exception is counted and raised on as `PluginFailed` naming the plugin."""
         ...
 
-    def fault(self, plugin: str, function: Callable[..., Any] | str, error: BaseException | str) -> PluginFailed:
+    def fault(self, plugin: str, function: Callable[..., Any] | str | None, error: BaseException | str) -> PluginFailed:
         """Count a fault that was noticed otherwise, and give the error that names the plugin."""
         ...
 

@@ -28,4 +28,4 @@ class NamePlugin:
             plugin = plugin_behind(self._registry, error)
             if plugin is None:
                 raise
-            raise plugin_fault(self._registry, plugin, f"route {scope.get('path', '')}", error) from error
+            raise plugin_fault(self._registry, plugin, None, error) from error
