@@ -47,8 +47,8 @@ def check_architecture(
 
     architecture: a record, or its name: then `plugin` (or, without it, any installed plugin) must bring
     it. All else that the plugin brings is loaded too, its operations above all; for a record, name its `plugin` if it
-    needs them. reference: for models that transformers does not have: a function that writes config.json and the weights
-    of a tiny model into the folder it is given, and gives a function from token ids [1, n] to logits [n, vocab].
+    needs them. reference: for models that transformers does not have: a function that writes config.json and the
+    weights of a tiny model into the folder it is given, and gives a function from token ids [1, n] to logits [n, vocab].
     Without it the class of that name in transformers is the reference, with `attention` as its attn_implementation
     ("sdpa" where "eager" computes something else). overrides: settings of its config, so that what is special about
     the architecture shows at a small size (a short window, a wide head). Checked on the way: config.json becomes a
@@ -90,8 +90,8 @@ def _found(architecture: str | Architecture, plugin: str | None) -> tuple[Archit
     return architecture, load([plugin]) if plugin else Registry()
 
 
-def find(name: str, plugin: str | None = None) -> Architecture:
-    """The record of that name, from one plugin or from whichever installed plugin brings it.
+def find(name: str, plugin: str | None = None) -> tuple[Architecture, Registry]:
+    """The record of that name, from one plugin or from whichever installed plugin brings it, and what was loaded.
 
     Raises AssertionError listing where it was sought, with the errors of plugins that do not load.
     """
