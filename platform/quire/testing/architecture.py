@@ -45,14 +45,14 @@ def check_architecture(
 ) -> None:
     """Float32 logits of a tiny random model equal the reference's at every position, and depend on nothing else.
 
-    architecture: a record, or its name: then `plugin` (or, without it, any installed plugin) must bring
-    it. All else that the plugin brings is loaded too, its operations above all; for a record, name its `plugin` if it
-    needs them. reference: for models that transformers does not have: a function that writes config.json and the
-    weights of a tiny model into the folder it is given, and gives a function from token ids [1, n] to logits [n, vocab].
-    Without it the class of that name in transformers is the reference, with `attention` as its attn_implementation
-    ("sdpa" where "eager" computes something else). overrides: settings of its config, so that what is special about
-    the architecture shows at a small size (a short window, a wide head). Checked on the way: config.json becomes a
-    decoder, and the table of names accounts for every tensor of the checkpoint.
+    architecture: a record, or its name: then `plugin` (or, without it, any installed plugin) must bring it. All else
+    that the plugin brings is loaded too, its operations above all; for a record, name its `plugin` if it needs them.
+    reference: for models that transformers does not have: a function that writes config.json and the weights of a tiny
+    model into the folder it is given, and gives a function from token ids [1, n] to logits [n, vocab]. Without it the
+    class of that name in transformers is the reference, with `attention` as its attn_implementation ("sdpa" where
+    "eager" computes something else). overrides: settings of its config, so that what is special about the architecture
+    shows at a small size (a short window, a wide head). Checked on the way: config.json becomes a decoder, and the
+    table of names accounts for every tensor of the checkpoint.
     """
     record, registry = _found(architecture, plugin)
     demand(not (reference and overrides), "Settings are the reference's affair where one is given.")

@@ -82,8 +82,8 @@ def _check_stream(policy: OrdersSeqs, one: _Kind, others: _Kind) -> None:
         waiting.append(View(arrival, *others, left=1))
     demand(
         first.overtaken <= PATIENCE,
-        f"A seq of {one.num_tokens} tokens, priority {one.priority} and adapter {one.adapter} starved behind "
-        f"a stream of seqs of {others.num_tokens} tokens, priority {others.priority} and adapter {others.adapter} that came later.",
+        f"A seq of {one.num_tokens} tokens, priority {one.priority} and adapter {one.adapter} starved behind seqs of "
+        f"{others.num_tokens} tokens, priority {others.priority} and adapter {others.adapter} that came later.",
     )
 
 
