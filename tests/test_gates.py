@@ -1,11 +1,13 @@
-"""Request gates of plugins: admit, rewrite, refuse, fail."""
+"""Request gates of plugins: admit, rewrite, refuse, fail, hang."""
 
 import asyncio
+import threading
 from dataclasses import replace
 
 import pytest
 from pretend_client import PretendClient, http, info, pretend_app
 
+from quire.config import ServerConfig
 from quire.counting import CallCounter
 from quire.records import Refused, Registry, RequestGate
 
@@ -25,8 +27,8 @@ def with_gates(*admits, counter=None):
     return Registry(records={"quire_request_gates": gates}, origin=origin, counter=counter)
 
 
-async def ask(tmp_path, registry, pretend=None, path="/v1/completions", **body):
-    app = pretend_app(tmp_path, pretend or PretendClient(), registry=registry)
+async def ask(tmp_path, registry, pretend=None, path="/v1/completions", config=None, **body):
+    app = pretend_app(tmp_path, pretend or PretendClient(), config, registry=registry)
     async with http(app) as client:
         return await client.post(path, json={"prompt": "abc", **body}, headers={"X-Tenant": "t"})
 
@@ -111,3 +113,60 @@ async def test_a_gate_that_gives_nonsense_is_the_plugins_failure(tmp_path):
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/generate", "/tokenize", "/detokenize"])
 async def test_every_route_that_names_a_model_is_gated(tmp_path, path):
     assert (await ask(tmp_path, with_gates(lambda request: Refused("No.")), path=path)).status_code == 403
+
+
+async def test_a_gate_that_leaves_the_process_fails_its_request_in_the_shape_of_errors(tmp_path):
+    def admit(request):
+        raise SystemExit(3)
+
+    answer = await ask(tmp_path, with_gates(admit))
+    assert (answer.status_code, answer.json()["error"]["code"]) == (500, 500)
+    assert "Plugin 'plugin-g0' failed: SystemExit: 3" in answer.json()["error"]["message"]
+
+
+async def test_a_gate_that_only_fails_is_switched_off_and_lets_nothing_through(tmp_path):
+    pretend = PretendClient()
+
+    def admit(request):
+        raise RuntimeError("boom")
+
+    registry = with_gates(admit, counter=CallCounter(max_faults=1))
+    assert (await ask(tmp_path, registry, pretend)).status_code == 500
+    answer = await ask(tmp_path, registry, pretend)
+    assert (answer.status_code, "retry-after" in answer.headers) == (503, True)
+    assert "Plugin 'plugin-g0' is switched off" in answer.json()["error"]["message"]
+    assert pretend.requests == []
+
+
+@pytest.fixture
+def slow():
+    """A gate that lets nothing go on until it is set."""
+    go_on = threading.Event()
+    yield go_on
+    go_on.set()
+
+
+def held_by(go_on):
+    return with_gates(lambda request: request if go_on.wait(60) else None, counter=CallCounter())
+
+
+async def test_a_gate_that_takes_too_long_is_named_and_counted(tmp_path, slow):
+    registry = held_by(slow)
+    answer = await ask(tmp_path, registry, config=ServerConfig(gate_timeout_s=0.01))
+    assert answer.status_code == 503
+    assert "'plugin-g0' failed: its request gate took longer than 0.01 s" in answer.json()["error"]["message"]
+    assert registry.counter.snapshot()[0]["errors"] == 1
+
+
+async def test_slow_gates_leave_the_servers_threads_alone_and_refuse_what_cannot_wait(tmp_path, slow, monkeypatch):
+    monkeypatch.setattr("quire.server.gates.WAITING", 20)
+    app = pretend_app(tmp_path, PretendClient(), ServerConfig(gate_threads=2), registry=held_by(slow))
+    async with http(app) as client:
+        asked = [asyncio.create_task(client.post("/v1/completions", json={"prompt": "a"})) for _ in range(60)]
+        while sum(task.done() for task in asked) < 60 - 22:
+            await asyncio.sleep(0)
+        assert {task.result().status_code for task in asked if task.done()} == {503}
+        assert (await client.get("/metrics")).status_code == 200
+        slow.set()
+        answers = [answer.status_code for answer in await asyncio.gather(*asked)]
+    assert (answers.count(200), answers.count(503)) == (22, 38)

@@ -34,8 +34,8 @@ def test_hook_input_mappers_bring_what_check_mapper_accepts(tour: PluginSite) ->
     clouds = [[[0.0, 1.0, 2.0]], torch.randn(40, 3).tolist()]
     check_mapper(record, architecture, config, clouds, options=registry.options["points"])
     mapper = record.build(Context(options={"most": 4}, config=config.to_dict()))
-    for wrong in ([], [[1.0, 2.0]], [[0.0] * 3] * 5):
-        with pytest.raises(BadRequest, match="a matrix of 1 to 4 rows of 3"):
+    for wrong in ([], [[1.0, 2.0]], [[0.0] * 3] * 5, "points", {"x": 1}):
+        with pytest.raises(BadRequest, match="Points must be a matrix of"):
             mapper.map(wrong)
 
 
@@ -55,6 +55,9 @@ def test_hook_input_mappers_and_their_tower_answer_prompts_with_media(tour: Plug
             )[0]
             for cloud in ([[0.0, 0.0, 1.0], [1.0, 0.0, 0.0]], [[0.0, 5.0, 1.0], [1.0, 0.0, 0.0]])
         ]
+        parts = [{"type": "text", "text": "A "}, {"type": "points", "points": [[0, 0, 1], [1, 0, 0]]}]
+        (chatted,) = llm.chat([{"role": "user", "content": parts}], SAME, use_tqdm=False)
+    assert chatted.prompt_token_ids.count(262) == 2
     assert answers[0].prompt_token_ids == answers[1].prompt_token_ids == [*b"A ", 262, 262]
     assert answers[0].outputs[0].token_ids != answers[1].outputs[0].token_ids
 

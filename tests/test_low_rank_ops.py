@@ -348,4 +348,4 @@ def resident() -> int:
 
 
 class _Query:
-    device, dtype, page_size, head_dims, kv_dtype = "cpu", "float32", 16, (), "auto"
+    device, dtype, page_size, head_dims, kv_dtype, needs = "cpu", "float32", 16, (), "auto", frozenset()

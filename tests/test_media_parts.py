@@ -38,6 +38,21 @@ def test_every_kind_of_part_with_a_medium_is_read(part: dict[str, Any], modality
     assert made.messages[0]["content"] == [{"type": modality}]
 
 
+def test_a_modality_of_a_plugin_has_a_part_of_its_name_whose_item_is_left_as_it_is() -> None:
+    part = {"type": "points", "points": [[1, 2, 3]]}
+    made = check_conversation([{"role": "user", "content": [part]}], modalities=("points",))
+    assert made.items == {"points": [[[1, 2, 3]]]}
+    assert made.messages[0]["content"] == [{"type": "points"}]
+
+
+@pytest.mark.parametrize(
+    "part", [{"type": "points"}, {"type": "points", "points": None}, {"type": "waves", "waves": 1}]
+)
+def test_a_part_of_a_plugins_modality_without_an_item_or_of_another_modality_is_refused(part: dict[str, Any]) -> None:
+    with pytest.raises(BadRequest, match=r"content\[0\]"):
+        check_conversation([{"role": "user", "content": [part]}], modalities=("points",))
+
+
 @pytest.mark.parametrize(
     ("part", "message"),
     [

@@ -56,6 +56,53 @@ def test_a_processor_that_raises_fails_only_rows_that_use_it() -> None:
     assert "thirteen" in bad.error[1]
 
 
+class Spoil:
+    """Leaves logits that cannot be sampled, in the way that a request names."""
+
+    def start(self, params: SamplingParams) -> str | None:
+        return params.extra.get("spoil")
+
+    def apply(self, logits: torch.Tensor, rows: Any) -> None:
+        for i, row in enumerate(rows):
+            if row.state == "shape":
+                logits.resize_(len(rows), 5)
+            if row.state == "type":
+                logits.data = logits.half()
+            if row.state == "nan":
+                logits[i, 7] = torch.nan
+
+
+SPOIL = LogitsProcessor("spoil", {"spoil": str}, lambda context: Spoil())
+
+
+@pytest.mark.parametrize(
+    ("way", "said"), [("shape", "into torch.float32 [1, 5]"), ("type", "into torch.float16"), ("nan", "NaN")]
+)
+def test_a_processor_that_spoils_logits_fails_its_own_row_and_is_named(way: str, said: str) -> None:
+    sampler, logits = make_sampler(SPOIL), random_logits(3)
+    rows = [chooser(temperature=0), chooser(extra={"spoil": way}, sampler=sampler), chooser(temperature=0)]
+    first, bad, last = sampler.sample(logits.clone(), rows)
+    assert [first.token_id, last.token_id] == logits[[0, 2]].argmax(-1).tolist()
+    assert bad.error is not None
+    assert "Plugin" in bad.error[1]
+    assert said in bad.error[1]
+
+
+def test_of_two_rows_of_one_processor_only_that_with_nan_fails() -> None:
+    sampler, logits = make_sampler(SPOIL), random_logits(2)
+    rows = [chooser(extra={"spoil": way}, temperature=0, sampler=sampler) for way in ("nan", "not")]
+    bad, good = sampler.sample(logits.clone(), rows)
+    assert (good.error, good.token_id) == (None, int(logits[1].argmax()))
+    assert bad.error is not None
+
+
+def test_nan_of_the_model_is_not_blamed_on_a_processor() -> None:
+    sampler, logits = make_sampler(FAVOUR), random_logits(1)
+    logits[0, 3] = torch.nan
+    (sample,) = sampler.sample(logits, [chooser(extra={"favour": 20}, sampler=sampler)])
+    assert sample.error is None or "Plugin" not in sample.error[1]
+
+
 @pytest.mark.parametrize(
     ("extra", "said"), [({"favor": 1}, "favour"), ({"favour": "x"}, "int"), ({"favour": True}, "int")]
 )

@@ -1,11 +1,15 @@
 """The scheduler's own part: what is refused, policies that fail, figures. `test_planner` has what a step computes."""
 
 import pickle
+from types import SimpleNamespace
 
 import pytest
 from scheduler_rig import Rig
 
+from quire.counting import CallCounter
+from quire.engine.policy import Policy
 from quire.errors import BadRequest, Overloaded, PluginFailed, QuireError
+from quire.records import Registry
 from quire.types import AdapterRef, AdapterUse
 from quire_plugins.policies import quire_scheduler_policies
 
@@ -71,12 +75,37 @@ def test_a_policy_that_fails_refuses_one_request_and_never_stops_the_others(capl
     rig.add([1, 2, 3, 4], {"max_tokens": 8})
     rig.add([5, 6, 7, 8], {"max_tokens": 4})
     policy.fails = True
-    with pytest.raises(PluginFailed, match="The scheduling policy could not place the request: no idea"):
+    with pytest.raises(PluginFailed, match="Plugin 'Failing' failed: ValueError: no idea"):
         rig.add([9])
     rig.run()
     assert rig.order() == ["r0", "r1"]
     assert "failed to choose a victim" in caplog.text
     assert "goes first because the scheduling policy failed" in caplog.text
+
+
+def test_a_policy_that_only_fails_is_switched_off_and_seqs_go_in_order_of_arrival():
+    policy = Policy(Registry(counter=CallCounter(max_faults=2)), "fussy", failing := Failing())
+    rig = Rig(policy=policy, max_num_seqs=1)
+    rig.add([1])
+    failing.fails = True
+    for _ in range(2):
+        with pytest.raises(PluginFailed, match="Plugin 'fussy' failed"):
+            rig.add([9])
+    rig.add([2])
+    rig.add([3])
+    rig.run()
+    assert (policy.off, rig.order()) == (True, ["r0", "r3", "r4"])
+
+
+def test_keys_that_cannot_be_compared_are_the_plugins_fault():
+    counter = CallCounter()
+    mixed = SimpleNamespace(admit_key=lambda seq: seq.adapter or seq.arrival, victim_key=lambda seq: 0)
+    rig = Rig(policy=Policy(Registry(counter=counter), "mixed", mixed))
+    rig.add([1])
+    rig.add([2], adapters=(AdapterUse(AdapterRef(name="a")),))
+    rig.run()
+    assert rig.order() == ["r0", "r1"]
+    assert counter.snapshot()[0]["errors"] == 1
 
 
 def test_figures_add_up():

@@ -256,6 +256,8 @@ async def test_plugins_are_listed_with_their_calls_of_all_processes(tmp_path):
         "calls": 4,
         "errors": 1,
         "seconds": 0.5,
+        "off": [],
+        "dropped": 0,
     }
 
 

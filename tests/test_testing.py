@@ -1,5 +1,6 @@
 """Tiny models, and the check of architectures for plugin authors: it says yes and no, for the right reason."""
 
+import json
 import subprocess
 import sys
 from dataclasses import replace
@@ -7,14 +8,19 @@ from pathlib import Path
 
 import pytest
 import torch
+from plugin_site import PluginSite, site
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import quire.testing
+from quire.errors import ConfigError
 from quire.records import Architecture
 from quire.registry import load
 from quire.testing import byte_tokenizer, check_architecture, tiny_llama, tiny_model
+from quire.testing.tiny import reference_model, save
 from quire.text.tokenizer import Tokenizer
 from quire_models import names
+
+__all__ = ["site"]
 
 # --- tiny models -----------------------------------------------------------------------------------------
 
@@ -111,3 +117,64 @@ def test_an_architecture_whose_logits_depend_on_the_batch_is_noticed() -> None:
     table = names.LLAMA | names.Names((("model.layers.0", "blocks.0.inner"), ("model.layers.1", "blocks.1.inner")))
     with pytest.raises(AssertionError, match=r"logits (change when|depend on)"):
         check_architecture(replace(llama(), decoder=decoder, names=table), tolerance=1.0)
+
+
+# --- what transformers lacks, or has otherwise -----------------------------------------------------------
+
+
+def test_a_model_outside_transformers_is_compared_with_a_reference_of_the_authors() -> None:
+    def reference(folder: Path) -> object:
+        model = reference_model("LlamaForCausalLM", seed=3)
+        save(model, folder)
+        config = json.loads((folder / "config.json").read_text())
+        (folder / "config.json").write_text(json.dumps({**config, "architectures": ["OutsideForCausalLM"]}))
+        return lambda ids: model(ids).logits[0] * factor
+
+    record, factor = replace(llama(), name="OutsideForCausalLM"), 1.0
+    check_architecture(record, reference=reference)
+    factor = 1.01
+    with pytest.raises(AssertionError, match="differ from the reference's"):
+        check_architecture(record, reference=reference)
+
+
+def test_the_attention_of_the_reference_can_be_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
+    used = []
+    monkeypatch.setattr(
+        "quire.testing.architecture.reference_model",
+        lambda *args, **more: used.append(args[2]) or reference_model(*args, **more),
+    )
+    check_architecture(llama(), attention="sdpa")
+    assert used == ["sdpa"]
+
+
+def test_sizes_that_a_config_works_out_of_others_are_left_to_it() -> None:
+    assert type(reference_model("FalconForCausalLM").config).head_dim.fset is None
+
+
+def test_a_config_without_a_length_needs_no_override(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("quire_models.checkpoint.max_length", lambda config: None)
+    check_architecture(llama())
+
+
+ARCHITECTURE_WITH_OP = """
+from quire_plugins.llama import decoder
+from quire_models.names import LLAMA
+
+def load():
+    raise OSError("asked for")
+
+@hookimpl
+def quire_architectures(): yield Architecture("LlamaForCausalLM", decoder, LLAMA, needs_ops=("mine",))
+
+@hookimpl
+def quire_ops(): yield OpImpl("mine", "act", lambda query: None, load)
+"""
+
+
+def test_operations_of_the_architectures_plugin_are_loaded_too(site: PluginSite) -> None:
+    site.add("mine", ARCHITECTURE_WITH_OP)
+    with pytest.raises(ConfigError, match="'mine', which cannot be used: it could not be loaded: OSError: asked for"):
+        check_architecture("LlamaForCausalLM", plugin="mine")
+    record = load(["mine"]).of("quire_architectures")["LlamaForCausalLM"]
+    with pytest.raises(ConfigError, match="OSError: asked for"):
+        check_architecture(record, plugin="mine")

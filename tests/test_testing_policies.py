@@ -22,6 +22,25 @@ def test_a_policy_that_serves_the_newest_first_starves_somebody() -> None:
         check_policy(policy(lambda seq: -seq.arrival, lambda seq: -seq.arrival))
 
 
+@pytest.mark.parametrize(
+    "key",
+    [
+        lambda seq: (seq.num_tokens, seq.arrival),
+        lambda seq: (-seq.num_tokens, seq.arrival),
+        lambda seq: (seq.adapter is None, seq.arrival),
+        lambda seq: (-seq.priority, seq.arrival),
+    ],
+    ids=["shortest first", "longest first", "adapters first", "least urgent first"],
+)
+def test_a_policy_that_lets_one_kind_of_seq_pass_for_ever_starves_the_others(key) -> None:
+    with pytest.raises(AssertionError, match="starved"):
+        check_policy(policy(key))
+
+
+def test_a_policy_that_only_favours_short_seqs_passes() -> None:
+    check_policy(policy(lambda seq: seq.arrival + seq.num_tokens / 50))
+
+
 def test_a_policy_that_evicts_whom_it_admits_first_is_noticed() -> None:
     with pytest.raises(AssertionError, match="undo each other for ever"):
         check_policy(policy(lambda seq: seq.arrival, lambda seq: -seq.arrival))

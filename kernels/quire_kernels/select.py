@@ -53,6 +53,11 @@ class Query(Protocol):
         """How keys and values are kept: auto, as the data type says, or int8."""
         ...
 
+    @property
+    def needs(self) -> frozenset[str]:
+        """Names of implementations that the model needs; they come before all others."""
+        ...
+
 
 class Implementation(Protocol):
     """An implementation of an op; `quire.records.OpImpl` is one."""
@@ -92,14 +97,20 @@ class Implementation(Protocol):
         """Values of `Query.kv_dtype` that it can do, if it reads or writes pages."""
         ...
 
+    @property
+    def on_request(self) -> bool:
+        """Whether it is only for models that need it by name."""
+        ...
+
 
 @dataclass(frozen=True)
 class Rejected:
-    """An implementation that was not chosen, and why."""
+    """An implementation that was not chosen, and why. kv_dtype: only because of how keys and values are kept."""
 
     name: str
     plugin: str
     reason: str
+    kv_dtype: bool = False
 
 
 @dataclass(frozen=True)
@@ -149,6 +160,7 @@ class _BuiltIn:
     priority: int
     layout: str = PLAIN
     kv_dtypes: tuple[str, ...] = ("auto",)
+    on_request: bool = False
 
     def supports(self, query: Any) -> str | None:
         return None
@@ -239,24 +251,37 @@ def _other_bytes(op: str, query: Query, impl: Implementation) -> str | None:
     return f"it keeps keys and values as {' or '.join(impl.kv_dtypes)}, not {query.kv_dtype}"
 
 
+def _unasked(query: Query, impl: Implementation) -> str | None:
+    asked = not impl.on_request or impl.name in query.needs
+    return None if asked else "it is only for models that need it"
+
+
+def _precedence(winner: Implementation, query: Query) -> str:
+    return "is what the model needs" if winner.name in query.needs else "has a higher priority"
+
+
 def _choose_one(
     op: str, query: Query, offered: _Offered, misfit: Callable[[Implementation], str | None] = lambda impl: None
 ) -> _Winner:
     """The best implementation of an op that `misfit` has nothing against. Raises LookupError if there is none."""
     rejected: list[Rejected] = []
     winner: tuple[Callable[..., Any], Implementation, str] | None = None
-    for plugin, impl in sorted((pair for pair in offered if pair[1].op == op), key=lambda pair: -pair[1].priority):
+    mine = (pair for pair in offered if pair[1].op == op)
+    for plugin, impl in sorted(mine, key=lambda pair: (pair[1].name not in query.needs, -pair[1].priority)):
         if winner is not None:
-            rejected.append(Rejected(impl.name, plugin, f"{winner[1].name} has a higher priority"))
+            rejected.append(Rejected(impl.name, plugin, f"{winner[1].name} {_precedence(winner[1], query)}"))
             continue
+        bytes_ = None
         try:
-            reason = impl.supports(query) or _other_bytes(op, query, impl) or misfit(impl)
+            reason = impl.supports(query) or _unasked(query, impl)
+            bytes_ = None if reason else _other_bytes(op, query, impl)
+            reason = reason or bytes_ or misfit(impl)
             if reason is None:
                 winner = (impl.load(), impl, plugin)
-        except Exception as error:  # a stranger's compiler may raise anything
+        except (Exception, SystemExit) as error:  # a stranger's compiler may raise anything
             reason = f"it could not be loaded: {type(error).__name__}: {error}"
         if reason is not None:
-            rejected.append(Rejected(impl.name, plugin, reason))
+            rejected.append(Rejected(impl.name, plugin, reason, kv_dtype=reason == bytes_))
     if winner is None:
         raise LookupError("; ".join(f"{r.name}: {r.reason}" for r in rejected))
     return _Winner(winner[0], Choice(op, winner[1].name, winner[2], tuple(rejected)), winner[1].layout)

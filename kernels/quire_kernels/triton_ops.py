@@ -21,6 +21,7 @@ class TritonOp:
     priority: int = 2
     layout: str = "plain"
     kv_dtypes: tuple[str, ...] = ("auto",)
+    on_request: bool = False
 
     def supports(self, query: Any) -> str | None:
         """None, or why it cannot run there."""

@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING, Any
 
 from quire_models import configs as configs, names as names
 from quire_models.encoder import Encoder, RowAttention
+from quire_models.norm_parts import LayerNorm, Norm, PerHead
 from quire_models.parts import (
     Attention,
     Block,
     Decoder,
     GatedMlp,
     KvShape,
-    LayerNorm,
     Mlp,
     Moe,
-    Norm,
+    ParallelBlock,
     Positions,
     PostNormBlock,
     with_attention,
@@ -73,6 +73,8 @@ __all__ = [
     "Mlp",
     "Moe",
     "Norm",
+    "ParallelBlock",
+    "PerHead",
     "Pooler",
     "Pooling",
     "Positions",

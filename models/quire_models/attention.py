@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor, nn
 
+from quire_models.norm_parts import PerHead
+
 if TYPE_CHECKING:
     from quire_models.forward import Forward
     from quire_models.make import Make
-    from quire_models.parts import Attention, Norm
+    from quire_models.parts import Attention
 
 
 class SelfAttention(nn.Module):
@@ -26,19 +28,18 @@ class SelfAttention(nn.Module):
         q_size, kv_size = part.heads * part.head_dim, part.kv_heads * part.head_dim
         self.qkv = make.projection(width, {"q": q_size, "k": kv_size, "v": kv_size}, part.qkv_bias)
         self.o = make.projection(q_size, width, part.out_bias)
-        self.q_norm, self.k_norm = self._norms(part.qk_norm, q_size, kv_size, make)
+        self.q_norm, self.k_norm = self._norm(part.heads, make), self._norm(part.kv_heads, make)
         self._angles = make.angles(part.rope) if part.rope else None
         self._sizes = [q_size, kv_size, kv_size]
         self._scale = part.head_dim**-0.5 if part.scale is None else part.scale
 
-    def _norms(
-        self, norm: Norm | None, q_size: int, kv_size: int, make: Make
-    ) -> tuple[nn.Module | None, nn.Module | None]:
-        if norm is None:
-            return None, None
-        if self.part.qk_norm_wide:
-            return norm.build(q_size, make), norm.build(kv_size, make)
-        return norm.build(self.part.head_dim, make), norm.build(self.part.head_dim, make)
+    def _norm(self, heads: int, make: Make) -> nn.Module | None:
+        """Of the queries or the keys, which have so many heads."""
+        norm, head_dim = self.part.qk_norm, self.part.head_dim
+        if isinstance(norm, PerHead):
+            return norm.build_heads(heads, head_dim, make)
+        width = heads * head_dim if self.part.qk_norm_wide else head_dim
+        return None if norm is None else norm.build(width, make)
 
     def forward(self, x: Tensor, fwd: Forward) -> Tensor:
         """x [tokens, width] -> [tokens, width]; stores the tokens' keys and values on the way."""

@@ -1,4 +1,4 @@
-"""The modules of norms, blocks and the whole decoder. Which architecture they make up is the parts' affair."""
+"""The modules of blocks and the whole decoder. Which architecture they make up is the parts' affair."""
 
 from __future__ import annotations
 
@@ -10,51 +10,14 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
+from quire_models.norms import RmsNorm
 from quire_models.projection import Projection, ProjectionDelta, changed
 
 if TYPE_CHECKING:
     from quire_models.forward import Forward
     from quire_models.make import Make
-    from quire_models.parts import Block, Decoder, LayerNorm, Norm, PostNormBlock
+    from quire_models.parts import Block, Decoder, ParallelBlock, PostNormBlock
     from quire_models.source_blocks import SourceSlots
-
-
-class RmsNorm(nn.Module):
-    """The module of `parts.Norm`; `scale` is the weight with the offset added."""
-
-    def __init__(self, width: int, part: Norm, make: Make) -> None:
-        super().__init__()
-        self.part = part
-        self._ops = make.ops
-        self.weight = make.parameter(width)
-        self.prepare()
-
-    def prepare(self) -> None:
-        """Add the offset, in float32 because one plus a small weight loses it in bfloat16."""
-        self.scale: Tensor = self.weight.float() + self.part.offset if self.part.offset else self.weight
-
-    def forward(self, x: Tensor) -> Tensor:
-        """x [..., width] -> the same shape."""
-        return self._ops.rms_norm(x, self.scale, self.part.eps)
-
-    def add(self, x: Tensor, residual: Tensor) -> tuple[Tensor, Tensor]:
-        """(norm of the sum, the sum); neither argument may be read afterwards."""
-        return self._ops.add_rms_norm(x, residual, self.scale, self.part.eps)
-
-
-class MeanNorm(nn.Module):
-    """The module of `parts.LayerNorm`."""
-
-    def __init__(self, width: int, part: LayerNorm, make: Make) -> None:
-        super().__init__()
-        self.part = part
-        self._ops = make.ops
-        self.weight = make.parameter(width) if part.affine else None
-        self.bias = make.parameter(width) if part.affine and part.bias else None
-
-    def forward(self, x: Tensor) -> Tensor:
-        """x [..., width] -> the same shape."""
-        return self._ops.layer_norm(x, self.weight, self.bias, self.part.eps)
 
 
 class ResidualBlock(nn.Module):
@@ -84,6 +47,23 @@ class ResidualBlock(nn.Module):
 
     def _scaled(self, branch: Tensor) -> Tensor:
         return branch if self.part.residual_scale == 1.0 else branch * self.part.residual_scale
+
+
+class ParallelResidualBlock(nn.Module):
+    """The module of `parts.ParallelBlock`."""
+
+    def __init__(self, width: int, part: ParallelBlock, make: Make) -> None:
+        super().__init__()
+        self.attn = part.attn.build(width, make)
+        self.mlp = part.mlp.build(width, make)
+        self.attn_in = part.norm.build(width, make)
+        self.mlp_in = part.norm.build(width, make) if part.norms == 2 else None
+
+    def forward(self, x: Tensor, fwd: Forward) -> Tensor:
+        """x [tokens, width] -> [tokens, width]."""
+        h = self.attn_in(x)
+        m = h if self.mlp_in is None else self.mlp_in(x)
+        return x + self.attn(h, fwd) + self.mlp(m, fwd)
 
 
 class PostNormResidualBlock(nn.Module):

@@ -13,7 +13,7 @@ from quire_models.projection import ProjectionDelta, changed
 if TYPE_CHECKING:
     from quire_models.forward import Forward
     from quire_models.make import Make
-    from quire_models.parts import GatedMlp, Mlp, Moe
+    from quire_models.parts import GatedMlp, Mlp, Moe, Part
 
 
 class GatedFeedForward(nn.Module):
@@ -23,12 +23,18 @@ class GatedFeedForward(nn.Module):
         super().__init__()
         self.part = part
         self._ops = make.ops
-        self.gate_up = make.projection(width, {"gate": part.hidden, "up": part.hidden}, part.bias, gated=True)
+        self._name, self.act = _activation(part.act, part.hidden, make)
+        sizes = {"gate": part.hidden, "up": part.hidden}
+        self.gate_up = make.projection(width, sizes, part.bias, gated=self.act is None)
         self.down = make.projection(part.hidden, width, part.bias)
 
     def forward(self, x: Tensor, fwd: Forward) -> Tensor:
         """x [tokens, width] -> [tokens, width]."""
-        return self.down(self._ops.gated_act(self.gate_up(x, fwd), self.part.act), fwd)
+        both = self.gate_up(x, fwd)
+        if self.act is None:
+            return self.down(self._ops.gated_act(both, self._name), fwd)
+        gate, up = both.chunk(2, -1)
+        return self.down(self.act(gate) * up, fwd)
 
 
 class FeedForward(nn.Module):
@@ -38,12 +44,19 @@ class FeedForward(nn.Module):
         super().__init__()
         self.part = part
         self._ops = make.ops
+        self._name, self.act = _activation(part.act, part.hidden, make)
         self.up = make.projection(width, part.hidden, part.bias)
         self.down = make.projection(part.hidden, width, part.bias)
 
     def forward(self, x: Tensor, fwd: Forward) -> Tensor:
         """x [tokens, width] -> [tokens, width]."""
-        return self.down(self._ops.act(self.up(x, fwd), self.part.act), fwd)
+        up = self.up(x, fwd)
+        return self.down(self._ops.act(up, self._name) if self.act is None else self.act(up), fwd)
+
+
+def _activation(act: str | Part, size: int, make: Make) -> tuple[str, nn.Module | None]:
+    """Its name if the ops know it, else its module."""
+    return (act, None) if isinstance(act, str) else ("", act.build(size, make))
 
 
 class Routed(NamedTuple):

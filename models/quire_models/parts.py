@@ -58,41 +58,13 @@ class BlockPart(Part, Protocol):
 
 
 @dataclass(frozen=True)
-class Norm:
-    """Root-mean-square norm; `offset` is added to the stored weight (Gemma stores weight - 1)."""
-
-    eps: float = 1e-6
-    offset: float = 0.0
-
-    def build(self, width: int, make: Make) -> nn.Module:
-        """A module [..., width] -> [..., width]."""
-        from quire_models.blocks import RmsNorm
-
-        return RmsNorm(width, self, make)
-
-
-@dataclass(frozen=True)
-class LayerNorm:
-    """Norm to mean 0 and variance 1, with weight and bias unless `affine` is off, or weight alone if `bias` is."""
-
-    eps: float = 1e-5
-    affine: bool = True
-    bias: bool = True
-
-    def build(self, width: int, make: Make) -> nn.Module:
-        """A module [..., width] -> [..., width]."""
-        from quire_models.blocks import MeanNorm
-
-        return MeanNorm(width, self, make)
-
-
-@dataclass(frozen=True)
 class Attention:
     """Grouped-query attention over the seq's pages.
 
-    rope: None for models with learned positions. qk_norm: a norm of queries and keys, per head, or of
-    all heads at once if qk_norm_wide (OLMo 2). window: a token sees itself and the window - 1 before it.
-    softcap: scores are squashed to ± softcap. scale: of the scores, head_dim ** -0.5 unless given.
+    rope: None for models with learned positions. qk_norm: a norm of queries and keys, with the same weight for each
+    head, or of all heads at once if qk_norm_wide (OLMo 2); `PerHead` is one with a weight for each head. window: a
+    token sees itself and the window - 1 before it. softcap: scores are squashed to ± softcap. scale: of the scores,
+    head_dim ** -0.5 unless given. A part of a plugin's own may have `needs_ops`, as `Architecture` has.
     """
 
     heads: int
@@ -101,7 +73,7 @@ class Attention:
     rope: Rope | None = None
     qkv_bias: bool = False
     out_bias: bool = False
-    qk_norm: Norm | None = None
+    qk_norm: Part | None = None
     qk_norm_wide: bool = False
     window: int | None = None
     softcap: float | None = None
@@ -121,10 +93,13 @@ class Attention:
 
 @dataclass(frozen=True)
 class GatedMlp:
-    """down(act(gate(x)) * up(x)); `hidden` is the size between; `act` a name in quire_kernels.ops.ACTS."""
+    """down(act(gate(x)) * up(x)); `hidden` is the size between.
+
+    act: a name in quire_kernels.ops.ACTS, or a part of its own, built for `hidden`: a module x -> the same shape.
+    """
 
     hidden: int
-    act: str = "silu"
+    act: str | Part = "silu"
     bias: bool = False
 
     def build(self, width: int, make: Make) -> nn.Module:
@@ -136,10 +111,10 @@ class GatedMlp:
 
 @dataclass(frozen=True)
 class Mlp:
-    """down(act(up(x))), with biases unless `bias` is off."""
+    """down(act(up(x))), with biases unless `bias` is off; `act` as of `GatedMlp`."""
 
     hidden: int
-    act: str = "gelu_tanh"
+    act: str | Part = "gelu_tanh"
     bias: bool = True
 
     def build(self, width: int, make: Make) -> nn.Module:
@@ -188,6 +163,25 @@ class Block:
         from quire_models.blocks import ResidualBlock
 
         return ResidualBlock(width, self, make)
+
+
+@dataclass(frozen=True)
+class ParallelBlock:
+    """x + attention(norm(x)) + mlp(norm(x)): both read what came in (GPT-NeoX, Falcon, Cohere, Phi).
+
+    norms: 1 if they read it through the same norm, `attn_in`; 2 if the MLP has one of its own, `mlp_in`.
+    """
+
+    attn: AttentionPart
+    mlp: Part
+    norm: Part
+    norms: int = 1
+
+    def build(self, width: int, make: Make) -> nn.Module:
+        """A module (x, forward) -> [tokens, width]."""
+        from quire_models.blocks import ParallelResidualBlock
+
+        return ParallelResidualBlock(width, self, make)
 
 
 @dataclass(frozen=True)

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from quire.counting import CallCounter
+from quire.errors import PluginOff
 from quire.records import AdapterSource
 
 log = logging.getLogger(__name__)
@@ -32,16 +34,20 @@ class Event:
     counter: CallCounter
     options: Options = field(default_factory=dict)
 
+    def each(self) -> list[Event]:
+        """The same event for one plugin alone, for each that implements it."""
+        return [replace(self, callers=(caller,)) for caller in self.callers]
+
     def __call__(self, value: Any) -> None:
         """Tell them `value`."""
         for plugin, caller in self.callers:
             try:
-                self.counter.call(plugin, self._tell, caller, value, self.options.get(plugin, {}))
+                values = {self.argument: value, "options": self.options.get(plugin, {})}
+                self.counter.call(plugin, partial(caller, **values))
+            except PluginOff:
+                pass  # which the log says once
             except Exception:
                 log.exception("plugin %s failed in %s; going on", plugin, self.hook)
-
-    def _tell(self, caller: Callable[..., Any], value: Any, options: Mapping[str, Any]) -> None:
-        caller(**{self.argument: value, "options": options})
 
 
 @dataclass(frozen=True)

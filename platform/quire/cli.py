@@ -16,7 +16,7 @@ from quire import __version__
 from quire.errors import PluginError, QuireError
 from quire.options import add_plugin_options, new_parser, normalise, plugin_options
 from quire.records import Command, Registry
-from quire.registry import load, with_options
+from quire.registry import load, with_max_faults, with_options
 
 BUILT_IN: Mapping[str, tuple[str, str]] = {
     "serve": ("quire.commands.serve", "COMMAND"),
@@ -53,6 +53,8 @@ def _run(words: list[str]) -> int:
         return 0
     command = _find(words[0], registry)
     args = _second_phase(command, registry).parse_args(words[1:])
+    if "plugin_max_faults" in args:
+        registry = with_max_faults(registry, args.plugin_max_faults)
     args.registry = with_options(registry, plugin_options(vars(args), registry))
     return command.run(args)
 

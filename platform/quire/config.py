@@ -244,6 +244,11 @@ class ServerConfig:
     max_restarts: int = setting(
         "How often the engine process may be restarted within ten minutes; then the server ends with status 1.", 5
     )
+    plugin_max_faults: int = setting(
+        "Faults in a row after which a function of a plugin is not called for a minute; 0: never.", 100
+    )
+    gate_timeout_s: float = setting("Longest time the request gates of plugins may take for one request.", 10.0)
+    gate_threads: int = setting("Threads that request gates of plugins run in.", 16)
     lora_modules: tuple[str, ...] = setting(
         'Adapters to load at the start: name=folder, or JSON: {"name": …, "path": …, "base_model_name": …}.', ()
     )
@@ -285,5 +290,8 @@ class ServerConfig:
             raise ConfigError(f"--shutdown-timeout-s must be at least 0; got {self.shutdown_timeout_s}.")
         if self.max_restarts < 0:
             raise ConfigError(f"--max-restarts must be at least 0; got {self.max_restarts}.")
+        _check_positive(self, "gate_timeout_s", "gate_threads")
+        if self.plugin_max_faults < 0:
+            raise ConfigError(f"--plugin-max-faults must be at least 0; got {self.plugin_max_faults}.")
         if bool(self.ssl_keyfile) != bool(self.ssl_certfile):
             raise ConfigError("--ssl-keyfile and --ssl-certfile go together.")

@@ -71,7 +71,6 @@ def choose(names: Sequence[str] | None, enable_lora: bool = False, group: str = 
     allowed. Raises PluginError for a name that is not installed or that two distributions claim.
     """
     points = list(entry_points(group=group))
-    essential = _ours(f"{group}.essential")
     adapters = _ours(f"{group}.adapters")
     if names is None:
         asked = [p.name for p in points if is_bundled(p) and p.name not in adapters]
@@ -80,7 +79,12 @@ def choose(names: Sequence[str] | None, enable_lora: bool = False, group: str = 
         asked = [name.strip() for name in names if name.strip()]
     if enable_lora:
         asked += adapters
-    return [_find(points, name) for name in dict.fromkeys([*essential, *asked])]
+    return [_find(points, name) for name in dict.fromkeys([*essential(group), *asked])]
+
+
+def essential(group: str = GROUP) -> list[str]:
+    """Names of the plugins that load whatever the user asked for, and that are never switched off."""
+    return _ours(f"{group}.essential")
 
 
 def _ours(group: str) -> list[str]:

@@ -11,6 +11,7 @@
     ├── Overloaded                503 ServiceUnavailableError  a bound was reached; try again later
     ├── HostDied                  503 ServiceUnavailableError  the process running the models ended
     ├── PluginFailed              500 InternalServerError    a plugin raised while serving one request
+    │   └── PluginOff             503 ServiceUnavailableError  a plugin failed too often and is not called now
     └── StartupError                                         the process cannot start, or a model cannot load
         ├── ConfigError           a setting is wrong
         ├── PluginError           a plugin is unknown, broken, or clashes with another
@@ -113,6 +114,13 @@ class PluginFailed(QuireError):
     """A plugin raised while it served a request; other requests go on."""
 
 
+class PluginOff(PluginFailed):
+    """A plugin that a request needs failed so often that it is not called for a while."""
+
+    status = 503
+    type = "ServiceUnavailableError"
+
+
 class StartupError(QuireError):
     """The process cannot start, or a model cannot be loaded."""
 
@@ -150,6 +158,7 @@ STATUS_BY_TYPE_NAME: dict[str, type[QuireError]] = {
         Overloaded,
         HostDied,
         PluginFailed,
+        PluginOff,
         CheckpointError,
         UnknownArchitecture,
         ConfigError,

@@ -19,12 +19,13 @@ import pluggy
 
 from quire import hookspecs
 from quire.calls import Caller, Event, Question
-from quire.counting import CallCounter
+from quire.counting import MAX_FAULTS, CallCounter
 from quire.discovery import (
     GROUP,
     Installed,
     choose,
     distribution_of,
+    essential,
     installed,
     suggestion,
     version_of,
@@ -33,7 +34,7 @@ from quire.errors import PluginError
 from quire.plugin_options import Values, fill
 from quire.records import CONTRACT_VERSION, RECORDS, Option, PluginInfo, Registry
 
-__all__ = ["CallCounter", "Installed", "installed", "listing", "load", "with_options"]
+__all__ = ["CallCounter", "Installed", "installed", "listing", "load", "with_max_faults", "with_options"]
 
 HOOKS = frozenset(name for name in vars(hookspecs) if name.startswith("quire_"))
 """Names of all hooks."""
@@ -45,18 +46,20 @@ def load(
     enable_lora: bool = False,
     group: str = GROUP,
     trace: bool = False,
+    max_faults: int = MAX_FAULTS,
 ) -> Registry:
     """Import the named plugins and collect what they bring.
 
     plugins: entry-point names, an allow-list; None means the bundled set. options: values of plugin
-    options as {plugin: {name: value}}, text or of the right type. trace: print every hook call.
+    options as {plugin: {name: value}}, text or of the right type. trace: print every hook call. max_faults: as of
+    `CallCounter`.
     Raises PluginError for a plugin that is unknown, broken, of another contract version, or that
     clashes with another; ConfigError for a wrong option.
     """
     manager = _new_manager(trace)
     infos = [_register(manager, point) for point in choose(plugins, enable_lora, group)]
     records, origin = _collect(manager)
-    counter = CallCounter()
+    counter = CallCounter(max_faults, essential(group))
     registry = Registry(
         records=MappingProxyType({hook: MappingProxyType(found) for hook, found in records.items()}),
         origin=MappingProxyType(origin),
@@ -70,25 +73,35 @@ def load(
     return with_options(registry, options or {})
 
 
+def with_max_faults(registry: Registry, max_faults: int) -> Registry:
+    """The same registry, which counts anew and switches plugins off after so many faults in a row."""
+    counter = CallCounter(max_faults, essential())
+    return _rebound(replace(registry, counter=counter), counter=counter)
+
+
 def with_options(registry: Registry, options: Values) -> Registry:
     """The same registry with other option values (given as to `load`); nothing is loaded again."""
     declared: dict[str, dict[str, Option]] = {info.name: {} for info in registry.plugins}
     for key, option in registry.of("quire_options").items():
         declared[registry.plugin_of("quire_options", key)][option.name] = option
     values = MappingProxyType(fill(declared, options))
+    return _rebound(replace(registry, options=values), options=values)
+
+
+def _rebound(registry: Registry, **changes: Any) -> Registry:
+    """The same registry, whose questions and events have other options or another counter; one that was made by hand
+    stays as it is."""
+
+    def rebound(call: Callable[..., Any]) -> Callable[..., Any]:
+        return replace(call, **changes) if isinstance(call, Question | Event) else call
+
     return replace(
         registry,
-        options=values,
-        resolve_adapter=_rebound(registry.resolve_adapter, values),
-        engine_started=_rebound(registry.engine_started, values),
-        engine_stopping=_rebound(registry.engine_stopping, values),
-        request_finished=_rebound(registry.request_finished, values),
+        resolve_adapter=rebound(registry.resolve_adapter),
+        engine_started=rebound(registry.engine_started),
+        engine_stopping=rebound(registry.engine_stopping),
+        request_finished=rebound(registry.request_finished),
     )
-
-
-def _rebound(call: Callable[..., Any], values: Values) -> Callable[..., Any]:
-    """The same question or event with other options; one made by hand stays as it is."""
-    return replace(call, options=values) if isinstance(call, Question | Event) else call
 
 
 def listing(registry: Registry, group: str = GROUP) -> list[PluginInfo]:

@@ -5,6 +5,8 @@ config.json has `architectures: ["PointsLlamaForCausalLM"]`, `point_size` (numbe
 Llama's tensors.
 
     LLM(folder, plugins="llama,points").generate({"prompt": "<points> is a", "multi_modal_data": {"points": cloud}})
+
+Over HTTP a cloud is a part of a chat's message: `{"type": "points", "points": [[0.1, 0.2, 0.3], …]}`.
 """
 
 from __future__ import annotations
@@ -53,7 +55,10 @@ class MapsPoints:
         """As many ids as points."""
         import torch
 
-        points = torch.as_tensor(item, dtype=torch.float32)
+        try:
+            points = torch.as_tensor(item, dtype=torch.float32)
+        except (TypeError, ValueError) as error:  # a client's JSON may be anything
+            raise BadRequest(f"Points must be a matrix of numbers: {error}") from error
         if points.ndim != 2 or points.shape[1] != self._size or not 0 < len(points) <= self._most:
             raise BadRequest(
                 f"Points must be a matrix of 1 to {self._most} rows of {self._size}; got {list(points.shape)}."

@@ -50,6 +50,7 @@ class CpuOp:
     priority: int = 2
     layout: str = "grouped"
     kv_dtypes: tuple[str, ...] = ("auto", "int8")
+    on_request: bool = False
 
     def supports(self, query: Any) -> str | None:
         """None, or why it cannot run there."""

@@ -18,7 +18,7 @@ from typing import Any
 
 from quire.adapter_info import AdapterInfo
 from quire.config import ModelConfig
-from quire.counting import call_plugin
+from quire.counting import call_plugin, step_fault
 from quire.engine.adapter_shelf import AdapterShelf
 from quire.engine.adapters import Adapters
 from quire.engine.background import BackgroundWork
@@ -32,6 +32,7 @@ from quire.engine.measure import activation_bytes
 from quire.engine.memory import fit, host_pages, reserve, step_tokens
 from quire.engine.memory_ledger import MemoryBudget, MemoryLedger
 from quire.engine.pages import PagePool
+from quire.engine.policy import Policy
 from quire.engine.poolers import Poolers
 from quire.engine.populate import populate
 from quire.engine.processors import Processors
@@ -127,6 +128,7 @@ class Engine:
             self._towers,
             Poolers(loaded.pooling.poolers, loaded.module.heads, loaded.dtype, config.batch_invariant),
             config.batch_invariant,
+            lambda error: step_fault(registry, loaded.info.name, error).message,
         )
         self._broken: dict[str, QuireError] = {}
         self.failed_steps = 0  # since the last step that computed something
@@ -169,7 +171,7 @@ class Engine:
             max_rank=max_rank,
         )
 
-    def _policy(self, name: str) -> OrdersSeqs:
+    def _policy(self, name: str) -> Policy:
         known = self._registry.of(POLICIES)
         if name not in known:
             choices = ", ".join(known) or "none, because no loaded plugin brings one"
@@ -177,7 +179,7 @@ class Engine:
         record: SchedulerPolicy = known[name]
         plugin = self._registry.plugin_of(POLICIES, name)
         policy: OrdersSeqs = call_plugin(self._registry, plugin, record.build, self._context(plugin))
-        return policy
+        return Policy(self._registry, plugin, policy)
 
     @property
     def has_work(self) -> bool:
@@ -270,7 +272,7 @@ class Engine:
     def _give_up(self, plan: Plan, error: Exception) -> list[Delta]:
         """Nobody knows which pages a failed step has moved: all who hold some end."""
         log.exception("A step of %d tokens failed", plan.num_tokens)
-        fault = QuireError(f"The model `{self.info.name}` failed in a step: {type(error).__name__}: {error}")
+        fault = step_fault(self._registry, self.info.name, error)
         deltas = self._scheduler.fail_begun(fault)
         self._runner.reset()
         self.failed_steps += 1

@@ -5,6 +5,7 @@ It knows layouts and pages, but not what becomes of hidden states.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -25,12 +26,22 @@ from quire_models import Forward, ForwardBuffers, KvPool, MediaRows
 class Forwards:
     """Calls of one model, whose keys and values lie in `kv`.
 
-    alone: compute every token in a forward of its own (but tokens that see each other in one); see `Runner`.
+    alone: compute every token in a forward of its own (but tokens that see each other in one); see `Runner`. blame:
+    what a request is told whose forward raised.
     """
 
-    def __init__(self, loaded: Loaded, sizes: Sizes, kv: KvPool, adapters: Adapters, alone: bool) -> None:
+    def __init__(
+        self,
+        loaded: Loaded,
+        sizes: Sizes,
+        kv: KvPool,
+        adapters: Adapters,
+        alone: bool,
+        blame: Callable[[Exception], str] = str,
+    ) -> None:
         decoder = loaded.decoder
         self._model, self._kv, self._adapters, self._alone = loaded.module, kv, adapters, alone
+        self._blame = blame
         self._whole, self._size = decoder.whole_prompts, sizes.page_size
         self._buffers = ForwardBuffers(
             sizes.max_tokens, sizes.max_rows, sizes.max_pages, loaded.device, decoder.position_axes
@@ -91,6 +102,46 @@ class Forwards:
             rows = media.some(int(begin), int(end)) if media else None
             found.append(self._model(self._fill(layout.row(row), mine, rows, adapters)).clone())
         return torch.cat(found)
+
+    def one_by_one(
+        self,
+        plan: Plan,
+        layout: Layout,
+        index: Ids,
+        media: StepMedia | None,
+        failures: dict[int, str],
+        error: Exception,
+    ) -> Tensor:
+        """What `hidden` gives, after that raised `error`: each row in a forward of its own, in the order of the plan.
+
+        Rows that raise alone, and those that read pages which these should have filled, are noted as failures; their
+        hidden states are 0. Raises `error` again where nothing else can be computed.
+        """
+        if self._sources is not None or len(plan.chunks) == 1:
+            raise error
+        hidden: Tensor | None = None
+        unfilled: set[int] = set()
+        for row, chunk in enumerate(plan.chunks):
+            begin, end = int(layout.starts[row]), int(layout.starts[row + 1])
+            pages = layout.pages[row, : -(-int(layout.contexts[row]) // self._size)]
+            mine = (index >= begin) & (index < end)
+            try:
+                if not unfilled.isdisjoint(pages.tolist()):
+                    raise error
+                adapters, failed = self._adapters.bind(replace(plan, chunks=(chunk,)))
+                failures |= failed
+                rows = media.some(begin, end) if media else None
+                found = self._model(self._fill(layout.row(row), index[mine] - begin, rows, adapters))
+            except Exception as raised:
+                failures[chunk.seq_id] = self._blame(raised)
+                unfilled.update(pages[chunk.start // self._size :].tolist())
+                continue
+            if hidden is None:
+                hidden = found.new_zeros(len(index), found.shape[-1])
+            hidden[torch.from_numpy(mine).to(hidden.device)] = found
+        if hidden is None:
+            raise error
+        return hidden
 
     def _fill(self, layout: Layout, logit_rows: Ids, media: MediaRows | None, adapters: Any) -> Forward:
         return self._buffers.fill(

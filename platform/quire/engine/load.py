@@ -6,7 +6,7 @@ engine has measured how many fit.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,13 +15,15 @@ import torch
 
 from quire import hub
 from quire.config import ModelConfig
-from quire.engine.ops_choice import choose_ops, dtype_name, op_query
+from quire.counting import naming_plugin
+from quire.engine.description import Description
+from quire.engine.ops_choice import choose_ops, dtype_name, needed_ops, op_query
 from quire.engine.pooling import PoolingChoice, choose_pooling
 from quire.engine.quantization import choose_linear
 from quire.engine.source_choice import most_positions, source_info
 from quire.engine.speech import with_speech
 from quire.engine.system_memory import free_bytes
-from quire.errors import CheckpointError, ConfigError, PluginError, QuireError, UnknownArchitecture
+from quire.errors import CheckpointError, ConfigError, PluginError, UnknownArchitecture
 from quire.records import Architecture, Registry
 from quire.types import ModelInfo
 from quire_kernels.select import Ops
@@ -71,8 +73,14 @@ def load_model(config: ModelConfig, registry: Registry, room: int | None = None)
 
     room: bytes of device memory that the weights may take, None = what is free now.
     Raises ConfigError for a setting that cannot be met, UnknownArchitecture when no plugin builds the
-    model, CheckpointError when its folder cannot be used or its weights do not fit in memory.
+    model, CheckpointError when its folder cannot be used or its weights do not fit in memory, PluginError when code of
+    a plugin raises.
     """
+    with naming_plugin(registry, f"{config.name} was loaded"):
+        return _load(config, registry, room)
+
+
+def _load(config: ModelConfig, registry: Registry, room: int | None) -> Loaded:
     device = choose_device(config.device)
     folder = hub.resolve(config.model, config)
     parsed = checkpoint.read_config(folder)
@@ -82,20 +90,19 @@ def load_model(config: ModelConfig, registry: Registry, room: int | None = None)
     dtype = choose_dtype(config.dtype, checkpoint.checkpoint_dtype(folder), device)
     generation = checkpoint.read_generation(folder, parsed)
     defaults = choose_defaults(config, generation.sampling_defaults)
-    decoder: Decoder = _described(architecture.decoder, "decoder", architecture, parsed, registry)
-    tower = None
-    if architecture.tower is not None:
-        tower = _described(architecture.tower, "tower", architecture, parsed, registry)
-    own = None
-    if architecture.pooling is not None:
-        own = _described(architecture.pooling, "pooling", architecture, parsed, registry)
+    described = Description(architecture, parsed, registry)
+    decoder, names, own = described.decoder(), described.names(), described.pooling()
+    tower = described.tower()
     pooling = choose_pooling(config, own, decoder, parsed, folder)
     of_model = most_positions(checkpoint.max_length(parsed), decoder)
     max_model_len = choose_length(config.max_model_len, of_model, pooling.max_length)
     head_dims = tuple({shape.head_dim for shape in decoder.kv_shapes})
-    query = op_query(device, dtype, page_size=config.page_size, head_dims=head_dims, kv_dtype=config.kv_cache_dtype)
+    needs = needed_ops(architecture.needs_ops, decoder)
+    query = op_query(
+        device, dtype, page_size=config.page_size, head_dims=head_dims, kv_dtype=config.kv_cache_dtype, needs=needs
+    )
     ops = choose_ops(query, registry)
-    source = _Source(folder, config.load_format, architecture.names)
+    source = _Source(folder, config.load_format, names)
     linear = choose_linear(config.quantization, registry, query, ops)
     make = Make(ops, dtype, device, linear=linear, keep_weights=False)
     module, size = _build(Described(decoder, tower, pooling), make, source, room)
@@ -128,7 +135,7 @@ def load_model(config: ModelConfig, registry: Registry, room: int | None = None)
         module=module,
         decoder=decoder,
         config=parsed,
-        names=architecture.names,
+        names=names,
         info=info,
         device=device,
         dtype=dtype,
@@ -208,22 +215,6 @@ def _refuse_quantized(folder: Path) -> None:
         raise CheckpointError(
             f"{folder} holds weights quantized with {method}, which cannot be read; use the original."
         )
-
-
-def _described(
-    describe: Callable[[Any], Any], what: str, architecture: Architecture, parsed: Any, registry: Registry
-) -> Any:
-    """The part that the plugin makes of a config."""
-    try:
-        return describe(parsed)
-    except QuireError:
-        raise
-    except Exception as error:  # plugin code may raise anything
-        plugin = registry.plugin_of("quire_architectures", architecture.name)
-        raise PluginError(
-            f"Plugin {plugin!r} could not make a {what} of this config.json for {architecture.name}: "
-            f"{type(error).__name__}: {error}"
-        ) from error
 
 
 @dataclass(frozen=True)

@@ -27,6 +27,8 @@ def apply(roster: Roster, plan: Plan, result: StepResult) -> list[Delta]:
         if seq is None:
             continue
         if seq.id in result.failures:  # its pages hold nothing that others may find
+            if seq.cannot_fail:  # some were offered when the plan was drawn
+                roster.tables.pool.forget()
             deltas += end_group(roster, seq.group, "error", ("PluginFailed", result.failures[seq.id]))
         else:
             _advance(roster, seq, chunk, result)

@@ -21,6 +21,7 @@ from quire.engine.chunk_ends import chunk_end, found_apart
 from quire.engine.fairness import split
 from quire.engine.roster import Roster
 from quire.engine.seq import Group, Seq, Status
+from quire.errors import PluginFailed
 from quire.types import Chunk, Plan, Request, SeqStart
 
 log = logging.getLogger(__name__)
@@ -165,8 +166,9 @@ class Planner:
         running = [seq for seq in everyone if seq.client == client] if client is not None else everyone
         try:
             return max(running, key=lambda seq: (self._roster.policy.victim_key(seq), seq.id))
-        except Exception:
-            log.exception("The scheduling policy failed to choose a victim; the latest arrival is taken.")
+        except Exception as error:
+            fault = error if isinstance(error, PluginFailed) else self._roster.policy.fault(error)
+            log.warning("The scheduling policy failed to choose a victim; the latest arrival is taken. %s", fault)
             return max(running, key=lambda seq: (seq.arrival, seq.id))
 
     def _yield_room(self) -> None:

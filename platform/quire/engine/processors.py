@@ -9,17 +9,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import wraps
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from quire.counting import call_plugin
+from quire.counting import call_plugin, plugin_fault
 from quire.errors import BadRequest, QuireError, Told
 from quire.records import Context, LogitsProcessor, ProcessesLogits, Registry
 from quire.sampling import SamplingParams
 
 HOOK = "quire_logits_processors"
+NAN = "it made NaN of logits"
 
 
 @dataclass(slots=True, eq=False)
@@ -80,11 +82,38 @@ class Processors:
             if not mine:
                 continue
             index = torch.tensor([row for row, _ in mine], device=logits.device)
-            some = logits.index_select(0, index)
             try:
-                self._call(name, processor.apply, some, [use for _, use in mine])
+                some, broken = self._call(name, _checked(processor.apply), logits, index, [use for _, use in mine])
             except QuireError as error:
                 failed.update((row, error.told) for row, _ in mine)
-            else:
-                logits.index_copy_(0, index, some)
+                continue
+            logits.index_copy_(0, index, some)
+            for at in broken:
+                fault = plugin_fault(self._registry, self._plugins[name], processor.apply, NAN)
+                failed[mine[at][0]] = fault.told
         return failed
+
+
+def _checked(
+    apply: Callable[[Tensor, Sequence[Use]], object],
+) -> Callable[[Tensor, Tensor, Sequence[Use]], tuple[Tensor, Sequence[int]]]:
+    """A function of logits [rows, vocab], the rows to change and their uses, that gives these rows, changed, and the
+    numbers of those that are broken. It raises ValueError where what `apply` leaves cannot be sampled at all."""
+
+    @wraps(apply)
+    def checked(logits: Tensor, index: Tensor, uses: Sequence[Use]) -> tuple[Tensor, Sequence[int]]:
+        some = logits.index_select(0, index)
+        shape = some.shape
+        apply(some, uses)
+        if (some.shape, some.dtype, some.device) != (shape, logits.dtype, logits.device):
+            found = f"{some.dtype} {list(some.shape)} on {some.device}"
+            raise ValueError(f"it turned logits {logits.dtype} {list(shape)} on {logits.device} into {found}")
+        nan = some.isnan().any(-1)
+        if not nan.any():
+            return some, ()
+        nan &= ~logits.index_select(0, index).isnan().any(-1)  # those that the model gave are not its fault
+        if nan.all():
+            raise ValueError(NAN)
+        return some, nan.nonzero().flatten().tolist()
+
+    return checked

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from quire.errors import ConfigError
+from quire.counting import call_plugin
+from quire.errors import ConfigError, PluginError
 from quire.records import OpQuery, Quantization, Registry
 
 if TYPE_CHECKING:
@@ -24,8 +25,11 @@ def choose_linear(name: str | None, registry: Registry, query: OpQuery, ops: Ops
         listed = ", ".join(sorted(known)) or "none, because no loaded plugin brings one"
         raise ConfigError(f"--quantization {name}: there is no such quantization. Installed: {listed}.")
     quantization: Quantization = known[name]
-    reason = quantization.supports(query)
+    plugin = registry.plugin_of("quire_quantizations", name)
+    reason = call_plugin(registry, plugin, quantization.supports, query)
     if reason is not None:
         raise ConfigError(f"--quantization {name} cannot run in {query.dtype} on {query.device}: {reason}.")
-    linear: Linear = quantization.linear(ops)
+    linear: Linear = call_plugin(registry, plugin, quantization.linear, ops)
+    if not callable(linear):
+        raise PluginError(f"Plugin {plugin!r}: `linear` of the quantization {name!r} gave {linear!r:.80}, no function.")
     return linear

@@ -14,9 +14,9 @@ from heapq import heapify, heappop, heapreplace
 from itertools import chain
 from typing import Any
 
+from quire.engine.policy import Policy
 from quire.engine.seq import Lane, Seq
 from quire.errors import PluginFailed
-from quire.records import OrdersSeqs
 
 log = logging.getLogger(__name__)
 
@@ -26,8 +26,9 @@ Entry = tuple[Any, int, int, Seq]
 class SeqQueue:
     """Sorted by `admit_key`, then arrival, then age of the seq."""
 
-    def __init__(self, policy: OrdersSeqs) -> None:
+    def __init__(self, policy: Policy) -> None:
         self._policy = policy
+        self._keyless = False
         self._lanes: dict[Lane, list[Entry]] = {}
         self._front: list[Entry] = []  # accepted seqs on which the policy failed afterwards
 
@@ -52,6 +53,7 @@ class SeqQueue:
 
         The rest of a lane is left out as soon as it is in `closed`, which may change between two seqs.
         """
+        self._follow()
         yield from [entry[3] for entry in self._front if takes(entry[3].client)]
         lanes = {lane: entries for lane, entries in self._lanes.items() if takes(lane.client)}
         heap = [(lane in behind, *entries[0][:3], 0, lane) for lane, entries in lanes.items()]
@@ -65,20 +67,34 @@ class SeqQueue:
                     heappop(heap)
                 else:
                     heapreplace(heap, (last, *entries[i + 1][:3], i + 1, lane))
-        except TypeError:
-            log.exception("The scheduling policy's keys cannot be compared; seqs go in order of arrival.")
+        except Exception as error:  # a plugin's keys, compared
+            fault = self._policy.fault(error)
+            log.warning("The scheduling policy's keys cannot be compared; seqs go in order of arrival. %s", fault)
             late = [seq for seq in self if takes(seq.client)]
             yield from sorted(late, key=lambda seq: (seq.arrival, seq.id))
 
     def push(self, seq: Seq) -> None:
         """Put a seq in its place. Raises PluginFailed when the policy cannot tell where that is."""
+        try:
+            key = self._policy.admit_key(seq)
+        except PluginFailed as error:
+            raise PluginFailed(f"The scheduling policy could not place the request. {error.message}") from error
+        self._follow()
         lane = seq.lane
         try:
-            insort(self._lanes.setdefault(lane, []), (self._policy.admit_key(seq), seq.arrival, seq.id, seq))
-        except Exception as error:
+            insort(self._lanes.setdefault(lane, []), (key, seq.arrival, seq.id, seq))
+        except Exception as error:  # its keys cannot be compared
             if not self._lanes[lane]:
                 del self._lanes[lane]
-            raise PluginFailed(f"The scheduling policy could not place the request: {error}.") from error
+            fault = self._policy.fault(error)
+            raise PluginFailed(f"The scheduling policy could not place the request. {fault.message}") from error
+
+    def _follow(self) -> None:
+        """If the policy was switched off, all who stand here go in order of arrival."""
+        if self._policy.off and not self._keyless:
+            self._keyless = True
+            for entries in self._lanes.values():
+                entries[:] = sorted((None, *entry[1:]) for entry in entries)
 
     def put_back(self, seq: Seq) -> None:
         """Like `push`, for a seq that was accepted long ago: a policy that fails now puts it in front."""

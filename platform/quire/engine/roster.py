@@ -13,6 +13,7 @@ from itertools import count
 
 from quire.engine.fairness import ClientTokens
 from quire.engine.limits import Limits
+from quire.engine.policy import Policy
 from quire.engine.queue import SeqQueue
 from quire.engine.seq import Group, Seq, Status
 from quire.engine.tables import PageTables
@@ -47,14 +48,14 @@ class Roster:
 
     def __init__(self, tables: PageTables, policy: OrdersSeqs, limits: Limits, clock: Callable[[], float]) -> None:
         self.tables = tables
-        self.policy = policy
+        self.policy = Policy.of(policy)
         self.limits = limits
         self._clock = clock
         self.groups: dict[str, Group] = {}
         self.seqs: dict[int, Seq] = {}
         self.running: dict[int, Seq] = {}
-        self.waiting = SeqQueue(policy)
-        self.swapped = SeqQueue(policy)
+        self.waiting = SeqQueue(self.policy)
+        self.swapped = SeqQueue(self.policy)
         self.ended: list[int] = []
         self.clients = ClientTokens(limits.max_num_batched_tokens)
         self.counts = Counts()

@@ -6,6 +6,7 @@ within a step is that of `quire.types.Plan`.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Any
@@ -22,16 +23,18 @@ from quire.engine.logits import edits_of
 from quire.engine.logprobs import describe
 from quire.engine.poolers import Poolers
 from quire.engine.processors import Processors
-from quire.engine.rows import Rows
+from quire.engine.rows import Ids, Layout, Rows
 from quire.engine.sampler import Chooser, Sampler
 from quire.engine.sizes import Sizes
-from quire.engine.towers import Towers
+from quire.engine.towers import StepMedia, Towers
 from quire.engine.wanted import Wanted
 from quire.errors import QuireError
 from quire.pooling import Pooled, PoolingParams
 from quire.sampling import BeamSearchParams, SamplingParams
 from quire.types import Plan, Sample, SeqStart, StepResult, TokenLogprobs
 from quire_models import KvPool
+
+log = logging.getLogger(__name__)
 
 SLAB = 64
 """Prompt positions scored at a time: their logits over the whole vocabulary are the largest tensors there are."""
@@ -42,7 +45,7 @@ class Runner:
 
     batch_invariant: compute every token in a forward of its own, so that the shapes of all operations,
     and with them every bit of its result, depend on nothing but its own seq; slower in proportion. Tokens that see
-    each other are computed in one.
+    each other are computed in one. blame: what a request is told whose forward raised.
     """
 
     def __init__(
@@ -55,6 +58,7 @@ class Runner:
         towers: Towers,
         poolers: Poolers,
         batch_invariant: bool = False,
+        blame: Callable[[Exception], str] = str,
     ) -> None:
         generates = loaded.decoder.generates
         self._head: Callable[..., Tensor] = loaded.module.logits if generates else _no_logits
@@ -81,7 +85,7 @@ class Runner:
             loaded.decoder.position_axes,
             loaded.decoder.whole_media,
         )
-        self._forwards = Forwards(loaded, sizes, self._kv, adapters, batch_invariant)
+        self._forwards = Forwards(loaded, sizes, self._kv, adapters, batch_invariant, blame)
 
     def populate(self, going_on: Callable[[], bool]) -> None:
         """Take the memory of the pages from the system, beside the steps; see `KvPool.populate`."""
@@ -116,10 +120,21 @@ class Runner:
         choosers = [chooser for seq_id in wanted.sampled if (chooser := self._rows[seq_id].chooser) is not None]
         masks = self._masks(plan, choosers) if self._rows.num_constrained else None
         media, failures = self._towers.rows(plan.chunks, layout.starts)
-        hidden = self._forwards.hidden(plan, layout, wanted.index, media, failures)
+        hidden = self._hidden(plan, layout, wanted.index, media, failures)
         samples = self._samples(hidden, wanted, choosers, masks, failures)
         scores = self._scores(hidden, wanted, failures)
         return StepResult(samples, scores, failures, self._pool(plan, hidden, wanted, failures))
+
+    def _hidden(
+        self, plan: Plan, layout: Layout, index: Ids, media: StepMedia | None, failures: dict[int, str]
+    ) -> Tensor:
+        """Hidden states of the tokens in `index`. If something in the model raises, only the rows that it raises for
+        fail; raises where that is all of them."""
+        try:
+            return self._forwards.hidden(plan, layout, index, media, failures)
+        except Exception as error:
+            log.exception("A step of %d tokens failed; its rows are computed one by one", plan.num_tokens)
+            return self._forwards.one_by_one(plan, layout, index, media, failures, error)
 
     def _masks(self, plan: Plan, choosers: Sequence[Chooser]) -> Masks | None:
         """Begin to fill the masks of those who are to choose; beams are first told of the tokens chosen for them."""

@@ -238,6 +238,7 @@ class Client:
             plugins=None if settings.plugins is None else list(settings.plugins),
             options={plugin: dict(values) for plugin, values in settings.options.items()},
             enable_lora=settings.enable_lora,
+            plugin_max_faults=settings.plugin_max_faults,
             log_level=settings.log_level,
             sys_path=list(sys.path),
             adapters=adapters,

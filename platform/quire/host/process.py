@@ -230,7 +230,7 @@ def main(descriptor: str) -> int:
 def _load_plugins(start: Start) -> Registry:
     from quire import registry
 
-    return registry.load(start.plugins, start.options, start.enable_lora)
+    return registry.load(start.plugins, start.options, start.enable_lora, max_faults=start.plugin_max_faults)
 
 
 def _read(link: Link, inbox: Inbox) -> None:

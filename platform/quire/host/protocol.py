@@ -37,6 +37,7 @@ class Start(Message, frozen=True, tag=True, kw_only=True):
     plugins: list[str] | None = None
     options: dict[str, dict[str, Any]] = {}
     enable_lora: bool = False
+    plugin_max_faults: int = 100
     log_level: str = "info"
     sys_path: list[str] = []
     adapters: list[AdapterInfo] = []

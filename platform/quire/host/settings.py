@@ -17,7 +17,7 @@ IGNORED_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 class HostSettings:
     """What every incarnation of the host is told, and how patient its clients are.
 
-    plugins, options, enable_lora: as for `quire.registry.load`. adapters: to be loaded at the start.
+    plugins, options, enable_lora, plugin_max_faults: as for `quire.registry.load`. adapters: to be loaded at the start.
     wait_ready_s: how long a request waits for a host that is being restarted. engine_timeout_s: how long a host may
     finish no step while it has work. module: what runs in the host process.
     """
@@ -28,6 +28,7 @@ class HostSettings:
     adapters: Sequence[AdapterInfo] = ()
     log_level: str = "info"
     max_restarts: int = 5
+    plugin_max_faults: int = 100
     wait_ready_s: float = 15.0
     engine_timeout_s: float = 300.0
     module: str = "quire.host.process"

@@ -15,10 +15,11 @@ class Architecture:
 
     decoder: maps the parsed config (attribute access, defaults filled in by transformers' config
     class when it has one) to a `quire_models.Decoder` or `Encoder`: pure, no files, no device.
-    names: a `quire_models.names` table from checkpoint names to ours.
+    names: a `quire_models.names` table from checkpoint names to ours, or a function of the config that gives one.
     tower: maps the config to a part that turns mappers' tensors into embedding rows, if any (`quire_models.tower`).
     pooling: maps the config to the `quire_models.Pooling` of a model with heads of its own (classes, rewards); without
     it the model embeds, as its folder says or from its last token (an encoder: the mean of all).
+    needs_ops: names of the `OpImpl`s without which its answers are wrong: where one cannot be used, it does not load.
     """
 
     name: str
@@ -26,6 +27,7 @@ class Architecture:
     names: Any
     tower: Callable[[Any], Any] | None = None
     pooling: Callable[[Any], Any] | None = None
+    needs_ops: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

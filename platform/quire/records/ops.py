@@ -12,7 +12,8 @@ class OpQuery:
     """Where an operation would run: device type ("cpu", "cuda"), dtype name, CPU or GPU features.
 
     page_size: tokens in a page. head_dims: the head dimensions of the model's blocks, if there is a model.
-    kv_dtype: how keys and values are kept, "auto" (as the dtype says) or "int8".
+    kv_dtype: how keys and values are kept, "auto" (as the dtype says) or "int8". needs: names of the implementations
+    without which the model's answers are wrong.
     """
 
     device: str
@@ -21,6 +22,7 @@ class OpQuery:
     page_size: int = 16
     head_dims: tuple[int, ...] = ()
     kv_dtype: str = "auto"
+    needs: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -31,7 +33,8 @@ class OpImpl:
     with the op's signature. Among those that support a query the highest priority wins. layout: how
     paged_attention, write_kv and rotary_write_kv have keys and values lie in a page; they are chosen so that it is
     the same for all three. "plain" is what the op table describes. kv_dtypes: values of `OpQuery.kv_dtype` that these
-    three can do; "int8" makes pools int8, with four bytes more per head for a scale.
+    three can do; "int8" makes pools int8, with four bytes more per head for a scale. on_request: it is only for models
+    that name it in `Architecture.needs_ops` or `needs_ops` of a part.
     """
 
     name: str
@@ -41,6 +44,7 @@ class OpImpl:
     priority: int = 0
     layout: str = "plain"
     kv_dtypes: tuple[str, ...] = ("auto",)
+    on_request: bool = False
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
+from quire.errors import PluginFailed
 from quire.records.adapters import AdapterRuntime, AdapterSource
 from quire.records.edges import Command, DemoModel, MetricsExporter, Option, RequestGate, Router
 from quire.records.models import Architecture, InputMapper
@@ -60,8 +61,16 @@ class CountsCalls(Protocol):
         """Call; an exception is counted and raised on as `PluginFailed` naming the plugin."""
         ...
 
+    def fault(self, plugin: str, function: Callable[..., Any] | str | None, error: BaseException | str) -> PluginFailed:
+        """Count a fault that was noticed otherwise, and give the error that names the plugin."""
+        ...
+
+    def is_off(self, plugin: str, function: str) -> bool:
+        """Whether a function is not called now because it only failed."""
+        ...
+
     def snapshot(self) -> list[dict[str, Any]]:
-        """Rows of plugin, calls, errors and seconds."""
+        """Rows of plugin, calls, errors, seconds, and the functions that are switched off."""
         ...
 
 

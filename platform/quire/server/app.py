@@ -32,6 +32,7 @@ from quire.server.methods import install_methods
 from quire.server.metrics import Metrics
 from quire.server.models import Served, ServedModels
 from quire.server.params import FieldRules
+from quire.server.plugin_routes import NamePlugin
 from quire.server.request_ids import EchoRequestId
 from quire.server.routes_adapters import adapters_router
 from quire.server.routes_admin import admin_router
@@ -99,7 +100,7 @@ def build_service(client: Client, config: ServerConfig, registry: Registry, mode
         registry=registry,
         models=served_models,
         rules=FieldRules(registry),
-        gates=Gates(registry),
+        gates=Gates(registry, config.gate_threads, config.gate_timeout_s),
         metrics=metrics,
         telemetry=Telemetry(client, registry, metrics),
         inflight=InFlight(),
@@ -139,7 +140,7 @@ def build_app(client: Client, config: ServerConfig, registry: Registry, models: 
     install_methods(app)
     _mount(app, service, registry)
     _describe(app)
-    _guard(app, config)
+    _guard(app, config, registry)
     return app
 
 
@@ -175,7 +176,12 @@ def _mount(app: FastAPI, service: Service, registry: Registry) -> None:
         _include(app, build(service), "the server", taken)
     for record in registry.all(ROUTERS):
         plugin = registry.plugin_of(ROUTERS, record.name)
-        _include(app, call_plugin(registry, plugin, record.build, service), f"plugin {plugin!r}", taken)
+        router = call_plugin(registry, plugin, record.build, service)
+        if not isinstance(router, APIRouter):
+            raise PluginError(
+                f"Plugin {plugin!r}: the router {record.name!r} must build an APIRouter; got {router!r:.80}."
+            )
+        _include(app, router, f"plugin {plugin!r}", taken)
 
 
 def _include(app: FastAPI, router: APIRouter, owner: str, taken: dict[tuple[str, str], str]) -> None:
@@ -209,8 +215,9 @@ def _without_422(schema: dict[str, Any]) -> dict[str, Any]:
     return schema
 
 
-def _guard(app: FastAPI, config: ServerConfig) -> None:
+def _guard(app: FastAPI, config: ServerConfig, registry: Registry) -> None:
     """Middleware, the innermost first."""
+    app.add_middleware(NamePlugin, registry=registry)
     app.add_middleware(BodyLimit, max_bytes=config.max_body_bytes)
     if config.api_key or config.admin_api_key:
         app.add_middleware(RequireKey, keys=config.api_key, admin_keys=config.admin_api_key)

@@ -20,7 +20,7 @@ from pydantic import BaseModel, ValidationError
 from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 
-from quire.errors import HostDied, Overloaded, QuireError
+from quire.errors import HostDied, Overloaded, PluginOff, QuireError
 from quire.records import Refused
 
 log = logging.getLogger("quire.server")
@@ -29,7 +29,7 @@ MAX_REPORTED_ERRORS = 10
 MAX_READ_ERRORS = 100
 MAX_SHOWN_INPUT = 200
 
-RETRY_AFTER_S: Mapping[type[QuireError], int] = {Overloaded: 1, HostDied: 5}
+RETRY_AFTER_S: Mapping[type[QuireError], int] = {Overloaded: 1, HostDied: 5, PluginOff: 30}
 """Seconds that a refused client should wait before it asks again."""
 
 

@@ -192,6 +192,14 @@ class _EngineFigures(Collector):
             for row in self.plugin_rows:
                 family.add_metric([row["plugin"]], row[name])
             yield family
+        dropped = CounterMetricFamily(f"{PREFIX}plugin_dropped", "Events that a slow plugin missed.", labels=["plugin"])
+        off = GaugeMetricFamily(
+            f"{PREFIX}plugin_off", "Functions of a plugin that are switched off.", labels=["plugin"]
+        )
+        for row in self.plugin_rows:
+            dropped.add_metric([row["plugin"]], row.get("dropped", 0))
+            off.add_metric([row["plugin"]], len(row.get("off", ())))
+        yield from (dropped, off)
 
 
 def _counts(name: str, help: str, label: str, values: Mapping[tuple[str, str], int]) -> Metric:

@@ -69,6 +69,8 @@ def plugin_rows(registry: Registry, calls: list[dict[str, Any]]) -> list[dict[st
                 "calls": count.get("calls", 0),
                 "errors": count.get("errors", 0),
                 "seconds": count.get("seconds", 0.0),
+                "off": count.get("off", []),
+                "dropped": count.get("dropped", 0),
             }
         )
     return rows

@@ -204,7 +204,10 @@ class Load(BaseModel):
 
 
 class PluginRow(BaseModel):
-    """One plugin: where it comes from, what it brought, how its calls went."""
+    """One plugin: where it comes from, what it brought, how its calls went.
+
+    off: functions that are not called now because they only failed. dropped: events that it was too slow for.
+    """
 
     name: str
     distribution: str | None
@@ -216,6 +219,8 @@ class PluginRow(BaseModel):
     calls: int
     errors: int
     seconds: float
+    off: list[str]
+    dropped: int
 
 
 class PluginList(BaseModel):

@@ -64,6 +64,7 @@ def run(
             log_level=config.log_level,
             max_restarts=config.max_restarts,
             engine_timeout_s=config.engine_timeout_s,
+            plugin_max_faults=config.plugin_max_faults,
         )
         client = Client(models, settings)
         client.launch()

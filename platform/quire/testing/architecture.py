@@ -5,10 +5,10 @@ It knows no architecture; the one to check is a record, or the name of one that 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
@@ -20,49 +20,78 @@ from quire.errors import PluginError
 from quire.records import Architecture, Registry
 from quire.registry import load
 from quire.testing.demand import demand
-from quire.testing.tiny import byte_tokenizer, reference_model, save
+from quire.testing.tiny import SIZES, byte_tokenizer, reference_model, save
+from quire_models import checkpoint
 from quire_models.testing import Piece, run_tokens
 
 LENGTHS = (41, 7, 1, 23)
 """Of the seqs tried: one longer than several pages, one of a single token."""
 
 
+Reference: TypeAlias = Callable[[Path], Callable[[Tensor], Tensor]]
+"""Writes a tiny model into a folder, as `check_architecture` describes, and gives what computes it."""
+
+
 def check_architecture(
     architecture: str | Architecture,
     *,
     plugin: str | None = None,
+    reference: Reference | None = None,
+    attention: str = "eager",
     tolerance: float = 1e-4,
     seed: int = 0,
     device: str = "cpu",
     **overrides: Any,
 ) -> None:
-    """Float32 logits of a tiny random model equal transformers' at every position, and depend on nothing else.
+    """Float32 logits of a tiny random model equal the reference's at every position, and depend on nothing else.
 
-    architecture: a record, or its name: then `plugin` (or, without it, any installed plugin) must bring
-    it. overrides: settings of the config, so that what is special about the architecture shows at a small
-    size (a short window, a wide head). Checked on the way: config.json becomes a decoder, and the table of
-    names accounts for every tensor of the checkpoint.
+    architecture: a record, or its name: then `plugin` (or, without it, any installed plugin) must bring it. All else
+    that the plugin brings is loaded too, its operations above all; for a record, name its `plugin` if it needs them.
+    reference: for models that transformers does not have: a function that writes config.json and the weights of a tiny
+    model into the folder it is given, and gives a function from token ids [1, n] to logits [n, vocab]. Without it the
+    class of that name in transformers is the reference, with `attention` as its attn_implementation ("sdpa" where
+    "eager" computes something else). overrides: settings of its config, so that what is special about the architecture
+    shows at a small size (a short window, a wide head). Checked on the way: config.json becomes a decoder, and the
+    table of names accounts for every tensor of the checkpoint.
     """
-    record = find(architecture, plugin) if isinstance(architecture, str) else architecture
-    expected_of = reference_model(record.name, seed, **overrides)
-    with TemporaryDirectory() as folder:
-        save(expected_of, folder)
+    record, registry = _found(architecture, plugin)
+    demand(not (reference and overrides), "Settings are the reference's affair where one is given.")
+    with TemporaryDirectory() as name:
+        folder = Path(name)
         byte_tokenizer(folder)
-        loaded = _load(record, Path(folder), device)
+        if reference is None:
+            expected_of = _of_transformers(reference_model(record.name, seed, attention, **overrides), folder)
+        else:
+            expected_of = reference(folder)
+        loaded = _load(record, registry, folder, device)
     seqs = _seqs(loaded.decoder.vocab, seed)
     whole = _run(loaded, seqs)
     for tokens, logits in zip(seqs, whole, strict=True):
         expected = _expected(expected_of, tokens)
         worst = (logits - expected).abs().max().item()
-        demand(worst <= tolerance, f"Logits of {len(tokens)} tokens differ from transformers' by up to {worst:.2g}.")
+        source = "the reference's" if reference else "transformers'"
+        demand(worst <= tolerance, f"Logits of {len(tokens)} tokens differ from {source} by up to {worst:.2g}.")
     for name, steps in _chunkings(seqs).items():
         _equal(_run(loaded, seqs, steps), whole, f"logits change when the seqs are computed {name}")
     alone = [_run(loaded, [tokens])[0] for tokens in seqs]
     _equal(alone, whole, "logits depend on the other seqs of the batch")
 
 
-def find(name: str, plugin: str | None = None) -> Architecture:
-    """The record of that name, from one plugin or from whichever installed plugin brings it.
+def _of_transformers(model: Any, folder: Path) -> Callable[[Tensor], Tensor]:
+    """Write a model of transformers, and give what computes its logits [n, vocab]."""
+    save(model, folder)
+    return lambda ids: model(ids, use_cache=False).logits[0]
+
+
+def _found(architecture: str | Architecture, plugin: str | None) -> tuple[Architecture, Registry]:
+    """The record, and what its plugin brings."""
+    if isinstance(architecture, str):
+        return find(architecture, plugin)
+    return architecture, load([plugin]) if plugin else Registry()
+
+
+def find(name: str, plugin: str | None = None) -> tuple[Architecture, Registry]:
+    """The record of that name, from one plugin or from whichever installed plugin brings it, and what was loaded.
 
     Raises AssertionError listing where it was sought, with the errors of plugins that do not load.
     """
@@ -75,7 +104,7 @@ def find(name: str, plugin: str | None = None) -> Architecture:
             continue
         if name in registry.of("quire_architectures"):
             record: Architecture = registry.of("quire_architectures")[name]
-            return record
+            return record, registry
         sought.append(", ".join(info.name for info in registry.plugins))
     raise AssertionError(f"No installed plugin brings the architecture {name!r}. Sought in: {'; '.join(sought)}.")
 
@@ -86,12 +115,18 @@ def _places() -> Iterator[list[str] | None]:
     yield None
 
 
-def _load(record: Architecture, folder: Path, device: str) -> Loaded:
-    registry = Registry(
-        records={"quire_architectures": {record.name: record}},
-        origin={("quire_architectures", record.name): "the one being checked"},
+def _load(record: Architecture, registry: Registry, folder: Path, device: str) -> Loaded:
+    hook, ops = "quire_architectures", registry.of("quire_ops")
+    origin = {("quire_ops", name): registry.plugin_of("quire_ops", name) for name in ops}
+    alone = Registry(
+        records={hook: {record.name: record}, "quire_ops": ops},
+        origin={**origin, (hook, record.name): registry.origin.get((hook, record.name), "the one being checked")},
+        plugins=registry.plugins,
     )
-    return load_model(ModelConfig(model=str(folder), dtype="float32", device=device), registry)
+    endless = checkpoint.max_length(checkpoint.read_config(folder)) is None
+    length = SIZES["max_position_embeddings"] if endless else None
+    config = ModelConfig(model=str(folder), dtype="float32", device=device, max_model_len=length)
+    return load_model(config, alone)
 
 
 def _seqs(vocab: int, seed: int) -> list[list[int]]:
@@ -105,10 +140,9 @@ def _run(loaded: Loaded, seqs: Sequence[Sequence[int]], steps: Sequence[Sequence
         return [logits.cpu() for logits in run_tokens(module, loaded.decoder, seqs, steps)]
 
 
-def _expected(model: Any, tokens: Sequence[int]) -> Tensor:
+def _expected(model: Callable[[Tensor], Tensor], tokens: Sequence[int]) -> Tensor:
     with torch.inference_mode():
-        logits: Tensor = model(torch.tensor([tokens]), use_cache=False).logits[0].float()
-    return logits
+        return model(torch.tensor([tokens])).float()
 
 
 def _chunkings(seqs: Sequence[Sequence[int]]) -> dict[str, list[list[Piece]]]:

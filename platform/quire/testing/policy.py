@@ -5,7 +5,8 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from itertools import permutations, product
+from typing import Any, NamedTuple
 
 from quire.records import Context, OrdersSeqs, SchedulerPolicy
 from quire.testing.demand import demand
@@ -13,6 +14,9 @@ from quire.testing.demand import demand
 SEATS = 4
 LOAD = 0.95
 """Share of the seats that the arrivals keep busy: bounded, but with a queue most of the time."""
+
+BACKLOG = 20
+"""Seqs that wait when a stream begins."""
 
 PATIENCE = 100
 """Later arrivals, no more urgent, that may be admitted before a seq does."""
@@ -36,7 +40,9 @@ def check_policy(
     """Keys are pure and comparable, whoever is admitted first is evicted last, and nobody starves.
 
     The load is bounded: seqs of mixed lengths, priorities and adapters arrive at a rate that keeps 95 % of
-    the seats busy. To starve is to see `PATIENCE` later arrivals admitted first that were no more urgent.
+    the seats busy. To starve is to see `PATIENCE` later arrivals admitted first that were no more urgent. The same must
+    hold for each kind of seq while an endless stream of any other kind, no more urgent, keeps all seats busy: an order
+    by length, say, must let what is long through in the end.
     """
     policy = record.build(Context(options=options or {}))
     seqs = _arrivals(random.Random(seed), num_seqs)
@@ -48,6 +54,37 @@ def check_policy(
             f"The seq of arrival {seq.arrival} (priority {seq.priority}, {seq.num_tokens} tokens) starved: "
             f"{seq.overtaken} later ones that were no more urgent were admitted first.",
         )
+
+    for one, others in permutations(_KINDS, 2):
+        if others.priority >= one.priority:
+            _check_stream(policy, one, others)
+
+
+class _Kind(NamedTuple):
+    """What a policy can tell seqs apart by, beside their arrival."""
+
+    priority: int
+    adapter: str | None
+    num_tokens: int
+
+
+_KINDS = [_Kind(*values) for values in product((-1, 1), (None, "a"), (5, 50, 200))]
+
+
+def _check_stream(policy: OrdersSeqs, one: _Kind, others: _Kind) -> None:
+    """One seq among others that come as fast as they are admitted: all but `BACKLOG` of them after it."""
+    waiting = [View(arrival, *others, left=1) for arrival in range(BACKLOG)]
+    first = View(BACKLOG, *one, left=1)
+    waiting.append(first)
+    for arrival in range(BACKLOG + 1, BACKLOG + 1 + 2 * PATIENCE):
+        if _admit(policy, waiting) is first:
+            return
+        waiting.append(View(arrival, *others, left=1))
+    demand(
+        first.overtaken <= PATIENCE,
+        f"A seq of {one.num_tokens} tokens, priority {one.priority} and adapter {one.adapter} starved behind seqs of "
+        f"{others.num_tokens} tokens, priority {others.priority} and adapter {others.adapter} that came later.",
+    )
 
 
 def _arrivals(rng: random.Random, count: int) -> list[View]:

@@ -91,8 +91,11 @@ def save(model: Any, folder: str | Path) -> None:
             logging.enable_progress_bar()
 
 
-def reference_model(architecture: str, seed: int = 0, **overrides: Any) -> Any:
-    """The tiny model as transformers builds it: float32, on the CPU, without dropout."""
+def reference_model(architecture: str, seed: int = 0, attention: str = "eager", **overrides: Any) -> Any:
+    """The tiny model as transformers builds it: float32, on the CPU, without dropout.
+
+    attention: its `attn_implementation`.
+    """
     import torch
     import transformers
 
@@ -101,15 +104,21 @@ def reference_model(architecture: str, seed: int = 0, **overrides: Any) -> Any:
         raise ValueError(f"transformers {transformers.__version__} has no {architecture!r} to compare with.")
     config_class = model_class.config_class
     known = config_class(bos_token_id=None, eos_token_id=None, pad_token_id=None)
-    sizes = {name: size for name, size in SIZES.items() if hasattr(known, name)}
+    sizes = {name: size for name, size in SIZES.items() if _can_set(known, name)}
     ids = {"bos_token_id": None, "eos_token_id": END_ID, "pad_token_id": END_ID}
     config = config_class(**{**sizes, **ids, **overrides})
     generator = torch.Generator().manual_seed(seed)
-    model = model_class._from_config(config, dtype=torch.float32, attn_implementation="eager").eval()
+    model = model_class._from_config(config, dtype=torch.float32, attn_implementation=attention).eval()
     with torch.no_grad():
         for parameter in model.parameters():
             _enliven(parameter, generator)
     return model
+
+
+def _can_set(config: Any, name: str) -> bool:
+    """Whether a config has a setting that is not worked out from others."""
+    declared = getattr(type(config), name, None)
+    return hasattr(config, name) and not (isinstance(declared, property) and declared.fset is None)
 
 
 def _enliven(parameter: Any, generator: Any) -> None:

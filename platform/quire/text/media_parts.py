@@ -25,6 +25,9 @@ MEDIA_PARTS = {
 }
 """Part type → modality."""
 
+MODALITIES = frozenset(MEDIA_PARTS.values())
+"""Those whose media are fetched and decoded before a mapper gets them. Others are of plugins."""
+
 _FIELDS = {
     "input_image": ("image_url",),
     "image": ("image", "url"),
@@ -66,6 +69,14 @@ def media_part(kind: str, part: Mapping[str, Any], where: str) -> MediaPart:
     if isinstance(value, _JSON):
         raise BadRequest(f"`{where}` must be a URL (http:, https:, data: or file:).", "messages")
     return MediaPart(MEDIA_PARTS[kind], value)
+
+
+def own_part(modality: str, part: Mapping[str, Any], where: str) -> MediaPart:
+    """The item of a part `{"type": modality, modality: item}`, for a modality that a plugin brought: it goes to the
+    mapper as it stands. Raises `BadRequest` for a part without one."""
+    if part.get(modality) is None:
+        raise BadRequest(f"`{where}.{modality}` must be the {modality} of this part.", "messages")
+    return MediaPart(modality, part[modality])
 
 
 def _check_detail(detail: Any, where: str) -> None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from quire.errors import BadRequest
-from quire.text.media_parts import MEDIA_PARTS, MediaPart, media_part
+from quire.text.media_parts import MEDIA_PARTS, MODALITIES, MediaPart, media_part, own_part
 
 Message: TypeAlias = dict[str, Any]
 
@@ -94,11 +94,12 @@ def _part(part: Any, where: str, modalities: Sequence[str], media: list[MediaPar
         if not isinstance(text, str):
             raise BadRequest(f"`{where}.{TEXT_PARTS[kind]}` must be a string.", "messages")
         return {"type": "text", "text": text}
-    modality = MEDIA_PARTS.get(kind)
+    own = kind in modalities and kind not in MODALITIES
+    modality = kind if own else MEDIA_PARTS.get(kind)
     if modality is None or modality not in modalities:
         takes = " and ".join(("text", *modalities))
         raise BadRequest(f"`{where}` is of type {kind!r:.40}, but this model takes {takes} only.", "messages")
-    media.append(media_part(kind, part, where))
+    media.append(own_part(kind, part, where) if own else media_part(kind, part, where))
     return {"type": modality}
 
 

@@ -1,0 +1,54 @@
+"""Policy: the scheduling policy that was chosen, with its faults named and counted.
+
+A policy only orders: what it fails at is done in order of arrival, and one that only fails is asked no more.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from quire.counting import CallCounter
+from quire.errors import PluginFailed, PluginOff
+from quire.records import CountsCalls, OrdersSeqs, Registry, SeqView
+
+ORDER = "the order of keys"
+"""What stands for a function in the count of keys that cannot be compared."""
+
+
+class Policy:
+    """An `OrdersSeqs` that raises nothing but PluginFailed. off: it failed too often, and all keys are None from now
+    on: order of arrival."""
+
+    def __init__(self, registry: Registry, plugin: str, built: OrdersSeqs) -> None:
+        self._counter: CountsCalls = registry.counter if registry.counter is not None else CallCounter()
+        self._plugin, self._built = plugin, built
+        self.off = False
+
+    @classmethod
+    def of(cls, policy: OrdersSeqs) -> Policy:
+        """The same one, or one made of a policy that no plugin brought."""
+        return policy if isinstance(policy, cls) else cls(Registry(), type(policy).__name__, policy)
+
+    def admit_key(self, seq: SeqView) -> Any:
+        """See `OrdersSeqs`. Raises PluginFailed."""
+        return self._key(self._built.admit_key, seq)
+
+    def victim_key(self, seq: SeqView) -> Any:
+        """See `OrdersSeqs`; the arrival if it is off. Raises PluginFailed."""
+        key = self._key(self._built.victim_key, seq)
+        return seq.arrival if self.off else key
+
+    def fault(self, error: Exception) -> PluginFailed:
+        """Keys could not be compared, or a comparison raised."""
+        fault = self._counter.fault(self._plugin, ORDER, error)
+        self.off = self.off or self._counter.is_off(self._plugin, ORDER)
+        return fault
+
+    def _key(self, function: Any, seq: SeqView) -> Any:
+        if self.off:
+            return None
+        try:
+            return self._counter.call(self._plugin, function, seq)
+        except PluginOff:
+            self.off = True
+            return None
