@@ -61,7 +61,7 @@ def test_plugins_lists_names_distributions_versions_and_records(capsys):
     rows = {row["name"]: row for row in json.loads(printed.out)}
     assert rows["llama"]["enabled"]
     assert not rows["qwen"]["enabled"]
-    assert rows["llama"]["distribution"] == "quire"
+    assert rows["llama"]["distribution"] == "quire-serve"
     architectures = rows["llama"]["records"]["quire_architectures"]
     assert architectures[:2] == ["LlamaForCausalLM", "LlamaModel"]
 

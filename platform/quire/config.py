@@ -190,6 +190,7 @@ class ServerConfig:
     stream_interval: int = setting("Tokens of a stream that are sent together; the first and the last do not wait.", 1)
     disable_fastapi_docs: bool = setting("No /docs, /redoc and /openapi.json.", False)
     disable_access_log: bool = setting("No log line per request.", False)
+    disable_log_stats: bool = setting("No log line every ten seconds about the work of each model.", False)
     log_level: str = setting("How much to log.", "info", choices=("debug", "info", "warning", "error"))
     shutdown_timeout_s: float = setting("Longest wait for requests in flight at shutdown.", 30.0)
     max_restarts: int = setting("How often the host process may be restarted within ten minutes.", 5)

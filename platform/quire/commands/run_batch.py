@@ -36,7 +36,7 @@ def _configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-i", "--input-file", required=True, metavar="FILE", help="requests, one JSON object a line")
     parser.add_argument("-o", "--output-file", required=True, metavar="FILE", help="where the answers go")
     parser.add_argument("--max-concurrency", type=int, default=256, help="most requests in flight")
-    add_config(parser, ModelConfig, "models")
+    add_config(parser, ModelConfig)
 
 
 def _check(text: str) -> dict[str, Any]:
@@ -108,7 +108,11 @@ async def _serve_lines(args: argparse.Namespace, lines: Sequence[str], output: I
 
     models, config = chosen_models(vars(args), args.registry), ServerConfig()
     client = await Client.start(
-        models, args.plugins, options=args.registry.options, enable_lora=args.enable_lora, log_level=config.log_level
+        models,
+        args.plugins,
+        options=args.registry.options,
+        enable_lora=bool(args.enable_lora),
+        log_level=config.log_level,
     )
     try:
         served = await asyncio.to_thread(text_sides, models, client.models(), config, args.registry)

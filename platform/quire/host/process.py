@@ -15,13 +15,14 @@ import signal
 import socket
 import sys
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from quire.config import ModelConfig
-from quire.errors import CheckpointError, ConfigError, NotFound, StartupError
+from quire.errors import CheckpointError, ConfigError, NotFound, StartupError, UnknownArchitecture
 from quire.host.adapter_desk import AdapterDesk
 from quire.host.inbox import Inbox, Item
 from quire.host.link import Link
@@ -48,12 +49,13 @@ from quire.host.protocol import (
     Unreadable,
     fault_of,
 )
+from quire.log_format import log_to_stderr
 from quire.records import Registry
 
 if TYPE_CHECKING:
     from quire.text.tokenizer import Tokenizer
 
-log = logging.getLogger(__name__)
+log = logging.getLogger("quire.host")
 
 Build = Callable[[ModelConfig, Registry, int], Steps]
 
@@ -199,7 +201,7 @@ def main(descriptor: str) -> int:
     threading.Thread(target=_read, args=(link, inbox), name="reader", daemon=True).start()
     (start,) = inbox.take(None)
     assert isinstance(start, Start), start
-    logging.basicConfig(level=start.log_level.upper(), format="%(levelname)s host %(name)s: %(message)s")
+    log_to_stderr(start.log_level)
     sys.path[:] = start.sys_path or sys.path
     try:
         host = Host(inbox, link.send, _load_plugins(start), build_engine)
@@ -224,13 +226,23 @@ def build_engine(config: ModelConfig, registry: Registry, num_left: int) -> Step
     """The real thing, with an equal share of the device memory that is left; imports torch."""
     import torch
 
+    from quire.engine.description import description
     from quire.engine.engine import Engine
+    from quire.plugins_off import with_advice
 
     budget = None
     if num_left > 1 and config.device != "cpu" and torch.cuda.is_available():
         free, total = torch.cuda.mem_get_info()
         budget = int(free - total * (1 - config.gpu_memory_utilization)) // num_left
-    return Engine.build(config, registry, budget, lambda: tokenizer_of(config))
+    began = time.monotonic()
+    log.info("loading %s from %s", config.name, config.model)
+    try:
+        engine = Engine.build(config, registry, budget, lambda: tokenizer_of(config))
+    except UnknownArchitecture as error:
+        raise with_advice(error, registry) from error
+    about = description(engine.loaded, engine.info, config)
+    log.info("%s is loaded after %.1f s: %s", config.name, time.monotonic() - began, about)
+    return engine
 
 
 def tokenizer_of(config: ModelConfig) -> Tokenizer | None:

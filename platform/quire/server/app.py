@@ -49,6 +49,7 @@ from quire.server.schema_requests import (
 from quire.server.service import Service
 from quire.server.sse import DIRECT
 from quire.server.telemetry import Telemetry
+from quire.server.throughput_log import ThroughputLog
 
 log = logging.getLogger("quire.server")
 
@@ -90,7 +91,7 @@ def build_service(client: Client, config: ServerConfig, registry: Registry, mode
         rules=FieldRules(registry),
         gates=Gates(registry),
         metrics=metrics,
-        telemetry=Telemetry(client, registry, metrics),
+        telemetry=Telemetry(client, registry, metrics, None if config.disable_log_stats else ThroughputLog()),
         inflight=InFlight(),
         adapters=ServedAdapters(served_models, client.adapters, sources, bool(registry.of(ADAPTER_RUNTIMES))),
     )

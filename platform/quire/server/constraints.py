@@ -5,7 +5,7 @@ Which kinds there are, back ends say; what a source means is their affair too.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import Any
 
 from quire.errors import BadRequest
@@ -21,8 +21,13 @@ GUIDED = {
 """Older names of what `structured_outputs` has."""
 
 
-def constraint(fields: SamplingFields, kinds: Collection[str]) -> Structured | None:
-    """The constraint that a request asks for. Raises BadRequest: two of them, or one of a kind that nobody offers."""
+def constraint(
+    fields: SamplingFields, kinds: Collection[str], advice: Callable[[str], str] = lambda _: ""
+) -> Structured | None:
+    """The constraint that a request asks for. Raises BadRequest: two of them, or one of a kind that no plugin offers.
+
+    advice: for a kind that is missing, a sentence about what to do.
+    """
     asked = dict(_asked(fields))
     if len(asked) > 1:
         first, *_, last = asked
@@ -32,7 +37,9 @@ def constraint(fields: SamplingFields, kinds: Collection[str]) -> Structured | N
         if found.kind not in kinds:
             offered = ", ".join(sorted(kinds)) or "none"
             raise BadRequest(
-                f"`{name}`: no loaded plugin can constrain output by {found.kind}; available kinds: {offered}.", name
+                f"`{name}`: no loaded plugin can constrain output by {found.kind}; available kinds: {offered}. "
+                f"{advice(found.kind)}".rstrip(),
+                name,
             )
         return found
     return None
