@@ -1,4 +1,4 @@
-"""The argument parser of every command: one line for an error, defaults that can be read, YAML errors with file and line.
+"""The argument parser of every command: one line for an error, readable defaults, YAML errors with file and line.
 
 It knows no setting; `quire.options` adds them.
 """
@@ -32,6 +32,9 @@ class HelpFormatter(argparse.RawDescriptionHelpFormatter):
         if isinstance(action.default, bool):
             default = "on"
         return f"{text.rstrip('.')} (default: {default})".replace("%", "%%").replace("%%%%", "%%")
+
+    def _get_default_metavar_for_optional(self, action: argparse.Action) -> str:
+        return {None: "TEXT", str: "TEXT", float: "X"}.get(action.type, "N")  # type: ignore[arg-type]
 
 
 def default_text(value: Any) -> str:
@@ -77,7 +80,8 @@ class FlagParser(configargparse.ArgumentParser):  # type: ignore[misc]
         where = self._place_of(message)
         message = message.removeprefix("argument ").rstrip(".")
         stop = "" if message.endswith("?") else "."
-        self.exit(2, f"platform: error: {where}{message}{stop} See `{self.prog} --help`.\n")
+        print(f"platform: error: {where}{message}{stop} See `{self.prog} --help`.", file=sys.stderr)
+        raise SystemExit(2)
 
     @property
     def _file(self) -> YamlFile:

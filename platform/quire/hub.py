@@ -120,7 +120,7 @@ def _from_modelscope(model: str, config: ModelConfig, revision: str | None) -> F
     try:
         from modelscope import snapshot_download
     except ImportError as error:
-        raise ConfigError("--hub modelscope needs the modelscope package: pip install 'quire[modelscope]'.") from error
+        raise ConfigError("--hub modelscope needs the package modelscope: pip install modelscope.") from error
 
     def fetch(patterns: Sequence[str]) -> str:
         options: dict[str, Any] = {"revision": revision} if revision else {}

@@ -49,7 +49,9 @@ def library(isa: InstructionSet) -> Path:
     """The shared library for an instruction set, compiled now if it never was; it can be loaded. Raises BuildError."""
     command = compiler()
     if command is None:
-        raise BuildError("there is no C++ compiler (g++, c++ or clang++ in PATH, or $CXX)")
+        raise BuildError(
+            "there is no C++ compiler (g++, c++ or clang++ in PATH, or $CXX); on Debian and Ubuntu: apt install g++"
+        )
     name = f"ops-{isa.name}-{_digest(command, isa)}.so"
     problems: list[str] = []
     for folder in _folders():

@@ -20,6 +20,7 @@ from quire.errors import PluginError
 from quire.hub import adapter_cache
 from quire.records import Registry
 from quire.server.adapters import ServedAdapters
+from quire.server.api_pages import PAGES, add_api_pages, installed_assets
 from quire.server.auth import RequireKey
 from quire.server.body import with_bodies
 from quire.server.engines import Client
@@ -110,14 +111,16 @@ def build_app(client: Client, config: ServerConfig, registry: Registry, models: 
         servers=[{"url": config.root_path}] if config.root_path else None,
         root_path_in_servers=False,
         lifespan=_lifespan(service),
-        docs_url="/docs" if docs else None,
-        redoc_url="/redoc" if docs else None,
+        docs_url=None,
+        redoc_url=None,
         openapi_url="/openapi.json" if docs else None,
     )
     app.state.service = service
     install_handlers(app)
     _mount(app, service, registry)
     _describe(app)
+    if docs:
+        add_api_pages(app, installed_assets())
     _guard(app, config)
     return app
 
@@ -136,7 +139,7 @@ def _lifespan(service: Service) -> Any:
 
 def _mount(app: FastAPI, service: Service, registry: Registry) -> None:
     taken: dict[tuple[str, str], str] = {}
-    for path in ("/docs", "/redoc", "/openapi.json"):
+    for path in (*PAGES, "/openapi.json"):
         taken[path, "GET"] = "the server"
     built_in = (
         openai_router,

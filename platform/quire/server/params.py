@@ -104,10 +104,11 @@ def _advice(registry: Registry, missing: list[str]) -> dict[str, str]:
     """For each kind of constraint that no loaded plugin offers, which plugin would: found out before any request."""
     if not registry.plugins:
         return {}
-    return {
-        kind: how_to_enable(registry, "quire_grammar_backends", lambda record, kind=kind: kind in record.kinds)
-        for kind in missing
-    }
+
+    def advice(kind: str) -> str:
+        return how_to_enable(registry, "quire_grammar_backends", lambda backend: kind in backend.kinds)
+
+    return {kind: advice(kind) for kind in missing}
 
 
 def refuse_unhonoured(

@@ -176,6 +176,8 @@ def _through_transformers(folder: Path) -> tuple[Encodes, dict[str, str]]:
     try:
         backend = AutoTokenizer.from_pretrained(str(folder), trust_remote_code=False, local_files_only=True)
     except Exception as error:  # each tokenizer class fails in its own way
+        if not any((folder / name).is_file() for name in files):  # settings of a tokenizer alone
+            raise missing(folder) from error
         reason = str(error).strip().split("\n")[0]
         raise CheckpointError(f"The tokenizer in {folder} cannot be loaded: {reason}") from error
     named = {name: getattr(backend, name) for name in NAMED_TOKENS}
