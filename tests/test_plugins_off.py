@@ -5,6 +5,7 @@ import logging
 import pytest
 from plugin_site import PluginSite, site
 
+from quire.cli import main
 from quire.discovery import choose
 from quire.errors import BadRequest, PluginError, UnknownArchitecture
 from quire.plugins_off import demos_off, how_to_enable, plugins_off, with_advice
@@ -67,3 +68,16 @@ def test_the_whole_bundled_set_leaves_nothing_off(caplog):
     assert list(demos_off(found)) == []
     assert dict(demos_off(load(["llama", "llava"])))["demo-embed"] == "bert"
     assert "No installed plugin" in how_to_enable(found, "quire_grammar_backends", lambda _: False)
+
+
+def test_the_list_of_plugins_fits_eighty_columns_and_says_how_to_enable_each(site: PluginSite, capsys, monkeypatch):
+    site.add("stranger", "raise RuntimeError('must not be imported')")
+    monkeypatch.setenv("COLUMNS", "80")
+    assert main(["plugins"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 80
+    assert lines[lines.index("stranger  (quire-stranger 1.0, not enabled)") + 1] == (
+        "    to enable it: --plugins +stranger"
+    )
+    assert "    to enable it: --enable-lora" in lines
+    assert any(line.startswith("    architectures: BertModel") for line in lines)

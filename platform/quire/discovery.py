@@ -59,7 +59,7 @@ def choose(names: Sequence[str] | None, enable_lora: bool = False, group: str = 
     """
     points = list(entry_points(group=group))
     essential = _ours(f"{group}.essential")
-    adapters = _ours(f"{group}.adapters")
+    adapters = adapter_plugins(group)
     bundled = [p.name for p in points if is_bundled(p) and p.name not in adapters]
     if names is None:
         asked = bundled
@@ -91,6 +91,11 @@ def adds_to_bundled(names: Sequence[str] | None) -> bool:
             "or leave every + out to load these alone."
         )
     return names[0].startswith("+")
+
+
+def adapter_plugins(group: str = GROUP) -> list[str]:
+    """Names of the bundled plugins that `enable_lora` adds."""
+    return _ours(f"{group}.adapters")
 
 
 def _ours(group: str) -> list[str]:

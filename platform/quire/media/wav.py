@@ -50,7 +50,7 @@ class Wav:
         if self.coding == FLOAT:
             return np.frombuffer(frames, f"<f{self.width}").astype(np.float32)
         if self.width == 1:
-            return (np.frombuffer(frames, np.uint8).astype(np.float32) - 128) / 128
+            return (np.frombuffer(frames, np.uint8).astype(np.float32) - np.float32(128)) / np.float32(128)
         if self.width == 3:
             wide = np.zeros((len(frames) // 3, 4), np.uint8)
             wide[:, 1:] = np.frombuffer(frames, np.uint8).reshape(-1, 3)
