@@ -74,14 +74,14 @@ class ModelConfig:
     enable_prefix_caching: bool = setting("Keep the KV cache of ended sequences for prompts that begin alike.", True)
     scheduling_policy: str = setting("Order of admission and preemption: fcfs, priority, or a plugin's.", "fcfs")
     preemption: str = setting(
-        "What happens to a sequence that must give up its pages: computed again, or swapped; auto: swap while there is space.",
+        "What happens to a sequence that must give up its pages; auto: swap while there is space, else recompute.",
         "auto",
         choices=("auto", "recompute", "swap"),
     )
     max_loras: int = setting("Most adapters on the device, and so in one batch.", 8)
     max_lora_rank: int = setting("Largest rank of an adapter.", 64)
     max_cpu_loras: int | None = setting(
-        "Most adapters in host memory; others are read from disk when a request names them (default: 32, or --max-loras)."
+        "Most adapters in host memory; others are read from disk when they are named (default: 32, or --max-loras)."
     )
     page_size: int = setting("Tokens in a page of the KV cache.", 16)
     gpu_memory_utilization: float = setting("Share of the GPU's memory that all models together may use.", 0.9)
@@ -112,7 +112,7 @@ class ModelConfig:
         "Let requests ask for shorter embeddings of a model that was trained for it, but does not say so.", False
     )
     structured_outputs_backend: str = setting(
-        "Back end for structured output where a request names none: auto (those that can, the fastest first), or its name.",
+        "Back end for structured output where a request names none; auto: those that can, the fastest first.",
         "auto",
     )
     structured_outputs_timeout_s: float = setting("Longest time to compile a constraint on the output.", 10.0)
@@ -214,7 +214,8 @@ class ServerConfig:
         "Leave tools out of the prompt of requests with tool_choice none.", False
     )
     reasoning_parser: str | None = setting(
-        "Format of reasoning, which answers then have apart from the content; auto: recognised from the chat template (default: none)."
+        "Format of reasoning, which is then kept apart from the content; auto: recognised from the chat template "
+        "(default: none)."
     )
 
     def __post_init__(self) -> None:
