@@ -1,9 +1,10 @@
-# docker build --target cpu -t quire:cpu .
+# docker build --target cpu --build-arg TORCH_INDEX=... -t quire:cpu .
 # docker build --target cuda -t quire:cuda .
 # docker run --rm -p 8000:8000 quire:cpu                    serves the demo models
 # docker run --rm --gpus all -p 8000:8000 -v /models:/models quire:cuda /models/some-model
 #
-# TORCH_INDEX names another package index for torch, such as one with CPU-only wheels (a smaller image).
+# The target cpu holds no CUDA: it wants --build-arg TORCH_INDEX=<address of a package index with CPU builds of torch>
+# wherever the usual index has CUDA builds (Linux on x86-64).
 
 ARG PYTHON_VERSION=3.12
 
@@ -20,7 +21,7 @@ RUN python -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))
 COPY . .
 RUN pip install --no-deps .
 
-FROM python:${PYTHON_VERSION}-slim AS cpu
+FROM python:${PYTHON_VERSION}-slim AS runtime
 # A compiler, so that the fast operations can be built at first use.
 RUN apt-get update && apt-get install -y --no-install-recommends g++ libgomp1 && rm -rf /var/lib/apt/lists/* \
     && useradd --create-home --uid 1000 quire
@@ -33,6 +34,10 @@ HEALTHCHECK --interval=10s --timeout=5s --start-period=300s --retries=3 \
     CMD ["python", "-c", "from urllib.request import urlopen; urlopen('http://127.0.0.1:8000/health', timeout=4)"]
 ENTRYPOINT ["platform", "serve", "--host", "0.0.0.0"]
 
-FROM cpu AS cuda
+FROM runtime AS cpu
+RUN python -c 'import sys, torch; sys.exit(torch.version.cuda and "This torch is a CUDA build. For the target cpu, name an \
+index with CPU builds (--build-arg TORCH_INDEX=...), or build the target cuda.")'
+
+FROM runtime AS cuda
 # The wheels of torch bring the CUDA libraries; the host lends the driver.
 ENV NVIDIA_VISIBLE_DEVICES=all NVIDIA_DRIVER_CAPABILITIES=compute,utility

@@ -1,8 +1,13 @@
 # Every target sets up .venv by itself. On a machine whose python3 is older than 3.11: make PYTHON=python3.12 …
+# A build of torch without CUDA, 4.5 GB smaller: make serve TORCH_INDEX=<address of a package index with CPU builds of torch>
 PYTHON ?= python3
 VENV ?= .venv
+TORCH_INDEX ?=
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+SERVE_STAMP := $(VENV)/.installed-to-serve
+PIP := $(BIN)/python -m pip --disable-pip-version-check
+INSTALL := $(PIP) install -c constraints.txt $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX))
 ARGS ?=
 
 .DEFAULT_GOAL := help
@@ -13,13 +18,23 @@ help:  ## this list
 
 setup: $(STAMP)  ## make .venv and install everything into it; again only when pyproject.toml or constraints.txt changed
 
-$(STAMP): pyproject.toml constraints.txt
+$(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Quire needs Python 3.11 or newer: make PYTHON=python3.12 ...")'
-	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	$(PYTHON) -m venv $(VENV)
+
+# The distribution was called quire before it was called quire-serve: of both, plugins would be found twice.
+$(STAMP): pyproject.toml constraints.txt | $(BIN)/python
+	@$(PIP) uninstall -qq --yes quire
+	$(INSTALL) --quiet -e '.[dev]'
+	@touch $@ $(SERVE_STAMP)
+
+$(SERVE_STAMP): pyproject.toml constraints.txt | $(BIN)/python
+	@echo "Installing Quire into $(VENV): some minutes. With torch's usual CUDA build it takes about 6 GB of disk."
+	@$(PIP) uninstall -qq --yes quire
+	$(INSTALL) -e '.[client]'
 	@touch $@
 
-serve: $(STAMP)  ## serve the demo models on port 8000; make serve ARGS='--port 9000 my=./folder'
+serve: $(SERVE_STAMP)  ## serve the demo models on port 8000; make serve ARGS='--port 9000 my=./folder'
 	$(BIN)/platform serve $(ARGS)
 
 test: $(STAMP)  ## run the tests; make test ARGS=tests/test_registry.py

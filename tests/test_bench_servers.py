@@ -277,7 +277,7 @@ def test_a_picture_has_a_title_and_labels_with_units(tmp_path):
 
 def test_without_matplotlib_the_plot_flag_says_how_to_get_it(capsys, monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib.backend_bases", None)
-    assert "pip install 'quire[plot]'" in refused(capsys, "sweep", "--plot", "x.png")
+    assert "pip install matplotlib" in refused(capsys, "sweep", "--plot", "x.png")
 
 
 def test_a_picture_that_could_not_be_saved_is_refused_before_measuring(capsys, tmp_path):

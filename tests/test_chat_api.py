@@ -263,4 +263,4 @@ async def test_what_cannot_be_asked_of_tools_is_refused(tooled, body, param):
 
 async def test_auto_tool_choice_must_be_enabled(client):
     error = await chat(client, 400, tools=TOOLS)
-    assert error["message"] == '"auto" tool choice requires --enable-auto-tool-choice and --tool-call-parser to be set'
+    assert error["message"] == '"auto" tool choice requires --enable-auto-tool-choice to be set'

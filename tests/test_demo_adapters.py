@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from safetensors import safe_open
 from quire import LLM, LoRARequest, SamplingParams, registry
 from quire.commands.models import demo_adapters, demo_models
 from quire.config import ServerConfig
+from quire.errors import ConfigError
 from quire.records import Registry
 from quire.server.first_adapters import first_adapters
 
@@ -119,3 +121,12 @@ def test_a_server_of_the_demos_begins_with_their_adapters(found: Registry) -> No
     assert {info.name: (info.model, info.path) for info in infos} == {
         f"demo-{name}": ("demo-chat", str(SHIPPED / name)) for name in VOICES
     }
+
+
+@pytest.mark.parametrize("path", ["./mistyped", "/no/where", "../x/mistyped", "~/mistyped", "a/b/mistyped"])
+def test_a_path_of_lora_modules_that_leads_nowhere_is_called_a_folder_that_is_not_there(
+    found: Registry, path: str
+) -> None:
+    config = ServerConfig(lora_modules=(f"a={path}",))
+    with pytest.raises(ConfigError, match=f"--lora-modules: there is no folder '{re.escape(path)}'"):
+        first_adapters(demo_models({}, found)[:1], config, found)

@@ -35,6 +35,7 @@ CONTRACT = {
     "quire.child_process",
     "quire.files",
     "quire.isolation",
+    "quire.near_names",
 }
 LOADING = {
     "quire.adapter_sources",
@@ -42,10 +43,13 @@ LOADING = {
     "quire.calls",
     "quire.counting",
     "quire.demos",
+    "quire.log_format",
     "quire.plugin_options",
+    "quire.plugins_off",
     "quire.registry",
 }
 ENGINE = {"quire.engine", "quire.hub"}
+FLAGS = {"quire.flag_parser", "quire.setting_groups", "quire.yaml_settings"}
 CLIENT = {"quire.host.client", "quire.host.settings"}
 LLM = {"quire.llm", "quire.llm_open", "quire.llm_pooling", "quire.llm_requests", "quire.llm_speech"}
 MODELS = {"quire_models", "quire_kernels"}
@@ -66,7 +70,8 @@ MAY_IMPORT = {
     **dict.fromkeys(LLM, CONTRACT | LOADING | ENGINE | LLM | {"quire.text", "quire.media"}),
     "quire.server": CONTRACT | LOADING | {"quire.text", "quire.media", "quire.hub"} | CLIENT,
     "quire.testing": CONTRACT | LOADING | ENGINE | MODELS | {"quire.text"},
-    "quire.options": CONTRACT | LOADING,
+    "quire.options": CONTRACT | LOADING | FLAGS,
+    **dict.fromkeys(FLAGS, CONTRACT | FLAGS),
 }
 
 

@@ -56,7 +56,7 @@ def test_a_container_that_soundfile_does_not_know_is_read_by_pyav():
 
 
 def test_pyav_alone_reads_audio_too(monkeypatch):
-    data = wav(tone())
+    data = wav(tone(), form="FLAC")
     pytest.importorskip("av")
     monkeypatch.setitem(sys.modules, "soundfile", None)
     made = decode_audio(data, LIMITS)
@@ -113,19 +113,14 @@ def test_audio_without_bytes_or_samples_is_refused():
 
 
 def test_without_the_libraries_the_error_says_what_to_install(monkeypatch):
-    for name in ("soundfile", "av", "scipy.signal"):
+    for name in ("soundfile", "av"):
         monkeypatch.setitem(sys.modules, name, None)
-    with pytest.raises(BadRequest, match=r"cannot read audio: it needs `pip install 'quire\[audio\]'`"):
+    with pytest.raises(BadRequest, match="cannot read audio, except plain WAV files: it needs `pip install soundfile`"):
         decode_audio(b"RIFF", LIMITS)
-    audio = Audio(samples=tone(), rate=RATE)
-    assert audio.at(RATE) is audio.samples
-    with pytest.raises(BadRequest, match=r"audio of 8000 samples a second: it needs `pip install 'quire\[audio\]'`"):
-        audio.at(16000)
 
 
 @pytest.mark.parametrize("rate", [16000, 4000, 11025])
 def test_another_rate_keeps_the_sound(rate):
-    pytest.importorskip("scipy")
     made = Audio(samples=tone(), rate=RATE).at(rate)
     assert made.dtype == np.float32
     assert len(made) == rate

@@ -187,7 +187,8 @@ def test_without_a_compiler_torch_takes_over_and_says_why_once(
         told = "its pages are grouped" if op in select.STORES else "it could not be loaded: BuildError: there is no C++"
         assert why.startswith(told), op
     assert [text for text in caplog.messages if "Plain torch takes the place" in text] == [
-        "Plain torch takes the place of the C++ ops: there is no C++ compiler (g++, c++ or clang++ in PATH, or $CXX)"
+        "Plain torch takes the place of the C++ operations, several times as slow: "
+        "there is no C++ compiler (g++, c++ or clang++ in PATH, or $CXX); on Debian and Ubuntu: apt install g++"
     ]
 
 

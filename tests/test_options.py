@@ -18,8 +18,7 @@ def parser():
     parser = new_parser("platform serve", "test")
     parser.add_argument("models_given", nargs="*")
     parser.add_argument("--models", type=model_list, default=[])
-    add_config(parser, ModelConfig, "model")
-    add_config(parser, ServerConfig, "server")
+    add_config(parser, ModelConfig, ServerConfig)
     return parser
 
 

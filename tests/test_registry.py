@@ -8,7 +8,7 @@ from plugin_site import PluginSite, site
 
 from quire import records
 from quire.counting import CallCounter
-from quire.discovery import choose
+from quire.discovery import DISTRIBUTION, choose
 from quire.errors import BadRequest, ConfigError, PluginError, PluginFailed
 from quire.records import AdapterSource, Registry
 from quire.registry import installed, listing, load, with_options
@@ -24,7 +24,7 @@ FAKE_SITE = Path(__file__).parent / "data" / "plugin_site"
 
 
 def bundled_entry_points() -> list[metadata.EntryPoint]:
-    return [p for p in metadata.entry_points(group="quire") if p.dist and p.dist.name == "quire"]
+    return [p for p in metadata.entry_points(group="quire") if p.dist and p.dist.name == DISTRIBUTION]
 
 
 # --- choosing --------------------------------------------------------------------------------------

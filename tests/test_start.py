@@ -97,3 +97,9 @@ def test_limits_of_media_that_cannot_be_stop_the_start_before_a_model_loads(tmp_
     model = ModelConfig(model="/no/such/model", allowed_local_media_path=str(tmp_path / "none"))
     with pytest.raises(ConfigError, match=r"--allowed-local-media-path .* is not a folder"):
         run([model], ServerConfig(port=0), Registry())
+
+
+def test_a_folder_with_settings_of_a_tokenizer_and_no_vocabulary_says_which_files_it_lacks(tmp_path):
+    (tmp_path / "tokenizer_config.json").write_text('{"tokenizer_class": "LlamaTokenizer"}')
+    with pytest.raises(CheckpointError, match=r"has no tokenizer: expected tokenizer\.json"):
+        Tokenizer.load(tmp_path)

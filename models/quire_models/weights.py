@@ -6,9 +6,12 @@ a wrong config.json is found out before memory is allocated. It knows no file fo
 
 from __future__ import annotations
 
+import logging
 import math
 import re
+import time
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -24,8 +27,27 @@ if TYPE_CHECKING:
     from quire_models.parts import Decoder
     from quire_models.tensors import TensorFiles
 
+log = logging.getLogger(__name__)
+
 NAMED = 5
 """How many of several problems an error names."""
+
+REPORT_EVERY_S = 5.0
+"""Loading that takes longer than this is reported in the log, and again each time it has passed."""
+
+
+class Progress:
+    """Logs how much of the weights has been loaded. total: numbers, in all tensors. clock: seconds."""
+
+    def __init__(self, total: int, clock: Callable[[], float] = time.monotonic) -> None:
+        self._total, self._clock, self._done, self._reported = total, clock, 0, clock()
+
+    def advance(self, count: int) -> None:
+        """`count` more numbers are in place."""
+        self._done += count
+        if self._clock() - self._reported >= REPORT_EVERY_S and self._done < self._total:
+            self._reported = self._clock()
+            log.info("loading weights: %d %% of %.2f B parameters", 100 * self._done // self._total, self._total / 1e9)
 
 
 def load(model: nn.Module, decoder: Decoder, names: Names, folder: Path, load_format: str = "auto") -> None:
@@ -41,9 +63,11 @@ def load(model: nn.Module, decoder: Decoder, names: Names, folder: Path, load_fo
     files = tensors.find(folder, load_format)
     check(model, decoder, names, files)
     filling = Filling(model, decoder, names)
-    for name in files:
-        if filling.wants(name):
-            filling.put(name, files.read(name))
+    wanted = [name for name in files if filling.wants(name)]
+    progress = Progress(sum(math.prod(files[name]) for name in wanted))
+    for name in wanted:
+        filling.put(name, files.read(name))
+        progress.advance(math.prod(files[name]))
     filling.finish()
 
 

@@ -7,16 +7,21 @@ Parsing has two phases, because plugins add flags and commands: the first reads 
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from importlib import import_module
 
 from quire import __version__
+from quire.config import ModelConfig, ServerConfig
+from quire.discovery import DISTRIBUTION, plugin_names
 from quire.errors import PluginError, QuireError
+from quire.flag_parser import ENV_PREFIX, FlagParser, unknown_variables
+from quire.near_names import near_name
 from quire.options import add_plugin_options, new_parser, normalise, plugin_options
 from quire.records import Command, Registry
-from quire.registry import load, with_max_faults, with_options
+from quire.registry import listing, load, with_max_faults, with_options
 
 BUILT_IN: Mapping[str, tuple[str, str]] = {
     "serve": ("quire.commands.serve", "COMMAND"),
@@ -29,6 +34,21 @@ BUILT_IN: Mapping[str, tuple[str, str]] = {
 }
 """Where the built-in commands are; imported when named, or for the list in --help."""
 
+CLIENTS = ("chat", "complete")
+"""Commands that talk to a running server: plugins of this process do nothing for them."""
+
+WITHOUT_OPTIONS = (*CLIENTS, "plugins", "doctor")
+"""Commands that run no model, and so have no use for the options of plugins."""
+
+EARLY_FLAGS = {
+    "--plugins": True,
+    "--config": True,
+    "--enable-lora": False,
+    "--no-enable-lora": False,
+    "--trace-hooks": False,
+}
+"""Flags that may stand before the command, and whether a value follows."""
+
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command line; gives the exit status. Errors of the user are one line on stderr, status 2."""
@@ -40,46 +60,73 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 2
     except KeyboardInterrupt:
         return 130
+    except BrokenPipeError:  # what reads our output, such as head, has ended
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
 
 
 def _run(words: list[str]) -> int:
-    early, _ = _first_phase().parse_known_args(words)
-    registry = load(early.plugins, enable_lora=early.enable_lora, trace=early.trace_hooks)
-    if not words or words[0] in ("-h", "--help"):
-        print(_overview(registry))
-        return 0
-    if words[0] in ("-v", "--version"):
+    words = _command_first(words)
+    if words[:1] in (["-V"], ["-v"], ["--version"], ["version"]):
         print(__version__)
         return 0
+    early, _ = _first_phase().parse_known_args(words)
+    registry = load(early.plugins, enable_lora=bool(early.enable_lora), trace=early.trace_hooks)
+    if not words or words[0] in ("-h", "--help", "help"):
+        print(_overview(registry))
+        return 0
     command = _find(words[0], registry)
-    args = _second_phase(command, registry).parse_args(words[1:])
+    parser = _second_phase(command, registry)
+    for sentence in unknown_variables(os.environ, [*parser.env_names, *_setting_variables()]):
+        print(f"platform: warning: {sentence}", file=sys.stderr)
+    args = parser.parse_args(words[1:])
     if "plugin_max_faults" in args:
         registry = with_max_faults(registry, args.plugin_max_faults)
-    args.registry = with_options(registry, plugin_options(vars(args), registry))
+    args.registry = registry
+    if command.name not in WITHOUT_OPTIONS:
+        args.registry = with_options(registry, plugin_options(vars(args), registry))
     return command.run(args)
 
 
-def _names(text: str) -> list[str]:
-    return [name.strip() for name in text.split(",") if name.strip()]
+def _command_first(words: list[str]) -> list[str]:
+    """`--plugins x COMMAND …` as `COMMAND --plugins x …`: flags of the first phase may stand before the command."""
+    at = 0
+    while at < len(words) and words[at].partition("=")[0] in EARLY_FLAGS:
+        name, equals, _ = words[at].partition("=")
+        at += 1 if equals or not EARLY_FLAGS[name] else 2
+    if at < len(words) and not words[at].startswith("-"):
+        return [words[at], *words[:at], *words[at + 1 :]]
+    return words
+
+
+def _setting_variables() -> list[str]:
+    """The variables of all settings: one environment may serve several commands."""
+    names = [f.name for config in (ModelConfig, ServerConfig) for f in fields(config)]
+    return [ENV_PREFIX + name.upper() for name in (*names, "plugins", "enable_lora", "trace_hooks", "models")]
 
 
 def _add_plugin_flags(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--plugins", type=_names, metavar="A,B", help="plugins to load (default: the bundled set)")
-    parser.add_argument("--enable-lora", action="store_true", help="load the adapter runtime too")
-    parser.add_argument("--trace-hooks", action="store_true", help="print every call of a plugin hook")
+    group = parser.add_argument_group("plugins")
+    names = "plugins to load and no others, or +A,B: the bundled set and these (default: the bundled set)"
+    group.add_argument("--plugins", type=plugin_names, metavar="A,B", help=names)
+    lora = "load the adapter runtimes too (default: only where no model is named, for the demos)"
+    group.add_argument("--enable-lora", action=argparse.BooleanOptionalAction, default=None, help=lora)
+    group.add_argument("--trace-hooks", action="store_true", help="print every call of a plugin hook")
 
 
-def _first_phase() -> argparse.ArgumentParser:
+def _first_phase() -> FlagParser:
     parser = new_parser("platform", "", add_help=False)
     _add_plugin_flags(parser)
     return parser
 
 
-def _second_phase(command: Command, registry: Registry) -> argparse.ArgumentParser:
+def _second_phase(command: Command, registry: Registry) -> FlagParser:
     parser = new_parser(f"platform {command.name}", command.help)
-    _add_plugin_flags(parser)
     command.configure(parser)
-    add_plugin_options(parser, registry)
+    if command.name not in CLIENTS:
+        _add_plugin_flags(parser)
+    if command.name not in WITHOUT_OPTIONS:
+        add_plugin_options(parser, registry)
     return parser
 
 
@@ -98,8 +145,12 @@ def _find(name: str, registry: Registry) -> Command:
         return _built_in(name)
     if name in brought:
         return brought[name]  # type: ignore[no-any-return]
+    near = near_name(name, [*BUILT_IN, *brought])
+    hint = f" Did you mean {near!r}?" if near else ""
     known = ", ".join([*BUILT_IN, *brought])
-    raise QuireError(f"There is no command {name!r}; there are {known}.")
+    off = [info.name for info in listing(registry) if not info.enabled and info.distribution != DISTRIBUTION]
+    more = f" A plugin that is not enabled may bring it: `platform {name} --plugins +{','.join(off)}`." if off else ""
+    raise QuireError(f"There is no command {name!r}.{hint} There are {known}.{more}")
 
 
 def _overview(registry: Registry) -> str:
@@ -109,7 +160,7 @@ def _overview(registry: Registry) -> str:
         [
             f"Quire {__version__}: one server, many base models, many adapters, every model-specific thing a plugin.",
             "",
-            "usage: platform COMMAND [...]      platform COMMAND --help",
+            "usage: platform COMMAND [options]      platform COMMAND --help      platform --version",
             "",
             *lines,
             "",

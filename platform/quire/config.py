@@ -1,7 +1,7 @@
 """The one declaration of every setting: command-line flags, YAML keys and QUIRE_* variables come from it.
 
 `ModelConfig` holds what one model can have for itself, `ServerConfig` what there is one of per server.
-The text behind `setting(...)` is the help of the flag. How they are parsed is `quire.cli`'s affair.
+The text behind `setting(...)` is the help of the flag. `quire.options` parses them.
 """
 
 from __future__ import annotations
@@ -70,20 +70,20 @@ class ModelConfig:
     )
     override_generation_config: Mapping[str, Any] = setting("JSON map of sampling defaults that win over the file.", {})
     max_num_batched_tokens: int = setting("Most tokens computed in one step.", 2048)
-    max_num_seqs: int = setting("Most seqs running at once.", 128)
-    max_num_queued_reqs: int = setting("Most requests accepted and unfinished; more are refused with 503.", 2048)
+    max_num_seqs: int = setting("Most sequences running at once (concurrency).", 128)
+    max_num_queued_reqs: int = setting("Most requests accepted and unfinished; more are refused with status 503.", 2048)
     enable_chunked_prefill: bool = setting("Split long prompts over steps.", True)
-    enable_prefix_caching: bool = setting("Keep pages of ended seqs for prompts that begin alike.", True)
+    enable_prefix_caching: bool = setting("Keep the KV cache of ended sequences for prompts that begin alike.", True)
     scheduling_policy: str = setting("Order of admission and preemption: fcfs, priority, or a plugin's.", "fcfs")
     preemption: str = setting(
-        "What happens to a seq that must give up its pages; auto swaps while there is swap space.",
+        "What happens to a sequence that must give up its pages; auto: swap while there is space, else recompute.",
         "auto",
         choices=("auto", "recompute", "swap"),
     )
-    max_loras: int = setting("Seats: most adapters whose requests run at once.", 8)
+    max_loras: int = setting("Most adapters on the device, and so in one batch.", 8)
     max_lora_rank: int = setting("Largest rank of an adapter.", 64)
     max_cpu_loras: int | None = setting(
-        "Most adapters in host memory; others are read again when a request names them (default: 32, or --max-loras)."
+        "Most adapters in host memory; others are read from disk when they are named (default: 32, or --max-loras)."
     )
     lora_load_timeout_s: float = setting("Longest time to read the files of an adapter.", 120.0)
     page_size: int = setting("Tokens in a page of the KV cache.", 16)
@@ -96,9 +96,10 @@ class ModelConfig:
         "Most embeddings of pictures and other media computed in one call of the model's tower.", 4096
     )
     encoder_cache_bytes: int = setting(
-        "Bytes for embeddings of media that nobody needs now, for who sends the same again; 0: none.", 256 << 20
+        "Bytes for cached embeddings of pictures and other media, used when the same is sent again; 0: no cache.",
+        256 << 20,
     )
-    swap_space: float = setting("GiB of host memory for pages of preempted seqs.", 0.0)
+    swap_space: float = setting("GiB of host memory for pages of preempted sequences.", 0.0)
     task: str = setting(
         "What to serve the model for; auto: all that it can do.",
         "auto",
@@ -119,14 +120,16 @@ class ModelConfig:
         20,
     )
     structured_outputs_backend: str = setting(
-        "Who constrains output where a request names nobody: auto (whoever can, the quickest first), or a plugin's.",
+        "Back end for structured output where a request names none; auto: those that can, the fastest first.",
         "auto",
     )
     structured_outputs_timeout_s: float = setting("Longest time to compile a constraint on the output.", 10.0)
     structured_outputs_token_time_s: float = setting(
         "Seconds of a core that a constraint may take for each token on average; one that takes more is an error.", 0.01
     )
-    batch_invariant: bool = setting("Make every answer bitwise independent of its neighbours; slower.", False)
+    batch_invariant: bool = setting(
+        "Make every answer, to the last bit, independent of the requests computed with it; slower.", False
+    )
     limit_mm_per_prompt: Mapping[str, Any] = setting(
         'Most items of each modality in a prompt: {"image": 4, "video": 1} or image=4,video=1 (default: 64 each).', {}
     )
@@ -191,7 +194,9 @@ class ServerConfig:
     port: int = setting("Port to listen on.", 8000)
     root_path: str = setting("Prefix that a proxy strips.", "")
     api_key: tuple[str, ...] = setting("Keys clients must send; any one is enough.", ())
-    admin_api_key: tuple[str, ...] = setting("Keys for routes that change the server, where no other is enough.", ())
+    admin_api_key: tuple[str, ...] = setting(
+        "Keys for routes that change the server (loading adapters); other keys are not accepted there.", ()
+    )
     allowed_origins: tuple[str, ...] = setting("CORS origins.", ())
     allowed_methods: tuple[str, ...] = setting("CORS methods.", ("*",))
     allowed_headers: tuple[str, ...] = setting("CORS headers.", ("*",))
@@ -236,6 +241,7 @@ class ServerConfig:
     stream_interval: int = setting("Tokens of a stream that are sent together; the first and the last do not wait.", 1)
     disable_fastapi_docs: bool = setting("No /docs, /redoc and /openapi.json.", False)
     disable_access_log: bool = setting("No log line per request.", False)
+    disable_log_stats: bool = setting("No log line every ten seconds about the work of each model.", False)
     log_level: str = setting("How much to log.", "info", choices=("debug", "info", "warning", "error"))
     shutdown_timeout_s: float = setting("Longest wait for requests in flight at shutdown.", 30.0)
     engine_timeout_s: float = setting(
@@ -260,11 +266,16 @@ class ServerConfig:
     lora_cache_dir: str | None = setting(
         "Where plugins keep adapters that they download (default: ~/.cache/quire/adapters)."
     )
-    enable_auto_tool_choice: bool = setting("Let the model decide to call tools.", False)
-    tool_call_parser: str | None = setting("Format of tool calls (default: guessed from the chat template).")
-    exclude_tools_when_tool_choice_none: bool = setting("Keep tools that must not be called out of the prompt.", False)
+    enable_auto_tool_choice: bool = setting(
+        "Let the model choose whether to call tools (default: only where no model is named, for the demos).", False
+    )
+    tool_call_parser: str | None = setting("Format of tool calls (default: recognised from the chat template).")
+    exclude_tools_when_tool_choice_none: bool = setting(
+        "Leave tools out of the prompt of requests with tool_choice none.", False
+    )
     reasoning_parser: str | None = setting(
-        "Format of reasoning, which answers then tell apart; auto = guessed from the chat template (default: none)."
+        "Format of reasoning, which is then kept apart from the content; auto: recognised from the chat template "
+        "(default: none)."
     )
 
     @property

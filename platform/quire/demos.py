@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from quire.config import ModelConfig
+from quire.errors import ConfigError
+from quire.near_names import near_name
 from quire.records import DemoModel, Registry
 
 
@@ -17,8 +19,17 @@ def demo_items(registry: Registry) -> list[dict[str, Any]]:
 
 
 def from_demo(config: ModelConfig, registry: Registry) -> ModelConfig:
-    """A model that is called as a demo is, in that demo's folder. A folder of the same name comes before it."""
-    demo: DemoModel | None = registry.of("quire_demo_models").get(config.model)
-    if demo is None or Path(config.model).is_dir():
+    """A model that is called as a demo is, in that demo's folder. A folder of the same name comes before it.
+
+    Raises ConfigError for what is neither a folder nor an owner/name, but nearly the name of a demo.
+    """
+    demos = registry.of("quire_demo_models")
+    demo: DemoModel | None = demos.get(config.model)
+    if Path(config.model).exists():
+        return config
+    if demo is None:
+        near = None if "/" in config.model else near_name(config.model, demos)
+        if near is not None:
+            raise ConfigError(f"There is no model {config.model!r}. Did you mean the demo {near!r}?")
         return config
     return replace(config, model=str(demo.folder()), served_model_name=config.served_model_name or (demo.name,))

@@ -9,16 +9,14 @@ Group `quire` holds every plugin by name. Two more groups name some of our own d
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from difflib import get_close_matches
 from importlib.metadata import EntryPoint, entry_points
-from importlib.util import find_spec
-from pathlib import Path
 from typing import NamedTuple
 
 from quire.errors import PluginError
+from quire.near_names import near_name
 
 GROUP = "quire"
-DISTRIBUTION = "quire"
+DISTRIBUTION = "quire-serve"
 """Our own distribution: its plugins are the bundled set."""
 
 
@@ -47,18 +45,6 @@ def version_of(point: EntryPoint) -> str:
     return point.dist.version if point.dist else "?"
 
 
-def bundled_with(hook: str, group: str = GROUP) -> list[str]:
-    """Names of the bundled plugins that implement a hook, by name; their code is read, and not run."""
-    points = filter(is_bundled, entry_points(group=group))
-    return sorted({p.name for p in points if f"def {hook}(" in _source(p.module)})
-
-
-def _source(module: str) -> str:
-    """The code of one of our own modules; empty if there is none to read."""
-    spec = find_spec(module)
-    return Path(spec.origin).read_text() if spec is not None and spec.origin is not None else ""
-
-
 def is_bundled(point: EntryPoint) -> bool:
     """Whether a plugin comes with Quire itself."""
     return distribution_of(point) == DISTRIBUTION
@@ -67,16 +53,20 @@ def is_bundled(point: EntryPoint) -> bool:
 def choose(names: Sequence[str] | None, enable_lora: bool = False, group: str = GROUP) -> list[EntryPoint]:
     """The entry points to load, in order: essential ones, then those asked for, each once.
 
-    names: an allow-list; None means the bundled set, without adapter runtimes. enable_lora: those too, whatever is
-    allowed. Raises PluginError for a name that is not installed or that two distributions claim.
+    names: an allow-list; None means the bundled set, without adapter runtimes; with a `+` before the first name, the
+    bundled set and these. enable_lora: adapter runtimes too, whatever is allowed. Raises PluginError for a name that is
+    not installed or that two distributions claim, and for a `+` that stands only before a later name.
     """
     points = list(entry_points(group=group))
-    adapters = _ours(f"{group}.adapters")
+    adapters = adapter_plugins(group)
+    bundled = [p.name for p in points if is_bundled(p) and p.name not in adapters]
     if names is None:
-        asked = [p.name for p in points if is_bundled(p) and p.name not in adapters]
+        asked = bundled
         points = [p for p in points if is_bundled(p)]
     else:
         asked = [name.strip() for name in names if name.strip()]
+        if adds_to_bundled(asked):
+            asked = [*bundled, *(name.removeprefix("+").strip() for name in asked)]
     if enable_lora:
         asked += adapters
     return [_find(points, name) for name in dict.fromkeys([*essential(group), *asked])]
@@ -85,6 +75,31 @@ def choose(names: Sequence[str] | None, enable_lora: bool = False, group: str = 
 def essential(group: str = GROUP) -> list[str]:
     """Names of the plugins that load whatever the user asked for, and that are never switched off."""
     return _ours(f"{group}.essential")
+
+
+def plugin_names(text: str) -> list[str]:
+    """The names in `a,b` or `+a,b`."""
+    return [name.strip() for name in text.split(",") if name.strip()]
+
+
+def adds_to_bundled(names: Sequence[str] | None) -> bool:
+    """Whether these names are loaded beside the bundled set: none are given, or the first has a `+`.
+
+    Raises PluginError if only a later one has it.
+    """
+    if not names:
+        return names is None
+    if not names[0].startswith("+") and any(name.startswith("+") for name in names):
+        raise PluginError(
+            f"--plugins {','.join(names)}: begin the list with + to load these beside the bundled plugins, "
+            "or leave every + out to load these alone."
+        )
+    return names[0].startswith("+")
+
+
+def adapter_plugins(group: str = GROUP) -> list[str]:
+    """Names of the bundled plugins that `enable_lora` adds."""
+    return _ours(f"{group}.adapters")
 
 
 def _ours(group: str) -> list[str]:
@@ -109,5 +124,5 @@ def _unknown(name: str, known: Sequence[str]) -> str:
 
 def suggestion(name: str, known: Iterable[str]) -> str:
     """A sentence that offers the known name closest to a misspelt one; empty if none is close."""
-    close = get_close_matches(name, list(known), n=1)
-    return f" Did you mean {close[0]!r}?" if close else ""
+    near = near_name(name, known)
+    return f" Did you mean {near!r}?" if near else ""

@@ -65,6 +65,11 @@ def _resolve(model: str, config: ModelConfig, revision: str | None, weights: tup
     path = Path(model).expanduser()
     if path.is_dir():
         return path.resolve()
+    if path.suffix.lower() == ".gguf":
+        raise ConfigError(
+            f"{model!r}: GGUF files are not read. Take the folder or hub id that it was made from, with safetensors; "
+            "--quantization int8 holds the weights in fewer bits."
+        )
     if path.exists():
         raise ConfigError(f"{model!r} is a file; a model is a folder with a config.json, or a hub id.")
     if not _REPO_ID.fullmatch(model) or ".." in model or "--" in model:
@@ -126,7 +131,7 @@ def _from_modelscope(model: str, config: ModelConfig, revision: str | None) -> F
     try:
         from modelscope import snapshot_download
     except ImportError as error:
-        raise ConfigError("--hub modelscope needs the modelscope package: pip install 'quire[modelscope]'.") from error
+        raise ConfigError("--hub modelscope needs the package modelscope: pip install modelscope.") from error
 
     def fetch(patterns: Sequence[str]) -> str:
         options: dict[str, Any] = {"revision": revision} if revision else {}

@@ -9,7 +9,10 @@ from typing import Any
 from quire import hub, registry
 from quire.adapter_sources import AdapterSources
 from quire.demos import from_demo
+from quire.discovery import plugin_names
+from quire.errors import UnknownArchitecture
 from quire.media.limits import MediaLimits
+from quire.plugins_off import with_advice
 from quire.records import Registry
 from quire.text.arguments import known_settings, model_config
 from quire.text.tokenizer import Tokenizer
@@ -43,14 +46,18 @@ def opened(
     from quire.engine.engine import Engine  # imports torch
 
     wanted = known_settings(settings)
-    names = [name.strip() for name in plugins.split(",") if name.strip()] if isinstance(plugins, str) else plugins
+    names = plugin_names(plugins) if isinstance(plugins, str) else plugins
     found = registry.load(names, options=plugin_options, enable_lora=enable_lora)
     config = from_demo(model_config(model, wanted), found)
     folder = hub.resolve(config.model, config)
     tokenizer = Tokenizer.load(hub.resolve_tokenizer(config, folder))
     limits = MediaLimits.of(config, found)
+    try:
+        engine = Engine.build(config, found, tokenizer=lambda: tokenizer)
+    except UnknownArchitecture as error:
+        raise with_advice(error, found) from error
     return Opened(
-        engine=Engine.build(config, found, tokenizer=lambda: tokenizer),
+        engine=engine,
         tokenizer=tokenizer,
         registry=found,
         chat_template=config.chat_template,

@@ -9,17 +9,18 @@ from __future__ import annotations
 import argparse
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, Field, fields
 from typing import Any, TypeVar, get_type_hints
 
-import configargparse
-
 from quire.config import ModelConfig
 from quire.errors import ConfigError
+from quire.flag_parser import ENV_PREFIX, FlagParser
+from quire.near_names import near_name
 from quire.records import Registry
+from quire.setting_groups import grouped
+from quire.yaml_settings import YamlFile
 
-ENV_PREFIX = "QUIRE_"
 _UNITS = {"": 1, "k": 10**3, "K": 2**10, "m": 10**6, "M": 2**20, "g": 10**9, "G": 2**30, "t": 10**12, "T": 2**40}
 _Config = TypeVar("_Config")
 
@@ -51,57 +52,38 @@ def json_map(text: str) -> dict[str, Any]:
 
 
 def model_list(text: str) -> list[dict[str, Any]]:
-    """A JSON list of objects, or a JSON object from name to object (as YAML's `models:` may be)."""
+    """Models: a folder, hub id, demo or name=folder; or JSON, a list of these or of objects, or an object from name
+    to object (as YAML's `models:` may be)."""
     try:
         value = json.loads(text)
     except ValueError as error:
-        raise argparse.ArgumentTypeError(f"{text!r} is not JSON: {error}") from error
+        if text.lstrip().startswith(("{", "[")):
+            raise argparse.ArgumentTypeError(f"{text!r} is not JSON: {error}") from error
+        value = text
     if isinstance(value, dict):
         value = [
             {"name": name, **(item if isinstance(item, dict) else {"model": item})} for name, item in value.items()
         ]
-    if not isinstance(value, list) or not all(isinstance(item, dict) for item in value):
-        raise argparse.ArgumentTypeError("models must be a list of maps, or a map from name to map")
-    return value
+    value = [value] if isinstance(value, str) else value
+    if not isinstance(value, list) or not all(isinstance(item, dict | str) for item in value):
+        raise argparse.ArgumentTypeError("models must be a list of models, or a map from name to settings")
+    return [_spec(item) if isinstance(item, str) else item for item in value]
 
 
-class YamlFile(configargparse.YAMLConfigFileParser):  # type: ignore[misc]
-    """A YAML file of settings: keys with dashes or underscores, nested values become JSON of one flag."""
-
-    def parse(self, stream: Iterable[str]) -> dict[str, Any]:
-        """Read the file; the values are what the command line would say."""
-        import yaml
-
-        try:
-            settings = yaml.safe_load("".join(stream)) or {}
-        except yaml.YAMLError as error:
-            raise configargparse.ConfigFileParserException(f"not YAML: {error}") from error
-        if not isinstance(settings, dict):
-            raise configargparse.ConfigFileParserException("the file must be a map from setting to value")
-        return {str(key).replace("_", "-"): self._spell(value) for key, value in settings.items()}
-
-    @staticmethod
-    def _spell(value: Any) -> Any:
-        nested = isinstance(value, dict) or (isinstance(value, list) and any(isinstance(v, dict) for v in value))
-        if nested:
-            return json.dumps(value)
-        if isinstance(value, list):
-            return [str(item) for item in value]
-        return str(value).lower() if isinstance(value, bool) else str(value)
+def _spec(text: str) -> dict[str, Any]:
+    """A model as the command line names it: `path` or `name=path`."""
+    name, equals, path = text.partition("=")
+    return {"name": name, "model": path} if equals else {"model": text}
 
 
-def new_parser(prog: str, description: str, *, add_help: bool = True) -> configargparse.ArgumentParser:
+def new_parser(prog: str, description: str, *, add_help: bool = True) -> FlagParser:
     """A parser that also reads --config FILE (YAML) and QUIRE_* variables."""
-    parser = configargparse.ArgumentParser(
+    parser = FlagParser(
         prog=prog,
         description=description,
         add_help=add_help,
-        allow_abbrev=False,
         auto_env_var_prefix=ENV_PREFIX,
         config_file_parser_class=YamlFile,
-        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
-        add_config_file_help=False,
-        add_env_var_help=False,
     )
     parser.add_argument("--config", is_config_file_arg=True, metavar="FILE", help="YAML file of settings")
     return parser
@@ -118,13 +100,13 @@ def normalise(argv: Sequence[str]) -> list[str]:
     return out
 
 
-def add_config(parser: argparse.ArgumentParser, config: type, title: str, *, skip: Sequence[str] = ()) -> None:
-    """One flag for each field of a config class."""
-    group = parser.add_argument_group(title)
-    hints = get_type_hints(config)
-    for f in fields(config):
-        if f.name not in skip:
-            group.add_argument(flag(f.name), dest=f.name, **_argument(f, hints[f.name]))
+def add_config(parser: argparse.ArgumentParser, *configs: type, skip: Sequence[str] = ()) -> None:
+    """One flag for each field of the config classes, under the headings of `quire.setting_groups`."""
+    settings = {f.name: (f, get_type_hints(config)[f.name]) for config in configs for f in fields(config)}
+    for title, names in grouped(name for name in settings if name not in skip).items():
+        group = parser.add_argument_group(title)
+        for name in names:
+            group.add_argument(flag(name), dest=name, **_argument(*settings[name]))
 
 
 def _argument(f: Field[Any], hint: Any) -> dict[str, Any]:
@@ -139,7 +121,7 @@ def _argument(f: Field[Any], hint: Any) -> dict[str, Any]:
     return {**common, "type": _reader(hint), "metavar": f.metadata["metavar"] or _METAVARS[_reader(hint)]}
 
 
-_METAVARS: dict[Callable[[str], Any], str] = {json_map: "JSON", whole_number: "N", float: "X", str: "TEXT"}
+_METAVARS: dict[Callable[[str], Any], str] = {json_map: "JSON", whole_number: "N", int: "N", float: "X", str: "TEXT"}
 
 
 def _reader(hint: Any) -> Callable[[str], Any]:
@@ -158,11 +140,15 @@ def read_config(config: type[_Config], values: Mapping[str, Any]) -> _Config:
 
 def add_plugin_options(parser: argparse.ArgumentParser, registry: Registry) -> None:
     """Flags `--<plugin>.<option>` for the options that the loaded plugins declare."""
-    for key, option in registry.of("quire_options").items():
+    options = registry.of("quire_options")
+    group = parser.add_argument_group("options of plugins") if options else parser
+    for key, option in options.items():
         kind: dict[str, Any] = (
-            {"action": argparse.BooleanOptionalAction} if option.type is bool else {"type": option.type}
+            {"action": argparse.BooleanOptionalAction}
+            if option.type is bool
+            else {"type": option.type, "metavar": _METAVARS.get(option.type, option.type.__name__.upper())}
         )
-        parser.add_argument(flag(key), dest=key, default=option.default, help=option.help, **kind)
+        group.add_argument(flag(key), dest=key, default=option.default, help=option.help, **kind)
 
 
 def plugin_options(values: Mapping[str, Any], registry: Registry) -> dict[str, dict[str, Any]]:
@@ -179,11 +165,8 @@ def model_configs(values: Mapping[str, Any]) -> list[ModelConfig]:
     Settings given on the command line hold for all, those inside --models for that model alone.
     Raises ConfigError for an unknown setting, a name given twice, or names of one model given to several.
     """
-    named: list[dict[str, Any]] = []
     given = [*(values.get("models_given") or ()), *([values["model"]] if values.get("model") else ())]
-    for spec in given:
-        name, equals, path = spec.partition("=")
-        named.append({"name": name, "model": path} if equals else {"model": spec})
+    named = [_spec(text) for text in given]
     named.extend(dict(item) for item in values.get("models") or ())
     if len(named) > 1 and values.get("served_model_name"):
         raise ConfigError(
@@ -204,7 +187,9 @@ def _one_model(values: Mapping[str, Any], item: dict[str, Any]) -> ModelConfig:
         settings["model"] = settings.pop("path")
     unknown = sorted(set(settings) - known)
     if unknown:
-        raise ConfigError(f"models: unknown setting {unknown[0]!r}; known are {', '.join(sorted(known))}.")
+        near = near_name(unknown[0], known)
+        hint = f"did you mean {near!r}?" if near else "`platform serve --help` lists them."
+        raise ConfigError(f"models: {name or settings.get('model', '')}: unknown setting {unknown[0]!r}; {hint}")
     if not settings.get("model"):
         raise ConfigError(f"models: {name or item!r} has no `model` (a folder or hub id).")
     served = settings.pop("served_model_name", None) or values.get("served_model_name") or ()

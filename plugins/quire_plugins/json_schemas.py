@@ -190,10 +190,14 @@ def _settle(schema: Schema, asked: Structured) -> None:
         schema["pattern"] = f"^(?:{FORMATS[form]})$"
 
 
+PACKAGES = {"lmformatenforcer": "lm-format-enforcer"}
+"""What to install for a module whose package has another name."""
+
+
 def check_installed(package: str) -> None:
     """Raise CannotConstrain where a back end's library is not there."""
     if find_spec(package) is None:
-        raise CannotConstrain(f"the package {package} is not installed.")
+        raise CannotConstrain(f"the package {package} is not installed: pip install {PACKAGES.get(package, package)}")
 
 
 def texts(asked: Structured) -> list[str]:

@@ -50,7 +50,9 @@ def library(isa: InstructionSet) -> Path:
     """The shared library for an instruction set, compiled now if it never was; it can be loaded. Raises BuildError."""
     command = compiler()
     if command is None:
-        raise BuildError("there is no C++ compiler (g++, c++ or clang++ in PATH, or $CXX)")
+        raise BuildError(
+            "there is no C++ compiler (g++, c++ or clang++ in PATH, or $CXX); on Debian and Ubuntu: apt install g++"
+        )
     stem = f"ops-{isa.name}-{_digest(command, isa)}"
     problems: list[str] = []
     for folder in _folders():

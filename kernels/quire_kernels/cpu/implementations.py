@@ -117,5 +117,5 @@ def _library_or_error() -> Library | BuildError:
     try:
         return load()
     except BuildError as error:
-        log.warning("Plain torch takes the place of the C++ ops: %s", error)
+        log.warning("Plain torch takes the place of the C++ operations, several times as slow: %s", error)
         return error

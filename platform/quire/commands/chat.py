@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import sys
 import time
 from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any
 
 from quire.commands.remote import Remote, add_remote_flags
@@ -32,32 +35,74 @@ def _settings(args: argparse.Namespace, model: str) -> dict[str, Any]:
     return body
 
 
-def _typed() -> Iterator[str]:
-    """Lines from the terminal until end of file."""
+def _typed(about: str) -> Iterator[str]:
+    """Lines from the terminal, with a prompt and editing, or from a pipe, without; until end of file."""
+    terminal = sys.stdin.isatty()
+    if terminal:
+        with suppress(ImportError):
+            import readline  # noqa: F401  (arrow keys and the lines typed before, in `input`)
+        print(f"{about} (Ctrl-D leaves, Ctrl-C ends an answer)", file=sys.stderr)
     while True:
         try:
-            line = input("> ")
+            line = input("> " if terminal else "")
         except (EOFError, KeyboardInterrupt):
-            print()
+            if terminal:
+                print()
             return
         if line.strip():
             yield line
 
 
-def _print_answer(chunks: Iterator[dict[str, Any]], stats: bool) -> str:
-    """Print the text of a streamed answer as it comes, and return it."""
-    start, text, usage = time.perf_counter(), "", None
-    for chunk in chunks:
-        usage = chunk.get("usage") or usage
-        for choice in chunk["choices"]:
-            piece = choice["delta"].get("content") if "delta" in choice else choice.get("text")
-            text += piece or ""
-            print(piece or "", end="", flush=True)
-    print()
+@dataclass(frozen=True)
+class _Answer:
+    """What was printed. interrupted: by Ctrl-C, before its end."""
+
+    text: str
+    interrupted: bool = False
+
+
+def _print_answer(chunks: Iterator[dict[str, Any]], stats: bool) -> _Answer:
+    """Print the text of a streamed answer as it comes, reasoning before it; Ctrl-C ends it."""
+    start, usage, printer = time.perf_counter(), None, _Printer()
+    try:
+        for chunk in chunks:
+            usage = chunk.get("usage") or usage
+            for choice in chunk["choices"]:
+                delta = choice.get("delta", {})
+                printer.reasoning(delta.get("reasoning") or delta.get("reasoning_content") or "")
+                printer.content(delta.get("content") or choice.get("text") or "")
+    except KeyboardInterrupt:
+        printer.end()
+        return _Answer(printer.text, interrupted=True)
+    printer.end()
     if stats and usage:
         elapsed = time.perf_counter() - start
         print(f"[{usage['prompt_tokens']} + {usage['completion_tokens']} tokens, {elapsed:.2f} s]")
-    return text
+    return _Answer(printer.text)
+
+
+class _Printer:
+    """Prints pieces as they come; reasoning is dim on a terminal, and stands in lines of its own."""
+
+    def __init__(self) -> None:
+        self.text = ""
+        self._dim, self._plain = ("\x1b[2m", "\x1b[0m") if sys.stdout.isatty() else ("", "")
+        self._reasons = False
+
+    def reasoning(self, piece: str) -> None:
+        if piece:
+            print(f"{self._dim}{piece}{self._plain}", end="", flush=True)
+            self._reasons = True
+
+    def content(self, piece: str) -> None:
+        if piece and self._reasons:
+            print("\n")
+            self._reasons = False
+        self.text += piece
+        print(piece, end="", flush=True)
+
+    def end(self) -> None:
+        print()
 
 
 def run_chat(args: argparse.Namespace) -> int:
@@ -65,10 +110,12 @@ def run_chat(args: argparse.Namespace) -> int:
     remote = Remote.of(args)
     body = _settings(args, args.model_name or remote.first_model())
     messages = [{"role": "system", "content": args.system_prompt}] if args.system_prompt else []
-    for line in [args.quick] if args.quick else _typed():
+    for line in [args.quick] if args.quick else _typed(f"Chat with {body['model']} at {remote.url}"):
         messages.append({"role": "user", "content": line})
         answer = _print_answer(remote.stream("/chat/completions", {**body, "messages": messages}), args.stats)
-        messages.append({"role": "assistant", "content": answer})
+        messages.append({"role": "assistant", "content": answer.text})
+        if answer.interrupted and args.quick:
+            return 130
     return 0
 
 
@@ -76,8 +123,10 @@ def run_complete(args: argparse.Namespace) -> int:
     """Complete each line typed; the answer is streamed."""
     remote = Remote.of(args)
     body = _settings(args, args.model_name or remote.first_model())
-    for line in [args.quick] if args.quick else _typed():
-        _print_answer(remote.stream("/completions", {**body, "prompt": line}), args.stats)
+    for line in [args.quick] if args.quick else _typed(f"Completions by {body['model']} at {remote.url}"):
+        answer = _print_answer(remote.stream("/completions", {**body, "prompt": line}), args.stats)
+        if answer.interrupted and args.quick:
+            return 130
     return 0
 
 

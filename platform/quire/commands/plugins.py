@@ -4,20 +4,38 @@ from __future__ import annotations
 
 import argparse
 import json
+import shutil
+import textwrap
+from collections.abc import Iterator
 from dataclasses import asdict
 
+from quire.discovery import adapter_plugins
 from quire.records import Command, PluginInfo
 from quire.registry import listing
+
+MAX_WIDTH = 120
 
 
 def _configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print JSON")
 
 
-def _brings(info: PluginInfo) -> str:
-    kinds = (f"{hook.removeprefix('quire_')}: {', '.join(names)}" for hook, names in info.records.items())
-    events = (hook for hook in info.hooks if hook not in info.records)
-    return "\n".join([*kinds, *events])
+def describe(info: PluginInfo, width: int) -> Iterator[str]:
+    """Lines of at most `width` characters: name and origin, then what the plugin brings, or how to enable it."""
+    state = "" if info.enabled else ", not enabled"
+    yield f"{info.name}  ({info.distribution} {info.version}{state})"
+    events = [hook.removeprefix("quire_") for hook in info.hooks if hook not in info.records]
+    brings = {hook.removeprefix("quire_"): names for hook, names in info.records.items()}
+    for kind, names in {**brings, "events": events}.items():
+        if names:
+            text = f"{kind.replace('_', ' ')}: {', '.join(names)}"
+            yield from textwrap.wrap(text, width, initial_indent="    ", subsequent_indent="      ")
+    if not info.enabled:
+        yield f"    to enable it: {_flag_for(info)}"
+
+
+def _flag_for(info: PluginInfo) -> str:
+    return "--enable-lora" if info.name in adapter_plugins() else f"--plugins +{info.name}"
 
 
 def _run(args: argparse.Namespace) -> int:
@@ -25,14 +43,10 @@ def _run(args: argparse.Namespace) -> int:
     if args.json:
         print(json.dumps([asdict(info) for info in infos], indent=1, default=list))
         return 0
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table("plugin", "distribution", "version", "enabled", "brings")
+    width = min(shutil.get_terminal_size().columns, MAX_WIDTH)
     for info in infos:
-        table.add_row(info.name, info.distribution, info.version, "yes" if info.enabled else "no", _brings(info))
-    Console().print(table)
+        print("\n".join(describe(info, width)))
     return 0
 
 
-COMMAND = Command("plugins", "list plugins: name, distribution, version, hooks, records", _configure, _run)
+COMMAND = Command("plugins", "list plugins: what each brings, and how to enable it", _configure, _run)

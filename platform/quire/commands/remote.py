@@ -11,6 +11,7 @@ import os
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import urlsplit
 
 import httpx
 
@@ -23,9 +24,15 @@ class RemoteError(QuireError):
 
 def add_remote_flags(parser: argparse.ArgumentParser) -> None:
     """--url, --model-name, --api-key."""
-    parser.add_argument("--url", default="http://127.0.0.1:8000/v1", help="base URL of the API")
-    parser.add_argument("--model-name", default=None, help="model to ask (default: the first the server lists)")
-    parser.add_argument("--api-key", default=os.environ.get("OPENAI_API_KEY"), help="key to send (or OPENAI_API_KEY)")
+    parser.add_argument(
+        "--url", default="http://127.0.0.1:8000/v1", help="base URL of the API; without a path, /v1 is added"
+    )
+    parser.add_argument(
+        "--model-name", "--model", default=None, help="model to ask (default: the first the server lists)"
+    )
+    parser.add_argument(
+        "--api-key", default=os.environ.get("OPENAI_API_KEY"), help="key to send (default: $OPENAI_API_KEY)"
+    )
 
 
 def _event(line: str) -> dict[str, Any] | None:
@@ -59,8 +66,9 @@ class Remote:
 
     @classmethod
     def of(cls, args: argparse.Namespace) -> Remote:
-        """The server that the flags of `add_remote_flags` name."""
-        return cls(args.url.rstrip("/"), args.api_key)
+        """The server that the flags of `add_remote_flags` name; a URL without a path gets the usual one, /v1."""
+        url = args.url.rstrip("/")
+        return cls(url if urlsplit(url).path else f"{url}/v1", args.api_key)
 
     @property
     def headers(self) -> dict[str, str]:

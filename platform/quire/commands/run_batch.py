@@ -19,6 +19,7 @@ from typing import IO, Any
 from quire.commands.models import chosen_models
 from quire.config import ModelConfig, ServerConfig
 from quire.errors import BadRequest, ConfigError
+from quire.log_format import log_to_stderr
 from quire.options import add_config, model_list
 from quire.records import Command
 
@@ -29,14 +30,29 @@ URLS = (
 )
 MAX_LINE_BYTES = 32 << 20
 
+DESCRIPTION = """\
+Answer a file of requests without a server: one JSON object a line, as in OpenAI's batch files.
+
+input:   {"custom_id": "1", "method": "POST", "url": "/v1/chat/completions", "body": {"messages": [...]}}
+output:  {"id": "batch-...", "custom_id": "1", "response": {"status_code": 200, "body": {...}}, "error": null}
+
+Answers are written as they come, not in the order of the requests; custom_id tells them apart. The exit status is
+0 if every request was answered, 1 if some failed (their lines say why), 2 if none could be tried.
+
+example:
+  platform run-batch demo-chat -i requests.jsonl -o answers.jsonl
+
+docs/serving.md describes the fields."""
+
 
 def _configure(parser: argparse.ArgumentParser) -> None:
+    parser.description = DESCRIPTION
     parser.add_argument("models_given", nargs="*", metavar="MODEL", help="folder, hub id, demo, or name=folder")
     parser.add_argument("--models", type=model_list, default=[], metavar="JSON", help="models with their own settings")
     parser.add_argument("-i", "--input-file", required=True, metavar="FILE", help="requests, one JSON object a line")
     parser.add_argument("-o", "--output-file", required=True, metavar="FILE", help="where the answers go")
     parser.add_argument("--max-concurrency", type=int, default=256, help="most requests in flight")
-    add_config(parser, ModelConfig, "models")
+    add_config(parser, ModelConfig)
 
 
 def _check(text: str) -> dict[str, Any]:
@@ -76,10 +92,12 @@ def _refusal(text: str, error: BadRequest) -> dict[str, Any]:
 
 
 async def answer_lines(app: Any, lines: Sequence[str], output: IO[str], max_concurrency: int) -> int:
-    """Send every line through the application; gives the number of lines that failed."""
+    """Send every line through the application, with a progress bar on a terminal; the number of lines that failed."""
     import httpx
+    from tqdm import tqdm
 
     gate, num_failed = asyncio.Semaphore(max_concurrency), 0
+    progress = tqdm(total=len(lines), unit="request", disable=None)  # None: only on a terminal
     transport = httpx.ASGITransport(app=app, raise_app_exceptions=False)
     async with httpx.AsyncClient(transport=transport, base_url="http://batch", timeout=None) as http:
 
@@ -96,8 +114,10 @@ async def answer_lines(app: Any, lines: Sequence[str], output: IO[str], max_conc
                     num_failed += 1
             output.write(json.dumps(answer) + "\n")
             output.flush()
+            progress.update()
 
-        await asyncio.gather(*(one(text) for text in lines))
+        with progress:
+            await asyncio.gather(*(one(text) for text in lines))
     return num_failed
 
 
@@ -108,7 +128,11 @@ async def _serve_lines(args: argparse.Namespace, lines: Sequence[str], output: I
 
     models, config = chosen_models(vars(args), args.registry), ServerConfig()
     client = await Client.start(
-        models, args.plugins, options=args.registry.options, enable_lora=args.enable_lora, log_level=config.log_level
+        models,
+        args.plugins,
+        options=args.registry.options,
+        enable_lora=bool(args.enable_lora),
+        log_level=config.log_level,
     )
     try:
         served = await asyncio.to_thread(text_sides, models, client.models(), config, args.registry)
@@ -124,6 +148,7 @@ def _run(args: argparse.Namespace) -> int:
     except (OSError, UnicodeError) as error:
         raise ConfigError(f"--input-file {args.input_file} cannot be read: {error}.") from error
     lines = [line for line in text.splitlines() if line.strip()]
+    log_to_stderr()
     with ExitStack() as stack:
         try:
             output = stack.enter_context(open(args.output_file, "w"))
@@ -131,7 +156,7 @@ def _run(args: argparse.Namespace) -> int:
             raise ConfigError(f"--output-file {args.output_file} cannot be written: {error}.") from error
         num_failed = asyncio.run(_serve_lines(args, lines, output))
     print(f"{len(lines)} requests, {num_failed} failed; answers are in {args.output_file}", file=sys.stderr)
-    return 0
+    return 1 if num_failed else 0
 
 
 COMMAND = Command("run-batch", "answer a JSONL file of requests", _configure, _run)

@@ -202,11 +202,7 @@ def find_architecture(wanted: list[str], registry: Registry) -> Architecture:
         if name in known:
             found: Architecture = known[name]
             return found
-    listed = ", ".join(sorted(known)) or "none, because no loaded plugin brings one"
-    raise UnknownArchitecture(
-        f"No loaded plugin can build {', '.join(wanted)}. Architectures registered: {listed}. "
-        "A plugin adds one: install its package (pip install quire-<name>) and name it in --plugins."
-    )
+    raise UnknownArchitecture(f"No loaded plugin can build {', '.join(wanted)}.", ",".join(wanted))
 
 
 def _refuse_quantized(folder: Path) -> None:

@@ -5,9 +5,11 @@ All of it runs in the loop's thread; what ends elsewhere comes back through the 
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
@@ -26,6 +28,8 @@ from quire.host.protocol import (
     UnloadAdapter,
     Unloaded,
 )
+
+log = logging.getLogger("quire.host")
 
 
 class Shelf(Protocol):
@@ -123,6 +127,7 @@ class AdapterDesk:
         self._orders.pop((message.model, message.name), None)
         # At once, so that what was sent before can be told from what is sent after.
         self._send(AdapterChanged(AdapterInfo(name=message.name, model=message.model, path="", state="retired")))
+        log.info("adapter %s of %s is unloaded for new requests", message.name, message.model)
         going.add_done_callback(lambda _: self._inbox.put(lambda: self._send(Unloaded(message.call))))
 
     def _shelf(self, model: str) -> Shelf:
@@ -131,9 +136,11 @@ class AdapterDesk:
         return self._engines[model].adapters
 
     def _load(self, info: AdapterInfo, replacing: bool, keep_failure: bool) -> Future[AdapterInfo]:
-        return self._shelf(info.model).load(
+        loading = self._shelf(info.model).load(
             info.name, Path(info.path), pinned=info.pinned, replacing=replacing, keep_failure=keep_failure
         )
+        loading.add_done_callback(partial(_log_loaded, info))
+        return loading
 
     def _know_again(self, info: AdapterInfo) -> None:
         if info.state == "ready":
@@ -172,3 +179,14 @@ class AdapterDesk:
             then(loading.exception())
 
         loading.add_done_callback(lambda _: self._inbox.put(settle))
+
+
+def _log_loaded(wanted: AdapterInfo, loading: Future[AdapterInfo]) -> None:
+    if loading.cancelled():
+        return
+    if error := loading.exception():
+        log.warning("adapter %s of %s could not be loaded: %s", wanted.name, wanted.model, error)
+        return
+    info, size = loading.result(), loading.result().num_bytes / 2**20
+    about = f"{info.kind}, rank {info.rank}" if info.rank else info.kind
+    log.info("adapter %s of %s is loaded: %s, %.1f MiB, %s", info.name, info.model, about, size, info.path)

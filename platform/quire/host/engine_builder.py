@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import logging
+import time
 from typing import TYPE_CHECKING
 
 from quire.config import ModelConfig
-from quire.errors import CheckpointError
+from quire.errors import CheckpointError, UnknownArchitecture
 from quire.host.loop import Steps
 from quire.records import Registry
 
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
     from quire.engine.memory_ledger import MemoryBudget, MemoryLedger
     from quire.text.tokenizer import Tokenizer
 
-log = logging.getLogger(__name__)
+log = logging.getLogger("quire.host")
 
 
 class EngineBuilder:
@@ -31,13 +32,22 @@ class EngineBuilder:
         from quire.engine.engine import Engine
         from quire.engine.load import choose_device
         from quire.engine.memory_ledger import MemoryLedger
+        from quire.engine.model_summary import summary
         from quire.engine.system_memory import free_bytes
+        from quire.plugins_off import with_advice
 
         on_cpu = choose_device(config.device).type == "cpu"
         if self._ledger is None:
             self._ledger = MemoryLedger(free_bytes())
         budget = self._ledger.budget(num_left) if on_cpu else device_budget(config, num_left)
-        engine = Engine.build(config, registry, budget, lambda: tokenizer_of(config))
+        began = time.monotonic()
+        log.info("loading %s from %s", config.name, config.model)
+        try:
+            engine = Engine.build(config, registry, budget, lambda: tokenizer_of(config))
+        except UnknownArchitecture as error:
+            raise with_advice(error, registry) from error
+        about = summary(engine.loaded, engine.info, config)
+        log.info("%s is loaded after %.1f s: %s", config.name, time.monotonic() - began, about)
         if on_cpu:
             self._ledger.enter(engine, config.name, engine.memory)
         return engine

@@ -52,9 +52,10 @@ from quire.host.protocol import (
     Unreadable,
 )
 from quire.host.settings import IGNORED_SIGNALS
+from quire.log_format import log_to_stderr
 from quire.records import Registry
 
-log = logging.getLogger(__name__)
+log = logging.getLogger("quire.host")
 
 Build = Callable[[ModelConfig, Registry, int], Steps]
 """Makes an engine, given how many models, this one included, are still to come of those that are loaded together."""
@@ -203,7 +204,7 @@ def main(descriptor: str) -> int:
     threading.Thread(target=_read, args=(link, inbox), name="reader", daemon=True).start()
     (start,) = inbox.take(None)
     assert isinstance(start, Start), start
-    logging.basicConfig(level=start.log_level.upper(), format="%(levelname)s host %(name)s: %(message)s")
+    log_to_stderr(start.log_level)
     sys.path[:] = start.sys_path or sys.path
     try:
         builder = EngineBuilder()

@@ -8,15 +8,16 @@ from __future__ import annotations
 import io
 from collections.abc import Iterator
 from dataclasses import dataclass
-from fractions import Fraction
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from quire.errors import BadRequest, TooLarge, Unprocessable
-from quire.media.containers import Deadline, not_installed, opened
+from quire.media.containers import Deadline, opened
 from quire.media.limits import MediaLimits
+from quire.media.resampling import resampled
+from quire.media.wav import Wav, parse
 
 MAX_RATE = 768_000
 _BLOCK = 1 << 16
@@ -39,19 +40,11 @@ class Audio:
 
     def at(self, rate: int) -> NDArray[np.float32]:
         """The samples at another rate: float32 [samples × rate / self.rate, rounded up]."""
-        if rate == self.rate:
-            return self.samples
-        try:
-            from scipy.signal import resample_poly
-        except ImportError as error:
-            raise not_installed(f"audio of {self.rate} samples a second", "audio") from error
-        ratio = Fraction(rate, self.rate)
-        made: NDArray[np.float32] = resample_poly(self.samples, ratio.numerator, ratio.denominator)
-        return made.astype(np.float32, copy=False)
+        return self.samples if rate == self.rate else resampled(self.samples, self.rate, rate)
 
 
 def decode_audio(data: bytes, limits: MediaLimits) -> Audio:
-    """The sound of an audio file, channels averaged: with soundfile if that knows the format, else with PyAV.
+    """The sound of an audio file, channels averaged: a WAV file as it is, others with soundfile or else with PyAV.
 
     Raises TooLarge for more than `limits.max_s` seconds, Unprocessable for bytes that are no audio, `BadRequest` when
     the libraries are not installed.
@@ -59,6 +52,8 @@ def decode_audio(data: bytes, limits: MediaLimits) -> Audio:
     if not data:
         raise Unprocessable("The audio is empty: it has no bytes.")
     _check_whole(data)
+    if (plain := parse(data)) is not None:
+        return _of_wav(plain, limits)
     try:
         import soundfile
     except (ImportError, OSError):  # the latter where the library behind it is missing
@@ -74,6 +69,13 @@ def decode_audio(data: bytes, limits: MediaLimits) -> Audio:
         except soundfile.LibsndfileError as error:
             raise Unprocessable(f"The audio is damaged: {error}.") from error
         return _joined(blocks, file.samplerate)
+
+
+def _of_wav(plain: Wav, limits: MediaLimits) -> Audio:
+    if not 0 < plain.rate <= MAX_RATE:
+        raise Unprocessable(f"The audio says it has {plain.rate} samples a second; it may be from 1 to {MAX_RATE}.")
+    _check_length(plain.num_frames / plain.rate, limits)
+    return _joined(list(plain.blocks()), plain.rate)
 
 
 def _check_whole(data: bytes) -> None:

@@ -41,9 +41,14 @@ def opened(data: bytes, what: str, extra: str) -> Iterator[Any]:
         raise Unprocessable(f"The {what} cannot be read: {(reason or str(error))[:200].rstrip('.')}.") from error
 
 
+PACKAGES = {"audio": "soundfile", "video": "av"}
+"""What to install, by extra."""
+
+
 def not_installed(what: str, extra: str) -> BadRequest:
     """The error for media that need libraries which are not there."""
-    return BadRequest(f"This server cannot read {what}: it needs `pip install 'quire[{extra}]'`.")
+    also = ", except plain WAV files" if what == "audio" else ""
+    return BadRequest(f"This server cannot read {what}{also}: it needs `pip install {PACKAGES[extra]}`.")
 
 
 def _refuse(*_: Any) -> NoReturn:

@@ -21,6 +21,7 @@ from quire.errors import PluginError
 from quire.hub import adapter_cache
 from quire.records import Registry
 from quire.server.adapters import ServedAdapters
+from quire.server.api_pages import PAGES, add_api_pages, installed_assets
 from quire.server.auth import RequireKey
 from quire.server.body import Bodies, with_bodies
 from quire.server.engines import Client
@@ -53,6 +54,7 @@ from quire.server.schema_requests import (
 from quire.server.service import Service
 from quire.server.sse import DIRECT
 from quire.server.telemetry import Telemetry
+from quire.server.throughput_log import ThroughputLog
 from quire.server.workers import Pools
 
 log = logging.getLogger("quire.server")
@@ -102,7 +104,7 @@ def build_service(client: Client, config: ServerConfig, registry: Registry, mode
         rules=FieldRules(registry),
         gates=Gates(registry, config.gate_threads, config.gate_timeout_s),
         metrics=metrics,
-        telemetry=Telemetry(client, registry, metrics),
+        telemetry=Telemetry(client, registry, metrics, None if config.disable_log_stats else ThroughputLog()),
         inflight=InFlight(),
         adapters=ServedAdapters(served_models, client.adapters, sources, enabled),
         bodies=Bodies(config.max_body_bytes, config.max_json_values, pools.bodies),
@@ -131,8 +133,8 @@ def build_app(client: Client, config: ServerConfig, registry: Registry, models: 
         servers=[{"url": config.root_path}] if config.root_path else None,
         root_path_in_servers=False,
         lifespan=_lifespan(service),
-        docs_url="/docs" if docs else None,
-        redoc_url="/redoc" if docs else None,
+        docs_url=None,
+        redoc_url=None,
         openapi_url="/openapi.json" if docs else None,
     )
     app.state.service = service
@@ -140,6 +142,8 @@ def build_app(client: Client, config: ServerConfig, registry: Registry, models: 
     install_methods(app)
     _mount(app, service, registry)
     _describe(app)
+    if docs:
+        add_api_pages(app, installed_assets())
     _guard(app, config, registry)
     return app
 
@@ -160,7 +164,7 @@ def _lifespan(service: Service) -> Any:
 
 def _mount(app: FastAPI, service: Service, registry: Registry) -> None:
     taken: dict[tuple[str, str], str] = {}
-    for path in ("/docs", "/redoc", "/openapi.json"):
+    for path in (*PAGES, "/openapi.json"):
         taken[path, "GET"] = "the server"
     built_in = (
         openai_router,

@@ -140,7 +140,13 @@ def tool_use(service: Service, served: Served, fields: ChatRequest) -> ToolUse |
     if choice == "auto":
         if not service.config.enable_auto_tool_choice or served.tool_parser is None:
             raise BadRequest(
-                '"auto" tool choice requires --enable-auto-tool-choice and --tool-call-parser to be set', "tool_choice"
+                '"auto" tool choice requires '
+                + (
+                    "--tool-call-parser: how the model writes calls is not known from its chat template"
+                    if service.config.enable_auto_tool_choice
+                    else "--enable-auto-tool-choice to be set"
+                ),
+                "tool_choice",
             )
         reader = ToolReader(served.tool_parser, offered, service.registry)
         return ToolUse(reader=reader, parser=served.tool_parser, offered=tools, kinds=kinds, at_most=at_most)

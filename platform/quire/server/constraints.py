@@ -31,10 +31,12 @@ FIELDS = ("structured_outputs", *OLDER, *ELSEWHERE)
 """Fields that constrain an answer, beside `response_format`."""
 
 
-def constraint(fields: SamplingFields, kinds: Collection[str], advice: Callable[[], str] = str) -> Structured | None:
-    """The constraint that a request asks for. Raises BadRequest: two of them, or one of a kind that nobody offers.
+def constraint(
+    fields: SamplingFields, kinds: Collection[str], advice: Callable[[str], str] = lambda _: ""
+) -> Structured | None:
+    """The constraint that a request asks for. Raises BadRequest: two of them, or one of a kind that no plugin offers.
 
-    advice: gives what to add to the latter.
+    advice: for a kind that is missing, a sentence about what to do.
     """
     found: Structured | None = None
     for name, params in _asked(fields):
@@ -42,8 +44,8 @@ def constraint(fields: SamplingFields, kinds: Collection[str], advice: Callable[
         if one.kind not in kinds:
             offered = ", ".join(sorted(kinds)) or "none"
             raise BadRequest(
-                f"`{name}`: no loaded plugin can constrain output by {one.kind}; available kinds: {offered}."
-                + advice(),
+                f"`{name}`: no loaded plugin can constrain output by {one.kind}; available kinds: {offered}. "
+                f"{advice(one.kind)}".rstrip(),
                 name,
             )
         if found is None:

@@ -75,12 +75,19 @@ def _order(entry: Any, models: Sequence[ModelConfig], sources: AdapterSources) -
 def _from_plugins(path: str, models: Sequence[ModelConfig], sources: AdapterSources) -> Path:
     if Path(path).expanduser().is_dir():
         raise ConfigError(f"{FLAG}: the folder {path!r} has no {CONFIG_FILE}.")
+    if _is_path(path):
+        raise ConfigError(f"{FLAG}: there is no folder {path!r}.")
     check_name(path, with_owner=True)
     for model in models:
         folder = sources.find(path, model.model)
         if folder is not None:
             return folder
     raise ConfigError(f"{FLAG}: there is no folder {path!r}, and no plugin knows an adapter of that name.")
+
+
+def _is_path(text: str) -> bool:
+    """Whether a text can only mean a folder: hub ids have one slash at most, and do not begin with a dot or slash."""
+    return text.startswith(("/", ".", "~")) or text.count("/") > 1 or "\\" in text
 
 
 def _called(models: Sequence[ModelConfig]) -> dict[str, list[str]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import socket
 import ssl
 
@@ -22,7 +23,8 @@ def bind(config: ServerConfig) -> socket.socket:
         listener.bind(address)
     except OSError as error:
         listener.close()
-        raise ConfigError(f"Cannot listen on {config.host}:{config.port}: {error.strerror}.") from error
+        hint = " Another --port may be free; 0 takes any." if error.errno == errno.EADDRINUSE else ""
+        raise ConfigError(f"Cannot listen on {config.host}:{config.port}: {error.strerror}.{hint}") from error
     return listener
 
 

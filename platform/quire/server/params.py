@@ -10,8 +10,8 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from quire.config import ServerConfig
-from quire.discovery import bundled_with
 from quire.errors import BadRequest
+from quire.plugins_off import how_to_enable
 from quire.records import Registry
 from quire.sampling import BeamSearchParams, SamplingParams
 from quire.server.constraints import constraint
@@ -69,6 +69,10 @@ NOT_WITH_BEAMS = (
 )
 
 
+CONSTRAINTS = ("json_schema", "json_object", "regex", "choice", "grammar", "structural_tag")
+"""Kinds of `quire.structured.Structured` that requests may ask for."""
+
+
 class FieldRules:
     """What the loaded plugins make of request fields: extra fields, and kinds of constraints."""
 
@@ -78,7 +82,7 @@ class FieldRules:
             self.extra_types.update(processor.fields)
         backends = registry.all("quire_grammar_backends")
         self.grammar_kinds = frozenset[str]().union(*(backend.kinds for backend in backends))
-        self._enabled = {plugin.name for plugin in registry.plugins}
+        self._advice = _advice(registry, [kind for kind in CONSTRAINTS if kind not in self.grammar_kinds])
 
     def extra(self, fields: SamplingFields) -> dict[str, Any]:
         """Values of fields that plugins declared, type-checked; what nobody knows is logged."""
@@ -94,11 +98,18 @@ class FieldRules:
 
     def structured(self, fields: SamplingFields) -> Structured | None:
         """The constraint that the request asks for."""
-        return constraint(fields, self.grammar_kinds, self._plugins_to_enable)
+        return constraint(fields, self.grammar_kinds, lambda kind: self._advice.get(kind, ""))
 
-    def _plugins_to_enable(self) -> str:
-        names = [name for name in bundled_with("quire_grammar_backends") if name not in self._enabled]
-        return f" Bundled plugins that constrain output, to be added to --plugins: {', '.join(names)}." if names else ""
+
+def _advice(registry: Registry, missing: list[str]) -> dict[str, str]:
+    """For each kind of constraint that no loaded plugin offers, which plugin would: found out before any request."""
+    if not registry.plugins:
+        return {}
+
+    def advice(kind: str) -> str:
+        return how_to_enable(registry, "quire_grammar_backends", lambda backend: kind in backend.kinds)
+
+    return {kind: advice(kind) for kind in missing}
 
 
 def refuse_unhonoured(

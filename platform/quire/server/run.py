@@ -155,6 +155,7 @@ def _uvicorn_settings(config: ServerConfig) -> dict[str, Any]:
         "loop": "none",
         "ws": "none",
         "log_level": config.log_level,
+        "log_config": None,  # its records go where ours go, in the same format
         "access_log": not config.disable_access_log,
         "server_header": False,
         "root_path": config.root_path,

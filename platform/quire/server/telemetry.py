@@ -21,6 +21,7 @@ from quire.records import Context, ObservesStats, Registry
 from quire.server.engines import Client
 from quire.server.metrics import Metrics, Timings
 from quire.server.plugin_threads import Outlet
+from quire.server.throughput_log import ThroughputLog
 from quire.types import EngineStats, RequestSummary
 
 log = logging.getLogger("quire.server")
@@ -46,10 +47,18 @@ TOGETHER_S = 0.1
 class Telemetry:
     """Figures of requests and engines on their way out."""
 
-    def __init__(self, client: Client, registry: Registry, metrics: Metrics, interval_s: float = 1.0) -> None:
+    def __init__(
+        self,
+        client: Client,
+        registry: Registry,
+        metrics: Metrics,
+        throughput: ThroughputLog | None = None,
+        interval_s: float = 1.0,
+    ) -> None:
         self._client = client
         self._registry = registry
         self._metrics = metrics
+        self._throughput = throughput
         self._interval_s = interval_s
         self._ended: list[tuple[RequestSummary, Timings]] = []
         self._news = asyncio.Event()
@@ -118,6 +127,8 @@ class Telemetry:
             return
         for figures in stats:
             self._metrics.observe_engine(figures)
+            if self._throughput is not None:
+                self._throughput.observe(figures)
             for exporter in self._exporters:
                 exporter.put(figures)
         self._metrics.observe_plugins(self.plugin_calls())

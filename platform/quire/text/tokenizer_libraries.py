@@ -207,15 +207,22 @@ def _add_tokens(backend: tokenizers.Tokenizer, files: TokenizerFiles) -> None:
 
 def _through_transformers(folder: Path, lower_case: bool) -> tuple[Encodes, dict[str, str]]:
     files = ("tokenizer.model", "vocab.json", "vocab.txt", "spiece.model", "tekken.json", "tiktoken.model")
-    if not any((folder / name).is_file() for name in (*files, "tokenizer_config.json")):
+    has_vocabulary = any((folder / name).is_file() for name in files)
+    if not has_vocabulary and not (folder / "tokenizer_config.json").is_file():
         raise missing(folder)
     from transformers import AutoTokenizer
 
     try:
         backend = AutoTokenizer.from_pretrained(str(folder), trust_remote_code=False, local_files_only=True)
     except Exception as error:  # each tokenizer class fails in its own way
+        if not has_vocabulary:
+            raise missing(folder) from error
         reason = str(error).strip().split("\n")[0]
         raise CheckpointError(f"The tokenizer in {folder} cannot be loaded: {reason}") from error
+    if not has_vocabulary and len(backend) <= len(set(backend.all_special_ids)):
+        raise missing(
+            folder
+        )  # some classes make an empty tokenizer of settings alone; those of bytes have a vocabulary
     named = {name: getattr(backend, name) for name in NAMED_TOKENS}
     special = {name: str(text) for name, text in named.items() if text is not None}
     if backend.is_fast:

@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Any
 from quire.commands.bench.report import show, spread
 from quire.commands.bench.workload import Job, add_workload_flags, at_least, jobs
 from quire.config import ModelConfig
+from quire.errors import UnknownArchitecture
 from quire.options import add_config
+from quire.plugins_off import with_advice
 from quire.sampling import SamplingParams
 from quire.types import Prompt, Request
 
@@ -24,7 +26,7 @@ def add_model_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "models_given", nargs="?", metavar="MODEL", help="folder, hub id or demo (default: the first demo)"
     )
-    add_config(parser, ModelConfig, "model")
+    add_config(parser, ModelConfig)
 
 
 def configure_throughput(parser: argparse.ArgumentParser) -> None:
@@ -50,7 +52,10 @@ def engine_of(args: argparse.Namespace) -> Engine:
 
     values = {**vars(args), "models_given": [args.models_given] if args.models_given else []}
     config = chosen_models(values, args.registry, most=1)[0]
-    return Engine.build(config, args.registry, tokenizer=lambda: tokenizer_of(config))
+    try:
+        return Engine.build(config, args.registry, tokenizer=lambda: tokenizer_of(config))
+    except UnknownArchitecture as error:
+        raise with_advice(error, args.registry) from error
 
 
 @dataclass

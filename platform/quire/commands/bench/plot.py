@@ -71,7 +71,7 @@ def picture_file(text: str) -> Path:
     try:
         from matplotlib.backend_bases import FigureCanvasBase
     except ImportError as error:
-        needs = "needs matplotlib, which is not installed: pip install 'quire[plot]'"
+        needs = "needs matplotlib, which is not installed: pip install matplotlib"
         raise argparse.ArgumentTypeError(needs) from error
     known = sorted(FigureCanvasBase.get_supported_filetypes())
     if file.suffix.lstrip(".").lower() not in known:

@@ -1,0 +1,85 @@
+"""WAV files, read without any library for audio: integers of 8, 16, 24 and 32 bits and floats of 32 and 64.
+
+Other codings, which are rare in WAV files, are left to the libraries that know them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from struct import unpack_from
+
+import numpy as np
+from numpy.typing import NDArray
+
+from quire.errors import Unprocessable
+
+PCM, FLOAT, EXTENSIBLE = 1, 3, 0xFFFE
+SUBFORMAT = b"\x00\x00\x00\x00\x10\x00\x80\x00\x00\xaa\x00\x38\x9b\x71"
+"""What follows the coding in the last field of an extensible header."""
+WIDTHS = {PCM: (1, 2, 3, 4), FLOAT: (4, 8)}
+"""Bytes of a sample, by coding."""
+BLOCK = 1 << 16
+"""Samples that are converted at once."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wav:
+    """The samples of a file, still coded. rate: samples a second, as the header says it; width: bytes of a sample."""
+
+    rate: int
+    channels: int
+    width: int
+    coding: int
+    body: memoryview
+
+    @property
+    def num_frames(self) -> int:
+        """How many samples each channel has; a frame that is cut off does not count."""
+        return len(self.body) // (self.channels * self.width)
+
+    def blocks(self) -> Iterator[NDArray[np.float32]]:
+        """The channels averaged: float32 [samples], from -1 to 1, block by block."""
+        size = self.channels * self.width
+        step = max(BLOCK // self.channels, 1)
+        for at in range(0, self.num_frames, step):
+            frames = self.body[at * size : min(at + step, self.num_frames) * size]
+            yield self._floats(frames).reshape(-1, self.channels).mean(axis=1, dtype=np.float32)
+
+    def _floats(self, frames: memoryview) -> NDArray[np.float32]:
+        if self.coding == FLOAT:
+            return np.frombuffer(frames, f"<f{self.width}").astype(np.float32)
+        if self.width == 1:
+            return (np.frombuffer(frames, np.uint8).astype(np.float32) - np.float32(128)) / np.float32(128)
+        if self.width == 3:
+            wide = np.zeros((len(frames) // 3, 4), np.uint8)
+            wide[:, 1:] = np.frombuffer(frames, np.uint8).reshape(-1, 3)
+            return wide.view("<i4")[:, 0].astype(np.float32) / np.float32(2**31)
+        return np.frombuffer(frames, f"<i{self.width}").astype(np.float32) / np.float32(2 ** (8 * self.width - 1))
+
+
+def parse(data: bytes) -> Wav | None:
+    """The samples of a WAV file; None for other formats and codings. Raises Unprocessable: it has no samples in it."""
+    if data[:4] != b"RIFF" or data[8:12] != b"WAVE":
+        return None
+    header, at = b"", 12
+    while at + 8 <= len(data):
+        name, size = data[at : at + 4], int.from_bytes(data[at + 4 : at + 8], "little")
+        if name == b"fmt ":
+            header = data[at + 8 : at + 8 + min(size, 40)]
+        if name == b"data":
+            return _wav(header, memoryview(data)[at + 8 : at + 8 + size])
+        at += 8 + size + size % 2
+    raise Unprocessable("The audio is a WAV file without samples.")
+
+
+def _wav(header: bytes, body: memoryview) -> Wav | None:
+    if len(header) < 16:
+        raise Unprocessable("The audio is a WAV file that does not say how its samples are coded.")
+    coding, channels, rate, _, size, bits = unpack_from("<HHIIHH", header)
+    if coding == EXTENSIBLE and len(header) >= 40 and header[26:40] == SUBFORMAT:
+        coding = int.from_bytes(header[24:26], "little")
+    width = bits // 8
+    if width not in WIDTHS.get(coding, ()) or bits % 8 or size != channels * width or not channels:
+        return None
+    return Wav(rate=rate, channels=channels, width=width, coding=coding, body=body)

@@ -1,0 +1,54 @@
+"""Under which heading `--help` shows each setting. A setting that is not listed is shown under the last heading."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+GROUPS: Mapping[str, tuple[str, ...]] = {
+    "model": (
+        *("model", "served_model_name", "tokenizer", "revision", "tokenizer_revision", "hub", "download_dir"),
+        *("load_format", "dtype", "quantization", "device", "max_model_len", "task", "seed"),
+        *("chat_template", "response_role", "generation_config", "override_generation_config"),
+    ),
+    "HTTP": (
+        *("host", "port", "root_path", "allowed_origins", "allowed_methods", "allowed_headers", "allow_credentials"),
+        *("ssl_keyfile", "ssl_certfile", "ssl_ca_certs", "disable_fastapi_docs", "enable_request_id_headers"),
+    ),
+    "keys and limits": (
+        *("api_key", "admin_api_key", "max_body_bytes", "max_pooling_inputs", "template_timeout_s"),
+        *("trust_request_chat_template", "shutdown_timeout_s", "max_restarts"),
+    ),
+    "logging and usage": (
+        *("log_level", "disable_access_log", "disable_log_stats", "stream_interval"),
+        *("enable_prompt_tokens_details", "enable_force_include_usage"),
+    ),
+    "scheduling": (
+        *("max_num_seqs", "max_num_batched_tokens", "max_num_queued_reqs", "enable_chunked_prefill"),
+        *("scheduling_policy", "preemption", "batch_invariant"),
+    ),
+    "memory": (
+        *("kv_cache_memory_bytes", "gpu_memory_utilization", "kv_cache_dtype", "num_pages", "page_size"),
+        *("enable_prefix_caching", "swap_space", "encoder_cache_bytes", "max_num_encoder_tokens"),
+    ),
+    "adapters": (*("lora_modules", "lora_root", "lora_cache_dir", "max_loras", "max_lora_rank", "max_cpu_loras"),),
+    "tools, reasoning and structured output": (
+        *("enable_auto_tool_choice", "tool_call_parser", "exclude_tools_when_tool_choice_none", "reasoning_parser"),
+        *("structured_outputs_backend", "structured_outputs_timeout_s"),
+    ),
+    "embeddings": ("pooling", "matryoshka"),
+    "pictures, video and audio": (
+        *("limit_mm_per_prompt", "allowed_local_media_path", "allowed_media_domains"),
+        *("allow_private_media_addresses", "max_media_bytes", "max_image_pixels", "max_media_seconds"),
+        *("max_video_frames", "media_timeout_s", "max_media_redirects"),
+    ),
+    "other": (),
+}
+
+
+def grouped(names: Iterable[str]) -> dict[str, list[str]]:
+    """The names under their headings, in the order of `GROUPS`; headings without any are left out."""
+    heading = {name: title for title, listed in GROUPS.items() for name in listed}
+    found: dict[str, list[str]] = {title: [] for title in GROUPS}
+    for name in names:
+        found[heading.get(name, "other")].append(name)
+    return {title: members for title, members in found.items() if members}
