@@ -33,6 +33,7 @@ CONTRACT = {
     "quire.adapter_info",
     "quire.source_info",
     "quire.near_names",
+    "quire.vllm_arguments",
 }
 LOADING = {
     "quire.adapter_sources",
@@ -64,7 +65,8 @@ MAY_IMPORT = {
     **dict.fromkeys(LLM, CONTRACT | LOADING | ENGINE | LLM | {"quire.text", "quire.media"}),
     "quire.server": CONTRACT | LOADING | {"quire.text", "quire.media", "quire.hub"} | CLIENT,
     "quire.testing": CONTRACT | LOADING | ENGINE | MODELS | {"quire.text"},
-    "quire.options": CONTRACT | LOADING,
+    "quire.options": CONTRACT | LOADING | {"quire.vllm_flags"},
+    "quire.vllm_flags": CONTRACT,
 }
 
 

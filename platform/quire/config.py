@@ -13,9 +13,16 @@ from typing import Any
 from quire.errors import ConfigError
 
 
-def setting(help: str, default: Any = None, *, choices: Sequence[str] | None = None, metavar: str | None = None) -> Any:
-    """A field of a config with its help text."""
-    metadata = {"help": help, "choices": choices, "metavar": metavar}
+def setting(
+    help: str,
+    default: Any = None,
+    *,
+    choices: Sequence[str] | None = None,
+    metavar: str | None = None,
+    also: Sequence[str] = (),
+) -> Any:
+    """A field of a config with its help text. also: other names of its flag and YAML key, as vLLM has them."""
+    metadata = {"help": help, "choices": choices, "metavar": metavar, "also": also}
     if isinstance(default, dict):
         return field(default_factory=dict, metadata=metadata)
     return field(default=default, metadata=metadata)
@@ -189,9 +196,16 @@ class ServerConfig:
     enable_force_include_usage: bool = setting("End every stream with usage.", False)
     stream_interval: int = setting("Tokens of a stream that are sent together; the first and the last do not wait.", 1)
     disable_fastapi_docs: bool = setting("No /docs, /redoc and /openapi.json.", False)
-    disable_access_log: bool = setting("No log line per request.", False)
-    log_level: str = setting("How much to log.", "info", choices=("debug", "info", "warning", "error"))
-    shutdown_timeout_s: float = setting("Longest wait for requests in flight at shutdown.", 30.0)
+    disable_access_log: bool = setting("No log line per request.", False, also=("disable_uvicorn_access_log",))
+    log_level: str = setting(
+        "How much to log.",
+        "info",
+        choices=("debug", "info", "warning", "error", "critical"),
+        also=("uvicorn_log_level",),
+    )
+    shutdown_timeout_s: float = setting(
+        "Longest wait for requests in flight at shutdown.", 30.0, also=("shutdown_timeout",)
+    )
     max_restarts: int = setting("How often the host process may be restarted within ten minutes.", 5)
     lora_modules: tuple[str, ...] = setting(
         'Adapters to load at the start: name=folder, or JSON: {"name": …, "path": …, "base_model_name": …}.', ()

@@ -18,6 +18,8 @@ import configargparse
 from quire.config import ModelConfig
 from quire.errors import ConfigError
 from quire.records import Registry
+from quire.vllm_arguments import without_vllm
+from quire.vllm_flags import add_vllm_flags
 
 ENV_PREFIX = "QUIRE_"
 _UNITS = {"": 1, "k": 10**3, "K": 2**10, "m": 10**6, "M": 2**20, "g": 10**9, "G": 2**30, "t": 10**12, "T": 2**40}
@@ -124,7 +126,10 @@ def add_config(parser: argparse.ArgumentParser, config: type, title: str, *, ski
     hints = get_type_hints(config)
     for f in fields(config):
         if f.name not in skip:
-            group.add_argument(flag(f.name), dest=f.name, **_argument(f, hints[f.name]))
+            flags = [flag(name) for name in (f.name, *f.metadata["also"])]
+            group.add_argument(*flags, dest=f.name, **_argument(f, hints[f.name]))
+    if config is ModelConfig:
+        add_vllm_flags(parser)
 
 
 def _argument(f: Field[Any], hint: Any) -> dict[str, Any]:
@@ -197,7 +202,7 @@ def model_configs(values: Mapping[str, Any]) -> list[ModelConfig]:
 
 
 def _one_model(values: Mapping[str, Any], item: dict[str, Any]) -> ModelConfig:
-    settings = {key.replace("-", "_"): value for key, value in item.items()}
+    settings = without_vllm({key.replace("-", "_"): value for key, value in item.items()})
     known = {f.name for f in fields(ModelConfig)}
     name = settings.pop("name", None)
     if "path" in settings:
