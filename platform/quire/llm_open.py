@@ -17,7 +17,10 @@ from quire.text.tokenizer import Tokenizer
 
 @dataclass(frozen=True, kw_only=True)
 class Opened:
-    """A loaded model. engine: `quire.engine.engine.Engine`, or what behaves like one. limits: None = the usual ones."""
+    """A loaded model. engine: `quire.engine.engine.Engine`, or what behaves like one. limits: None = the usual ones.
+
+    task: what it was loaded for (`ModelConfig.task`).
+    """
 
     engine: Any
     tokenizer: Tokenizer
@@ -25,6 +28,7 @@ class Opened:
     chat_template: str | None = None
     download_dir: str | None = None
     limits: MediaLimits | None = None
+    task: str = "auto"
 
     def sources(self) -> AdapterSources:
         """Where adapters may be found that requests name."""
@@ -56,4 +60,5 @@ def opened(
         chat_template=config.chat_template,
         download_dir=config.download_dir,
         limits=limits,
+        task=config.task,
     )

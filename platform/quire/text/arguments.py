@@ -25,14 +25,14 @@ SETTINGS = frozenset(f.name for f in fields(ModelConfig)) - {"model"}
 _OF_THE_SERVER = frozenset(f.name for f in fields(ServerConfig))
 
 
-def known_settings(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings for `ModelConfig`, less arguments of vLLM that ask for nothing.
+def known_settings(given: Mapping[str, Any], call: str = "LLM") -> dict[str, Any]:
+    """Settings for `ModelConfig`, less arguments of vLLM that ask for nothing. call: what errors say took them.
 
     Raises TypeError for a name that is no argument, ConfigError for one of vLLM that asks for what is not there.
     """
     known = without_vllm(given)
     for name in known.keys() - SETTINGS:
-        raise TypeError(f"LLM() has no argument {name!r}{_instead(name)}")
+        raise TypeError(f"{call}() has no argument {name!r}{_instead(name)}")
     for name in ("served_model_name", "allowed_media_domains"):
         if isinstance(one := known.get(name), str):
             known[name] = (one,)
