@@ -40,7 +40,8 @@ class MapsCrops:
 
     def __init__(self, context: Context, tower: CropsTower) -> None:
         """Raises CheckpointError for settings of the folder that cannot be, ConfigError for an option."""
-        assert context.folder is not None and context.vocab_size is not None, "a mapper is built for a model"
+        assert context.folder is not None, "a mapper is built for a model"
+        assert context.vocab_size is not None, "a mapper is built for a model"
         settings = read_object(Path(context.folder), "preprocessor_config.json") or {}
         self._tower, self._side = tower, tower.vision.patches.tile
         self._id = min(PICTURE, context.vocab_size - 1)
