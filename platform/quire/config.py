@@ -49,6 +49,17 @@ class ModelConfig:
     model: str = setting("Folder or hub id of the model.", "")
     served_model_name: tuple[str, ...] = setting("Names clients may use; answers carry the first.", ())
     tokenizer: str | None = setting("Folder or hub id of the tokenizer (default: the model's).")
+    tokenizer_mode: str = setting(
+        "What reads the tokenizer: auto (tokenizer.json, else transformers), slow (transformers' tokenizers in Python, "
+        "where there is one), mistral (mistral-common, which makes the prompts of chats too).",
+        "auto",
+        choices=("auto", "slow", "mistral"),
+    )
+    trust_remote_code: bool = setting(
+        "Run the code that a checkpoint brings for its config and its tokenizer. A model's own code is never run: "
+        "architectures come from plugins.",
+        False,
+    )
     revision: str | None = setting("Branch, tag or commit on the hub.")
     tokenizer_revision: str | None = setting("Branch, tag or commit of the tokenizer.")
     hub: str = setting("Where ids are downloaded from.", "huggingface", choices=("huggingface", "modelscope"))

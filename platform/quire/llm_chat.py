@@ -7,7 +7,8 @@ from typing import Any
 
 from quire.llm_requests import Requests
 from quire.text.arguments import as_conversations
-from quire.text.chat import ChatTemplate, read_template
+from quire.text.chat import read_template
+from quire.text.chat_choice import choose_chat
 from quire.text.renderer import Renderer
 from quire.text.tokenizer import Tokenizer
 from quire.types import Prompt
@@ -26,7 +27,7 @@ class ChatPrompts:
     ) -> None:
         """template: in place of the model's usual one. markers: by modality, what stands for a medium in a text."""
         self._requests, self._known = requests, tokenizer.chat_templates
-        self._chat = ChatTemplate.of(tokenizer, renderer, template, requests.modalities, markers)
+        self._chat = choose_chat(tokenizer, renderer, template, requests.modalities, markers)
 
     def prompts(self, messages: Any, template: str | None, **rendering: Any) -> list[Prompt]:
         """Of one conversation or many. template, rendering: see `LLM.chat` and `ChatTemplate.render`."""

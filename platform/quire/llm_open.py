@@ -51,7 +51,7 @@ def opened(
     found = registry.load(names, options=plugin_options, enable_lora=enable_lora)
     config = from_demo(model_config(model, wanted), found)
     folder = hub.resolve(config.model, config)
-    tokenizer = Tokenizer.load(hub.resolve_tokenizer(config, folder))
+    tokenizer = Tokenizer.load(hub.resolve_tokenizer(config, folder), config.tokenizer_mode, config.trust_remote_code)
     limits = MediaLimits.of(config, found)
     return Opened(
         engine=Engine.build(config, found, tokenizer=lambda: tokenizer),

@@ -5,6 +5,7 @@ It is no plugin by itself: `quire_plugins.phi` brings the architecture.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -88,11 +89,16 @@ class CropsTower:
         return CropsToRows(width, self, make)
 
 
+def _mapping(part: Any) -> Mapping[str, Any]:
+    """A part of the config, which the checkpoint's own class has as a mapping."""
+    return part if isinstance(part, Mapping) else checkpoint.as_mapping(part)
+
+
 def tower(c: Any) -> CropsTower:
     """Encoder and projector. Raises CheckpointError for a form that is not that of the published models."""
     from transformers import CLIPVisionConfig
 
-    given, embedding = (checkpoint.as_mapping(part) for part in (c.img_processor, c.embd_layer))
+    given, embedding = _mapping(c.img_processor), _mapping(c.embd_layer)
     order = embedding.get("hd_transform_order", "glb_sub")
     wanted = {"use_hd_transform": True, "with_learnable_separator": True, "projection_cls": "mlp"}
     for name, value in wanted.items():

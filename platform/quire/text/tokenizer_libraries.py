@@ -6,6 +6,7 @@ It knows how to set them up as the folder's config files say, and nothing of wha
 from __future__ import annotations
 
 import itertools
+import logging
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,6 +18,9 @@ from quire.text.tokenizer_files import NAMED_TOKENS, TokenizerFiles
 
 if TYPE_CHECKING:
     import tokenizers
+
+
+log = logging.getLogger(__name__)
 
 
 class FastLibrary:
@@ -126,14 +130,24 @@ def _within(encoding: tokenizers.Encoding, room: Room) -> tuple[list[int], list[
     return [ids[i] for i in places], [types[i] for i in places]
 
 
-def load_library(folder: Path, files: TokenizerFiles) -> tuple[Encodes, dict[str, str] | None]:
-    """The library for a folder, and the special tokens it found by itself (None = those of `files` hold)."""
+def load_library(
+    folder: Path, files: TokenizerFiles, mode: str = "auto", trust_remote_code: bool = False
+) -> tuple[Encodes, dict[str, str] | None]:
+    """The library for a folder, and the special tokens it found by itself (None = those of `files` hold).
+
+    mode, trust_remote_code: see `Tokenizer.load`. Code of the folder is run only where it brings a tokenizer class.
+    """
     if not folder.is_dir():
         raise CheckpointError(f"There is no folder {folder} to load a tokenizer from.")
+    if mode == "mistral":
+        from quire.text.mistral_tokenizer import load_mistral
+
+        library = load_mistral(folder)
+        return library, library.special_tokens()
     path = folder / "tokenizer.json"
-    if path.is_file():
+    if path.is_file() and mode == "auto" and not (trust_remote_code and files.has_code):
         return FastLibrary(_read_tokenizer_json(path, files)), None
-    return _through_transformers(folder)
+    return _through_transformers(folder, files, mode == "slow", trust_remote_code)
 
 
 def _read_tokenizer_json(path: Path, files: TokenizerFiles) -> tokenizers.Tokenizer:
@@ -167,19 +181,40 @@ def _add_tokens(backend: tokenizers.Tokenizer, files: TokenizerFiles) -> None:
     backend.add_special_tokens([AddedToken(text, special=True, normalized=False) for text in missing_tokens])
 
 
-def _through_transformers(folder: Path) -> tuple[Encodes, dict[str, str]]:
-    files = ("tokenizer.model", "vocab.json", "vocab.txt", "spiece.model", "tekken.json", "tiktoken.model")
-    if not any((folder / name).is_file() for name in (*files, "tokenizer_config.json")):
+def _through_transformers(
+    folder: Path, files: TokenizerFiles, slow: bool, trust_remote_code: bool
+) -> tuple[Encodes, dict[str, str]]:
+    known = (
+        "tokenizer.json",
+        "tokenizer.model",
+        "vocab.json",
+        "vocab.txt",
+        "spiece.model",
+        "tekken.json",
+        "tiktoken.model",
+    )
+    if not any((folder / name).is_file() for name in (*known, "tokenizer_config.json")):
         raise missing(folder)
+    if files.has_code and not trust_remote_code:
+        raise CheckpointError(
+            f"The tokenizer in {folder} is code of the checkpoint. If you trust it, --trust-remote-code runs it; or "
+            "name another folder with --tokenizer."
+        )
     from transformers import AutoTokenizer
 
     try:
-        backend = AutoTokenizer.from_pretrained(str(folder), trust_remote_code=False, local_files_only=True)
+        backend = AutoTokenizer.from_pretrained(
+            str(folder), use_fast=not slow, trust_remote_code=trust_remote_code, local_files_only=True
+        )
     except Exception as error:  # each tokenizer class fails in its own way
         reason = str(error).strip().split("\n")[0]
         raise CheckpointError(f"The tokenizer in {folder} cannot be loaded: {reason}") from error
     named = {name: getattr(backend, name) for name in NAMED_TOKENS}
     special = {name: str(text) for name, text in named.items() if text is not None}
+    if slow and backend.is_fast:
+        log.warning(
+            "--tokenizer-mode slow: transformers has no tokenizer in Python for %s; it uses the fast one", folder
+        )
     if backend.is_fast:
         return FastLibrary(backend.backend_tokenizer), special
     return SlowLibrary(backend), special
