@@ -34,6 +34,7 @@ CONTRACT = {
     "quire.source_info",
     "quire.near_names",
     "quire.vllm_arguments",
+    "quire.vllm_variables",
 }
 LOADING = {
     "quire.adapter_sources",

@@ -57,7 +57,7 @@ def coded(tmp_path: Path) -> Path:
 
 
 def test_a_tokenizer_that_is_code_runs_only_if_it_is_trusted(coded: Path) -> None:
-    with pytest.raises(CheckpointError, match="is code of the checkpoint.* --trust-remote-code runs it"):
+    with pytest.raises(CheckpointError, match=r"is code of the checkpoint.* --trust-remote-code runs it"):
         Tokenizer.load(coded)
     tokenizer = Tokenizer.load(coded, trust_remote_code=True)
     assert tokenizer.encode("a1b2", add_special_tokens=False) == [1, 2]

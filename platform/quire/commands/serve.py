@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import logging
+import os
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -14,6 +15,7 @@ from quire.commands.models import demo_adapters, demo_models, named_models
 from quire.config import ModelConfig, ServerConfig
 from quire.options import add_config, model_list, read_config
 from quire.records import Command, Registry
+from quire.vllm_variables import unread
 
 log = logging.getLogger("quire")
 
@@ -42,6 +44,8 @@ def _run(args: argparse.Namespace) -> int:
     logging.basicConfig(format="%(levelname)s %(asctime)s %(name)s: %(message)s", datefmt="%H:%M:%S")
     config = read_config(ServerConfig, vars(args))
     log.setLevel(config.log_level.upper())
+    for sentence in unread(os.environ):
+        log.warning("%s", sentence)
     if args.enable_lora and not named_models(vars(args), args.registry):
         config = replace(config, lora_modules=(*config.lora_modules, *demo_adapters(args.registry)))
     return run(
