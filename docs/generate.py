@@ -1,7 +1,7 @@
 """Rewrites the generated parts of the documentation: `make docs`. A test checks that they are current.
 
 A generated part stands between `<!-- begin NAME -->` and `<!-- end NAME -->`. In hooks.md it is the
-signature of each hook, in serving.md the table of settings of each config class.
+signature of each hook, in serving.md the table of settings of each config class, in from_vllm.md what vLLM has.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import MISSING, fields
 from pathlib import Path
 from typing import Any
 
-from quire import config, hookspecs
+from quire import config, hookspecs, near_names, vllm_arguments, vllm_variables
 from quire.options import flag
 
 DOCS = Path(__file__).parent
@@ -50,12 +50,40 @@ def _help(f: Any) -> str:
     return f"{f.metadata['help']}{one_of}"
 
 
+def renamed() -> str:
+    """Settings of vLLM with another name here."""
+    rows = [f"| `{flag(theirs)}` | `{flag(ours)}` |" for theirs, ours in sorted(near_names.RENAMED.items())]
+    return "\n".join(["| vLLM | Quire |", "|---|---|", *rows])
+
+
+def accepted() -> str:
+    """Arguments of vLLM that are no settings here."""
+    rows = []
+    for name, argument in sorted(vllm_arguments.ARGUMENTS.items()):
+        words = {None: "left out", False: "off", True: "on"} if argument.is_switch else {None: "left out"}
+        shown = [words.get(v, f"`{v}`") if v is None or isinstance(v, bool) else f"`{v}`" for v in argument.values]
+        rows.append(f"| `{flag(name)}` | {', '.join(shown) or 'any'} | {argument.why} |")
+    return "\n".join(["| vLLM | accepted | why |", "|---|---|---|", *rows])
+
+
+def variables() -> str:
+    """Environment variables of vLLM and what does the same."""
+    rows = []
+    for name in sorted({*vllm_variables.SETTINGS, *vllm_variables.ELSEWHERE}):
+        text = vllm_variables.instead(name)
+        rows.append(f"| `{name}` | {f'`{text}`' if name in vllm_variables.SETTINGS else text} |")
+    return "\n".join(["| vLLM | here |", "|---|---|", *rows])
+
+
 def parts() -> Iterator[tuple[str, str, str]]:
     """(file, name of the part, its text)."""
     for name, hook in hooks().items():
         yield "hooks.md", name, f"```python\n{signature(hook)}\n```"
     yield "serving.md", "model settings", settings(config.ModelConfig)
     yield "serving.md", "server settings", settings(config.ServerConfig)
+    yield "from_vllm.md", "renamed settings", renamed()
+    yield "from_vllm.md", "accepted arguments", accepted()
+    yield "from_vllm.md", "variables", variables()
 
 
 def filled(text: str, name: str, content: str) -> str:

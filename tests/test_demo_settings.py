@@ -20,6 +20,8 @@ from quire.registry import load
 
 SETTINGS = {
     "tokenizer": "./t",
+    "tokenizer_mode": "slow",
+    "trust_remote_code": True,
     "revision": "r",
     "tokenizer_revision": "r",
     "hub": "modelscope",

@@ -36,6 +36,8 @@ CONTRACT = {
     "quire.files",
     "quire.isolation",
     "quire.near_names",
+    "quire.vllm_arguments",
+    "quire.vllm_variables",
 }
 LOADING = {
     "quire.adapter_sources",
@@ -51,7 +53,7 @@ LOADING = {
 ENGINE = {"quire.engine", "quire.hub"}
 FLAGS = {"quire.flag_parser", "quire.setting_groups", "quire.yaml_settings"}
 CLIENT = {"quire.host.client", "quire.host.settings"}
-LLM = {"quire.llm", "quire.llm_open", "quire.llm_pooling", "quire.llm_requests", "quire.llm_speech"}
+LLM = {"quire.llm", "quire.llm_chat", "quire.llm_open", "quire.llm_pooling", "quire.llm_requests", "quire.llm_speech"}
 MODELS = {"quire_models", "quire_kernels"}
 
 MAY_IMPORT = {
@@ -67,15 +69,20 @@ MAY_IMPORT = {
     "quire.media": CONTRACT,
     "quire.text": CONTRACT | {"quire.counting", "quire.media"},
     "quire.host": CONTRACT | LOADING | ENGINE | {"quire.text"},
-    **dict.fromkeys(LLM, CONTRACT | LOADING | ENGINE | LLM | {"quire.text", "quire.media"}),
+    **dict.fromkeys(LLM, CONTRACT | LOADING | ENGINE | LLM | {"quire.text", "quire.media", "quire.engine_api"}),
+    "quire.engine_api": CONTRACT | LLM | {"quire.text", "quire.options", "quire.engine_api"},
+    "quire.sampling_params": CONTRACT,
+    "quire.lora": CONTRACT,
+    "quire.entrypoints.chat_utils": {"quire.text"},
     "quire.server": CONTRACT | LOADING | {"quire.text", "quire.media", "quire.hub"} | CLIENT,
     "quire.testing": CONTRACT | LOADING | ENGINE | MODELS | {"quire.text"},
-    "quire.options": CONTRACT | LOADING | FLAGS,
+    "quire.options": CONTRACT | LOADING | FLAGS | {"quire.vllm_flags"},
     **dict.fromkeys(FLAGS, CONTRACT | FLAGS),
+    "quire.vllm_flags": CONTRACT,
 }
 
 
-ON_TOP = ("quire.cli", "quire.commands")
+ON_TOP = ("quire.cli", "quire.commands", "quire.entrypoints.openai")
 """May import anything, and nobody imports them."""
 
 

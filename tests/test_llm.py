@@ -121,7 +121,7 @@ def test_outputs_come_in_the_order_of_the_prompts(llm: LLM) -> None:
     assert [output.prompt for output in outputs] == prompts
     assert [output.request_id for output in outputs] == ["0", "1", "2"]
     assert all(output.finished and output.num_cached_tokens == 0 for output in outputs)
-    assert llm._requests.batch.ids == [] == list(llm._requests.batch._collectors)
+    assert llm.requests.batch.ids == [] == list(llm.requests.batch._collectors)
 
 
 def test_every_form_of_prompts_is_taken(llm: LLM) -> None:
@@ -171,7 +171,7 @@ def test_a_wrong_call_leaves_nothing_in_the_engine(call: Any, message: str, llm:
     with pytest.raises(BadRequest, match=message):
         call(llm)
     assert engine_of(llm).requests == []
-    assert llm._requests.batch.ids == []
+    assert llm.requests.batch.ids == []
 
 
 def test_when_the_engine_refuses_one_prompt_none_stays(llm: LLM) -> None:
@@ -180,7 +180,7 @@ def test_when_the_engine_refuses_one_prompt_none_stays(llm: LLM) -> None:
     with pytest.raises(Overloaded):
         llm.generate(["a", "b", "c"], use_tqdm=False)
     assert not engine.waiting
-    assert llm._requests.batch.ids == []
+    assert llm.requests.batch.ids == []
     assert texts(llm.generate(["a"], use_tqdm=False)) == ["a"]
 
 
@@ -261,19 +261,28 @@ def test_it_tells_its_figures_and_closes_once(llm: LLM) -> None:
     assert engine.closes == 1
 
 
+def test_more_tokens_than_fit_are_cut_to_what_fits(llm: LLM) -> None:
+    llm.generate(["abc", [1] * 63], SamplingParams(max_tokens=2048, min_tokens=100), use_tqdm=False)
+    llm.generate("abc", BeamSearchParams(beam_width=2, max_tokens=2048), use_tqdm=False)
+    first, second, beams = (request.params for request in engine_of(llm).requests)
+    room = 64 - len(engine_of(llm).requests[0].prompt.token_ids)
+    assert isinstance(first, SamplingParams)
+    assert (first.max_tokens, first.min_tokens, second.max_tokens, beams.max_tokens) == (room, room, 1, room)
+
+
 # --- arguments -------------------------------------------------------------------------------------
 
 
-def test_an_unknown_argument_lists_the_known_ones() -> None:
-    with pytest.raises(TypeError, match=r"no argument 'max_model_length'; it takes .*max_model_len"):
+def test_an_unknown_argument_leads_to_the_one_that_was_meant() -> None:
+    with pytest.raises(TypeError, match="Did you mean 'max_model_len'"):
         LLM("m", max_model_length=5)
 
 
 def test_arguments_of_the_same_meaning_elsewhere_are_taken_or_refused_by_name(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="tensor_parallel_size"):
+    with pytest.raises(ConfigError, match="--tensor-parallel-size"):
         LLM("m", tensor_parallel_size=2)
     with pytest.raises(ConfigError, match="no folder"):
-        LLM(str(tmp_path / "missing"), tensor_parallel_size=1, trust_remote_code=False, plugins="")
+        LLM(str(tmp_path / "missing"), tensor_parallel_size=1, enforce_eager=True, plugins="")
 
 
 def test_the_demo_model_answers() -> None:

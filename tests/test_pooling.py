@@ -406,6 +406,23 @@ def test_llm_gives_vectors_classes_scores_and_rewards(tmp_path: Path) -> None:
     assert [tuple(one.outputs.data.shape) for one in steps] == [(len(text), 1) for text in texts]
 
 
+def test_encode_needs_no_task_where_the_model_has_one(tmp_path: Path) -> None:
+    folder, judge = made(tmp_path, "Qwen2ForSequenceClassification", num_labels=1)
+    with torch.inference_mode():
+        bare = judge(torch.tensor([list(b"text")])).logits[0, 0]
+    settings: dict[str, Any] = {"dtype": "float32", "device": "cpu", "num_pages": 64}
+    with LLM(str(folder), **settings) as llm:
+        torch.testing.assert_close(llm.encode("text", use_tqdm=False)[0].outputs.data, bare.sigmoid()[None])
+    with LLM(str(folder), task="reward", **settings) as llm:
+        torch.testing.assert_close(llm.encode("text", use_tqdm=False)[0].outputs.data, bare[None])
+    folder, _ = made(tmp_path / "text", "Qwen2ForCausalLM")
+    with LLM(str(folder), task="embed", **settings) as llm:
+        (found,), (wanted,) = llm.encode("text", use_tqdm=False), llm.embed("text", use_tqdm=False)
+        assert found.outputs.data.tolist() == wanted.outputs.embedding
+    with LLM(str(folder), task="generate", **settings) as llm, pytest.raises(BadRequest, match="of this model: none"):
+        llm.encode("text")
+
+
 ENCODERS: dict[str, dict[str, Any]] = {
     "Bert": {},
     "Roberta": {"type_vocab_size": 1, "max_position_embeddings": 514, "pad_token_id": 1},

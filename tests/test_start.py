@@ -41,9 +41,9 @@ def loaded(monkeypatch):
     """Folders from which tokenizers were loaded."""
     seen, load = [], Tokenizer.load
 
-    def noting(path):
+    def noting(path, *how):
         seen.append(Path(path))
-        return load(path)
+        return load(path, *how)
 
     monkeypatch.setattr(Tokenizer, "load", noting)
     return seen

@@ -6,6 +6,7 @@ transformers' config classes see them. It knows neither architectures nor tensor
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,6 +16,8 @@ from typing import Any
 from quire.errors import BadRequest, CheckpointError
 from quire.sampling import SamplingParams
 from quire_models.json_files import read_object
+
+log = logging.getLogger(__name__)
 
 _LIMITS = {
     "vocab_size": 1 << 23,
@@ -58,9 +61,11 @@ class Generation:
     sampling_defaults: Mapping[str, Any] = field(default_factory=dict)
 
 
-def read_config(folder: Path) -> Any:
+def read_config(folder: Path, trust_remote_code: bool = False) -> Any:
     """config.json with attribute access: transformers' class for its model_type, or else a plain namespace.
 
+    trust_remote_code: where transformers has no class, run the one that the folder brings, if any; a namespace all the
+    same if that fails.
     Raises CheckpointError when the file is missing or corrupt, names no architecture, or has absurd sizes.
     """
     raw = read_object(folder, "config.json")
@@ -71,7 +76,7 @@ def read_config(folder: Path) -> Any:
         raise CheckpointError(f"{folder / 'config.json'} does not say which `architectures` the model has.")
     raw = decoded_floats(raw)
     check_sizes(raw, folder)
-    config = _parse(raw, folder)
+    config = (_through_code(raw, folder) if trust_remote_code else None) or _parse(raw, folder)
     check_sizes(as_mapping(config), folder)
     return config
 
@@ -103,6 +108,21 @@ def _parse(raw: Mapping[str, Any], folder: Path) -> Any:
     except Exception as error:  # transformers raises many kinds for a value it cannot use
         reason = " ".join(str(error).split())[:300]
         raise CheckpointError(f"{folder / 'config.json'} cannot be used: {reason}") from error
+
+
+def _through_code(raw: Mapping[str, Any], folder: Path) -> Any:
+    """The folder's own config class at work; None where it is not needed, or not there, or it fails."""
+    from transformers import CONFIG_MAPPING, AutoConfig
+
+    mapped = raw.get("auto_map")
+    if raw.get("model_type") in CONFIG_MAPPING or not isinstance(mapped, Mapping) or "AutoConfig" not in mapped:
+        return None
+    try:
+        return AutoConfig.from_pretrained(str(folder), trust_remote_code=True, local_files_only=True)
+    except Exception as error:  # somebody else's code
+        reason = " ".join(str(error).split())[:300]
+        log.warning("%s: the checkpoint's config class failed (%s); config.json is read as it is", folder, reason)
+        return None
 
 
 def _namespace(value: Any) -> Any:

@@ -6,6 +6,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from quire.engine_api.args import AsyncEngineArgs as AsyncEngineArgs, EngineArgs as EngineArgs
+    from quire.engine_api.async_engine import AsyncLLMEngine as AsyncLLMEngine
+    from quire.engine_api.engine import LLMEngine as LLMEngine
     from quire.hookspecs import hookimpl as hookimpl
     from quire.llm import LLM as LLM
     from quire.pooling import PoolingParams as PoolingParams
@@ -34,7 +37,10 @@ if TYPE_CHECKING:
         Transcriber as Transcriber,
     )
     from quire.sampling import BeamSearchParams as BeamSearchParams, SamplingParams as SamplingParams
-    from quire.structured import StructuredOutputsParams as StructuredOutputsParams
+    from quire.structured import (
+        GuidedDecodingParams as GuidedDecodingParams,
+        StructuredOutputsParams as StructuredOutputsParams,
+    )
     from quire.text.outputs import CompletionOutput as CompletionOutput, RequestOutput as RequestOutput
     from quire.types import LoRARequest as LoRARequest
 
@@ -67,7 +73,12 @@ _RECORDS = (
 
 _HOME = {
     **dict.fromkeys(_RECORDS, "quire.records"),
+    "AsyncEngineArgs": "quire.engine_api.args",
+    "AsyncLLMEngine": "quire.engine_api.async_engine",
     "BeamSearchParams": "quire.sampling",
+    "EngineArgs": "quire.engine_api.args",
+    "GuidedDecodingParams": "quire.structured",
+    "LLMEngine": "quire.engine_api.engine",
     "PoolingParams": "quire.pooling",
     "SamplingParams": "quire.sampling",
     "StructuredOutputsParams": "quire.structured",
@@ -81,8 +92,17 @@ _HOME = {
 __all__ = [*sorted(_HOME), "__version__"]
 
 
+_ELSEWHERE = {
+    "ModelRegistry": "an architecture is what a plugin brings (docs/hooks.md: quire_architectures)",
+    "ParserManager": "parsers are what plugins bring (docs/hooks.md)",
+    "ToolParserManager": "a tool-call parser is what a plugin brings (docs/hooks.md: quire_tool_parsers)",
+}
+
+
 def __getattr__(name: str) -> Any:
     """Import a public name when it is first used, so that `import quire` stays light."""
+    if name in _ELSEWHERE:
+        raise ImportError(f"quire has no {name}: {_ELSEWHERE[name]}.")
     if name not in _HOME:
         raise AttributeError(f"module 'quire' has no attribute {name!r}")
     return getattr(import_module(_HOME[name]), name)

@@ -15,9 +15,16 @@ from typing import Any
 from quire.errors import ConfigError
 
 
-def setting(help: str, default: Any = None, *, choices: Sequence[str] | None = None, metavar: str | None = None) -> Any:
-    """A field of a config with its help text."""
-    metadata = {"help": help, "choices": choices, "metavar": metavar}
+def setting(
+    help: str,
+    default: Any = None,
+    *,
+    choices: Sequence[str] | None = None,
+    metavar: str | None = None,
+    also: Sequence[str] = (),
+) -> Any:
+    """A field of a config with its help text. also: other names of its flag and YAML key, as vLLM has them."""
+    metadata = {"help": help, "choices": choices, "metavar": metavar, "also": also}
     if isinstance(default, dict):
         return field(default_factory=dict, metadata=metadata)
     return field(default=default, metadata=metadata)
@@ -44,6 +51,17 @@ class ModelConfig:
     model: str = setting("Folder or hub id of the model.", "")
     served_model_name: tuple[str, ...] = setting("Names clients may use; answers carry the first.", ())
     tokenizer: str | None = setting("Folder or hub id of the tokenizer (default: the model's).")
+    tokenizer_mode: str = setting(
+        "What reads the tokenizer: auto (tokenizer.json, else transformers), slow (transformers' tokenizers in Python, "
+        "where there is one), mistral (mistral-common, which makes the prompts of chats too).",
+        "auto",
+        choices=("auto", "slow", "mistral"),
+    )
+    trust_remote_code: bool = setting(
+        "Run the code that a checkpoint brings for its config and its tokenizer. A model's own code is never run: "
+        "architectures come from plugins.",
+        False,
+    )
     revision: str | None = setting("Branch, tag or commit on the hub.")
     tokenizer_revision: str | None = setting("Branch, tag or commit of the tokenizer.")
     hub: str = setting("Where ids are downloaded from.", "huggingface", choices=("huggingface", "modelscope"))
@@ -240,10 +258,17 @@ class ServerConfig:
     enable_force_include_usage: bool = setting("End every stream with usage.", False)
     stream_interval: int = setting("Tokens of a stream that are sent together; the first and the last do not wait.", 1)
     disable_fastapi_docs: bool = setting("No /docs, /redoc and /openapi.json.", False)
-    disable_access_log: bool = setting("No log line per request.", False)
+    disable_access_log: bool = setting("No log line per request.", False, also=("disable_uvicorn_access_log",))
     disable_log_stats: bool = setting("No log line every ten seconds about the work of each model.", False)
-    log_level: str = setting("How much to log.", "info", choices=("debug", "info", "warning", "error"))
-    shutdown_timeout_s: float = setting("Longest wait for requests in flight at shutdown.", 30.0)
+    log_level: str = setting(
+        "How much to log.",
+        "info",
+        choices=("debug", "info", "warning", "error", "critical"),
+        also=("uvicorn_log_level",),
+    )
+    shutdown_timeout_s: float = setting(
+        "Longest wait for requests in flight at shutdown.", 30.0, also=("shutdown_timeout",)
+    )
     engine_timeout_s: float = setting(
         "Longest time without a finished step while there is work; then the engine process is restarted.", 300.0
     )

@@ -14,8 +14,9 @@ from quire import files
 from quire.config import ModelConfig
 from quire.errors import CheckpointError, ConfigError
 
-_TEXT_FILES = ("*.json", "*.txt", "*.model", "*.jinja", "*.tiktoken")
+_TEXT_FILES = ("*.json", "*.txt", "*.model", "*.model.v*", "*.jinja", "*.tiktoken")
 _TEXT_SUFFIXES = frozenset(pattern[1:] for pattern in _TEXT_FILES)
+_CODE = ("*.py",)
 _WEIGHTS_BY_FORMAT: dict[str, tuple[tuple[str, ...], ...]] = {
     "auto": (("*.safetensors",), ("pytorch_model*.bin",)),
     "safetensors": (("*.safetensors",),),
@@ -75,11 +76,12 @@ def _resolve(model: str, config: ModelConfig, revision: str | None, weights: tup
     if not _REPO_ID.fullmatch(model) or ".." in model or "--" in model:
         raise ConfigError(f"There is no folder {model!r}, and that is not a hub id either (owner/name).")
     fetch = _fetcher(model, config, revision)
-    folder = Path(fetch(_TEXT_FILES + (weights[0] if weights else ())))
+    others = _TEXT_FILES + (_CODE if config.trust_remote_code else ())
+    folder = Path(fetch(others + (weights[0] if weights else ())))
     for patterns in weights[1:]:
         if any(file for pattern in weights[0] for file in folder.glob(pattern)):
             break
-        folder = Path(fetch(_TEXT_FILES + patterns))
+        folder = Path(fetch(others + patterns))
     return folder
 
 

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from quire.errors import BadRequest
+from quire.llm_chat import ChatPrompts
 from quire.llm_open import Opened, opened
 from quire.llm_pooling import PooledCalls
 from quire.llm_requests import Adapters, Requests
@@ -18,9 +19,8 @@ from quire.media.intake import Intake
 from quire.pooling import PoolingParams
 from quire.records import Registry, SpeechTask
 from quire.sampling import BeamSearchParams, SamplingParams
-from quire.text.arguments import as_conversations, as_prompts
+from quire.text.arguments import as_prompts
 from quire.text.beams import BeamSearchOutput, beam_output
-from quire.text.chat import ChatTemplate, read_template
 from quire.text.inputs import PromptInput
 from quire.text.media import MediaInputs
 from quire.text.outputs import RequestOutput
@@ -35,6 +35,10 @@ from quire.text.renderer import Renderer
 from quire.text.speech import Speech
 from quire.text.tokenizer import Tokenizer
 from quire.text.transcript import Transcription
+from quire.types import ModelInfo
+
+if TYPE_CHECKING:
+    from quire.engine_api.engine import LLMEngine
 
 Prompts: TypeAlias = PromptInput | Sequence[PromptInput]
 Params: TypeAlias = SamplingParams | BeamSearchParams
@@ -74,25 +78,23 @@ class LLM:
         return made
 
     def _run_on(self, model: Opened) -> None:
-        self._engine, self._info = model.engine, model.engine.info
+        self._engine = model.engine
+        self.info: ModelInfo = model.engine.info
         self._tokenizer = tokenizer = model.tokenizer
         self._renderer = Renderer()
         self._intake = Intake(model.limits)
         self._closed = False
         found = model.registry
         try:
-            media = MediaInputs(found, self._info, tokenizer, self._intake)
-            self._requests = Requests(self._engine, tokenizer, found, media, model.sources())
-            self._pooled = PooledCalls(self._requests, self._info)
-            speech = Speech.of(found, self._info, tokenizer, media)
-            self._spoken = SpokenCalls(self._requests, self._info, speech, self._intake)
-            modalities, markers = self._info.modalities, media.markers
-            self._chat = ChatTemplate.of(tokenizer, self._renderer, model.chat_template, modalities, markers)
+            media = MediaInputs(found, self.info, tokenizer, self._intake)
+            self.requests = Requests(self._engine, tokenizer, found, media, model.sources())
+            self._pooled = PooledCalls(self.requests, self.info, model.task)
+            speech = Speech.of(found, self.info, tokenizer, media)
+            self._spoken = SpokenCalls(self.requests, self.info, speech, self._intake)
+            self._chats = ChatPrompts(self.requests, tokenizer, self._renderer, model.chat_template, media.markers)
         except BaseException:
             self.close()
             raise
-
-    # --- generating --------------------------------------------------------------------------------
 
     def generate(
         self,
@@ -119,7 +121,7 @@ class LLM:
                 raise BadRequest("Give `prompts` or `prompt_token_ids`, not both.", "prompts")
             prompts = prompt_token_ids
         ids = self.enqueue(prompts, sampling_params, lora_request=lora_request, priority=priority)
-        return self._requests.finish(ids, use_tqdm)
+        return self.requests.finish(ids, use_tqdm)
 
     def chat(
         self,
@@ -140,23 +142,17 @@ class LLM:
         Messages may have media as over HTTP, and pictures as {"type": "image_pil", "image_pil": picture}.
         chat_template: a file, a template, or the name of one of the model's. The rest is as in `ChatTemplate.render`.
         """
-        if chat_template is not None and chat_template not in self._tokenizer.chat_templates:
-            chat_template = read_template(chat_template)
-        prompts = []
-        for conversation in map(self._chat.conversation, as_conversations(messages)):
-            text = self._chat.render(
-                conversation,
-                add_generation_prompt=add_generation_prompt,
-                continue_final_message=continue_final_message,
-                tools=tools,
-                documents=documents,
-                kwargs=chat_template_kwargs,
-                template=chat_template,
-            )
-            items = conversation.items
-            prompts.append(self._requests.prompt({"prompt": text, "multi_modal_data": items}, special=False))
-        ids = self._requests.submit(prompts, self._default(sampling_params), lora_request, priority)
-        return self._requests.finish(ids, use_tqdm)
+        prompts = self._chats.prompts(
+            messages,
+            chat_template,
+            add_generation_prompt=add_generation_prompt,
+            continue_final_message=continue_final_message,
+            tools=tools,
+            documents=documents,
+            kwargs=chat_template_kwargs,
+        )
+        ids = self.requests.submit(prompts, self._default(sampling_params), lora_request, priority)
+        return self.requests.finish(ids, use_tqdm)
 
     def beam_search(
         self, prompts: Prompts, params: BeamSearchParams, lora_request: Adapters = None, use_tqdm: bool = False
@@ -174,12 +170,12 @@ class LLM:
         priority: Sequence[int] | None = None,
     ) -> list[str]:
         """Add requests without waiting; their ids. `wait_for_completion` gives the outputs."""
-        made = [self._requests.prompt(prompt) for prompt in as_prompts(prompts)]
-        return self._requests.submit(made, self._default(sampling_params), lora_request, priority)
+        made = [self.requests.prompt(prompt) for prompt in as_prompts(prompts)]
+        return self.requests.submit(made, self._default(sampling_params), lora_request, priority)
 
     def wait_for_completion(self, *, use_tqdm: bool = True) -> list[RequestOutput]:
         """Outputs of everything that was enqueued, in that order."""
-        return self._requests.finish(self._requests.batch.ids, use_tqdm)
+        return self.requests.finish(self.requests.batch.ids, use_tqdm)
 
     def _default(self, params: Params | Sequence[Params] | None) -> Params | Sequence[Params]:
         return self.get_default_sampling_params() if params is None else params
@@ -196,7 +192,8 @@ class LLM:
     ) -> list[PoolingRequestOutput[PoolingOutput]]:
         """What `pooling_task` makes of each prompt, as a tensor: [size], or [tokens, size] for tasks of tokens.
 
-        pooling_task: one of those in `llm.tasks`. options: lora_request and use_tqdm as for `generate`;
+        pooling_task: one of those in `llm.tasks`; None where the model has one only, for prompts or else for tokens.
+        options: lora_request and use_tqdm as for `generate`;
         truncate_prompt_tokens: texts are cut to so many, -1 = the model's longest; else longer ones raise BadRequest.
         """
         return self._pooled.encode(prompts, pooling_task, pooling_params, **options)
@@ -235,8 +232,6 @@ class LLM:
         """How good each text is, before any activation; or each token, if the model does it so. options: as there."""
         return self._pooled.reward(prompts, pooling_params, **options)
 
-    # --- speech ------------------------------------------------------------------------------------
-
     def transcribe(
         self,
         audio: Any,
@@ -262,7 +257,14 @@ class LLM:
     @property
     def tasks(self) -> tuple[str, ...]:
         """What the model can do: generate, transcribe, translate, and what `encode` takes as `pooling_task`."""
-        return self._info.tasks
+        return self.info.tasks
+
+    @property
+    def llm_engine(self) -> LLMEngine:
+        """The engine, to be driven step by step."""
+        from quire.engine_api.engine import LLMEngine
+
+        return LLMEngine(self)
 
     def get_tokenizer(self) -> Tokenizer:
         """The model's tokenizer."""
@@ -271,7 +273,7 @@ class LLM:
     def get_default_sampling_params(self) -> SamplingParams:
         """What the model's generation_config.json asks for."""
         names = {f.name for f in fields(SamplingParams)}
-        return SamplingParams(**{k: v for k, v in self._info.sampling_defaults.items() if k in names})
+        return SamplingParams(**{k: v for k, v in self.info.sampling_defaults.items() if k in names})
 
     def get_metrics(self) -> dict[str, Any]:
         """Counters since start and gauges of now, by the names of `quire.types.EngineStats`."""

@@ -20,7 +20,10 @@ from quire.text.tokenizer import Tokenizer
 
 @dataclass(frozen=True, kw_only=True)
 class Opened:
-    """A loaded model. engine: `quire.engine.engine.Engine`, or what behaves like one. limits: None = the usual ones."""
+    """A loaded model. engine: `quire.engine.engine.Engine`, or what behaves like one. limits: None = the usual ones.
+
+    task: what it was loaded for (`ModelConfig.task`).
+    """
 
     engine: Any
     tokenizer: Tokenizer
@@ -28,6 +31,7 @@ class Opened:
     chat_template: str | None = None
     download_dir: str | None = None
     limits: MediaLimits | None = None
+    task: str = "auto"
 
     def sources(self) -> AdapterSources:
         """Where adapters may be found that requests name."""
@@ -50,7 +54,7 @@ def opened(
     found = registry.load(names, options=plugin_options, enable_lora=enable_lora)
     config = from_demo(model_config(model, wanted), found)
     folder = hub.resolve(config.model, config)
-    tokenizer = Tokenizer.load(hub.resolve_tokenizer(config, folder))
+    tokenizer = Tokenizer.load(hub.resolve_tokenizer(config, folder), config.tokenizer_mode, config.trust_remote_code)
     limits = MediaLimits.of(config, found)
     try:
         engine = Engine.build(config, found, tokenizer=lambda: tokenizer)
@@ -63,4 +67,5 @@ def opened(
         chat_template=config.chat_template,
         download_dir=config.download_dir,
         limits=limits,
+        task=config.task,
     )

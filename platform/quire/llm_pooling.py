@@ -34,17 +34,30 @@ Outputs = list[PoolingRequestOutput[Pooled]]
 class PooledCalls:
     """Runs prompts through the poolers of one model in this process."""
 
-    def __init__(self, requests: Requests, info: ModelInfo) -> None:
-        self._requests, self._info = requests, info
+    def __init__(self, requests: Requests, info: ModelInfo, task: str = "auto") -> None:
+        """task: what the model was loaded for (`ModelConfig.task`)."""
+        self._requests, self._info, self._loaded_for = requests, info, task
 
     def encode(
         self, prompts: Prompts, task: str | None, params: Given, **options: Any
     ) -> list[PoolingRequestOutput[PoolingOutput]]:
-        """What a task makes of each prompt, as tensors. options: those of `LLM.encode`."""
+        """What a task makes of each prompt, as tensors. task: None = the only one. options: as `LLM.encode`."""
         if task is None:
-            can = ", ".join(task for task in self._info.tasks if task in POOLING_TASKS) or "none"
-            raise BadRequest(f"`pooling_task` must be given; of this model: {can}.", "pooling_task")
+            task = self._only_task()
+            if self._loaded_for == "reward":
+                params = params or PoolingParams(use_activation=False)
         return [with_outputs(one, as_tensor(one.outputs)) for one in self._outputs(prompts, task, params, **options)]
+
+    def _only_task(self) -> str:
+        """The one task of whole prompts that the model has, or else of their tokens."""
+        for tasks in ({"embed", "classify"}, {"token_embed", "token_classify"}):
+            found = tasks.intersection(self._info.tasks)
+            if len(found) == 1:
+                return found.pop()
+            if found:
+                break
+        can = ", ".join(task for task in self._info.tasks if task in POOLING_TASKS) or "none"
+        raise BadRequest(f"`pooling_task` must be given; of this model: {can}.", "pooling_task")
 
     def embed(self, prompts: Prompts, params: Given, **options: Any) -> list[EmbeddingRequestOutput]:
         """Each prompt as a vector."""

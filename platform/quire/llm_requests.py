@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -36,6 +37,11 @@ class Requests:
         self._adapter_paths: dict[str, str] = {}
         self.batch = Batch(engine, tokenizer, self._info.eos_ids)
 
+    @property
+    def modalities(self) -> tuple[str, ...]:
+        """What the model takes beside text."""
+        return self._info.modalities
+
     def prompt(self, value: PromptInput, special: bool = True) -> Prompt:
         """A prompt to be continued."""
         return to_prompt(value, self._tokenizer, self._limits(), add_special_tokens=special, media_inputs=self._media)
@@ -67,8 +73,12 @@ class Requests:
         params: Params | Sequence[Params],
         lora_request: Adapters,
         priority: Sequence[int] | None = None,
+        ids: Sequence[str] | None = None,
     ) -> list[str]:
-        """Add a request for each prompt; their ids. What is wrong with one is raised before any is added."""
+        """Add a request for each prompt; their ids. What is wrong with one is raised before any is added.
+
+        ids: of the requests, None = numbers. `max_tokens` beyond the context is cut to what fits.
+        """
         count = len(prompts)
         name = "pooling_params" if isinstance(params, PoolingParams) else "sampling_params"
         kinds = (SamplingParams, BeamSearchParams, PoolingParams)
@@ -83,15 +93,32 @@ class Requests:
             self._load_adapter(one)
         requests = [
             Request(
-                id=str(next(self._numbers)),
+                id=self._free_number() if ids is None else ids[number],
                 prompt=prompt,
-                params=with_bad_words(one, self._tokenizer) if isinstance(one, SamplingParams) else one,
+                params=self._fitting(one, prompt),
                 adapters=tuple(AdapterUse(AdapterRef(name=use.lora_name), use.weight) for use in uses),
                 priority=urgency,
             )
-            for prompt, one, uses, urgency in zip(prompts, per_prompt, wanted, priorities, strict=True)
+            for number, (prompt, one, uses, urgency) in enumerate(
+                zip(prompts, per_prompt, wanted, priorities, strict=True)
+            )
         ]
         return self.batch.add(requests)
+
+    def _free_number(self) -> str:
+        """The next number that no request has for an id."""
+        return next(name for name in map(str, self._numbers) if name not in self.batch)
+
+    def _fitting(self, params: Params, prompt: Prompt) -> Params:
+        """The parameters with ids of bad words, and no more tokens asked for than fit behind the prompt."""
+        if isinstance(params, PoolingParams):
+            return params
+        room = max(1, self._info.max_model_len - len(prompt.token_ids))
+        if isinstance(params, BeamSearchParams):
+            return params if params.max_tokens <= room else replace(params, max_tokens=room)
+        if params.max_tokens is not None and params.max_tokens > room:
+            params = replace(params, max_tokens=room, min_tokens=min(params.min_tokens, room))
+        return with_bad_words(params, self._tokenizer)
 
     def finish(self, ids: Sequence[str], use_tqdm: bool) -> list[Any]:
         """Step until these requests are done; their outputs in that order. use_tqdm: show progress."""

@@ -19,6 +19,8 @@ from quire.flag_parser import ENV_PREFIX, FlagParser
 from quire.near_names import near_name
 from quire.records import Registry
 from quire.setting_groups import grouped
+from quire.vllm_arguments import without_vllm
+from quire.vllm_flags import add_vllm_flags
 from quire.yaml_settings import YamlFile
 
 _UNITS = {"": 1, "k": 10**3, "K": 2**10, "m": 10**6, "M": 2**20, "g": 10**9, "G": 2**30, "t": 10**12, "T": 2**40}
@@ -106,7 +108,10 @@ def add_config(parser: argparse.ArgumentParser, *configs: type, skip: Sequence[s
     for title, names in grouped(name for name in settings if name not in skip).items():
         group = parser.add_argument_group(title)
         for name in names:
-            group.add_argument(flag(name), dest=name, **_argument(*settings[name]))
+            flags = [flag(one) for one in (name, *settings[name][0].metadata["also"])]
+            group.add_argument(*flags, dest=name, **_argument(*settings[name]))
+    if ModelConfig in configs:
+        add_vllm_flags(parser)
 
 
 def _argument(f: Field[Any], hint: Any) -> dict[str, Any]:
@@ -180,7 +185,7 @@ def model_configs(values: Mapping[str, Any]) -> list[ModelConfig]:
 
 
 def _one_model(values: Mapping[str, Any], item: dict[str, Any]) -> ModelConfig:
-    settings = {key.replace("-", "_"): value for key, value in item.items()}
+    settings = without_vllm({key.replace("-", "_"): value for key, value in item.items()})
     known = {f.name for f in fields(ModelConfig)}
     name = settings.pop("name", None)
     if "path" in settings:

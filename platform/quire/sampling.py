@@ -27,6 +27,12 @@ MAX_BEAM_WIDTH = 64
 MAX_ID_DIGITS = 18
 
 
+_BEAMS = (
+    "A beam search is asked for with BeamSearchParams(beam_width=…, max_tokens=…, length_penalty=…), not with"
+    " `use_beam_search`, `length_penalty` and `early_stopping` of SamplingParams."
+)
+
+
 def _fail(param: str, rule: str, value: object) -> None:
     raise BadRequest(f"`{param}` must be {rule}, got {value!r:.80}.", param)
 
@@ -79,8 +85,11 @@ class SamplingParams:
     logprobs / prompt_logprobs: how many alternatives to report, −1 = the whole vocabulary.
     stop: strings that end the text, not part of it unless include_stop_str_in_output.
     stream_interval: so many tokens of a text are told of together, but the first and the last do not wait; None = 1.
-    extra: fields that logits-processor plugins declared. structured: a constraint on the output; it may also be given
-    as vLLM has it, as structured_outputs, or guided_decoding as it was called before, and stands in `structured` then.
+    extra: fields that logits-processor plugins declared. logits_processors: in-process only, functions
+    (ids of the answer so far, logits [vocab]) -> logits, or with the prompt's ids before these.
+    structured: a constraint on the output; it may also be given as vLLM has it, as structured_outputs, or
+    guided_decoding as it was called before, and stands in `structured` then. use_beam_search, length_penalty,
+    early_stopping: older names, only at these values; `BeamSearchParams` has them.
     """
 
     n: int = 1
@@ -113,8 +122,15 @@ class SamplingParams:
     structured_outputs: StructuredOutputsParams | None = None
     guided_decoding: StructuredOutputsParams | None = None
     extra: Mapping[str, Any] = field(default_factory=dict)
+    logits_processors: Sequence[Any] | None = None
+    use_beam_search: bool = False
+    length_penalty: float = 1.0
+    early_stopping: bool | str = False
 
     def __post_init__(self) -> None:
+        if self.use_beam_search or self.length_penalty != 1.0 or self.early_stopping:
+            raise BadRequest(_BEAMS, "use_beam_search")
+        _functions(self.logits_processors)
         self._check_counts()
         self._check_distribution()
         self._normalise()
@@ -189,6 +205,11 @@ def check_logprobs(param: str, count: int | None, most: int) -> None:
             param,
         )
     raise BadRequest(f"`{param}` must be from 0 to {most} (--max-logprobs), got {count}.", param)
+
+
+def _functions(value: Sequence[Any] | None) -> None:
+    if value is not None and (isinstance(value, str) or not all(callable(function) for function in value)):
+        _fail("logits_processors", "a list of functions", value)
 
 
 def _structured(made: Structured | None, *asked: StructuredOutputsParams | None) -> Structured | None:

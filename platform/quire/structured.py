@@ -125,6 +125,10 @@ class StructuredOutputsParams:
         )
 
 
+GuidedDecodingParams = StructuredOutputsParams
+"""The name that vLLM had for it before."""
+
+
 def as_json(value: Any, param: str = PARAM) -> str:
     """A value as JSON. Raises BadRequest for one that is none, or nests too deeply to be written."""
     try:

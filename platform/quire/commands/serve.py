@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import ipaddress
 import logging
+import os
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -19,6 +20,7 @@ from quire.options import add_config, model_list, read_config
 from quire.plugins_off import demos_off, plugins_off
 from quire.records import Command, Registry
 from quire.registry import load
+from quire.vllm_variables import unread
 
 log = logging.getLogger("quire")
 
@@ -64,6 +66,8 @@ def _run(args: argparse.Namespace) -> int:
     tools = demos if args.enable_auto_tool_choice is None else args.enable_auto_tool_choice
     config = read_config(ServerConfig, {**vars(args), "enable_auto_tool_choice": tools})
     log.setLevel(config.log_level.upper())
+    for sentence in unread(os.environ):
+        log.warning("%s", sentence)
     lora, registry = with_adapters(args, demos)
     log_plugins(registry)
     warn_of_open_server(config)

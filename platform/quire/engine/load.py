@@ -83,7 +83,7 @@ def load_model(config: ModelConfig, registry: Registry, room: int | None = None)
 def _load(config: ModelConfig, registry: Registry, room: int | None) -> Loaded:
     device = choose_device(config.device)
     folder = hub.resolve(config.model, config)
-    parsed = checkpoint.read_config(folder)
+    parsed = checkpoint.read_config(folder, config.trust_remote_code)
     architecture = find_architecture(parsed.architectures, registry)
     _refuse_quantized(folder)
     modalities = _modalities(architecture, registry)

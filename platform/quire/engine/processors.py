@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from quire.counting import call_plugin, plugin_fault
+from quire.engine.logits_functions import NAME as FUNCTIONS, LogitsFunctions, change_rows
 from quire.errors import BadRequest, QuireError, Told
 from quire.records import Context, LogitsProcessor, ProcessesLogits, Registry
 from quire.sampling import SamplingParams
@@ -63,8 +64,16 @@ class Processors:
         """The plugins whose processors these are."""
         return {self._plugins[use.processor] for use in uses}
 
-    def start(self, params: SamplingParams, output_ids: Sequence[int]) -> tuple[Use, ...]:
+    def start(
+        self, params: SamplingParams, output_ids: Sequence[int], prompt_ids: Sequence[int] = ()
+    ) -> tuple[Use, ...]:
         """The seq's uses: of those processors whose `start` gives a state. Raises QuireError if one fails."""
+        if params.logits_processors:
+            state = LogitsFunctions(tuple(params.logits_processors), prompt_ids)
+            return (Use(FUNCTIONS, state, output_ids), *self._started(params, output_ids))
+        return self._started(params, output_ids)
+
+    def _started(self, params: SamplingParams, output_ids: Sequence[int]) -> tuple[Use, ...]:
         if not self._built:
             return ()
         states = {name: self._call(name, built.start, params) for name, built in self._built.items()}
@@ -76,7 +85,7 @@ class Processors:
         Rows that use the same processor reach it in one call, in the order of the batch; processors take
         turns in the order in which they were loaded.
         """
-        failed: dict[int, Told] = {}
+        failed = change_rows(logits, [(i, u.state, u.output_ids) for i, u in uses if u.processor == FUNCTIONS])
         for name, processor in self._built.items():
             mine = [(row, use) for row, use in uses if use.processor == name and row not in failed]
             if not mine:

@@ -157,7 +157,7 @@ class Runner:
     def _chooser(self, start: SeqStart, params: SamplingParams, output_ids: list[int]) -> Chooser:
         edits = edits_of(params, self._eos_ids, start.prompt_ids, output_ids)
         try:
-            uses = self._processors.start(params, output_ids)
+            uses = self._processors.start(params, output_ids, start.prompt_ids)
             constraint = self._grammars.start(params.structured, output_ids) if params.structured else None
         except QuireError as error:
             return Chooser(params, start.seed, output_ids, edits, error=error.told)

@@ -75,6 +75,7 @@ def tokenizer_of(config: ModelConfig) -> Tokenizer | None:
     from quire.text.tokenizer import Tokenizer
 
     try:
-        return Tokenizer.load(hub.resolve_tokenizer(config, hub.resolve(config.model, config)))
+        folder = hub.resolve_tokenizer(config, hub.resolve(config.model, config))
+        return Tokenizer.load(folder, config.tokenizer_mode, config.trust_remote_code)
     except CheckpointError:
         return None

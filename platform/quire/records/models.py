@@ -76,7 +76,8 @@ class MapsAmong(MapsInput, Protocol):
 class InputMapper:
     """How an architecture takes in a modality ("image", "audio", …).
 
-    marker: what stands in a prompt where an item goes, `<modality>` unless given.
+    marker: what stands in a prompt where an item goes, `<modality>` unless given. numbered: another way to write it,
+    with {number} where the number of the item stands, counted from 1; items go where their numbers are.
     """
 
     name: str
@@ -84,3 +85,4 @@ class InputMapper:
     modality: str
     build: Callable[[Context], MapsInput]
     marker: str | None = None
+    numbered: str | None = None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -14,6 +14,7 @@ from quire.media.limits import MediaLimits
 from quire.records import Registry, ToolParser
 from quire.server.models import Served
 from quire.text.chat import ChatTemplate, read_template
+from quire.text.chat_choice import choose_chat
 from quire.text.media import MediaInputs
 from quire.text.reasoning import choose_reasoning
 from quire.text.renderer import Renderer
@@ -30,16 +31,16 @@ class TextSides:
     def __init__(self, config: ServerConfig, registry: Registry) -> None:
         self._config, self._registry = config, registry
         self._renderer = Renderer(timeout_s=config.template_timeout_s)
-        self._early: dict[Path, Tokenizer] = {}
+        self._early: dict[Hashable, Tokenizer] = {}
 
     def prepare(self, models: Sequence[ModelConfig]) -> None:
         """Read what is on this disk already, while the models load. What fails here is told by `of`."""
         for model in models:
             with suppress(Exception):
                 folder = Path(model.tokenizer or model.model).expanduser().resolve(strict=True)
-                tokenizer = Tokenizer.load(folder)
+                tokenizer = _load(model, folder)
                 tokenizer.token_text(0)  # makes the tables that the first answer would have to wait for
-                self._early[folder] = tokenizer
+                self._early[_kind(model, folder)] = tokenizer
                 for template in tokenizer.chat_templates.values():
                     self._renderer.check(template)  # starts its process
 
@@ -55,14 +56,16 @@ class TextSides:
 
     def _served(self, model: ModelConfig, info: ModelInfo) -> Served:
         folder = resolve_tokenizer(model, Path(info.folder))
-        tokenizer = self._early.get(folder) or Tokenizer.load(folder)
+        tokenizer = self._early.get(_kind(model, folder)) or _load(model, folder)
         templates: Mapping[str, str] = tokenizer.chat_templates
         if model.chat_template is not None:
             templates = {DEFAULT_TEMPLATE: read_template(model.chat_template)}
         limits = MediaLimits.of(model, self._registry)
         media = MediaInputs(self._registry, info, tokenizer, Intake(limits)) if info.modalities else None
         template = None
-        if templates:
+        if tokenizer.encodes_chats is not None:
+            template = choose_chat(tokenizer, self._renderer, model.chat_template)
+        elif templates:
             markers = media.markers if media else {}
             template = ChatTemplate(templates, tokenizer.special_tokens, self._renderer, info.modalities, markers)
             template.check()
@@ -95,3 +98,13 @@ def text_sides(
 ) -> list[Served]:
     """Those of loaded models, nothing prepared."""
     return TextSides(config, registry).of(models, infos)
+
+
+def _load(model: ModelConfig, folder: Path) -> Tokenizer:
+    """The tokenizer in a folder, read as the model's settings say."""
+    return Tokenizer.load(folder, model.tokenizer_mode, model.trust_remote_code)
+
+
+def _kind(model: ModelConfig, folder: Path) -> Hashable:
+    """Models for which this is equal share a tokenizer."""
+    return folder, model.tokenizer_mode, model.trust_remote_code

@@ -10,43 +10,43 @@ from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from typing import Any
 
-from quire.config import ModelConfig
-from quire.errors import BadRequest, ConfigError
+from quire.config import ModelConfig, ServerConfig
+from quire.errors import BadRequest
+from quire.near_names import near_name
 from quire.text.inputs import PromptInput
 from quire.types import LoRARequest
+from quire.vllm_arguments import without_vllm
 
 UNBOUNDED = sys.maxsize
 """Requests that may wait: here the caller waits too, and a batch may be of any size."""
 
 SETTINGS = frozenset(f.name for f in fields(ModelConfig)) - {"model"}
 
-_ALREADY_SO: Mapping[str, tuple[Any, ...]] = {
-    "tensor_parallel_size": (1,),
-    "pipeline_parallel_size": (1,),
-    "trust_remote_code": (False,),
-    "enforce_eager": (False, True),
-    "tokenizer_mode": ("auto",),
-    "quantization": (None,),
-    "disable_log_stats": (False, True),
-}
-"""Arguments of vLLM's class that ask for nothing at these values, so that its examples run as they are."""
+_OF_THE_SERVER = frozenset(f.name for f in fields(ServerConfig))
 
 
-def known_settings(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings for `ModelConfig`; TypeError names arguments that nobody knows or that ask for what is not there."""
-    known: dict[str, Any] = {}
-    for name, value in given.items():
-        if name in SETTINGS:
-            known[name] = value
-        elif name not in _ALREADY_SO:
-            raise TypeError(f"LLM() has no argument {name!r}; it takes {', '.join(sorted(SETTINGS))}.")
-        elif value not in _ALREADY_SO[name]:
-            allowed = " or ".join(repr(allowed) for allowed in _ALREADY_SO[name])
-            raise ConfigError(f"`{name}` can only be {allowed} here, got {value!r}.")
+def known_settings(given: Mapping[str, Any], call: str = "LLM") -> dict[str, Any]:
+    """Settings for `ModelConfig`, less arguments of vLLM that ask for nothing. call: what errors say took them.
+
+    Raises TypeError for a name that is no argument, ConfigError for one of vLLM that asks for what is not there.
+    """
+    known = without_vllm(given)
+    for name in known.keys() - SETTINGS:
+        raise TypeError(f"{call}() has no argument {name!r}{_instead(name)}")
     for name in ("served_model_name", "allowed_media_domains"):
         if isinstance(one := known.get(name), str):
             known[name] = (one,)
     return known
+
+
+def _instead(name: str) -> str:
+    """The end of the sentence about an unknown argument."""
+    if name in _OF_THE_SERVER:
+        return f": it is a setting of the server (platform serve --{name.replace('_', '-')})."
+    near = near_name(name, {*SETTINGS, "plugins", "plugin_options", "enable_lora"})
+    if near is not None:
+        return f". Did you mean {near!r}?"
+    return f"; it takes {', '.join(sorted(SETTINGS))}."
 
 
 def model_config(model: str, settings: Mapping[str, Any]) -> ModelConfig:

@@ -7,13 +7,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Iterable, Sequence
+from dataclasses import replace
 from typing import Any, Protocol
 
 from tqdm import tqdm
 
+from quire.errors import QuireError
 from quire.pooling import PoolingParams
 from quire.text.inputs import for_engine
-from quire.text.outputs import Collector
+from quire.text.outputs import Collector, RequestOutput
 from quire.text.pooling_outputs import PooledCollector
 from quire.text.tokenizer import Tokenizer
 from quire.types import Delta, Request
@@ -78,6 +80,9 @@ class Batch:
         """Requests that were added and not yet handed out, in order."""
         return list(self._order)
 
+    def __contains__(self, request_id: str) -> bool:
+        return request_id in self._collectors
+
     def add(self, requests: Sequence[Request]) -> list[str]:
         """Add all of them or, when one is refused, none; the refusal is raised. Their ids."""
         added: list[str] = []
@@ -126,6 +131,44 @@ class Batch:
         self._order = [request_id for request_id in self._order if request_id not in gone]
         return outputs
 
+    def advance(self) -> list[tuple[str, Any]]:
+        """One step; by id, of each request it went on with, a copy of all there is so far, or the error that ended it.
+
+        Those that are done or failed are forgotten.
+        """
+        made: dict[str, QuireError | None] = {}
+        for delta in self._engine.step():
+            collector = self._collectors.get(delta.request_id)
+            if collector is None:
+                continue
+            made[delta.request_id] = None
+            try:
+                self._take_in(collector, delta)
+            except QuireError as error:
+                made[delta.request_id] = error
+                self.abort([delta.request_id])
+        made |= {name: None for name, collector in self._collectors.items() if collector.done}  # by steps of `finish`
+        return [(name, self._so_far(name) if error is None else error) for name, error in made.items()]
+
+    def _so_far(self, request_id: str) -> Any:
+        collector = self._collectors[request_id]
+        result = collector.result()
+        if collector.done:
+            del self._collectors[request_id]
+            self._order.remove(request_id)
+        elif isinstance(result, RequestOutput):
+            result.outputs = [
+                replace(one, token_ids=list(one.token_ids), logprobs=one.logprobs and list(one.logprobs))
+                for one in result.outputs
+            ]
+        return result
+
+    def _take_in(self, collector: Collector | PooledCollector, delta: Delta) -> None:
+        """Raises the error that the delta carries, if any."""
+        collector.push(delta)
+        for request_id, index in collector.take_aborts() if collector.aborts else ():
+            self._engine.abort(request_id, index)
+
     def _step(self, progress: Progress) -> set[str]:
         """One step of the engine; the requests it finished."""
         done: set[str] = set()
@@ -137,9 +180,7 @@ class Batch:
             if delta.num_cached_tokens is not None:
                 read += len(collector.request.prompt.token_ids)
             written += len(delta.token_ids)
-            collector.push(delta)
-            for request_id, index in collector.take_aborts() if collector.aborts else ():
-                self._engine.abort(request_id, index)
+            self._take_in(collector, delta)
             if collector.done:
                 done.add(delta.request_id)
         progress.tokens(read, written)

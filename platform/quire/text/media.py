@@ -37,6 +37,7 @@ class _Mapper:
     plugin: str
     marker: str
     built: MapsInput
+    numbered: str | None = None
 
 
 class MediaInputs:
@@ -63,7 +64,7 @@ class MediaInputs:
             built: MapsInput = call_plugin(self._registry, plugin, record.build, context)
         except PluginFailed as error:
             raise PluginError(f"The input mapper {record.name!r} cannot be built. {error.message}") from error
-        return _Mapper(plugin, record.marker or f"<{record.modality}>", built)
+        return _Mapper(plugin, record.marker or f"<{record.modality}>", built, record.numbered)
 
     @property
     def markers(self) -> dict[str, str]:
@@ -90,6 +91,7 @@ class MediaInputs:
         fetching and decoding raise; PluginFailed when a mapper fails.
         """
         items = self._items(data, param)
+        text = self._unnumbered(text, items, param)
         pieces = self._pieces(text or "", ids, items, encode, param)
         items = self.intake.fetched_now(items, param)
         mapped = {
@@ -167,6 +169,25 @@ class MediaInputs:
             f" items of {modality}; each item needs a marker of its own.",
             param,
         )
+
+    def _unnumbered(self, text: str | None, items: dict[str, list[Any]], param: str) -> str | None:
+        """The text with numbered markers as plain ones; `items` come into the order of their numbers."""
+        for modality, given in items.items():
+            marker, numbered = self._mappers[modality].marker, self._mappers[modality].numbered
+            if text is None or numbered is None:
+                continue
+            pattern = re.escape(numbered).replace(re.escape("{number}"), r"(\d{1,4})")
+            numbers = [int(number) for number in re.findall(pattern, text)]
+            if numbers and sorted(numbers) != list(range(1, len(given) + 1)):
+                raise BadRequest(
+                    f"`{param}` has the markers {numbered!r} with the numbers {numbers[:20]}, but `{FIELD}` has"
+                    f" {len(given)} items of {modality}; each needs its own, from 1 on.",
+                    param,
+                )
+            if numbers:
+                items[modality] = [given[number - 1] for number in numbers]
+                text = marker.join(re.split(pattern.replace("(", "(?:"), text))
+        return text
 
     def _gap(self, part: Part, room: int) -> list[int]:
         """Ids for the positions between a source and the text, which nobody computes."""

@@ -10,7 +10,7 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 from quire.errors import BadRequest, CheckpointError
 from quire.text.long_texts import LONG_TEXT, Piece, Unwanted, Wanted
@@ -67,6 +67,22 @@ class Encodes(Protocol):
         ...
 
 
+@runtime_checkable
+class EncodesChats(Protocol):
+    """A tokenizer library that makes prompts of chats, without a template."""
+
+    @property
+    def control_tokens(self) -> tuple[str, ...]:
+        """Texts of all tokens that no text becomes."""
+        ...
+
+    def encode_chat(
+        self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] | None, go_on: bool
+    ) -> str:
+        """A chat as a text, which `Encodes.encode` knows the ids of. go_on: leave the last message open."""
+        ...
+
+
 class WholeTexts(dict[int, str | None]):
     """By id, the text that a token adds in the middle of a text; None for a part of a character. Filled when read."""
 
@@ -110,16 +126,24 @@ class Tokenizer:
         self._whole_texts_without_special = WholeTexts(self.token_bytes, self.special_ids)
 
     @classmethod
-    def load(cls, folder: str | Path) -> Tokenizer:
-        """The tokenizer in a model folder; `CheckpointError` when there is none or it cannot be read."""
+    def load(cls, folder: str | Path, mode: str = "auto", trust_remote_code: bool = False) -> Tokenizer:
+        """The tokenizer in a model folder; `CheckpointError` when there is none or it cannot be read.
+
+        mode, trust_remote_code: as `ModelConfig.tokenizer_mode` and the setting of that name.
+        """
         from quire.text.tokenizer_libraries import load_library
 
         folder = Path(folder)
         files = read_files(folder)
-        library, special = load_library(folder, files)
+        library, special = load_library(folder, files, mode, trust_remote_code)
         if special is not None:
             files = TokenizerFiles(special=special, templates=files.templates)
         return cls(library, files)
+
+    @property
+    def encodes_chats(self) -> EncodesChats | None:
+        """Its library, if that makes prompts of chats."""
+        return self._library if isinstance(self._library, EncodesChats) else None
 
     def _id_of(self, name: str) -> int | None:
         text = self.special_tokens.get(name)

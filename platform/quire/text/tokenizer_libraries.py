@@ -6,6 +6,7 @@ It knows how to set them up as the folder's config files say, and nothing of wha
 from __future__ import annotations
 
 import itertools
+import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -22,6 +23,20 @@ if TYPE_CHECKING:
 
 MANY_IDS = 4096
 """Ids from which decoding goes a way that lets other threads run, and costs more."""
+
+
+log = logging.getLogger(__name__)
+
+VOCABULARIES = (
+    "tokenizer.json",
+    "tokenizer.model",
+    "vocab.json",
+    "vocab.txt",
+    "spiece.model",
+    "tekken.json",
+    "tiktoken.model",
+)
+"""Files that transformers makes a tokenizer of."""
 
 
 class FastLibrary:
@@ -155,14 +170,24 @@ def _within(encoding: tokenizers.Encoding, room: Room) -> tuple[list[int], list[
     return [ids[i] for i in places], [types[i] for i in places]
 
 
-def load_library(folder: Path, files: TokenizerFiles) -> tuple[Encodes, dict[str, str] | None]:
-    """The library for a folder, and the special tokens it found by itself (None = those of `files` hold)."""
+def load_library(
+    folder: Path, files: TokenizerFiles, mode: str = "auto", trust_remote_code: bool = False
+) -> tuple[Encodes, dict[str, str] | None]:
+    """The library for a folder, and the special tokens it found by itself (None = those of `files` hold).
+
+    mode, trust_remote_code: see `Tokenizer.load`. Code of the folder is run only where it brings a tokenizer class.
+    """
     if not folder.is_dir():
         raise CheckpointError(f"There is no folder {folder} to load a tokenizer from.")
+    if mode == "mistral":
+        from quire.text.mistral_tokenizer import load_mistral
+
+        library = load_mistral(folder)
+        return library, library.special_tokens()
     path = folder / "tokenizer.json"
-    if path.is_file():
+    if path.is_file() and mode == "auto" and not (trust_remote_code and files.has_code):
         return FastLibrary(_read_tokenizer_json(path, files)), None
-    return _through_transformers(folder, files.lower_case)
+    return _through_transformers(folder, files, mode == "slow", trust_remote_code)
 
 
 def _read_tokenizer_json(path: Path, files: TokenizerFiles) -> tokenizers.Tokenizer:
@@ -205,15 +230,23 @@ def _add_tokens(backend: tokenizers.Tokenizer, files: TokenizerFiles) -> None:
     backend.add_special_tokens([AddedToken(text, special=True, normalized=False) for text in missing_tokens])
 
 
-def _through_transformers(folder: Path, lower_case: bool) -> tuple[Encodes, dict[str, str]]:
-    files = ("tokenizer.model", "vocab.json", "vocab.txt", "spiece.model", "tekken.json", "tiktoken.model")
-    has_vocabulary = any((folder / name).is_file() for name in files)
+def _through_transformers(
+    folder: Path, files: TokenizerFiles, slow: bool, trust_remote_code: bool
+) -> tuple[Encodes, dict[str, str]]:
+    has_vocabulary = any((folder / name).is_file() for name in VOCABULARIES)
     if not has_vocabulary and not (folder / "tokenizer_config.json").is_file():
         raise missing(folder)
+    if files.has_code and not trust_remote_code:
+        raise CheckpointError(
+            f"The tokenizer in {folder} is code of the checkpoint. If you trust it, --trust-remote-code runs it; or "
+            "name another folder with --tokenizer."
+        )
     from transformers import AutoTokenizer
 
     try:
-        backend = AutoTokenizer.from_pretrained(str(folder), trust_remote_code=False, local_files_only=True)
+        backend = AutoTokenizer.from_pretrained(
+            str(folder), use_fast=not slow, trust_remote_code=trust_remote_code, local_files_only=True
+        )
     except Exception as error:  # each tokenizer class fails in its own way
         if not has_vocabulary:
             raise missing(folder) from error
@@ -225,7 +258,11 @@ def _through_transformers(folder: Path, lower_case: bool) -> tuple[Encodes, dict
         )  # some classes make an empty tokenizer of settings alone; those of bytes have a vocabulary
     named = {name: getattr(backend, name) for name in NAMED_TOKENS}
     special = {name: str(text) for name, text in named.items() if text is not None}
+    if slow and backend.is_fast:
+        log.warning(
+            "--tokenizer-mode slow: transformers has no tokenizer in Python for %s; it uses the fast one", folder
+        )
     if backend.is_fast:
         fast = backend.backend_tokenizer
-        return FastLibrary(_lowering(fast) if lower_case else fast), special
-    return SlowLibrary(backend, lower_case), special
+        return FastLibrary(_lowering(fast) if files.lower_case else fast), special
+    return SlowLibrary(backend, files.lower_case), special

@@ -1,0 +1,173 @@
+"""`AsyncLLMEngine`: an engine in this process behind asyncio, one thread of its own doing all the work."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Self, TypeVar
+
+from quire.engine_api.args import EngineArgs
+from quire.engine_api.engine import LLMEngine
+from quire.errors import BadRequest, HostDied, QuireError
+from quire.llm_requests import Adapters
+from quire.pooling import PoolingParams
+from quire.sampling import BeamSearchParams, SamplingParams
+from quire.text.inputs import PromptInput
+from quire.text.outputs import RequestOutput
+from quire.text.tokenizer import Tokenizer
+from quire.types import ModelInfo
+
+_Given = TypeVar("_Given")
+
+
+class _Latest:
+    """The latest output of a request: whoever reads more slowly than steps are made gets the last of several."""
+
+    def __init__(self) -> None:
+        self._there = asyncio.Event()
+        self._output: Any = None
+
+    def put(self, output: Any) -> None:
+        """An output, or an error to be raised."""
+        self._output = output
+        self._there.set()
+
+    async def next(self) -> Any:
+        """Wait for an output that was not read before."""
+        await self._there.wait()
+        self._there.clear()
+        if isinstance(self._output, QuireError):
+            raise self._output
+        return self._output
+
+
+class AsyncLLMEngine:
+    """Serves any number of tasks of one event loop; they run in the same steps."""
+
+    def __init__(self, engine: LLMEngine) -> None:
+        """An engine that nothing else drives from now on."""
+        self.engine = engine
+        self._thread = ThreadPoolExecutor(1, "quire-engine")
+        self._latest: dict[str, _Latest] = {}
+        self._stepping: asyncio.Task[None] | None = None
+        self._more = False
+        self._closed = False
+
+    @classmethod
+    def from_engine_args(cls, engine_args: EngineArgs) -> Self:
+        """Load the model; raises as `LLM` does. It blocks."""
+        return cls(LLMEngine.from_engine_args(engine_args))
+
+    async def generate(
+        self,
+        prompt: PromptInput,
+        sampling_params: SamplingParams | BeamSearchParams,
+        request_id: str,
+        lora_request: Adapters = None,
+        *,
+        priority: int = 0,
+    ) -> AsyncIterator[RequestOutput]:
+        """All there is so far of the answer to one prompt, again and again, the last time `finished`.
+
+        Leaving the loop over it, or cancelling the task, aborts the request. Raises as `LLM.generate` does.
+        """
+        async for output in self._outputs(prompt, sampling_params, request_id, lora_request, priority):
+            yield output
+
+    async def encode(
+        self,
+        prompt: PromptInput,
+        pooling_params: PoolingParams,
+        request_id: str,
+        lora_request: Adapters = None,
+        *,
+        priority: int = 0,
+    ) -> AsyncIterator[Any]:
+        """The one `PoolingRequestOutput` of a prompt. Cancelling the task aborts the request."""
+        async for output in self._outputs(prompt, pooling_params, request_id, lora_request, priority):
+            yield output
+
+    async def _outputs(
+        self, prompt: PromptInput, params: Any, request_id: str, lora_request: Adapters, priority: int
+    ) -> AsyncIterator[Any]:
+        if request_id in self._latest:
+            raise BadRequest(f"`request_id` {request_id!r:.80} is that of a request in flight.", "request_id")
+        latest = self._latest[request_id] = _Latest()
+        try:
+            await self._run(
+                lambda: self.engine.add_request(
+                    request_id, prompt, params, lora_request=lora_request, priority=priority
+                )
+            )
+            self._wake()
+            finished = False
+            while not finished:
+                output = await latest.next()
+                finished = output.finished
+                yield output
+        finally:
+            del self._latest[request_id]
+            if not self._closed:  # not awaited: the task may be ending; nothing happens to one that is done
+                self._thread.submit(self.engine.abort_request, request_id)
+
+    async def abort(self, request_id: str) -> None:
+        """End a request; whoever iterates over it gets a `QuireError`."""
+        await self._run(lambda: self.engine.abort_request(request_id))
+        if request_id in self._latest:
+            self._latest[request_id].put(QuireError(f"The request {request_id!r:.80} was aborted."))
+
+    async def get_tokenizer(self) -> Tokenizer:
+        """The model's tokenizer."""
+        return self.engine.get_tokenizer()
+
+    async def get_model_config(self) -> ModelInfo:
+        """What is known of the model."""
+        return self.engine.model_config
+
+    async def check_health(self) -> None:
+        """Raise HostDied when the engine was shut down or its steps fail."""
+        if self._closed:
+            raise HostDied("The engine was shut down.")
+
+    async def _run(self, work: Callable[[], _Given]) -> _Given:
+        """In the engine's thread, between two steps."""
+        await self.check_health()
+        return await asyncio.get_running_loop().run_in_executor(self._thread, work)
+
+    def _wake(self) -> None:
+        self._more = True
+        if self._stepping is None or self._stepping.done():
+            self._stepping = asyncio.create_task(self._step())
+
+    async def _step(self) -> None:
+        """Step while there is work. Several failed steps in a row end every request with the error."""
+        try:
+            while self._more:
+                self._more = False
+                while await self._run(self.engine.has_unfinished_requests):
+                    for request_id, output in await self._run(self.engine.advance):
+                        if request_id in self._latest:
+                            self._latest[request_id].put(output)
+        except Exception as error:
+            fault = error if isinstance(error, QuireError) else QuireError(f"The engine failed: {error}")
+            for latest in self._latest.values():
+                latest.put(fault)
+
+    def shutdown(self) -> None:
+        """Free the device; requests in flight end with an error."""
+        if self._closed:
+            return
+        self._closed = True
+        for latest in self._latest.values():
+            latest.put(HostDied("The engine was shut down."))
+        self._thread.submit(self.engine.close).result()
+        self._thread.shutdown()
+
+    shutdown_background_loop = shutdown
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *details: object) -> None:
+        self.shutdown()

@@ -1,0 +1,1 @@
+"""Import paths that vLLM has for its command line and chat templates."""

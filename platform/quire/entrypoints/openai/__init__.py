@@ -1,0 +1,1 @@
+"""The server under the import path that vLLM has for it."""

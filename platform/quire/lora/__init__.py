@@ -1,0 +1,1 @@
+"""Import paths that vLLM has for adapters in requests."""

@@ -1,0 +1,145 @@
+"""Arguments of vLLM that are no settings here, for `LLM(...)`, the command line and YAML files alike.
+
+Each is accepted at the values that ask for nothing, so that existing scripts, commands and manifests run as they are,
+and refused at any other with a sentence that says what there is instead. Settings with another name: `near_names`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from quire.errors import ConfigError
+
+
+@dataclass(frozen=True, kw_only=True)
+class Accepted:
+    """What an argument may be. values: () = anything. why: what there is instead, or why any value is right."""
+
+    values: tuple[Any, ...] = ()
+    why: str
+
+    @property
+    def is_switch(self) -> bool:
+        """Whether its values are on and off."""
+        return any(isinstance(value, bool) for value in self.values)
+
+
+ONE_DEVICE = "a model runs on one device"
+NO_RAY = "models run in one process on this machine, without Ray"
+NO_DRAFTS = "there is no speculative decoding"
+NO_GRAPHS = "no graphs are captured, so there is nothing to bound or switch off"
+NO_LOGGED_PROMPTS = "prompts and answers are never logged; --disable-access-log is about the line per request"
+NO_TRACES = "there are no traces; a plugin's metrics exporter or event hooks see every request"
+NO_TRANSFER = "keys and values stay in this process"
+EDIT_CONFIG = "edit config.json in a copy of the model's folder"
+CHOSEN_OPS = "operations are chosen by what the device supports, plugins bring others, `platform doctor` lists them"
+ONE_SCHEDULER = "every step is scheduled"
+KINDS_BY_PLUGIN = "kinds of adapters beside LoRA come from plugins (--enable-lora)"
+
+
+def _only(why: str, *values: Any) -> Accepted:
+    return Accepted(values=values, why=why)
+
+
+def _switch(why: str) -> Accepted:
+    return Accepted(values=(False, True), why=why)
+
+
+def _any(why: str) -> Accepted:
+    return Accepted(why=why)
+
+
+ARGUMENTS: Mapping[str, Accepted] = {
+    "tensor_parallel_size": _only(ONE_DEVICE, 1),
+    "pipeline_parallel_size": _only(ONE_DEVICE, 1),
+    "data_parallel_size": _only(ONE_DEVICE, 1),
+    "enable_expert_parallel": _only(ONE_DEVICE, False),
+    "nnodes": _only(ONE_DEVICE, 1),
+    "node_rank": _only(ONE_DEVICE, 0),
+    "distributed_executor_backend": _only(NO_RAY, None, "uni", "mp"),
+    "worker_use_ray": _only(NO_RAY, False),
+    "engine_use_ray": _only(NO_RAY, False),
+    "ray_workers_use_nsight": _only(NO_RAY, False),
+    "disable_custom_all_reduce": _switch(ONE_DEVICE),
+    "max_parallel_loading_workers": _any(ONE_DEVICE),
+    "api_server_count": _only("one process answers HTTP", 1),
+    "headless": _only("one process answers HTTP", False),
+    "grpc": _only("the server speaks HTTP", False),
+    "speculative_config": _only(NO_DRAFTS, None),
+    "speculative_model": _only(NO_DRAFTS, None),
+    "speculative_draft_tensor_parallel_size": _only(NO_DRAFTS, None),
+    "speculative_max_model_len": _only(NO_DRAFTS, None),
+    "speculative_disable_by_batch_size": _only(NO_DRAFTS, None),
+    "num_speculative_tokens": _only(NO_DRAFTS, None, 0),
+    "ngram_prompt_lookup_max": _only(NO_DRAFTS, None, 0),
+    "ngram_prompt_lookup_min": _only(NO_DRAFTS, None, 0),
+    "spec_method": _only(NO_DRAFTS, None),
+    "spec_model": _only(NO_DRAFTS, None),
+    "spec_tokens": _only(NO_DRAFTS, None, 0),
+    "cpu_offload_gb": _only("weights stay on the model's device; --swap-space holds pages of the KV cache", 0),
+    "kv_offloading_backend": _only("--swap-space holds pages in host memory", None, "native"),
+    "kv_transfer_config": _only(NO_TRANSFER, None),
+    "kv_events_config": _only(NO_TRANSFER, None),
+    "enforce_eager": _switch(NO_GRAPHS),
+    "max_context_len_to_capture": _any(NO_GRAPHS),
+    "max_seq_len_to_capture": _any(NO_GRAPHS),
+    "compilation_config": _only(CHOSEN_OPS, None),
+    "attention_config": _only(CHOSEN_OPS, None),
+    "attention_backend": _only(CHOSEN_OPS, None),
+    "model_impl": _only("a model's code is a plugin's, with the operations of this platform", "auto", "vllm"),
+    "disable_log_requests": _switch(NO_LOGGED_PROMPTS),
+    "enable_log_requests": _only(NO_LOGGED_PROMPTS, False),
+    "enable_log_outputs": _only(NO_LOGGED_PROMPTS, False),
+    "max_log_len": _any(NO_LOGGED_PROMPTS),
+    "disable_log_stats": _switch("figures are at /metrics and never logged"),
+    "otlp_traces_endpoint": _only(NO_TRACES, None),
+    "collect_detailed_traces": _only(NO_TRACES, None),
+    "use_v2_block_manager": _switch(ONE_SCHEDULER),
+    "num_scheduler_steps": _only(ONE_SCHEDULER, 1),
+    "multi_step_stream_outputs": _switch(ONE_SCHEDULER),
+    "scheduler_delay_factor": _only("waiting requests start as soon as there is room", 0),
+    "async_scheduling": _switch(ONE_SCHEDULER),
+    "disable_async_output_proc": _switch(ONE_SCHEDULER),
+    "prefix_caching_hash_algo": _any("pages are always found by a cryptographic hash"),
+    "skip_tokenizer_init": _only("prompts and stop strings need the tokenizer", False),
+    "chat_template_content_format": _only("both forms are given to the template as it needs them", "auto"),
+    "hf_token": _only("set the variable HF_TOKEN, or log in with `hf auth login`", None),
+    "hf_overrides": _only(EDIT_CONFIG, None, {}),
+    "hf_config_path": _only(EDIT_CONFIG, None),
+    "rope_scaling": _only(EDIT_CONFIG, None, {}),
+    "rope_theta": _only(EDIT_CONFIG, None),
+    "code_revision": _only("code of a checkpoint is that of --revision", None),
+    "quantization_param_path": _only("scales of the KV cache are computed as it is written", None),
+    "model_loader_extra_config": _only("see --load-format", None, {}),
+    "enable_sleep_mode": _only("end the process to free its memory", False),
+    "mm_processor_kwargs": _only("edit preprocessor_config.json in a copy of the model's folder", None, {}),
+    "mm_processor_cache_gb": _only("--encoder-cache-bytes bounds what is kept of media", 0),
+    "disable_mm_preprocessor_cache": _switch("--encoder-cache-bytes bounds what is kept of media"),
+    "lora_dtype": _only("adapters have the model's data type", None, "auto"),
+    "lora_extra_vocab_size": _any("adapters that add tokens are refused when they are loaded"),
+    "long_lora_scaling_factors": _only("adapters for longer contexts are not supported", None),
+    "fully_sharded_loras": _switch(ONE_DEVICE),
+    "enable_tower_connector_lora": _switch("adapters work on towers and projectors too, without a switch"),
+    "enable_prompt_adapter": _only(KINDS_BY_PLUGIN, False),
+    "max_prompt_adapters": _only(KINDS_BY_PLUGIN, None, 1),
+}
+
+
+def check(name: str, value: Any) -> None:
+    """Raise ConfigError if an argument asks for what is not there. name: a key of `ARGUMENTS`."""
+    accepted = ARGUMENTS[name]
+    if not accepted.values or value in accepted.values:
+        return
+    shown = " or ".join("left out" if one is None else repr(one) for one in accepted.values if one != {})
+    flag = f"--{name.replace('_', '-')}"
+    raise ConfigError(f"{flag} can only be {shown} here, got {value!r:.80}: {accepted.why}.", name)
+
+
+def without_vllm(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings less the arguments that are only vLLM's; ConfigError for one that asks for what is not there."""
+    for name in settings:
+        if name in ARGUMENTS:
+            check(name, settings[name])
+    return {name: value for name, value in settings.items() if name not in ARGUMENTS}

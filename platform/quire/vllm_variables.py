@@ -1,0 +1,71 @@
+"""Environment variables of vLLM and what does the same here: for the log at start, and for docs/from_vllm.md."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+SETTINGS: Mapping[str, str] = {
+    "VLLM_API_KEY": "QUIRE_API_KEY",
+    "VLLM_BATCH_INVARIANT": "QUIRE_BATCH_INVARIANT",
+    "VLLM_CPU_KVCACHE_SPACE": "QUIRE_KV_CACHE_MEMORY_BYTES",
+    "VLLM_LOGGING_LEVEL": "QUIRE_LOG_LEVEL",
+    "VLLM_AUDIO_FETCH_TIMEOUT": "QUIRE_MEDIA_TIMEOUT_S",
+    "VLLM_IMAGE_FETCH_TIMEOUT": "QUIRE_MEDIA_TIMEOUT_S",
+    "VLLM_VIDEO_FETCH_TIMEOUT": "QUIRE_MEDIA_TIMEOUT_S",
+    "VLLM_MAX_AUDIO_CLIP_FILESIZE_MB": "QUIRE_MAX_MEDIA_BYTES",
+    "VLLM_MAX_AUDIO_DECODE_DURATION_S": "QUIRE_MAX_MEDIA_SECONDS",
+    "VLLM_MAX_IMAGE_PIXELS": "QUIRE_MAX_IMAGE_PIXELS",
+    "VLLM_MEDIA_URL_ALLOW_REDIRECTS": "QUIRE_MAX_MEDIA_REDIRECTS",
+    "VLLM_PLUGINS": "QUIRE_PLUGINS",
+    "VLLM_REGEX_COMPILATION_TIMEOUT_S": "QUIRE_STRUCTURED_OUTPUTS_TIMEOUT_S",
+    "VLLM_USE_MODELSCOPE": "QUIRE_HUB",
+}
+"""Variables whose setting exists here, by the variable that sets it (units may differ: see the setting's flag)."""
+
+VALUES: Mapping[str, str] = {
+    "VLLM_BATCH_INVARIANT": "true",
+    "VLLM_CPU_KVCACHE_SPACE": "4G",
+    "VLLM_LOGGING_LEVEL": "debug",
+    "VLLM_MEDIA_URL_ALLOW_REDIRECTS": "0",
+    "VLLM_PLUGINS": "llama,tools",
+    "VLLM_USE_MODELSCOPE": "modelscope",
+}
+"""What the variable of ours is set to, where that is not the value of vLLM's."""
+
+ELSEWHERE: Mapping[str, str] = {
+    "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "adapters may be loaded while the server runs where --enable-lora is on; "
+    "--admin-api-key and --lora-root say by whom and from where",
+    "VLLM_ATTENTION_BACKEND": "operations are chosen by what the device supports; `platform doctor` lists them",
+    "VLLM_CACHE_ROOT": "downloads go to the hub's cache or --download-dir",
+    "VLLM_CPU_OMP_THREADS_BIND": "set OMP_NUM_THREADS, and start the server under taskset",
+    "VLLM_DO_NOT_TRACK": "nothing is ever sent anywhere about the use of this software",
+    "VLLM_HOST_IP": "see --host",
+    "VLLM_LORA_RESOLVER_CACHE_DIR": "see --lora-folder.path of the plugin lora-folder",
+    "VLLM_LORA_RESOLVER_HF_REPO_LIST": "see --lora-hub.allow of the plugin lora-hub",
+    "VLLM_NO_USAGE_STATS": "nothing is ever sent anywhere about the use of this software",
+    "VLLM_PORT": "see --port",
+    "VLLM_SERVER_DEV_MODE": "there is no such mode",
+    "VLLM_USE_V1": "there is one engine",
+    "VLLM_WORKER_MULTIPROC_METHOD": "models run in one process",
+}
+"""Others, and what to know of them."""
+
+HARMLESS = frozenset({"VLLM_DO_NOT_TRACK", "VLLM_NO_USAGE_STATS", "VLLM_USE_V1", "VLLM_WORKER_MULTIPROC_METHOD"})
+"""What they ask for is so; nothing needs to be said at the start."""
+
+
+def instead(name: str) -> str:
+    """What does the same as a variable of vLLM: one of ours with its value, or a half-sentence."""
+    if name in SETTINGS:
+        value = VALUES.get(name)
+        return SETTINGS[name] + (f"={value}" if value else "")
+    return ELSEWHERE[name]
+
+
+def unread(environment: Iterable[str]) -> list[str]:
+    """A sentence about each variable of vLLM that is set and has no effect, by name."""
+    names = sorted({*SETTINGS, *ELSEWHERE}.difference(HARMLESS).intersection(environment))
+    return [
+        f"The variable {name} is not read; {'use ' if name in SETTINGS else ''}{instead(name)} (docs/from_vllm.md)."
+        for name in names
+    ]
