@@ -45,7 +45,7 @@ class EngineArgs(ModelConfig):
         """Add a flag for each setting of a model, `--plugins` and `--enable-lora`; the same parser."""
         parser.add_argument("--plugins", metavar="A,B", help="plugins to load (default: the bundled set)")
         parser.add_argument("--enable-lora", action="store_true", help="load the adapter runtime too")
-        add_config(parser, ModelConfig, "engine")
+        add_config(parser, ModelConfig)
         return parser
 
     @classmethod

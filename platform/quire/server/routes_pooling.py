@@ -101,7 +101,7 @@ def pooling_router(service: Service) -> APIRouter:
     async def embed_v1(request: Request) -> Response:
         served, fields = await service.accept(request, CohereEmbedRequest, does("embed"))
         naming = Naming.of(request, fields.request_id)
-        call = await cohere.prepare(service, served, fields, naming)
+        call = await cohere.prepare(service, served, fields, naming, request.receive)
         return json_response(cohere.as_v1(await unless_gone(request.receive, cohere.answer(call, fields)), fields))
 
     _add_scores(router, service)

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
 from quire.errors import BadRequest, CheckpointError, ConfigError
+from quire.text.long_texts import Piece
 from quire.text.pieces import BYTE_ALPHABET
 from quire.text.room import Room
 from quire.text.tokenizer import Texts
@@ -68,6 +69,15 @@ class MistralLibrary:
         for i, piece in enumerate(self._split(text)):
             ids += [self._control[piece]] if i % 2 else self._base.encode(piece, bos=False, eos=False) if piece else []
         return ids
+
+    def pieces(self, text: str) -> Iterator[Piece]:
+        """Ids of a long text, in one piece."""
+        yield Piece(self.encode(text, add_special_tokens=False), len(text))
+
+    @property
+    def around(self) -> tuple[list[int], list[int]] | None:
+        """Special tokens before and after a text: the begin-of-text token."""
+        return [self._base.bos_id], []
 
     def encode_batch(self, texts: Sequence[str], add_special_tokens: bool) -> list[list[int]]:
         """Ids of each text."""

@@ -26,8 +26,8 @@ class TokenizerFiles:
 
     special: text of the named special tokens ("bos_token" → "<s>"). extra_special: further special
     tokens. added: tokens by id that tokenizer_config.json lists. templates: chat templates by name;
-    the usual one is called "default". has_code: the folder brings a tokenizer class of its own. lower_case: whether texts
-    are lowered first, as sentence-transformers does where its files say so. Which tokens begin and end a text,
+    the usual one is called "default". has_code: the folder brings a tokenizer class of its own. lower_case: whether
+    texts are lowered first, as sentence-transformers does where its files say so. Which tokens begin and end a text,
     tokenizer.json says.
     """
 
