@@ -68,7 +68,8 @@ class Service:
         asked = body.get("model")
         usual = self.models.usual(*suits)
         named = asked if isinstance(asked, str) and asked else usual
-        body = await self.gates.admit(request.scope["path"], named, body, request.headers)
+        with self.inflight.coming():
+            body = await self.gates.admit(request.scope["path"], named, body, request.headers)
         refuse_unhonoured(body, self.rules)
         fields: Any = validate(schema, body)
         adapters = getattr(fields, "adapters", None)
