@@ -57,6 +57,9 @@ class _Reading:
         path = module.path
         while path.endswith(WRAPPED):
             path = path.removesuffix(WRAPPED)
+        order = self._sites.row_order(path)
+        if order is not None:
+            module.reorder(order)
         self._drop_copies(module, path)
         if not module.tensors:
             return
