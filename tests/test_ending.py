@@ -3,11 +3,19 @@
 import asyncio
 import logging
 import signal
+import subprocess
+import sys
 import threading
 
+import httpx
 import pytest
+from live_server import live
+from pretend_client import PretendClient, pretend_app
 
+from quire.config import ServerConfig
+from quire.records import Registry
 from quire.server.ending import LEAST_S, Ending, ended_by_signals, outliving_hangups, what_runs
+from quire.server.inflight import UNFINISHED
 
 
 class Left(BaseException):
@@ -98,3 +106,44 @@ def test_a_thread_that_keeps_the_process_is_named_with_where_it_is():
     finally:
         go_on.set()
         thread.join()
+
+
+async def test_a_request_that_a_shutdown_cuts_off_gets_a_503_and_no_traceback_is_logged(tmp_path, monkeypatch, caplog):
+    monkeypatch.setattr("quire.server.run.GRACE_S", 0)
+    loading = asyncio.Event()
+
+    async def load(*_, **__):
+        loading.set()
+        await asyncio.Event().wait()
+
+    pretend = PretendClient()
+    pretend.adapters.load = load
+    registry = Registry(records={"quire_adapter_runtimes": {"x": None}})
+    config = ServerConfig(port=0, log_level="warning", shutdown_timeout_s=0.0)
+    app = pretend_app(tmp_path, pretend, config, registry)
+    async with httpx.AsyncClient() as client:
+        async with live(app, config) as (url, _):
+            body = {"lora_name": "a", "lora_path": str(tmp_path)}
+            asking = asyncio.create_task(client.post(f"{url}/v1/load_lora_adapter", json=body))
+            await asyncio.wait({asking, asyncio.ensure_future(loading.wait())}, return_when=asyncio.FIRST_COMPLETED)
+        answer = await asking
+    assert (answer.status_code, answer.json()["error"]["message"]) == (503, UNFINISHED)
+    assert "Traceback" not in caplog.text
+
+
+LOCKED = """
+import ctypes, sys
+from quire.server.ending import _bound
+_bound(0.0)
+own = ctypes.pythonapi
+own.PyThreadState_Get.restype = ctypes.c_void_p
+own.PyEval_RestoreThread.argtypes = (ctypes.c_void_p,)
+print("locked", flush=True)
+own.PyEval_RestoreThread(own.PyThreadState_Get())  # waits for the lock that it has itself
+"""
+
+
+def test_a_process_whose_interpreter_lock_is_never_given_back_ends_and_says_where():
+    done = subprocess.run([sys.executable, "-c", LOCKED], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout) == (1, "locked\n")
+    assert "Timeout" in done.stderr

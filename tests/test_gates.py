@@ -58,6 +58,26 @@ async def test_a_gate_may_change_the_body_and_the_model(tmp_path):
     assert answer.json()["usage"]["completion_tokens"] == 2
 
 
+async def test_a_request_in_a_gate_that_hangs_is_refused_when_the_server_shuts_down(tmp_path):
+    entered, go_on = threading.Event(), threading.Event()
+
+    def admit(request):
+        entered.set()
+        go_on.wait()
+        return request
+
+    app = pretend_app(tmp_path, registry=with_gates(admit))
+    async with http(app) as client:
+        asking = asyncio.create_task(client.post("/v1/completions", json={"prompt": "a"}))
+        while not entered.is_set():
+            await asyncio.sleep(0)
+        app.state.service.inflight.close()
+        answer = await asking
+    go_on.set()
+    assert answer.status_code == 503
+    assert "shutting down" in answer.json()["error"]["message"]
+
+
 @pytest.mark.parametrize("raised", [SystemExit, GeneratorExit, asyncio.CancelledError])
 async def test_a_gate_that_wants_the_process_to_exit_fails_its_request_in_the_error_shape(tmp_path, raised):
     def admit(request):

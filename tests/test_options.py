@@ -147,6 +147,9 @@ def test_a_file_that_is_no_map_is_refused(parser, tmp_path, text, capsys):
         (["--gpu-memory-utilization", "1.5"], "at most 1"),
         (["--preemption", "swap"], "needs --swap-space"),
         (["--ssl-keyfile", "k"], "go together"),
+        (["--engine-timeout-s", "0"], "--engine-timeout-s must be above 0"),
+        (["--shutdown-timeout-s", "-1"], "--shutdown-timeout-s must be at least 0"),
+        (["--max-restarts", "-1"], "--max-restarts must be at least 0"),
     ],
 )
 def test_settings_that_cannot_work_are_refused(parser, words, message):

@@ -130,7 +130,9 @@ FAULTS = {
     "forcing raises": ({"structured_outputs": {"regex": "forced"}}, "Plugin 'hazard' failed: Hazard: it burns"),
     "accepting raises": ({"structured_outputs": {"regex": "accept"}}, "Plugin 'hazard' failed: Hazard: it burns"),
     "a matcher contradicts itself": ({"structured_outputs": {"regex": "refuse"}}, "'hazard' refused token"),
-    "a policy's key raises": ({"priority": -666}, "policy"),
+    "a policy's key raises": ({"priority": -666}, "Plugin 'hazard' failed: Hazard: it burns"),
+    "a gate leaves the process": ({"headers": {"x-hazard": "exit"}}, "Plugin 'hazard' failed: SystemExit"),
+    "a processor spoils logits": ({"hazard": "shape"}, "Plugin 'hazard' failed: ValueError: it turned logits"),
 }
 
 
@@ -158,7 +160,7 @@ def test_a_fault_in_a_stream_ends_it_with_an_error(server: Server) -> None:
 def test_a_route_that_raises_answers_in_the_shape_of_errors(server: Server) -> None:
     answer = httpx.get(f"{server.url}/hazard", timeout=60)
     assert answer.status_code == 500
-    assert "message" in answer.json()["error"]
+    assert answer.json()["error"]["message"] == "Plugin 'hazard' failed: Hazard: it burns"
     assert "Traceback" not in answer.text
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,11 +11,12 @@ import torch
 from bit_masks import allow
 from sampler_rig import EOS, OPS, VOCAB, chooser, make_sampler, one, random_logits
 
+from quire.counting import CallCounter
 from quire.engine.constraints import Constraint, Constraints
 from quire.engine.grammars import Grammars
 from quire.engine.processors import Processors
 from quire.engine.sampler import Chooser, Sampler
-from quire.errors import BadRequest
+from quire.errors import BadRequest, PluginFailed, PluginOff
 from quire.records import Context, LogitsProcessor, Registry
 from quire.sampling import SamplingParams
 from quire.structured import Structured
@@ -54,6 +56,23 @@ def test_a_processor_that_raises_fails_only_rows_that_use_it() -> None:
     assert good.error is None
     assert bad.error is not None
     assert "thirteen" in bad.error[1]
+
+
+@pytest.mark.parametrize(("fields", "spared"), [({"favour": int}, True), ({}, False)])
+def test_a_processor_that_is_off_fails_those_who_ask_for_it_and_all_if_it_is_for_all(fields: Any, spared: bool) -> None:
+    class Broken(Favour):
+        def start(self, params: SamplingParams) -> int | None:
+            raise ValueError("broken")
+
+    record = LogitsProcessor("broken", fields, lambda context: Broken())
+    found = Registry(records={"quire_logits_processors": {"broken": record}}, counter=CallCounter(max_faults=1))
+    processors = Processors(found, lambda plugin: Context())
+    with pytest.raises(PluginFailed, match="broken"):
+        processors.start(SamplingParams(), ())
+    with pytest.raises(PluginOff):
+        processors.start(SamplingParams(extra={"favour": 1}), ())
+    with nullcontext() if spared else pytest.raises(PluginOff):
+        assert processors.start(SamplingParams(), ()) == ()
 
 
 class Spoil:

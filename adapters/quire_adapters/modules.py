@@ -31,6 +31,9 @@ KINDS = {
 }
 """How names end, and what that means. `weight` and `bias` are those of the module itself, trained or copied."""
 
+_BY_OUTPUT = frozenset({"b", "b_bias", "magnitude", "weight", "bias"})
+"""Kinds of a matrix that have a row for each of its outputs."""
+
 WRAPPED = ".base_layer"
 """Ends the path of experts that have two pairs of low-rank tensors: the inner ones."""
 
@@ -79,6 +82,14 @@ class Module:
                 "lora_path",
             )
         return tensor
+
+    def reorder(self, order: Tensor) -> None:
+        """Put what there is for each output into the order of `order`, int64 [outputs]; what has another number of them
+        stays, for who takes it says so."""
+        for kind in _BY_OUTPUT & self.tensors.keys():
+            name, tensor = self.tensors[kind]
+            if tensor.dim() and len(tensor) == len(order):
+                self.tensors[kind] = name, tensor[order]
 
     def finish(self) -> None:
         """Raises BadRequest for what nobody took."""

@@ -59,6 +59,9 @@ class _Reading:
     def take(self, module: Module) -> None:
         """Everything there is of one module."""
         path = bare(module.path)
+        order = self._sites.row_order(path)
+        if order is not None:
+            module.reorder(order)
         self._drop_copies(module, path)
         if not module.tensors:
             return

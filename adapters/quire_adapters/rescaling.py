@@ -138,6 +138,9 @@ class Rescaling:
         for key, tensor in tensors.items():
             site = self._site(key)
             factors, read = _factors(key, tensor, site)
+            order = None if read else self._sites.row_order(_module_of(key))
+            if order is not None:
+                factors = factors[order]
             at, rows = site.path, (site.start, site.stop)
             if read and at not in self._gated:
                 inputs.setdefault(at, {})[rows] = factors
@@ -154,7 +157,7 @@ class Rescaling:
         """The matrix that a vector belongs to."""
         if not (key.startswith(PREFIX) and key.endswith(SUFFIX)):
             raise BadRequest(f"`{key}` is no IA³ vector ({PREFIX}…{SUFFIX}); nothing else can be run.", "lora_path")
-        module = key.removeprefix(PREFIX).removesuffix(SUFFIX)
+        module = _module_of(key)
         site = self._sites.find(module)
         if not isinstance(site, Matrix) or site.path not in self._places:
             raise BadRequest(f"The adapter scales `{module}`, which is no matrix of the model's blocks.", "lora_path")
@@ -205,6 +208,11 @@ class Rescaling:
 
     def bind_counts(self, uses: AdapterUses, counts: Sequence[int]) -> None:
         """See `RunsAdapters`. There are none in the tower either."""
+
+
+def _module_of(key: str) -> str:
+    """The module that a vector is for."""
+    return key.removeprefix(PREFIX).removesuffix(SUFFIX)
 
 
 def _factors(key: str, tensor: Tensor, site: Matrix) -> tuple[Tensor, bool]:

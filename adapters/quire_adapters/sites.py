@@ -14,7 +14,7 @@ from quire_adapters.changes import may_be_whole
 from quire_kernels.low_rank import LowRank, Seated
 from quire_models.blocks import DecoderModel, Table
 from quire_models.mlp import Experts
-from quire_models.names import Names, transpose
+from quire_models.names import Names, RowOrder, transpose
 from quire_models.projection import Projection, changeable
 
 PIECE = 1 << 15
@@ -128,7 +128,7 @@ class Sites:
     """Those of one model."""
 
     def __init__(self, model: DecoderModel, names: Names) -> None:
-        self._names = names
+        self._names, self._decoder = names, model.part
         self._parameters = dict(model.named_parameters())
         self.tables: dict[str, Lookup] = {}
         self.mixtures: dict[str, Mixture] = {}
@@ -206,10 +206,19 @@ class Sites:
 
     def _refuse_transformed(self, module: str, ours: str) -> None:
         """Low-rank tensors are [rank, in] and [out, rank] however the weight lies; what else may be is not known."""
-        if self._names.transform(f"{ours}.weight") not in (None, transpose):
+        transform = self._names.transform(f"{ours}.weight")
+        if transform not in (None, transpose) and not isinstance(transform, RowOrder):
             raise BadRequest(
                 f"The adapter changes {module!r}, whose weight this model lays out unlike the checkpoint.", "lora_path"
             )
+
+    def row_order(self, module: str) -> Tensor | None:
+        """For a matrix whose outputs the checkpoint has in another order: int64 [outputs], theirs for each of ours."""
+        for ours in self._ours(module):
+            transform = self._names.transform(f"{ours}.weight")
+            if ours in self._matrices and isinstance(transform, RowOrder):
+                return transform.index(self._decoder)
+        return None
 
     def max_bytes(self, max_rank: int) -> int:
         """No file can be larger: everything changed at once, in float32, with the head and tables beside it."""

@@ -59,7 +59,8 @@ class Names:
     `x.self_attn.o_proj.weight` but not `x.my_self_attn.o_proj.weight`. Read from left to right,
     each segment is replaced once, the longest matching run first.
     transforms: pairs of a glob over *our* names and a function (tensor, decoder) -> tensor, applied
-    to the checkpoint's tensor before it is stored.
+    to the checkpoint's tensor before it is stored; adapters are refused for what they change, but for `transpose`
+    and a `RowOrder`.
     ignored: globs over checkpoint names of tensors that carry nothing (rotary tables, causal masks).
     zeros: globs over *our* names of what is zero where a checkpoint leaves it out (the one bias that is missing among
     fused ones).
@@ -130,6 +131,35 @@ _ROOTS = frozenset(
 def _rooted(ours: str) -> bool:
     """Whether a renamed run stands at the beginning of our names."""
     return ours.split(".", 1)[0] in _ROOTS
+
+
+@dataclass(frozen=True)
+class RowOrder:
+    """A transform for matrices, and their biases, whose outputs the checkpoint has in another order.
+
+    index(decoder): int64 [outputs]; our output i is theirs number index[i]. Adapters follow, as they do not with a
+    function of any other kind.
+    """
+
+    index: Callable[[Any], Tensor]
+
+    def __call__(self, tensor: Tensor, decoder: Any) -> Tensor:
+        """tensor [outputs, …] in our order."""
+        return tensor.index_select(0, self.index(decoder).to(tensor.device))
+
+
+def _by_head(decoder: Any) -> Tensor:
+    import torch
+
+    part = decoder.blocks[0].attn
+    queries, size = part.heads // part.kv_heads, part.head_dim
+    theirs = torch.arange((part.heads + 2 * part.kv_heads) * size).view(part.kv_heads, queries + 2, size)
+    return torch.cat([theirs[:, :queries].flatten(), theirs[:, queries].flatten(), theirs[:, queries + 1].flatten()])
+
+
+BY_HEAD = RowOrder(_by_head)
+"""For a fused `attn.qkv` whose rows are, for each head of the keys, its queries, its key and its value (GPT-NeoX,
+Bloom, Falcon), where we have all queries, all keys and all values."""
 
 
 def transpose(tensor: Tensor, decoder: Any) -> Tensor:

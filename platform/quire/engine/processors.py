@@ -17,7 +17,7 @@ from torch import Tensor
 
 from quire.counting import call_plugin, plugin_fault
 from quire.engine.logits_functions import NAME as FUNCTIONS, LogitsFunctions, change_rows
-from quire.errors import BadRequest, QuireError, Told
+from quire.errors import BadRequest, PluginOff, QuireError, Told
 from quire.records import Context, LogitsProcessor, ProcessesLogits, Registry
 from quire.sampling import SamplingParams
 
@@ -76,8 +76,18 @@ class Processors:
     def _started(self, params: SamplingParams, output_ids: Sequence[int]) -> tuple[Use, ...]:
         if not self._built:
             return ()
-        states = {name: self._call(name, built.start, params) for name, built in self._built.items()}
+        states = {name: self._start(name, params) for name in self._built}
         return tuple(Use(name, state, output_ids) for name, state in states.items() if state is not None)
+
+    def _start(self, name: str, params: SamplingParams) -> Any | None:
+        """The state of one; None also while it is off, for a request that has none of its fields."""
+        fields = self._records[name].fields
+        try:
+            return self._call(name, self._built[name].start, params)
+        except PluginOff:
+            if fields and not fields.keys() & params.extra.keys():
+                return None
+            raise
 
     def apply(self, logits: Tensor, uses: Sequence[tuple[int, Use]]) -> dict[int, Told]:
         """Let processors change `logits` [rows, vocab] in place; what errors are `told` by, by row.

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 from fastapi import APIRouter, FastAPI
@@ -17,7 +18,7 @@ from quire import __version__
 from quire.adapter_sources import AdapterSources
 from quire.config import ServerConfig
 from quire.counting import call_plugin
-from quire.errors import PluginError
+from quire.errors import HostDied, PluginError
 from quire.hub import adapter_cache
 from quire.records import Registry
 from quire.server.adapters import ServedAdapters
@@ -25,9 +26,9 @@ from quire.server.api_pages import PAGES, add_api_pages, installed_assets
 from quire.server.auth import RequireKey
 from quire.server.body import Bodies, with_bodies
 from quire.server.engines import Client
-from quire.server.errors import install_handlers
+from quire.server.errors import error_response, install_handlers
 from quire.server.gates import Gates
-from quire.server.inflight import InFlight
+from quire.server.inflight import UNFINISHED, InFlight
 from quire.server.limits import BodyLimit
 from quire.server.methods import install_methods
 from quire.server.metrics import Metrics
@@ -78,12 +79,18 @@ BODIES = (
 
 
 class _App(FastAPI):
-    """Remembers the server's own way to send, for streams."""
+    """Remembers the server's own way to send, for streams, and answers what is cancelled by a shutdown."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """One HTTP exchange, or the lifespan."""
         scope[DIRECT] = send
-        await super().__call__(scope, receive, send)
+        try:
+            await super().__call__(scope, receive, send)
+        except asyncio.CancelledError:
+            if scope["type"] != "http" or not self.state.service.inflight.closed:
+                raise
+            with suppress(RuntimeError):  # if an answer has begun, it stays cut off
+                await error_response(HostDied(UNFINISHED))(scope, receive, send)
 
 
 def build_service(client: Client, config: ServerConfig, registry: Registry, models: Sequence[Served]) -> Service:

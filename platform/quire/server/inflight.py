@@ -1,6 +1,6 @@
 """The HTTP requests that are generating now, so that a shutdown can wait for them or end them.
 
-Those that still wait for their media are refused at once.
+Those that still wait for gates or for their media are refused at once.
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ from typing import Protocol
 
 from quire.errors import Overloaded, QuireError
 from quire.server.stopping import Stopping
+
+UNFINISHED = "The server is shutting down; the request was not finished."
 
 
 class Stops(Protocol):

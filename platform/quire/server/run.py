@@ -28,7 +28,7 @@ from quire.server.app import build_app
 from quire.server.connections import ConnectionLimits, Connections
 from quire.server.ending import Ending, ended_by_signals
 from quire.server.http_protocol import BoundedHttp
-from quire.server.inflight import InFlight
+from quire.server.inflight import UNFINISHED, InFlight
 from quire.server.listen import url_of
 from quire.server.text_sides import TextSides, text_sides
 
@@ -137,7 +137,7 @@ class DrainingServer(uvicorn.Server):
     def _end_all(self) -> None:
         if len(self._inflight):
             log.warning("ending %d requests that did not finish in %g s", len(self._inflight), self._drain_s)
-        self._inflight.stop_all(HostDied("The server is shutting down; the request was not finished."))
+        self._inflight.stop_all(HostDied(UNFINISHED))
 
     def stop(self) -> None:
         """Begin to end."""

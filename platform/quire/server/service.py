@@ -69,7 +69,8 @@ class Service:
         asked = body.get("model")
         usual = self.models.usual(*suits)
         named = asked if isinstance(asked, str) and asked else usual
-        body = await self.gates.admit(request.scope["path"], named, body, request.headers)
+        with self.inflight.coming():
+            body = await self.gates.admit(request.scope["path"], named, body, request.headers)
         refuse_unhonoured(body, self.rules, honoured=schema.model_fields)
         check_lengths(body)
         fields: Any = await self.bodies.validated(read, partial(validate, schema, body))

@@ -30,6 +30,8 @@ class Gate:
         word = request.headers.get("x-hazard")
         if word == "raise":
             burn()
+        if word == "exit":
+            raise SystemExit(3)
         return "nonsense" if word == "nonsense" else request
 
 
@@ -44,6 +46,8 @@ class Processor:
     def apply(self, logits, rows):
         if any(row.state == "apply" and len(row.output_ids) >= 2 for row in rows):
             burn()
+        if any(row.state == "shape" for row in rows):
+            logits.resize_(len(rows), 5)
 
 
 class Grammars:
