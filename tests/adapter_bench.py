@@ -15,7 +15,7 @@ from torch import nn
 from quire.adapter_info import AdapterInfo
 from quire.config import ModelConfig
 from quire.engine.adapters import Adapters
-from quire.engine.isolated import IsolatedCalls
+from quire.isolated_calls import IsolatedCalls
 from quire.engine.runtimes import Runtimes
 from quire.errors import BadRequest, QuireError
 from quire.records import AdapterFacts, AdapterRuntime, AdapterUses, Context, Registry

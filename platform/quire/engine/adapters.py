@@ -22,7 +22,7 @@ from quire.engine.adapter import Visit
 from quire.engine.adapter_reader import AdapterReader
 from quire.engine.adapter_shelf import AdapterShelf
 from quire.engine.binding import Binding, Failures
-from quire.engine.isolated import IsolatedCalls
+from quire.isolated_calls import IsolatedCalls
 from quire.engine.runtimes import Runtimes
 from quire.engine.seats import Seats
 from quire.errors import BadRequest, NotFound

@@ -17,7 +17,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, BinaryIO
 
-from quire.engine.humble import be_humble
+from quire.idle_thread import run_when_idle
 from quire.errors import CannotConstrain, QuireError
 
 LENGTH = struct.Struct(">Q")
@@ -79,7 +79,7 @@ def _bound_memory(memory_bytes: int) -> None:
 
 def _started(build: Any, context: Any) -> Any:
     """The back end, ready to compile, which takes a core only where nobody wants it."""
-    be_humble()
+    run_when_idle()
     compiler = build(context)
     compiler.warm_up()
     _bound_memory(int(sys.argv[1]))

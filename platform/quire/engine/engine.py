@@ -25,7 +25,7 @@ from quire.engine.background import BackgroundWork
 from quire.engine.checks import check_request
 from quire.engine.constraints import Constraints
 from quire.engine.grammars import Grammars
-from quire.engine.isolated import IsolatedCalls
+from quire.isolated_calls import IsolatedCalls
 from quire.engine.limits import limits_of
 from quire.engine.load import Loaded, available_bytes, choose_device, load_model
 from quire.engine.measure import activation_bytes

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from quire.child_process import ChildProcess, bare_environment
-from quire.engine.isolated_process import Answer, Question, name_of, packed
+from quire.isolated_process import Answer, Question, name_of, packed
 from quire.errors import BadRequest, Overloaded, QuireError, error_told
 from quire.isolation import Shared, SharedBytes
 
@@ -75,7 +75,7 @@ class IsolatedCalls:
             if self._idle:
                 return self._idle.pop()
             names = list(self._prepared)
-        process = ChildProcess(["-m", "quire.engine.isolated_process", *names], bare_environment())
+        process = ChildProcess(["-m", "quire.isolated_process", *names], bare_environment())
         with self._lock:
             self._all.add(process)
             closed = self._closed

@@ -1,4 +1,4 @@
-"""The process that `quire.engine.isolated` asks: it calls functions that read files of others.
+"""The process that `quire.isolated_calls` asks: it calls functions that read files of others.
 
 A question names a function and its arguments; the answer is what it gave, or its error. It may be killed at any time,
 also by the system, which takes it first when memory is short.
@@ -19,7 +19,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from quire.child_process import LENGTH, frame
-from quire.engine.humble import be_humble
+from quire.idle_thread import run_when_idle
 from quire.errors import BadRequest, QuireError
 from quire.isolation import Shared
 
@@ -114,7 +114,7 @@ def main() -> None:
     """Answer until the asking process closes the connection. Arguments: functions that will be asked for."""
     sys.stdout = sys.stderr  # what libraries print is no answer
     connection = socket.socket(fileno=0)
-    be_humble()
+    run_when_idle()
     with suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
         file.write("1000")
     with suppress(OSError, ValueError):
