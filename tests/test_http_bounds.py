@@ -11,9 +11,11 @@ from live_server import live
 from pretend_client import PretendClient, http, pretend_app
 
 from quire.config import ServerConfig
+from quire.errors import Overloaded
 from quire.server.connections import ConnectionLimits, Connections
 from quire.server.errors import Malformed
 from quire.server.json_bounds import check_bounds
+from quire.server.limits import BODIES_AT_ONCE, BodyLimit
 from quire.server.unpack import unpacked
 
 JSON = {"content-type": "application/json"}
@@ -207,6 +209,30 @@ async def test_a_packed_body_that_cannot_be_read_is_refused(folder, body, name, 
     async with http(pretend_app(folder, PretendClient())) as client:
         answer = await client.post("/tokenize", content=body, headers={**JSON, "content-encoding": name})
     assert (answer.status_code, answer.json()["error"]["code"]) == (status, status)
+
+
+async def test_bodies_are_bounded_together_and_forgotten_when_their_requests_end():
+    gate, held = asyncio.Event(), asyncio.Semaphore(0)
+
+    async def app(scope, receive, send):
+        await receive()
+        held.release()
+        await gate.wait()
+
+    limit = BodyLimit(app, 100)
+    body = {"type": "http.request", "body": b"a" * 100, "more_body": False}
+
+    async def ask():
+        await limit({"type": "http", "headers": []}, lambda: asyncio.sleep(0, body), None)
+
+    asking = [asyncio.create_task(ask()) for _ in range(BODIES_AT_ONCE)]
+    for _ in asking:
+        await held.acquire()
+    with pytest.raises(Overloaded):
+        await ask()
+    gate.set()
+    await asyncio.gather(*asking)
+    await ask()
 
 
 def test_unpacking_ends_at_the_bound():
