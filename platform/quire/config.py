@@ -224,7 +224,7 @@ class ServerConfig:
     ssl_ca_certs: str | None = setting("TLS authorities that client certificates must come from.")
     max_body_bytes: int = setting("Largest request body, unpacked if it was sent compressed.", 32 << 20)
     max_json_values: int = setting(
-        "Most values in a JSON body (texts, numbers, …), of which a sixteenth may be lists, objects and their members.",
+        "Most values in a JSON body (texts, numbers, …), of which an eighth may be lists, objects and their members.",
         1 << 19,
     )
     max_text_chars: int = setting("Longest text that is tokenized, in characters.", 4 << 20)

@@ -27,7 +27,7 @@ from quire.text.long_texts import Wanted
 IDS_AT_ONCE = 1 << 14
 """Ids that are written as JSON in one go: other threads get their turn between two."""
 
-_ERRORS = documented(400, 401, 403, 404, 413, 422, 429, 500, 503)
+_ERRORS = documented(400, 401, 403, 404, 413, 415, 422, 429, 500, 503)
 
 
 def text_router(service: Service) -> APIRouter:
