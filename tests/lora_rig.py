@@ -14,6 +14,7 @@ from torch import Tensor
 from quire import registry
 from quire.config import ModelConfig
 from quire.engine.load import Loaded, load_model
+from quire.isolation import CallsApart, CallsHere
 from quire.records import Context
 from quire.testing.tiny import byte_tokenizer, reference_model, save
 from quire.types import Chunk, Plan
@@ -110,11 +111,15 @@ def _train(path: str, parameter: Any, like: float, generator: torch.Generator) -
 class Ours:
     """The same model here, with the runtime attached to it."""
 
-    def __init__(self, base: Base, seats: int = 8, max_rank: int = 64, **config: Any) -> None:
+    def __init__(
+        self, base: Base, seats: int = 8, max_rank: int = 64, apart: CallsApart | None = None, **config: Any
+    ) -> None:
         settings = {"dtype": "float32", "device": "cpu", **config}
         found = registry.load(None)
         self.loaded: Loaded = load_model(ModelConfig(model=str(base.folder), **settings), found)
-        self.lora = Lora(Context(names=self.loaded.names, max_seats=seats, max_rank=max_rank))
+        self.lora = Lora(
+            Context(names=self.loaded.names, max_seats=seats, max_rank=max_rank, apart=apart or CallsHere())
+        )
         self.lora.attach(self.loaded.module)
 
     @torch.inference_mode()

@@ -164,6 +164,7 @@ def _check_inside(real: Path, home: Path) -> None:
 
 
 def _reason(error: BaseException) -> str:
+    """Without the paths that the system's own texts may have."""
     if isinstance(error, OSError):
         return error.strerror or type(error).__name__
-    return str(error) or type(error).__name__
+    return {RuntimeError: "links in a circle", ValueError: "a name that cannot be"}.get(type(error), "too large")
