@@ -167,4 +167,6 @@ def _reason(error: BaseException) -> str:
     """Without the paths that the system's own texts may have."""
     if isinstance(error, OSError):
         return error.strerror or type(error).__name__
-    return {RuntimeError: "links in a circle", ValueError: "a name that cannot be"}.get(type(error), "too large")
+    if isinstance(error, MemoryError):
+        return "it is too large"
+    return "links in a circle" if isinstance(error, RuntimeError) else "a name that cannot be"
