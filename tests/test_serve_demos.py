@@ -1,4 +1,4 @@
-"""What `platform serve` starts where no model is named: the demos with their adapters and tools, unless told otherwise."""
+"""What `platform serve` starts where no model is named: the demos, with adapters and tools by default."""
 
 import logging
 
