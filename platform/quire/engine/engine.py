@@ -89,11 +89,7 @@ class Engine:
             registry,
             self._context,
             Constraints(
-                registry,
-                self.info.vocab_size,
-                loaded.eos_ids,
-                self._tokenizer,
-                config.structured_outputs_token_time_s,
+                registry, self.info.vocab_size, loaded.eos_ids, self._tokenizer, config.structured_outputs_token_time_s
             ),
             config.structured_outputs_backend,
             config.structured_outputs_timeout_s,
