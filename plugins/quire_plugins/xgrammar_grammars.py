@@ -198,6 +198,11 @@ class XGrammarGrammar:
     def __init__(self, compiled: CompiledGrammar, vocab_size: int) -> None:
         self._compiled, self._vocab_size = compiled, vocab_size
 
+    @property
+    def num_bytes(self) -> int:
+        """As the library counts."""
+        return int(self._compiled.memory_size_bytes)
+
     def start(self) -> XGrammarMatcher:
         """A matcher at the beginning."""
         from xgrammar import GrammarMatcher

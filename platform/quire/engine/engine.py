@@ -93,6 +93,7 @@ class Engine:
             ),
             config.structured_outputs_backend,
             config.structured_outputs_timeout_s,
+            config.structured_outputs_cache_bytes,
         )
         self._scheduler = Scheduler(
             PagePool(num_pages, config.page_size, config.enable_prefix_caching and not whole),
