@@ -27,7 +27,7 @@ from quire.structured import Structured
 
 HOOK = "quire_grammar_backends"
 START_TIMEOUT_S = 120.0
-START_WAIT_S = 60.0
+START_WAIT_S = 100.0
 """How long a grammar waits for a process that starts; it goes on starting for those that come later."""
 MEMORY_BYTES = 2 << 30
 """What compiling one grammar may take, beside what the libraries did."""
