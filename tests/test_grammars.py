@@ -13,7 +13,7 @@ from structured_rig import PROMPT, answers, refusals, structured_rig
 
 from quire import registry
 from quire.engine.constraints import Constraints
-from quire.engine.grammars import Grammars
+from quire.engine.grammars import LEAST_BYTES, Grammars
 from quire.errors import BadRequest, CannotConstrain, ConfigError, Overloaded
 from quire.records import Context, GrammarBackend, Registry
 from quire.sampling import SamplingParams
@@ -135,6 +135,39 @@ def test_equal_constraints_are_compiled_once_whatever_comes_before_them() -> Non
     for asked in (WORDS, replace(WORDS), replace(WORDS, after="</think>")):
         outcome(made, asked)
     assert one.asked == 1
+
+
+class Sized(Started):
+    """A grammar that says what it holds."""
+
+    def __init__(self, num_bytes: int) -> None:
+        self.num_bytes = num_bytes
+
+
+def test_grammars_not_asked_for_longest_go_when_all_hold_too_much() -> None:
+    one = Pretend(lambda asked: Sized(int(asked.source)))
+    made = grammars(("one", 1, one), cache_bytes=1000)
+    for size in ("400", "300", "200", "400", "300"):  # the fourth was there, and is now the second youngest
+        outcome(made, replace(WORDS, source=size))
+    assert one.asked == 3
+    outcome(made, replace(WORDS, source="350"))  # sizes are known when they are compiled, so the next one looks
+    outcome(made, replace(WORDS, source="1"))
+    assert [key.source for key in made._jobs] == ["400", "300", "350", "1"] or [key.source for key in made._jobs] == [
+        "300",
+        "350",
+        "1",
+    ]
+
+
+def test_what_does_not_say_its_size_is_taken_to_hold_something() -> None:
+    one = works()
+    made = grammars(("one", 1, one), cache_bytes=3 * LEAST_BYTES + 10_000)
+    for number in range(8):
+        outcome(made, replace(WORDS, source=str(number)))
+    assert len(made._jobs) == 4
+    outcome(made, replace(WORDS, source="x" * 10_000))
+    outcome(made, replace(WORDS, source="last"))
+    assert len(made._jobs) == 1
 
 
 def test_what_begins_after_a_text_needs_the_texts_of_tokens() -> None:

@@ -142,6 +142,9 @@ class ModelConfig:
         "auto",
     )
     structured_outputs_timeout_s: float = setting("Longest time to compile a constraint on the output.", 10.0)
+    structured_outputs_cache_bytes: int = setting(
+        "Bytes of compiled constraints kept for requests to come; the size of some is estimated.", 256 << 20
+    )
     structured_outputs_token_time_s: float = setting(
         "Seconds of a core that a constraint may take for each token on average; one that takes more is an error.", 0.01
     )
@@ -173,8 +176,9 @@ class ModelConfig:
         _check_positive(self, "media_timeout_s", "lora_load_timeout_s")
         if self.max_media_redirects < 0:
             raise ConfigError(f"--max-media-redirects must be at least 0; got {self.max_media_redirects}.")
-        if self.encoder_cache_bytes < 0:
-            raise ConfigError(f"--encoder-cache-bytes must be at least 0; got {self.encoder_cache_bytes}.")
+        for name in ("encoder_cache_bytes", "structured_outputs_cache_bytes"):
+            if getattr(self, name) < 0:
+                raise ConfigError(f"--{name.replace('_', '-')} must be at least 0; got {getattr(self, name)}.")
         if self.max_logprobs < -1:
             raise ConfigError(f"--max-logprobs must be at least 0, or -1 for any number; got {self.max_logprobs}.")
         if self.max_cpu_loras is not None and self.max_cpu_loras < self.max_loras:

@@ -94,14 +94,11 @@ class Engine:
             registry,
             self._context,
             Constraints(
-                registry,
-                self.info.vocab_size,
-                loaded.eos_ids,
-                self._tokenizer,
-                config.structured_outputs_token_time_s,
+                registry, self.info.vocab_size, loaded.eos_ids, self._tokenizer, config.structured_outputs_token_time_s
             ),
             config.structured_outputs_backend,
             config.structured_outputs_timeout_s,
+            config.structured_outputs_cache_bytes,
         )
         self._scheduler = Scheduler(
             PagePool(num_pages, config.page_size, config.enable_prefix_caching and not whole),

@@ -177,7 +177,7 @@ def tool_use(service: Service, served: Served, fields: ChatRequest) -> ToolUse |
 
 def _check_parameters(tool: Tool) -> None:
     kind = (tool.function.parameters or NO_PARAMETERS).get("type", "object")
-    if kind != "object":
+    if kind not in ("object", ["object"]):
         name = tool.function.name
         raise BadRequest(
             f"`tools`: the parameters of {name!r} must be a schema of type object, got {kind!r:.80}.", "tools"
