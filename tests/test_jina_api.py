@@ -30,12 +30,16 @@ async def test_queries_and_documents_may_be_objects(client):
 
 async def test_inputs_may_be_objects(client):
     plain, objects = ["ab", "c"], [{"text": "ab"}, {"text": "c"}]
-    made = [await client.post("/v1/embeddings", json={"input": given}) for given in (plain, objects, ["ab", objects[1]])]
+    made = [
+        await client.post("/v1/embeddings", json={"input": given}) for given in (plain, objects, ["ab", objects[1]])
+    ]
     assert [answer.json()["data"] for answer in made] == [made[0].json()["data"]] * 3
     assert len(made[0].json()["data"]) == 2
 
 
-@pytest.mark.parametrize("given", [[{"image": "https://x"}], [{"text": "a", "image": "b"}], [{"text": 5}], [{}], {"a": 1}])
+@pytest.mark.parametrize(
+    "given", [[{"image": "https://x"}], [{"text": "a", "image": "b"}], [{"text": 5}], [{}], {"a": 1}]
+)
 async def test_inputs_of_another_kind_are_refused(client, given):
     answer = await client.post("/v1/embeddings", json={"input": given})
     assert (answer.status_code, answer.json()["error"]["param"]) == (400, "body.input")

@@ -32,6 +32,7 @@ CONTRACT = {
     ),
     "quire.adapter_info",
     "quire.source_info",
+    "quire.stats",
 }
 LOADING = {
     "quire.adapter_sources",

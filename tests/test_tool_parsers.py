@@ -76,7 +76,9 @@ def test_arguments_written_as_json_stream_while_they_are_written(name: str) -> N
 
 @pytest.mark.parametrize("cut", [False, True])
 def test_a_call_that_breaks_off_is_one_as_far_as_it_came(cut: bool) -> None:
-    (call,) = ToolReader(PARSERS["hermes"], TOOLS, Registry()).read('<tool_call>{"name": "add", "arguments": {"a": ', cut)[1]
+    (call,) = ToolReader(PARSERS["hermes"], TOOLS, Registry()).read(
+        '<tool_call>{"name": "add", "arguments": {"a": ', cut
+    )[1]
     assert (call.name, call.arguments) == ("add", '{"a": ')
 
 

@@ -6,6 +6,7 @@ The text behind `setting(...)` is the help of the flag. How they are parsed is `
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
@@ -189,6 +190,10 @@ class ServerConfig:
     enable_force_include_usage: bool = setting("End every stream with usage.", False)
     stream_interval: int = setting("Tokens of a stream that are sent together; the first and the last do not wait.", 1)
     disable_fastapi_docs: bool = setting("No /docs, /redoc and /openapi.json.", False)
+    enable_tokenizer_info_endpoint: bool = setting(
+        "Answer GET /tokenizer_info, which shows the chat template and the special tokens.", True
+    )
+    metrics_prefix: str = setting("Beginning of the names of figures; vllm: for dashboards made for vLLM.", "quire:")
     disable_access_log: bool = setting("No log line per request.", False)
     log_level: str = setting("How much to log.", "info", choices=("debug", "info", "warning", "error"))
     shutdown_timeout_s: float = setting("Longest wait for requests in flight at shutdown.", 30.0)
@@ -212,5 +217,9 @@ class ServerConfig:
         if not 0 <= self.port <= 65535:
             raise ConfigError(f"--port must be from 0 to 65535; got {self.port}.")
         _check_positive(self, "max_body_bytes", "template_timeout_s", "stream_interval", "max_pooling_inputs")
+        if not re.fullmatch(r"([a-zA-Z_:][a-zA-Z0-9_:]*)?", self.metrics_prefix):
+            raise ConfigError(
+                f"--metrics-prefix has letters, digits, _ and :, no digit first; got {self.metrics_prefix!r}."
+            )
         if bool(self.ssl_keyfile) != bool(self.ssl_certfile):
             raise ConfigError("--ssl-keyfile and --ssl-certfile go together.")

@@ -22,6 +22,7 @@ from quire.engine.chance import uniforms
 from quire.engine.constraints import Constraint, Constraints, Masks
 from quire.engine.logits import Edits, apply_edits
 from quire.engine.logprobs import describe
+from quire.engine.not_finite import NOT_FINITE
 from quire.engine.processors import Processors, Use
 from quire.errors import PluginFailed, QuireError, Told
 from quire.sampling import BeamSearchParams, SamplingParams
@@ -130,6 +131,8 @@ class Sampler:
         logits, failed = self._change(logits, rows, masks)
         candidates = self._candidates(logits, rows)
         drawn = self._choose(logits, rows)
+        if min(drawn, default=0) < 0:
+            failed = _not_finite(drawn, logits) | failed
         return self._finish(drawn, rows, failed, candidates, reports)
 
     def take(self, tokens: list[int], rows: Sequence[Chooser]) -> list[Sample]:
@@ -187,7 +190,7 @@ class Sampler:
         described = reports.of(drawn, self._ops.logprobs) if reports else {}
         samples = []
         for i, (token, row) in enumerate(zip(drawn, rows, strict=True)):
-            error = failed.get(i) or (_NO_TOKEN if token < 0 else None)
+            error = failed.get(i) or ((NOT_FINITE if row.plain else _NO_TOKEN) if token < 0 else None)
             if error is not None:
                 samples.append(Sample(-1, error=error))
                 continue
@@ -209,6 +212,14 @@ class Sampler:
         for each in forced:
             row.note(each)
         return Sample(token, described, done=constraint.done, forced=tuple(forced))
+
+
+def _not_finite(drawn: Sequence[int], logits: Tensor) -> dict[int, Told]:
+    """Of the rows without a token, those where something is no number or +inf."""
+    empty = [i for i, token in enumerate(drawn) if token < 0]
+    given = logits[empty]
+    bad = (given.isnan() | (given == torch.inf)).any(-1).tolist()
+    return {i: NOT_FINITE for i, wrong in zip(empty, bad, strict=True) if wrong}
 
 
 _NO_TOKEN = PluginFailed(

@@ -217,6 +217,8 @@ def _choice(call: Call, output: CompletionOutput) -> dict[str, Any]:
     if call.thinking is not None:
         message["reasoning"] = said.reasoning if fields.include_reasoning else None
     finish: str | None = output.finish_reason
+    if call.tools is not None:
+        call.service.metrics.sought_calls(call.served.name, streamed=False, found=bool(said.calls))
     if call.tools is not None and said.calls:
         message["tool_calls"] = [whole_call(made) for made in said.calls[: call.tools.at_most]]
         finish = call.tools.finish(finish, len(said.calls))

@@ -19,8 +19,9 @@ from quire.server.models import Served
 from quire.server.prompts import while_wanted, with_media
 from quire.server.routes_openai import json_response
 from quire.server.schema_requests import DetokenizeRequest, Message, TokenizeRequest
-from quire.server.schema_responses import Detokenized, Tokenized
+from quire.server.schema_responses import Detokenized, Tokenized, TokenizerInfo
 from quire.server.service import LONG_TEXT, Service, off_loop
+from quire.server.tokenizer_info import tokenizer_info
 from quire.text.inputs import InputLimits
 
 _ERRORS = documented(400, 401, 403, 404, 413, 422, 429, 500, 503)
@@ -64,7 +65,20 @@ def text_router(service: Service) -> APIRouter:
         text = await asyncio.to_thread(served.tokenizer.decode, fields.tokens, False)
         return json_response({"prompt": text})
 
+    if service.config.enable_tokenizer_info_endpoint:
+        _add_info(router, service)
     return router
+
+
+def _add_info(router: APIRouter, service: Service) -> None:
+    @router.get(
+        "/tokenizer_info",
+        response_model=None,
+        responses={200: {"model": TokenizerInfo}, **documented(401, 404)},
+        summary="Special tokens and chat template of a model",
+    )
+    async def info(model: str | None = None) -> Response:
+        return json_response(tokenizer_info(await service.adapters.find(model or service.models.usual())))
 
 
 async def _chat_ids(

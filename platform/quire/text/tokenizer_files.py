@@ -23,7 +23,8 @@ class TokenizerFiles:
 
     special: text of the named special tokens ("bos_token" → "<s>"). extra_special: further special
     tokens. added: tokens by id that tokenizer_config.json lists. templates: chat templates by name;
-    the usual one is called "default". Which tokens begin and end a text, tokenizer.json says.
+    the usual one is called "default". tokenizer_class: its name in transformers. Which tokens begin and
+    end a text, tokenizer.json says.
     """
 
     special: Mapping[str, str] = field(default_factory=dict)
@@ -31,6 +32,7 @@ class TokenizerFiles:
     added: Mapping[int, Mapping[str, Any]] = field(default_factory=dict)
     split_special_tokens: bool = False
     templates: Mapping[str, str] = field(default_factory=dict)
+    tokenizer_class: str | None = None
 
 
 def read_files(folder: Path) -> TokenizerFiles:
@@ -44,6 +46,7 @@ def read_files(folder: Path) -> TokenizerFiles:
         added=_added(folder, config.get("added_tokens_decoder")),
         split_special_tokens=config.get("split_special_tokens") is True,
         templates=_templates(folder, config),
+        tokenizer_class=_content(config.get("tokenizer_class")),
     )
 
 
