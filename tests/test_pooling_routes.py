@@ -162,7 +162,7 @@ async def test_an_error_of_one_prompt_ends_the_call_and_is_counted(client, app, 
     answer = await client.post("/v1/embeddings", json={"input": ["a", "b", "c"]})
     assert (answer.status_code, answer.json()["error"]["code"]) == (status, status)
     assert len(app.state.service.inflight) == 0
-    figures = app.state.service.metrics.text().decode()
+    figures = app.state.service.metrics.text()[0].decode()
     assert f'quire:admission_rejections_total{{model_name="embedder",reason="queue_full"}} {rejected}.0' in figures
 
 
