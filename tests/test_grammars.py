@@ -18,6 +18,7 @@ from quire.errors import BadRequest, CannotConstrain, ConfigError, Overloaded
 from quire.records import Context, GrammarBackend, Registry
 from quire.sampling import SamplingParams
 from quire.structured import Structured
+from quire.types import Prompt, Request
 
 WORDS = Structured(kind="words", source="a b")
 
@@ -220,6 +221,20 @@ def test_who_waits_for_a_grammar_is_told_when_time_is_up() -> None:
     while not made._job(WORDS).future.done():
         made.pause(1.0)
     assert outcome(made, WORDS) == "begun"
+
+
+def test_requests_whose_grammar_is_being_compiled_are_counted() -> None:
+    gate = threading.Event()
+    made = grammars(("slow", 1, Pretend(lambda asked: gate.wait() and Started())))
+    asked = Request(id="r", prompt=Prompt(token_ids=(1,)), params=SamplingParams(structured=WORDS))
+    free = replace(asked, params=SamplingParams())
+    made.request(asked.params)
+    try:
+        assert made.num_compiling([asked, free, asked]) == 2
+    finally:
+        gate.set()
+    assert outcome(made, WORDS) == "begun"
+    assert made.num_compiling([asked, free]) == 0
 
 
 def test_auto_turns_to_who_can(rig: Rig) -> None:

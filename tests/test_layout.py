@@ -38,6 +38,7 @@ CONTRACT = {
     "quire.near_names",
     "quire.vllm_arguments",
     "quire.vllm_variables",
+    "quire.stats",
 }
 LOADING = {
     "quire.adapter_sources",

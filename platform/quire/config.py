@@ -6,6 +6,7 @@ The text behind `setting(...)` is the help of the flag. `quire.options` parses t
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, fields
@@ -262,6 +263,10 @@ class ServerConfig:
     enable_force_include_usage: bool = setting("End every stream with usage.", False)
     stream_interval: int = setting("Tokens of a stream that are sent together; the first and the last do not wait.", 1)
     disable_fastapi_docs: bool = setting("No /docs, /redoc and /openapi.json.", False)
+    enable_tokenizer_info_endpoint: bool = setting(
+        "Answer GET /tokenizer_info, which shows the chat template and the special tokens.", True
+    )
+    metrics_prefix: str = setting("Beginning of the names of figures; vllm: for dashboards made for vLLM.", "quire:")
     disable_access_log: bool = setting("No log line per request.", False, also=("disable_uvicorn_access_log",))
     disable_log_stats: bool = setting("No log line every ten seconds about the work of each model.", False)
     log_level: str = setting(
@@ -333,5 +338,9 @@ class ServerConfig:
         _check_positive(self, "gate_timeout_s", "gate_threads")
         if self.plugin_max_faults < 0:
             raise ConfigError(f"--plugin-max-faults must be at least 0; got {self.plugin_max_faults}.")
+        if not re.fullmatch(r"([a-zA-Z_:][a-zA-Z0-9_:]*)?", self.metrics_prefix):
+            raise ConfigError(
+                f"--metrics-prefix has letters, digits, _ and :, no digit first; got {self.metrics_prefix!r}."
+            )
         if bool(self.ssl_keyfile) != bool(self.ssl_certfile):
             raise ConfigError("--ssl-keyfile and --ssl-certfile go together.")

@@ -166,6 +166,12 @@ class Adapters:
 
     # --- looking and ending ------------------------------------------------------------------------
 
+    @property
+    def num_deferred(self) -> int:
+        """Requests that wait for seats."""
+        with self._lock:
+            return self._seats.num_deferred
+
     def stats(self) -> AdapterStats | None:
         """Figures; None where no adapter can be."""
         if not len(self._runtimes):

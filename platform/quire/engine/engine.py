@@ -294,7 +294,9 @@ class Engine:
 
     def stats(self) -> EngineStats:
         """Counters since start and gauges of now."""
-        return self._towers.counted(replace(self._scheduler.stats(self.info.name), adapters=self._adapters.stats()))
+        deferred = self._grammars.num_compiling(self._scheduler.waiting()) + self._adapters.num_deferred
+        stats = replace(self._scheduler.stats(self.info.name), num_deferred=deferred, adapters=self._adapters.stats())
+        return self._towers.counted(stats)
 
     def close(self) -> None:
         """Stop what runs beside the steps and let go of the device's memory."""

@@ -7,7 +7,7 @@ back ends are plugins, and whoever asks says when a request needs one.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
@@ -23,7 +23,7 @@ from quire.errors import BadRequest, CannotConstrain, ConfigError, Overloaded, P
 from quire.pooling import PoolingParams
 from quire.records import Context, Grammar, GrammarBackend, Registry
 from quire.structured import PARAM, Structured
-from quire.types import Params
+from quire.types import Params, Request
 
 MAX_KEPT = 256
 """Compiled grammars kept for requests to come, and openings."""
@@ -214,6 +214,14 @@ class Grammars:
             if opening is not None and opening.done():
                 _result(opening)
         return job.future.done() and (opening is None or opening.done())
+
+    def num_compiling(self, requests: Iterable[Request]) -> int:
+        """For how many of these a grammar is being compiled."""
+        if not self._pending:
+            return 0
+        asked = [one.params.structured for one in requests if not isinstance(one.params, PoolingParams)]
+        jobs = [self._jobs.get(_key(structured)) for structured in asked if structured is not None]
+        return sum(job is not None and not job.future.done() for job in jobs)
 
     def _late(self, job: _Job) -> QuireError:
         """What is said of a grammar whose time is up."""

@@ -96,7 +96,7 @@ class _App(FastAPI):
 def build_service(client: Client, config: ServerConfig, registry: Registry, models: Sequence[Served]) -> Service:
     """The parts behind the routes. Builds gates and exporters of plugins; raises what they raise."""
     infos = [served.info for served in models]
-    metrics = Metrics(infos)
+    metrics = Metrics(infos, config.metrics_prefix)
     served_models = ServedModels(models)
     sources = AdapterSources(registry, adapter_cache(config.lora_cache_dir), config.adapter_roots)
     enabled = bool(registry.of(ADAPTER_RUNTIMES))
