@@ -65,6 +65,7 @@ MAY_IMPORT = {
     "quire.host": CONTRACT | LOADING | ENGINE | {"quire.text"},
     **dict.fromkeys(LLM, CONTRACT | LOADING | ENGINE | LLM | {"quire.text", "quire.media", "quire.engine_api"}),
     "quire.engine_api": CONTRACT | LLM | {"quire.text", "quire.options", "quire.engine_api"},
+    "quire.inputs": CONTRACT,
     "quire.sampling_params": CONTRACT,
     "quire.lora": CONTRACT,
     "quire.entrypoints.chat_utils": {"quire.text"},

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,6 +15,9 @@ from quire.media.limits import MediaLimits
 from quire.records import Registry
 from quire.text.arguments import known_settings, model_config
 from quire.text.tokenizer import Tokenizer
+from quire.vllm_variables import unread
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,6 +52,8 @@ def opened(
     from quire.engine.engine import Engine  # imports torch
 
     wanted = known_settings(settings)
+    for sentence in unread(os.environ):
+        log.warning("%s", sentence)
     names = [name.strip() for name in plugins.split(",") if name.strip()] if isinstance(plugins, str) else plugins
     found = registry.load(names, options=plugin_options, enable_lora=enable_lora)
     config = from_demo(model_config(model, wanted), found)

@@ -118,7 +118,7 @@ ARGUMENTS: Mapping[str, Accepted] = {
     "mm_processor_cache_gb": _only("--encoder-cache-bytes bounds what is kept of media", 0),
     "disable_mm_preprocessor_cache": _switch("--encoder-cache-bytes bounds what is kept of media"),
     "lora_dtype": _only("adapters have the model's data type", None, "auto"),
-    "lora_extra_vocab_size": _any("adapters that add tokens are refused when they are loaded"),
+    "lora_extra_vocab_size": _any("adapters use the model's vocabulary"),
     "long_lora_scaling_factors": _only("adapters for longer contexts are not supported", None),
     "fully_sharded_loras": _switch(ONE_DEVICE),
     "enable_tower_connector_lora": _switch("adapters work on towers and projectors too, without a switch"),
