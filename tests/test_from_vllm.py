@@ -26,7 +26,7 @@ OF_PLUGINS = {
 
 def test_every_flag_that_the_page_names_exists() -> None:
     named = {plain(flag) for flag in re.findall(r"(?<![\w-])--[a-z][\w.-]*[a-z]", PAGE)}
-    ours = KNOWN | ALSO | {"plugins", "enable_lora", "models", *(plain(option) for option in OF_PLUGINS)}
+    ours = KNOWN | ALSO | {"plugins", "enable_lora", "models", "help", *(plain(option) for option in OF_PLUGINS)}
     assert named - ours - ARGUMENTS.keys() - RENAMED.keys() == set()
 
 
