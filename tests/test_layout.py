@@ -33,8 +33,8 @@ CONTRACT = {
     "quire.adapter_info",
     "quire.source_info",
     "quire.near_names",
-    "quire.vllm_arguments",
-    "quire.vllm_variables",
+    "quire.from_vllm.arguments",
+    "quire.from_vllm.variables",
 }
 LOADING = {
     "quire.adapter_sources",
@@ -71,8 +71,8 @@ MAY_IMPORT = {
     "quire.entrypoints.chat_utils": {"quire.text"},
     "quire.server": CONTRACT | LOADING | {"quire.text", "quire.media", "quire.hub"} | CLIENT,
     "quire.testing": CONTRACT | LOADING | ENGINE | MODELS | {"quire.text"},
-    "quire.options": CONTRACT | LOADING | {"quire.vllm_flags"},
-    "quire.vllm_flags": CONTRACT,
+    "quire.options": CONTRACT | LOADING | {"quire.from_vllm.flags"},
+    "quire.from_vllm.flags": CONTRACT,
 }
 
 

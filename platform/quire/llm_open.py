@@ -11,11 +11,11 @@ from typing import Any
 from quire import hub, registry
 from quire.adapter_sources import AdapterSources
 from quire.demos import from_demo
+from quire.from_vllm.variables import unread
 from quire.media.limits import MediaLimits
 from quire.records import Registry
 from quire.text.arguments import known_settings, model_config
 from quire.text.tokenizer import Tokenizer
-from quire.vllm_variables import unread
 
 log = logging.getLogger(__name__)
 

@@ -13,9 +13,9 @@ from dataclasses import replace
 
 from quire.commands.models import demo_adapters, demo_models, named_models
 from quire.config import ModelConfig, ServerConfig
+from quire.from_vllm.variables import unread
 from quire.options import add_config, model_list, read_config
 from quire.records import Command, Registry
-from quire.vllm_variables import unread
 
 log = logging.getLogger("quire")
 
