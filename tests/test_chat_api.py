@@ -87,6 +87,13 @@ async def test_without_max_tokens_the_rest_of_the_context_is_there(client, prete
     assert pretend.requests[1].params.max_tokens == 2
 
 
+async def test_more_tokens_than_fit_are_refused_not_cut(client, pretend):
+    for name in ("max_tokens", "max_completion_tokens"):
+        error = await chat(client, 400, **{"max_tokens": None, name: 124})
+        assert "is too large: 124" in error["message"]
+    assert not pretend.requests
+
+
 async def test_logprobs_come_with_bytes_and_alternatives(client):
     answer = await chat(client, max_tokens=1, logprobs=True, top_logprobs=2)
     (entry,) = answer["choices"][0]["logprobs"]["content"]

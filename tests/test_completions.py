@@ -59,6 +59,14 @@ async def test_max_tokens_is_16_unless_said_otherwise(client, pretend):
         assert (await complete(client, **body))["usage"]["completion_tokens"] == 16
 
 
+async def test_more_tokens_than_fit_are_refused_not_cut(client, pretend):
+    answer = await client.post("/v1/completions", json={"prompt": "abc", "max_tokens": 126})
+    error = answer.json()["error"]
+    assert (answer.status_code, error["param"]) == (400, "max_tokens")
+    assert error["message"].startswith("`max_tokens` is too large: 126. This model's maximum context length is 128")
+    assert not pretend.requests
+
+
 async def test_prompts_may_be_texts_or_ids_one_or_many(client, pretend):
     for prompt, ids in (
         ("ab", [(97, 98)]),

@@ -36,8 +36,8 @@ CONTRACT = {
     "quire.files",
     "quire.isolation",
     "quire.near_names",
-    "quire.vllm_arguments",
-    "quire.vllm_variables",
+    "quire.from_vllm.arguments",
+    "quire.from_vllm.variables",
     "quire.stats",
 }
 LOADING = {
@@ -72,14 +72,15 @@ MAY_IMPORT = {
     "quire.host": CONTRACT | LOADING | ENGINE | {"quire.text"},
     **dict.fromkeys(LLM, CONTRACT | LOADING | ENGINE | LLM | {"quire.text", "quire.media", "quire.engine_api"}),
     "quire.engine_api": CONTRACT | LLM | {"quire.text", "quire.options", "quire.engine_api"},
+    "quire.inputs": CONTRACT,
     "quire.sampling_params": CONTRACT,
     "quire.lora": CONTRACT,
     "quire.entrypoints.chat_utils": {"quire.text"},
     "quire.server": CONTRACT | LOADING | {"quire.text", "quire.media", "quire.hub"} | CLIENT,
     "quire.testing": CONTRACT | LOADING | ENGINE | MODELS | {"quire.text"},
-    "quire.options": CONTRACT | LOADING | FLAGS | {"quire.vllm_flags"},
+    "quire.options": CONTRACT | LOADING | FLAGS | {"quire.from_vllm.flags"},
     **dict.fromkeys(FLAGS, CONTRACT | FLAGS),
-    "quire.vllm_flags": CONTRACT,
+    "quire.from_vllm.flags": CONTRACT,
 }
 
 
