@@ -13,7 +13,7 @@ from dataclasses import MISSING, fields
 from pathlib import Path
 from typing import Any
 
-from quire import config, hookspecs, near_names
+from quire import config, hookspecs, near_names, server_config
 from quire.from_vllm import arguments, variables as of_environment
 from quire.options import flag
 
@@ -81,7 +81,7 @@ def parts() -> Iterator[tuple[str, str, str]]:
     for name, hook in hooks().items():
         yield "hooks.md", name, f"```python\n{signature(hook)}\n```"
     yield "serving.md", "model settings", settings(config.ModelConfig)
-    yield "serving.md", "server settings", settings(config.ServerConfig)
+    yield "serving.md", "server settings", settings(server_config.ServerConfig)
     yield "from_vllm.md", "renamed settings", renamed()
     yield "from_vllm.md", "accepted arguments", accepted()
     yield "from_vllm.md", "variables", variables()

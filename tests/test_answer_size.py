@@ -6,10 +6,11 @@ import pytest
 from live_server import chunks_of
 from pretend_client import PretendClient, http, info, pretend_app
 
-from quire.config import ModelConfig, ServerConfig
+from quire.config import ModelConfig
 from quire.errors import BadRequest, ConfigError
 from quire.sampling import BeamSearchParams, SamplingParams, check_logprobs
 from quire.server.answer_size import AnswerShape, within_bound
+from quire.server_config import ServerConfig
 
 HI = [{"role": "user", "content": "hi"}]
 MANY = {"logprobs": True, "top_logprobs": 20}

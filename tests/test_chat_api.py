@@ -7,9 +7,9 @@ import pytest
 from live_server import chunks_of
 from pretend_client import PretendClient, http, pretend_app
 
-from quire.config import ServerConfig
 from quire.counting import CallCounter
 from quire.records import Registry, ToolCall, ToolParser
+from quire.server_config import ServerConfig
 from quire.text.renderer import Renderer
 
 HI = [{"role": "user", "content": "hi"}]

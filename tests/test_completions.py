@@ -7,9 +7,9 @@ import pytest
 from live_server import chunks_of
 from pretend_client import PretendClient, http, info, pretend_app
 
-from quire.config import ServerConfig
 from quire.records import GrammarBackend, LogitsProcessor, Registry
 from quire.sampling import BeamSearchParams
+from quire.server_config import ServerConfig
 from quire.structured import Structured
 
 

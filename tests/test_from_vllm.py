@@ -8,13 +8,14 @@ import pytest
 
 from quire.cli import BUILT_IN
 from quire.commands.serve import COMMAND
-from quire.config import ModelConfig, ServerConfig
+from quire.config import ModelConfig
 from quire.from_vllm.arguments import ARGUMENTS
 from quire.from_vllm.variables import ELSEWHERE, HARMLESS, SETTINGS, VALUES, unread
 from quire.near_names import RENAMED, plain
 from quire.options import new_parser
 from quire.registry import load
 from quire.server.metrics import Metrics
+from quire.server_config import ServerConfig
 
 PAGE = (Path(__file__).parents[1] / "docs" / "from_vllm.md").read_text()
 KNOWN = {f.name for config in (ModelConfig, ServerConfig) for f in fields(config)}

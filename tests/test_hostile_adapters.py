@@ -16,11 +16,11 @@ from lora_rig import Base, Ours
 
 from quire import files
 from quire.adapter_sources import AdapterSources, base_of
-from quire.config import ServerConfig
 from quire.engine.isolated import IsolatedCalls
 from quire.errors import BadRequest, Overloaded
 from quire.isolation import SharedBytes
 from quire.records import Registry
+from quire.server_config import ServerConfig
 
 
 @pytest.fixture(scope="module")

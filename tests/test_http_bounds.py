@@ -10,13 +10,13 @@ import pytest
 from live_server import live
 from pretend_client import PretendClient, http, pretend_app
 
-from quire.config import ServerConfig
 from quire.errors import Overloaded
 from quire.server.connections import ConnectionLimits, Connections
 from quire.server.errors import Malformed
 from quire.server.json_bounds import check_bounds
 from quire.server.limits import BODIES_AT_ONCE, BodyLimit
 from quire.server.unpack import unpacked
+from quire.server_config import ServerConfig
 
 JSON = {"content-type": "application/json"}
 GET = b"GET /version HTTP/1.1\r\nhost: a\r\n"

@@ -31,6 +31,8 @@ CONTRACT = {
         for name in ("errors", "sampling", "structured", "pooling", "types", "records", "hookspecs", "config")
     ),
     "quire.adapter_info",
+    "quire.server_config",
+    "quire.setting",
     "quire.source_info",
     "quire.child_process",
     "quire.files",

@@ -7,8 +7,8 @@ import tiny_tokenizers
 from pretend_client import PretendClient, http, pretend_app
 from tokenizers import Tokenizer as Library, models, normalizers, pre_tokenizers, trainers
 
-from quire.config import ServerConfig
 from quire.errors import BadRequest
+from quire.server_config import ServerConfig
 from quire.text import long_texts
 from quire.text.inputs import InputLimits, to_prompt
 from quire.text.long_texts import LONG_TEXT, Unwanted, pieces

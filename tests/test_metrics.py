@@ -12,12 +12,12 @@ from scripted import Scripted, talking
 from test_tool_api import ASK, BASE, PARSERS
 from tool_texts import SERIES
 
-from quire.config import ServerConfig
 from quire.errors import Overloaded
 from quire.records import MetricsExporter, Registry
 from quire.server.buckets import token_buckets
 from quire.server.metrics import Metrics, Timings
 from quire.server.tally import Tally
+from quire.server_config import ServerConfig
 from quire.types import EngineStats, RequestSummary
 
 GAUGES = (

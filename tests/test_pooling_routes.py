@@ -11,8 +11,8 @@ from pretend_client import PretendAdapters, PretendClient, classifier, embedder,
 
 from quire.adapter_info import AdapterInfo
 from quire.commands.run_batch import answer_lines
-from quire.config import ServerConfig
 from quire.errors import HostDied, Overloaded
+from quire.server_config import ServerConfig
 
 POOLED = {
     "/v1/embeddings": {"input": ["ab", "cd"]},

@@ -2,7 +2,7 @@
 
 from pretend_client import PretendClient, http, info, pretend_app
 
-from quire.config import ServerConfig
+from quire.server_config import ServerConfig
 
 
 async def test_special_tokens_and_the_template_are_shown(tmp_path):

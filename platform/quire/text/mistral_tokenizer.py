@@ -178,7 +178,7 @@ def load_mistral(folder: Path) -> MistralLibrary:
         from mistral_common.tokens.tokenizers.mistral import MistralTokenizer
     except ImportError as error:
         raise ConfigError(
-            "--tokenizer-mode mistral needs the mistral-common package: pip install 'quire[mistral]'."
+            "--tokenizer-mode mistral needs the mistral-common package: pip install 'mistral-common[sentencepiece]'."
         ) from error
     try:
         return MistralLibrary(MistralTokenizer.from_file(str(found)))

@@ -13,7 +13,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 
-from quire.errors import BadRequest, CheckpointError
+from quire.errors import BadRequest
 from quire.text.long_texts import LONG_TEXT, Piece, Unwanted, Wanted
 from quire.text.pieces import bytes_of, decoder_steps
 from quire.text.room import Room
@@ -298,11 +298,3 @@ def parse_decoder(state: bytes | str) -> Mapping[str, Any] | None:
     """A decoder description from its JSON; None if it is not an object."""
     value = json.loads(state)
     return value if isinstance(value, dict) else None
-
-
-def missing(folder: Path) -> CheckpointError:
-    """The error for a folder without a tokenizer."""
-    return CheckpointError(
-        f"{folder} has no tokenizer: expected tokenizer.json, or tokenizer.model or vocab files that transformers can"
-        " read. Name another folder with --tokenizer."
-    )

@@ -133,3 +133,11 @@ def _templates(folder: Path, config: Mapping[str, Any]) -> dict[str, str]:
             raise CheckpointError(f"{path} cannot be used: {error}.") from error
         templates[DEFAULT_TEMPLATE if name == "chat_template" else name] = text
     return templates
+
+
+def missing(folder: Path) -> CheckpointError:
+    """The error for a folder without a tokenizer."""
+    return CheckpointError(
+        f"{folder} has no tokenizer: expected tokenizer.json, or tokenizer.model or vocab files that transformers can"
+        " read. Name another folder with --tokenizer."
+    )
