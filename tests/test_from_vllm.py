@@ -55,7 +55,7 @@ def test_a_variable_of_vllm_that_is_set_is_pointed_out() -> None:
 
 
 def test_every_metric_that_the_page_names_is_exported() -> None:
-    exported = Metrics([]).text().decode() + "quire:lora_requests_info"  # which is there once adapters are
+    exported = Metrics([]).text()[0].decode() + "quire:lora_requests_info"  # which is there once adapters are
     last = PAGE.partition("## Metrics")[2]
     for name in re.findall(r"`([a-z_]+)`", last.replace("`kind`", "")):
         assert f"quire:{name}" in exported, name
