@@ -13,7 +13,8 @@ from dataclasses import MISSING, fields
 from pathlib import Path
 from typing import Any
 
-from quire import config, hookspecs, near_names, vllm_arguments, vllm_variables
+from quire import config, hookspecs, near_names, server_config
+from quire.from_vllm import arguments, variables as of_environment
 from quire.options import flag
 
 DOCS = Path(__file__).parent
@@ -59,7 +60,7 @@ def renamed() -> str:
 def accepted() -> str:
     """Arguments of vLLM that are no settings here."""
     rows = []
-    for name, argument in sorted(vllm_arguments.ARGUMENTS.items()):
+    for name, argument in sorted(arguments.ARGUMENTS.items()):
         words = {None: "left out", False: "off", True: "on"} if argument.is_switch else {None: "left out"}
         shown = [words.get(v, f"`{v}`") if v is None or isinstance(v, bool) else f"`{v}`" for v in argument.values]
         rows.append(f"| `{flag(name)}` | {', '.join(shown) or 'any'} | {argument.why} |")
@@ -69,9 +70,9 @@ def accepted() -> str:
 def variables() -> str:
     """Environment variables of vLLM and what does the same."""
     rows = []
-    for name in sorted({*vllm_variables.SETTINGS, *vllm_variables.ELSEWHERE}):
-        text = vllm_variables.instead(name)
-        rows.append(f"| `{name}` | {f'`{text}`' if name in vllm_variables.SETTINGS else text} |")
+    for name in sorted({*of_environment.SETTINGS, *of_environment.ELSEWHERE}):
+        text = of_environment.instead(name)
+        rows.append(f"| `{name}` | {f'`{text}`' if name in of_environment.SETTINGS else text} |")
     return "\n".join(["| vLLM | here |", "|---|---|", *rows])
 
 
@@ -80,7 +81,7 @@ def parts() -> Iterator[tuple[str, str, str]]:
     for name, hook in hooks().items():
         yield "hooks.md", name, f"```python\n{signature(hook)}\n```"
     yield "serving.md", "model settings", settings(config.ModelConfig)
-    yield "serving.md", "server settings", settings(config.ServerConfig)
+    yield "serving.md", "server settings", settings(server_config.ServerConfig)
     yield "from_vllm.md", "renamed settings", renamed()
     yield "from_vllm.md", "accepted arguments", accepted()
     yield "from_vllm.md", "variables", variables()

@@ -3,9 +3,9 @@
 import asyncio
 import contextlib
 
-from quire.config import ServerConfig
 from quire.server.listen import bind, url_of
 from quire.server.run import DrainingServer
+from quire.server_config import ServerConfig
 
 
 @contextlib.asynccontextmanager

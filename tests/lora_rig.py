@@ -14,6 +14,7 @@ from torch import Tensor
 from quire import registry
 from quire.config import ModelConfig
 from quire.engine.load import Loaded, load_model
+from quire.isolation import CallsApart, CallsHere
 from quire.records import Context, Registry
 from quire.testing.tiny import byte_tokenizer, reference_model, save
 from quire.types import Chunk, Plan
@@ -111,12 +112,20 @@ class Ours:
     """The same model here, with the runtime attached to it."""
 
     def __init__(
-        self, base: Base, seats: int = 8, max_rank: int = 64, found: Registry | None = None, **config: Any
+        self,
+        base: Base,
+        seats: int = 8,
+        max_rank: int = 64,
+        found: Registry | None = None,
+        apart: CallsApart | None = None,
+        **config: Any,
     ) -> None:
         settings = {"dtype": "float32", "device": "cpu", **config}
         found = found or registry.load(None)
         self.loaded: Loaded = load_model(ModelConfig(model=str(base.folder), **settings), found)
-        self.lora = Lora(Context(names=self.loaded.names, max_seats=seats, max_rank=max_rank))
+        self.lora = Lora(
+            Context(names=self.loaded.names, max_seats=seats, max_rank=max_rank, apart=apart or CallsHere())
+        )
         self.lora.attach(self.loaded.module)
 
     @torch.inference_mode()

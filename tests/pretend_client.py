@@ -7,12 +7,12 @@ from dataclasses import replace
 import httpx
 import numpy as np
 
-from quire.config import ServerConfig
 from quire.pooling import Pooled, PoolingParams
 from quire.records import Registry
 from quire.sampling import BeamSearchParams
 from quire.server.app import build_app
 from quire.server.models import Served
+from quire.server_config import ServerConfig
 from quire.testing import byte_tokenizer
 from quire.testing.tiny import CHAT_TEMPLATE, END_ID, VOCAB_SIZE
 from quire.text.chat import ChatTemplate

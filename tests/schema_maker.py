@@ -41,6 +41,8 @@ BY_HAND: list[Schema] = [
     obj(name=NAME, age=COUNT),
     obj(False, name=NAME, age=COUNT),
     obj(True, {"type": "boolean"}, name=NAME) | {"maxProperties": 3},
+    obj(False, name=NAME, age=COUNT) | {"maxProperties": 2},
+    obj(name=NAME, age=COUNT) | {"minProperties": 2, "maxProperties": 5},
     obj(a=obj(b=obj(c=obj(d={"type": "boolean"})))),
     {"enum": ["red", "green", "ä", "日本", "🙂", 'quo"te', "back\\slash", "new\nline"]},
     {"enum": [1, 2.5, -3, None, True, [1, "x"], {"a": 1}]},
@@ -76,6 +78,7 @@ BY_HAND: list[Schema] = [
     {"allOf": [{"type": "object", "properties": {"a": COUNT}, "required": ["a"]}, obj(False, a={}, b=NAME)]},
     {"allOf": [{"type": "integer", "minimum": 3}, {"maximum": 6}]},
     {"$ref": "#/$defs/point", "$defs": {"point": obj(x=COUNT, y=COUNT)}},
+    {"$ref": "#/$defs/größe 日本", "$defs": {"größe 日本": obj(x=COUNT)}},
     TREE,
     obj(list={"type": "array", "items": {"$ref": "#/definitions/item"}, "maxItems": 2})
     | {"definitions": {"item": NAME}},

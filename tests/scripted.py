@@ -6,8 +6,8 @@ import httpx
 import openai
 from pretend_client import PretendClient, info, pretend_app
 
-from quire.config import ServerConfig
 from quire.records import GrammarBackend, LogitsProcessor, Registry
+from quire.server_config import ServerConfig
 
 TALK = (
     "{% for m in messages %}[{{ m.role }}]{{ m.content }}"

@@ -35,9 +35,11 @@ def test_others_pass_while_a_request_waits_for_a_seat(folder: Path, kit: Kit, ad
             ask(rig, PROMPT, name, greedy(12, ignore_eos=True))
         waits = ask(rig, PROMPT, "c")
         passes = ask(rig, PROMPT, "base", greedy(2))
-        order = []
+        order, deferred = [], set()
         while rig.engine.has_work:
             order += [delta.request_id for delta in rig.engine.step() if delta.finish_reason]
+            deferred.add(rig.engine.stats().num_deferred)
+    assert deferred == {0, 1}
     assert order.index(passes) == 0
     assert order.index(waits) == len(order) - 1
 

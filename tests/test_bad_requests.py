@@ -202,8 +202,6 @@ async def test_what_the_model_or_server_cannot_do_is_refused_by_name(client, pre
         b'{"prompt": "a", "temperature": NaN}',
         b'{"prompt": "a", "temperature": Infinity}',
         b'{"prompt": "a", "temperature": 1e400}',
-        b'{"prompt": "a", "n": 1' + b"0" * 400 + b"}",
-        b'{"prompt": "a", "seed": 9223372036854775808}',
         b'{"prompt": "a", "seed": 1' + b"0" * 5000 + b"}",
         b'{"prompt": "\xff"}',
         b'{"prompt": "\\ud800"}',

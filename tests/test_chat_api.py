@@ -7,9 +7,9 @@ import pytest
 from live_server import chunks_of
 from pretend_client import PretendClient, http, pretend_app
 
-from quire.config import ServerConfig
 from quire.counting import CallCounter
 from quire.records import Registry, ToolCall, ToolParser
+from quire.server_config import ServerConfig
 from quire.text.renderer import Renderer
 
 HI = [{"role": "user", "content": "hi"}]
@@ -85,6 +85,13 @@ async def test_without_max_tokens_the_rest_of_the_context_is_there(client, prete
     assert pretend.requests[0].params.max_tokens == 128 - 5
     await chat(client, max_completion_tokens=2)
     assert pretend.requests[1].params.max_tokens == 2
+
+
+async def test_more_tokens_than_fit_are_refused_not_cut(client, pretend):
+    for name in ("max_tokens", "max_completion_tokens"):
+        error = await chat(client, 400, **{"max_tokens": None, name: 124})
+        assert "is too large: 124" in error["message"]
+    assert not pretend.requests
 
 
 async def test_logprobs_come_with_bytes_and_alternatives(client):

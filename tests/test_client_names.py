@@ -4,7 +4,7 @@ import httpx
 import pytest
 from pretend_client import PretendClient, pretend_app
 
-from quire.config import ServerConfig
+from quire.server_config import ServerConfig
 
 BODIES = {
     "/v1/completions": {"prompt": "Hi", "max_tokens": 1},

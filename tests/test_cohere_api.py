@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from pretend_client import PretendClient, embedder, http, numbers_of, pretend_app
 
-from quire.config import ServerConfig
 from quire.pooling import Pooled
 from quire.server.cohere import _in_type
+from quire.server_config import ServerConfig
 
 
 @pytest.fixture

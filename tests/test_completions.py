@@ -7,9 +7,9 @@ import pytest
 from live_server import chunks_of
 from pretend_client import PretendClient, http, info, pretend_app
 
-from quire.config import ServerConfig
 from quire.records import GrammarBackend, LogitsProcessor, Registry
 from quire.sampling import BeamSearchParams
+from quire.server_config import ServerConfig
 from quire.structured import Structured
 
 
@@ -57,6 +57,14 @@ async def test_a_completion_has_the_shape_clients_expect(client):
 async def test_max_tokens_is_16_unless_said_otherwise(client, pretend):
     for body in ({}, {"max_tokens": None}):
         assert (await complete(client, **body))["usage"]["completion_tokens"] == 16
+
+
+async def test_more_tokens_than_fit_are_refused_not_cut(client, pretend):
+    answer = await client.post("/v1/completions", json={"prompt": "abc", "max_tokens": 126})
+    error = answer.json()["error"]
+    assert (answer.status_code, error["param"]) == (400, "max_tokens")
+    assert error["message"].startswith("`max_tokens` is too large: 126. This model's maximum context length is 128")
+    assert not pretend.requests
 
 
 async def test_prompts_may_be_texts_or_ids_one_or_many(client, pretend):

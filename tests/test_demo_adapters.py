@@ -15,10 +15,10 @@ from safetensors import safe_open
 
 from quire import LLM, LoRARequest, SamplingParams, registry
 from quire.commands.models import demo_adapters, demo_models
-from quire.config import ServerConfig
 from quire.errors import ConfigError
 from quire.records import Registry
 from quire.server.first_adapters import first_adapters
+from quire.server_config import ServerConfig
 
 ROOT = Path(__file__).resolve().parents[1]
 SHIPPED = ROOT / "plugins" / "quire_plugins" / "demo_chat" / "adapters"

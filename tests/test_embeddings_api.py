@@ -9,8 +9,8 @@ import pytest
 import torch
 from pretend_client import PretendClient, embedder, http, numbers_of, pretend_app
 
-from quire.config import ServerConfig
 from quire.pooling import PoolingParams
+from quire.server_config import ServerConfig
 
 PATH = "/v1/embeddings"
 HI = [{"role": "user", "content": "hi"}]

@@ -12,10 +12,10 @@ import pytest
 from live_server import live
 from pretend_client import PretendClient, pretend_app
 
-from quire.config import ServerConfig
 from quire.records import Registry
 from quire.server.ending import LEAST_S, Ending, ended_by_signals, outliving_hangups, what_runs
 from quire.server.inflight import UNFINISHED
+from quire.server_config import ServerConfig
 
 
 class Left(BaseException):

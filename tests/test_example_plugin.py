@@ -76,7 +76,7 @@ def test_the_platform_lists_the_example_but_does_not_load_it_unasked(python: Pat
 
 def test_the_example_serves_a_model_over_http(python: Path, tmp_path: Path) -> None:
     model = tiny_model(tmp_path / "model", "Starcoder2ForCausalLM", sliding_window=8)
-    words = ("--plugins", "starcoder2", f"star={model}", "--num-pages", 64, "--dtype", "float32")
+    words = ("--plugins", "+starcoder2", f"star={model}", "--num-pages", 64, "--dtype", "float32")
     with serving(*words, python=python) as server:
         body = {"model": "star", "prompt": "def f(", "max_tokens": 5, "temperature": 0, "ignore_eos": True}
         answer = httpx.post(f"{server.url}/v1/completions", json=body, timeout=60)

@@ -31,7 +31,9 @@ def run(name, *words):
 @pytest.fixture(scope="module")
 def server():
     """The demo models and their adapters, as the README starts them."""
-    with serving("--enable-lora") as made:
+    section = (ROOT / "README.md").read_text().split("\n## Five minutes\n")[1]
+    assert section.lstrip().startswith("```sh\nplatform serve\n```")
+    with serving() as made:
         yield made
 
 
@@ -75,15 +77,12 @@ def test_the_picture_in_the_readme_is_seen_as_it_is_shown(server, monkeypatch):
     assert done.stdout == shown
 
 
-def test_the_tool_in_the_readme_is_called_as_it_is_shown():
+def test_the_tool_in_the_readme_is_called_as_it_is_shown(server):
     section = (ROOT / "README.md").read_text().split("\n## Tools\n")[1].split("\n## ")[0]
-    (start,) = re.findall(r"```sh\n(.*?)```", section, re.DOTALL)
     (ask,) = re.findall(r"```python\n(.*?)```", section, re.DOTALL)
     (shown,) = re.findall(r"```text\n(.*?)```", section, re.DOTALL)
-    assert start == "make serve ARGS=--enable-auto-tool-choice\n"
-    with serving("--enable-auto-tool-choice") as server:
-        ask = ask.replace("http://127.0.0.1:8000", server.url)
-        done = subprocess.run([sys.executable, "-c", ask], capture_output=True, text=True, timeout=120, check=True)
+    ask = ask.replace("http://127.0.0.1:8000", server.url)
+    done = subprocess.run([sys.executable, "-c", ask], capture_output=True, text=True, timeout=120, check=True)
     assert done.stdout == shown
 
 
@@ -100,11 +99,21 @@ def test_ranking_and_embedding_in_the_readme_go_as_they_are_shown(server):
 
 
 @pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed")
+def test_the_recording_in_the_readme_is_written_down_as_it_is_shown(server, monkeypatch):
+    section = (ROOT / "README.md").read_text().split("\n## Speech\n")[1].split("\n## ")[0]
+    (ask,) = re.findall(r"```sh\n(.*?)```", section, re.DOTALL)
+    (shown,) = re.findall(r"```text\n(.*?)```", section, re.DOTALL)
+    monkeypatch.chdir(ROOT)  # the path that is shown begins there
+    words = ["bash", "-ec", ask.replace("http://127.0.0.1:8000", server.url)]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=120, check=True)
+    assert done.stdout.strip() == shown.strip()
+
+
+@pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed")
 def test_the_adapters_of_the_readme_answer_as_it_is_shown(server, monkeypatch):
     section = (ROOT / "README.md").read_text().split("\n## Adapters\n")[1].split("\n## ")[0]
-    start, ask, change = re.findall(r"```sh\n(.*?)```", section, re.DOTALL)
+    ask, change = re.findall(r"```sh\n(.*?)```", section, re.DOTALL)
     (shown,) = re.findall(r"```text\n(.*?)```", section, re.DOTALL)
-    assert start == "make serve ARGS=--enable-lora\n"
     monkeypatch.chdir(ROOT)  # the paths that are shown begin there
     answers, changes = (
         subprocess.run(

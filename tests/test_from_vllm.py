@@ -8,13 +8,14 @@ import pytest
 
 from quire.cli import BUILT_IN
 from quire.commands.serve import COMMAND
-from quire.config import ModelConfig, ServerConfig
+from quire.config import ModelConfig
+from quire.from_vllm.arguments import ARGUMENTS
+from quire.from_vllm.variables import ELSEWHERE, HARMLESS, SETTINGS, VALUES, unread
 from quire.near_names import RENAMED, plain
 from quire.options import new_parser
 from quire.registry import load
 from quire.server.metrics import Metrics
-from quire.vllm_arguments import ARGUMENTS
-from quire.vllm_variables import ELSEWHERE, HARMLESS, SETTINGS, VALUES, unread
+from quire.server_config import ServerConfig
 
 PAGE = (Path(__file__).parents[1] / "docs" / "from_vllm.md").read_text()
 KNOWN = {f.name for config in (ModelConfig, ServerConfig) for f in fields(config)}
@@ -26,7 +27,7 @@ OF_PLUGINS = {
 
 def test_every_flag_that_the_page_names_exists() -> None:
     named = {plain(flag) for flag in re.findall(r"(?<![\w-])--[a-z][\w.-]*[a-z]", PAGE)}
-    ours = KNOWN | ALSO | {"plugins", "enable_lora", "models", *(plain(option) for option in OF_PLUGINS)}
+    ours = KNOWN | ALSO | {"plugins", "enable_lora", "models", "help", *(plain(option) for option in OF_PLUGINS)}
     assert named - ours - ARGUMENTS.keys() - RENAMED.keys() == set()
 
 
@@ -54,7 +55,7 @@ def test_a_variable_of_vllm_that_is_set_is_pointed_out() -> None:
 
 
 def test_every_metric_that_the_page_names_is_exported() -> None:
-    exported = Metrics([]).text().decode() + "quire:lora_requests_info"  # which is there once adapters are
+    exported = Metrics([]).text()[0].decode() + "quire:lora_requests_info"  # which is there once adapters are
     last = PAGE.partition("## Metrics")[2]
     for name in re.findall(r"`([a-z_]+)`", last.replace("`kind`", "")):
         assert f"quire:{name}" in exported, name

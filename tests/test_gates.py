@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 from pretend_client import PretendClient, http, info, pretend_app
 
-from quire.config import ServerConfig
 from quire.counting import CallCounter
 from quire.records import Refused, Registry, RequestGate
+from quire.server_config import ServerConfig
 
 
 class Gate:

@@ -13,11 +13,12 @@ from structured_rig import PROMPT, answers, refusals, structured_rig
 
 from quire import registry
 from quire.engine.constraints import Constraints
-from quire.engine.grammars import Grammars
+from quire.engine.grammars import LEAST_BYTES, Grammars
 from quire.errors import BadRequest, CannotConstrain, ConfigError, Overloaded
 from quire.records import Context, GrammarBackend, Registry
 from quire.sampling import SamplingParams
 from quire.structured import Structured
+from quire.types import Prompt, Request
 
 WORDS = Structured(kind="words", source="a b")
 
@@ -137,6 +138,39 @@ def test_equal_constraints_are_compiled_once_whatever_comes_before_them() -> Non
     assert one.asked == 1
 
 
+class Sized(Started):
+    """A grammar that says what it holds."""
+
+    def __init__(self, num_bytes: int) -> None:
+        self.num_bytes = num_bytes
+
+
+def test_grammars_not_asked_for_longest_go_when_all_hold_too_much() -> None:
+    one = Pretend(lambda asked: Sized(int(asked.source)))
+    made = grammars(("one", 1, one), cache_bytes=1000)
+    for size in ("400", "300", "200", "400", "300"):  # the fourth was there, and is now the second youngest
+        outcome(made, replace(WORDS, source=size))
+    assert one.asked == 3
+    outcome(made, replace(WORDS, source="350"))  # sizes are known when they are compiled, so the next one looks
+    outcome(made, replace(WORDS, source="1"))
+    assert [key.source for key in made._jobs] == ["400", "300", "350", "1"] or [key.source for key in made._jobs] == [
+        "300",
+        "350",
+        "1",
+    ]
+
+
+def test_what_does_not_say_its_size_is_taken_to_hold_something() -> None:
+    one = works()
+    made = grammars(("one", 1, one), cache_bytes=3 * LEAST_BYTES + 10_000)
+    for number in range(8):
+        outcome(made, replace(WORDS, source=str(number)))
+    assert len(made._jobs) == 4
+    outcome(made, replace(WORDS, source="x" * 10_000))
+    outcome(made, replace(WORDS, source="last"))
+    assert len(made._jobs) == 1
+
+
 def test_what_begins_after_a_text_needs_the_texts_of_tokens() -> None:
     made = grammars(("one", 1, works()))
     made.constraints = Constraints(Registry(), 32)
@@ -187,6 +221,20 @@ def test_who_waits_for_a_grammar_is_told_when_time_is_up() -> None:
     while not made._job(WORDS).future.done():
         made.pause(1.0)
     assert outcome(made, WORDS) == "begun"
+
+
+def test_requests_whose_grammar_is_being_compiled_are_counted() -> None:
+    gate = threading.Event()
+    made = grammars(("slow", 1, Pretend(lambda asked: gate.wait() and Started())))
+    asked = Request(id="r", prompt=Prompt(token_ids=(1,)), params=SamplingParams(structured=WORDS))
+    free = replace(asked, params=SamplingParams())
+    made.request(asked.params)
+    try:
+        assert made.num_compiling([asked, free, asked]) == 2
+    finally:
+        gate.set()
+    assert outcome(made, WORDS) == "begun"
+    assert made.num_compiling([asked, free]) == 0
 
 
 def test_auto_turns_to_who_can(rig: Rig) -> None:

@@ -11,7 +11,9 @@ from engine_rig import Rig
 from structured_rig import PROMPT, answers, refusals, structured_rig
 
 from quire import registry
+from quire.engine import deadline as deadlines
 from quire.engine.compiling import Compilers
+from quire.engine.deadline import Deadline
 from quire.errors import BadRequest, CannotConstrain, Overloaded
 from quire.records import Context, GrammarBackend, Registry
 from quire.sampling import SamplingParams
@@ -64,19 +66,34 @@ def test_what_is_isolated_is_ended_and_the_next_is_served(tmp_path: Any) -> None
     compilers: Any = Compilers(found, lambda plugin: Context(vocab_size=264, tokenizer=tokenizer))
     try:
         with pytest.raises(CannotConstrain, match="not here"):
-            compilers.compile(record, replace(WORDS, source="refused"), 60.0)
+            compilers.compile(record, replace(WORDS, source="refused"), Deadline(60.0))
         assert compilers._built["endless"].process is None
+        compilers._start_wait_s = 0.0
         with pytest.raises(Overloaded, match="still starting"):
-            compilers.compile(record, replace(WORDS, source="fine"), 0.0)
-        assert compilers.compile(record, replace(WORDS, source="begun"), 60.0) == "BEGUN"
+            compilers.compile(record, replace(WORDS, source="fine"), Deadline(60.0))
+        compilers._start_wait_s = 60.0
+        assert compilers.compile(record, replace(WORDS, source="begun"), Deadline(60.0)) == "BEGUN"
         for source, reason in (("loop", "longer than 1 s"), ("die", "ended while"), ("memory", "memory")):
             with pytest.raises(CannotConstrain, match=reason):
-                compilers.compile(record, replace(WORDS, source=source), 1.0 if source == "loop" else 60.0)
+                compilers.compile(record, replace(WORDS, source=source), Deadline(1.0 if source == "loop" else 60.0))
         with pytest.raises(BadRequest, match=r"^It is wrong.$"):
-            compilers.compile(record, replace(WORDS, source="wrong"), 60.0)
-        assert compilers.compile(record, replace(WORDS, source="fine"), 60.0) == "FINE"
+            compilers.compile(record, replace(WORDS, source="wrong"), Deadline(60.0))
+        assert compilers.compile(record, replace(WORDS, source="fine"), Deadline(60.0)) == "FINE"
     finally:
         compilers.close()
+
+
+def test_a_start_that_is_waited_for_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 100.0
+    monkeypatch.setattr(deadlines.time, "monotonic", lambda: now)
+    deadline = Deadline(10.0)
+    now += 4
+    with deadline.paused():
+        now += 25
+        assert not deadline.has_passed(0.5)
+    assert deadline.left_s == 6
+    now += 6.4
+    assert (deadline.left_s, deadline.has_passed(0.5), deadline.has_passed()) == (0, False, True)
 
 
 class Careful:
@@ -107,15 +124,15 @@ def test_what_is_doubtful_is_tried_in_a_process_that_is_ended_in_time(tmp_path: 
     tokenizer = Tokenizer.load(byte_tokenizer(tmp_path))
     compilers: Any = Compilers(found, lambda plugin: Context(vocab_size=264, tokenizer=tokenizer))
     try:
-        assert compilers.compile(record, replace(WORDS, source="7 chars"), 60.0) == ("compiled", os.getpid())
+        assert compilers.compile(record, replace(WORDS, source="7 chars"), Deadline(60.0)) == ("compiled", os.getpid())
         assert compilers._built["careful"].process is None
-        done, process = compilers.compile(record, replace(WORDS, source="8 letter"), 60.0)
+        done, process = compilers.compile(record, replace(WORDS, source="8 letter"), Deadline(60.0))
         assert done == "finished"
         assert process != os.getpid()
         assert os.getsid(process) == os.getsid(0)  # where groups of a session share the cores, it is no group
         assert os.getpgid(process) != os.getpgid(0)  # Ctrl-C does not reach it
         with pytest.raises(CannotConstrain, match=r"longer than 0\.5 s"):
-            compilers.compile(record, replace(WORDS, source="for ever"), 0.5)
+            compilers.compile(record, replace(WORDS, source="for ever"), Deadline(0.5))
     finally:
         compilers.close()
 
@@ -224,8 +241,8 @@ def test_what_would_take_for_ever_is_ended(tmp_path: Any) -> None:
     try:
         for kind, source in EXPLOSIVE.values():
             assert len(source) < 10_000
-            compilers.compile(record, Structured(kind="grammar", source="start: A\nA: /x/ & /./"), 60.0)
+            compilers.compile(record, Structured(kind="grammar", source="start: A\nA: /x/ & /./"), Deadline(60.0))
             with pytest.raises(CannotConstrain):
-                compilers.compile(record, Structured(kind=kind, source=source), 2.0)
+                compilers.compile(record, Structured(kind=kind, source=source), Deadline(2.0))
     finally:
         compilers.close()

@@ -4,7 +4,7 @@ import pytest
 from pretend_client import PretendClient, http, info, pretend_app
 from starlette.exceptions import HTTPException
 
-from quire.config import ServerConfig
+from quire.server_config import ServerConfig
 
 
 @pytest.fixture

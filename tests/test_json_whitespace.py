@@ -114,6 +114,16 @@ def test_texts_of_a_tag_keep_their_white_space(record: GrammarBackend, compiled:
     assert follows(grammar, f"<a>{json.dumps(VALUE)}{end} and on")
 
 
+def test_what_clients_write_of_white_space_stays_as_it_is(record: GrammarBackend, compiled: Compile) -> None:
+    if record.name != "xgrammar":
+        pytest.skip("only this library's grammars are written anew")
+    parts = [{"type": "regex", "pattern": "a[ \n\r\t]*b"}, {"type": "grammar", "grammar": 'root ::= [ \\n\\r\\t]* "c"'}]
+    form = {"type": "sequence", "elements": [*parts, {"type": "json_schema", "json_schema": SCHEMA}]}
+    grammar = compiled(Structured(kind="structural_tag", source=json.dumps({"format": form})))
+    assert follows(grammar, "a \n\n\t  b\r\r  c" + json.dumps(VALUE, indent=2))
+    assert not follows(grammar, 'abc{"a":  1')
+
+
 def test_constants_keep_their_white_space(compiled: Compile) -> None:
     source = json.dumps({"enum": ["two  spaces   here"]})
     assert follows(compiled(Structured(kind="json_schema", source=source)), '"two  spaces   here"')

@@ -31,13 +31,19 @@ CONTRACT = {
         for name in ("errors", "sampling", "structured", "pooling", "types", "records", "hookspecs", "config")
     ),
     "quire.adapter_info",
+    "quire.server_config",
+    "quire.setting",
     "quire.source_info",
     "quire.child_process",
     "quire.files",
+    "quire.idle_thread",
+    "quire.isolated_calls",
+    "quire.isolated_process",
     "quire.isolation",
     "quire.near_names",
-    "quire.vllm_arguments",
-    "quire.vllm_variables",
+    "quire.from_vllm.arguments",
+    "quire.from_vllm.variables",
+    "quire.stats",
 }
 LOADING = {
     "quire.adapter_sources",
@@ -71,14 +77,15 @@ MAY_IMPORT = {
     "quire.host": CONTRACT | LOADING | ENGINE | {"quire.text"},
     **dict.fromkeys(LLM, CONTRACT | LOADING | ENGINE | LLM | {"quire.text", "quire.media", "quire.engine_api"}),
     "quire.engine_api": CONTRACT | LLM | {"quire.text", "quire.options", "quire.engine_api"},
+    "quire.inputs": CONTRACT,
     "quire.sampling_params": CONTRACT,
     "quire.lora": CONTRACT,
     "quire.entrypoints.chat_utils": {"quire.text"},
     "quire.server": CONTRACT | LOADING | {"quire.text", "quire.media", "quire.hub"} | CLIENT,
     "quire.testing": CONTRACT | LOADING | ENGINE | MODELS | {"quire.text"},
-    "quire.options": CONTRACT | LOADING | FLAGS | {"quire.vllm_flags"},
+    "quire.options": CONTRACT | LOADING | FLAGS | {"quire.from_vllm.flags"},
     **dict.fromkeys(FLAGS, CONTRACT | FLAGS),
-    "quire.vllm_flags": CONTRACT,
+    "quire.from_vllm.flags": CONTRACT,
 }
 
 

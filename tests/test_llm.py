@@ -162,6 +162,8 @@ def test_without_parameters_the_models_own_are_used(llm: LLM) -> None:
         (lambda llm: llm.generate(["a", [10**6]]), "vocabulary ends"),
         (lambda llm: llm.generate(["a", "b " * 200]), "maximum context length"),
         (lambda llm: llm.generate(["a", ""]), "empty"),
+        (lambda llm: llm.generate("a", SamplingParams(prompt_logprobs=-1)), "--max-logprobs"),
+        (lambda llm: llm.generate("a", SamplingParams(logprobs=21)), "--max-logprobs"),
         (lambda llm: llm.generate("a", lora_request=LoRARequest("x", 1, "adapters/x")), "enable_lora"),
         (lambda llm: llm.chat("hi"), "non-empty list"),
         (lambda llm: llm.chat([{"role": "user"}, 5]), "must be an object"),

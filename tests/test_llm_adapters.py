@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,7 +11,7 @@ from adapted_rig import PROMPTS, adapters, folder, kit, merged, wanted
 from engine_rig import Answer, greedy, make_rig
 from made_up_adapters import Kit
 
-from quire import LLM, AdapterSource, LoRARequest
+from quire import LLM, AdapterSource, AsyncLLMEngine, LoRARequest
 from quire.errors import BadRequest
 from quire.text.tokenizer import Tokenizer
 
@@ -36,6 +37,28 @@ def test_the_library_loads_an_adapter_when_it_is_first_used(
             llm.generate([PROMPTS[0]] * 2, params, lora_request=[one, moved], use_tqdm=False)
         with pytest.raises(BadRequest, match="`lora_request` must be LoRARequest"):
             llm.generate([PROMPTS[0]], params, lora_request="a", use_tqdm=False)  # type: ignore[arg-type]
+
+
+def test_tasks_with_adapters_are_answered_beside_each_other(
+    folder: Path, kit: Kit, adapters: dict[str, Path], wanted: dict[tuple[str, int], Answer]
+) -> None:
+    engine = make_rig(folder, kit.registry, max_loras=2).engine
+    served = AsyncLLMEngine(LLM.from_engine(engine, Tokenizer.load(folder), kit.registry).llm_engine)
+
+    async def ask(name: str, number: int) -> list[int]:
+        adapter = None if name == "base" else LoRARequest(name, 1, str(adapters[name]))
+        prompt = PROMPTS[number]
+        async for output in served.generate(prompt, greedy(8, ignore_eos=True), f"{name}{number}", adapter):
+            tokens = output.outputs[0].token_ids
+        return tokens
+
+    async def ask_all() -> list[list[int]]:
+        return await asyncio.gather(*(ask(*key) for key in asked))
+
+    asked = [key for key in wanted if key[0] in ("base", "a", "b")]
+    assert asyncio.run(ask_all()) == [wanted[key].token_ids for key in asked]
+    assert {info.revision for info in engine.adapters.infos()} == {1, 2}
+    served.shutdown()
 
 
 def test_an_adapter_without_a_path_is_looked_for_by_plugins(

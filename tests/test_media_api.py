@@ -16,11 +16,11 @@ from seeing_rig import NUM_PATCHES, PLACE, PLUGIN, asking, data_url, png
 from web_of_media import web_of_media
 
 from quire import registry
-from quire.config import ServerConfig
 from quire.media.fetch import Fetcher
 from quire.media.intake import Intake
 from quire.media.limits import MediaLimits
 from quire.server.app import build_app
+from quire.server_config import ServerConfig
 from quire.testing.tiny import CHAT_TEMPLATE
 from quire.text.media import MediaInputs
 from quire.text.tokenizer import Tokenizer

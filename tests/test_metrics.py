@@ -6,16 +6,27 @@ import time
 
 from pretend_client import PretendClient, http, info, pretend_app
 from prometheus_client import CollectorRegistry, Histogram, generate_latest
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as openmetrics
 from prometheus_client.parser import text_string_to_metric_families
+from scripted import Scripted, talking
+from test_tool_api import ASK, BASE, PARSERS
+from tool_texts import SERIES
 
 from quire.errors import Overloaded
 from quire.records import MetricsExporter, Registry
 from quire.server.buckets import token_buckets
 from quire.server.metrics import Metrics, Timings
 from quire.server.tally import Tally
+from quire.server_config import ServerConfig
 from quire.types import EngineStats, RequestSummary
 
-GAUGES = ("num_requests_running", "num_requests_waiting", "kv_cache_usage_perc", "cache_config_info")
+GAUGES = (
+    "num_requests_running",
+    "num_requests_waiting",
+    "num_requests_waiting_by_reason",
+    "kv_cache_usage_perc",
+    "cache_config_info",
+)
 COUNTERS = (
     "prefix_cache_queries",
     "prefix_cache_hits",
@@ -24,6 +35,11 @@ COUNTERS = (
     "generation_tokens",
     "request_success",
     "admission_rejections",
+    "prompt_tokens_cached",
+    "prompt_tokens_by_source",
+    "mm_cache_queries",
+    "mm_cache_hits",
+    "corrupted_requests",
 )
 HISTOGRAMS = (
     "iteration_tokens_total",
@@ -39,6 +55,9 @@ HISTOGRAMS = (
     "request_inference_time_seconds",
     "request_prefill_time_seconds",
     "request_decode_time_seconds",
+    "request_max_num_generation_tokens",
+    "request_num_preemptions",
+    "request_prefill_kv_computed_tokens",
 )
 
 
@@ -48,7 +67,10 @@ def families(text):
 
 def values(text):
     return {
-        (sample.name.removeprefix("quire:"), *sorted(sample.labels.values())): sample.value
+        (
+            sample.name.removeprefix("quire:"),
+            *sorted(v for k, v in sample.labels.items() if k != "engine"),
+        ): sample.value
         for family in families(text).values()
         for sample in family.samples
     }
@@ -78,7 +100,8 @@ async def test_every_name_is_there_before_the_first_request(tmp_path):
     for kind, names in (("gauge", GAUGES), ("counter", COUNTERS), ("histogram", HISTOGRAMS)):
         for name in names:
             assert found[f"quire:{name}"].type == kind
-            assert all("model_name" in sample.labels for sample in found[f"quire:{name}"].samples)
+            samples = found[f"quire:{name}"].samples
+            assert all("model_name" in sample.labels and sample.labels["engine"] == "0" for sample in samples)
 
 
 async def test_ended_requests_are_counted_by_model_and_reason(tmp_path):
@@ -95,6 +118,8 @@ async def test_ended_requests_are_counted_by_model_and_reason(tmp_path):
     assert found["request_prompt_tokens_sum", "a"] == 6
     assert found["request_prompt_tokens_count", "b"] == 2
     assert found["request_generation_tokens_sum", "a"] == 15
+    assert found["request_max_num_generation_tokens_sum", "a"] == 10
+    assert found["request_prefill_kv_computed_tokens_sum", "a"] == 0  # three of three were cached
     assert found["request_params_n_sum", "a"] == 3
     assert found["request_params_max_tokens_sum", "a"] == 10
     assert found["time_to_first_token_seconds_count", "a"] == 2
@@ -130,11 +155,14 @@ def test_figures_of_engines_become_gauges_and_totals():
             num_media_encoded_total=8,
             num_media_found_total=9,
             num_encoder_cache_bytes=1024,
+            num_deferred=1,
+            num_corrupted_total=6,
             iteration_tokens=(5, 7),
+            ended_preemptions=(0, 3),
         )
     )
     metrics.observe_plugins([{"plugin": "p", "calls": 3, "errors": 1, "seconds": 0.5}])
-    found = values(metrics.text().decode())
+    found = values(metrics.text()[0].decode())
     assert found["num_requests_running", "tiny"] == 3
     assert found["num_requests_waiting", "tiny"] == 2
     assert found["kv_cache_usage_perc", "tiny"] == 0.25
@@ -145,6 +173,16 @@ def test_figures_of_engines_become_gauges_and_totals():
     assert found["media_encoded_total", "tiny"] == 8
     assert found["encoder_cache_hits_total", "tiny"] == 9
     assert found["encoder_cache_bytes", "tiny"] == 1024
+    assert (found["mm_cache_queries_total", "tiny"], found["mm_cache_hits_total", "tiny"]) == (17, 9)
+    assert [found["num_requests_waiting_by_reason", reason, "tiny"] for reason in ("capacity", "deferred")] == [1, 1]
+    assert (
+        found["prompt_tokens_cached_total", "tiny"]
+        == found["prompt_tokens_by_source_total", "local_cache_hit", "tiny"]
+        == 4
+    )
+    assert found["prompt_tokens_by_source_total", "local_compute", "tiny"] == 6
+    assert found["corrupted_requests_total", "tiny"] == 6
+    assert (found["request_num_preemptions_count", "tiny"], found["request_num_preemptions_sum", "tiny"]) == (2, 3)
     assert found["num_preemptions_total", "recompute", "tiny"] == 1
     assert found["num_preemptions_total", "swap", "tiny"] == 2
     assert (found["iteration_tokens_total_count", "tiny"], found["iteration_tokens_total_sum", "tiny"]) == (2, 12)
@@ -170,7 +208,7 @@ def test_times_of_a_request_go_into_their_histograms():
         first_token_s=3.0,
     )
     metrics.finished(summary, Timings(token_gaps_s=(1.0, 1.0, 1.0, 1.0)))
-    found = values(metrics.text().decode())
+    found = values(metrics.text()[0].decode())
     sums = {
         "request_queue_time_seconds": 1.0,
         "request_prefill_time_seconds": 2.0,
@@ -216,7 +254,7 @@ async def test_the_engines_are_asked_once_for_all_figures_so_that_none_is_lost(t
     telemetry = app.state.service.telemetry
     await telemetry.refresh()
     await telemetry.refresh()
-    found = values(app.state.service.metrics.text().decode())
+    found = values(app.state.service.metrics.text()[0].decode())
     assert (found["iteration_tokens_total_count", "tiny"], found["iteration_tokens_total_sum", "tiny"]) == (2, 12)
 
 
@@ -316,3 +354,33 @@ async def test_the_timer_reads_statistics_while_the_application_lives(tmp_path):
     app = pretend_app(tmp_path, pretend)
     async with app.router.lifespan_context(app):
         await asyncio.wait_for(asked.wait(), 60)
+
+
+async def test_names_begin_as_the_setting_says(tmp_path):
+    async with http(pretend_app(tmp_path, config=ServerConfig(metrics_prefix="vllm:"))) as client:
+        text = (await client.get("/metrics")).text
+    assert 'vllm:num_requests_running{engine="0",model_name="tiny"} 0.0' in text
+    assert "quire:" not in text
+
+
+async def test_openmetrics_are_given_to_who_accepts_them(tmp_path):
+    async with http(pretend_app(tmp_path)) as client:
+        accept = "application/openmetrics-text;version=1.0.0;q=0.8,text/plain;q=0.5"
+        answer = await client.get("/metrics", headers={"Accept": accept})
+    assert answer.headers["content-type"].startswith("application/openmetrics-text")
+    names = {family.name for family in openmetrics(answer.text)}
+    assert {"quire:request_success", "process_cpu_seconds", "python_info"} <= names
+
+
+async def test_answers_in_which_calls_were_sought_are_counted(tmp_path):
+    async with talking(tmp_path, Scripted(SERIES["hermes"], "No."), tool_parser=PARSERS["hermes"]) as client:
+        for stream in (False, True):
+            made = await client.chat.completions.create(**BASE, messages=[ASK], stream=stream)
+            if stream:
+                assert [chunk async for chunk in made]
+        text = await client.get("http://test/metrics", cast_to=str)
+    found = values(text)
+    kind = ("tool_call_parser_invocations_total", "chat_completions")
+    assert (
+        found[(*kind, "non_streaming", "tiny", "tool_call")] == found[(*kind, "no_tool_call", "streaming", "tiny")] == 1
+    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,8 +10,9 @@ from typing import Any
 
 import pytest
 
-from quire import registry
+from quire import LLM, SamplingParams, registry
 from quire.errors import BadRequest, CheckpointError, ConfigError
+from quire.testing.tiny import tiny_model
 from quire.text.chat import ChatTemplate
 from quire.text.chat_choice import choose_chat
 from quire.text.decode import IncrementalDecoder
@@ -36,6 +38,17 @@ MESSAGES[2]["tool_calls"] = [
 TOOLS = [{"type": "function", "function": {"name": "add", "parameters": {"type": "object"}, "strict": True}}]
 
 
+NUM_TOKENS = 5000
+
+
+def few_tokens(folder: Path) -> None:
+    """The published tokenizer with the beginning of its vocabulary, which is read sooner."""
+    tekken = json.loads((DATA / FILES["tekken"][0]).read_text())
+    tekken["vocab"] = tekken["vocab"][:NUM_TOKENS]
+    tekken["config"]["default_vocab_size"] = NUM_TOKENS
+    (folder / "tekken.json").write_text(json.dumps(tekken))
+
+
 @pytest.fixture(scope="module", params=list(FILES))
 def made(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Tokenizer, Any]:
     """Ours and theirs."""
@@ -43,7 +56,10 @@ def made(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
         pytest.importorskip("sentencepiece")
     source, name = FILES[request.param]
     folder = tmp_path_factory.mktemp(request.param)
-    (folder / name).symlink_to(DATA / source)
+    if request.param == "tekken":
+        few_tokens(folder)
+    else:
+        (folder / name).symlink_to(DATA / source)
     ours = Tokenizer.load(folder, "mistral")
     library: Any = ours.encodes_chats
     return ours, library._whole
@@ -128,6 +144,17 @@ def test_the_parser_of_its_tool_calls_is_found_and_no_template_may_be_given(
     assert parser.name == "mistral"
     with pytest.raises(ConfigError, match="--chat-template does not go with --tokenizer-mode mistral"):
         choose_chat(made[0], chat.renderer, "{{ messages }}")
+
+
+def test_a_model_chats_with_it(tmp_path: Path) -> None:
+    tiny_model(tmp_path, "MistralForCausalLM", vocab_size=NUM_TOKENS, bos_token_id=1, eos_token_id=2)
+    few_tokens(tmp_path)
+    few = SamplingParams(max_tokens=3, ignore_eos=True)
+    with LLM(str(tmp_path), tokenizer_mode="mistral", plugins=["mistral"], num_pages=16) as llm:
+        (output,) = llm.chat([{"role": "user", "content": "Hi [INST]"}], few, use_tqdm=False)
+    begin, end = output.prompt_token_ids[:2], output.prompt_token_ids[-1:]
+    assert (begin, end, output.prompt_token_ids.count(3)) == ([1, 3], [4], 1)
+    assert len(output.outputs[0].token_ids) == 3
 
 
 def test_a_folder_without_such_a_tokenizer_is_refused(tmp_path: Path) -> None:

@@ -4,8 +4,9 @@ from dataclasses import fields
 
 import pytest
 
-from quire.config import ModelConfig, ServerConfig
+from quire.config import ModelConfig
 from quire.near_names import RENAMED, near_name
+from quire.server_config import ServerConfig
 
 SETTINGS = [f.name for config in (ModelConfig, ServerConfig) for f in fields(config)]
 

@@ -1,6 +1,6 @@
 import pytest
 
-from quire.config import ModelConfig, ServerConfig
+from quire.config import ModelConfig
 from quire.errors import ConfigError
 from quire.options import (
     add_config,
@@ -11,6 +11,7 @@ from quire.options import (
     read_config,
     whole_number,
 )
+from quire.server_config import ServerConfig
 
 
 @pytest.fixture

@@ -3,6 +3,7 @@
 import pytest
 from scheduler_rig import EOS, Rig, ScriptedRunner, commit_with
 
+from quire.engine.not_finite import NOT_FINITE
 from quire.errors import NotFound
 from quire.sampling import BeamSearchParams
 from quire.types import Sample, StepResult, TokenLogprobs
@@ -241,3 +242,12 @@ def test_the_first_delta_tells_how_long_the_request_was_queued():
         ("r1", 5.0),
         ("r1", None),
     ]
+
+
+def test_requests_whose_logits_were_not_finite_are_counted():
+    rig = Rig(runner=ScriptedRunner)
+    rig.runner.script = {0: [Sample(-1, error=NOT_FINITE)], 1: [Sample(-1, error=("PluginFailed", "another"))]}
+    for _ in range(3):
+        rig.add([1, 2])
+    rig.run()
+    assert rig.stats().num_corrupted_total == 1

@@ -156,6 +156,29 @@ def test_a_number_of_crops_that_cannot_be_stops_the_start(model: Model) -> None:
         LLM(str(model.folder), plugins=["phi"], num_pages=16, plugin_options={"phi": {"crops": 17}})
 
 
+# --- from outside ------------------------------------------------------------------------------------
+
+TEMPLATE = (
+    "{% for m in messages %}{{ '<|' + m['role'] + '|>\\n' + m['content'] + '<|end|>\\n' }}{% endfor %}"
+    "{{ '<|assistant|>\\n' }}"
+)
+
+
+@pytest.mark.parametrize("settings", [{}, {"dtype": "bfloat16", "quantization": "int8", "kv_cache_dtype": "int8"}])
+def test_chats_with_pictures_are_answered_as_prompts_are(model: Model, settings: dict[str, str]) -> None:
+    first, second = picture(1, 40, 30), picture(2, 30, 90)
+    parts = [{"type": "image_pil", "image_pil": one} for one in (first, second)]
+    messages = [{"role": "user", "content": [*parts, {"type": "text", "text": "Both?"}]}]
+    prompt = "<|user|>\n<|image_1|>\n<|image_2|>\nBoth?<|end|>\n<|assistant|>\n"
+    params = greedy(8, ignore_eos=True)
+    options = {"dtype": "float32", "num_pages": 64, "chat_template": TEMPLATE, **settings}
+    with LLM(str(model.folder), plugins=["phi"], trust_remote_code=True, **options) as llm:
+        value = {"prompt": prompt, "multi_modal_data": {"image": [first, second]}}
+        (chatted,), (asked,) = llm.chat(messages, params, use_tqdm=False), llm.generate(value, params, use_tqdm=False)
+    assert chatted.prompt_token_ids == asked.prompt_token_ids
+    assert chatted.outputs[0].token_ids == asked.outputs[0].token_ids
+
+
 # --- adapters ----------------------------------------------------------------------------------------
 
 

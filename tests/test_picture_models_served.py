@@ -200,7 +200,7 @@ def figures(server, model):
     """Of the model, by name, once they have what was asked so far: the server looks at them now and then."""
     while True:
         page = httpx.get(f"{server.url}/metrics").text
-        found = dict(re.findall(rf'^quire:(\w+){{model_name="{model.name}"}} (.*)$', page, re.MULTILINE))
+        found = dict(re.findall(rf'^quire:(\w+){{engine="0",model_name="{model.name}"}} (.*)$', page, re.MULTILINE))
         if float(found["generation_tokens_total"]) == LENGTH * model.num_asked:
             return {name: float(value) for name, value in found.items()}
 

@@ -210,6 +210,8 @@ def test_the_latest_arrival_gives_up_its_pages_and_is_recomputed_with_what_it_ge
     rig.run()
     stats = rig.stats()
     assert (stats.num_preemptions_recompute_total, stats.num_preemptions_swap_total) == (1, 0)
+    assert sorted(stats.ended_preemptions) == [0] * (len(stats.ended_preemptions) - 1) + [1]
+    assert rig.stats().ended_preemptions == ()
     first, again = [start for plan in rig.plans for start in plan.started if start.seq_id == 1]
     assert again.output_ids == tuple(rig.output("r1")[: len(again.output_ids)]) != ()
     assert again.seed == first.seed

@@ -11,8 +11,8 @@ from pretend_client import PretendAdapters, PretendClient, classifier, embedder,
 
 from quire.adapter_info import AdapterInfo
 from quire.commands.run_batch import answer_lines
-from quire.config import ServerConfig
 from quire.errors import HostDied, Overloaded
+from quire.server_config import ServerConfig
 
 POOLED = {
     "/v1/embeddings": {"input": ["ab", "cd"]},
@@ -162,8 +162,11 @@ async def test_an_error_of_one_prompt_ends_the_call_and_is_counted(client, app, 
     answer = await client.post("/v1/embeddings", json={"input": ["a", "b", "c"]})
     assert (answer.status_code, answer.json()["error"]["code"]) == (status, status)
     assert len(app.state.service.inflight) == 0
-    figures = app.state.service.metrics.text().decode()
-    assert f'quire:admission_rejections_total{{model_name="embedder",reason="queue_full"}} {rejected}.0' in figures
+    figures = app.state.service.metrics.text()[0].decode()
+    assert (
+        f'quire:admission_rejections_total{{engine="0",model_name="embedder",reason="queue_full"}} {rejected}.0'
+        in figures
+    )
 
 
 async def test_ended_requests_are_counted_and_told_to_plugins(tmp_path, pretend, monkeypatch):

@@ -14,6 +14,7 @@ from sampling_by_hand import kept_by_hand
 
 from quire.engine.chance import uniforms
 from quire.engine.logprobs import ALL, describe
+from quire.engine.not_finite import NOT_FINITE
 from quire.engine.sampler import Chooser
 from quire.sampling import BeamSearchParams
 from quire_kernels import reference, select
@@ -271,6 +272,7 @@ def test_a_row_with_everything_forbidden_fails_alone(params: dict[str, Any]) -> 
     bad, good = make_sampler().sample(logits.clone(), rows)
     assert bad.error is not None
     assert "No token can be chosen" in bad.error[1]
+    assert bad.error != NOT_FINITE
     assert rows[0].output_ids == []
     assert good.token_id == int(logits[1].argmax())
 
@@ -280,4 +282,4 @@ def test_logits_that_are_no_numbers_are_an_error_not_a_token(params: dict[str, A
     logits = random_logits(3)
     logits[1, 5] = math.nan
     samples = make_sampler().sample(logits.clone(), [chooser(**params) for _ in range(3)])
-    assert [sample.error is None for sample in samples] == [True, False, True]
+    assert [sample.error for sample in samples] == [None, NOT_FINITE, None]

@@ -39,6 +39,7 @@ OPERATIONS = [
     *SPOKEN,
     "POST /tokenize",
     "POST /detokenize",
+    "GET /tokenizer_info",
     "GET /health",
     "GET /health/live",
     "GET /health/ready",

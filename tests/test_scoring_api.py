@@ -5,7 +5,7 @@ import pytest
 import torch
 from pretend_client import PretendClient, classifier, embedder, http, numbers_of, pretend_app
 
-from quire.config import ServerConfig
+from quire.server_config import ServerConfig
 
 TOKENS = embedder("tokens", tasks=("token_embed",))
 CROSS = classifier("score", name="cross", token_types=True)

@@ -13,10 +13,10 @@ from fastapi import APIRouter
 from live_server import live
 from pretend_client import PretendClient, http, info, pretend_app
 
-from quire.config import ServerConfig
 from quire.errors import ConfigError, PluginError
 from quire.records import PluginInfo, Registry, Router
 from quire.server.listen import bind, check_tls
+from quire.server_config import ServerConfig
 
 CHAT = {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 3}
 

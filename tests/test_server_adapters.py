@@ -158,16 +158,21 @@ def test_figures_are_told_per_adapter(rig: Rig, asks: AdapterClient) -> None:
     asks.ids("counted", PROMPT, 5)
     asks.ids("counted", PROMPT, 6)
     figures = metrics(rig.url)
-    of = '{adapter_name="counted",model_name="one"}'
+    of = '{adapter_name="counted",engine="0",model_name="one"}'
     assert figures[f"quire:adapter_requests_total{of}"] == 2
     assert figures[f"quire:adapter_prompt_tokens_total{of}"] == 2 * len(PROMPT)
     assert figures[f"quire:adapter_generation_tokens_total{of}"] == 11
     # Where adapters are is asked of the host about once a second.
-    while sum(figures[f'quire:adapters{{model_name="one",tier="{tier}"}}'] for tier in ("seat", "host", "disk")) != 2:
+    while (
+        sum(
+            figures[f'quire:adapters{{engine="0",model_name="one",tier="{tier}"}}'] for tier in ("seat", "host", "disk")
+        )
+        != 2
+    ):
         figures = metrics(rig.url)
-    assert figures['quire:adapter_loads_total{model_name="two"}'] == 1
-    assert figures['quire:adapter_memory_bytes{model_name="one"}'] > 0
-    assert any(name.startswith('quire:lora_requests_info{max_lora="2"') for name in figures)
+    assert figures['quire:adapter_loads_total{engine="0",model_name="two"}'] == 1
+    assert figures['quire:adapter_memory_bytes{engine="0",model_name="one"}'] > 0
+    assert any(name.startswith('quire:lora_requests_info{engine="0",max_lora="2"') for name in figures)
 
 
 # --- loading in the background -----------------------------------------------------------------------

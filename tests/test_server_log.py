@@ -6,12 +6,13 @@ import pytest
 
 from quire.adapter_info import AdapterInfo
 from quire.commands.serve import warn_of_open_server
-from quire.config import ModelConfig, ServerConfig
+from quire.config import ModelConfig
 from quire.engine.engine import Engine
 from quire.engine.model_summary import summary
 from quire.registry import load
 from quire.server.run import _uvicorn_settings
 from quire.server.throughput_log import ThroughputLog
+from quire.server_config import ServerConfig
 from quire.testing.tiny import tiny_llama
 from quire.types import EngineStats
 from quire_models.weights import Progress

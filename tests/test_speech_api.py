@@ -13,11 +13,11 @@ from pretend_client import PretendClient, http, info, served
 
 from quire import registry
 from quire.adapter_info import AdapterInfo
-from quire.config import ServerConfig
 from quire.media.intake import Intake
 from quire.media.limits import MediaLimits
 from quire.records import LogitsProcessor, Refused, RequestGate
 from quire.server.app import build_app
+from quire.server_config import ServerConfig
 from quire.text.media import MediaInputs
 from quire.text.speech import Speech
 from quire.text.tokenizer import Tokenizer

@@ -8,11 +8,12 @@ from pathlib import Path
 import pytest
 from pretend_client import info
 
-from quire.config import ModelConfig, ServerConfig
+from quire.config import ModelConfig
 from quire.errors import CheckpointError, ConfigError
 from quire.records import Registry
 from quire.server.start import run
 from quire.server.text_sides import TextSides, text_sides
+from quire.server_config import ServerConfig
 from quire.testing import byte_tokenizer
 from quire.text.tokenizer import Tokenizer
 

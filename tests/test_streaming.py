@@ -8,10 +8,10 @@ import pytest
 from live_server import chunks_of, live
 from pretend_client import PretendClient, http, pretend_app
 
-from quire.config import ServerConfig
 from quire.errors import BadRequest, HostDied, Overloaded
 from quire.server import wire
 from quire.server.sse import EventStream, unless_gone
+from quire.server_config import ServerConfig
 
 LONG = {"prompt": "abc", "max_tokens": 100}
 QUIET = {"port": 0, "disable_access_log": True, "log_level": "error"}

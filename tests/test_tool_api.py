@@ -148,7 +148,7 @@ async def test_names_of_odd_characters_are_refused_in_every_format(tmp_path, nam
     ("tools", "choice", "said"),
     [
         ([tool(parameters={"type": "array"})], "required", "type object"),
-        ([tool(parameters={"type": ["object"]})], "required", "type object"),
+        ([tool(parameters={"type": ["object", "null"]})], "required", "type object"),
         ([tool(parameters=[1])], "auto", "parameters"),
         ([tool(str(i)) for i in range(1025)], "auto", "1024"),
         ([tool(parameters=deep(99))], "required", "nested"),

@@ -148,7 +148,7 @@ def test_a_call_of_a_strict_tool_must_fit_wherever_it_stands(name, tokenizer) ->
         ("add", GOOD, True),
         ("add", BAD, False),
         ("add", SPACED, False),
-        ("now", '{"c":  7 }', True),
+        ("now", '{ "c" : 7 }', True),
     ):
         frame = parser.frame(tool, "")
         text = f"See: {frame.first}{frame.before}{arguments}{frame.after}{frame.last}"

@@ -8,11 +8,12 @@ import pytest
 from quire import LLM
 from quire.cli import main
 from quire.commands.serve import COMMAND
-from quire.config import ModelConfig, ServerConfig
+from quire.config import ModelConfig
 from quire.errors import ConfigError, StartupError
+from quire.from_vllm.arguments import ARGUMENTS, without_vllm
 from quire.options import model_configs, new_parser, normalise, read_config
+from quire.server_config import ServerConfig
 from quire.text.arguments import SETTINGS, known_settings
-from quire.vllm_arguments import ARGUMENTS, without_vllm
 
 
 def parse(*words: str) -> dict[str, Any]:

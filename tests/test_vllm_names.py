@@ -19,6 +19,7 @@ from quire.types import LoRARequest, Prompt, Request
     [
         ("quire", "LLM LLMEngine AsyncLLMEngine EngineArgs AsyncEngineArgs SamplingParams PoolingParams RequestOutput"),
         ("quire.sampling_params", "SamplingParams BeamSearchParams GuidedDecodingParams StructuredOutputsParams"),
+        ("quire.inputs", "TextPrompt TokensPrompt"),
         ("quire.lora.request", "LoRARequest"),
         ("quire.entrypoints.chat_utils", "load_chat_template"),
         ("quire.entrypoints.openai.api_server", "main"),

@@ -56,9 +56,7 @@ def read(folder: str, max_bytes: int, max_tensors: int) -> Shared:
                 if size > max_bytes:
                     most = f"an adapter of this model has at most {max_bytes} by --max-lora-rank"
                     raise files.FileRefused(f"it has {size} bytes; {most}")
-                found = parse(descriptor, size, max_bytes)
-            if len(found.value) > max_tensors:
-                raise files.FileRefused(f"it has {len(found.value)} tensors; this model has no use for so many")
+                found = parse(descriptor, size, max_bytes, max_tensors)
         except files.FileRefused as error:
             if error.missing:
                 continue
@@ -86,7 +84,12 @@ def tensors_of(spans: Sequence[Sequence[Any]], memory: SharedBytes) -> dict[str,
     return found
 
 
-def _safetensors(descriptor: int, size: int, max_bytes: int) -> Shared:
+def _check_count(count: int, max_tensors: int) -> None:
+    if count > max_tensors:
+        raise files.FileRefused(f"it has {count} tensors; this model has no use for so many")
+
+
+def _safetensors(descriptor: int, size: int, max_bytes: int, max_tensors: int) -> Shared:
     """The format: eight bytes that say how long the header is, the header in JSON, and the tensors side by side.
 
     The file is copied before it is looked at.
@@ -100,6 +103,7 @@ def _safetensors(descriptor: int, size: int, max_bytes: int) -> Shared:
     if not isinstance(header, dict):
         raise files.FileRefused("it is corrupt: its header is no object")
     header.pop("__metadata__", None)
+    _check_count(len(header), max_tensors)
     entries = [_entry(name, given) for name, given in header.items()]
     end, spans = 0, []
     for span, stop in sorted(entries, key=lambda entry: (entry[0].start, entry[1])):
@@ -133,8 +137,9 @@ def _entry(name: str, given: Any) -> tuple[Span, int]:
     return Span(name, dtype, shape, start), stop
 
 
-def _torch(descriptor: int, size: int, max_bytes: int) -> Shared:
+def _torch(descriptor: int, size: int, max_bytes: int, max_tensors: int) -> Shared:
     state = _unpickled(descriptor, size)
+    _check_count(len(state), max_tensors)
     spans, memory, end = [], SharedBytes.create(), 0
     for name, tensor in state.items():
         if len(name) > MAX_NAME or tensor.dim() > MAX_DIMENSIONS:

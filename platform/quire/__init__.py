@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from quire.engine_api.async_engine import AsyncLLMEngine as AsyncLLMEngine
     from quire.engine_api.engine import LLMEngine as LLMEngine
     from quire.hookspecs import hookimpl as hookimpl
+    from quire.inputs import TextPrompt as TextPrompt, TokensPrompt as TokensPrompt
     from quire.llm import LLM as LLM
     from quire.pooling import PoolingParams as PoolingParams
     from quire.records import (
@@ -81,6 +82,8 @@ _HOME = {
     "LLMEngine": "quire.engine_api.engine",
     "PoolingParams": "quire.pooling",
     "SamplingParams": "quire.sampling",
+    "TextPrompt": "quire.inputs",
+    "TokensPrompt": "quire.inputs",
     "StructuredOutputsParams": "quire.structured",
     "CompletionOutput": "quire.text.outputs",
     "RequestOutput": "quire.text.outputs",

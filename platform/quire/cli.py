@@ -14,7 +14,7 @@ from dataclasses import fields, replace
 from importlib import import_module
 
 from quire import __version__
-from quire.config import ModelConfig, ServerConfig
+from quire.config import ModelConfig
 from quire.discovery import DISTRIBUTION, plugin_names
 from quire.errors import PluginError, QuireError
 from quire.flag_parser import ENV_PREFIX, FlagParser, unknown_variables
@@ -22,6 +22,7 @@ from quire.near_names import near_name
 from quire.options import add_plugin_options, new_parser, normalise, plugin_options
 from quire.records import Command, Registry
 from quire.registry import listing, load, with_max_faults, with_options
+from quire.server_config import ServerConfig
 
 BUILT_IN: Mapping[str, tuple[str, str]] = {
     "serve": ("quire.commands.serve", "COMMAND"),

@@ -1,47 +1,17 @@
 """The one declaration of every setting: command-line flags, YAML keys and QUIRE_* variables come from it.
 
-`ModelConfig` holds what one model can have for itself, `ServerConfig` what there is one of per server.
+`ModelConfig` holds what one model can have for itself, `quire.server_config.ServerConfig` what a server has once.
 The text behind `setting(...)` is the help of the flag. `quire.options` parses them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, field, fields
-from ipaddress import ip_address
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from quire.errors import ConfigError
-
-
-def setting(
-    help: str,
-    default: Any = None,
-    *,
-    choices: Sequence[str] | None = None,
-    metavar: str | None = None,
-    also: Sequence[str] = (),
-) -> Any:
-    """A field of a config with its help text. also: other names of its flag and YAML key, as vLLM has them."""
-    metadata = {"help": help, "choices": choices, "metavar": metavar, "also": also}
-    if isinstance(default, dict):
-        return field(default_factory=dict, metadata=metadata)
-    return field(default=default, metadata=metadata)
-
-
-def _check_choices(config: Any) -> None:
-    for f in fields(config):
-        choices, value = f.metadata.get("choices"), getattr(config, f.name)
-        if choices and value not in choices:
-            raise ConfigError(f"--{f.name.replace('_', '-')} must be one of {', '.join(choices)}; got {value!r}.")
-
-
-def _check_positive(config: Any, *names: str) -> None:
-    for name in names:
-        value = getattr(config, name)
-        if value is not None and value <= 0:
-            raise ConfigError(f"--{name.replace('_', '-')} must be above 0; got {value}.")
+from quire.setting import check_choices, check_positive, setting
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -142,6 +112,9 @@ class ModelConfig:
         "auto",
     )
     structured_outputs_timeout_s: float = setting("Longest time to compile a constraint on the output.", 10.0)
+    structured_outputs_cache_bytes: int = setting(
+        "Bytes of compiled constraints kept for requests to come; the size of some is estimated.", 256 << 20
+    )
     structured_outputs_token_time_s: float = setting(
         "Seconds of a core that a constraint may take for each token on average; one that takes more is an error.", 0.01
     )
@@ -166,18 +139,19 @@ class ModelConfig:
     max_media_redirects: int = setting("Most redirects that are followed to a medium.", 3)
 
     def __post_init__(self) -> None:
-        _check_choices(self)
-        _check_positive(self, "max_model_len", "max_num_batched_tokens", "max_num_seqs", "max_num_queued_reqs")
-        _check_positive(self, "page_size", "kv_cache_memory_bytes", "num_pages")
-        _check_positive(self, "max_loras", "max_lora_rank", "max_num_encoder_tokens")
-        _check_positive(self, "max_media_bytes", "max_image_pixels", "max_media_seconds", "max_video_frames")
-        _check_positive(self, "structured_outputs_timeout_s", "structured_outputs_token_time_s")
-        _check_positive(self, "max_prompt_pixels", "media_decode_timeout_s")
-        _check_positive(self, "media_timeout_s", "lora_load_timeout_s")
+        check_choices(self)
+        check_positive(self, "max_model_len", "max_num_batched_tokens", "max_num_seqs", "max_num_queued_reqs")
+        check_positive(self, "page_size", "kv_cache_memory_bytes", "num_pages")
+        check_positive(self, "max_loras", "max_lora_rank", "max_num_encoder_tokens")
+        check_positive(self, "max_media_bytes", "max_image_pixels", "max_media_seconds", "max_video_frames")
+        check_positive(self, "structured_outputs_timeout_s", "structured_outputs_token_time_s")
+        check_positive(self, "max_prompt_pixels", "media_decode_timeout_s")
+        check_positive(self, "media_timeout_s", "lora_load_timeout_s")
         if self.max_media_redirects < 0:
             raise ConfigError(f"--max-media-redirects must be at least 0; got {self.max_media_redirects}.")
-        if self.encoder_cache_bytes < 0:
-            raise ConfigError(f"--encoder-cache-bytes must be at least 0; got {self.encoder_cache_bytes}.")
+        for name in ("encoder_cache_bytes", "structured_outputs_cache_bytes"):
+            if getattr(self, name) < 0:
+                raise ConfigError(f"--{name.replace('_', '-')} must be at least 0; got {getattr(self, name)}.")
         if self.max_logprobs < -1:
             raise ConfigError(f"--max-logprobs must be at least 0, or -1 for any number; got {self.max_logprobs}.")
         if self.max_cpu_loras is not None and self.max_cpu_loras < self.max_loras:
@@ -198,139 +172,3 @@ class ModelConfig:
     def name(self) -> str:
         """What the model is called in answers: the first of its names, else what it was named by."""
         return self.served_model_name[0] if self.served_model_name else self.model
-
-
-def is_loopback(host: str) -> bool:
-    """Whether an address to listen on is reached from this machine only; other names than localhost count as not."""
-    with suppress(ValueError):
-        return ip_address(host).is_loopback
-    return host == "localhost"
-
-
-@dataclass(frozen=True, kw_only=True)
-class ServerConfig:
-    """The server around the models."""
-
-    host: str = setting("Address to listen on.", "127.0.0.1")
-    port: int = setting("Port to listen on.", 8000)
-    root_path: str = setting("Prefix that a proxy strips.", "")
-    api_key: tuple[str, ...] = setting("Keys clients must send; any one is enough.", ())
-    admin_api_key: tuple[str, ...] = setting(
-        "Keys for routes that change the server (loading adapters); other keys are not accepted there.", ()
-    )
-    allowed_origins: tuple[str, ...] = setting("CORS origins.", ())
-    allowed_methods: tuple[str, ...] = setting("CORS methods.", ("*",))
-    allowed_headers: tuple[str, ...] = setting("CORS headers.", ("*",))
-    allow_credentials: bool = setting("CORS credentials.", False)
-    ssl_keyfile: str | None = setting("TLS key file.")
-    ssl_certfile: str | None = setting("TLS certificate file.")
-    ssl_ca_certs: str | None = setting("TLS authorities that client certificates must come from.")
-    max_body_bytes: int = setting("Largest request body, unpacked if it was sent compressed.", 32 << 20)
-    max_json_values: int = setting(
-        "Most values in a JSON body (texts, numbers, …), of which a sixteenth may be lists, objects and their members.",
-        1 << 19,
-    )
-    max_text_chars: int = setting("Longest text that is tokenized, in characters.", 4 << 20)
-    max_response_bytes: int = setting(
-        "Largest answer that is sent as a whole, as estimated before it is computed from its tokens and the "
-        "log-probabilities asked for.",
-        32 << 20,
-    )
-    max_connections: int = setting(
-        "Most connections; to take a new one, one without a request is closed where there is one, else the new one is "
-        "refused with 503.",
-        4096,
-    )
-    max_connections_per_address: int = setting(
-        "Most connections of one address; 0: any number, as behind a proxy, whose address all clients share.", 0
-    )
-    max_header_bytes: int = setting("Most bytes of a request's line and headers.", 64 << 10)
-    max_headers: int = setting("Most headers of a request.", 100)
-    header_timeout_s: float = setting("Longest time from the first byte of a request to the end of its headers.", 20.0)
-    body_timeout_s: float = setting(
-        "Longest time that nothing of a body comes; it must not come slower than 1 KB/s.", 30.0
-    )
-    keep_alive_timeout_s: float = setting("How long a connection without a request stays open.", 75.0)
-    max_pooling_inputs: int = setting(
-        "Most texts, documents or pairs of a request for embeddings, classes or scores.", 2048
-    )
-    trust_request_chat_template: bool = setting("Let requests bring a chat template.", False)
-    template_timeout_s: float = setting("Longest time a chat template may render.", 5.0)
-    enable_request_id_headers: bool = setting("Echo X-Request-Id.", False)
-    enable_prompt_tokens_details: bool = setting("Report cached tokens and those of media in usage.", False)
-    enable_force_include_usage: bool = setting("End every stream with usage.", False)
-    stream_interval: int = setting("Tokens of a stream that are sent together; the first and the last do not wait.", 1)
-    disable_fastapi_docs: bool = setting("No /docs, /redoc and /openapi.json.", False)
-    disable_access_log: bool = setting("No log line per request.", False, also=("disable_uvicorn_access_log",))
-    disable_log_stats: bool = setting("No log line every ten seconds about the work of each model.", False)
-    log_level: str = setting(
-        "How much to log.",
-        "info",
-        choices=("debug", "info", "warning", "error", "critical"),
-        also=("uvicorn_log_level",),
-    )
-    shutdown_timeout_s: float = setting(
-        "Longest wait for requests in flight at shutdown.", 30.0, also=("shutdown_timeout",)
-    )
-    engine_timeout_s: float = setting(
-        "Longest time without a finished step while there is work; then the engine process is restarted.", 300.0
-    )
-    max_restarts: int = setting(
-        "How often the engine process may be restarted within ten minutes; then the server ends with status 1.", 5
-    )
-    plugin_max_faults: int = setting(
-        "Faults in a row after which a function of a plugin is not called for a minute; 0: never.", 100
-    )
-    gate_timeout_s: float = setting("Longest time the request gates of plugins may take for one request.", 10.0)
-    gate_threads: int = setting("Threads that request gates of plugins run in.", 16)
-    lora_modules: tuple[str, ...] = setting(
-        'Adapters to load at the start: name=folder, or JSON: {"name": …, "path": …, "base_model_name": …}.', ()
-    )
-    lora_root: tuple[str, ...] = setting(
-        "Folders in which the adapters must lie that requests load by a path (default: any, if the server listens on a "
-        "loopback address or --admin-api-key is set; else none).",
-        (),
-    )
-    lora_cache_dir: str | None = setting(
-        "Where plugins keep adapters that they download (default: ~/.cache/quire/adapters)."
-    )
-    enable_auto_tool_choice: bool = setting(
-        "Let the model choose whether to call tools (default: only where no model is named, for the demos).", False
-    )
-    tool_call_parser: str | None = setting("Format of tool calls (default: recognised from the chat template).")
-    exclude_tools_when_tool_choice_none: bool = setting(
-        "Leave tools out of the prompt of requests with tool_choice none.", False
-    )
-    reasoning_parser: str | None = setting(
-        "Format of reasoning, which is then kept apart from the content; auto: recognised from the chat template "
-        "(default: none)."
-    )
-
-    @property
-    def adapter_roots(self) -> tuple[str, ...] | None:
-        """Folders in which adapters must lie that requests load by a path; None: any folder will do."""
-        trusted = is_loopback(self.host) or bool(self.admin_api_key)
-        return None if trusted and not self.lora_root else self.lora_root
-
-    def __post_init__(self) -> None:
-        _check_choices(self)
-        if not 0 <= self.port <= 65535:
-            raise ConfigError(f"--port must be from 0 to 65535; got {self.port}.")
-        _check_positive(self, "max_body_bytes", "template_timeout_s", "stream_interval", "max_pooling_inputs")
-        _check_positive(self, "max_json_values", "max_text_chars", "max_response_bytes", "max_connections")
-        _check_positive(self, "max_header_bytes", "max_headers")
-        _check_positive(self, "header_timeout_s", "body_timeout_s", "keep_alive_timeout_s")
-        if self.max_connections_per_address < 0:
-            raise ConfigError(
-                f"--max-connections-per-address must be at least 0; got {self.max_connections_per_address}."
-            )
-        _check_positive(self, "engine_timeout_s")
-        if not 0 <= self.shutdown_timeout_s < float("inf"):
-            raise ConfigError(f"--shutdown-timeout-s must be at least 0; got {self.shutdown_timeout_s}.")
-        if self.max_restarts < 0:
-            raise ConfigError(f"--max-restarts must be at least 0; got {self.max_restarts}.")
-        _check_positive(self, "gate_timeout_s", "gate_threads")
-        if self.plugin_max_faults < 0:
-            raise ConfigError(f"--plugin-max-faults must be at least 0; got {self.plugin_max_faults}.")
-        if bool(self.ssl_keyfile) != bool(self.ssl_certfile):
-            raise ConfigError("--ssl-keyfile and --ssl-certfile go together.")

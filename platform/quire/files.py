@@ -164,6 +164,9 @@ def _check_inside(real: Path, home: Path) -> None:
 
 
 def _reason(error: BaseException) -> str:
+    """Without the paths that the system's own texts may have."""
     if isinstance(error, OSError):
         return error.strerror or type(error).__name__
-    return str(error) or type(error).__name__
+    if isinstance(error, MemoryError):
+        return "it is too large"
+    return "links in a circle" if isinstance(error, RuntimeError) else "a name that cannot be"

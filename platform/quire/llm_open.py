@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,11 +13,14 @@ from quire.adapter_sources import AdapterSources
 from quire.demos import from_demo
 from quire.discovery import plugin_names
 from quire.errors import UnknownArchitecture
+from quire.from_vllm.variables import unread
 from quire.media.limits import MediaLimits
 from quire.plugins_off import with_advice
 from quire.records import Registry
 from quire.text.arguments import known_settings, model_config
 from quire.text.tokenizer import Tokenizer
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,6 +55,8 @@ def opened(
     from quire.engine.engine import Engine  # imports torch
 
     wanted = known_settings(settings)
+    for sentence in unread(os.environ):
+        log.warning("%s", sentence)
     names = plugin_names(plugins) if isinstance(plugins, str) else plugins
     found = registry.load(names, options=plugin_options, enable_lora=enable_lora)
     config = from_demo(model_config(model, wanted), found)

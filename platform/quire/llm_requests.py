@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from threading import Lock
 from typing import Any, TypeAlias
 
 from quire.adapter_sources import AdapterSources, check_name
@@ -35,6 +36,7 @@ class Requests:
         self._info: ModelInfo = engine.info
         self._numbers = itertools.count()
         self._adapter_paths: dict[str, str] = {}
+        self._loading = Lock()
         self.batch = Batch(engine, tokenizer, self._info.eos_ids)
 
     @property
@@ -88,9 +90,7 @@ class Requests:
             if isinstance(given, SamplingParams):
                 check_logprobs("logprobs", given.logprobs, self._info.max_logprobs)
                 check_logprobs("prompt_logprobs", given.prompt_logprobs, self._info.max_logprobs)
-        wanted = as_adapters(lora_request, count)
-        for one in dict.fromkeys(one for several in wanted for one in several):
-            self._load_adapter(one)
+        wanted = self.loaded_adapters(lora_request, count)
         requests = [
             Request(
                 id=self._free_number() if ids is None else ids[number],
@@ -104,6 +104,14 @@ class Requests:
             )
         ]
         return self.batch.add(requests)
+
+    def loaded_adapters(self, lora_request: Adapters, count: int) -> Sequence[Sequence[LoRARequest]]:
+        """The adapters of each of `count` prompts, loaded. Any thread may call it."""
+        wanted = as_adapters(lora_request, count)
+        with self._loading:
+            for one in dict.fromkeys(one for several in wanted for one in several):
+                self._load_adapter(one)
+        return wanted
 
     def _free_number(self) -> str:
         """The next number that no request has for an id."""

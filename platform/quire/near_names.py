@@ -14,7 +14,6 @@ RENAMED: Mapping[str, str] = {
     "guided_decoding_backend": "structured_outputs_backend",
     "io_processor_plugin": "plugins",
     "kv_offloading_size": "swap_space",
-    "logits_processor_pattern": "plugins",
     "logits_processors": "plugins",
     "lora_path": "lora_modules",
     "max_seq_len": "max_model_len",

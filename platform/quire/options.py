@@ -16,11 +16,11 @@ from typing import Any, TypeVar, get_type_hints
 from quire.config import ModelConfig
 from quire.errors import ConfigError
 from quire.flag_parser import ENV_PREFIX, FlagParser
+from quire.from_vllm.arguments import without_vllm
+from quire.from_vllm.flags import add_vllm_flags
 from quire.near_names import near_name
 from quire.records import Registry
 from quire.setting_groups import grouped
-from quire.vllm_arguments import without_vllm
-from quire.vllm_flags import add_vllm_flags
 from quire.yaml_settings import YamlFile
 
 _UNITS = {"": 1, "k": 10**3, "K": 2**10, "m": 10**6, "M": 2**20, "g": 10**9, "G": 2**30, "t": 10**12, "T": 2**40}

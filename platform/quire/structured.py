@@ -34,7 +34,8 @@ class Structured:
     what its JSON has between values and after keys, e.g. [", ", ": "], without other whitespace if a back end can keep
     it out; and for errors about its schema "owner", whose it is, and "param", the field that it stands in.
     backend: who must compile it, None = as the server is set. after: a text before whose end nothing is constrained.
-    any_whitespace: whether JSON may have whitespace between its parts; whitespace_pattern: a regex of what may be.
+    any_whitespace: whether JSON may have whitespace between its parts, a space or an indented new line, bounded where
+    models could write it without end; whitespace_pattern: a regex of what may be instead.
     additional_properties: False = objects whose schema does not say may have no other than their properties.
     param: the field of the request that asked, which errors name.
     """

@@ -183,11 +183,23 @@ def _settle(schema: Schema, asked: Structured) -> None:
             raise CannotConstrain(f"`{name}` may be {MAX_LENGTH} at most, got {bound}.")
     if not asked.additional_properties and isinstance(schema.get("properties"), dict):
         schema.setdefault("additionalProperties", False)
+    _drop_idle_counts(schema)
     form = schema.get("format")
     alone = schema.get("type") == "string" and not (schema.keys() & SAYS_SOMETHING) - {"type", "format"}
     if alone and isinstance(form, str) and form in FORMATS:
         del schema["format"]
         schema["pattern"] = f"^(?:{FORMATS[form]})$"
+
+
+def _drop_idle_counts(schema: Schema) -> None:
+    """Take bounds of the number of properties away that hold anyway; most libraries know them only for maps."""
+    names, required = schema.get("properties"), schema.get("required")
+    least, most = schema.get("minProperties"), schema.get("maxProperties")
+    if isinstance(least, int) and isinstance(required, list) and len(set(map(str, required))) >= least:
+        del schema["minProperties"]
+    closed = schema.get("additionalProperties") is False and "patternProperties" not in schema
+    if isinstance(most, int) and closed and isinstance(names, dict) and len(names) <= most:
+        del schema["maxProperties"]
 
 
 PACKAGES = {"lmformatenforcer": "lm-format-enforcer"}

@@ -6,15 +6,17 @@ import json
 import re
 from collections.abc import Mapping
 from typing import Any
+from urllib.parse import quote
 
 from quire.errors import BadRequest
 from quire.structured import PARAM, Structured
 from quire_plugins.forced_texts import format_short, is_short
-from quire_plugins.json_schemas import read
+from quire_plugins.json_schemas import Schema, read, schemas
 from quire_plugins.structural_lark import Writer, free_until, words
 from quire_plugins.structural_tags import Format, blaming, content_of, object_of, older_format, read_format, tags_of
 
 MAX_CALLS = 256
+_ESCAPE = re.compile(r"\\(?:x([0-9A-Fa-f]{2})|u([0-9A-Fa-f]{4})|U([0-9A-Fa-f]{8})|.)", re.DOTALL)
 _RULE = re.compile(r"^\s*[\w-]+\s*::=", re.MULTILINE)
 
 
@@ -30,9 +32,22 @@ def as_lark(source: str) -> str:
     from llguidance.gbnf_to_lark import gbnf_to_lark
 
     try:
-        return gbnf_to_lark(source)
+        return gbnf_to_lark(_ESCAPE.sub(_as_lark_escapes, source))
+    except BadRequest:
+        raise
     except Exception as error:  # the converter raises whatever comes
         raise BadRequest(f"The EBNF grammar is wrong: {error}.", PARAM) from error
+
+
+def _as_lark_escapes(escape: re.Match[str]) -> str:
+    """An escape of EBNF, that of a character by its number being one that the converter leaves as it is."""
+    digits = escape[1] or escape[2] or escape[3]
+    if digits is None:
+        return escape[0]
+    code = int(digits, 16)
+    if code > 0x10FFFF or 0xD800 <= code < 0xE000:
+        raise BadRequest(f"The EBNF grammar is wrong: {escape[0]} is no character.", PARAM)
+    return chr(code) if code > 127 else f"\\x{code:02x}"
 
 
 def calls(asked: Structured, style: Mapping[str, Any], special: Mapping[str, int]) -> str:
@@ -96,7 +111,7 @@ def _tag(tag: Mapping[str, Any], asked: Structured, style: Mapping[str, Any], sp
 def _value(content: Format, asked: Structured, style: Mapping[str, Any]) -> str:
     """A JSON value."""
     with blaming(content):
-        schema = read(of_content(content, asked))
+        schema = with_uri_references(read(of_content(content, asked)))
         return f"%json {json.dumps({**schema, 'x-guidance': {**style, **_separators(content)}})}"
 
 
@@ -104,6 +119,14 @@ def of_content(content: Format, asked: Structured) -> Structured:
     """The value of a tag as a constraint of its own."""
     source = json.dumps(content["json_schema"])
     return Structured(kind="json_schema", source=source, additional_properties=asked.additional_properties)
+
+
+def with_uri_references(root: Schema) -> Schema:
+    """The schema with each `$ref` a URI reference, in which most characters stand as bytes in hexadecimal."""
+    for schema in schemas(root):
+        if isinstance(schema.get("$ref"), str):
+            schema["$ref"] = quote(schema["$ref"], safe="#/%~:?&=+@!$'()*,;")
+    return root
 
 
 def _separators(content: Format) -> dict[str, Any]:

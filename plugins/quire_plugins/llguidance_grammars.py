@@ -16,7 +16,7 @@ from quire.records import Context
 from quire.structured import Structured
 from quire_plugins.forced_texts import all_short
 from quire_plugins.json_schemas import SAYS_SOMETHING, WHITESPACE, check_keywords, read, texts
-from quire_plugins.lark_grammars import as_lark, calls, of_content, settings, structural_tags
+from quire_plugins.lark_grammars import as_lark, calls, of_content, settings, structural_tags, with_uri_references
 from quire_plugins.llguidance_tokens import VocabularyTokens
 from quire_plugins.regexes import portable
 from quire_plugins.structural_lark import literal
@@ -156,7 +156,7 @@ class LlGuidance:
 def _schema(asked: Structured) -> dict[str, Any]:
     schema = read(asked)
     check_keywords(schema, KEYWORDS)
-    return schema
+    return with_uri_references(schema)
 
 
 def _style(asked: Structured) -> dict[str, Any]:

@@ -7,6 +7,7 @@ what a regex cannot say, such as the range of a number, is refused.
 from __future__ import annotations
 
 import json
+import pickle
 import re
 from collections import OrderedDict
 from collections.abc import Iterator
@@ -161,6 +162,12 @@ class OutlinesGrammar:
     def __init__(self, index: Index, end: int) -> None:
         self._index, self._end = index, end
         self._read: OrderedDict[int, tuple[Any, bool]] = OrderedDict()
+        self._index_bytes = len(pickle.dumps(index))
+
+    @property
+    def num_bytes(self) -> int:
+        """Of the index, whose size in memory is about that on paper, and of the masks read."""
+        return self._index_bytes + len(self._read) * (self._end // 8)
 
     def start(self) -> OutlinesMatcher:
         """A matcher at the beginning."""

@@ -43,9 +43,10 @@ KEYWORDS = frozenset(
 )
 
 
-_TEXT_OR_CLASS = re.compile(r'"(?:[^"\\]|\\.)*"|\[(?:[^\]\\]|\\.)*\]\*?', re.DOTALL)
-_ANY_GAP = r"[ \n\r\t]*"
-"""What stands between tokens of JSON in a grammar of the library."""
+MARK = 37
+"""A bound of white space by which the library's own is told from that of clients in a grammar."""
+_GAPS = re.compile(rf'"(?:[^"\\]|\\.)*"|\[(?:[^\]\\]|\\.)*\]|(?P<gap>\bwhitespace(?:_\d+)?\{{0, {MARK}\}})', re.DOTALL)
+"""Texts and classes, which stay as they are, and what the library puts between tokens of JSON if that is bounded."""
 _GAP = f'json_gap ::= "" | " " | "\\n" [ ]{{0,{MAX_INDENT}}} | "\\n" [\\t]{{1,{MAX_TABS}}}\n'
 
 
@@ -109,16 +110,26 @@ def _compiled(compiler: GrammarCompiler, asked: Structured) -> CompiledGrammar:
     from xgrammar import Grammar
 
     if asked.kind == "structural_tag":
-        return compiler.compile_grammar(_with_bounded_gaps(str(Grammar.from_structural_tag(source))))
+        return compiler.compile_grammar(_with_gaps(_of_tag(compiler, source)))
     if not asked.any_whitespace:
         return compiler.compile_json_schema(source, any_whitespace=False, separators=(",", ":"), strict_mode=False)
-    written = str(Grammar.from_json_schema(source, any_whitespace=True, strict_mode=False))
-    return compiler.compile_grammar(_with_bounded_gaps(written))
+    bounded = Grammar.from_json_schema(source, any_whitespace=True, max_whitespace_cnt=MARK, strict_mode=False)
+    return compiler.compile_grammar(_with_gaps(str(bounded)))
 
 
-def _with_bounded_gaps(ebnf: str) -> str:
-    """A grammar as the library writes JSON, with bounded white space in place of any."""
-    parts = _TEXT_OR_CLASS.sub(lambda part: "json_gap" if part[0] == _ANY_GAP else part[0], ebnf)
+def _of_tag(compiler: GrammarCompiler, source: str) -> str:
+    """The grammar that a structural tag is."""
+    from xgrammar import Grammar
+
+    try:
+        return str(Grammar.from_structural_tag(source))
+    except RuntimeError:  # it is wrong, or has names of tokens, for which the vocabulary is needed
+        return str(compiler.compile_structural_tag(source).grammar)
+
+
+def _with_gaps(ebnf: str) -> str:
+    """A grammar with a space or an indented line where the library has so much white space of any kind."""
+    parts = _GAPS.sub(lambda part: "json_gap" if part["gap"] else part[0], ebnf)
     return f"{parts}\n{_GAP}"
 
 
@@ -155,6 +166,8 @@ def _structural_tag(asked: Structured) -> str:
                 one["json_schema"] = _schema(replace(asked, kind="json_schema", source=source))
             for name in ABOUT:  # the library does not know them
                 one.pop(name, None)
+            if one.get("type") == "json_schema" and one.get("max_whitespace_cnt") is None:
+                one["max_whitespace_cnt"] = MARK
         elif isinstance(one, dict):
             if one.get("type") == "regex" and isinstance(one.get("pattern"), str):
                 one["pattern"] = _plain(portable(one["pattern"]))
@@ -197,6 +210,11 @@ class XGrammarGrammar:
 
     def __init__(self, compiled: CompiledGrammar, vocab_size: int) -> None:
         self._compiled, self._vocab_size = compiled, vocab_size
+
+    @property
+    def num_bytes(self) -> int:
+        """As the library counts."""
+        return int(self._compiled.memory_size_bytes)
 
     def start(self) -> XGrammarMatcher:
         """A matcher at the beginning."""

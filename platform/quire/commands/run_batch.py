@@ -17,11 +17,12 @@ from pathlib import Path
 from typing import IO, Any
 
 from quire.commands.models import chosen_models
-from quire.config import ModelConfig, ServerConfig
+from quire.config import ModelConfig
 from quire.errors import BadRequest, ConfigError
 from quire.log_format import log_to_stderr
 from quire.options import add_config, model_list
 from quire.records import Command
+from quire.server_config import ServerConfig
 
 URLS = (
     *("/v1/chat/completions", "/v1/completions", "/generate", "/tokenize"),

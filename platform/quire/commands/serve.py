@@ -13,14 +13,15 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from quire.commands.models import demo_adapters, demo_models, named_models
-from quire.config import ModelConfig, ServerConfig
+from quire.config import ModelConfig
 from quire.discovery import adds_to_bundled
+from quire.from_vllm.variables import unread
 from quire.log_format import log_to_stderr
 from quire.options import add_config, model_list, read_config
 from quire.plugins_off import demos_off, plugins_off
 from quire.records import Command, Registry
 from quire.registry import load
-from quire.vllm_variables import unread
+from quire.server_config import ServerConfig
 
 log = logging.getLogger("quire")
 

@@ -19,10 +19,10 @@ import torch
 
 from quire.engine.adapter import Adapter
 from quire.engine.adapter_folder import Fingerprint, fingerprint, kind_of
-from quire.idle_thread import run_when_idle
-from quire.isolated_calls import IsolatedCalls
 from quire.engine.runtimes import Runtime, Runtimes
 from quire.errors import BadRequest
+from quire.idle_thread import run_when_idle
+from quire.isolated_calls import IsolatedCalls
 from quire.records import AdapterFacts
 
 T = TypeVar("T")

@@ -22,10 +22,10 @@ from quire.engine.adapter import Visit
 from quire.engine.adapter_reader import AdapterReader
 from quire.engine.adapter_shelf import AdapterShelf
 from quire.engine.binding import Binding, Failures
-from quire.isolated_calls import IsolatedCalls
 from quire.engine.runtimes import Runtimes
 from quire.engine.seats import Seats
 from quire.errors import BadRequest, NotFound
+from quire.isolated_calls import IsolatedCalls
 from quire.types import AdapterUse, Plan, Request
 
 MOST_TOGETHER = 8
@@ -165,6 +165,12 @@ class Adapters:
         return self._binding.counts(seq_ids, counts)
 
     # --- looking and ending ------------------------------------------------------------------------
+
+    @property
+    def num_deferred(self) -> int:
+        """Requests that wait for seats."""
+        with self._lock:
+            return self._seats.num_deferred
 
     def stats(self) -> AdapterStats | None:
         """Figures; None where no adapter can be."""

@@ -8,6 +8,7 @@ pickle stands its length.
 from __future__ import annotations
 
 import faulthandler
+import os
 import pickle
 import resource
 import struct
@@ -17,10 +18,12 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, BinaryIO
 
-from quire.idle_thread import run_when_idle
 from quire.errors import CannotConstrain, QuireError
+from quire.idle_thread import run_when_idle
 
 LENGTH = struct.Struct(">Q")
+START_NICENESS = 5
+"""A third of the share that a thread of the steps has."""
 LINGER_S = 5.0
 """Time that whoever asked has to end the process."""
 
@@ -78,10 +81,14 @@ def _bound_memory(memory_bytes: int) -> None:
 
 
 def _started(build: Any, context: Any) -> Any:
-    """The back end, ready to compile, which takes a core only where nobody wants it."""
-    run_when_idle()
+    """The back end, ready to compile, which takes a core only where nobody wants it.
+
+    Its start is short and waited for, so that it has a share of the cores even on a machine that is busy for long.
+    """
+    os.nice(START_NICENESS)
     compiler = build(context)
     compiler.warm_up()
+    run_when_idle()
     _bound_memory(int(sys.argv[1]))
     return compiler
 

@@ -1,8 +1,8 @@
 """Compilers of grammars: in this process where they bound themselves, in one that can be ended where they do not.
 
 Doubtful ones may be tried there before they are compiled here: large ones too, since steps would wait for their Python.
-Threads may share it. A process starts when it is first needed and compiles one grammar at a time; its start counts as
-time of whoever waits for it.
+Threads may share it. A process starts when it is first needed and compiles one grammar at a time; its start is waited
+for beside the time that a grammar has.
 """
 
 from __future__ import annotations
@@ -20,12 +20,15 @@ from threading import Lock
 from typing import Any
 
 from quire.engine.compile_process import LENGTH, PlainVocabulary, frame
+from quire.engine.deadline import Deadline
 from quire.errors import CannotConstrain, Overloaded, PluginFailed
 from quire.records import Context, Grammar, GrammarBackend, Registry
 from quire.structured import Structured
 
 HOOK = "quire_grammar_backends"
 START_TIMEOUT_S = 120.0
+START_WAIT_S = 100.0
+"""How long a grammar waits for a process that starts; it goes on starting for those that come later."""
 MEMORY_BYTES = 2 << 30
 """What compiling one grammar may take, beside what the libraries did."""
 
@@ -35,11 +38,13 @@ class _Built:
     """A back end in use.
 
     lock: held while it is built, and while its process is busy or what that gave is finished here. here: held while it
-    compiles here; each more that did at once would take more from the steps, and be no sooner done.
+    compiles here; each more that did at once would take more from the steps, and be no sooner done. starting: held
+    by one of those who wait for the start of its process.
     """
 
     lock: Lock = field(default_factory=Lock)
     here: Lock = field(default_factory=Lock)
+    starting: Lock = field(default_factory=Lock)
     compiler: Any = None
     process: _Process | None = None
 
@@ -47,25 +52,27 @@ class _Built:
 class Compilers:
     """The back ends at work for one model, each built when it is first needed."""
 
-    def __init__(self, registry: Registry, context: Callable[[str], Context]) -> None:
-        self._registry = registry
+    def __init__(
+        self, registry: Registry, context: Callable[[str], Context], start_wait_s: float = START_WAIT_S
+    ) -> None:
+        self._registry, self._start_wait_s = registry, start_wait_s
         self._context = context
         self._built = {name: _Built() for name in registry.of(HOOK)}
         self._closed = False
 
-    def compile(self, backend: GrammarBackend, asked: Structured, timeout_s: float) -> Grammar:
+    def compile(self, backend: GrammarBackend, asked: Structured, deadline: Deadline) -> Grammar:
         """What the back end makes of it. Raises BadRequest, Overloaded, or what the back end raises."""
         built = self._built_of(backend)
         made: Grammar
         if backend.isolated:
             built.compiler.check(asked)
-            with self._elsewhere(built, backend, ("compile", asked), timeout_s) as compiled:
+            with self._elsewhere(built, backend, ("compile", asked), deadline) as compiled:
                 made = built.compiler.restore(compiled)
         elif backend.doubtful is not None and backend.doubtful(asked):
-            with self._elsewhere(built, backend, ("attempt", asked), timeout_s) as attempted:
+            with self._elsewhere(built, backend, ("attempt", asked), deadline) as attempted:
                 made = built.compiler.finish(attempted)
         else:
-            with _turn(built.here, backend, timeout_s):
+            with _turn(built.here, backend, deadline.left_s):
                 made = built.compiler.compile(asked)
         return made
 
@@ -89,19 +96,36 @@ class Compilers:
 
     @contextmanager
     def _elsewhere(
-        self, built: _Built, backend: GrammarBackend, question: tuple[str, Structured], timeout_s: float
+        self, built: _Built, backend: GrammarBackend, question: tuple[str, Structured], deadline: Deadline
     ) -> Iterator[Any]:
         """What a method of the back end gives in its process, which has nothing else to do until the block ends.
 
         So of its large constraints one at a time takes from the steps, wherever it is worked on.
         """
-        deadline = time.monotonic() + timeout_s
-        with _turn(built.lock, backend, timeout_s):
+        with deadline.paused(), _turn(built.starting, backend, self._start_wait_s):
+            self._wait_for_start(built, backend)
+        with _turn(built.lock, backend, deadline.left_s):
             self._begin(built, backend)
-            reply = self._ask(built, question, max(0.0, deadline - time.monotonic()))
+            reply = self._ask(built, question, deadline.left_s)
             if isinstance(reply, Exception):
                 raise reply
             yield reply
+
+    def _wait_for_start(self, built: _Built, backend: GrammarBackend) -> None:
+        """Let the back end have a process that is ready. Raises Overloaded if that takes too long."""
+        process = built.process
+        if process is None:
+            with built.lock:
+                self._begin(built, backend)
+                process = built.process
+        assert process is not None
+        try:
+            process.wait_until_ready(self._start_wait_s)
+        except (EOFError, OSError) as error:
+            with built.lock:
+                if built.process is process:
+                    self._end(built)
+            raise PluginFailed(f"The process that compiles grammars did not start: {error!r}") from error
 
     def _begin(self, built: _Built, backend: GrammarBackend) -> None:
         """Start the back end's process, if it has none; the caller holds the lock."""
@@ -169,6 +193,7 @@ class _Process:
             process_group=0,  # Ctrl-C in the terminal is the server's affair; a session would have a share of the cores
         )
         self._began, self._ready = time.monotonic(), False
+        self._waiting = Lock()
         assert self._process.stdin is not None
         with suppress(OSError):  # it is read from what there is to read that the process has ended
             self._process.stdin.write(frame(what))
@@ -178,8 +203,11 @@ class _Process:
         """Raises Overloaded if that takes longer: it goes on starting. Raises TimeoutError, EOFError, OSError if it
         takes too long for any; then the process is of no use.
         """
-        if self._ready:
-            return
+        with self._waiting:
+            if not self._ready:
+                self._wait(timeout_s)
+
+    def _wait(self, timeout_s: float) -> None:
         now, last = time.monotonic(), self._began + START_TIMEOUT_S
         assert self._process.stdout is not None
         if not select.select([self._process.stdout], [], [], max(0.0, min(timeout_s, last - now)))[0] and now < last:

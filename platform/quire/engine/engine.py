@@ -18,21 +18,20 @@ from typing import Any
 
 from quire.adapter_info import AdapterInfo
 from quire.config import ModelConfig
-from quire.counting import call_plugin, step_fault
+from quire.counting import step_fault
 from quire.engine.adapter_shelf import AdapterShelf
 from quire.engine.adapters import Adapters
 from quire.engine.background import BackgroundWork
 from quire.engine.checks import check_request
 from quire.engine.constraints import Constraints
 from quire.engine.grammars import Grammars
-from quire.isolated_calls import IsolatedCalls
 from quire.engine.limits import limits_of
 from quire.engine.load import Loaded, available_bytes, choose_device, load_model
 from quire.engine.measure import activation_bytes
 from quire.engine.memory import fit, host_pages, reserve, step_tokens
 from quire.engine.memory_ledger import MemoryBudget, MemoryLedger
 from quire.engine.pages import PagePool
-from quire.engine.policy import Policy
+from quire.engine.policy import choose_policy
 from quire.engine.poolers import Poolers
 from quire.engine.populate import populate
 from quire.engine.processors import Processors
@@ -41,16 +40,16 @@ from quire.engine.runtimes import Runtimes
 from quire.engine.scheduler import Scheduler
 from quire.engine.sizes import Sizes
 from quire.engine.towers import Towers
-from quire.errors import ConfigError, QuireError
+from quire.errors import QuireError
+from quire.isolated_calls import IsolatedCalls
 from quire.pooling import PoolingParams
-from quire.records import Context, OrdersSeqs, Registry, SchedulerPolicy
+from quire.records import Context, Registry
 from quire.sampling import SamplingParams
 from quire.types import Delta, EngineStats, Plan, Request
 from quire_models.checkpoint import raw_config
 
 log = logging.getLogger(__name__)
 
-POLICIES = "quire_scheduler_policies"
 PAUSE_S = 0.001
 """How long a step that can do nothing waits for a grammar to be compiled, or an adapter to get its seat."""
 
@@ -66,16 +65,13 @@ class Engine:
         budget: MemoryBudget,
         tokenizer: Callable[[], object] | None = None,
     ) -> None:
-        """budget: what the model may take of its device's memory, its weights included.
-
-        `tokenizer` gives the text side's tokenizer, for plugins that need one; it is called at most once.
-        """
+        """budget: of its device's memory. tokenizer: gives the text side's, for plugins; called at most once."""
         self.loaded, self.info = loaded, loaded.info
         self._registry = registry
         self._tokenizer = cache(tokenizer) if tokenizer else None
         self._limits = config.max_loras, config.max_lora_rank
         self._config_json = raw_config(Path(loaded.info.folder))
-        apart = IsolatedCalls(config.lora_load_timeout_s, "--lora-load-timeout-s")
+        apart = IsolatedCalls(config.lora_load_timeout_s)
         # before pages are counted: runtimes take device memory for their seats
         runtimes = Runtimes(registry, lambda plugin: replace(self._context(plugin), apart=apart), loaded.module)
         self._adapters = Adapters(runtimes, config, loaded.info.name, apart)
@@ -94,18 +90,15 @@ class Engine:
             registry,
             self._context,
             Constraints(
-                registry,
-                self.info.vocab_size,
-                loaded.eos_ids,
-                self._tokenizer,
-                config.structured_outputs_token_time_s,
+                registry, self.info.vocab_size, loaded.eos_ids, self._tokenizer, config.structured_outputs_token_time_s
             ),
             config.structured_outputs_backend,
             config.structured_outputs_timeout_s,
+            config.structured_outputs_cache_bytes,
         )
         self._scheduler = Scheduler(
             PagePool(num_pages, config.page_size, config.enable_prefix_caching and not whole),
-            self._policy(config.scheduling_policy),
+            choose_policy(registry, config.scheduling_policy, self._context),
             limits_of(config, loaded, max_model_len=max_model_len, max_tokens=max_tokens),
             PagePool(num_host_pages, config.page_size, caching=False),
             self._ready,
@@ -170,16 +163,6 @@ class Engine:
             max_seats=max_seats,
             max_rank=max_rank,
         )
-
-    def _policy(self, name: str) -> Policy:
-        known = self._registry.of(POLICIES)
-        if name not in known:
-            choices = ", ".join(known) or "none, because no loaded plugin brings one"
-            raise ConfigError(f"--scheduling-policy must be one of {choices}; got {name!r}.")
-        record: SchedulerPolicy = known[name]
-        plugin = self._registry.plugin_of(POLICIES, name)
-        policy: OrdersSeqs = call_plugin(self._registry, plugin, record.build, self._context(plugin))
-        return Policy(self._registry, plugin, policy)
 
     @property
     def has_work(self) -> bool:
@@ -297,7 +280,9 @@ class Engine:
 
     def stats(self) -> EngineStats:
         """Counters since start and gauges of now."""
-        return self._towers.counted(replace(self._scheduler.stats(self.info.name), adapters=self._adapters.stats()))
+        deferred = self._grammars.num_compiling(self._scheduler.waiting()) + self._adapters.num_deferred
+        stats, adapters = self._scheduler.stats(self.info.name), self._adapters.stats()
+        return self._towers.counted(replace(stats, num_deferred=deferred, adapters=adapters))
 
     def close(self) -> None:
         """Stop what runs beside the steps and let go of the device's memory."""

@@ -6,9 +6,8 @@ back ends are plugins, and whoever asks says when a request needs one.
 
 from __future__ import annotations
 
-import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
@@ -17,16 +16,21 @@ from typing import Any, TypeVar
 from quire.counting import call_plugin
 from quire.engine.compiling import HOOK, Compilers
 from quire.engine.constraints import Constraint, Constraints, Cost
-from quire.idle_thread import run_when_idle
+from quire.engine.deadline import Deadline
 from quire.engine.openings import Opening
 from quire.errors import BadRequest, CannotConstrain, ConfigError, Overloaded, PluginFailed, QuireError
+from quire.idle_thread import run_when_idle
 from quire.pooling import PoolingParams
 from quire.records import Context, Grammar, GrammarBackend, Registry
 from quire.structured import PARAM, Structured
-from quire.types import Params
+from quire.types import Params, Request
 
 MAX_KEPT = 256
 """Compiled grammars kept for requests to come, and openings."""
+LEAST_BYTES = 256 << 10
+"""What a compiled grammar that does not say its size is taken to hold at least."""
+BYTES_PER_CHARACTER = 256
+"""What it is taken to hold for each character of its source."""
 GRACE_S = 0.5
 """Time beyond its own that a worker has to say itself that it took too long."""
 WORKERS = 4
@@ -53,7 +57,7 @@ class _Job:
     """A grammar that is compiled, or was. deadline: when those who wait for it are told that it takes too long."""
 
     future: Future[Compiled]
-    deadline: float
+    deadline: Deadline
 
     @property
     def is_worth_another(self) -> bool:
@@ -69,7 +73,7 @@ class Grammars:
     """Compiles constraints in worker threads, equal ones only once.
 
     backend: the name of the only back end to ask where a request names none, or `AUTO`. timeout_s: how long compiling
-    may take, from when it was asked for.
+    may take, from when it was asked for. cache_bytes: what compiled grammars may hold, beside those that are in use.
     """
 
     def __init__(
@@ -79,6 +83,7 @@ class Grammars:
         constraints: Constraints,
         backend: str = AUTO,
         timeout_s: float = 10.0,
+        cache_bytes: int = 256 << 20,
     ) -> None:
         self.constraints = constraints
         self._registry = registry
@@ -87,7 +92,7 @@ class Grammars:
             known = ", ".join([AUTO, *sorted(self._backends)])
             raise ConfigError(f"--structured-outputs-backend must be one of {known}; got {backend!r:.80}.")
         self._default = backend
-        self._timeout_s = timeout_s
+        self._timeout_s, self._cache_bytes = timeout_s, cache_bytes
         self._compilers = Compilers(registry, context)
         self._jobs: OrderedDict[Structured, _Job] = OrderedDict()
         self._openings: OrderedDict[str, Future[Opening]] = OrderedDict()
@@ -133,11 +138,33 @@ class Grammars:
 
     def _job(self, key: Structured) -> _Job:
         if key not in self._jobs:
-            able, deadline = self.able(key), time.monotonic() + self._timeout_s
+            able, deadline = self.able(key), Deadline(self._timeout_s)
             self._jobs[key] = _Job(self._begin(self._compile, able, key, deadline), deadline)
-            _evict(self._jobs, lambda job: job.future)
+            self._evict_grammars()
         self._jobs.move_to_end(key)
         return self._jobs[key]
+
+    def _evict_grammars(self) -> None:
+        """Forget those not asked for longest until what is left is within its bounds; it is asked with each new one."""
+        sizes = {key: self._num_bytes(key, job) for key, job in self._jobs.items()}
+        total = sum(sizes.values())
+        for key, size in sizes.items():
+            if len(self._jobs) <= MAX_KEPT and total <= self._cache_bytes:
+                return
+            if self._jobs[key].future.done():
+                del self._jobs[key]
+                total -= size
+
+    def _num_bytes(self, key: Structured, job: _Job) -> int:
+        """What a grammar holds, as far as it says so."""
+        if not job.future.done() or job.future.exception() is not None:
+            return 0
+        compiled = job.future.result()
+        with suppress(QuireError):
+            said = call_plugin(self._registry, compiled.plugin, getattr, compiled.grammar, "num_bytes", None)
+            if isinstance(said, int):
+                return said
+        return LEAST_BYTES + BYTES_PER_CHARACTER * len(key.source)
 
     def _opening(self, text: str) -> Future[Opening]:
         if text not in self._openings:
@@ -155,16 +182,15 @@ class Grammars:
         future.add_done_callback(self._pending.discard)
         return future
 
-    def _compile(self, able: Sequence[GrammarBackend], asked: Structured, deadline: float) -> Compiled:
+    def _compile(self, able: Sequence[GrammarBackend], asked: Structured, deadline: Deadline) -> Compiled:
         """By the first back end that can. Raises BadRequest with the reason of each, if none can."""
         reasons: dict[str, CannotConstrain] = {}
         for backend in able:
-            left = deadline - time.monotonic()
-            if left <= 0:
+            if deadline.has_passed():
                 break
             plugin = self._registry.plugin_of(HOOK, backend.name)
             try:
-                grammar = call_plugin(self._registry, plugin, self._compilers.compile, backend, asked, left)
+                grammar = call_plugin(self._registry, plugin, self._compilers.compile, backend, asked, deadline)
             except CannotConstrain as error:
                 reasons[backend.name] = error
             else:
@@ -183,11 +209,19 @@ class Grammars:
             job, opening = self._needed(params.structured)
             if job.future.done():
                 _result(job.future)
-            elif time.monotonic() > job.deadline + GRACE_S:
+            elif job.deadline.has_passed(GRACE_S):
                 raise self._late(job)
             if opening is not None and opening.done():
                 _result(opening)
         return job.future.done() and (opening is None or opening.done())
+
+    def num_compiling(self, requests: Iterable[Request]) -> int:
+        """For how many of these a grammar is being compiled."""
+        if not self._pending:
+            return 0
+        asked = [one.params.structured for one in requests if not isinstance(one.params, PoolingParams)]
+        jobs = [self._jobs.get(_key(structured)) for structured in asked if structured is not None]
+        return sum(job is not None and not job.future.done() for job in jobs)
 
     def _late(self, job: _Job) -> QuireError:
         """What is said of a grammar whose time is up."""

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from quire.engine.beam import advance
+from quire.engine.not_finite import NOT_FINITE
 from quire.engine.roster import Roster
 from quire.engine.seq import Group, Seq
 from quire.errors import Told
@@ -56,6 +57,7 @@ def _sampled(roster: Roster, seq: Seq, sample: Sample, rounds: dict[str, Group])
     """Take in what a sampling row gave; groups of beams go to `rounds`."""
     group = seq.group
     if sample.error is not None:
+        roster.counts.corrupted += sample.error == NOT_FINITE
         return end_group(roster, group, "error", sample.error)
     if group.beams is None:
         return _append(roster, seq, sample)

@@ -5,11 +5,14 @@ A policy only orders: what it fails at is done in order of arrival, and one that
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
-from quire.counting import CallCounter
-from quire.errors import PluginFailed, PluginOff
-from quire.records import CountsCalls, OrdersSeqs, Registry, SeqView
+from quire.counting import CallCounter, call_plugin
+from quire.errors import ConfigError, PluginFailed, PluginOff
+from quire.records import Context, CountsCalls, OrdersSeqs, Registry, SchedulerPolicy, SeqView
+
+POLICIES = "quire_scheduler_policies"
 
 ORDER = "the order of keys"
 """What stands for a function in the count of keys that cannot be compared."""
@@ -52,3 +55,15 @@ class Policy:
         except PluginOff:
             self.off = True
             return None
+
+
+def choose_policy(registry: Registry, name: str, context: Callable[[str], Context]) -> Policy:
+    """The policy of that name, built. context: for a plugin. Raises ConfigError if no plugin brings it."""
+    known = registry.of(POLICIES)
+    if name not in known:
+        choices = ", ".join(known) or "none, because no loaded plugin brings one"
+        raise ConfigError(f"--scheduling-policy must be one of {choices}; got {name!r}.")
+    record: SchedulerPolicy = known[name]
+    plugin = registry.plugin_of(POLICIES, name)
+    policy: OrdersSeqs = call_plugin(registry, plugin, record.build, context(plugin))
+    return Policy(registry, plugin, policy)

@@ -24,6 +24,8 @@ from quire.types import Request
 log = logging.getLogger(__name__)
 
 WARN_EVERY = 50
+MOST_ENDED = 4096
+"""Ended requests of which statistics are kept until they are asked for."""
 
 
 @dataclass(slots=True)
@@ -37,6 +39,8 @@ class Counts:
     generated_tokens: int = 0
     recomputes: int = 0
     swaps: int = 0
+    corrupted: int = 0
+    ended_preemptions: list[int] = field(default_factory=list)
     iteration_tokens: list[int] = field(default_factory=list)
 
 
@@ -155,6 +159,7 @@ class Roster:
     def preempt(self, seq: Seq) -> None:
         """Take the pages of a running seq: to the host if there is room and leave, else to be recomputed."""
         counts, tables = self.counts, self.tables
+        seq.group.num_preempted += 1
         del self.running[seq.id]
         self._leave_runner(seq)
         may = self.limits.preemption != "recompute" and seq.group.lives_in_pages
@@ -203,6 +208,8 @@ class Roster:
         if not group.seqs:
             del self.groups[group.request.id]
             self.clients.leave(group.request.client)
+            self.counts.ended_preemptions.append(group.num_preempted)
+            del self.counts.ended_preemptions[:-MOST_ENDED]
 
     def _leave_runner(self, seq: Seq) -> None:
         if seq.in_runner:

@@ -23,8 +23,9 @@ from quire.engine.constraints import Constraint, Constraints, Masks
 from quire.engine.logits import Edits, apply_edits
 from quire.engine.logprobs import describe
 from quire.engine.no_token import no_token_error
+from quire.engine.not_finite import NOT_FINITE
 from quire.engine.processors import Processors, Use
-from quire.errors import PluginFailed, QuireError, Told
+from quire.errors import QuireError, Told
 from quire.sampling import BeamSearchParams, SamplingParams
 from quire.types import Sample, TokenLogprobs
 from quire_kernels.sampling import Logprobs
@@ -195,7 +196,7 @@ class Sampler:
         described = reports.of(drawn, self._ops.logprobs) if reports else {}
         samples = []
         for i, (token, row) in enumerate(zip(drawn, rows, strict=True)):
-            error = failed.get(i) or (_NO_TOKEN if token < 0 else None)
+            error = failed.get(i) or (NOT_FINITE if token < 0 else None)
             if error is not None:
                 samples.append(Sample(-1, error=error))
                 continue
@@ -216,9 +217,6 @@ class Sampler:
         for each in forced:
             row.note(each)
         return Sample(token, described, done=done, forced=tuple(forced))
-
-
-_NO_TOKEN = PluginFailed("No token can be chosen: the model gave no finite logits.").told
 
 
 @dataclass(frozen=True, slots=True)

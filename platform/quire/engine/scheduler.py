@@ -8,7 +8,7 @@ One plan is in flight at a time; requests may be added and aborted while it is.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from time import monotonic
 
 from quire.engine import outcome
@@ -127,9 +127,10 @@ class Scheduler:
         return self._tables.pool.forget()
 
     def stats(self, model: str) -> EngineStats:
-        """Counters and gauges; `iteration_tokens` are those of the steps since the last call."""
+        """Counters and gauges; lists are of what was since the last call."""
         roster, counts, pool = self._roster, self._roster.counts, self._tables.pool
         iterations, counts.iteration_tokens = tuple(counts.iteration_tokens), []
+        preempted, counts.ended_preemptions = tuple(counts.ended_preemptions), []
         return EngineStats(
             model=model,
             num_running=len(roster.running),
@@ -146,8 +147,14 @@ class Scheduler:
             num_generated_tokens_total=counts.generated_tokens,
             num_preemptions_recompute_total=counts.recomputes,
             num_preemptions_swap_total=counts.swaps,
+            num_corrupted_total=counts.corrupted,
             iteration_tokens=iterations,
+            ended_preemptions=preempted,
         )
+
+    def waiting(self) -> Iterator[Request]:
+        """The request of each seq that waits to be admitted."""
+        return (seq.group.request for seq in self._roster.waiting)
 
     def _unused_slots(self) -> int:
         """Slots of pages in use that hold nothing: the ends of last pages, shared ones counted once."""

@@ -72,6 +72,11 @@ class Seats:
         return tuple(adapter.ref.name for adapter in self._turns), tuple(waiting)[:most]
 
     @property
+    def num_deferred(self) -> int:
+        """Requests of the parties that were told to wait."""
+        return sum(self._waiting[party] for party in self._queue)
+
+    @property
     def anyone_waits(self) -> bool:
         """Whether a party was told to wait and has not begun."""
         return bool(self._queue)

@@ -66,6 +66,7 @@ class Group:
     arrival: int
     seed: int
     arrived_s: float = 0.0
+    num_preempted: int = 0
     seqs: dict[int, Seq] = field(default_factory=dict)
     to_fork: list[int] = field(default_factory=list)
     left_to_forks: int = 1

@@ -1,4 +1,4 @@
-"""`AsyncLLMEngine`: an engine in this process behind asyncio, one thread of its own doing all the work."""
+"""`AsyncLLMEngine`: an engine in this process behind asyncio; a thread of its own makes the steps."""
 
 from __future__ import annotations
 
@@ -95,11 +95,9 @@ class AsyncLLMEngine:
             raise BadRequest(f"`request_id` {request_id!r:.80} is that of a request in flight.", "request_id")
         latest = self._latest[request_id] = _Latest()
         try:
-            await self._run(
-                lambda: self.engine.add_request(
-                    request_id, prompt, params, lora_request=lora_request, priority=priority
-                )
-            )
+            await self.check_health()
+            made = await asyncio.to_thread(self.engine.prepare, prompt, params, lora_request)
+            await self._run(lambda: self.engine.add_prepared(request_id, made, params, lora_request, priority))
             self._wake()
             finished = False
             while not finished:

@@ -14,7 +14,7 @@ from quire.sampling import BeamSearchParams, SamplingParams
 from quire.text.inputs import PromptInput
 from quire.text.outputs import CompletionOutput, RequestOutput
 from quire.text.tokenizer import Tokenizer
-from quire.types import ModelInfo
+from quire.types import ModelInfo, Prompt
 
 Params = SamplingParams | BeamSearchParams | PoolingParams
 
@@ -53,11 +53,22 @@ class LLMEngine:
 
         Raises BadRequest, also when a request in flight has this id; then nothing was taken in.
         """
+        self.add_prepared(request_id, self.prepare(prompt, params, lora_request), params, lora_request, priority)
+
+    def prepare(self, prompt: PromptInput, params: Params, lora_request: Adapters = None) -> Prompt:
+        """What takes its time of `add_request`: ids of the prompt, media, adapters. Any thread may call it."""
+        requests = self.llm.requests
+        requests.loaded_adapters(lora_request, 1)
+        return requests.pooled([prompt])[0] if isinstance(params, PoolingParams) else requests.prompt(prompt)
+
+    def add_prepared(
+        self, request_id: str, prompt: Prompt, params: Params, lora_request: Adapters, priority: int
+    ) -> None:
+        """The rest of `add_request`."""
         requests = self.llm.requests
         if not isinstance(request_id, str) or request_id in requests.batch:
             raise BadRequest(f"`request_id` must be a text that no request in flight has, got {request_id!r:.80}.")
-        made = requests.pooled([prompt])[0] if isinstance(params, PoolingParams) else requests.prompt(prompt)
-        requests.submit([made], params, lora_request, [priority], ids=[request_id])
+        requests.submit([prompt], params, lora_request, [priority], ids=[request_id])
 
     def abort_request(self, request_id: str | Iterable[str]) -> None:
         """End these requests; no step tells of them any more. Unknown ids are left alone."""

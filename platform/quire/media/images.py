@@ -41,6 +41,15 @@ def readable_formats() -> list[str]:
     return [name for name in FORMATS if name in Image.OPEN]
 
 
+def num_pixels(data: bytes) -> int:
+    """Pixels that the header of an image file promises; 0 if it cannot be read: decoding says what is wrong."""
+    try:
+        with Image.open(io.BytesIO(data), formats=readable_formats()) as image:
+            return image.width * image.height
+    except Exception:  # headers may be broken in as many ways as there are formats
+        return 0
+
+
 def decode_image(data: bytes, max_pixels: int, low: bool = False) -> Image.Image:
     """The picture of an image file, RGB, its size checked before it is decoded.
 

@@ -18,9 +18,10 @@ from quire.errors import BadRequest, Overloaded, QuireError
 from quire.media.addresses import Resolve
 from quire.media.fetch import Fetcher
 from quire.media.items import Encoded, Linked
+from quire.media.large_images import CAN_SHARE, LargeImages
 from quire.media.limits import MODALITIES, Budget, DecodingTime, MediaLimits
 from quire.media.local import read_data_url, read_file_url, read_path
-from quire.media.weights import is_heavy
+from quire.media.weights import LIGHT_PIXELS, is_heavy
 
 T = TypeVar("T")
 
@@ -54,6 +55,7 @@ class Intake:
         self._threads = ThreadPoolExecutor(NUM_THREADS, thread_name_prefix="quire-media")
         self._heavy = ThreadPoolExecutor(NUM_HEAVY_THREADS, thread_name_prefix="quire-large-media")
         self._num_heavy = 0
+        self._large = LargeImages(self._limits.timeout_s)
         self._lookups = ThreadPoolExecutor(NUM_LOOKUPS, thread_name_prefix="quire-names")
         self._fetcher = Fetcher(self._limits, self._lookups, resolve)
         self._places = asyncio.Semaphore(MAX_FETCHES)
@@ -117,7 +119,10 @@ class Intake:
         from quire.media import audio, images, video
 
         if modality == "image":
-            return images.decode_image(item.data, limits.max_image_pixels, item.low)
+            pixels = limits.max_image_pixels
+            if CAN_SHARE and LIGHT_PIXELS < images.num_pixels(item.data) <= pixels:
+                return self._large.decode(item.data, pixels, item.low, limits.timeout_s)
+            return images.decode_image(item.data, pixels, item.low)
         if modality == "audio":
             return audio.decode_audio(item.data, limits)
         return video.decode_video(item.data, limits)
@@ -126,6 +131,7 @@ class Intake:
         """Let the threads end."""
         self._threads.shutdown(wait=False)
         self._heavy.shutdown(wait=False)
+        self._large.close()
         self._lookups.shutdown(wait=False)
 
     async def _fetched(

@@ -77,7 +77,10 @@ class Matcher(Protocol):
 
 
 class Grammar(Protocol):
-    """A compiled constraint, shared by all seqs that use it."""
+    """A compiled constraint, shared by all seqs that use it.
+
+    It may say what it holds in memory: `num_bytes`, an int, which may grow. Otherwise that is estimated by its source.
+    """
 
     def start(self) -> Matcher:
         """A matcher at the beginning."""

@@ -16,7 +16,6 @@ from starlette.types import Receive, Scope, Send
 
 from quire import __version__
 from quire.adapter_sources import AdapterSources
-from quire.config import ServerConfig
 from quire.counting import call_plugin
 from quire.errors import HostDied, PluginError
 from quire.hub import adapter_cache
@@ -57,6 +56,7 @@ from quire.server.sse import DIRECT
 from quire.server.telemetry import Telemetry
 from quire.server.throughput_log import ThroughputLog
 from quire.server.workers import Pools
+from quire.server_config import ServerConfig
 
 log = logging.getLogger("quire.server")
 
@@ -96,7 +96,7 @@ class _App(FastAPI):
 def build_service(client: Client, config: ServerConfig, registry: Registry, models: Sequence[Served]) -> Service:
     """The parts behind the routes. Builds gates and exporters of plugins; raises what they raise."""
     infos = [served.info for served in models]
-    metrics = Metrics(infos)
+    metrics = Metrics(infos, config.metrics_prefix)
     served_models = ServedModels(models)
     sources = AdapterSources(registry, adapter_cache(config.lora_cache_dir), config.adapter_roots)
     enabled = bool(registry.of(ADAPTER_RUNTIMES))

@@ -1,6 +1,7 @@
 """API keys: every path but the probes needs one of them, and paths that change the server one of the admin's.
 
-A key stands in `Authorization: Bearer`, or in `x-api-key` or `api-key`, where clients of other services put theirs. It knows nothing of users or quotas; those are request gates.
+A key stands in `Authorization: Bearer`, or in `x-api-key` or `api-key`, where clients of other services put theirs.
+It knows nothing of users or quotas; those are request gates.
 """
 
 from __future__ import annotations

@@ -32,7 +32,7 @@ from quire.server.chat_reasoning import (
     may_reason,
     reasoning_reader,
 )
-from quire.server.chat_tools import ToolUse, tool_use, whole_call
+from quire.server.chat_tools import ToolUse, tool_use, whole_call, with_allowed_tools
 from quire.server.job import Job
 from quire.server.models import Served
 from quire.server.params import beam_params, check_stream_fields, sampling_params
@@ -65,6 +65,7 @@ class Call:
 async def prepare(service: Service, served: Served, fields: ChatRequest, naming: Naming, receive: Receive) -> Call:
     """Check, render and tokenize; nothing runs yet. receive: tells when the client is gone."""
     check_task("generate", served.info)
+    fields = with_allowed_tools(fields)
     check_stream_fields(fields)
     max_tokens = fields.max_tokens if fields.max_completion_tokens is None else fields.max_completion_tokens
     if max_tokens is not None and max_tokens < 1:
@@ -246,6 +247,8 @@ def _choice(call: Call, output: CompletionOutput) -> dict[str, Any]:
     if call.thinking is not None:
         message["reasoning"] = said.reasoning if fields.include_reasoning else None
     finish: str | None = output.finish_reason
+    if call.tools is not None:
+        call.service.metrics.sought_calls(call.served.name, streamed=False, found=bool(said.calls))
     if call.tools is not None and said.calls:
         message["tool_calls"] = [whole_call(made) for made in said.calls[: call.tools.at_most]]
         finish = call.tools.finish(finish, len(said.calls))

@@ -90,6 +90,10 @@ class ChatStream:
         made[0] = (made[0][0], replace(piece, finish_reason=None, stop_reason=None))
         if piece.finish_reason:
             tools = self._call.tools
+            if tools:
+                self._call.service.metrics.sought_calls(
+                    self._call.served.name, streamed=True, found=answer.num_calls > 0
+                )
             reason: Any = tools.finish(piece.finish_reason, answer.num_calls) if tools else piece.finish_reason
             made.append(({}, replace(bare, finish_reason=reason, stop_reason=piece.stop_reason)))
         return made

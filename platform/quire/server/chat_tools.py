@@ -12,7 +12,7 @@ from quire.errors import BadRequest
 from quire.records import ToolParser
 from quire.server.constraints import FIELDS as CONSTRAINTS
 from quire.server.models import Served
-from quire.server.schema_requests import ChatRequest, NamedTool, Tool
+from quire.server.schema_requests import AllowedToolsChoice, ChatRequest, NamedTool, Tool
 from quire.server.service import Service
 from quire.structured import Structured, as_json
 from quire.text.json_calls import JSON_CALLS
@@ -129,6 +129,23 @@ def _schema_of(form: Structured | None) -> Any:
         return None
 
 
+def with_allowed_tools(fields: ChatRequest) -> ChatRequest:
+    """The same request with only the tools that its `tool_choice` allows; `BadRequest` for one that is not offered."""
+    if not isinstance(fields.tool_choice, AllowedToolsChoice):
+        return fields
+    allowed = fields.tool_choice.allowed_tools
+    names, offered = [tool.function.name for tool in allowed.tools], fields.tools or []
+    for name in names:
+        _check_offered(name, [tool.function.name for tool in offered])
+    tools = [tool for tool in offered if tool.function.name in names]
+    return fields.model_copy(update={"tools": tools, "tool_choice": allowed.mode})
+
+
+def _check_offered(name: str, offered: Collection[str]) -> None:
+    if name not in offered:
+        raise BadRequest(f"`tool_choice` names {name!r:.80}, which is not among the tools.", "tool_choice")
+
+
 def tool_use(service: Service, served: Served, fields: ChatRequest) -> ToolUse | None:
     """How tools are called, None if they are not; `BadRequest` for what cannot be."""
     choice = _checked_choice(fields)
@@ -177,7 +194,7 @@ def tool_use(service: Service, served: Served, fields: ChatRequest) -> ToolUse |
 
 def _check_parameters(tool: Tool) -> None:
     kind = (tool.function.parameters or NO_PARAMETERS).get("type", "object")
-    if kind != "object":
+    if kind not in ("object", ["object"]):
         name = tool.function.name
         raise BadRequest(
             f"`tools`: the parameters of {name!r} must be a schema of type object, got {kind!r:.80}.", "tools"
@@ -199,10 +216,9 @@ def _checked_choice(fields: ChatRequest) -> str | NamedTool:
                 "tools",
             )
     choice = fields.tool_choice or "auto"
-    if isinstance(choice, NamedTool) and choice.function.name not in names:
-        raise BadRequest(
-            f"`tool_choice` names {choice.function.name!r:.80}, which is not among the tools.", "tool_choice"
-        )
+    assert not isinstance(choice, AllowedToolsChoice), "see `with_allowed_tools`"
+    if isinstance(choice, NamedTool):
+        _check_offered(choice.function.name, names)
     return choice
 
 

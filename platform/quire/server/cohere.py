@@ -1,8 +1,8 @@
 """`/v2/embed`: embeddings in the shape of Cohere's API, several forms of them at once if asked for.
 
-A form of eight bits, of a vector x of d numbers at length 1: int8 = round(127 · x / s), cut to ±127, with s = min(1, 8 / √d);
-uint8 = int8 + 128. Each number of a vector of length 1 is 1 / √d on average, so that s leaves room for eight times that;
-it depends on d alone, so that products of vectors can be compared.
+Forms of eight bits, of a vector x of d numbers at length 1: int8 = round(127 · x / s), cut to ±127, with
+s = min(1, 8 / √d); uint8 = int8 + 128. A number of such a vector is about 1 / √d, and s leaves room for eight times
+that; it depends on d alone, so that products of vectors can be compared.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import Protocol
 
-from quire.config import ServerConfig
+from quire.server_config import ServerConfig
 
 log = logging.getLogger("quire.server")
 

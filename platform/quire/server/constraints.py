@@ -1,4 +1,4 @@
-"""From request fields to the constraint on the answer, in the spelling of OpenAI, vLLM (new and old), SGLang or llama.cpp.
+"""From request fields to the constraint on the answer, in the spelling of OpenAI, vLLM, SGLang or llama.cpp.
 
 Which kinds there are, back ends say; what a source means is their affair too.
 """

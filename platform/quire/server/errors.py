@@ -180,6 +180,7 @@ _MEANING = {
     403: "A request gate refused.",
     404: "The model does not exist.",
     413: "The body, or a medium in it, is larger than the server accepts.",
+    415: "The body is compressed in a way that the server does not know.",
     422: "A medium could not be fetched or decoded.",
     429: "A request gate refused for now.",
     500: "The server or a plugin failed.",
@@ -196,4 +197,4 @@ def documented(*statuses: int) -> dict[int | str, dict[str, Any]]:
     }
 
 
-GENERATION_ERRORS = documented(400, 401, 403, 404, 413, 422, 429, 500, 501, 503)
+GENERATION_ERRORS = documented(400, 401, 403, 404, 413, 415, 422, 429, 500, 501, 503)

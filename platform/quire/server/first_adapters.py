@@ -9,10 +9,11 @@ from typing import Any
 
 from quire.adapter_info import AdapterInfo
 from quire.adapter_sources import CONFIG_FILE, AdapterSources, base_of, check_name
-from quire.config import ModelConfig, ServerConfig
+from quire.config import ModelConfig
 from quire.errors import BadRequest, ConfigError
 from quire.hub import adapter_cache
 from quire.records import Registry
+from quire.server_config import ServerConfig
 
 FIELDS = {"name", "path", "base_model_name", "pinned"}
 FLAG = "--lora-modules"

@@ -14,8 +14,11 @@ from itertools import accumulate
 from quire.server.errors import Malformed
 
 MAX_DEPTH = 100
-CONTAINER_SHARE = 16
+CONTAINER_SHARE = 8
 """Lists, objects and their members may be this fraction of all values: they take so much longer to make."""
+
+MAX_ESCAPES = 8 << 20
+"""Backslashes in all strings: each costs the parser as much as a number."""
 
 PIECE = 128 << 10
 """Bytes looked at in one go: other threads get their turn between two."""
@@ -26,7 +29,7 @@ _STEPS = bytes.maketrans(b"[{]}", b"\x01\x01\xff\xff")
 
 @dataclass(slots=True)
 class _Counts:
-    values: int = 0
+    values: int = 1
     containers: int = 0
     members: int = 0
     depth: int = 0
@@ -48,7 +51,7 @@ class _Counts:
 def check_bounds(data: bytes, max_values: int) -> None:
     """Raise `Malformed` for more values, containers, members or levels than are allowed.
 
-    max_values: of any kind; lists and objects, and members of objects, may each be a sixteenth of that. What is no
+    max_values: of any kind; lists and objects, and members of objects, may each be an eighth of that. What is no
     valid JSON is left to the parser, but counts as what it looks like.
     """
     counts = _Counts()
@@ -59,7 +62,7 @@ def check_bounds(data: bytes, max_values: int) -> None:
             raise Malformed(f"The body has more than {max_values} JSON values (--max-json-values).")
         if counts.containers > most or counts.members > most:
             raise Malformed(
-                f"The body has more than {most} lists and objects, or members of objects: a sixteenth of the {max_values}"
+                f"The body has more than {most} lists and objects, or members of objects: an eighth of the {max_values}"
                 " JSON values that it may have (--max-json-values)."
             )
         if counts.deepest > MAX_DEPTH:
@@ -69,10 +72,14 @@ def check_bounds(data: bytes, max_values: int) -> None:
 def _outside_strings(data: bytes) -> Iterator[bytes]:
     """The text without its strings, piece by piece."""
     begin, inside = 0, False
+    escapes = 0
     while begin < len(data):
         end = _end_of_piece(data, begin)
         piece = data[begin:end]
         if b"\\" in piece:  # an escaped quote ends nothing
+            escapes += piece.count(b"\\")
+            if escapes > MAX_ESCAPES:
+                raise Malformed(f"The body has more than {MAX_ESCAPES} backslashes in its strings.")
             piece = piece.replace(b"\\\\", b"").replace(b'\\"', b"")
         parts = piece.split(b'"')
         yield b"".join(parts[1 if inside else 0 :: 2])

@@ -6,8 +6,8 @@ import errno
 import socket
 import ssl
 
-from quire.config import ServerConfig
 from quire.errors import ConfigError
+from quire.server_config import ServerConfig
 
 
 def bind(config: ServerConfig) -> socket.socket:

@@ -1,4 +1,4 @@
-"""Prometheus figures under the names that dashboards for vLLM know, with the prefix `quire:`.
+"""Prometheus figures under the names that dashboards for vLLM know, with the prefix `quire:` unless told otherwise.
 
 Gauges and totals follow the engine's statistics, read about once a second; histograms of requests are
 fed once per ended request. Nothing happens per token. It knows neither HTTP nor the engine.
@@ -6,79 +6,69 @@ fed once per ended request. Nothing happens per token. It knows neither HTTP nor
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from prometheus_client import CollectorRegistry, Histogram, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
-from prometheus_client.registry import Collector
+from prometheus_client import CollectorRegistry, GCCollector, Histogram, PlatformCollector, ProcessCollector
+from prometheus_client.core import Metric
+from prometheus_client.exposition import choose_encoder
 
 from quire.server.adapter_metrics import AdapterMetrics
 from quire.server.buckets import INTER_TOKEN_S, LATENCY_S, SMALL_COUNTS, TTFT_S, token_buckets
+from quire.server.engine_metrics import EngineMetrics
 from quire.server.tally import Tally
 from quire.types import EngineStats, ModelInfo, RequestSummary
 
-PREFIX = "quire:"
+DEFAULT_PREFIX = "quire:"
 
-_GAUGES: Mapping[str, tuple[str, Callable[[EngineStats], float]]] = {
-    "num_requests_running": ("Seqs being computed.", lambda s: s.num_running),
-    "num_requests_waiting": ("Seqs waiting for pages or a place.", lambda s: s.num_waiting),
-    "kv_cache_usage_perc": (
-        "Share of KV pages in use; 1 is all.",
-        lambda s: s.num_pages_used / s.num_pages if s.num_pages else 0.0,
-    ),
-    "encoder_cache_bytes": ("Memory of the embeddings of media.", lambda s: s.num_encoder_cache_bytes),
-}
-
-_COUNTERS: Mapping[str, tuple[str, Callable[[EngineStats], float]]] = {
-    "prefix_cache_queries": ("Prompt tokens looked up in the prefix cache.", lambda s: s.num_queried_tokens_total),
-    "prefix_cache_hits": ("Prompt tokens found in the prefix cache.", lambda s: s.num_cached_tokens_total),
-    "prompt_tokens": ("Prompt tokens read.", lambda s: s.num_prompt_tokens_total),
-    "media_encoded": ("Pictures and other media that the tower computed.", lambda s: s.num_media_encoded_total),
-    "encoder_cache_hits": ("Media whose embeddings were there when needed.", lambda s: s.num_media_found_total),
-    "generation_tokens": ("Tokens generated.", lambda s: s.num_generated_tokens_total),
-}
-
-_PREEMPTIONS: Mapping[str, Callable[[EngineStats], float]] = {
-    "recompute": lambda s: s.num_preemptions_recompute_total,
-    "swap": lambda s: s.num_preemptions_swap_total,
-}
+_ENGINE = {"engine": "0"}
+"""A label of all figures of models, which dashboards for vLLM ask for; there is one engine for each model."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Timings:
-    """What the server saw of one ended request, beside its summary."""
+    """What the server saw of one ended request, beside its summary. longest: tokens of the longest of its seqs."""
 
     token_gaps_s: Sequence[float] = ()
+    longest: int = 0
 
 
 class Metrics:
     """All figures of one server, in a registry of their own."""
 
-    def __init__(self, infos: Sequence[ModelInfo]) -> None:
+    def __init__(self, infos: Sequence[ModelInfo], prefix: str = DEFAULT_PREFIX) -> None:
         self.registry = CollectorRegistry(auto_describe=False)
-        self._engines = _EngineFigures(infos)
+        for process in (ProcessCollector, PlatformCollector, GCCollector):
+            process(registry=self.registry)
+        self._engines = EngineMetrics(prefix, infos)
         self.registry.register(self._engines)
-        self._adapters = AdapterMetrics(PREFIX, self._engines.latest)
+        self._adapters = AdapterMetrics(prefix, self._engines.latest)
         self.registry.register(self._adapters)
         longest = max((info.max_model_len for info in infos), default=4096)
         tokens = token_buckets(longest)
 
         def histogram(name: str, help: str, buckets: Sequence[float]) -> Histogram:
-            made = Histogram(PREFIX + name, help, ["model_name"], registry=self.registry, buckets=buckets)
+            made = Histogram(prefix + name, help, ["model_name"], registry=self.registry, buckets=buckets)
             for info in infos:  # so that a model that has not been asked yet shows zeros
                 made.labels(info.name)
             return made
 
         def tally(name: str, help: str, bounds: Sequence[float]) -> Tally:
-            made = Tally(PREFIX + name, help, bounds, [info.name for info in infos])
+            made = Tally(prefix + name, help, bounds, [info.name for info in infos])
             self.registry.register(made)
             return made
 
         self._iteration_tokens = tally("iteration_tokens_total", "Tokens computed per step.", tokens)
         self._prompt = histogram("request_prompt_tokens", "Prompt tokens per request.", tokens)
         self._generated = histogram("request_generation_tokens", "Generated tokens per request.", tokens)
+        self._longest = histogram("request_max_num_generation_tokens", "Tokens of a request's longest seq.", tokens)
+        self._computed = histogram(
+            "request_prefill_kv_computed_tokens", "Prompt tokens that had to be computed, per request.", tokens
+        )
+        self._preemptions = tally(
+            "request_num_preemptions", "How often seqs of a request gave up their pages.", SMALL_COUNTS
+        )
         self._n = histogram("request_params_n", "The n that requests asked for.", SMALL_COUNTS)
         self._max_tokens = histogram("request_params_max_tokens", "The max_tokens that requests asked for.", tokens)
         self._ttft = histogram("time_to_first_token_seconds", "Arrival to first token.", TTFT_S)
@@ -96,6 +86,7 @@ class Metrics:
         """Take over the figures of one model."""
         self._engines.latest[stats.model] = stats
         self._iteration_tokens.add(stats.model, stats.iteration_tokens)
+        self._preemptions.add(stats.model, stats.ended_preemptions)
 
     def observe_plugins(self, rows: Sequence[Mapping[str, Any]]) -> None:
         """Take over calls, errors and seconds per plugin."""
@@ -106,6 +97,12 @@ class Metrics:
         key = (model, reason)
         self._engines.rejections[key] = self._engines.rejections.get(key, 0) + 1
 
+    def sought_calls(self, model: str, streamed: bool, found: bool) -> None:
+        """An answer of a chat with tools has ended, with or without a call."""
+        mode, outcome = "streaming" if streamed else "non_streaming", "tool_call" if found else "no_tool_call"
+        key = (model, mode, outcome, "chat_completions")
+        self._engines.parsed[key] = self._engines.parsed.get(key, 0) + 1
+
     def finished(self, summary: RequestSummary, timings: Timings) -> None:
         """A request ended."""
         key = (summary.model, summary.finish_reason)
@@ -114,6 +111,8 @@ class Metrics:
         observations: list[tuple[Histogram, float | None]] = [
             (self._prompt, summary.num_prompt_tokens),
             (self._generated, summary.num_generated_tokens),
+            (self._longest, timings.longest),
+            (self._computed, max(0, summary.num_prompt_tokens - summary.num_cached_tokens)),
             (self._n, summary.n),
             (self._max_tokens, summary.max_tokens),
             (self._ttft, summary.first_token_s),
@@ -130,80 +129,27 @@ class Metrics:
                 histogram.labels(summary.model).observe(value)
         self._gap.add(summary.model, timings.token_gaps_s)
 
-    def text(self) -> bytes:
-        """Everything in Prometheus' text format."""
-        return generate_latest(self.registry)
+    def text(self, accept: str = "") -> tuple[bytes, str]:
+        """Everything, and its content type: OpenMetrics where `accept` names it, else Prometheus' own text format."""
+        encode, content_type = choose_encoder(accept)
+        return encode(_WithEngine(self.registry)), content_type
 
 
 def _plus(first: float | None, second: float | None) -> float | None:
     return None if first is None else first + (second or 0.0)
 
 
-class _EngineFigures(Collector):
-    """Turns the latest statistics into metric families when somebody scrapes."""
+class _WithEngine:
+    """What is collected, with a further label where there is a model."""
 
-    def __init__(self, infos: Sequence[ModelInfo]) -> None:
-        self._infos = infos
-        self.plugin_rows: Sequence[Mapping[str, Any]] = ()
-        self.latest = {info.name: EngineStats(model=info.name, num_pages=info.num_pages) for info in infos}
-        self.finished: dict[tuple[str, str], int] = {}
-        self.rejections: dict[tuple[str, str], int] = {}
-        for info in infos:
-            self.finished.update({(info.name, reason): 0 for reason in ("stop", "length", "abort", "error")})
-            self.rejections[info.name, "queue_full"] = 0
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._registry = registry
 
-    def collect(self) -> Iterable[Metric]:
-        """One family per metric, one sample per model."""
-        for name, (help, value) in _GAUGES.items():
-            gauge = GaugeMetricFamily(PREFIX + name, help, labels=["model_name"])
-            for model, stats in self.latest.items():
-                gauge.add_metric([model], value(stats))
-            yield gauge
-        for name, (help, value) in _COUNTERS.items():
-            counter = CounterMetricFamily(PREFIX + name, help, labels=["model_name"])
-            for model, stats in self.latest.items():
-                counter.add_metric([model], value(stats))
-            yield counter
-        yield self._preemptions()
-        yield _counts("request_success", "Ended requests.", "finished_reason", self.finished)
-        yield _counts("admission_rejections", "Requests refused.", "reason", self.rejections)
-        yield self._cache_config()
-        yield from self._plugins()
-
-    def _preemptions(self) -> Metric:
-        family = CounterMetricFamily(
-            PREFIX + "num_preemptions", "Seqs that had to give up their pages.", labels=["model_name", "kind"]
-        )
-        for model, stats in self.latest.items():
-            for kind, value in _PREEMPTIONS.items():
-                family.add_metric([model, kind], value(stats))
-        return family
-
-    def _cache_config(self) -> Metric:
-        labels = ["model_name", "num_gpu_blocks", "block_size", "cache_dtype", "device"]
-        family = GaugeMetricFamily(PREFIX + "cache_config_info", "The KV cache; always 1.", labels=labels)
-        for info in self._infos:
-            family.add_metric([info.name, str(info.num_pages), str(info.page_size), info.dtype, info.device], 1)
-        return family
-
-    def _plugins(self) -> Iterable[Metric]:
-        for name, help in (("calls", "Calls into a plugin."), ("errors", "Calls that raised."), ("seconds", "Time.")):
-            family = CounterMetricFamily(f"{PREFIX}plugin_{name}", help, labels=["plugin"])
-            for row in self.plugin_rows:
-                family.add_metric([row["plugin"]], row[name])
+    def collect(self) -> Iterator[Metric]:
+        """Each family."""
+        for family in self._registry.collect():
+            family.samples = [
+                sample._replace(labels={**sample.labels, **_ENGINE}) if "model_name" in sample.labels else sample
+                for sample in family.samples
+            ]
             yield family
-        dropped = CounterMetricFamily(f"{PREFIX}plugin_dropped", "Events that a slow plugin missed.", labels=["plugin"])
-        off = GaugeMetricFamily(
-            f"{PREFIX}plugin_off", "Functions of a plugin that are switched off.", labels=["plugin"]
-        )
-        for row in self.plugin_rows:
-            dropped.add_metric([row["plugin"]], row.get("dropped", 0))
-            off.add_metric([row["plugin"]], len(row.get("off", ())))
-        yield from (dropped, off)
-
-
-def _counts(name: str, help: str, label: str, values: Mapping[tuple[str, str], int]) -> Metric:
-    family = CounterMetricFamily(PREFIX + name, help, labels=["model_name", label])
-    for (model, value), count in list(values.items()):
-        family.add_metric([model, value], count)
-    return family

@@ -9,7 +9,6 @@ import logging
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from quire.config import ServerConfig
 from quire.errors import BadRequest
 from quire.plugins_off import how_to_enable
 from quire.records import Registry
@@ -17,6 +16,7 @@ from quire.sampling import BeamSearchParams, SamplingParams
 from quire.server.constraints import constraint
 from quire.server.schema_refused import IN_PLACE_OF, NOT_HONOURED, Values
 from quire.server.schema_sampling import SamplingFields
+from quire.server_config import ServerConfig
 from quire.structured import Structured
 
 log = logging.getLogger("quire.server")

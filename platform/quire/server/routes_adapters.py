@@ -26,7 +26,7 @@ def adapters_router(service: Service) -> APIRouter:
     @router.post(
         "/load_lora_adapter",
         response_class=Response,  # which documents no body, so that errors are documented as the JSON they are
-        responses={**_DONE, **documented(400, 401, 404, 413, 500, 503)},
+        responses={**_DONE, **documented(400, 401, 404, 413, 415, 500, 503)},
         openapi_extra=json_body(LoadAdapterRequest),
         summary="Load an adapter",
     )
@@ -39,7 +39,7 @@ def adapters_router(service: Service) -> APIRouter:
     @router.post(
         "/unload_lora_adapter",
         response_class=Response,  # which documents no body, so that errors are documented as the JSON they are
-        responses={**_DONE, **documented(400, 401, 404, 413, 500, 503)},
+        responses={**_DONE, **documented(400, 401, 404, 413, 415, 500, 503)},
         openapi_extra=json_body(UnloadAdapterRequest),
         summary="Unload an adapter; requests in flight finish on it",
     )

@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from fastapi import APIRouter
-from prometheus_client import CONTENT_TYPE_LATEST
+from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from quire import __version__
@@ -36,11 +35,11 @@ def admin_router(service: Service) -> APIRouter:
         return json_response({"server_load": len(service.inflight)})
 
     @router.get("/metrics", response_class=Response, responses=_TEXT)
-    async def metrics() -> Response:
+    async def metrics(request: Request) -> Response:
         """Figures for Prometheus."""
         await service.telemetry.tell()
-        text = await asyncio.to_thread(service.metrics.text)
-        return Response(text, headers={"content-type": CONTENT_TYPE_LATEST})
+        text, kind = await asyncio.to_thread(service.metrics.text, request.headers.get("accept", ""))
+        return Response(text, headers={"content-type": kind})
 
     @router.get("/plugins", response_model=None, responses={200: {"model": PluginList}, **documented(401)})
     async def plugins() -> Response:

@@ -19,15 +19,16 @@ from quire.server.models import Served
 from quire.server.prompts import tokenizing, while_wanted, with_media
 from quire.server.routes_openai import json_response
 from quire.server.schema_requests import DetokenizeRequest, TokenizeRequest
-from quire.server.schema_responses import Detokenized, Tokenized
+from quire.server.schema_responses import Detokenized, Tokenized, TokenizerInfo
 from quire.server.service import Service
+from quire.server.tokenizer_info import tokenizer_info
 from quire.text.inputs import InputLimits, cut, encoded, worth_tokenizing
 from quire.text.long_texts import Wanted
 
 IDS_AT_ONCE = 1 << 14
 """Ids that are written as JSON in one go: other threads get their turn between two."""
 
-_ERRORS = documented(400, 401, 403, 404, 413, 422, 429, 500, 503)
+_ERRORS = documented(400, 401, 403, 404, 413, 415, 422, 429, 500, 503)
 
 
 def text_router(service: Service) -> APIRouter:
@@ -80,7 +81,20 @@ def text_router(service: Service) -> APIRouter:
         )
         return json_response({"prompt": text})
 
+    if service.config.enable_tokenizer_info_endpoint:
+        _add_info(router, service)
     return router
+
+
+def _add_info(router: APIRouter, service: Service) -> None:
+    @router.get(
+        "/tokenizer_info",
+        response_model=None,
+        responses={200: {"model": TokenizerInfo}, **documented(401, 404)},
+        summary="Special tokens and chat template of a model",
+    )
+    async def info(model: str | None = None) -> Response:
+        return json_response(tokenizer_info(await service.adapters.find(model or service.models.usual())))
 
 
 async def _answer(

@@ -20,7 +20,7 @@ from typing import Any
 import uvicorn
 from fastapi import FastAPI
 
-from quire.config import ModelConfig, ServerConfig
+from quire.config import ModelConfig
 from quire.errors import HostDied
 from quire.host.client import Client
 from quire.records import Registry
@@ -31,6 +31,7 @@ from quire.server.http_protocol import BoundedHttp
 from quire.server.inflight import UNFINISHED, InFlight
 from quire.server.listen import url_of
 from quire.server.text_sides import TextSides, text_sides
+from quire.server_config import ServerConfig
 
 __all__ = ["DrainingServer", "serve", "text_sides"]
 

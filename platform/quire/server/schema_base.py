@@ -45,7 +45,8 @@ def _number(schema: Any) -> CoreSchema:
 
 def _or_null(field: JsonSchemaValue) -> JsonSchemaValue:
     """The schema of a field that may be null too; what is said about the field stays outside."""
-    about = {key: field.pop(key) for key in ("default", "title", "description", "deprecated") if key in field}
+    told = ("default", "title", "description", "deprecated")
+    about: dict[str, Any] = {key: field.pop(key) for key in told if key in field}
     return {"anyOf": [field, {"type": "null"}], **about}
 
 

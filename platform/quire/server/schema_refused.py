@@ -1,8 +1,8 @@
 """Fields that mean something to another server of this kind, and that this one cannot honour.
 
 To ignore them in silence would give another answer than the client believes. Each has the values that ask for nothing:
-those are let through, as is null. Fields that change no answer (`user`, `store`, `service_tier`, `prediction`, …) are not
-here; they are ignored.
+those are let through, as is null. Fields that change no answer (`user`, `store`, `service_tier`, `prediction`, …) are
+not here; they are ignored.
 """
 
 from __future__ import annotations

@@ -107,6 +107,15 @@ class Tool(RequestModel):
     type: Literal["function"] = "function"
     function: FunctionDefinition
 
+    @model_validator(mode="before")
+    @classmethod
+    def _no_custom(cls, value: Any) -> Any:
+        if isinstance(value, dict) and value.get("type") == "custom":
+            raise ValueError(
+                "tools of type custom are not supported; offer a function with one parameter of type string"
+            )
+        return value
+
 
 class NamedFunction(RequestModel):
     """The name of a tool's function."""
@@ -119,6 +128,35 @@ class NamedTool(RequestModel):
 
     type: Literal["function"] = "function"
     function: NamedFunction
+
+
+class AllowedTools(RequestModel):
+    """Some of the tools, and whether one of them must be called."""
+
+    mode: Literal["auto", "required"]
+    tools: Annotated[list[NamedTool], Field(min_length=1, max_length=MAX_TOOLS, fail_fast=True)]
+
+
+class AllowedToolsChoice(RequestModel):
+    """The choice of some of the tools."""
+
+    type: Literal["allowed_tools"]
+    allowed_tools: AllowedTools
+
+
+def _one_error_of_choices(value: Any, check: ValidatorFunctionWrapHandler) -> Any:
+    try:
+        return check(value)
+    except ValidationError:
+        raise ValueError(
+            'should be "none", "auto", "required", {"type": "function", "function": {"name": …}} or {"type": '
+            '"allowed_tools", "allowed_tools": {"mode": "auto" or "required", "tools": [{"type": "function", …}]}}'
+        ) from None
+
+
+ToolChoice = Annotated[
+    Literal["none", "auto", "required"] | NamedTool | AllowedToolsChoice, WrapValidator(_one_error_of_choices)
+]
 
 
 class TemplateFields(RequestModel):
@@ -142,7 +180,7 @@ class ChatRequest(SamplingFields, TemplateFields):
     logprobs: bool | None = False
     top_logprobs: LogprobCount | None = 0
     echo: bool = False
-    tool_choice: Literal["none", "auto", "required"] | NamedTool | None = None
+    tool_choice: ToolChoice | None = None
     parallel_tool_calls: bool | None = True
     reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"] | None = None
     include_reasoning: bool = True

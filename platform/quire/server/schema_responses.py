@@ -141,6 +141,18 @@ class Tokenized(BaseModel):
     token_strs: list[str] | None
 
 
+class TokenizerInfo(BaseModel):
+    """The answer of `/tokenizer_info`; special tokens are null where there is none."""
+
+    model_config = ConfigDict(extra="allow", protected_namespaces=())
+
+    tokenizer_class: str
+    eos_token: str | None
+    bos_token: str | None
+    model_max_length: int
+    chat_template: str | None
+
+
 class Detokenized(BaseModel):
     """The answer of `/detokenize`."""
 

@@ -14,7 +14,6 @@ from fastapi import Request as HttpRequest
 from pydantic import BaseModel
 
 from quire import __version__
-from quire.config import ServerConfig
 from quire.errors import BadRequest
 from quire.records import Registry
 from quire.server.adapters import ServedAdapters
@@ -33,6 +32,7 @@ from quire.server.pooling_job import PoolingJob
 from quire.server.request_ids import MAX_LENGTH, header_id, random_id
 from quire.server.telemetry import Telemetry
 from quire.server.workers import Pools
+from quire.server_config import ServerConfig
 from quire.types import Request
 
 B = TypeVar("B", bound=BaseModel)

@@ -13,7 +13,7 @@ import logging
 import sys
 from collections.abc import Callable, Sequence
 
-from quire.config import ModelConfig, ServerConfig
+from quire.config import ModelConfig
 from quire.host.client import Client
 from quire.host.settings import HostSettings
 from quire.media.limits import MediaLimits
@@ -22,6 +22,7 @@ from quire.server.allocator import give_freed_memory_back
 from quire.server.ending import outliving_hangups
 from quire.server.first_adapters import first_adapters
 from quire.server.listen import bind, check_tls
+from quire.server_config import ServerConfig
 
 COLLECT_AFTER = (20_000, 50, 50)
 """New objects until the garbage collector looks at the young ones, and how often it looks at older ones: rarely.

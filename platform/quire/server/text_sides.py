@@ -6,13 +6,14 @@ from collections.abc import Hashable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from quire.config import ModelConfig, ServerConfig
+from quire.config import ModelConfig
 from quire.errors import ConfigError, StartupError
 from quire.hub import resolve_tokenizer
 from quire.media.intake import Intake
 from quire.media.limits import MediaLimits
 from quire.records import Registry, ToolParser
 from quire.server.models import Served
+from quire.server_config import ServerConfig
 from quire.text.chat import ChatTemplate, read_template
 from quire.text.chat_choice import choose_chat
 from quire.text.media import MediaInputs

@@ -22,6 +22,8 @@ class Track:
         self._last_s = self._arrival_s
         self._last_by_index: dict[int, float] = {}
         self._gaps_s: list[float] = []
+        self._several = request.params.num_seqs > 1
+        self._counts: dict[int, int] = {}  # by seq, where there are several
         self.reason = "abort"
         self._queue_s: float | None = None
         self.num_generated = 0
@@ -40,6 +42,8 @@ class Track:
         if not count:
             return
         self.num_generated += count
+        if self._several:
+            self._counts[delta.index] = self._counts.get(delta.index, 0) + count
         before = self._last_by_index.get(delta.index)
         if before is not None:
             self._gaps_s.append((now - before) / count)
@@ -69,7 +73,8 @@ class Track:
             e2e_s=self._last_s - self._arrival_s,
             first_token_s=first,
         )
-        return summary, Timings(token_gaps_s=tuple(self._gaps_s))
+        longest = max(self._counts.values(), default=0) if self._counts else self.num_generated
+        return summary, Timings(token_gaps_s=tuple(self._gaps_s), longest=longest)
 
 
 class Tracks:

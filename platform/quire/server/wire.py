@@ -8,8 +8,8 @@ from typing import Any
 
 import msgspec
 
-from quire.config import ServerConfig
 from quire.server.schema_sampling import StreamOptions
+from quire.server_config import ServerConfig
 from quire.text.logprobs import Logprob, PositionLogprobs
 
 LOWEST = -9999.0

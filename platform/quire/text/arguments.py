@@ -10,12 +10,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from typing import Any
 
-from quire.config import ModelConfig, ServerConfig
+from quire.config import ModelConfig
 from quire.errors import BadRequest
+from quire.from_vllm.arguments import without_vllm
 from quire.near_names import near_name
+from quire.server_config import ServerConfig
 from quire.text.inputs import PromptInput
 from quire.types import LoRARequest
-from quire.vllm_arguments import without_vllm
 
 UNBOUNDED = sys.maxsize
 """Requests that may wait: here the caller waits too, and a batch may be of any size."""

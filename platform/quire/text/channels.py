@@ -84,7 +84,7 @@ class ChannelStream:
         return pieces
 
     def flush(self, cut: bool = False) -> list[Piece]:
-        """The text has ended: a message counts as far as it came. A header without a body is text, unless it was cut."""
+        """The text has ended: a message counts as far as it came; a header without a body is text, unless cut off."""
         buffer, self._held = self._held, ""
         pieces = self._take(buffer)
         if self._header is not None:

@@ -16,7 +16,10 @@ if TYPE_CHECKING:
     import tokenizers
 
 LONG_TEXT = 1 << 16
-"""Characters of a piece; shorter texts are encoded as a whole."""
+"""Characters up to which a text is encoded as a whole."""
+
+PIECE = 1 << 15
+"""Characters of a piece of a longer one."""
 
 OVERLAP = 4096
 AGREEING = 16
@@ -82,7 +85,7 @@ class _Encoded:
         return span
 
 
-def pieces(backend: tokenizers.Tokenizer, text: str, length: int = LONG_TEXT) -> Iterator[Piece]:
+def pieces(backend: tokenizers.Tokenizer, text: str, length: int = PIECE) -> Iterator[Piece]:
     """The ids of `text` without special tokens, in stretches of about `length` characters."""
     now, done = _Encoded.of(backend, text, 0, length), 0  # done: tokens of `now` that were given before
     while now.begin + now.length < len(text):

@@ -34,6 +34,7 @@ _SPM_DECODER = {
     ],
 }
 _CHARACTERS = {byte: char for char, byte in BYTE_ALPHABET.items()}
+"""For `str.translate` of bytes read as Latin-1."""
 
 
 class EncodedText(str):
@@ -114,7 +115,8 @@ class MistralLibrary:
     def _string(self, token: int) -> str:
         if not self._of_bytes or token in self._control_texts:
             return str(self._base.id_to_piece(token))
-        return "".join(_CHARACTERS[byte] for byte in self._base.id_to_byte_piece(token, self._keep))
+        piece: bytes = self._base.id_to_byte_piece(token, self._keep)
+        return piece.decode("latin-1").translate(_CHARACTERS)
 
     @cached_property
     def _keep(self) -> Any:
@@ -176,7 +178,7 @@ def load_mistral(folder: Path) -> MistralLibrary:
         from mistral_common.tokens.tokenizers.mistral import MistralTokenizer
     except ImportError as error:
         raise ConfigError(
-            "--tokenizer-mode mistral needs the mistral-common package: pip install 'quire[mistral]'."
+            "--tokenizer-mode mistral needs the mistral-common package: pip install 'mistral-common[sentencepiece]'."
         ) from error
     try:
         return MistralLibrary(MistralTokenizer.from_file(str(found)))

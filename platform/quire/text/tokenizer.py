@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 
-from quire.errors import BadRequest, CheckpointError
+from quire.errors import BadRequest
 from quire.text.long_texts import LONG_TEXT, Piece, Unwanted, Wanted
 from quire.text.pieces import bytes_of, decoder_steps
 from quire.text.room import Room
@@ -106,7 +107,8 @@ class Tokenizer:
 
     vocab_size: 1 + the largest id (the model's own table may be larger). bos_id, eos_id, pad_id,
     unk_id: None where the folder names no such token. special_tokens: their texts by name, which
-    chat templates may use. chat_templates: by name; `chat_template` is the usual one.
+    chat templates may use; extra_special_tokens: further ones without a name. class_name: in transformers, if the
+    folder says. chat_templates: by name; `chat_template` is the usual one.
     """
 
     def __init__(self, library: Encodes, files: TokenizerFiles | None = None) -> None:
@@ -116,6 +118,8 @@ class Tokenizer:
         self.vocab_size = 1 + max(self.vocab.values(), default=-1)
         self.special_ids = frozenset(library.special())
         self.special_tokens: Mapping[str, str] = dict(files.special)
+        self.extra_special_tokens = files.extra_special
+        self.class_name = files.tokenizer_class
         self.bos_id = self._id_of("bos_token")
         self.eos_id = self._id_of("eos_token")
         self.pad_id = self._id_of("pad_token")
@@ -137,7 +141,7 @@ class Tokenizer:
         files = read_files(folder)
         library, special = load_library(folder, files, mode, trust_remote_code)
         if special is not None:
-            files = TokenizerFiles(special=special, templates=files.templates)
+            files = replace(files, special=special)
         return cls(library, files)
 
     @property
@@ -294,11 +298,3 @@ def parse_decoder(state: bytes | str) -> Mapping[str, Any] | None:
     """A decoder description from its JSON; None if it is not an object."""
     value = json.loads(state)
     return value if isinstance(value, dict) else None
-
-
-def missing(folder: Path) -> CheckpointError:
-    """The error for a folder without a tokenizer."""
-    return CheckpointError(
-        f"{folder} has no tokenizer: expected tokenizer.json, or tokenizer.model or vocab files that transformers can"
-        " read. Name another folder with --tokenizer."
-    )

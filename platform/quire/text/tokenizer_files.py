@@ -26,9 +26,9 @@ class TokenizerFiles:
 
     special: text of the named special tokens ("bos_token" → "<s>"). extra_special: further special
     tokens. added: tokens by id that tokenizer_config.json lists. templates: chat templates by name;
-    the usual one is called "default". has_code: the folder brings a tokenizer class of its own. lower_case: whether
-    texts are lowered first, as sentence-transformers does where its files say so. Which tokens begin and end a text,
-    tokenizer.json says.
+    the usual one is called "default". tokenizer_class: its name in transformers. has_code: the folder brings a
+    tokenizer class of its own. lower_case: whether texts are lowered first, as sentence-transformers does where its
+    files say so. Which tokens begin and end a text, tokenizer.json says.
     """
 
     special: Mapping[str, str] = field(default_factory=dict)
@@ -38,6 +38,7 @@ class TokenizerFiles:
     templates: Mapping[str, str] = field(default_factory=dict)
     lower_case: bool = False
     has_code: bool = False
+    tokenizer_class: str | None = None
 
 
 def read_files(folder: Path) -> TokenizerFiles:
@@ -53,6 +54,7 @@ def read_files(folder: Path) -> TokenizerFiles:
         templates=_templates(folder, config),
         lower_case=_lower_case(folder),
         has_code=isinstance(config.get("auto_map"), Mapping) and "AutoTokenizer" in config["auto_map"],
+        tokenizer_class=_content(config.get("tokenizer_class")),
     )
 
 
@@ -131,3 +133,11 @@ def _templates(folder: Path, config: Mapping[str, Any]) -> dict[str, str]:
             raise CheckpointError(f"{path} cannot be used: {error}.") from error
         templates[DEFAULT_TEMPLATE if name == "chat_template" else name] = text
     return templates
+
+
+def missing(folder: Path) -> CheckpointError:
+    """The error for a folder without a tokenizer."""
+    return CheckpointError(
+        f"{folder} has no tokenizer: expected tokenizer.json, or tokenizer.model or vocab files that transformers can"
+        " read. Name another folder with --tokenizer."
+    )

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 from quire.errors import CheckpointError
 from quire.text.long_texts import Piece, around, pieces
 from quire.text.room import Room
-from quire.text.tokenizer import Encodes, Texts, missing, parse_decoder
-from quire.text.tokenizer_files import NAMED_TOKENS, TokenizerFiles
+from quire.text.tokenizer import Encodes, Texts, parse_decoder
+from quire.text.tokenizer_files import NAMED_TOKENS, TokenizerFiles, missing
 
 if TYPE_CHECKING:
     import tokenizers

@@ -112,7 +112,10 @@ class ToolReader:
         return ToolStream(self)
 
     def read(self, text: str, cut: bool = False) -> tuple[str | None, list[CalledTool]]:
-        """A whole text: what is no call (None if that is blank and there are calls), and the calls. cut: see `flush`."""
+        """A whole text: what is no call (None if that is blank and there are calls), and the calls.
+
+        cut: see `ToolStream.flush`.
+        """
         stream = self.stream()
         return gather([*stream.push(text), *stream.flush(cut)])
 

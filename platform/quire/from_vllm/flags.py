@@ -1,4 +1,4 @@
-"""Flags for the arguments that are only vLLM's (`quire.vllm_arguments`): checked when parsed, kept nowhere.
+"""Flags for the arguments that are only vLLM's (`quire.from_vllm.arguments`): checked when parsed, kept nowhere.
 
 They are left out of `--help`; docs/from_vllm.md lists them.
 """
@@ -9,7 +9,7 @@ import argparse
 import json
 from typing import Any
 
-from quire.vllm_arguments import ARGUMENTS, check
+from quire.from_vllm.arguments import ARGUMENTS, check
 
 
 class _Value(argparse.Action):

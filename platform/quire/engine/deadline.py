@@ -1,0 +1,34 @@
+"""A deadline that stands still while something else is waited for."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+
+class Deadline:
+    """So many seconds from now. Threads may read it while one pauses it."""
+
+    def __init__(self, seconds: float) -> None:
+        self._at = time.monotonic() + seconds
+        self._paused = False
+
+    @property
+    def left_s(self) -> float:
+        """Seconds until then, 0 if it has passed."""
+        return max(0.0, self._at - time.monotonic())
+
+    def has_passed(self, grace_s: float = 0.0) -> bool:
+        """Whether it was more than `grace_s` ago."""
+        return not self._paused and time.monotonic() > self._at + grace_s
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Move it by as long as the block takes."""
+        begin, self._paused = time.monotonic(), True
+        try:
+            yield
+        finally:
+            self._at += time.monotonic() - begin
+            self._paused = False
