@@ -134,7 +134,7 @@ class ModelConfig:
     max_prompt_pixels: int = setting("Most pixels of all images of a prompt together.", 4 * 89_478_485)
     max_media_seconds: float = setting("Longest audio or video.", 600.0)
     max_video_frames: int = setting("Most frames taken out of one video.", 128)
-    media_timeout_s: float = setting("Longest time to fetch one medium, and to decode an audio or a video.", 15.0)
+    media_timeout_s: float = setting("Longest time to fetch one medium, and to decode one.", 15.0)
     media_decode_timeout_s: float = setting("Longest time to decode all media of one prompt.", 30.0)
     max_media_redirects: int = setting("Most redirects that are followed to a medium.", 3)
 
