@@ -15,9 +15,9 @@ from torch import nn
 from quire.adapter_info import AdapterInfo
 from quire.config import ModelConfig
 from quire.engine.adapters import Adapters
-from quire.engine.isolated import IsolatedCalls
 from quire.engine.runtimes import Runtimes
 from quire.errors import BadRequest, QuireError
+from quire.isolated_calls import IsolatedCalls
 from quire.records import AdapterFacts, AdapterRuntime, AdapterUses, Context, Registry
 from quire.sampling import SamplingParams
 from quire.types import AdapterRef, AdapterUse, Plan, Prompt, Request
@@ -103,7 +103,7 @@ class Bench:
         self.config = ModelConfig(**{"max_loras": 1, "max_cpu_loras": 4, **config})
         context = Context(max_seats=self.config.max_loras)
         runtimes = Runtimes(registry, lambda _: context, nn.Module())
-        self.adapters = Adapters(runtimes, self.config, "base", IsolatedCalls(60.0, "a setting"))
+        self.adapters = Adapters(runtimes, self.config, "base", IsolatedCalls(60.0))
         self.waiting: dict[str, Request] = {}
         self.running: dict[str, Request] = {}
         self.errors: dict[str, QuireError] = {}

@@ -16,8 +16,8 @@ from lora_rig import Base, Ours
 
 from quire import files
 from quire.adapter_sources import AdapterSources, base_of
-from quire.engine.isolated import IsolatedCalls
 from quire.errors import BadRequest, Overloaded
+from quire.isolated_calls import IsolatedCalls
 from quire.isolation import SharedBytes
 from quire.records import Registry
 from quire.server_config import ServerConfig
@@ -25,7 +25,7 @@ from quire.server_config import ServerConfig
 
 @pytest.fixture(scope="module")
 def apart() -> Iterator[IsolatedCalls]:
-    calls = IsolatedCalls(60.0, "--a-setting")
+    calls = IsolatedCalls(60.0)
     yield calls
     calls.close()
 
@@ -73,15 +73,15 @@ def test_the_largest_change_that_is_taken_in_still_gives_numbers(base: Base, our
 
 
 def test_a_call_that_does_not_end_is_ended() -> None:
-    calls = IsolatedCalls(0.5, "--a-setting")
-    with pytest.raises(BadRequest, match=r"took longer than 0\.5 s and was stopped \(--a-setting\)"):
+    calls = IsolatedCalls(0.5)
+    with pytest.raises(BadRequest, match=r"took longer than 0\.5 s and was stopped \(--lora-load-timeout-s\)"):
         calls(time.sleep, 600)
     calls.close()
 
 
 def test_a_call_that_ends_its_process_is_an_error_and_the_next_has_another(apart: IsolatedCalls) -> None:
     before = apart(os.getpid)
-    with pytest.raises(BadRequest, match="ended the process that read them"):
+    with pytest.raises(BadRequest, match="ended the process that did it"):
         apart(os._exit, 0)
     assert apart(os.getpid) not in (before, os.getpid())
 
@@ -93,13 +93,13 @@ def test_a_call_that_wants_too_much_memory_is_refused(apart: IsolatedCalls) -> N
 
 def test_what_reads_files_has_no_secrets(apart: IsolatedCalls, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_TOKEN", "secret")
-    calls = IsolatedCalls(60.0, "--a-setting")
+    calls = IsolatedCalls(60.0)
     assert calls(os.getenv, "HF_TOKEN") is None
     calls.close()
 
 
 def test_closing_ends_calls_that_are_under_way() -> None:
-    calls = IsolatedCalls(600.0, "--a-setting")
+    calls = IsolatedCalls(600.0)
     with ThreadPoolExecutor(1) as thread:
         sleeping = thread.submit(calls, time.sleep, 600)
         calls.close()

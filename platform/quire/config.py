@@ -131,9 +131,11 @@ class ModelConfig:
     )
     max_media_bytes: int = setting("Most bytes of the media of one prompt, together.", 64 << 20)
     max_image_pixels: int = setting("Most pixels of an image or of a frame of a video.", 89_478_485)
+    max_prompt_pixels: int = setting("Most pixels of all images of a prompt together.", 4 * 89_478_485)
     max_media_seconds: float = setting("Longest audio or video.", 600.0)
     max_video_frames: int = setting("Most frames taken out of one video.", 128)
-    media_timeout_s: float = setting("Longest time to fetch one medium, and to decode an audio or a video.", 15.0)
+    media_timeout_s: float = setting("Longest time to fetch one medium, and to decode one.", 15.0)
+    media_decode_timeout_s: float = setting("Longest time to decode all media of one prompt.", 30.0)
     max_media_redirects: int = setting("Most redirects that are followed to a medium.", 3)
 
     def __post_init__(self) -> None:
@@ -143,6 +145,7 @@ class ModelConfig:
         check_positive(self, "max_loras", "max_lora_rank", "max_num_encoder_tokens")
         check_positive(self, "max_media_bytes", "max_image_pixels", "max_media_seconds", "max_video_frames")
         check_positive(self, "structured_outputs_timeout_s", "structured_outputs_token_time_s")
+        check_positive(self, "max_prompt_pixels", "media_decode_timeout_s")
         check_positive(self, "media_timeout_s", "lora_load_timeout_s")
         if self.max_media_redirects < 0:
             raise ConfigError(f"--max-media-redirects must be at least 0; got {self.max_media_redirects}.")

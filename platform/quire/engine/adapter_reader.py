@@ -1,6 +1,6 @@
 """AdapterReader: reads adapters in threads of its own, beside the steps, and lets go of what is not needed any more.
 
-Its threads are humble, and use one core each. Files are read in a process that can be ended (`quire.engine.isolated`).
+Its threads are humble, and use one core each. Files are read in a process that can be ended (`quire.isolated_calls`).
 Freeing has a thread to itself, so that unloading waits for no reader.
 """
 
@@ -19,10 +19,10 @@ import torch
 
 from quire.engine.adapter import Adapter
 from quire.engine.adapter_folder import Fingerprint, fingerprint, kind_of
-from quire.engine.humble import be_humble
-from quire.engine.isolated import IsolatedCalls
 from quire.engine.runtimes import Runtime, Runtimes
 from quire.errors import BadRequest
+from quire.idle_thread import run_when_idle
+from quire.isolated_calls import IsolatedCalls
 from quire.records import AdapterFacts
 
 T = TypeVar("T")
@@ -117,4 +117,4 @@ def _step_back(others: int) -> None:
     restores = threading.Thread(target=torch.set_num_threads, args=(others,))
     restores.start()
     restores.join()
-    be_humble()
+    run_when_idle()

@@ -22,10 +22,10 @@ from quire.engine.adapter import Visit
 from quire.engine.adapter_reader import AdapterReader
 from quire.engine.adapter_shelf import AdapterShelf
 from quire.engine.binding import Binding, Failures
-from quire.engine.isolated import IsolatedCalls
 from quire.engine.runtimes import Runtimes
 from quire.engine.seats import Seats
 from quire.errors import BadRequest, NotFound
+from quire.isolated_calls import IsolatedCalls
 from quire.types import AdapterUse, Plan, Request
 
 MOST_TOGETHER = 8

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from threading import Event, Thread
 
-from quire.engine.humble import be_humble
+from quire.idle_thread import run_when_idle
 
 
 class BackgroundWork:
@@ -39,6 +39,6 @@ class BackgroundWork:
         self._thread.join()
 
     def _run(self, work: Callable[[Event], None]) -> None:
-        be_humble()
+        run_when_idle()
         if not self._stopping.is_set():
             work(self._stopping)

@@ -18,8 +18,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, BinaryIO
 
-from quire.engine.humble import be_humble
 from quire.errors import CannotConstrain, QuireError
+from quire.idle_thread import run_when_idle
 
 LENGTH = struct.Struct(">Q")
 START_NICENESS = 5
@@ -88,7 +88,7 @@ def _started(build: Any, context: Any) -> Any:
     os.nice(START_NICENESS)
     compiler = build(context)
     compiler.warm_up()
-    be_humble()
+    run_when_idle()
     _bound_memory(int(sys.argv[1]))
     return compiler
 

@@ -25,7 +25,6 @@ from quire.engine.background import BackgroundWork
 from quire.engine.checks import check_request
 from quire.engine.constraints import Constraints
 from quire.engine.grammars import Grammars
-from quire.engine.isolated import IsolatedCalls
 from quire.engine.limits import limits_of
 from quire.engine.load import Loaded, available_bytes, choose_device, load_model
 from quire.engine.measure import activation_bytes
@@ -42,6 +41,7 @@ from quire.engine.scheduler import Scheduler
 from quire.engine.sizes import Sizes
 from quire.engine.towers import Towers
 from quire.errors import QuireError
+from quire.isolated_calls import IsolatedCalls
 from quire.pooling import PoolingParams
 from quire.records import Context, Registry
 from quire.sampling import SamplingParams
@@ -71,7 +71,7 @@ class Engine:
         self._tokenizer = cache(tokenizer) if tokenizer else None
         self._limits = config.max_loras, config.max_lora_rank
         self._config_json = raw_config(Path(loaded.info.folder))
-        apart = IsolatedCalls(config.lora_load_timeout_s, "--lora-load-timeout-s")
+        apart = IsolatedCalls(config.lora_load_timeout_s)
         # before pages are counted: runtimes take device memory for their seats
         runtimes = Runtimes(registry, lambda plugin: replace(self._context(plugin), apart=apart), loaded.module)
         self._adapters = Adapters(runtimes, config, loaded.info.name, apart)

@@ -17,9 +17,9 @@ from quire.counting import call_plugin
 from quire.engine.compiling import HOOK, Compilers
 from quire.engine.constraints import Constraint, Constraints, Cost
 from quire.engine.deadline import Deadline
-from quire.engine.humble import be_humble
 from quire.engine.openings import Opening
 from quire.errors import BadRequest, CannotConstrain, ConfigError, Overloaded, PluginFailed, QuireError
+from quire.idle_thread import run_when_idle
 from quire.pooling import PoolingParams
 from quire.records import Context, Grammar, GrammarBackend, Registry
 from quire.structured import PARAM, Structured
@@ -176,7 +176,7 @@ class Grammars:
     def _begin(self, work: Callable[..., _Made], *args: Any) -> Future[_Made]:
         """Let a worker do it."""
         if self._workers is None:
-            self._workers = ThreadPoolExecutor(WORKERS, "quire-grammar", initializer=be_humble)
+            self._workers = ThreadPoolExecutor(WORKERS, "quire-grammar", initializer=run_when_idle)
         future = self._workers.submit(work, *args)
         self._pending.add(future)
         future.add_done_callback(self._pending.discard)

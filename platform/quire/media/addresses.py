@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Callable, Sequence
-from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address
 from typing import TypeAlias
 
 from quire.errors import BadRequest, Unprocessable
@@ -16,6 +16,15 @@ MAX_TRIED = 4
 """Addresses of one host that are tried when the first do not answer."""
 
 _NAT64 = IPv6Network("64:ff9b::/96")
+
+NOT_PUBLIC = (
+    IPv4Network("168.63.129.16/32"),  # services of the host in Azure
+    IPv4Network("192.0.0.0/24"),  # protocol assignments, RFC 6890
+    IPv4Network("192.88.99.0/24"),  # relays of 6to4, RFC 7526
+    IPv6Network("3fff::/20"),  # documentation, RFC 9637
+    IPv6Network("5f00::/16"),  # segment routing, RFC 9602
+)
+"""Networks that the standard library takes for global ones, in some of its versions."""
 
 
 def resolve(host: str, port: int) -> list[str]:
@@ -34,6 +43,8 @@ def is_public(address: str) -> bool:
     if inner is not None:
         return is_public(str(inner))
     if isinstance(parsed, IPv6Address) and parsed.is_site_local:
+        return False
+    if any(parsed in network for network in NOT_PUBLIC):
         return False
     return parsed.is_global and not (parsed.is_multicast or parsed.is_reserved or parsed.is_unspecified)
 

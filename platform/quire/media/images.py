@@ -35,6 +35,21 @@ _UPRIGHT = {
 """What undoes each orientation that EXIF can tell."""
 
 
+def readable_formats() -> list[str]:
+    """Those of `FORMATS` that this Pillow reads."""
+    Image.init()
+    return [name for name in FORMATS if name in Image.OPEN]
+
+
+def num_pixels(data: bytes) -> int:
+    """Pixels that the header of an image file promises; 0 if it cannot be read: decoding says what is wrong."""
+    try:
+        with Image.open(io.BytesIO(data), formats=readable_formats()) as image:
+            return image.width * image.height
+    except Exception:  # headers may be broken in as many ways as there are formats
+        return 0
+
+
 def decode_image(data: bytes, max_pixels: int, low: bool = False) -> Image.Image:
     """The picture of an image file, RGB, its size checked before it is decoded.
 
@@ -43,10 +58,8 @@ def decode_image(data: bytes, max_pixels: int, low: bool = False) -> Image.Image
     """
     if not data:
         raise Unprocessable("The image is empty: it has no bytes.")
-    Image.init()
-    formats = [name for name in FORMATS if name in Image.OPEN]
     try:
-        with Image.open(io.BytesIO(data), formats=formats) as image:
+        with Image.open(io.BytesIO(data), formats=readable_formats()) as image:
             return to_rgb(image, max_pixels, low)
     except (Image.DecompressionBombError, Image.DecompressionBombWarning):
         raise _too_many(max_pixels) from None

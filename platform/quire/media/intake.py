@@ -11,14 +11,17 @@ import asyncio
 import os
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any, TypeVar
 
 from quire.errors import BadRequest, Overloaded, QuireError
 from quire.media.addresses import Resolve
 from quire.media.fetch import Fetcher
 from quire.media.items import Encoded, Linked
-from quire.media.limits import MODALITIES, Budget, MediaLimits
+from quire.media.large_images import CAN_SHARE, LargeImages
+from quire.media.limits import MODALITIES, Budget, DecodingTime, MediaLimits
 from quire.media.local import read_data_url, read_file_url, read_path
+from quire.media.weights import LIGHT_PIXELS, is_heavy
 
 T = TypeVar("T")
 
@@ -30,6 +33,12 @@ MAX_WAITING = 1024
 
 NUM_THREADS = max(2, min(8, os.cpu_count() or 2))
 """That decode and map at once."""
+
+NUM_HEAVY_THREADS = max(1, NUM_THREADS // 2)
+"""That decode and map large images, audio and video, so that small images don't wait for these."""
+
+MAX_HEAVY_WAITING = 32
+"""Prompts with such media that wait for a thread; more are refused."""
 
 NUM_LOOKUPS = 8
 """Threads that look up names of hosts, which may take long."""
@@ -44,6 +53,9 @@ class Intake:
     def __init__(self, limits: MediaLimits | None = None, resolve: Resolve | None = None) -> None:
         self._limits = limits or MediaLimits()
         self._threads = ThreadPoolExecutor(NUM_THREADS, thread_name_prefix="quire-media")
+        self._heavy = ThreadPoolExecutor(NUM_HEAVY_THREADS, thread_name_prefix="quire-large-media")
+        self._num_heavy = 0
+        self._large = LargeImages(self._limits.timeout_s)
         self._lookups = ThreadPoolExecutor(NUM_LOOKUPS, thread_name_prefix="quire-names")
         self._fetcher = Fetcher(self._limits, self._lookups, resolve)
         self._places = asyncio.Semaphore(MAX_FETCHES)
@@ -73,9 +85,21 @@ class Intake:
         with ThreadPoolExecutor(1) as thread:  # whose event loop is nobody else's
             return thread.submit(_run, lambda: self._fetched(items, param, asyncio.Semaphore(MAX_FETCHES))).result()
 
-    async def run(self, work: Callable[[], T]) -> T:
-        """`work` (decoding, mapping) in one of the threads."""
-        return await asyncio.get_running_loop().run_in_executor(self._threads, work)
+    async def run(self, work: Callable[[], T], items: Mapping[str, Sequence[Any]] | None = None) -> T:
+        """`work` (decoding and mapping of `items`, by modality) in one of the threads.
+
+        Raises TooLarge for images of too many pixels together, Overloaded when too much heavy work waits.
+        """
+        loop = asyncio.get_running_loop()
+        if not items or not await loop.run_in_executor(self._threads, is_heavy, items, self._limits):
+            return await loop.run_in_executor(self._threads, work)
+        if self._num_heavy >= NUM_HEAVY_THREADS + MAX_HEAVY_WAITING:
+            raise Overloaded("Too many prompts with large media wait to be decoded; try again later.")
+        self._num_heavy += 1
+        try:
+            return await loop.run_in_executor(self._heavy, work)
+        finally:
+            self._num_heavy -= 1
 
     def decoded(self, modality: str, item: Any) -> Any:
         """What a mapper takes: an RGB picture of Pillow, `Audio` or `Video`; others as they are. It blocks."""
@@ -83,18 +107,31 @@ class Intake:
             return item
         from quire.media import audio, images, video  # import numpy, which a server that takes text can do without
 
-        limits = self._limits
-        encoded = item if isinstance(item, Encoded) else None
+        if isinstance(item, Encoded):
+            limits = replace(self._limits, timeout_s=min(self._limits.timeout_s, item.time.left_s))
+            with item.time.counted():
+                return self._decoded(modality, item, limits)
+        if modality == "image":
+            return images.as_image(item, self._limits.max_image_pixels)
+        return audio.as_audio(item, self._limits) if modality == "audio" else video.as_video(item, self._limits)
+
+    def _decoded(self, modality: str, item: Encoded, limits: MediaLimits) -> Any:
+        from quire.media import audio, images, video
+
         if modality == "image":
             pixels = limits.max_image_pixels
-            return images.decode_image(encoded.data, pixels, encoded.low) if encoded else images.as_image(item, pixels)
+            if CAN_SHARE and LIGHT_PIXELS < images.num_pixels(item.data) <= pixels:
+                return self._large.decode(item.data, pixels, item.low, limits.timeout_s)
+            return images.decode_image(item.data, pixels, item.low)
         if modality == "audio":
-            return audio.decode_audio(encoded.data, limits) if encoded else audio.as_audio(item, limits)
-        return video.decode_video(encoded.data, limits) if encoded else video.as_video(item, limits)
+            return audio.decode_audio(item.data, limits)
+        return video.decode_video(item.data, limits)
 
     def close(self) -> None:
         """Let the threads end."""
         self._threads.shutdown(wait=False)
+        self._heavy.shutdown(wait=False)
+        self._large.close()
         self._lookups.shutdown(wait=False)
 
     async def _fetched(
@@ -104,7 +141,7 @@ class Intake:
         if self._waiting + count > MAX_WAITING:
             raise Overloaded("Too many media are being fetched; try again later.", param)
         self._waiting += count
-        budget = Budget(self._limits.max_bytes)
+        budget, decoding = Budget(self._limits.max_bytes), DecodingTime(self._limits.decode_s)
         tasks = {
             name: [
                 asyncio.ensure_future(self._one(name, item, (i, len(several)), budget, places, param))
@@ -119,7 +156,8 @@ class Intake:
             self._waiting -= count
             for task in every:
                 task.cancel()
-        return {name: [task.result() for task in several] for name, several in tasks.items()}
+        found = {name: [task.result() for task in several] for name, several in tasks.items()}
+        return {name: [_timed(item, decoding) for item in several] for name, several in found.items()}
 
     async def _one(
         self, modality: str, item: Any, place: tuple[int, int], budget: Budget, places: asyncio.Semaphore, param: str
@@ -157,6 +195,10 @@ def numbered(error: QuireError, modality: str, number: int, count: int, param: s
     """The error of an item of several, which says which of them it was."""
     message = f"{modality} {number + 1} of {count}: {error.message}" if count > 1 else error.message
     return type(error)(message, error.param or param)
+
+
+def _timed(item: Any, decoding: DecodingTime) -> Any:
+    return replace(item, time=decoding) if isinstance(item, Encoded) else item
 
 
 def _is_elsewhere(modality: str, item: Any) -> bool:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from math import inf
+
+from quire.media.limits import DecodingTime
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -15,7 +18,8 @@ class Linked:
 
 @dataclass(frozen=True, kw_only=True)
 class Encoded:
-    """The bytes of a file of a medium. low: as of `Linked`."""
+    """The bytes of a file of a medium. low: as of `Linked`. time: that all media of its prompt have to be decoded."""
 
     data: bytes
     low: bool = False
+    time: DecodingTime = field(default_factory=lambda: DecodingTime(inf), repr=False, compare=False)

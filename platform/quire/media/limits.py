@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Lock
 from typing import Any
 
 from quire.config import ModelConfig
-from quire.errors import ConfigError, TooLarge
+from quire.errors import ConfigError, TooLarge, Unprocessable
 from quire.records import Registry
 
 MODALITIES = frozenset({"image", "audio", "video"})
@@ -27,7 +29,8 @@ class MediaLimits:
     """Bounds of one model's media.
 
     items: by modality, the most in one prompt. max_bytes: of one item, and of all items of a prompt together.
-    max_image_pixels: of an image, and of a frame of a video. timeout_s: to fetch one item; to decode a video.
+    max_image_pixels: of an image, and of a frame of a video. max_pixels: of all images of a prompt together.
+    timeout_s: to fetch one item; to decode one. decode_s: to decode all items of a prompt.
     max_s: longest audio or video. max_frames: most frames taken out of one video.
     allowed_folder: where file: URLs may lead, None = nowhere. allowed_domains: hosts that may be asked, () = any.
     private_addresses: whether hosts may be in private networks or on this machine.
@@ -36,7 +39,9 @@ class MediaLimits:
     items: Mapping[str, int] = field(default_factory=dict)
     max_bytes: int = 64 << 20
     max_image_pixels: int = 89_478_485
+    max_pixels: int = 4 * 89_478_485
     timeout_s: float = 15.0
+    decode_s: float = 30.0
     max_redirects: int = 3
     max_s: float = 600.0
     max_frames: int = 128
@@ -66,6 +71,8 @@ class MediaLimits:
             items={name: _count(name, value) for name, value in config.limit_mm_per_prompt.items()},
             max_bytes=config.max_media_bytes,
             max_image_pixels=config.max_image_pixels,
+            max_pixels=config.max_prompt_pixels,
+            decode_s=config.media_decode_timeout_s,
             timeout_s=config.media_timeout_s,
             max_redirects=config.max_media_redirects,
             max_s=config.max_media_seconds,
@@ -100,6 +107,33 @@ class Budget:
     def left(self) -> int:
         """Bytes that may still come."""
         return max(0, self._left)
+
+
+class DecodingTime:
+    """How long the media of one prompt may still be decoded. One thread at a time. now: a clock of seconds."""
+
+    def __init__(self, limit_s: float, now: Callable[[], float] = time.monotonic) -> None:
+        self._limit_s, self._now = limit_s, now
+        self._spent_s = 0.0
+
+    @property
+    def left_s(self) -> float:
+        """Seconds that are left; raises Unprocessable if none are."""
+        if self._spent_s >= self._limit_s:
+            raise Unprocessable(
+                f"Decoding the media of the prompt took longer than {self._limit_s:g} seconds"
+                " (--media-decode-timeout-s)."
+            )
+        return self._limit_s - self._spent_s
+
+    @contextmanager
+    def counted(self) -> Iterator[None]:
+        """The block's time counts."""
+        begin = self._now()
+        try:
+            yield
+        finally:
+            self._spent_s += self._now() - begin
 
 
 def _count(modality: str, value: Any) -> int:

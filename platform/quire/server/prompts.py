@@ -94,9 +94,10 @@ async def with_media(
     """The same within limits that are known."""
     if served.media is None:
         raise BadRequest(f"The model `{served.name}` takes text only.", limits.param)
-    value = {"prompt": text, MEDIA: await served.media.fetched(media, limits.param)}
+    items = await served.media.fetched(media, limits.param)
+    value = {"prompt": text, MEDIA: items}
     return await served.media.intake.run(
-        lambda: to_prompt(value, served.tokenizer, limits, add_special_tokens, served.media)
+        lambda: to_prompt(value, served.tokenizer, limits, add_special_tokens, served.media), items
     )
 
 

@@ -95,7 +95,7 @@ async def prepare(
     )
     params = _params(service, served, fields)
     fetched = await media.fetched({MODALITY: [data]}, FILE)
-    windows = await media.intake.run(lambda: speech.windows(fetched[MODALITY][0], FILE))
+    windows = await media.intake.run(lambda: speech.windows(fetched[MODALITY][0], FILE), fetched)
     return Call(
         service=service,
         served=served,

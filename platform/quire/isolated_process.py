@@ -1,4 +1,4 @@
-"""The process that `quire.engine.isolated` asks: it calls functions that read files of others.
+"""The process that `quire.isolated_calls` asks: it calls functions that read files of others.
 
 A question names a function and its arguments; the answer is what it gave, or its error. It may be killed at any time,
 also by the system, which takes it first when memory is short.
@@ -19,8 +19,8 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from quire.child_process import LENGTH, frame
-from quire.engine.humble import be_humble
-from quire.errors import BadRequest, QuireError
+from quire.errors import QuireError
+from quire.idle_thread import run_when_idle
 from quire.isolation import Shared
 
 LINGER_S = 5.0
@@ -39,10 +39,13 @@ class Question:
 
 @dataclass(frozen=True)
 class Answer:
-    """value: what the function gave. error: what it raised instead, as `QuireError.told`. fault: or any other error."""
+    """value: what the function gave. error: what it raised instead, as `QuireError.told`. excess: or of what it needed
+    too much. fault: or any other error.
+    """
 
     value: Any = None
     error: tuple[str, ...] | None = None
+    excess: str | None = None
     fault: str | None = None
 
 
@@ -85,9 +88,9 @@ def _answer(question: Question) -> tuple[Answer, Shared | None]:
     except QuireError as error:
         return Answer(error=error.told), None
     except MemoryError:
-        return Answer(error=BadRequest("Reading the files needs too much memory.", "lora_path").told), None
+        return Answer(excess="needs too much memory"), None
     except RecursionError:
-        return Answer(error=BadRequest("The files are nested too deeply.", "lora_path").told), None
+        return Answer(excess="is nested too deeply"), None
     except Exception as error:
         return Answer(fault=f"{type(error).__name__}: {error}"[:500]), None
     shared = found if isinstance(found, Shared) else None
@@ -111,15 +114,18 @@ def _serve(connection: socket.socket) -> None:
 
 
 def main() -> None:
-    """Answer until the asking process closes the connection. Arguments: functions that will be asked for."""
+    """Answer until the asking process closes the connection. Arguments: --idle, functions that will be asked for."""
     sys.stdout = sys.stderr  # what libraries print is no answer
     connection = socket.socket(fileno=0)
-    be_humble()
+    names = sys.argv[1:]
+    if names[:1] == ["--idle"]:
+        del names[0]
+        run_when_idle()
     with suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
         file.write("1000")
     with suppress(OSError, ValueError):
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    for name in sys.argv[1:]:
+    for name in names:
         with suppress(Exception):  # the question will say what is wrong
             function_of(name)
     with suppress(OSError):  # the other side is gone

@@ -7,7 +7,7 @@ import threading
 from contextlib import suppress
 
 
-def be_humble() -> None:
+def run_when_idle() -> None:
     """From now on the calling thread gets a core only when no other wants it. Only Linux has that for a thread.
 
     Threads that are merely nice still take a core from a step for milliseconds each time. Should a humble one be put

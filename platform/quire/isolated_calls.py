@@ -9,11 +9,12 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from quire.child_process import ChildProcess, bare_environment
-from quire.engine.isolated_process import Answer, Question, name_of, packed
 from quire.errors import BadRequest, Overloaded, QuireError, error_told
+from quire.isolated_process import Answer, Question, name_of, packed
 from quire.isolation import Shared, SharedBytes
 
 MEMORY_BYTES = 4 << 30
@@ -22,11 +23,28 @@ MEMORY_BYTES = 4 << 30
 MAX_KEPT = 2
 
 
-class IsolatedCalls:
-    """timeout_s: the longest that a call may take, the start of its process included. setting: what sets it."""
+@dataclass(frozen=True)
+class Purpose:
+    """What calls are for, as errors say it. what: begins a sentence. setting: sets their time. param: of a request.
 
-    def __init__(self, timeout_s: float, setting: str) -> None:
-        self._timeout_s, self._setting = timeout_s, setting
+    kind: of errors. idle: whether they run only while nothing else wants a core.
+    """
+
+    what: str
+    setting: str
+    param: str | None
+    kind: type[QuireError] = BadRequest
+    idle: bool = True
+
+
+ADAPTER_FILES = Purpose("Reading the files", "--lora-load-timeout-s", "lora_path")
+
+
+class IsolatedCalls:
+    """timeout_s: the longest that a call may take, the start of its process included."""
+
+    def __init__(self, timeout_s: float, purpose: Purpose = ADAPTER_FILES) -> None:
+        self._timeout_s, self._purpose = timeout_s, purpose
         self._lock = threading.Lock()
         self._idle: list[ChildProcess] = []
         self._all: set[ChildProcess] = set()
@@ -41,33 +59,43 @@ class IsolatedCalls:
         if not known:
             self._give_back(self._take())
 
-    def __call__(self, function: Callable[..., Any], *args: Any, memory_bytes: int = 0) -> Any:
-        """See `quire.isolation.CallsApart`."""
-        question = Question(name_of(function), list(args), MEMORY_BYTES + memory_bytes, self._timeout_s)
+    def __call__(
+        self, function: Callable[..., Any], *args: Any, memory_bytes: int = 0, timeout_s: float | None = None
+    ) -> Any:
+        """See `quire.isolation.CallsApart`. timeout_s: of this call, if it is less than usual."""
+        seconds = self._timeout_s if timeout_s is None else min(timeout_s, self._timeout_s)
+        question = Question(name_of(function), list(args), MEMORY_BYTES + memory_bytes, seconds)
         process, answered = self._take(), False
         try:
-            body, descriptor = process.ask(packed(question), self._timeout_s)
+            body, descriptor = process.ask(packed(question), seconds)
             answered = True
         except TimeoutError:
-            raise BadRequest(
-                f"Reading the files took longer than {self._timeout_s:g} s and was stopped ({self._setting}).",
-                "lora_path",
-            ) from None
+            raise self._failed(f"took longer than {seconds:.3g} s and was stopped ({self._purpose.setting})") from None
         except (EOFError, OSError):
             self._check_open()
-            raise BadRequest(
-                "The files ended the process that read them, perhaps for want of memory.", "lora_path"
-            ) from None
+            raise self._failed("ended the process that did it, perhaps for want of memory") from None
         finally:
             if answered:
                 self._give_back(process)
             else:
                 self._end(process)
-        return _value(Answer(**json.loads(body)), None if descriptor is None else SharedBytes(descriptor))
+        return self._value(Answer(**json.loads(body)), None if descriptor is None else SharedBytes(descriptor))
+
+    def _failed(self, how: str) -> QuireError:
+        return self._purpose.kind(f"{self._purpose.what} {how}.", self._purpose.param)
+
+    def _value(self, answer: Answer, memory: SharedBytes | None) -> Any:
+        if answer.error is not None:
+            raise error_told(tuple(answer.error))
+        if answer.excess is not None:
+            raise self._failed(answer.excess)
+        if answer.fault is not None:
+            raise QuireError(f"{self._purpose.what} failed: {answer.fault}")
+        return answer.value if memory is None else Shared(answer.value, memory)
 
     def _check_open(self) -> None:
         if self._closed:
-            raise Overloaded("The engine is closing.")
+            raise Overloaded("The server is closing.")
 
     def _take(self) -> ChildProcess:
         with self._lock:
@@ -75,7 +103,8 @@ class IsolatedCalls:
             if self._idle:
                 return self._idle.pop()
             names = list(self._prepared)
-        process = ChildProcess(["-m", "quire.engine.isolated_process", *names], bare_environment())
+        idle = ["--idle"] if self._purpose.idle else []
+        process = ChildProcess(["-m", "quire.isolated_process", *idle, *names], bare_environment())
         with self._lock:
             self._all.add(process)
             closed = self._closed
@@ -104,11 +133,3 @@ class IsolatedCalls:
             self._idle.clear()
         for process in processes:
             self._end(process)
-
-
-def _value(answer: Answer, memory: SharedBytes | None) -> Any:
-    if answer.error is not None:
-        raise error_told(tuple(answer.error))
-    if answer.fault is not None:
-        raise QuireError(f"The files could not be read: {answer.fault}")
-    return answer.value if memory is None else Shared(answer.value, memory)
