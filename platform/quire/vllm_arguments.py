@@ -93,7 +93,6 @@ ARGUMENTS: Mapping[str, Accepted] = {
     "enable_log_requests": _only(NO_LOGGED_PROMPTS, False),
     "enable_log_outputs": _only(NO_LOGGED_PROMPTS, False),
     "max_log_len": _any(NO_LOGGED_PROMPTS),
-    "disable_log_stats": _switch("figures are at /metrics and never logged"),
     "otlp_traces_endpoint": _only(NO_TRACES, None),
     "collect_detailed_traces": _only(NO_TRACES, None),
     "use_v2_block_manager": _switch(ONE_SCHEDULER),
