@@ -26,6 +26,11 @@ def test_no_argument_that_is_only_vllms_is_a_setting_too() -> None:
     assert not set(ARGUMENTS) & {*SETTINGS, *ServerConfig.__dataclass_fields__}
 
 
+def test_the_switch_for_log_lines_is_the_servers_and_accepted_by_the_class() -> None:
+    assert parse("--disable-log-stats")["disable_log_stats"] is True
+    assert known_settings({"disable_log_stats": True}) == {}
+
+
 @pytest.mark.parametrize("name", ARGUMENTS)
 def test_every_argument_is_accepted_on_the_command_line_and_in_python_at_the_same_values(name: str) -> None:
     accepted = ARGUMENTS[name]

@@ -24,6 +24,8 @@ UNBOUNDED = sys.maxsize
 SETTINGS = frozenset(f.name for f in fields(ModelConfig)) - {"model"}
 
 _OF_THE_SERVER = frozenset(f.name for f in fields(ServerConfig))
+_NOTHING_TO_SET = frozenset({"disable_log_stats"})
+"""Settings of the server that scripts written for vLLM give to `LLM`, where both values mean what it does anyway."""
 
 
 def known_settings(given: Mapping[str, Any], call: str = "LLM") -> dict[str, Any]:
@@ -31,7 +33,7 @@ def known_settings(given: Mapping[str, Any], call: str = "LLM") -> dict[str, Any
 
     Raises TypeError for a name that is no argument, ConfigError for one of vLLM that asks for what is not there.
     """
-    known = without_vllm(given)
+    known = {name: value for name, value in without_vllm(given).items() if name not in _NOTHING_TO_SET}
     for name in known.keys() - SETTINGS:
         raise TypeError(f"{call}() has no argument {name!r}{_instead(name)}")
     for name in ("served_model_name", "allowed_media_domains"):
