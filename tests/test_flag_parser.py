@@ -1,12 +1,16 @@
 """Errors of the command line: one line, with a near name, and where the setting stands."""
 
 import re
+from dataclasses import fields
 
 import pytest
 
 from quire.cli import main
+from quire.config import ModelConfig
 from quire.flag_parser import unknown_variables
 from quire.options import model_configs, model_list
+from quire.server_config import ServerConfig
+from quire.setting_groups import grouped
 
 
 def refused(capsys, *words):
@@ -129,3 +133,8 @@ def test_flags_of_plugins_may_stand_before_the_command(capsys):
     early = capsys.readouterr().out
     assert main(["plugins", "--plugins", "llama", "--json"]) == 0
     assert capsys.readouterr().out == early
+
+
+def test_every_setting_has_a_heading_of_its_kind_in_the_help() -> None:
+    names = [field.name for config in (ModelConfig, ServerConfig) for field in fields(config)]
+    assert dict(grouped(names)).get("other", []) == []
