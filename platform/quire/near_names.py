@@ -53,5 +53,5 @@ def near_name(name: str, known: Iterable[str]) -> str | None:
     for one in (wanted, RENAMED.get(wanted)):
         if one is not None and one in by_plain:
             return by_plain[one]
-    close = get_close_matches(wanted, list(by_plain), n=1, cutoff=0.7)
+    close = get_close_matches(wanted, list(by_plain), n=1)
     return by_plain[close[0]] if close else None
