@@ -1,4 +1,4 @@
-"""Folders of adapters that somebody made to do harm: each spoils a good one."""
+"""Folders of hostile adapters: each spoils a good one."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ HOSTILE: dict[str, tuple[Callable[[Path], None], str]] = {
     "a pipe for the tensors": (piped(TENSORS), "it is no regular file"),
     "a config that never ends": (linked(CONFIG, "/dev/zero"), "it is a link that leads out of its folder"),
     "tensors that never end": (linked(TENSORS, "/dev/zero"), "it is a link that leads out of its folder"),
-    "somebody else's file": (linked(CONFIG, "/etc/passwd"), "it is a link that leads out of its folder"),
+    "a file outside the folder": (linked(CONFIG, "/etc/passwd"), "it is a link that leads out of its folder"),
     "links in a circle": (linked(CONFIG, CONFIG), "cannot be"),
     "a terabyte": (huge, "it has 1099511627776 bytes"),
     "numbers of 4000 digits": (header(LONG_NUMBERS.replace('"#"', "9" * 4000)), "a number has 4000 digits"),

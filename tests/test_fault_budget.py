@@ -17,7 +17,7 @@ class Clock:
 
 
 class Moody:
-    """Raises what it is told to."""
+    """Raises what it is given."""
 
     def __init__(self) -> None:
         self.error: BaseException | None = ValueError("no")

@@ -1,4 +1,4 @@
-"""What probes are told: that the process lives, that requests are answered, which models are ready."""
+"""What probes get: that the process lives, that requests are answered, which models are ready."""
 
 import pytest
 from pretend_client import PretendClient, http, info, pretend_app

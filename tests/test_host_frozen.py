@@ -1,4 +1,4 @@
-"""A host process that goes on no more, or fails again and again: what clients are told, and that it is replaced."""
+"""A host process that goes on no more, or fails again and again: what clients get, and that it is replaced."""
 
 import asyncio
 import os

@@ -167,7 +167,7 @@ def test_any_folder_will_do_only_where_the_client_is_trusted(
 def test_what_lies_outside_the_roots_is_not_said(tmp_path: Path) -> None:
     (tmp_path / "closed").mkdir(mode=0)
     said = set()
-    for path in ("/etc", "/nonexistent", "/proc/1", str(tmp_path / "closed" / "x"), "\0", "~nobody-there/x"):
+    for path in ("/etc", "/nonexistent", "/proc/1", str(tmp_path / "closed" / "x"), "\0", "~no-such-user/x"):
         with pytest.raises(BadRequest) as found:
             AdapterSources(Registry(), tmp_path, [str(tmp_path / "root")]).folder(path)
         said.add(found.value.message.removeprefix(path))

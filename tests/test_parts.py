@@ -112,7 +112,7 @@ LONG_ROPE = LongRope(short_factor=(1.0,) * 4, long_factor=(2.0,) * 4, original_l
 
 @dataclass(frozen=True)
 class Latent:
-    """An attention of somebody's own, with rotary embeddings in fields of their own."""
+    """An attention of a plugin, with rotary embeddings in fields of their own."""
 
     ropes: tuple[Rope, ...]
     turn: Rope | None = None

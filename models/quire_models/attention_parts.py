@@ -1,4 +1,4 @@
-"""What the attention parts of a decoder say of positions, whoever wrote them: axes, and keys that turn with length.
+"""What the attention parts of a decoder say of positions, bundled or a plugin's: axes, and keys that turn with length.
 
 A part says it by its fields, which may hold rotary embeddings (`quire_models.scalings.Rope`), or by methods of its own:
 `position_axes`, an int, and `kv_variant(prompt_len)`, an int.

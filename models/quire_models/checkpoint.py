@@ -119,7 +119,7 @@ def _through_code(raw: Mapping[str, Any], folder: Path) -> Any:
         return None
     try:
         return AutoConfig.from_pretrained(str(folder), trust_remote_code=True, local_files_only=True)
-    except Exception as error:  # somebody else's code
+    except Exception as error:  # code of a plugin
         reason = " ".join(str(error).split())[:300]
         log.warning("%s: the checkpoint's config class failed (%s); config.json is read as it is", folder, reason)
         return None

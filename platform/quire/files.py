@@ -1,4 +1,4 @@
-"""Files of others: adapters, models, tokenizers. Opened, read and parsed under bounds, whoever wrote them.
+"""Files of others: adapters, models, tokenizers. Opened, read and parsed under bounds, since they may be hostile.
 
 A file is read if it is a regular one that lies, links followed, in the folder it belongs to. The cache of the Hugging
 Face hub keeps a model's files in `blobs` and links to them from `snapshots/REVISION`: there the repository's folder

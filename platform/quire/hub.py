@@ -33,7 +33,7 @@ def resolve(model: str, config: ModelConfig) -> Path:
     """The folder of `model`, downloaded first if it is a hub id.
 
     Raises ConfigError when there is neither such a folder nor such a repository, or no way to reach it, and
-    CheckpointError for a folder with files that nobody should open.
+    CheckpointError for a folder with files that must not be opened.
     """
     return _checked(_resolve(model, config, config.revision, _WEIGHTS_BY_FORMAT[config.load_format]))
 

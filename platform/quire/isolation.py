@@ -59,7 +59,7 @@ class SharedBytes:
             left = left[os.write(self._descriptor, left) :]
 
     def seal(self) -> None:
-        """Let nobody change it any more, where the system can do that."""
+        """Forbid any further change, where the system can do that."""
         if hasattr(os, "memfd_create"):
             fcntl.fcntl(self._descriptor, fcntl.F_ADD_SEALS, _SEALS)
 

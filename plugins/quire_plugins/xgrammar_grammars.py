@@ -44,7 +44,7 @@ KEYWORDS = frozenset(
 
 
 MARK = 37
-"""A bound of white space by which the library's own is told from that of clients in a grammar."""
+"""A bound of white space that sets the library's own apart from that of clients in a grammar."""
 _GAPS = re.compile(rf'"(?:[^"\\]|\\.)*"|\[(?:[^\]\\]|\\.)*\]|(?P<gap>\bwhitespace(?:_\d+)?\{{0, {MARK}\}})', re.DOTALL)
 """Texts and classes, which stay as they are, and what the library puts between tokens of JSON if that is bounded."""
 _GAP = f'json_gap ::= "" | " " | "\\n" [ ]{{0,{MAX_INDENT}}} | "\\n" [\\t]{{1,{MAX_TABS}}}\n'

@@ -55,7 +55,7 @@ class Wire:
             raise
 
     async def stream(self, path: str, body: dict[str, Any], within_s: float = 90.0) -> tuple[int, AsyncIterator[bytes]]:
-        """The status and the pieces of the body, as they come; whoever leaves early must `close`."""
+        """The status and the pieces of the body, as they come; a caller that leaves early must `close`."""
         async with asyncio.timeout(within_s):
             status, _, parts = await self._start("POST", path, json.dumps(body).encode(), "application/json")
         return status, parts

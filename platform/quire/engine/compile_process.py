@@ -81,7 +81,7 @@ def _bound_memory(memory_bytes: int) -> None:
 
 
 def _started(build: Any, context: Any) -> Any:
-    """The back end, ready to compile, which takes a core only where nobody wants it.
+    """The back end, ready to compile, in a process that takes a core only where no other wants it.
 
     Its start is short and waited for, so that it has a share of the cores even on a machine that is busy for long.
     """

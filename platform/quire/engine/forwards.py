@@ -27,7 +27,7 @@ class Forwards:
     """Calls of one model, whose keys and values lie in `kv`.
 
     alone: compute every token in a forward of its own (but tokens that see each other in one); see `Runner`. blame:
-    what a request is told whose forward raised.
+    the error of a request whose forward raised.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""What is told of a request whose model gave logits that are no numbers; `EngineStats` counts those."""
+"""The error of a request whose model gave logits that are no numbers; `EngineStats` counts those."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ def choose_ops(query: OpQuery, registry: Registry) -> Ops:
     """An implementation of every operation, of the built-in ones and those that plugins brought.
 
     Raises ConfigError where one that the model needs was not chosen, and where one of a plugin would be passed over
-    only because of `--kv-cache-dtype`: what it does for the answers nobody else may do.
+    only because of `--kv-cache-dtype`: its part in the answers no other implementation may take.
     """
     implementations = registry.of("quire_ops")
     ops = choose(query, [(registry.plugin_of("quire_ops", name), impl) for name, impl in implementations.items()])

@@ -45,7 +45,7 @@ class Runner:
 
     batch_invariant: compute every token in a forward of its own, so that the shapes of all operations,
     and with them every bit of its result, depend on nothing but its own seq; slower in proportion. Tokens that see
-    each other are computed in one. blame: what a request is told whose forward raised.
+    each other are computed in one. blame: the error of a request whose forward raised.
     """
 
     def __init__(

@@ -22,7 +22,7 @@ _Given = TypeVar("_Given")
 
 
 class _Latest:
-    """The latest output of a request: whoever reads more slowly than steps are made gets the last of several."""
+    """The latest output of a request: a reader that is slower than the steps gets the last of several."""
 
     def __init__(self) -> None:
         self._there = asyncio.Event()
@@ -110,7 +110,7 @@ class AsyncLLMEngine:
                 self._thread.submit(self.engine.abort_request, request_id)
 
     async def abort(self, request_id: str) -> None:
-        """End a request; whoever iterates over it gets a `QuireError`."""
+        """End a request; iterating over it raises a `QuireError`."""
         await self._run(lambda: self.engine.abort_request(request_id))
         if request_id in self._latest:
             self._latest[request_id].put(QuireError(f"The request {request_id!r:.80} was aborted."))

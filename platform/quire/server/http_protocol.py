@@ -210,7 +210,7 @@ class BoundedHttp(HttpToolsProtocol):
         self._give_up(status, message)
 
     def _give_up(self, status: int, message: str) -> None:
-        """Answer if nothing was answered yet, and end the connection; the application is told the client is gone."""
+        """Answer if nothing was answered yet, and end the connection; for the application the client is gone."""
         self._open.remove(self)
         self._stop_waiting()
         self._unset_keepalive_if_required()

@@ -149,7 +149,7 @@ class MediaInputs:
     def check_unmarked(self, ids: Sequence[int], param: str, besides: Collection[str] = ()) -> None:
         """Raise `BadRequest` for the marker of a medium among ids of text, where a marker is a token of its own.
 
-        besides: modalities whose markers were found. A marker of several tokens may be what somebody writes about.
+        besides: modalities whose markers were found. A marker of several tokens may be part of a text about it.
         """
         for token, modality in self._marker_tokens.items():
             if modality not in besides and token in ids:
