@@ -15,7 +15,15 @@ GROUPS: Mapping[str, tuple[str, ...]] = {
         *("ssl_keyfile", "ssl_certfile", "ssl_ca_certs", "disable_fastapi_docs", "enable_request_id_headers"),
     ),
     "keys and limits": (
-        *("api_key", "admin_api_key", "max_body_bytes", "max_pooling_inputs", "template_timeout_s"),
+        *(
+            "api_key",
+            "admin_api_key",
+            "metrics_require_key",
+            "prefix_cache_scope",
+            "max_body_bytes",
+            "max_pooling_inputs",
+            "template_timeout_s",
+        ),
         *("trust_request_chat_template", "shutdown_timeout_s", "max_restarts"),
     ),
     "logging and usage": (

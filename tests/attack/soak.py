@@ -5,8 +5,8 @@
 Chats, completions, pictures, speech, structured output, tools, embeddings and adapters, streamed or not, cut off in the
 middle, bad requests, and adapters that are loaded and unloaded meanwhile; now and then the engine process is killed.
 Greedy answers are compared with those that the server gave alone at the start. A line a minute, and at the end a
-verdict (exit status 1 for FAIL): no wrong answer, none that hangs (90 s), each failure with an error object, memory and file
-descriptors flat, p99 of /health within 50 ms (150 ms if others use the machine).
+verdict (exit status 1 for FAIL): no wrong answer, none that hangs (90 s), each failure with an error object, memory and
+file descriptors flat, p99 of /health within 50 ms (150 ms if others use the machine).
 """
 
 from __future__ import annotations
