@@ -93,13 +93,13 @@ def test_what_is_no_message_is_an_error(sockets):
 
 def test_an_inbox_gives_everything_in_order_and_waits_only_when_asked_to():
     inbox = Inbox()
-    assert inbox.take(0) == []
-    assert inbox.take(0.001) == []
+    assert not [*inbox.take(0)]
+    assert not [*inbox.take(0.001)]
     inbox.put(Ask(1))
     inbox.put(Ask(2))
-    assert inbox.take(None) == [Ask(1), Ask(2)]
+    assert [*inbox.take(None)] == [Ask(1), Ask(2)]
     inbox.put(Ask(3))
-    assert inbox.take(0) == [Ask(3)]
+    assert [*inbox.take(0)] == [Ask(3)]
 
 
 def test_an_inbox_wakes_the_loop_that_waits_for_it():

@@ -4,9 +4,13 @@ from statistics import median
 import pytest
 from fake_host import RAISES, REFUSED, FakeEngine
 
+from quire import registry
+from quire.config import ModelConfig
 from quire.errors import Overloaded
+from quire.host.inbox import Inbox
 from quire.host.loop import MAX_FAILED_STEPS, NAP_S, KeepsFailing, Loop
-from quire.host.protocol import Abort, Deltas, Refused, submit
+from quire.host.process import MESSAGES_S, Host
+from quire.host.protocol import Abort, Deltas, Refused, Shutdown, Start, submit
 from quire.sampling import SamplingParams
 from quire.types import Prompt, Request
 
@@ -229,3 +233,15 @@ def test_figures_come_from_every_engine():
     rig = Rig("a", "b")
     rig.submit("b", "r")
     assert [(stats.model, stats.num_running) for stats in rig.loop.stats()] == [("a", 0), ("b", 1)]
+
+
+def test_requests_under_way_step_between_messages_that_come_in_thousands():
+    ticks = itertools.count(step=MESSAGES_S / 10)  # each look at the clock takes a tenth of what messages may
+    inbox, engine = Inbox(), FakeEngine("a")
+    host = Host(inbox, [].append, registry.load([]), lambda *_: engine, clock=lambda: next(ticks))
+    host.start(Start(models=[ModelConfig(model="a")]))
+    for i in range(100):
+        inbox.put(submit("a", Request(id=f"r{i}", prompt=Prompt(token_ids=(1,)), params=SamplingParams(max_tokens=2))))
+    inbox.put(Shutdown())
+    host.run()
+    assert len(engine.steps) >= 5

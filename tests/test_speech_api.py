@@ -258,6 +258,7 @@ WRONG = [
     ({"stream": "true", "response_format": "srt"}, 400, "stream", "json and text, not srt"),
     ({"stream_include_usage": "true"}, 400, "stream_include_usage", "only allowed when `stream`"),
     ({"temperature": "3"}, 400, "temperature", "from 0 to 2"),
+    ({"seed": str(2**63)}, 400, "body.seed", "less than or equal to 9223372036854775807"),
     ({"temperature": "hot"}, 400, "body.temperature", "valid number"),
     ({"max_completion_tokens": "0"}, 400, "body.max_completion_tokens", "greater than or equal to 1"),
     ({"max_completion_tokens": "999"}, 400, "max_tokens", "maximum context length is 128"),

@@ -29,6 +29,13 @@ class ServerConfig:
     admin_api_key: tuple[str, ...] = setting(
         "Keys for routes that change the server (loading adapters); other keys are not accepted there.", ()
     )
+    metrics_require_key: bool = setting("Ask for a key at /metrics too.", False)
+    prefix_cache_scope: str = setting(
+        "Who shares the prefix cache: all clients of the server, or each client (API key, else address) has its own; "
+        "auto: client with several keys, else server.",
+        "auto",
+        choices=("auto", "server", "client"),
+    )
     allowed_origins: tuple[str, ...] = setting("CORS origins.", ())
     allowed_methods: tuple[str, ...] = setting("CORS methods.", ("*",))
     allowed_headers: tuple[str, ...] = setting("CORS headers.", ("*",))
@@ -122,6 +129,12 @@ class ServerConfig:
     )
 
     @property
+    def caches_are_apart(self) -> bool:
+        """Whether each client has a prefix cache of its own."""
+        several = len({*self.api_key, *self.admin_api_key}) > 1 if self.api_key else False
+        return self.prefix_cache_scope == "client" or (self.prefix_cache_scope == "auto" and several)
+
+    @property
     def adapter_roots(self) -> tuple[str, ...] | None:
         """Folders in which adapters must lie that requests load by a path; None: any folder will do."""
         trusted = is_loopback(self.host) or bool(self.admin_api_key)
@@ -142,6 +155,8 @@ class ServerConfig:
         check_positive(self, "engine_timeout_s")
         if not 0 <= self.shutdown_timeout_s < float("inf"):
             raise ConfigError(f"--shutdown-timeout-s must be at least 0; got {self.shutdown_timeout_s}.")
+        if self.metrics_require_key and not self.api_key:
+            raise ConfigError("--metrics-require-key needs --api-key.")
         if self.max_restarts < 0:
             raise ConfigError(f"--max-restarts must be at least 0; got {self.max_restarts}.")
         check_positive(self, "gate_timeout_s", "gate_threads")

@@ -128,7 +128,7 @@ def picture(width: int, height: int, kind: str = "PNG") -> str:
     return f"data:image/{kind.lower()};base64,{base64.b64encode(buffer.getvalue()).decode()}"
 
 
-def form(file: bytes, **fields: str) -> tuple[bytes, str]:
+def form(file: bytes, /, **fields: str) -> tuple[bytes, str]:
     """A multipart body with a file, and its content type."""
     mark = "attack-boundary"
     parts = [

@@ -2,8 +2,8 @@
 
     python tests/attack/fuzz.py --requests 100000 --seed 1 --concurrency 16
 
-Prints the statuses of each route and a verdict; exit status 1 if there is a 5xx (503 with a reason of a full queue counts
-apart), a request without an end, a 200 that is no JSON, an error without the shape of errors, a stall of /health beyond
+Prints the statuses of each route and a verdict; exit status 1 if there is a 5xx (503 with a reason counts apart),
+a request without an end, a 200 that is no JSON, an error without the shape of errors, a stall of /health beyond
 the bound, or memory or file descriptors that grow: by more than 2 % from the first tenth (at least a thousand requests)
 to the end.
 """

@@ -26,8 +26,9 @@ WORDS = (
 )
 WORDS += ("demo-pirate", "demo-embed", "demo-llava", "demo-rerank", "demo-tools", "demo-whisper", "\ud800", "x" * 3000)
 ATOMS: tuple[Any, ...] = (
-    *WORDS, None, True, False, 0, 1, -1, 2, 3, 0.5, -0.0, 1e308, float("nan"), float("inf"), 1 << 31, 1 << 63, -(1 << 63),
-    10**40, [], {}, [[]], [None], {"a": {}}, [1, "a"], ["a", "b"], [20, 30], {"type": "json_object"}, "auto", "none",
+    *WORDS, None, True, False, 0, 1, -1, 2, 3, 0.5, -0.0, 1e308, float("nan"), float("inf"), 1 << 31, 1 << 63,
+    -(1 << 63), 10**40, [], {}, [[]], [None], {"a": {}}, [1, "a"], ["a", "b"], [20, 30], {"type": "json_object"},
+    "auto", "none",
 )  # fmt: skip
 EXTRAS: tuple[dict[str, Any], ...] = (
     {"stream": True}, {"logprobs": 2}, {"logprobs": True, "top_logprobs": 2}, {"n": 3}, {"echo": True}, {"stop": ["a"]},

@@ -3,8 +3,8 @@
     python tests/attack/probe.py PORT [--no-stream]
 
 For each line on its input it prints one line of JSON about the time since the line before: `health_ms`, the longest
-wait for /health, one that goes on included; `gap_ms`, the longest between two tokens; `own_ms`, how late the probe itself
-was woken (what the machine's other load takes from it); `waits`, all waits for /health, if the line says `all`.
+wait for /health, one that goes on included; `gap_ms`, the longest between two tokens; `own_ms`, how late the probe
+itself was woken (what the machine's other load takes from it); `waits`, all waits for /health, if the line says `all`.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ It knows neither engines nor what the messages mean, nor where they came from.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from queue import Empty, SimpleQueue
 
 from quire.host.protocol import ToHost, Unreadable
@@ -23,14 +23,15 @@ class Inbox:
         """A message, or something for the loop thread to call between two steps."""
         self._items.put(item)
 
-    def take(self, timeout_s: float | None) -> list[Item]:
-        """All that has arrived; waits up to `timeout_s` (None: as long as it takes) for something to."""
-        items: list[Item] = []
+    def take(self, timeout_s: float | None) -> Iterator[Item]:
+        """What has arrived, one after another; waits up to `timeout_s` (None: as long as it takes) for something to.
+
+        What the caller does not ask for stays.
+        """
         if timeout_s != 0:
             try:
-                items.append(self._items.get(timeout=timeout_s))
+                yield self._items.get(timeout=timeout_s)
             except Empty:
-                return items
+                return
         while not self._items.empty():
-            items.append(self._items.get_nowait())
-        return items
+            yield self._items.get_nowait()

@@ -15,6 +15,7 @@ import signal
 import socket
 import sys
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -71,6 +72,10 @@ GIVE_WAY_S = 0.0005
 """How long a thread of Python may go on while another wants to. The step loop lets go of the interpreter with each
 operation, and has to have it back: by default whoever reads an adapter meanwhile keeps it for 5 ms, a whole step."""
 
+MESSAGES_S = 0.005
+"""Longest time for messages between two steps, the last one's excess left out. A call with thousands of texts is as
+many messages, which take a second."""
+
 LINGER_S = 2.0
 """How long the last messages may take to be delivered after the end."""
 
@@ -87,9 +92,16 @@ class Tallies(Protocol):
 class Host:
     """The loop and what happens beside it."""
 
-    def __init__(self, inbox: Inbox, send: Callable[[Message], None], registry: Registry, build: Build) -> None:
-        """`build` may be called in a worker thread."""
-        self._inbox, self._send, self._registry, self._build = inbox, send, registry, build
+    def __init__(
+        self,
+        inbox: Inbox,
+        send: Callable[[Message], None],
+        registry: Registry,
+        build: Build,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`build` may be called in a worker thread; `clock` gives seconds."""
+        self._inbox, self._send, self._registry, self._build, self._clock = inbox, send, registry, build, clock
         self._loop = Loop(send)
         self._desk = AdapterDesk(inbox, send, self._loop.engines)
         self._aside = ThreadPoolExecutor(1, "aside")
@@ -111,13 +123,21 @@ class Host:
         """Serve until `Shutdown`, then tell the plugins."""
         wait_s: float | None = 0
         while not self._stopping:
-            for item in self._inbox.take(wait_s):
-                self._handle(item)
+            self._take_in(wait_s)
             wait_s = self._loop.step()
         for engine in self._loop.engines.values():
             self._aside.submit(self._registry.engine_stopping, engine.info)
             self._aside.submit(engine.close)
         self._aside.shutdown(wait=True, cancel_futures=False)
+
+    def _take_in(self, wait_s: float | None) -> None:
+        """Handle messages, but not so many at once that the requests under way wait for their next step."""
+        begin: float | None = None
+        for item in self._inbox.take(wait_s):
+            begin = self._clock() if begin is None else begin
+            self._handle(item)
+            if self._stopping or self._clock() - begin > MESSAGES_S:
+                return
 
     def _handle(self, item: Item) -> None:
         match item:

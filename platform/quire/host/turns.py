@@ -38,7 +38,7 @@ class _Share:
 class Turns:
     """Shares the seconds of one device evenly among models that have work."""
 
-    def __init__(self, patience_s: float = 0.1, first_limit: int = 512) -> None:
+    def __init__(self, patience_s: float = 0.04, first_limit: int = 512) -> None:
         """`first_limit`: tokens of a model's first step beside others, before its speed is known."""
         self._patience_s, self._first_limit = patience_s, first_limit
         self._shares: dict[str, _Share] = {}

@@ -22,7 +22,7 @@ from quire.hub import adapter_cache
 from quire.records import Registry
 from quire.server.adapters import ServedAdapters
 from quire.server.api_pages import PAGES, add_api_pages, installed_assets
-from quire.server.auth import RequireKey
+from quire.server.auth import METRICS, OPEN_PATHS, RequireKey
 from quire.server.body import Bodies, with_bodies
 from quire.server.engines import Client
 from quire.server.errors import error_response, install_handlers
@@ -231,7 +231,8 @@ def _guard(app: FastAPI, config: ServerConfig, registry: Registry) -> None:
     app.add_middleware(NamePlugin, registry=registry)
     app.add_middleware(BodyLimit, max_bytes=config.max_body_bytes)
     if config.api_key or config.admin_api_key:
-        app.add_middleware(RequireKey, keys=config.api_key, admin_keys=config.admin_api_key)
+        paths = OPEN_PATHS - {METRICS} if config.metrics_require_key else OPEN_PATHS
+        app.add_middleware(RequireKey, keys=config.api_key, admin_keys=config.admin_api_key, open_paths=paths)
     if config.enable_request_id_headers:
         app.add_middleware(EchoRequestId)
     if config.allowed_origins:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from starlette.datastructures import Headers
 from starlette.responses import Response
@@ -18,7 +18,8 @@ from quire.errors import QuireError
 from quire.server.clients import KEY
 from quire.server.errors import error_response
 
-OPEN_PATHS = frozenset({"/health", "/health/live", "/health/ready", "/ping", "/metrics"})
+METRICS = "/metrics"
+OPEN_PATHS = frozenset({"/health", "/health/live", "/health/ready", "/ping", METRICS})
 ADMIN_PATHS = frozenset({"/v1/load_lora_adapter", "/v1/unload_lora_adapter"})
 KEY_HEADERS = ("x-api-key", "api-key")
 _BODY = b'{"error":"Unauthorized"}'
@@ -38,11 +39,17 @@ class RequireKey:
     """ASGI middleware that answers 401 unless the request carries a known key.
 
     keys: for all paths; none = they are open. admin_keys: they open all paths, and admin paths open to nothing else;
-    none = admin paths are as others.
+    none = admin paths are as others. open_paths: those that need none.
     """
 
-    def __init__(self, app: ASGIApp, keys: Sequence[str], admin_keys: Sequence[str] = ()) -> None:
-        self.app = app
+    def __init__(
+        self,
+        app: ASGIApp,
+        keys: Sequence[str],
+        admin_keys: Sequence[str] = (),
+        open_paths: Collection[str] = OPEN_PATHS,
+    ) -> None:
+        self.app, self._open = app, open_paths
         admins = [_digest(key) for key in admin_keys]
         self._keys = [*map(_digest, keys), *admins] if keys else []
         self._admin_keys = admins or self._keys
@@ -62,7 +69,7 @@ class RequireKey:
             return True
         path = _path(scope)
         wanted = self._admin_keys if path in ADMIN_PATHS else self._keys
-        if path in OPEN_PATHS or not wanted:
+        if path in self._open or not wanted:
             return True
         digest = _known(Headers(scope=scope), wanted)
         if digest is not None:

@@ -37,7 +37,7 @@ class SpeechRequest(RequestModel):
     top_p: Annotated[float, within(0, 1, exclusiveMinimum=0)] | None = None
     top_k: Annotated[int, within(-1, INT64)] | None = None
     min_p: Annotated[float, within(0, 1)] | None = None
-    seed: Annotated[int, within(-(2**63), INT64)] | None = None
+    seed: Annotated[int, Field(ge=-(2**63), le=INT64)] | None = None
     frequency_penalty: Penalty | None = None
     presence_penalty: Penalty | None = None
     repetition_penalty: Annotated[float, within(1e-6, 1e6)] | None = None

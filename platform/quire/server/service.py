@@ -18,7 +18,7 @@ from quire.errors import BadRequest
 from quire.records import Registry
 from quire.server.adapters import ServedAdapters
 from quire.server.body import Bodies, Body
-from quire.server.clients import client_of
+from quire.server.clients import client_of, with_own_caches
 from quire.server.engines import Client
 from quire.server.errors import validate
 from quire.server.gates import Gates
@@ -89,7 +89,7 @@ class Service:
             served.info.name,
             served.tokenizer,
             served.info.eos_ids,
-            requests,
+            self._in_their_caches(requests),
             self.inflight,
             self.telemetry,
             self.metrics,
@@ -98,7 +98,11 @@ class Service:
 
     def pooling_job(self, served: Served, requests: Sequence[Request]) -> PoolingJob:
         """The same for prompts that are pooled."""
+        requests = self._in_their_caches(requests)
         return PoolingJob(self.client, served.info.name, requests, self.inflight, self.telemetry, self.metrics)
+
+    def _in_their_caches(self, requests: Sequence[Request]) -> Sequence[Request]:
+        return with_own_caches(requests) if self.config.caches_are_apart else requests
 
 
 @dataclass(frozen=True, kw_only=True)
