@@ -14,13 +14,13 @@ import logging
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from itertools import chain
 
 from quire.engine.candidates import Candidates
 from quire.engine.chunk_ends import chunk_end, found_apart
+from quire.engine.client_shares import ClientShares
 from quire.engine.fairness import split
 from quire.engine.roster import Roster
-from quire.engine.seq import Group, Seq, Status
+from quire.engine.seq import Seq, Status
 from quire.errors import PluginFailed
 from quire.types import Chunk, Plan, Request, SeqStart
 
@@ -63,6 +63,7 @@ class Planner:
         self._pool = roster.tables.pool
         self._limits = roster.limits
         self._candidates = Candidates(roster, ready)
+        self._shares = ClientShares(roster)
 
     def plan(self, max_tokens: int | None) -> Plan:
         """The next step, of at most `max_tokens` tokens.
@@ -78,10 +79,14 @@ class Planner:
         self._make_room()
         draft = Draft(limit, self._limits.max_num_batched_tokens)
         if len(roster.clients) > 1:
-            draft.shares = split(limit, roster.clients.least_first(self._demands(limit)))
+            draft.shares = split(limit, roster.clients.least_first(self._shares.demands(limit)))
             draft.late = self._make_place(draft.shares)
         self._grant_running(draft)
         self._admit(draft)
+        if draft.shares and not draft.chunks:  # the clients that have tokens left cannot use them now
+            draft.shares = {}
+            self._grant_running(draft)
+            self._admit(draft)
         while draft.blocked and not draft.chunks and roster.running:
             self._yield_room()
             self._admit(draft)
@@ -111,54 +116,23 @@ class Planner:
         late: set[str] = set()
         seq = self._candidates.first(shares, late)
         counts = Counter(running.client for running in self._roster.running.values())
-        if seq is None or counts[seq.client] >= self._share:
+        if seq is None or counts[seq.client] >= self._shares.places:
             return late
         while self._roster.running and (client := self._in_the_way(seq, counts)) is not None:
             self._roster.preempt(self._victim(client))
             counts[client] -= 1
             late.add(client)
         for client in counts:
-            if counts[client] > self._share:  # the first step of the other's request is a short one
+            if counts[client] > self._shares.places:  # the first step of the other's request is a short one
                 shares[client] = min(shares[client], max(MIN_TOKENS, seq.num_tokens))
         return late
 
     def _in_the_way(self, seq: Seq, counts: Counter[str]) -> str | None:
         """The client above its share of what a waiting seq lacks; None if it lacks nothing, or no client is."""
-        others = [client for client in counts if client != seq.client]
-        if not others:
-            return None
-        if self._lacks_places(seq):
-            most = max(others, key=lambda client: counts[client])
-            return most if counts[most] > self._share else None
-        if not self._lacks_pages(seq):
-            return None
-        pages: Counter[str] = Counter()
-        for running in self._roster.running.values():
-            pages[running.client] += len(running.pages)
-        most = max(others, key=lambda client: pages[client])
-        # a client keeps its last seq: a long one would be computed anew each time
-        over = counts[most] > 1 and pages[most] > self._pool.num_pages // len(self._roster.clients)
-        return most if over else None
-
-    def _lacks_pages(self, seq: Seq) -> bool:
-        """Whether a waiting seq and the next tokens of those that run need more pages than there are."""
-        pool = self._pool
-        growth = sum(map(self._tables.need, self._roster.running.values())) + pool.num_pages // SPARE_SHARE
-        free = pool.available - growth - self._reserve(seq.group)
-        need = pool.pages_for(seq.num_tokens)
-        if need <= free:
-            return False
-        hits = self._hits(seq)
-        return need - sum(pool.refs[page] > 0 for page in hits) > free
-
-    def _demands(self, limit: int) -> dict[str, int]:
-        """Tokens that each client could use in the next step, up to `limit`."""
-        demands: dict[str, int] = {}
-        for seq in chain(self._roster.running.values(), self._roster.swapped, self._roster.waiting):
-            demand = demands.get(seq.client, 0)
-            if demand < limit and seq.candidates is None:
-                demands[seq.client] = min(limit, demand + max(1, seq.num_tokens - seq.computed))
-        return demands
+        if self._shares.lacks_places(seq):
+            return self._shares.with_most_places(seq, counts)
+        lacks_pages = self._shares.lacks_pages(seq, self._hits(seq), self._pool.num_pages // SPARE_SHARE)
+        return self._shares.with_most_pages(seq, counts) if lacks_pages else None
 
     def _victim(self, client: str | None = None) -> Seq:
         """The seq (of a client) that gives up its pages: the one that the policy says."""
@@ -244,11 +218,11 @@ class Planner:
         """The cached pages a seq can begin with, or None if it does not fit now.
 
         It fits when there are pages for all its tokens, whatever part of them is computed first: nobody
-        is begun only to be preempted, unless others generate more. No running seq still lacks pages for
-        tokens it has, or the budget would be used up.
+        is begun only to be preempted, unless others generate more. With one client no running seq still lacks
+        pages for tokens it has, or the budget would be used up.
         """
         running, pool = self._roster.running, self._pool
-        if running and self._lacks_places(seq):
+        if running and self._shares.lacks_places(seq):
             return None
         hits = self._hits(seq)
         start = seq.computed if seq.status is Status.SWAPPED else len(hits) * pool.page_size
@@ -260,12 +234,8 @@ class Planner:
                 return None
         idle = sum(pool.refs[page] == 0 for page in hits)
         need = pool.pages_for(seq.num_tokens) - len(hits) + idle
-        spare = self._reserve(seq.group) + pool.num_pages // SPARE_SHARE if running else 0
+        spare = self._shares.reserve(seq.group) + pool.num_pages // SPARE_SHARE + self._shares.growth if running else 0
         return hits if need + spare <= pool.available else None
-
-    def _lacks_places(self, seq: Seq) -> bool:
-        places = len(self._roster.running) + self._reserved() + 1 + self._reserve(seq.group)
-        return places > self._limits.max_num_seqs
 
     def _hits(self, seq: Seq) -> list[int]:
         """The cached pages a seq can begin with."""
@@ -273,19 +243,6 @@ class Planner:
         if self._limits.media_in_one and seq.status is not Status.SWAPPED:
             del hits[found_apart(seq.group.request.prompt.media, len(hits), self._pool.page_size) :]
         return hits
-
-    def _reserved(self) -> int:
-        groups = {seq.arrival: seq.group for seq in self._roster.running.values() if seq.group.reserve}
-        return sum(map(self._reserve, groups.values()))
-
-    def _reserve(self, group: Group) -> int:
-        """Places that are kept for its forks: for all, but no more than its client's share if there are several."""
-        return min(group.reserve, self._share - 1)
-
-    @property
-    def _share(self) -> int:
-        """Places of each client."""
-        return max(1, self._limits.max_num_seqs // max(1, len(self._roster.clients)))
 
     def _cacheable(self, seq: Seq) -> int:
         """How many of its first tokens need not be computed if the cache has them."""
