@@ -41,12 +41,13 @@ class BodyLimit:
             nonlocal received
             message = await receive()
             size = len(message.get("body", b""))
+            if received + size > self.max_bytes:
+                received, self._held = received + size, self._held + size
+                raise self._error()
             if size and self._held + size > BODIES_AT_ONCE * self.max_bytes:
                 raise Overloaded("The server holds too many bytes of requests' bodies; try again later.")
             received += size
             self._held += size
-            if received > self.max_bytes:
-                raise self._error()
             return message
 
         async def guarded(message: Message) -> None:
