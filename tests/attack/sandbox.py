@@ -70,6 +70,8 @@ def memory() -> None:
                 answer = asyncio.run(sent(server.port, case, 150))
                 alive = server.process.poll() is None and server.host_pid() == engine
                 row(f"2 GiB: {case.name}", f"{answer.status} after {answer.seconds:.1f} s", alive and answer.status > 0)
+                if not alive:
+                    return
         peak = int((CGROUP / "memory.max_usage_in_bytes").read_text()) >> 20
         same = post(server, "/v1/completions", ASK)["choices"][0]["text"] == right
         row("2 GiB: afterwards", f"{'the right answer' if same else 'a wrong answer'}; peak {peak} MiB", same)
