@@ -183,3 +183,11 @@ def test_a_picture_of_pillow_keeps_to_the_limit_and_may_be_broken_too(tmp_path):
     path.write_bytes(encoded(drawing())[:200])
     with Image.open(path) as lazy, pytest.raises(Unprocessable, match="damaged"):
         as_image(lazy, PIXELS)
+
+
+def test_a_picture_that_is_larger_than_any_model_reads_is_averaged_by_a_whole_number(monkeypatch):
+    monkeypatch.setattr("quire.media.images.KEPT_PIXELS", 50)
+    image = Image.fromarray(np.arange(300, dtype=np.uint8).reshape(10, 10, 3))
+    found = decode_image(encoded(image), 1000)
+    assert found.size == (5, 5)
+    assert np.asarray(found)[0, 0].tolist() == np.floor(np.asarray(image)[:2, :2].mean((0, 1)) + 0.5).tolist()

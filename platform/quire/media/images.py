@@ -8,6 +8,7 @@ as Pillow does it.
 from __future__ import annotations
 
 import io
+import math
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,10 @@ from quire.errors import BadRequest, QuireError, TooLarge, Unprocessable
 
 FORMATS = ("AVIF", "BMP", "DIB", "GIF", "JPEG", "JPEG2000", "MPO", "PNG", "PPM", "TIFF", "WEBP")
 """What is opened; Pillow's other readers serve rare formats, and some of them start other programs."""
+
+KEPT_PIXELS = 4096 * 4096
+"""A larger picture is shrunk by a whole number, by averaging: models read at most about 13 million pixels, and each
+copy of a large one takes long and much memory."""
 
 LOW_DETAIL_SIDE = 512
 """Longest side of a picture that was sent with low detail, as in OpenAI's API."""
@@ -84,7 +89,11 @@ def to_rgb(image: Image.Image, max_pixels: int, low: bool = False) -> Image.Imag
         raise
     except Exception as error:  # decoders raise whatever broken bytes lead them to
         raise _damaged(error) from error
+    times = math.ceil(math.sqrt(made.width * made.height / KEPT_PIXELS))
+    if times > 1:
+        made = made.reduce(times)
     if low:
+        made = made.copy() if made is image else made  # which the caller may hold
         made.thumbnail((LOW_DETAIL_SIDE, LOW_DETAIL_SIDE))
     return made
 
@@ -98,7 +107,7 @@ def _plain(image: Image.Image) -> Image.Image:
         upright = upright.convert("RGBA")
         white = Image.new("RGBA", upright.size, "white")
         upright = Image.alpha_composite(white, upright)
-    return upright.convert("RGB")
+    return upright if upright.mode == "RGB" else upright.convert("RGB")
 
 
 def _orientation(image: Image.Image) -> Any:
