@@ -121,4 +121,4 @@ async def test_a_kind_that_no_plugin_offers_names_the_plugins_to_enable(tmp_path
         answer = await client.post("/v1/completions", json={"prompt": "a", **asked})
     assert answer.status_code == 400
     message = answer.json()["error"]["message"]
-    assert message.endswith("to be added to --plugins: llguidance, lm-format-enforcer, outlines, xgrammar.")
+    assert message.endswith("'llguidance' does, but is not enabled: add it, as in --plugins choice,llguidance.")

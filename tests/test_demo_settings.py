@@ -55,6 +55,9 @@ SETTINGS = {
     "allow_private_media_addresses": True,
     "max_media_seconds": 5.0,
     "media_timeout_s": 5.0,
+    "media_decode_timeout_s": 5.0,
+    "lora_load_timeout_s": 5.0,
+    "structured_outputs_token_time_s": 0.5,
     "max_cpu_loras": 40,
 }
 """A value that is not the default for each; other settings are whole numbers, which may be 9."""

@@ -116,6 +116,7 @@ async def test_a_request_that_a_shutdown_cuts_off_gets_a_503_and_no_traceback_is
         loading.set()
         await asyncio.Event().wait()
 
+    (tmp_path / "adapter_config.json").write_text("{}")
     pretend = PretendClient()
     pretend.adapters.load = load
     registry = Registry(records={"quire_adapter_runtimes": {"x": None}})

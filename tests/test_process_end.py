@@ -70,12 +70,12 @@ def test_a_hangup_changes_nothing_and_a_server_whose_restarts_are_used_up_ends_w
 
 def test_plugins_that_hang_do_not_hold_the_end(model, tmp_path):
     site = PluginSite(tmp_path)
-    module = site.add("hangs", HANGS)
+    site.add("hangs", HANGS)
     flags = ("--num-pages", "64", "--plugins", "llama,hangs", "--shutdown-timeout-s", "1")
     with serving(model, *flags, env={"PYTHONPATH": str(tmp_path)}) as server:
         assert complete(server).status_code == 200
         assert server.stop(within_s=60) == 0  # what hangs takes ten minutes
-        assert f"{module}.py" in server.output()
+        assert "is still busy with what it was notified of; going on without it" in server.output()
 
 
 def test_a_second_interrupt_ends_the_server_at_once_without_a_traceback(model):
