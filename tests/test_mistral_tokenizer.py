@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import sys
 from collections.abc import Iterator
@@ -77,10 +78,12 @@ def test_ids_and_texts_are_those_of_the_library(made: tuple[Tokenizer, Any], tex
     ours, theirs = made[0], made[1].instruct_tokenizer.tokenizer
     ids = theirs.encode(text, bos=True, eos=False)
     assert ours.encode(text) == ids
-    assert ours.decode(ids) == theirs.decode(ids)
+    policy = importlib.import_module("mistral_common.tokens.tokenizers.base").SpecialTokenPolicy.IGNORE
+    expected = theirs.decode(ids, special_token_policy=policy)
+    assert ours.decode(ids) == expected
     assert ours.decode(ids, skip_special_tokens=False).startswith("<s>")
     decoder = IncrementalDecoder(ours)
-    assert "".join(decoder.push([i]) for i in ids) + decoder.flush() == theirs.decode(ids)
+    assert "".join(decoder.push([i]) for i in ids) + decoder.flush() == expected
 
 
 def test_names_of_special_tokens_are_known(made: tuple[Tokenizer, Any]) -> None:
@@ -168,5 +171,5 @@ def test_a_folder_without_such_a_tokenizer_is_refused(tmp_path: Path) -> None:
 def test_the_package_that_is_missing_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "tekken.json").write_text("{}")
     monkeypatch.setitem(sys.modules, "mistral_common.tokens.tokenizers.mistral", None)
-    with pytest.raises(ConfigError, match=r"needs the mistral-common package: pip install '\S+\[mistral\]'"):
+    with pytest.raises(ConfigError, match=r"needs the mistral-common package: pip install 'mistral-common"):
         Tokenizer.load(tmp_path, "mistral")

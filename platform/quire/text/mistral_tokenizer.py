@@ -104,9 +104,12 @@ class MistralLibrary:
             if token not in self._control_texts:
                 run.append(token)
             elif not skip_special_tokens:
-                texts += [self._base.decode(run) if run else "", self._control_texts[token]]
+                texts += [
+                    self._base.decode(run, special_token_policy=self._ignore) if run else "",
+                    self._control_texts[token],
+                ]
                 run = []
-        return "".join([*texts, self._base.decode(run) if run else ""])
+        return "".join([*texts, self._base.decode(run, special_token_policy=self._ignore) if run else ""])
 
     def vocab(self) -> Mapping[str, int]:
         """Every token: of a vocabulary of bytes in the alphabet that byte-level vocabularies are written in."""
@@ -117,6 +120,12 @@ class MistralLibrary:
             return str(self._base.id_to_piece(token))
         piece: bytes = self._base.id_to_byte_piece(token, self._keep)
         return piece.decode("latin-1").translate(_CHARACTERS)
+
+    @cached_property
+    def _ignore(self) -> Any:
+        from mistral_common.tokens.tokenizers.base import SpecialTokenPolicy
+
+        return SpecialTokenPolicy.IGNORE
 
     @cached_property
     def _keep(self) -> Any:
