@@ -8,9 +8,11 @@ from pretend_client import PretendClient, http, info, pretend_app
 
 from quire.config import ModelConfig
 from quire.errors import BadRequest, ConfigError
+from quire.pooling import PoolingParams
 from quire.sampling import BeamSearchParams, SamplingParams, check_logprobs
-from quire.server.answer_size import AnswerShape, within_bound
+from quire.server.answer_size import AnswerShape, check_token_vectors, within_bound
 from quire.server_config import ServerConfig
+from quire.types import Prompt
 
 HI = [{"role": "user", "content": "hi"}]
 MANY = {"logprobs": True, "top_logprobs": 20}
@@ -131,3 +133,11 @@ async def test_an_echo_with_log_probabilities_streams_in_order(app):
     assert "".join(chunk["text"] for chunk in chunks) == whole["text"]
     tokens = [token for chunk in chunks if chunk["logprobs"] for token in chunk["logprobs"]["tokens"]]
     assert tokens == whole["logprobs"]["tokens"]
+
+
+def test_vectors_of_each_token_are_bounded_together() -> None:
+    prompts, model = [Prompt(token_ids=(1,) * 256)] * 512, info(embedding_size=128, labels=("a", "b"))
+    with pytest.raises(BadRequest, match=r"128 numbers for each token.*--max-response-bytes"):
+        check_token_vectors(PoolingParams(task="token_embed"), prompts, model, 32 << 20)
+    check_token_vectors(PoolingParams(task="token_classify"), prompts, model, 32 << 20)
+    check_token_vectors(PoolingParams(task="embed"), prompts, model, 32 << 20)

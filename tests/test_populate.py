@@ -25,6 +25,7 @@ class Pages:
 
 @pytest.fixture
 def machine(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
+    monkeypatch.setattr(module, "LOOK_EVERY", 1)
     memory = {"free": 16 * GIB}
     monkeypatch.setattr(module, "free_bytes", lambda: memory["free"])
     monkeypatch.setattr(module, "total_bytes", lambda: 24 * GIB)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import count
 from threading import Event
 
 from quire.engine.runner import Runner
@@ -14,12 +15,17 @@ PAUSE_S = 0.2
 KEEP_FREE = 0.5
 """It goes on only while this share of the machine's memory stays free: a short machine gives memory on use."""
 
+LOOK_EVERY = 32
+"""Pieces (of 2 MiB) between two looks at the free memory, each of which reads several files."""
+
 
 def populate(runner: Runner, stopping: Event, has_work: Callable[[], bool]) -> None:
     """Fill the pages' memory piece by piece, until all is there, memory is short, or `stopping` is set."""
-    keep_free = int(KEEP_FREE * total_bytes())
+    keep_free, pieces = int(KEEP_FREE * total_bytes()), count()
 
     def go_on() -> bool:
-        return not stopping.wait(PAUSE_S if has_work() else 0) and free_bytes() > keep_free
+        if stopping.wait(PAUSE_S if has_work() else 0):
+            return False
+        return next(pieces) % LOOK_EVERY != 0 or free_bytes() > keep_free
 
     runner.populate(go_on)

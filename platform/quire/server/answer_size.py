@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from quire.errors import BadRequest
+from quire.pooling import PoolingParams
 from quire.sampling import BeamSearchParams, SamplingParams, check_logprobs
 from quire.server.models import Served
-from quire.types import Params
+from quire.types import ModelInfo, Params, Prompt
 
 TOKEN_BYTES = 16
 """Of an answer's token: its text, and its id where ids are asked for."""
@@ -18,6 +20,9 @@ LOGPROB_BYTES = 80
 
 PROMPT_LOGPROB_BYTES = 160
 """The same of a prompt, with the rank; counted double, since all of a prompt's come at once."""
+
+NUMBER_BYTES = 12
+"""Of a number of a token's embedding or scores."""
 
 Generating: TypeAlias = SamplingParams | BeamSearchParams
 
@@ -38,6 +43,21 @@ def check_counts(served: Served, name: str, logprobs: int | None, prompt_logprob
     """Refuse more log-probabilities of a position than the model's `max_logprobs`. name: of the field of `logprobs`."""
     check_logprobs(name, logprobs, served.info.max_logprobs)
     check_logprobs("prompt_logprobs", prompt_logprobs, served.info.max_logprobs)
+
+
+def check_token_vectors(params: PoolingParams, prompts: Sequence[Prompt], info: ModelInfo, max_bytes: int) -> None:
+    """Raise `BadRequest` for embeddings or classes of each token that may be larger than `max_bytes` as JSON."""
+    if not params.task.startswith("token_"):
+        return
+    embedding = params.dimensions or info.embedding_size or 1
+    width = embedding if params.task == "token_embed" else max(1, len(info.labels))
+    size = sum(len(prompt.token_ids) for prompt in prompts) * width * NUMBER_BYTES
+    if size > max_bytes:
+        raise BadRequest(
+            f"The answer may have {size} bytes: {width} numbers for each token. At most {max_bytes} are sent "
+            "(--max-response-bytes); send fewer or shorter texts.",
+            "input",
+        )
 
 
 def within_bound(params: Generating, shape: AnswerShape, vocab_size: int, max_bytes: int) -> Generating:

@@ -20,6 +20,7 @@ from starlette.types import Receive
 from quire.errors import BadRequest
 from quire.pooling import Pooled, PoolingParams, check_pooling
 from quire.server import wire
+from quire.server.answer_size import check_token_vectors
 from quire.server.chat_prompt import render_template
 from quire.server.models import Served
 from quire.server.params import check_cache_salt
@@ -89,6 +90,7 @@ def make_call(
 ) -> Call:
     """A call that pools these prompts."""
     check_cache_salt(fields.cache_salt)
+    check_token_vectors(params, prompts, served.info, service.config.max_response_bytes)
     requests = [
         Request(
             id=naming.engine_id(prefix, number),
