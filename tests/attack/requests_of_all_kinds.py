@@ -118,7 +118,7 @@ def _kinds() -> list[Kind]:
         _json("rerank", "/rerank", BASES["/rerank"], weight=2),
         _json("tokenize", "/tokenize", BASES["/tokenize"]),
         _json("generate", "/generate", {**BASES["/generate"], "sampling_params": dict(greedy)}),
-        _json("no such model", completions, complete(tale, model="nobody"), status=404),
+        _json("no such model", completions, complete(tale, model="no-such-model"), status=404),
         _json("bad field", chats, chat(hello, n=-4), status=400),
         _json("too long", completions, complete([20] * 2000), status=400),
         _json("hung up on", completions, long, cut_off=True, weight=3),
