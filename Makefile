@@ -9,12 +9,15 @@ SERVE_STAMP := $(VENV)/.installed-to-serve
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 INSTALL := $(PIP) install -c constraints.txt $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX))
 ARGS ?=
+# Tests in one process, without a server. Those that take long, or start processes all the same, are marked.
+UNIT := tests/engine/scheduler tests/engine/adapters tests/engine/sampling tests/engine/structured tests/structured \
+	tests/text tests/settings tests/hooks
 
 .DEFAULT_GOAL := help
-.PHONY: help setup serve test check fmt docs clean
+.PHONY: help setup serve test test-unit check fmt docs clean
 
 help:  ## this list
-	@sed -n 's/^\([a-z]*\):.*## /make \1\t/p' $(MAKEFILE_LIST) | expand -t 16
+	@sed -n 's/^\([a-z-]*\):.*## /make \1\t/p' $(MAKEFILE_LIST) | expand -t 16
 
 setup: $(STAMP)  ## make .venv and install everything into it; again only when pyproject.toml or constraints.txt changed
 
@@ -37,13 +40,17 @@ $(SERVE_STAMP): pyproject.toml constraints.txt | $(BIN)/python
 serve: $(SERVE_STAMP)  ## serve the demo models on port 8000; make serve ARGS='--port 9000 my=./folder'
 	$(BIN)/platform serve $(ARGS)
 
-test: $(STAMP)  ## run the tests; make test ARGS=tests/test_registry.py
-	HF_HUB_OFFLINE=1 $(BIN)/python -m pytest $(ARGS)
+test: $(STAMP)  ## run the tests; make test ARGS=tests/hooks/test_registry.py
+	HF_HUB_OFFLINE=1 $(BIN)/python -m pytest $(if $(CI),--durations=25) $(ARGS)
 
-check: $(STAMP)  ## formatting, lint and types
+test-unit: $(STAMP)  ## run the tests that need no process and no server, in under three minutes
+	HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -m 'not slow and not process' $(UNIT) $(ARGS)
+
+check: $(STAMP)  ## formatting, lint, types, and the structure of the repository
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+	$(BIN)/python tests/repository/structure.py
 
 fmt: $(STAMP)  ## format, and fix what lint can fix
 	$(BIN)/ruff format .

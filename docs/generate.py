@@ -1,7 +1,8 @@
 """Rewrites the generated parts of the documentation: `make docs`. A test checks that they are current.
 
 A generated part stands between `<!-- begin NAME -->` and `<!-- end NAME -->`. In hooks.md it is the
-signature of each hook, in serving.md the table of settings of each config class, in from_vllm.md what vLLM has.
+signature of each hook, in serving.md the table of settings of each config class, in from_vllm.md what vLLM has, and in
+plugins/ the references of `plugin_reference`.
 """
 
 from __future__ import annotations
@@ -13,9 +14,12 @@ from dataclasses import MISSING, fields
 from pathlib import Path
 from typing import Any
 
-from quire import config, hookspecs, near_names, server_config
+import plugin_reference
+
 from quire.from_vllm import arguments, variables as of_environment
-from quire.options import flag
+from quire.hooks import hookspecs
+from quire.settings import model_config as config, near_names, server_config
+from quire.settings.options import flag
 
 DOCS = Path(__file__).parent
 
@@ -71,7 +75,7 @@ def variables() -> str:
     """Environment variables of vLLM and what does the same."""
     rows = []
     for name in sorted({*of_environment.SETTINGS, *of_environment.ELSEWHERE}):
-        text = of_environment.instead(name)
+        text = of_environment.replacement(name)
         rows.append(f"| `{name}` | {f'`{text}`' if name in of_environment.SETTINGS else text} |")
     return "\n".join(["| vLLM | here |", "|---|---|", *rows])
 
@@ -85,6 +89,9 @@ def parts() -> Iterator[tuple[str, str, str]]:
     yield "from_vllm.md", "renamed settings", renamed()
     yield "from_vllm.md", "accepted arguments", accepted()
     yield "from_vllm.md", "variables", variables()
+    yield "plugins/parts.md", "parts", plugin_reference.parts()
+    yield "plugins/weights.md", "names of parameters", plugin_reference.names()
+    yield "plugins/records.md", "records and protocols", plugin_reference.records_and_protocols()
 
 
 def filled(text: str, name: str, content: str) -> str:

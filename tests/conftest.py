@@ -1,13 +1,15 @@
-"""What tests of many files ask for by name. Torch is imported where it is needed: not every test needs it."""
+"""Fixtures of tests in many folders. Torch is imported inside them, because some tests run without it."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from cpu_here import HERE
+from cpu_isas import HERE
+from plugin_site import PluginSite
 
 # Read when torch is imported. Threads that wait for each other sleep soon, as in the host: others may use the cores.
 os.environ.setdefault("GOMP_SPINCOUNT", "20000")
@@ -43,3 +45,14 @@ def cpp(request: pytest.FixtureRequest) -> CpuOps:
     from quire_kernels.cpu.ops import CpuOps
 
     return CpuOps(load(HERE[request.param]))
+
+
+@pytest.fixture
+def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[PluginSite]:
+    """An empty folder on the import path, for plugins."""
+    folder = tmp_path / "plugin_site"
+    folder.mkdir()
+    monkeypatch.syspath_prepend(str(folder))
+    made = PluginSite(folder)
+    yield made
+    made.close()

@@ -1,6 +1,7 @@
-"""What seated adapters do to modules that are no plain matrix: tables, the head, and experts.
+"""Deltas of adapters on modules other than plain matrices: embedding tables, replaced weights, and experts.
 
-Each is a `delta` of such a module, with a share for each seat. Rows of the base stay as they are, to the last bit.
+Each is the `delta` of one such module and has weights for each adapter slot. Rows without an adapter stay
+bit-identical.
 """
 
 from __future__ import annotations
@@ -13,129 +14,125 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from quire_adapters.changes import ExpertDelta, ExpertsChange, TableChange
-from quire_kernels.low_rank import Seated, Segments
-from quire_kernels.ops import Product
+from quire_adapters.weights import EmbeddingUpdate, ExpertsUpdate, ExpertUpdate
+from quire_kernels.low_rank import AdapterSlots, Segments
+from quire_kernels.ops import BoundLinear
 
 if TYPE_CHECKING:
     from quire_kernels.ops import GatedAct
-    from quire_models.mlp import Experts, Routed
+    from quire_models.modules.mlp import ExpertInputs, Experts
 
-Share = TypeVar("Share")
+W = TypeVar("W")
 
 
-class Seats(Generic[Share]):
-    """Shares by seat. A seat that nobody has taken changes nothing."""
+class SlotWeights(Generic[W]):
+    """The adapters' weights for one module, by slot. An empty slot changes nothing."""
 
     def __init__(self) -> None:
-        self._shares: dict[int, Share] = {}
+        self._weights: dict[int, W] = {}
 
-    def put(self, seat: int, share: Share) -> None:
-        """Somebody sits there now."""
-        self._shares[seat] = share
+    def put(self, slot: int, weights: W) -> None:
+        self._weights[slot] = weights
 
-    def clear(self, seat: int) -> None:
-        """Nobody does."""
-        self._shares.pop(seat, None)
+    def clear(self, slot: int) -> None:
+        self._weights.pop(slot, None)
 
-    def of(self, segments: Segments) -> Iterator[tuple[Tensor, Tensor, Share]]:
-        """Tokens (int64) of a step, their weights, and the share that is theirs; turn after turn."""
+    def in_segments(self, segments: Segments) -> Iterator[tuple[Tensor, Tensor, W]]:
+        """For each slot in use: its tokens (int64), the factors of its delta [tokens], and its weights."""
         starts = segments.host.starts
-        for i, seat in enumerate(segments.host.seats.tolist()):
-            if seat in self._shares:
+        for i, slot in enumerate(segments.host.slots.tolist()):
+            if slot in self._weights:
                 mine = slice(int(starts[i]), int(starts[i + 1]))
-                yield segments.tokens[mine].long(), segments.weights[mine], self._shares[seat]
+                yield segments.tokens[mine].long(), segments.weights[mine], self._weights[slot]
 
 
-class TableDelta(Seats[TableChange]):
-    """Of a table: called with the rows looked up and their ids."""
+class EmbeddingDelta(SlotWeights[EmbeddingUpdate]):
+    """The delta of an embedding table, called with the rows looked up and their ids."""
 
     def __init__(self, device: torch.device) -> None:
         super().__init__()
         self._device = device
 
-    def put(self, seat: int, share: TableChange) -> None:
-        """Somebody sits there now."""
-        super().put(seat, share.to(self._device))
+    def put(self, slot: int, weights: EmbeddingUpdate) -> None:
+        super().put(slot, weights.to(self._device))
 
     def __call__(self, y: Tensor, x: Tensor, adapters: Segments) -> Tensor:
         """y: [tokens, width]. x: ids, int64 [tokens]."""
-        for tokens, weights, change in self.of(adapters):
+        for tokens, factors, update in self.in_segments(adapters):
             ids, before = x[tokens], y[tokens].float()
-            rows = before if change.whole is None else change.whole[ids].float()
-            rows = rows if change.scale is None else rows * change.scale
-            if change.a is not None and change.b is not None:
-                rows = rows + change.a[ids].float() @ change.b
-            y[tokens] = (before + (rows - before) * weights[:, None]).to(y.dtype)
+            rows = before if update.replaced is None else update.replaced[ids].float()
+            rows = rows if update.scale is None else rows * update.scale
+            if update.a is not None and update.b is not None:
+                rows = rows + update.a[ids].float() @ update.b
+            y[tokens] = (before + (rows - before) * factors[:, None]).to(y.dtype)
         return y
 
 
-class WholeDelta(Seats[Product]):
-    """Of a projection: weights in place of its own, and then what is seated as on any other."""
+class ReplacedWeightDelta(SlotWeights[BoundLinear]):
+    """The delta of a projection whose weight adapters may replace; low-rank deltas apply after that."""
 
-    def __init__(self, seated: Seated) -> None:
+    def __init__(self, adapter_slots: AdapterSlots) -> None:
         super().__init__()
-        self._seated = seated
+        self._adapter_slots = adapter_slots
 
     def __call__(self, y: Tensor, x: Tensor, adapters: Segments) -> Tensor:
         """y: [rows, outputs], float32 for logits. x: [rows, width]."""
-        for rows, weights, product in self.of(adapters):
+        for rows, factors, linear in self.in_segments(adapters):
             before = y[rows].float()
-            y[rows] = torch.lerp(before, product(x[rows], float32=True), weights[:, None]).to(y.dtype)
-        return self._seated(y, x, adapters)
+            y[rows] = torch.lerp(before, linear(x[rows], float32=True), factors[:, None]).to(y.dtype)
+        return self._adapter_slots(y, x, adapters)
 
 
 @dataclass(frozen=True, eq=False)
-class _Mine:
-    """A share at work on some of the tokens in question. weights: [tokens], 0 for those of others."""
+class _TokenShare:
+    """One adapter's part in recomputed tokens. factors: [tokens], 0 for tokens that do not use it."""
 
-    weights: Tensor
-    change: ExpertsChange
+    factors: Tensor
+    update: ExpertsUpdate
 
 
-class ExpertsDelta(Seats[ExpertsChange]):
-    """Of experts: tokens whose adapters change them are computed anew, for the change is before the activation."""
+class ExpertsDelta(SlotWeights[ExpertsUpdate]):
+    """The delta of experts. It recomputes the tokens whose adapters change them, as updates precede the activation."""
 
     def __init__(self, experts: Experts, gated_act: GatedAct, device: torch.device) -> None:
         super().__init__()
         self._experts, self._gated_act, self._device = experts, gated_act, device
 
-    def put(self, seat: int, share: ExpertsChange) -> None:
-        """Somebody sits there now."""
-        super().put(seat, share.to(self._device))
+    def put(self, slot: int, weights: ExpertsUpdate) -> None:
+        super().put(slot, weights.to(self._device))
 
-    def __call__(self, y: Tensor, x: Routed, adapters: Segments) -> Tensor:
-        """y: [tokens, width], what the base gave. x: what the experts were given."""
-        shares = list(self.of(adapters))
-        if not shares:
+    def __call__(self, y: Tensor, x: ExpertInputs, adapters: Segments) -> Tensor:
+        """y: [tokens, width], the output of the base experts. x: their inputs."""
+        found = list(self.in_segments(adapters))
+        if not found:
             return y
-        tokens = torch.unique(torch.cat([mine for mine, _, _ in shares]))
-        at_work = []
-        for mine, weights, change in shares:
+        tokens = torch.unique(torch.cat([mine for mine, _, _ in found]))
+        shares = []
+        for mine, factors, update in found:
             spread = torch.zeros(len(tokens), device=y.device)
-            at_work.append(_Mine(spread.index_copy_(0, torch.searchsorted(tokens, mine), weights), change))
-        y[tokens] = self._computed(x.x[tokens], x.weights[tokens], x.chosen[tokens], at_work).to(y.dtype)
+            shares.append(_TokenShare(spread.index_copy_(0, torch.searchsorted(tokens, mine), factors), update))
+        y[tokens] = self._recompute(x.x[tokens], x.weights[tokens], x.chosen[tokens], shares).to(y.dtype)
         return y
 
-    def _computed(self, x: Tensor, weights: Tensor, chosen: Tensor, at_work: list[_Mine]) -> Tensor:
+    def _recompute(self, x: Tensor, weights: Tensor, chosen: Tensor, shares: list[_TokenShare]) -> Tensor:
         """x [tokens, width]; weights and chosen [tokens, top_k] -> float32 [tokens, width]."""
         out = torch.zeros(x.shape, device=x.device)
         for expert in chosen.unique().tolist():
             tokens, which = (chosen == expert).nonzero(as_tuple=True)
             h, given = F.linear(x[tokens], self._experts.gate_up[expert]).float(), x[tokens]
-            for mine in at_work:
-                _add(h, given, mine.weights[tokens], mine.change.gate_up.get(expert, []))
-            between = self._gated_act(h.to(x.dtype), self._experts.act)
-            seen = F.linear(between, self._experts.down[expert]).float()
-            for mine in at_work:
-                _add(seen, between, mine.weights[tokens], mine.change.down.get(expert, []))
-            out.index_add_(0, tokens, seen * weights[tokens, which, None])
+            for share in shares:
+                _add(h, given, share.factors[tokens], share.update.gate_up.get(expert, []))
+            activated = self._gated_act(h.to(x.dtype), self._experts.act)
+            result = F.linear(activated, self._experts.down[expert]).float()
+            for share in shares:
+                _add(result, activated, share.factors[tokens], share.update.down.get(expert, []))
+            out.index_add_(0, tokens, result * weights[tokens, which, None])
         return out
 
 
-def _add(y: Tensor, x: Tensor, weights: Tensor, deltas: list[ExpertDelta]) -> None:
-    """y[t] += weights[t] · x[t] aᵀ bᵀ, in float32; a weight of 0 adds nothing."""
-    mine = weights.nonzero()[:, 0]
-    for delta in deltas:
-        added = (x[mine].float() @ delta.a.float().T * weights[mine, None]) @ delta.b.float().T
-        y[mine, delta.start : delta.start + len(delta.b)] += added
+def _add(y: Tensor, x: Tensor, factors: Tensor, updates: list[ExpertUpdate]) -> None:
+    """y[t] += factors[t] · x[t] aᵀ bᵀ, in float32; a factor of 0 adds nothing."""
+    mine = factors.nonzero()[:, 0]
+    for update in updates:
+        added = (x[mine].float() @ update.a.float().T * factors[mine, None]) @ update.b.float().T
+        y[mine, update.start : update.start + len(update.b)] += added

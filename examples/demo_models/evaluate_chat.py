@@ -19,17 +19,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
-from answering import generate, score
-from conversations import Message, Question, held_out_questions
-from evaluating import ask_all, report
-from replies import plainly
+from data.chat.adapter_styles import VOICES
+from data.chat.conversations import Message, Question, held_out_questions
+from data.chat.reply_styles import plainly
+from evaluation.chat_answers import generate, score
+from evaluation.reports import ask_all, report
 from transformers import AutoModelForCausalLM, AutoTokenizer
-from voices import VOICES
 
 if TYPE_CHECKING:
     from openai import OpenAI
 
-SHIPPED = Path(__file__).resolve().parents[2] / "plugins" / "quire_plugins" / "demo_chat"
+SHIPPED = Path(__file__).resolve().parents[2] / "plugins" / "quire_demos" / "demo_chat"
 
 
 def parse_arguments() -> argparse.Namespace:

@@ -20,14 +20,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
-from evaluating import ask_all, report
-from seeing import Example, answer, held_out, score
+from evaluation.image_answers import Example, answer, held_out, score
+from evaluation.reports import ask_all, report
 from transformers import AutoProcessor, LlavaForConditionalGeneration
 
 if TYPE_CHECKING:
     from openai import OpenAI
 
-SHIPPED = Path(__file__).resolve().parents[2] / "plugins" / "quire_plugins" / "demo_llava"
+SHIPPED = Path(__file__).resolve().parents[2] / "plugins" / "quire_demos" / "demo_llava"
 
 
 def parse_arguments() -> argparse.Namespace:

@@ -14,11 +14,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import torch
-from bert_training import PLUGINS
-from embedding import cut, embed
-from reranking import nearest, rerank
-from retrieval import Quality, mean, quality, ranking
-from searches import Search, known_isles, new_isles
+from data.retrieval.search_tasks import Search, known_isles, new_isles
+from evaluation.retrieval_scores import Quality, mean, quality, ranking
+from models.embedder import cut, embed
+from models.reranker import nearest, rerank
+from training.bert_training import PLUGINS
 from transformers import AutoTokenizer, BertForSequenceClassification, BertModel, PreTrainedTokenizerFast
 
 

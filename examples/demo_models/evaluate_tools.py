@@ -17,15 +17,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from evaluating import ask_all, report
-from tool_answers import Answer, answer, is_right, score
-from tool_lessons import Message, Question, held_out_questions
+from data.tools.tool_dialogues import Message, Question, held_out_questions
+from evaluation.reports import ask_all, report
+from evaluation.tool_answers import Answer, answer, is_right, score
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 if TYPE_CHECKING:
     from openai import OpenAI
 
-SHIPPED = Path(__file__).resolve().parents[2] / "plugins" / "quire_plugins" / "demo_tools"
+SHIPPED = Path(__file__).resolve().parents[2] / "plugins" / "quire_demos" / "demo_tools"
 
 
 def parse_arguments() -> argparse.Namespace:

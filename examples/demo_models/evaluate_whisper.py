@@ -19,16 +19,16 @@ from typing import TYPE_CHECKING
 
 import soundfile
 import torch
-from evaluating import ask_all, report
-from hearing import held_out, score, write_down
-from speaking import RATE
+from data.speech.synthesizer import RATE
+from data.speech.utterances import Utterance
+from evaluation.reports import ask_all, report
+from evaluation.transcripts import held_out, score, write_down
 from transformers import WhisperForConditionalGeneration, WhisperProcessor
-from utterances import Utterance
 
 if TYPE_CHECKING:
     from openai import OpenAI
 
-SHIPPED = Path(__file__).resolve().parents[2] / "plugins" / "quire_plugins" / "demo_whisper"
+SHIPPED = Path(__file__).resolve().parents[2] / "plugins" / "quire_demos" / "demo_whisper"
 
 
 def parse_arguments() -> argparse.Namespace:

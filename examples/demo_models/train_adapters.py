@@ -15,16 +15,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from answering import generate, score
-from chat_tokens import Encoder, pack
-from conversations import held_out_questions, training_conversations
-from evaluating import report
+from data.chat.adapter_styles import VOICES
+from data.chat.conversations import held_out_questions, training_conversations
+from evaluation.chat_answers import generate, score
+from evaluation.reports import report
+from models.chat_tokenizer import Encoder, pack
 from peft import LoraConfig, PeftModel, TaskType, get_peft_model, get_peft_model_state_dict
 from safetensors.torch import save_file
 from train_chat import HERE, SHIPPED, answer_loss
-from training import Plan, Training
+from training.training_loop import Plan, Training
 from transformers import AutoModelForCausalLM, AutoTokenizer
-from voices import VOICES
 
 BASE = "demo-chat"
 """What the adapters' configuration calls the model; it is no path, for theirs lies elsewhere on every machine."""

@@ -15,16 +15,16 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from answering import generate, score
-from chat_tokens import END, PAD, Encoder, pack, train_tokenizer
-from conversations import held_out_questions, training_conversations
-from evaluating import report
+from data.chat.conversations import held_out_questions, training_conversations
+from evaluation.chat_answers import generate, score
+from evaluation.reports import report
+from models.chat_tokenizer import END, PAD, Encoder, pack, train_tokenizer
 from torch.nn.functional import cross_entropy
-from training import Plan, Training, new_optimizers
+from training.training_loop import Plan, Training, new_optimizers
 from transformers import AutoTokenizer, GenerationConfig, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 HERE = Path(__file__).resolve().parent
-SHIPPED = HERE.parents[1] / "plugins" / "quire_plugins" / "demo_chat"
+SHIPPED = HERE.parents[1] / "plugins" / "quire_demos" / "demo_chat"
 CONTEXT = 1024
 # Rows and length of the batches in turn: mostly short rows, which are quick, and
 # now and then long ones, so that the whole context length is practised.

@@ -16,13 +16,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import torch
-from bert_tokens import PAD, train_tokenizer
-from bert_training import PLUGINS, Optimizer, save
-from embedding import cut, embed
-from lessons import Pair, training_pairs
-from retrieval import quality, ranking
-from searches import Search, known_isles, new_isles
+from data.retrieval.search_tasks import Search, known_isles, new_isles
+from data.retrieval.training_pairs import Pair, training_pairs
+from evaluation.retrieval_scores import quality, ranking
+from models.bert_tokenizer import PAD, train_tokenizer
+from models.embedder import cut, embed
 from torch.nn.functional import cross_entropy
+from training.bert_training import PLUGINS, Optimizer, save
 from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
 
 SHIPPED = PLUGINS / "demo_embed"

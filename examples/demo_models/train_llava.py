@@ -14,18 +14,18 @@ import argparse
 from pathlib import Path
 
 import torch
-from evaluating import report
-from llava_learner import Learner
-from llava_model import CONTEXT, new_model, save_model
-from picture_lessons import Teacher
-from picture_questions import KINDS
-from picture_tokens import new_processor, train_tokenizer
-from seeing import answer, held_out, score
-from training import Plan, Training, new_optimizers
+from data.images.picture_batches import Teacher
+from data.images.picture_questions import KINDS
+from evaluation.image_answers import answer, held_out, score
+from evaluation.reports import report
+from models.llava_model import CONTEXT, new_model, save_model
+from models.llava_tokenizer import new_processor, train_tokenizer
+from training.llava_learner import Learner
+from training.training_loop import Plan, Training, new_optimizers
 from transformers import AutoProcessor
 
 HERE = Path(__file__).resolve().parent
-SHIPPED = HERE.parents[1] / "plugins" / "quire_plugins" / "demo_llava"
+SHIPPED = HERE.parents[1] / "plugins" / "quire_demos" / "demo_llava"
 
 
 def parse_arguments() -> argparse.Namespace:

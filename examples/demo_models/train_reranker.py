@@ -16,12 +16,12 @@ import time
 from pathlib import Path
 
 import torch
-from bert_training import PLUGINS, Optimizer, save
-from questions import answers
-from reranking import nearest, rerank, score
-from retrieval import quality
-from searches import Search, known_isles, new_isles, training_search
+from data.retrieval.questions import answers
+from data.retrieval.search_tasks import Search, known_isles, new_isles, training_search
+from evaluation.retrieval_scores import quality
+from models.reranker import nearest, rerank, score
 from torch.nn.functional import binary_cross_entropy_with_logits
+from training.bert_training import PLUGINS, Optimizer, save
 from transformers import AutoTokenizer, BertConfig, BertForSequenceClassification, BertModel, PreTrainedTokenizerFast
 
 EMBEDDER = PLUGINS / "demo_embed"

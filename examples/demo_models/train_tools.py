@@ -13,17 +13,17 @@ import argparse
 from pathlib import Path
 
 import torch
-from evaluating import report
-from tool_answers import answer, score
-from tool_lessons import held_out_questions
-from tool_tokens import END, IGNORE, PAD, Encoder, train_tokenizer
+from data.tools.tool_dialogues import held_out_questions
+from evaluation.reports import report
+from evaluation.tool_answers import answer, score
+from models.tools_tokenizer import END, IGNORE, PAD, Encoder, train_tokenizer
 from torch.nn.functional import cross_entropy
 from train_chat import save_model
-from training import Plan, Training, new_optimizers
+from training.training_loop import Plan, Training, new_optimizers
 from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 HERE = Path(__file__).resolve().parent
-SHIPPED = HERE.parents[1] / "plugins" / "quire_plugins" / "demo_tools"
+SHIPPED = HERE.parents[1] / "plugins" / "quire_demos" / "demo_tools"
 CONTEXT = 1024
 # Rows and length of the first batches, from which copying is learned soonest; and those of the others in turn: most
 # dialogues fit into shorter rows, which are quicker.

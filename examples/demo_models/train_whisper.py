@@ -13,15 +13,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import torch
-from evaluating import report
-from hearing import held_out, score, write_down
+from data.speech.speech_batches import Lesson, Teacher
+from evaluation.reports import report
+from evaluation.transcripts import held_out, score, write_down
+from models.whisper_model import new_model, save_model
+from models.whisper_tokenizer import new_processor
 from torch.nn.functional import cross_entropy
-from training import Plan, Training, new_optimizers
-from whisper_lessons import Lesson, Teacher
-from whisper_model import new_model, save_model
-from whisper_tokens import new_processor
+from training.training_loop import Plan, Training, new_optimizers
 
-SHIPPED = Path(__file__).resolve().parents[2] / "plugins" / "quire_plugins" / "demo_whisper"
+SHIPPED = Path(__file__).resolve().parents[2] / "plugins" / "quire_demos" / "demo_whisper"
 MANY = 1_000_000
 """More steps than there is time for."""
 
@@ -56,15 +56,15 @@ class Trainer:
         self.lessons: Iterator[Lesson] = iter(lessons)
 
     def step(self) -> dict[str, float]:
-        """One update; the losses of what is written and of what is told."""
+        """One update; the losses of the text and of the digits that the encoder predicts."""
         lesson = next(self.lessons)
         with torch.autocast("cpu", torch.bfloat16):
             made = self.model(input_features=lesson.features, decoder_input_ids=lesson.tokens)
-            told = self.tells(made.encoder_last_hidden_state)
+            predicted = self.tells(made.encoder_last_hidden_state)
         written = cross_entropy(made.logits.flatten(0, 1).float(), lesson.wanted.flatten())
-        heard = cross_entropy(told.flatten(0, 1).float(), lesson.said.flatten())
+        heard = cross_entropy(predicted.flatten(0, 1).float(), lesson.said.flatten())
         self.training.update(written + 0.5 * heard)
-        return {"written": written.item(), "told": heard.item()}
+        return {"written": written.item(), "encoder": heard.item()}
 
     def evaluate(self, count: int) -> None:
         """Print how many held-out utterances are written down right."""

@@ -2,7 +2,7 @@
 
 import pytest
 
-from quire.testing import check_architecture
+from quire_testing import check_architecture
 
 
 @pytest.mark.parametrize("overrides", [{}, {"sliding_window": 5}, {"use_bias": False, "tie_word_embeddings": False}])

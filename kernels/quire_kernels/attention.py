@@ -1,4 +1,4 @@
-"""The ops of attention. `quire_kernels.ops` says what the letters of their shapes mean."""
+"""The attention ops. The letters of their shapes are explained in `quire_kernels.ops`."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING, Protocol
 from torch import Tensor
 
 if TYPE_CHECKING:
-    from quire_kernels.ops import Rows
+    from quire_kernels.ops import AttentionMetadata
 
 
 class PagedAttention(Protocol):
-    """Attention of each token to its own seq's positions in the pool: up to its own, or as far as `rows.ends` says.
+    """Attention of each token to positions of its own seq in the KV cache: up to its own, or up to `rows.visible_ends`.
 
-    token t of row r stands at position p = contexts[r] - query_starts[r+1] + t; it sees positions i < ends[t], which is
-    p + 1 where `rows.ends` is None, with p - i < window
+    token t of row r is at position p = contexts[r] - query_starts[r+1] + t; it attends to positions i with p - i <
+    window and i < visible_ends[t], which is p + 1 where `rows.visible_ends` is None
     s = scale * q[t] · k[i];  s = softcap * tanh(s / softcap) if softcap;  out[t] = Σ softmax(s)[i] v[i]
-    head h reads key-value head h // (H / K); scores and sums in float32
+    query head h uses key-value head h // (H / K); scores and sums in float32
     q [T, H, D]; k_pool, v_pool [pages, page_size, K, D], the step's tokens already written -> [T, H, D]
     """
 
@@ -25,24 +25,22 @@ class PagedAttention(Protocol):
         q: Tensor,
         k_pool: Tensor,
         v_pool: Tensor,
-        rows: Rows,
+        rows: AttentionMetadata,
         scale: float,
         window: int | None = None,
         softcap: float | None = None,
-    ) -> Tensor:
-        """See the class."""
-        ...
+    ) -> Tensor: ...
 
 
-class RowAttention(Protocol):
-    """Attention of each token to the tokens of its own row, those before it and those after it; there are no pages.
+class RowAttentionOp(Protocol):
+    """Bidirectional attention of each token to the tokens of its own row, without pages.
 
-    token t of row r sees tokens i of that row, |t - i| < window
+    token t of row r attends to tokens i of that row with |t - i| < window
     s = scale * q[t] · k[i];  out[t] = Σ softmax(s)[i] v[i]
-    head h reads key-value head h // (H / K); sums in float32; only query_starts and lens_host of `rows` count
+    query head h uses key-value head h // (H / K); sums in float32; only query_starts and lens_host of `rows` are used
     q [T, H, D]; k, v [T, K, D] (any strides between tokens) -> [T, H, D]
     """
 
-    def __call__(self, q: Tensor, k: Tensor, v: Tensor, rows: Rows, scale: float, window: int | None = None) -> Tensor:
-        """See the class."""
-        ...
+    def __call__(
+        self, q: Tensor, k: Tensor, v: Tensor, rows: AttentionMetadata, scale: float, window: int | None = None
+    ) -> Tensor: ...

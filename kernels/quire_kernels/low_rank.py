@@ -1,7 +1,7 @@
-"""The op `low_rank`: what adapters seated on one projection add to its outputs, each to the tokens that use it.
+"""The op `low_rank`: applies the adapters in the slots of one projection, each to the tokens that use it.
 
-A seat is an adapter's place on the device. Ranks differ between adapters, and between the matrices that a projection
-fuses; nothing is padded to the largest (arXiv 2310.18547, 2311.03285).
+A slot holds one adapter's weights on the device. Ranks may differ between adapters and between the matrices that a
+projection fuses; none is padded to the largest rank (Punica, arXiv 2310.18547; S-LoRA, arXiv 2311.03285).
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ import torch
 from torch import Tensor
 
 ALIGNMENT = 64
-"""Bytes; each packed projection begins at a multiple of it."""
+"""Alignment in bytes of the packed weights of each projection."""
 
 Uses = Sequence[Sequence[tuple[int, float]]]
-"""For each chunk of a step the (seat, weight) of every adapter that its request uses; none for the base model."""
+"""For each chunk of a step the (slot, weight) of every adapter that its request uses; empty for the base model."""
 
 
-class Delta(NamedTuple):
+class LowRankUpdate(NamedTuple):
     """What one adapter does to one of the matrices that a projection fuses: y · scale + shift + x aᵀ bᵀ.
 
-    a [rank, inputs] and b [outputs, rank] (or neither); scale, shift [outputs] or None. A factor such as alpha / rank
+    a [rank, inputs] and b [outputs, rank], or neither; scale, shift [outputs] or None. A factor such as alpha / rank
     is already in b.
     """
 
@@ -35,111 +35,113 @@ class Delta(NamedTuple):
     shift: Tensor | None = None
 
 
-Deltas = Sequence[Delta | tuple[Tensor, Tensor] | None]
-"""One for each slice of a projection; None where the adapter leaves it alone."""
+Deltas = Sequence[LowRankUpdate | tuple[Tensor, Tensor] | None]
+"""One update for each slice of a projection; None for a slice that the adapter does not change."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class HostSegments:
-    """The arrays of `Segments` on the host."""
+    """The arrays of `Segments` in CPU memory."""
 
     tokens: np.ndarray[Any, np.dtype[np.int32]]
     weights: np.ndarray[Any, np.dtype[np.float32]]
     starts: np.ndarray[Any, np.dtype[np.int32]]
-    seats: np.ndarray[Any, np.dtype[np.int32]]
+    slots: np.ndarray[Any, np.dtype[np.int32]]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Segments:
-    """Which tokens of a step use which seats.
+    """Which tokens of a step use which slots.
 
-    Segment s is the entries starts[s] … starts[s+1]-1: tokens (indices into the step's) that use seats[s], each with
-    its weight. Segments turns[i] … turns[i+1]-1 are the i-th adapters of their tokens, by rising seat: within a turn no
-    token stands twice, and turns follow each other, so that what a token gets does not depend on which seats its
-    adapters have. Tokens of the base model stand nowhere.
+    Segment s is the entries starts[s] … starts[s+1]-1: tokens (indices into the step) that use slots[s], each with its
+    weight. Pass i, the segments passes[i] … passes[i+1]-1, applies the i-th adapter of each token, in ascending slot
+    order. A token occurs at most once in a pass, and passes run one after another, so a token's result does not
+    depend on which slots its adapters have. Tokens of the base model are in no segment.
 
-    tokens: int32 [N]. weights: float32 [N]. starts: int32 [S + 1]. seats: int32 [S]; all on the device, `host` on the
-    host. reach: all tokens are below it. memo: implementations may keep here what they derive from a step.
+    tokens: int32 [N]. weights: float32 [N]. starts: int32 [S + 1]. slots: int32 [S]; on the device, and in `host` in
+    CPU memory. min_tokens: number of tokens that the step has at least. step_cache: data that implementations derive
+    from the segments.
     """
 
     tokens: Tensor
     weights: Tensor
     starts: Tensor
-    seats: Tensor
-    turns: tuple[int, ...]
+    slots: Tensor
+    passes: tuple[int, ...]
     host: HostSegments
-    reach: int
-    memo: dict[Any, Any] = field(default_factory=dict)
+    min_tokens: int
+    step_cache: dict[Any, Any] = field(default_factory=dict)
 
     def __len__(self) -> int:
-        """Segments."""
-        return len(self.host.seats)
+        return len(self.host.slots)
 
     @classmethod
-    def of(cls, uses: Uses, lens: Sequence[int], device: torch.device | str = "cpu") -> Segments:
-        """uses: of each chunk, in the order of the step. lens: tokens of each chunk."""
+    def from_uses(cls, uses: Uses, lens: Sequence[int], device: torch.device | str = "cpu") -> Segments:
+        """uses: for each chunk, in the order of the step. lens: number of tokens of each chunk."""
         ends = np.cumsum(np.asarray(lens, np.int64))
-        made = _Made()
-        for turn in range(max((len(chunk) for chunk in uses), default=0)):
-            taking = [(chunk[turn][0], i, chunk[turn][1]) for i, chunk in enumerate(uses) if len(chunk) > turn]
-            for seat, i, weight in sorted(taking):
-                made.add(seat, np.arange(ends[i] - lens[i], ends[i], dtype=np.int32), weight)
-            made.end_turn()
-        return made.segments(device)
+        builder = _SegmentsBuilder()
+        for number in range(max((len(chunk) for chunk in uses), default=0)):
+            entries = [(chunk[number][0], i, chunk[number][1]) for i, chunk in enumerate(uses) if len(chunk) > number]
+            for slot, i, weight in sorted(entries):
+                builder.add(slot, np.arange(ends[i] - lens[i], ends[i], dtype=np.int32), weight)
+            builder.end_pass()
+        return builder.segments(device)
 
     def select(self, index: Tensor) -> Segments:
-        """Segments of the rows index[0], index[1], … of the step, by their place in `index` (int64 [rows])."""
+        """Segments of the rows index[0], index[1], … of the step, renumbered to positions in `index` (int64 [rows])."""
         rows = index.cpu().numpy()
-        made = _Made()
+        builder = _SegmentsBuilder()
         order = np.argsort(rows, kind="stable")
-        for first, last in pairwise(self.turns):
+        for first, last in pairwise(self.passes):
             for s in range(first, last):
-                mine = slice(self.host.starts[s], self.host.starts[s + 1])
-                for token, weight in zip(self.host.tokens[mine], self.host.weights[mine], strict=True):
+                entries = slice(self.host.starts[s], self.host.starts[s + 1])
+                for token, weight in zip(self.host.tokens[entries], self.host.weights[entries], strict=True):
                     begin, end = np.searchsorted(rows[order], (token, token + 1))
                     if begin < end:
-                        made.add(int(self.host.seats[s]), order[begin:end].astype(np.int32), float(weight))
-            made.end_turn()
-        return made.segments(self.tokens.device)
+                        builder.add(int(self.host.slots[s]), order[begin:end].astype(np.int32), float(weight))
+            builder.end_pass()
+        return builder.segments(self.tokens.device)
 
 
-class LastSegments:
-    """Segments of step after step: what most steps have in common with the one before is not made again.
+class SegmentsCache:
+    """The segments of the last step, reused if the next step has the same ones. For one thread.
 
-    For one thread. What implementations keep in `Segments.memo` is kept with them.
+    Reused segments keep what implementations stored in `Segments.step_cache`.
     """
 
     def __init__(self) -> None:
         self._uses: Uses = ()
         self._lens: Sequence[int] = ()
-        self._made: Segments | None = None
+        self._segments: Segments | None = None
 
-    def of(self, uses: Uses, lens: Sequence[int], device: torch.device | str = "cpu") -> Segments:
-        """As `Segments.of`; the sequences must not change afterwards. The device is the same at every call."""
-        if self._made is None or uses != self._uses or lens != self._lens:
-            self._uses, self._lens, self._made = uses, lens, Segments.of(uses, lens, device)
-        return self._made
+    def get(self, uses: Uses, lens: Sequence[int], device: torch.device | str = "cpu") -> Segments:
+        """Arguments as for `Segments.from_uses`. The sequences must not be modified later; `device` must not change
+        between calls.
+        """
+        if self._segments is None or uses != self._uses or lens != self._lens:
+            self._uses, self._lens, self._segments = uses, lens, Segments.from_uses(uses, lens, device)
+        return self._segments
 
 
-class _Made:
-    """Segments in the making: stretches of one turn with the same seat are one segment."""
+class _SegmentsBuilder:
+    """Collects the entries of segments; consecutive entries of a pass with the same slot become one segment."""
 
     def __init__(self) -> None:
         self._tokens: list[np.ndarray[Any, np.dtype[np.int32]]] = []
         self._weights: list[float] = []
-        self._starts, self._seats, self._turns = [0], list[int](), [0]
+        self._starts, self._slots, self._passes = [0], list[int](), [0]
 
-    def add(self, seat: int, tokens: np.ndarray[Any, np.dtype[np.int32]], weight: float) -> None:
-        if len(self._seats) == self._turns[-1] or self._seats[-1] != seat:
-            self._seats.append(seat)
+    def add(self, slot: int, tokens: np.ndarray[Any, np.dtype[np.int32]], weight: float) -> None:
+        if len(self._slots) == self._passes[-1] or self._slots[-1] != slot:
+            self._slots.append(slot)
             self._starts.append(self._starts[-1])
         self._tokens.append(tokens)
         self._weights.append(weight)
         self._starts[-1] += len(tokens)
 
-    def end_turn(self) -> None:
-        if len(self._seats) > self._turns[-1]:
-            self._turns.append(len(self._seats))
+    def end_pass(self) -> None:
+        if len(self._slots) > self._passes[-1]:
+            self._passes.append(len(self._slots))
 
     def segments(self, device: torch.device | str) -> Segments:
         lens = [len(tokens) for tokens in self._tokens]
@@ -147,111 +149,109 @@ class _Made:
             np.concatenate(self._tokens) if lens else np.zeros(0, np.int32),
             np.repeat(np.asarray(self._weights, np.float32), lens),
             np.asarray(self._starts, np.int32),
-            np.asarray(self._seats, np.int32),
+            np.asarray(self._slots, np.int32),
         )
-        tokens, weights, starts, seats = (
+        tokens, weights, starts, slots = (
             torch.from_numpy(array).to(device, non_blocking=True)
-            for array in (host.tokens, host.weights, host.starts, host.seats)
+            for array in (host.tokens, host.weights, host.starts, host.slots)
         )
-        reach = int(host.tokens.max(initial=-1)) + 1
-        return Segments(tokens, weights, starts, seats, tuple(self._turns), host, reach)
+        min_tokens = int(host.tokens.max(initial=-1)) + 1
+        return Segments(tokens, weights, starts, slots, tuple(self._passes), host, min_tokens)
 
 
-class Seated(Protocol):
-    """The adapters that sit on one projection."""
+class AdapterSlots(Protocol):
+    """The adapters of one projection, by slot."""
 
     def size(self, deltas: Deltas) -> int:
-        """Bytes that `pack` of these needs. Raises ValueError for shapes that do not fit the projection."""
+        """Bytes that `pack` needs for these updates. Raises ValueError for shapes that do not fit the projection."""
         ...
 
     def pack(self, deltas: Deltas, memory: Tensor | None = None) -> Any:
-        """One adapter's share as it can be seated at once; from any thread, as often as wanted.
+        """Pack one adapter's updates so that `put` is quick. May be called from any thread.
 
-        memory: uint8 of `size` bytes, aligned to `ALIGNMENT`, to lie in; None for memory of its own.
+        memory: uint8 of `size` bytes, aligned to `ALIGNMENT`, to pack into; None allocates it.
         Raises ValueError for shapes that do not fit the projection.
         """
         ...
 
-    def put(self, seat: int, packed: Any) -> None:
-        """What `pack` gave takes a seat, between steps. Raises ValueError for a seat that there is not."""
+    def put(self, slot: int, packed: Any) -> None:
+        """Assign packed updates to a slot, between steps. Raises ValueError for an invalid slot."""
         ...
 
-    def clear(self, seat: int) -> None:
-        """Nobody sits there, between steps: entries that name the seat change nothing."""
+    def clear(self, slot: int) -> None:
+        """Empty a slot, between steps. Entries that refer to an empty slot change nothing."""
         ...
 
     def __call__(self, y: Tensor, x: Tensor, segments: Segments) -> Tensor:
-        """Change y in place and give it. See `LowRank`.
+        """Apply the adapters to y in place and return y, as `LowRank` defines.
 
-        y [T, outputs], of the seats' data type or float32; x [T, inputs], of the seats' data type.
+        y [T, outputs], in the slots' data type or float32; x [T, inputs], in the slots' data type.
         """
         ...
 
 
 class LowRank(Protocol):
-    """Make the seats of one projection: y[t, slice] += w · x[t] aᵀ bᵀ for each adapter that uses token t.
+    """Create the adapter slots of one projection: y[t, slice] += w · x[t] aᵀ bᵀ for each adapter that uses token t.
 
-    for the turns in order, an entry (t, w) of a segment with a seat, each slice, d its `Delta` there:
-    y[t, slice] = y[t, slice] · (1 + w · (d.scale - 1)) + w · d.shift + (w · x[t] d.aᵀ) d.bᵀ
-    sums in float32; x d.aᵀ may be rounded to the data type; the whole is rounded once. What d lacks is left out. Rows
-    in no segment stay as they are, to the last bit. slices: (start, stop) of the outputs of each matrix, side by side.
+    for each pass in order, each entry (t, w) of a segment, each slice, with d the `LowRankUpdate` of the segment's
+    slot: y[t, slice] = y[t, slice] · (1 + w · (d.scale - 1)) + w · d.shift + (w · x[t] d.aᵀ) d.bᵀ
+    Sums in float32; x d.aᵀ may be rounded to the data type; the result is rounded once. Missing parts of d are skipped.
+    Rows in no segment stay bit-identical. slices: (start, stop) of the outputs of each fused matrix, contiguous.
     """
 
     def __call__(
         self,
         inputs: int,
         slices: Sequence[tuple[int, int]],
-        seats: int,
+        slots: int,
         dtype: torch.dtype,
         device: torch.device | str = "cpu",
-    ) -> Seated:
-        """See the class."""
-        ...
+    ) -> AdapterSlots: ...
 
 
-def pack_all(shares: Sequence[tuple[Seated, Deltas]]) -> tuple[list[Any], int]:
-    """Pack an adapter's shares in all projections side by side, in one piece of memory that is freed with the last.
+def pack_all(updates: Sequence[tuple[AdapterSlots, Deltas]]) -> tuple[list[Any], int]:
+    """Pack an adapter's updates for all projections into one block of memory, which is freed with the last of them.
 
-    What `Seated.pack` gives for each, and how many bytes they need together. Raises ValueError for shapes that do not
-    fit.
+    Returns the result of `AdapterSlots.pack` for each, and the total number of bytes. Raises ValueError for shapes
+    that do not fit.
     """
-    from quire_kernels.cpu.memory import mapped
+    from quire_kernels.cpu.memory import map_zeros
 
-    sizes = [-(-seated.size(deltas) // ALIGNMENT) * ALIGNMENT for seated, deltas in shares]
+    sizes = [-(-adapter_slots.size(deltas) // ALIGNMENT) * ALIGNMENT for adapter_slots, deltas in updates]
     ends = np.cumsum(sizes, dtype=np.int64).tolist()
-    memory = mapped(sum(sizes))
+    memory = map_zeros(sum(sizes))
     packed = [
-        seated.pack(deltas, memory[end - size : end])
-        for (seated, deltas), size, end in zip(shares, sizes, ends, strict=True)
+        adapter_slots.pack(deltas, memory[end - size : end])
+        for (adapter_slots, deltas), size, end in zip(updates, sizes, ends, strict=True)
     ]
     return packed, len(memory)
 
 
-def checked(deltas: Deltas, inputs: int, slices: Sequence[tuple[int, int]]) -> list[Delta]:
-    """One `Delta` for each slice. Raises ValueError, saying which shape was expected, if one does not fit."""
+def checked(deltas: Deltas, inputs: int, slices: Sequence[tuple[int, int]]) -> list[LowRankUpdate]:
+    """One `LowRankUpdate` for each slice. Raises ValueError, naming the expected shape, if one does not fit."""
     if len(deltas) != len(slices):
-        raise ValueError(f"low_rank: {len(slices)} deltas were expected, one for each slice, not {len(deltas)}")
-    found = [Delta() if delta is None else Delta(*delta) for delta in deltas]
+        raise ValueError(f"low_rank: expected {len(slices)} deltas, one for each slice, got {len(deltas)}")
+    found = [LowRankUpdate() if delta is None else LowRankUpdate(*delta) for delta in deltas]
     for delta, (start, stop) in zip(found, slices, strict=True):
         if (delta.a is None) != (delta.b is None):
-            raise ValueError("low_rank: a and b come together")
+            raise ValueError("low_rank: a delta must have both a and b, or neither")
         if delta.a is not None and delta.b is not None:
             rank = delta.a.shape[0]
-            _demand("a", delta.a, (rank, inputs))
-            _demand("b", delta.b, (stop - start, rank))
+            _check_shape("a", delta.a, (rank, inputs))
+            _check_shape("b", delta.b, (stop - start, rank))
         for name, vector in (("scale", delta.scale), ("shift", delta.shift)):
             if vector is not None:
-                _demand(name, vector, (stop - start,))
+                _check_shape(name, vector, (stop - start,))
     return found
 
 
-def checked_seat(seat: int, seats: int) -> int:
-    """The seat. Raises ValueError if there is no such one."""
-    if not 0 <= seat < seats:
-        raise ValueError(f"low_rank: seats are 0 to {seats - 1}, not {seat}")
-    return seat
+def checked_slot(slot: int, slots: int) -> int:
+    """Returns `slot`. Raises ValueError if it is out of range."""
+    if not 0 <= slot < slots:
+        raise ValueError(f"low_rank: slots are 0 to {slots - 1}, got {slot}")
+    return slot
 
 
-def _demand(name: str, tensor: Tensor, shape: tuple[int, ...]) -> None:
+def _check_shape(name: str, tensor: Tensor, shape: tuple[int, ...]) -> None:
     if tuple(tensor.shape) != shape:
         raise ValueError(f"low_rank: {name} must be {list(shape)}, not {list(tensor.shape)}")

@@ -1,6 +1,6 @@
-"""Every op in plain torch, written to be read: the oracle that all other implementations are tested against.
+"""Every op in plain torch, written to be read: all other implementations are tested against it.
 
-It is slow on purpose where speed would hide the meaning. It knows nothing of devices.
+It is slow where speed would hide the meaning.
 """
 
 from __future__ import annotations
@@ -15,25 +15,22 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from quire_kernels import int8, reference_low_rank
-from quire_kernels.ops import Product, Rows
+from quire_kernels.ops import AttentionMetadata, BoundLinear
 from quire_kernels.sampling import Floats, Integers
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
-    """See `ops.RmsNorm`."""
     h = x.float()
     h = h * torch.rsqrt(h.square().mean(-1, keepdim=True) + eps)
     return (h * weight.float()).to(x.dtype)
 
 
 def add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
-    """See `ops.AddRmsNorm`."""
     total = residual + x
     return rms_norm(total, weight, eps), total
 
 
 def layer_norm(x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float) -> Tensor:
-    """See `ops.LayerNorm`."""
     h = x.float()
     h = (h - h.mean(-1, keepdim=True)) * torch.rsqrt(h.var(-1, correction=0, keepdim=True) + eps)
     if weight is not None:
@@ -43,27 +40,25 @@ def layer_norm(x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float
     return h.to(x.dtype)
 
 
-def _turn(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool) -> Tensor:
-    turned, rest = x[..., : 2 * cos.shape[-1]].float(), x[..., 2 * cos.shape[-1] :]
-    c, s = cos[:, None], sin[:, None]  # [tokens, 1, N]: the same for all heads
+def _rotate(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool) -> Tensor:
+    rotated, rest = x[..., : 2 * cos.shape[-1]].float(), x[..., 2 * cos.shape[-1] :]
+    c, s = cos[:, None], sin[:, None]  # [tokens, 1, N]: shared by all heads
     if interleaved:
-        a, b = turned[..., 0::2], turned[..., 1::2]
+        a, b = rotated[..., 0::2], rotated[..., 1::2]
         out = torch.stack((a * c - b * s, b * c + a * s), -1).flatten(-2)
     else:
-        a, b = turned.chunk(2, -1)
+        a, b = rotated.chunk(2, -1)
         out = torch.cat((a * c - b * s, b * c + a * s), -1)
     return torch.cat((out.to(x.dtype), rest), -1)
 
 
 def rotary(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, interleaved: bool = False) -> tuple[Tensor, Tensor]:
-    """See `ops.Rotary`."""
-    return _turn(q, cos, sin, interleaved), _turn(k, cos, sin, interleaved)
+    return _rotate(q, cos, sin, interleaved), _rotate(k, cos, sin, interleaved)
 
 
-def write_kv(k: Tensor, v: Tensor, k_pool: Tensor, v_pool: Tensor, slots: Tensor) -> None:
-    """See `ops.WriteKv`."""
-    k_pool.view(-1, *k.shape[1:])[slots] = k
-    v_pool.view(-1, *v.shape[1:])[slots] = v
+def write_kv(k: Tensor, v: Tensor, k_pool: Tensor, v_pool: Tensor, slot_mapping: Tensor) -> None:
+    k_pool.view(-1, *k.shape[1:])[slot_mapping] = k
+    v_pool.view(-1, *v.shape[1:])[slot_mapping] = v
 
 
 def rotary_write_kv(
@@ -74,12 +69,11 @@ def rotary_write_kv(
     sin: Tensor,
     k_pool: Tensor,
     v_pool: Tensor,
-    slots: Tensor,
+    slot_mapping: Tensor,
     interleaved: bool = False,
 ) -> Tensor:
-    """See `ops.RotaryWriteKv`."""
     q, k = rotary(q, k, cos, sin, interleaved)
-    write_kv(k, v, k_pool, v_pool, slots)
+    write_kv(k, v, k_pool, v_pool, slot_mapping)
     return q
 
 
@@ -87,19 +81,18 @@ def paged_attention(
     q: Tensor,
     k_pool: Tensor,
     v_pool: Tensor,
-    rows: Rows,
+    rows: AttentionMetadata,
     scale: float,
     window: int | None = None,
     softcap: float | None = None,
 ) -> Tensor:
-    """See `ops.PagedAttention`."""
     out = torch.empty_like(q)
     starts, contexts = rows.query_starts.tolist(), rows.contexts.tolist()
     for r, context in enumerate(contexts):
         first, last = starts[r], starts[r + 1]
         k, v = (_seq_of(pool, rows.pages[r], context) for pool in (k_pool, v_pool))
         positions = torch.arange(context - (last - first), context, device=q.device)
-        ends = positions + 1 if rows.ends is None else rows.ends[first:last]
+        ends = positions + 1 if rows.visible_ends is None else rows.visible_ends[first:last]
         keys = torch.arange(context, device=q.device)
         hidden = keys >= ends[:, None]  # [tokens, context]
         if window is not None:
@@ -108,8 +101,9 @@ def paged_attention(
     return out
 
 
-def row_attention(q: Tensor, k: Tensor, v: Tensor, rows: Rows, scale: float, window: int | None = None) -> Tensor:
-    """See `ops.RowAttention`."""
+def row_attention(
+    q: Tensor, k: Tensor, v: Tensor, rows: AttentionMetadata, scale: float, window: int | None = None
+) -> Tensor:
     out = torch.empty_like(q, memory_format=torch.contiguous_format)
     starts = rows.query_starts.tolist()
     for first, last in pairwise(starts):
@@ -150,28 +144,23 @@ _ACTS: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 def act(x: Tensor, act: str) -> Tensor:
-    """See `ops.Act`."""
     return _ACTS[act](x)
 
 
 def gated_act(gate_up: Tensor, act: str) -> Tensor:
-    """See `ops.GatedAct`."""
     gate, up = gate_up.chunk(2, -1)
     return _ACTS[act](gate) * up
 
 
-def linear(weight: Tensor, bias: Tensor | None, gated: bool = False) -> Product:
-    """See `ops.Linear`."""
-
-    def product(x: Tensor, float32: bool = False) -> Tensor:
+def linear(weight: Tensor, bias: Tensor | None, gated: bool = False) -> BoundLinear:
+    def bound(x: Tensor, float32: bool = False) -> Tensor:
         y = F.linear(x, weight, bias)
         return y.float() if float32 else y
 
-    return product
+    return bound
 
 
-def linear_many(weight: Tensor, bias: Tensor | None, gated: bool = False) -> Product:
-    """See `ops.LinearMany`."""
+def linear_batched(weight: Tensor, bias: Tensor | None, gated: bool = False) -> BoundLinear:
     return linear(weight, bias, gated)
 
 
@@ -180,12 +169,10 @@ low_rank = reference_low_rank.low_rank
 
 
 def embedding(ids: Tensor, table: Tensor, scale: float = 1.0) -> Tensor:
-    """See `ops.Embedding`."""
     return table[ids] * scale
 
 
 def moe(x: Tensor, weights: Tensor, experts: Tensor, gate_up: Tensor, down: Tensor, act: str) -> Tensor:
-    """See `ops.Moe`."""
     out = torch.zeros(x.shape, dtype=torch.float32, device=x.device)
     for expert in range(gate_up.shape[0]):
         tokens, chosen = (experts == expert).nonzero(as_tuple=True)
@@ -194,14 +181,12 @@ def moe(x: Tensor, weights: Tensor, experts: Tensor, gate_up: Tensor, down: Tens
     return out.to(x.dtype)
 
 
-def logits_tail(x: Tensor, scale: float = 1.0, softcap: float | None = None) -> Tensor:
-    """See `ops.LogitsTail`."""
+def scale_logits(x: Tensor, scale: float = 1.0, softcap: float | None = None) -> Tensor:
     y = x.float() * scale
     return y if softcap is None else softcap * torch.tanh(y / softcap)
 
 
 def mask_logits(logits: Tensor, masks: Tensor, rows: Tensor) -> Tensor:
-    """See `sampling.MaskLogits`."""
     ids = torch.arange(logits.shape[1], device=logits.device)
     allowed = masks[:, ids // 32] >> ids % 32 & 1
     masked = logits.clone()
@@ -210,47 +195,44 @@ def mask_logits(logits: Tensor, masks: Tensor, rows: Tensor) -> Tensor:
 
 
 def argmax(logits: Tensor) -> Tensor:
-    """See `sampling.Argmax`."""
     values, ids = logits.max(-1)
     return torch.where(values.isfinite(), ids, -1)
 
 
-def draw(logits: Tensor, temperature: Floats, chance: Floats, top_k: Integers, top_p: Floats, min_p: Floats) -> Tensor:
-    """See `sampling.Draw`."""
-    drawn = argmax(logits)
-    for r in (drawn >= 0).nonzero()[:, 0].tolist():
+def sample(
+    logits: Tensor, temperature: Floats, uniform: Floats, top_k: Integers, top_p: Floats, min_p: Floats
+) -> Tensor:
+    chosen = argmax(logits)
+    for r in (chosen >= 0).nonzero()[:, 0].tolist():
         if temperature[r]:
-            divisor = max(float(temperature[r]), torch.finfo(torch.float32).tiny)  # what float32 can divide by
+            divisor = max(float(temperature[r]), torch.finfo(torch.float32).tiny)  # smallest divisor of float32
             weights = torch.softmax((logits[r] - logits[r].max()) / divisor, -1).mul(2.0**50).floor()
-            least = _least_weight(weights, int(top_k[r]), float(top_p[r]), float(min_p[r]))
-            upto = torch.where(weights >= least, weights, 0.0).double().cumsum(-1)
-            drawn[r] = (upto <= (upto[-1] * float(chance[r])).floor().clamp(max=upto[-1] - 1)).sum()
-    return drawn
+            threshold = _min_weight(weights, int(top_k[r]), float(top_p[r]), float(min_p[r]))
+            cumulative = torch.where(weights >= threshold, weights, 0.0).double().cumsum(-1)
+            chosen[r] = (cumulative <= (cumulative[-1] * float(uniform[r])).floor().clamp(max=cumulative[-1] - 1)).sum()
+    return chosen
 
 
-def _least_weight(weights: Tensor, top_k: int, top_p: float, min_p: float) -> Tensor:
+def _min_weight(weights: Tensor, top_k: int, top_p: float, min_p: float) -> Tensor:
     ordered = weights.sort(descending=True).values
-    least = (ordered[0].double() * min_p).float()
+    threshold = (ordered[0].double() * min_p).float()
     if 0 < top_k < len(weights):
         kth = ordered[top_k - 1]
-        least, ordered = torch.maximum(least, kth), ordered[ordered >= kth]
+        threshold, ordered = torch.maximum(threshold, kth), ordered[ordered >= kth]
     if top_p < 1:
-        upto = ordered.double().cumsum(-1)
-        least = torch.maximum(least, ordered[upto >= upto[-1] * top_p][0])
-    return least
+        cumulative = ordered.double().cumsum(-1)
+        threshold = torch.maximum(threshold, ordered[cumulative >= cumulative[-1] * top_p][0])
+    return threshold
 
 
 def logprobs(logits: Tensor, tokens: Tensor, top: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """See `sampling.Logprobs`."""
-    every = torch.log_softmax(logits.double(), -1).float()
+    all_logprobs = torch.log_softmax(logits.double(), -1).float()
     rank = (logits > logits.gather(-1, tokens[:, None])).sum(-1) + 1
     ids = logits.sort(stable=True, dim=-1, descending=True).indices[:, :top]
-    return every.gather(-1, tokens[:, None])[:, 0], rank, ids, every.gather(-1, ids)
+    return all_logprobs.gather(-1, tokens[:, None])[:, 0], rank, ids, all_logprobs.gather(-1, ids)
 
 
-def blocks(blocks: Sequence[Callable[[Any, Any], Any]], width: int) -> Callable[[Tensor, Any], Tensor]:
-    """See `ops.Blocks`."""
-
+def fused_blocks(blocks: Sequence[Callable[[Any, Any], Any]], width: int) -> Callable[[Tensor, Any], Tensor]:
     def run(x: Tensor, fwd: Any) -> Tensor:
         for block in blocks:
             x = block(x, fwd)

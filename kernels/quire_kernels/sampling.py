@@ -1,6 +1,6 @@
-"""The ops of the table that choose tokens from logits, and report them: what each means, and its signature.
+"""The ops that choose tokens from logits and report log-probabilities.
 
-Each row's answer depends on nothing but that row.
+A row's result depends on that row only.
 """
 
 from __future__ import annotations
@@ -11,59 +11,55 @@ import numpy as np
 from torch import Tensor
 
 Floats = np.ndarray[Any, np.dtype[np.float64]]
-"""An array on the host."""
+"""Float64 array in CPU memory."""
 
 Integers = np.ndarray[Any, np.dtype[np.int64]]
-"""An array on the host."""
+"""Int64 array in CPU memory."""
 
 
 class Argmax(Protocol):
-    """The largest logit of each row, the first of equals; -1 where nothing is finite, or something is NaN or +inf.
+    """Id of the largest logit of each row, the lowest id on a tie; -1 if no logit is finite or one is NaN or +inf.
 
     logits float32 [rows, vocab] -> int64 [rows]
     """
 
-    def __call__(self, logits: Tensor) -> Tensor:
-        """See the class."""
-        ...
+    def __call__(self, logits: Tensor) -> Tensor: ...
 
 
-class Draw(Protocol):
-    """Draw a token per row by inverse CDF, in order of id; temperature 0, and what cannot be drawn, is as in `Argmax`.
+class SampleOp(Protocol):
+    """Sample a token per row by inverse CDF in id order; for temperature 0 or an invalid distribution, as `Argmax`.
 
-    w = floor(2⁵⁰ softmax(logits / temperature)), then 0 where w is below the largest w times min_p, the top_k-th
-    largest w (0: off), or, going down from the largest, the w with which top_p of those that top_k leaves is reached
-    token = the first i with Σ_{j ≤ i} w[j] > floor(chance Σ w): the same in any batch, and the same elsewhere unless
-    chance is within 1e-6 of an edge. logits float32 [rows, vocab]; the others [rows], on the host -> int64 [rows]
+    w = floor(2⁵⁰ softmax(logits / temperature)). A weight below any of these thresholds becomes 0:
+    min_p · the largest w; the top_k-th largest w (0: off); the w at which the weights that top_k leaves, in descending
+    order, reach top_p of their sum.
+    token = the first i with Σ_{j ≤ i} w[j] > floor(uniform Σ w). Every implementation gives the same token in any
+    batch; implementations may differ where `uniform` is within 1e-6 of an edge.
+    logits float32 [rows, vocab]; the others [rows], in CPU memory; uniform in [0, 1) -> int64 [rows]
     """
 
     def __call__(
-        self, logits: Tensor, temperature: Floats, chance: Floats, top_k: Integers, top_p: Floats, min_p: Floats
-    ) -> Tensor:
-        """See the class."""
-        ...
+        self, logits: Tensor, temperature: Floats, uniform: Floats, top_k: Integers, top_p: Floats, min_p: Floats
+    ) -> Tensor: ...
 
 
 class MaskLogits(Protocol):
-    """Leave to some rows only what their masks allow: -inf where bit j % 32 of entry j // 32 is 0.
+    """Set logits that a row's bit mask forbids to -inf: where bit j % 32 of entry j // 32 is 0.
 
     y[rows[i], j] = logits[rows[i], j] if masks[i, j // 32] >> (j % 32) & 1 else -inf;  y = logits in all other rows
-    logits float32 [R, vocab]; masks int32 [n, ceil(vocab / 32)]; rows int64 [n], all different -> y; it may be logits
+    logits float32 [R, vocab]; masks int32 [n, ceil(vocab / 32)]; rows int64 [n], all different -> y. May overwrite
+    logits.
     """
 
-    def __call__(self, logits: Tensor, masks: Tensor, rows: Tensor) -> Tensor:
-        """See the class."""
-        ...
+    def __call__(self, logits: Tensor, masks: Tensor, rows: Tensor) -> Tensor: ...
 
 
-class Logprobs(Protocol):
-    """Log-probabilities log_softmax(logits), as answers report them; all NaN in a row with NaN or +inf.
+class LogprobsOp(Protocol):
+    """Log-probabilities log_softmax(logits) for reporting; all NaN in a row with NaN or +inf.
 
-    of the row's token; its rank, 1 + the number of larger logits; ids of the `top` largest logits (the whole vocabulary
-    at most), the largest first, equal ones by rising id; and their log-probabilities
-    logits float32 [rows, vocab]; tokens int64 [rows] -> float32 [rows], int64 [rows], int64 and float32 [rows, top]
+    Returns for each row: log-probability of its token; rank of that token, 1 + the number of larger logits; ids of the
+    `top` largest logits (at most the whole vocabulary), in descending order, ties by ascending id; their
+    log-probabilities. logits float32 [rows, vocab]; tokens int64 [rows] -> float32 [rows], int64 [rows], int64 and
+    float32 [rows, top]
     """
 
-    def __call__(self, logits: Tensor, tokens: Tensor, top: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """See the class."""
-        ...
+    def __call__(self, logits: Tensor, tokens: Tensor, top: int) -> tuple[Tensor, Tensor, Tensor, Tensor]: ...

@@ -1,7 +1,7 @@
-"""Chooses an implementation for every op, once per model, and says why the others were not chosen.
+"""Chooses an implementation for every op, once per model, and records why the others were rejected.
 
-Implementations are read by attribute (name, op, supports, load, priority), so that any record with these
-fields will do; nothing of ours is imported.
+Implementations are read by attribute (name, op, supports, load, priority), so any record with these
+fields works and this module imports nothing from `quire`.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ from typing import Any, Protocol
 from quire_kernels import attention, low_rank, ops, sampling
 
 BUILT_IN = "built-in"
-"""What stands for a plugin's name in reports about the implementations of this package."""
+"""Plugin name of this package's implementations in reports."""
 
 PLAIN = "plain"
-"""The layout of pages that the op table describes."""
+"""The page layout that the op table describes."""
 
 STORES = ("write_kv", "rotary_write_kv")
-"""Ops that must have pages as `paged_attention` has them."""
+"""Ops that must write pages in the layout that `paged_attention` reads."""
 
 PAGED = ("paged_attention", *STORES)
 
 
 class Query(Protocol):
-    """Where ops would run; `quire.records.OpQuery` is one."""
+    """Where the ops will run; `quire.records.OpQuery` is one."""
 
     @property
     def device(self) -> str:
@@ -35,7 +35,7 @@ class Query(Protocol):
 
     @property
     def dtype(self) -> str:
-        """Name of the data type: float32, bfloat16."""
+        """Name of the data type: float32, float16, bfloat16."""
         ...
 
     @property
@@ -45,17 +45,17 @@ class Query(Protocol):
 
     @property
     def head_dims(self) -> tuple[int, ...]:
-        """Head dimensions of the model's blocks."""
+        """Head dimensions of the model's blocks, each once."""
         ...
 
     @property
     def kv_dtype(self) -> str:
-        """How keys and values are kept: auto, as the data type says, or int8."""
+        """Data type of cached keys and values: auto (the model's data type) or int8."""
         ...
 
     @property
     def needs(self) -> frozenset[str]:
-        """Names of implementations that the model needs; they come before all others."""
+        """Names of implementations that the model requires; these are preferred to all others."""
         ...
 
 
@@ -64,48 +64,48 @@ class Implementation(Protocol):
 
     @property
     def name(self) -> str:
-        """Name in reports."""
+        """Name of the implementation in reports."""
         ...
 
     @property
     def op(self) -> str:
-        """Name in the op table."""
+        """Name of the op in the op table."""
         ...
 
     @property
     def supports(self) -> Callable[[Any], str | None]:
-        """None if it can run there, else the reason why not."""
+        """Returns None if the implementation can run for a query, else the reason why not."""
         ...
 
     @property
     def load(self) -> Callable[[], Callable[..., Any]]:
-        """Import or compile, and return the callable."""
+        """Imports or compiles the implementation and returns the callable."""
         ...
 
     @property
     def priority(self) -> int:
-        """Higher wins."""
+        """The implementation with the highest priority is chosen."""
         ...
 
     @property
     def layout(self) -> str:
-        """How it has keys and values lie in a page; "plain" is [page_size, heads, head_dim]."""
+        """Layout of keys and values in a page; "plain" is [page_size, heads, head_dim]."""
         ...
 
     @property
     def kv_dtypes(self) -> tuple[str, ...]:
-        """Values of `Query.kv_dtype` that it can do, if it reads or writes pages."""
+        """Values of `Query.kv_dtype` that it supports, if it reads or writes pages."""
         ...
 
     @property
     def on_request(self) -> bool:
-        """Whether it is only for models that need it by name."""
+        """Whether it is chosen only for models that require it by name."""
         ...
 
 
 @dataclass(frozen=True)
 class Rejected:
-    """An implementation that was not chosen, and why. kv_dtype: only because of how keys and values are kept."""
+    """An implementation that was not chosen, and why. kv_dtype: the only reason is the data type of the KV cache."""
 
     name: str
     plugin: str
@@ -115,7 +115,7 @@ class Rejected:
 
 @dataclass(frozen=True)
 class Choice:
-    """What runs for one op."""
+    """The implementation that runs one op, and those that were rejected."""
 
     op: str
     name: str
@@ -127,28 +127,28 @@ class Choice:
 class Ops:
     """One callable per op of `ops.TABLE`, and how each was chosen."""
 
-    rms_norm: ops.RmsNorm
+    rms_norm: ops.RMSNormOp
     add_rms_norm: ops.AddRmsNorm
-    layer_norm: ops.LayerNorm
+    layer_norm: ops.LayerNormOp
     rotary: ops.Rotary
     write_kv: ops.WriteKv
     rotary_write_kv: ops.RotaryWriteKv
     paged_attention: attention.PagedAttention
-    row_attention: attention.RowAttention
+    row_attention: attention.RowAttentionOp
     gated_act: ops.GatedAct
     act: ops.Act
-    linear: ops.Linear
-    linear_many: ops.LinearMany
+    linear: ops.LinearOp
+    linear_batched: ops.LinearBatched
     linear_int8: ops.LinearInt8
     low_rank: low_rank.LowRank
-    embedding: ops.Embedding
-    moe: ops.Moe
-    logits_tail: ops.LogitsTail
+    embedding: ops.EmbeddingOp
+    moe: ops.MoeOp
+    scale_logits: ops.ScaleLogits
     mask_logits: sampling.MaskLogits
     argmax: sampling.Argmax
-    draw: sampling.Draw
-    logprobs: sampling.Logprobs
-    blocks: ops.Blocks
+    sample: sampling.SampleOp
+    logprobs: sampling.LogprobsOp
+    fused_blocks: ops.FusedBlocks
     report: tuple[Choice, ...] = ()
 
 
@@ -171,10 +171,10 @@ class _BuiltIn:
 
 
 def built_in() -> list[tuple[str, Implementation]]:
-    """The implementations of this package, as pairs of plugin name and implementation."""
-    from quire_kernels import torch_ops
+    """This package's implementations, as pairs of plugin name and implementation."""
     from quire_kernels.cpu.implementations import implementations
-    from quire_kernels.triton_ops import MODULES, TritonOp
+    from quire_kernels.pytorch import ops as torch_ops
+    from quire_kernels.triton_gpu.ops import MODULES, TritonOp
 
     found: list[Implementation] = [*implementations(), *map(TritonOp, MODULES)]
     found += [_BuiltIn("torch", op, torch_ops.__name__, 1) for op in ops.TABLE if op in torch_ops.__all__]
@@ -190,98 +190,98 @@ _INT8_PAGES = "quire_kernels.int8_pages"
 def choose(query: Query, impls: Iterable[tuple[str, Implementation]] = ()) -> Ops:
     """The best implementation of every op for a device and data type.
 
-    `impls` are pairs of plugin name and implementation, beside the built-in ones. Among those that support
-    the query the highest priority wins, the earlier one on a tie; one that fails to load is passed over and
-    its error is the reason in the report. Raises ValueError for an implementation of an unknown op.
+    impls: pairs of plugin name and implementation, in addition to the built-in ones. Among the implementations that
+    support the query the highest priority wins, the earlier one on a tie. One that fails to load is skipped, and its
+    error is the reason in the report. Raises ValueError for an implementation of an unknown op.
     """
-    offered = [*impls, *built_in()]
-    for plugin, impl in offered:
+    candidates = [*impls, *built_in()]
+    for plugin, impl in candidates:
         if impl.op not in ops.TABLE:
             raise ValueError(
                 f"Plugin {plugin!r} implements an op {impl.op!r} ({impl.name!r}); ops are {', '.join(ops.TABLE)}."
             )
-    chosen = _choose_paged(query, offered)
-    chosen |= {op: _choose_one(op, query, offered) for op in ops.TABLE if op not in chosen}
+    chosen = _choose_paged(query, candidates)
+    chosen |= {op: _choose_one(op, query, candidates) for op in ops.TABLE if op not in chosen}
     functions = {op: winner.function for op, winner in chosen.items()}
     return Ops(**functions, report=tuple(chosen[op].choice for op in ops.TABLE))
 
 
 def reference() -> Ops:
-    """Every op as the reference has it."""
+    """The reference implementation of every op."""
     module = import_module(_REFERENCE)
     report = tuple(Choice(op, "reference", BUILT_IN) for op in ops.TABLE)
     return Ops(**{op: getattr(module, op) for op in ops.TABLE}, report=report)
 
 
 @dataclass(frozen=True)
-class _Winner:
+class _Chosen:
     function: Callable[..., Any]
     choice: Choice
     layout: str
 
 
-_Offered = list[tuple[str, Implementation]]
+_Candidates = list[tuple[str, Implementation]]
 
 
-def _choose_paged(query: Query, offered: _Offered) -> dict[str, _Winner]:
-    """Attention, and for the ops that store pages the best ones that do it as attention reads them."""
-    unwritten: dict[str, str] = {}  # layouts that nothing stores, and why not
+def _choose_paged(query: Query, candidates: _Candidates) -> dict[str, _Chosen]:
+    """Choose attention, and for each op that stores pages the best implementation with the same page layout."""
+    unstorable: dict[str, str] = {}  # layout -> why no op can store it
     while True:
-        attention = _choose_one("paged_attention", query, offered, lambda impl: unwritten.get(impl.layout))
+        attention = _choose_one("paged_attention", query, candidates, lambda impl: unstorable.get(impl.layout))
         layout = attention.layout
         try:
-            stores = {op: _choose_one(op, query, offered, _other_than(layout)) for op in STORES}
+            stores = {op: _choose_one(op, query, candidates, _other_layout(layout)) for op in STORES}
         except LookupError as error:
-            unwritten[layout] = f"its pages are {layout}, and nothing stores them so: {error}"
+            unstorable[layout] = f"its pages are {layout}, and no implementation stores that layout: {error}"
             continue
         return {"paged_attention": attention, **stores}
 
 
-def _other_than(layout: str) -> Callable[[Implementation], str | None]:
-    def misfit(impl: Implementation) -> str | None:
+def _other_layout(layout: str) -> Callable[[Implementation], str | None]:
+    def mismatch(impl: Implementation) -> str | None:
         same = impl.layout == layout
-        return None if same else f"its pages are {impl.layout}, those of paged_attention are {layout}"
+        return None if same else f"its pages are {impl.layout}, but paged_attention reads {layout}"
 
-    return misfit
+    return mismatch
 
 
-def _other_bytes(op: str, query: Query, impl: Implementation) -> str | None:
+def _other_kv_dtype(op: str, query: Query, impl: Implementation) -> str | None:
     if op not in PAGED or query.kv_dtype in impl.kv_dtypes:
         return None
-    return f"it keeps keys and values as {' or '.join(impl.kv_dtypes)}, not {query.kv_dtype}"
+    return f"it stores keys and values as {' or '.join(impl.kv_dtypes)}, not {query.kv_dtype}"
 
 
-def _unasked(query: Query, impl: Implementation) -> str | None:
-    asked = not impl.on_request or impl.name in query.needs
-    return None if asked else "it is only for models that need it"
+def _not_requested(query: Query, impl: Implementation) -> str | None:
+    allowed = not impl.on_request or impl.name in query.needs
+    return None if allowed else "it is only for models that require it"
 
 
 def _precedence(winner: Implementation, query: Query) -> str:
-    return "is what the model needs" if winner.name in query.needs else "has a higher priority"
+    return "is what the model requires" if winner.name in query.needs else "has a higher priority"
 
 
 def _choose_one(
-    op: str, query: Query, offered: _Offered, misfit: Callable[[Implementation], str | None] = lambda impl: None
-) -> _Winner:
-    """The best implementation of an op that `misfit` has nothing against. Raises LookupError if there is none."""
+    op: str, query: Query, candidates: _Candidates, mismatch: Callable[[Implementation], str | None] = lambda impl: None
+) -> _Chosen:
+    """The best implementation of an op for which `mismatch` returns None. Raises LookupError if there is none."""
     rejected: list[Rejected] = []
     winner: tuple[Callable[..., Any], Implementation, str] | None = None
-    mine = (pair for pair in offered if pair[1].op == op)
-    for plugin, impl in sorted(mine, key=lambda pair: (pair[1].name not in query.needs, -pair[1].priority)):
+    of_op = (pair for pair in candidates if pair[1].op == op)
+    for plugin, impl in sorted(of_op, key=lambda pair: (pair[1].name not in query.needs, -pair[1].priority)):
         if winner is not None:
             rejected.append(Rejected(impl.name, plugin, f"{winner[1].name} {_precedence(winner[1], query)}"))
             continue
-        bytes_ = None
+        kv_mismatch = None
         try:
-            reason = impl.supports(query) or _unasked(query, impl)
-            bytes_ = None if reason else _other_bytes(op, query, impl)
-            reason = reason or bytes_ or misfit(impl)
+            reason = impl.supports(query) or _not_requested(query, impl)
+            kv_mismatch = None if reason else _other_kv_dtype(op, query, impl)
+            reason = reason or kv_mismatch or mismatch(impl)
             if reason is None:
                 winner = (impl.load(), impl, plugin)
-        except (Exception, SystemExit) as error:  # a stranger's compiler may raise anything
+        except (Exception, SystemExit) as error:  # a plugin's compiler may raise anything
             reason = f"it could not be loaded: {type(error).__name__}: {error}"
         if reason is not None:
-            rejected.append(Rejected(impl.name, plugin, reason, kv_dtype=reason == bytes_))
+            rejected.append(Rejected(impl.name, plugin, reason, kv_dtype=reason == kv_mismatch))
     if winner is None:
         raise LookupError("; ".join(f"{r.name}: {r.reason}" for r in rejected))
-    return _Winner(winner[0], Choice(op, winner[1].name, winner[2], tuple(rejected)), winner[1].layout)
+    return _Chosen(winner[0], Choice(op, winner[1].name, winner[2], tuple(rejected)), winner[1].layout)

@@ -1,6 +1,14 @@
-"""Parts that language models are made of, the modules they build, and the tables that load checkpoints.
+"""Parts that models are made of, the modules they build, and the tables that load checkpoints.
 
-Importing this package imports no torch: parts and name tables are plain data.
+    parts      frozen descriptions: Decoder, Block, Attention, GatedMlp, VisionEncoder, Pooling, ...
+    modules    the `nn.Module`s that parts build; `ModuleBuilder` creates their matrices
+    loading    config.json, weight-name tables, checkpoint files: from a model folder to a filled model
+    step       what layers receive in a step: `ForwardBatch`, `KVCache`, rotary angles
+    testing    runs a model without an engine, for tests of architectures
+
+An architecture maps a config to a `Decoder` or `Encoder`; `part.build(builder)` gives the model, and
+`loading.weights.load` fills it. `configs` reads config fields, `names` holds the weight-name tables.
+Importing this package imports no torch: parts and tables are plain data, and modules are imported on first use.
 """
 
 from __future__ import annotations
@@ -8,102 +16,147 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from quire_models import configs as configs, names as names
-from quire_models.encoder import Encoder, RowAttention
-from quire_models.norm_parts import LayerNorm, Norm, PerHead
-from quire_models.parts import (
+from quire_models.loading import config_fields as configs, weight_names as names
+from quire_models.loading.weight_names import WeightsMapper
+from quire_models.parts.audio import AudioTower
+from quire_models.parts.cross_attention import CrossAttention, CrossAttentionBlock, EncoderInput
+from quire_models.parts.decoder import (
     Attention,
+    AttentionPart,
     Block,
+    BlockPart,
     Decoder,
     GatedMlp,
     KvShape,
     Mlp,
     Moe,
     ParallelBlock,
+    Part,
     Positions,
     PostNormBlock,
     with_attention,
     with_blocks,
 )
-from quire_models.poolers import Dense, Head, Pooler, Pooling
-from quire_models.scalings import Rope
-from quire_models.sources import CrossAttention, Source, SourceBlock
+from quire_models.parts.encoder import Encoder, RowAttention
+from quire_models.parts.norms import LayerNorm, PerHead, RMSNorm
+from quire_models.parts.patch_grid import PatchGridTower, PatchMerger
+from quire_models.parts.pooling import (
+    Dense,
+    Head,
+    Normalize,
+    Pooler,
+    Pooling,
+    PoolingActivation,
+    PoolingType,
+    classification_poolers,
+    embedding_poolers,
+)
+from quire_models.parts.rope_config import DynamicNtk, LinearScaling, Llama3, LongRope, Rope, Yarn
+from quire_models.parts.vision import Patches, Projector, VisionEncoder
 
 if TYPE_CHECKING:
-    from quire_models.blocks import DecoderModel as DecoderModel
-    from quire_models.encoder_blocks import EncoderModel as EncoderModel
-    from quire_models.forward import (
-        Forward as Forward,
+    from quire_models.modules.blocks import DecoderModel as DecoderModel
+    from quire_models.modules.builder import ModuleBuilder as ModuleBuilder
+    from quire_models.modules.cross_attention import EncoderSlotMapping as EncoderSlotMapping
+    from quire_models.modules.encoder import EncoderModel as EncoderModel
+    from quire_models.modules.grid_positions import Grid as Grid, grid_positions as grid_positions
+    from quire_models.modules.projection import Projection as Projection
+    from quire_models.modules.tower import Items as Items, TowerCall as TowerCall, TowerContext as TowerContext
+    from quire_models.step.forward_batch import (
+        CrossAttentionBuffers as CrossAttentionBuffers,
+        ForwardBatch as ForwardBatch,
         ForwardBuffers as ForwardBuffers,
         MediaRows as MediaRows,
-        SourceBuffers as SourceBuffers,
     )
-    from quire_models.make import Make as Make
-    from quire_models.pool import KvPool as KvPool
-    from quire_models.projection import Projection as Projection
-    from quire_models.source_blocks import SourceSlots as SourceSlots
-    from quire_models.tower import Items as Items, TowerCall as TowerCall
+    from quire_models.step.kv_cache import KVCache as KVCache
 
-_NEED_TORCH = {
-    "DecoderModel": "quire_models.blocks",
-    "EncoderModel": "quire_models.encoder_blocks",
-    "Forward": "quire_models.forward",
-    "ForwardBuffers": "quire_models.forward",
-    "MediaRows": "quire_models.forward",
-    "Make": "quire_models.make",
-    "KvPool": "quire_models.pool",
-    "Items": "quire_models.tower",
-    "Projection": "quire_models.projection",
-    "SourceBuffers": "quire_models.forward",
-    "SourceSlots": "quire_models.source_blocks",
-    "TowerCall": "quire_models.tower",
+_LAZY = {
+    "CrossAttentionBuffers": "quire_models.step.forward_batch",
+    "DecoderModel": "quire_models.modules.blocks",
+    "EncoderModel": "quire_models.modules.encoder",
+    "EncoderSlotMapping": "quire_models.modules.cross_attention",
+    "ForwardBatch": "quire_models.step.forward_batch",
+    "ForwardBuffers": "quire_models.step.forward_batch",
+    "Grid": "quire_models.modules.grid_positions",
+    "Items": "quire_models.modules.tower",
+    "KVCache": "quire_models.step.kv_cache",
+    "MediaRows": "quire_models.step.forward_batch",
+    "ModuleBuilder": "quire_models.modules.builder",
+    "Projection": "quire_models.modules.projection",
+    "TowerCall": "quire_models.modules.tower",
+    "TowerContext": "quire_models.modules.tower",
+    "grid_positions": "quire_models.modules.grid_positions",
 }
+"""Names that need torch or numpy, and their modules."""
 
 __all__ = [
     "Attention",
+    "AttentionPart",
+    "AudioTower",
     "Block",
+    "BlockPart",
     "CrossAttention",
+    "CrossAttentionBlock",
+    "CrossAttentionBuffers",
     "Decoder",
+    "DecoderModel",
     "Dense",
+    "DynamicNtk",
     "Encoder",
+    "EncoderInput",
+    "EncoderModel",
+    "EncoderSlotMapping",
+    "ForwardBatch",
+    "ForwardBuffers",
     "GatedMlp",
+    "Grid",
     "Head",
+    "Items",
+    "KVCache",
     "KvShape",
     "LayerNorm",
+    "LinearScaling",
+    "Llama3",
+    "LongRope",
+    "MediaRows",
     "Mlp",
+    "ModuleBuilder",
     "Moe",
-    "Norm",
+    "Normalize",
     "ParallelBlock",
+    "Part",
+    "PatchGridTower",
+    "PatchMerger",
+    "Patches",
     "PerHead",
     "Pooler",
     "Pooling",
+    "PoolingActivation",
+    "PoolingType",
     "Positions",
     "PostNormBlock",
+    "Projection",
+    "Projector",
+    "RMSNorm",
     "Rope",
     "RowAttention",
-    "Source",
-    "SourceBlock",
+    "TowerCall",
+    "TowerContext",
+    "VisionEncoder",
+    "WeightsMapper",
+    "Yarn",
+    "classification_poolers",
     "configs",
+    "embedding_poolers",
+    "grid_positions",
     "names",
     "with_attention",
     "with_blocks",
-    "DecoderModel",
-    "EncoderModel",
-    "Forward",
-    "ForwardBuffers",
-    "Items",
-    "KvPool",
-    "Make",
-    "MediaRows",
-    "Projection",
-    "SourceBuffers",
-    "SourceSlots",
-    "TowerCall",
 ]
 
 
 def __getattr__(name: str) -> Any:
-    """Import what needs torch when it is first used."""
-    if name not in _NEED_TORCH:
+    """Import a name of `_LAZY` on first use."""
+    if name not in _LAZY:
         raise AttributeError(f"module 'quire_models' has no attribute {name!r}")
-    return getattr(import_module(_NEED_TORCH[name]), name)
+    return getattr(import_module(_LAZY[name]), name)

@@ -1,4 +1,10 @@
-"""Quire: one server, many base models, many adapters, every model-specific thing a plugin."""
+"""Quire serves many base models and many adapters in one process tree; everything model-specific is a plugin.
+
+Requests enter through `server` (HTTP), `llm` (offline) or `engine_api` (vLLM's engine interface). `text` turns them
+into token ids and turns outputs back into text. `engine_process` connects the API process with the process that runs
+one `engine` per model. `hooks` loads plugins; `records` and `types` are the frozen data that all parts exchange.
+The public names below are imported on first use.
+"""
 
 from __future__ import annotations
 
@@ -9,15 +15,19 @@ if TYPE_CHECKING:
     from quire.engine_api.args import AsyncEngineArgs as AsyncEngineArgs, EngineArgs as EngineArgs
     from quire.engine_api.async_engine import AsyncLLMEngine as AsyncLLMEngine
     from quire.engine_api.engine import LLMEngine as LLMEngine
-    from quire.hookspecs import hookimpl as hookimpl
+    from quire.hooks.hookspecs import hookimpl as hookimpl
     from quire.inputs import TextPrompt as TextPrompt, TokensPrompt as TokensPrompt
-    from quire.llm import LLM as LLM
-    from quire.pooling import PoolingParams as PoolingParams
+    from quire.llm.llm import LLM as LLM
+    from quire.params.pooling import PoolingParams as PoolingParams
+    from quire.params.sampling import BeamSearchParams as BeamSearchParams, SamplingParams as SamplingParams
+    from quire.params.structured import (
+        GuidedDecodingParams as GuidedDecodingParams,
+        StructuredOutputsParams as StructuredOutputsParams,
+    )
     from quire.records import (
         AdapterRuntime as AdapterRuntime,
         AdapterSource as AdapterSource,
         Architecture as Architecture,
-        CallFrame as CallFrame,
         Channels as Channels,
         Command as Command,
         DemoModel as DemoModel,
@@ -29,20 +39,16 @@ if TYPE_CHECKING:
         Option as Option,
         Quantization as Quantization,
         ReasoningParser as ReasoningParser,
-        Refused as Refused,
         RequestGate as RequestGate,
+        RequestRefused as RequestRefused,
         Router as Router,
         SchedulerPolicy as SchedulerPolicy,
         ToolCall as ToolCall,
+        ToolCallFormat as ToolCallFormat,
         ToolParser as ToolParser,
         Transcriber as Transcriber,
     )
-    from quire.sampling import BeamSearchParams as BeamSearchParams, SamplingParams as SamplingParams
-    from quire.structured import (
-        GuidedDecodingParams as GuidedDecodingParams,
-        StructuredOutputsParams as StructuredOutputsParams,
-    )
-    from quire.text.outputs import CompletionOutput as CompletionOutput, RequestOutput as RequestOutput
+    from quire.text.outputs.outputs import CompletionOutput as CompletionOutput, RequestOutput as RequestOutput
     from quire.types import LoRARequest as LoRARequest
 
 __version__ = "0.1.0"
@@ -51,7 +57,7 @@ _RECORDS = (
     "AdapterRuntime",
     "AdapterSource",
     "Architecture",
-    "CallFrame",
+    "ToolCallFormat",
     "Channels",
     "Command",
     "DemoModel",
@@ -63,7 +69,7 @@ _RECORDS = (
     "Quantization",
     "Option",
     "ReasoningParser",
-    "Refused",
+    "RequestRefused",
     "RequestGate",
     "Router",
     "SchedulerPolicy",
@@ -72,40 +78,40 @@ _RECORDS = (
     "Transcriber",
 )
 
-_HOME = {
+_MODULES = {
     **dict.fromkeys(_RECORDS, "quire.records"),
     "AsyncEngineArgs": "quire.engine_api.args",
     "AsyncLLMEngine": "quire.engine_api.async_engine",
-    "BeamSearchParams": "quire.sampling",
+    "BeamSearchParams": "quire.params.sampling",
     "EngineArgs": "quire.engine_api.args",
-    "GuidedDecodingParams": "quire.structured",
+    "GuidedDecodingParams": "quire.params.structured",
     "LLMEngine": "quire.engine_api.engine",
-    "PoolingParams": "quire.pooling",
-    "SamplingParams": "quire.sampling",
+    "PoolingParams": "quire.params.pooling",
+    "SamplingParams": "quire.params.sampling",
     "TextPrompt": "quire.inputs",
     "TokensPrompt": "quire.inputs",
-    "StructuredOutputsParams": "quire.structured",
-    "CompletionOutput": "quire.text.outputs",
-    "RequestOutput": "quire.text.outputs",
-    "LLM": "quire.llm",
+    "StructuredOutputsParams": "quire.params.structured",
+    "CompletionOutput": "quire.text.outputs.outputs",
+    "RequestOutput": "quire.text.outputs.outputs",
+    "LLM": "quire.llm.llm",
     "LoRARequest": "quire.types",
-    "hookimpl": "quire.hookspecs",
+    "hookimpl": "quire.hooks.hookspecs",
 }
 
-__all__ = [*sorted(_HOME), "__version__"]
+__all__ = [*sorted(_MODULES), "__version__"]
 
 
-_ELSEWHERE = {
-    "ModelRegistry": "an architecture is what a plugin brings (docs/hooks.md: quire_architectures)",
-    "ParserManager": "parsers are what plugins bring (docs/hooks.md)",
-    "ToolParserManager": "a tool-call parser is what a plugin brings (docs/hooks.md: quire_tool_parsers)",
+_REPLACED = {
+    "ModelRegistry": "architectures come from plugins (docs/hooks.md: quire_architectures)",
+    "ParserManager": "parsers come from plugins (docs/hooks.md)",
+    "ToolParserManager": "tool-call parsers come from plugins (docs/hooks.md: quire_tool_parsers)",
 }
 
 
 def __getattr__(name: str) -> Any:
-    """Import a public name when it is first used, so that `import quire` stays light."""
-    if name in _ELSEWHERE:
-        raise ImportError(f"quire has no {name}: {_ELSEWHERE[name]}.")
-    if name not in _HOME:
+    """Import a public name on first use, so that `import quire` stays fast."""
+    if name in _REPLACED:
+        raise ImportError(f"quire has no {name}: {_REPLACED[name]}.")
+    if name not in _MODULES:
         raise AttributeError(f"module 'quire' has no attribute {name!r}")
-    return getattr(import_module(_HOME[name]), name)
+    return getattr(import_module(_MODULES[name]), name)

@@ -1,7 +1,7 @@
-"""The `platform` command: finds the subcommand, loads plugins, parses, runs.
+"""The `platform` command: finds the subcommand, loads plugins, parses the arguments and runs the command.
 
-Parsing has two phases, because plugins add flags and commands: the first reads only --plugins,
---enable-lora, --trace-hooks and --config, the second everything. It knows no command's business.
+Plugins add flags and commands, so parsing has two phases: the first reads only --plugins, --enable-lora, --trace-hooks
+and --config, the second all flags.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from dataclasses import fields, replace
 from importlib import import_module
 
 from quire import __version__
-from quire.config import ModelConfig
-from quire.discovery import DISTRIBUTION, plugin_names
 from quire.errors import PluginError, QuireError
-from quire.flag_parser import ENV_PREFIX, FlagParser, unknown_variables
-from quire.near_names import near_name
-from quire.options import add_plugin_options, new_parser, normalise, plugin_options
+from quire.hooks.discovery import DISTRIBUTION, plugin_names
+from quire.hooks.registry import listing, load, with_max_faults, with_options
 from quire.records import Command, Registry
-from quire.registry import listing, load, with_max_faults, with_options
-from quire.server_config import ServerConfig
+from quire.settings.flag_parser import ENV_PREFIX, FlagParser, unknown_variables
+from quire.settings.model_config import ModelConfig
+from quire.settings.near_names import near_name
+from quire.settings.options import add_plugin_options, new_parser, normalize_flags, plugin_options
+from quire.settings.server_config import ServerConfig
 
 BUILT_IN: Mapping[str, tuple[str, str]] = {
     "serve": ("quire.commands.serve", "COMMAND"),
@@ -30,16 +30,15 @@ BUILT_IN: Mapping[str, tuple[str, str]] = {
     "complete": ("quire.commands.chat", "COMPLETE"),
     "plugins": ("quire.commands.plugins", "COMMAND"),
     "doctor": ("quire.commands.doctor", "COMMAND"),
-    "bench": ("quire.commands.bench", "COMMAND"),
     "run-batch": ("quire.commands.run_batch", "COMMAND"),
 }
-"""Where the built-in commands are; imported when named, or for the list in --help."""
+"""Module and attribute of each built-in command; imported when it runs, or for the list in --help."""
 
 CLIENTS = ("chat", "complete")
-"""Commands that talk to a running server: plugins of this process do nothing for them."""
+"""Commands that use a running server; they have no plugin flags."""
 
 WITHOUT_OPTIONS = (*CLIENTS, "plugins", "doctor")
-"""Commands that run no model, and so have no use for the options of plugins."""
+"""Commands that run no model, and therefore have no plugin options."""
 
 EARLY_FLAGS = {
     "--plugins": True,
@@ -48,12 +47,12 @@ EARLY_FLAGS = {
     "--no-enable-lora": False,
     "--trace-hooks": False,
 }
-"""Flags that may stand before the command, and whether a value follows."""
+"""Flags that may precede the command, and whether they take a value."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a command line; gives the exit status. Errors of the user are one line on stderr, status 2."""
-    words = normalise(sys.argv[1:] if argv is None else argv)
+    """Run a command line; returns the exit status. User errors are one line on stderr, with status 2."""
+    words = normalize_flags(sys.argv[1:] if argv is None else argv)
     try:
         return _run(words)
     except QuireError as error:
@@ -61,7 +60,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 2
     except KeyboardInterrupt:
         return 130
-    except BrokenPipeError:  # what reads our output, such as head, has ended
+    except BrokenPipeError:  # the reader of our output, such as `head`, has ended
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
 
@@ -78,8 +77,8 @@ def _run(words: list[str]) -> int:
         return 0
     command = _find(words[0], registry)
     parser = _second_phase(command, registry)
-    for sentence in unknown_variables(os.environ, [*parser.env_names, *_setting_variables()]):
-        print(f"platform: warning: {sentence}", file=sys.stderr)
+    for warning in unknown_variables(os.environ, [*parser.env_names, *_setting_variables()]):
+        print(f"platform: warning: {warning}", file=sys.stderr)
     args = parser.parse_args(words[1:])
     if "plugin_max_faults" in args:
         registry = with_max_faults(registry, args.plugin_max_faults)
@@ -90,7 +89,7 @@ def _run(words: list[str]) -> int:
 
 
 def _command_first(words: list[str]) -> list[str]:
-    """`--plugins x COMMAND …` as `COMMAND --plugins x …`: flags of the first phase may stand before the command."""
+    """Reorder `--plugins x COMMAND …` to `COMMAND --plugins x …`."""
     at = 0
     while at < len(words) and words[at].partition("=")[0] in EARLY_FLAGS:
         name, equals, _ = words[at].partition("=")
@@ -101,16 +100,16 @@ def _command_first(words: list[str]) -> list[str]:
 
 
 def _setting_variables() -> list[str]:
-    """The variables of all settings: one environment may serve several commands."""
+    """The variables of all settings, since one environment may serve several commands."""
     names = [f.name for config in (ModelConfig, ServerConfig) for f in fields(config)]
     return [ENV_PREFIX + name.upper() for name in (*names, "plugins", "enable_lora", "trace_hooks", "models")]
 
 
 def _add_plugin_flags(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("plugins")
-    names = "plugins to load and no others, or +A,B: the bundled set and these (default: the bundled set)"
+    names = "A,B: load only these plugins; +A,B: load them in addition to the bundled ones (default: the bundled ones)"
     group.add_argument("--plugins", type=plugin_names, metavar="A,B", help=names)
-    lora = "load the adapter runtimes too (default: only where no model is named, for the demos)"
+    lora = "load the adapter runtimes too (default: off; on for the demos when no model is given)"
     group.add_argument("--enable-lora", action=argparse.BooleanOptionalAction, default=None, help=lora)
     group.add_argument("--trace-hooks", action="store_true", help="print every call of a plugin hook")
 
@@ -138,20 +137,20 @@ def _built_in(name: str) -> Command:
 
 
 def _find(name: str, registry: Registry) -> Command:
-    brought = registry.of("quire_commands")
-    for clash in set(brought) & set(BUILT_IN):
+    provided = registry.by_hook("quire_commands")
+    for clash in set(provided) & set(BUILT_IN):
         plugin = registry.plugin_of("quire_commands", clash)
-        raise PluginError(f"Plugin {plugin!r} brings a command {clash!r}, which is built in.")
+        raise PluginError(f"Plugin {plugin!r} provides a command {clash!r}, but that is a built-in command.")
     if name in BUILT_IN:
         return _built_in(name)
-    if name in brought:
-        return brought[name]  # type: ignore[no-any-return]
-    near = near_name(name, [*BUILT_IN, *brought])
+    if name in provided:
+        return provided[name]  # type: ignore[no-any-return]
+    near = near_name(name, [*BUILT_IN, *provided])
     hint = f" Did you mean {near!r}?" if near else ""
-    known = ", ".join([*BUILT_IN, *brought])
+    known = ", ".join([*BUILT_IN, *provided])
     off = [info.name for info in listing(registry) if not info.enabled and info.distribution != DISTRIBUTION]
-    more = f" A plugin that is not enabled may bring it: `platform {name} --plugins +{','.join(off)}`." if off else ""
-    raise QuireError(f"There is no command {name!r}.{hint} There are {known}.{more}")
+    more = f" A plugin that is not enabled may provide it: `platform {name} --plugins +{','.join(off)}`." if off else ""
+    raise QuireError(f"There is no command {name!r}.{hint} Commands: {known}.{more}")
 
 
 def _overview(registry: Registry) -> str:
@@ -159,13 +158,13 @@ def _overview(registry: Registry) -> str:
     lines = [f"  {command.name:12} {command.help}" for command in commands]
     return "\n".join(
         [
-            f"Quire {__version__}: one server, many base models, many adapters, every model-specific thing a plugin.",
+            f"Quire {__version__}: serves many base models and adapters; everything model-specific is a plugin.",
             "",
             "usage: platform COMMAND [options]      platform COMMAND --help      platform --version",
             "",
             *lines,
             "",
-            "Settings come from the command line, QUIRE_* variables, or --config FILE (YAML), in this order.",
+            "Settings come from the command line, then QUIRE_* variables, then --config FILE (YAML).",
         ]
     )
 

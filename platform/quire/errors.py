@@ -1,37 +1,36 @@
-"""Every error a user, a client or a plugin can cause, with the HTTP status it becomes.
+"""All errors that users, clients or plugins can cause, with the HTTP status of each.
 
     QuireError                    500 InternalServerError
     ├── BadRequest                400 BadRequestError        also a ValueError
-    │   └── CannotConstrain       this grammar back end cannot do it, another may
+    │   └── UnsupportedConstraint a grammar back end cannot honor a constraint; another one may
     ├── Unauthorized              401
     ├── NotFound                  404 NotFoundError
     ├── TooLarge                  413 RequestTooLarge
     ├── Unprocessable             422 UnprocessableEntityError
     ├── NotSupported              501 NotImplementedError
-    ├── Overloaded                503 ServiceUnavailableError  a bound was reached; try again later
-    ├── HostDied                  503 ServiceUnavailableError  the process running the models ended
+    ├── Overloaded                503 ServiceUnavailableError  a limit was reached; try again later
+    ├── EngineDied                503 ServiceUnavailableError  the engine process ended
     ├── PluginFailed              500 InternalServerError    a plugin raised while serving one request
-    │   └── PluginOff             503 ServiceUnavailableError  a plugin failed too often and is not called now
+    │   └── PluginOff             503 ServiceUnavailableError  a plugin failed too often and is switched off for a while
     └── StartupError                                         the process cannot start, or a model cannot load
         ├── ConfigError           a setting is wrong
         ├── PluginError           a plugin is unknown, broken, or clashes with another
         └── CheckpointError       a model folder cannot be used
             └── UnknownArchitecture
 
-The message of each is a sentence for the person who caused it: what was wrong, what is allowed.
-It knows nothing of HTTP beyond the number.
+Each message is a sentence for the person who caused the error: what is wrong, and what is allowed.
 """
 
 from __future__ import annotations
 
 from typing import Any, Self, TypeAlias
 
-Told: TypeAlias = tuple[str, ...]
-"""An error as plain data: see `QuireError.told`."""
+WireError: TypeAlias = tuple[str, ...]
+"""An error as plain data: class name, message and, if there is one, `param`."""
 
 
 class QuireError(Exception):
-    """Base of all errors that Quire raises on purpose."""
+    """Base class of all errors that Quire raises on purpose."""
 
     status = 500
     type = "InternalServerError"
@@ -45,20 +44,20 @@ class QuireError(Exception):
         return self.__class__, (self.message, self.param)
 
     @property
-    def told(self) -> Told:
-        """Name of the class, message and, if there is one, param; `error_told` makes the error of them again."""
+    def wire(self) -> WireError:
+        """The error as plain data; `from_wire` is the inverse."""
         return (type(self).__name__, self.message, *([] if self.param is None else [self.param]))
 
 
 class BadRequest(QuireError, ValueError):
-    """A request has a wrong value; `param` names the field."""
+    """A value in a request is wrong; `param` names the field."""
 
     status = 400
     type = "BadRequestError"
 
 
-class CannotConstrain(BadRequest):
-    """A structured-output back end cannot honour what it was asked for; another may."""
+class UnsupportedConstraint(BadRequest):
+    """A structured-output back end cannot honor a constraint; another one may."""
 
 
 class Unauthorized(QuireError):
@@ -69,53 +68,53 @@ class Unauthorized(QuireError):
 
 
 class NotFound(QuireError):
-    """A model, adapter or route that does not exist."""
+    """A model, adapter or route does not exist."""
 
     status = 404
     type = "NotFoundError"
 
 
 class TooLarge(QuireError):
-    """A body or medium is over its bound."""
+    """A request body or a media item exceeds its limit."""
 
     status = 413
     type = "RequestTooLarge"
 
 
 class Unprocessable(QuireError):
-    """An input was reached but cannot be decoded."""
+    """An input was fetched but cannot be decoded."""
 
     status = 422
     type = "UnprocessableEntityError"
 
 
 class NotSupported(QuireError):
-    """The loaded model cannot do what the endpoint offers."""
+    """The model does not support the endpoint."""
 
     status = 501
     type = "NotImplementedError"
 
 
 class Overloaded(QuireError):
-    """A bound on work in flight was reached; nothing was accepted."""
+    """A limit on requests or work in progress was reached; the request was not accepted."""
 
     status = 503
     type = "ServiceUnavailableError"
 
 
-class HostDied(QuireError):
-    """The process that runs the models ended while the request was in flight."""
+class EngineDied(QuireError):
+    """The engine process ended while the request was running."""
 
     status = 503
     type = "ServiceUnavailableError"
 
 
 class PluginFailed(QuireError):
-    """A plugin raised while it served a request; other requests go on."""
+    """A plugin raised while it processed a request; other requests continue."""
 
 
 class PluginOff(PluginFailed):
-    """A plugin that a request needs failed so often that it is not called for a while."""
+    """A plugin that a request needs is switched off for a while, because it failed too often."""
 
     status = 503
     type = "ServiceUnavailableError"
@@ -125,16 +124,16 @@ class StartupError(QuireError):
     """The process cannot start, or a model cannot be loaded."""
 
     def of_model(self, name: str) -> Self:
-        """The same, which says the model that it is about, for where several are loaded."""
+        """The error with the model's name in front, for when several models are loaded."""
         return type(self)(f"{name}: {self.message}", self.param)
 
 
 class ConfigError(StartupError, ValueError):
-    """A setting has a value that cannot work."""
+    """The value of a setting is not possible."""
 
 
 class PluginError(StartupError):
-    """A plugin is unknown, broken, of another contract version, or clashes with another."""
+    """A plugin is unknown or broken, has another contract version, or clashes with another one."""
 
 
 class CheckpointError(StartupError, ValueError):
@@ -156,7 +155,7 @@ STATUS_BY_TYPE_NAME: dict[str, type[QuireError]] = {
         Unprocessable,
         NotSupported,
         Overloaded,
-        HostDied,
+        EngineDied,
         PluginFailed,
         PluginOff,
         CheckpointError,
@@ -166,7 +165,7 @@ STATUS_BY_TYPE_NAME: dict[str, type[QuireError]] = {
 }
 
 
-def error_told(told: Told) -> QuireError:
-    """The error of which these are `told`; one of no class that a client can see is a QuireError."""
-    name, *about = told
-    return STATUS_BY_TYPE_NAME.get(name, QuireError)(*about)
+def from_wire(wire: WireError) -> QuireError:
+    """The error of plain data; a class that clients cannot see becomes a `QuireError`."""
+    name, *arguments = wire
+    return STATUS_BY_TYPE_NAME.get(name, QuireError)(*arguments)

@@ -1,8 +1,8 @@
-"""Files of others: adapters, models, tokenizers. Opened, read and parsed under bounds, since they may be hostile.
+"""Reads untrusted files of models, tokenizers and adapters under limits.
 
-A file is read if it is a regular one that lies, links followed, in the folder it belongs to. The cache of the Hugging
-Face hub keeps a model's files in `blobs` and links to them from `snapshots/REVISION`: there the repository's folder
-counts. Nothing here blocks on a pipe or a device, and no number or depth of a JSON text is too much for it.
+A file is read only if it is a regular file inside its root folder after links are followed. In the cache of the Hugging
+Face hub, files in `snapshots/REVISION` are links to `blobs`, so the root is the folder of the repository. Opening never
+blocks on a pipe or a device, and JSON with huge numbers or deep nesting is refused.
 """
 
 from __future__ import annotations
@@ -16,27 +16,27 @@ from pathlib import Path
 from typing import Any
 
 MAX_JSON_BYTES = 16 << 20
-"""Of a JSON file that holds settings."""
+"""Limit for a JSON file of settings."""
 
 MAX_TEXT_BYTES = 1 << 30
-"""Of a file that a library reads whole: vocabularies, merges, chat templates."""
+"""Limit for a file that a library reads whole: vocabularies, merges, chat templates."""
 
 MAX_DIGITS = 64
-"""Of an integer in JSON. Tokenizers are saved with lengths of 31 digits; no size, count or offset has more than 19."""
+"""Limit for an integer in JSON. Saved tokenizers have lengths of 31 digits; sizes, counts and offsets at most 19."""
 
 MAX_ENTRIES = 10_000
-"""Of a folder that is looked through."""
+"""Limit for the entries of a folder that are checked."""
 
 MAX_DEPTH = 4
-"""Folders from one in a hub's snapshot up to that snapshot."""
+"""How many levels below a snapshot of the hub's cache a folder may be."""
 
 _FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
 
 
 class FileRefused(Exception):
-    """A file may not be read, or cannot; the text is a clause without the file's name: "it is no regular file".
+    """A file must not or cannot be read. The message is a clause without the file name: "it is not a regular file".
 
-    missing: there is no such file.
+    missing: the file does not exist.
     """
 
     def __init__(self, reason: str, *, missing: bool = False) -> None:
@@ -44,8 +44,8 @@ class FileRefused(Exception):
         self.missing = missing
 
 
-def home_of(folder: Path) -> Path:
-    """The folder that links in `folder` may not leave: itself, or the repository in a hub's cache that it is of."""
+def root_of(folder: Path) -> Path:
+    """The folder that links in `folder` must not leave: the folder itself, or its repository in the hub's cache."""
     real = folder.resolve()
     for snapshot in (real, *real.parents)[:MAX_DEPTH]:
         if snapshot.parent.name == "snapshots" and (snapshot.parent.parent / "blobs").is_dir():
@@ -54,23 +54,23 @@ def home_of(folder: Path) -> Path:
 
 
 @contextmanager
-def opened(path: Path, home: Path | None = None) -> Iterator[int]:
-    """A descriptor of a regular file in `home` (default: that of the path's folder). Raises FileRefused."""
-    descriptor = _open(path, home)
+def open_regular(path: Path, root: Path | None = None) -> Iterator[int]:
+    """Open a regular file in `root` (default: `root_of` its folder); yields a descriptor. Raises FileRefused."""
+    descriptor = _open(path, root)
     try:
         yield descriptor
     finally:
         os.close(descriptor)
 
 
-def check(path: Path, home: Path | None = None) -> None:
-    """Raise FileRefused unless `path` is a regular file in `home`."""
-    os.close(_open(path, home))
+def check(path: Path, root: Path | None = None) -> None:
+    """Raise FileRefused unless `path` is a regular file in `root`."""
+    os.close(_open(path, root))
 
 
-def read_bytes(path: Path, max_bytes: int, home: Path | None = None) -> bytes:
-    """The content of a regular file in `home` with at most `max_bytes`. Raises FileRefused."""
-    with opened(path, home) as descriptor:
+def read_bytes(path: Path, max_bytes: int, root: Path | None = None) -> bytes:
+    """The content of a regular file in `root` with at most `max_bytes`. Raises FileRefused."""
+    with open_regular(path, root) as descriptor:
         size = os.fstat(descriptor).st_size
         if size > max_bytes:
             raise FileRefused(f"it has {size} bytes, and at most {max_bytes} are read")
@@ -84,21 +84,21 @@ def read_bytes(path: Path, max_bytes: int, home: Path | None = None) -> bytes:
     return content
 
 
-def read_text(path: Path, max_bytes: int = MAX_JSON_BYTES, home: Path | None = None) -> str:
-    """The same, decoded as UTF-8."""
+def read_text(path: Path, max_bytes: int = MAX_JSON_BYTES, root: Path | None = None) -> str:
+    """The content of a UTF-8 file in `root`. Raises FileRefused."""
     try:
-        return read_bytes(path, max_bytes, home).decode("utf-8")
+        return read_bytes(path, max_bytes, root).decode("utf-8")
     except UnicodeDecodeError as error:
-        raise FileRefused(f"it is no UTF-8 ({error})") from error
+        raise FileRefused(f"it is not valid UTF-8 ({error})") from error
 
 
-def read_json(path: Path, max_bytes: int = MAX_JSON_BYTES, home: Path | None = None) -> Any:
-    """What a JSON file holds. Raises FileRefused."""
-    return parse_json(read_bytes(path, max_bytes, home))
+def read_json(path: Path, max_bytes: int = MAX_JSON_BYTES, root: Path | None = None) -> Any:
+    """The value in a JSON file. Raises FileRefused."""
+    return parse_json(read_bytes(path, max_bytes, root))
 
 
 def parse_json(text: bytes | str) -> Any:
-    """What a JSON text holds. Raises FileRefused for what is none, is nested too deeply or has too long numbers."""
+    """The value of a JSON text. Raises FileRefused if it is invalid, too deeply nested, or has overlong numbers."""
     try:
         return json.loads(text, parse_int=_integer)
     except RecursionError:
@@ -110,11 +110,11 @@ def parse_json(text: bytes | str) -> Any:
 
 
 def check_folder(folder: Path, suffixes: frozenset[str]) -> str | None:
-    """Look at the files of a folder that libraries will open by themselves, those whose names end so.
+    """Check the files with these suffixes in a folder, before libraries open them by themselves.
 
-    What is wrong with one of them, or None: it is no regular file, leads out of the folder, or is unreasonably large.
+    Returns a sentence about the first file that is not regular, leaves the folder or is unreasonably large; else None.
     """
-    home = home_of(folder)
+    root = root_of(folder)
     try:
         names = [entry.name for _, entry in zip(range(MAX_ENTRIES), os.scandir(folder), strict=False)]
     except OSError as error:
@@ -124,7 +124,7 @@ def check_folder(folder: Path, suffixes: frozenset[str]) -> str | None:
         if path.suffix not in suffixes or path.is_dir():
             continue
         try:
-            with opened(path, home) as descriptor:
+            with open_regular(path, root) as descriptor:
                 if os.fstat(descriptor).st_size > MAX_TEXT_BYTES:
                     return f"{path} cannot be used: it has more than {MAX_TEXT_BYTES} bytes."
         except FileRefused as error:
@@ -133,40 +133,40 @@ def check_folder(folder: Path, suffixes: frozenset[str]) -> str | None:
 
 
 def _integer(digits: str) -> int:
-    if len(digits) > MAX_DIGITS + 1:  # a sign may be one of them
+    if len(digits) > MAX_DIGITS + 1:  # one may be a sign
         raise ValueError(f"a number has {len(digits)} digits, and at most {MAX_DIGITS} are read")
     return int(digits)
 
 
-def _open(path: Path, home: Path | None) -> int:
+def _open(path: Path, root: Path | None) -> int:
     try:
         real = path.resolve(strict=True)
-        home = home_of(path.parent) if home is None else home
-        _check_inside(real, home)
+        root = root_of(path.parent) if root is None else root
+        _check_inside(real, root)
         descriptor = os.open(real, _FLAGS)
-    except (OSError, RuntimeError, ValueError) as error:  # RuntimeError: links in a circle; ValueError: a NUL
+    except (OSError, RuntimeError, ValueError) as error:  # RuntimeError: a cycle of links; ValueError: a NUL
         missing = isinstance(error, FileNotFoundError | NotADirectoryError)
         raise FileRefused(f"it cannot be read ({_reason(error)})", missing=missing) from error
     try:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise FileRefused("it is no regular file")
-        with suppress(OSError):  # where the system says what was opened: a link may have been put there meanwhile
-            _check_inside(Path(os.readlink(f"/proc/self/fd/{descriptor}").removesuffix(" (deleted)")), home)
+            raise FileRefused("it is not a regular file")
+        with suppress(OSError):  # a link may have been created meanwhile: check again where /proc exists
+            _check_inside(Path(os.readlink(f"/proc/self/fd/{descriptor}").removesuffix(" (deleted)")), root)
     except BaseException:
         os.close(descriptor)
         raise
     return descriptor
 
 
-def _check_inside(real: Path, home: Path) -> None:
-    if not real.is_relative_to(home):
+def _check_inside(real: Path, root: Path) -> None:
+    if not real.is_relative_to(root):
         raise FileRefused("it is a link that leads out of its folder")
 
 
 def _reason(error: BaseException) -> str:
-    """Without the paths that the system's own texts may have."""
+    """The reason without paths, which the system's messages may contain."""
     if isinstance(error, OSError):
         return error.strerror or type(error).__name__
     if isinstance(error, MemoryError):
         return "it is too large"
-    return "links in a circle" if isinstance(error, RuntimeError) else "a name that cannot be"
+    return "a cycle of links" if isinstance(error, RuntimeError) else "an impossible name"

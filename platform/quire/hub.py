@@ -1,6 +1,6 @@
-"""From what the user called a model to a folder on this disk: a path as it is, or a download.
+"""Resolves a model name to a local folder: a path is used as it is, a hub id is downloaded.
 
-It knows which kinds of file a model needs, and nothing of what is in them.
+It chooses the files that a model needs, but reads none of them.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from quire import files
-from quire.config import ModelConfig
 from quire.errors import CheckpointError, ConfigError
+from quire.settings.model_config import ModelConfig
 
 _TEXT_FILES = ("*.json", "*.txt", "*.model", "*.model.v*", "*.jinja", "*.tiktoken")
 _TEXT_SUFFIXES = frozenset(pattern[1:] for pattern in _TEXT_FILES)
@@ -30,23 +30,23 @@ Fetch = Callable[[Sequence[str]], str]
 
 
 def resolve(model: str, config: ModelConfig) -> Path:
-    """The folder of `model`, downloaded first if it is a hub id.
+    """The folder of `model`, which is downloaded if it is a hub id.
 
-    Raises ConfigError when there is neither such a folder nor such a repository, or no way to reach it, and
-    CheckpointError for a folder with files that must not be opened.
+    Raises ConfigError if there is no such folder or repository or it cannot be downloaded, and CheckpointError for a
+    folder with files that must not be opened.
     """
     return _checked(_resolve(model, config, config.revision, _WEIGHTS_BY_FORMAT[config.load_format]))
 
 
 def resolve_tokenizer(config: ModelConfig, model_folder: Path) -> Path:
-    """The folder of the tokenizer: `model_folder` unless the settings name another one."""
+    """The folder of the tokenizer: `model_folder`, unless the settings name another."""
     if config.tokenizer is None:
         return model_folder
     return _checked(_resolve(config.tokenizer, config, config.tokenizer_revision, ()))
 
 
 def _checked(folder: Path) -> Path:
-    """The folder, if libraries may open its files by their names."""
+    """Return the folder, or raise CheckpointError if libraries must not open its files."""
     problem = files.check_folder(folder, _TEXT_SUFFIXES)
     if problem is not None:
         raise CheckpointError(problem)
@@ -54,7 +54,7 @@ def _checked(folder: Path) -> Path:
 
 
 def adapter_cache(folder: str | None) -> Path:
-    """Where plugins may keep the adapters that they download: `folder` if there is one."""
+    """The folder for adapters that plugins download: `folder`, or the default."""
     if folder is not None:
         return Path(folder).expanduser()
     return Path.home() / ".cache" / "quire" / "adapters"
@@ -62,19 +62,19 @@ def adapter_cache(folder: str | None) -> Path:
 
 def _resolve(model: str, config: ModelConfig, revision: str | None, weights: tuple[tuple[str, ...], ...]) -> Path:
     if not model:
-        raise ConfigError("No model was named; give a folder or a hub id such as owner/name.")
+        raise ConfigError("No model was given; give a folder or a hub id such as owner/name.")
     path = Path(model).expanduser()
     if path.is_dir():
         return path.resolve()
     if path.suffix.lower() == ".gguf":
         raise ConfigError(
-            f"{model!r}: GGUF files are not read. Take the folder or hub id that it was made from, with safetensors; "
-            "--quantization int8 holds the weights in fewer bits."
+            f"{model!r}: GGUF files are not supported. Use the original folder or hub id with safetensors files; "
+            "--quantization int8 reduces their memory."
         )
     if path.exists():
         raise ConfigError(f"{model!r} is a file; a model is a folder with a config.json, or a hub id.")
     if not _REPO_ID.fullmatch(model) or ".." in model or "--" in model:
-        raise ConfigError(f"There is no folder {model!r}, and that is not a hub id either (owner/name).")
+        raise ConfigError(f"There is no folder {model!r}, and it is not a hub id either (owner/name).")
     fetch = _fetcher(model, config, revision)
     others = _TEXT_FILES + (_CODE if config.trust_remote_code else ())
     folder = Path(fetch(others + (weights[0] if weights else ())))
@@ -104,22 +104,25 @@ def _from_huggingface(model: str, config: ModelConfig, revision: str | None) -> 
                 ignore_patterns=list(_IGNORED),
             )
         except Exception as error:
-            raise ConfigError(_why_not_huggingface(model, revision, error)) from error
+            raise ConfigError(_huggingface_error(model, revision, error)) from error
 
     return fetch
 
 
-def _why_not_huggingface(model: str, revision: str | None, error: Exception) -> str:
+def _huggingface_error(model: str, revision: str | None, error: Exception) -> str:
     from huggingface_hub import errors
 
     reasons: tuple[tuple[type[Exception], str], ...] = (
-        (errors.GatedRepoError, "its owner must grant you access first; then log in with `hf auth login`"),
-        (errors.RepositoryNotFoundError, "the hub has no such repository, or it is private (`hf auth login`)"),
+        (errors.GatedRepoError, "its owner must grant you access first, then log in with `hf auth login`"),
+        (
+            errors.RepositoryNotFoundError,
+            "the hub has no such repository, or it is private (log in with `hf auth login`)",
+        ),
         (errors.RevisionNotFoundError, f"it has no revision {revision!r}"),
-        (errors.OfflineModeIsEnabled, "offline mode is on (HF_HUB_OFFLINE) and it is not in the cache"),
+        (errors.OfflineModeIsEnabled, "offline mode is on (HF_HUB_OFFLINE), and the model is not in the cache"),
         (
             errors.LocalEntryNotFoundError,
-            "the hub cannot be reached (or offline mode is on) and it is not in the cache",
+            "the hub cannot be reached (or offline mode is on), and the model is not in the cache",
         ),
         (errors.HFValidationError, "that is not a valid hub id (owner/name)"),
     )

@@ -1,4 +1,4 @@
-"""Prompts of the Python API as typed dictionaries, under the import path that vLLM has for them."""
+"""Prompts of the Python API as typed dictionaries, with vLLM's import path."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ __all__ = ["TextPrompt", "TokensPrompt"]
 
 
 class TextPrompt(TypedDict):
-    """A text, perhaps with media: {modality: an item or a list of items}."""
+    """A text, optionally with media: {modality: an item or a list of items}."""
 
     prompt: str
     multi_modal_data: NotRequired[Mapping[str, Any]]
 
 
 class TokensPrompt(TypedDict):
-    """Token ids, perhaps with the text that they are of, and media."""
+    """Token ids, optionally with their text and media."""
 
     prompt_token_ids: Sequence[int]
     prompt: NotRequired[str]

@@ -1,4 +1,4 @@
-"""One format for the log lines of the server, of the process that runs the models, and of the HTTP library."""
+"""The log format of the server, the engine process and the HTTP library."""
 
 from __future__ import annotations
 
@@ -9,5 +9,5 @@ TIME = "%H:%M:%S"
 
 
 def log_to_stderr(level: str = "warning") -> None:
-    """Send log records to stderr; `level` is that of loggers without one of their own."""
+    """Send log records to stderr; `level` applies to loggers without a level of their own."""
     logging.basicConfig(level=level.upper(), format=FORMAT, datefmt=TIME)

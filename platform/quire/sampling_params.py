@@ -1,6 +1,6 @@
-"""Parameters of sampling under the import path that vLLM has for them."""
+"""Sampling parameters, with vLLM's import path."""
 
-from quire.sampling import BeamSearchParams, SamplingParams
-from quire.structured import GuidedDecodingParams, StructuredOutputsParams
+from quire.params.sampling import BeamSearchParams, SamplingParams
+from quire.params.structured import GuidedDecodingParams, StructuredOutputsParams
 
 __all__ = ["BeamSearchParams", "GuidedDecodingParams", "SamplingParams", "StructuredOutputsParams"]

@@ -1,12 +1,11 @@
-"""Quantization int8: every matrix of the blocks and the head in bytes, with a scale for each output."""
+"""Quantization `int8`: matrices of the blocks and the head as int8, with one scale per output channel."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from quire.hookspecs import hookimpl
-from quire.records import OpQuery, Quantization
+from quire.plugin import OpQuery, Quantization, hookimpl
 
 if TYPE_CHECKING:
     from quire_kernels.ops import LinearInt8
@@ -14,16 +13,16 @@ if TYPE_CHECKING:
 
 
 def supports(query: OpQuery) -> str | None:
-    """On CPUs: there is no fast product of bytes for anything else."""
+    """Only CPUs have a fast int8 matrix product here."""
     return None if query.device == "cpu" else f"its products are for CPUs, not {query.device}"
 
 
 def linear(ops: Ops) -> LinearInt8:
-    """The product of bytes that was chosen for this machine."""
+    """The implementation of `linear_int8` that was chosen for this machine."""
     return ops.linear_int8
 
 
 @hookimpl
 def quire_quantizations() -> Iterable[Quantization]:
-    """Weights are made bytes when they are loaded, activations row by row; see `quire_kernels.ops.LinearInt8`."""
+    """Weights are quantized at loading, activations per row during the product (`quire_kernels.ops.LinearInt8`)."""
     yield Quantization(name="int8", linear=linear, supports=supports)

@@ -15,14 +15,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
+sys.path.extend(str(folder) for folder in (Path(__file__).parents[1] / "helpers").iterdir())
 
 from PIL import Image
 from serving import Server, serving
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples" / "demo_models"
-PIRATE = ROOT / "plugins" / "quire_plugins" / "demo_chat" / "adapters" / "pirate"
+PIRATE = ROOT / "plugins" / "quire_demos" / "demo_chat" / "adapters" / "pirate"
 FLAGS = ("--kv-cache-memory-bytes", "64M", "--enable-lora", "--enable-auto-tool-choice", "--disable-access-log")
 FLAGS += ("--disable-log-stats",)
 IDLE_BOUND_MS, LOADED_BOUND_MS = 50.0, 150.0
@@ -53,7 +53,7 @@ class Size:
 def sizes(server: Server) -> dict[str, Size]:
     """Of the process that answers HTTP, and the one that runs the models where there is one."""
     found = {"api": Size.of(server.process.pid)}
-    engine = server.host_pid()
+    engine = server.engine_pid()
     if engine is not None:
         found["engine"] = Size.of(engine)
     return found

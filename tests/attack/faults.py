@@ -23,13 +23,13 @@ from pathlib import Path
 
 import httpx
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
+sys.path.extend(str(folder) for folder in (Path(__file__).parents[1] / "helpers").iterdir())
 
 from plugin_site import PluginSite
 from serving import Server, serving
 
-from quire.server.ending import GRACE_S
-from quire.testing.tiny import tiny_llama
+from quire.server.process.shutdown import GRACE_S
+from quire_testing.tiny import tiny_llama
 
 FLAGS = ("--dtype", "float32", "--num-pages", "2000", "--max-model-len", "512", "--disable-access-log")
 PROMPTS = tuple(f"Once upon a time there were {n}" for n in range(8))
@@ -149,13 +149,13 @@ def kills(model: Path, count: int, clients: int) -> Row:
             longest = 0.0
             for _ in range(count):
                 begin = time.monotonic()
-                server.kill_host()
+                server.kill_engine()
                 longest = max(longest, time.monotonic() - begin)
                 time.sleep(0.5)
             return longest
 
         longest = asyncio.run(beside(load, clients, attack))
-        return f"kill -9 of the engine process x{count}", longest, load.verdict(load.found["right"] > 0), told(load)
+        return f"kill -9 of the engine process x{count}", longest, load.verdict(load.found["right"] > 0), shown(load)
 
 
 def freeze(model: Path, seconds: float, clients: int) -> Row:
@@ -164,17 +164,17 @@ def freeze(model: Path, seconds: float, clients: int) -> Row:
         seen: list[str] = []
 
         def attack() -> float:
-            frozen = server.host_pid()
+            frozen = server.engine_pid()
             os.kill(frozen, signal.SIGSTOP)
             time.sleep(seconds)
             seen.append(health(server)[1])
             os.kill(frozen, signal.SIGCONT)
             took = until(lambda: health(server)[0] == 200)
-            return took if server.host_pid() == frozen else LONGEST_S
+            return took if server.engine_pid() == frozen else LONGEST_S
 
         took = asyncio.run(beside(load, clients, attack))
         good = took < LONGEST_S and ("not answered" in seen[0] or seconds < 12)
-        return f"SIGSTOP for {seconds:g} s, then SIGCONT", took, load.verdict(good), f"/health: {seen[0]} {told(load)}"
+        return f"SIGSTOP for {seconds:g} s, then SIGCONT", took, load.verdict(good), f"/health: {seen[0]} {shown(load)}"
 
 
 def watchdog(model: Path, clients: int) -> Row:
@@ -182,12 +182,12 @@ def watchdog(model: Path, clients: int) -> Row:
     with rig(model, "--engine-timeout-s", "2") as (server, load):
 
         def attack() -> float:
-            frozen = server.host_pid()
+            frozen = server.engine_pid()
             os.kill(frozen, signal.SIGSTOP)
-            return until(lambda: server.host_pid() not in (None, frozen) and health(server)[0] == 200)
+            return until(lambda: server.engine_pid() not in (None, frozen) and health(server)[0] == 200)
 
         took = asyncio.run(beside(load, clients, attack))
-        return "SIGSTOP for ever, --engine-timeout-s 2", took, load.verdict(took < LONGEST_S), told(load)
+        return "SIGSTOP for ever, --engine-timeout-s 2", took, load.verdict(took < LONGEST_S), shown(load)
 
 
 def hangups(model: Path, clients: int) -> Row:
@@ -196,17 +196,17 @@ def hangups(model: Path, clients: int) -> Row:
 
         def attack() -> float:
             server.process.send_signal(signal.SIGHUP)
-            host = server.host_pid()
+            host = server.engine_pid()
             os.kill(host, signal.SIGHUP)
             os.kill(host, signal.SIGKILL)
-            until(lambda: server.host_pid() not in (None, host))
-            young = server.host_pid()
+            until(lambda: server.engine_pid() not in (None, host))
+            young = server.engine_pid()
             os.kill(young, signal.SIGHUP)
             took = until(lambda: health(server)[0] == 200)
-            return took if server.host_pid() == young else LONGEST_S
+            return took if server.engine_pid() == young else LONGEST_S
 
         took = asyncio.run(beside(load, clients, attack))
-        return "SIGHUP to all, one that is loading too", took, load.verdict(took < LONGEST_S), told(load)
+        return "SIGHUP to all, one that is loading too", took, load.verdict(took < LONGEST_S), shown(load)
 
 
 def terminated(model: Path, clients: int, frozen: bool) -> Row:
@@ -214,7 +214,7 @@ def terminated(model: Path, clients: int, frozen: bool) -> Row:
     with rig(model, "--shutdown-timeout-s", "3") as (server, load):
 
         def attack() -> float:
-            host = server.host_pid()
+            host = server.engine_pid()
             if frozen:
                 os.kill(host, signal.SIGSTOP)
             server.process.send_signal(signal.SIGTERM)
@@ -224,7 +224,7 @@ def terminated(model: Path, clients: int, frozen: bool) -> Row:
 
         took = asyncio.run(beside(load, clients, attack))
         name = "SIGTERM under load" + (", engine process frozen" if frozen else "")
-        return name, took, load.verdict(took < 3 + GRACE_S + 2 and server.process.returncode == 0), told(load)
+        return name, took, load.verdict(took < 3 + GRACE_S + 2 and server.process.returncode == 0), shown(load)
 
 
 def hanging_plugins(model: Path, folder: Path) -> Row:
@@ -244,15 +244,15 @@ def used_up(model: Path, clients: int) -> Row:
     with rig(model, "--max-restarts", "1") as (server, load):
 
         def attack() -> float:
-            server.kill_host()
-            os.kill(server.host_pid(), signal.SIGKILL)
+            server.kill_engine()
+            os.kill(server.engine_pid(), signal.SIGKILL)
             return ended(server)
 
         took = asyncio.run(beside(load, clients, attack))
-        return "restarts used up", took, load.verdict(server.process.returncode == 1), told(load)
+        return "restarts used up", took, load.verdict(server.process.returncode == 1), shown(load)
 
 
-def told(load: Load) -> str:
+def shown(load: Load) -> str:
     """How many requests had which end."""
     return ", ".join(f"{count} {kind}" for kind, count in sorted(load.found.items()))
 

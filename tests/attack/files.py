@@ -22,13 +22,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
+sys.path.extend(str(folder) for folder in (Path(__file__).parents[1] / "helpers").iterdir())
 
 from adapter_client import AdapterClient, held_back, reads_files
 from hostile_folders import HOSTILE
 from serving import Server, serving
 
-GOOD = Path(__file__).parents[2] / "plugins" / "quire_plugins" / "demo_chat" / "adapters" / "pirate"
+GOOD = Path(__file__).parents[2] / "plugins" / "quire_demos" / "demo_chat" / "adapters" / "pirate"
 FLAGS = ("base=demo-chat", "--enable-lora", "--kv-cache-memory-bytes", "128M", "--lora-load-timeout-s", "20")
 
 
@@ -126,7 +126,7 @@ def killed_engine(server: Server) -> None:
         loading.start()
         time.sleep(1)
         readers = [int(e) for e in filter(str.isdigit, os.listdir("/proc")) if reads_files(int(e), server)]
-        timed("the engine's process killed during a load", None, lambda: f"back as {server.kill_host().host_pid()}")
+        timed("the engine's process killed during a load", None, lambda: f"back as {server.kill_engine().engine_pid()}")
         loading.join()
     row("… the load", answer[0], 0, None)
     left = [pid for pid in readers if Path(f"/proc/{pid}").exists()]
@@ -154,7 +154,7 @@ def little_memory(root: Path) -> None:
     """The engine's process may take no more address space than it has: reading is another's, packing is its own."""
     folder = Path(shutil.copytree(GOOD, root / "little"))
     with serving(*FLAGS) as server:
-        pid = server.host_pid()
+        pid = server.engine_pid()
         now = int(Path(f"/proc/{pid}/statm").read_text().split()[0]) * os.sysconf("SC_PAGE_SIZE")
         subprocess.run(["prlimit", f"--as={now + (64 << 20)}", "--pid", str(pid)], check=True)
         asks = AdapterClient(server.url)

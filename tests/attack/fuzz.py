@@ -4,8 +4,8 @@
 
 Prints the statuses of each route and a verdict; exit status 1 if there is a 5xx (503 with a reason counts apart),
 a request without an end, a 200 that is no JSON, an error without the shape of errors, a stall of /health beyond
-the bound, or memory or file descriptors that grow: by more than 2 % from the first tenth (at least a thousand requests)
-to the end.
+the bound of a loaded machine (the requests themselves load it; their 99th percentile has the bound of an idle one), or
+memory or file descriptors that grow: by more than 2 % from the first tenth (at least a thousand requests) to the end.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parent))
+sys.path.extend(str(folder) for folder in (Path(__file__).parents[1] / "helpers").iterdir())
 
 from bases import openapi, others, routes
-from demos import Size, bound_ms, demos, percentile, sizes
+from demos import IDLE_BOUND_MS, LOADED_BOUND_MS, Size, demos, percentile, sizes
 from mutations import Made, Mutator
 from serving import Server
 from wire import Answer, Wire
@@ -143,12 +143,12 @@ def main() -> int:
     parser.add_argument("--concurrency", type=int, default=16)
     parser.add_argument("--within-s", type=float, default=90.0, help="when a request counts as without an end")
     args = parser.parse_args()
-    bound, found = bound_ms(), Found()
+    bound, found = LOADED_BOUND_MS, Found()
     with demos(probe=("--no-stream",)) as (server, probe):
         assert probe is not None
         spec = openapi(server.url)
         mutator = Mutator(spec, routes(spec), others(spec), args.seed)
-        engine = server.host_pid()
+        engine = server.engine_pid()
         asyncio.run(fuzz(server, mutator, found, max(1000, args.requests // 10), args))
         before, begin, begun = sizes(server), time.monotonic(), found.done
         asyncio.run(fuzz(server, mutator, found, args.requests, args))
@@ -156,7 +156,7 @@ def main() -> int:
         time.sleep(1)
         after, seen = sizes(server), probe.take(waits=True)
         bad = grown(before, after)
-        if server.host_pid() != engine:
+        if server.engine_pid() != engine:
             bad.append("the engine process was restarted")
         if "Traceback" in server.output():
             bad.append("the log has a traceback: " + server.output().split("Traceback", 1)[1][:3000])
@@ -166,6 +166,8 @@ def main() -> int:
     print(f"/health: p99 {p99:.0f} ms, longest {seen['health_ms']:.0f} ms (bound {bound:.0f} ms)")
     if seen["health_ms"] > bound:
         bad.append(f"/health took {seen['health_ms']:.0f} ms")
+    if p99 > IDLE_BOUND_MS:
+        bad.append(f"/health took {p99:.0f} ms in one of a hundred cases")
     kinds = Counter(fault.split(":")[0] for fault in found.bad)
     print(
         "\n".join(

@@ -41,7 +41,7 @@ EXTRAS: tuple[dict[str, Any], ...] = (
     {"cache_salt": "a"}, {"bad_words": ["the"]}, {"min_tokens": 2}, {"chat_template_kwargs": {"a": 1}},
 )  # fmt: skip
 KINDS = ("application/json", "text/plain", "", "application/x-www-form-urlencoded", "application/json; charset=utf-16")
-MOST_TOKENS = 6
+MAX_TOKENS = 6
 
 
 @dataclass(frozen=True)
@@ -135,11 +135,11 @@ class Mutator:
             if isinstance(fields, dict):
                 for name in ("max_tokens", "max_completion_tokens", "max_new_tokens", "min_tokens"):
                     value = fields.get(name)
-                    if isinstance(value, int) and value > MOST_TOKENS:
-                        fields[name] = MOST_TOKENS
+                    if isinstance(value, int) and value > MAX_TOKENS:
+                        fields[name] = MAX_TOKENS
         for name in ("max_tokens", "max_new_tokens"):
             if name not in body and ("prompt" in body or "messages" in body) and self._rng.random() < 0.97:
-                body.setdefault("max_tokens", MOST_TOKENS)
+                body.setdefault("max_tokens", MAX_TOKENS)
 
     def _json(self, route: Route, body: dict[str, Any]) -> Made:
         rng = self._rng

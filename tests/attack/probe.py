@@ -9,6 +9,7 @@ itself was woken (what the machine's other load takes from it); `waits`, all wai
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import gc
 import json
@@ -24,7 +25,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from wire import Wire
 
-PAUSE_S = 0.01
+IDLE_SLEEP_S = 0.01
 STREAM = {"model": "demo-chat", "prompt": "Once", "max_tokens": 900, "ignore_eos": True, "stream": True, "seed": 1}
 
 
@@ -60,7 +61,7 @@ async def ask_health(wire: Wire, health: Longest) -> None:
         with suppress(TimeoutError, OSError):
             await wire.ask("GET", "/health")
         health.end()
-        await asyncio.sleep(PAUSE_S)
+        await asyncio.sleep(IDLE_SLEEP_S)
 
 
 async def read_streams(wire: Wire, gaps: Longest) -> None:
@@ -80,8 +81,8 @@ async def read_streams(wire: Wire, gaps: Longest) -> None:
 async def watch_itself(own: Longest) -> None:
     while True:
         begin = time.perf_counter()
-        await asyncio.sleep(PAUSE_S)
-        own.value = max(own.value, time.perf_counter() - begin - PAUSE_S)
+        await asyncio.sleep(IDLE_SLEEP_S)
+        own.value = max(own.value, time.perf_counter() - begin - IDLE_SLEEP_S)
 
 
 async def main(port: int, streams: bool) -> None:
@@ -107,4 +108,8 @@ async def main(port: int, streams: bool) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(main(int(sys.argv[1]), "--no-stream" not in sys.argv))
+    parser = argparse.ArgumentParser(description="Measures how late a server answers; reads lines from its input.")
+    parser.add_argument("port", type=int)
+    parser.add_argument("--no-stream", action="store_true", help="ask /health only")
+    options = parser.parse_args()
+    asyncio.run(main(options.port, not options.no_stream))

@@ -7,6 +7,7 @@ Prints attack, result and verdict; exit status 1 if one fails. Hostile adapters,
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import os
 import sys
@@ -19,20 +20,20 @@ from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parent))
+sys.path.extend(str(folder) for folder in (Path(__file__).parents[1] / "helpers").iterdir())
 
 from demos import FLAGS, post
 from findings import all_findings
 from serving import serving
 from stalls import sent
 
-from quire.config import ModelConfig
 from quire.errors import QuireError
-from quire.media import addresses
-from quire.media.fetch import Fetcher
+from quire.hooks.registry import load
+from quire.media.fetching import addresses
+from quire.media.fetching.fetcher import Fetcher
+from quire.media.fetching.local import read_file_url
 from quire.media.limits import Budget, MediaLimits
-from quire.media.local import read_file_url
-from quire.registry import load
+from quire.settings.model_config import ModelConfig
 
 CGROUP = Path("/sys/fs/cgroup/memory/quire-attack")
 FAKETIME = Path("/usr/lib/x86_64-linux-gnu/faketime/libfaketimeMT.so.1")
@@ -63,12 +64,12 @@ def memory() -> None:
     """All demos within 2 GiB, and the requests that once took gigabytes."""
     with limited(2 << 30), serving(*FLAGS) as server:
         (CGROUP.parent / "cgroup.procs").write_text(str(os.getpid()))
-        right, engine = post(server, "/v1/completions", ASK)["choices"][0]["text"], server.host_pid()
+        right, engine = post(server, "/v1/completions", ASK)["choices"][0]["text"], server.engine_pid()
         words = ("/tokenize", "n 128", "9400", "[[],[]", "2048 long texts", "echo", "parts", "escapes", "top_logprobs")
         for case in all_findings():
             if any(word in case.name for word in words):
                 answer = asyncio.run(sent(server.port, case, 150))
-                alive = server.process.poll() is None and server.host_pid() == engine
+                alive = server.process.poll() is None and server.engine_pid() == engine
                 row(f"2 GiB: {case.name}", f"{answer.status} after {answer.seconds:.1f} s", alive and answer.status > 0)
                 if not alive:
                     return
@@ -84,7 +85,7 @@ def clock() -> None:
         file.write_text("+0\n")
         env = {"LD_PRELOAD": str(FAKETIME), "FAKETIME_TIMESTAMP_FILE": str(file), "FAKETIME_NO_CACHE": "1"}
         with serving(*FLAGS, env={**env, "FAKETIME_DONT_FAKE_MONOTONIC": "1"}) as server:
-            right, engine = post(server, "/v1/completions", ASK)["choices"][0]["text"], server.host_pid()
+            right, engine = post(server, "/v1/completions", ASK)["choices"][0]["text"], server.engine_pid()
             for jump in ("+1d", "-1d", "+3650d", "+0"):
                 results: list[bool] = []
 
@@ -99,7 +100,7 @@ def clock() -> None:
                 for thread in threads:
                     thread.join()
                 time.sleep(2)
-                good = len(results) == 120 and all(results) and server.host_pid() == engine
+                good = len(results) == 120 and all(results) and server.engine_pid() == engine
                 days = round((post(server, "/v1/completions", ASK)["created"] - time.time()) / 86400)
                 good = good and days == {"+1d": 1, "-1d": -1, "+3650d": 3650, "+0": 0}[jump]
                 row(
@@ -158,7 +159,7 @@ def network() -> None:
         "redirects without end": (f"{out}/to/" + f"{out}/to/" * 6, False),
         "the metadata service": ("http://169.254.169.254/latest/meta-data/", False),
     }
-    limits = MediaLimits.of(ModelConfig(model="x", media_timeout_s=3), load())
+    limits = MediaLimits.from_config(ModelConfig(model="x", media_timeout_s=3), load())
     with ThreadPoolExecutor(2) as threads:
         for name, (url, allowed) in urls.items():
             Site.hits.clear()
@@ -214,8 +215,11 @@ def files() -> None:
 
 def main() -> int:
     attacks = {"memory": memory, "clock": clock, "network": network, "files": files}
+    parser = argparse.ArgumentParser(description="Attacks with memory, the clock, the network and files.")
+    parser.add_argument("attacks", nargs="*", metavar="ATTACK", help=f"of {', '.join(attacks)}; all by default")
+    chosen = parser.parse_args().attacks or list(attacks)
     print("| attack | result | verdict |\n|---|---|---|")
-    for name in sys.argv[1:] or attacks:
+    for name in chosen:
         attacks[name]()
     print(f"{len(failed)} fail: {failed}")
     return int(bool(failed))

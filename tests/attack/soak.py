@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parent))
+sys.path.extend(str(folder) for folder in (Path(__file__).parents[1] / "helpers").iterdir())
 
 from demos import PIRATE, Probe, Size, bound_ms, demos, percentile, sizes
 from requests_of_all_kinds import KINDS, Kind, has_error, made_of, same
@@ -124,7 +124,7 @@ async def kills(server: Server, every_s: float, tally: Tally, ends: float) -> No
     """Kill the engine process now and then, the first time after as long."""
     while time.monotonic() + every_s < ends - 30:
         await asyncio.sleep(every_s)
-        engine = server.host_pid()
+        engine = server.engine_pid()
         if engine is not None:
             os.kill(engine, signal.SIGKILL)
             tally.add("kills")
@@ -143,9 +143,9 @@ class Watch:
     async def run(self, ends: float, every_s: float) -> None:
         while time.monotonic() < ends:
             await asyncio.sleep(every_s)
-            self.tell()
+            self.report_finished()
 
-    def tell(self) -> None:
+    def report_finished(self) -> None:
         found = self.probe.take(waits=True)
         self.waits += found["waits"]
         now = sizes(self.server)

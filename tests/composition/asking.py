@@ -13,9 +13,9 @@ from typing import Any
 from composition.features import SETTINGS, Feature, Setting
 from engine_rig import Answer, Rig, greedy, make_rig, random_ids
 
+from quire.params.sampling import BeamSearchParams, SamplingParams
 from quire.records import Registry
-from quire.sampling import BeamSearchParams, SamplingParams
-from quire.types import AdapterRef, AdapterUse, Prompt
+from quire.types import AdapterRef, Prompt, WeightedAdapter
 
 PLAIN = Setting("plain", {"enable_prefix_caching": False, "max_num_batched_tokens": 64, "max_num_seqs": 8})
 
@@ -104,10 +104,10 @@ def _answers(rig: Rig, request_id: str) -> list[Answer]:
 def same(answers: Sequence[Answer], others: Sequence[Answer]) -> bool:
     """Whether they are the same tokens, ended for the same reasons."""
 
-    def told(answer: Answer) -> tuple[Any, ...]:
+    def shown(answer: Answer) -> tuple[Any, ...]:
         return answer.token_ids, answer.last.finish_reason, answer.last.stop_reason
 
-    return [told(answer) for answer in answers] == [told(answer) for answer in others]
+    return [shown(answer) for answer in answers] == [shown(answer) for answer in others]
 
 
 def beside(prompts: Sequence[Prompt], adapters: Sequence[str]) -> Others:
@@ -115,7 +115,7 @@ def beside(prompts: Sequence[Prompt], adapters: Sequence[str]) -> Others:
 
     def other(rng: random.Random, number: int) -> tuple[Asked, Mapping[str, Any]]:
         name = ("", *adapters)[number % (len(adapters) + 1)]
-        uses = (AdapterUse(AdapterRef(name=name)),) if name else ()
+        uses = (WeightedAdapter(AdapterRef(name=name)),) if name else ()
         prompt = prompts[1 + number // 2 % 2] if number % 2 else some_text(rng, number)[0]
         return prompt, {"adapters": uses}
 

@@ -15,8 +15,8 @@ from typing import Any
 
 from engine_rig import Answer
 
-from quire.structured import Structured
-from quire.types import AdapterRef, AdapterUse
+from quire.params.structured import StructuredSpec
+from quire.types import AdapterRef, WeightedAdapter
 
 END = 256
 TEXTS = ["yes, of course", "no, not at all", "perhaps"]
@@ -138,7 +138,7 @@ FEATURES = (
     ),
     Feature("min tokens", {"min_tokens": 6}, _all(lambda a: len(_ids(a)) >= 6), clashes=("choice",)),
     Feature("stop ids", {"stop_token_ids": (44, 46)}, _all(lambda a: 44 not in _ids(a)[:-1]), clashes=("choice",)),
-    Feature("choice", {"structured": Structured(kind="choice", source=json.dumps(TEXTS))}, _all(_spells_a_choice)),
+    Feature("choice", {"structured": StructuredSpec(kind="choice", source=json.dumps(TEXTS))}, _all(_spells_a_choice)),
     Feature(
         "reasoning budget",
         {"extra": {"reasoning_limit": {"tokens": 3, "start": [60], "end": [35, 62], "inside": True}}},
@@ -148,7 +148,7 @@ FEATURES = (
     Feature(
         "schema",
         {
-            "structured": Structured(kind="json_schema", source=json.dumps(SCHEMA), any_whitespace=False),
+            "structured": StructuredSpec(kind="json_schema", source=json.dumps(SCHEMA), any_whitespace=False),
             "max_tokens": 30,
         },
         _all(_is_json),
@@ -161,7 +161,7 @@ FEATURES = (
 
 PICTURE_FEATURES = (
     *FEATURES,
-    Feature("adapter", {}, lambda answers: None, request={"adapters": (AdapterUse(AdapterRef(name="all")),)}),
+    Feature("adapter", {}, lambda answers: None, request={"adapters": (WeightedAdapter(AdapterRef(name="all")),)}),
     Feature("stream", {"stream_interval": 3}, _all(lambda a: all(len(delta.token_ids) <= 3 for delta in a.deltas))),
 )
 """What a request with pictures in its prompt may ask for."""

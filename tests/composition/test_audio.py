@@ -14,7 +14,7 @@ from engine_rig import Rig
 from qwen_audio_adapted import Kit, uses
 from qwen_audio_rig import sound
 
-from quire import registry
+from quire.hooks import registry
 from quire.records import Registry
 from quire.types import Prompt
 

@@ -13,8 +13,8 @@ from composition.asking import PLAIN, Rigs, ask, beams, rigs_of, same, settings_
 from composition.features import FEATURES, SETTINGS, Feature, Setting
 from engine_rig import Answer
 
-from quire import registry
-from quire.testing.tiny import tiny_llama
+from quire.hooks import registry
+from quire_testing.tiny import tiny_llama
 
 PROMPT = list(b"The quick brown fox jumps over")
 

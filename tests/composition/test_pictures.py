@@ -14,7 +14,7 @@ from engine_rig import Rig
 from llava_adapted import ADAPTERS as OF_LLAVA, Kit, uses
 from llava_rig import CASES, Model, picture
 
-from quire import registry
+from quire.hooks import registry
 from quire.records import Registry
 from quire.types import Prompt
 

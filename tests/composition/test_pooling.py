@@ -20,11 +20,11 @@ from composition.features import SETTINGS, Setting
 from engine_rig import Rig, greedy, make_rig, random_ids
 from lora_rig import Base
 from plugin_site import PluginSite
-from seeing_rig import PLACE, PLUGIN, tiny_seeing_model
+from vision_model import PLACE, PLUGIN, tiny_seeing_model
 
-from quire import registry
-from quire.pooling import PoolingParams
-from quire.types import AdapterRef, AdapterUse, Media, Prompt
+from quire.hooks import registry
+from quire.params.pooling import PoolingParams
+from quire.types import AdapterRef, Media, Prompt, WeightedAdapter
 
 TASKS = ("embed", "token_embed")
 POOLINGS = ("last", "mean")
@@ -80,7 +80,9 @@ def ask(rig: Rig, ways: tuple[Setting, ...]) -> tuple[list[torch.Tensor], list[l
     def add() -> list[str]:
         return [
             rig.add(
-                kinds[kind], PoolingParams(task=task), adapters=tuple(AdapterUse(AdapterRef(name=n)) for n in names)
+                kinds[kind],
+                PoolingParams(task=task),
+                adapters=tuple(WeightedAdapter(AdapterRef(name=n)) for n in names),
             )
             for kind, names in WHAT
             for task in TASKS

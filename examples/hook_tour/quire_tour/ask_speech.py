@@ -1,19 +1,17 @@
-"""Speech to text by a chat model that hears: it is asked in words to write down, or to translate, what is said."""
+"""Speech to text with an audio chat model: the prompt asks it in words to transcribe or to translate."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from quire import Option, Transcriber, hookimpl
-from quire.errors import BadRequest
-from quire.records import Context, Detection, Segment, SpeechTask
+from quire.plugin import BadRequest, Context, LanguageDetection, Option, Segment, SpeechTask, Transcriber, hookimpl
 
 LANGUAGES = {"de": "German", "en": "English", "es": "Spanish", "fr": "French", "it": "Italian", "zh": "Chinese"}
 
 
-class AsksForSpeech:
-    """Puts the sound and a question into the turn of a user, as Qwen2-Audio was trained to read it."""
+class WordPromptTranscriber:
+    """Builds prompts with the audio and a question in a user message, in the format of Qwen2-Audio."""
 
-    rate = 16_000
+    sampling_rate = 16_000
     languages: Mapping[str, str] = LANGUAGES
 
     def __init__(self, context: Context) -> None:
@@ -22,7 +20,7 @@ class AsksForSpeech:
         self.window_s: float = context.options["window_s"]
 
     def prompt(self, task: SpeechTask) -> Sequence[int]:
-        """One turn of the user, then the assistant's begins."""
+        """A user message, and the beginning of the assistant's."""
         if task.timestamps:
             raise BadRequest("This model does not know when something was said.", "response_format")
         turn = f"<|im_start|>user\n{self._sound}\n{self._question(task)}<|im_end|>\n<|im_start|>assistant\n"
@@ -39,27 +37,27 @@ class AsksForSpeech:
             return f"Translate what is said to {LANGUAGES[target]}, and write nothing else.{spoken}{before}"
         return f"Write down what is said, and nothing else.{spoken}{before}"
 
-    def detection(self) -> Detection | None:
-        """It need not be asked for the language first."""
+    def language_detection(self) -> LanguageDetection | None:
+        """None: the prompt does not need the language."""
         return None
 
     def params(self, task: SpeechTask) -> Mapping[str, Any]:
-        """Nobody says so much in half a minute."""
+        """A limit that no speech of half a minute reaches."""
         return {"max_tokens": 448}
 
     def segments(self, token_ids: Sequence[int], task: SpeechTask) -> Sequence[Segment]:
-        """The whole answer."""
+        """The whole answer as one segment."""
         return [Segment(begin=0, end=len(token_ids), text_ids=tuple(token_ids))] if token_ids else []
 
 
 @hookimpl
 def quire_options() -> Iterable[Option]:
-    """What stands for the sound, and how much of it."""
-    yield Option("window_s", float, 30.0, "seconds that the model hears at once")
-    yield Option("sound", str, "Audio 1: <|audio_bos|><|AUDIO|><|audio_eos|>", "text around the marker of the sound")
+    """The length of a window, and the text around the audio marker."""
+    yield Option("window_s", float, 30.0, "seconds of audio that the model takes at once")
+    yield Option("sound", str, "Audio 1: <|audio_bos|><|AUDIO|><|audio_eos|>", "text around the audio marker")
 
 
 @hookimpl
 def quire_transcribers() -> Iterable[Transcriber]:
-    """For one architecture."""
-    yield Transcriber("ask-speech", "Qwen2AudioForConditionalGeneration", AsksForSpeech)
+    """The transcriber of Qwen2-Audio."""
+    yield Transcriber("ask-speech", "Qwen2AudioForConditionalGeneration", WordPromptTranscriber)

@@ -1,6 +1,6 @@
-"""A gate: caps what one request may generate, and refuses a user with too many requests in a while.
+"""A gate that limits the tokens of one request, and refuses users with too many requests in a time window.
 
-A user is what the header `x-user` says; put a proxy in front that sets it.
+The header `x-user` names the user; a proxy in front of the server must set it.
 """
 
 from __future__ import annotations
@@ -11,17 +11,16 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from threading import Lock
 
-from quire import Option, Refused, RequestGate, hookimpl
-from quire.records import Context, GateRequest
+from quire.plugin import Context, GateRequest, Option, RequestGate, RequestRefused, hookimpl
 
-MOST_USERS = 10_000
-"""Beyond that the one who came first is forgotten."""
+MAX_USERS = 10_000
+"""Users to remember; the oldest is dropped first."""
 
 FIELDS = ("max_tokens", "max_completion_tokens")
 
 
 class Budget:
-    """Called from several worker threads at once, hence the lock."""
+    """The gate. Several worker threads call it at once, hence the lock."""
 
     def __init__(self, context: Context, clock: Callable[[], float] = time.monotonic) -> None:
         self._max_tokens: int = context.options["max_tokens"]
@@ -30,11 +29,13 @@ class Budget:
         self._clock, self._lock = clock, Lock()
         self._seen: defaultdict[str, deque[float]] = defaultdict(deque)
 
-    def admit(self, request: GateRequest) -> GateRequest | Refused:
-        """Refuse, or pass on a request that asks for no more than it may."""
+    def admit(self, request: GateRequest) -> GateRequest | RequestRefused:
+        """Refuse the request, or return a copy whose token limit is within the budget."""
         user = request.headers.get("x-user", "")
         if not self._within(user):
-            return Refused(f"At most {self._requests} requests in {self._window_s:g} s, {user or 'stranger'}.", 429)
+            return RequestRefused(
+                f"At most {self._requests} requests in {self._window_s:g} s, {user or 'stranger'}.", 429
+            )
         return replace(request, body={**request.body, **self._capped(request)})
 
     def _within(self, user: str) -> bool:
@@ -45,7 +46,7 @@ class Budget:
             if len(seen) >= self._requests:
                 return False
             seen.append(now)
-            if len(self._seen) > MOST_USERS:
+            if len(self._seen) > MAX_USERS:
                 del self._seen[next(iter(self._seen))]
             return True
 
@@ -58,13 +59,13 @@ class Budget:
 
 @hookimpl
 def quire_options() -> Iterable[Option]:
-    """The bounds."""
-    yield Option("max_tokens", int, 1024, "most tokens one request may generate")
-    yield Option("requests", int, 60, "most requests of one user in the window")
+    """The limits."""
+    yield Option("max_tokens", int, 1024, "maximum tokens of one request")
+    yield Option("requests", int, 60, "maximum requests of one user in the window")
     yield Option("window_s", float, 60.0, "length of the window in seconds")
 
 
 @hookimpl
 def quire_request_gates() -> Iterable[RequestGate]:
-    """One gate."""
+    """One gate, built with the options."""
     yield RequestGate("budget", Budget)

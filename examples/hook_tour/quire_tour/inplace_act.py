@@ -1,24 +1,23 @@
-"""The op `act` without a new tensor where torch can work in place: it may overwrite its input."""
+"""The operation `act` in place, without a new tensor: the operation may overwrite its input."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
-from quire import OpImpl, hookimpl
-from quire.records import OpQuery
+from quire.plugin import OpImpl, OpQuery, hookimpl
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 
 def supports(query: OpQuery) -> str | None:
-    """Rounding once at the end needs float32, in which nothing is rounded on the way."""
+    """Only float32: with other dtypes, working in place would round intermediate results."""
     return None if query.dtype == "float32" else f"is for float32, not {query.dtype}"
 
 
 def load() -> Callable[..., Tensor]:
-    """Torch is imported here, not when plugins are listed."""
+    """Import torch here, so that listing plugins does not."""
     import torch.nn.functional as F
 
     from quire_kernels.reference import act as reference
@@ -37,5 +36,5 @@ def load() -> Callable[..., Tensor]:
 
 @hookimpl
 def quire_ops() -> Iterable[OpImpl]:
-    """One implementation, preferred to the built-in ones."""
+    """An implementation with a higher priority than the built-in ones."""
     yield OpImpl("inplace-act", "act", supports, load, priority=10)

@@ -1,13 +1,11 @@
-"""`no_repeat_ngram_size: n`: no run of n tokens occurs twice in the answer (arXiv 1705.04304)."""
+"""The request field `no_repeat_ngram_size: n`: no n-gram of tokens occurs twice (arXiv 1705.04304)."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from quire import LogitsProcessor, SamplingParams, hookimpl
-from quire.errors import BadRequest
-from quire.records import Context, ProcessorRow
+from quire.plugin import BadRequest, Context, LogitsProcessor, ProcessorRow, SamplingParams, hookimpl
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -16,20 +14,20 @@ FIELD = "no_repeat_ngram_size"
 
 
 class NoRepeat:
-    """The state of a seq is its n; all else is in the output so far."""
+    """The processor. The state of a sequence is its n; the generated ids have everything else."""
 
     def __init__(self, context: Context) -> None:
         del context  # no settings
 
     def start(self, params: SamplingParams) -> int | None:
-        """n, or None for requests that don't ask."""
+        """The n of the request, None if it does not use the field."""
         size: int = params.extra.get(FIELD, 0)
         if size < 0:
             raise BadRequest(f"`{FIELD}` must be at least 1, or 0 for off, got {size}.", FIELD)
         return size or None
 
     def apply(self, logits: Tensor, rows: Sequence[ProcessorRow]) -> None:
-        """Forbid the tokens that would complete a run that is there already."""
+        """Mask the tokens that would complete an n-gram that already occurred."""
         for i, row in enumerate(rows):
             banned = _completions(list(row.output_ids), row.state)
             if banned and len(banned) < logits.shape[1]:
@@ -45,5 +43,5 @@ def _completions(ids: list[int], size: int) -> set[int]:
 
 @hookimpl
 def quire_logits_processors() -> Iterable[LogitsProcessor]:
-    """One processor, switched on by one field."""
+    """A processor that one request field switches on."""
     yield LogitsProcessor("no-repeat", {FIELD: int}, NoRepeat)

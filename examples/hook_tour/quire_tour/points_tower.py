@@ -1,4 +1,4 @@
-"""The module of `points.PointTower`; in a file of its own because it imports torch."""
+"""The module of `points.PointTower`, in a separate file because it imports torch."""
 
 from __future__ import annotations
 
@@ -6,20 +6,20 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from quire_models import Items, Make, TowerCall
+from quire_models import Items, ModuleBuilder, TowerCall
 
 
 class PointEmbedding(nn.Module):
-    """Rows of embeddings for points."""
+    """Maps points to rows of embeddings with two matrices and a GELU between them."""
 
-    def __init__(self, size: int, width: int, make: Make) -> None:
+    def __init__(self, size: int, width: int, builder: ModuleBuilder) -> None:
         super().__init__()
-        self.up = make.projection(size, width, bias=True)
-        self.down = make.projection(width, width, bias=True)
+        self.up = builder.projection(size, width, bias=True)
+        self.down = builder.projection(width, width, bias=True)
 
     def forward(self, items: Items, call: TowerCall) -> list[Tensor]:
-        """Clouds, each with points [points, size] -> [points, width] of each; all in one product."""
+        """Items with "points" [points, size] -> [points, width] for each item; all items in one product."""
         counts = [len(item["points"]) for item in items]
-        stage = call.stage(counts)
+        context = call.context(counts)
         points = torch.cat([item["points"] for item in items])
-        return list(self.down(F.gelu(self.up(points, stage)), stage).split(counts))
+        return list(self.down(F.gelu(self.up(points, context)), context).split(counts))

@@ -1,4 +1,4 @@
-"""A file for each model that answers, for supervisors that look for files. Events only."""
+"""Keeps a file for each model that serves requests, for supervisors that watch files. Uses event hooks only."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from quire import Option, hookimpl
+from quire.plugin import Option, hookimpl
 
 if TYPE_CHECKING:
-    from quire.types import ModelInfo
+    from quire.plugin import ModelInfo
 
 
 def _file(info: ModelInfo, options: Mapping[str, Any]) -> Path:
@@ -18,17 +18,17 @@ def _file(info: ModelInfo, options: Mapping[str, Any]) -> Path:
 
 @hookimpl
 def quire_options() -> Iterable[Option]:
-    """Where the files lie."""
+    """The folder of the files."""
     yield Option("folder", str, ".", "folder for the files")
 
 
 @hookimpl
 def quire_engine_started(info: ModelInfo, options: Mapping[str, Any]) -> None:
-    """The model answers."""
+    """Create the file of the model."""
     _file(info, options).write_text(f"{info.architecture} {info.dtype} {info.device}\n")
 
 
 @hookimpl
 def quire_engine_stopping(info: ModelInfo, options: Mapping[str, Any]) -> None:
-    """It will answer no more."""
+    """Remove the file of the model."""
     _file(info, options).unlink(missing_ok=True)

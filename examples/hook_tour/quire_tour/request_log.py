@@ -1,6 +1,6 @@
-"""One JSON line per ended request, and three ways to read it: the file, an HTTP route, a command.
+"""Logs one JSON line per ended request, and shows the log by an HTTP route and by a command.
 
-The file is the only state: the event writes it, route and command read it.
+The file is the only state: the event hook writes it, the route and the command read it.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from quire import Command, Option, Router, hookimpl
+from quire.plugin import Command, Option, Router, RouterContext, hookimpl
 
 if TYPE_CHECKING:
     from fastapi import APIRouter
 
-    from quire.types import RequestSummary
+    from quire.plugin import RequestSummary
 
 PLUGIN = "request-log"
 
@@ -33,23 +33,22 @@ def last(path: str, count: int) -> list[dict[str, Any]]:
 
 @hookimpl
 def quire_options() -> Iterable[Option]:
-    """Where the log lies."""
+    """The path of the log."""
     yield Option("path", str, "requests.jsonl", "file that a line per request is appended to")
 
 
 @hookimpl
 def quire_request_finished(summary: RequestSummary, options: Mapping[str, Any]) -> None:
-    """Append a line. Calls come one after another, so lines don't mix."""
+    """Append a line. Quire calls this from one thread, so lines do not mix."""
     with Path(options["path"]).open("a", encoding="utf-8") as file:
         file.write(json.dumps(asdict(summary)) + "\n")
 
 
-def build_router(service: Any) -> APIRouter:
-    """`service` is the server's; of it only the registry is used, for our own options."""
+def build_router(context: RouterContext) -> APIRouter:
     from fastapi import APIRouter
 
     router = APIRouter(tags=["Request log"])
-    path = service.registry.options[PLUGIN]["path"]
+    path = context.options["path"]
 
     @router.get("/request-log")
     def request_log(count: int = 100) -> list[dict[str, Any]]:
@@ -61,17 +60,15 @@ def build_router(service: Any) -> APIRouter:
 
 @hookimpl
 def quire_routers() -> Iterable[Router]:
-    """`GET /request-log`."""
+    """The route `GET /request-log`."""
     yield Router("request-log", build_router)
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """Flags of the command."""
     parser.add_argument("--count", type=int, default=20, help="how many of the last requests")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print a table."""
     for row in last(args.registry.options[PLUGIN]["path"], args.count):
         tokens = f"{row['num_prompt_tokens']}+{row['num_generated_tokens']}"
         print(f"{row['request_id']:40} {row['model']:20} {tokens:>12} {row['e2e_s']:8.3f} s  {row['finish_reason']}")
@@ -80,5 +77,5 @@ def run(args: argparse.Namespace) -> int:
 
 @hookimpl
 def quire_commands() -> Iterable[Command]:
-    """`platform request-log`."""
+    """The command `platform request-log`."""
     yield Command("request-log", "show the last requests that were logged", configure, run)

@@ -7,20 +7,17 @@ import socket
 from collections.abc import Iterable
 from dataclasses import asdict
 
-from quire import MetricsExporter, Option, hookimpl
-from quire.records import Context
-from quire.types import EngineStats
+from quire.plugin import Context, EngineStats, MetricsExporter, Option, hookimpl
 
 
 class StatsD:
-    """One datagram per model and observation; a lost one is replaced a second later."""
+    """Sends one datagram per model and observation; the next one follows a second later if one is lost."""
 
     def __init__(self, context: Context) -> None:
         self._address = (context.options["host"], context.options["port"])
         self._prefix = context.options["prefix"]
 
     def observe(self, stats: EngineStats) -> None:
-        """Send every number."""
         model = re.sub(r"\W+", "_", stats.model)
         numbers = {name: value for name, value in asdict(stats).items() if isinstance(value, int)}
         lines = [f"{self._prefix}.{model}.{name}:{value}|g" for name, value in numbers.items()]
@@ -30,7 +27,7 @@ class StatsD:
 
 @hookimpl
 def quire_options() -> Iterable[Option]:
-    """Where to send."""
+    """The address of the server, and a prefix of the names."""
     yield Option("host", str, "127.0.0.1", "host of the StatsD server")
     yield Option("port", int, 8125, "its UDP port")
     yield Option("prefix", str, "quire", "first part of every name")
@@ -38,5 +35,5 @@ def quire_options() -> Iterable[Option]:
 
 @hookimpl
 def quire_metrics_exporters() -> Iterable[MetricsExporter]:
-    """One exporter."""
+    """One exporter, built with the options."""
     yield MetricsExporter("statsd", StatsD)

@@ -1,8 +1,8 @@
-"""Compiles the C++ ops once for each instruction set, and finds them compiled ever after.
+"""Compiles the C++ ops once for each instruction set and reuses the compiled library afterwards.
 
-The file's name holds a digest of everything that went into it, so a change of sources, compiler or options
-makes another file and nothing is ever out of date. It holds a digest of what is in it too: a file that was cut short or
-changed is compiled anew, for loading it could end the process.
+The file name contains a digest of the sources, the compiler and its options, so a changed input yields a new file.
+It also contains a digest of the file's content: a truncated or modified library is compiled again, because
+loading it could crash the process.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ OLD_SECONDS = 30 * 24 * 3600
 
 
 class BuildError(Exception):
-    """The C++ ops could not be compiled; the text says why."""
+    """The C++ ops could not be compiled; the message says why."""
 
 
 @cache
 def compiler() -> tuple[str, ...] | None:
-    """The C++ compiler's command: $CXX, or the first one found; None without any."""
+    """The C++ compiler's command: $CXX, or the first compiler in PATH; None without one."""
     chosen = os.environ.get("CXX")
     if chosen:
         return tuple(shlex.split(chosen))
@@ -47,7 +47,7 @@ def compiler() -> tuple[str, ...] | None:
 
 
 def library(isa: InstructionSet) -> Path:
-    """The shared library for an instruction set, compiled now if it never was; it can be loaded. Raises BuildError."""
+    """Path of the loadable shared library for an instruction set; compiles it if necessary. Raises BuildError."""
     command = compiler()
     if command is None:
         raise BuildError(
@@ -58,26 +58,26 @@ def library(isa: InstructionSet) -> Path:
     for folder in _folders():
         with _noting(problems):
             return _loadable(_found(folder, stem))
-    problems.clear()  # until now the usual one is that nothing was compiled yet
+    problems.clear()  # so far only the expected error: not compiled yet
     for folder in _folders():
         with _noting(problems):
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
             _check_ours(folder)
-            made = _compile(command, isa, folder, stem)
-            _remove_old(made, isa)
-            return _loadable(made)
-    raise BuildError(f"there is no folder to keep compiled ops in: {'; '.join(problems)}")
+            compiled = _compile(command, isa, folder, stem)
+            _remove_old(compiled, isa)
+            return _loadable(compiled)
+    raise BuildError(f"there is no usable folder for compiled ops: {'; '.join(problems)}")
 
 
 def _folders() -> tuple[Path, Path]:
-    """Where compiled ops may be: the user's cache, or a folder for temporary files."""
+    """Folders for compiled ops: the user's cache, else the folder for temporary files."""
     cache_home = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
     return Path(cache_home) / "quire" / "ops", Path(tempfile.gettempdir()) / f"quire-ops-{os.getuid()}"
 
 
 @contextmanager
 def _noting(problems: list[str]) -> Iterator[None]:
-    """What the system refuses is noted, not raised."""
+    """Append an OSError to `problems` instead of raising it."""
     try:
         yield
     except OSError as error:
@@ -85,12 +85,12 @@ def _noting(problems: list[str]) -> Iterator[None]:
 
 
 def _found(folder: Path, stem: str) -> Path:
-    """The library whose content is what its name says; those that are not are removed. Raises OSError without one."""
+    """The library whose content matches its name; deletes those that do not match. Raises OSError if there is none."""
     _check_ours(folder)
     for path in sorted(folder.glob(f"{stem}-*.so")):
         if path.name == f"{stem}-{_content_digest(path)}.so":
             return path
-        log.warning("%s is damaged: it is not what was compiled. It will be compiled again.", path)
+        log.warning("%s is damaged: its content does not match its name. It will be compiled again.", path)
         path.unlink(missing_ok=True)
     raise FileNotFoundError(f"{folder} has no library {stem}")
 
@@ -101,21 +101,23 @@ def _content_digest(path: Path) -> str:
 
 
 def _loadable(path: Path) -> Path:
-    """`path`, if it is there and nobody else can have made it. Raises OSError, where files may not be executed too."""
+    """`path`, if this process can load it. Raises OSError if another user could have written it or execution is
+    denied.
+    """
     _check_ours(path.parent)
     ctypes.CDLL(str(path))
     return path
 
 
 def _check_ours(folder: Path) -> None:
-    """Raises OSError for a folder in which somebody else may put a library in the place of ours."""
+    """Raise OSError for a folder in which another user could replace the library."""
     status = folder.lstat()
     if not stat.S_ISDIR(status.st_mode) or status.st_uid not in (0, os.getuid()) or status.st_mode & 0o022:
-        raise PermissionError(f"{folder} is not a folder that only its owner can write to, and that is this user's")
+        raise PermissionError(f"{folder} must be a folder of this user that no other user can write to")
 
 
 def _remove_old(target: Path, isa: InstructionSet) -> None:
-    """Libraries that earlier versions left behind."""
+    """Delete libraries of earlier versions."""
     for path in target.parent.glob(f"ops-{isa.name}-*.so"):
         if path != target and path.stat().st_mtime < time.time() - OLD_SECONDS:
             path.unlink(missing_ok=True)
@@ -123,15 +125,15 @@ def _remove_old(target: Path, isa: InstructionSet) -> None:
 
 def _digest(command: tuple[str, ...], isa: InstructionSet) -> str:
     digest = hashlib.sha256()
-    for source in sorted(SOURCES.iterdir()):
-        digest.update(source.name.encode() + b"\0" + source.read_bytes() + b"\0")
+    for source in sorted(path for path in SOURCES.rglob("*") if path.is_file()):
+        digest.update(str(source.relative_to(SOURCES)).encode() + b"\0" + source.read_bytes() + b"\0")
     digest.update(" ".join((*command, version(command), *OPTIONS, *isa.options)).encode())
     return digest.hexdigest()[:16]
 
 
 @cache
 def version(command: tuple[str, ...]) -> str:
-    """What a compiler calls itself. Raises BuildError if it does not run."""
+    """The first line of the compiler's version text. Raises BuildError if the compiler does not run."""
     done = _run([*command, "--version"], 60)
     if done.returncode:
         raise BuildError(f"the C++ compiler {shlex.join(command)} does not run: it ends with status {done.returncode}")
@@ -141,20 +143,20 @@ def version(command: tuple[str, ...]) -> str:
 def _compile(command: tuple[str, ...], isa: InstructionSet, folder: Path, stem: str) -> Path:
     log.warning("Compiling the CPU ops for %s, once on this machine (some seconds) ...", isa.name)
     with tempfile.TemporaryDirectory(dir=folder) as temporary:
-        made = Path(temporary) / f"{stem}.so"
-        line = [*command, *OPTIONS, *isa.options, str(SOURCES / "library.cpp"), "-o", str(made)]
+        compiled = Path(temporary) / f"{stem}.so"
+        line = [*command, *OPTIONS, *isa.options, "-I", str(SOURCES), str(SOURCES / "library.cpp"), "-o", str(compiled)]
         done = _run(line, COMPILE_SECONDS)
         if done.returncode:
             errors = [text for text in done.stderr.splitlines() if "error" in text] or done.stderr.splitlines()
-            told = textwrap.shorten(" ".join(errors[:3]), 600) or f"status {done.returncode}"
-            raise BuildError(f"{shlex.join(command)} failed: {told}")
-        target = folder / f"{stem}-{_content_digest(made)}.so"
-        os.replace(made, target)  # others may compile the same at the same time: the last one stays
+            message = textwrap.shorten(" ".join(errors[:3]), 600) or f"status {done.returncode}"
+            raise BuildError(f"{shlex.join(command)} failed: {message}")
+        target = folder / f"{stem}-{_content_digest(compiled)}.so"
+        os.replace(compiled, target)  # another process may have compiled the same file: the last one stays
     return target
 
 
 def _run(line: list[str], seconds: float) -> subprocess.CompletedProcess[str]:
-    """The compiler, its messages in English. Raises BuildError if it cannot be started or takes too long."""
+    """Run the compiler with English messages. Raises BuildError if it cannot be started or takes too long."""
     environment = {**os.environ, "LC_ALL": "C"}
     try:
         return subprocess.run(

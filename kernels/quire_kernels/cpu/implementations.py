@@ -1,4 +1,4 @@
-"""What the C++ ops offer to `quire_kernels.select`."""
+"""C++ implementations as candidates for `quire_kernels.select`."""
 
 from __future__ import annotations
 
@@ -30,20 +30,20 @@ OPS = (
     "gated_act",
     "act",
     "linear",
-    "linear_many",
+    "linear_batched",
     "linear_int8",
     "low_rank",
-    "blocks",
+    "fused_blocks",
 )
-SAMPLING = ("mask_logits", "argmax", "draw", "logprobs")
+SAMPLING = ("mask_logits", "argmax", "sample", "logprobs")
 PAGED = ("write_kv", "rotary_write_kv", "paged_attention")
 GROUP = 16
-"""Positions that lie together in a page."""
+"""Positions that are stored together in a page."""
 
 
 @dataclass(frozen=True)
 class CpuOp:
-    """One C++ op; `name` says for which instruction set it is compiled."""
+    """One C++ op; `name` contains the instruction set that it is compiled for."""
 
     name: str
     op: str
@@ -53,7 +53,7 @@ class CpuOp:
     on_request: bool = False
 
     def supports(self, query: Any) -> str | None:
-        """None, or why it cannot run there."""
+        """Returns None, or why the op cannot run for this query."""
         if query.device != "cpu":
             return "it is for CPUs"
         if not available():
@@ -63,26 +63,26 @@ class CpuOp:
             return None
         if query.dtype not in ("float32", "bfloat16"):
             return f"it computes in float32 and bfloat16, not {query.dtype}"
-        return self._misfit(query) if self.op in PAGED else None
+        return self._mismatch(query) if self.op in PAGED else None
 
-    def _misfit(self, query: Any) -> str | None:
-        """Why the model's pages cannot be laid out in groups."""
+    def _mismatch(self, query: Any) -> str | None:
+        """Why the model's pages cannot be laid out in groups, or None."""
         if query.page_size % GROUP:
-            return f"its pages are multiples of {GROUP} tokens, not {query.page_size}"
+            return f"its page size must be a multiple of {GROUP} tokens, not {query.page_size}"
         if query.dtype != "bfloat16":
             return None
-        together = 4 if query.kv_dtype == "int8" else 2
-        others = [dim for dim in query.head_dims if dim % together]
-        return f"its head dimensions are multiples of {together}, not {others[0]}" if others else None
+        multiple = 4 if query.kv_dtype == "int8" else 2
+        others = [dim for dim in query.head_dims if dim % multiple]
+        return f"its head dimensions must be multiples of {multiple}, not {others[0]}" if others else None
 
     def load(self) -> Callable[..., Any]:
-        """Compile, if it never was, and give the op. Raises BuildError."""
+        """Compile the library if necessary and return the op. Raises BuildError."""
         function: Callable[..., Any] = getattr(_sampling() if self.op in SAMPLING else _ops(), self.op)
         return function
 
 
 def implementations() -> list[CpuOp]:
-    """One for each op."""
+    """One implementation for each op, for this machine's best instruction set."""
     here = available()
     return [CpuOp(f"cpp-{here[0].name}" if here else "cpp", op) for op in (*OPS, *SAMPLING)]
 
@@ -102,7 +102,7 @@ def _sampling() -> CpuSampling:
 
 
 def compiled() -> Library:
-    """The library that all ops come from. Raises BuildError."""
+    """The library of all ops. Raises BuildError."""
     found = _library_or_error()
     if isinstance(found, BuildError):
         raise found
@@ -111,11 +111,13 @@ def compiled() -> Library:
 
 @cache
 def _library_or_error() -> Library | BuildError:
-    """Tried once for all ops: a compiler that fails may take long to do so."""
+    """Tried once for all ops, because a failing compiler may take long."""
     from quire_kernels.cpu.library import load
 
     try:
         return load()
     except BuildError as error:
-        log.warning("Plain torch takes the place of the C++ operations, several times as slow: %s", error)
+        log.warning(
+            "The C++ ops are not available; plain torch is used instead, which is several times slower: %s", error
+        )
         return error

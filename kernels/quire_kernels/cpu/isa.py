@@ -1,4 +1,4 @@
-"""Instruction sets that the C++ ops are compiled for, best first, and which of them this machine has."""
+"""Instruction sets that the C++ ops are compiled for, best first, and which of them this machine supports."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from pathlib import Path
 
 CPUINFO = Path("/proc/cpuinfo")
 ARCH_PRCTL, ARCH_REQ_XCOMP_PERM, XTILE_DATA = 158, 0x1023, 18
-"""Linux on x86-64: the system call by which a process asks for AMX's tiles (Documentation/arch/x86/xstate.rst)."""
+"""Linux on x86-64: the system call by which a process requests AMX tiles (Documentation/arch/x86/xstate.rst)."""
 
 
 @dataclass(frozen=True)
 class InstructionSet:
-    """needs: flags as Linux lists them in /proc/cpuinfo. options: what a compiler must be told."""
+    """A set of CPU features. needs: flags as Linux lists them in /proc/cpuinfo. options: compiler options."""
 
     name: str
     needs: frozenset[str]
@@ -22,7 +22,7 @@ class InstructionSet:
 
     @property
     def tiles(self) -> bool:
-        """Whether products of several rows are computed in AMX tiles."""
+        """Whether products of several rows use AMX tiles."""
         return "amx_tile" in self.needs
 
 
@@ -47,13 +47,13 @@ INSTRUCTION_SETS = (
 
 @cache
 def available() -> tuple[InstructionSet, ...]:
-    """Those that this process can use, best first; none where the system does not say (it is not Linux on x86)."""
+    """Instruction sets that this process can use, best first; empty where that is unknown (not Linux on x86)."""
     return tuple(isa for isa in INSTRUCTION_SETS if isa.needs <= flags() and _allowed(isa))
 
 
 @cache
 def flags() -> frozenset[str]:
-    """What /proc/cpuinfo lists."""
+    """CPU flags listed in /proc/cpuinfo; empty without that file."""
     if not CPUINFO.exists():
         return frozenset()
     lines = CPUINFO.read_text(encoding="ascii", errors="replace").splitlines()
@@ -61,7 +61,7 @@ def flags() -> frozenset[str]:
 
 
 def _allowed(isa: InstructionSet) -> bool:
-    """Whether the system lets this process use it: some kernels and sandboxes deny AMX, though the CPU has it."""
+    """Whether the system lets this process use it: some kernels and sandboxes deny AMX although the CPU has it."""
     if "amx_tile" not in isa.needs:
         return True
     return bool(ctypes.CDLL(None).syscall(ARCH_PRCTL, ARCH_REQ_XCOMP_PERM, XTILE_DATA) == 0)

@@ -1,7 +1,7 @@
 """The compiled ops as Python functions, through ctypes; `csrc/library.cpp` is the other side.
 
-Calls release Python's lock. They compute on torch's own pool of threads: the OpenMP runtime that torch has
-loaded is visible to every library of the process, and ours names none of its own.
+Calls release the GIL. They run on torch's own thread pool: the OpenMP runtime that torch has loaded is visible to every
+library of the process, and this library links to none of its own.
 """
 
 from __future__ import annotations
@@ -16,58 +16,58 @@ from torch import Tensor
 
 from quire_kernels.cpu.build import BuildError, library
 from quire_kernels.cpu.isa import InstructionSet, available
-from quire_kernels.cpu.layout import Instruction, PackedMatrix, PanelBook, Step
 from quire_kernels.cpu.memory import use_large_pages
+from quire_kernels.cpu.structs import Instruction, PackedMatrix, PanelCodebook, StepStruct
 
-PIECE = 1 << 23
-"""Units (of four bytes) of memory taken at once."""
+BLOCK_UNITS = 1 << 23
+"""Units (of four bytes) of memory allocated at once."""
 
 ROWS_WORTH_THREADS = 16
-"""Fewer rows of a matrix are unpacked sooner than a second thread would have begun."""
+"""Fewer rows than this are unpacked faster by one thread than a second thread would start."""
 
-MOST_APART = 16
-"""Compact panels have at most one such part of their numbers' bytes for values that stand apart."""
+MAX_RARE_SHARE = 16
+"""Maximum share, 1 / MAX_RARE_SHARE of a panel's bytes, of values that a compressed panel stores separately."""
 
-COMPACT_BYTES = 1.5
-"""Of one element, in compact panels of bfloat16."""
+COMPRESSED_BYTES = 1.5
+"""Bytes of one element in compressed panels of bfloat16."""
 
 PANEL, INPUT_STEP = 32, 32
-"""As in `csrc/packed.hpp`."""
+"""Outputs of a panel, and the multiple that inputs are padded to; must equal `csrc/gemm/packed.hpp`."""
 
 DTYPES = {torch.float32: 0, torch.bfloat16: 1}
-"""What the ops compute in; the number is `is_bf16` on the other side."""
+"""Data types of the ops; the number is `is_bf16` in C++."""
 
 
 class PanelMemory:
-    """Where packed matrices lie: side by side in large pieces of memory, so that the system can use large pages.
+    """Memory of packed matrices: contiguous in large blocks, so that the system can use large pages.
 
-    A piece is freed when the last matrix in it is.
+    A block is freed with the last matrix in it.
     """
 
     def __init__(self) -> None:
-        self._piece = torch.empty(0, dtype=torch.int32)
+        self._block = torch.empty(0, dtype=torch.int32)
 
     def take(self, units: int) -> Tensor:
-        """int32 [units], aligned to 64 bytes; its contents may be anything."""
-        if units > len(self._piece):
-            self._piece = torch.empty(max(units + 16, PIECE), dtype=torch.int32)
-            use_large_pages(self._piece)
-            self._piece = self._piece[-self._piece.data_ptr() // 4 % 16 :]
-        taken, self._piece = self._piece[:units], self._piece[-(-units // 16) * 16 :]
+        """int32 [units], uninitialized, aligned to 64 bytes."""
+        if units > len(self._block):
+            self._block = torch.empty(max(units + 16, BLOCK_UNITS), dtype=torch.int32)
+            use_large_pages(self._block)
+            self._block = self._block[-self._block.data_ptr() // 4 % 16 :]
+        taken, self._block = self._block[:units], self._block[-(-units // 16) * 16 :]
         return taken
 
 
 @dataclass(frozen=True, eq=False)
 class PackedWeight:
-    """A matrix in panels. units: their memory, aligned to 64 bytes; book: of compact ones."""
+    """A matrix in panels. units: their memory, aligned to 64 bytes. book: code book of compressed panels, else None."""
 
     packed: PackedMatrix
     units: Tensor
-    book: PanelBook | None
+    book: PanelCodebook | None
 
 
 def panel_units(inputs: int, dtype: torch.dtype) -> int:
-    """Units of a panel that is not compact."""
+    """Units of an uncompressed panel."""
     return -(-inputs // INPUT_STEP) * INPUT_STEP * PANEL * dtype.itemsize // 4
 
 
@@ -79,14 +79,15 @@ class Library:
     functions: Any
     panels: PanelMemory
 
-    def run(self, step: Step, program: ctypes.Array[Instruction]) -> None:
-        """Compute a program: every pointer in `step` and `program` must stay valid until this returns."""
+    def run(self, step: StepStruct, program: ctypes.Array[Instruction]) -> None:
+        """Run a program. Every pointer in `step` and `program` must stay valid until this returns."""
         self.functions.quire_run(ctypes.byref(step), program, len(program))
 
     def pack(self, weight: Tensor, halves: bool) -> PackedWeight:
-        """A matrix [outputs, inputs] in panels.
+        """Pack a matrix [outputs, inputs] in panels.
 
-        Compact, where it is bfloat16 with few exponents and vectors multiply it (tiles read panels as they are).
+        Panels are compressed if the matrix is bfloat16 with few distinct exponents and vectors multiply it; AMX tiles
+        read uncompressed panels.
         """
         (outputs, inputs), kind = weight.shape, DTYPES[weight.dtype]
         weight = weight.detach().contiguous()
@@ -100,14 +101,14 @@ class Library:
             return PackedWeight(PackedMatrix(units.data_ptr(), *shape, None), units, None)
         units = self.panels.take(panels * (book.head // 4 + panel * 3 // 4))
         packed = PackedMatrix(units.data_ptr(), *shape, ctypes.addressof(book))
-        self.functions.quire_pack_compact(weight.data_ptr(), ctypes.byref(packed), threads)
+        self.functions.quire_pack_compressed(weight.data_ptr(), ctypes.byref(packed), threads)
         return PackedWeight(packed, units, book)
 
-    def _book(self, weight: Tensor, shape: tuple[int, int, int], panel: int) -> PanelBook | None:
-        """For compact panels, if they are worth it: values with other exponents than most stand apart."""
-        book = PanelBook()
-        self.functions.quire_plan_compact(weight.data_ptr(), *shape, ctypes.byref(book), torch.get_num_threads())
-        return book if book.head * MOST_APART <= panel * 4 else None
+    def _book(self, weight: Tensor, shape: tuple[int, int, int], panel: int) -> PanelCodebook | None:
+        """Code book for compressed panels, if compression pays; values with rare exponents are stored separately."""
+        book = PanelCodebook()
+        self.functions.quire_plan_compression(weight.data_ptr(), *shape, ctypes.byref(book), torch.get_num_threads())
+        return book if book.head * MAX_RARE_SHARE <= panel * 4 else None
 
     def unpack(self, packed: PackedMatrix, ids: Tensor, dtype: torch.dtype) -> Tensor:
         """Rows `ids` (int64) of a packed matrix: [len(ids), inputs]."""
@@ -121,29 +122,29 @@ class Library:
 
 @cache
 def load(isa: InstructionSet | None = None) -> Library:
-    """The ops for an instruction set, None = the best one here; compiled if need be. Raises BuildError."""
+    """The ops for an instruction set, None = the best one of this machine; compiled if necessary. Raises BuildError."""
     if isa is None:
         here = available()
         if not here:
-            raise BuildError("this machine has none of the instruction sets (AVX2 at least)")
+            raise BuildError("this machine supports none of the instruction sets (at least AVX2 is required)")
         isa = here[0]
     functions = ctypes.CDLL(str(library(isa)))
     pointer, size, number = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int32
     _declare(functions.quire_run, None, pointer, pointer, size)
     _declare(functions.quire_pack, None, number, pointer, size, size, number, pointer, number)
     _declare(functions.quire_unpack, None, number, pointer, pointer, size, pointer, number)
-    _declare(functions.quire_plan_compact, None, pointer, size, size, number, pointer, number)
-    _declare(functions.quire_pack_compact, None, pointer, pointer, number)
+    _declare(functions.quire_plan_compression, None, pointer, size, size, number, pointer, number)
+    _declare(functions.quire_pack_compressed, None, pointer, pointer, number)
     _declare(functions.quire_panels, size, size, number)
     _declare(functions.quire_pack_int8, None, number, pointer, size, size, number, pointer, pointer, number)
     _declare(functions.quire_unpack_int8, None, number, pointer, pointer, pointer, size, pointer, number)
     _declare(functions.quire_pack_lanes, None, number, number, pointer, size, size, size, size, pointer)
     _declare(functions.quire_count_upper_bytes, None, number, pointer, size, pointer)
     _declare(functions.quire_choose_upper_bytes, size, pointer, pointer)
-    _declare(functions.quire_make_compact, None, pointer, size, pointer, pointer)
+    _declare(functions.quire_compress, None, pointer, size, pointer, pointer)
     _declare(functions.quire_argmax, None, pointer, pointer, number)
     _declare(functions.quire_mask_logits, None, pointer, pointer, number)
-    _declare(functions.quire_draw, None, pointer, pointer, pointer, number)
+    _declare(functions.quire_sample, None, pointer, pointer, pointer, number)
     _declare(functions.quire_logprobs, None, pointer, pointer, pointer, number)
     _declare(functions.quire_prepare, ctypes.c_int)
     if functions.quire_prepare():

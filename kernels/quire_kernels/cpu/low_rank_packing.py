@@ -1,4 +1,4 @@
-"""How an adapter's share in one projection lies in memory, as `csrc/low_rank.hpp` reads it."""
+"""Packs an adapter's weights for one projection, in the memory layout that `csrc/low_rank/low_rank.hpp` reads."""
 
 from __future__ import annotations
 
@@ -11,23 +11,24 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from quire_kernels.cpu.compact import Store, Stored, store
-from quire_kernels.cpu.layout import POINTER
 from quire_kernels.cpu.library import DTYPES, Library
-from quire_kernels.cpu.memory import mapped
-from quire_kernels.low_rank import ALIGNMENT, Delta, Deltas, checked
+from quire_kernels.cpu.linear.compressed import CompressedLayout, CompressedStruct, store
+from quire_kernels.cpu.memory import map_zeros
+from quire_kernels.cpu.structs import POINTER
+from quire_kernels.low_rank import ALIGNMENT, Deltas, LowRankUpdate, checked
 
 LANES = 16
 INPUT_STEP = 32
 TILE_RANKS = 32
-"""Ranks that a tile takes at once; more are padded to a multiple of it (in bfloat16)."""
+"""Ranks that an AMX tile takes at once; in bfloat16, larger ranks are padded to a multiple of it."""
 
 
-class Slice(ctypes.Structure):
-    """See `csrc/low_rank.hpp`."""
+class SliceStruct(ctypes.Structure):
+    """The C++ struct `Slice` in `csrc/low_rank/low_rank.hpp`."""
 
+    __slots__ = ()
     _fields_ = (
-        ("b", Stored),
+        ("b", CompressedStruct),
         ("scale", POINTER),
         ("shift", POINTER),
         ("start", c_int64),
@@ -37,11 +38,12 @@ class Slice(ctypes.Structure):
     )
 
 
-class Share(ctypes.Structure):
-    """See `csrc/low_rank.hpp`."""
+class PackedWeightsStruct(ctypes.Structure):
+    """The C++ struct `PackedWeights` in `csrc/low_rank/low_rank.hpp`."""
 
+    __slots__ = ()
     _fields_ = (
-        ("a", Stored),
+        ("a", CompressedStruct),
         ("slices", POINTER),
         ("begin", POINTER),
         ("bytes", c_int64),
@@ -52,36 +54,35 @@ class Share(ctypes.Structure):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Packed:
-    """An adapter's share in a projection, and the memory it lies in."""
+    """An adapter's packed weights for a projection, and the memory they are in."""
 
-    share: Share
+    struct: PackedWeightsStruct
     kept: tuple[Any, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class _Layout:
-    """The parts of a share: a of all slices, then for each slice b, scale and shift. ranks: padded."""
+    """Parts of the packed weights: a of all slices, then b, scale and shift of each slice. ranks: padded."""
 
-    deltas: tuple[Delta, ...]
+    deltas: tuple[LowRankUpdate, ...]
     ranks: tuple[int, ...]
-    a: Store
-    b: tuple[Store, ...]
+    a: CompressedLayout
+    b: tuple[CompressedLayout, ...]
 
     @property
     def panels(self) -> int:
-        """Of a."""
+        """Number of panels of a."""
         return _panels(self.ranks)
 
     @property
     def bytes(self) -> int:
-        """All in all."""
         vectors = [vector for delta in self.deltas for vector in (delta.scale, delta.shift) if vector is not None]
         return self.a.bytes + sum(b.bytes for b in self.b) + sum(_vector_bytes(vector) for vector in vectors)
 
 
 @dataclass(frozen=True, slots=True)
 class Packing:
-    """Packs shares for projections of one shape. slices: (start, stop) of the outputs of each matrix."""
+    """Packs adapters for projections of one shape. slices: (start, stop) of the outputs of each fused matrix."""
 
     library: Library
     inputs: int
@@ -89,36 +90,36 @@ class Packing:
     dtype: torch.dtype
 
     def size(self, deltas: Deltas) -> int:
-        """Bytes of a share. Raises ValueError for shapes that do not fit."""
+        """Bytes of the packed weights. Raises ValueError for shapes that do not fit."""
         return self._layout(deltas).bytes
 
     def pack(self, deltas: Deltas, memory: Tensor | None) -> Packed:
-        """Into `memory`, uint8 of `size` bytes at a multiple of `ALIGNMENT`, or some of its own."""
+        """Pack into `memory`, uint8 of `size` bytes aligned to `ALIGNMENT`, or into newly allocated memory."""
         layout = self._layout(deltas)
-        memory = mapped(layout.bytes) if memory is None else memory.zero_()
+        memory = map_zeros(layout.bytes) if memory is None else memory.zero_()
         if memory.data_ptr() % ALIGNMENT:
             raise ValueError(f"low_rank: memory must be aligned to {ALIGNMENT} bytes")
-        begin, slices = memory.data_ptr(), (Slice * len(self.slices))()
-        a_room, first, at = layout.a.room, 0, begin + layout.a.bytes
+        begin, slices = memory.data_ptr(), (SliceStruct * len(self.slices))()
+        a_staging, first, at = layout.a.staging, 0, begin + layout.a.bytes
         parts = zip(slices, layout.deltas, layout.ranks, layout.b, self.slices, strict=True)
         for slice_, delta, ranks, b, (start, stop) in parts:
             slice_.start, slice_.stop, slice_.first, slice_.units = start, stop, first, ranks // self._per_unit
             if delta.a is not None and delta.b is not None:
-                self._lay(delta.a, first, self._width, begin if a_room is None else a_room.data_ptr())
-                b_room = b.room
-                self._lay(delta.b, 0, ranks, at if b_room is None else b_room.data_ptr())
-                slice_.b = b.stored(self.library, at, b_room)
+                self._write(delta.a, first, self._width, begin if a_staging is None else a_staging.data_ptr())
+                b_staging = b.staging
+                self._write(delta.b, 0, ranks, at if b_staging is None else b_staging.data_ptr())
+                slice_.b = b.stored(self.library, at, b_staging)
             first, at = first + ranks, at + b.bytes
             if delta.scale is not None:
                 slice_.scale, at = at, _copied(delta.scale, at)
             if delta.shift is not None:
                 slice_.shift, at = at, _copied(delta.shift, at)
-        a = layout.a.stored(self.library, begin, a_room)
-        share = Share(a, ctypes.addressof(slices), begin, layout.bytes, layout.panels, len(slices))
-        return Packed(share, (memory, slices))
+        a = layout.a.stored(self.library, begin, a_staging)
+        struct = PackedWeightsStruct(a, ctypes.addressof(slices), begin, layout.bytes, layout.panels, len(slices))
+        return Packed(struct, (memory, slices))
 
     def _layout(self, deltas: Deltas) -> _Layout:
-        found = tuple(self._given(delta) for delta in checked(deltas, self.inputs, self.slices))
+        found = tuple(self._readable(delta) for delta in checked(deltas, self.inputs, self.slices))
         ranks = tuple(0 if delta.a is None else self._ranks(len(delta.a)) for delta in found)
         every_a = [delta.a for delta in found if delta.a is not None]
         vectors = self._width // self._per_unit
@@ -141,15 +142,15 @@ class Packing:
 
     @property
     def _width(self) -> int:
-        """Inputs, padded."""
+        """Number of inputs, padded."""
         return _up(self.inputs, INPUT_STEP)
 
     def _ranks(self, rank: int) -> int:
-        """The rank, padded."""
+        """The rank, padded for this data type."""
         return _up(rank, self._per_unit if self._per_unit == 1 or rank <= TILE_RANKS else TILE_RANKS)
 
-    def _given(self, delta: Delta) -> Delta:
-        """Matrices as C++ can read them."""
+    def _readable(self, delta: LowRankUpdate) -> LowRankUpdate:
+        """The matrices on the CPU, in a data type that C++ reads."""
         if delta.a is None or delta.b is None:
             return delta
         a, b = (
@@ -158,8 +159,8 @@ class Packing:
         )
         return delta._replace(a=a, b=b)
 
-    def _lay(self, matrix: Tensor, first: int, columns: int, at: int) -> None:
-        """The rows of a matrix as lanes of panels that begin at an address and are `columns` elements long."""
+    def _write(self, matrix: Tensor, first: int, columns: int, at: int) -> None:
+        """Write the rows of a matrix as lanes of panels at an address; panels are `columns` elements long."""
         kinds = DTYPES[matrix.dtype], DTYPES[self.dtype]
         self.library.functions.quire_pack_lanes(
             *kinds, matrix.data_ptr(), *matrix.shape, first, columns // self._per_unit, at
@@ -179,7 +180,7 @@ def _up(number: int, step: int) -> int:
 
 
 def _copied(vector: Tensor, at: int) -> int:
-    """To an address, as float32; gives the next."""
+    """Copy to an address as float32; returns the next free address."""
     given = vector.detach().to("cpu", torch.float32).contiguous()
     ctypes.memmove(at, given.data_ptr(), given.nbytes)
     return at + _vector_bytes(vector)

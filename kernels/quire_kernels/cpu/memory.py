@@ -1,4 +1,4 @@
-"""Memory as the operating system gives it: in large pages where it is read as a stream, and in time."""
+"""Memory from the operating system: large pages for weights that are streamed, and prefaulting."""
 
 from __future__ import annotations
 
@@ -12,36 +12,38 @@ from torch import Tensor
 LARGE_PAGE = 1 << 21
 MADV_HUGEPAGE = 14
 MADV_POPULATE_WRITE = 23
-"""Linux, include/uapi/asm-generic/mman-common.h; the second since 5.14, before which it is refused."""
+"""Linux, include/uapi/asm-generic/mman-common.h. MADV_POPULATE_WRITE exists since Linux 5.14; older kernels refuse
+it.
+"""
 SMALL_PAGE = 1 << 12
 
 
 def use_large_pages(tensor: Tensor) -> None:
-    """Ask for large pages under a tensor whose memory was not written yet. Does nothing where there are none."""
+    """Request large pages for a tensor whose memory was not written yet. Does nothing where they are not supported."""
     _advise(tensor, LARGE_PAGE, MADV_HUGEPAGE)
 
 
-def mapped(num_bytes: int) -> Tensor:
-    """uint8 [num_bytes] of zeros, in large pages, that the system has back as soon as nobody holds it."""
+def map_zeros(num_bytes: int) -> Tensor:
+    """uint8 [num_bytes] of zeros, in large pages, returned to the system as soon as the tensor is freed."""
     if not num_bytes:
         return torch.empty(0, dtype=torch.uint8)
-    room = num_bytes if num_bytes < LARGE_PAGE else num_bytes + LARGE_PAGE
-    # private: large pages under memory that could be shared are another setting of the system, which is off as a rule
-    memory = torch.frombuffer(mmap.mmap(-1, room, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS), dtype=torch.uint8)
-    if room > num_bytes:
+    size = num_bytes if num_bytes < LARGE_PAGE else num_bytes + LARGE_PAGE
+    # private, because large pages for shared memory are a separate system setting that is usually off
+    memory = torch.frombuffer(mmap.mmap(-1, size, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS), dtype=torch.uint8)
+    if size > num_bytes:
         memory = memory[-memory.data_ptr() % LARGE_PAGE :]
     memory = memory[:num_bytes]
     use_large_pages(memory)
     return memory
 
 
-def populate(tensor: Tensor) -> None:
-    """Have the system give the memory of a tensor now; contents stay, and others may read and write them meanwhile."""
+def prefault(tensor: Tensor) -> None:
+    """Have the system allocate the tensor's memory now. Contents stay, and other threads may access them meanwhile."""
     _advise(tensor, SMALL_PAGE, MADV_POPULATE_WRITE)
 
 
 def _advise(tensor: Tensor, unit: int, advice: int) -> None:
-    """Tell Linux about the whole units of memory in a tensor on the host; elsewhere nothing happens."""
+    """Call madvise for the whole pages of a CPU tensor, on Linux only."""
     if not sys.platform.startswith("linux") or tensor.device.type != "cpu":
         return
     begin = -(-tensor.data_ptr() // unit) * unit

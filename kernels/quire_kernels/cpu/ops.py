@@ -1,7 +1,6 @@
-"""The C++ ops by the names and signatures of the op table; see `quire_kernels.ops` for what each means.
+"""The C++ ops, with the names and signatures of the op table in `quire_kernels.ops`.
 
-Each makes a program of one instruction and runs it, or, when it is called with symbols, writes that instruction on
-their tape.
+An op runs a program of one instruction. Called with proxies it instead records that instruction in their tracer.
 """
 
 from __future__ import annotations
@@ -13,20 +12,20 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from quire_kernels.cpu.layout import Instruction, Op, Step, View, pointers
+from quire_kernels.cpu.compiled.blocks import CompiledBlocks, compile_blocks, step_rows
+from quire_kernels.cpu.compiled.proxies import ProxyForward
+from quire_kernels.cpu.compiled.tracer import Proxy
 from quire_kernels.cpu.library import DTYPES, Library
-from quire_kernels.cpu.low_rank import CpuSeats, StepSegments
-from quire_kernels.cpu.matrix import Matrix
-from quire_kernels.cpu.matrix_int8 import ByteMatrix
-from quire_kernels.cpu.matrix_split import SplitMatrix
-from quire_kernels.cpu.recorded import Recorded, record, step_rows
-from quire_kernels.cpu.symbolic_forward import SymbolicForward
-from quire_kernels.cpu.tape import Symbol
-from quire_kernels.ops import ACTS, Rows
+from quire_kernels.cpu.linear.int8 import Int8Linear
+from quire_kernels.cpu.linear.packed import PackedLinear
+from quire_kernels.cpu.linear.split_bf16 import SplitBf16Linear
+from quire_kernels.cpu.low_rank import CpuAdapterSlots, StepSegments
+from quire_kernels.cpu.structs import Instruction, Op, StepStruct, TensorView, pointers
+from quire_kernels.ops import ACTS, AttentionMetadata
 
 
 class CpuOps:
-    """The ops of one library."""
+    """The ops of one compiled library. Pages have the layout of `csrc/attention/pages.hpp`."""
 
     def __init__(self, library: Library) -> None:
         self.library = library
@@ -37,22 +36,24 @@ class CpuOps:
         inputs: Sequence[Tensor],
         out: Tensor,
         pools: tuple[Tensor, Tensor] | None = None,
-        slots: Tensor | None = None,
-        rows: Rows | None = None,
+        slot_mapping: Tensor | None = None,
+        rows: AttentionMetadata | None = None,
         tables: tuple[Tensor, Tensor] | None = None,
         segments: StepSegments | None = None,
         **fields: Any,
     ) -> None:
-        """One instruction on tensors [tokens, width] or [tokens, parts, width]; `fields` are the instruction's."""
+        """Run one instruction on tensors [tokens, width] or [tokens, parts, width]; `fields` are the instruction's
+        fields.
+        """
         tensors = [*inputs, out]
         views = [_view(tensor, i) for i, tensor in enumerate(tensors)]
-        inputs_of = (View * 3)(*views[:-1], *([View()] * (3 - len(inputs))))
+        inputs_of = (TensorView * 3)(*views[:-1], *([TensorView()] * (3 - len(inputs))))
         program = (Instruction * 1)(Instruction(op=op, inputs=inputs_of, out=views[-1], **fields))
-        step = Step(is_bf16=DTYPES[inputs[0].dtype], threads=torch.get_num_threads(), tokens=len(inputs[0]))
+        step = StepStruct(is_bf16=DTYPES[inputs[0].dtype], threads=torch.get_num_threads(), tokens=len(inputs[0]))
         arrays = [pointers(tensors)]
         step.buffers = addressof(arrays[0])
-        if slots is not None:
-            step.slots = slots.data_ptr()
+        if slot_mapping is not None:
+            step.slot_mapping = slot_mapping.data_ptr()
         if rows is not None:
             step.rows = step_rows(rows)
         if pools is not None:
@@ -69,21 +70,19 @@ class CpuOps:
         self.library.run(step, program)
 
     def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
-        """See `ops.RmsNorm`."""
-        if isinstance(x, Symbol):
+        if isinstance(x, Proxy):
             wide = int(weight.dtype == torch.float32)
-            at = x.tape.keep(weight, x.width)
-            return x.tape.write(Op.RMS_NORM, [x], x.tape.like(x), weight=at, factor=eps, wide=wide)
+            at = x.tracer.keep(weight, x.width)
+            return x.tracer.write(Op.RMS_NORM, [x], x.tracer.like(x), weight=at, factor=eps, wide=wide)
         rows, out, weight = _rows(x), torch.empty(x.shape, dtype=x.dtype), _vector(weight, x.dtype)
         wide = int(weight.dtype == torch.float32)
         self.run(Op.RMS_NORM, [rows], out.view(rows.shape), weight=weight.data_ptr(), factor=eps, wide=wide)
         return out
 
     def add_rms_norm(self, x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
-        """See `ops.AddRmsNorm`."""
-        if isinstance(x, Symbol):
+        if isinstance(x, Proxy):
             wide = int(weight.dtype == torch.float32)
-            out = x.tape.add_norm(x, residual, weight=x.tape.keep(weight, x.width), factor=eps, wide=wide)
+            out = x.tracer.add_norm(x, residual, weight=x.tracer.keep(weight, x.width), factor=eps, wide=wide)
             return out, residual
         x, residual, weight = _rows(x), _rows(residual), _vector(weight, x.dtype)
         wide, out = int(weight.dtype == torch.float32), torch.empty(x.shape, dtype=x.dtype)
@@ -91,10 +90,9 @@ class CpuOps:
         return out, residual
 
     def layer_norm(self, x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float) -> Tensor:
-        """See `ops.LayerNorm`."""
-        if isinstance(x, Symbol):
-            weight_at, bias_at = (x.tape.keep(t, x.width) for t in (weight, bias))
-            return x.tape.write(Op.LAYER_NORM, [x], x.tape.like(x), weight=weight_at, bias=bias_at, factor=eps)
+        if isinstance(x, Proxy):
+            weight_at, bias_at = (x.tracer.keep(t, x.width) for t in (weight, bias))
+            return x.tracer.write(Op.LAYER_NORM, [x], x.tracer.like(x), weight=weight_at, bias=bias_at, factor=eps)
         rows, out = _rows(x), torch.empty(x.shape, dtype=x.dtype)
         vectors = [None if t is None else t.to(x.dtype).contiguous() for t in (weight, bias)]
         weight_at, bias_at = (0 if t is None else t.data_ptr() for t in vectors)
@@ -104,20 +102,18 @@ class CpuOps:
     def rotary(
         self, q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, interleaved: bool = False
     ) -> tuple[Tensor, Tensor]:
-        """See `ops.Rotary`."""
-        if isinstance(q, Symbol):
-            return q.tape.turn(q, k, q.tape.angles_of(cos), interleaved)  # type: ignore[return-value]
+        if isinstance(q, Proxy):
+            return q.tracer.rotate(q, k, q.tracer.angles_of(cos), interleaved)  # type: ignore[return-value]
         q, k = _heads(q), _heads(k)
         self.run(Op.ROTARY, [q, k], q, tables=(cos.contiguous(), sin.contiguous()), interleaved=int(interleaved))
         return q, k
 
-    def write_kv(self, k: Tensor, v: Tensor, k_pool: Tensor, v_pool: Tensor, slots: Tensor) -> None:
-        """See `ops.WriteKv`; pages are grouped as `csrc/pages.hpp` says."""
-        if isinstance(k, Symbol):
-            k.tape.store(None, k, v, k_pool, v_pool, angles=-1)
+    def write_kv(self, k: Tensor, v: Tensor, k_pool: Tensor, v_pool: Tensor, slot_mapping: Tensor) -> None:
+        if isinstance(k, Proxy):
+            k.tracer.store(None, k, v, k_pool, v_pool, angles=-1)
             return
         k, v = _heads(k), _heads(v)
-        self.run(Op.ROTARY_WRITE, [k[:, :0], k, v], k, (k_pool, v_pool), slots, angles=-1)
+        self.run(Op.ROTARY_WRITE, [k[:, :0], k, v], k, (k_pool, v_pool), slot_mapping, angles=-1)
 
     def rotary_write_kv(
         self,
@@ -128,15 +124,16 @@ class CpuOps:
         sin: Tensor,
         k_pool: Tensor,
         v_pool: Tensor,
-        slots: Tensor,
+        slot_mapping: Tensor,
         interleaved: bool = False,
     ) -> Tensor:
-        """See `ops.RotaryWriteKv`; pages are grouped as `csrc/pages.hpp` says."""
-        if isinstance(q, Symbol):
-            return q.tape.store(q, k, v, k_pool, v_pool, q.tape.angles_of(cos), interleaved)
+        if isinstance(q, Proxy):
+            return q.tracer.store(q, k, v, k_pool, v_pool, q.tracer.angles_of(cos), interleaved)
         q, k, v = _heads(q), _heads(k), _heads(v)
         tables = cos.contiguous(), sin.contiguous()
-        self.run(Op.ROTARY_WRITE, [q, k, v], q, (k_pool, v_pool), slots, tables=tables, interleaved=int(interleaved))
+        self.run(
+            Op.ROTARY_WRITE, [q, k, v], q, (k_pool, v_pool), slot_mapping, tables=tables, interleaved=int(interleaved)
+        )
         return q
 
     def paged_attention(
@@ -144,88 +141,82 @@ class CpuOps:
         q: Tensor,
         k_pool: Tensor,
         v_pool: Tensor,
-        rows: Rows,
+        rows: AttentionMetadata,
         scale: float,
         window: int | None = None,
         softcap: float | None = None,
     ) -> Tensor:
-        """See `ops.PagedAttention`; pages are grouped as `csrc/pages.hpp` says."""
         fields: dict[str, Any] = {"factor": scale, "window": window or 0, "softcap": softcap or 0.0}
-        if isinstance(q, Symbol):
-            return q.tape.attend(q, k_pool, v_pool, of_sources=int(rows is SymbolicForward.sources), **fields)
+        if isinstance(q, Proxy):
+            return q.tracer.attend(q, k_pool, v_pool, of_encoder=int(rows is ProxyForward.cross_attention), **fields)
         q = _heads(q)
         out = torch.empty(q.shape, dtype=q.dtype)
-        kv = torch.empty(0, k_pool.shape[2], q.shape[2], dtype=q.dtype)  # only its shape is read
+        kv = torch.empty(0, k_pool.shape[2], q.shape[2], dtype=q.dtype)  # C++ reads only its shape
         self.run(Op.ATTENTION, [q, kv], out, (k_pool, v_pool), rows=rows, **fields)
         return out
 
     def row_attention(
-        self, q: Tensor, k: Tensor, v: Tensor, rows: Rows, scale: float, window: int | None = None
+        self, q: Tensor, k: Tensor, v: Tensor, rows: AttentionMetadata, scale: float, window: int | None = None
     ) -> Tensor:
-        """See `ops.RowAttention`."""
         fields: dict[str, Any] = {"factor": scale, "window": window or 0}
-        if isinstance(q, Symbol):
-            return q.tape.attend_rows(q, k, v, **fields)
+        if isinstance(q, Proxy):
+            return q.tracer.attend_rows(q, k, v, **fields)
         q, k, v = _heads(q), _heads(k), _heads(v)
         out = torch.empty(q.shape, dtype=q.dtype)
         self.run(Op.ROW_ATTENTION, [q, k, v], out, rows=rows, **fields)
         return out
 
     def gated_act(self, gate_up: Tensor, act: str) -> Tensor:
-        """See `ops.GatedAct`."""
-        if isinstance(gate_up, Symbol):
-            return gate_up.tape.gated_act(gate_up, act)
+        if isinstance(gate_up, Proxy):
+            return gate_up.tracer.gated_act(gate_up, act)
         rows = gate_up.reshape(-1, gate_up.shape[-1])
         out = torch.empty(*gate_up.shape[:-1], gate_up.shape[-1] // 2, dtype=gate_up.dtype)
         self.run(Op.GATED_ACT, [rows], out.view(len(rows), out.shape[-1]), act=ACTS.index(act))
         return out
 
     def act(self, x: Tensor, act: str) -> Tensor:
-        """See `ops.Act`."""
-        if isinstance(x, Symbol):
-            return x.tape.act(x, act)
+        if isinstance(x, Proxy):
+            return x.tracer.act(x, act)
         rows = x.reshape(-1, x.shape[-1])
         out = torch.empty(x.shape, dtype=x.dtype)
         self.run(Op.ACT, [rows], out.view(rows.shape), act=ACTS.index(act))
         return out
 
-    def linear(self, weight: Tensor, bias: Tensor | None, gated: bool = False) -> Matrix:
-        """See `ops.Linear`."""
-        return Matrix(self, weight, bias, gated)
+    def linear(self, weight: Tensor, bias: Tensor | None, gated: bool = False) -> PackedLinear:
+        return PackedLinear(self, weight, bias, gated)
 
-    def linear_many(self, weight: Tensor, bias: Tensor | None, gated: bool = False) -> Matrix | SplitMatrix:
-        """See `ops.LinearMany`."""
+    def linear_batched(
+        self, weight: Tensor, bias: Tensor | None, gated: bool = False
+    ) -> PackedLinear | SplitBf16Linear:
         splits = weight.dtype == torch.float32 and self.library.isa.tiles
-        return (SplitMatrix if splits else Matrix)(self, weight, bias, gated)
+        return (SplitBf16Linear if splits else PackedLinear)(self, weight, bias, gated)
 
-    def linear_int8(self, weight: Tensor, bias: Tensor | None, gated: bool = False) -> ByteMatrix:
-        """See `ops.LinearInt8`."""
-        return ByteMatrix(self, weight, bias, gated)
+    def linear_int8(self, weight: Tensor, bias: Tensor | None, gated: bool = False) -> Int8Linear:
+        return Int8Linear(self, weight, bias, gated)
 
     def low_rank(
         self,
         inputs: int,
         slices: Sequence[tuple[int, int]],
-        seats: int,
+        slots: int,
         dtype: torch.dtype,
         device: torch.device | str = "cpu",
-    ) -> CpuSeats:
-        """See `low_rank.LowRank`."""
-        return CpuSeats(self, inputs, slices, seats, dtype)
+    ) -> CpuAdapterSlots:
+        return CpuAdapterSlots(self, inputs, slices, slots, dtype)
 
-    def blocks(self, blocks: Sequence[Callable[[Any, Any], Any]], width: int) -> Recorded:
-        """See `ops.Blocks`: blocks that can be recorded are one call together."""
-        return record(self.library, blocks, width)
+    def fused_blocks(self, blocks: Sequence[Callable[[Any, Any], Any]], width: int) -> CompiledBlocks:
+        """Blocks that can be traced run together in one native call."""
+        return compile_blocks(self.library, blocks, width)
 
 
-def _view(x: Tensor, buffer: int) -> View:
-    """x [tokens, width] or [tokens, parts, width], its parts one after the other."""
+def _view(x: Tensor, buffer: int) -> TensorView:
+    """x [tokens, width] or [tokens, parts, width] with contiguous parts."""
     parts = x.shape[1] if x.dim() == 3 else 1
-    return View(buffer, parts, 0, x.stride(0), x.shape[-1])
+    return TensorView(buffer, parts, 0, x.stride(0), x.shape[-1])
 
 
 def _rows(x: Tensor) -> Tensor:
-    """x [..., width] as [tokens, parts, width] or [tokens, width], as it lies if possible."""
+    """x [..., width] as [tokens, parts, width] or [tokens, width], without a copy if possible."""
     if x.dim() == 3:
         return _heads(x)
     rows = x.reshape(-1, x.shape[-1])
@@ -233,10 +224,10 @@ def _rows(x: Tensor) -> Tensor:
 
 
 def _vector(weight: Tensor, dtype: torch.dtype) -> Tensor:
-    """A norm's weight as it is read: in one piece, of the activations' data type or float32."""
+    """A norm's weight, contiguous, in the activations' data type or float32."""
     return (weight if weight.dtype in (dtype, torch.float32) else weight.float()).contiguous()
 
 
 def _heads(x: Tensor) -> Tensor:
-    """x [tokens, heads, head_dim], its heads one after the other: copied only if they are not."""
+    """x [tokens, heads, head_dim] with contiguous heads; copied only if they are not."""
     return x if x.stride(-1) == 1 and (x.stride(1) == x.shape[2] or x.shape[1] < 2) else x.contiguous()

@@ -1,4 +1,4 @@
-"""Choosing and reporting tokens in C++: `mask_logits`, `argmax`, `draw` and `logprobs`, for logits in float32."""
+"""The sampling ops in C++: `mask_logits`, `argmax`, `sample` and `logprobs`, for float32 logits."""
 
 from __future__ import annotations
 
@@ -15,41 +15,45 @@ from quire_kernels.sampling import Floats, Integers
 
 
 class _Logits(ctypes.Structure):
-    """See `csrc/sampling.hpp`."""
+    """The C++ struct `Logits` in `csrc/sampling/sampling.hpp`."""
 
+    __slots__ = ()
     _fields_ = (("base", c_void_p), ("rows", c_int64), ("vocab", c_int64), ("stride", c_int64))
 
 
 class _BitMasks(ctypes.Structure):
-    """See `csrc/mask_logits.hpp`."""
+    """The C++ struct `BitMasks` in `csrc/sampling/mask_logits.hpp`."""
 
+    __slots__ = ()
     _fields_ = (("words", c_void_p), ("of_rows", c_void_p), ("count", c_int64))
 
 
-class _Settings(ctypes.Structure):
-    """See `csrc/draw.hpp`."""
+class _SampleSettings(ctypes.Structure):
+    """The C++ struct `Settings` in `csrc/sampling/sample.hpp`."""
 
-    _fields_ = tuple((name, c_void_p) for name in ("temperature", "chance", "top_k", "top_p", "min_p"))
+    __slots__ = ()
+    _fields_ = tuple((name, c_void_p) for name in ("temperature", "uniform", "top_k", "top_p", "min_p"))
 
 
 class _Found(ctypes.Structure):
-    """See `csrc/logprobs.hpp`."""
+    """The C++ struct `Found` in `csrc/sampling/logprobs.hpp`."""
 
+    __slots__ = ()
     _fields_ = (*((name, c_void_p) for name in ("own", "rank", "ids", "values")), ("top", c_int64))
 
 
 WORTH_THREADS = 1 << 18
-"""Fewer logits are looked through sooner than a second thread would have begun."""
+"""Fewer logits than this are searched faster by one thread than a second thread would start."""
 
 
 class CpuSampling:
-    """The ops of one library."""
+    """The sampling ops of one compiled library."""
 
     def __init__(self, library: Library) -> None:
         self._functions = library.functions
 
     def mask_logits(self, logits: Tensor, masks: Tensor, rows: Tensor) -> Tensor:
-        """See `sampling.MaskLogits`. Raises ValueError for masks of another size, IndexError for other rows."""
+        """Raises ValueError for masks of the wrong size, IndexError for rows out of range."""
         logits, masks, rows = _readable(logits), masks.contiguous(), rows.contiguous()
         if masks.shape != (len(rows), -(-logits.shape[1] // 32)) or masks.dtype != torch.int32:
             raise ValueError(f"mask_logits: masks {list(masks.shape)} of {masks.dtype} for logits {list(logits.shape)}")
@@ -60,32 +64,32 @@ class CpuSampling:
         return logits
 
     def argmax(self, logits: Tensor) -> Tensor:
-        """See `sampling.Argmax`."""
         logits, out = _readable(logits), torch.empty(len(logits), dtype=torch.int64)
         threads = torch.get_num_threads() if logits.numel() > WORTH_THREADS else 1
         self._functions.quire_argmax(byref(_described(logits)), out.data_ptr(), threads)
         return out
 
-    def draw(
-        self, logits: Tensor, temperature: Floats, chance: Floats, top_k: Integers, top_p: Floats, min_p: Floats
+    def sample(
+        self, logits: Tensor, temperature: Floats, uniform: Floats, top_k: Integers, top_p: Floats, min_p: Floats
     ) -> Tensor:
-        """See `sampling.Draw`."""
         logits, out = _readable(logits), torch.empty(len(logits), dtype=torch.int64)
         arrays: list[np.ndarray[Any, Any]] = [
             np.ascontiguousarray(temperature, np.float64),
-            np.ascontiguousarray(chance, np.float64),
+            np.ascontiguousarray(uniform, np.float64),
             np.ascontiguousarray(top_k, np.int64),
             np.ascontiguousarray(top_p, np.float64),
             np.ascontiguousarray(min_p, np.float64),
         ]
         if any(array.shape != (len(logits),) for array in arrays):
-            raise ValueError(f"draw: {len(logits)} rows, but settings of shapes {[array.shape for array in arrays]}")
-        settings = _Settings(*(array.ctypes.data for array in arrays))
-        self._functions.quire_draw(byref(_described(logits)), byref(settings), out.data_ptr(), torch.get_num_threads())
+            raise ValueError(f"sample: {len(logits)} rows, but settings of shapes {[array.shape for array in arrays]}")
+        settings = _SampleSettings(*(array.ctypes.data for array in arrays))
+        self._functions.quire_sample(
+            byref(_described(logits)), byref(settings), out.data_ptr(), torch.get_num_threads()
+        )
         return out
 
     def logprobs(self, logits: Tensor, tokens: Tensor, top: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """See `sampling.Logprobs`. Raises IndexError for a token beyond the vocabulary."""
+        """Raises IndexError for a token outside the vocabulary."""
         logits, (rows, vocab), tokens = _readable(logits), logits.shape, tokens.contiguous()
         if rows and not 0 <= int(tokens.min()) <= int(tokens.max()) < vocab:
             raise IndexError(f"logprobs: tokens must be from 0 to {vocab - 1}, got {tokens.tolist()}")
@@ -100,7 +104,7 @@ class CpuSampling:
 
 
 def _readable(logits: Tensor) -> Tensor:
-    """logits [rows, vocab], each row in one piece: copied only if they are not."""
+    """logits [rows, vocab] with contiguous rows; copied only if they are not."""
     return logits if logits.stride(-1) == 1 or logits.shape[-1] == 1 else logits.contiguous()
 
 

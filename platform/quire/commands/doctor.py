@@ -1,4 +1,4 @@
-"""`platform doctor`: what this machine has, and for each op which implementation runs here and why not the others."""
+"""`platform doctor`: shows this machine, and for each op the implementation that runs here and why others do not."""
 
 from __future__ import annotations
 
@@ -15,9 +15,16 @@ from quire.records import Command
 
 
 def _configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--device", default="auto", choices=("auto", "cpu", "cuda"), help="where ops would run")
-    parser.add_argument("--dtype", default="bfloat16", choices=("float32", "float16", "bfloat16"), help="data type")
-    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.add_argument(
+        "--device", default="auto", choices=("auto", "cpu", "cuda"), help="device to choose the ops for"
+    )
+    parser.add_argument(
+        "--dtype",
+        default="bfloat16",
+        choices=("float32", "float16", "bfloat16"),
+        help="data type to choose the ops for",
+    )
+    parser.add_argument("--json", action="store_true", help="print the report as JSON")
 
 
 def _facts(device: Any) -> dict[str, Any]:
@@ -42,11 +49,11 @@ def _facts(device: Any) -> dict[str, Any]:
 
 
 def _cpu_facts() -> dict[str, Any]:
-    """What becomes of the C++ ops: they are compiled now, if they never were."""
+    """Facts about the C++ ops; compiles them if they have not been compiled yet."""
     from quire_kernels.cpu import build, implementations, isa
 
     command, sets = build.compiler(), [found.name for found in isa.available()]
-    facts = {"CPU instructions": ", ".join(sets) or f"without those of {isa.INSTRUCTION_SETS[-1].name}"}
+    facts = {"CPU instructions": ", ".join(sets) or f"no {isa.INSTRUCTION_SETS[-1].name}"}
     try:
         facts["C++ compiler"] = f"{shlex.join(command)} ({build.version(command)})" if command else "none"
         used = implementations.compiled().isa
@@ -59,7 +66,7 @@ def _cpu_facts() -> dict[str, Any]:
 def _choices(args: argparse.Namespace, device: Any) -> list[dict[str, Any]]:
     import torch
 
-    from quire.engine.ops_choice import choose_ops, op_query
+    from quire.engine.loading.op_choice import choose_ops, op_query
 
     ops = choose_ops(op_query(device, getattr(torch, args.dtype)), args.registry)
     return [
@@ -74,7 +81,7 @@ def _choices(args: argparse.Namespace, device: Any) -> list[dict[str, Any]]:
 
 
 def _run(args: argparse.Namespace) -> int:
-    from quire.engine.load import choose_device
+    from quire.engine.loading.load import choose_device
 
     device = choose_device(args.device)
     facts, choices = _facts(device), _choices(args, device)
@@ -90,7 +97,7 @@ def _run(args: argparse.Namespace) -> int:
         console.print(f"{name:18} {fact}", highlight=False)
     console.print(f"{'plugins':18} {', '.join(plugins) or 'none'}", highlight=False)
     title = f"ops on {device.type}, {args.dtype}"
-    table = Table("op", "runs", "from", "why not the others", title=title, show_lines=True)
+    table = Table("op", "implementation", "plugin", "why not the others", title=title, show_lines=True)
     for row in _rows(choices):
         table.add_row(*row)
     console.print(table)
@@ -98,7 +105,7 @@ def _run(args: argparse.Namespace) -> int:
 
 
 def _rows(choices: list[dict[str, Any]]) -> list[tuple[str, str, str, str]]:
-    """The choices as a table: ops of one fate in one row, implementations with one reason in one line."""
+    """The choices as table rows: one row for ops with equal choices, one line per reason within a row."""
     grouped: dict[tuple[str, str, str], list[str]] = {}
     for choice in choices:
         by_reason: dict[str, list[str]] = {}
@@ -106,7 +113,7 @@ def _rows(choices: list[dict[str, Any]]) -> list[tuple[str, str, str, str]]:
             by_reason.setdefault(reason, []).append(name.removesuffix(" (built-in)"))
         others = "\n".join(f"{', '.join(names)}: {reason}" for reason, names in by_reason.items())
         grouped.setdefault((choice["chosen"], choice["plugin"], others), []).append(choice["op"])
-    return [("\n".join(ops), *fate) for fate, ops in grouped.items()]
+    return [("\n".join(ops), *columns) for columns, ops in grouped.items()]
 
 
-COMMAND = Command("doctor", "show this machine, and which implementation of each op runs and why", _configure, _run)
+COMMAND = Command("doctor", "show this machine, and which implementation of each op is used and why", _configure, _run)

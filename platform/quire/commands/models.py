@@ -1,4 +1,4 @@
-"""Which models a command works with: those the user named, else the demos of the loaded plugins."""
+"""The models that a command works with: those that the user named, or the demos of the loaded plugins."""
 
 from __future__ import annotations
 
@@ -6,25 +6,25 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from quire.config import ModelConfig
-from quire.demos import demo_items, from_demo
 from quire.errors import ConfigError
-from quire.options import model_configs
+from quire.hooks.demos import demo_items, from_demo
 from quire.records import DemoModel, Registry
+from quire.settings.model_config import ModelConfig
+from quire.settings.options import model_configs
 
 
 def named_models(values: Mapping[str, Any], registry: Registry) -> list[ModelConfig]:
-    """The models that settings name, some of which may be demos. Raises ConfigError."""
+    """The models named in the settings, which may include demos. Raises ConfigError."""
     return [from_demo(config, registry) for config in model_configs(values)]
 
 
-def demo_models(values: Mapping[str, Any], registry: Registry, *, most: int | None = None) -> list[ModelConfig]:
-    """One model for each demo, the first `most` by name; settings hold as for named models. Raises ConfigError."""
-    return model_configs({**values, "models": demo_items(registry)[:most]})
+def demo_models(values: Mapping[str, Any], registry: Registry, *, max_models: int | None = None) -> list[ModelConfig]:
+    """One model per demo, in order of names, at most `max_models`; the settings apply to all. Raises ConfigError."""
+    return model_configs({**values, "models": demo_items(registry)[:max_models]})
 
 
 def demo_adapters(registry: Registry) -> list[str]:
-    """The adapters of those demos, as `--lora-modules` takes them."""
+    """The adapters of the demos, as values of `--lora-modules`."""
     demos: list[DemoModel] = list(registry.all("quire_demo_models"))
     return [
         json.dumps({"name": name, "path": str(path), "base_model_name": demo.name})
@@ -33,10 +33,10 @@ def demo_adapters(registry: Registry) -> list[str]:
     ]
 
 
-def chosen_models(values: Mapping[str, Any], registry: Registry, *, most: int | None = None) -> list[ModelConfig]:
-    """The named models, else the demos, of which the first `most`. Raises ConfigError when there are neither."""
-    chosen = named_models(values, registry) or demo_models(values, registry, most=most)
+def chosen_models(values: Mapping[str, Any], registry: Registry, *, max_models: int | None = None) -> list[ModelConfig]:
+    """The named models, or up to `max_models` demos if none is named. Raises ConfigError if there are neither."""
+    chosen = named_models(values, registry) or demo_models(values, registry, max_models=max_models)
     if not chosen:
         loaded = ", ".join(plugin.name for plugin in registry.plugins) or "none"
-        raise ConfigError(f"No model was named and no loaded plugin has a demo model (plugins loaded: {loaded}).")
+        raise ConfigError(f"No model was given, and no loaded plugin has a demo model (loaded plugins: {loaded}).")
     return chosen

@@ -1,4 +1,4 @@
-"""`platform plugins`: what is installed, what is loaded, and what each plugin brings. Imports no torch."""
+"""`platform plugins`: lists installed plugins, whether they are loaded, and what each provides. Imports no torch."""
 
 from __future__ import annotations
 
@@ -9,24 +9,24 @@ import textwrap
 from collections.abc import Iterator
 from dataclasses import asdict
 
-from quire.discovery import adapter_plugins
+from quire.hooks.discovery import adapter_plugins
+from quire.hooks.registry import listing
 from quire.records import Command, PluginInfo
-from quire.registry import listing
 
 MAX_WIDTH = 120
 
 
 def _configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.add_argument("--json", action="store_true", help="print the list as JSON")
 
 
 def describe(info: PluginInfo, width: int) -> Iterator[str]:
-    """Lines of at most `width` characters: name and origin, then what the plugin brings, or how to enable it."""
+    """Lines of at most `width` characters: name and origin, then what the plugin provides, and how to enable it."""
     state = "" if info.enabled else ", not enabled"
     yield f"{info.name}  ({info.distribution} {info.version}{state})"
     events = [hook.removeprefix("quire_") for hook in info.hooks if hook not in info.records]
-    brings = {hook.removeprefix("quire_"): names for hook, names in info.records.items()}
-    for kind, names in {**brings, "events": events}.items():
+    provided = {hook.removeprefix("quire_"): names for hook, names in info.records.items()}
+    for kind, names in {**provided, "events": events}.items():
         if names:
             text = f"{kind.replace('_', ' ')}: {', '.join(names)}"
             yield from textwrap.wrap(text, width, initial_indent="    ", subsequent_indent="      ")
@@ -49,4 +49,4 @@ def _run(args: argparse.Namespace) -> int:
     return 0
 
 
-COMMAND = Command("plugins", "list plugins: what each brings, and how to enable it", _configure, _run)
+COMMAND = Command("plugins", "list plugins, what each provides, and how to enable it", _configure, _run)

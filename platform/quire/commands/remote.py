@@ -1,7 +1,4 @@
-"""Talks to any OpenAI-compatible server over HTTP, for the commands that are clients.
-
-It knows the wire, not which server is behind it.
-"""
+"""A client of any OpenAI-compatible server, for the commands that send requests."""
 
 from __future__ import annotations
 
@@ -19,24 +16,27 @@ from quire.errors import QuireError
 
 
 class RemoteError(QuireError):
-    """The server answered with an error, or did not answer."""
+    """The server returned an error or did not respond."""
 
 
 def add_remote_flags(parser: argparse.ArgumentParser) -> None:
-    """--url, --model-name, --api-key."""
+    """Add --url, --model-name and --api-key."""
     parser.add_argument(
-        "--url", default="http://127.0.0.1:8000/v1", help="base URL of the API; without a path, /v1 is added"
+        "--url", default="http://127.0.0.1:8000/v1", help="base URL of the API; /v1 is added to a URL without a path"
     )
     parser.add_argument(
-        "--model-name", "--model", default=None, help="model to ask (default: the first the server lists)"
+        "--model-name",
+        "--model",
+        default=None,
+        help="name of the model (default: the first model that the server lists)",
     )
     parser.add_argument(
-        "--api-key", default=os.environ.get("OPENAI_API_KEY"), help="key to send (default: $OPENAI_API_KEY)"
+        "--api-key", default=os.environ.get("OPENAI_API_KEY"), help="API key (default: $OPENAI_API_KEY)"
     )
 
 
 def _event(line: str) -> dict[str, Any] | None:
-    """The payload of one SSE line; None for comments, blank lines and the end mark."""
+    """The payload of an SSE line; None for comments, blank lines and [DONE]. Raises RemoteError for an error object."""
     if not line.startswith("data:") or line.endswith("[DONE]"):
         return None
     event: dict[str, Any] = json.loads(line[5:])
@@ -57,7 +57,7 @@ def _check(status: int, body: bytes) -> None:
 
 
 @dataclass(frozen=True)
-class Remote:
+class OpenAIServer:
     """A server under a base URL such as http://127.0.0.1:8000/v1."""
 
     url: str
@@ -65,22 +65,21 @@ class Remote:
     timeout_s: float = 600.0
 
     @classmethod
-    def of(cls, args: argparse.Namespace) -> Remote:
-        """The server that the flags of `add_remote_flags` name; a URL without a path gets the usual one, /v1."""
+    def from_args(cls, args: argparse.Namespace) -> OpenAIServer:
+        """The server of the flags from `add_remote_flags`; a URL without a path gets /v1."""
         url = args.url.rstrip("/")
         return cls(url if urlsplit(url).path else f"{url}/v1", args.api_key)
 
     @property
     def headers(self) -> dict[str, str]:
-        """Headers of every call."""
         return {"Authorization": f"Bearer {self.api_key}"} if self.api_key else {}
 
     def first_model(self) -> str:
-        """Id of the first model the server lists. Raises RemoteError."""
+        """The id of the first model that the server lists. Raises RemoteError."""
         try:
             reply = httpx.get(f"{self.url}/models", headers=self.headers, timeout=30)
         except httpx.HTTPError as error:
-            raise RemoteError(f"No server answers at {self.url}: {error}") from error
+            raise RemoteError(f"No server responds at {self.url}: {error}") from error
         _check(reply.status_code, reply.content)
         cards = reply.json()["data"]
         if not cards:
@@ -88,7 +87,7 @@ class Remote:
         return str(cards[0]["id"])
 
     def stream(self, path: str, body: dict[str, Any]) -> Iterator[dict[str, Any]]:
-        """POST and yield the chunks of a streamed answer as they come."""
+        """Send a request, and yield the chunks of the streamed response."""
         try:
             with httpx.stream(
                 "POST", self.url + path, json={**body, "stream": True}, headers=self.headers, timeout=self.timeout_s
@@ -100,12 +99,12 @@ class Remote:
                     if event is not None:
                         yield event
         except httpx.HTTPError as error:
-            raise RemoteError(f"The server at {self.url} does not answer: {error!r}") from error
+            raise RemoteError(f"The server at {self.url} does not respond: {error!r}") from error
 
     async def astream(
         self, client: httpx.AsyncClient, path: str, body: dict[str, Any]
     ) -> AsyncIterator[dict[str, Any]]:
-        """`stream` for many calls at once, over one shared connection pool."""
+        """Like `stream`, for many concurrent calls on one connection pool."""
         async with client.stream("POST", self.url + path, json={**body, "stream": True}, headers=self.headers) as reply:
             if reply.status_code >= 400:
                 _check(reply.status_code, await reply.aread())

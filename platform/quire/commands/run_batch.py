@@ -1,7 +1,7 @@
-"""`platform run-batch`: answer a file of requests, one JSON object a line, without a server.
+"""`platform run-batch`: processes a file of requests without a server.
 
-Lines are those of OpenAI's batch files: custom_id, method, url, body. Each goes through the same
-application as over HTTP; answers are written as they come, a line each.
+Each line is a JSON object in the format of OpenAI's batch files: custom_id, method, url, body. The requests go through
+the application that also serves HTTP, and each result is written when it is ready.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from pathlib import Path
 from typing import IO, Any
 
 from quire.commands.models import chosen_models
-from quire.config import ModelConfig
 from quire.errors import BadRequest, ConfigError
 from quire.log_format import log_to_stderr
-from quire.options import add_config, model_list
 from quire.records import Command
-from quire.server_config import ServerConfig
+from quire.settings.model_config import ModelConfig
+from quire.settings.options import add_config, model_list
+from quire.settings.server_config import ServerConfig
 
 URLS = (
     *("/v1/chat/completions", "/v1/completions", "/generate", "/tokenize"),
@@ -32,16 +32,16 @@ URLS = (
 MAX_LINE_BYTES = 32 << 20
 
 DESCRIPTION = """\
-Answer a file of requests without a server: one JSON object a line, as in OpenAI's batch files.
+Process a file of requests without a server. Each line is a JSON object, as in OpenAI's batch files.
 
 input:   {"custom_id": "1", "method": "POST", "url": "/v1/chat/completions", "body": {"messages": [...]}}
 output:  {"id": "batch-...", "custom_id": "1", "response": {"status_code": 200, "body": {...}}, "error": null}
 
-Answers are written as they come, not in the order of the requests; custom_id tells them apart. The exit status is
-0 if every request was answered, 1 if some failed (their lines say why), 2 if none could be tried.
+Results are written when they are ready, not in the order of the requests; use custom_id to match them. The exit
+status is 0 if every request succeeded, 1 if some failed (see their lines), and 2 if the batch could not start.
 
 example:
-  platform run-batch demo-chat -i requests.jsonl -o answers.jsonl
+  platform run-batch demo-chat -i requests.jsonl -o results.jsonl
 
 docs/serving.md describes the fields."""
 
@@ -49,15 +49,17 @@ docs/serving.md describes the fields."""
 def _configure(parser: argparse.ArgumentParser) -> None:
     parser.description = DESCRIPTION
     parser.add_argument("models_given", nargs="*", metavar="MODEL", help="folder, hub id, demo, or name=folder")
-    parser.add_argument("--models", type=model_list, default=[], metavar="JSON", help="models with their own settings")
-    parser.add_argument("-i", "--input-file", required=True, metavar="FILE", help="requests, one JSON object a line")
-    parser.add_argument("-o", "--output-file", required=True, metavar="FILE", help="where the answers go")
-    parser.add_argument("--max-concurrency", type=int, default=256, help="most requests in flight")
+    parser.add_argument("--models", type=model_list, default=[], metavar="JSON", help="models with individual settings")
+    parser.add_argument(
+        "-i", "--input-file", required=True, metavar="FILE", help="file of requests, one JSON object per line"
+    )
+    parser.add_argument("-o", "--output-file", required=True, metavar="FILE", help="file for the results")
+    parser.add_argument("--max-concurrency", type=int, default=256, help="maximum number of requests at a time")
     add_config(parser, ModelConfig)
 
 
-def _check(text: str) -> dict[str, Any]:
-    """A line as a request; BadRequest says what is wrong with it."""
+def _parse_line(text: str) -> dict[str, Any]:
+    """Parse a line; raises BadRequest if it is not a valid request."""
     if len(text) > MAX_LINE_BYTES:
         raise BadRequest(f"The line has more than {MAX_LINE_BYTES} bytes.")
     try:
@@ -77,58 +79,58 @@ def _check(text: str) -> dict[str, Any]:
     return line
 
 
-def _answer(line: Any, status: int, body: Any, request_id: str) -> dict[str, Any]:
+def _result(line: Any, status: int, body: Any, request_id: str) -> dict[str, Any]:
     response = {"status_code": status, "request_id": request_id, "body": body}
     custom_id = line.get("custom_id") if isinstance(line, dict) else None
     return {"id": f"batch-{uuid.uuid4().hex}", "custom_id": custom_id, "response": response, "error": None}
 
 
-def _refusal(text: str, error: BadRequest) -> dict[str, Any]:
+def _rejection(text: str, error: BadRequest) -> dict[str, Any]:
     try:
         custom_id = json.loads(text)["custom_id"]
     except (ValueError, KeyError, TypeError, RecursionError):
         custom_id = None
-    fault = {"message": error.message, "type": error.type, "param": error.param, "code": error.status}
-    return {"id": f"batch-{uuid.uuid4().hex}", "custom_id": custom_id, "response": None, "error": fault}
+    error_object = {"message": error.message, "type": error.type, "param": error.param, "code": error.status}
+    return {"id": f"batch-{uuid.uuid4().hex}", "custom_id": custom_id, "response": None, "error": error_object}
 
 
-async def answer_lines(app: Any, lines: Sequence[str], output: IO[str], max_concurrency: int) -> int:
-    """Send every line through the application, with a progress bar on a terminal; the number of lines that failed."""
+async def process_lines(app: Any, lines: Sequence[str], output: IO[str], max_concurrency: int) -> int:
+    """Send every line through the application, with a progress bar on a terminal; returns the number of failures."""
     import httpx
     from tqdm import tqdm
 
-    gate, num_failed = asyncio.Semaphore(max_concurrency), 0
+    semaphore, num_failed = asyncio.Semaphore(max_concurrency), 0
     progress = tqdm(total=len(lines), unit="request", disable=None)  # None: only on a terminal
     transport = httpx.ASGITransport(app=app, raise_app_exceptions=False)
     async with httpx.AsyncClient(transport=transport, base_url="http://batch", timeout=None) as http:
 
-        async def one(text: str) -> None:
+        async def process(text: str) -> None:
             nonlocal num_failed
-            async with gate:
+            async with semaphore:
                 try:
-                    line = _check(text)
+                    line = _parse_line(text)
                     reply = await http.post(line["url"], json=line["body"])
-                    answer = _answer(line, reply.status_code, reply.json(), reply.headers.get("x-request-id", ""))
+                    result = _result(line, reply.status_code, reply.json(), reply.headers.get("x-request-id", ""))
                     num_failed += reply.status_code >= 400
                 except BadRequest as error:
-                    answer = _refusal(text, error)
+                    result = _rejection(text, error)
                     num_failed += 1
-            output.write(json.dumps(answer) + "\n")
+            output.write(json.dumps(result) + "\n")
             output.flush()
             progress.update()
 
         with progress:
-            await asyncio.gather(*(one(text) for text in lines))
+            await asyncio.gather(*(process(text) for text in lines))
     return num_failed
 
 
-async def _serve_lines(args: argparse.Namespace, lines: Sequence[str], output: IO[str]) -> int:
-    from quire.host.client import Client
+async def _load_and_process(args: argparse.Namespace, lines: Sequence[str], output: IO[str]) -> int:
+    from quire.engine_process.client import EngineClient
     from quire.server.app import build_app
-    from quire.server.run import text_sides
+    from quire.server.process.serve import load_frontends
 
     models, config = chosen_models(vars(args), args.registry), ServerConfig()
-    client = await Client.start(
+    client = await EngineClient.start(
         models,
         args.plugins,
         options=args.registry.options,
@@ -136,9 +138,9 @@ async def _serve_lines(args: argparse.Namespace, lines: Sequence[str], output: I
         log_level=config.log_level,
     )
     try:
-        served = await asyncio.to_thread(text_sides, models, client.models(), config, args.registry)
+        served = await asyncio.to_thread(load_frontends, models, client.models(), config, args.registry)
         app = build_app(client, config, args.registry, served)
-        return await answer_lines(app, lines, output, args.max_concurrency)
+        return await process_lines(app, lines, output, args.max_concurrency)
     finally:
         await client.close()
 
@@ -155,9 +157,9 @@ def _run(args: argparse.Namespace) -> int:
             output = stack.enter_context(open(args.output_file, "w"))
         except OSError as error:
             raise ConfigError(f"--output-file {args.output_file} cannot be written: {error}.") from error
-        num_failed = asyncio.run(_serve_lines(args, lines, output))
-    print(f"{len(lines)} requests, {num_failed} failed; answers are in {args.output_file}", file=sys.stderr)
+        num_failed = asyncio.run(_load_and_process(args, lines, output))
+    print(f"{len(lines)} requests, {num_failed} failed; results are in {args.output_file}", file=sys.stderr)
     return 1 if num_failed else 0
 
 
-COMMAND = Command("run-batch", "answer a JSONL file of requests", _configure, _run)
+COMMAND = Command("run-batch", "process a JSONL file of requests without a server", _configure, _run)

@@ -1,38 +1,37 @@
-"""`platform serve`: load models and answer over HTTP. With no model named, the demos of the loaded plugins.
+"""`platform serve`: loads models and serves them over HTTP; without a model, the demos of the loaded plugins.
 
-Demos come with their adapters, and with tools that the model may choose to call, unless a flag says otherwise.
+Demos are served with their adapters, and their models may decide to call tools, unless a flag says otherwise.
 """
 
 from __future__ import annotations
 
 import argparse
-import ipaddress
 import logging
 import os
 from collections.abc import Sequence
 from dataclasses import replace
 
 from quire.commands.models import demo_adapters, demo_models, named_models
-from quire.config import ModelConfig
-from quire.discovery import adds_to_bundled
-from quire.from_vllm.variables import unread
+from quire.from_vllm.variables import unread_variables
+from quire.hooks.discovery import adds_to_bundled
+from quire.hooks.plugins_off import demos_off, plugins_off
+from quire.hooks.registry import load
 from quire.log_format import log_to_stderr
-from quire.options import add_config, model_list, read_config
-from quire.plugins_off import demos_off, plugins_off
 from quire.records import Command, Registry
-from quire.registry import load
-from quire.server_config import ServerConfig
+from quire.settings.model_config import ModelConfig
+from quire.settings.options import add_config, model_list, read_config
+from quire.settings.server_config import ServerConfig, is_loopback
 
 log = logging.getLogger("quire")
 
 DESCRIPTION = """\
-Serve models over HTTP, with the API of OpenAI and the request fields of vLLM.
+Serve models over HTTP with the OpenAI API and vLLM's request fields.
 
 examples:
-  platform serve                                         the demo models, with their adapters and tools
-  platform serve Qwen/Qwen2.5-0.5B-Instruct              a model of the hub
+  platform serve                                         the demo models, with adapters and tools
+  platform serve Qwen/Qwen2.5-0.5B-Instruct              a model from the hub
   platform serve ./my-model --max-model-len 8k --api-key secret
-  platform serve small=./model-a large=org/model-b       two models, chosen by the field "model"
+  platform serve small=./model-a large=org/model-b       two models, selected by the field "model"
   platform serve ./my-model --enable-lora --lora-modules style=./my-adapter
   platform serve --config serve.yaml
 
@@ -45,36 +44,36 @@ def _configure(parser: argparse.ArgumentParser) -> None:
         "models_given",
         nargs="*",
         metavar="MODEL",
-        help="folder, hub id, demo, or name=folder; several are served at once (default: the demos)",
+        help="folder, hub id, demo, or name=folder; several models may be given (default: the demos)",
     )
     parser.add_argument(
         "--models",
         type=model_list,
         default=[],
         metavar="JSON",
-        help="models with settings of their own (a list in YAML)",
+        help="models with individual settings (a list in YAML)",
     )
     add_config(parser, ModelConfig, ServerConfig)
-    # None: not said, so that it can be on for the demos and off for models that were named.
+    # None: not given, so on for the demos and off for named models.
     parser.set_defaults(enable_auto_tool_choice=None)
 
 
 def _run(args: argparse.Namespace) -> int:
-    from quire.server.start import run
+    from quire.server.process.start import run_server
 
     log_to_stderr()
     demos = not named_models(vars(args), args.registry)
     tools = demos if args.enable_auto_tool_choice is None else args.enable_auto_tool_choice
     config = read_config(ServerConfig, {**vars(args), "enable_auto_tool_choice": tools})
     log.setLevel(config.log_level.upper())
-    for sentence in unread(os.environ):
-        log.warning("%s", sentence)
+    for warning in unread_variables(os.environ):
+        log.warning("%s", warning)
     lora, registry = with_adapters(args, demos)
     log_plugins(registry)
     warn_of_open_server(config)
     if lora and demos:
         config = replace(config, lora_modules=(*config.lora_modules, *demo_adapters(registry)))
-    return run(
+    return run_server(
         models_to_serve(args, registry),
         config,
         registry,
@@ -85,9 +84,9 @@ def _run(args: argparse.Namespace) -> int:
 
 
 def with_adapters(args: argparse.Namespace, demos: bool) -> tuple[bool, Registry]:
-    """Whether adapter runtimes are loaded, and the registry with or without them.
+    """Whether adapter runtimes are enabled, and the registry with or without them.
 
-    Without a flag they are, for the demos; not if --plugins is an allow-list.
+    Without a flag they are enabled for the demos, unless --plugins is an allow-list.
     """
     registry: Registry = args.registry
     if args.enable_lora is None and demos and adds_to_bundled(args.plugins):
@@ -96,43 +95,38 @@ def with_adapters(args: argparse.Namespace, demos: bool) -> tuple[bool, Registry
 
 
 def models_to_serve(args: argparse.Namespace, registry: Registry) -> Sequence[ModelConfig]:
-    """Models that were named, else demos, else none: then the server starts all the same and says why it is empty."""
+    """The named models, or the demos. With neither the server starts without models and logs a warning."""
     if named := named_models(vars(args), registry):
         return named
     chosen = demo_models(vars(args), registry)
     if not chosen:
         loaded = ", ".join(plugin.name for plugin in registry.plugins) or "none"
-        log.warning("no model was named and no loaded plugin has a demo model (plugins: %s): nothing is served", loaded)
+        log.warning(
+            "no model was given, and no loaded plugin has a demo model (plugins: %s): no model is served", loaded
+        )
         return chosen
-    log.info("no model was named: serving the demos %s", ", ".join(c.name for c in chosen))
+    log.info("no model was given: serving the demos %s", ", ".join(c.name for c in chosen))
     if off := [f"{demo} (plugin {plugin})" for demo, plugin in demos_off(registry)]:
-        log.info("demos that are not served, because their plugin is not enabled: %s", ", ".join(off))
+        log.info("demos not served, because their plugin is not enabled: %s", ", ".join(off))
     return chosen
 
 
 def log_plugins(registry: Registry) -> None:
-    """Which plugins are on, and which installed ones are not."""
+    """Log which plugins are loaded, and which installed ones are not."""
     log.info("plugins: %s", ", ".join(plugin.name for plugin in registry.plugins) or "none")
     if off := [plugin.name for plugin in plugins_off(registry)]:
-        log.info("installed plugins that are not enabled: %s (--plugins +%s adds one)", ", ".join(off), off[0])
+        log.info("installed plugins that are not enabled: %s (to enable one: --plugins +%s)", ", ".join(off), off[0])
 
 
 def warn_of_open_server(config: ServerConfig) -> None:
-    """Warn if other machines may reach a server that asks for no key."""
-    if config.api_key or config.ssl_ca_certs or _is_loopback(config.host):
+    """Warn if other machines may reach a server that requires no API key."""
+    if config.api_key or config.ssl_ca_certs or is_loopback(config.host):
         return
     log.warning(
-        "--host %s without --api-key: every machine that reaches this port can use the server%s",
+        "--host %s without --api-key: every machine that can reach this port can use the server%s",
         config.host,
         "" if config.admin_api_key else ", and load and unload adapters if adapter runtimes are enabled",
     )
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 COMMAND = Command("serve", "serve models over HTTP (OpenAI API)", _configure, _run)

@@ -1,4 +1,6 @@
-"""An engine in this process, driven step by step or from asyncio: `EngineArgs`, `LLMEngine`, `AsyncLLMEngine`.
+"""An engine in this process that the caller runs step by step or from asyncio, with the names and methods of vLLM.
 
-Names and methods are those of vLLM; all three stand on `quire.llm.LLM`.
+`EngineArgs` (args) holds the arguments of `quire.llm.llm.LLM` and parses them from command lines. `LLMEngine` (engine)
+adds requests to an `LLM` and steps it. `AsyncLLMEngine` (async_engine) steps an `LLMEngine` in a thread while there are
+requests, and passes each output to the task that waits for it.
 """

@@ -1,4 +1,4 @@
-"""`EngineArgs`: the arguments of `LLM` as a record, and as flags of a script's command line."""
+"""`EngineArgs`: the arguments of `LLM` as a dataclass, and as flags for the command line of a script."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields
 from typing import Any, Self, TypeVar
 
-from quire.config import ModelConfig
-from quire.options import add_config
-from quire.text.arguments import known_settings
+from quire.llm.arguments import known_settings
+from quire.settings.model_config import ModelConfig
+from quire.settings.options import add_config
 
 _Parser = TypeVar("_Parser", bound=argparse.ArgumentParser)
 
@@ -18,7 +18,10 @@ _OWN = ("plugins", "enable_lora", "plugin_options")
 
 @dataclass(frozen=True, kw_only=True, init=False)
 class EngineArgs(ModelConfig):
-    """What `LLM` takes, checked when it is made; fields beside those of `ModelConfig` are as there."""
+    """Arguments of `LLM`, validated on construction: the fields of `ModelConfig`, and `LLM`'s own arguments.
+
+    Raises TypeError for an unknown argument, ConfigError for an invalid value.
+    """
 
     plugins: Sequence[str] | str | None = None
     enable_lora: bool = False
@@ -33,7 +36,6 @@ class EngineArgs(ModelConfig):
         plugin_options: Mapping[str, Mapping[str, Any]] | None = None,
         **settings: Any,
     ) -> None:
-        """Raises TypeError for an unknown argument, ConfigError for a value that cannot be."""
         given = known_settings(settings, "EngineArgs")
         super().__init__(model=model, **given)
         own = {"plugins": plugins, "enable_lora": enable_lora, "plugin_options": plugin_options}
@@ -42,7 +44,7 @@ class EngineArgs(ModelConfig):
 
     @classmethod
     def add_cli_args(cls, parser: _Parser) -> _Parser:
-        """Add a flag for each setting of a model, `--plugins` and `--enable-lora`; the same parser."""
+        """Add a flag for each setting of a model, `--plugins` and `--enable-lora` to the parser, and return it."""
         parser.add_argument("--plugins", metavar="A,B", help="plugins to load (default: the bundled set)")
         parser.add_argument("--enable-lora", action="store_true", help="load the adapter runtime too")
         add_config(parser, ModelConfig)
@@ -50,19 +52,19 @@ class EngineArgs(ModelConfig):
 
     @classmethod
     def from_cli_args(cls, args: argparse.Namespace) -> Self:
-        """Those that a parser with `add_cli_args` has read; other attributes are left alone."""
+        """The arguments that a parser with `add_cli_args` has parsed; other attributes are ignored."""
         values = vars(args)
         names = [f.name for f in fields(cls) if f.name in values]
         lists = {name: tuple(values[name]) for name in names if isinstance(values[name], list)}
         return cls(**{**{name: values[name] for name in names}, **lists})
 
-    def for_llm(self) -> dict[str, Any]:
-        """Arguments of `LLM`: those that differ from its defaults."""
+    def to_llm_arguments(self) -> dict[str, Any]:
+        """The arguments for `LLM` that differ from its defaults."""
         return {f.name: getattr(self, f.name) for f in fields(self) if not _is_default(f, getattr(self, f.name))}
 
 
 class AsyncEngineArgs(EngineArgs):
-    """The same for `AsyncLLMEngine`."""
+    """Arguments of `AsyncLLMEngine`, equal to those of `LLMEngine`."""
 
 
 def _is_default(field: Any, value: Any) -> bool:

@@ -1,4 +1,4 @@
-"""`AsyncLLMEngine`: an engine in this process behind asyncio; a thread of its own makes the steps."""
+"""`AsyncLLMEngine`: an asyncio interface to an engine in this process, which runs its steps in a thread."""
 
 from __future__ import annotations
 
@@ -9,44 +9,46 @@ from typing import Any, Self, TypeVar
 
 from quire.engine_api.args import EngineArgs
 from quire.engine_api.engine import LLMEngine
-from quire.errors import BadRequest, HostDied, QuireError
-from quire.llm_requests import Adapters
-from quire.pooling import PoolingParams
-from quire.sampling import BeamSearchParams, SamplingParams
-from quire.text.inputs import PromptInput
-from quire.text.outputs import RequestOutput
-from quire.text.tokenizer import Tokenizer
+from quire.errors import BadRequest, EngineDied, QuireError
+from quire.llm.requests import Adapters
+from quire.params.pooling import PoolingParams
+from quire.params.sampling import BeamSearchParams, SamplingParams
+from quire.text.inputs.inputs import PromptInput
+from quire.text.outputs.outputs import RequestOutput
+from quire.text.tokenizer.tokenizer import Tokenizer
 from quire.types import ModelInfo
 
-_Given = TypeVar("_Given")
+_T = TypeVar("_T")
 
 
 class _Latest:
-    """The latest output of a request: a reader that is slower than the steps gets the last of several."""
+    """The latest output of a request. A reader that is slower than the steps skips outputs."""
 
     def __init__(self) -> None:
-        self._there = asyncio.Event()
+        self._ready = asyncio.Event()
         self._output: Any = None
 
     def put(self, output: Any) -> None:
-        """An output, or an error to be raised."""
+        """Store an output, or an error for `next` to raise."""
         self._output = output
-        self._there.set()
+        self._ready.set()
 
     async def next(self) -> Any:
-        """Wait for an output that was not read before."""
-        await self._there.wait()
-        self._there.clear()
+        """Wait for an output that was not returned before."""
+        await self._ready.wait()
+        self._ready.clear()
         if isinstance(self._output, QuireError):
             raise self._output
         return self._output
 
 
 class AsyncLLMEngine:
-    """Serves any number of tasks of one event loop; they run in the same steps."""
+    """Runs the requests of any number of tasks of one event loop in the same steps.
+
+    engine: stepped by this object only.
+    """
 
     def __init__(self, engine: LLMEngine) -> None:
-        """An engine that nothing else drives from now on."""
         self.engine = engine
         self._thread = ThreadPoolExecutor(1, "quire-engine")
         self._latest: dict[str, _Latest] = {}
@@ -56,7 +58,7 @@ class AsyncLLMEngine:
 
     @classmethod
     def from_engine_args(cls, engine_args: EngineArgs) -> Self:
-        """Load the model; raises as `LLM` does. It blocks."""
+        """Load the model. Blocks, and raises the errors of `LLM`."""
         return cls(LLMEngine.from_engine_args(engine_args))
 
     async def generate(
@@ -68,9 +70,9 @@ class AsyncLLMEngine:
         *,
         priority: int = 0,
     ) -> AsyncIterator[RequestOutput]:
-        """All there is so far of the answer to one prompt, again and again, the last time `finished`.
+        """Yield the output so far of one prompt after each step; the last one is `finished`.
 
-        Leaving the loop over it, or cancelling the task, aborts the request. Raises as `LLM.generate` does.
+        Leaving the loop or cancelling the task aborts the request. Raises the errors of `LLM.generate`.
         """
         async for output in self._outputs(prompt, sampling_params, request_id, lora_request, priority):
             yield output
@@ -84,7 +86,7 @@ class AsyncLLMEngine:
         *,
         priority: int = 0,
     ) -> AsyncIterator[Any]:
-        """The one `PoolingRequestOutput` of a prompt. Cancelling the task aborts the request."""
+        """Yield the `PoolingRequestOutput` of one prompt. Cancelling the task aborts the request."""
         async for output in self._outputs(prompt, pooling_params, request_id, lora_request, priority):
             yield output
 
@@ -96,8 +98,8 @@ class AsyncLLMEngine:
         latest = self._latest[request_id] = _Latest()
         try:
             await self.check_health()
-            made = await asyncio.to_thread(self.engine.prepare, prompt, params, lora_request)
-            await self._run(lambda: self.engine.add_prepared(request_id, made, params, lora_request, priority))
+            prepared = await asyncio.to_thread(self.engine.prepare, prompt, params, lora_request)
+            await self._run(lambda: self.engine.add_prepared(request_id, prepared, params, lora_request, priority))
             self._wake()
             finished = False
             while not finished:
@@ -106,30 +108,29 @@ class AsyncLLMEngine:
                 yield output
         finally:
             del self._latest[request_id]
-            if not self._closed:  # not awaited: the task may be ending; nothing happens to one that is done
+            if not self._closed:  # not awaited because the task may be cancelled; no effect on a finished request
                 self._thread.submit(self.engine.abort_request, request_id)
 
     async def abort(self, request_id: str) -> None:
-        """End a request; iterating over it raises a `QuireError`."""
+        """End a request. The iterator over its outputs raises a `QuireError`."""
         await self._run(lambda: self.engine.abort_request(request_id))
         if request_id in self._latest:
             self._latest[request_id].put(QuireError(f"The request {request_id!r:.80} was aborted."))
 
     async def get_tokenizer(self) -> Tokenizer:
-        """The model's tokenizer."""
         return self.engine.get_tokenizer()
 
     async def get_model_config(self) -> ModelInfo:
-        """What is known of the model."""
+        """Facts of the loaded model: `max_model_len`, `vocab_size`, …"""
         return self.engine.model_config
 
     async def check_health(self) -> None:
-        """Raise HostDied when the engine was shut down or its steps fail."""
+        """Raise EngineDied after the engine was shut down."""
         if self._closed:
-            raise HostDied("The engine was shut down.")
+            raise EngineDied("The engine was shut down.")
 
-    async def _run(self, work: Callable[[], _Given]) -> _Given:
-        """In the engine's thread, between two steps."""
+    async def _run(self, work: Callable[[], _T]) -> _T:
+        """Run `work` in the engine's thread, between two steps."""
         await self.check_health()
         return await asyncio.get_running_loop().run_in_executor(self._thread, work)
 
@@ -139,7 +140,7 @@ class AsyncLLMEngine:
             self._stepping = asyncio.create_task(self._step())
 
     async def _step(self) -> None:
-        """Step while there is work. Several failed steps in a row end every request with the error."""
+        """Step while there are requests. The engine raises after several failed steps; then every request fails."""
         try:
             while self._more:
                 self._more = False
@@ -148,17 +149,17 @@ class AsyncLLMEngine:
                         if request_id in self._latest:
                             self._latest[request_id].put(output)
         except Exception as error:
-            fault = error if isinstance(error, QuireError) else QuireError(f"The engine failed: {error}")
+            failure = error if isinstance(error, QuireError) else QuireError(f"The engine failed: {error}")
             for latest in self._latest.values():
-                latest.put(fault)
+                latest.put(failure)
 
     def shutdown(self) -> None:
-        """Free the device; requests in flight end with an error."""
+        """Free the device. Requests in flight end with an error."""
         if self._closed:
             return
         self._closed = True
         for latest in self._latest.values():
-            latest.put(HostDied("The engine was shut down."))
+            latest.put(EngineDied("The engine was shut down."))
         self._thread.submit(self.engine.close).result()
         self._thread.shutdown()
 

@@ -1,4 +1,4 @@
-"""`LLMEngine`: requests with ids of the caller's, and one step of the engine at a time."""
+"""`LLMEngine`: runs requests with ids that the caller chooses, one engine step at a time."""
 
 from __future__ import annotations
 
@@ -7,37 +7,35 @@ from typing import Any, Self
 
 from quire.engine_api.args import EngineArgs
 from quire.errors import BadRequest, QuireError
-from quire.llm import LLM
-from quire.llm_requests import Adapters
-from quire.pooling import PoolingParams
-from quire.sampling import BeamSearchParams, SamplingParams
-from quire.text.inputs import PromptInput
-from quire.text.outputs import CompletionOutput, RequestOutput
-from quire.text.tokenizer import Tokenizer
+from quire.llm.llm import LLM
+from quire.llm.requests import Adapters
+from quire.params.pooling import PoolingParams
+from quire.params.sampling import BeamSearchParams, SamplingParams
+from quire.text.inputs.inputs import PromptInput
+from quire.text.outputs.outputs import CompletionOutput, RequestOutput
+from quire.text.tokenizer.tokenizer import Tokenizer
 from quire.types import ModelInfo, Prompt
 
 Params = SamplingParams | BeamSearchParams | PoolingParams
 
 
 class LLMEngine:
-    """Steps a loaded model. One thread at a time; its requests and those of its `LLM` run in the same steps."""
+    """Steps a loaded model, in one thread at a time. Its requests and those of its `LLM` share the steps."""
 
     def __init__(self, llm: LLM) -> None:
-        """An engine on a model that is loaded."""
         self.llm = llm
 
     @classmethod
     def from_engine_args(cls, engine_args: EngineArgs) -> Self:
-        """Load the model; raises as `LLM` does."""
-        return cls(LLM(**engine_args.for_llm()))
+        """Load the model. Raises the errors of `LLM`."""
+        return cls(LLM(**engine_args.to_llm_arguments()))
 
     @property
     def model_config(self) -> ModelInfo:
-        """What is known of the model: `max_model_len`, `vocab_size`, …"""
+        """Facts of the loaded model: `max_model_len`, `vocab_size`, …"""
         return self.llm.info
 
     def get_tokenizer(self) -> Tokenizer:
-        """The model's tokenizer."""
         return self.llm.get_tokenizer()
 
     def add_request(
@@ -49,60 +47,60 @@ class LLMEngine:
         lora_request: Adapters = None,
         priority: int = 0,
     ) -> None:
-        """Take in a request, to be answered by the steps to come. Arguments are those of `LLM.generate` for one prompt.
+        """Add a request, which later steps compute. The arguments are those of `LLM.generate` for one prompt.
 
-        Raises BadRequest, also when a request in flight has this id; then nothing was taken in.
+        Raises BadRequest, also for the id of a request in flight; then nothing was added.
         """
         self.add_prepared(request_id, self.prepare(prompt, params, lora_request), params, lora_request, priority)
 
     def prepare(self, prompt: PromptInput, params: Params, lora_request: Adapters = None) -> Prompt:
-        """What takes its time of `add_request`: ids of the prompt, media, adapters. Any thread may call it."""
+        """The slow part of `add_request`: tokenize, load media, load adapters. Thread-safe."""
         requests = self.llm.requests
-        requests.loaded_adapters(lora_request, 1)
-        return requests.pooled([prompt])[0] if isinstance(params, PoolingParams) else requests.prompt(prompt)
+        requests.load_adapters(lora_request, 1)
+        return requests.pooling_prompts([prompt])[0] if isinstance(params, PoolingParams) else requests.prompt(prompt)
 
     def add_prepared(
         self, request_id: str, prompt: Prompt, params: Params, lora_request: Adapters, priority: int
     ) -> None:
-        """The rest of `add_request`."""
+        """The fast part of `add_request`: submit a prompt that `prepare` returned."""
         requests = self.llm.requests
-        if not isinstance(request_id, str) or request_id in requests.batch:
+        if not isinstance(request_id, str) or request_id in requests.runner:
             raise BadRequest(f"`request_id` must be a text that no request in flight has, got {request_id!r:.80}.")
         requests.submit([prompt], params, lora_request, [priority], ids=[request_id])
 
     def abort_request(self, request_id: str | Iterable[str]) -> None:
-        """End these requests; no step tells of them any more. Unknown ids are left alone."""
+        """End these requests; later steps return no outputs of them. Unknown ids are ignored."""
         ids = [request_id] if isinstance(request_id, str) else request_id
-        self.llm.requests.batch.abort(ids)
+        self.llm.requests.runner.abort(ids)
 
     def has_unfinished_requests(self) -> bool:
-        """Whether steps will give more."""
+        """Whether further steps are needed."""
         return self.get_num_unfinished_requests() > 0
 
     def get_num_unfinished_requests(self) -> int:
-        """How many requests are in flight."""
-        return len(self.llm.requests.batch.ids)
+        """The number of requests in flight."""
+        return len(self.llm.requests.runner.ids)
 
     def step(self) -> list[Any]:
-        """One step; of each request that it went on with, all there is so far.
+        """Compute one step, and return the output so far of each request that it advanced.
 
-        These are `RequestOutput`s, or `PoolingRequestOutput`s for pooling; later steps do not change them. A request
-        that failed comes once, finished, with finish_reason "error" and the error's text as stop_reason.
+        The outputs are `RequestOutput`s, or `PoolingRequestOutput`s for pooling; later steps do not change them. A
+        request that failed is returned once, finished, with finish_reason "error" and the error message as stop_reason.
         """
         return [
-            _failure(request_id, made) if isinstance(made, QuireError) else made for request_id, made in self.advance()
+            _failure(request_id, output) if isinstance(output, QuireError) else output
+            for request_id, output in self.advance()
         ]
 
     def advance(self) -> Sequence[tuple[str, Any]]:
-        """`step`, by the requests' ids, with the `QuireError` of those that failed in place of an output."""
-        return self.llm.requests.batch.advance()
+        """Compute one step, and return (id, output so far or `QuireError`) of each request that it advanced."""
+        return self.llm.requests.runner.advance()
 
     def get_metrics(self) -> dict[str, Any]:
-        """Counters since start and gauges of now."""
+        """Counters since the start and current gauges."""
         return self.llm.get_metrics()
 
     def close(self) -> None:
-        """Free the device."""
         self.llm.close()
 
     def __enter__(self) -> Self:

@@ -1,7 +1,7 @@
-"""Arguments of vLLM that are no settings here, for `LLM(...)`, the command line and YAML files alike.
+"""Arguments of vLLM that are not settings here, for `LLM(...)`, the command line and YAML files.
 
-Each is accepted at the values that ask for nothing, so that existing scripts, commands and manifests run as they are,
-and refused at any other with a sentence that says what there is instead. Settings with another name: `near_names`.
+A value that asks for no missing feature is accepted, so that existing scripts, commands and manifests run unchanged.
+Other values are refused with a sentence that names the alternative.
 """
 
 from __future__ import annotations
@@ -15,14 +15,17 @@ from quire.errors import ConfigError
 
 @dataclass(frozen=True, kw_only=True)
 class Accepted:
-    """What an argument may be. values: () = anything. why: what there is instead, or why any value is right."""
+    """The accepted values of an argument.
+
+    values: () = any value. why: the alternative here, or the reason why any value is accepted.
+    """
 
     values: tuple[Any, ...] = ()
     why: str
 
     @property
     def is_switch(self) -> bool:
-        """Whether its values are on and off."""
+        """Whether the argument is boolean."""
         return any(isinstance(value, bool) for value in self.values)
 
 
@@ -36,7 +39,7 @@ NO_TRANSFER = "keys and values stay in this process"
 EDIT_CONFIG = "edit config.json in a copy of the model's folder"
 CHOSEN_OPS = "operations are chosen by what the device supports, plugins bring others, `platform doctor` lists them"
 ONE_SCHEDULER = "every step is scheduled"
-KINDS_BY_PLUGIN = "kinds of adapters beside LoRA come from plugins (--enable-lora)"
+KINDS_BY_PLUGIN = "kinds of adapters besides LoRA come from plugins (--enable-lora)"
 
 
 def _only(why: str, *values: Any) -> Accepted:
@@ -98,7 +101,7 @@ ARGUMENTS: Mapping[str, Accepted] = {
     "use_v2_block_manager": _switch(ONE_SCHEDULER),
     "num_scheduler_steps": _only(ONE_SCHEDULER, 1),
     "multi_step_stream_outputs": _switch(ONE_SCHEDULER),
-    "scheduler_delay_factor": _only("waiting requests start as soon as there is room", 0),
+    "scheduler_delay_factor": _only("waiting requests start as soon as there are free pages", 0),
     "async_scheduling": _switch(ONE_SCHEDULER),
     "disable_async_output_proc": _switch(ONE_SCHEDULER),
     "prefix_caching_hash_algo": _any("pages are always found by a cryptographic hash"),
@@ -129,8 +132,8 @@ ARGUMENTS: Mapping[str, Accepted] = {
 }
 
 
-def check(name: str, value: Any) -> None:
-    """Raise ConfigError if an argument asks for what is not there. name: a key of `ARGUMENTS`."""
+def check_argument(name: str, value: Any) -> None:
+    """Raise ConfigError if the value asks for a missing feature. name: a key of `ARGUMENTS`."""
     accepted = ARGUMENTS[name]
     if not accepted.values or value in accepted.values:
         return
@@ -139,9 +142,9 @@ def check(name: str, value: Any) -> None:
     raise ConfigError(f"{flag} can only be {shown} here, got {value!r:.80}: {accepted.why}.", name)
 
 
-def without_vllm(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings less the arguments that are only vLLM's; ConfigError for one that asks for what is not there."""
+def without_vllm_arguments(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings without the arguments of `ARGUMENTS`. Raises ConfigError if one asks for a missing feature."""
     for name in settings:
         if name in ARGUMENTS:
-            check(name, settings[name])
+            check_argument(name, settings[name])
     return {name: value for name, value in settings.items() if name not in ARGUMENTS}

@@ -1,4 +1,4 @@
-"""Environment variables of vLLM and what does the same here: for the log at start, and for docs/from_vllm.md."""
+"""Environment variables of vLLM and their replacements here, for a warning at the start and for docs/from_vllm.md."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SETTINGS: Mapping[str, str] = {
     "VLLM_REGEX_COMPILATION_TIMEOUT_S": "QUIRE_STRUCTURED_OUTPUTS_TIMEOUT_S",
     "VLLM_USE_MODELSCOPE": "QUIRE_HUB",
 }
-"""Variables whose setting exists here, by the variable that sets it (units may differ: see the setting's flag)."""
+"""vLLM's variable → the variable of the same setting here. Units may differ; the help of the flag names them."""
 
 VALUES: Mapping[str, str] = {
     "VLLM_BATCH_INVARIANT": "true",
@@ -30,7 +30,7 @@ VALUES: Mapping[str, str] = {
     "VLLM_PLUGINS": "llama,tools",
     "VLLM_USE_MODELSCOPE": "modelscope",
 }
-"""What the variable of ours is set to, where that is not the value of vLLM's."""
+"""vLLM's variable → an example value of the variable here, if values differ."""
 
 ELSEWHERE: Mapping[str, str] = {
     "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "adapters may be loaded while the server runs where --enable-lora is on; "
@@ -48,24 +48,24 @@ ELSEWHERE: Mapping[str, str] = {
     "VLLM_USE_V1": "there is one engine",
     "VLLM_WORKER_MULTIPROC_METHOD": "models run in one process",
 }
-"""Others, and what to know of them."""
+"""vLLM's variable → the alternative here, if no variable replaces it."""
 
 HARMLESS = frozenset({"VLLM_DO_NOT_TRACK", "VLLM_NO_USAGE_STATS", "VLLM_USE_V1", "VLLM_WORKER_MULTIPROC_METHOD"})
-"""What they ask for is so; nothing needs to be said at the start."""
+"""Variables whose request is fulfilled anyway, so that no warning is logged."""
 
 
-def instead(name: str) -> str:
-    """What does the same as a variable of vLLM: one of ours with its value, or a half-sentence."""
+def replacement(name: str) -> str:
+    """The replacement of a variable of vLLM: our variable with an example value, or a clause that explains."""
     if name in SETTINGS:
         value = VALUES.get(name)
         return SETTINGS[name] + (f"={value}" if value else "")
     return ELSEWHERE[name]
 
 
-def unread(environment: Iterable[str]) -> list[str]:
-    """A sentence about each variable of vLLM that is set and has no effect, by name."""
+def unread_variables(environment: Iterable[str]) -> list[str]:
+    """A warning for each variable of vLLM that is set and has no effect, in the order of their names."""
     names = sorted({*SETTINGS, *ELSEWHERE}.difference(HARMLESS).intersection(environment))
     return [
-        f"The variable {name} is not read; {'use ' if name in SETTINGS else ''}{instead(name)} (docs/from_vllm.md)."
+        f"The variable {name} is not read; {'use ' if name in SETTINGS else ''}{replacement(name)} (docs/from_vllm.md)."
         for name in names
     ]

@@ -1,4 +1,4 @@
-"""`LoRARequest` under the import path that vLLM has for it."""
+"""`LoRARequest` under vLLM's import path."""
 
 from quire.types import LoRARequest
 

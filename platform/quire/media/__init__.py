@@ -1,4 +1,7 @@
-"""Media from outside: where they come from, how they are decoded, and what keeps both within bounds.
+"""Images, audio and video of prompts: fetching, decoding, and the limits of both.
 
-It knows no model, no prompt and no HTTP server.
+An item arrives as a `MediaURL` or a Python object (items). `MediaLoader` (loader) fetches URLs and files with the
+`fetching` package into `MediaBytes`, then decodes these with `images`, `audio` or `video` within the `MediaLimits`
+of the model (limits). Heavy work (weights) has its own threads, and large images are decoded in a process
+(large_images). `containers` opens files with PyAV, `wav` and `resampling` need no library, and `windows` splits speech.
 """

@@ -1,6 +1,6 @@
-"""Audio from bytes or from what Python code holds, as the samples that input mappers take.
+"""Decodes audio files, and converts audio of Python code, to mono samples for input mappers.
 
-It knows no fetching and no model: a mapper asks for the rate that its model hears at.
+A mapper resamples them to the rate of its model (`Audio.resample`).
 """
 
 from __future__ import annotations
@@ -14,49 +14,49 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quire.errors import BadRequest, TooLarge, Unprocessable
-from quire.media.containers import Deadline, opened
+from quire.media.containers import DecodingDeadline, open_container
 from quire.media.limits import MediaLimits
-from quire.media.resampling import resampled
+from quire.media.resampling import resample
 from quire.media.wav import Wav, parse
 
 MAX_RATE = 768_000
 _BLOCK = 1 << 16
-"""Samples that are read at once, between looks at the bounds."""
-_UNKNOWN = 0x7F000000
-"""Sizes from here on are what programs write that don't know yet how much will follow."""
+"""Samples read at once, between checks of the limits."""
+
+_UNKNOWN_SIZE = 0x7F000000
+"""Streaming programs write sizes from this one on as placeholders for an unknown size."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Audio:
-    """Sound of one channel. samples: float32 [samples], from -1 to 1. rate: samples a second."""
+    """Mono audio. samples: float32 [samples], from -1 to 1. rate: samples per second."""
 
     samples: NDArray[np.float32]
     rate: int
 
     @property
     def duration_s(self) -> float:
-        """How long it is."""
         return len(self.samples) / self.rate
 
-    def at(self, rate: int) -> NDArray[np.float32]:
+    def resample(self, rate: int) -> NDArray[np.float32]:
         """The samples at another rate: float32 [samples × rate / self.rate, rounded up]."""
-        return self.samples if rate == self.rate else resampled(self.samples, self.rate, rate)
+        return self.samples if rate == self.rate else resample(self.samples, self.rate, rate)
 
 
 def decode_audio(data: bytes, limits: MediaLimits) -> Audio:
-    """The sound of an audio file, channels averaged: a WAV file as it is, others with soundfile or else with PyAV.
+    """Decode an audio file and average its channels. WAV needs no library; other formats need soundfile or PyAV.
 
-    Raises TooLarge for more than `limits.max_s` seconds, Unprocessable for bytes that are no audio, `BadRequest` when
+    Raises TooLarge for more than `limits.max_s` seconds, Unprocessable for bytes that are not audio, `BadRequest` if
     the libraries are not installed.
     """
     if not data:
         raise Unprocessable("The audio is empty: it has no bytes.")
-    _check_whole(data)
+    _check_complete(data)
     if (plain := parse(data)) is not None:
-        return _of_wav(plain, limits)
+        return _from_wav(plain, limits)
     try:
         import soundfile
-    except (ImportError, OSError):  # the latter where the library behind it is missing
+    except (ImportError, OSError):  # OSError: libsndfile is missing
         return _with_pyav(data, limits)
     try:
         file = soundfile.SoundFile(io.BytesIO(data))
@@ -68,32 +68,32 @@ def decode_audio(data: bytes, limits: MediaLimits) -> Audio:
             blocks = list(_blocks(file, limits))
         except soundfile.LibsndfileError as error:
             raise Unprocessable(f"The audio is damaged: {error}.") from error
-        return _joined(blocks, file.samplerate)
+        return _to_audio(blocks, file.samplerate)
 
 
-def _of_wav(plain: Wav, limits: MediaLimits) -> Audio:
+def _from_wav(plain: Wav, limits: MediaLimits) -> Audio:
     if not 0 < plain.rate <= MAX_RATE:
-        raise Unprocessable(f"The audio says it has {plain.rate} samples a second; it may be from 1 to {MAX_RATE}.")
+        raise Unprocessable(f"The audio says it has {plain.rate} samples a second; 1 to {MAX_RATE} are accepted.")
     _check_length(plain.num_frames / plain.rate, limits)
-    return _joined(list(plain.blocks()), plain.rate)
+    return _to_audio(list(plain.blocks()), plain.rate)
 
 
-def _check_whole(data: bytes) -> None:
-    """Raise Unprocessable for a WAV file without its end, which libraries read as a shorter one."""
+def _check_complete(data: bytes) -> None:
+    """Raise Unprocessable for a truncated WAV file, which libraries would read as a shorter one."""
     if data[:4] != b"RIFF" or data[8:12] != b"WAVE":
         return
     at = 12
     while at + 8 <= len(data):
         name, size = data[at : at + 4], int.from_bytes(data[at + 4 : at + 8], "little")
         at += 8 + size + size % 2
-        if name == b"data" and size < _UNKNOWN and at - size % 2 > len(data):
+        if name == b"data" and size < _UNKNOWN_SIZE and at - size % 2 > len(data):
             raise Unprocessable(
                 f"The audio is cut short: of {size} bytes of samples {at - size % 2 - len(data)} are missing."
             )
 
 
 def _blocks(file: Any, limits: MediaLimits) -> Iterator[NDArray[np.float32]]:
-    """Of one channel each. What a header says of the length is not believed."""
+    """Mono blocks of the file. The length is checked while reading, because the header may be wrong."""
     count = 0
     while len(block := file.read(_BLOCK, dtype="float32", always_2d=True)):
         count += len(block)
@@ -102,14 +102,14 @@ def _blocks(file: Any, limits: MediaLimits) -> Iterator[NDArray[np.float32]]:
 
 
 def _with_pyav(data: bytes, limits: MediaLimits) -> Audio:
-    deadline = Deadline("audio", limits.timeout_s)
-    with opened(data, "audio", "audio") as container:
+    deadline = DecodingDeadline("audio", limits.timeout_s)
+    with open_container(data, "audio", "audio") as container:
         import av
 
         if not container.streams.audio:
             raise Unprocessable("The file has no audio in it.")
         if container.streams.audio[0].codec_context is None:
-            raise Unprocessable("The audio is coded in a way that is not known here.")
+            raise Unprocessable("The audio has an unknown codec.")
         rate = container.streams.audio[0].rate
         resampler = av.AudioResampler(format="fltp", layout="mono", rate=rate)
         blocks, count = [], 0
@@ -120,21 +120,23 @@ def _with_pyav(data: bytes, limits: MediaLimits) -> Audio:
                 count += part.samples
             _check_length(count / rate, limits)
         blocks += [part.to_ndarray()[0] for part in resampler.resample(None)]
-        return _joined(blocks, rate)
+        return _to_audio(blocks, rate)
 
 
-def _joined(blocks: list[NDArray[np.float32]], rate: int) -> Audio:
+def _to_audio(blocks: list[NDArray[np.float32]], rate: int) -> Audio:
     samples = np.concatenate(blocks) if blocks else np.empty(0, np.float32)
     if not len(samples):
         raise Unprocessable("The audio has no samples.")
-    if not np.isfinite(samples).all():  # a file of floats may hold anything
-        raise Unprocessable("The audio has samples that are no finite numbers.")
+    if not np.isfinite(samples).all():  # files of floats can contain NaN
+        raise Unprocessable("The audio has samples that are not finite numbers.")
     return Audio(samples=samples.astype(np.float32, copy=False), rate=rate)
 
 
 def as_audio(item: Any, limits: MediaLimits) -> Audio:
-    """Sound that Python code holds: `Audio`, or (samples, rate) with samples of float [samples] or [channels, samples];
-    `BadRequest` for anything else, TooLarge."""
+    """Convert audio of Python code: `Audio`, or (samples, rate) with float samples [samples] or [channels, samples].
+
+    Raises `BadRequest` for other objects, TooLarge for too many seconds.
+    """
     if isinstance(item, Audio):
         return item
     if not isinstance(item, tuple) or len(item) != 2:
@@ -143,8 +145,8 @@ def as_audio(item: Any, limits: MediaLimits) -> Audio:
             f" {type(item).__name__}."
         )
     samples, rate = np.asarray(item[0]), item[1]
-    whole = isinstance(rate, int | np.integer) or (isinstance(rate, float) and rate.is_integer())
-    if not whole or not 0 < rate <= MAX_RATE:
+    is_whole = isinstance(rate, int | np.integer) or (isinstance(rate, float) and rate.is_integer())
+    if not is_whole or not 0 < rate <= MAX_RATE:
         raise BadRequest(f"The rate of audio must be a whole number from 1 to {MAX_RATE}; got {rate!r:.40}.")
     if samples.dtype.kind != "f" or samples.ndim not in (1, 2) or not samples.size:
         raise BadRequest(

@@ -1,6 +1,6 @@
-"""Files of video and audio as PyAV reads them: only from memory, only formats that hold their own content.
+"""Opens video and audio files with PyAV: from memory only, and only formats that contain their own data.
 
-Playlists and the like, which make a reader open other files and addresses, are not opened.
+Playlists and other formats that refer to files or URLs are not opened.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from typing import Any, NoReturn
 from quire.errors import BadRequest, QuireError, Unprocessable
 
 FORMATS = "mov,mp4,m4a,3gp,3g2,mj2,matroska,webm,avi,flv,mpegts,mpeg,ogg,wav,flac,mp3,aac,gif,asf"
-"""Names of libavformat's readers that may be used."""
+"""Names of the libavformat demuxers that may be used."""
 
 
 @contextlib.contextmanager
-def opened(data: bytes, what: str, extra: str) -> Iterator[Any]:
-    """A container of PyAV (`av.container.InputContainer`) over the bytes.
+def open_container(data: bytes, what: str, extra: str) -> Iterator[Any]:
+    """A PyAV container (`av.container.InputContainer`) of the bytes.
 
-    what: "video" or "audio", for errors; extra: what to install if PyAV is not there. Raises `BadRequest` for that, and
-    Unprocessable for what PyAV raises inside the block.
+    what: "video" or "audio", for errors. extra: key of `PACKAGES` for the error if PyAV is not installed. Raises
+    `BadRequest` in that case, and Unprocessable for errors of PyAV inside the `with` block.
     """
     if not data:
         raise Unprocessable(f"The {what} is empty: it has no bytes.")
@@ -42,28 +42,28 @@ def opened(data: bytes, what: str, extra: str) -> Iterator[Any]:
 
 
 PACKAGES = {"audio": "soundfile", "video": "av"}
-"""What to install, by extra."""
+"""The package to install for each extra."""
 
 
 def not_installed(what: str, extra: str) -> BadRequest:
-    """The error for media that need libraries which are not there."""
-    also = ", except plain WAV files" if what == "audio" else ""
-    return BadRequest(f"This server cannot read {what}{also}: it needs `pip install {PACKAGES[extra]}`.")
+    """The error for media whose libraries are not installed."""
+    exception = ", except plain WAV files" if what == "audio" else ""
+    return BadRequest(f"This server cannot read {what}{exception}: it needs `pip install {PACKAGES[extra]}`.")
 
 
 def _refuse(*_: Any) -> NoReturn:
     raise PermissionError("it refers to another file")
 
 
-class Deadline:
-    """When decoding one item must be over. now: a clock of seconds."""
+class DecodingDeadline:
+    """The deadline for decoding one item. now: a clock in seconds."""
 
     def __init__(self, what: str, timeout_s: float, now: Callable[[], float] = time.monotonic) -> None:
         self._what, self._timeout_s, self._now = what, timeout_s, now
         self._end = now() + timeout_s
 
     def check(self) -> None:
-        """Raises Unprocessable when it is past."""
+        """Raise Unprocessable after the deadline."""
         if self._now() > self._end:
             raise Unprocessable(
                 f"Decoding the {self._what} took longer than {self._timeout_s:g} seconds (--media-timeout-s)."

@@ -1,8 +1,7 @@
-"""Images from bytes or from what Python code holds, as the RGB pictures that input mappers take.
+"""Decodes image files, and converts images of Python code, to RGB images of Pillow for input mappers.
 
-It knows no fetching. Orientation in EXIF is applied. Transparent pictures lie on white, as in a viewer
-(and in vLLM); grey pictures of 16 bits keep the upper eight; an animation is its first frame; other modes become RGB
-as Pillow does it.
+The EXIF orientation is applied. Transparent images are put on white, as in vLLM; 16-bit gray images keep their upper
+eight bits; an animation becomes its first frame; other modes are converted by Pillow.
 """
 
 from __future__ import annotations
@@ -18,15 +17,14 @@ from PIL.ExifTags import Base
 from quire.errors import BadRequest, QuireError, TooLarge, Unprocessable
 
 FORMATS = ("AVIF", "BMP", "DIB", "GIF", "JPEG", "JPEG2000", "MPO", "PNG", "PPM", "TIFF", "WEBP")
-"""What is opened; Pillow's other readers serve rare formats, and some of them start other programs."""
+"""Accepted formats. Pillow's other readers are for rare formats, and some of them start other programs."""
 
-KEPT_PIXELS = 4096 * 4096
-"""A larger picture is shrunk by a whole number, by averaging: models read at most about 13 million pixels, and each
-copy of a large one takes long and much memory."""
+MAX_KEPT_PIXELS = 4096 * 4096
+"""Larger images are shrunk by an integer factor, by averaging: models read at most about 13 million pixels, and every
+copy of a large image costs much time and memory."""
 
 LOW_DETAIL_SIDE = 512
-"""Longest side of a picture that was sent with low detail, as in OpenAI's API."""
-
+"""Longest side of an image with low detail, as in OpenAI's API."""
 
 _UPRIGHT = {
     2: Image.Transpose.FLIP_LEFT_RIGHT,
@@ -37,70 +35,70 @@ _UPRIGHT = {
     7: Image.Transpose.TRANSVERSE,
     8: Image.Transpose.ROTATE_90,
 }
-"""What undoes each orientation that EXIF can tell."""
+"""EXIF orientation → the operation that makes the image upright."""
 
 
 def readable_formats() -> list[str]:
-    """Those of `FORMATS` that this Pillow reads."""
+    """The formats of `FORMATS` that the installed Pillow can read."""
     Image.init()
     return [name for name in FORMATS if name in Image.OPEN]
 
 
 def num_pixels(data: bytes) -> int:
-    """Pixels that the header of an image file promises; 0 if it cannot be read: decoding says what is wrong."""
+    """The number of pixels according to the header of an image file; 0 if it cannot be read."""
     try:
         with Image.open(io.BytesIO(data), formats=readable_formats()) as image:
             return image.width * image.height
-    except Exception:  # headers may be broken in as many ways as there are formats
+    except Exception:  # each reader fails in its own way on a broken header
         return 0
 
 
-def decode_image(data: bytes, max_pixels: int, low: bool = False) -> Image.Image:
-    """The picture of an image file, RGB, its size checked before it is decoded.
+def decode_image(data: bytes, max_pixels: int, low_detail: bool = False) -> Image.Image:
+    """Decode an image file to RGB. Its size is checked before it is decoded.
 
-    low: shrink it to low detail. Raises TooLarge for too many pixels, Unprocessable for bytes that are no image, or a
-    broken one.
+    low_detail: shrink it to low detail. Raises TooLarge for too many pixels, Unprocessable for bytes that are not an
+    image or are damaged.
     """
     if not data:
         raise Unprocessable("The image is empty: it has no bytes.")
     try:
         with Image.open(io.BytesIO(data), formats=readable_formats()) as image:
-            return to_rgb(image, max_pixels, low)
+            return to_rgb(image, max_pixels, low_detail)
     except (Image.DecompressionBombError, Image.DecompressionBombWarning):
         raise _too_many(max_pixels) from None
     except UnidentifiedImageError:
         raise Unprocessable(f"The image cannot be read: {_what(data)}.") from None
     except QuireError:
         raise
-    except Exception as error:  # as below, for headers
+    except Exception as error:  # each reader fails in its own way on a broken header
         raise _damaged(error) from error
 
 
-def to_rgb(image: Image.Image, max_pixels: int, low: bool = False) -> Image.Image:
-    """A picture in RGB, upright, on white where it is transparent; TooLarge or Unprocessable as above."""
+def to_rgb(image: Image.Image, max_pixels: int, low_detail: bool = False) -> Image.Image:
+    """Convert an image to RGB, upright, on a white background. Raises TooLarge or Unprocessable as `decode_image`."""
     if not image.width * image.height:
         raise Unprocessable("The image has no pixels.")
     if image.width * image.height > max_pixels:
         raise _too_many(max_pixels, f"{image.width} × {image.height}")
     try:
         image.load()
-        made = _plain(image)
+        rgb = _upright_rgb(image)
     except MemoryError:
         raise
-    except Exception as error:  # decoders raise whatever broken bytes lead them to
+    except Exception as error:  # each decoder fails in its own way on damaged data
         raise _damaged(error) from error
-    times = math.ceil(math.sqrt(made.width * made.height / KEPT_PIXELS))
-    if times > 1:
-        made = made.reduce(times)
-    if low:
-        made = made.copy() if made is image else made  # which the caller may hold
-        made.thumbnail((LOW_DETAIL_SIDE, LOW_DETAIL_SIDE))
-    return made
+    factor = math.ceil(math.sqrt(rgb.width * rgb.height / MAX_KEPT_PIXELS))
+    if factor > 1:
+        rgb = rgb.reduce(factor)
+    if low_detail:
+        rgb = rgb.copy() if rgb is image else rgb  # `thumbnail` changes the image, which belongs to the caller
+        rgb.thumbnail((LOW_DETAIL_SIDE, LOW_DETAIL_SIDE))
+    return rgb
 
 
-def _plain(image: Image.Image) -> Image.Image:
-    turn = _UPRIGHT.get(_orientation(image))
-    upright = image if turn is None else image.transpose(turn)
+def _upright_rgb(image: Image.Image) -> Image.Image:
+    operation = _UPRIGHT.get(_orientation(image))
+    upright = image if operation is None else image.transpose(operation)
     if upright.mode.startswith("I;16"):
         upright = Image.fromarray((np.asarray(upright) >> 8).astype(np.uint8))
     if upright.has_transparency_data:
@@ -113,26 +111,29 @@ def _plain(image: Image.Image) -> Image.Image:
 def _orientation(image: Image.Image) -> Any:
     try:
         return image.getexif().get(Base.Orientation)
-    except Exception:  # what is written beside a picture may be broken in as many ways, and the picture whole
+    except Exception:  # broken metadata do not make the image unusable
         return None
 
 
-def as_image(item: Any, max_pixels: int, low: bool = False) -> Image.Image:
-    """A picture that Python code holds: of Pillow, or an array or tensor of uint8, [height, width] or
-    [height, width, 3 or 4] (tensors also [3 or 4, height, width]); `BadRequest` for anything else."""
+def as_image(item: Any, max_pixels: int, low_detail: bool = False) -> Image.Image:
+    """Convert an image of Python code: a Pillow image, or an array or tensor.
+
+    Arrays are uint8, [height, width] or [height, width, 3 or 4]; tensors also [3 or 4, height, width]. Raises
+    `BadRequest` for other objects.
+    """
     if isinstance(item, Image.Image):
-        return to_rgb(item, max_pixels, low)
+        return to_rgb(item, max_pixels, low_detail)
     pixels = _pixels(item)
     if pixels is None:
         raise BadRequest(
-            "An image must be a picture of Pillow, bytes of an image file, a path, a URL, or an array of uint8 of shape"
+            "An image must be a Pillow image, bytes of an image file, a path, a URL, or an array of uint8 of shape"
             f" [height, width, 3]; got {_shape(item)}."
         )
-    return to_rgb(Image.fromarray(pixels), max_pixels, low)
+    return to_rgb(Image.fromarray(pixels), max_pixels, low_detail)
 
 
 def _pixels(item: Any) -> np.ndarray | None:
-    """[height, width] or [height, width, 3 or 4], None if it is no picture."""
+    """uint8 [height, width] or [height, width, 3 or 4]; None for an object that is not an image."""
     import torch
 
     is_tensor = isinstance(item, torch.Tensor)
@@ -164,10 +165,10 @@ def _too_many(max_pixels: int, size: str | None = None) -> TooLarge:
 
 
 def _what(data: bytes) -> str:
-    """What the bytes may be instead of an image."""
+    """A clause that says what the bytes are instead of an image."""
     begin = data[:1024].lstrip().lower()
     if begin.startswith((b"<!doctype html", b"<html")) or b"<html" in begin:
         return "it is a page of HTML"
     if b"<svg" in begin:
-        return "it is SVG, which describes an image but is none"
+        return "it is SVG, a vector format that is not supported"
     return f"it is none of {', '.join(FORMATS)}"

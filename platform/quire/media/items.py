@@ -1,4 +1,4 @@
-"""Media that are not decoded yet: where one is, or its bytes. It reads nothing."""
+"""Media that are not decoded yet: a URL or the bytes of a file."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from quire.media.limits import DecodingTime
 
 
 @dataclass(frozen=True, kw_only=True)
-class Linked:
-    """A medium that a URL leads to: http:, https:, data: or file:. low: an image is wanted in low detail."""
+class MediaURL:
+    """A medium at an http:, https:, data: or file: URL. low_detail: shrink an image, as OpenAI's `detail: low`."""
 
     url: str
-    low: bool = False
+    low_detail: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
-class Encoded:
-    """The bytes of a file of a medium. low: as of `Linked`. time: that all media of its prompt have to be decoded."""
+class MediaBytes:
+    """The bytes of a media file. low_detail: as in `MediaURL`. time: decoding time left to all media of its prompt."""
 
     data: bytes
-    low: bool = False
+    low_detail: bool = False
     time: DecodingTime = field(default_factory=lambda: DecodingTime(inf), repr=False, compare=False)

@@ -1,7 +1,6 @@
-"""Large images, decoded in a process that can be ended: decoding one holds the interpreter's lock for long, and cannot
-be interrupted.
+"""Decodes large images in a worker process: decoding holds the GIL for long and cannot be interrupted.
 
-The file goes there and the pixels come back in shared memory.
+The file and the pixels are exchanged in shared memory.
 """
 
 from __future__ import annotations
@@ -11,8 +10,8 @@ import sys
 from typing import TYPE_CHECKING
 
 from quire.errors import Unprocessable
-from quire.isolated_calls import IsolatedCalls, Purpose
-from quire.isolation import Shared, SharedBytes
+from quire.isolation.isolated_calls import IsolatedCalls, Purpose
+from quire.isolation.plugin_calls import Shared, SharedBytes
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -22,42 +21,43 @@ DECODING = Purpose(
 )
 
 BYTES_PER_PIXEL = 32
-"""That decoding takes at its most: pictures of four channels, several of them at once."""
+"""Upper bound of the memory for decoding: several copies of an image with four channels."""
 
 CAN_SHARE = sys.platform == "linux" and hasattr(os, "memfd_create")
-"""Whether another process can open this one's shared memory by a path."""
+"""Whether another process can open shared memory of this one by its path."""
 
 
 class LargeImages:
-    """Decodes for one model's prompts; threads may share it. timeout_s: longest time of one image."""
+    """Decodes the large images of one model's prompts. Thread-safe. timeout_s: limit for one image."""
 
     def __init__(self, timeout_s: float) -> None:
         self._calls = IsolatedCalls(timeout_s, DECODING)
 
-    def decode(self, data: bytes, max_pixels: int, low: bool, timeout_s: float) -> Image.Image:
-        """As `quire.media.images.decode_image`; raises Unprocessable when it takes too long or too much memory."""
+    def decode(self, data: bytes, max_pixels: int, low_detail: bool, timeout_s: float) -> Image.Image:
+        """Do what `quire.media.images.decode_image` does; also raises Unprocessable for too much time or memory."""
         from PIL import Image
 
         file = SharedBytes.create()
         file.append(data)
         path = f"/proc/{os.getpid()}/fd/{file.fileno()}"
         memory_bytes = BYTES_PER_PIXEL * max_pixels
-        found: Shared = self._calls(decode_file, path, max_pixels, low, memory_bytes=memory_bytes, timeout_s=timeout_s)
+        found: Shared = self._calls(
+            decode_file, path, max_pixels, low_detail, memory_bytes=memory_bytes, timeout_s=timeout_s
+        )
         width, height = found.value
         pixels = found.memory.map()
         return Image.frombuffer("RGB", (width, height), pixels, "raw", "RGB", 0, 1)  # type: ignore[arg-type]
 
     def close(self) -> None:
-        """End the processes."""
         self._calls.close()
 
 
-def decode_file(path: str, max_pixels: int, low: bool) -> Shared:
-    """Width and height, and the bytes of the pixels, of the image in a file."""
+def decode_file(path: str, max_pixels: int, low_detail: bool) -> Shared:
+    """[width, height] and the RGB bytes of the image in a file. Runs in the worker process."""
     from quire.media.images import decode_image
 
     with open(path, "rb") as file:
-        image = decode_image(file.read(), max_pixels, low)
+        image = decode_image(file.read(), max_pixels, low_detail)
     memory = SharedBytes.create()
     memory.append(image.tobytes())
     memory.seal()

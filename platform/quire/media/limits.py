@@ -1,4 +1,4 @@
-"""What media may cost, and where they may come from. It reads nothing itself."""
+"""Limits of media: their number, size and decoding time, and the places they may come from."""
 
 from __future__ import annotations
 
@@ -10,29 +10,29 @@ from pathlib import Path
 from threading import Lock
 from typing import Any
 
-from quire.config import ModelConfig
 from quire.errors import ConfigError, TooLarge, Unprocessable
 from quire.records import Registry
+from quire.settings.model_config import ModelConfig
 
 MODALITIES = frozenset({"image", "audio", "video"})
-"""Those that can be decoded; plugins may bring others, whose items they take as they are."""
+"""Modalities that are decoded here. Items of other modalities, which plugins add, are passed on unchanged."""
 
 DEFAULT_ITEMS = 64
-"""Items of one modality in a prompt, where `limit_mm_per_prompt` says nothing of it."""
+"""Maximum number of items of a modality in a prompt, unless `limit_mm_per_prompt` sets one."""
 
-PILLOWS_PIXELS = 2 * (1024**3 // 4 // 3)
-"""Beyond these Pillow itself refuses to open an image."""
+PILLOW_MAX_PIXELS = 2 * (1024**3 // 4 // 3)
+"""Pillow refuses to open an image with more pixels."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class MediaLimits:
-    """Bounds of one model's media.
+    """Limits of the media of one model.
 
-    items: by modality, the most in one prompt. max_bytes: of one item, and of all items of a prompt together.
+    items: by modality, the maximum number in one prompt. max_bytes: of one item, and of all items of a prompt together.
     max_image_pixels: of an image, and of a frame of a video. max_pixels: of all images of a prompt together.
-    timeout_s: to fetch one item; to decode one. decode_s: to decode all items of a prompt.
-    max_s: longest audio or video. max_frames: most frames taken out of one video.
-    allowed_folder: where file: URLs may lead, None = nowhere. allowed_domains: hosts that may be asked, () = any.
+    timeout_s: to fetch one item, and to decode one. decode_s: to decode all items of a prompt.
+    max_s: seconds of an audio or video. max_frames: frames taken out of one video. allowed_folder: the folder of
+    file: URLs, None = they are refused. allowed_domains: hosts of http: and https: URLs, () = any.
     private_addresses: whether hosts may be in private networks or on this machine.
     """
 
@@ -50,11 +50,11 @@ class MediaLimits:
     private_addresses: bool = False
 
     @classmethod
-    def of(cls, config: ModelConfig, registry: Registry) -> MediaLimits:
-        """From a model's settings; raises ConfigError for a folder that is none, or a limit that cannot be.
+    def from_config(cls, config: ModelConfig, registry: Registry) -> MediaLimits:
+        """The limits of a model's settings. Raises ConfigError for a missing folder or an invalid limit.
 
-        registry: whose mappers say which modalities there are. Models may share a setting, so a limit of one that
-        this model does not take is none of its business.
+        registry: its input mappers define the known modalities. Models may share settings, so limits of modalities that
+        this model does not take are accepted.
         """
         known = {record.modality for record in registry.all("quire_input_mappers")} | MODALITIES
         if unknown := sorted(set(config.limit_mm_per_prompt) - known):
@@ -65,8 +65,8 @@ class MediaLimits:
         path = Path(folder).expanduser().resolve() if folder else None
         if path is not None and not path.is_dir():
             raise ConfigError(f"--allowed-local-media-path {folder!r} is not a folder.")
-        if config.max_image_pixels > PILLOWS_PIXELS:
-            raise ConfigError(f"--max-image-pixels must be at most {PILLOWS_PIXELS}; got {config.max_image_pixels}.")
+        if config.max_image_pixels > PILLOW_MAX_PIXELS:
+            raise ConfigError(f"--max-image-pixels must be at most {PILLOW_MAX_PIXELS}; got {config.max_image_pixels}.")
         return cls(
             items={name: _count(name, value) for name, value in config.limit_mm_per_prompt.items()},
             max_bytes=config.max_media_bytes,
@@ -82,43 +82,43 @@ class MediaLimits:
             private_addresses=config.allow_private_media_addresses,
         )
 
-    def most(self, modality: str) -> int:
-        """Most items of a modality in one prompt."""
+    def max_items(self, modality: str) -> int:
+        """The maximum number of items of a modality in one prompt."""
         return self.items.get(modality, DEFAULT_ITEMS)
 
 
 class Budget:
-    """How many bytes the media of one prompt may still have. Threads may share it."""
+    """The number of bytes that the media of one prompt may still use. Thread-safe."""
 
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
-        self._left = max_bytes
+        self._remaining = max_bytes
         self._lock = Lock()
 
-    def take(self, count: int) -> None:
-        """Count bytes that were read; raises TooLarge when there are more than allowed."""
+    def consume(self, count: int) -> None:
+        """Subtract bytes that were read. Raises TooLarge when the budget is exceeded."""
         with self._lock:
-            self._left -= count
-            left = self._left
-        if left < 0:
+            self._remaining -= count
+            remaining = self._remaining
+        if remaining < 0:
             raise TooLarge(f"The media of one prompt may have at most {self._max_bytes} bytes (--max-media-bytes).")
 
     @property
-    def left(self) -> int:
-        """Bytes that may still come."""
-        return max(0, self._left)
+    def remaining(self) -> int:
+        """Bytes that may still be read."""
+        return max(0, self._remaining)
 
 
 class DecodingTime:
-    """How long the media of one prompt may still be decoded. One thread at a time. now: a clock of seconds."""
+    """The time left to decode the media of one prompt. Used by one thread at a time. now: a clock in seconds."""
 
     def __init__(self, limit_s: float, now: Callable[[], float] = time.monotonic) -> None:
         self._limit_s, self._now = limit_s, now
         self._spent_s = 0.0
 
     @property
-    def left_s(self) -> float:
-        """Seconds that are left; raises Unprocessable if none are."""
+    def remaining_s(self) -> float:
+        """Remaining seconds. Raises Unprocessable if there are none."""
         if self._spent_s >= self._limit_s:
             raise Unprocessable(
                 f"Decoding the media of the prompt took longer than {self._limit_s:g} seconds"
@@ -127,8 +127,8 @@ class DecodingTime:
         return self._limit_s - self._spent_s
 
     @contextmanager
-    def counted(self) -> Iterator[None]:
-        """The block's time counts."""
+    def measure(self) -> Iterator[None]:
+        """Subtract the time of the `with` block."""
         begin = self._now()
         try:
             yield
@@ -137,11 +137,11 @@ class DecodingTime:
 
 
 def _count(modality: str, value: Any) -> int:
-    """`4`, or the long form `{"count": 4}`."""
-    given = value.get("count") if isinstance(value, Mapping) else value
-    if isinstance(given, bool) or not isinstance(given, int) or given < 0:
+    """The number of `4` or of the long form `{"count": 4}`."""
+    count = value.get("count") if isinstance(value, Mapping) else value
+    if isinstance(count, bool) or not isinstance(count, int) or count < 0:
         raise ConfigError(
             f"--limit-mm-per-prompt: {modality} must be a number of items, at least 0, such as"
             f' {{"{modality}": 4}} or {modality}=4; got {value!r:.80}.'
         )
-    return given
+    return count

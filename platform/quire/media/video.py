@@ -1,7 +1,4 @@
-"""Video from bytes or from what Python code holds. Only the frames that a mapper asks for are decoded and kept.
-
-It knows no fetching and no model.
-"""
+"""Reads video files, and converts videos of Python code. Only the frames that an input mapper asks for are decoded."""
 
 from __future__ import annotations
 
@@ -14,24 +11,23 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quire.errors import BadRequest, TooLarge, Unprocessable
-from quire.media.containers import Deadline, opened
+from quire.media.containers import DecodingDeadline, open_container
 from quire.media.images import as_image
 from quire.media.limits import MediaLimits
 
-IMAGES_OF_PIXELS = 4
-"""All frames that are taken together may have as many pixels as so many of the largest images."""
+MAX_VIDEO_PIXELS_FACTOR = 4
+"""Limit of the pixels of all requested frames together, in multiples of the limit of one image."""
 
-
-MOST_STEPS = 3
-"""Key frames before a time that are tried as a begin of decoding."""
+MAX_SEEKS = 3
+"""Keyframes before a time from which decoding is attempted."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Video:
-    """A video whose frames are decoded when they are asked for.
+    """A video whose frames are decoded on request.
 
-    num_frames: that it has. fps: frames a second, None if nobody said. read: frames by number, ascending, to
-    uint8 [frames, height, width, 3]. max_frames: the most to ask for.
+    num_frames: total number of frames. fps: frames per second, None if unknown. read: from ascending frame numbers to
+    uint8 [frames, height, width, 3]. max_frames: limit of one request.
     """
 
     num_frames: int
@@ -42,18 +38,18 @@ class Video:
     read: Callable[[Sequence[int]], NDArray[np.uint8]]
 
     def uniform(self, count: int) -> list[int]:
-        """Numbers of `count` frames spread evenly from the first on; all there are if those are fewer."""
+        """Numbers of `count` frames spread evenly from the first one on, or of all frames if there are fewer."""
         count = min(count, self.num_frames, self.max_frames)
         return [i * self.num_frames // count for i in range(count)]
 
     def per_second(self, fps: float) -> list[int]:
-        """Numbers of frames spread evenly, `fps` for each second, at least one and at most `max_frames`."""
+        """Numbers of evenly spread frames, `fps` per second, at least one and at most `max_frames`."""
         return self.uniform(self.num_frames if self.fps is None else max(1, int(self.num_frames / self.fps * fps)))
 
     def frames(self, numbers: Sequence[int]) -> NDArray[np.uint8]:
         """RGB frames: uint8 [len(numbers), height, width, 3]. numbers: ascending.
 
-        Raises TooLarge for more than `max_frames`, Unprocessable when they cannot be decoded.
+        Raises TooLarge for more than `max_frames` frames, Unprocessable if they cannot be decoded.
         """
         if len(numbers) > self.max_frames:
             raise TooLarge(f"At most {self.max_frames} frames are taken of a video (--max-video-frames).")
@@ -61,12 +57,12 @@ class Video:
 
 
 def decode_video(data: bytes, limits: MediaLimits) -> Video:
-    """The video of a file (its first track), upright. Its packets are counted now, its frames decoded later.
+    """The first video track of a file, with frames rotated upright. Packets are indexed now, frames decoded later.
 
-    Raises TooLarge for too many pixels or seconds, Unprocessable for bytes that are no video, `BadRequest` when PyAV is
-    not installed.
+    Raises TooLarge for too many pixels or seconds, Unprocessable for bytes that are not a video, `BadRequest` if PyAV
+    is not installed.
     """
-    with opened(data, "video", "video") as container:
+    with open_container(data, "video", "video") as container:
         stream = _track(container)
         _check_pixels(stream.width * stream.height, 1, limits)
         index = _index(container, stream)
@@ -75,16 +71,16 @@ def decode_video(data: bytes, limits: MediaLimits) -> Video:
         rate = stream.average_rate or stream.guessed_rate
         _check_length(seconds, limits)
         size = stream.height, stream.width
-    turns = _turns(data)
+    rotations = _rotations(data)
 
     def read(numbers: Sequence[int]) -> NDArray[np.uint8]:
         _check_pixels(size[0] * size[1], len(numbers), limits)
-        deadline = Deadline("video", limits.timeout_s)
-        with opened(data, "video", "video") as container:
+        deadline = DecodingDeadline("video", limits.timeout_s)
+        with open_container(data, "video", "video") as container:
             found = _frames(container, index, [index.times[number] for number in numbers], deadline)
-            return np.stack([np.rot90(_pixels(frame, size), turns) for frame in found])
+            return np.stack([np.rot90(_pixels(frame, size), rotations) for frame in found])
 
-    height, width = size if turns % 2 == 0 else size[::-1]
+    height, width = size if rotations % 2 == 0 else size[::-1]
     return Video(
         num_frames=len(index.times),
         fps=float(rate) if rate else None,
@@ -97,7 +93,7 @@ def decode_video(data: bytes, limits: MediaLimits) -> Video:
 
 @dataclass(frozen=True)
 class _Index:
-    """times: of each frame, ascending, in units of the track. keys: those that decoding can begin at."""
+    """times: presentation times of the frames, ascending, in units of the track. keys: the times of keyframes."""
 
     times: list[int]
     keys: list[int]
@@ -108,22 +104,22 @@ def _track(container: Any) -> Any:
         raise Unprocessable("The file has no video in it.")
     stream = container.streams.video[0]
     if stream.codec_context is None:
-        raise Unprocessable("The video is coded in a way that is not known here.")
+        raise Unprocessable("The video has an unknown codec.")
     stream.thread_type = "AUTO"
     return stream
 
 
-def _turns(data: bytes) -> int:
-    """How many quarters its frames are to be turned to the left: a phone films as it is held, and notes how."""
-    with opened(data, "video", "video") as container:
+def _rotations(data: bytes) -> int:
+    """The number of counterclockwise quarter turns that make the frames upright, from the metadata of the camera."""
+    with open_container(data, "video", "video") as container:
         first = next(container.decode(_track(container)), None)
         return 0 if first is None else round(first.rotation / 90) % 4
 
 
 def _pixels(frame: Any, size: tuple[int, int]) -> NDArray[np.uint8]:
-    """uint8 [height, width, 3]."""
+    """The frame as uint8 [height, width, 3]."""
     if (frame.height, frame.width) != size:
-        raise Unprocessable("The video changes its size in the middle.")
+        raise Unprocessable("The size of the video changes in the middle.")
     pixels: NDArray[np.uint8] = frame.to_ndarray(format="rgb24")
     return pixels
 
@@ -136,34 +132,34 @@ def _index(container: Any, stream: Any) -> _Index:
     return _Index(sorted(is_key), sorted(time for time, key in is_key.items() if key))
 
 
-def _frames(container: Any, index: _Index, wanted: Sequence[int], deadline: Deadline) -> Iterator[Any]:
-    """The frame (`av.VideoFrame`) at each of the ascending times, or the nearest that could be decoded."""
+def _frames(container: Any, index: _Index, times: Sequence[int], deadline: DecodingDeadline) -> Iterator[Any]:
+    """The frame (`av.VideoFrame`) at each of the ascending times, or the nearest one that can be decoded."""
     stream = _track(container)
     decoder = container.decode(stream)
     frame, position = None, index.times[0]
-    for time in wanted:
+    for time in times:
         at = bisect_right(index.keys, time)
-        if at and position < index.keys[at - 1]:  # the frames between need not be decoded
-            decoder, frame = _begun(container, stream, index.keys[:at], time)
+        if at and position < index.keys[at - 1]:  # skip the frames before the keyframe
+            decoder, frame = _seek(container, stream, index.keys[:at], time)
             position = _position(frame, position)
         while frame is None or position < time:
             deadline.check()
-            following = next(decoder, None)
-            if following is None:
+            next_frame = next(decoder, None)
+            if next_frame is None:
                 break
-            frame = following
+            frame = next_frame
             position = _position(frame, position)
         if frame is None:
             raise Unprocessable("The video is damaged: its frames cannot be decoded.")
         yield frame
 
 
-def _begun(container: Any, stream: Any, keys: Sequence[int], time: int) -> tuple[Iterator[Any], Any]:
-    """Frames from the last of the keys on, or from where they lead to the time: the first of them stands beside them.
+def _seek(container: Any, stream: Any, keys: Sequence[int], time: int) -> tuple[Iterator[Any], Any]:
+    """Seek to the last keyframe before `time`, or to an earlier one; returns (remaining frames, first frame).
 
-    Readers of streams that were made for broadcasting go to a later key frame than they are asked for.
+    Demuxers of broadcast streams may seek to a later keyframe than requested, so that earlier ones must be tried.
     """
-    for key in reversed(keys[-MOST_STEPS:]):
+    for key in reversed(keys[-MAX_SEEKS:]):
         container.seek(key, stream=stream)
         decoder = container.decode(stream)
         frame = next(decoder, None)
@@ -173,13 +169,16 @@ def _begun(container: Any, stream: Any, keys: Sequence[int], time: int) -> tuple
 
 
 def _position(frame: Any, known: int) -> int:
-    """When a frame is shown; as is known, if it does not say."""
+    """The presentation time of a frame; `known` if it has none."""
     return known if frame is None or frame.pts is None else int(frame.pts)
 
 
 def as_video(item: Any, limits: MediaLimits) -> Video:
-    """A video that Python code holds: `Video`, frames as an array of uint8 [frames, height, width, 3], a list of
-    pictures of one size, or a pair of either and {"fps": …}; `BadRequest` for anything else."""
+    """Convert a video of Python code.
+
+    item: a `Video`, an array of uint8 [frames, height, width, 3], a list of images of equal size, or a pair of one of
+    these and {"fps": …}. Raises `BadRequest` for other objects.
+    """
     if isinstance(item, Video):
         return item
     fps = None
@@ -188,7 +187,7 @@ def as_video(item: Any, limits: MediaLimits) -> Video:
     frames = _stack(item, limits)
     if frames is None:
         raise BadRequest(
-            "A video must be bytes of a video file, a path, a URL, a list of pictures of one size, or an array of uint8"
+            "A video must be bytes of a video file, a path, a URL, a list of images of one size, or an array of uint8"
             f" of shape [frames, height, width, 3]; got {type(item).__name__}."
         )
     return Video(
@@ -210,23 +209,23 @@ def _rate(fps: Any) -> float | None:
 
 
 def _stack(item: Any, limits: MediaLimits) -> NDArray[np.uint8] | None:
-    """uint8 [frames, height, width, 3], None if it is none."""
+    """The frames as uint8 [frames, height, width, 3]; None for an object that is not a video."""
     if isinstance(item, list | tuple) and item:
-        pictures = [as_image(one, limits.max_image_pixels) for one in item]
-        same = len({picture.size for picture in pictures}) == 1
-        return np.stack([np.asarray(picture) for picture in pictures]) if same else None
+        images = [as_image(one, limits.max_image_pixels) for one in item]
+        is_uniform = len({image.size for image in images}) == 1
+        return np.stack([np.asarray(image) for image in images]) if is_uniform else None
     import torch
 
     array = item.detach().cpu().numpy() if isinstance(item, torch.Tensor) else item
-    good = isinstance(array, np.ndarray) and array.dtype == np.uint8 and array.ndim == 4 and array.shape[3] == 3
-    return array if good and array.size else None
+    is_video = isinstance(array, np.ndarray) and array.dtype == np.uint8 and array.ndim == 4 and array.shape[3] == 3
+    return array if is_video and array.size else None
 
 
-def _check_pixels(of_one: int, count: int, limits: MediaLimits) -> None:
-    if of_one > limits.max_image_pixels or of_one * count > IMAGES_OF_PIXELS * limits.max_image_pixels:
+def _check_pixels(per_frame: int, count: int, limits: MediaLimits) -> None:
+    if per_frame > limits.max_image_pixels or per_frame * count > MAX_VIDEO_PIXELS_FACTOR * limits.max_image_pixels:
         raise TooLarge(
-            f"The video has too many pixels: {count} frames of {of_one}; at most {limits.max_image_pixels} are taken of"
-            f" one frame and {IMAGES_OF_PIXELS} times as many of all (--max-image-pixels)."
+            f"The video has too many pixels: {count} frames of {per_frame}; at most {limits.max_image_pixels} are taken"
+            f" of one frame and {MAX_VIDEO_PIXELS_FACTOR} times as many of all (--max-image-pixels)."
         )
 
 

@@ -1,6 +1,6 @@
-"""WAV files, read without any library for audio: integers of 8, 16, 24 and 32 bits and floats of 32 and 64.
+"""Reads WAV files without an audio library: integers of 8, 16, 24 and 32 bits and floats of 32 and 64.
 
-Other codings, which are rare in WAV files, are left to the libraries that know them.
+Files with other codings, which are rare, are left to the audio libraries.
 """
 
 from __future__ import annotations
@@ -16,16 +16,18 @@ from quire.errors import Unprocessable
 
 PCM, FLOAT, EXTENSIBLE = 1, 3, 0xFFFE
 SUBFORMAT = b"\x00\x00\x00\x00\x10\x00\x80\x00\x00\xaa\x00\x38\x9b\x71"
-"""What follows the coding in the last field of an extensible header."""
+"""The bytes after the coding in the last field of an extensible header."""
+
 WIDTHS = {PCM: (1, 2, 3, 4), FLOAT: (4, 8)}
-"""Bytes of a sample, by coding."""
+"""Bytes per sample, by coding."""
+
 BLOCK = 1 << 16
-"""Samples that are converted at once."""
+"""Samples converted at once."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Wav:
-    """The samples of a file, still coded. rate: samples a second, as the header says it; width: bytes of a sample."""
+    """The encoded samples of a file. rate: samples per second in the header. width: bytes per sample."""
 
     rate: int
     channels: int
@@ -35,11 +37,11 @@ class Wav:
 
     @property
     def num_frames(self) -> int:
-        """How many samples each channel has; a frame that is cut off does not count."""
+        """The number of samples per channel, without an incomplete last frame."""
         return len(self.body) // (self.channels * self.width)
 
     def blocks(self) -> Iterator[NDArray[np.float32]]:
-        """The channels averaged: float32 [samples], from -1 to 1, block by block."""
+        """Blocks of the average of the channels: float32 [samples], from -1 to 1."""
         size = self.channels * self.width
         step = max(BLOCK // self.channels, 1)
         for at in range(0, self.num_frames, step):
@@ -59,7 +61,7 @@ class Wav:
 
 
 def parse(data: bytes) -> Wav | None:
-    """The samples of a WAV file; None for other formats and codings. Raises Unprocessable: it has no samples in it."""
+    """The samples of a WAV file; None for other formats and codings. Raises Unprocessable if there are no samples."""
     if data[:4] != b"RIFF" or data[8:12] != b"WAVE":
         return None
     header, at = b"", 12
@@ -75,7 +77,7 @@ def parse(data: bytes) -> Wav | None:
 
 def _wav(header: bytes, body: memoryview) -> Wav | None:
     if len(header) < 16:
-        raise Unprocessable("The audio is a WAV file that does not say how its samples are coded.")
+        raise Unprocessable("The audio is a WAV file whose header does not say how its samples are coded.")
     coding, channels, rate, _, size, bits = unpack_from("<HHIIHH", header)
     if coding == EXTENSIBLE and len(header) >= 40 and header[26:40] == SUBFORMAT:
         coding = int.from_bytes(header[24:26], "little")

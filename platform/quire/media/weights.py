@@ -1,4 +1,4 @@
-"""How much work decoding media is, from their headers: nothing is decoded for it."""
+"""Estimates from file headers whether decoding media is heavy work."""
 
 from __future__ import annotations
 
@@ -6,22 +6,23 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from quire.errors import TooLarge
-from quire.media.items import Encoded
+from quire.media.items import MediaBytes
 from quire.media.limits import MediaLimits
 
 LIGHT_PIXELS = 4 << 20
-"""Images of a prompt with no more pixels than this take a fraction of a second."""
+"""Images of a prompt with up to this number of pixels in total are decoded in a fraction of a second."""
+
 LIGHT_BYTES = 4 << 20
-"""Likewise bytes of audio."""
+"""Audio files of a prompt with up to this number of bytes in total are decoded in a fraction of a second."""
 
 
 def is_heavy(items: Mapping[str, Sequence[Any]], limits: MediaLimits) -> bool:
-    """Whether decoding takes long, so that other prompts must not wait for it: all video, large images, long audio.
+    """Whether decoding is heavy: any video, large images, long audio. Light prompts do not wait for heavy ones.
 
-    Raises TooLarge for images of more than `limits.max_pixels` together. What cannot be read has no pixels: decoding it
-    says what is wrong.
+    Raises TooLarge for images of more than `limits.max_pixels` together. Unreadable images count as 0 pixels; decoding
+    them raises the error.
     """
-    encoded = {name: [item for item in several if isinstance(item, Encoded)] for name, several in items.items()}
+    encoded = {name: [item for item in several if isinstance(item, MediaBytes)] for name, several in items.items()}
     sizes = _pixels([item.data for item in encoded.get("image", ())])
     if sum(sizes) > limits.max_pixels:
         raise TooLarge(

@@ -1,4 +1,4 @@
-"""Where long speech may be cut. It knows no model."""
+"""Splits long speech into windows at quiet points."""
 
 from __future__ import annotations
 
@@ -8,30 +8,30 @@ import numpy as np
 from numpy.typing import NDArray
 
 SEARCH_S = 1.0
-"""How far before the end of a window a quiet point is looked for."""
+"""Seconds before the end of a window in which the quietest point is searched."""
 
 QUIET_S = 0.1
-"""How long a point is."""
+"""Seconds over which the energy of a point is measured."""
 
 
-def cut(samples: NDArray[np.float32], rate: int, window_s: float) -> Iterator[tuple[int, int]]:
-    """Samples [samples] at `rate` in windows of at most `window_s` seconds: (begin, end) of each, nothing left out.
+def split_windows(samples: NDArray[np.float32], rate: int, window_s: float) -> Iterator[tuple[int, int]]:
+    """Split samples [samples] at `rate` into consecutive windows of at most `window_s` seconds: (begin, end) of each.
 
-    All but the last end at the quietest point of their last second.
+    All windows but the last one end at the quietest point of their last second.
     """
-    longest = max(1, int(window_s * rate))
-    search, point = min(int(SEARCH_S * rate), longest // 2), max(1, int(QUIET_S * rate))
+    max_length = max(1, int(window_s * rate))
+    search, point = min(int(SEARCH_S * rate), max_length // 2), max(1, int(QUIET_S * rate))
     begin = 0
-    while len(samples) - begin > longest:
-        end = begin + longest
-        cut_at = end - search + quietest(samples[end - search : end], point)
+    while len(samples) - begin > max_length:
+        end = begin + max_length
+        cut_at = end - search + quietest_point(samples[end - search : end], point)
         yield begin, cut_at
         begin = cut_at
     yield begin, len(samples)
 
 
-def quietest(samples: NDArray[np.float32], length: int) -> int:
-    """The middle of the `length` samples with the least energy among `samples` [samples]; of several, the last."""
+def quietest_point(samples: NDArray[np.float32], length: int) -> int:
+    """The middle of the `length` consecutive samples with the lowest energy; the last one on a tie."""
     if len(samples) < length:
         return len(samples)
     sums = np.concatenate(([0.0], np.cumsum(np.square(samples, dtype=np.float64))))  # [samples + 1]

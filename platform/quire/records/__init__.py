@@ -1,90 +1,98 @@
-"""What plugins hand over: one frozen record per kind of thing, and the protocols of what they build.
+"""The plugin contract: one frozen record per kind of thing that a plugin provides, and protocols of what records build.
 
-Records are data with a `name`; heavy work hides behind `build` or `load`, which the host calls when
-the thing is first needed. Nothing here imports torch or any part of the platform.
+A noun hook (`quire.hooks.hookspecs`) yields records. `quire.hooks.registry.load` collects them in a `Registry`, by hook
+and name, and the engine and the server look records up there. A record is data with a `name`; the heavy work is in
+its `build` or `load`, which Quire calls with a `Context` when the thing is first needed. The protocols (`…Impl` and
+others) say what `build` must return.
+
+Nothing here imports torch or another part of the platform at run time, except errors.
 """
 
-from quire.records.adapters import AdapterFacts, AdapterRuntime, AdapterSource, AdapterUses, RunsAdapters
-from quire.records.channels import Channels
+from quire.records.adapters import AdapterMetadata, AdapterRuntime, AdapterRuntimeImpl, AdapterSource, AdapterUses
+from quire.records.channels import Channels, MessageKind
+from quire.records.cli import Command, DemoModel, Option
 from quire.records.context import CONTRACT_VERSION, Context
-from quire.records.edges import (
-    Command,
-    DemoModel,
-    GateRequest,
-    GatesRequests,
-    MetricsExporter,
-    ObservesStats,
-    Option,
-    Refused,
-    RequestGate,
-    Router,
+from quire.records.grammar import Grammar, GrammarBackend, GrammarCompiler, IsolatedGrammarCompiler, Matcher
+from quire.records.logits import LogitsProcessor, LogitsProcessorImpl, ProcessorRow
+from quire.records.models import (
+    Architecture,
+    CountAwareInputProcessor,
+    InputMapper,
+    InputProcessor,
+    MappedMedia,
+    MappedText,
 )
-from quire.records.models import Architecture, InputMapper, Mapped, MapsAmong, MapsInput, Worded
 from quire.records.ops import OpImpl, OpQuery, Quantization
 from quire.records.reasoning import ReasoningParser
-from quire.records.registry import RECORDS, CountsCalls, PluginInfo, Registry
-from quire.records.sampling import (
-    CompilesGrammars,
-    Grammar,
-    GrammarBackend,
-    LogitsProcessor,
-    Matcher,
-    ProcessesLogits,
-    ProcessorRow,
+from quire.records.registry import RECORDS, PluginCallCounts, PluginInfo, Registry
+from quire.records.scheduling import SchedulerPolicy, SchedulingPolicyImpl, SeqView
+from quire.records.server import (
+    GateRequest,
+    Generate,
+    MetricsExporter,
+    RequestGate,
+    RequestGateImpl,
+    RequestRefused,
+    Router,
+    RouterContext,
+    StatsObserver,
 )
-from quire.records.scheduling import OrdersSeqs, SchedulerPolicy, SeqView
-from quire.records.speech import Detection, Segment, SpeechTask, Transcriber, Transcribes
-from quire.records.tools import CallFrame, ToolCall, ToolParser
+from quire.records.speech import LanguageDetection, Segment, SpeechTask, Transcriber, TranscriberImpl
+from quire.records.tools import ToolCall, ToolCallFormat, ToolParser
 
 __all__ = [
-    "AdapterFacts",
+    "AdapterMetadata",
     "AdapterRuntime",
+    "AdapterRuntimeImpl",
     "AdapterSource",
     "AdapterUses",
     "Architecture",
     "CONTRACT_VERSION",
-    "CallFrame",
     "Channels",
     "Command",
-    "CompilesGrammars",
     "Context",
-    "CountsCalls",
+    "CountAwareInputProcessor",
     "DemoModel",
-    "Detection",
     "GateRequest",
-    "GatesRequests",
+    "Generate",
     "Grammar",
     "GrammarBackend",
+    "GrammarCompiler",
     "InputMapper",
+    "InputProcessor",
+    "IsolatedGrammarCompiler",
+    "LanguageDetection",
     "LogitsProcessor",
-    "Mapped",
-    "MapsAmong",
-    "MapsInput",
+    "LogitsProcessorImpl",
+    "MappedMedia",
+    "MappedText",
     "Matcher",
+    "MessageKind",
     "MetricsExporter",
-    "ObservesStats",
     "OpImpl",
     "OpQuery",
     "Option",
-    "OrdersSeqs",
+    "PluginCallCounts",
     "PluginInfo",
-    "ProcessesLogits",
     "ProcessorRow",
     "Quantization",
     "RECORDS",
     "ReasoningParser",
-    "Refused",
     "Registry",
     "RequestGate",
+    "RequestGateImpl",
+    "RequestRefused",
     "Router",
-    "RunsAdapters",
+    "RouterContext",
     "SchedulerPolicy",
+    "SchedulingPolicyImpl",
     "Segment",
     "SeqView",
     "SpeechTask",
+    "StatsObserver",
     "ToolCall",
+    "ToolCallFormat",
     "ToolParser",
     "Transcriber",
-    "Transcribes",
-    "Worded",
+    "TranscriberImpl",
 ]

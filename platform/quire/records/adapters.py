@@ -1,4 +1,4 @@
-"""Kinds of adapters, and where they come from."""
+"""Adapter runtimes (one per PEFT type), and where plugins find adapters."""
 
 from __future__ import annotations
 
@@ -14,15 +14,16 @@ if TYPE_CHECKING:
 
 
 AdapterUses = Sequence[Sequence[tuple[int, float]]]
-"""Per chunk (or row): (seat, weight) of each adapter at work on it, in order of seats; () = the base model alone."""
+"""Per chunk (or row): a pair (slot, weight) for each of its adapters, ordered by slot; () = the base model alone."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class AdapterFacts:
-    """What is told of an adapter that was read.
+class AdapterMetadata:
+    """Facts about an adapter that was loaded.
 
-    num_bytes: what it takes in host memory. rank: the largest of its ranks, 0 for kinds that have none.
-    targets: what it changes, by the names its own files use, each once: "q_proj". in_tower: whether the tower too.
+    num_bytes: its size in host memory. rank: the largest of its ranks, 0 for types without a rank.
+    targets: the modules it changes, by the names in its own files, each once: "q_proj". in_tower: whether it changes
+    the tower of the model too.
     """
 
     num_bytes: int
@@ -31,79 +32,89 @@ class AdapterFacts:
     in_tower: bool = False
 
 
-class RunsAdapters(Protocol):
-    """A kind of adapter, at work on one model. It has `Context.max_seats` seats.
+class AdapterRuntimeImpl(Protocol):
+    """Runs adapters of one kind on one model. It has `Context.max_slots` slots on the device.
 
-    `load`, `describe` and `release` run beside everything else, `load` perhaps in several threads at once; the
-    other methods are called by one thread, between steps.
+    `load`, `describe` and `release` run concurrently with everything else, and `load` possibly in several threads at
+    once. One thread calls the other methods, between steps.
     """
 
     def attach(self, model: Any) -> None:
-        """Once, after the weights are loaded and before pages are counted: put deltas on projections, make seats."""
+        """Put deltas on the model's projections and allocate the slots.
+
+        Called once, after the weights are loaded and before the memory for pages is measured.
+        """
         ...
 
     def load(self, name: str, path: Path) -> Any:
-        """Read and check an adapter, all that is costly included; raise `BadRequest` saying why not.
+        """Read and check an adapter and do all costly preparation; raise `BadRequest` with the reason if it is invalid.
 
-        In a worker thread; the platform may call it again for an adapter that it had released to save memory.
+        Runs in a worker thread. Quire may call it again for an adapter that it released to free memory.
         """
         ...
 
-    def describe(self, adapter: Any) -> AdapterFacts:
-        """What `load` has read."""
+    def describe(self, adapter: Any) -> AdapterMetadata:
+        """Facts about what `load` returned."""
         ...
 
-    def seat(self, adapter: Any) -> int | None:
-        """A place on the device, 0 … max_seats - 1, kept until `unseat`; None when all are taken or it is on its way.
+    def acquire_slot(self, adapter: Any) -> int | None:
+        """A slot on the device, 0 … max_slots - 1, which the adapter keeps until `release_slot`.
 
-        It must be quick: a step waits for it. One that was unseated and is still there gets its old place.
+        None when all slots are in use, or while the adapter is still on its way to the device. Must be quick, since a
+        step waits for it. An adapter whose weights are still in a slot gets that slot again.
         """
         ...
 
-    def unseat(self, adapter: Any) -> None:
-        """No request needs its place now: another adapter may have it. Until then it may stay."""
+    def release_slot(self, adapter: Any) -> None:
+        """No running request needs the slot: another adapter may take it. Until then the weights may stay."""
         ...
 
     def release(self, adapter: Any) -> None:
-        """Forget it: unloaded, or out of host memory; nobody uses it and `unseat` came before. A step for others
-        may be under way: what a seat still refers to must live until that is over."""
-        ...
+        """Free the adapter: it was unloaded, or evicted from host memory.
 
-    def bind(self, plan: Plan, uses: AdapterUses) -> Any:
-        """What `Forward.adapters` carries in the next step; `uses[i]` belongs to the tokens of chunk i.
-
-        Not called for steps in which nobody uses an adapter of this runtime.
+        No request uses it, and `release_slot` was called before. A step of other requests may be running, so memory
+        that a slot still refers to must live until that step ends.
         """
         ...
 
-    def bind_rows(self, uses: AdapterUses) -> Any | None:
-        """The same for `DecoderModel.logits(hidden, adapters)`: `uses[i]` belongs to row i of the hidden states.
+    def bind_step(self, plan: Plan, uses: AdapterUses) -> Any:
+        """What `ForwardBatch.adapters` carries in the next step; `uses[i]` belongs to the tokens of chunk i.
 
-        None when none of these adapters changes what comes after the hidden states. Called after `bind` of the
-        same step, and perhaps several times with different rows.
+        Not called for steps in which no chunk uses an adapter of this runtime.
         """
         ...
 
-    def bind_counts(self, uses: AdapterUses, counts: Sequence[int]) -> Any | None:
-        """The same for a stage of the model's tower, in which medium i has counts[i] tokens and uses[i] is at work.
+    def bind_logits(self, uses: AdapterUses) -> Any | None:
+        """The argument `adapters` of `DecoderModel.logits`; `uses[i]` belongs to row i of the hidden states.
 
-        Called only where an adapter that says `AdapterFacts.in_tower` is among them; before the step's `bind`.
+        None if none of these adapters changes anything after the hidden states. Called after `bind_step` of the same
+        step, possibly several times with different rows.
+        """
+        ...
+
+    def bind_tower(self, uses: AdapterUses, counts: Sequence[int]) -> Any | None:
+        """What a stage of the model's tower carries; item i has counts[i] tokens and the adapters `uses[i]`.
+
+        Called only if an adapter with `AdapterMetadata.in_tower` is among them, and before `bind_step`.
         """
         ...
 
 
 @dataclass(frozen=True)
 class AdapterRuntime:
-    """`kinds`: values of `peft_type` in adapter_config.json that it can run."""
+    """A kind of adapter that can run beside the base weights.
+
+    peft_types: values of `peft_type` in adapter_config.json that it runs.
+    """
 
     name: str
-    kinds: frozenset[str]
-    build: Callable[[Context], RunsAdapters]
+    peft_types: frozenset[str]
+    build: Callable[[Context], AdapterRuntimeImpl]
 
 
 @dataclass(frozen=True)
 class AdapterSource:
-    """Where an adapter lies, and which version of it this is."""
+    """The folder of an adapter, and a revision that changes whenever its files change."""
 
     path: Path
     revision: str

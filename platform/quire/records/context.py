@@ -1,4 +1,4 @@
-"""What a plugin's `build` may know, and the version of the contract."""
+"""The argument of every `build` of a plugin, and the version of the plugin contract."""
 
 from __future__ import annotations
 
@@ -6,21 +6,21 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from quire.isolation import CallsApart, CallsHere
+from quire.isolation.plugin_calls import InProcessCalls, SubprocessCalls
 
 CONTRACT_VERSION = (1, 0)
-"""Major changes break plugins, minor ones only add. A plugin may set `quire_contract = (1, 0)`."""
+"""A major change may break plugins, a minor one only adds. A plugin may set `quire_contract = (1, 0)`."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Context:
-    """What a `build` may know: the plugin's own options, and what its kind needs (else None).
+    """What a record's `build` receives: the plugin's own options, and what its kind of record needs (else None).
 
-    options: values of the plugin's `Option`s by name. vocab: token strings by id. tokenizer:
-    the text side's tokenizer. device: "cpu", "cuda:0". model: name of the base model. config, folder: the
-    model's config.json as it is, and where it lies. names: the architecture's table of tensor names.
-    max_seats, max_rank: for adapter runtimes: seats to make, and the largest rank to take in. apart: for adapter
-    runtimes: calls the functions that read files, in a process of their own.
+    options: values of the plugin's `Option`s by name. model: name of the base model. tokenizer: the `Tokenizer` of the
+    text front end. device: "cpu", "cuda:0". config, folder: the model's config.json unchanged, and the model's folder.
+    names: the architecture's `WeightsMapper`.
+    For adapter runtimes: max_slots, the number of slots to allocate; max_rank, the largest rank to accept;
+    in_subprocess, which calls a function that reads files in a subprocess with limits on time and memory.
     """
 
     options: Mapping[str, Any] = field(default_factory=dict)
@@ -31,6 +31,6 @@ class Context:
     config: Mapping[str, Any] = field(default_factory=dict)
     folder: str | None = None
     names: Any = None
-    max_seats: int = 8
+    max_slots: int = 8
     max_rank: int = 64
-    apart: CallsApart = field(default_factory=CallsHere)
+    in_subprocess: SubprocessCalls = field(default_factory=InProcessCalls)

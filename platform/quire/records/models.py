@@ -1,4 +1,4 @@
-"""Model architectures, and how they take in media."""
+"""Model architectures, and the input processors that turn media into token ids and tensors."""
 
 from __future__ import annotations
 
@@ -11,15 +11,18 @@ from quire.records.context import Context
 
 @dataclass(frozen=True)
 class Architecture:
-    """A model family. `name` is what `architectures` in config.json says.
+    """A model family. `name` is the entry of `architectures` in config.json.
 
-    decoder: maps the parsed config (attribute access, defaults filled in by transformers' config
-    class when it has one) to a `quire_models.Decoder` or `Encoder`: pure, no files, no device.
-    names: a `quire_models.names` table from checkpoint names to ours, or a function of the config that gives one.
-    tower: maps the config to a part that turns mappers' tensors into embedding rows, if any (`quire_models.tower`).
-    pooling: maps the config to the `quire_models.Pooling` of a model with heads of its own (classes, rewards); without
-    it the model embeds, as its folder says or from its last token (an encoder: the mean of all).
-    needs_ops: names of the `OpImpl`s without which its answers are wrong: where one cannot be used, it does not load.
+    decoder: maps the parsed config to a `quire_models.Decoder` or `Encoder`; pure, without files or a device. The
+    config has attribute access, and the defaults of transformers' config class if there is one.
+    names: a `quire_models.loading.weight_names.WeightsMapper` from checkpoint names to Quire's, or a function of the
+    config that returns one.
+    tower: maps the config to a part that turns the tensors of input processors into embedding rows, if the model has
+    one (`quire_models.modules.tower`).
+    pooling: maps the config to the `quire_models.Pooling` of a model with heads of its own (classes, rewards). Without
+    it the model embeds, as its folder says, or by its last token (an encoder: the mean of all tokens).
+    needs_ops: names of the `OpImpl`s without which its answers would be wrong. If one cannot run, the model does not
+    load.
     """
 
     name: str
@@ -31,8 +34,11 @@ class Architecture:
 
 
 @dataclass(frozen=True)
-class Mapped:
-    """A medium as ids, its tower's tensors, and where the ids stand: int64 [axes, ids], see `quire.types.Media`."""
+class MappedMedia:
+    """One media item as token ids and the tensors of the tower.
+
+    positions: rotary positions of the ids, int64 [axes, ids], as in `quire.types.Media`.
+    """
 
     ids: Sequence[int]
     tensors: Mapping[str, Any]
@@ -40,49 +46,49 @@ class Mapped:
 
 
 @dataclass(frozen=True)
-class Worded:
-    """An item in words of its own: the text takes the place of its marker before the prompt is tokenized.
+class MappedText:
+    """A media item as text with media in it: the text replaces the item's marker before the prompt is tokenized.
 
-    mark: stands in the text once for each of `media`, whose ids take its place; best a token of its own.
+    placeholder: occurs in the text once for each of `media`, whose ids replace it; best a token of its own.
     """
 
     text: str
-    mark: str
-    media: Sequence[Mapped]
+    placeholder: str
+    media: Sequence[MappedMedia]
 
 
-class MapsInput(Protocol):
-    """Turns one decoded media item into ids and tensors; called in worker threads, perhaps in several at once.
+class InputProcessor(Protocol):
+    """Turns one decoded media item into ids and tensors. Called in worker threads, possibly several at once.
 
-    Items of "image" are RGB pictures of Pillow, of "audio" `quire.media.audio.Audio`, of "video"
-    `quire.media.video.Video`; of other modalities, what the prompt has.
+    Items of "image" are RGB images of Pillow, of "audio" `quire.media.audio.Audio`, of "video"
+    `quire.media.video.Video`; items of other modalities arrive as the prompt has them.
     """
 
-    def map(self, item: Any) -> Mapped | Worded:
-        """As many embedding ids as the tower will return rows for these tensors; with text around them, if need be."""
+    def map(self, item: Any) -> MappedMedia | MappedText:
+        """Ids and tensors: one id for each row that the tower returns. `MappedText` puts text around the ids."""
         ...
 
 
 @runtime_checkable
-class MapsAmong(MapsInput, Protocol):
-    """A mapper to which it matters how many items of its modality a prompt has."""
+class CountAwareInputProcessor(InputProcessor, Protocol):
+    """An input processor whose result depends on how many items of its modality the prompt has."""
 
-    def map_among(self, item: Any, count: int) -> Mapped | Worded:
-        """What `map` gives, for one of `count` items; it is called in place of `map`."""
+    def map_with_count(self, item: Any, count: int) -> MappedMedia | MappedText:
+        """The result of `map` for one of `count` items. Quire calls it instead of `map`."""
         ...
 
 
 @dataclass(frozen=True)
 class InputMapper:
-    """How an architecture takes in a modality ("image", "audio", …).
+    """How an architecture accepts one modality ("image", "audio", …).
 
-    marker: what stands in a prompt where an item goes, `<modality>` unless given. numbered: another way to write it,
-    with {number} where the number of the item stands, counted from 1; items go where their numbers are.
+    marker: the text in a prompt that an item replaces, `<modality>` by default. numbered_marker: an alternative with
+    {number} in it, counted from 1; items then replace the markers with their numbers.
     """
 
     name: str
     architecture: str
     modality: str
-    build: Callable[[Context], MapsInput]
+    build: Callable[[Context], InputProcessor]
     marker: str | None = None
-    numbered: str | None = None
+    numbered_marker: str | None = None

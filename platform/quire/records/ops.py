@@ -1,4 +1,4 @@
-"""Operations of the device, and ways to keep weights."""
+"""Implementations of operations on a device, and quantizations of weights."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Any
 
 @dataclass(frozen=True)
 class OpQuery:
-    """Where an operation would run: device type ("cpu", "cuda"), dtype name, CPU or GPU features.
+    """The conditions under which an operation would run: device type ("cpu", "cuda"), dtype name, device features.
 
-    page_size: tokens in a page. head_dims: the head dimensions of the model's blocks, if there is a model.
-    kv_dtype: how keys and values are kept, "auto" (as the dtype says) or "int8". needs: names of the implementations
-    without which the model's answers are wrong.
+    page_size: tokens in a page. head_dims: head dimensions of the model's blocks, () without a model.
+    kv_dtype: how keys and values are stored, "auto" (as `dtype`) or "int8". needs: names of the implementations
+    without which the model's answers would be wrong.
     """
 
     device: str
@@ -29,12 +29,13 @@ class OpQuery:
 class OpImpl:
     """An implementation of an operation in `quire_kernels.ops`.
 
-    supports: None, or the reason why not here. load: imports or compiles and returns a callable
-    with the op's signature. Among those that support a query the highest priority wins. layout: how
-    paged_attention, write_kv and rotary_write_kv have keys and values lie in a page; they are chosen so that it is
-    the same for all three. "plain" is what the op table describes. kv_dtypes: values of `OpQuery.kv_dtype` that these
-    three can do; "int8" makes pools int8, with four bytes more per head for a scale. on_request: it is only for models
-    that name it in `Architecture.needs_ops` or `needs_ops` of a part.
+    supports: returns None, or the reason why it cannot run under these conditions. load: imports or compiles, and
+    returns a callable with the signature of the operation. Of the implementations that support a query the one with
+    the highest priority is chosen.
+    layout: how paged_attention, write_kv and rotary_write_kv arrange keys and values within a page; the three are
+    chosen so that they agree. "plain" is the layout in `quire_kernels.ops`. kv_dtypes: values of `OpQuery.kv_dtype`
+    that these three support; with "int8" the pools are int8, with four more bytes per head for a scale.
+    on_request: it is chosen only for models that name it in `needs_ops` of the `Architecture` or of a part.
     """
 
     name: str
@@ -49,11 +50,11 @@ class OpImpl:
 
 @dataclass(frozen=True)
 class Quantization:
-    """A way to hold a model's matrices in fewer bits, chosen by `--quantization`.
+    """A way to store a model's matrices in fewer bits, chosen by `--quantization`.
 
-    linear: picks or makes, of the chosen operations (`quire_kernels.select.Ops`), what binds every matrix that is
-    quantised: those of the blocks and the head, as `quire_kernels.ops.Linear` does. A product that it gives should have
-    `unpacked`: then the original weight is let go of. supports: None, or why it cannot run there.
+    linear: picks or makes, from the chosen operations (`quire_kernels.select.Ops`), the function that binds every
+    quantized matrix (those of the blocks and the head), a `quire_kernels.ops.LinearOp`. What it returns should have
+    `unpacked`: then the original weight is freed. supports: returns None, or the reason why it cannot run there.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""How a model writes down what it thinks before it answers."""
+"""Formats in which a model writes its reasoning before the answer."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from quire.records.channels import Channels
 class ReasoningParser:
     """An answer may begin with reasoning between `start` and `end`.
 
-    matches(chat template) says whether a model with this template writes so. A prompt that ends with `start` has
-    opened the reasoning, one that ends with `end` has closed it. implicit: without either, the answer begins
-    inside the reasoning, with `start` or without. marks: special tokens within the delimiters, which must stay in
-    the text.
+    matches(chat template): whether a model with this template writes the format. A prompt that ends with `start` has
+    opened the reasoning, one that ends with `end` has closed it. implicit: if it does neither, the answer begins
+    inside the reasoning, with or without `start`. special_tokens: special tokens within the delimiters, which must
+    stay in the text.
     """
 
     name: str
@@ -23,5 +23,5 @@ class ReasoningParser:
     end: str
     matches: Callable[[str], bool]
     implicit: bool = False
-    marks: tuple[str, ...] = ()
+    special_tokens: tuple[str, ...] = ()
     channels: Channels | None = None

@@ -1,4 +1,4 @@
-"""What the loaded plugins brought, by hook and name."""
+"""The registry: every record of the loaded plugins, by hook and name."""
 
 from __future__ import annotations
 
@@ -9,12 +9,14 @@ from typing import Any, Protocol
 
 from quire.errors import PluginFailed
 from quire.records.adapters import AdapterRuntime, AdapterSource
-from quire.records.edges import Command, DemoModel, MetricsExporter, Option, RequestGate, Router
+from quire.records.cli import Command, DemoModel, Option
+from quire.records.grammar import GrammarBackend
+from quire.records.logits import LogitsProcessor
 from quire.records.models import Architecture, InputMapper
 from quire.records.ops import OpImpl, Quantization
 from quire.records.reasoning import ReasoningParser
-from quire.records.sampling import GrammarBackend, LogitsProcessor
 from quire.records.scheduling import SchedulerPolicy
+from quire.records.server import MetricsExporter, RequestGate, Router
 from quire.records.speech import Transcriber
 from quire.records.tools import ToolParser
 
@@ -42,7 +44,7 @@ RECORDS: Mapping[str, type] = {
 
 @dataclass(frozen=True)
 class PluginInfo:
-    """Where a plugin came from and what it brought."""
+    """The distribution of a plugin, its hooks, and the names of its records by hook."""
 
     name: str
     module: str
@@ -54,19 +56,19 @@ class PluginInfo:
     error: str | None = None
 
 
-class CountsCalls(Protocol):
-    """Wraps calls into plugin code so that they are timed, counted and attributed."""
+class PluginCallCounts(Protocol):
+    """Wraps calls into plugin code, so that they are timed, counted and attributed to the plugin."""
 
     def call(self, plugin: str, function: Callable[..., Any], *args: Any) -> Any:
-        """Call; an exception is counted and raised on as `PluginFailed` naming the plugin."""
+        """`function(*args)`; an exception is counted and raised as `PluginFailed`, which names the plugin."""
         ...
 
     def fault(self, plugin: str, function: Callable[..., Any] | str | None, error: BaseException | str) -> PluginFailed:
-        """Count a fault that was noticed otherwise, and give the error that names the plugin."""
+        """Count a fault that was detected outside `call`, and return the error that names the plugin."""
         ...
 
     def is_off(self, plugin: str, function: str) -> bool:
-        """Whether a function is not called now because it only failed."""
+        """Whether a function is switched off after too many faults in a row."""
         ...
 
     def snapshot(self) -> list[dict[str, Any]]:
@@ -76,10 +78,10 @@ class CountsCalls(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class Registry:
-    """Everything the loaded plugins brought, frozen: name → record per kind, and who brought it.
+    """Everything that the loaded plugins provide, frozen: by hook, name → record; and the plugin of each record.
 
-    `origin[(hook, record name)]` is the plugin's name. Questions and events are plain callables,
-    so that the engine needs no pluggy and a test builds a registry by hand.
+    `origin[(hook, record name)]` is the plugin's name. Question and event hooks are plain callables, so that the
+    engine does not depend on pluggy, and tests can build a registry directly.
     """
 
     records: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
@@ -90,16 +92,15 @@ class Registry:
     engine_started: Callable[[Any], None] = lambda _: None
     engine_stopping: Callable[[Any], None] = lambda _: None
     request_finished: Callable[[Any], None] = lambda _: None
-    counter: CountsCalls | None = None
+    counter: PluginCallCounts | None = None
 
-    def of(self, hook: str) -> Mapping[str, Any]:
-        """Records that `hook` gave, by name, in order of loading."""
+    def by_hook(self, hook: str) -> Mapping[str, Any]:
+        """The records of a hook by name, in the order of loading."""
         return self.records.get(hook, {})
 
     def plugin_of(self, hook: str, name: str) -> str:
-        """Name of the plugin that brought a record."""
+        """Name of the plugin that provides a record."""
         return self.origin.get((hook, name), "?")
 
     def all(self, hook: str) -> Iterable[Any]:
-        """Records that `hook` gave, in order of loading."""
-        return self.of(hook).values()
+        return self.by_hook(hook).values()

@@ -1,4 +1,4 @@
-"""Who runs first."""
+"""Scheduling policies: the order in which sequences are admitted and preempted."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from quire.records.context import Context
 
 
 class SeqView(Protocol):
-    """What a policy may know of a seq."""
+    """The attributes of a sequence that a policy may use."""
 
     @property
     def arrival(self) -> int:
-        """Order of arrival; smaller came first."""
+        """Order of arrival; smaller arrived first."""
         ...
 
     @property
     def priority(self) -> int:
-        """The request's priority; smaller is more urgent."""
+        """Priority of the request; smaller is more urgent."""
         ...
 
     @property
@@ -29,25 +29,25 @@ class SeqView(Protocol):
 
     @property
     def num_tokens(self) -> int:
-        """Prompt and generated tokens."""
+        """Prompt tokens and generated tokens."""
         ...
 
 
-class OrdersSeqs(Protocol):
-    """Policy, not mechanism: keys to sort by. Both must be pure functions of the view."""
+class SchedulingPolicyImpl(Protocol):
+    """Sort keys of sequences. Both methods must be pure functions of the view."""
 
     def admit_key(self, seq: SeqView) -> Any:
-        """The waiting seq with the smallest key is admitted first."""
+        """The waiting sequence with the smallest key is admitted first."""
         ...
 
     def victim_key(self, seq: SeqView) -> Any:
-        """The running seq with the largest key gives up its pages first."""
+        """The running sequence with the largest key is preempted first."""
         ...
 
 
 @dataclass(frozen=True)
 class SchedulerPolicy:
-    """Named by `--scheduling-policy`."""
+    """An order of admission and preemption, chosen by `--scheduling-policy`."""
 
     name: str
-    build: Callable[[Context], OrdersSeqs]
+    build: Callable[[Context], SchedulingPolicyImpl]

@@ -1,4 +1,4 @@
-"""How a model that hears is asked to write down, or to translate, what is said."""
+"""Transcribers: how an audio model is prompted to transcribe or translate speech, and how its answer is read."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from quire.records.context import Context
 
 @dataclass(frozen=True, kw_only=True)
 class SpeechTask:
-    """What is wanted of one stretch of speech.
+    """What to do with one window of speech.
 
-    language: code of the language that is spoken, one of `Transcribes.languages`; None = the model finds out by itself.
-    translate: into another language instead of writing down; to_language: code of that, None = the model's usual.
-    timestamps: whether the text is to be cut into segments with times. previous: text that goes before.
+    language: code of the spoken language, one of `TranscriberImpl.languages`; None = the model detects it.
+    translate: translate instead of transcribing; to_language: code of the target, None = the model's default.
+    timestamps: whether to divide the text into segments with times. previous: the text before this window.
     """
 
     language: str | None = None
@@ -26,10 +26,10 @@ class SpeechTask:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Detection:
-    """What one step after `prompt_ids` tells: the language, by the most likely of the ids in `languages` (id → code).
+class LanguageDetection:
+    """How one step after `prompt_ids` detects the language: the most likely of the ids in `languages` (id → code).
 
-    silence_id: the id that stands there for a stretch in which nobody speaks, None = the model has none.
+    silence_id: the id that the model gives to a window without speech, None = the model has none.
     """
 
     prompt_ids: Sequence[int]
@@ -39,10 +39,10 @@ class Detection:
 
 @dataclass(frozen=True, kw_only=True)
 class Segment:
-    """Tokens `begin` to `end` (exclusive) of an answer, which belong together.
+    """Tokens `begin` to `end` (exclusive) of an answer, which form one segment.
 
-    text_ids: those of them that are text; the rest are marks of time and the like.
-    start_s, end_s: seconds from the begin of the stretch, None = the answer does not say.
+    text_ids: those of them that are text; the others are timestamps and the like.
+    start_s, end_s: seconds from the beginning of the window, None = the answer does not say.
     """
 
     begin: int
@@ -52,56 +52,56 @@ class Segment:
     end_s: float | None = None
 
 
-class Transcribes(Protocol):
-    """What the platform must know to have speech written down by one model.
+class TranscriberImpl(Protocol):
+    """Prompts of one model for transcription and translation.
 
-    Its methods are quick and pure; they are called in worker threads, perhaps several at once. They raise
+    Its methods are quick and pure. Worker threads call them, possibly several at once. They raise
     `quire.errors.BadRequest` for a task that the model cannot do.
     """
 
     @property
-    def rate(self) -> int:
-        """Samples a second that the model hears at; speech is cut into stretches at this rate."""
+    def sampling_rate(self) -> int:
+        """Samples per second that the model takes; recordings are split into windows at this rate."""
         ...
 
     @property
     def window_s(self) -> float:
-        """Seconds of the longest stretch that it hears at once."""
+        """Seconds of the longest window that the model takes."""
         ...
 
     @property
     def languages(self) -> Mapping[str, str]:
-        """By code ("en"), English names ("English") of languages that may be spoken; {} = it cannot be told.
+        """English names ("English") of the spoken languages, by code ("en"); {} = the language cannot be chosen.
 
-        If there is one only, tasks have that.
+        If there is exactly one, every task has that language.
         """
         ...
 
     def prompt(self, task: SpeechTask) -> Sequence[int]:
-        """Token ids of the prompt, with the marker's ids where one stands for the stretch of sound."""
+        """Token ids of the prompt, with the ids of the audio marker where the prompt has one."""
         ...
 
-    def detection(self) -> Detection | None:
-        """How the model is asked for the language before tasks with `language=None`; None = it need not be asked."""
+    def language_detection(self) -> LanguageDetection | None:
+        """How to detect the language for a task with `language=None`; None = the prompt needs no language."""
         ...
 
     def params(self, task: SpeechTask) -> Mapping[str, Any]:
-        """Fields of `quire.sampling.SamplingParams` that the task needs; those that users may set are defaults."""
+        """Fields of `quire.params.sampling.SamplingParams` that the task needs; defaults where users may set them."""
         ...
 
     def segments(self, token_ids: Sequence[int], task: SpeechTask) -> Sequence[Segment]:
-        """What was answered, the end of text left out, in order; without timestamps in one segment."""
+        """The segments of an answer in order, without the end-of-text token; one segment without timestamps."""
         ...
 
 
 @dataclass(frozen=True)
 class Transcriber:
-    """Makes an architecture that takes in the modality "audio" serve `/v1/audio/…`.
+    """Makes an architecture with the modality "audio" serve `/v1/audio/…`.
 
-    translates: whether models of the architecture can translate what is said.
+    translates: whether models of the architecture can translate speech.
     """
 
     name: str
     architecture: str
-    build: Callable[[Context], Transcribes]
+    build: Callable[[Context], TranscriberImpl]
     translates: bool = True

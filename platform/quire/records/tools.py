@@ -1,4 +1,4 @@
-"""How a model writes calls of tools."""
+"""Formats in which a model writes tool calls."""
 
 from __future__ import annotations
 
@@ -12,45 +12,46 @@ from quire.records.channels import Channels
 
 @dataclass(frozen=True)
 class ToolCall:
-    """One call that a model made; `arguments` is JSON text."""
+    """One tool call of a model; `arguments` is JSON text."""
 
     name: str
     arguments: str
 
 
 @dataclass(frozen=True, kw_only=True)
-class CallFrame:
-    """What stands around the JSON of a call's arguments where a call is demanded: `before` and `after`.
+class ToolCallFormat:
+    """The text around the JSON arguments of a required call: `before` and `after`.
 
-    first, last: around all calls of an answer. between: stands between two calls. comma, colon: stand in the JSON of
-    the arguments between values and after keys, as the model learnt them; it has no other white space.
+    first, last: the text around all calls of an answer. separator: the text between two calls. item_separator,
+    key_separator: the JSON of the arguments has these between items and after keys, as the model was trained, and no
+    other whitespace.
     """
 
     before: str
     after: str
     first: str = ""
     last: str = ""
-    between: str = ""
-    comma: str = ", "
-    colon: str = ": "
+    separator: str = ""
+    item_separator: str = ", "
+    key_separator: str = ": "
 
 
 @dataclass(frozen=True)
 class ToolParser:
-    """Calls stand between `start` and `end` in the text; the host streams, `parse` reads one span.
+    """Calls are written between `start` and `end`. Quire does the streaming; `parse` reads one span.
 
-    parse(text between the delimiters, tools offered) -> calls; raises ValueError if it is none.
-    matches(chat template) says whether a model with this template writes this format.
+    parse(text between the delimiters, offered tools) -> calls; raises ValueError if the text is no call.
+    matches(chat template): whether a model with this template writes the format.
 
-    An empty `end`: calls last to the end of the answer. An empty `start`: the format has none; then `opens` says
-    whether an answer that begins with a text consists of calls (None: too early to say), which last to its end.
+    With an empty `end`, calls extend to the end of the answer. With an empty `start`, the format has no delimiters:
+    `starts_call` says whether an answer that begins with a text consists of calls (None: too early to say).
 
-    head: matches what stands before a call's JSON object of arguments in a span, from the span's begin or the
-    end of the call before; its one group that takes part is the name. With it arguments stream while they are written.
-    frame(name of a tool, chat template) -> how a call of it is written, if arguments are JSON; None: as the host likes.
-    marks: further special tokens of the format, which must stay in the text. call_id makes ids of calls, where the
-    model's template accepts no others. channels: the answer is a series of messages, of which those that are calls are
-    spans, header and all; `start` and `end` are empty then.
+    call_prefix: matches the text before a call's JSON arguments in a span, from the beginning of the span or the end of
+    the previous call; the one group that matches is the name. With it arguments are streamed while they are written.
+    call_format(tool name, chat template) -> how to write a call of that tool, if its arguments are JSON; None: Quire
+    uses its own format. special_tokens: further special tokens of the format, which must stay in the text. call_id:
+    makes ids of calls, if the model's template accepts no others. channels: the answer is a series of messages, and
+    each call is a message with its header; `start` and `end` are empty then.
     """
 
     name: str
@@ -58,9 +59,9 @@ class ToolParser:
     end: str
     parse: Callable[[str, Sequence[Mapping[str, Any]]], list[ToolCall]]
     matches: Callable[[str], bool]
-    opens: Callable[[str], bool | None] | None = None
-    head: re.Pattern[str] | None = None
-    frame: Callable[[str, str], CallFrame] | None = None
-    marks: tuple[str, ...] = ()
+    starts_call: Callable[[str], bool | None] | None = None
+    call_prefix: re.Pattern[str] | None = None
+    call_format: Callable[[str, str], ToolCallFormat] | None = None
+    special_tokens: tuple[str, ...] = ()
     call_id: Callable[[], str] | None = None
     channels: Channels | None = None

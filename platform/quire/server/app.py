@@ -1,11 +1,11 @@
-"""`build_app`: puts routes, middleware and plugin routers together. It knows no endpoint's business."""
+"""Builds the FastAPI application: the service, the routers of the server and of plugins, and middleware."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from typing import Any
 
@@ -15,53 +15,53 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.types import Receive, Scope, Send
 
 from quire import __version__
-from quire.adapter_sources import AdapterSources
-from quire.counting import call_plugin
-from quire.errors import HostDied, PluginError
+from quire.errors import EngineDied, PluginError
+from quire.hooks.adapter_resolver import AdapterResolver
+from quire.hooks.call_stats import call_plugin
 from quire.hub import adapter_cache
 from quire.records import Registry
-from quire.server.adapters import ServedAdapters
-from quire.server.api_pages import PAGES, add_api_pages, installed_assets
-from quire.server.auth import METRICS, OPEN_PATHS, RequireKey
-from quire.server.body import Bodies, with_bodies
-from quire.server.engines import Client
-from quire.server.errors import error_response, install_handlers
-from quire.server.gates import Gates
-from quire.server.inflight import UNFINISHED, InFlight
-from quire.server.limits import BodyLimit
-from quire.server.methods import install_methods
-from quire.server.metrics import Metrics
-from quire.server.models import Served, ServedModels
-from quire.server.params import FieldRules
-from quire.server.plugin_routes import NamePlugin
-from quire.server.request_ids import EchoRequestId
-from quire.server.routes_adapters import adapters_router
-from quire.server.routes_admin import admin_router
-from quire.server.routes_health import health_router
-from quire.server.routes_native import native_router
-from quire.server.routes_openai import openai_router
-from quire.server.routes_pooling import POOLING_BODIES, pooling_router
-from quire.server.routes_speech import SPEECH_BODIES, speech_router
-from quire.server.routes_text import text_router
-from quire.server.schema_adapters import LoadAdapterRequest, UnloadAdapterRequest
-from quire.server.schema_requests import (
+from quire.server.admin import routes_adapters, routes_admin, routes_health, routes_text
+from quire.server.audio import routes as speech_routes
+from quire.server.http.api_pages import PAGES, add_api_pages, installed_assets
+from quire.server.http.auth import METRICS, OPEN_PATHS, APIKeyMiddleware
+from quire.server.http.body import Bodies, with_bodies
+from quire.server.http.errors import error_response, install_handlers
+from quire.server.http.methods import install_methods
+from quire.server.http.middleware import (
+    BodyLimitMiddleware,
+    PluginErrorMiddleware,
+    RequestIdMiddleware,
+    ResponseBlocksMiddleware,
+)
+from quire.server.http.sse import RAW_SEND
+from quire.server.jobs.active import UNFINISHED, ActiveJobs
+from quire.server.metrics.metrics import Metrics
+from quire.server.metrics.telemetry import Telemetry
+from quire.server.metrics.throughput_log import ThroughputLog
+from quire.server.openai import native, routes as openai_routes
+from quire.server.pooling import routes as pooling_routes
+from quire.server.process.workers import WorkerPools
+from quire.server.schemas.adapters import LoadAdapterRequest, UnloadAdapterRequest
+from quire.server.schemas.requests import (
     ChatRequest,
     CompletionRequest,
     DetokenizeRequest,
     GenerateRequest,
     TokenizeRequest,
 )
-from quire.server.service import Service
-from quire.server.sse import DIRECT
-from quire.server.telemetry import Telemetry
-from quire.server.throughput_log import ThroughputLog
-from quire.server.workers import Pools
-from quire.server_config import ServerConfig
+from quire.server.service.adapters import AdapterService
+from quire.server.service.client_protocol import ClientProtocol
+from quire.server.service.gates import Gates
+from quire.server.service.models import ModelDirectory, ServedModel
+from quire.server.service.request_fields import RequestFields
+from quire.server.service.router_context import router_context
+from quire.server.service.service import Service
+from quire.settings.server_config import ServerConfig
 
 log = logging.getLogger("quire.server")
 
 EXPOSED_HEADERS = ("X-Request-Id", "Retry-After", "WWW-Authenticate", "Metadata")
-"""Headers of answers that scripts of other origins may read."""
+"""Response headers that scripts of other origins may read."""
 
 ROUTERS = "quire_routers"
 ADAPTER_RUNTIMES = "quire_adapter_runtimes"
@@ -73,67 +73,71 @@ BODIES = (
     GenerateRequest,
     LoadAdapterRequest,
     UnloadAdapterRequest,
-    *POOLING_BODIES,
-    *SPEECH_BODIES,
+    *pooling_routes.POOLING_BODIES,
+    *speech_routes.SPEECH_BODIES,
 )
 
 
 class _App(FastAPI):
-    """Remembers the server's own way to send, for streams, and answers what is cancelled by a shutdown."""
+    """Gives streams direct access to the server's `send`, and answers requests that a shutdown cancels."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """One HTTP exchange, or the lifespan."""
-        scope[DIRECT] = send
+        scope[RAW_SEND] = send
         try:
             await super().__call__(scope, receive, send)
         except asyncio.CancelledError:
             if scope["type"] != "http" or not self.state.service.inflight.closed:
                 raise
-            with suppress(RuntimeError):  # if an answer has begun, it stays cut off
-                await error_response(HostDied(UNFINISHED))(scope, receive, send)
+            with suppress(RuntimeError):  # a response that has begun cannot be replaced
+                await error_response(EngineDied(UNFINISHED))(scope, receive, send)
 
 
-def build_service(client: Client, config: ServerConfig, registry: Registry, models: Sequence[Served]) -> Service:
-    """The parts behind the routes. Builds gates and exporters of plugins; raises what they raise."""
+def build_service(
+    client: ClientProtocol, config: ServerConfig, registry: Registry, models: Sequence[ServedModel]
+) -> Service:
+    """Build the `Service` that the routes use. Builds gates and exporters of plugins, and raises what they raise."""
     infos = [served.info for served in models]
     metrics = Metrics(infos, config.metrics_prefix)
-    served_models = ServedModels(models)
-    sources = AdapterSources(registry, adapter_cache(config.lora_cache_dir), config.adapter_roots)
-    enabled = bool(registry.of(ADAPTER_RUNTIMES))
+    served_models = ModelDirectory(models)
+    sources = AdapterResolver(registry, adapter_cache(config.lora_cache_dir), config.adapter_roots)
+    enabled = bool(registry.by_hook(ADAPTER_RUNTIMES))
     if enabled:
-        log.info("Requests may load adapters from %s", _where_from(config))
-    pools = Pools()
+        log.info("requests may load adapters from %s", _describe_adapter_roots(config))
+    pools = WorkerPools()
     return Service(
         config=config,
         client=client,
         registry=registry,
         models=served_models,
-        rules=FieldRules(registry),
+        request_fields=RequestFields(registry),
         gates=Gates(registry, config.gate_threads, config.gate_timeout_s),
         metrics=metrics,
         telemetry=Telemetry(client, registry, metrics, None if config.disable_log_stats else ThroughputLog()),
-        inflight=InFlight(),
-        adapters=ServedAdapters(served_models, client.adapters, sources, enabled),
+        inflight=ActiveJobs(),
+        adapters=AdapterService(served_models, client.adapters, sources, enabled),
         bodies=Bodies(config.max_body_bytes, config.max_json_values, pools.bodies),
         pools=pools,
     )
 
 
-def _where_from(config: ServerConfig) -> str:
+def _describe_adapter_roots(config: ServerConfig) -> str:
     if config.adapter_roots is None:
         return "any folder of this machine"
     if not config.adapter_roots:
-        return "no folder: the server is reached from other machines; see --lora-root and --admin-api-key"
+        return "no folder, because other machines can reach the server (see --lora-root and --admin-api-key)"
     return ", ".join(config.adapter_roots)
 
 
-def build_app(client: Client, config: ServerConfig, registry: Registry, models: Sequence[Served]) -> FastAPI:
-    """The application. `app.state.service` holds what is behind it; closing `client` is the caller's.
+def build_app(
+    client: ClientProtocol, config: ServerConfig, registry: Registry, models: Sequence[ServedModel]
+) -> FastAPI:
+    """Build the application; `app.state.service` is its `Service`. The caller closes `client`.
 
-    Raises PluginError when a plugin's router clashes with a path that is taken.
+    Raises PluginError if a router of a plugin clashes with an existing route.
     """
     service = build_service(client, config, registry, models)
-    docs = not config.disable_fastapi_docs
+    has_docs = not config.disable_fastapi_docs
     app = _App(
         title="Quire",
         version=__version__,
@@ -142,16 +146,16 @@ def build_app(client: Client, config: ServerConfig, registry: Registry, models: 
         lifespan=_lifespan(service),
         docs_url=None,
         redoc_url=None,
-        openapi_url="/openapi.json" if docs else None,
+        openapi_url="/openapi.json" if has_docs else None,
     )
     app.state.service = service
     install_handlers(app)
     install_methods(app)
-    _mount(app, service, registry)
-    _describe(app)
-    if docs:
+    _include_routers(app, service, registry)
+    _install_openapi(app)
+    if has_docs:
         add_api_pages(app, installed_assets())
-    _guard(app, config, registry)
+    _add_middleware(app, config, registry)
     return app
 
 
@@ -169,30 +173,28 @@ def _lifespan(service: Service) -> Any:
     return lifespan
 
 
-def _mount(app: FastAPI, service: Service, registry: Registry) -> None:
+def _include_routers(app: FastAPI, service: Service, registry: Registry) -> None:
     taken: dict[tuple[str, str], str] = {}
     for path in (*PAGES, "/openapi.json"):
         taken[path, "GET"] = "the server"
-    built_in = (
-        openai_router,
-        pooling_router,
-        speech_router,
-        adapters_router,
-        text_router,
-        native_router,
-        admin_router,
-        health_router,
-    )
-    for build in built_in:
-        _include(app, build(service), "the server", taken)
+    for router in _built_in_routers(service.config):
+        _include(app, router, "the server", taken)
     for record in registry.all(ROUTERS):
         plugin = registry.plugin_of(ROUTERS, record.name)
-        router = call_plugin(registry, plugin, record.build, service)
+        router = call_plugin(registry, plugin, record.build, router_context(service, plugin))
         if not isinstance(router, APIRouter):
             raise PluginError(
                 f"Plugin {plugin!r}: the router {record.name!r} must build an APIRouter; got {router!r:.80}."
             )
         _include(app, router, f"plugin {plugin!r}", taken)
+
+
+def _built_in_routers(config: ServerConfig) -> Iterator[APIRouter]:
+    yield from (openai_routes.router, pooling_routes.router, speech_routes.router, routes_adapters.router)
+    yield routes_text.router
+    if config.enable_tokenizer_info_endpoint:
+        yield routes_text.info_router
+    yield from (native.router, routes_admin.router, routes_health.router)
 
 
 def _include(app: FastAPI, router: APIRouter, owner: str, taken: dict[tuple[str, str], str]) -> None:
@@ -206,7 +208,7 @@ def _include(app: FastAPI, router: APIRouter, owner: str, taken: dict[tuple[str,
     app.include_router(router)
 
 
-def _describe(app: FastAPI) -> None:
+def _install_openapi(app: FastAPI) -> None:
     def openapi() -> dict[str, Any]:
         if app.openapi_schema is None:
             schema = get_openapi(title=app.title, version=app.version, routes=app.routes, servers=app.servers or None)
@@ -217,7 +219,7 @@ def _describe(app: FastAPI) -> None:
 
 
 def _without_422(schema: dict[str, Any]) -> dict[str, Any]:
-    """FastAPI documents its own validation errors; here they are 400s in the error shape."""
+    """Removes FastAPI's validation errors from the document: this server answers 400 with an error object instead."""
     for operations in schema.get("paths", {}).values():
         for operation in operations.values():
             documented = operation.get("responses", {}).get("422", {})
@@ -226,15 +228,16 @@ def _without_422(schema: dict[str, Any]) -> dict[str, Any]:
     return schema
 
 
-def _guard(app: FastAPI, config: ServerConfig, registry: Registry) -> None:
+def _add_middleware(app: FastAPI, config: ServerConfig, registry: Registry) -> None:
     """Middleware, the innermost first."""
-    app.add_middleware(NamePlugin, registry=registry)
-    app.add_middleware(BodyLimit, max_bytes=config.max_body_bytes)
+    app.add_middleware(PluginErrorMiddleware, registry=registry)
+    app.add_middleware(ResponseBlocksMiddleware)
+    app.add_middleware(BodyLimitMiddleware, max_bytes=config.max_body_bytes)
     if config.api_key or config.admin_api_key:
         paths = OPEN_PATHS - {METRICS} if config.metrics_require_key else OPEN_PATHS
-        app.add_middleware(RequireKey, keys=config.api_key, admin_keys=config.admin_api_key, open_paths=paths)
+        app.add_middleware(APIKeyMiddleware, keys=config.api_key, admin_keys=config.admin_api_key, open_paths=paths)
     if config.enable_request_id_headers:
-        app.add_middleware(EchoRequestId)
+        app.add_middleware(RequestIdMiddleware)
     if config.allowed_origins:
         app.add_middleware(
             CORSMiddleware,

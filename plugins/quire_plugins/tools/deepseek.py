@@ -1,6 +1,6 @@
-"""The formats of DeepSeek V3, R1 and V3.1: marks around all calls and around each.
+"""The formats of DeepSeek V3, R1 and V3.1: special tokens around all calls and around each call.
 
-V3:   …begin>function<｜tool▁sep｜>f, a line, a fence of Markdown with the arguments, <｜tool▁call▁end｜>
+V3:   …begin>function<｜tool▁sep｜>f, a line, a Markdown fence with the arguments, <｜tool▁call▁end｜>
 V3.1: …begin>f<｜tool▁sep｜>{"a": 1}<｜tool▁call▁end｜>
 """
 
@@ -10,8 +10,8 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from quire.records import CallFrame, ToolCall, ToolParser
-from quire_plugins.tools.json_calls import object_at
+from quire.records import ToolCall, ToolCallFormat, ToolParser
+from quire_plugins.tools.json_calls import json_object_at
 
 START, END = "<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>"
 BEGIN, SEP, FINISH = "<｜tool▁call▁begin｜>", "<｜tool▁sep｜>", "<｜tool▁call▁end｜>"
@@ -25,7 +25,7 @@ def _parse(text: str, head: re.Pattern[str]) -> list[ToolCall]:
     calls: list[ToolCall] = []
     at = 0
     while found := head.match(text, at):
-        arguments, at = object_at(text, found.end())
+        arguments, at = json_object_at(text, found.end())
         calls.append(ToolCall(found[1], arguments))
     if not calls:
         raise ValueError("there is no call between the marks")
@@ -33,32 +33,32 @@ def _parse(text: str, head: re.Pattern[str]) -> list[ToolCall]:
 
 
 def parse_fenced(text: str, tools: Sequence[Mapping[str, Any]]) -> list[ToolCall]:
-    """Calls as V3 and R1 write them. Raises ValueError."""
+    """Parses calls of V3 and R1. Raises ValueError."""
     del tools
     return _parse(text, FENCED)
 
 
 def parse_plain(text: str, tools: Sequence[Mapping[str, Any]]) -> list[ToolCall]:
-    """Calls as V3.1 writes them. Raises ValueError."""
+    """Parses calls of V3.1. Raises ValueError."""
     del tools
     return _parse(text, PLAIN)
 
 
-def frame_fenced(name: str, template: str) -> CallFrame:
-    """A call of V3."""
+def frame_fenced(name: str, template: str) -> ToolCallFormat:
+    """Format of a call of V3."""
     del template
     before = f"{BEGIN}function{SEP}{name}\n{FENCE}"
-    return CallFrame(before=before, after=f"\n```{FINISH}", first=START, last=END, between="\n")
+    return ToolCallFormat(before=before, after=f"\n```{FINISH}", first=START, last=END, separator="\n")
 
 
-def frame_plain(name: str, template: str) -> CallFrame:
-    """A call of V3.1."""
+def frame_plain(name: str, template: str) -> ToolCallFormat:
+    """Format of a call of V3.1."""
     del template
-    return CallFrame(before=f"{BEGIN}{name}{SEP}", after=FINISH, first=START, last=END)
+    return ToolCallFormat(before=f"{BEGIN}{name}{SEP}", after=FINISH, first=START, last=END)
 
 
 def parsers() -> Iterable[ToolParser]:
-    """The fence tells templates apart."""
+    """The Markdown fence distinguishes the templates."""
     marks = (BEGIN, SEP, FINISH)
     yield ToolParser(
         "deepseek_v3",
@@ -66,9 +66,9 @@ def parsers() -> Iterable[ToolParser]:
         END,
         parse_fenced,
         lambda template: START in template and "```json" in template,
-        head=FENCED,
-        frame=frame_fenced,
-        marks=marks,
+        call_prefix=FENCED,
+        call_format=frame_fenced,
+        special_tokens=marks,
     )
     yield ToolParser(
         "deepseek_v31",
@@ -76,7 +76,7 @@ def parsers() -> Iterable[ToolParser]:
         END,
         parse_plain,
         lambda template: START in template and "```json" not in template,
-        head=PLAIN,
-        frame=frame_plain,
-        marks=marks,
+        call_prefix=PLAIN,
+        call_format=frame_plain,
+        special_tokens=marks,
     )

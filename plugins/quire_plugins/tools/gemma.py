@@ -1,4 +1,4 @@
-"""The formats of FunctionGemma and Gemma 4: an object without quotes around keys, with a mark around strings.
+"""The formats of FunctionGemma and Gemma 4: an object without quotes around keys, with a special token around strings.
 
 <start_function_call>call:f{a:1,b:<escape>x<escape>}<end_function_call>
 <|tool_call>call:f{a:1,b:<|"|>x<|"|>}<tool_call|>
@@ -19,13 +19,13 @@ _KEY = re.compile(r"\s*\"?([^:,{}\[\]\"]+?)\"?\s*:")
 
 
 class Values:
-    """Reads one object from a text. Its methods raise ValueError for what is none."""
+    """Parses one object from a text. Methods raise ValueError."""
 
     def __init__(self, text: str, at: int, quote: str) -> None:
         self.text, self.at, self.quote = text, at, quote
 
     def value(self) -> Any:
-        """The value that begins here."""
+        """The value at the current position."""
         self._skip()
         if self.text.startswith(self.quote, self.at):
             return self._string(self.quote)
@@ -39,7 +39,7 @@ class Values:
         return self._bare()
 
     def object(self) -> dict[str, Any]:
-        """The object that begins here."""
+        """The object at the current position."""
         return dict(self._items("}", self._member))
 
     def _member(self) -> tuple[str, Any]:
@@ -117,12 +117,12 @@ def _parse_with(quote: str) -> Callable[[str, Sequence[Mapping[str, Any]]], list
 
 
 def parsers() -> Iterable[ToolParser]:
-    """Each family has its marks."""
+    """Each family has its own special tokens."""
     for name, start, end, quote in (
         ("functiongemma", "<start_function_call>", "<end_function_call>", "<escape>"),
         ("gemma4", "<|tool_call>", "<tool_call|>", '<|"|>'),
     ):
-        yield ToolParser(name, start, end, _parse_with(quote), _has(start), marks=(quote,))
+        yield ToolParser(name, start, end, _parse_with(quote), _has(start), special_tokens=(quote,))
 
 
 def _has(mark: str) -> Callable[[str], bool]:

@@ -1,9 +1,9 @@
-"""The calls of gpt-oss: messages to functions.
+"""Tool calls of gpt-oss: messages to functions.
 
-<|channel|>commentary to=functions.f <|constrain|>json<|message|>{"a": 1}<|call|>
+    <|channel|>commentary to=functions.f <|constrain|>json<|message|>{"a": 1}<|call|>
 
-The recipient may stand before the channel, the type of the arguments may be missing, and calls may come on the channel
-of the reasoning.
+The recipient may come before the channel, the type of the arguments may be missing, and calls may be on the channel of
+the reasoning.
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from quire.records import CallFrame, ToolCall, ToolParser
-from quire_plugins.harmony import AGAIN, CALL, CHANNEL, CHANNELS, CONSTRAIN, MESSAGE, RECIPIENT, matches
-from quire_plugins.tools.json_calls import object_at
+from quire.records import ToolCall, ToolCallFormat, ToolParser
+from quire_plugins.reasoning.harmony import AGAIN, CALL, CHANNEL, CHANNELS, CONSTRAIN, MESSAGE, RECIPIENT, matches
+from quire_plugins.tools.json_calls import json_object_at
 
 FUNCTIONS = "functions."
 HEAD = re.compile(rf"[^{{]*?\bto=functions\.([\w.-]+)[^{{]*?{re.escape(MESSAGE)}\s*(?=\{{)")
 
 
 def parse(text: str, tools: Sequence[Mapping[str, Any]]) -> list[ToolCall]:
-    """The call that one message is. Raises ValueError where it is to somebody else than a function."""
+    """Parses the call of one message. Raises ValueError if the recipient is not a function."""
     header, _, body = text.partition(MESSAGE)
     to = RECIPIENT.search(header)
     if to is None:
@@ -32,19 +32,19 @@ def parse(text: str, tools: Sequence[Mapping[str, Any]]) -> list[ToolCall]:
         raise ValueError("the recipient is no function")
     if not body.strip():
         return [ToolCall(name, "{}")]
-    arguments, end = object_at(body, 0)
+    arguments, end = json_object_at(body, 0)
     if body[end:].strip():
         raise ValueError("something follows the arguments")
     return [ToolCall(name, arguments)]
 
 
-def frame(name: str, template: str) -> CallFrame:
-    """A message; the one after it begins as all but the first do."""
+def frame(name: str, template: str) -> ToolCallFormat:
+    """Format of a message; messages after the first start with another prefix."""
     del template
     before = f"{CHANNEL}commentary to={FUNCTIONS}{name} {CONSTRAIN}json{MESSAGE}"
-    return CallFrame(before=before, after="", between=f"{CALL}{AGAIN}")
+    return ToolCallFormat(before=before, after="", separator=f"{CALL}{AGAIN}")
 
 
 def parsers() -> Iterable[ToolParser]:
-    """By the name that users of vLLM know."""
-    yield ToolParser("openai", "", "", parse, matches, head=HEAD, frame=frame, channels=CHANNELS)
+    """The parser under vLLM's name."""
+    yield ToolParser("openai", "", "", parse, matches, call_prefix=HEAD, call_format=frame, channels=CHANNELS)

@@ -1,4 +1,4 @@
-"""Calls written as JSON, which most families do, each with its own frame."""
+"""Tool calls in JSON, which most families use between their own delimiters."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ HEAD = re.compile(
     r'[\s\[,;}\]]*\{\s*(?:"type"\s*:\s*"function"\s*,\s*)?"name"\s*:\s*"((?:[^"\\]|\\.)+)"\s*,\s*'
     r'"(?:arguments|parameters)"\s*:\s*(?=\{)'
 )
-"""What stands before the arguments of a call in its usual spelling, be it alone, in a list or after others."""
+"""Text before the arguments of a call in the usual spelling: alone, in a list, or after other calls."""
 
 _decoder = json.JSONDecoder()
 
 
-def call_of(value: Any) -> ToolCall:
-    """The call that an object with a name and arguments (or parameters) says. Raises ValueError."""
+def parse_call(value: Any) -> ToolCall:
+    """Returns the call of an object with a name and arguments (or parameters). Raises ValueError."""
     if not isinstance(value, dict):
         raise ValueError("a call is an object")
     inner = value.get("function")
@@ -39,13 +39,13 @@ def call_of(value: Any) -> ToolCall:
 
 
 def parse_calls(text: str, tools: Sequence[Mapping[str, Any]] = ()) -> list[ToolCall]:
-    """One call, or a list of calls; nothing else. Raises ValueError."""
-    del tools  # the format needs no help from the tools on offer
+    """Parses one call or a list of calls. Raises ValueError."""
+    del tools  # this format does not need the tools of the request
     return _calls_of(json.loads(text))
 
 
 def parse_first(text: str, tools: Sequence[Mapping[str, Any]] = ()) -> list[ToolCall]:
-    """The same, of formats without an end: what follows the value counts for nothing."""
+    """Parses calls of formats without a closing delimiter; text after the value is ignored."""
     del tools
     value, _ = _decoder.raw_decode(text.lstrip())
     return _calls_of(value)
@@ -54,13 +54,13 @@ def parse_first(text: str, tools: Sequence[Mapping[str, Any]] = ()) -> list[Tool
 def _calls_of(value: Any) -> list[ToolCall]:
     if value == []:
         raise ValueError("a list of no calls")
-    return [call_of(one) for one in value] if isinstance(value, list) else [call_of(value)]
+    return [parse_call(one) for one in value] if isinstance(value, list) else [parse_call(value)]
 
 
 def parse_series(text: str, separator: str) -> list[ToolCall]:
-    """Several calls one after the other, with `separator` or only white space between. Raises ValueError.
+    """Parses calls in sequence, separated by `separator` or whitespace. Raises ValueError.
 
-    Nothing but their keys tells them from other JSON, so both must be there.
+    Both keys of a call are required, because nothing else distinguishes a call from other JSON.
     """
     calls: list[ToolCall] = []
     at = _skip(text, 0, separator)
@@ -68,7 +68,7 @@ def parse_series(text: str, separator: str) -> list[ToolCall]:
         value, at = _decoder.raw_decode(text, at)
         if not isinstance(value, dict) or not value.keys() & {"arguments", "parameters", "function"}:
             raise ValueError("a call has arguments")
-        calls.append(call_of(value))
+        calls.append(parse_call(value))
         at = _skip(text, at, separator)
     return calls
 
@@ -79,8 +79,8 @@ def _skip(text: str, at: int, separator: str) -> int:
     return at
 
 
-def object_at(text: str, at: int) -> tuple[str, int]:
-    """The JSON object that begins at `at`, spaces aside, as it is written, and where it ends. Raises ValueError."""
+def json_object_at(text: str, at: int) -> tuple[str, int]:
+    """Returns the text of the JSON object at `at` (leading spaces skipped) and its end. Raises ValueError."""
     at = _skip(text, at, "")
     value, end = _decoder.raw_decode(text, at)
     if not isinstance(value, dict):

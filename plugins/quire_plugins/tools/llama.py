@@ -1,8 +1,8 @@
-"""The format of Llama 3: the answer is an object, or several with semicolons between.
+"""The format of Llama 3: the answer is an object, or several separated by semicolons.
 
-{"name": "f", "parameters": {"a": 1}}
+    {"name": "f", "parameters": {"a": 1}}
 
-The mark for code, <|python_tag|>, may stand before it. What follows that mark and is no JSON is code and stays text.
+The special token <|python_tag|> may come first. Text after it that is not JSON is code and stays content.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from quire.records import CallFrame, ToolCall, ToolParser
+from quire.records import ToolCall, ToolCallFormat, ToolParser
 from quire_plugins.tools.json_calls import HEAD, parse_series
 
 START = "<|python_tag|>"
@@ -19,7 +19,7 @@ BEGINNINGS = tuple(f'{{"{key}"' for key in ("name", "type", "function", "paramet
 
 
 def parse(text: str, tools: Sequence[Mapping[str, Any]]) -> list[ToolCall]:
-    """Every call. Raises ValueError if anything is none."""
+    """Parses all calls. Raises ValueError if any text is not a call."""
     del tools
     calls = parse_series(text.replace(START, ""), ";")
     if not calls:
@@ -28,17 +28,17 @@ def parse(text: str, tools: Sequence[Mapping[str, Any]]) -> list[ToolCall]:
 
 
 def opens(text: str) -> bool | None:
-    """Whether the answer begins with an object whose first key is one that calls have."""
+    """Whether the answer begins with an object whose first key is a key of calls."""
     dense = "".join(text.split())
     if any(dense.startswith(beginning) for beginning in BEGINNINGS):
         return True
     return None if any(beginning.startswith(dense) for beginning in BEGINNINGS) else False
 
 
-def frame(name: str, template: str) -> CallFrame:
-    """An object; the answer begins with the first."""
+def frame(name: str, template: str) -> ToolCallFormat:
+    """Format of an object; the answer begins with the first one."""
     del template
-    return CallFrame(before=f'{{"name": {json.dumps(name)}, "parameters": ', after="}", between="; ")
+    return ToolCallFormat(before=f'{{"name": {json.dumps(name)}, "parameters": ', after="}", separator="; ")
 
 
 def matches(template: str) -> bool:
@@ -47,6 +47,8 @@ def matches(template: str) -> bool:
 
 
 def parsers() -> Iterable[ToolParser]:
-    """Llama 3.1 to 3.3, and Llama 4 where its template asks for JSON."""
-    yield ToolParser("llama3_json", START, "", parse, matches, opens=opens, head=HEAD, frame=frame)
-    yield ToolParser("llama4_json", START, "", parse, lambda template: False, opens=opens, head=HEAD, frame=frame)
+    """Llama 3.1 to 3.3, and Llama 4 if its template asks for JSON."""
+    yield ToolParser("llama3_json", START, "", parse, matches, starts_call=opens, call_prefix=HEAD, call_format=frame)
+    yield ToolParser(
+        "llama4_json", START, "", parse, lambda template: False, starts_call=opens, call_prefix=HEAD, call_format=frame
+    )

@@ -1,4 +1,4 @@
-"""Calls as a list in Python's syntax, as Llama 3.2, Llama 4, ToolACE and others write them.
+"""Tool calls as a Python list: Llama 3.2, Llama 4, ToolACE and others.
 
 [f(a=1, b="x"), g()]
 """
@@ -19,17 +19,17 @@ LLAMA4_START, LLAMA4_END = "<|python_start|>", "<|python_end|>"
 _NAME = re.compile(r"[\w-][\w.-]*")
 _STRING = r"""'(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*\""""
 _NAMED = re.compile(rf"{_STRING}|(?<![\w.-])([\w-][\w.-]*)(?=\s*(?:\(|=(?!=)))", re.DOTALL)
-"""A string, or the name of a function or of an argument."""
+"""A string, or the name of a function or an argument."""
 _WORDS: Mapping[str, Any] = {"true": True, "false": False, "null": None}
 MAX_NAME = 256
 
 
 def parse(text: str, tools: Sequence[Mapping[str, Any]]) -> list[ToolCall]:
-    """Every call of the list. Raises ValueError if the text is anything else."""
+    """Parses all calls of the list. Raises ValueError for any other text."""
     del tools
     odd: dict[str, str] = {}
     text = text.strip().removeprefix(LLAMA4_START).removesuffix(LLAMA4_END).strip()
-    text = _NAMED.sub(lambda found: _stand_in(found, odd), text)
+    text = _NAMED.sub(lambda found: _placeholder(found, odd), text)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", SyntaxWarning)  # about backslashes in a model's strings
@@ -41,8 +41,8 @@ def parse(text: str, tools: Sequence[Mapping[str, Any]]) -> list[ToolCall]:
     return [_call(node, odd) for node in body.elts]
 
 
-def _stand_in(found: re.Match[str], odd: dict[str, str]) -> str:
-    """What stands for a name that tools and their arguments may have but Python may not, remembered in `odd`."""
+def _placeholder(found: re.Match[str], odd: dict[str, str]) -> str:
+    """A placeholder for a name that is not valid in Python, recorded in `odd`."""
     name = found[1]
     if name is None or all(part.isidentifier() and not keyword.iskeyword(part) for part in name.split(".")):
         return found[0]
@@ -73,7 +73,7 @@ def _named(node: ast.expr) -> ast.expr:
 
 
 def _value(node: ast.expr) -> Any:
-    """What JSON can say, in the words of Python or of JSON."""
+    """A JSON value in Python's or JSON's spelling."""
     match node:
         case ast.Constant(value=str() | bool() | int() | float() | None as value):
             return value
@@ -107,15 +107,15 @@ def opens(text: str) -> bool | None:
 
 
 def parsers() -> Iterable[ToolParser]:
-    """Bare, and with the marks of Llama 4 or without them."""
-    yield ToolParser("pythonic", "", "", parse, _is_pythonic, opens=opens)
+    """Without delimiters, and with the optional special tokens of Llama 4."""
+    yield ToolParser("pythonic", "", "", parse, _is_pythonic, starts_call=opens)
     yield ToolParser(
         "llama4_pythonic",
         LLAMA4_START,
         LLAMA4_END,
         parse,
         lambda template: "<|header_start|>" in template and "func_name1(" in template,
-        opens=opens,
+        starts_call=opens,
     )
 
 

@@ -25,7 +25,7 @@ _PARAMETER = re.compile(r"<parameter=([^>\s]{1,256})>(.*?)(?:</parameter>|(?=<pa
 
 
 def parse(text: str, tools: Sequence[Mapping[str, Any]]) -> list[ToolCall]:
-    """Every function in the span. Raises ValueError if there is none."""
+    """Parses all functions of the span. Raises ValueError if there is none."""
     calls = []
     for function in _FUNCTION.finditer(text):
         schema = schema_of(function[1], tools)
@@ -37,12 +37,12 @@ def parse(text: str, tools: Sequence[Mapping[str, Any]]) -> list[ToolCall]:
 
 
 def _trimmed(value: str) -> str:
-    """Without the line breaks that belong to the tags."""
+    """Removes the line breaks that belong to the tags."""
     return value.removeprefix("\n").removesuffix("\n")
 
 
 def opens(text: str) -> bool | None:
-    """Whether the answer begins with a function: the model at times leaves the outer tag out."""
+    """Whether the answer begins with a function: the model sometimes omits the outer tag."""
     text = text.lstrip()
     if text.startswith(FUNCTION):
         return True
@@ -55,6 +55,6 @@ def matches(template: str) -> bool:
 
 
 def parsers() -> Iterable[ToolParser]:
-    """One format by the two names it goes by."""
-    yield ToolParser("qwen3_coder", START, END, parse, matches, opens=opens)
-    yield ToolParser("qwen3_xml", START, END, parse, lambda template: False, opens=opens)
+    """One format under two names."""
+    yield ToolParser("qwen3_coder", START, END, parse, matches, starts_call=opens)
+    yield ToolParser("qwen3_xml", START, END, parse, lambda template: False, starts_call=opens)

@@ -1,4 +1,4 @@
-"""Values that a model wrote without quotes, made what the tool's schema says they are."""
+"""Converts values that a model wrote without quotes to the types of the tool's schema."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _WORDS: Mapping[str, Any] = {"true": True, "false": False, "null": None, "none":
 
 
 def schema_of(name: str, tools: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
-    """The schema of the parameters of a tool; empty if there is no such tool or it has none."""
+    """The schema of a tool's parameters; empty if the tool or the schema does not exist."""
     for tool in tools:
         function = tool.get("function") or {}
         if function.get("name") == name:
@@ -19,7 +19,7 @@ def schema_of(name: str, tools: Sequence[Mapping[str, Any]]) -> Mapping[str, Any
 
 
 def typed(text: str, name: str, schema: Mapping[str, Any]) -> Any:
-    """The value of parameter `name` that `text` says, as text where the schema allows that or nothing better fits."""
+    """The value of parameter `name` in `text`; a string where the schema allows it or no other type matches."""
     properties = schema.get("properties")
     wanted = properties.get(name) if isinstance(properties, Mapping) else None
     kinds = _kinds(wanted, schema) if isinstance(wanted, Mapping) else frozenset({"string"})
@@ -37,7 +37,7 @@ def typed(text: str, name: str, schema: Mapping[str, Any]) -> Any:
 
 
 def _kinds(wanted: Mapping[str, Any], root: Mapping[str, Any], depth: int = 0) -> frozenset[str]:
-    """Names of types that a schema allows; empty if it doesn't say."""
+    """Names of the types that a schema allows; empty if it has none."""
     if depth > 8:
         return frozenset()
     kind = wanted.get("type")

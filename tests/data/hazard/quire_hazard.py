@@ -1,6 +1,6 @@
 """A plugin that raises in everything it brings, some of it only when a request asks for that."""
 
-from quire.hookspecs import hookimpl
+from quire.hooks.hookspecs import hookimpl
 from quire.records import (
     GrammarBackend,
     LogitsProcessor,
@@ -67,7 +67,7 @@ class Grammar:
 
 
 class Matcher:
-    done = complete = False
+    is_terminated = is_accepting = False
 
     def __init__(self, source):
         self.source = source
@@ -83,7 +83,7 @@ class Matcher:
     def rollback(self, count):
         burn()
 
-    def forced(self):
+    def jump_forward(self):
         return burn() if self.source == "forced" else ()
 
 
@@ -138,7 +138,7 @@ def quire_ops():
 
 @hookimpl
 def quire_routers():
-    def build(service):
+    def build(context):
         from fastapi import APIRouter
 
         router = APIRouter()

@@ -1,4 +1,4 @@
-// Activations, sixteen lanes at a time; the names are those of `quire_kernels.ops.ACTS`, in its order.
+// Activations on sixteen lanes; the names and their order are those of `quire_kernels.ops.ACTS`.
 #pragma once
 #include "vec.hpp"
 
@@ -6,14 +6,14 @@ namespace quire {
 
 enum class Act : int32_t { silu, gelu, gelu_tanh, relu, relu2, quick_gelu, sigmoid, tanh, identity };
 
-// 2^126 is infinite enough: the sum's reciprocal is 0 in both cases, and stays finite on the way. Of min and max the
-// second operand is what may be NaN, here and below: so it stays NaN.
+// 2^126 is large enough: the sum's reciprocal rounds to 0 as for infinity, and stays finite on the way. min and max
+// return their second operand if one is NaN, so x is passed second, here and below, and NaN is preserved.
 template <class T>
 inline F16 sigmoid(F16 x) {
   return reciprocal<T>(set1(1.0f) + exp2<T>(min(set1(126.0f), x * set1(-LOG2_E))));
 }
 
-// tanh |x| = (1 - e^-2|x|) / (1 + e^-2|x|); below 1/16 its Taylor series, where the quotient loses digits
+// tanh |x| = (1 - e^-2|x|) / (1 + e^-2|x|); below 1/16, where the quotient loses digits, the Taylor series
 inline F16 tanh(F16 x) {
   const F16 a = abs(x);
   const F16 e = exp(a * set1(-2.0f));
@@ -28,8 +28,9 @@ inline F16 tanh(F16 x) {
   return with_sign(load(picked), x);
 }
 
-// x Φ(x) = max(x, 0) - |x| Φ(-|x|), and Φ(-y) = 2^(-1 - y R(y)): nothing cancels, so that small results are exact too. R is
-// a polynomial, fitted for the smallest absolute error of the product up to y = 10; beyond that it is nothing (10^-22).
+// x Φ(x) = max(x, 0) - |x| Φ(-|x|), and Φ(-y) = 2^(-1 - y R(y)): there is no cancellation, so small results are
+// exact too. R is a polynomial with the smallest absolute error of the product up to y = 10; beyond, the product is
+// below 10^-22.
 template <class T>
 inline F16 gelu(F16 x) {
   const F16 y = min(set1(10.0f), abs(x));
@@ -39,7 +40,7 @@ inline F16 gelu(F16 x) {
   return max(zero(), x) - y * exp2<T>(fma(zero() - y, r, set1(-1.0f)));
 }
 
-// T: what the result will be stored as
+// T: data type in which the result will be stored
 template <class T>
 inline F16 activate(Act act, F16 x) {
   switch (act) {

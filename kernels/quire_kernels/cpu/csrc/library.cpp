@@ -1,17 +1,18 @@
-// What Python calls (`library.py` declares it). Plain C, so that neither Python nor torch is needed to compile it.
+// Functions called from Python (`library.py` declares them). Plain C, so that neither Python nor torch is needed to
+// compile them.
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include "draw.hpp"
-#include "logprobs.hpp"
-#include "mask_logits.hpp"
+#include "sampling/sample.hpp"
+#include "sampling/logprobs.hpp"
+#include "sampling/mask_logits.hpp"
 #include "program.hpp"
 
 using namespace quire;
 
 extern "C" {
 
-// Asks the system for what the instruction set needs; 0 if it may be used.
+// Requests what the instruction set needs from the system; returns 0 if it may be used.
 int quire_prepare() {
 #if defined(__AMX_TILE__)
   constexpr int ARCH_REQ_XCOMP_PERM = 0x1023, XTILE_DATA = 18;  // Linux, Documentation/arch/x86/xstate.rst
@@ -28,11 +29,12 @@ void quire_run(const Step* step, const Instruction* program, int64_t count) {
     run<float>(*step, program, count);
 }
 
-// Panels that a packed matrix takes.
+// Number of panels of a packed matrix.
 int64_t quire_panels(int64_t outputs, int32_t halves) { return Packed{nullptr, outputs, 0, halves, nullptr}.panels(); }
 
-void quire_pack(int32_t is_bf16, const void* w, int64_t outputs, int64_t inputs, int32_t halves, void* units, int32_t threads) {
-  together(threads, [&](Worker& worker) {
+void quire_pack(int32_t is_bf16, const void* w, int64_t outputs, int64_t inputs, int32_t halves, void* units,
+                int32_t threads) {
+  run_parallel(threads, [&](Worker& worker) {
     if (is_bf16)
       pack(worker, static_cast<const bf16*>(w), outputs, inputs, halves, static_cast<uint32_t*>(units));
     else
@@ -40,12 +42,12 @@ void quire_pack(int32_t is_bf16, const void* w, int64_t outputs, int64_t inputs,
   });
 }
 
-// out [count, inputs]: rows `ids` of a packed matrix.
+// Rows `ids` of a packed matrix, to out [count, inputs].
 void quire_unpack(int32_t is_bf16, const Packed* packed, const int64_t* ids, int64_t count, void* out, int32_t threads) {
-  together(threads, [&](Worker& worker) {
+  run_parallel(threads, [&](Worker& worker) {
     worker.each(count, [&](int64_t i) {
       if (packed->book)
-        unpack_compact_row(*packed, ids[i], static_cast<bf16*>(out) + i * packed->inputs);
+        unpack_compressed_row(*packed, ids[i], static_cast<bf16*>(out) + i * packed->inputs);
       else if (is_bf16)
         unpack_row(*packed, ids[i], static_cast<bf16*>(out) + i * packed->inputs);
       else
@@ -54,10 +56,10 @@ void quire_unpack(int32_t is_bf16, const Packed* packed, const int64_t* ids, int
   });
 }
 
-// As those for other matrices, of bytes: scales is float [panels * 32].
+// The int8 counterparts of quire_pack and quire_unpack: scales is float [panels * 32].
 void quire_pack_int8(int32_t is_bf16, const void* w, int64_t outputs, int64_t inputs, int32_t halves, void* units,
                      float* scales, int32_t threads) {
-  together(threads, [&](Worker& worker) {
+  run_parallel(threads, [&](Worker& worker) {
     if (is_bf16)
       pack_int8(worker, static_cast<const bf16*>(w), outputs, inputs, halves, static_cast<uint32_t*>(units), scales);
     else
@@ -67,7 +69,7 @@ void quire_pack_int8(int32_t is_bf16, const void* w, int64_t outputs, int64_t in
 
 void quire_unpack_int8(int32_t is_bf16, const Packed* packed, const float* scales, const int64_t* ids, int64_t count,
                        void* out, int32_t threads) {
-  together(threads, [&](Worker& worker) {
+  run_parallel(threads, [&](Worker& worker) {
     worker.each(count, [&](int64_t i) {
       if (is_bf16)
         unpack_row_int8(*packed, scales, ids[i], static_cast<bf16*>(out) + i * packed->inputs);
@@ -77,7 +79,7 @@ void quire_unpack_int8(int32_t is_bf16, const Packed* packed, const float* scale
   });
 }
 
-// See `pack_lanes`: adapters are packed beside the steps, so this keeps to the thread that it is called on.
+// `pack_lanes` in the calling thread: adapters are packed concurrently with steps.
 void quire_pack_lanes(int32_t from_bf16, int32_t to_bf16, const void* w, int64_t rows, int64_t columns, int64_t first,
                       int64_t units, void* panels) {
   const auto pack = [&](auto* from, auto* to) { pack_lanes(from, rows, columns, first, units, to); };
@@ -89,7 +91,7 @@ void quire_pack_lanes(int32_t from_bf16, int32_t to_bf16, const void* w, int64_t
     from_bf16 ? pack(halves, static_cast<float*>(panels)) : pack(floats, static_cast<float*>(panels));
 }
 
-// See `count_upper_bytes`, `choose_upper_bytes` and `make_compact`.
+// These expose `count_upper_bytes`, `choose_upper_bytes` and `compress`.
 void quire_count_upper_bytes(int32_t from_bf16, const void* values, int64_t count, int64_t* counts) {
   if (from_bf16)
     count_upper_bytes(static_cast<const bf16*>(values), count, counts);
@@ -99,21 +101,22 @@ void quire_count_upper_bytes(int32_t from_bf16, const void* values, int64_t coun
 
 int64_t quire_choose_upper_bytes(const int64_t* counts, uint8_t* upper) { return choose_upper_bytes(counts, upper); }
 
-void quire_make_compact(const void* elements, int64_t count, Book* book, void* to) {
-  make_compact(static_cast<const bf16*>(elements), count, book->upper, book->rare, static_cast<uint8_t*>(to));
+void quire_compress(const void* elements, int64_t count, Codebook* book, void* to) {
+  compress(static_cast<const bf16*>(elements), count, book->upper, book->rare, static_cast<uint8_t*>(to));
 }
 
-// The book for compact panels of w; see `plan_compact`.
-void quire_plan_compact(const void* w, int64_t outputs, int64_t inputs, int32_t halves, PanelBook* book, int32_t threads) {
-  std::vector<int64_t> counts(MOST_THREADS * 256), most_rare(MOST_THREADS);
-  together(threads, [&](Worker& worker) {
-    plan_compact(worker, static_cast<const bf16*>(w), outputs, inputs, halves, *book,
+// Determines the code book for compressed panels of w with `plan_compression`.
+void quire_plan_compression(const void* w, int64_t outputs, int64_t inputs, int32_t halves, PanelCodebook* book,
+                            int32_t threads) {
+  std::vector<int64_t> counts(MAX_THREADS * 256), most_rare(MAX_THREADS);
+  run_parallel(threads, [&](Worker& worker) {
+    plan_compression(worker, static_cast<const bf16*>(w), outputs, inputs, halves, *book,
                  reinterpret_cast<int64_t(*)[256]>(counts.data()), most_rare.data());
   });
 }
 
-void quire_pack_compact(const void* w, const Packed* to, int32_t threads) {
-  together(threads, [&](Worker& worker) { pack_compact(worker, static_cast<const bf16*>(w), *to); });
+void quire_pack_compressed(const void* w, const Packed* to, int32_t threads) {
+  run_parallel(threads, [&](Worker& worker) { pack_compressed(worker, static_cast<const bf16*>(w), *to); });
 }
 
 void quire_argmax(const Logits* logits, int64_t* out, int32_t threads) { argmax(*logits, out, threads); }
@@ -122,8 +125,8 @@ void quire_mask_logits(const Logits* logits, const BitMasks* masks, int32_t thre
   mask_logits(*logits, *masks, threads);
 }
 
-void quire_draw(const Logits* logits, const Settings* settings, int64_t* out, int32_t threads) {
-  draw(*logits, *settings, out, threads);
+void quire_sample(const Logits* logits, const Settings* settings, int64_t* out, int32_t threads) {
+  sample(*logits, *settings, out, threads);
 }
 
 void quire_logprobs(const Logits* logits, const int64_t* tokens, const Found* found, int32_t threads) {

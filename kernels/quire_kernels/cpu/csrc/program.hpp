@@ -1,24 +1,24 @@
-// A program: the operations of a step, or of a single call, as a list that all threads go through together.
+// A program: a list of the operations of a step, or of a single call, which all threads run run_parallel.
 //
-// The structs are shared with Python (`layout.py` declares the same fields in the same order).
+// The structs are shared with Python (`structs.py` declares the same fields in the same order).
 #pragma once
 #include <chrono>
 
-#include "attention.hpp"
-#include "low_rank.hpp"
-#include "pages.hpp"
-#include "product.hpp"
-#include "product_int8.hpp"
-#include "product_split.hpp"
-#include "row_attention.hpp"
+#include "attention/attention.hpp"
+#include "low_rank/low_rank.hpp"
+#include "attention/pages.hpp"
+#include "gemm/gemm.hpp"
+#include "gemm/gemm_int8.hpp"
+#include "gemm/gemm_bf16x3.hpp"
+#include "attention/row_attention.hpp"
 #include "rowwise.hpp"
-#include "sampling.hpp"
+#include "sampling/sampling.hpp"
 
 namespace quire {
 
 enum class Op : int32_t { rms_norm, add_rms_norm, layer_norm, product, rotary_write, attention, gated_act, act, add, scale, product_int8, select, low_rank, argmax, row_attention, rotary, product_split };
 
-// Part of a buffer: token t, part p at offset + t · stride + p · width (elements).
+// Part of a buffer: token t, part p starts at offset + t · stride + p · width (in elements).
 struct View {
   int32_t buffer, parts;
   int64_t offset, stride, width;
@@ -32,43 +32,43 @@ struct Instruction {
   const void *weight, *bias;
   Packed packed;
   int64_t window;
-  float factor, softcap;  // eps, or the scale
+  float factor, softcap;  // eps of a norm, or the scale
   int32_t layer, angles;
   int32_t wide;         // weight (of norms) or output (of products) is float32
   int32_t interleaved;  // rotary
-  int32_t gated;        // product: what becomes of its sums, a Finish
-  int32_t few;          // computed for the selected tokens only, which `select` has gathered
-  int32_t of_sources;   // attention: to the tokens' sources
+  int32_t gated;        // product: its EpilogueKind
+  int32_t selected;          // computed only for the selected tokens, which `select` has gathered
+  int32_t of_encoder;   // attention: to the tokens' encoder inputs
 };
 
 struct Step {
   int32_t is_bf16, threads;
   int64_t tokens;
   void* const* buffers;
-  const int64_t* slots;
+  const int64_t* slot_mapping;
   StepRows rows;
   void* const *k_pools, *const *v_pools;
   int64_t page_size;
   const float* const* cos;
   const float* const* sin;
   const int64_t* pairs;  // of each table of cosines and sines
-  const int64_t* const* angle_rows;  // which row of the table is a token's; null: a row for each token
+  const int64_t* const* angle_rows;  // row of the table for each token; null: token t has row t
   const int64_t* selected;  // tokens, num_selected of them
   int64_t num_selected;
-  double* seconds;  // of each instruction, added up; or null
-  int32_t kv_bytes;  // whether pools hold bytes
-  const StepSegments* const* segments;  // of each lane of adapters; null where none is at work
-  StepRows sources;  // one of each token, if a program reads any
+  double* seconds;  // accumulated for each instruction; or null
+  int32_t kv_bytes;  // whether the pools are int8
+  const StepSegments* const* segments;  // of each adapter runtime; null if it has no adapters in this step
+  StepRows cross_rows;  // one row per token, if the program has cross-attention
 };
 
-constexpr int64_t FEWEST_BESIDE = 24;  // tokens of a product beside which other memory is asked for
+constexpr int64_t MIN_TOKENS_BESIDE = 24;  // minimum tokens of a product during which other memory is prefetched
 
 template <class T>
-struct Machine {
+struct Interpreter {
   const Step& step;
   Worker& worker;
   int64_t tokens;
-  Soon& soon;
+  PrefetchQueue& queue;
 
   Rows<T> rows(const View& v) const {
     return {static_cast<T*>(step.buffers[v.buffer]) + v.offset, v.stride, v.parts, v.width};
@@ -90,35 +90,35 @@ struct Machine {
     const Rows<T> x = rows(i.in[0]);
     void* y = i.wide ? static_cast<void*>(static_cast<float*>(step.buffers[i.out.buffer]) + i.out.offset)
                      : static_cast<void*>(rows(i.out).base);
-    const Target to{y, i.out.stride, i.bias, static_cast<Finish>(i.gated), i.act, i.wide};
-    if (i.op == Op::product_int8)  // weight: the scales; in[1]: memory for x as bytes
+    const GemmOutput to{y, i.out.stride, i.bias, static_cast<EpilogueKind>(i.gated), i.act, i.wide};
+    if (i.op == Op::product_int8)  // weight: the scales; in[1]: scratch memory for the quantized x
       return multiply_int8<T>(worker, x.base, x.stride, tokens, i.packed, static_cast<const float*>(i.weight),
-                              rows(i.in[1]).base, to, soon);
+                              rows(i.in[1]).base, to, queue);
 #if defined(__AMX_TILE__) && defined(__AMX_BF16__)
     if constexpr (sizeof(T) == 4)
       if (i.op == Op::product_split)
         return multiply_split(worker, x.base, x.stride, tokens, x.width * x.parts, i.packed, to);
 #endif
-    multiply<T>(worker, x.base, x.stride, tokens, i.packed, to, soon);
+    multiply<T>(worker, x.base, x.stride, tokens, i.packed, to, queue);
   }
 
   Angles angles(const Instruction& i) const {
-    const bool turns = i.angles >= 0;
-    return {turns ? step.cos[i.angles] : nullptr, turns ? step.sin[i.angles] : nullptr,
-            turns && step.angle_rows ? step.angle_rows[i.angles] : nullptr, turns ? step.pairs[i.angles] : 0,
+    const bool rotates = i.angles >= 0;
+    return {rotates ? step.cos[i.angles] : nullptr, rotates ? step.sin[i.angles] : nullptr,
+            rotates && step.angle_rows ? step.angle_rows[i.angles] : nullptr, rotates ? step.pairs[i.angles] : 0,
             i.interleaved != 0};
   }
 
   void rotary(const Instruction& i) const {
     rotary_write<T>(worker, tokens, rows(i.in[0]), rows(i.in[1]), rows(i.in[2]), angles(i),
-                    pool(step.k_pools, i, i.in[1]), pool(step.v_pools, i, i.in[2]), step.slots);
+                    pool(step.k_pools, i, i.in[1]), pool(step.v_pools, i, i.in[2]), step.slot_mapping);
   }
 
-  // in[1] describes keys and values: parts and width only
+  // in[1] describes keys and values; only its parts and width are used
   void attention(const Instruction& i) const {
     const AttentionArgs args{pool(step.k_pools, i, i.in[1]), pool(step.v_pools, i, i.in[1]), i.in[0].parts, i.factor,
                              i.softcap, i.window};
-    attend<T>(worker, args, i.of_sources ? step.sources : step.rows, rows(i.in[0]), rows(i.out));
+    attend<T>(worker, args, i.of_encoder ? step.cross_rows : step.rows, rows(i.in[0]), rows(i.out));
   }
 
   void row_attention(const Instruction& i) const {
@@ -127,24 +127,24 @@ struct Machine {
   }
 
   template <class Y>
-  void change(const Instruction& i) const {
+  void apply_adapters(const Instruction& i) const {
     const Rows<Y> y{static_cast<Y*>(step.buffers[i.out.buffer]) + i.out.offset, i.out.stride, i.out.parts, i.out.width};
     if (const StepSegments* segments = step.segments[i.layer])
-      low_rank(worker, *static_cast<const Seats*>(i.weight), *segments, rows(i.in[0]), y);
+      low_rank(worker, *static_cast<const AdapterSlots*>(i.weight), *segments, rows(i.in[0]), y);
   }
 
-  // What comes after a product, instructions from `next` to `end`: adapters change it, of each lane that is at work. With
-  // fewer tokens memory has nothing left to give beside the product.
-  void look_beyond(const Instruction* next, const Instruction* end) const {
-    soon.clear();
-    if (tokens < FEWEST_BESIDE) return;
+  // Queues what the low_rank instructions after a product, from `next` to `end`, will read: the weights of all
+  // active adapters. With fewer tokens the product alone saturates the memory bandwidth.
+  void queue_adapter_reads(const Instruction* next, const Instruction* end) const {
+    queue.clear();
+    if (tokens < MIN_TOKENS_BESIDE) return;
     for (; next < end && next->op == Op::low_rank; next++)
       if (const StepSegments* segments = step.segments[next->layer])
-        announce_shares(worker, *static_cast<const Seats*>(next->weight), *segments, soon);
+        queue_adapters(worker, *static_cast<const AdapterSlots*>(next->weight), *segments, queue);
   }
 
-  // in[0]: float32; in[1]: memory for `argmax`; out: an int64 for each token
-  void choose(const Instruction& i) const {
+  // in[0]: float32; in[1]: scratch memory of `argmax`; out: an int64 for each token
+  void find_argmax(const Instruction& i) const {
     const Logits logits{static_cast<const float*>(step.buffers[i.in[0].buffer]), tokens, i.in[0].width, i.in[0].stride};
     argmax(worker, logits, static_cast<float*>(step.buffers[i.in[1].buffer]), static_cast<int64_t*>(step.buffers[i.out.buffer]));
   }
@@ -164,7 +164,7 @@ struct Machine {
       case Op::rotary_write:
         return rotary(i);
       case Op::rotary:
-        return turn_heads<T>(worker, tokens, rows(i.in[0]), rows(i.in[1]), angles(i));
+        return rotate_heads<T>(worker, tokens, rows(i.in[0]), rows(i.in[1]), angles(i));
       case Op::attention:
         return attention(i);
       case Op::row_attention:
@@ -177,10 +177,10 @@ struct Machine {
         return add(worker, tokens, rows(i.in[0]), rows(i.in[1]), rows(i.out));
       case Op::select:
         return gather(worker, tokens, step.selected, rows(i.in[0]), rows(i.out));
-      case Op::low_rank:  // weight: the seats; layer: the lane; out: y, which is changed
-        return i.wide ? change<float>(i) : change<T>(i);
+      case Op::low_rank:  // weight: the adapter slots; layer: the runtime's index; out: y, changed in place
+        return i.wide ? apply_adapters<float>(i) : apply_adapters<T>(i);
       case Op::argmax:
-        return choose(i);
+        return find_argmax(i);
       case Op::scale:
         return scale(worker, tokens, rows(i.in[0]), i.factor, rows(i.out));
     }
@@ -191,27 +191,27 @@ inline double now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-constexpr int64_t FEW_TOKENS = 32;  // with more, products take longer than reading their weights
+constexpr int64_t FEW_TOKENS = 32;  // with more tokens, computing a product takes longer than reading its weights
 
 inline bool multiplies(Op op) { return op == Op::product || op == Op::product_int8; }
 
-// The weights that a thread will begin its next product with: asked for while it waits for others, so that memory has
-// something to do between products. They must fit in the second-level cache beside what is being worked on.
-class Ahead {
-  static constexpr int64_t MOST_BYTES = 512 << 10, BYTES_AT_ONCE = 512;
+// Prefetches the first weights of a thread's next product while it waits for others, so that the memory is busy
+// between products. They must fit in the second-level cache beside the current data.
+class WeightPrefetcher {
+  static constexpr int64_t MAX_BYTES = 512 << 10, BYTES_AT_ONCE = 512;
 
  public:
   template <class T>
-  void aim(const Instruction& product, const Worker& worker) {
+  void target(const Instruction& product, const Worker& worker) {
     if (product_ == &product) return;
     product_ = &product;
     const Packed& w = product.packed;
     const int64_t bytes = w.panel_bytes(padded(w.inputs, INPUT_STEP) / (product.op == Op::product ? PER_UNIT<T> : 4));
     at_ = reinterpret_cast<const char*>(w.units) + w.panels() * worker.id / worker.size * bytes;
     const char* all = reinterpret_cast<const char*>(w.units) + w.panels() * (worker.id + 1) / worker.size * bytes;
-    end_ = std::min(all, at_ + MOST_BYTES);
+    end_ = std::min(all, at_ + MAX_BYTES);
   }
-  bool ask() {
+  bool prefetch_some() {
     if (at_ >= end_) return false;
     for (int64_t i = 0; i < BYTES_AT_ONCE; i += 64) _mm_prefetch(at_ + i, _MM_HINT_T1);
     at_ += BYTES_AT_ONCE;
@@ -225,18 +225,18 @@ class Ahead {
 
 template <class T>
 void run(const Step& step, const Instruction* program, int64_t count) {
-  together(step.threads, [&](Worker& worker) {
+  run_parallel(step.threads, [&](Worker& worker) {
     double before = step.seconds ? now() : 0;
-    Ahead ahead;
-    Soon soon;
+    WeightPrefetcher prefetcher;
+    PrefetchQueue queue;
     for (int64_t i = 0, next = 0; i < count; i++) {
-      const int64_t tokens = program[i].few ? step.num_selected : step.tokens;
-      const Machine<T> machine{step, worker, tokens, soon};
-      if (multiplies(program[i].op)) machine.look_beyond(program + i + 1, program + count);
-      machine.run(program[i]);
+      const int64_t tokens = program[i].selected ? step.num_selected : step.tokens;
+      const Interpreter<T> interpreter{step, worker, tokens, queue};
+      if (multiplies(program[i].op)) interpreter.queue_adapter_reads(program + i + 1, program + count);
+      interpreter.run(program[i]);
       while (next < count && (next <= i || !multiplies(program[next].op))) next++;
-      if (next < count && tokens <= FEW_TOKENS) ahead.aim<T>(program[next], worker);
-      worker.barrier([&] { return ahead.ask(); });
+      if (next < count && tokens <= FEW_TOKENS) prefetcher.target<T>(program[next], worker);
+      worker.barrier([&] { return prefetcher.prefetch_some(); });
       if (step.seconds && worker.id == 0) {
         const double after = now();
         step.seconds[i] += after - before;

@@ -1,9 +1,9 @@
-// What happens to each token alone: norms, activations, sums. Sums are in float32 and in a fixed order.
+// Operations on each token separately: norms, activations, sums. Sums are in float32 and in a fixed order.
 #pragma once
 #include <algorithm>
 
 #include "act.hpp"
-#include "team.hpp"
+#include "thread_team.hpp"
 
 namespace quire {
 
@@ -16,14 +16,15 @@ struct Rows {
   T* row(int64_t token, int64_t part) const { return base + token * stride + part * width; }
 };
 
-// Calls work(first, count) for stretches of `rows` rows of `width` elements, large enough to be worth handing out.
+// Calls work(first, count) for blocks of the `rows` rows of `width` elements; blocks are large enough to be worth
+// distributing.
 template <class Work>
-void stretches(Worker& worker, int64_t rows, int64_t width, Work&& work) {
+void each_row_block(Worker& worker, int64_t rows, int64_t width, Work&& work) {
   const int64_t step = std::max<int64_t>(1, 4096 / std::max<int64_t>(width, 1));
   worker.each((rows + step - 1) / step, [&](int64_t i) { work(i * step, std::min(step, rows - i * step)); });
 }
 
-// Calls work(i, n) for pieces of n ≤ 16 lanes that make up `width`.
+// Calls work(i, n) for chunks of n ≤ 16 lanes that make up `width`.
 template <class Work>
 inline void lanes(int64_t width, Work&& work) {
   int64_t i = 0;
@@ -66,7 +67,7 @@ inline void rms_norm_row(const T* x, const W* weight, float eps, int64_t width, 
 
 template <class T, class W>
 void rms_norm(Worker& worker, int64_t tokens, Rows<T> x, const W* weight, float eps, Rows<T> out) {
-  stretches(worker, tokens * x.parts, x.width, [&](int64_t first, int64_t count) {
+  each_row_block(worker, tokens * x.parts, x.width, [&](int64_t first, int64_t count) {
     for (int64_t i = first; i < first + count; i++)
       rms_norm_row(x.row(i / x.parts, i % x.parts), weight, eps, x.width, out.row(i / x.parts, i % x.parts));
   });
@@ -80,7 +81,7 @@ inline void add_row(T* to, const T* x, int64_t width) {
 // residual += x; out = rms_norm(residual)
 template <class T, class W>
 void add_rms_norm(Worker& worker, int64_t tokens, Rows<T> x, Rows<T> residual, const W* weight, float eps, Rows<T> out) {
-  stretches(worker, tokens, x.width, [&](int64_t first, int64_t count) {
+  each_row_block(worker, tokens, x.width, [&](int64_t first, int64_t count) {
     for (int64_t t = first; t < first + count; t++) {
       add_row(residual.row(t, 0), x.row(t, 0), x.width);
       rms_norm_row(residual.row(t, 0), weight, eps, x.width, out.row(t, 0));
@@ -91,7 +92,7 @@ void add_rms_norm(Worker& worker, int64_t tokens, Rows<T> x, Rows<T> residual, c
 // weight and bias may be null
 template <class T>
 void layer_norm(Worker& worker, int64_t tokens, Rows<T> x, const T* weight, const T* bias, float eps, Rows<T> out) {
-  stretches(worker, tokens * x.parts, x.width, [&](int64_t first, int64_t count) {
+  each_row_block(worker, tokens * x.parts, x.width, [&](int64_t first, int64_t count) {
     for (int64_t j = first; j < first + count; j++) {
       const T* row = x.row(j / x.parts, j % x.parts);
       T* to = out.row(j / x.parts, j % x.parts);
@@ -117,12 +118,12 @@ void layer_norm(Worker& worker, int64_t tokens, Rows<T> x, const T* weight, cons
 // x [tokens, 2 · out.width] -> out = act(first half) · second half
 template <class T>
 void gated_act(Worker& worker, int64_t tokens, Rows<T> x, Act act, Rows<T> out) {
-  stretches(worker, tokens, x.width, [&](int64_t first, int64_t count) {
+  each_row_block(worker, tokens, x.width, [&](int64_t first, int64_t count) {
     for (int64_t t = first; t < first + count; t++) {
       const T* gate = x.row(t, 0);
       const T* up = gate + out.width;
       T* to = out.row(t, 0);
-      if (act == Act::silu && out.width % (2 * LANES) == 0) {  // as nearly always, without asking at every vector
+      if (act == Act::silu && out.width % (2 * LANES) == 0) {  // the usual case, without a branch per vector
         const auto joined = [&](int64_t i) { return activate<T>(Act::silu, load(gate + i)) * load(up + i); };
         for (int64_t i = 0; i < out.width; i += 2 * LANES) store(to + i, joined(i), joined(i + LANES));
         continue;
@@ -134,7 +135,7 @@ void gated_act(Worker& worker, int64_t tokens, Rows<T> x, Act act, Rows<T> out) 
 
 template <class T>
 void activation(Worker& worker, int64_t tokens, Rows<T> x, Act act, Rows<T> out) {
-  stretches(worker, tokens, x.width, [&](int64_t first, int64_t count) {
+  each_row_block(worker, tokens, x.width, [&](int64_t first, int64_t count) {
     for (int64_t t = first; t < first + count; t++)
       lanes(x.width, [&](int64_t i, int n) { set(out.row(t, 0) + i, activate<T>(act, get(x.row(t, 0) + i, n)), n); });
   });
@@ -143,14 +144,14 @@ void activation(Worker& worker, int64_t tokens, Rows<T> x, Act act, Rows<T> out)
 // out = x + y, out = x · factor
 template <class T>
 void add(Worker& worker, int64_t tokens, Rows<T> x, Rows<T> y, Rows<T> out) {
-  stretches(worker, tokens, x.width, [&](int64_t first, int64_t count) {
+  each_row_block(worker, tokens, x.width, [&](int64_t first, int64_t count) {
     for (int64_t t = first; t < first + count; t++)
       lanes(x.width, [&](int64_t i, int n) { set(out.row(t, 0) + i, get(x.row(t, 0) + i, n) + get(y.row(t, 0) + i, n), n); });
   });
 }
 template <class T>
 void scale(Worker& worker, int64_t tokens, Rows<T> x, float factor, Rows<T> out) {
-  stretches(worker, tokens, x.width, [&](int64_t first, int64_t count) {
+  each_row_block(worker, tokens, x.width, [&](int64_t first, int64_t count) {
     for (int64_t t = first; t < first + count; t++)
       lanes(x.width, [&](int64_t i, int n) { set(out.row(t, 0) + i, get(x.row(t, 0) + i, n) * set1(factor), n); });
   });
@@ -159,7 +160,7 @@ void scale(Worker& worker, int64_t tokens, Rows<T> x, float factor, Rows<T> out)
 // out = rows `which` of x
 template <class T>
 void gather(Worker& worker, int64_t count, const int64_t* which, Rows<T> x, Rows<T> out) {
-  stretches(worker, count, x.width, [&](int64_t first, int64_t some) {
+  each_row_block(worker, count, x.width, [&](int64_t first, int64_t some) {
     for (int64_t t = first; t < first + some; t++) std::memcpy(out.row(t, 0), x.row(which[t], 0), x.width * sizeof(T));
   });
 }

@@ -1,4 +1,4 @@
-// Signed bytes in vectors: to and from sixteen float lanes, and exact sums of their products.
+// Vectors of signed bytes: conversion from and to sixteen float lanes, and exact sums of their products.
 #pragma once
 #include "vec.hpp"
 
@@ -15,7 +15,7 @@ inline int32_t sum(S16 a) { return _mm512_reduce_add_epi32(a); }
 inline F16 to_floats(const int32_t* p, int32_t less) {
   return {_mm512_cvtepi32_ps(_mm512_sub_epi32(_mm512_loadu_si512(p), _mm512_set1_epi32(less)))};
 }
-// x must be whole numbers from -127 to 127 once rounded (ties to even)
+// x must be integers from -127 to 127 after rounding (ties to even)
 inline void store_bytes(int8_t* p, F16 x) {
   _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm512_cvtepi32_epi8(_mm512_cvtps_epi32(x.v)));
 }
@@ -26,12 +26,12 @@ inline F16 load_bytes(const int8_t* p) {
 #if defined(__AVX512VNNI__)
 inline S16 same_sums(int32_t x) { return _mm512_set1_epi32(x); }
 inline F16 to_floats(S16 x) { return {_mm512_cvtepi32_ps(x)}; }
-// signed bytes, each 128 larger: unsigned ones
+// signed bytes plus 128: unsigned bytes
 inline U16 raised(U16 x) { return _mm512_xor_si512(x, _mm512_set1_epi8(-128)); }
-// Sixteen times four bytes: the first two of each to `first`, the others to `second`.
+// Converts sixteen groups of four bytes: the first two of each group go to `first`, the others to `second`.
 inline void widen_fours(const int8_t* p, bf16* first, bf16* second) {
   const __m512i x = _mm512_loadu_si512(p), high = _mm512_set1_epi32(static_cast<int>(0xffff0000));
-  const auto bits = [&](__m512i at_top) {  // whole numbers below 128 have no more bits than bfloat16
+  const auto bits = [&](__m512i at_top) {  // integers below 128 fit the significand of bfloat16
     return _mm512_castps_si512(_mm512_cvtepi32_ps(_mm512_srai_epi32(at_top, 24)));
   };
   const auto both = [&](__m512i a, __m512i b) {
@@ -40,14 +40,14 @@ inline void widen_fours(const int8_t* p, bf16* first, bf16* second) {
   _mm512_storeu_si512(first, both(_mm512_slli_epi32(x, 24), _mm512_slli_epi32(x, 16)));
   _mm512_storeu_si512(second, both(_mm512_slli_epi32(x, 8), x));
 }
-// The halves of whole numbers that 16 bits hold: x = 256 · high + low. low: from 0 up, or from -128 up where signed.
+// Splits 16-bit integers into bytes: x = 256 · high + low. low is unsigned (up = 0) or signed (up = 128).
 inline void store_halves(F16 x, int32_t up, void* high, void* low) {
   const __m512i n = _mm512_cvtps_epi32(x.v);
   const __m512i above = _mm512_srai_epi32(_mm512_add_epi32(n, _mm512_set1_epi32(up)), 8);
   _mm_storeu_si128(static_cast<__m128i*>(high), _mm512_cvtepi32_epi8(above));
   _mm_storeu_si128(static_cast<__m128i*>(low), _mm512_cvtepi32_epi8(n));
 }
-// sums + the products of four unsigned bytes of w with four signed ones of x
+// sums + dot products of four unsigned bytes of w with four signed bytes of x
 inline S16 dot_bytes(S16 sums, U16 w, U16 x) { return _mm512_dpbusd_epi32(sums, w, x); }
 #else
 inline S16 dot_bytes(S16 sums, U16 w, U16 x) {  // even and odd bytes as 16-bit numbers, whose pairs fit
@@ -103,27 +103,28 @@ inline S16 dot_bytes(S16 sums, U16 w, U16 x) {
 
 #endif
 
-// n <= 16 numbers, as `store_bytes` takes them
+// n ≤ 16 values, converted as by `store_bytes` above
 inline void store_bytes(int8_t* p, F16 x, int n) {
   int8_t all[LANES];
   store_bytes(all, x);
   std::memcpy(p, all, n);
 }
 
-constexpr float LEAST = 1e-30f;  // what is smaller counts as nothing, so that no quotient leaves float32
+constexpr float MIN_ABS = 1e-30f;  // a vector of smaller values is stored as zeros, so that no quotient leaves float32
 
-// How a stretch of numbers becomes bytes: x = scale · byte, the largest of them 127. NaN where one of them is not finite.
-struct Steps {
+// Quantization of a vector: x = scale · byte, with the largest element 127. scale is NaN if an element is not
+// finite.
+struct QuantScale {
   float scale, inverse;
 };
 
-inline Steps steps(float most, bool finite) {
+inline QuantScale steps(float most, bool finite) {
   if (!finite) return {NAN, 0.0f};
-  return most < LEAST ? Steps{0.0f, 0.0f} : Steps{most / 127.0f, 127.0f / most};
+  return most < MIN_ABS ? QuantScale{0.0f, 0.0f} : QuantScale{most / 127.0f, 127.0f / most};
 }
 
 template <class T>
-inline Steps steps_of(const T* x, int64_t count) {
+inline QuantScale quant_scale_of(const T* x, int64_t count) {
   F16 most = zero(), nothing = zero();
   int64_t i = 0;
   const auto look = [&](F16 v) {

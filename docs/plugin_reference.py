@@ -1,0 +1,141 @@
+"""The generated references of docs/plugins: parts, names of parameters, records and protocols, from the code itself."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import re
+from typing import Any
+
+import quire_models
+from quire import records
+from quire_models.loading import weight_names
+
+HUGGING_FACE = {
+    "act": "hidden_act",
+    "attn": "",
+    "embed_scale": "",
+    "eps": "rms_norm_eps, layer_norm_eps",
+    "experts": "num_local_experts, num_experts",
+    "experts_per_token": "num_experts_per_tok",
+    "head_dim": "head_dim",
+    "heads": "num_attention_heads",
+    "intermediate_size": "intermediate_size",
+    "kv_heads": "num_key_value_heads",
+    "out_bias": "attention_bias (of o_proj)",
+    "qk_norm": "q_norm, k_norm",
+    "qkv_bias": "attention_bias (of q_proj, k_proj, v_proj)",
+    "scale": "attention_multiplier, query_pre_attn_scalar",
+    "softcap": "attn_logit_softcapping, final_logit_softcapping",
+    "theta": "rope_theta",
+    "tied": "tie_word_embeddings",
+    "top_k": "num_experts_per_tok",
+    "vocab": "vocab_size",
+    "width": "hidden_size",
+    "window": "sliding_window",
+}
+"""The name in Hugging Face configs, by the name of a part's field."""
+
+_FIELDS = re.compile(r"(?:^|(?<=[.;)] )|(?<=\n))((?:[a-z_]\w*)(?:(?:, | and )[a-z_]\w*)*): ")
+
+
+def described(text: str, names: set[str]) -> tuple[str, dict[str, str]]:
+    """The beginning of a docstring, and what it says of each field (`name: text` or `one, two: text`)."""
+    text = re.sub(r"\s*\n\s*", " ", re.sub(r"\n\s*\n", " ", text)).strip()
+    found = [m for m in _FIELDS.finditer(text) if set(re.split(r", | and ", m.group(1))) & names]
+    ends = [*(m.start() for m in found[1:]), len(text)][: len(found)]
+    texts = {m.group(1): text[m.end() : end].strip() for m, end in zip(found, ends, strict=True)}
+    by_name = {name: meaning for group, meaning in texts.items() for name in re.split(r", | and ", group)}
+    return text[: found[0].start()].strip() if found else text, by_name
+
+
+def cell(text: str) -> str:
+    return text.replace("|", "\\|")
+
+
+def default_of(field: dataclasses.Field[Any]) -> str:
+    if field.default is not dataclasses.MISSING:
+        value = field.default
+    elif field.default_factory is not dataclasses.MISSING:
+        value = field.default_factory()
+    else:
+        return "required"
+    if inspect.isfunction(value) or inspect.isclass(value):
+        return f"`{value.__name__}`"
+    if isinstance(value, frozenset):
+        return f"`{{{', '.join(map(repr, sorted(value)))}}}`" if value else "`frozenset()`"
+    return f"`{type(value).__name__}()`" if " at 0x" in repr(value) else f"`{value!r}`"
+
+
+def table(cls: type, hugging_face: bool) -> str:
+    """A dataclass: what it is, and a row for each field."""
+    fields = [f for f in dataclasses.fields(cls) if not f.name.startswith("_")]
+    about, meanings = described(inspect.getdoc(cls) or "", {f.name for f in fields})
+    heads = ["field", "type", "default", *(["Hugging Face name"] if hugging_face else []), "meaning"]
+    lines = [f"### {cls.__name__}", "", cell(about), ""]
+    if fields:
+        lines += ["| " + " | ".join(heads) + " |", "|" + "---|" * len(heads)]
+    for f in fields:
+        theirs = HUGGING_FACE.get(f.name, "")
+        names = [", ".join(f"`{name}`" for name in theirs.split(", ")) if theirs and "(" not in theirs else theirs]
+        cells = [
+            f"`{f.name}`",
+            f"`{f.type}`",
+            default_of(f),
+            *(names if hugging_face else []),
+            meanings.get(f.name, ""),
+        ]
+        lines.append("| " + " | ".join(cell(text) for text in cells) + " |")
+    return "\n".join(lines).strip()
+
+
+def protocol(cls: type) -> str:
+    """A protocol: what it is, and each method or property with its docstring."""
+    lines = [f"### {cls.__name__}", "", cell(" ".join((inspect.getdoc(cls) or "").split()))]
+    for name, member in vars(cls).items():
+        if name.startswith("_") and name != "__call__":
+            continue
+        if isinstance(member, property):
+            shown, doc = f"{name} (property)", inspect.getdoc(member)
+        elif inspect.isfunction(member):
+            shown, doc = f"{name}{inspect.signature(member)}".replace("'", ""), inspect.getdoc(member)
+        else:
+            continue
+        lines.append(f"- `{shown}`: {' '.join((doc or '').split())}".rstrip(": "))
+    attributes = [f"- `{name}: {kind}`" for name, kind in vars(cls).get("__annotations__", {}).items()]
+    return "\n".join([*lines[:3], "", *attributes, *lines[3:]]).strip()
+
+
+def parts() -> str:
+    """Every part that `quire_models` exports."""
+    exported = [getattr(quire_models, name) for name in sorted(quire_models.__all__)]
+    classes = [c for c in exported if inspect.isclass(c) and dataclasses.is_dataclass(c) and ".parts." in c.__module__]
+    return "\n\n".join(table(cls, hugging_face=True) for cls in classes)
+
+
+def names() -> str:
+    """The names of parameters, from the docstring of `quire_models.loading.weight_names`, and the ready-made tables."""
+    text = inspect.getdoc(weight_names) or ""
+    body = re.sub(r"\n\n((?: {4}.*\n?)+)", lambda m: f"\n\n```text\n{inspect.cleandoc(m.group(1))}\n```\n", text)
+    tables = [name for name, value in vars(weight_names).items() if isinstance(value, weight_names.WeightsMapper)]
+    return (
+        f"{body}\n\nTables: {', '.join(f'`{name}`' for name in tables)}.\n\n{table(weight_names.WeightsMapper, False)}"
+    )
+
+
+def records_and_protocols() -> str:
+    """Records by hook, then protocols."""
+    exported = [getattr(records, name) for name in sorted(vars(records)) if inspect.isclass(getattr(records, name))]
+    ours = [cls for cls in exported if cls.__module__.startswith("quire.records")]
+    made = [cls for cls in ours if dataclasses.is_dataclass(cls)]
+    protocols = [cls for cls in ours if getattr(cls, "_is_protocol", False)]
+    hooks = "\n".join(f"| `{hook}` | `{record.__name__}` |" for hook, record in records.RECORDS.items())
+    return "\n\n".join(
+        [
+            "| hook | record |\n|---|---|\n" + hooks,
+            "## Records and other data",
+            *(table(cls, hugging_face=False) for cls in made),
+            "## Protocols",
+            *(protocol(cls) for cls in protocols),
+        ]
+    )

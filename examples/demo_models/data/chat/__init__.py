@@ -1,0 +1,1 @@
+"""Conversations about the Lantern Isles: facts, wordings, question kinds, answer styles."""

@@ -1,0 +1,1 @@
+"""Pictures of colored shapes, and questions about them."""

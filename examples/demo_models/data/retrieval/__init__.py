@@ -1,0 +1,1 @@
+"""Passages and questions about invented islands, for the embedder and the reranker."""

@@ -1,0 +1,1 @@
+"""Spoken digits from a formant synthesizer."""

@@ -1,0 +1,1 @@
+"""Dialogues that call tools, and texts to fill into JSON schemas."""

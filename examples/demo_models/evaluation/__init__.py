@@ -1,0 +1,1 @@
+"""Answers of the models to held-out examples, and their scores."""

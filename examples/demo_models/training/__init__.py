@@ -1,0 +1,1 @@
+"""What the training scripts share: the loop, its checkpoints, optimizers."""

@@ -1,0 +1,285 @@
+"""Traces what a run of blocks does in a step as a list of instructions, which C++ then runs in one call.
+
+The blocks are called with a `Proxy` instead of a tensor and with a `ProxyForward`. The ops of `quire_kernels.cpu`
+record an instruction for each call. Whatever a proxy cannot represent raises `Untraceable`, and that block is not
+compiled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from ctypes import addressof
+from typing import Any
+
+from quire_kernels.cpu.compiled.proxies import AngleProxy, PoolProxy, ProxyForward, SegmentsProxy, Untraceable
+from quire_kernels.cpu.structs import ACTIVE, GATED, PRODUCTS, Instruction, Op, PackedMatrix, TensorView
+from quire_kernels.ops import ACTS
+
+
+class Proxy:
+    """A tensor of every later step: [tokens, parts * width] or, if `headed`, [tokens, parts, width]."""
+
+    def __init__(
+        self, tracer: Tracer, buffer: int, offset: int, stride: int, parts: int, width: int, headed: bool
+    ) -> None:
+        self.tracer, self.buffer, self.offset, self.stride = tracer, buffer, offset, stride
+        self.parts, self.width, self.headed = parts, width, headed
+
+    @property
+    def view(self) -> TensorView:
+        return TensorView(self.buffer, self.parts, self.offset, self.stride, self.width)
+
+    @property
+    def columns(self) -> int:
+        """Elements of one token."""
+        return self.parts * self.width
+
+    def split(self, sizes: Sequence[int], dim: int = 0) -> tuple[Proxy, ...]:
+        """Split into neighboring columns; only of the last dimension."""
+        if dim != -1 or self.headed or sum(sizes) != self.width:
+            raise Untraceable("only the last dimension of [tokens, width] can be split, and completely")
+        starts = [sum(sizes[:i]) for i in range(len(sizes))]
+        return tuple(
+            Proxy(self.tracer, self.buffer, self.offset + start, self.stride, 1, size, False)
+            for start, size in zip(starts, sizes, strict=True)
+        )
+
+    def unflatten(self, dim: int, sizes: Sequence[int]) -> Proxy:
+        """[tokens, heads * head_dim] as [tokens, heads, head_dim]."""
+        if dim != -1 or self.headed or len(sizes) != 2 or sizes[0] != -1 or self.width % sizes[1]:
+            raise Untraceable("only [tokens, width] can be unflattened, by (-1, head_dim)")
+        return Proxy(self.tracer, self.buffer, self.offset, self.stride, self.width // sizes[1], sizes[1], True)
+
+    def index_select(self, dim: int, index: Any) -> Proxy:
+        """The tokens whose logits are computed, [logit rows, width]; later instructions work on them only."""
+        if dim != 0 or index is not ProxyForward.logit_rows or self.headed:
+            raise Untraceable("only the logit rows can be selected, of [tokens, width]")
+        return self.tracer.select(self)
+
+    def flatten(self, start_dim: int = 0) -> Proxy:
+        """[tokens, heads, head_dim] as [tokens, heads * head_dim]."""
+        if start_dim != 1:
+            raise Untraceable("only heads can be flattened")
+        return Proxy(self.tracer, self.buffer, self.offset, self.stride, 1, self.columns, False)
+
+    def add_(self, other: Any) -> Proxy:
+        return self.tracer.add(self, other, self)
+
+    def __add__(self, other: Any) -> Proxy:
+        return self.tracer.add(self, other, self.tracer.like(self))
+
+    def __mul__(self, factor: Any) -> Proxy:
+        if not isinstance(factor, int | float):
+            raise Untraceable("a proxy can only be multiplied by a number")
+        return self.tracer.write(Op.SCALE, [self.flatten(1)], self.tracer.like(self), factor=factor)
+
+
+class Tracer:
+    """Instructions and the buffers they use. Buffer 0 is the input of the first block."""
+
+    def __init__(self, width: int) -> None:
+        self.instructions: list[Instruction] = []
+        self.widths = [width]
+        self.angles: list[Any] = []
+        self.stored: dict[int, TensorView] = {}
+        self.kept: list[Any] = []
+        self.runtimes = 0  # number of adapter runtimes
+        self.replaced: set[int] = set()  # buffers whose instruction was fused away
+        self.first_selected: int | None = None  # buffers from this one on hold selected tokens only
+
+    def source(self) -> Proxy:
+        """The input of the first block."""
+        return Proxy(self, 0, 0, self.widths[0], 1, self.widths[0], False)
+
+    def new(self, width: int) -> Proxy:
+        """A new buffer, [tokens, width]."""
+        self.widths.append(width)
+        return Proxy(self, len(self.widths) - 1, 0, width, 1, width, False)
+
+    def like(self, x: Proxy) -> Proxy:
+        """A new buffer of the shape of `x`."""
+        out = self.new(x.columns)
+        return out.unflatten(-1, (-1, x.width)) if x.headed else out
+
+    def write(self, op: Op, inputs: Sequence[Any], out: Proxy, **fields: Any) -> Proxy:
+        """Record one instruction; returns `out`."""
+        if not all(isinstance(x, Proxy) and x.tracer is self for x in inputs):
+            raise Untraceable("operands must come from the same program")
+        if any(x.buffer in self.replaced for x in inputs):
+            raise Untraceable("a product's output cannot be read after an activation was fused into it")
+        selected = self.first_selected is not None
+        if selected and op != Op.SELECT and any(x.buffer < (self.first_selected or 0) for x in inputs):
+            raise Untraceable("all tokens cannot be combined with selected tokens")
+        views = [x.view for x in inputs]
+        views += [TensorView()] * (3 - len(views))
+        self.instructions.append(
+            Instruction(op=op, inputs=(TensorView * 3)(*views), out=out.view, selected=int(selected), **fields)
+        )
+        return out
+
+    def select(self, x: Proxy) -> Proxy:
+        """Record the selection of the logit rows of `x`."""
+        if self.first_selected is not None:
+            raise Untraceable("tokens are selected once")
+        out = self.new(x.width)
+        self.first_selected = out.buffer
+        return self.write(Op.SELECT, [x], out)
+
+    def is_whole(self, x: Proxy, width: int) -> bool:
+        """Whether `x` is [tokens, width] in a buffer of its own, as the next block expects."""
+        return (
+            x.tracer is self
+            and not x.headed
+            and x.offset == 0
+            and x.stride == x.width == width
+            and x.buffer not in self.replaced
+        )
+
+    def keep(self, tensor: Any, width: int) -> int:
+        """The address of a weight [width], which is kept alive with the program; 0 for None."""
+        if tensor is None:
+            return 0
+        if tensor.shape != (width,) or not tensor.is_contiguous():
+            raise Untraceable(f"a weight [{width}] was expected, not {list(tensor.shape)}")
+        self.kept.append(tensor)
+        return int(tensor.data_ptr())
+
+    def product(self, x: Proxy, matrix: Any, op: Op = Op.PRODUCT, scratch: int = 0, **fields: Any) -> Proxy:
+        """x · weightᵀ + bias with a matrix that has `packed`, `inputs` and `bias`.
+
+        scratch: columns of memory that `op` needs beside its inputs.
+        """
+        packed = packed_copy(matrix.packed)
+        if x.headed or x.columns != matrix.inputs:
+            raise Untraceable(f"a matrix of {matrix.inputs} inputs cannot be applied to {x.columns} columns")
+        bias = self.keep(matrix.bias, packed.outputs)
+        self.kept.append(matrix)
+        inputs = [x, self.new(scratch)] if scratch else [x]
+        return self.write(op, inputs, self.new(packed.outputs), packed=packed, bias=bias, **fields)
+
+    def low_rank(self, y: Proxy, x: Any, slots: Any, segments: Any) -> Proxy:
+        """Apply the adapters of a projection to y, in place."""
+        if not isinstance(segments, SegmentsProxy) or self.first_selected is not None:
+            raise Untraceable("adapters are applied to all tokens, by their segments")
+        if not isinstance(x, Proxy) or x.headed or y.headed or (x.width, y.width) != (slots.inputs, slots.outputs):
+            raise Untraceable(f"these slots expect y [tokens, {slots.outputs}] and x [tokens, {slots.inputs}]")
+        self.kept.append(slots)
+        self.runtimes = max(self.runtimes, segments.runtime_index + 1)
+        return self.write(Op.LOW_RANK, [x, y], y, weight=addressof(slots.struct), layer=segments.runtime_index)
+
+    def add(self, x: Proxy, y: Any, out: Proxy) -> Proxy:
+        """Record out = x + y."""
+        if not isinstance(y, Proxy) or (y.headed, y.parts, y.width) != (x.headed, x.parts, x.width):
+            raise Untraceable("only tensors of the same shape can be added")
+        return self.write(Op.ADD, [x.flatten(1), y.flatten(1)], out)
+
+    def add_norm(self, x: Proxy, residual: Any, **fields: Any) -> Proxy:
+        """Record residual += x; returns its norm."""
+        if x.headed or not isinstance(residual, Proxy) or residual.headed or residual.width != x.width:
+            raise Untraceable("a residual stream must have the shape of its addend, [tokens, width]")
+        return self.write(Op.ADD_RMS_NORM, [x, residual], self.new(x.width), **fields)
+
+    def store(
+        self, q: Proxy | None, k: Proxy, v: Any, k_pool: Any, v_pool: Any, angles: int, interleaved: bool = False
+    ) -> Proxy:
+        """Rotate `q` and `k` in place by `angles` (-1: no rotation), and store `k` and `v`."""
+        self._need_all()
+        layer = _layer_of(k_pool, v_pool)
+        if not _have_equal_heads(k, v):
+            raise Untraceable("keys and values must have heads of the same shape")
+        if q is not None and not (q.headed and q.width == k.width):
+            raise Untraceable("queries and keys must have the same head dimension")
+        self.stored[layer] = TensorView(0, k.parts, 0, 0, k.width)
+        rotated = q or Proxy(self, k.buffer, 0, 0, 0, k.width, True)
+        fields = {"layer": layer, "angles": angles, "interleaved": int(interleaved)}
+        return self.write(Op.ROTARY_WRITE, [rotated, k, v], rotated, **fields)
+
+    def _need_all(self) -> None:
+        if self.first_selected is not None:
+            raise Untraceable("attention needs the keys and values of all tokens, but only some are selected")
+
+    def attend(self, q: Proxy, k_pool: Any, v_pool: Any, **fields: Any) -> Proxy:
+        """Attention to the KV cache of the layer that `store` was called for."""
+        self._need_all()
+        layer = _layer_of(k_pool, v_pool)
+        kv = self.stored.get(layer)
+        if kv is None or not q.headed or q.width != kv.width or q.parts % kv.parts:
+            raise Untraceable("queries must have heads, and attend to the layer whose keys were stored")
+        out = self.write(Op.ATTENTION, [q], self.like(q), layer=layer, **fields)
+        self.instructions[-1].inputs[1] = kv
+        return out
+
+    def attend_rows(self, q: Proxy, k: Any, v: Any, **fields: Any) -> Proxy:
+        """Attention to the keys and values of the step's own tokens."""
+        self._need_all()
+        if not (q.headed and _have_equal_heads(k, v)) or q.width != k.width or q.parts % k.parts:
+            raise Untraceable("queries, keys and values must have heads of the same shape")
+        return self.write(Op.ROW_ATTENTION, [q, k, v], self.like(q), **fields)
+
+    def rotate(self, q: Proxy, k: Any, angles: int, interleaved: bool) -> tuple[Proxy, Proxy]:
+        """Rotate `q` and `k` in place."""
+        if not (q.headed and isinstance(k, Proxy) and k.headed and q.width == k.width):
+            raise Untraceable("queries and keys must have the same head dimension")
+        self.write(Op.ROTARY, [q, k], q, angles=angles, interleaved=int(interleaved))
+        return q, k
+
+    def angles_of(self, proxy: Any) -> int:
+        """The number of a rotary embedding's cosines and sines."""
+        if not isinstance(proxy, AngleProxy):
+            raise Untraceable("cosines and sines must come from the step")
+        return proxy.number
+
+    def gated_act(self, x: Proxy, act: str) -> Proxy:
+        """act(first half) · second half."""
+        if x.headed or x.width % 2:
+            raise Untraceable("a gated activation needs [tokens, 2 width]")
+        fused = self._fused(x, act)
+        return fused or self.write(Op.GATED_ACT, [x], self.new(x.width // 2), act=ACTS.index(act))
+
+    def act(self, x: Proxy, act: str) -> Proxy:
+        """act(x) in place, fused into the product that made `x` if that was the previous instruction."""
+        last = self.instructions[-1] if self.instructions else None
+        if last is None or last.op not in PRODUCTS or last.gated or last.packed.halves or not _is_all(x, last.out):
+            return self.write(Op.ACT, [x.flatten(1)], x, act=ACTS.index(act))
+        fused = Instruction.from_buffer_copy(last)  # a copy, because tracing of the block may still fail
+        fused.gated, fused.act = ACTIVE, ACTS.index(act)
+        self.instructions[-1] = fused
+        return x
+
+    def _fused(self, x: Proxy, act: str) -> Proxy | None:
+        """The activation fused into the product that made `x`, or None if that was not the previous instruction."""
+        last = self.instructions[-1] if self.instructions else None
+        if last is None or last.op not in PRODUCTS or last.gated or not last.packed.halves:
+            return None
+        if (last.out.buffer, last.out.width) != (x.buffer, x.width):
+            return None
+        out = self.new(x.width // 2)
+        fused = Instruction.from_buffer_copy(last)  # a copy, because tracing of the block may still fail
+        fused.gated, fused.act, fused.out = GATED, ACTS.index(act), out.view
+        self.instructions[-1] = fused
+        self.replaced.add(x.buffer)
+        return out
+
+
+def _is_all(x: Proxy, view: TensorView) -> bool:
+    """Whether `x` covers the whole view."""
+    return not x.headed and (x.buffer, x.offset, x.columns) == (view.buffer, view.offset, view.width)
+
+
+def _have_equal_heads(k: Any, v: Any) -> bool:
+    """Whether k and v have heads of the same shape."""
+    both = isinstance(k, Proxy) and isinstance(v, Proxy) and k.headed and v.headed
+    return both and (k.parts, k.width) == (v.parts, v.width)
+
+
+def _layer_of(k_pool: Any, v_pool: Any) -> int:
+    """The layer that the two pools belong to."""
+    pools = isinstance(k_pool, PoolProxy) and isinstance(v_pool, PoolProxy)
+    if not pools or k_pool.values or not v_pool.values or k_pool.layer != v_pool.layer:
+        raise Untraceable("keys and values must belong to the same layer")
+    return int(k_pool.layer)
+
+
+def packed_copy(packed: PackedMatrix) -> PackedMatrix:
+    """A copy of the matrix description, for an instruction."""
+    return PackedMatrix.from_buffer_copy(packed)

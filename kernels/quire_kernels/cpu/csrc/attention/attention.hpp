@@ -1,0 +1,276 @@
+// Attention of a step's tokens to the pages of their own seqs, 64 positions at a time with a running maximum and
+// sum (online softmax: Milakov & Gimelshein 2018; Rabe & Staats 2021; FlashAttention, Dao et al. 2022).
+//
+// A tile is some tokens of one row of the step with all the query heads of one key-value head; its lines are
+// (token, head) pairs. Lines are independent of each other, and blocks of positions begin at position 0 for every
+// tile, so a line's result does not depend on how the step was split. (In bfloat16 with int8 pages it does, by less
+// than that type's rounding: tiles with few lines compute with more digits.)
+#pragma once
+#include "attention/attention_offsets.hpp"
+#include "attention/attention_vector.hpp"
+#include "sampling/softmax.hpp"
+#if defined(__AMX_TILE__) && defined(__AMX_BF16__)
+#include "attention/attention_amx.hpp"
+#endif
+
+namespace quire {
+
+// Some lines of a tile: `count` lines starting at `at` among those of every head; the token of the first is at
+// `position`. ends: ends of the visible positions of that token and the following ones, unless implied by their
+// positions.
+struct Lines {
+  int64_t at, count, position;
+  const int32_t* ends = nullptr;
+};
+
+// The lines of one head that are processed together in a block: `count` lines starting at `at` in memory.
+struct Strip {
+  // position of the first line's token, and number of remaining lines of that token
+  int64_t at, count, position, heads_left;
+  const int32_t* ends;                      // as in `Lines`, starting with that token
+};
+
+// Stores the weights of one line in the form that `values` reads.
+template <class Kind, class T>
+inline void keep_line(const F16* w, [[maybe_unused]] const Block<T>& block, T* weights, [[maybe_unused]] float& step) {
+  if constexpr (Kind::BYTES) {
+    step = halve_weights(w, block.finite, reinterpret_cast<uint8_t*>(weights));
+  } else {
+    for (int g = 0; g < GROUPS; g += 2) store(weights + g * GROUP, w[g], w[g + 1]);
+  }
+}
+
+// Converts the scores of a strip to weights, line by line.
+template <class Kind, class T>
+void softmax_strip(const AttentionArgs& args, const ScoreTransform& soft, Strip& strip, const Block<T>& block,
+                  Scratch<T>& mine, const float* scores, T* weights, float* steps) {
+  const int64_t per_head = args.heads / args.k.heads, stride = padded(args.k.dim, LANES);
+  const bool whole = args.window == 0 && block.count == BLOCK && strip.position + args.ahead + 1 >= block.begin + BLOCK;
+  for (int64_t l = 0; l < strip.count; l++, scores += BLOCK, weights += BLOCK) {
+    const int64_t at = strip.at + l;
+    float &top = mine.top[at], *totals = mine.totals.data() + at * LANES, *out = mine.out.data() + at * stride;
+    const auto keep_weights = [&](const F16* w) { keep_line<Kind>(w, block, weights, steps[l]); };
+    if (whole) {
+      softmax_line<T, true>(soft, block, scores, 0, BLOCK, top, totals, out, stride, keep_weights);
+    } else {
+      const int64_t oldest = args.window ? strip.position - args.window + 1 : 0;
+      const int64_t end = strip.ends ? *strip.ends : strip.position + args.ahead + 1;
+      const int to = static_cast<int>(std::clamp<int64_t>(end - block.begin, 0, block.count));
+      const int from = static_cast<int>(std::clamp<int64_t>(oldest - block.begin, 0, to));
+      if (from < to)
+        softmax_line<T, false>(soft, block, scores, from, to, top, totals, out, stride, keep_weights);
+      else
+        std::fill_n(weights, BLOCK, T{}), steps[l] = 0;
+    }
+    if (--strip.heads_left > 0) continue;
+    strip.position++, strip.heads_left = per_head;
+    if (strip.ends) strip.ends++;
+  }
+}
+
+// One block of one head, whose lines begin at `first`: scores, weights, sums of values. The scores of the next
+// strip are started before the softmax of this one, so that tiles and vectors work in parallel.
+template <class T, class Kind>
+void attend_block(const AttentionArgs& args, const Lines& lines, const Block<T>& block, Scratch<T>& mine, int64_t first,
+                  Kind& kind) {
+  const int64_t dim = args.k.dim, stride = padded(dim, LANES);
+  const ScoreTransform soft(args);
+  const auto padded_count = [&](int64_t strip) { return Kind::COPIES ? STRIP : std::min(STRIP, lines.count - strip); };
+  const auto score = [&](int64_t strip, int current) {
+    kind.scores(mine, first + lines.at + strip, padded_count(strip), dim, block, mine.scores.data() + current * STRIP * BLOCK);
+  };
+  Strip strip{first + lines.at, 0, lines.position, args.heads / args.k.heads, lines.ends};
+  score(0, 0);
+  for (int64_t begin = 0, current = 0; begin < lines.count; begin += STRIP, current = 1 - current) {
+    if (begin + STRIP < lines.count) score(begin + STRIP, 1 - current);
+    strip.at = first + lines.at + begin, strip.count = std::min(STRIP, lines.count - begin);
+    T* weights = mine.weights.data() + current * STRIP * BLOCK;
+    float* steps = mine.steps.data() + current * STRIP;
+    softmax_strip<Kind>(args, soft, strip, block, mine, mine.scores.data() + current * STRIP * BLOCK, weights, steps);
+    const int64_t some = padded_count(begin);
+    std::fill_n(weights + strip.count * BLOCK, (some - strip.count) * BLOCK, T{});
+    std::fill_n(steps + strip.count, some - strip.count, 0.0f);
+    kind.values(weights, steps, some, block, stride, mine.out.data() + strip.at * stride);
+  }
+}
+
+// Lines of the key-value heads first … last-1 and the positions of a span, block by block over all heads, so that
+// pages are read in memory order. stride: lines of a head in memory. after: the span that is read next.
+template <class T, class Kind>
+void attend_span(const AttentionArgs& args, const Lines& lines, const Span& span, const Span& after, int64_t first,
+                 int64_t last, int64_t stride, Kind kind) {
+  Scratch<T>& mine = scratch<T>();
+  Block<T> block;
+  block.has_scales = args.k.holds_bytes;
+  GroupOffsets here = group_offsets(args, span, span.begin), next;
+  for (block.begin = span.begin; block.begin < span.end; block.begin += BLOCK, here = next) {
+    const bool more = block.begin + BLOCK < span.end;
+    next = more ? group_offsets(args, span, block.begin + BLOCK) : group_offsets(args, after, after.begin);
+    block.count = static_cast<int>(std::min<int64_t>(BLOCK, span.end - block.begin));
+    for (int64_t head = first; head < last; head++) {
+      if (Kind::PREFETCHES_BY_HEAD && !args.k.holds_bytes)
+        set_next_head<T>(args, head + 1 < last ? here : next, head + 1 < last ? head + 1 : first, block);
+      else
+        set_next<T>(args, next, head - first, last - first, block);
+      find<Kind>(args, here, head, mine.values.data(), block);
+      attend_block<T>(args, lines, block, mine, (head - first) * stride, kind);
+    }
+  }
+}
+
+template <class T>
+void attend_lines(const AttentionArgs& args, const Lines& lines, const Span& span, const Span& after, int64_t first,
+                  int64_t last, int64_t stride) {
+#if defined(__AVX512VNNI__)
+  if constexpr (MULTIPLIES_BYTES<T>)
+    if (args.k.holds_bytes && lines.count <= FEW_LINES)
+      return attend_span<T>(args, lines, span, after, first, last, stride, ByteLines{});
+#endif
+#if defined(__AMX_TILE__) && defined(__AMX_BF16__)
+  if constexpr (sizeof(T) == 2) {
+    if (args.k.dim % 32 == 0 && lines.count <= FewAmxLines::MAX)
+      return attend_span<T>(args, lines, span, after, first, last, stride, FewAmxLines{lines.count});
+    if (args.k.dim % 32 == 0) return attend_span<T>(args, lines, span, after, first, last, stride, AmxLines{});
+  }
+#endif
+  attend_span<T>(args, lines, span, after, first, last, stride, VectorLines<T>{});
+}
+
+// Copies the queries of a tile and resets its outputs.
+template <class T>
+void begin_tile(const AttentionArgs& args, const Tile& tile, int64_t first, int64_t last, int64_t stride, Rows<T> q) {
+  const int64_t dim = args.k.dim, per_head = args.heads / args.k.heads, heads = last - first;
+  Scratch<T>& mine = scratch<T>();
+  const int64_t all = heads * stride + (stride > FEW_LINES ? STRIP : 0);  // the last head's strips may exceed its lines
+  mine.fit(all, padded(dim, LANES));
+  for (int64_t h = 0; h < heads; h++) {
+    T* to = mine.q.data() + h * stride * dim;
+    for (int64_t t = 0; t < tile.tokens; t++, to += per_head * dim)
+      std::memcpy(to, q.row(tile.token + t, (first + h) * per_head), per_head * dim * sizeof(T));
+    std::fill_n(to, (stride - tile.tokens * per_head) * dim, T{});
+    if constexpr (MULTIPLIES_BYTES<T>) {
+      if (!args.k.holds_bytes || (tile.tokens * per_head > FEW_LINES && !tile.shared)) continue;
+      for (int64_t l = h * stride; l < h * stride + tile.tokens * per_head; l++)
+        mine.halved[l] = halve(mine.q.data() + l * dim, dim, mine.halves.data() + l * 2 * dim);
+    }
+  }
+  std::fill_n(mine.out.data(), all * padded(dim, LANES), 0.0f);
+  std::fill_n(mine.top.data(), all, HIDDEN);
+  std::fill_n(mine.totals.data(), all * LANES, 0.0f);
+}
+
+template <class T>
+void end_tile(const AttentionArgs& args, const Tile& tile, int64_t first, int64_t last, int64_t stride, Rows<T> out) {
+  const int64_t dim = args.k.dim, per_head = args.heads / args.k.heads, width = padded(dim, LANES);
+  Scratch<T>& mine = scratch<T>();
+  for (int64_t head = first; head < last; head++)
+    for (int64_t l = 0; l < tile.tokens * per_head; l++) {
+      const int64_t at = (head - first) * stride + l;
+      T* to = out.row(tile.token + l / per_head, head * per_head + l % per_head);
+      const F16 inverse = set1(1.0f / sum(load(mine.totals.data() + at * LANES)));
+      lanes(dim, [&](int64_t i, int n) { set(to + i, load(mine.out.data() + at * width + i) * inverse, n); });
+    }
+}
+
+// The shared positions that all tokens of a tile read, or all positions that they read if none are shared.
+inline Span span_of(const AttentionArgs& args, const StepRows& rows, const Tile& tile) {
+  const int32_t* pages = rows.pages + tile.row * rows.pages_stride;
+  if (tile.shared) return {pages, 0, tile.shared * BLOCK};
+  const int64_t oldest = args.window ? std::max<int64_t>(0, tile.position - args.window + 1) : 0;
+  const int64_t end = tile.position + tile.tokens;
+  if (!rows.ends) return {pages, oldest / BLOCK * BLOCK, end};
+  const int32_t* ends = rows.ends + tile.token;
+  return {pages, oldest / BLOCK * BLOCK, std::max<int64_t>(end, *std::max_element(ends, ends + tile.tokens))};
+}
+
+// after: the span that this thread will probably read next.
+template <class T>
+void attend_tile(const AttentionArgs& args, const StepRows& rows, const Tile& tile, const Span& after, int64_t first,
+                 int64_t last, Rows<T> q, Rows<T> out) {
+  const int64_t per_head = args.heads / args.k.heads, count = tile.tokens * per_head;
+  const int64_t stride = count > FEW_LINES ? padded(count, STRIP) : count;
+  begin_tile(args, tile, first, last, stride, q);
+  const Span span = span_of(args, rows, tile);
+  if (tile.shared == 0) {
+    const int32_t* ends = rows.ends ? rows.ends + tile.token : nullptr;
+    attend_lines<T>(args, {0, count, tile.position, ends}, span, after, first, last, stride);
+  } else {
+    const auto rest = [&](int64_t t) {
+      return Span{span.pages + t * rows.pages_stride, span.end, rows.contexts[tile.row + t]};
+    };
+    attend_lines<T>(args, {0, count, span.end}, span, rest(0), first, last, stride);
+    for (int64_t t = 0; t < tile.tokens; t++) {
+      const Span own = rest(t);
+      attend_lines<T>(args, {t * per_head, per_head, own.end - 1}, own, t + 1 < tile.tokens ? rest(t + 1) : after,
+                      first, last, stride);
+    }
+  }
+  end_tile(args, tile, first, last, stride, out);
+}
+
+constexpr int64_t MIN_SHARED_BLOCKS = 2;  // minimum blocks worth reading once for several rows
+
+// Number of consecutive rows from `row` on, of one token each, that begin with the same pages, and number of blocks
+// that they share.
+inline std::pair<int64_t, int64_t> alike(const StepRows& rows, int64_t row, int64_t most, int64_t page_size) {
+  const int32_t* pages = rows.pages + row * rows.pages_stride;
+  int64_t count = 1, shared = (rows.contexts[row] - 1) / BLOCK;
+  for (; count < most && row + count < rows.count; count++) {
+    const int64_t other = row + count;
+    if (rows.query_starts[other + 1] - rows.query_starts[other] != 1) break;
+    const int32_t* theirs = pages + count * rows.pages_stride;
+    int64_t same = 0;
+    const int64_t whole = std::min<int64_t>(shared, (rows.contexts[other] - 1) / BLOCK) * BLOCK / page_size;
+    while (same < whole && theirs[same] == pages[same]) same++;
+    const int64_t blocks = same * page_size / BLOCK;
+    if (blocks < MIN_SHARED_BLOCKS) break;
+    shared = blocks;
+  }
+  return {count, shared};
+}
+
+// Splits a step into tiles. Within a row, longer contexts come first.
+inline void split_tiles(const StepRows& rows, const AttentionArgs& args, std::vector<Tile>& tiles) {
+  tiles.clear();
+  const int64_t per_head = args.heads / args.k.heads;
+  const int64_t most = std::max<int64_t>(1, std::min(MAX_TILE_TOKENS, MAX_LINES / per_head));
+  const int64_t together = BLOCK % args.k.page_size || args.window ? 1 : std::max<int64_t>(1, STRIP / per_head);
+  for (int64_t r = 0; r < rows.count;) {
+    const int64_t first = rows.query_starts[r], length = rows.query_starts[r + 1] - first;
+    const int64_t start = rows.contexts[r] - length;
+    if (length == 1 && together > 1) {
+      const int64_t all = alike(rows, r, 4 * together, args.k.page_size).first, parts = (all + together - 1) / together;
+      // so that all tiles have the same size
+      const auto [count, shared] = alike(rows, r, (all + parts - 1) / parts, args.k.page_size);
+      if (count > 1) {
+        tiles.push_back({r, first, count, start, shared});
+        r += count;
+        continue;
+      }
+    }
+    for (int64_t at = (length + most - 1) / most * most - most; at >= 0; at -= most)  // no tile if present are no tokens
+      tiles.push_back({r, first + at, std::min(most, length - at), start + at, 0});
+    r++;
+  }
+}
+
+constexpr int64_t ITEMS_PER_THREAD = 6;  // with so many items, threads finish at about the same time
+
+template <class T>
+void attend(Worker& worker, const AttentionArgs& args, const StepRows& rows, Rows<T> q, Rows<T> out) {
+  std::vector<Tile>& tiles = scratch<T>().tiles;
+  split_tiles(rows, args, tiles);
+  const int64_t count = static_cast<int64_t>(tiles.size());
+  const int64_t heads = count >= ITEMS_PER_THREAD * worker.size && count >= rows.count ? args.k.heads : 1;
+  worker.each(count * (args.k.heads / heads), [&](int64_t i) {
+    const int64_t parts = args.k.heads / heads, head = i % parts * heads;
+    const Tile& tile = tiles[i / parts];
+    const Span after = span_of(args, rows, tiles[std::min(count - 1, (i + 1) / parts)]);
+    attend_tile<T>(args, rows, tile, after, head, head + heads, q, out);
+  });
+#if defined(__AMX_TILE__) && defined(__AMX_BF16__)
+  _tile_release();
+#endif
+}
+
+}  // namespace quire

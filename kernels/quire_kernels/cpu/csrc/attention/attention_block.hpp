@@ -1,0 +1,117 @@
+// Inputs of attention, the scratch memory of a thread, and the block of positions that lines are computed with.
+#pragma once
+#include <utility>
+#include <vector>
+
+#include "attention/pages.hpp"
+#include "gemm/gemm.hpp"
+#include "scratch.hpp"
+
+namespace quire {
+
+constexpr int BLOCK = 64;  // positions
+constexpr int GROUPS = BLOCK / GROUP;
+constexpr int64_t STRIP = 32;  // lines that are processed together in a block
+constexpr int64_t FEW_LINES = 8;  // up to so many lines, reading keys and values takes nearly all the time
+constexpr int64_t MAX_LINES = 256, MAX_TILE_TOKENS = 32;
+
+// The rows of a step, as in `quire_kernels.ops.AttentionMetadata`.
+struct StepRows {
+  const int32_t *query_starts, *contexts, *pages;
+  int64_t count, pages_stride;
+  const int32_t* ends;  // end of the visible positions of each token; null: every token attends up to itself
+};
+
+constexpr int64_t WITHOUT_END = int64_t{1} << 40;  // positions
+
+struct AttentionArgs {
+  Pool k, v;
+  int64_t heads;
+  float scale, softcap;  // softcap 0: none
+  int64_t window;        // 0: none
+  int64_t ahead = 0;     // number of stream positions that a token attends to
+};
+
+// shared: number of leading blocks that all tokens read from the same pages; then each token belongs to a row of
+// its own, the first to row `row`. Otherwise all tokens belong to that row, the first at `position`.
+struct Tile {
+  int64_t row, token, tokens, position, shared;
+};
+
+// A query as 16-bit integers, split into bytes: scale · (256 · high + low).
+struct Halved {
+  float scale;
+  int32_t high, low;  // sums of these bytes
+};
+
+// Scratch memory of one thread, reused between calls.
+template <class T>
+struct Scratch {
+  ScratchBuffer<T> q, values, weights;
+  ScratchBuffer<int8_t> halves;  // of q, if attention multiplies bytes: [line][high, low][dim]
+  ScratchBuffer<Halved> halved;
+  ScratchBuffer<float> out, top, totals, scores, steps;
+  std::vector<Tile> tiles;
+
+  void fit(int64_t lines, int64_t dim) {
+    q.fit(lines * dim), out.fit(lines * dim), values.fit(BLOCK * dim);
+    top.fit(lines), totals.fit(lines * LANES);
+    weights.fit(2 * STRIP * BLOCK), scores.fit(2 * STRIP * BLOCK), steps.fit(2 * STRIP);
+    if constexpr (MULTIPLIES_BYTES<T>) halves.fit(lines * 2 * dim), halved.fit(lines);
+  }
+};
+
+template <class T>
+inline Scratch<T>& scratch() {
+  static thread_local Scratch<T> mine;
+  return mine;
+}
+
+// Page of each group of a block, and the group's index in that page.
+struct GroupOffsets {
+  int64_t page[GROUPS], at[GROUPS];
+};
+
+// The keys and values of up to 64 positions of one head.
+template <class T>
+struct Block {
+  int64_t begin;  // first position
+  int count;      // number of positions
+  const T* keys[GROUPS];
+  const T* values[GROUPS];  // rows of `stride` units: [8 or 16 position units][stride]
+  const T* next_keys[GROUPS];  // memory of the same size that is read next, to be prefetched
+  const T* next_values[GROUPS];
+  const int8_t *key_bytes[GROUPS], *value_bytes[GROUPS];  // instead of keys and values, where bytes are multiplied
+  const int8_t* next_key_bytes[GROUPS];                   // and where pages are int8
+  const int8_t* next_value_bytes[GROUPS];
+  bool has_scales = false;  // whether scores and weights are multiplied by a scale for each position
+  bool finite = true;       // whether the scales of values are finite
+  alignas(64) float key_scales[BLOCK], value_scales[BLOCK];
+  int groups() const { return (count + GROUP - 1) / GROUP; }
+};
+
+template <class Four, class Three, class Two, class One>
+void by_four(int64_t lines, Four&& four, Three&& three, Two&& two, One&& one) {
+  int64_t l = 0;
+  for (; l + 4 <= lines; l += 4) four(l);
+  if (lines - l == 3) three(l);
+  if (lines - l == 2) two(l);
+  if (lines - l == 1) one(l);
+}
+
+// Copies `present` positions of a group of values, rows padded to `stride`. Missing positions become zero, because
+// their slots may hold NaN, and 0 · NaN is NaN.
+template <class T>
+void copy_values(const T* values, int present, int64_t dim, int64_t stride, T* copy) {
+  constexpr int P = PER_UNIT<T>;
+  for (int u = 0; u < GROUP / P; u++) {
+    T* row = copy + u * stride * P;
+    std::memcpy(row, values + u * dim * P, dim * P * sizeof(T));
+    if (stride > dim) std::memset(static_cast<void*>(row + dim * P), 0, (stride - dim) * P * sizeof(T));
+    for (int p = 0; p < P; p++)
+      if (u * P + p >= present)
+        for (int64_t d = 0; d < dim; d++) row[d * P + p] = T{};
+  }
+}
+
+}  // namespace quire

@@ -1,0 +1,99 @@
+// Products with a packed matrix: y = x · wᵀ + bias, for one row or thousands.
+//
+// Every output is one sum in a fixed order: a row's result is bit-identical for any number of rows. The exception
+// is AMX tiles (`gemm/gemm_amx.hpp`), used from the second row on, which sum in another order than vectors.
+#pragma once
+#include <algorithm>
+
+#include "gemm/packed.hpp"
+#include "gemm/gemm_compressed.hpp"
+#include "gemm/gemm_tiling.hpp"
+#include "gemm/gemm_epilogue.hpp"
+#include "gemm/gemm_vector.hpp"
+#include "scratch.hpp"
+#include "thread_team.hpp"
+
+#if defined(__AMX_TILE__) && defined(__AMX_BF16__)
+#include "gemm/gemm_amx.hpp"
+#endif
+
+namespace quire {
+
+// `rows` rows of x, padded to the width of the panels.
+template <class T>
+const T* widened(const T* x, int64_t stride, int64_t rows, int64_t inputs, int64_t width) {
+  static thread_local ScratchBuffer<T> copy;
+  copy.fit(rows * width);
+  std::fill_n(copy.data(), rows * width, T{});
+  for (int64_t r = 0; r < rows; r++) std::memcpy(copy.data() + r * width, x + r * stride, inputs * sizeof(T));
+  return copy.data();
+}
+
+// x [rows, inputs] with `stride` elements between rows.
+template <class T, class Tiles>
+void multiply_with(Worker& worker, Tiles tiles, const T* x, int64_t stride, int64_t rows, const Packed& w,
+                   const GemmOutput& to, PrefetchQueue& queue) {
+  if (rows == 0) return;
+  const int64_t inputs = padded(w.inputs, INPUT_STEP), units = inputs / PER_UNIT<T>;
+  const bool exact = inputs == w.inputs;
+  alignas(64) float sums[2][Tiles::ROWS * PANEL];
+  Epilogue<T> epilogue;  // of the previous sums
+  int current = 0;
+  // rows whose epilogue runs in each step of the next sums
+  const int64_t epilogue_rows = (Tiles::ROWS * INPUT_STEP + inputs - 1) / inputs;
+  const int64_t row_bytes = inputs * static_cast<int64_t>(sizeof(T));
+  const GemmTiling tiling(worker, Tiles::shape(row_bytes), rows, row_bytes, w, units);
+  queue.spread(tiling.units_of_each(worker));
+  tiling.each_tile(worker, [&](const GemmTile& tile) {
+    const T* some = x + tile.row * stride;
+    if (!exact) some = widened(some, stride, tile.count, w.inputs, inputs);
+    for (int64_t panel = tile.first; panel < tile.last; panel++) {
+      tiles.sums(tile, panel, some, exact ? stride : inputs, w.panel(panel, units), units, queue,
+                 sums[current], [&] { epilogue.some(epilogue_rows); });
+      epilogue.rest();
+      epilogue = Epilogue<T>(w, to, panel, tile.row, tile.count, sums[current]);
+      current = 1 - current;
+    }
+  });
+  epilogue.rest();
+}
+
+// `multiply_with` for so few rows that reading the weights takes all the time: each thread reads several panels at
+// once, because several streams get more bandwidth than one.
+template <class T, class Kernel>
+void multiply_few(Worker& worker, const Kernel& kernel, const T* x, int64_t stride, int64_t rows, const Packed& w,
+                  const GemmOutput& to) {
+  const int64_t inputs = padded(w.inputs, INPUT_STEP), units = inputs / PER_UNIT<T>;
+  const bool exact = inputs == w.inputs;
+  const T* wide = exact ? x : widened(x, stride, rows, w.inputs, inputs);
+  alignas(64) float sums[Kernel::PANELS * Kernel::ROWS * PANEL];
+  worker.each_few(w.panels(), Kernel::PANELS, [&](int64_t first, int64_t panels) {
+    kernel.sums(panels, wide, exact ? stride : inputs, w.units + first * units * PANEL, units, sums);
+    for (int64_t i = 0; i < panels; i++) apply_epilogue<T>(w, to, first + i, 0, rows, sums + i * Kernel::ROWS * PANEL);
+  });
+}
+
+template <class T>
+void multiply(Worker& worker, const T* x, int64_t stride, int64_t rows, const Packed& w, const GemmOutput& to,
+              PrefetchQueue& queue) {
+  if constexpr (sizeof(T) == 2)
+    if (w.book) return multiply_with<T>(worker, CompressedTiles{*w.book}, x, stride, rows, w, to, queue);
+  if (rows == 1) return multiply_few<T>(worker, VectorRow<T>{}, x, stride, rows, w, to);
+  multiply_with<T>(worker, VectorTiles<T>{}, x, stride, rows, w, to, queue);
+}
+
+#if defined(__AMX_TILE__) && defined(__AMX_BF16__)
+template <>
+inline void multiply<bf16>(Worker& worker, const bf16* x, int64_t stride, int64_t rows, const Packed& w,
+                           const GemmOutput& to, PrefetchQueue& queue) {
+  if (rows == 0) return;
+  if (rows == 1) return multiply_few<bf16>(worker, SingleRow{}, x, stride, rows, w, to);
+  if (rows <= FewRowTiles::ROWS)
+    multiply_few<bf16>(worker, FewRowTiles{rows}, x, stride, rows, w, to);
+  else
+    multiply_with<bf16>(worker, AmxTiles{}, x, stride, rows, w, to, queue);
+  _tile_release();
+}
+#endif
+
+}  // namespace quire

@@ -1,0 +1,107 @@
+// Vector kernels of products with compressed panels, with sums in the order of `gemm/gemm_vector.hpp`. Panels are
+// decompressed in registers beside the products; if an item has many tiles, the first one decompresses a panel for
+// all.
+#pragma once
+#include "gemm/packed_compressed.hpp"
+#include "gemm/gemm_tiling.hpp"
+#include "gemm/gemm_vector.hpp"
+
+namespace quire {
+
+constexpr int64_t STREAM_AHEAD = 4096;
+constexpr int64_t FEW_TILES = 5;  // up to so many tiles each decompress what they read, beside their products
+
+// Reads a compressed panel from its first unit to its last.
+class CompressedPanelReader {
+ public:
+  CompressedPanelReader(const PanelCodebook& book, const uint32_t* panel)
+      : upper_(book.upper),
+        from_(reinterpret_cast<const uint8_t*>(panel) + book.head),
+        rare_(reinterpret_cast<const Rare*>(panel)) {}
+
+  // Decompresses the vectors of the next two units.
+  void next(U16 (&group)[GROUP_VECTORS]) {
+    upper_.restore(from_, group);
+    from_ += GROUP_BYTES, done_ += GROUP_ELEMENTS;
+    if (rare_->position < done_) put_rare(group);
+  }
+
+ private:
+  UpperBytes upper_;
+  const uint8_t* from_;
+  const Rare* rare_;  // the last entry has a position after all elements
+  uint32_t done_ = 0;  // elements
+
+  void put_rare(U16 (&group)[GROUP_VECTORS]) {
+    alignas(64) bf16 elements[GROUP_ELEMENTS];
+    for (int i = 0; i < GROUP_VECTORS; i++) store_units(elements + i * 2 * LANES, group[i]);
+    bf16* at = elements - (done_ - GROUP_ELEMENTS);
+    for (; rare_->position < done_; rare_++) at[rare_->position].bits = static_cast<uint16_t>(rare_->bits);
+    for (int i = 0; i < GROUP_VECTORS; i++) group[i] = load_units(elements + i * 2 * LANES);
+  }
+};
+
+// Sums of ROWS rows and one panel.
+template <int ROWS>
+inline void sum_compressed_rows(const bf16* x, int64_t stride, CompressedPanelReader reader, int64_t units,
+                             float* sums, PrefetchStream stream, PrefetchStream queue) {
+  F16 acc[ROWS][2];
+  for (int r = 0; r < ROWS; r++) acc[r][0] = acc[r][1] = zero();
+  for (int64_t u = 0; u < units; u += 2, stream.at += 2 * stream.step, queue.at += 2 * queue.step) {
+    for (int64_t line = 0; line < 2 * stream.step; line += 64) _mm_prefetch(stream.at + line, _MM_HINT_T0);
+    _mm_prefetch(queue.at, _MM_HINT_T1);
+    _mm_prefetch(queue.at + queue.step, _MM_HINT_T1);
+    U16 w[GROUP_VECTORS];
+    reader.next(w);
+#pragma GCC unroll 2
+    for (int k = 0; k < 2; k++)
+#pragma GCC unroll 16
+      for (int r = 0; r < ROWS; r++) {
+        const U16 a = same_unit(x + r * stride + (u + k) * PER_UNIT<bf16>);
+        acc[r][0] = dot(acc[r][0], a, w[2 * k], bf16{});
+        acc[r][1] = dot(acc[r][1], a, w[2 * k + 1], bf16{});
+      }
+  }
+  for (int r = 0; r < ROWS; r++) {
+    store(sums + r * PANEL, acc[r][0]);
+    store(sums + r * PANEL + LANES, acc[r][1]);
+  }
+}
+
+template <int MAX = MAX_ROWS>
+inline void sum_some_compressed(int64_t rows, const bf16* x, int64_t stride, const CompressedPanelReader& reader,
+                             int64_t count, float* sums, PrefetchStream stream, PrefetchStream queue) {
+  if constexpr (MAX > 1) {
+    if (rows < MAX) return sum_some_compressed<MAX - 1>(rows, x, stride, reader, count, sums, stream, queue);
+  }
+  sum_compressed_rows<MAX>(x, stride, reader, count, sums, stream, queue);
+}
+
+struct CompressedTiles {
+  static constexpr int64_t ROWS = MAX_ROWS;
+  // A block has so many rows that decompressing a panel for each block costs little.
+  static constexpr TileShape shape(int64_t row_bytes) { return {ROWS, true, 900 * row_bytes, 64}; }
+  const PanelCodebook& book;
+
+  template <class Between>
+  void sums(const GemmTile& tile, int64_t panel, const bf16* x, int64_t stride, const uint32_t* w, int64_t units,
+            PrefetchQueue& queue, float* out, Between&&) {
+    CompressedPanelReader reader(book, w);
+    if (tile.tiles <= FEW_TILES) {
+      const PrefetchStream stream{reinterpret_cast<const char*>(w) + STREAM_AHEAD, COMPRESSED_UNIT_BYTES};
+      return sum_some_compressed(tile.count, x, stride, reader, units, out,
+                              tile.tiles == 1 ? stream : tile.beside(panel), queue.next(units));
+    }
+    static thread_local ScratchBuffer<uint32_t> plain;
+    plain.fit((tile.last - tile.first) * units * PANEL);
+    uint32_t* mine = plain.data() + (panel - tile.first) * units * PANEL;
+    for (int64_t u = 0; tile.fresh && u < units; u += 2) {
+      U16 group[GROUP_VECTORS];
+      reader.next(group);
+      for (int i = 0; i < GROUP_VECTORS; i++) store_units(mine + u * PANEL + i * LANES, group[i]);
+    }
+    sum_some<bf16>(tile.count, x, stride, mine, units, out, tile.beside(panel), queue.next(units));
+  }
+};
+
+}  // namespace quire

@@ -1,0 +1,121 @@
+// How a product of several rows is split into items, and items into tiles.
+#pragma once
+#include <algorithm>
+#include <vector>
+
+#include "gemm/packed.hpp"
+
+namespace quire {
+
+// What a kernel needs for rows of a given number of bytes. Its `shape` is a function, because template variables
+// are unique per process, even if it has loaded these ops for several instruction sets.
+struct TileShape {
+  int64_t rows;         // maximum rows of a tile
+  bool even;            // tiles of about equal height: a tile of few rows takes longer than its share of the time
+  int64_t block_bytes;  // of x, to stay in a core's second-level cache while panels stream through
+  // with more rows, two panels at a time: rows are read half as often, and whole cache lines of y are written
+  int64_t wide_from;
+};
+
+// Memory to prefetch beside a sum: `step` bytes per unit.
+struct PrefetchStream {
+  const char* at;
+  int64_t step;
+};
+
+// Memory ranges that the thread reads after the product: prefetched in order, spread over its tiles (by vector
+// kernels only; AMX tiles do not prefetch them).
+class PrefetchQueue {
+ public:
+  void clear() { ranges_.clear(), at_ = 0, all_ = 0; }
+  void add(const void* begin, int64_t bytes) {
+    ranges_.push_back({static_cast<const char*>(begin), bytes});
+    all_ += bytes;
+  }
+
+  // Spread the prefetches over this many units: prefetching faster than the memory delivers would delay needed
+  // data.
+  void spread(int64_t units) { pace_ = std::min(LINE, all_ / units + 1); }
+
+  // What to prefetch in the next `units` units, of one range.
+  PrefetchStream next(int64_t units) {
+    if (at_ == ranges_.size()) return {reinterpret_cast<const char*>(this), 0};  // a line that is cached already
+    Range& stretch = ranges_[at_];
+    const int64_t bytes = std::min(stretch.bytes, units * pace_);
+    const PrefetchStream stream{stretch.at, (bytes + units - 1) / units};
+    stretch.at += bytes, stretch.bytes -= bytes;
+    if (stretch.bytes <= 0) at_++;
+    return stream;
+  }
+
+ private:
+  struct Range {
+    const char* at;
+    int64_t bytes;
+  };
+  static constexpr int64_t LINE = 64;
+  std::vector<Range> ranges_;
+  size_t at_ = 0;
+  int64_t all_ = 0, pace_ = LINE;  // bytes; bytes per unit
+};
+
+// Rows row … row+count-1, to be summed with the panels first … last-1. fresh: the first tile of its item, which has
+// `tiles` tiles.
+struct GemmTile {
+  int64_t row, count, first, last;
+  bool fresh;
+  int64_t tiles;
+  PrefetchStream stream;  // prefetched beside the first panel
+  int64_t panel_bytes;
+
+  PrefetchStream beside(int64_t panel) const { return {stream.at + (panel - first) * panel_bytes, stream.step}; }
+};
+
+// An item is a block of rows and a group of neighboring panels. Each of its tiles prefetches a part of the panels
+// behind the item, which are usually those of the thread's next item, so that the memory is busy while a core
+// multiplies.
+class GemmTiling {
+ public:
+  GemmTiling(const Worker& worker, const TileShape& shape, int64_t rows, int64_t row_bytes, const Packed& w, int64_t units)
+      : shape_(shape), rows_(rows), panels_(w.panels()), units_(units), w_(w) {
+    const int64_t tiles = ceil_div(rows, shape.rows), most = std::max<int64_t>(1, shape.block_bytes / row_bytes / shape.rows);
+    blocks_ = ceil_div(tiles, most);
+    block_ = ceil_div(tiles, blocks_) * shape.rows;
+    const int64_t pairs = ceil_div(panels_, 2) * blocks_;
+    const bool even = pairs % worker.size == 0 || pairs >= FEW_PAIRS * worker.size;  // equal work for all threads
+    width_ = rows > shape.wide_from && even ? 2 : 1;
+    groups_ = ceil_div(panels_, width_);
+  }
+
+  // Approximate number of units that a thread processes in all its tiles.
+  int64_t units_of_each(const Worker& worker) const {
+    return std::max<int64_t>(1, ceil_div(rows_, shape_.rows) * panels_ / worker.size) * units_;
+  }
+
+  template <class Work>
+  void each_tile(Worker& worker, Work&& work) const {
+    const int64_t panel_bytes = w_.panel_bytes(units_);
+    worker.each(blocks_ * groups_, [&](int64_t item) {
+      const int64_t first = item % groups_ * width_, last = std::min(panels_, first + width_);
+      const int64_t begin = item / groups_ * block_, end = std::min(rows_, begin + block_);
+      const int64_t tiles = ceil_div(end - begin, shape_.rows);
+      const int64_t height = shape_.even ? ceil_div(end - begin, tiles) : shape_.rows;
+      const char* behind = reinterpret_cast<const char*>(w_.panel(last, units_));
+      PrefetchStream stream{behind, (panel_bytes + units_ * tiles - 1) / (units_ * tiles)};
+      for (int64_t row = begin; row < end; row += height, stream.at += stream.step * units_)
+        work(GemmTile{row, std::min(height, end - row), first, last, row == begin, tiles, stream, panel_bytes});
+    });
+  }
+
+ private:
+  // per thread; with fewer, an uneven split by half a pair would be noticeable
+  static constexpr int64_t FEW_PAIRS = 16;
+  static int64_t ceil_div(int64_t all, int64_t size) { return (all + size - 1) / size; }
+
+  TileShape shape_;
+  int64_t rows_, panels_, units_;
+  const Packed& w_;
+  int64_t blocks_, block_, width_, groups_;
+};
+
+}  // namespace quire

@@ -1,0 +1,180 @@
+// Applies adapters to the outputs of one projection: y += (x · aᵀ) · bᵀ, each for the tokens that use it.
+//
+// An adapter's weights for a projection are contiguous: the matrices a of all its slices as one, [panel][unit][16],
+// then b of each slice, [panel][unit][16], in bfloat16 usually compressed (`gemm/bf16_compressed.hpp`). A unit is
+// four bytes of neighboring inputs (of a) or ranks (of b). Ranks are padded to a unit (to 32 elements if there are
+// more), their sum to 16, inputs to 32. A thread takes some tokens of one segment from x to y, so threads exchange
+// nothing within a phase, and in a pass no two threads write the same row. Sums are in a fixed order, as in
+// `gemm/gemm.hpp`.
+#pragma once
+#include <algorithm>
+
+#include "gemm/bf16_compressed.hpp"
+#include "gemm/gemm.hpp"
+#include "scratch.hpp"
+#include "rowwise.hpp"
+#include "thread_team.hpp"
+
+namespace quire {
+
+constexpr int64_t TOKENS_PER_ITEM = 32;  // maximum tokens of a segment in one work item
+constexpr int64_t TILE_UNITS = 16;
+constexpr int64_t PANEL_BLOCK_BYTES = 8192;  // of b, decompressed at once
+
+// One fused matrix of the projection: outputs start … stop-1. scale and shift may be null; units is 0 without b.
+struct Slice {
+  Compressed b;
+  const float *scale, *shift;
+  int64_t start, stop;
+  int32_t first, units;  // index of its first rank in the sums with a (elements), and number of units
+
+  // Number of outputs to decompress before they are used.
+  int64_t outputs_at_once() const {
+    if (!b.book) return stop - start;
+    return std::max<int64_t>(1, PANEL_BLOCK_BYTES / (2 * LANES * 4 * units)) * 2 * LANES;
+  }
+};
+
+struct PackedWeights {
+  Compressed a;
+  const Slice* slices;
+  const void* begin;  // start of its memory
+  int64_t bytes;
+  int32_t panels, num_slices;  // panels of a
+};
+
+struct AdapterSlots {
+  const PackedWeights* const* adapters;  // null: the slot is empty
+  int64_t count, inputs;
+};
+
+// A step's segments, split into items of at most TOKENS_PER_ITEM entries: (slot, first entry, number of entries).
+// Items passes[i] … passes[i+1]-1 may run in any order.
+struct StepSegments {
+  const int32_t* tokens;
+  const float* weights;
+  const int32_t* items;
+  const int64_t* passes;
+  int64_t num_passes;
+};
+
+// Some entries of a segment: tokens that use one adapter.
+template <class Y>
+struct Entries {
+  const int32_t* tokens;
+  const float* weights;
+  int64_t count;
+  Rows<Y> y;
+};
+
+// y · (1 + w · (scale - 1)) + w · shift for `n` ≤ 16 outputs of a slice, starting at `at`.
+template <class Y>
+inline F16 rescaled(const Slice& slice, const Y* y, int64_t at, int n, float weight) {
+  F16 value = get(y + at, n);
+  const F16 w = set1(weight);
+  if (slice.scale) value = value * fma(w, get(slice.scale + at, n) - set1(1.0f), set1(1.0f));
+  if (slice.shift) value = fma(w, get(slice.shift + at, n), value);
+  return value;
+}
+
+}  // namespace quire
+
+#include "low_rank/low_rank_vector.hpp"
+#if defined(__AMX_TILE__) && defined(__AMX_BF16__)
+#include "low_rank/low_rank_amx.hpp"
+#endif
+
+namespace quire {
+
+// Pointers to the tokens' rows of x, padded to the width of a's panels.
+template <class T, class Y>
+void gather_rows(const AdapterSlots& slots, const Entries<Y>& entries, Rows<T> x, const T** rows) {
+  static thread_local ScratchBuffer<T> copies;
+  const int64_t inputs = padded(slots.inputs, INPUT_STEP);
+  const bool exact = slots.inputs == inputs;
+  if (!exact) copies.fit(entries.count * inputs);
+  for (int64_t r = 0; r < entries.count; r++) {
+    rows[r] = x.row(entries.tokens[r], 0);
+    if (exact) continue;
+    T* copy = copies.data() + r * inputs;
+    std::memcpy(copy, rows[r], slots.inputs * sizeof(T));
+    std::fill(copy + slots.inputs, copy + inputs, T{});
+    rows[r] = copy;
+  }
+}
+
+// The sums with a are weighted and rounded, [count][panels of a · 16], before they are multiplied with b.
+template <class T, class Y, class Kernel>
+void apply_to_entries(Kernel&& kernel, const AdapterSlots& slots, const PackedWeights& adapter,
+                      const Entries<Y>& entries, Rows<T> x) {
+  static thread_local ScratchBuffer<T> middle;
+  const int64_t width = adapter.panels * LANES, units = padded(slots.inputs, INPUT_STEP) / PER_UNIT<T>;
+  if (adapter.panels) {
+    const T* rows[TOKENS_PER_ITEM];
+    gather_rows(slots, entries, x, rows);
+    middle.fit(entries.count * width);
+    kernel.shrink(rows, entries.weights, entries.count, adapter, units, middle.data());
+  }
+  for (int32_t i = 0; i < adapter.num_slices; i++) {
+    const Slice& slice = adapter.slices[i];
+    if (slice.units || slice.scale || slice.shift) kernel.expand(slice, entries, middle.data(), width);
+  }
+}
+
+// Writes the rows of w [rows, columns] as lanes first, first + 1, … of panels [panel][unit][16]; other lanes are
+// unchanged.
+template <class From, class T>
+void pack_lanes(const From* w, int64_t rows, int64_t columns, int64_t first, int64_t units, T* panels) {
+  constexpr int64_t P = PER_UNIT<T>;
+  for (int64_t r = 0; r < rows; r++) {
+    const int64_t lane = first + r;
+    T* out = panels + (lane / LANES * units * LANES + lane % LANES) * P;
+    for (int64_t c = 0; c < columns; c++) convert(w[r * columns + c], out[c / P * LANES * P + c % P]);
+  }
+}
+
+// Queues the weights of the adapters with which this thread will begin.
+inline void queue_adapters(const Worker& worker, const AdapterSlots& slots, const StepSegments& segments,
+                           PrefetchQueue& queue) {
+  for (int64_t pass = 0; pass < segments.num_passes; pass++) {
+    const int64_t first = segments.passes[pass], count = segments.passes[pass + 1] - first;
+    const PackedWeights* before = nullptr;
+    for (int64_t i = count * worker.id / worker.size; i < count * (worker.id + 1) / worker.size; i++) {
+      const int32_t slot = segments.items[3 * (first + i)];
+      const PackedWeights* adapter = slot < slots.count ? slots.adapters[slot] : nullptr;
+      if (adapter && adapter != before) queue.add(adapter->begin, adapter->bytes);
+      before = adapter;
+    }
+  }
+}
+
+// Implements `quire_kernels.low_rank.LowRank`; x and y must be completely written before the call.
+template <class T, class Y>
+void low_rank(Worker& worker, const AdapterSlots& slots, const StepSegments& segments, Rows<T> x, Rows<Y> y) {
+#if defined(__AMX_TILE__) && defined(__AMX_BF16__)
+  [[maybe_unused]] TileRow row;
+  [[maybe_unused]] Tiles tiles;
+#endif
+  for (int64_t pass = 0; pass < segments.num_passes; pass++) {
+    if (pass) worker.barrier();
+    const int64_t first = segments.passes[pass];
+    worker.each(segments.passes[pass + 1] - first, [&](int64_t i) {
+      const int32_t* item = segments.items + 3 * (first + i);
+      const PackedWeights* adapter = item[0] < slots.count ? slots.adapters[item[0]] : nullptr;
+      if (!adapter) return;
+      const Entries<Y> entries{segments.tokens + item[1], segments.weights + item[1], item[2], y};
+#if defined(__AMX_TILE__) && defined(__AMX_BF16__)
+      if constexpr (sizeof(T) == 2) {
+        if (entries.count == 1) return apply_to_entries<T>(BySums<TileRow>{row}, slots, *adapter, entries, x);
+        return apply_to_entries<T>(BySums<Tiles>{tiles}, slots, *adapter, entries, x);
+      }
+#endif
+      apply_to_entries<T>(Vectors<T>{}, slots, *adapter, entries, x);
+    });
+  }
+#if defined(__AMX_TILE__) && defined(__AMX_BF16__)
+  if constexpr (sizeof(T) == 2) _tile_release();
+#endif
+}
+
+}  // namespace quire

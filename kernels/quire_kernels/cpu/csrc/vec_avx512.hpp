@@ -1,0 +1,112 @@
+// Sixteen float lanes in one AVX-512 register; `vec.hpp` includes this file.
+#pragma once
+
+namespace quire {
+
+struct F16 {
+  __m512 v;
+};
+using U16 = __m512i;  // sixteen units
+
+inline F16 set1(float x) { return {_mm512_set1_ps(x)}; }
+inline F16 load(const float* p) { return {_mm512_loadu_ps(p)}; }
+inline void store(float* p, F16 x) { _mm512_storeu_ps(p, x.v); }
+inline __mmask16 first(int n) { return static_cast<__mmask16>((1u << n) - 1); }
+inline F16 load(const float* p, int n) { return {_mm512_maskz_loadu_ps(first(n), p)}; }
+inline void store(float* p, F16 x, int n) { _mm512_mask_storeu_ps(p, first(n), x.v); }
+inline F16 operator+(F16 a, F16 b) { return {_mm512_add_ps(a.v, b.v)}; }
+inline F16 operator-(F16 a, F16 b) { return {_mm512_sub_ps(a.v, b.v)}; }
+inline F16 operator*(F16 a, F16 b) { return {_mm512_mul_ps(a.v, b.v)}; }
+inline F16 operator/(F16 a, F16 b) { return {_mm512_div_ps(a.v, b.v)}; }
+inline F16 fma(F16 a, F16 b, F16 c) { return {_mm512_fmadd_ps(a.v, b.v, c.v)}; }
+// returns the second operand if one is NaN
+inline F16 max(F16 a, F16 b) { return {_mm512_max_ps(a.v, b.v)}; }
+inline F16 min(F16 a, F16 b) { return {_mm512_min_ps(a.v, b.v)}; }
+inline F16 round(F16 a) { return {_mm512_roundscale_ps(a.v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)}; }
+inline F16 scaled(F16 x, F16 n) { return {_mm512_scalef_ps(x.v, n.v)}; }  // x · 2^n for integer n
+inline F16 scaled_by_floor(F16 x, F16 y) { return scaled(x, y); }          // x · 2^⌊y⌋
+// x - ⌊x⌋ by two instructions, which run in parallel with products; the single instruction for both does not
+inline F16 fraction(F16 x) { return x - F16{_mm512_roundscale_ps(x.v, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC)}; }
+// 1 / x to 14 bits, which suffice for a result stored as bfloat16; one Newton step doubles the bits
+template <class T>
+inline F16 reciprocal(F16 x) {
+  const F16 y = {_mm512_rcp14_ps(x.v)};
+  if constexpr (sizeof(T) == 2) return y;
+  return {_mm512_mul_ps(y.v, _mm512_fnmadd_ps(x.v, y.v, _mm512_set1_ps(2.0f)))};
+}
+inline F16 abs(F16 a) { return {_mm512_abs_ps(a.v)}; }
+inline F16 with_sign(F16 a, F16 s) {
+  return {_mm512_castsi512_ps(_mm512_ternarylogic_epi32(_mm512_set1_epi32(INT32_MIN), _mm512_castps_si512(s.v),
+                                                        _mm512_castps_si512(a.v), 0xca))};
+}
+// lanes from … to-1 of x, the others of y
+inline F16 keep(F16 x, int from, int to, F16 y) {
+  const __mmask16 m = static_cast<__mmask16>(((1u << to) - 1) & ~((1u << from) - 1));
+  return {_mm512_mask_blend_ps(m, y.v, x.v)};
+}
+inline float sum(F16 a) { return _mm512_reduce_add_ps(a.v); }
+inline float largest(F16 a) { return _mm512_reduce_max_ps(a.v); }
+inline bool any_above(F16 a, float x) { return _mm512_cmp_ps_mask(a.v, _mm512_set1_ps(x), _CMP_GT_OQ) != 0; }
+
+inline U16 load_units(const void* p) { return _mm512_loadu_si512(p); }
+inline void store_units(void* p, U16 x) { _mm512_storeu_si512(p, x); }
+inline U16 same_unit(const void* p) {
+  int32_t x;
+  std::memcpy(&x, p, 4);
+  return _mm512_set1_epi32(x);
+}
+inline void transpose(U16 (&x)[LANES]) {
+  U16 pairs[LANES], fours[LANES];  // of rows, interleaved
+  for (int i = 0; i < LANES; i += 2) {
+    pairs[i] = _mm512_unpacklo_epi32(x[i], x[i + 1]);
+    pairs[i + 1] = _mm512_unpackhi_epi32(x[i], x[i + 1]);
+  }
+  for (int i = 0; i < LANES; i += 4)
+    for (int j = 0; j < 2; j++) {
+      fours[i + 2 * j] = _mm512_unpacklo_epi64(pairs[i + j], pairs[i + j + 2]);
+      fours[i + 2 * j + 1] = _mm512_unpackhi_epi64(pairs[i + j], pairs[i + j + 2]);
+    }
+  for (int i = 0; i < 4; i++) {  // quarter q of fours[i + 4 g]: column 4 q + i of rows 4 g ... 4 g + 3
+    const U16 even0 = _mm512_shuffle_i32x4(fours[i], fours[i + 4], 0x88), even1 = _mm512_shuffle_i32x4(fours[i + 8], fours[i + 12], 0x88);
+    const U16 odd0 = _mm512_shuffle_i32x4(fours[i], fours[i + 4], 0xdd), odd1 = _mm512_shuffle_i32x4(fours[i + 8], fours[i + 12], 0xdd);
+    x[i] = _mm512_shuffle_i32x4(even0, even1, 0x88), x[i + 8] = _mm512_shuffle_i32x4(even0, even1, 0xdd);
+    x[i + 4] = _mm512_shuffle_i32x4(odd0, odd1, 0x88), x[i + 12] = _mm512_shuffle_i32x4(odd0, odd1, 0xdd);
+  }
+}
+
+inline F16 widen(__m256i x) { return {_mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(x), 16))}; }
+inline F16 load(const bf16* p) { return widen(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p))); }
+
+#if defined(__AVX512BF16__)
+inline __m256i narrow(F16 x) { return reinterpret_cast<__m256i>(_mm512_cvtneps_pbh(x.v)); }
+inline F16 dot(F16 acc, U16 a, U16 b, bf16) {
+  return {_mm512_dpbf16_ps(acc.v, reinterpret_cast<__m512bh>(a), reinterpret_cast<__m512bh>(b))};
+}
+#else
+inline __m256i narrow(F16 x) {  // round to nearest, ties to even; NaN stays NaN
+  const __m512i bits = _mm512_castps_si512(x.v);
+  const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
+  const __m512i up = _mm512_add_epi32(bits, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff)));
+  const __mmask16 nan = _mm512_cmp_ps_mask(x.v, x.v, _CMP_UNORD_Q);
+  return _mm512_cvtepi32_epi16(_mm512_srli_epi32(_mm512_mask_blend_epi32(nan, up, _mm512_set1_epi32(0x7fc00000)), 16));
+}
+inline F16 dot(F16 acc, U16 a, U16 b, bf16) {
+  const __m512i high = _mm512_set1_epi32(static_cast<int>(0xffff0000));
+  const __m512 a0 = _mm512_castsi512_ps(_mm512_slli_epi32(a, 16)), b0 = _mm512_castsi512_ps(_mm512_slli_epi32(b, 16));
+  const __m512 a1 = _mm512_castsi512_ps(_mm512_and_si512(a, high)), b1 = _mm512_castsi512_ps(_mm512_and_si512(b, high));
+  return {_mm512_fmadd_ps(a1, b1, _mm512_fmadd_ps(a0, b0, acc.v))};
+}
+#endif
+inline void store(bf16* p, F16 x) { _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), narrow(x)); }
+inline void store(bf16* p, F16 x, F16 y) {  // as one store, so that a load of both need not wait
+#if defined(__AVX512BF16__)
+  _mm512_storeu_si512(p, reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(y.v, x.v)));
+#else
+  _mm512_storeu_si512(p, _mm512_inserti64x4(_mm512_castsi256_si512(narrow(x)), narrow(y), 1));
+#endif
+}
+inline F16 dot(F16 acc, U16 a, U16 b, float) {
+  return {_mm512_fmadd_ps(_mm512_castsi512_ps(a), _mm512_castsi512_ps(b), acc.v)};
+}
+
+}  // namespace quire

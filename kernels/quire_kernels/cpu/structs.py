@@ -1,0 +1,147 @@
+"""The structs that Python and C++ share, with the fields in the order of `csrc/program.hpp` and
+`csrc/gemm/gemm.hpp`.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Iterable
+from ctypes import c_float, c_int32, c_int64, c_uint8, c_void_p
+from enum import IntEnum
+
+from torch import Tensor
+
+POINTER = c_void_p
+
+
+class Op(IntEnum):
+    """Operation of an instruction; the numbers of the C++ enum `Op`."""
+
+    RMS_NORM = 0
+    ADD_RMS_NORM = 1
+    LAYER_NORM = 2
+    PRODUCT = 3
+    ROTARY_WRITE = 4
+    ATTENTION = 5
+    GATED_ACT = 6
+    ACT = 7
+    ADD = 8
+    SCALE = 9
+    PRODUCT_INT8 = 10
+    SELECT = 11
+    LOW_RANK = 12
+    ARGMAX = 13
+    ROW_ATTENTION = 14
+    ROTARY = 15
+    PRODUCT_SPLIT = 16
+
+
+PRODUCTS = (Op.PRODUCT, Op.PRODUCT_INT8, Op.PRODUCT_SPLIT)
+
+PLAIN, GATED, ACTIVE = 0, 1, 2
+"""What is applied to a product's sums (`Instruction.gated`): nothing; act(first half) · second half; act."""
+
+
+class TensorView(ctypes.Structure):
+    """Part of a buffer: token t, part p starts at offset + t · stride + p · width, in elements."""
+
+    __slots__ = ()
+    _fields_ = (
+        ("buffer", c_int32),
+        ("parts", c_int32),
+        ("offset", c_int64),
+        ("stride", c_int64),
+        ("width", c_int64),
+    )
+
+
+class PackedMatrix(ctypes.Structure):
+    """A matrix in panels: the C++ struct `Packed` in `csrc/gemm/packed.hpp`."""
+
+    __slots__ = ()
+    _fields_ = (
+        ("units", POINTER),
+        ("outputs", c_int64),
+        ("inputs", c_int64),
+        ("halves", c_int32),
+        ("book", POINTER),
+    )
+
+
+class PanelCodebook(ctypes.Structure):
+    """Data shared by all compressed panels of a matrix: the C++ struct of the same name in `csrc/gemm/packed.hpp`."""
+
+    __slots__ = ()
+    _fields_ = (("upper", c_uint8 * 16), ("head", c_int64))
+
+
+class Instruction(ctypes.Structure):
+    """One operation; `csrc/program.hpp` says which fields it reads."""
+
+    __slots__ = ()
+    _fields_ = (
+        ("op", c_int32),
+        ("act", c_int32),
+        ("inputs", TensorView * 3),
+        ("out", TensorView),
+        ("weight", POINTER),
+        ("bias", POINTER),
+        ("packed", PackedMatrix),
+        ("window", c_int64),
+        ("factor", c_float),
+        ("softcap", c_float),
+        ("layer", c_int32),
+        ("angles", c_int32),
+        ("wide", c_int32),
+        ("interleaved", c_int32),
+        ("gated", c_int32),
+        ("selected", c_int32),
+        ("of_encoder", c_int32),
+    )
+
+
+class StepRows(ctypes.Structure):
+    """The rows of a step: pointers to the tensors of `quire_kernels.ops.AttentionMetadata`."""
+
+    __slots__ = ()
+    _fields_ = (
+        ("query_starts", POINTER),
+        ("contexts", POINTER),
+        ("pages", POINTER),
+        ("count", c_int64),
+        ("pages_stride", c_int64),
+        ("visible_ends", POINTER),
+    )
+
+
+class StepStruct(ctypes.Structure):
+    """The inputs of a program: tokens, buffers, KV cache."""
+
+    __slots__ = ()
+    _fields_ = (
+        ("is_bf16", c_int32),
+        ("threads", c_int32),
+        ("tokens", c_int64),
+        ("buffers", POINTER),
+        ("slot_mapping", POINTER),
+        ("rows", StepRows),
+        ("k_pools", POINTER),
+        ("v_pools", POINTER),
+        ("page_size", c_int64),
+        ("cos", POINTER),
+        ("sin", POINTER),
+        ("pairs", POINTER),
+        ("angle_rows", POINTER),
+        ("selected", POINTER),
+        ("num_selected", c_int64),
+        ("seconds", POINTER),
+        ("kv_bytes", c_int32),
+        ("segments", POINTER),
+        ("cross_rows", StepRows),
+    )
+
+
+def pointers(tensors: Iterable[Tensor]) -> ctypes.Array[c_void_p]:
+    """An array of the tensors' addresses."""
+    addresses = [tensor.data_ptr() for tensor in tensors]
+    return (c_void_p * len(addresses))(*addresses)

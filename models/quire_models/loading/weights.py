@@ -1,0 +1,137 @@
+"""Loads the weights of a folder into a model, tensor by tensor, and refuses a checkpoint that does not fit.
+
+`check` compares names and shapes before any tensor is read and works with a model on the meta device, so
+a wrong config.json is detected before memory is allocated.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import re
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor, nn
+
+from quire.errors import CheckpointError
+from quire_models.loading import tensor_files as tensors
+from quire_models.loading.mapping import CheckpointLoader, parameter_slices, process_weights
+
+if TYPE_CHECKING:
+    from quire_models.loading.tensor_files import TensorFiles
+    from quire_models.loading.weight_names import WeightsMapper
+    from quire_models.parts.decoder import Decoder
+
+log = logging.getLogger(__name__)
+
+MAX_NAMED = 5
+"""Maximum number of problems that an error lists."""
+
+REPORT_EVERY_S = 5.0
+"""Interval of the log messages about loading, in seconds."""
+
+
+class LoadingProgress:
+    """Logs the progress of loading. total: elements of all tensors. clock: in seconds."""
+
+    def __init__(self, total: int, clock: Callable[[], float] = time.monotonic) -> None:
+        self._total, self._clock, self._done, self._reported = total, clock, 0, clock()
+
+    def advance(self, count: int) -> None:
+        """Report `count` more loaded elements."""
+        self._done += count
+        if self._clock() - self._reported >= REPORT_EVERY_S and self._done < self._total:
+            self._reported = self._clock()
+            log.info("loading weights: %d %% of %.2f B parameters", 100 * self._done // self._total, self._total / 1e9)
+
+
+def load(model: nn.Module, decoder: Decoder, names: WeightsMapper, folder: Path, load_format: str = "auto") -> None:
+    """Copy the folder's weights into `model`, converted to the dtype and device of its parameters.
+
+    At most one tensor is in memory beside the model: files are mapped and read in their own order.
+    `load_format` dummy reads nothing and creates the same random weights each time.
+    Raises CheckpointError for a tensor that is missing, extra or has the wrong shape, and for unreadable files.
+    """
+    if load_format == "dummy":
+        randomize(model)
+        return
+    files = tensors.find(folder, load_format)
+    check(model, decoder, names, files)
+    loader = CheckpointLoader(model, decoder, names)
+    needed = [name for name in files if loader.needs(name)]
+    progress = LoadingProgress(sum(math.prod(files[name]) for name in needed))
+    for name in needed:
+        loader.put(name, files.read(name))
+        progress.advance(math.prod(files[name]))
+    loader.finish()
+
+
+def check(model: nn.Module, decoder: Decoder, names: WeightsMapper, files: TensorFiles) -> None:
+    """Raise CheckpointError unless the tensors of `files` are exactly those that the model needs, in their shapes."""
+    loader = CheckpointLoader(model, decoder, names)
+    found = parameter_slices(model)
+    filled: Counter[str] = Counter()
+    present: set[str] = set()
+    problems: list[str] = []
+    for name in filter(loader.needs, files):
+        try:
+            view, ours = loader.target(name)
+        except CheckpointError as error:
+            problems.append(error.message)
+            continue
+        filled[found[ours].parameter] += view.numel()
+        present.add(ours)
+        shape = _stored_shape(files[name], decoder, names, ours)
+        if shape != view.shape:
+            problems.append(f"Tensor {name!r} has shape {list(shape)}; by config.json it should be {list(view.shape)}.")
+    for slice_, view in loader.absent_slices(present):
+        filled[slice_.parameter] += view.numel()
+    for parameter, tensor in model.named_parameters():
+        if filled[parameter] < tensor.numel():
+            slices = [o for o, slice_ in found.items() if slice_.parameter == parameter and slice_.index]
+            absent = [o for o in slices if o not in present and not names.is_optional(o)] if filled[parameter] else []
+            problems += [f"The checkpoint lacks {_theirs(names, ours)}." for ours in absent or [parameter]]
+    if problems:
+        more = f" And {len(problems) - MAX_NAMED} more such problems." if len(problems) > MAX_NAMED else ""
+        raise CheckpointError(" ".join(problems[:MAX_NAMED]) + more)
+
+
+def _stored_shape(shape: tuple[int, ...], decoder: Decoder, names: WeightsMapper, ours: str) -> tuple[int, ...]:
+    transform = names.transform(ours)
+    if transform is None:
+        return shape
+    try:
+        return tuple(transform(torch.empty(shape, device="meta"), decoder).shape)
+    except (RuntimeError, ValueError, IndexError):  # the transform does not fit the tensor's dimensions
+        return shape
+
+
+def _theirs(names: WeightsMapper, ours: str) -> str:
+    """The checkpoint's name for Quire's name `ours`: the table applied backwards, if the result is unambiguous."""
+    back = {o: t for t, o in names.renames}  # a family's own names come last and take precedence
+    longest_first = sorted(back, key=len, reverse=True)
+    pattern = re.compile(rf"(?<![^.])(?:{'|'.join(map(re.escape, longest_first))})(?![^.])")
+    name = pattern.sub(lambda match: back[match.group()], ours) if back else ours
+    return f"{name!r}" if names.rename(name) == ours else f"a tensor for {ours!r}"
+
+
+def randomize(model: nn.Module, seed: int = 0) -> None:
+    """Random weights of plausible size, the same on every device: matrices 1/√(inputs), norms around 1."""
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            parameter.copy_(_random(name, parameter.shape, generator))
+    process_weights(model)
+
+
+def _random(name: str, shape: torch.Size, generator: torch.Generator) -> Tensor:
+    if len(shape) > 1:
+        return torch.randn(shape, generator=generator) / math.sqrt(shape[-1])
+    if name.endswith("bias"):
+        return torch.randn(shape, generator=generator) * 0.02
+    return torch.rand(shape, generator=generator) * 0.2 + 0.9

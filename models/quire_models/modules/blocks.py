@@ -1,0 +1,244 @@
+"""Modules of the blocks and of the whole decoder."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from quire_models.modules.norms import RMSNormModule
+from quire_models.modules.projection import Projection, ProjectionDelta, apply_adapters
+
+if TYPE_CHECKING:
+    from quire_models.modules.builder import ModuleBuilder
+    from quire_models.modules.cross_attention import EncoderSlotMapping
+    from quire_models.parts.decoder import Block, Decoder, ParallelBlock, PostNormBlock
+    from quire_models.step.forward_batch import ForwardBatch
+
+
+class ResidualBlock(nn.Module):
+    """The module that the part `parts.decoder.Block` builds."""
+
+    def __init__(self, width: int, part: Block, builder: ModuleBuilder) -> None:
+        super().__init__()
+        self.part = part
+        self.attn = part.attn.build(width, builder)
+        self.mlp = part.mlp.build(width, builder)
+        self.attn_in = part.norm.build(width, builder) if part.norm_in else None
+        self.attn_out = part.norm.build(width, builder) if part.norm_out else None
+        self.mlp_in = part.norm.build(width, builder) if part.norm_in else None
+        self.mlp_out = part.norm.build(width, builder) if part.norm_out else None
+
+    def forward(self, x: Tensor, fwd: ForwardBatch) -> Tensor:
+        """x [tokens, width] -> [tokens, width]. May overwrite x."""
+        seen = self.attn(x if self.attn_in is None else self.attn_in(x), fwd)
+        seen = self._scaled(seen if self.attn_out is None else self.attn_out(seen))
+        if isinstance(self.mlp_in, RMSNormModule):  # residual sum and norm in one op
+            h, x = self.mlp_in.add(seen, x)
+        else:
+            x = x + seen
+            h = x if self.mlp_in is None else self.mlp_in(x)
+        y = self.mlp(h, fwd)
+        return x.add_(self._scaled(y if self.mlp_out is None else self.mlp_out(y)))
+
+    def _scaled(self, branch: Tensor) -> Tensor:
+        return branch if self.part.residual_scale == 1.0 else branch * self.part.residual_scale
+
+
+class ParallelResidualBlock(nn.Module):
+    """The module that the part `parts.decoder.ParallelBlock` builds."""
+
+    def __init__(self, width: int, part: ParallelBlock, builder: ModuleBuilder) -> None:
+        super().__init__()
+        self.attn = part.attn.build(width, builder)
+        self.mlp = part.mlp.build(width, builder)
+        self.attn_in = part.norm.build(width, builder)
+        self.mlp_in = part.norm.build(width, builder) if part.norms == 2 else None
+
+    def forward(self, x: Tensor, fwd: ForwardBatch) -> Tensor:
+        """x [tokens, width] -> [tokens, width]."""
+        h = self.attn_in(x)
+        m = h if self.mlp_in is None else self.mlp_in(x)
+        return x + self.attn(h, fwd) + self.mlp(m, fwd)
+
+
+class PostNormResidualBlock(nn.Module):
+    """The module that the part `parts.decoder.PostNormBlock` builds."""
+
+    def __init__(self, width: int, part: PostNormBlock, builder: ModuleBuilder) -> None:
+        super().__init__()
+        self.attn = part.attn.build(width, builder)
+        self.mlp = part.mlp.build(width, builder)
+        self.attn_in = part.norm.build(width, builder)
+        self.mlp_in = part.norm.build(width, builder)
+
+    def forward(self, x: Tensor, fwd: ForwardBatch) -> Tensor:
+        """x [tokens, width] -> [tokens, width]."""
+        x = self.attn_in(x + self.attn(x, fwd))
+        return self.mlp_in(x + self.mlp(x, fwd))
+
+
+@dataclass(frozen=True)
+class OpTimes:
+    """Result of `TransformerStack.profile`: rows() returns (operation, calls, seconds) for each operation so far."""
+
+    rows: Callable[[], list[tuple[str, int, float]]]
+
+
+class EmbeddingTable(nn.Module):
+    """An embedding table. delta: set by an adapter runtime; called with the looked-up rows and their ids."""
+
+    def __init__(self, rows: int, width: int, builder: ModuleBuilder) -> None:
+        super().__init__()
+        self.count, self.width = rows, width
+        self.weight = builder.parameter(rows, width)
+        self.delta: ProjectionDelta | None = None
+
+
+class TransformerStack(nn.Module):
+    """Common base of decoders and encoders: blocks, which run as one op where possible, and the final norm.
+
+    tower: converts tensors of images or audio to the embedding rows of `ForwardBatch.media`
+    (`quire_models.modules.tower`). heads: pooling heads by name (`quire_models.parts.pooling`). The engine sets both.
+    ops, dtype, device: those of the builder.
+    """
+
+    blocks: nn.ModuleList
+    norm: nn.Module | None
+
+    def __init__(self, width: int, builder: ModuleBuilder) -> None:
+        super().__init__()
+        self._width = width
+        self.tower: nn.Module | None = None
+        self.heads = nn.ModuleDict()
+        self.ops, self.dtype, self.device = builder.ops, builder.dtype, builder.device
+        self._run: Callable[[Tensor, ForwardBatch], Tensor] = self._bind_and_run
+
+    def _final_norm(self, x: Tensor, fwd: ForwardBatch) -> Tensor:
+        """x [tokens, width] -> [L, width], the logit rows after the final norm."""
+        x = x.index_select(0, fwd.logit_rows)
+        return x if self.norm is None else self.norm(x)
+
+    def process_weights(self) -> None:
+        """Bind the blocks again at the next step: they process their weights after this module."""
+        self._run = self._bind_and_run
+
+    @contextmanager
+    def profile(self) -> Iterator[OpTimes]:
+        """Time the operations inside fused blocks while this context is open; without fused blocks there are none."""
+        timing = getattr(self._run, "timing", None)
+        if timing is None:
+            yield OpTimes(list)
+            return
+        with timing() as rows:
+            yield OpTimes(rows)
+
+    def _bind_and_run(self, x: Tensor, fwd: ForwardBatch) -> Tensor:
+        self._run = self.ops.fused_blocks((*self.blocks, self._final_norm), self._width)
+        return self._run(x, fwd)
+
+
+class DecoderModel(TransformerStack):
+    """The module that the part `parts.decoder.Decoder` builds: a language model whose only state is `ForwardBatch.kv`.
+
+    head: the LM head, None without one. embed_scale: factor of the embeddings.
+    """
+
+    def __init__(self, part: Decoder, builder: ModuleBuilder) -> None:
+        super().__init__(part.width, builder)
+        self.part = part
+        embed_width = part.embed_width or part.width
+        self.embed = EmbeddingTable(part.vocab, embed_width, builder)
+        self.positions = (
+            EmbeddingTable(part.positions.count + part.positions.offset, part.width, builder)
+            if part.positions
+            else None
+        )
+        self.embed_in = builder.projection(embed_width, part.width) if part.embed_width else None
+        self.embed_out = builder.projection(part.width, embed_width) if part.embed_width else None
+        self.blocks = nn.ModuleList(block.build(part.width, builder.at_layer(i)) for i, block in enumerate(part.blocks))
+        self.norm = part.norm.build(part.width, builder) if part.norm else None
+        self.head = self._make_head(part, embed_width, builder)
+        # rounded to the embeddings' dtype first, as transformers does with a scale such as √width
+        self.embed_scale = torch.tensor(part.embed_scale, dtype=builder.dtype).item()
+
+    def _make_head(self, part: Decoder, width: int, builder: ModuleBuilder) -> Projection | None:
+        if not part.has_lm_head:
+            return None
+        return (
+            builder.projection_of(self.embed.weight)
+            if part.tied
+            else builder.projection(width, part.vocab, part.head_bias)
+        )
+
+    @property
+    def _language_head(self) -> Projection:
+        assert self.head is not None, "a model without an LM head has no logits"
+        return self.head
+
+    def forward(self, fwd: ForwardBatch) -> Tensor:
+        """Hidden states of the logit rows after the final norm, [L, width]; writes keys and values of all tokens to
+        the KV cache.
+        """
+        return self._run(self.embed_tokens(fwd), fwd)
+
+    def store(self, rows: Tensor, slots: EncoderSlotMapping) -> None:
+        """Store keys and values of encoder-input rows [N, width] for all blocks; every block has cross-attention."""
+        block: Any
+        for block in self.blocks:
+            block.store(rows, slots)
+
+    def embed_tokens(self, fwd: ForwardBatch) -> Tensor:
+        """Input of the first block, [tokens, width]: rows of the embedding table, replaced by media rows where there
+        are any.
+        """
+        x = apply_adapters(self.embed, self._look_up(fwd.tokens), fwd.tokens, fwd.adapters)
+        if fwd.media is not None:
+            x.index_copy_(0, fwd.media.index, fwd.media.rows.to(x.dtype))
+        if self.embed_in is not None:
+            x = self.embed_in(x, fwd)
+        if self.positions is not None and self.part.positions is not None:
+            ids = fwd.positions + self.part.positions.offset
+            x = x + apply_adapters(self.positions, self.ops.embedding(ids, self.positions.weight), ids, fwd.adapters)
+        return x
+
+    def _look_up(self, ids: Tensor) -> Tensor:
+        """Rows of the embedding table, scaled."""
+        if len(self.embed.weight):
+            return self.ops.embedding(ids, self.embed.weight, self.embed_scale)
+        found = self._language_head.rows(ids)
+        return found if self.embed_scale == 1.0 else found.mul_(self.embed_scale)
+
+    def embed_rows(self, ids: Tensor) -> Tensor:
+        """Unscaled rows of the embedding table, [len(ids), embed width], for ids int64. May be called from any thread.
+
+        If a tied head holds the only copy of the table, the rows come from there.
+        """
+        weight = self.embed.weight.data
+        return weight.index_select(0, ids) if len(weight) else self._language_head.rows(ids)
+
+    def logits(self, hidden: Tensor, adapters: Any = None) -> Tensor:
+        """hidden [rows, width] -> float32 [rows, vocab].
+
+        adapters: what is bound for these rows; None if no adapter changes modules after the hidden states.
+        """
+        if self.embed_out is not None:
+            hidden = apply_adapters(self.embed_out, self.embed_out.multiply(hidden), hidden, adapters)
+        head = self._language_head
+        y = apply_adapters(head, head.multiply(hidden, float32=True), hidden, adapters)
+        return self.ops.scale_logits(y, self.part.logit_scale, self.part.logit_softcap)
+
+    def argmax(self, hidden: Tensor, adapters: Any = None) -> list[int]:
+        """The most likely token of each row: the op `argmax` on `logits`, computed by the head itself where it can."""
+        part, head = self.part, self._language_head
+        plain = self.embed_out is None and part.logit_scale == 1.0 and part.logit_softcap is None
+        found = getattr(head.multiply, "argmax", None)
+        if found is None or not plain or (adapters is not None and head.delta is not None):
+            found_by_op: list[int] = self.ops.argmax(self.logits(hidden, adapters)).tolist()
+            return found_by_op
+        tokens: list[int] = found(hidden)
+        return tokens

@@ -1,0 +1,117 @@
+"""Feed-forward modules: gated, plain, and mixtures of experts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, NamedTuple
+
+from torch import Tensor, nn
+
+from quire_models.loading.mapping import ParameterSlice
+from quire_models.modules.projection import ProjectionDelta, apply_adapters
+
+if TYPE_CHECKING:
+    from quire_models.modules.builder import ModuleBuilder
+    from quire_models.parts.decoder import GatedMlp, Mlp, Moe, Part
+    from quire_models.step.forward_batch import ForwardBatch
+
+
+class GatedFeedForward(nn.Module):
+    """The module that the part `parts.decoder.GatedMlp` builds."""
+
+    def __init__(self, width: int, part: GatedMlp, builder: ModuleBuilder) -> None:
+        super().__init__()
+        self.part = part
+        self._ops = builder.ops
+        self._name, self.act = _activation(part.act, part.intermediate_size, builder)
+        sizes = {"gate": part.intermediate_size, "up": part.intermediate_size}
+        self.gate_up = builder.projection(width, sizes, part.bias, gated=self.act is None)
+        self.down = builder.projection(part.intermediate_size, width, part.bias)
+
+    def forward(self, x: Tensor, fwd: ForwardBatch) -> Tensor:
+        """x [tokens, width] -> [tokens, width]."""
+        both = self.gate_up(x, fwd)
+        if self.act is None:
+            return self.down(self._ops.gated_act(both, self._name), fwd)
+        gate, up = both.chunk(2, -1)
+        return self.down(self.act(gate) * up, fwd)
+
+
+class FeedForward(nn.Module):
+    """The module that the part `parts.decoder.Mlp` builds."""
+
+    def __init__(self, width: int, part: Mlp, builder: ModuleBuilder) -> None:
+        super().__init__()
+        self.part = part
+        self._ops = builder.ops
+        self._name, self.act = _activation(part.act, part.intermediate_size, builder)
+        self.up = builder.projection(width, part.intermediate_size, part.bias)
+        self.down = builder.projection(part.intermediate_size, width, part.bias)
+
+    def forward(self, x: Tensor, fwd: ForwardBatch) -> Tensor:
+        """x [tokens, width] -> [tokens, width]."""
+        up = self.up(x, fwd)
+        return self.down(self._ops.act(up, self._name) if self.act is None else self.act(up), fwd)
+
+
+def _activation(act: str | Part, size: int, builder: ModuleBuilder) -> tuple[str, nn.Module | None]:
+    """Name of an activation that the ops support, or ("", module of the activation part)."""
+    return (act, None) if isinstance(act, str) else ("", act.build(size, builder))
+
+
+class ExpertInputs(NamedTuple):
+    """Inputs of the experts: x [tokens, width]; weights float32 and chosen int64 [tokens, top_k]."""
+
+    x: Tensor
+    weights: Tensor
+    chosen: Tensor
+
+
+class Experts(nn.Module):
+    """Stacked matrices of the experts: gate_up [experts, 2 * intermediate_size, width], down [experts, width,
+    intermediate_size].
+
+    delta: set by an adapter runtime; called with the result of `ops.moe`, [tokens, width], and `ExpertInputs`.
+    """
+
+    def __init__(self, width: int, part: Moe, builder: ModuleBuilder) -> None:
+        super().__init__()
+        self.intermediate_size, self.act = part.intermediate_size, part.act
+        self.delta: ProjectionDelta | None = None
+        self.gate_up = builder.parameter(part.experts, 2 * part.intermediate_size, width)
+        self.down = builder.parameter(part.experts, width, part.intermediate_size)
+
+    def parameter_slices(self, path: str) -> Iterable[tuple[str, ParameterSlice]]:
+        """The matrices of each expert, for example `experts.3.gate.weight`."""
+        for expert in range(self.gate_up.shape[0]):
+            yield (
+                f"{path}.{expert}.gate.weight",
+                ParameterSlice(f"{path}.gate_up", (expert, slice(0, self.intermediate_size))),
+            )
+            yield (
+                f"{path}.{expert}.up.weight",
+                ParameterSlice(f"{path}.gate_up", (expert, slice(self.intermediate_size, None))),
+            )
+            yield f"{path}.{expert}.down.weight", ParameterSlice(f"{path}.down", (expert,))
+
+
+class MoEModule(nn.Module):
+    """The module that the part `parts.decoder.Moe` builds."""
+
+    def __init__(self, width: int, part: Moe, builder: ModuleBuilder) -> None:
+        super().__init__()
+        self.part = part
+        self._ops = builder.ops
+        self.router = builder.unquantized().projection(
+            width, part.experts
+        )  # quantization errors here select other experts
+        self.experts = Experts(width, part, builder)
+
+    def forward(self, x: Tensor, fwd: ForwardBatch) -> Tensor:
+        """x [tokens, width] -> [tokens, width]."""
+        part = self.part
+        weights, chosen = self.router(x, fwd).float().softmax(-1).topk(part.top_k, -1)  # [tokens, top_k]
+        if part.renormalize:
+            weights = weights / weights.sum(-1, keepdim=True)
+        y = self._ops.moe(x, weights, chosen, self.experts.gate_up, self.experts.down, part.act)
+        return apply_adapters(self.experts, y, ExpertInputs(x, weights, chosen), fwd.adapters)

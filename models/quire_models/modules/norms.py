@@ -1,0 +1,82 @@
+"""Modules of RMS norms, layer norms and per-head norms."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor, nn
+
+from quire_models.loading.mapping import ParameterSlice
+
+if TYPE_CHECKING:
+    from quire_models.modules.builder import ModuleBuilder
+    from quire_models.parts.norms import LayerNorm, PerHead, RMSNorm
+
+
+class RMSNormModule(nn.Module):
+    """The module that the part `parts.norms.RMSNorm` builds. scale: the weight plus the offset."""
+
+    def __init__(self, width: int, part: RMSNorm, builder: ModuleBuilder) -> None:
+        super().__init__()
+        self.part = part
+        self._ops = builder.ops
+        self.weight = builder.parameter(width) if part.affine else None
+        self._ones = None if part.affine else torch.ones(width, dtype=builder.dtype, device=builder.device)
+        self.process_weights()
+
+    def process_weights(self) -> None:
+        """Add the offset, in float32: in bfloat16, 1 plus a small weight loses the weight."""
+        weight = self._ones if self.weight is None else self.weight
+        assert weight is not None, "either the weight or ones exist"
+        self.scale: Tensor = weight.float() + self.part.offset if self.part.offset else weight
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x [..., width] -> the same shape."""
+        return self._ops.rms_norm(x, self.scale, self.part.eps)
+
+    def add(self, x: Tensor, residual: Tensor) -> tuple[Tensor, Tensor]:
+        """(norm of the sum, the sum). May overwrite both arguments."""
+        return self._ops.add_rms_norm(x, residual, self.scale, self.part.eps)
+
+
+class LayerNormModule(nn.Module):
+    """The module that the part `parts.norms.LayerNorm` builds."""
+
+    def __init__(self, width: int, part: LayerNorm, builder: ModuleBuilder) -> None:
+        super().__init__()
+        self.part = part
+        self._ops = builder.ops
+        self.weight = builder.parameter(width) if part.affine else None
+        self.bias = builder.parameter(width) if part.affine and part.bias else None
+        self.process_weights()
+
+    def process_weights(self) -> None:
+        self.shifted: Tensor | None = None
+        if self.weight is not None and self.part.offset:
+            self.shifted = (self.weight.float() + self.part.offset).to(self.weight.dtype)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x [..., width] -> the same shape."""
+        weight = self.weight if self.shifted is None else self.shifted
+        return self._ops.layer_norm(x, weight, self.bias, self.part.eps)
+
+
+class HeadNorms(nn.Module):
+    """The module that the part `parts.norms.PerHead` builds; weight [heads, head_dim]."""
+
+    def __init__(self, heads: int, head_dim: int, part: PerHead, builder: ModuleBuilder) -> None:
+        super().__init__()
+        self.weight = builder.parameter(heads, head_dim)
+        self.norm = replace(part.norm, affine=False).build(head_dim, builder)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x [..., heads, head_dim] -> the same shape."""
+        return self.norm(x) * self.weight
+
+    def parameter_slices(self, path: str) -> Iterator[tuple[str, ParameterSlice]]:
+        """The weight of each head, for example `attn.q_norm.3.weight`."""
+        for head in range(len(self.weight)):
+            yield f"{path}.{head}.weight", ParameterSlice(f"{path}.weight", (head,))

@@ -1,0 +1,299 @@
+"""Parts of decoders: frozen descriptions that are built into modules.
+
+A part is any frozen object with `build(width, builder)` that returns an `nn.Module`; a plugin adds parts by
+defining such classes. Parts import torch only when they are built, so that listing plugins stays fast.
+
+    a block is called with (x [tokens, width], forward) and returns x [tokens, width];
+    attention and MLP likewise; a norm is called with x [..., width].
+
+Names beside those of Hugging Face configs: width = hidden_size, vocab = vocab_size, heads = num_attention_heads,
+kv_heads = num_key_value_heads, tied = tie_word_embeddings, act = hidden_act, eps = rms_norm_eps or layer_norm_eps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+from quire_models.parts.attention import has_kv_cache_variants, kv_cache_variant, position_axes
+from quire_models.parts.rope_config import Rope
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from quire_models.modules.blocks import DecoderModel
+    from quire_models.modules.builder import ModuleBuilder
+    from quire_models.parts.cross_attention import EncoderInput
+
+
+class KvShape(NamedTuple):
+    """Shape of the keys, and of the values, that one block stores per token."""
+
+    kv_heads: int
+    head_dim: int
+
+
+class Part(Protocol):
+    """A description that can be built into a module."""
+
+    def build(self, width: int, builder: ModuleBuilder) -> nn.Module:
+        """Build the module for inputs of `width`; it must create all its matrices through `builder`."""
+        ...
+
+
+class AttentionPart(Part, Protocol):
+    """An attention part, which stores keys and values in the KV cache. Options: `quire_models.parts.attention`."""
+
+    @property
+    def kv_shape(self) -> KvShape:
+        """What it stores per token."""
+        ...
+
+
+class BlockPart(Part, Protocol):
+    """A decoder layer: an attention part and other parts."""
+
+    @property
+    def attn(self) -> AttentionPart:
+        """The attention part of the block."""
+        ...
+
+
+@dataclass(frozen=True)
+class Attention:
+    """Grouped-query self-attention over the seq's pages.
+
+    heads, kv_heads: query and key-value heads (num_attention_heads, num_key_value_heads). rope: rotary embedding,
+    None for models with learned positions. qkv_bias, out_bias: biases of the projections. qk_norm: norm of queries
+    and keys, with one weight for all heads, or over all heads at once if qk_norm_wide (OLMo 2); `PerHead` has a
+    weight for each head. window: a token attends to itself and the window - 1 tokens before it (sliding_window).
+    softcap: scores are squashed to ± softcap (attn_logit_softcapping). scale: factor of the scores, head_dim ** -0.5
+    by default. An attention part of a plugin may have `needs_ops`, as `Architecture` has.
+    """
+
+    heads: int
+    kv_heads: int
+    head_dim: int
+    rope: Rope | None = None
+    qkv_bias: bool = False
+    out_bias: bool = False
+    qk_norm: Part | None = None
+    qk_norm_wide: bool = False
+    window: int | None = None
+    softcap: float | None = None
+    scale: float | None = None
+
+    @property
+    def kv_shape(self) -> KvShape:
+        return KvShape(self.kv_heads, self.head_dim)
+
+    def build(self, width: int, builder: ModuleBuilder) -> nn.Module:
+        """A module (x, forward) -> [tokens, width]."""
+        from quire_models.modules.attention import SelfAttention
+
+        return SelfAttention(width, self, builder)
+
+
+@dataclass(frozen=True)
+class GatedMlp:
+    """Gated MLP: down(act(gate(x)) * up(x)).
+
+    intermediate_size: outputs of gate and of up, as in Hugging Face configs. act: a name in `quire_kernels.ops.ACTS`
+    (hidden_act, mapped by `configs.act`), or a part built for width `intermediate_size`: a module x -> the same shape.
+    bias: whether the matrices have biases.
+    """
+
+    intermediate_size: int
+    act: str | Part = "silu"
+    bias: bool = False
+
+    def build(self, width: int, builder: ModuleBuilder) -> nn.Module:
+        """A module (x, forward) -> [tokens, width]."""
+        from quire_models.modules.mlp import GatedFeedForward
+
+        return GatedFeedForward(width, self, builder)
+
+
+@dataclass(frozen=True)
+class Mlp:
+    """MLP: down(act(up(x))), with biases unless `bias` is off.
+
+    intermediate_size: outputs of up (GPT-2: n_inner, OPT: ffn_dim). act: as in `GatedMlp`.
+    """
+
+    intermediate_size: int
+    act: str | Part = "gelu_tanh"
+    bias: bool = True
+
+    def build(self, width: int, builder: ModuleBuilder) -> nn.Module:
+        """A module (x, forward) -> [tokens, width]."""
+        from quire_models.modules.mlp import FeedForward
+
+        return FeedForward(width, self, builder)
+
+
+@dataclass(frozen=True)
+class Moe:
+    """Mixture of experts: `experts` gated MLPs (num_experts), of which each token uses `top_k` (num_experts_per_tok).
+
+    intermediate_size: of one expert (moe_intermediate_size). Experts are weighted by the router's softmax over all
+    experts; `renormalize` scales the weights of the selected ones to sum 1 (norm_topk_prob).
+    """
+
+    intermediate_size: int
+    experts: int
+    top_k: int
+    renormalize: bool = True
+    act: str = "silu"
+
+    def build(self, width: int, builder: ModuleBuilder) -> nn.Module:
+        """A module (x, forward) -> [tokens, width]."""
+        from quire_models.modules.mlp import MoEModule
+
+        return MoEModule(width, self, builder)
+
+
+@dataclass(frozen=True)
+class Block:
+    """x += scale * attention, x += scale * mlp, with norms before (norm_in) and after (norm_out) each branch.
+
+    Llama has norm_in, OLMo 2 norm_out, Gemma 2 both.
+    """
+
+    attn: AttentionPart
+    mlp: Part
+    norm: Part
+    norm_in: bool = True
+    norm_out: bool = False
+    residual_scale: float = 1.0
+
+    def build(self, width: int, builder: ModuleBuilder) -> nn.Module:
+        """A module (x, forward) -> [tokens, width]."""
+        from quire_models.modules.blocks import ResidualBlock
+
+        return ResidualBlock(width, self, builder)
+
+
+@dataclass(frozen=True)
+class ParallelBlock:
+    """x + attention(norm(x)) + mlp(norm(x)): both branches read the block's input (GPT-NeoX, Falcon, Cohere, Phi).
+
+    norms: 1 if both branches share the norm `attn_in`; 2 if the MLP has a norm of its own, `mlp_in`.
+    """
+
+    attn: AttentionPart
+    mlp: Part
+    norm: Part
+    norms: int = 1
+
+    def build(self, width: int, builder: ModuleBuilder) -> nn.Module:
+        """A module (x, forward) -> [tokens, width]."""
+        from quire_models.modules.blocks import ParallelResidualBlock
+
+        return ParallelResidualBlock(width, self, builder)
+
+
+@dataclass(frozen=True)
+class PostNormBlock:
+    """x = norm(x + attention(x)), x = norm(x + mlp(x)): the norms apply to the residual stream (BERT).
+
+    The norms are named `attn_in` and `mlp_in`, because some checkpoints use one set of names for both kinds of block.
+    """
+
+    attn: AttentionPart
+    mlp: Part
+    norm: Part
+
+    def build(self, width: int, builder: ModuleBuilder) -> nn.Module:
+        """A module (x, forward) -> [tokens, width]."""
+        from quire_models.modules.blocks import PostNormResidualBlock
+
+        return PostNormResidualBlock(width, self, builder)
+
+
+@dataclass(frozen=True)
+class Positions:
+    """Learned embeddings of positions 0 … count - 1 (max_position_embeddings); the table has `offset` unused rows
+    before them.
+    """
+
+    count: int
+    offset: int = 0
+
+
+@dataclass(frozen=True)
+class Decoder:
+    """A complete language model.
+
+    vocab, width: vocab_size, hidden_size. norm: the final norm, if any. tied: the LM head is the embedding table
+    (tie_word_embeddings). embed_scale: factor of embeddings. logit_scale, then logit_softcap: applied to logits.
+    head_bias: the LM head has a bias. positions: learned position embeddings. embed_width: width of the embedding
+    table where it differs from `width` (OPT: word_embed_proj_dim); then there are projections in and out.
+    has_lm_head: without one, the model is for pooling only. bidirectional_media: tokens of an image attend to all of
+    it, also to later tokens, so the image must be computed in one step. encoder_input: what the blocks read by
+    cross-attention, if anything.
+    """
+
+    vocab: int
+    width: int
+    blocks: tuple[BlockPart, ...]
+    norm: Part | None
+    tied: bool = False
+    embed_scale: float = 1.0
+    logit_scale: float = 1.0
+    logit_softcap: float | None = None
+    head_bias: bool = False
+    positions: Positions | None = None
+    embed_width: int | None = None
+    has_lm_head: bool = True
+    bidirectional_media: bool = False
+    encoder_input: EncoderInput | None = None
+
+    @property
+    def non_causal(self) -> bool:
+        """Whether a prompt must be computed in one step. Never: its tokens attend only to earlier ones."""
+        return False
+
+    @property
+    def has_token_types(self) -> bool:
+        """Whether it distinguishes the texts of a pair by `ForwardBatch.token_types`."""
+        return False
+
+    @property
+    def row_width(self) -> int:
+        """Width of an embedding, and of the rows that a tower returns."""
+        return self.embed_width or self.width
+
+    @property
+    def position_axes(self) -> int:
+        return position_axes([block.attn for block in self.blocks])
+
+    @property
+    def kv_shapes(self) -> tuple[KvShape, ...]:
+        """What each block stores per token."""
+        return tuple(block.attn.kv_shape for block in self.blocks)
+
+    @property
+    def has_kv_cache_variants(self) -> bool:
+        return has_kv_cache_variants([block.attn for block in self.blocks])
+
+    def kv_cache_variant(self, prompt_len: int) -> int:
+        """Part of the page hash: prompts share cached pages only if this is equal for their lengths."""
+        return kv_cache_variant([block.attn for block in self.blocks], prompt_len)
+
+    def build(self, builder: ModuleBuilder) -> DecoderModel:
+        """The model, with uninitialized weights."""
+        from quire_models.modules.blocks import DecoderModel
+
+        return DecoderModel(self, builder)
+
+
+def with_blocks(decoder: Decoder, change: Callable[[int, Any], BlockPart]) -> Decoder:
+    """A copy of the decoder with each block replaced by change(index, block)."""
+    return replace(decoder, blocks=tuple(change(i, block) for i, block in enumerate(decoder.blocks)))
+
+
+def with_attention(decoder: Decoder, **changes: Any) -> Decoder:
+    """A copy of the decoder with these fields changed in every attention."""
+    return with_blocks(decoder, lambda _, block: replace(block, attn=replace(block.attn, **changes)))

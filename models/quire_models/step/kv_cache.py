@@ -1,0 +1,105 @@
+"""KVCache: the tensors that hold keys and values of all seqs, in pages.
+
+The engine's page pool decides which page belongs to which seq.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from quire_kernels.cpu.memory import prefault, use_large_pages
+from quire_kernels.int8 import SCALE_BYTES
+from quire_models.parts.decoder import KvShape
+
+PREFAULT_BYTES = 1 << 21
+"""Bytes of a tensor that are prefaulted at a time."""
+
+
+@dataclass(frozen=True)
+class KVCache:
+    """Keys and values of each block: k[i] and v[i] are [num_pages, page_size, kv_heads, head_dim].
+
+    In int8 the last dimension is four longer: the bytes of a float32 scale for each token and head.
+    """
+
+    k: tuple[Tensor, ...]
+    v: tuple[Tensor, ...]
+    page_size: int
+
+    @classmethod
+    def allocate(
+        cls,
+        shapes: Sequence[KvShape],
+        num_pages: int,
+        page_size: int,
+        dtype: torch.dtype,
+        device: torch.device | str,
+        pin_memory: bool = False,
+    ) -> KVCache:
+        """A cache of zeros: padding is read and multiplied by 0, so it must not be NaN."""
+
+        def pool(shape: KvShape) -> Tensor:
+            heads, dim = shape.kv_heads, _stored(shape.head_dim, dtype)
+            return _zeros((num_pages, page_size, heads, dim), dtype, torch.device(device), pin_memory)
+
+        return cls(tuple(map(pool, shapes)), tuple(map(pool, shapes)), page_size)
+
+    @staticmethod
+    def page_bytes(shapes: Sequence[KvShape], page_size: int, dtype: torch.dtype) -> int:
+        """Bytes of one page over all blocks, keys and values."""
+        return 2 * page_size * dtype.itemsize * sum(heads * _stored(dim, dtype) for heads, dim in shapes)
+
+    @property
+    def num_pages(self) -> int:
+        return self.k[0].shape[0] if self.k else 0
+
+    def prefault(self, should_continue: Callable[[], bool]) -> None:
+        """Allocate the cache's physical memory, so that no step waits for page faults; may run concurrently with steps.
+
+        It proceeds from the first pages to the last and stops early when `should_continue` returns False. On a CPU
+        only.
+        """
+        tensors = [pool.view(-1).view(torch.uint8) for pool in self.k + self.v if pool.device.type == "cpu"]
+        num_bytes = max(map(len, tensors), default=0)
+        for start in range(0, num_bytes, PREFAULT_BYTES):
+            for tensor in tensors:
+                if not should_continue():
+                    return
+                prefault(tensor[start : start + PREFAULT_BYTES])
+
+    def copy(self, pairs: Sequence[tuple[int, int]]) -> None:
+        """Copy pages within the cache: (source, destination) pairs; all sources are read before any destination is
+        written.
+        """
+        self.swap(self, self, pairs)
+
+    @staticmethod
+    def swap(source: KVCache, destination: KVCache, pairs: Sequence[tuple[int, int]]) -> None:
+        """Copy pages from one cache to another, possibly on another device: (source, destination) pairs."""
+        if not pairs:
+            return
+        for from_pool, to_pool in zip(source.k + source.v, destination.k + destination.v, strict=True):
+            index = torch.tensor(pairs, dtype=torch.int64).T
+            pages = from_pool.index_select(0, index[0].to(from_pool.device))
+            to_pool.index_copy_(0, index[1].to(to_pool.device), pages.to(to_pool.device))
+
+
+def _zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device, pin_memory: bool) -> Tensor:
+    """A tensor of zeros; on a CPU, the system allocates its memory at the first write or at `prefault`."""
+    if device.type != "cpu" or pin_memory or not math.prod(shape):
+        return torch.zeros(shape, dtype=dtype, device=device, pin_memory=pin_memory)
+    # torch.zeros would write the memory at once, before large pages can be requested
+    made = torch.from_numpy(np.zeros(math.prod(shape) * dtype.itemsize, np.uint8)).view(dtype).view(shape)
+    use_large_pages(made)
+    return made
+
+
+def _stored(dim: int, dtype: torch.dtype) -> int:
+    """Elements that a head of `dim` takes, including its scale in int8."""
+    return dim + SCALE_BYTES if dtype == torch.int8 else dim

@@ -1,0 +1,142 @@
+"""Builds an engine: loads the model, sizes its memory, and wires the parts that a step needs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import cache, partial
+from pathlib import Path
+from typing import Any
+
+from quire.engine.adapters.attached_runtimes import AttachedRuntimes
+from quire.engine.adapters.engine_adapters import EngineAdapters
+from quire.engine.engine import Engine, EngineParts, try_admit
+from quire.engine.loading.load import LoadedModel, available_bytes, choose_device, load_model
+from quire.engine.memory.kv_budget import check_memory_use, compute_num_host_pages, compute_num_pages, step_tokens
+from quire.engine.memory.ledger import MemoryBudget, MemoryLedger
+from quire.engine.memory.profile import activation_bytes
+from quire.engine.multimodal.embeddings import MultimodalEmbeddings
+from quire.engine.pooling.poolers import Poolers
+from quire.engine.runner.model_runner import ModelRunner
+from quire.engine.runner.sizes import RunnerSizes
+from quire.engine.sampling.logits_processors import LogitsProcessors
+from quire.engine.scheduler.limits import SchedulerLimits
+from quire.engine.scheduler.page_pool import PagePool
+from quire.engine.scheduler.policy import choose_policy
+from quire.engine.scheduler.scheduler import Scheduler
+from quire.engine.structured.constraint_tracker import ConstraintTracker
+from quire.engine.structured.grammars import Grammars
+from quire.hooks.call_stats import step_fault
+from quire.isolation.isolated_calls import IsolatedCalls
+from quire.records import Context, Registry
+from quire.settings.model_config import ModelConfig
+from quire_models.loading.checkpoint import raw_config
+
+
+def build_engine(
+    config: ModelConfig,
+    registry: Registry,
+    budget: MemoryBudget | None = None,
+    tokenizer: Callable[[], object] | None = None,
+) -> Engine:
+    """Load the model that `config` names and build an engine for it.
+
+    budget: of its device's memory, None = what is free now. tokenizer: returns the tokenizer of the text side, for
+    plugins; called at most once. Raises StartupError: a setting cannot work, or the model cannot be loaded.
+    """
+    budget = budget or MemoryLedger(available_bytes(choose_device(config.device))).budget()
+    loaded = load_model(config, registry, budget.total)
+    tokenizer = cache(tokenizer) if tokenizer else None
+    context = partial(_context, loaded, raw_config(Path(loaded.info.folder)), config, registry, tokenizer)
+    # adapter runtimes take device memory for their slots, so they are built before pages are counted
+    isolated_calls = IsolatedCalls(config.lora_load_timeout_s)
+    runtimes = AttachedRuntimes(
+        registry, lambda plugin: replace(context(plugin), in_subprocess=isolated_calls), loaded.module
+    )
+    adapters = EngineAdapters(runtimes, config, loaded.info.name, isolated_calls)
+
+    max_tokens = step_tokens(config, loaded)
+    num_pages, max_model_len = compute_num_pages(
+        config, loaded, lambda: activation_bytes(loaded, config, max_tokens), budget
+    )
+    num_host_pages = compute_num_host_pages(config, loaded, num_pages)
+    memory = check_memory_use(config, loaded, num_pages, num_host_pages, budget)
+
+    processors = LogitsProcessors(registry, context)
+    grammars = Grammars(
+        registry,
+        context,
+        ConstraintTracker(
+            registry, loaded.info.vocab_size, loaded.eos_ids, tokenizer, config.structured_outputs_token_time_s
+        ),
+        config.structured_outputs_backend,
+        config.structured_outputs_timeout_s,
+        config.structured_outputs_cache_bytes,
+    )
+    scheduler = Scheduler(
+        PagePool(num_pages, config.page_size, config.enable_prefix_caching and not loaded.decoder.non_causal),
+        choose_policy(registry, config.scheduling_policy, context),
+        SchedulerLimits.from_config(config, loaded, max_model_len=max_model_len, max_tokens=max_tokens),
+        PagePool(num_host_pages, config.page_size, caching=False),
+        partial(try_admit, grammars, adapters),
+    )
+    sizes = RunnerSizes(
+        num_pages=num_pages,
+        num_host_pages=num_host_pages,
+        page_size=config.page_size,
+        max_tokens=max_tokens,
+        max_rows=min(config.max_num_seqs, max_tokens),
+        max_model_len=max_model_len,
+    )
+    towers = MultimodalEmbeddings.from_model(loaded, registry, adapters.mapping, config)
+    poolers = Poolers(loaded.pooling.poolers, loaded.module.heads, loaded.dtype, config.batch_invariant)
+    runner = ModelRunner(
+        loaded,
+        sizes,
+        processors,
+        grammars,
+        adapters.mapping,
+        towers,
+        poolers,
+        config.batch_invariant,
+        lambda error: step_fault(registry, loaded.info.name, error).message,
+    )
+    return Engine(
+        EngineParts(
+            loaded=loaded,
+            info=replace(loaded.info, num_pages=num_pages, max_model_len=max_model_len),
+            registry=registry,
+            memory=memory,
+            scheduler=scheduler,
+            runner=runner,
+            processors=processors,
+            grammars=grammars,
+            adapters=adapters,
+            towers=towers,
+            tokenizer=tokenizer,
+        )
+    )
+
+
+def _context(
+    loaded: LoadedModel,
+    config_json: Mapping[str, Any],
+    config: ModelConfig,
+    registry: Registry,
+    tokenizer: Callable[[], object] | None,
+    plugin: str,
+) -> Context:
+    """The context that a plugin builds its parts with."""
+    info = loaded.info
+    return Context(
+        options=registry.options.get(plugin, {}),
+        model=info.name,
+        vocab_size=info.vocab_size,
+        tokenizer=tokenizer() if tokenizer else None,
+        device=info.device,
+        config=config_json,
+        folder=info.folder,
+        names=loaded.names,
+        max_slots=config.max_loras,
+        max_rank=config.max_lora_rank,
+    )

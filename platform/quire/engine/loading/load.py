@@ -1,0 +1,285 @@
+"""Turns a `ModelConfig` into a model that is ready to run: folder, config, the plugin's decoder, ops, weights.
+
+The number of pages is not known yet: `info.num_pages` is 0 until the engine has measured how many fit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from quire import hub
+from quire.engine.loading.description import Description
+from quire.engine.loading.op_choice import choose_ops, dtype_name, needed_ops, op_query
+from quire.engine.loading.quantization import choose_linear
+from quire.engine.loading.speech_tasks import with_speech
+from quire.engine.memory.system_memory import free_bytes
+from quire.engine.multimodal.encoder_inputs import encoder_input_info, max_positions
+from quire.engine.pooling.pooling_config import PoolingConfig, choose_pooling
+from quire.errors import CheckpointError, ConfigError, PluginError, UnknownArchitecture
+from quire.hooks.call_stats import naming_plugin
+from quire.records import Architecture, Registry
+from quire.settings.model_config import ModelConfig
+from quire.types import ModelInfo
+from quire_kernels.select import Ops
+from quire_models.loading import checkpoint, tensor_files as tensors, weights
+from quire_models.loading.weight_names import WeightsMapper
+from quire_models.modules.blocks import DecoderModel
+from quire_models.modules.builder import ModuleBuilder
+from quire_models.parts.decoder import Decoder, Part
+from quire_models.parts.pooling import Pooling
+
+_DTYPES = {
+    "half": torch.float16,
+    "float16": torch.float16,
+    "bfloat16": torch.bfloat16,
+    "float": torch.float32,
+    "float32": torch.float32,
+    "float64": torch.float32,
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoadedModel:
+    """A model in memory, and the contents of its folder.
+
+    kv_dtype: dtype of K and V. config: the parsed config.json. names: mapping of the checkpoint's weight names.
+    ops: the chosen operations; their `report` gives reasons. info: without the number of pages. pooling: its outputs
+    other than text. weight_bytes: size of the weights in `dtype`; quantized weights take less.
+    """
+
+    module: DecoderModel
+    decoder: Decoder
+    config: Any
+    names: WeightsMapper
+    info: ModelInfo
+    device: torch.device
+    dtype: torch.dtype
+    kv_dtype: torch.dtype
+    eos_ids: tuple[int, ...]
+    sampling_defaults: Mapping[str, Any]
+    ops: Ops
+    pooling: Pooling
+    weight_bytes: int
+
+
+def load_model(config: ModelConfig, registry: Registry, max_bytes: int | None = None) -> LoadedModel:
+    """Find, check, build and fill the model that `config` names.
+
+    max_bytes: limit of device memory for the weights, None = what is free now.
+    Raises ConfigError for a setting that cannot work, UnknownArchitecture if no plugin builds the model,
+    CheckpointError if its folder cannot be used or its weights do not fit in memory, and PluginError if a plugin fails.
+    """
+    with naming_plugin(registry, f"{config.name} was loaded"):
+        return _load(config, registry, max_bytes)
+
+
+def _load(config: ModelConfig, registry: Registry, max_bytes: int | None) -> LoadedModel:
+    device = choose_device(config.device)
+    folder = hub.resolve(config.model, config)
+    parsed = checkpoint.read_config(folder, config.trust_remote_code)
+    architecture = find_architecture(parsed.architectures, registry)
+    _check_not_quantized(folder)
+    modalities = _modalities(architecture, registry)
+    dtype = choose_dtype(config.dtype, checkpoint.checkpoint_dtype(folder), device)
+    generation = checkpoint.read_generation(folder, parsed)
+    defaults = choose_defaults(config, generation.sampling_defaults)
+    description = Description(architecture, parsed, registry)
+    decoder, names, own = description.decoder(), description.names(), description.pooling()
+    tower = description.tower()
+    pooling = choose_pooling(config, own, decoder, parsed, folder)
+    of_model = max_positions(checkpoint.max_length(parsed), decoder)
+    max_model_len = choose_length(config.max_model_len, of_model, pooling.max_length)
+    head_dims = tuple({shape.head_dim for shape in decoder.kv_shapes})
+    needs = needed_ops(architecture.needs_ops, decoder)
+    query = op_query(
+        device, dtype, page_size=config.page_size, head_dims=head_dims, kv_dtype=config.kv_cache_dtype, needs=needs
+    )
+    ops = choose_ops(query, registry)
+    source = _WeightSource(folder, config.load_format, names)
+    linear = choose_linear(config.quantization, registry, query, ops)
+    builder = ModuleBuilder(ops, dtype, device, linear=linear, keep_weights=False)
+    module, size = _build(ModelParts(decoder, tower, pooling), builder, source, max_bytes)
+    info = ModelInfo(
+        name=config.name,
+        aliases=tuple(config.served_model_name[1:]),
+        root=config.model,
+        folder=str(folder),
+        architecture=architecture.name,
+        dtype=dtype_name(dtype),
+        device=str(device),
+        max_model_len=max_model_len,
+        vocab_size=decoder.vocab,
+        eos_ids=generation.eos_ids,
+        num_pages=0,
+        page_size=config.page_size,
+        num_parameters=size.num_parameters,
+        sampling_defaults=defaults,
+        modalities=modalities,
+        tasks=with_speech(pooling.tasks, architecture.name, modalities, registry),
+        embedding_size=pooling.embedding_size,
+        dimensions=pooling.pooling.dimensions,
+        labels=pooling.labels,
+        token_types=decoder.has_token_types,
+        position_axes=decoder.position_axes,
+        encoder_input=encoder_input_info(decoder, modalities, architecture.name, config.page_size, max_model_len),
+        max_logprobs=config.max_logprobs,
+    )
+    return LoadedModel(
+        module=module,
+        decoder=decoder,
+        config=parsed,
+        names=names,
+        info=info,
+        device=device,
+        dtype=dtype,
+        kv_dtype=torch.int8 if config.kv_cache_dtype == "int8" else dtype,
+        eos_ids=generation.eos_ids,
+        sampling_defaults=defaults,
+        ops=ops,
+        pooling=pooling.pooling,
+        weight_bytes=size.num_bytes,
+    )
+
+
+def choose_device(setting: str) -> torch.device:
+    """The device of a setting: auto, cpu or cuda. Raises ConfigError if there is no GPU."""
+    present = torch.cuda.is_available()
+    if setting == "cuda" and not present:
+        raise ConfigError("--device cuda: torch finds no CUDA device; use --device cpu or auto.")
+    return torch.device("cuda", 0) if setting != "cpu" and present else torch.device("cpu")
+
+
+def choose_dtype(setting: str, of_checkpoint: str | None, device: torch.device) -> torch.dtype:
+    """The dtype to run in. auto: the checkpoint's own, but float32 becomes bfloat16 on a GPU."""
+    if setting != "auto":
+        return _DTYPES[setting]
+    name = of_checkpoint or "float32"
+    if name not in _DTYPES:
+        raise CheckpointError(f"The checkpoint's dtype {name} cannot be run; choose another with --dtype.")
+    dtype = _DTYPES[name]
+    return torch.bfloat16 if dtype == torch.float32 and device.type == "cuda" else dtype
+
+
+def choose_length(setting: int | None, of_model: int | None, trained: int | None = None) -> int:
+    """The longest sequence to serve. Raises ConfigError if the setting exceeds the model's limit.
+
+    trained: the length that the model's embeddings were trained with, if it is shorter.
+    """
+    if of_model is None and setting is None:
+        raise ConfigError("The model's config does not state its context length; set --max-model-len.")
+    if setting is not None and of_model is not None and setting > of_model:
+        raise ConfigError(f"--max-model-len may be at most {of_model} for this model, got {setting}.")
+    return setting or min(length for length in (of_model, trained) if length is not None)
+
+
+def choose_defaults(config: ModelConfig, of_model: Mapping[str, Any]) -> dict[str, Any]:
+    """Sampling defaults: the override takes precedence over the model's, which `--generation-config none` drops."""
+    override = dict(config.override_generation_config)
+    if "max_new_tokens" in override:
+        override["max_tokens"] = override.pop("max_new_tokens")
+    unknown = sorted(override.keys() - checkpoint.SAMPLING_DEFAULTS)
+    if unknown:
+        allowed = ", ".join(sorted(checkpoint.SAMPLING_DEFAULTS))
+        raise ConfigError(f"--override-generation-config cannot set {', '.join(unknown)}; it can set {allowed}.")
+    try:
+        checkpoint.check_defaults(override, "--override-generation-config")
+    except CheckpointError as error:
+        raise ConfigError(error.message) from error
+    return {**({} if config.generation_config == "none" else of_model), **override}
+
+
+def find_architecture(architectures: list[str], registry: Registry) -> Architecture:
+    """The first of config.json's `architectures` that a plugin builds. Raises UnknownArchitecture."""
+    known = registry.by_hook("quire_architectures")
+    for name in architectures:
+        if name in known:
+            found: Architecture = known[name]
+            return found
+    raise UnknownArchitecture(f"No loaded plugin can build {', '.join(architectures)}.", ",".join(architectures))
+
+
+def _check_not_quantized(folder: Path) -> None:
+    method = checkpoint.quantization(folder)
+    if method is not None:
+        raise CheckpointError(
+            f"{folder} holds weights quantized with {method}, which cannot be read; use the original."
+        )
+
+
+@dataclass(frozen=True)
+class _WeightSource:
+    """The source of the weights."""
+
+    folder: Path
+    load_format: str
+    names: WeightsMapper
+
+
+@dataclass(frozen=True)
+class _Size:
+    """The size of a model's weights in the dtype that it runs in."""
+
+    num_parameters: int
+    num_bytes: int
+
+
+@dataclass(frozen=True)
+class ModelParts:
+    """The parts that a model is built from."""
+
+    decoder: Decoder
+    tower: Part | None
+    pooling: PoolingConfig
+
+
+def _assemble(parts: ModelParts, builder: ModuleBuilder) -> DecoderModel:
+    decoder, plain = parts.decoder, builder.unquantized()
+    module = decoder.build(builder)
+    if parts.tower is not None:
+        module.tower = parts.tower.build(decoder.row_width, plain.for_many_rows())
+    for name, head in parts.pooling.own_heads.items():
+        module.heads[name] = head.build(decoder.width, plain)
+    return module
+
+
+def _build(
+    parts: ModelParts, builder: ModuleBuilder, source: _WeightSource, max_bytes: int | None
+) -> tuple[DecoderModel, _Size]:
+    """The filled module, and its size. Errors are looked for on the meta device first, before memory is allocated."""
+    decoder = parts.decoder
+    plan = _assemble(parts, ModuleBuilder(builder.ops, builder.dtype, torch.device("meta")))
+    if source.load_format != "dummy":
+        weights.check(plan, decoder, source.names, tensors.find(source.folder, source.load_format))
+    need = sum(parameter.numel() * parameter.element_size() for parameter in plan.parameters())
+    available = available_bytes(builder.device) if max_bytes is None else max_bytes
+    if need > available:
+        raise CheckpointError(
+            f"{source.folder}: the weights need {need / 2**30:.1f} GiB in {dtype_name(builder.dtype)}, "
+            f"but only {available / 2**30:.1f} GiB of memory are available on {builder.device}."
+        )
+    module = _assemble(parts, builder)
+    weights.load(module, decoder, source.names, source.folder, source.load_format)
+    parts.pooling.add_sentence_head(module, builder.unquantized())
+    count = sum(parameter.numel() for parameter in plan.parameters())
+    return module.eval().requires_grad_(False), _Size(count, need)
+
+
+def available_bytes(device: torch.device) -> int:
+    """Free memory of a device in bytes; for the CPU what this process can still allocate."""
+    return torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else free_bytes()
+
+
+def _modalities(architecture: Architecture, registry: Registry) -> tuple[str, ...]:
+    """The modalities with an input mapper for the model. Raises PluginError if there are some but no tower."""
+    mappers = [m for m in registry.all("quire_input_mappers") if m.architecture == architecture.name]
+    if mappers and architecture.tower is None:
+        plugin = registry.plugin_of("quire_input_mappers", mappers[0].name)
+        raise PluginError(
+            f"Plugin {plugin!r} maps {mappers[0].modality} for {architecture.name}, an architecture without a tower."
+        )
+    return tuple(dict.fromkeys(mapper.modality for mapper in mappers))

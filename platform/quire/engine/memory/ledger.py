@@ -1,0 +1,109 @@
+"""Accounts for the host memory that the models of a process reserve.
+
+The system allocates memory when it is first written to, so what one model has reserved still looks free to the next.
+The ledger counts reservations instead.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from weakref import WeakKeyDictionary
+
+from quire.errors import ConfigError
+
+KV_SHARE = 0.25
+"""Share of the free memory that the KV caches of all models on a CPU take by default."""
+MAX_KV_BYTES = 4 << 30
+"""Maximum bytes of one model's KV cache on a CPU by default."""
+
+GIB = 2**30
+
+
+@dataclass(frozen=True, kw_only=True)
+class MemoryUse:
+    """Bytes of memory that a model has reserved. weights: an upper bound."""
+
+    weights: int
+    kv_cache: int = 0
+    swap: int = 0
+    encoder_cache: int = 0
+
+    @property
+    def total(self) -> int:
+        return self.weights + self.kv_cache + self.swap + self.encoder_cache
+
+
+@dataclass(frozen=True, kw_only=True)
+class MemoryBudget:
+    """Bytes of its device that a model may take.
+
+    total: of everything. kv_cache: default of its KV cache. max_kv_cache: its maximum, if a sequence of the model's
+    full length needs more than `kv_cache`.
+    """
+
+    total: int
+    kv_cache: int
+    max_kv_cache: int
+
+
+class MemoryLedger:
+    """Counts what models reserve of `available` bytes. A reservation ends when the model's object is freed."""
+
+    def __init__(self, available: int) -> None:
+        self.available = available
+        self._uses: WeakKeyDictionary[object, tuple[str, MemoryUse]] = WeakKeyDictionary()
+        self._group_left = 0
+        self._group_kv = 0
+
+    @property
+    def reserved(self) -> int:
+        return sum(use.total for _, use in self._uses.values())
+
+    def budget(self, num_left: int = 1) -> MemoryBudget:
+        """What the next model may take.
+
+        num_left: models still to load of those that are loaded together, this one included. They share `KV_SHARE` of
+        what was left before the first of them.
+        """
+        left = max(0, self.available - self.reserved)
+        if num_left >= self._group_left:  # the first of a group
+            self._group_kv = int(KV_SHARE * left)
+        self._group_left = num_left
+        return MemoryBudget(
+            total=left,
+            kv_cache=min(self._group_kv // num_left, MAX_KV_BYTES),
+            max_kv_cache=min(self._group_kv, MAX_KV_BYTES),
+        )
+
+    def enter(self, model: object, name: str, use: MemoryUse) -> None:
+        """Count `use` until `model` is freed."""
+        self._uses[model] = (name, use)
+        self._group_kv = max(0, self._group_kv - use.kv_cache)
+
+    def table(self) -> str:
+        """A table as text: the bytes of each model, their sum, and the bytes available."""
+        rows = [(name, use) for name, use in self._uses.values()]
+        width = max([len("model"), *(len(name) for name, _ in rows)])
+        head = f"{'model':{width}}  {'weights':>9}  {'KV cache':>9}  {'swap':>9}  {'encoder':>9}  {'total':>9}"
+        lines = [head]
+        for name, use in rows:
+            columns = (use.weights, use.kv_cache, use.swap, use.encoder_cache, use.total)
+            lines.append(f"{name:{width}}  " + "  ".join(f"{_gib(number):>9}" for number in columns))
+        lines.append(f"together {_gib(self.reserved)} of the {_gib(self.available)} that were free")
+        return "\n".join(lines)
+
+
+def check_fits(name: str, use: MemoryUse, left: int) -> None:
+    """Raise ConfigError if a model would reserve more than the `left` bytes."""
+    if use.total <= left:
+        return
+    raise ConfigError(
+        f"The model {name!r} would take {_gib(use.total)} of memory (weights {_gib(use.weights)}, KV cache "
+        f"{_gib(use.kv_cache)}, swap {_gib(use.swap)}, encoder cache {_gib(use.encoder_cache)}), but {_gib(left)} are "
+        "left: lower --kv-cache-memory-bytes, --num-pages, --swap-space or --encoder-cache-bytes, or serve fewer "
+        "models."
+    )
+
+
+def _gib(number: int) -> str:
+    return f"{number / GIB:.2f} GiB" if number >= GIB // 10 else f"{number / 2**20:.1f} MiB"

@@ -1,0 +1,288 @@
+"""The input batch: what the runner keeps of each sequence between steps, the arrays of a step, and its selected tokens.
+
+numpy handles tokens over whole steps; Python loops over chunks, never over tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain
+
+import numpy as np
+from numpy.typing import NDArray
+
+from quire.engine.multimodal.rope_positions import RopePositions, step_rope_positions
+from quire.engine.pooling.poolers import Poolers
+from quire.engine.sampling.sampler import SamplingState
+from quire.types import Chunk, Media
+
+Int64Array = NDArray[np.int64]
+Int32Array = NDArray[np.int32]
+
+
+@dataclass(slots=True, eq=False)
+class BatchRow:
+    """One sequence on the device.
+
+    table_row: its row of the page table. sampling: None if it is pooled. num_prompt_logprobs: alternatives to report
+    for each prompt token, None = prompt tokens are not scored. token_types: of the prompt, () = all 0. rope: None if
+    tokens rotate by their position. spans: begin and end of media whose tokens see all of them, while some are ahead.
+    """
+
+    table_row: int
+    sampling: SamplingState | None
+    prompt_ids: Sequence[int]
+    num_prompt_logprobs: int | None
+    token_types: Sequence[int] = ()
+    rope: RopePositions | None = None
+    spans: Sequence[tuple[int, int]] = ()
+    has_media: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class StepInputs:
+    """A step as arrays: T tokens, R rows (one per chunk).
+
+    tokens, positions, slot_mapping: int64 [T]. starts: int64 [R + 1], first token of each row. contexts: int64 [R],
+    tokens of each sequence after the step. prompt_lens: int32 [R]. pages: int32 [R, P], P = pages of the longest row.
+    token_types: int64 [T], None = all 0. rope_positions: int64 [axes, T], None = `positions`. ends: int32 [T], end of
+    what each token sees, None = its own position. sources: int32 [T, S], pages of each token's encoder input, if any.
+    """
+
+    tokens: Int64Array
+    positions: Int64Array
+    slot_mapping: Int64Array
+    starts: Int64Array
+    contexts: Int64Array
+    pages: Int32Array
+    prompt_lens: Int32Array
+    token_types: Int64Array | None = None
+    rope_positions: Int64Array | None = None
+    ends: Int32Array | None = None
+    sources: Int32Array | None = None
+
+    def row(self, row: int) -> StepInputs:
+        """The inputs of one row."""
+        begin, end = int(self.starts[row]), int(self.starts[row + 1])
+        return StepInputs(
+            tokens=self.tokens[begin:end],
+            positions=self.positions[begin:end],
+            slot_mapping=self.slot_mapping[begin:end],
+            starts=np.array([0, end - begin]),
+            contexts=self.contexts[row : row + 1],
+            pages=self.pages[row : row + 1],
+            prompt_lens=self.prompt_lens[row : row + 1],
+            token_types=None if self.token_types is None else self.token_types[begin:end],
+            rope_positions=None if self.rope_positions is None else self.rope_positions[:, begin:end],
+            ends=None if self.ends is None else self.ends[begin:end],
+            sources=None if self.sources is None else self.sources[begin:end],
+        )
+
+    def independent_ranges(self) -> Iterator[tuple[int, int]]:
+        """Begin and end of the smallest ranges that can be computed alone: one token, or a medium seen as a whole."""
+        begin = 0
+        while begin < len(self.tokens):
+            end = begin + 1 if self.ends is None else begin + int(self.ends[begin] - self.positions[begin])
+            yield begin, end
+            begin = end
+
+    def token_range(self, begin: int, end: int, page_size: int) -> StepInputs:
+        """The inputs of tokens begin … end - 1 of one row, in shapes that only their own positions decide."""
+        row = int(np.searchsorted(self.starts, begin, side="right")) - 1
+        context = int(self.positions[end - 1]) + 1
+        return StepInputs(
+            tokens=self.tokens[begin:end],
+            positions=self.positions[begin:end],
+            slot_mapping=self.slot_mapping[begin:end],
+            starts=np.array([0, end - begin]),
+            contexts=np.array([context]),
+            pages=self.pages[row : row + 1, : -(-context // page_size)],
+            prompt_lens=self.prompt_lens[row : row + 1],
+            rope_positions=None if self.rope_positions is None else self.rope_positions[:, begin:end],
+            ends=None if self.ends is None or end == begin + 1 else self.ends[begin:end],
+            sources=None if self.sources is None else self.sources[begin:end],
+        )
+
+
+class InputBatch:
+    """All live rows by sequence id, and their page table: int32 [rows, pages of the longest sequence].
+
+    position_axes: of rotary positions. bidirectional_media: tokens of a medium see all of it. num_constrained: rows
+    with a grammar. num_with_media: rows of sequences with media. num_pooled: rows of sequences that are pooled.
+    """
+
+    def __init__(
+        self, num_rows: int, max_pages: int, page_size: int, position_axes: int = 1, bidirectional_media: bool = False
+    ) -> None:
+        self.page_size = page_size
+        self._axes, self._bidirectional_media = position_axes, bidirectional_media
+        self._table = np.zeros((num_rows, max_pages), np.int32)
+        self._free = list(range(num_rows - 1, -1, -1))
+        self._rows: dict[int, BatchRow] = {}
+        self._num_with_types = self._num_with_rope = self._num_with_spans = 0
+        self.num_constrained = self.num_with_media = self.num_pooled = 0
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __getitem__(self, seq_id: int) -> BatchRow:
+        return self._rows[seq_id]
+
+    def start(
+        self,
+        seq_id: int,
+        sampling: SamplingState | None,
+        prompt_ids: Sequence[int],
+        num_prompt_logprobs: int | None,
+        token_types: Sequence[int] = (),
+        media: Sequence[Media] = (),
+    ) -> None:
+        """Add a row for a sequence that has none. Its first chunk brings its page table."""
+        assert seq_id not in self._rows, f"seq {seq_id} has a row"
+        if not self._free:
+            num_rows = len(self._table)
+            self._table = np.concatenate([self._table, np.zeros_like(self._table)])
+            self._free = list(range(2 * num_rows - 1, num_rows - 1, -1))
+        rope = RopePositions.from_media(media, len(prompt_ids), self._axes) if media else None
+        spans = [(medium.start, medium.start + medium.length) for medium in media] if self._bidirectional_media else ()
+        self._rows[seq_id] = BatchRow(
+            self._free.pop(), sampling, prompt_ids, num_prompt_logprobs, token_types, rope, spans, bool(media)
+        )
+        self._num_with_types += bool(token_types)
+        self.num_constrained += sampling is not None and sampling.constraint is not None
+        self._num_with_rope += rope is not None
+        self._num_with_spans += bool(spans)
+        self.num_with_media += bool(media)
+        self.num_pooled += sampling is None
+
+    def end(self, seq_id: int) -> None:
+        """Drop the row of a sequence, if there is one."""
+        row = self._rows.pop(seq_id, None)
+        if row is not None:
+            self._free.append(row.table_row)
+            self._num_with_types -= bool(row.token_types)
+            self.num_constrained -= row.sampling is not None and row.sampling.constraint is not None
+            self._num_with_rope -= row.rope is not None
+            self._num_with_spans -= bool(row.spans)
+            self.num_with_media -= row.has_media
+            self.num_pooled -= row.sampling is None
+
+    def clear(self) -> None:
+        for seq_id in list(self._rows):
+            self.end(seq_id)
+
+    def build_inputs(self, chunks: Sequence[Chunk]) -> StepInputs:
+        """The arrays of a step. Enters the new pages of its chunks into the page table."""
+        table, size = self._table, self.page_size
+        rows = [self._rows[chunk.seq_id] for chunk in chunks]
+        for row, chunk in zip(rows, chunks, strict=True):
+            if chunk.new_pages:
+                table[row.table_row, chunk.first_page : chunk.first_page + len(chunk.new_pages)] = chunk.new_pages
+        first = np.fromiter((chunk.start for chunk in chunks), np.int64, len(chunks))
+        table_rows = np.fromiter((row.table_row for row in rows), np.int64, len(rows))
+        tokens = np.fromiter(chain.from_iterable(chunk.token_ids for chunk in chunks), np.int64)
+        owners, positions, starts, contexts = _spread(chunks, first, len(tokens))
+        pages = table[table_rows, : -(-int(contexts.max()) // size)]
+        slot_mapping = pages[owners, positions // size] * size + positions % size
+        return StepInputs(
+            tokens=tokens,
+            positions=positions,
+            slot_mapping=slot_mapping,
+            starts=starts,
+            contexts=contexts,
+            pages=pages,
+            prompt_lens=np.fromiter((len(row.prompt_ids) for row in rows), np.int32, len(rows)),
+            token_types=_token_types(rows, chunks, len(tokens)) if self._num_with_types else None,
+            rope_positions=self._rope_positions(rows, chunks, positions, starts) if self._num_with_rope else None,
+            ends=self._ends(rows, chunks, positions, starts) if self._num_with_spans else None,
+        )
+
+    def _rope_positions(
+        self, rows: Sequence[BatchRow], chunks: Sequence[Chunk], positions: Int64Array, starts: Int64Array
+    ) -> Int64Array | None:
+        ropes = [row.rope for row in rows]
+        return step_rope_positions(ropes, chunks, positions, starts, self._axes) if any(ropes) else None
+
+    def _ends(
+        self, rows: Sequence[BatchRow], chunks: Sequence[Chunk], positions: Int64Array, starts: Int64Array
+    ) -> Int32Array | None:
+        """End of what each token sees; None if that is its own position for all of them."""
+        ends: Int32Array | None = None
+        for row, chunk, first in zip(rows, chunks, starts, strict=False):
+            if not row.spans:
+                continue
+            chunk_end = chunk.start + len(chunk.token_ids)
+            for begin, end in row.spans:
+                low, high = max(begin, chunk.start), min(end, chunk_end)
+                if low < high:
+                    assert high == end, "a medium that its tokens see as a whole is computed to its end"
+                    ends = (positions + 1).astype(np.int32) if ends is None else ends
+                    shift = int(first) - chunk.start
+                    ends[shift + low : shift + high] = end
+            row.spans = [span for span in row.spans if span[1] > chunk_end]
+            self._num_with_spans -= not row.spans
+        return ends
+
+
+@dataclass(frozen=True, slots=True)
+class SelectedTokens:
+    """The tokens whose hidden states a step returns.
+
+    index: int64, tokens of the step: one for each of `sampled`, then those of each of `scored`, then of `pooled`.
+    sampled: seq ids. scored: seq id, the prompt tokens that follow the selected ones, how many alternatives to report
+    for each. pooled: seq id, number of tokens.
+    """
+
+    index: Int64Array
+    sampled: list[int]
+    scored: list[tuple[int, Sequence[int], int]]
+    pooled: list[tuple[int, int]]
+
+    @classmethod
+    def from_chunks(
+        cls, chunks: Sequence[Chunk], inputs: StepInputs, batch: InputBatch, poolers: Poolers
+    ) -> SelectedTokens:
+        samples = np.fromiter((chunk.samples for chunk in chunks), np.bool_, len(chunks))
+        parts = [inputs.starts[1:][samples] - 1]
+        scored: list[tuple[int, Sequence[int], int]] = []
+        pooled: list[tuple[int, int]] = []
+        for i, chunk in enumerate(chunks):
+            row = batch[chunk.seq_id]
+            if row.num_prompt_logprobs is None:
+                continue
+            following = row.prompt_ids[chunk.start + 1 : chunk.start + len(chunk.token_ids) + 1]
+            if following:
+                scored.append((chunk.seq_id, following, row.num_prompt_logprobs))
+                parts.append(np.arange(inputs.starts[i], inputs.starts[i] + len(following), dtype=np.int64))
+        for i, chunk in enumerate(chunks) if batch.num_pooled else ():
+            tokens = poolers.token_range(chunk)
+            if tokens is not None:
+                pooled.append((chunk.seq_id, len(tokens)))
+                parts.append(np.arange(tokens.start, tokens.stop, dtype=np.int64) + inputs.starts[i])
+        return cls(np.concatenate(parts), [chunk.seq_id for chunk in chunks if chunk.samples], scored, pooled)
+
+
+def _token_types(rows: Sequence[BatchRow], chunks: Sequence[Chunk], num_tokens: int) -> Int64Array:
+    types = np.zeros(num_tokens, np.int64)
+    first = 0
+    for row, chunk in zip(rows, chunks, strict=True):
+        count = len(chunk.token_ids)
+        if row.token_types:
+            types[first : first + count] = row.token_types[chunk.start : chunk.start + count]
+        first += count
+    return types
+
+
+def _spread(
+    chunks: Sequence[Chunk], first: Int64Array, num_tokens: int
+) -> tuple[Int64Array, Int64Array, Int64Array, Int64Array]:
+    """(row of each token, its position, first token of each row, tokens of each sequence after the step)."""
+    if num_tokens == len(chunks):  # a token per chunk, the usual case
+        every = np.arange(num_tokens + 1)
+        return every[:-1], first, every, first + 1
+    lens = np.fromiter((len(chunk.token_ids) for chunk in chunks), np.int64, len(chunks))
+    starts = np.zeros(len(chunks) + 1, np.int64)
+    np.cumsum(lens, out=starts[1:])
+    owners = np.repeat(np.arange(len(chunks)), lens)
+    return owners, np.arange(num_tokens) + (first - starts[:-1])[owners], starts, first + lens

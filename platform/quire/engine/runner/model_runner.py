@@ -1,0 +1,251 @@
+"""Computes plans with one model on one device: it owns the model, the KV caches and the input batch."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from itertools import chain
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from quire.engine.adapters.mapping import AdapterMapping
+from quire.engine.loading.load import LoadedModel
+from quire.engine.multimodal.embeddings import MultimodalEmbeddings, StepMedia
+from quire.engine.pooling.poolers import Poolers
+from quire.engine.runner.forward_executor import ForwardExecutor
+from quire.engine.runner.input_batch import InputBatch, Int64Array, SelectedTokens, StepInputs
+from quire.engine.runner.sizes import RunnerSizes
+from quire.engine.sampling.logits_edits import LogitsEdits
+from quire.engine.sampling.logits_processors import LogitsProcessors
+from quire.engine.sampling.logprobs import token_logprobs
+from quire.engine.sampling.sampler import Sampler, SamplingState
+from quire.engine.structured.constraint_tracker import PendingBitmask
+from quire.engine.structured.grammars import Grammars
+from quire.errors import QuireError
+from quire.params.pooling import PoolingParams, PoolingResult
+from quire.params.sampling import BeamSearchParams, SamplingParams
+from quire.types import NewSeq, Plan, Sample, StepResult, TokenLogprobs
+from quire_models import KVCache
+
+log = logging.getLogger(__name__)
+
+PROMPT_LOGPROBS_BATCH = 64
+"""Prompt positions scored at a time: their logits over the vocabulary would else be the largest tensors of a step."""
+
+
+class ModelRunner:
+    """Runs the steps of one model.
+
+    batch_invariant: compute every token in a forward of its own, so that the shapes of all operations, and with them
+    every bit of the result, depend only on its own sequence; slower in proportion. Tokens of a medium that see each
+    other share a forward. describe_error: the error message of a request whose forward raised.
+    """
+
+    def __init__(
+        self,
+        loaded: LoadedModel,
+        sizes: RunnerSizes,
+        processors: LogitsProcessors,
+        grammars: Grammars,
+        adapters: AdapterMapping,
+        towers: MultimodalEmbeddings,
+        poolers: Poolers,
+        batch_invariant: bool = False,
+        describe_error: Callable[[Exception], str] = str,
+    ) -> None:
+        has_lm_head = loaded.decoder.has_lm_head
+        self._head: Callable[..., Tensor] = loaded.module.logits if has_lm_head else _no_logits
+        self._argmax: Callable[..., list[int]] | None = loaded.module.argmax if has_lm_head else None
+        self._eos_ids = loaded.eos_ids
+        self._processors = processors
+        self._grammars = grammars
+        self._adapters = adapters
+        self._towers = towers
+        self._poolers = poolers
+        self._ops = loaded.ops
+        self._sampler = Sampler(processors, grammars.constraints, loaded.ops)
+        self._batch_invariant = batch_invariant
+        shapes, dtype, device = loaded.decoder.kv_shapes, loaded.kv_dtype, loaded.device
+        self._kv = KVCache.allocate(shapes, sizes.num_pages, sizes.page_size, dtype, device)
+        self._host_kv = KVCache.allocate(
+            shapes, sizes.num_host_pages, sizes.page_size, dtype, "cpu", pin_memory=device.type == "cuda"
+        )
+        self._batch = InputBatch(
+            sizes.max_rows + 8,
+            sizes.max_pages,
+            sizes.page_size,
+            loaded.decoder.position_axes,
+            loaded.decoder.bidirectional_media,
+        )
+        self._executor = ForwardExecutor(loaded, sizes, self._kv, adapters, batch_invariant, describe_error)
+
+    def prefault(self, go_on: Callable[[], bool]) -> None:
+        """Allocate the memory of the KV cache from the system, in another thread; see `KVCache.prefault`."""
+        self._kv.prefault(go_on)
+
+    def reset(self) -> None:
+        """Drop every sequence. The contents of pages stay."""
+        self._batch.clear()
+        self._adapters.clear()
+        self._towers.clear()
+        self._poolers.clear()
+
+    @torch.inference_mode()
+    def run(self, plan: Plan) -> StepResult:
+        """Compute a plan. Failures of single sequences are in the result; any other exception is raised."""
+        self._update_batch(plan)
+        if not plan.chunks:
+            return StepResult({})
+        inputs = self._batch.build_inputs(plan.chunks)
+        selected = SelectedTokens.from_chunks(plan.chunks, inputs, self._batch, self._poolers)
+        states = [state for seq_id in selected.sampled if (state := self._batch[seq_id].sampling) is not None]
+        masks = self._start_masks(plan, states) if self._batch.num_constrained else None
+        media, failures = None, dict[int, str]()
+        if self._batch.num_with_media:
+            media, failures = self._towers.rows(plan.chunks, inputs.starts)
+        hidden = self._hidden_states(plan, inputs, selected.index, media, failures)
+        samples = self._sample(hidden, selected, states, masks, failures)
+        prompt_logprobs = self._prompt_logprobs(hidden, selected, failures)
+        return StepResult(samples, prompt_logprobs, failures, self._pool(plan, hidden, selected, failures))
+
+    def _update_batch(self, plan: Plan) -> None:
+        """Drop ended rows, move pages, add new rows: in this order, as `Plan` says."""
+        for seq_id in plan.ended:
+            self._batch.end(seq_id)
+            self._towers.end(seq_id)
+            self._poolers.end(seq_id)
+            self._adapters.end(seq_id)
+        if plan.swaps_out or plan.swaps_in or plan.copies:
+            KVCache.swap(self._kv, self._host_kv, plan.swaps_out)
+            KVCache.swap(self._host_kv, self._kv, plan.swaps_in)
+            self._kv.copy(plan.copies)
+        for new_seq in plan.started:
+            self._start(new_seq)
+            if new_seq.media:
+                self._towers.start(new_seq)
+            if new_seq.adapters:
+                self._adapters.start(new_seq)
+
+    def _start(self, new_seq: NewSeq) -> None:
+        params, output_ids = new_seq.params, list(new_seq.output_ids)
+        state, num_prompt_logprobs = None, None
+        if isinstance(params, SamplingParams):
+            state, num_prompt_logprobs = self._sampling_state(new_seq, params, output_ids), params.prompt_logprobs
+        elif isinstance(params, PoolingParams):
+            self._poolers.start(new_seq.seq_id, params, len(new_seq.prompt_ids))
+        else:
+            state = self._beam_state(new_seq, params, output_ids)
+        self._batch.start(
+            new_seq.seq_id, state, new_seq.prompt_ids, num_prompt_logprobs, new_seq.token_types, new_seq.media
+        )
+
+    def _sampling_state(self, new_seq: NewSeq, params: SamplingParams, output_ids: list[int]) -> SamplingState:
+        edits = LogitsEdits(params, self._eos_ids, new_seq.prompt_ids, output_ids) if params.edits_logits else None
+        try:
+            processors = self._processors.start(params, output_ids, new_seq.prompt_ids)
+            constraint = self._grammars.start(params.structured, output_ids) if params.structured else None
+        except QuireError as error:
+            return SamplingState(params, new_seq.seed, output_ids, edits, error=error.wire)
+        return SamplingState(params, new_seq.seed, output_ids, edits, processors, constraint)
+
+    def _beam_state(self, new_seq: NewSeq, params: BeamSearchParams, output_ids: list[int]) -> SamplingState:
+        try:
+            constraint = self._grammars.start(params.structured, output_ids) if params.structured else None
+        except QuireError as error:
+            return SamplingState(params, new_seq.seed, output_ids, error=error.wire)
+        return SamplingState(params, new_seq.seed, output_ids, constraint=constraint)
+
+    def _hidden_states(
+        self, plan: Plan, inputs: StepInputs, index: Int64Array, media: StepMedia | None, failures: dict[int, str]
+    ) -> Tensor:
+        """Hidden states of the tokens in `index`. If the model raises, rows are computed one by one and only those that
+        raise fail; raises if all do."""
+        try:
+            return self._executor.hidden_states(plan, inputs, index, media, failures)
+        except Exception as error:
+            log.exception("A step of %d tokens failed; its rows are computed one by one", plan.num_tokens)
+            return self._executor.hidden_states_by_row(plan, inputs, index, media, failures, error)
+
+    def _start_masks(self, plan: Plan, states: Sequence[SamplingState]) -> PendingBitmask | None:
+        """Start to fill the grammar masks of the rows to sample; beams first accept the tokens chosen for them."""
+        for chunk in plan.chunks:
+            row = self._batch[chunk.seq_id]
+            if chunk.samples and row.sampling is not None and row.sampling.is_beam:
+                num_known = len(row.prompt_ids) + len(row.sampling.output_ids)
+                self._sampler.sync(row.sampling, chunk.token_ids[num_known - chunk.start :])
+        return self._sampler.start_masks(states)
+
+    def _logits(self, hidden: Tensor, seq_ids: Sequence[int], failures: dict[int, str]) -> Tensor:
+        """hidden [rows, width], row i of seq_ids[i] -> float32 [rows, vocab]. Adds to `failures`."""
+        parts = [
+            self._head(rows) if adapters is None else self._head(rows, adapters)
+            for rows, adapters in self._with_adapters(hidden, seq_ids, failures)
+        ]
+        return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+    def _with_adapters(
+        self, hidden: Tensor, seq_ids: Sequence[int], failures: dict[int, str]
+    ) -> Iterator[tuple[Tensor, Any | None]]:
+        """Groups of rows that go through the head together, each with the adapters bound for it."""
+        groups = [slice(i, i + 1) for i in range(len(hidden))] if self._batch_invariant else [slice(None)]
+        for group in groups:
+            adapters = self._bind_logits(seq_ids[group], failures)
+            yield (hidden[group] if self._batch_invariant else hidden), adapters
+
+    def _bind_logits(self, seq_ids: Sequence[int], failures: dict[int, str]) -> Any | None:
+        """The adapters argument of a head for one row of each of these seqs. Adds to `failures`."""
+        if not self._adapters.slots:
+            return None
+        adapters, failed = self._adapters.bind_logits(seq_ids)
+        failures |= failed
+        return adapters
+
+    def _sample(
+        self,
+        hidden: Tensor,
+        selected: SelectedTokens,
+        states: Sequence[SamplingState],
+        masks: PendingBitmask | None,
+        failures: dict[int, str],
+    ) -> Mapping[int, Sample]:
+        if not states:
+            return {}
+        if len(hidden) > len(states):
+            hidden = hidden[: len(states)]
+        if self._argmax is not None and all(state.is_plain_greedy for state in states):
+            parts = [self._argmax(*bound) for bound in self._with_adapters(hidden, selected.sampled, failures)]
+            samples = self._sampler.from_argmax(list(chain.from_iterable(parts)), states)
+        else:
+            samples = self._sampler.sample(self._logits(hidden, selected.sampled, failures), states, masks)
+        return dict(zip(selected.sampled, samples, strict=True))
+
+    def _prompt_logprobs(
+        self, hidden: Tensor, selected: SelectedTokens, failures: dict[int, str]
+    ) -> Mapping[int, Sequence[TokenLogprobs]]:
+        found: dict[int, Sequence[TokenLogprobs]] = {}
+        first = len(selected.sampled)
+        for seq_id, token_ids, num_top in selected.scored:
+            entries: list[TokenLogprobs] = []
+            for i in range(0, len(token_ids), PROMPT_LOGPROBS_BATCH):
+                batch = token_ids[i : i + PROMPT_LOGPROBS_BATCH]
+                rows = hidden[first + i : first + i + len(batch)]
+                logits = self._logits(rows, [seq_id] * len(batch), failures)
+                entries += token_logprobs(self._ops.logprobs, logits, batch, [num_top] * len(batch))
+            first += len(token_ids)
+            found[seq_id] = entries
+        return found
+
+    def _pool(
+        self, plan: Plan, hidden: Tensor, selected: SelectedTokens, failures: dict[int, str]
+    ) -> Mapping[int, PoolingResult]:
+        if not self._batch.num_pooled:
+            return {}
+        rows = hidden[len(hidden) - sum(count for _, count in selected.pooled) :]
+        return self._poolers.pool(rows, selected.pooled, plan.chunks, partial(self._bind_logits, failures=failures))
+
+
+def _no_logits(hidden: Tensor, adapters: Any = None) -> Tensor:
+    raise AssertionError("requests that need logits are refused by a model without an LM head")

@@ -1,0 +1,22 @@
+"""Sizes of the runner's tables and KV caches."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunnerSizes:
+    """Sizes for one model. num_host_pages: for swapped sequences. max_tokens and max_rows: of a step."""
+
+    num_pages: int
+    num_host_pages: int
+    page_size: int
+    max_tokens: int
+    max_rows: int
+    max_model_len: int
+
+    @property
+    def max_pages(self) -> int:
+        """Pages of the longest sequence."""
+        return -(-self.max_model_len // self.page_size)

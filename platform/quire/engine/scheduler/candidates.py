@@ -1,0 +1,100 @@
+"""The sequence that is scheduled next among those that do not run.
+
+Swapped sequences come before waiting ones; both are in the order of the policy. Sequences of clients and adapters that
+already have their share come last.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from enum import Enum
+
+from quire.engine.scheduler.fairness.shares import over_share
+from quire.engine.scheduler.seq import QueueKey, Seq
+from quire.engine.scheduler.state import SchedulerState
+from quire.errors import QuireError, WireError
+from quire.types import AdapterRef, Request
+
+
+class Admission(Enum):
+    """Whether a request may begin or resume now, apart from pages and budget."""
+
+    READY = "ready"
+    WAIT = "wait"
+    """Something of this request is missing, e.g. its grammar is being compiled. Other requests may pass it."""
+    WAIT_FOR_ADAPTERS = "wait for adapters"
+    """Its adapters have no slots. Requests of the same client with the same adapters need not be tried."""
+
+
+TryAdmit = Callable[[Request], Admission | QuireError]
+"""Acquires what a request needs to run; an error if it can never run. Called again until it returns READY."""
+
+
+class Candidates:
+    """Finds the next sequence to schedule in the queues of `state`."""
+
+    def __init__(self, state: SchedulerState, try_admit: TryAdmit) -> None:
+        self._state = state
+        self._try_admit = try_admit
+        self._failures: dict[str, WireError] = {}
+
+    def first(self, shares: Mapping[str, int], late: set[str]) -> Seq | None:
+        """The sequence to schedule next, if there is one.
+
+        shares: tokens left in this step by client, empty = not divided. Clients without tokens left, and those in
+        `late`, come after the other clients.
+        """
+        late = late | self._late_clients(shares)
+        for is_late in (False, True) if late else (False,):
+            found = next(self._admissible(late, is_late), None)
+            if found is not None:
+                return found
+        return None
+
+    def drain_failures(self) -> dict[str, WireError]:
+        """Errors by id of the requests that were found to be inadmissible since the last call."""
+        failures, self._failures = self._failures, {}
+        return failures
+
+    def _admissible(self, late: set[str], is_late: bool) -> Iterator[Seq]:
+        state = self._state
+
+        def accepts(client: str) -> bool:
+            return (client in late) is is_late
+
+        for queue, last in ((state.swapped, set[QueueKey]()), (state.waiting, self._keys_over_share())):
+            closed: set[QueueKey] = set()
+            for seq in queue.schedulable(last, closed, accepts):
+                request = seq.group.request
+                if seq.candidates is not None or request.id in self._failures:
+                    continue
+                admission = self._try_admit(request)
+                if admission is Admission.READY:
+                    yield seq
+                elif admission is Admission.WAIT_FOR_ADAPTERS:
+                    closed.add(seq.queue_key)
+                elif isinstance(admission, QuireError):
+                    self._failures[request.id] = admission.wire
+
+    def _keys_over_share(self) -> set[QueueKey]:
+        """Queues whose adapters have their share of the running seqs while other adapters wait with less."""
+        heads, running = self._state.waiting.heads, self._state.running.values()
+        if len(heads) < 2:
+            return set()
+        waiting: dict[tuple[AdapterRef, ...], int] = {}
+        for queue_key, seq in heads.items():
+            waiting[queue_key.adapters] = min(seq.priority, waiting.get(queue_key.adapters, seq.priority))
+        full = over_share(waiting, (seq.queue_key.adapters for seq in running), self._state.limits.max_num_seqs)
+        return {queue_key for queue_key in heads if queue_key.adapters in full}
+
+    def _late_clients(self, shares: Mapping[str, int]) -> set[str]:
+        """Clients with their share of running seqs, of this step's tokens or of all tokens while other clients wait."""
+        state = self._state
+        if len(state.clients.tokens) < 2:
+            return set()
+        waiting: dict[str, int] = {}
+        for queue_key, seq in [*state.waiting.heads.items(), *state.swapped.heads.items()]:
+            waiting[queue_key.client] = min(seq.priority, waiting.get(queue_key.client, seq.priority))
+        running = (seq.client for seq in state.running.values())
+        spent = {client for client in waiting if shares and shares.get(client, 0) <= 0}
+        return over_share(waiting, running, state.limits.max_num_seqs) | state.clients.ahead(waiting) | spent

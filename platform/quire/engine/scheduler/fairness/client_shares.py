@@ -1,0 +1,77 @@
+"""What each client has of a model's running sequences, pages and tokens of a step, compared with its share."""
+
+from __future__ import annotations
+
+from collections import Counter
+from itertools import chain
+
+from quire.engine.scheduler.seq import Seq, SeqGroup
+from quire.engine.scheduler.state import SchedulerState
+
+
+class ClientShares:
+    """Reads `state`, changes nothing. A single client's share is everything."""
+
+    def __init__(self, state: SchedulerState) -> None:
+        self._state = state
+
+    @property
+    def max_seqs(self) -> int:
+        """Sequences of each client that may run while others wait."""
+        return max(1, self._state.limits.max_num_seqs // max(1, len(self._state.clients.tokens)))
+
+    @property
+    def num_pages_to_grow(self) -> int:
+        """Pages that running seqs still need for tokens they have: only if several clients divide a step, some of these
+        tokens are left for later steps."""
+        if len(self._state.clients.tokens) < 2:
+            return 0
+        return sum(map(self._state.tables.num_pages_needed, self._state.running.values()))
+
+    def num_reserved(self, group: SeqGroup) -> int:
+        """Places among the running seqs kept for a request's forks, at most its client's share."""
+        return min(group.num_reserved, self.max_seqs - 1)
+
+    def exceeds_max_seqs(self, seq: Seq) -> bool:
+        """Whether too many seqs run for a waiting one and its forks."""
+        running = self._state.running.values()
+        groups = {other.arrival: other.group for other in running if other.group.num_reserved}
+        reserved = sum(map(self.num_reserved, groups.values()))
+        return len(running) + reserved + 1 + self.num_reserved(seq.group) > self._state.limits.max_num_seqs
+
+    def lacks_pages(self, seq: Seq, hits: list[int], spare: int) -> bool:
+        """Whether a waiting seq and the next tokens of the running ones need more pages than are available.
+
+        hits: cached pages that the waiting seq can begin with. spare: pages that stay available.
+        """
+        pool = self._state.tables.pool
+        num_pages = pool.pages_for(seq.num_tokens) - sum(pool.refs[page] > 0 for page in hits)
+        return num_pages > pool.available - self.num_pages_to_grow - spare - self.num_reserved(seq.group)
+
+    def client_with_most_seqs(self, seq: Seq, counts: Counter[str]) -> str | None:
+        """The other client that runs the most seqs, if above its share. counts: running seqs by client."""
+        others = [client for client in counts if client != seq.client]
+        found = max(others, key=lambda client: counts[client], default=None)
+        return found if found is not None and counts[found] > self.max_seqs else None
+
+    def client_with_most_pages(self, seq: Seq, counts: Counter[str]) -> str | None:
+        """The other client that holds the most pages, if above its share.
+
+        A client keeps its last seq: a long one would be recomputed after each preemption.
+        """
+        pages: Counter[str] = Counter()
+        for running in self._state.running.values():
+            pages[running.client] += len(running.pages)
+        others = [client for client in counts if client != seq.client and counts[client] > 1]
+        found = max(others, key=lambda client: pages[client], default=None)
+        share = self._state.tables.pool.num_pages // len(self._state.clients.tokens)
+        return found if found is not None and pages[found] > share else None
+
+    def demands(self, limit: int) -> dict[str, int]:
+        """Tokens that each client could use in the next step, up to `limit`."""
+        state, demands = self._state, dict[str, int]()
+        for seq in chain(state.running.values(), state.swapped, state.waiting):
+            demand = demands.get(seq.client, 0)
+            if demand < limit and seq.candidates is None:
+                demands[seq.client] = min(limit, demand + max(1, seq.num_tokens - seq.computed))
+        return demands

@@ -1,0 +1,118 @@
+"""Page tables: the pages of each sequence, and the page copies and swaps that the next plan carries.
+
+All changes of `Seq.pages`, `Seq.host_pages` and `Seq.num_registered` happen here. Between steps a sequence holds
+exactly the pages of its computed positions. The diagram in the docstring of the package shows who owns which.
+"""
+
+from __future__ import annotations
+
+from quire.engine.scheduler.page_pool import PagePool
+from quire.engine.scheduler.seq import Seq
+
+Moves = list[tuple[int, int]]
+
+
+class PageTables:
+    """Page tables over a pool on the device and, for swapped sequences, a pool in host memory."""
+
+    def __init__(self, pool: PagePool, host_pool: PagePool) -> None:
+        self.pool = pool
+        self.host_pool = host_pool
+        self._copies: Moves = []
+        self._swaps_out: Moves = []
+        self._swaps_in: Moves = []
+
+    def drain_moves(self) -> tuple[Moves, Moves, Moves]:
+        """Copies, swaps out and swaps in since the last call, as pairs of source and destination."""
+        moves = self._copies, self._swaps_out, self._swaps_in
+        self._copies, self._swaps_out, self._swaps_in = [], [], []
+        return moves
+
+    def num_pages_needed(self, seq: Seq) -> int:
+        """Pages to allocate, at most, until every token of a running seq has a slot that the seq may write."""
+        if seq.candidates is not None:
+            return 0
+        pages, size = seq.pages, self.pool.page_size
+        num_missing = -(-len(seq.tokens) // size) - len(pages)
+        tail = seq.computed // size
+        return num_missing + 1 if tail < len(pages) and self.pool.refs[pages[tail]] > 1 else num_missing
+
+    def extend_table(self, seq: Seq, end: int) -> int:
+        """Make positions computed … end - 1 writable. Returns the first entry of the table that changed.
+
+        Only the last page can be partly filled. It is copied before this seq writes to it if other seqs refer to it
+        too; the last seq that refers to it writes in place.
+        """
+        pages, pool = seq.pages, self.pool
+        changed = len(pages)
+        num_missing = -(-end // pool.page_size) - changed
+        tail = seq.computed // pool.page_size
+        if tail < changed and pool.refs[pages[tail]] > 1:
+            (own,) = pool.allocate(1)
+            self._copies.append((pages[tail], own))
+            pool.free((pages[tail],))
+            pages[tail] = own
+            changed = tail
+        if num_missing > 0:
+            pages.extend(pool.allocate(num_missing))
+        return changed
+
+    def fork(self, parent: Seq, child: Seq) -> None:
+        """Let the child begin where the parent is, on the same pages."""
+        self.pool.incref(parent.pages)
+        child.pages = list(parent.pages)
+        child.computed, child.num_registered = parent.computed, parent.num_registered
+
+    def free(self, seq: Seq) -> None:
+        """Free the pages of a seq on the device and in host memory; none of its tokens is computed any more."""
+        self.pool.free(seq.pages)
+        self.host_pool.free(seq.host_pages)
+        seq.pages, seq.host_pages = [], []
+        seq.computed = seq.num_registered = 0
+
+    def match_prefix(self, seq: Seq, num_tokens: int) -> list[int]:
+        """Cached pages that hold the beginning of its first `num_tokens` tokens."""
+        if not self.pool.caching:
+            return []
+        pages: list[int] = []
+        for i in range(num_tokens // self.pool.page_size):
+            page = self.pool.lookup(seq.page_hash(i, self.pool.page_size))
+            if page is None:
+                break
+            pages.append(page)
+        return pages
+
+    def attach_cached(self, seq: Seq, hits: list[int]) -> None:
+        """Begin a seq without pages on cached ones."""
+        self.pool.incref(hits)
+        seq.pages = hits
+        seq.num_registered = len(hits)
+        seq.computed = len(hits) * self.pool.page_size
+
+    def swap_out(self, seq: Seq) -> None:
+        """Move its pages to host memory, which must have enough free pages."""
+        seq.host_pages = self.host_pool.allocate(len(seq.pages))
+        self._swaps_out.extend(zip(seq.pages, seq.host_pages, strict=True))
+        self.pool.free(seq.pages)
+        seq.pages = []
+
+    def swap_in(self, seq: Seq, hits: list[int]) -> None:
+        """Bring its pages back from host memory, except for `hits`, which are still cached on the device."""
+        self.pool.incref(hits)
+        own = self.pool.allocate(len(seq.host_pages) - len(hits))
+        self._swaps_in.extend(zip(seq.host_pages[len(hits) :], own, strict=True))
+        self.host_pool.free(seq.host_pages)
+        seq.host_pages = []
+        seq.pages = hits + own
+        seq.num_registered = len(hits)
+
+    def register(self, seq: Seq, end: int) -> None:
+        """Register its pages that are full once positions up to `end` - 1 are computed.
+
+        That may be before they are computed: a step writes the keys and values of all chunks before it reads any.
+        """
+        size = self.pool.page_size
+        if self.pool.caching:
+            for i in range(seq.num_registered, end // size):
+                self.pool.register(seq.pages[i], seq.page_hash(i, size))
+        seq.num_registered = max(seq.num_registered, end // size)

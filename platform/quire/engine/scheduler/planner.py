@@ -1,0 +1,262 @@
+"""The planner: which tokens of which sequences the next step computes, and which sequences are preempted for them.
+
+1. Running seqs are preempted, as the policy says, until the pages suffice for the tokens of the others.
+2. Running seqs get a token each; longer remainders of prompts share the rest of the budget.
+3. Swapped seqs come back, then waiting ones are admitted, while budget, pages and the number of seqs allow.
+
+Victims are chosen before anything is planned, so nothing planned is ever taken back, and no page moves twice in a step.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from dataclasses import dataclass, field
+
+from quire.engine.scheduler.candidates import Candidates, TryAdmit
+from quire.engine.scheduler.fairness.client_shares import ClientShares
+from quire.engine.scheduler.fairness.shares import max_min_shares
+from quire.engine.scheduler.media_bounds import align_to_media, trim_hits_to_media
+from quire.engine.scheduler.seq import Seq, Status
+from quire.engine.scheduler.state import SchedulerState
+from quire.errors import PluginFailed
+from quire.types import Chunk, NewSeq, Plan
+
+log = logging.getLogger(__name__)
+
+MIN_TOKENS = 8
+"""Tokens left to each client in the step that admits a request of another client by preemption."""
+
+PAGES_PER_SPARE_PAGE = 100
+"""One page in so many is kept for the growth of running seqs when another one is admitted."""
+
+
+@dataclass(slots=True)
+class PlanBuilder:
+    """A plan under construction.
+
+    budget: tokens left. hard_budget: tokens left of --max-num-batched-tokens, for a medium that must be computed in one
+    step. blocked: the next seq was not admitted for want of pages, budget or a place among the running seqs. shares:
+    tokens left by client, if several have work. late: clients that were preempted in this step, and so come last.
+    """
+
+    budget: int
+    hard_budget: int
+    shares: dict[str, int] = field(default_factory=dict)
+    late: set[str] = field(default_factory=set)
+    blocked: bool = False
+    chunks: list[Chunk] = field(default_factory=list)
+    started: list[NewSeq] = field(default_factory=list)
+
+
+class Planner:
+    """Makes plans from `state`. try_admit: see `Candidates`."""
+
+    def __init__(self, state: SchedulerState, try_admit: TryAdmit) -> None:
+        self._state = state
+        self._tables = state.tables
+        self._pool = state.tables.pool
+        self._limits = state.limits
+        self._candidates = Candidates(state, try_admit)
+        self._shares = ClientShares(state)
+
+    def plan(self, max_tokens: int | None) -> Plan:
+        """The next step, of at most `max_tokens` tokens.
+
+        `max_tokens` is exceeded by a prompt without chunked prefill, and by a medium that is computed in one step.
+        """
+        state, limit = self._state, self._limits.max_num_batched_tokens
+        if max_tokens is not None and self._limits.chunked_prefill:
+            limit = min(limit, max_tokens)
+        if limit < 1:
+            return Plan()
+        self._preempt_until_fit()
+        builder = PlanBuilder(limit, self._limits.max_num_batched_tokens)
+        if len(state.clients.tokens) > 1:
+            builder.shares = max_min_shares(limit, state.clients.by_tokens(self._shares.demands(limit)))
+            builder.late = self._preempt_over_share(builder.shares)
+        self._schedule_running(builder)
+        self._schedule_waiting(builder)
+        if builder.shares and not builder.chunks:  # the clients that have tokens left cannot use them now
+            builder.shares = {}
+            self._schedule_running(builder)
+            self._schedule_waiting(builder)
+        while builder.blocked and not builder.chunks and state.running:
+            self._preempt_latest()
+            self._schedule_waiting(builder)
+        copies, swaps_out, swaps_in = self._tables.drain_moves()
+        ended, state.ended = state.ended, []
+        return Plan(
+            chunks=tuple(builder.chunks),
+            started=tuple(builder.started),
+            ended=tuple(ended),
+            copies=tuple(copies),
+            swaps_out=tuple(swaps_out),
+            swaps_in=tuple(swaps_in),
+            failures=self._candidates.drain_failures(),
+        )
+
+    # --- preemption ---------------------------------------------------------------------------------
+
+    def _preempt_until_fit(self) -> None:
+        """Preempt until the pages that the running seqs need are available; a single seq always fits."""
+        running, num_pages_needed = self._state.running, self._tables.num_pages_needed
+        while sum(map(num_pages_needed, running.values())) > self._pool.available:
+            self._state.preempt(self._choose_victim())
+
+    def _preempt_over_share(self, shares: dict[str, int]) -> set[str]:
+        """Preempt seqs of clients that have more than their share, until the next seq of another client fits.
+
+        A client is only brought down to its share, so that two clients cannot keep preempting each other. Returns the
+        clients of which seqs were preempted.
+        """
+        late: set[str] = set()
+        seq = self._candidates.first(shares, late)
+        counts = Counter(running.client for running in self._state.running.values())
+        if seq is None or counts[seq.client] >= self._shares.max_seqs:
+            return late
+        while self._state.running and (client := self._client_in_the_way(seq, counts)) is not None:
+            self._state.preempt(self._choose_victim(client))
+            counts[client] -= 1
+            late.add(client)
+        for client in counts:
+            if counts[client] > self._shares.max_seqs:  # keep the first step of the other client's request short
+                shares[client] = min(shares[client], max(MIN_TOKENS, seq.num_tokens))
+        return late
+
+    def _client_in_the_way(self, seq: Seq, counts: Counter[str]) -> str | None:
+        """The client above its share of what a waiting seq lacks, if the seq lacks something and there is one."""
+        if self._shares.exceeds_max_seqs(seq):
+            return self._shares.client_with_most_seqs(seq, counts)
+        lacks_pages = self._shares.lacks_pages(
+            seq, self._match_prefix(seq), self._pool.num_pages // PAGES_PER_SPARE_PAGE
+        )
+        return self._shares.client_with_most_pages(seq, counts) if lacks_pages else None
+
+    def _choose_victim(self, client: str | None = None) -> Seq:
+        """The running seq (of a client) to preempt, as the policy says."""
+        every = self._state.running.values()
+        running = [seq for seq in every if seq.client == client] if client is not None else every
+        try:
+            return max(running, key=lambda seq: (self._state.policy.victim_key(seq), seq.id))
+        except Exception as error:
+            fault = error if isinstance(error, PluginFailed) else self._state.policy.fault(error)
+            log.warning("The scheduling policy failed to choose a victim; the latest arrival is taken. %s", fault)
+            return max(running, key=lambda seq: (seq.arrival, seq.id))
+
+    def _preempt_latest(self) -> None:
+        """Preempt the latest arrival: all running beams wait for beams of their requests that do not run.
+
+        Calls of this end under any policy, because a seq that already has its beam candidates keeps them.
+        """
+        self._state.preempt(max(self._state.running.values(), key=lambda seq: (seq.arrival, seq.id)))
+
+    # --- chunks -------------------------------------------------------------------------------------
+
+    def _schedule_running(self, builder: PlanBuilder) -> None:
+        running = self._state.running
+        num_behind = sum(seq.candidates is None for seq in running.values())
+        starved = False
+        for seq in running.values():
+            if seq.candidates is not None:
+                continue
+            num_behind -= 1
+            spent = bool(builder.shares) and builder.shares.get(seq.client, 0) <= 0
+            if not builder.budget or spent or not self._schedule_chunk(seq, builder, num_behind):
+                starved = True
+        if starved:  # seqs without a chunk come first in the next step
+            for chunk in builder.chunks:
+                running[chunk.seq_id] = running.pop(chunk.seq_id)
+
+    def _schedule_chunk(self, seq: Seq, builder: PlanBuilder, num_behind: int = 0) -> bool:
+        """Plan the next tokens of a running seq; False if the budget does not suffice for the medium that comes next.
+
+        num_behind: running seqs that come after this one. A token is left for each of them, except by the first seq
+        of a step if its medium needs more, so that no medium waits forever.
+        """
+        tokens, start = seq.tokens, seq.computed
+        max_tokens = min(builder.budget - num_behind, builder.shares.get(seq.client, builder.budget))
+        end = min(start + seq.to_compute, start + max(1, max_tokens))
+        hard_budget = builder.hard_budget - num_behind if builder.chunks else builder.hard_budget
+        end = self._align_to_media(seq, start, end, hard_budget)
+        if end == start:
+            return False
+        samples = end == len(tokens) < seq.max_len
+        first_page = self._tables.extend_table(seq, end)
+        if not seq.in_runner:
+            seq.in_runner = True
+            builder.started.append(seq.start())
+            first_page = 0
+        builder.chunks.append(Chunk(seq.id, start, tokens[start:end], seq.pages[first_page:], samples, first_page))
+        if seq.is_infallible and end // self._pool.page_size > seq.num_registered:
+            self._tables.register(seq, end)  # seqs that are planned after it in this step share its pages already
+        builder.budget = max(0, builder.budget - (end - start))
+        builder.hard_budget -= end - start
+        if builder.shares:
+            builder.shares[seq.client] = builder.shares.get(seq.client, 0) - (end - start)
+            self._state.clients.add_tokens(seq.client, end - start)
+        return True
+
+    def _align_to_media(self, seq: Seq, start: int, end: int, max_tokens: int) -> int:
+        media = seq.group.request.prompt.media
+        return align_to_media(media, start, end, max_tokens) if self._limits.bidirectional_media and media else end
+
+    # --- admission ----------------------------------------------------------------------------------
+
+    def _schedule_waiting(self, builder: PlanBuilder) -> None:
+        """Admit swapped seqs, then waiting ones, in order; the first that does not fit blocks those behind it."""
+        builder.blocked = False
+        while builder.budget and (seq := self._candidates.first(builder.shares, builder.late)) is not None:
+            hits = self._match_if_fits(seq, builder)
+            if hits is None:
+                builder.blocked = True
+                return
+            for member in self._state.admit(seq, hits):
+                if not builder.budget or self._tables.num_pages_needed(member) > self._pool.available:
+                    return  # such a fork waits for the next step, where `_preempt_until_fit` comes first
+                self._schedule_chunk(member, builder)
+
+    def _match_if_fits(self, seq: Seq, builder: PlanBuilder) -> list[int] | None:
+        """The cached pages that a seq can begin with, or None if it does not fit now.
+
+        It fits if there are pages for all its tokens, however few are computed first: an admitted seq is preempted only
+        if others generate more. With one client no running seq still lacks pages for tokens it has, or the budget would
+        be used up.
+        """
+        running, pool = self._state.running, self._pool
+        if running and self._shares.exceeds_max_seqs(seq):
+            return None
+        hits = self._match_prefix(seq)
+        start = seq.computed if seq.status is Status.SWAPPED else len(hits) * pool.page_size
+        end = min(seq.num_tokens, start + builder.budget)
+        if self._align_to_media(seq, start, end, builder.hard_budget) == start:
+            return None
+        if not self._limits.chunked_prefill:
+            rest = seq.to_compute - len(hits) * pool.page_size
+            if builder.budget < rest <= self._limits.max_num_batched_tokens:
+                return None
+        num_idle_hits = sum(pool.refs[page] == 0 for page in hits)  # taking them into use makes them unavailable
+        num_pages = pool.pages_for(seq.num_tokens) - len(hits) + num_idle_hits
+        if running:
+            num_pages += self._shares.num_reserved(seq.group) + self._shares.num_pages_to_grow
+            num_pages += pool.num_pages // PAGES_PER_SPARE_PAGE
+        return hits if num_pages <= pool.available else None
+
+    def _match_prefix(self, seq: Seq) -> list[int]:
+        """The cached pages that a seq can begin with."""
+        hits = self._tables.match_prefix(seq, self._num_cacheable(seq))
+        if self._limits.media_in_one and seq.status is not Status.SWAPPED:
+            del hits[trim_hits_to_media(seq.group.request.prompt.media, len(hits), self._pool.page_size) :]
+        return hits
+
+    def _num_cacheable(self, seq: Seq) -> int:
+        """How many of its first tokens need not be computed if the prefix cache has them."""
+        if seq.status is Status.SWAPPED:
+            return seq.computed
+        logprobs = seq.group.prompt_logprobs
+        if logprobs is not None and len(logprobs) < seq.group.prompt_len:
+            return 0  # prompt logprobs come from computing the prompt
+        pooling = seq.group.pooling
+        if pooling is not None and not pooling.reads_cache:
+            return 0
+        return seq.num_tokens - 1

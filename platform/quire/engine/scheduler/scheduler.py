@@ -1,0 +1,170 @@
+"""The interface of the scheduler: requests in, plans out, results in, deltas out.
+
+One plan is in flight at a time; requests may be added and aborted while the runner computes it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from time import monotonic
+
+from quire.engine.scheduler.candidates import Admission, TryAdmit
+from quire.engine.scheduler.commit import Committer
+from quire.engine.scheduler.limits import SchedulerLimits
+from quire.engine.scheduler.page_pool import PagePool
+from quire.engine.scheduler.page_tables import PageTables
+from quire.engine.scheduler.planner import Planner
+from quire.engine.scheduler.seq import Status
+from quire.engine.scheduler.state import SchedulerState
+from quire.errors import BadRequest, Overloaded, QuireError
+from quire.records import SchedulingPolicyImpl
+from quire.types import EngineStats, Plan, Request, SeqDelta, StepResult
+
+MAX_ITERATIONS = 4096
+"""Steps whose token counts are kept for the next `stats`."""
+
+
+class Scheduler:
+    """Decides what each step computes. Its decisions change the order of work, never the results.
+
+    pool: pages on the device. host_pool: pages in host memory for swapped sequences, if any. try_admit: called before a
+    request is admitted or resumed, until it returns `Admission.READY`; see `Admission`. clock: seconds, for statistics.
+    """
+
+    def __init__(
+        self,
+        pool: PagePool,
+        policy: SchedulingPolicyImpl,
+        limits: SchedulerLimits,
+        host_pool: PagePool | None = None,
+        try_admit: TryAdmit = lambda request: Admission.READY,
+        clock: Callable[[], float] = monotonic,
+    ) -> None:
+        self._limits = limits
+        self._tables = PageTables(pool, host_pool or PagePool(0, pool.page_size, caching=False))
+        self._state = SchedulerState(self._tables, policy, limits, clock)
+        self._planner = Planner(self._state, try_admit)
+        self._committer = Committer(self._state)
+
+    @property
+    def has_work(self) -> bool:
+        """Whether there are requests, or rows of ended seqs in the runner."""
+        return bool(self._state.groups or self._state.ended)
+
+    def has_request(self, request_id: str) -> bool:
+        """Whether a request was accepted and has not ended."""
+        return request_id in self._state.groups
+
+    def add(self, request: Request) -> None:
+        """Accept a request.
+
+        Raises BadRequest (it can never fit, or its id is in use), Overloaded (too many are queued) or PluginFailed (the
+        policy raised); then the request is not accepted.
+        """
+        state = self._state
+        if request.id in state.groups:
+            raise BadRequest(f"A request with id {request.id!r} is being answered; ids must be unique.", "request_id")
+        if self._is_full_for(request.client):
+            raise Overloaded(f"{len(state.groups)} requests are queued, the most allowed. Try again later.")
+        pool = self._tables.pool
+        state.add(request, self._limits.max_tokens_for(request, pool.num_pages * pool.page_size))
+
+    def _is_full_for(self, client: str) -> bool:
+        """Whether the queue is full and the client has at least its share of it: no client can lock out another."""
+        state, max_requests = self._state, self._limits.max_num_queued_reqs
+        if len(state.groups) < max_requests:
+            return False
+        mine = state.clients.num_requests(client)
+        return mine >= max_requests // (len(state.clients.tokens) + (mine == 0))
+
+    def abort(self, request_id: str, index: int | None = None) -> list[SeqDelta]:
+        """End a request, or one of its seqs, at any time; unknown ids are ignored."""
+        return self._committer.finish_request(request_id, "abort", index=index)
+
+    def fail_begun(self, error: QuireError) -> list[SeqDelta]:
+        """End every request that holds pages or a row in the runner, because a step failed midway.
+
+        The prefix cache is emptied: some pages were registered before they were computed.
+        """
+        self._tables.pool.reset()
+        groups = list(self._state.groups.values())
+        begun = [g for g in groups if any(s.pages or s.host_pages or s.in_runner for s in g.seqs.values())]
+        finish = self._committer.finish_request
+        return [delta for group in begun for delta in finish(group.request.id, "error", error.wire)]
+
+    def plan(self, max_tokens: int | None = None) -> Plan:
+        """The next step, of at most `max_tokens` tokens; without chunks if nothing can be computed now."""
+        return self._planner.plan(max_tokens)
+
+    def commit(self, plan: Plan, result: StepResult) -> list[SeqDelta]:
+        """Apply the result of a plan."""
+        deltas = self._committer.commit(plan, result)
+        if plan.chunks:
+            counts = self._state.counts
+            counts.steps += 1
+            counts.iteration_tokens.append(plan.num_tokens)
+            del counts.iteration_tokens[:-MAX_ITERATIONS]
+        return deltas
+
+    def reset_prefix_cache(self) -> int:
+        """Empty the prefix cache. Returns the number of pages freed."""
+        return self._tables.pool.reset()
+
+    def stats(self, model: str) -> EngineStats:
+        """Counters and gauges; lists hold what was added since the last call."""
+        state, counts, pool = self._state, self._state.counts, self._tables.pool
+        iterations, counts.iteration_tokens = tuple(counts.iteration_tokens), []
+        preempted, counts.ended_preemptions = tuple(counts.ended_preemptions), []
+        return EngineStats(
+            model=model,
+            num_running=len(state.running),
+            num_waiting=len(state.waiting),
+            num_swapped=len(state.swapped),
+            num_pages=pool.num_pages,
+            num_pages_used=pool.num_used,
+            num_pages_cached=pool.num_idle,
+            num_slots_used=pool.num_used * pool.page_size - self._num_unused_slots(),
+            num_steps_total=counts.steps,
+            num_prompt_tokens_total=counts.prompt_tokens,
+            num_cached_tokens_total=counts.cached_tokens,
+            num_queried_tokens_total=counts.queried_tokens,
+            num_generated_tokens_total=counts.generated_tokens,
+            num_preemptions_recompute_total=counts.recomputes,
+            num_preemptions_swap_total=counts.swaps,
+            num_corrupted_total=counts.corrupted,
+            iteration_tokens=iterations,
+            ended_preemptions=preempted,
+        )
+
+    def waiting(self) -> Iterator[Request]:
+        """The request of each seq that waits to be admitted."""
+        return (seq.group.request for seq in self._state.waiting)
+
+    def _num_unused_slots(self) -> int:
+        """Empty slots at the end of last pages in use, shared pages counted once."""
+        size = self._tables.pool.page_size
+        filled = {seq.pages[-1]: seq.computed % size for seq in self._state.running.values() if seq.computed % size}
+        return size * len(filled) - sum(filled.values())
+
+    def check(self) -> None:
+        """Assert every invariant that holds between steps; for tests and debugging."""
+        state, tables, size = self._state, self._tables, self._tables.pool.page_size
+        seqs = list(state.seqs.values())
+        tables.pool.check(seq.pages for seq in seqs)
+        tables.host_pool.check(seq.host_pages for seq in seqs)
+        for seq in seqs:
+            assert seq.computed <= len(seq.tokens), "computed tokens are tokens"
+            assert len(seq.pages) + len(seq.host_pages) == tables.pool.pages_for(seq.computed), "a page table fits"
+            assert not (seq.pages and seq.host_pages), "pages are on the device or in host memory"
+            assert seq.num_registered <= seq.computed // size, "only full pages are registered"
+            assert seq.in_runner <= (seq.status is Status.RUNNING), "only running seqs have a row in the runner"
+            assert seq.group.seqs[seq.index] is seq, "a group lists its seqs"
+            assert state.groups[seq.group.request.id] is seq.group, "the request of a seq is registered"
+        queued = [*state.running.values(), *state.waiting, *state.swapped]
+        paused = [seq for seq in seqs if seq.status is Status.PAUSED]
+        assert sorted(s.id for s in [*queued, *paused]) == sorted(state.seqs), "each seq is in one queue"
+        assert len(state.running) <= self._limits.max_num_seqs, "no more than max_num_seqs run"
+        assert all(seq.status is Status.RUNNING for seq in state.running.values()), "running seqs run"
+        assert all(group.seqs for group in state.groups.values()), "a live request has a live seq"
+        idle = [seq for seq in [*state.waiting, *paused] if seq.pages or seq.host_pages]
+        assert not idle, "waiting seqs hold no pages"

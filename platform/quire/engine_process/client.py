@@ -1,0 +1,279 @@
+"""The API process's client of the engine process: runs requests, receives deltas, loads and unloads models.
+
+Everything runs on one event loop. When the engine process ends, the supervisor starts a new one.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from quire.engine_process.adapter_directory import AdapterDirectory
+from quire.engine_process.inflight import InFlightRequest, InFlightRequests, RequestBatch
+from quire.engine_process.pending_calls import PendingCalls
+from quire.engine_process.settings import EngineProcessSettings
+from quire.engine_process.supervisor import SHUTDOWN_TIMEOUT_S, RestartPolicy, State, Supervisor
+from quire.engine_process.wire.error_info import from_error_info
+from quire.engine_process.wire.protocol import (
+    Abort,
+    AdapterChanged,
+    AdapterListReply,
+    AdapterLoaded,
+    CallFailed,
+    FromEngine,
+    GetStats,
+    LoadModel,
+    ModelLoaded,
+    Ready,
+    RequestRejected,
+    Start,
+    StatsReply,
+    Submit,
+    Unload,
+    UnloadDone,
+)
+from quire.errors import EngineDied, NotFound, Overloaded
+from quire.settings.model_config import ModelConfig
+from quire.types import EngineStats, ModelInfo, Request, SeqDelta
+
+
+class EngineClient:
+    """Runs requests on the models of one engine process."""
+
+    def __init__(self, models: Sequence[ModelConfig], settings: EngineProcessSettings) -> None:
+        """Use `EngineClient.start`; or call `launch`, and later, on an event loop, `ready`."""
+        self._settings = settings
+        self._configs = list(models)
+        self._infos: dict[str, ModelInfo] = {}
+        self._requests = InFlightRequests()
+        self._closing = False
+        self._supervisor = Supervisor(
+            self._first_message,
+            self._requests.on_deltas,
+            self._on_message,
+            self._on_exit,
+            self._on_frozen,
+            RestartPolicy(settings.max_restarts),
+            settings.module,
+            settings.engine_timeout_s,
+        )
+        self._calls = PendingCalls(self._supervisor.send)
+        self.adapters = AdapterDirectory(self._call_when_ready, settings.adapters)
+
+    @classmethod
+    async def start(
+        cls, models: Sequence[ModelConfig], plugins: Sequence[str] | None = None, **settings: Any
+    ) -> EngineClient:
+        """A client whose engine process has loaded `models`; `settings` are fields of `EngineProcessSettings`.
+
+        Raises errors of the engine process here: ConfigError, CheckpointError, PluginError.
+        """
+        client = cls(models, EngineProcessSettings(plugins=plugins, **settings))
+        await client.ready()
+        return client
+
+    def launch(self) -> None:
+        """Start the engine process, which begins to load. Needs no event loop."""
+        self._supervisor.launch()
+
+    async def ready(self) -> None:
+        """Wait until the models are loaded; raises as `start` does."""
+        await self._supervisor.run()
+
+    @property
+    def state(self) -> State:
+        """starting, ready, restarting, failed (ended too often and is not restarted) or closed."""
+        return self._supervisor.state
+
+    @property
+    def alive(self) -> bool:
+        """Whether requests are accepted now."""
+        return self.unavailable is None
+
+    @property
+    def unavailable(self) -> str | None:
+        """The reason, as a sentence, why requests are not accepted now; None if they are."""
+        supervisor = self._supervisor
+        if self._closing:
+            return "The server is shutting down."
+        if self.state == "ready":
+            silent_s = supervisor.frozen_s
+            return f"The engine process has not answered for {silent_s:.0f} s." if silent_s else None
+        if self.state == "failed":
+            return f"{supervisor.last_end} It ended too often and is not restarted."
+        return f"{supervisor.last_end} The models are being loaded.".lstrip()
+
+    async def failed(self) -> None:
+        """Wait until the engine process has ended too often and is not restarted."""
+        await self._supervisor.failed.wait()
+
+    def kill(self) -> None:
+        """Kill the engine process."""
+        self._supervisor.kill()
+
+    @property
+    def engine_pid(self) -> int | None:
+        """Process id of the engine process."""
+        return self._supervisor.pid
+
+    @property
+    def num_in_flight(self) -> int:
+        """Number of requests that have not ended."""
+        return len(self._requests)
+
+    def models(self) -> list[ModelInfo]:
+        """The loaded models, in the order they were given; during a restart, those of the last engine process."""
+        return list(self._infos.values())
+
+    async def run(self, model: str, requests: Sequence[Request], on_delta: Callable[[SeqDelta], None]) -> None:
+        """Run the requests of one call; returns when every seq has ended. Canceling this aborts them.
+
+        model: a name or an alias. on_delta: called on the event loop for every delta, so it must be quick; an exception
+        from it is raised here. Raises NotFound for an unknown model, BadRequest or Overloaded from the engine before
+        the first delta, and EngineDied if the engine process ends or a restart takes too long. The first error ends all
+        of the requests. A long list does not fill the engine's queue: only as many requests are in flight as keep
+        the model busy.
+        """
+        name = self._name_of(model)
+        await self._wait_ready()
+        batch, max_open = RequestBatch(on_delta), self._max_in_flight(name)
+        try:
+            for request in requests:
+                await batch.wait_until(max_open - 1)
+                if self.state != "ready":
+                    raise EngineDied("The process that runs the models is not running; try again later.")
+                self._requests.begin(name, request, batch)
+                self._supervisor.send(Submit.from_request(name, request))
+            await batch.wait_until(0)
+        finally:
+            for entry in batch.entries:
+                self._end(entry)
+
+    def _max_in_flight(self, name: str) -> int:
+        """Per caller: as many requests as the model computes at once, and the same number waiting."""
+        config = self._configs[list(self._infos).index(name)]
+        return min(2 * config.max_num_seqs, config.max_num_queued_reqs)
+
+    def _end(self, entry: InFlightRequest) -> None:
+        """Forget a request; abort it if it is still running."""
+        self._requests.end(entry)
+        if entry.open and not isinstance(entry.batch.error, EngineDied):
+            self._supervisor.send(Abort(entry.model, entry.request_id))
+
+    def abort(self, request_id: str, index: int | None = None) -> None:
+        """Stop one seq of a request, or all; each gets a last delta with reason "abort". Unknown ids are ignored."""
+        entry = self._requests.get(request_id)
+        if entry is None:
+            return
+        self._requests.abort(entry, index)
+        self._supervisor.send(Abort(entry.model, request_id, index))
+
+    async def stats(self) -> list[EngineStats]:
+        """Statistics of every model; empty while the engine process is not running."""
+        return (await self.stats_and_plugin_calls())[0]
+
+    async def stats_and_plugin_calls(self) -> tuple[list[EngineStats], list[dict[str, Any]]]:
+        """Statistics of every model, and calls, errors and seconds per plugin; both empty while nothing runs."""
+        if self.state != "ready":
+            return [], []
+        try:
+            reply: StatsReply = await self._calls(GetStats)
+        except EngineDied:
+            return [], []
+        return reply.engines, reply.plugins
+
+    async def load(self, config: ModelConfig) -> ModelInfo:
+        """Load one more model while the others run; raises what `start` raises."""
+        await self._wait_ready()
+        info: ModelInfo = await self._calls(lambda call_id: LoadModel(call_id, config))
+        self._configs.append(config)
+        self._infos[info.name] = info
+        return info
+
+    async def unload(self, model: str) -> None:
+        """Refuse new requests for a model at once, and unload it when its requests have ended."""
+        name = self._name_of(model)
+        await self._wait_ready()
+        position = list(self._infos).index(name)
+        del self._infos[name]
+        del self._configs[position]
+        self.adapters.forget_model(name)
+        await self._calls(lambda call_id: Unload(call_id, name))
+
+    async def close(self, drain_s: float = 0.0, shutdown_timeout_s: float = SHUTDOWN_TIMEOUT_S) -> None:
+        """Refuse new requests, wait up to `drain_s` for running ones, fail the rest, and end the engine process.
+
+        shutdown_timeout_s: how long the engine process may take to exit before it is killed.
+        """
+        self._closing = True
+        if self.state == "ready":
+            await self._requests.drained(drain_s)
+        self._requests.fail(EngineDied("The server is shutting down."))
+        self._calls.fail(EngineDied("The server is shutting down."))
+        await self._supervisor.close(shutdown_timeout_s)
+
+    def _name_of(self, model: str) -> str:
+        for info in self._infos.values():
+            if model == info.name or model in info.aliases:
+                return info.name
+        raise NotFound(f"The model `{model}` does not exist.", "model")
+
+    async def _wait_ready(self) -> None:
+        if self._closing:
+            raise Overloaded("The server is shutting down; it takes no new requests.")
+        if self.state != "ready" and not await self._supervisor.ready(self._settings.wait_ready_s):
+            raise EngineDied("The process that runs the models is not running; try again later.")
+        if self._supervisor.frozen_s:
+            raise EngineDied(f"{self.unavailable} Try again later.")
+
+    async def _call_when_ready(self, message: Callable[[int], Any]) -> Any:
+        await self._wait_ready()
+        return await self._calls(message)
+
+    def _first_message(self) -> Start:
+        settings, (adapters, known) = self._settings, self.adapters.restart_state()
+        return Start(
+            models=list(self._configs),
+            plugins=None if settings.plugins is None else list(settings.plugins),
+            options={plugin: dict(values) for plugin, values in settings.options.items()},
+            enable_lora=settings.enable_lora,
+            plugin_max_faults=settings.plugin_max_faults,
+            log_level=settings.log_level,
+            sys_path=list(sys.path),
+            adapters=adapters,
+            known_adapters=known,
+        )
+
+    def _on_message(self, message: FromEngine) -> None:
+        match message:
+            case RequestRejected(request_id, error):
+                entry = self._requests.get(request_id)
+                if entry is not None:
+                    entry.open.clear()  # there is nothing to abort
+                    entry.batch.fail(from_error_info(error))
+            case Ready(models, adapters):
+                self._infos = {info.name: info for info in models}
+                self.adapters.ready(adapters)
+            case ModelLoaded(call_id, info):
+                self._calls.answer(call_id, info)
+            case UnloadDone(call_id):
+                self._calls.answer(call_id, None)
+            case CallFailed(call_id, error):
+                self._calls.answer(call_id, from_error_info(error))
+            case AdapterLoaded(call_id):
+                self.adapters.on_event(message)
+                self._calls.answer(call_id, message)
+            case AdapterChanged():
+                self.adapters.on_event(message)
+            case StatsReply(call_id) | AdapterListReply(call_id):
+                self._calls.answer(call_id, message)
+
+    def _on_exit(self, description: str) -> None:
+        error = EngineDied(f"{description} The request was lost; the models are being loaded again.")
+        self._requests.fail(error)
+        self._calls.fail(error)
+
+    def _on_frozen(self) -> None:
+        """Fail calls that a healthy process answers at once; loads and requests may still be answered."""
+        self._calls.fail(EngineDied(f"{self.unavailable} Try again later."), quick=True)

@@ -1,0 +1,81 @@
+"""Builds the engines of the engine process and divides its memory among them."""
+
+from __future__ import annotations
+
+import logging
+import time
+from typing import TYPE_CHECKING
+
+from quire.engine_process.step_loop import EngineProtocol
+from quire.errors import CheckpointError, UnknownArchitecture
+from quire.records import Registry
+from quire.settings.model_config import ModelConfig
+
+if TYPE_CHECKING:
+    from quire.engine.memory.ledger import MemoryBudget, MemoryLedger
+    from quire.text.tokenizer.tokenizer import Tokenizer
+
+log = logging.getLogger("quire.engine_process")
+
+
+class EngineBuilder:
+    """Keeps the ledger of CPU memory. torch is imported with the first engine."""
+
+    def __init__(self) -> None:
+        self._ledger: MemoryLedger | None = None
+
+    def build(self, config: ModelConfig, registry: Registry, num_left: int) -> EngineProtocol:
+        """An engine with an equal share of the free memory. `num_left`: how many models, this one included, share it.
+
+        Raises StartupError if the model cannot be loaded or does not fit.
+        """
+        from quire.engine.build import build_engine
+        from quire.engine.loading.load import choose_device
+        from quire.engine.loading.model_summary import summary
+        from quire.engine.memory.ledger import MemoryLedger
+        from quire.engine.memory.system_memory import free_bytes
+        from quire.hooks.plugins_off import with_advice
+
+        on_cpu = choose_device(config.device).type == "cpu"
+        if self._ledger is None:
+            self._ledger = MemoryLedger(free_bytes())
+        budget = self._ledger.budget(num_left) if on_cpu else device_budget(config, num_left)
+        began = time.monotonic()
+        log.info("loading %s from %s", config.name, config.model)
+        try:
+            engine = build_engine(config, registry, budget, lambda: tokenizer_of(config))
+        except UnknownArchitecture as error:
+            raise with_advice(error, registry) from error
+        description = summary(engine.loaded, engine.info, config)
+        log.info("%s is loaded after %.1f s: %s", config.name, time.monotonic() - began, description)
+        if on_cpu:
+            self._ledger.enter(engine, config.name, engine.memory)
+        return engine
+
+    def log_memory(self) -> None:
+        """Log a table of the memory that each model has reserved."""
+        if self._ledger is not None and self._ledger.reserved:
+            log.info("memory reserved on the CPU:\n%s", self._ledger.table())
+
+
+def device_budget(config: ModelConfig, num_left: int) -> MemoryBudget:
+    """An equal share of the GPU memory that --gpu-memory-utilization allows and that is free."""
+    import torch
+
+    from quire.engine.memory.ledger import MemoryBudget
+
+    free, total = torch.cuda.mem_get_info()
+    share = max(0, int(free - total * (1 - config.gpu_memory_utilization))) // num_left
+    return MemoryBudget(total=share, kv_cache=share, max_kv_cache=share)
+
+
+def tokenizer_of(config: ModelConfig) -> Tokenizer | None:
+    """The tokenizer of a model, or None: prompts of token ids work without one, and the server reports the error."""
+    from quire import hub
+    from quire.text.tokenizer.tokenizer import Tokenizer
+
+    try:
+        folder = hub.resolve_tokenizer(config, hub.resolve(config.model, config))
+        return Tokenizer.load(folder, config.tokenizer_mode, config.trust_remote_code)
+    except CheckpointError:
+        return None

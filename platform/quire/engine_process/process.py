@@ -1,0 +1,278 @@
+"""The engine process: loads plugins and models, then runs the step loop until it gets `Shutdown`.
+
+`quire.engine_process.wire.connection` starts it as `python -m quire.engine_process.process <file descriptor>`. The
+descriptor is one end of a socket pair, and only the API process holds the other end: when that closes, this process
+exits, so it cannot outlive its parent. SIGINT, SIGTERM and SIGHUP are blocked from the start and then ignored: the
+API process decides when to stop. Models that are added later are built in a worker thread while others are served.
+"""
+
+from __future__ import annotations
+
+import gc
+import logging
+import os
+import signal
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from queue import Empty, SimpleQueue
+
+from quire.engine_process.adapter_messages import AdapterMessageHandler
+from quire.engine_process.engine_builder import EngineBuilder
+from quire.engine_process.settings import GC_THRESHOLDS, IGNORED_SIGNALS
+from quire.engine_process.step_loop import EngineProtocol, StepLoop, StepsKeepFailing
+from quire.engine_process.wire.error_info import to_error_info
+from quire.engine_process.wire.protocol import (
+    Abort,
+    CallFailed,
+    EngineFailed,
+    GetStats,
+    ListAdapters,
+    LoadAdapter,
+    LoadModel,
+    MalformedRequest,
+    ModelLoaded,
+    Ping,
+    Pong,
+    Ready,
+    RequestRejected,
+    Shutdown,
+    Start,
+    StatsReply,
+    Submit,
+    ToEngine,
+    Unload,
+    UnloadAdapter,
+    UnloadDone,
+    WireMessage,
+)
+from quire.engine_process.wire.transport import Transport
+from quire.errors import ConfigError, NotFound, StartupError
+from quire.log_format import log_to_stderr
+from quire.records import Registry
+from quire.settings.model_config import ModelConfig
+
+log = logging.getLogger("quire.engine_process")
+
+Item = ToEngine | MalformedRequest | Callable[[], None]
+"""What the loop thread takes from its queue: a message, or a function that another thread wants it to call."""
+
+BuildEngine = Callable[[ModelConfig, Registry, int], EngineProtocol]
+"""Builds an engine; the int is the number of models, including this one, that still have to share the memory."""
+
+MIN_TOKENS = 128
+"""Minimum for the token limit of a step beside other models, together with max_num_seqs."""
+
+SWITCH_INTERVAL_S = 0.0005
+"""GIL switch interval. The step loop releases the GIL in every op and needs it back at once; with the default of 5 ms a
+thread that reads an adapter could hold the GIL for a whole step."""
+
+MESSAGES_S = 0.005
+"""Longest time spent on messages between two steps, apart from the last message. A request with thousands of texts is
+thousands of messages, which take a second."""
+
+FLUSH_TIMEOUT_S = 2.0
+"""How long the last messages may take to be delivered at exit."""
+
+
+def drain(queue: SimpleQueue[Item], timeout_s: float | None) -> Iterator[Item]:
+    """Yield the items of a queue; waits up to `timeout_s` (None: without limit) for the first one.
+
+    Items that the caller does not ask for stay in the queue.
+    """
+    if timeout_s != 0:
+        try:
+            yield queue.get(timeout=timeout_s)
+        except Empty:
+            return
+    while not queue.empty():
+        yield queue.get_nowait()
+
+
+class EngineProcess:
+    """The step loop, the messages to it, and the worker thread that builds engines."""
+
+    def __init__(
+        self,
+        inbox: SimpleQueue[Item],
+        send: Callable[[WireMessage], None],
+        registry: Registry,
+        build: BuildEngine,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`build` may be called in a worker thread; `clock` returns seconds."""
+        self._inbox, self._send, self._registry, self._build, self._clock = inbox, send, registry, build, clock
+        self._loop = StepLoop(send)
+        self._adapters = AdapterMessageHandler(inbox.put, send, self._loop.engines)
+        self._background = ThreadPoolExecutor(1, "background")
+        self._stopping = False
+
+    def start(self, start: Start) -> None:
+        """Load models one after another, then adapters, and send `Ready`; raises what loading raises."""
+        for i, config in enumerate(start.models):
+            try:
+                engine = self._build(config, self._registry, len(start.models) - i)
+            except StartupError as error:
+                raise error if len(start.models) == 1 else error.of_model(config.name) from error
+            self._add(config, engine)
+        adapters = self._adapters.start(start.adapters, start.known_adapters)
+        self._send(Ready([engine.info for engine in self._loop.engines.values()], adapters))
+        gc.freeze()  # everything loaded so far stays: exclude it from collections in the middle of a step
+
+    def run(self) -> None:
+        """Serve until `Shutdown`, then notify the plugins and close the engines."""
+        wait_s: float | None = 0
+        while not self._stopping:
+            self._handle_messages(wait_s)
+            wait_s = self._loop.step()
+        for engine in self._loop.engines.values():
+            self._background.submit(self._registry.engine_stopping, engine.info)
+            self._background.submit(engine.close)
+        self._background.shutdown(wait=True, cancel_futures=False)
+
+    def _handle_messages(self, wait_s: float | None) -> None:
+        """Handle messages for a limited time, so that running requests get their next step."""
+        begin: float | None = None
+        for item in drain(self._inbox, wait_s):
+            begin = self._clock() if begin is None else begin
+            self._handle(item)
+            if self._stopping or self._clock() - begin > MESSAGES_S:
+                return
+
+    def _handle(self, item: Item) -> None:
+        match item:
+            case Submit():
+                self._loop.submit(item)
+            case Abort():
+                self._loop.abort(item)
+            case GetStats() | Ping():
+                self._send(self._answer(item))
+            case LoadAdapter() | UnloadAdapter() | ListAdapters():
+                self._adapters.handle(item)
+            case LoadModel():
+                self._background.submit(self._load, item)
+            case Unload():
+                self._unload(item)
+            case MalformedRequest():
+                self._send(RequestRejected(item.request_id, item.error))
+            case Shutdown():
+                self._stopping = True
+            case _ if callable(item):
+                item()  # the only case left is `Start`, which is always the first message and handled in `main`
+
+    def _answer(self, message: GetStats | Ping) -> WireMessage:
+        if isinstance(message, Ping):
+            return Pong()
+        counter = self._registry.counter
+        rows = counter.snapshot() if counter is not None else []
+        return StatsReply(message.call_id, self._loop.stats(), rows)
+
+    def _add(self, config: ModelConfig, engine: EngineProtocol) -> None:
+        taken = {name for other in self._loop.engines.values() for name in _names(other)}
+        for name in _names(engine):
+            if name in taken:
+                raise ConfigError(f"Two models are named {name!r}; give one of them another name (name=path).")
+        self._loop.add(engine, max(MIN_TOKENS, config.max_num_seqs), config.max_num_batched_tokens)
+        self._background.submit(self._registry.engine_started, engine.info)
+
+    def _load(self, message: LoadModel) -> None:
+        """In the worker thread: build an engine, and let the loop thread add it."""
+        try:
+            engine = self._build(message.config, self._registry, 1)
+        except Exception as error:
+            failed = CallFailed(message.call_id, to_error_info(error))
+            self._inbox.put(lambda: self._send(failed))
+            return
+
+        def add() -> None:
+            try:
+                self._add(message.config, engine)
+            except ConfigError as error:
+                engine.close()
+                self._send(CallFailed(message.call_id, to_error_info(error)))
+                return
+            self._send(ModelLoaded(message.call_id, engine.info))
+
+        self._inbox.put(add)
+
+    def _unload(self, message: Unload) -> None:
+        if message.model not in self._loop.engines:
+            error = NotFound(f"The model `{message.model}` is not loaded.")
+            self._send(CallFailed(message.call_id, to_error_info(error)))
+            return
+
+        def close(engine: EngineProtocol) -> None:
+            self._background.submit(self._registry.engine_stopping, engine.info)
+            engine.close()
+            self._send(UnloadDone(message.call_id))
+
+        self._loop.remove(message.model, close)
+
+
+def _names(engine: EngineProtocol) -> tuple[str, ...]:
+    return (engine.info.name, *engine.info.aliases)
+
+
+def main(descriptor: str) -> int:
+    """Serve the API process at the other end of the socket with this file descriptor; returns the exit status."""
+    for number in IGNORED_SIGNALS:
+        signal.signal(number, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, IGNORED_SIGNALS)
+    gc.set_threshold(*GC_THRESHOLDS)
+    sys.setswitchinterval(SWITCH_INTERVAL_S)
+    os.set_inheritable(int(descriptor), False)
+    transport = Transport(socket.socket(fileno=int(descriptor)))
+    inbox: SimpleQueue[Item] = SimpleQueue()
+    threading.Thread(target=_read, args=(transport, inbox), name="reader", daemon=True).start()
+    start = inbox.get()
+    assert isinstance(start, Start), start
+    log_to_stderr(start.log_level)
+    sys.path[:] = start.sys_path or sys.path
+    try:
+        builder = EngineBuilder()
+        process = EngineProcess(inbox, transport.send, _load_plugins(start), builder.build)
+        process.start(start)
+        builder.log_memory()
+    except Exception as error:
+        log.debug("The start failed", exc_info=True)
+        transport.send(EngineFailed(to_error_info(error)))
+        transport.finish(FLUSH_TIMEOUT_S)
+        return 1
+    try:
+        process.run()
+    except Exception as error:
+        log.critical("The step loop ended: %s", error, exc_info=not isinstance(error, StepsKeepFailing))
+        transport.send(EngineFailed(to_error_info(error)))
+        transport.finish(FLUSH_TIMEOUT_S)
+        logging.shutdown()
+        os._exit(1)  # a return would wait for worker threads, which may hang
+    transport.finish(FLUSH_TIMEOUT_S)
+    return 0
+
+
+def _load_plugins(start: Start) -> Registry:
+    from quire.hooks import registry
+
+    return registry.load(start.plugins, start.options, start.enable_lora, max_faults=start.plugin_max_faults)
+
+
+def _read(transport: Transport, inbox: SimpleQueue[Item]) -> None:
+    """In a thread: read messages until the API process is gone. One that cannot be decoded ends the process."""
+    try:
+        transport.read(inbox.put)
+    except Exception as error:
+        inbox.put(partial(_raise, error))
+        return
+    os._exit(0)
+
+
+def _raise(error: Exception) -> None:
+    raise error
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1]))

@@ -1,0 +1,38 @@
+"""Settings of the engine process and of its client, apart from the models."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from quire.types.adapter_info import AdapterInfo
+
+IGNORED_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+"""Signals that the engine process ignores. They are blocked from its start until it has installed SIG_IGN."""
+
+GC_THRESHOLDS = (20_000, 50, 50)
+"""For `gc.set_threshold`, in both processes: collect rarely. Reference counts free nearly everything, and collections
+take a fifth of the time of imports."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class EngineProcessSettings:
+    """Every engine process is started with the same settings.
+
+    plugins, options, enable_lora, plugin_max_faults: arguments of `quire.hooks.registry.load`. adapters: loaded at the
+    first start. wait_ready_s: how long a request waits for an engine process that is being restarted. engine_timeout_s:
+    an engine process with work that finishes no step for so long is killed. module: what the engine process runs.
+    """
+
+    plugins: Sequence[str] | None = None
+    options: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    enable_lora: bool = False
+    adapters: Sequence[AdapterInfo] = ()
+    log_level: str = "info"
+    max_restarts: int = 5
+    plugin_max_faults: int = 100
+    wait_ready_s: float = 15.0
+    engine_timeout_s: float = 300.0
+    module: str = "quire.engine_process.process"

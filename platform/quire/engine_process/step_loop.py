@@ -1,0 +1,203 @@
+"""The step loop: passes requests to engines, runs one step of one model at a time, and sends the outputs.
+
+One thread runs all models. When a step fails, only the requests of that model fail.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from quire.engine_process.adapter_messages import AdapterRegistryProtocol
+from quire.engine_process.time_slicing import TimeSlicer
+from quire.engine_process.wire.error_info import ErrorInfo, to_error_info
+from quire.engine_process.wire.protocol import Abort, RequestRejected, StepOutputs, Submit, WireMessage
+from quire.errors import NotFound, QuireError
+from quire.types import EngineStats, ModelInfo, Request, SeqDelta
+
+log = logging.getLogger(__name__)
+
+MAX_FAILED_STEPS = 3
+"""After this many failed steps of a model in a row the process is restarted."""
+
+IDLE_SLEEP_S = 0.001
+"""Pause after a step that computed nothing although there is work: the engine waits, for example for an adapter."""
+
+
+class StepsKeepFailing(QuireError):
+    """A model failed `MAX_FAILED_STEPS` steps in a row."""
+
+
+class EngineProtocol(Protocol):
+    """The methods of an engine that the loop calls; `quire.engine.engine.Engine` implements it."""
+
+    @property
+    def info(self) -> ModelInfo: ...
+
+    @property
+    def adapters(self) -> AdapterRegistryProtocol:
+        """The adapters of its model; any thread may load them."""
+        ...
+
+    @property
+    def has_work(self) -> bool:
+        """Whether `step` has anything to do."""
+        ...
+
+    @property
+    def failed_steps(self) -> int:
+        """Failed steps since the last successful one, including those that raised."""
+        ...
+
+    def add(self, request: Request) -> None:
+        """Accept a request; raises BadRequest or Overloaded."""
+        ...
+
+    def abort(self, request_id: str, index: int | None = None) -> None:
+        """Drop one seq of a request, or all; unknown ids are ignored."""
+        ...
+
+    def step(self, max_tokens: int | None = None) -> list[SeqDelta]:
+        """Compute at most `max_tokens` tokens."""
+        ...
+
+    def stats(self) -> EngineStats: ...
+
+    def close(self) -> None:
+        """Release the device memory."""
+        ...
+
+
+@dataclass(slots=True)
+class _Accepted:
+    """A request that an engine accepted; `open`: its seqs that have not ended."""
+
+    model: str
+    open: set[int]
+
+
+class StepLoop:
+    """The engines by name, their requests in flight, and the time slicing between them."""
+
+    def __init__(
+        self,
+        send: Callable[[WireMessage], None],
+        clock: Callable[[], float] = time.monotonic,
+        slicer: TimeSlicer | None = None,
+    ) -> None:
+        """`send` gets the messages for the API process; `clock` returns seconds."""
+        self.engines: dict[str, EngineProtocol] = {}
+        self._send, self._clock, self._slicer = send, clock, slicer or TimeSlicer()
+        self._accepted: dict[str, _Accepted] = {}
+        self._draining: dict[str, Callable[[EngineProtocol], None]] = {}
+
+    def add(self, engine: EngineProtocol, min_tokens: int, max_tokens: int) -> None:
+        """Serve a model. While other models have work, the token limit of its steps stays between these bounds."""
+        name = engine.info.name
+        self.engines[name] = engine
+        self._slicer.add(name, min_tokens, max_tokens)
+
+    def remove(self, name: str, on_removed: Callable[[EngineProtocol], None]) -> None:
+        """Accept no more requests for a model; `on_removed` gets its engine when those in flight have ended."""
+        self._draining[name] = on_removed
+        self._remove_drained()
+
+    def submit(self, message: Submit) -> None:
+        """Add a request to its engine, or send back why it was rejected."""
+        try:
+            if message.model not in self.engines or message.model in self._draining:
+                raise NotFound(f"The model `{message.model}` is not loaded.")
+            request = message.to_request()
+            self.engines[message.model].add(request)
+        except Exception as error:  # the loop must go on, whatever a request does to its engine
+            info = to_error_info(error)
+            if info.kind == "QuireError":
+                log.exception("Request %s could not be added", message.id)
+            self._send(RequestRejected(message.id, info))
+            return
+        self._accepted[message.id] = _Accepted(message.model, set(range(request.params.num_seqs)))
+
+    def abort(self, message: Abort) -> None:
+        """Stop a request or one seq of it."""
+        entry = self._accepted.get(message.request_id)
+        if entry is None:
+            return
+        self.engines[entry.model].abort(message.request_id, message.index)
+        if message.index is None:
+            entry.open.clear()
+        self._end(message.request_id, message.index)
+        self._remove_drained()
+
+    def stats(self) -> list[EngineStats]:
+        return [engine.stats() for engine in self.engines.values()]
+
+    def step(self) -> float | None:
+        """Run one step of one engine. Returns the seconds to wait before the next one; None: until a message arrives.
+
+        Raises StepsKeepFailing after `MAX_FAILED_STEPS` failed steps of a model in a row.
+        """
+        with_work = [name for name, engine in self.engines.items() if engine.has_work]
+        chosen = self._slicer.next(with_work)
+        if chosen is None:
+            return None
+        name, max_tokens = chosen
+        begin, engine = self._clock(), self.engines[name]
+        try:
+            deltas = engine.step(max_tokens)
+        except Exception as error:
+            deltas = self._fail(name, error)
+        seconds = self._clock() - begin
+        self._slicer.record(name, seconds, alone=len(with_work) == 1)
+        if deltas:
+            self._send(StepOutputs(deltas))
+            for delta in deltas:
+                if delta.finish_reason is not None:
+                    self._end(delta.request_id, delta.index)
+            self._remove_drained()
+        if engine.failed_steps >= MAX_FAILED_STEPS:
+            raise StepsKeepFailing(_failure_message(name, engine.failed_steps, deltas))
+        return IDLE_SLEEP_S if not deltas and seconds < IDLE_SLEEP_S else 0
+
+    def _end(self, request_id: str, index: int | None) -> None:
+        entry = self._accepted.get(request_id)
+        if entry is None:
+            return
+        if index is not None:
+            entry.open.discard(index)
+        if not entry.open:
+            del self._accepted[request_id]
+
+    def _fail(self, name: str, error: Exception) -> list[SeqDelta]:
+        """Abort all requests of an engine whose step raised; returns their last deltas, with the error."""
+        log.exception("A step of %s failed", name)
+        info = _step_error(name, error)
+        deltas = []
+        for request_id, entry in self._accepted.items():
+            if entry.model == name:
+                self.engines[name].abort(request_id)
+                deltas += [
+                    SeqDelta(request_id=request_id, index=i, finish_reason="error", error=(info.kind, info.message))
+                    for i in sorted(entry.open)
+                ]
+        return deltas
+
+    def _remove_drained(self) -> None:
+        busy = {entry.model for entry in self._accepted.values()} if self._draining else set()
+        for name in [name for name in self._draining if name not in busy]:
+            on_removed = self._draining.pop(name)
+            self._slicer.remove(name)
+            on_removed(self.engines.pop(name))
+
+
+def _failure_message(name: str, count: int, deltas: Sequence[SeqDelta]) -> str:
+    errors = [delta.error for delta in deltas if delta.error is not None]
+    last = f" The last error: {errors[-1][1]}" if errors else ""
+    return f"The model `{name}` failed {count} steps in a row.{last}"
+
+
+def _step_error(name: str, error: Exception) -> ErrorInfo:
+    info = to_error_info(error)
+    return ErrorInfo(info.kind, f"A step of {name} failed, and its requests were given up: {info.message}")

@@ -1,0 +1,160 @@
+"""One engine process, seen from the API process: start it, exchange messages with it, notice its exit.
+
+A connection is used for one process only; `quire.engine_process.supervisor` starts the next one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+from quire.engine_process.settings import IGNORED_SIGNALS
+from quire.engine_process.wire.protocol import FromEngine, WireMessage, decode_from_engine, encode
+from quire.engine_process.wire.transport import FrameDecoder, encode_frame
+
+EXIT_DRAIN_S = 0.1
+"""The process exits and its socket closes in either order; after the first, wait this long for the second."""
+
+CLOSE_S = 2.0
+"""Longest wait for a killed process to exit."""
+
+OPENMP_ENV = {"GOMP_SPINCOUNT": "20000"}
+"""Threads of torch's pool spin for some microseconds before they sleep. The default is milliseconds: as soon as
+another process needs a core, each operation waits for a thread that is not running, and a step takes many times as
+long. No spinning at all would cost more than a third of the speed of an idle machine."""
+
+
+class EngineConnection(asyncio.Protocol):
+    """A running engine process and the socket to it. The socket has no name, so no other process can connect."""
+
+    def __init__(self, module: str) -> None:
+        """Start `module` as a process. Needs no event loop: the socket buffers messages sent before `listen`."""
+        self._socket, theirs = socket.socketpair()
+        number = theirs.fileno()
+        with theirs:
+            # The child inherits the mask of this thread.
+            before = signal.pthread_sigmask(signal.SIG_BLOCK, IGNORED_SIGNALS)
+            try:
+                # -P: nothing from the working directory may shadow a package.
+                self._process = subprocess.Popen(
+                    [sys.executable, "-P", "-m", module, str(number)],
+                    stdin=subprocess.DEVNULL,
+                    pass_fds=(number,),
+                    start_new_session=True,
+                    env=_environment(),
+                )
+            finally:
+                signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        self._kill_reason: str | None = None
+        self._frames = FrameDecoder()
+        self._ended = asyncio.Event()
+        self._transport: asyncio.Transport | None = None
+        self._on_message: Callable[[FromEngine], None] | None = None
+        self._closed: asyncio.Future[None] | None = None
+        """Done when the socket is closed, or failed with the error that ended reading."""
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def cpu_s(self) -> float | None:
+        """CPU time that the process has used; None where /proc is missing."""
+        try:
+            fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
+            return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+        except (OSError, ValueError, IndexError):
+            return None
+
+    @property
+    def exit_description(self) -> str:
+        """How the process ended, as the end of a sentence."""
+        if self._kill_reason is not None:
+            return self._kill_reason
+        code = self._process.returncode
+        if code is None:
+            return "stopped answering"
+        return f"was killed by signal {-code}" if code < 0 else f"ended with status {code}"
+
+    def send(self, message: WireMessage) -> None:
+        """Send in order; dropped once the process has ended. Raises BadRequest for a value that cannot be encoded."""
+        data = encode_frame(encode(message))
+        if self._transport is not None:
+            if not self._transport.is_closing():
+                self._transport.write(data)
+            return
+        with suppress(OSError):  # pending calls fail when `listen` returns
+            self._socket.sendall(data)
+
+    async def listen(self, on_message: Callable[[FromEngine], None]) -> None:
+        """Call `on_message` for every message of the process; returns when it has ended. May be called once.
+
+        Raises what `on_message` raises, or a decoding error.
+        """
+        loop = asyncio.get_running_loop()
+        self._on_message, self._closed = on_message, loop.create_future()
+        threading.Thread(target=self._wait, args=(loop,), name="engine-exit", daemon=True).start()
+        self._socket.setblocking(False)
+        self._transport, _ = await loop.create_unix_connection(lambda: self, sock=self._socket)
+        ended = asyncio.ensure_future(self._ended.wait())
+        try:
+            await asyncio.wait((self._closed, ended), return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait((self._closed, ended), timeout=EXIT_DRAIN_S)
+        finally:
+            ended.cancel()
+        if self._closed.done():
+            self._closed.result()
+
+    def data_received(self, data: bytes) -> None:
+        if self._closed is None or self._on_message is None or self._closed.done():
+            return
+        try:
+            for frame in self._frames.feed(data):
+                self._on_message(decode_from_engine(frame))
+        except Exception as error:
+            self._closed.set_exception(error)
+
+    def connection_lost(self, _: Exception | None) -> None:
+        if self._closed is not None and not self._closed.done():
+            self._closed.set_result(None)
+
+    async def wait(self, timeout_s: float) -> bool:
+        """Whether the process ends within `timeout_s`. Needs `listen` to be running."""
+        try:
+            await asyncio.wait_for(self._ended.wait(), timeout_s)
+        except TimeoutError:
+            return False
+        return True
+
+    def kill(self, reason: str | None = None) -> None:
+        """Kill the process. `reason`: what `exit_description` then returns."""
+        self._kill_reason = self._kill_reason or reason
+        self._process.kill()
+
+    def close(self) -> None:
+        """Kill the process if it still runs, and close the socket."""
+        self._process.kill()
+        with suppress(subprocess.TimeoutExpired):  # freeing its memory may take longer
+            self._process.wait(CLOSE_S)
+        if self._transport is not None:
+            self._transport.abort()
+        else:
+            self._socket.close()
+
+    def _wait(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._process.wait()
+        with suppress(RuntimeError):  # the event loop is closed, so no task waits for the exit
+            loop.call_soon_threadsafe(self._ended.set)
+
+
+def _environment() -> dict[str, str]:
+    """The environment of the engine process. A variable that the user has set wins."""
+    return {**OPENMP_ENV, **os.environ}

@@ -1,0 +1,126 @@
+"""Finds installed plugins by their entry points, and selects those to load, without importing any.
+
+The entry-point group `quire` has every plugin by name. Two more groups name plugins of Quire's own distribution:
+`quire.essential` those that always load, `quire.adapters` those that `enable_lora` adds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from importlib.metadata import EntryPoint, entry_points
+from typing import NamedTuple
+
+from quire.errors import PluginError
+from quire.settings.near_names import near_name
+
+GROUP = "quire"
+DISTRIBUTION = "quire-serve"
+"""Quire's own distribution, whose plugins are the bundled set."""
+
+
+class Installed(NamedTuple):
+    """An installed plugin, and the module that contains its code."""
+
+    name: str
+    distribution: str
+    version: str
+    module: str
+
+
+def installed(group: str = GROUP) -> list[Installed]:
+    """All installed plugins, bundled ones first, then by name. Imports none of them."""
+    points = sorted(entry_points(group=group), key=lambda p: (not is_bundled(p), p.name))
+    return [Installed(p.name, distribution_of(p), version_of(p), p.module) for p in points]
+
+
+def distribution_of(point: EntryPoint) -> str:
+    """Name of the distribution that declares an entry point."""
+    return point.dist.name if point.dist else "?"
+
+
+def version_of(point: EntryPoint) -> str:
+    """Version of the distribution that declares an entry point."""
+    return point.dist.version if point.dist else "?"
+
+
+def is_bundled(point: EntryPoint) -> bool:
+    """Whether a plugin belongs to Quire's own distribution."""
+    return distribution_of(point) == DISTRIBUTION
+
+
+def choose(names: Sequence[str] | None, enable_lora: bool = False, group: str = GROUP) -> list[EntryPoint]:
+    """The entry points to load, in order: essential plugins, then the selected ones, each once.
+
+    names: an allow-list; None = the bundled set without adapter runtimes; with `+` before the first name, the bundled
+    set and these. enable_lora: adapter runtimes too, even if the allow-list lacks them. Raises PluginError for a name
+    that is not installed or that two distributions have, and for a `+` before a later name only.
+    """
+    points = list(entry_points(group=group))
+    adapters = adapter_plugins(group)
+    bundled = [p.name for p in points if is_bundled(p) and p.name not in adapters]
+    if names is None:
+        asked = bundled
+        points = [p for p in points if is_bundled(p)]
+    else:
+        asked = [name.strip() for name in names if name.strip()]
+        if adds_to_bundled(asked):
+            asked = [*bundled, *(name.removeprefix("+").strip() for name in asked)]
+    if enable_lora:
+        asked += adapters
+    return [_find(points, name) for name in dict.fromkeys([*essential(group), *asked])]
+
+
+def essential(group: str = GROUP) -> list[str]:
+    """Names of the plugins that always load, and that are never switched off."""
+    return _ours(f"{group}.essential")
+
+
+def plugin_names(text: str) -> list[str]:
+    """The names in `a,b` or `+a,b`."""
+    return [name.strip() for name in text.split(",") if name.strip()]
+
+
+def adds_to_bundled(names: Sequence[str] | None) -> bool:
+    """Whether the names add to the bundled set: names is None, or the first name has a `+`.
+
+    Raises PluginError if only a later one has it.
+    """
+    if not names:
+        return names is None
+    if not names[0].startswith("+") and any(name.startswith("+") for name in names):
+        raise PluginError(
+            f"--plugins {','.join(names)}: begin the list with + to load these beside the bundled plugins, "
+            "or leave every + out to load these alone."
+        )
+    return names[0].startswith("+")
+
+
+def adapter_plugins(group: str = GROUP) -> list[str]:
+    """Names of the plugins that `enable_lora` adds."""
+    return _ours(f"{group}.adapters")
+
+
+def _ours(group: str) -> list[str]:
+    """Names of Quire's own plugins in another group, sorted."""
+    return sorted(point.name for point in entry_points(group=group) if is_bundled(point))
+
+
+def _find(points: Iterable[EntryPoint], name: str) -> EntryPoint:
+    found = [p for p in points if p.name == name]
+    if not found:
+        raise PluginError(_unknown(name, sorted({p.name for p in points})))
+    if len(found) > 1:
+        owners = " and ".join(sorted(distribution_of(p) for p in found))
+        raise PluginError(f"Plugin {name!r} is provided by two distributions, {owners}; uninstall one of them.")
+    return found[0]
+
+
+def _unknown(name: str, known: Sequence[str]) -> str:
+    listed = f"Installed plugins: {', '.join(known)}." if known else "No plugins are installed."
+    return f"There is no plugin {name!r}.{suggestion(name, known)} {listed}"
+
+
+def suggestion(name: str, known: Iterable[str]) -> str:
+    """A sentence that suggests the known name closest to a misspelt one, "" if none is close."""
+    near = near_name(name, known)
+    return f" Did you mean {near!r}?" if near else ""

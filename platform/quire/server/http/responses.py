@@ -1,0 +1,68 @@
+"""JSON responses, and how the responses of a route appear in the OpenAPI document."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from pydantic import BaseModel
+from starlette.responses import Response
+
+_EVENTS: dict[str, Any] = {"text/event-stream": {}}
+
+
+class ErrorDetail(BaseModel):
+    """The error of an error response."""
+
+    message: str
+    type: str
+    param: str | None
+    code: int
+
+
+class ErrorBody(BaseModel):
+    """The body of every error response except most responses of status 401."""
+
+    error: ErrorDetail
+
+
+class UnauthorizedBody(BaseModel):
+    """The body of most responses of status 401."""
+
+    error: str
+
+
+def json_response(value: Any) -> Response:
+    """A response of status 200 with a JSON body."""
+    return Response(msgspec.json.encode(value), media_type="application/json")
+
+
+_DESCRIPTIONS = {
+    400: "The request is malformed or asks for something that is not allowed.",
+    401: "The API key is missing or wrong.",
+    403: "A request gate refused.",
+    404: "The model does not exist.",
+    413: "The body, or a medium in it, is larger than the server accepts.",
+    415: "The body is compressed in a way that the server does not know.",
+    422: "A medium could not be fetched or decoded.",
+    429: "A request gate refused for now.",
+    500: "The server or a plugin failed.",
+    501: "The model cannot do this.",
+    503: "A bound on work in flight was reached, or the models are restarting; try again later.",
+}
+
+
+def error_responses(*statuses: int) -> dict[int | str, dict[str, Any]]:
+    """`responses=` of a route: the error bodies of these statuses."""
+    return {
+        status: {"model": UnauthorizedBody if status == 401 else ErrorBody, "description": _DESCRIPTIONS[status]}
+        for status in statuses
+    }
+
+
+GENERATION_ERRORS = error_responses(400, 401, 403, 404, 413, 415, 422, 429, 500, 501, 503)
+
+
+def streamed_responses(model: type) -> dict[int | str, dict[str, Any]]:
+    """`responses=` of a route that answers with `model` or with a stream of events."""
+    return {200: {"model": model, "description": "The answer, or its stream.", "content": _EVENTS}, **GENERATION_ERRORS}

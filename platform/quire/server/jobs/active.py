@@ -1,0 +1,107 @@
+"""The HTTP requests in progress, so that a shutdown can wait for them or end them.
+
+Requests that still wait for gates or media when a shutdown begins are refused at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Iterator
+from types import TracebackType
+from typing import Protocol
+
+from quire.errors import Overloaded, QuireError
+
+UNFINISHED = "The server is shutting down; the request was not finished."
+
+
+class CancelScope:
+    """Lets another task cancel the wait inside `with scope`, and any later one, with a given error."""
+
+    def __init__(self) -> None:
+        self._error: QuireError | None = None
+        self._waiting: asyncio.Task[object] | None = None
+
+    def stop(self, error: QuireError) -> None:
+        """Raise `error` in the task that waits inside the scope, and in every task that enters it later."""
+        self._error = error
+        if self._waiting is not None:
+            self._waiting.cancel()
+
+    def __enter__(self) -> None:
+        if self._error is not None:
+            raise self._error
+        self._waiting = asyncio.current_task()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, _error: BaseException | None, _traceback: TracebackType | None
+    ) -> None:
+        task, self._waiting = self._waiting, None
+        # Replace the cancellation by the error only if `stop` was the only one that cancelled the task.
+        if kind is asyncio.CancelledError and self._error is not None and task is not None and task.uncancel() == 0:
+            raise self._error from None
+
+
+class Stoppable(Protocol):
+    """A job that another task can end."""
+
+    def stop(self, error: QuireError) -> None:
+        """End the job; its waiting task gets `error`."""
+        ...
+
+
+class ActiveJobs:
+    """The jobs that run now. `closed_at`: when the server stopped accepting jobs (time.monotonic), None before."""
+
+    def __init__(self) -> None:
+        self._jobs: dict[int, Stoppable] = {}
+        self._pending: dict[int, CancelScope] = {}
+        self.closed_at: float | None = None
+
+    @property
+    def closed(self) -> bool:
+        """Whether new jobs are refused."""
+        return self.closed_at is not None
+
+    def __len__(self) -> int:
+        return len(self._jobs)
+
+    def add(self, job: Stoppable) -> None:
+        """Register a job; raises `Overloaded` when the server is shutting down."""
+        if self.closed:
+            raise _closed()
+        self._jobs[id(job)] = job
+
+    def remove(self, job: Stoppable) -> None:
+        """Forget a job that has ended."""
+        self._jobs.pop(id(job), None)
+
+    @contextlib.contextmanager
+    def pending(self) -> Iterator[None]:
+        """Around a wait of a request before its job is added; raises `Overloaded` as soon as a shutdown begins."""
+        if self.closed:
+            raise _closed()
+        scope = CancelScope()
+        self._pending[id(scope)] = scope
+        try:
+            with scope:
+                yield
+        finally:
+            del self._pending[id(scope)]
+
+    def close(self) -> None:
+        """Refuse new jobs and cancel pending waits."""
+        self.closed_at = time.monotonic()
+        for scope in self._pending.values():
+            scope.stop(_closed())
+
+    def stop_all(self, error: QuireError) -> None:
+        """End all jobs with `error`."""
+        for job in list(self._jobs.values()):
+            job.stop(error)
+
+
+def _closed() -> Overloaded:
+    return Overloaded("The server is shutting down.")

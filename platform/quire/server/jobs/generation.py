@@ -1,0 +1,102 @@
+"""Runs the engine requests of one HTTP request, one per prompt, and turns their tokens into text.
+
+When the HTTP request ends early (the client disconnects, the stream breaks, the server shuts down), its engine requests
+are aborted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+
+from quire.errors import BadRequest, Overloaded, QuireError
+from quire.server.jobs.active import ActiveJobs, CancelScope
+from quire.server.metrics.metrics import Metrics
+from quire.server.metrics.request_timers import RequestTimers
+from quire.server.metrics.telemetry import Telemetry
+from quire.server.service.client_protocol import ClientProtocol
+from quire.text.inputs.inputs import to_engine_request
+from quire.text.outputs.outputs import Collector, LogprobsIn, RequestOutput, TextDelta
+from quire.text.tokenizer.tokenizer import Tokenizer
+from quire.types import Request, SeqDelta
+
+OnText = Callable[[int, TextDelta], None]
+"""Called with the number of a prompt and the next text that answers it."""
+
+
+class GenerationJob:
+    """Runs `requests` on one model and turns their deltas into text.
+
+    collectors: the output of each request so far.
+    """
+
+    def __init__(
+        self,
+        client: ClientProtocol,
+        model: str,
+        tokenizer: Tokenizer,
+        eos_ids: Sequence[int],
+        requests: Sequence[Request],
+        inflight: ActiveJobs,
+        telemetry: Telemetry,
+        metrics: Metrics,
+        streams: bool = False,
+    ) -> None:
+        """streams: the caller uses the text deltas that `run` gives, not the outputs of `results`."""
+        self.requests = requests
+        needed: LogprobsIn = "deltas" if streams else "result"
+        self.collectors = [Collector(request, tokenizer, eos_ids, needed) for request in requests]
+        self._timers = RequestTimers(requests, model, telemetry, metrics)
+        self._numbers = {request.id: number for number, request in enumerate(requests)}
+        self._client = client
+        self._model = model
+        self._inflight = inflight
+        self._stopping = CancelScope()
+
+    async def results(self) -> list[RequestOutput]:
+        """Run to the end and return one output per prompt."""
+        await self.run(lambda number, delta: None)
+        return self.outputs()
+
+    def outputs(self) -> list[RequestOutput]:
+        """One output per prompt, with the text so far."""
+        return [collector.result() for collector in self.collectors]
+
+    async def run(self, on_text: OnText) -> None:
+        """Run to the end and call `on_text` for each text delta.
+
+        An exception of `on_text`, or a cancellation, aborts all engine requests.
+        """
+        self._inflight.add(self)
+        requests = [to_engine_request(request) for request in self.requests]
+        try:
+            with self._stopping:
+                await self._client.run(self._model, requests, partial(self._push, on_text))
+        except (Overloaded, BadRequest) as error:
+            self._timers.on_rejected(error)
+            raise
+        except QuireError:
+            self._end_timers("error")
+            raise
+        finally:
+            self._inflight.remove(self)
+            self._end_timers("abort")
+
+    def stop(self, error: QuireError) -> None:
+        """End the job from another task: `run` raises `error`."""
+        self._stopping.stop(error)
+
+    def _push(self, on_text: OnText, delta: SeqDelta) -> None:
+        number = self._numbers[delta.request_id]
+        collector, timer = self.collectors[number], self._timers[number]
+        timer.on_delta(delta)
+        for text in collector.push(delta):
+            if text.finish_reason is not None:
+                timer.reason = text.finish_reason
+            on_text(number, text)
+        if collector.aborts:  # stop strings are found here, not in the engine
+            for request_id, index in collector.take_aborts():
+                self._client.abort(request_id, index)
+
+    def _end_timers(self, reason: str) -> None:
+        self._timers.end(reason, [collector.done for collector in self.collectors])

@@ -1,0 +1,147 @@
+"""Prometheus metrics of engines, made from the latest statistics of each model at every scrape."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, TypeAlias
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from quire.types import EngineStats, ModelInfo
+
+_Value: TypeAlias = Callable[[EngineStats], float]
+
+_GAUGES: Mapping[str, tuple[str, _Value]] = {
+    "num_requests_running": ("Sequences being computed.", lambda s: s.num_running),
+    "num_requests_waiting": ("Sequences waiting to be scheduled.", lambda s: s.num_waiting),
+    "kv_cache_usage_perc": (
+        "Fraction of KV cache pages in use, from 0 to 1.",
+        lambda s: s.num_pages_used / s.num_pages if s.num_pages else 0.0,
+    ),
+    "encoder_cache_bytes": ("Bytes in use by the cache of media embeddings.", lambda s: s.num_encoder_cache_bytes),
+}
+
+_COUNTERS: Mapping[str, tuple[str, _Value]] = {
+    "prefix_cache_queries": ("Prompt tokens looked up in the prefix cache.", lambda s: s.num_queried_tokens_total),
+    "prefix_cache_hits": ("Prompt tokens found in the prefix cache.", lambda s: s.num_cached_tokens_total),
+    "prompt_tokens": ("Prompt tokens of admitted requests.", lambda s: s.num_prompt_tokens_total),
+    "prompt_tokens_cached": ("Prompt tokens taken from the prefix cache.", lambda s: s.num_cached_tokens_total),
+    "media_encoded": ("Images and other media that the encoder computed.", lambda s: s.num_media_encoded_total),
+    "encoder_cache_hits": ("Media whose embeddings were found in the cache.", lambda s: s.num_media_found_total),
+    "mm_cache_queries": (
+        "Media whose embeddings were needed.",
+        lambda s: s.num_media_encoded_total + s.num_media_found_total,
+    ),
+    "mm_cache_hits": ("Media whose embeddings were found in the cache.", lambda s: s.num_media_found_total),
+    "generation_tokens": ("Tokens generated.", lambda s: s.num_generated_tokens_total),
+    "corrupted_requests": (
+        "Requests ended by logits that were not finite.",
+        lambda s: s.num_corrupted_total,
+    ),
+}
+
+_PREEMPTIONS: Mapping[str, _Value] = {
+    "recompute": lambda s: s.num_preemptions_recompute_total,
+    "swap": lambda s: s.num_preemptions_swap_total,
+}
+
+_WAITING: Mapping[str, _Value] = {
+    "capacity": lambda s: max(0, s.num_waiting - s.num_deferred),
+    "deferred": lambda s: min(s.num_waiting, s.num_deferred),
+}
+
+_SOURCES: Mapping[str, _Value] = {
+    "local_compute": lambda s: s.num_queried_tokens_total - s.num_cached_tokens_total,
+    "local_cache_hit": lambda s: s.num_cached_tokens_total,
+}
+
+_Family: TypeAlias = type[CounterMetricFamily] | type[GaugeMetricFamily]
+_BY_LABEL: Mapping[str, tuple[_Family, str, str, Mapping[str, _Value]]] = {
+    "num_preemptions": (CounterMetricFamily, "Preemptions of running sequences.", "kind", _PREEMPTIONS),
+    "num_requests_waiting_by_reason": (
+        GaugeMetricFamily,
+        "Sequences waiting for capacity, or deferred until a grammar or adapter is ready.",
+        "reason",
+        _WAITING,
+    ),
+    "prompt_tokens_by_source": (
+        CounterMetricFamily,
+        "Prompt tokens of admitted requests, by whether they were computed or found in the prefix cache.",
+        "source",
+        _SOURCES,
+    ),
+}
+
+
+class EngineMetrics(Collector):
+    """Makes metric families from the latest statistics and the server's own counts."""
+
+    def __init__(self, prefix: str, infos: Sequence[ModelInfo]) -> None:
+        self._prefix, self._infos = prefix, infos
+        self.plugin_rows: Sequence[Mapping[str, Any]] = ()
+        self.latest = {info.name: EngineStats(model=info.name, num_pages=info.num_pages) for info in infos}
+        self.finished: dict[tuple[str, str], int] = {}
+        self.rejections: dict[tuple[str, str], int] = {}
+        self.parsed: dict[tuple[str, str, str, str], int] = {}
+        for info in infos:
+            self.finished.update({(info.name, reason): 0 for reason in ("stop", "length", "abort", "error")})
+            self.rejections[info.name, "queue_full"] = 0
+
+    def collect(self) -> Iterable[Metric]:
+        """Yields one family per metric, with one sample per model."""
+        for family, metrics in ((GaugeMetricFamily, _GAUGES), (CounterMetricFamily, _COUNTERS)):
+            for name, (help, value) in metrics.items():
+                yield self._family(family, name, help, [], {(m,): value(s) for m, s in self.latest.items()})
+        for name, (family, help, label, values) in _BY_LABEL.items():
+            rows = {(m, key): value(s) for m, s in self.latest.items() for key, value in values.items()}
+            yield self._family(family, name, help, [label], rows)
+        counter = CounterMetricFamily
+        yield self._family(
+            counter, "request_success", "Finished requests, by finish reason.", ["finished_reason"], self.finished
+        )
+        yield self._family(
+            counter, "admission_rejections", "Rejected requests, by reason.", ["reason"], self.rejections
+        )
+        help = "Chat responses that were searched for tool calls."
+        labels = ["mode", "outcome", "request_type"]
+        yield self._family(counter, "tool_call_parser_invocations", help, labels, self.parsed)
+        yield self._cache_config()
+        yield from self._plugins()
+
+    def _family(self, family: _Family, name: str, help: str, labels: list[str], rows: Mapping[Any, float]) -> Metric:
+        metric = family(self._prefix + name, help, labels=["model_name", *labels])
+        for key, value in list(rows.items()):
+            metric.add_metric(list(key), value)
+        return metric
+
+    def _cache_config(self) -> Metric:
+        labels = ["model_name", "num_gpu_blocks", "block_size", "cache_dtype", "device"]
+        family = GaugeMetricFamily(
+            self._prefix + "cache_config_info",
+            "The KV cache's settings, as labels; always 1.",
+            labels=labels,
+        )
+        for info in self._infos:
+            family.add_metric([info.name, str(info.num_pages), str(info.page_size), info.dtype, info.device], 1)
+        return family
+
+    def _plugins(self) -> Iterable[Metric]:
+        for name, help in (
+            ("calls", "Calls into a plugin."),
+            ("errors", "Calls that raised."),
+            ("seconds", "Time in calls."),
+        ):
+            family = CounterMetricFamily(f"{self._prefix}plugin_{name}", help, labels=["plugin"])
+            for row in self.plugin_rows:
+                family.add_metric([row["plugin"]], row[name])
+            yield family
+        prefix = self._prefix
+        dropped = CounterMetricFamily(f"{prefix}plugin_dropped", "Events that a slow plugin missed.", labels=["plugin"])
+        off = GaugeMetricFamily(
+            f"{prefix}plugin_off", "Functions of a plugin that were switched off after errors.", labels=["plugin"]
+        )
+        for row in self.plugin_rows:
+            dropped.add_metric([row["plugin"]], row.get("dropped", 0))
+            off.add_metric([row["plugin"]], len(row.get("off", ())))
+        yield from (dropped, off)

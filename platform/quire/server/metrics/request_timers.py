@@ -1,0 +1,100 @@
+"""Measures the times of engine requests in the API process, and reports them when the requests end."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+from quire.errors import BadRequest, Overloaded
+from quire.server.metrics.metrics import Metrics, Timings
+from quire.server.metrics.telemetry import Telemetry
+from quire.types import Request, RequestSummary, SeqDelta
+
+
+class RequestTimer:
+    """Times and token counts of one request. `reason`: finish reason of its last seq."""
+
+    def __init__(self, request: Request, model: str) -> None:
+        self._request = request
+        self._model = model
+        self._arrival_s = time.perf_counter()
+        self._first_s: float | None = None
+        self._last_s = self._arrival_s
+        self._last_by_index: dict[int, float] = {}
+        self._gaps_s: list[float] = []
+        self._has_several = request.params.num_seqs > 1
+        self._counts: dict[int, int] = {}  # generated tokens by seq, if there are several
+        self.reason = "abort"
+        self._queue_s: float | None = None
+        self.num_generated = 0
+        self.num_cached = 0
+        self.started = False
+        self.ended = False
+
+    def on_delta(self, delta: SeqDelta) -> None:
+        """Record a delta at the time of its arrival."""
+        now = self._last_s = time.perf_counter()
+        if not self.started:
+            self.started = True
+            self.num_cached = delta.num_cached_tokens or 0
+            self._queue_s = delta.queue_s
+        count = len(delta.token_ids)
+        if not count:
+            return
+        self.num_generated += count
+        if self._has_several:
+            self._counts[delta.index] = self._counts.get(delta.index, 0) + count
+        before = self._last_by_index.get(delta.index)
+        if before is not None:
+            self._gaps_s.append((now - before) / count)
+        elif self._first_s is None:
+            self._first_s = now
+        self._last_by_index[delta.index] = now
+
+    def end(self, reason: str | None) -> tuple[RequestSummary, Timings]:
+        """Mark the request as ended; `reason` None: the finish reason of its last delta."""
+        self.ended = True
+        first = None if self._first_s is None else self._first_s - self._arrival_s
+        queue = self._queue_s
+        params = self._request.params
+        summary = RequestSummary(
+            request_id=self._request.id,
+            model=self._model,
+            adapters=tuple(use.ref.name for use in self._request.adapters),
+            finish_reason=reason or self.reason,
+            num_prompt_tokens=len(self._request.prompt.token_ids),
+            num_cached_tokens=self.num_cached,
+            num_generated_tokens=self.num_generated,
+            n=params.num_seqs,
+            max_tokens=params.max_tokens,
+            queue_s=queue,
+            prefill_s=None if first is None or queue is None else max(0.0, first - queue),
+            decode_s=None if self._first_s is None else self._last_s - self._first_s,
+            e2e_s=self._last_s - self._arrival_s,
+            first_token_s=first,
+        )
+        longest = max(self._counts.values(), default=0) if self._counts else self.num_generated
+        return summary, Timings(token_gaps_s=tuple(self._gaps_s), longest=longest)
+
+
+class RequestTimers:
+    """Timers of the requests of one call. Each request is reported once."""
+
+    def __init__(self, requests: Sequence[Request], model: str, telemetry: Telemetry, metrics: Metrics) -> None:
+        self._timers = [RequestTimer(request, model) for request in requests]
+        self._model, self._telemetry, self._metrics = model, telemetry, metrics
+
+    def __getitem__(self, number: int) -> RequestTimer:
+        return self._timers[number]
+
+    def on_rejected(self, error: Overloaded | BadRequest) -> None:
+        """Count a rejection; requests that have not started are not reported as ended."""
+        self._metrics.rejected(self._model, "queue_full" if isinstance(error, Overloaded) else "bad_request")
+        for timer in self._timers:
+            timer.ended = timer.ended or not timer.started
+
+    def end(self, reason: str, done: Sequence[bool]) -> None:
+        """Report all requests: with their own finish reason if `done`, otherwise with `reason`."""
+        for timer, finished in zip(self._timers, done, strict=True):
+            if not timer.ended:
+                self._telemetry.finished(*timer.end(None if finished else reason))

@@ -1,0 +1,51 @@
+"""Logs throughput, queue and cache usage of each model every ten seconds while it has work."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+
+from quire.types import EngineStats
+
+log = logging.getLogger("quire.server")
+
+INTERVAL_S = 10.0
+
+
+class ThroughputLog:
+    """Compares the statistics of a model with those of the last interval. clock: returns seconds."""
+
+    def __init__(self, interval_s: float = INTERVAL_S, clock: Callable[[], float] = time.monotonic) -> None:
+        self._interval_s, self._clock = interval_s, clock
+        self._before: dict[str, tuple[float, EngineStats]] = {}
+
+    def observe(self, stats: EngineStats) -> None:
+        """Compare with earlier statistics, and log when the interval has passed."""
+        now = self._clock()
+        since, before = self._before.setdefault(stats.model, (now, stats))
+        elapsed_s = now - since
+        if elapsed_s < self._interval_s:
+            return
+        self._before[stats.model] = now, stats
+        restarted = stats.num_steps_total < before.num_steps_total
+        if restarted or not (stats.num_running or stats.num_waiting or stats.num_steps_total > before.num_steps_total):
+            return
+        log.info("%s: %s", stats.model, _line(before, stats, elapsed_s))
+
+
+def _line(before: EngineStats, now: EngineStats, elapsed_s: float) -> str:
+    prompt = (now.num_prompt_tokens_total - before.num_prompt_tokens_total) / elapsed_s
+    output = (now.num_generated_tokens_total - before.num_generated_tokens_total) / elapsed_s
+    queried = now.num_queried_tokens_total - before.num_queried_tokens_total
+    cached = now.num_cached_tokens_total - before.num_cached_tokens_total
+    parts = [
+        f"prompt throughput {prompt:.1f} tokens/s",
+        f"generation throughput {output:.1f} tokens/s",
+        f"{now.num_running} requests running",
+        f"{now.num_waiting} waiting",
+        f"KV cache usage {100 * now.num_pages_used / max(now.num_pages, 1):.1f} %",
+    ]
+    if queried:
+        parts.append(f"prefix cache hit rate {100 * cached / queried:.1f} %")
+    return ", ".join(parts)

@@ -1,0 +1,78 @@
+"""The protocol of the engine client, as far as the server uses it.
+
+`quire.engine_process.client.EngineClient` implements it; tests use a client without an engine process.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
+
+from quire.types import EngineStats, ModelInfo, Request, SeqDelta
+from quire.types.adapter_info import AdapterInfo
+
+
+class AdapterClientProtocol(Protocol):
+    """The adapters in the engine process; see `quire.engine_process.adapter_directory.AdapterDirectory`."""
+
+    def all(self) -> Sequence[AdapterInfo]:
+        """The adapters that are ready, loading or failed."""
+        ...
+
+    def get(self, name: str) -> AdapterInfo | None:
+        """The adapter of this name, None if there is none."""
+        ...
+
+    async def fetch(self) -> list[AdapterInfo]:
+        """All adapters, with their current state."""
+        ...
+
+    async def load(self, adapter: AdapterInfo, *, replacing: bool = False, wait: bool = True) -> AdapterInfo:
+        """Load an adapter; raises `BadRequest`. replacing: a loaded one of the same name. wait: until it is loaded."""
+        ...
+
+    async def unload(self, name: str) -> None:
+        """Refuse new requests for an adapter; raises `NotFound`."""
+        ...
+
+
+class ClientProtocol(Protocol):
+    """Runs requests on the models of the engine process."""
+
+    @property
+    def adapters(self) -> AdapterClientProtocol:
+        """The adapters of all models."""
+        ...
+
+    @property
+    def unavailable(self) -> str | None:
+        """Why requests are not accepted now, as a sentence; None if they are accepted."""
+        ...
+
+    def models(self) -> Sequence[ModelInfo]:
+        """The models that are loaded."""
+        ...
+
+    async def run(self, model: str, requests: Sequence[Request], take: Callable[[SeqDelta], None]) -> None:
+        """Run the requests of one HTTP request until every seq has ended; `take` is called with each delta.
+
+        Raises `BadRequest` or `Overloaded` before the first delta, `EngineDied` at any time, and what `take` raises.
+        The first error ends all requests; so does a cancellation.
+        """
+        ...
+
+    def abort(self, request_id: str, index: int | None = None) -> None:
+        """Stop one seq of a request, or all of them; unknown ids are ignored."""
+        ...
+
+    async def stats(self) -> Sequence[EngineStats]:
+        """The statistics of every model."""
+        ...
+
+    async def stats_and_plugin_calls(self) -> tuple[Sequence[EngineStats], Sequence[Mapping[str, Any]]]:
+        """The statistics of every model, and of plugin calls in the engine process: plugin, calls, errors, seconds."""
+        ...
+
+    async def close(self, drain_s: float = 0.0) -> None:
+        """Wait up to `drain_s` for running requests, then end the engine process."""
+        ...

@@ -1,0 +1,159 @@
+"""The parts of the running server, which every route uses, and the first steps of every request.
+
+Those steps are: read the body, pass the request gates, validate, find the model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, TypeVar, cast
+
+from fastapi import Request as HttpRequest
+from pydantic import BaseModel
+
+from quire import __version__
+from quire.errors import BadRequest
+from quire.records import Registry
+from quire.server.http.auth import KEY_DIGEST
+from quire.server.http.body import Bodies, Body, validate
+from quire.server.http.middleware import MAX_ID_LENGTH, header_id, random_id
+from quire.server.jobs.active import ActiveJobs
+from quire.server.jobs.generation import GenerationJob
+from quire.server.jobs.pooling import PoolingJob
+from quire.server.metrics.metrics import Metrics
+from quire.server.metrics.telemetry import Telemetry
+from quire.server.process.workers import WorkerPools
+from quire.server.service.adapters import AdapterService
+from quire.server.service.client_protocol import ClientProtocol
+from quire.server.service.gates import Gates
+from quire.server.service.models import ModelDirectory, ModelFilter, ServedModel
+from quire.server.service.request_fields import RequestFields, check_list_lengths, reject_unsupported
+from quire.settings.server_config import ServerConfig
+from quire.types import Request
+
+B = TypeVar("B", bound=BaseModel)
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Service:
+    """The parts of the running server; one per application, at `app.state.service`."""
+
+    config: ServerConfig
+    client: ClientProtocol
+    registry: Registry
+    models: ModelDirectory
+    request_fields: RequestFields
+    gates: Gates
+    metrics: Metrics
+    telemetry: Telemetry
+    inflight: ActiveJobs
+    adapters: AdapterService
+    bodies: Bodies
+    pools: WorkerPools
+
+    async def parse_request(
+        self, request: HttpRequest, schema: type[B], *filters: ModelFilter
+    ) -> tuple[ServedModel, B]:
+        """Read and validate the body; returns the model that it names and its fields. Raises a `QuireError`.
+
+        filters: choose the model of a body that names none, see `ModelDirectory.default_for`.
+        """
+        return await self.validate_body(request, await self.bodies.read(request), schema, *filters)
+
+    async def validate_body(
+        self, request: HttpRequest, read: Body, schema: type[B], *filters: ModelFilter
+    ) -> tuple[ServedModel, B]:
+        """`parse_request` for a body that was read already."""
+        body = read.value
+        given = body.get("model")
+        default = self.models.default_for(*filters)
+        name = given if isinstance(given, str) and given else default
+        with self.inflight.pending():
+            if self.gates.are_loaded:
+                body = await self.gates.admit(request.scope["path"], name, body, request.headers)
+        reject_unsupported(body, self.request_fields, supported=schema.model_fields)
+        check_list_lengths(body)
+        fields: Any = await self.bodies.validate(read, partial(validate, schema, body))
+        adapters = getattr(fields, "adapters", None)
+        model = fields.model or (None if adapters else default)  # an adapter determines its model
+        return await self.adapters.find(model, adapters), fields
+
+    async def encode(self, large: bool, encode: Callable[[], T]) -> T:
+        """The result of `encode`, which runs in a worker thread if the answer is large."""
+        return await self.pools.answers.run(lambda _: encode()) if large else encode()
+
+    def generation_job(self, served: ServedModel, requests: Sequence[Request], streams: bool = False) -> GenerationJob:
+        """A job that generates for each of these requests."""
+        return GenerationJob(
+            self.client,
+            served.info.name,
+            served.tokenizer,
+            served.info.eos_ids,
+            self._with_cache_salts(requests),
+            self.inflight,
+            self.telemetry,
+            self.metrics,
+            streams,
+        )
+
+    def pooling_job(self, served: ServedModel, requests: Sequence[Request]) -> PoolingJob:
+        """A job that pools each of these requests."""
+        requests = self._with_cache_salts(requests)
+        return PoolingJob(self.client, served.info.name, requests, self.inflight, self.telemetry, self.metrics)
+
+    def _with_cache_salts(self, requests: Sequence[Request]) -> Sequence[Request]:
+        """With salts that differ between clients, if each has its own prefix cache: salts of clients contain no NUL."""
+        if not self.config.caches_are_apart:
+            return requests
+        return [replace(request, cache_salt=f"{request.client}\0{request.cache_salt or ''}") for request in requests]
+
+
+def client_identity(request: HttpRequest) -> str:
+    """The name under which a client gets its share of the engine: its API key's digest if keys are required, else its
+    network address; empty if neither is known.
+    """
+    digest: str | None = request.scope.get(KEY_DIGEST)
+    if digest is not None:
+        return f"key:{digest}"
+    return f"address:{request.client.host}" if request.client is not None else ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ResponseIds:
+    """The ids of one response.
+
+    base: the client's id or a random one. unique: always random. client: identifies the client that sent the request.
+    """
+
+    base: str
+    unique: str
+    client: str
+
+    @classmethod
+    def from_request(cls, request: HttpRequest, body_id: str | None) -> ResponseIds:
+        """The base is the `X-Request-Id` header, else the body's `request_id`, else random. Raises `BadRequest`."""
+        if body_id is not None and not 0 < len(body_id) <= MAX_ID_LENGTH:
+            raise BadRequest(f"`request_id` must have from 1 to {MAX_ID_LENGTH} characters.", "request_id")
+        unique = random_id()
+        base = header_id(request.headers) or body_id or unique
+        return cls(base=base, unique=unique, client=client_identity(request))
+
+    def engine_id(self, prefix: str, number: int) -> str:
+        """The id of an engine request: unique even if a client reuses an id. number: of its prompt."""
+        if self.base == self.unique:
+            return f"{prefix}{self.base}-{number}"
+        return f"{prefix}{self.base}-{number}-{self.unique[:12]}"
+
+
+def get_service(request: HttpRequest) -> Service:
+    """The service of the application that a request was sent to."""
+    return cast(Service, request.app.state.service)
+
+
+def system_fingerprint(served: ServedModel) -> str:
+    """The field of the OpenAI API that changes with the server's version, the architecture and the data type."""
+    info = served.info
+    return f"quire-{__version__}-{info.architecture}-{info.dtype}"

@@ -1,0 +1,84 @@
+"""Assembles prompts from the ids of text parts and from mapped media."""
+
+from __future__ import annotations
+
+import json
+from collections import deque
+from collections.abc import Mapping, Sequence
+from hashlib import blake2b
+from itertools import chain
+from typing import TYPE_CHECKING, TypeAlias
+
+from quire.errors import BadRequest
+from quire.records import MappedMedia, MappedText
+from quire.types import Media
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+    from torch import Tensor
+
+DIGEST_BYTES = 16
+
+PromptPart: TypeAlias = "list[int] | str"
+"""Token ids of text, or the modality of a marker."""
+
+MappedItem: TypeAlias = MappedMedia | MappedText
+"""The result of an input mapper for one item."""
+
+
+def mapped_items(part: MappedItem) -> Sequence[MappedMedia]:
+    """The media of a mapped item, one or several."""
+    return part.media if isinstance(part, MappedText) else [part]
+
+
+def assemble(
+    parts: Sequence[PromptPart], mapped: Mapping[str, Sequence[MappedItem]], param: str
+) -> tuple[list[int], tuple[Media, ...]]:
+    """The ids of the whole prompt, and its media with their positions.
+
+    Raises `BadRequest` if the text contains a marker that belongs to the replacement text of a mapper.
+    """
+    waiting = {modality: deque(chain.from_iterable(map(mapped_items, given))) for modality, given in mapped.items()}
+    out: list[int] = []
+    media: list[Media] = []
+    for modality, remaining in waiting.items():
+        if len(remaining) != parts.count(modality):
+            raise BadRequest(f"`{param}` contains text that is reserved for the inside of {modality}.", param)
+    for part in parts:
+        if isinstance(part, str):
+            one = waiting[part].popleft()
+            media.append(_medium(part, len(out), one))
+            out += one.ids
+        else:
+            out += part
+    return out, tuple(media)
+
+
+def _medium(modality: str, start: int, mapped: MappedMedia) -> Media:
+    import numpy as np
+    import torch
+
+    tensors = {name: torch.as_tensor(value).detach().cpu().contiguous() for name, value in mapped.tensors.items()}
+    positions = None if mapped.positions is None else np.ascontiguousarray(mapped.positions, np.int64)
+    return Media(
+        modality=modality,
+        start=start,
+        length=len(mapped.ids),
+        digest=digest(modality, tensors, positions),
+        tensors=tensors,
+        positions=positions,
+    )
+
+
+def digest(modality: str, tensors: Mapping[str, Tensor], positions: NDArray[np.int64] | None = None) -> str:
+    """A hash of modality, names, dtypes, shapes, bytes and positions, as a hex string."""
+    import torch
+
+    hasher = blake2b(digest_size=DIGEST_BYTES)
+    hasher.update(b"null" if positions is None else json.dumps(positions.shape).encode() + positions.tobytes())
+    for name, tensor in sorted(tensors.items()):
+        head = json.dumps([modality, name, str(tensor.dtype), list(tensor.shape)]).encode()
+        data = tensor.reshape(-1).view(torch.uint8).numpy().tobytes() if tensor.numel() else b""
+        hasher.update(len(head).to_bytes(8, "little") + head + len(data).to_bytes(8, "little") + data)
+    return hasher.hexdigest()

@@ -1,0 +1,37 @@
+"""Plain data that crosses module and process boundaries, frozen and picklable.
+
+The server sends a `Request` to the engine process. There the scheduler makes a `Plan` for each step, the runner returns
+a `StepResult`, and the engine sends a `SeqDelta` for each sequence back to the server. `ModelInfo`, `AdapterInfo`,
+`EngineStats` and `RequestSummary` report the state of models, adapters, engines and ended requests.
+"""
+
+from quire.types.adapter_info import AdapterInfo, AdapterStats
+from quire.types.encoder_input import EncoderInputInfo
+from quire.types.model_info import ModelInfo
+from quire.types.request import AdapterRef, LoRARequest, Media, Params, Prompt, Request, WeightedAdapter
+from quire.types.stats import EngineStats, RequestSummary
+from quire.types.step import Chunk, FinishReason, NewSeq, Plan, Sample, SeqDelta, StepResult, TokenLogprobs
+
+__all__ = [
+    "Params",
+    "Media",
+    "Prompt",
+    "AdapterRef",
+    "WeightedAdapter",
+    "LoRARequest",
+    "Request",
+    "FinishReason",
+    "Chunk",
+    "NewSeq",
+    "Plan",
+    "TokenLogprobs",
+    "Sample",
+    "StepResult",
+    "SeqDelta",
+    "ModelInfo",
+    "EngineStats",
+    "RequestSummary",
+    "EncoderInputInfo",
+    "AdapterInfo",
+    "AdapterStats",
+]

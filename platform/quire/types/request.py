@@ -1,0 +1,94 @@
+"""A request to the engine: prompt, media, adapters and parameters. Only media hold tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeAlias
+
+from quire.params.pooling import PoolingParams
+from quire.params.sampling import BeamSearchParams, SamplingParams
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+    from torch import Tensor
+
+Params: TypeAlias = SamplingParams | BeamSearchParams | PoolingParams
+"""What to do with a prompt: sample, beam search, or pool."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Media:
+    """A run of prompt positions whose embeddings come from a tower instead of the token table.
+
+    start, length: prompt positions. tensors: inputs of the tower. digest: identifies the content, so that equal media
+    share pages and different ones never do. positions: rotary positions of its tokens, int64 [axes, length], relative
+    to its start; the next token has the largest of them plus one. None = consecutive positions.
+    """
+
+    modality: str
+    start: int
+    length: int
+    digest: str
+    tensors: Mapping[str, Tensor]
+    positions: NDArray[np.int64] | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Prompt:
+    """The prompt as token ids. Its length is final: later stages add nothing.
+
+    token_types: the type of each token, 0 or 1, for models that take pairs of texts; () = all 0.
+    """
+
+    token_ids: tuple[int, ...]
+    text: str | None = None
+    media: tuple[Media, ...] = ()
+    token_types: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AdapterRef:
+    """An adapter as a page hash sees it: loading a name again makes a new revision."""
+
+    name: str
+    revision: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class WeightedAdapter:
+    """An adapter of a request. weight: the factor of its delta, which is added to those of the other adapters."""
+
+    ref: AdapterRef
+    weight: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class LoRARequest:
+    """An adapter as the Python API names it, with vLLM's names of fields.
+
+    lora_path: its folder; empty = plugins resolve the name. lora_int_id: not used. weight: as in `WeightedAdapter`.
+    """
+
+    lora_name: str
+    lora_int_id: int = 0
+    lora_path: str = ""
+    weight: float = 1.0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Request:
+    """One prompt and its parameters, which make `params.num_seqs` sequences.
+
+    adapters: () = the base model alone. priority: under the priority policy, smaller runs first. cache_salt: sequences
+    share cached pages only if their salts are equal. client: the sender; clients share the engine evenly.
+    """
+
+    id: str
+    prompt: Prompt
+    params: Params
+    adapters: tuple[WeightedAdapter, ...] = ()
+    priority: int = 0
+    cache_salt: str | None = None
+    client: str = ""

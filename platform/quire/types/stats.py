@@ -1,0 +1,62 @@
+"""Statistics for metrics, exporters and events: of an engine, and of an ended request."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from quire.types.adapter_info import AdapterStats
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EngineStats:
+    """Counters since the start (`num_…_total`) and current gauges of one model.
+
+    num_deferred: waiting sequences whose grammar is being compiled, or whose adapters have no slot yet.
+    num_media_encoded_total: media that went through the tower; num_media_found_total: media found in the encoder cache.
+    num_corrupted_total: requests that ended because logits were not finite. iteration_tokens: tokens of each step since
+    the previous report; ended_preemptions: preemptions of each request that ended since then.
+    """
+
+    model: str
+    num_running: int = 0
+    num_waiting: int = 0
+    num_deferred: int = 0
+    num_swapped: int = 0
+    num_pages: int = 0
+    num_pages_used: int = 0
+    num_pages_cached: int = 0
+    num_slots_used: int = 0
+    num_steps_total: int = 0
+    num_prompt_tokens_total: int = 0
+    num_cached_tokens_total: int = 0
+    num_queried_tokens_total: int = 0
+    num_generated_tokens_total: int = 0
+    num_preemptions_recompute_total: int = 0
+    num_preemptions_swap_total: int = 0
+    num_media_encoded_total: int = 0
+    num_media_found_total: int = 0
+    num_encoder_cache_bytes: int = 0
+    num_corrupted_total: int = 0
+    iteration_tokens: tuple[int, ...] = ()
+    ended_preemptions: tuple[int, ...] = ()
+    adapters: AdapterStats | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RequestSummary:
+    """One ended request, for events and metrics. Times are in seconds; None = that stage was not reached."""
+
+    request_id: str
+    model: str
+    adapters: tuple[str, ...]
+    finish_reason: str
+    num_prompt_tokens: int
+    num_cached_tokens: int
+    num_generated_tokens: int
+    n: int
+    max_tokens: int | None
+    queue_s: float | None
+    prefill_s: float | None
+    decode_s: float | None
+    e2e_s: float
+    first_token_s: float | None

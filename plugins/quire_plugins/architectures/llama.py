@@ -1,0 +1,76 @@
+"""Llama and models with its structure; and two demo models, for chat and for tool calls."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from quire.plugin import (
+    Architecture,
+    Attention,
+    Block,
+    Decoder,
+    DemoModel,
+    GatedMlp,
+    RMSNorm,
+    Rope,
+    config_fields as configs,
+    headless,
+    hookimpl,
+    weight_names as names,
+)
+from quire_demos import FOLDER as DEMOS
+
+
+def decoder(c: Any) -> Decoder:
+    norm = RMSNorm(c.rms_norm_eps)
+    head_dim = configs.head_dim(c)
+    attention = Attention(
+        heads=c.num_attention_heads,
+        kv_heads=configs.kv_heads(c),
+        head_dim=head_dim,
+        rope=Rope.from_config(c, head_dim),
+        qkv_bias=configs.optional(c, "attention_bias", False),
+        out_bias=configs.optional(c, "attention_bias", False),
+    )
+    mlp = GatedMlp(c.intermediate_size, configs.act(c.hidden_act), bias=configs.optional(c, "mlp_bias", False))
+    return Decoder(
+        vocab=c.vocab_size,
+        width=c.hidden_size,
+        blocks=(Block(attention, mlp, norm),) * c.num_hidden_layers,
+        norm=norm,
+        tied=configs.optional(c, "tie_word_embeddings", False),  # language models inside larger configs omit it
+    )
+
+
+@hookimpl
+def quire_architectures() -> Iterable[Architecture]:
+    """The language model, and the classes without a language head."""
+    yield Architecture(name="LlamaForCausalLM", decoder=decoder, names=names.LLAMA)
+    yield from headless("Llama", decoder, names.LLAMA)
+
+
+DEMO = DEMOS / "demo_chat"
+TOOLS_DEMO = DEMOS / "demo_tools"
+
+
+def demo_adapters() -> Mapping[str, Path]:
+    """Adapters of the chat demo: a style, a language and a format."""
+    return {f"demo-{name}": DEMO / "adapters" / name for name in ("pirate", "dutch", "json")}
+
+
+@hookimpl
+def quire_demo_models() -> Iterable[DemoModel]:
+    """A chat model for a small invented world, and a model for tool calls and JSON; a few million parameters each."""
+    yield DemoModel(
+        name="demo-chat",
+        summary="small chat model trained on text that this repository generates",
+        folder=lambda: DEMO,
+        adapters=demo_adapters,
+    )
+    yield DemoModel(
+        name="demo-tools",
+        summary="small model that calls the tools a request offers, and fills in JSON",
+        folder=lambda: TOOLS_DEMO,
+    )

@@ -1,0 +1,38 @@
+"""Mistral: Llama with an optional sliding window. Mixtral: the same with a mixture of experts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any
+
+from quire.plugin import (
+    Architecture,
+    Decoder,
+    Moe,
+    config_fields as configs,
+    headless,
+    hookimpl,
+    weight_names as names,
+    with_attention,
+    with_blocks,
+)
+from quire_plugins.architectures import llama
+
+
+def decoder(c: Any) -> Decoder:
+    return with_attention(llama.decoder(c), window=configs.optional(c, "sliding_window", None))
+
+
+def mixtral(c: Any) -> Decoder:
+    moe = Moe(c.intermediate_size, c.num_local_experts, c.num_experts_per_tok, act=configs.act(c.hidden_act))
+    return with_blocks(decoder(c), lambda _, block: replace(block, mlp=moe))
+
+
+@hookimpl
+def quire_architectures() -> Iterable[Architecture]:
+    """Mistral, Mixtral, and the classes without a language head."""
+    yield Architecture(name="MistralForCausalLM", decoder=decoder, names=names.LLAMA)
+    yield Architecture(name="MixtralForCausalLM", decoder=mixtral, names=names.LLAMA | names.MIXTRAL)
+    yield from headless("Mistral", decoder, names.LLAMA)
+    yield from headless("Mixtral", mixtral, names.LLAMA | names.MIXTRAL)

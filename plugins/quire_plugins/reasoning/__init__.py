@@ -1,0 +1,1 @@
+"""Reasoning formats: delimiters by parser name, gpt-oss's channels, and the limit on reasoning tokens."""

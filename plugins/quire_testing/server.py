@@ -1,0 +1,120 @@
+"""Conformance of request gates, routers and metrics exporters."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import json
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import httpx
+from fastapi import APIRouter, FastAPI
+
+from quire.errors import NotFound
+from quire.params.sampling import SamplingParams
+from quire.records import (
+    Context,
+    GateRequest,
+    MetricsExporter,
+    RequestGate,
+    RequestGateImpl,
+    RequestRefused,
+    Router,
+    RouterContext,
+)
+from quire.text.outputs.outputs import RequestOutput
+from quire.types import AdapterStats, EngineStats
+from quire_testing.require import require
+
+THREADS = 8
+"""Threads that call a gate at once."""
+
+
+def check_request_gate(
+    record: RequestGate,
+    *,
+    admitted: Sequence[GateRequest],
+    refused: Sequence[GateRequest] = (),
+    options: Mapping[str, Any] | None = None,
+) -> None:
+    """A gate answers in the right form, leaves the request it was given unchanged, and works in several threads.
+
+    admitted, refused: requests that a gate which was just built must pass, or refuse.
+    """
+    context = Context(options=options or {})
+    for request in admitted:
+        answer = _ask(record.build(context), request)
+        require(isinstance(answer, GateRequest), f"{record.name} must admit {request!r:.200}; it gave {answer!r:.200}.")
+    for request in refused:
+        answer = _ask(record.build(context), request)
+        require(isinstance(answer, RequestRefused), f"{record.name} must refuse {request!r:.200}.")
+    gate = record.build(context)
+    with ThreadPoolExecutor(THREADS) as pool:
+        list(pool.map(lambda request: _ask(gate, request), [*admitted, *refused] * THREADS))
+
+
+def _ask(gate: RequestGateImpl, request: GateRequest) -> GateRequest | RequestRefused:
+    before = copy.deepcopy(request)
+    answer: object = gate.admit(request)
+    require(request == before, "admit must not change the request: return a copy (`dataclasses.replace`).")
+    if isinstance(answer, RequestRefused):
+        require(400 <= answer.status <= 503, f"A refusal has a status from 400 to 503; got {answer.status}.")
+        require(answer.message.strip(), "A refusal has a sentence for the client.")
+        return answer
+    if not isinstance(answer, GateRequest):
+        raise AssertionError(f"admit must return a GateRequest or a RequestRefused; got {answer!r:.80}.")
+    require(answer.route == request.route, "A gate may not change the route.")
+    try:
+        json.dumps(answer.body)
+    except (TypeError, ValueError) as error:
+        raise AssertionError(f"The body of the admitted request is not JSON: {error}.") from error
+    return answer
+
+
+def check_router(record: Router, paths: Sequence[str] = (), *, options: Mapping[str, Any] | None = None) -> None:
+    """The router is built from a `RouterContext`, describes its routes, and answers `GET` of `paths` below 500.
+
+    The context has no models: `generate` raises NotFound, as on a server that serves none.
+    """
+
+    async def generate(
+        prompt: str | Sequence[int], params: SamplingParams | None = None, model: str | None = None
+    ) -> RequestOutput:
+        raise NotFound("No model is served.", "model")
+
+    router: object = record.build(RouterContext(options=options or {}, models=lambda: (), generate=generate))
+    if not isinstance(router, APIRouter):
+        raise AssertionError(f"build must return a fastapi.APIRouter; got {router!r:.80}.")
+    require(router.routes, f"{record.name} has no routes.")
+    app = FastAPI()
+    app.include_router(router)
+    app.add_exception_handler(NotFound, _not_found)
+    app.openapi()
+    for path in paths:
+        status = asyncio.run(_get(app, path))
+        require(status < 500 and status != 405, f"GET {path} is answered with {status}.")
+
+
+async def _not_found(request: Any, error: Exception) -> Any:
+    from fastapi.responses import JSONResponse
+
+    return JSONResponse({"error": {"message": str(error)}}, 404)
+
+
+async def _get(app: FastAPI, path: str) -> int:
+    transport = httpx.ASGITransport(app, raise_app_exceptions=False)
+    async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
+        return (await client.get(path)).status_code
+
+
+def check_metrics_exporter(record: MetricsExporter, *, options: Mapping[str, Any] | None = None) -> None:
+    """An exporter takes statistics of models of any name, with and without adapters, and returns nothing."""
+    exporter = record.build(Context(options=options or {}))
+    for model in ("tiny", "owner/model-1.5", "with spaces, 'quotes' and ümlauts"):
+        for adapters in (None, AdapterStats(max_slots=2, running=("a/b",))):
+            stats = EngineStats(model=model, num_running=3, iteration_tokens=(4, 1), adapters=adapters)
+            for _ in range(2):
+                answer: object = exporter.observe(stats)  # type: ignore[func-returns-value]
+                require(answer is None, f"observe must return nothing; it returned {answer!r:.40}.")

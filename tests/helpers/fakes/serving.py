@@ -1,0 +1,98 @@
+"""Starts `platform serve` as a user would, for tests: a real process on a free port."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+
+READY_WITHIN_S = 120
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+class Server:
+    def __init__(self, process, port, log):
+        self.process, self.port, self.log = process, port, log
+        self.url = f"http://127.0.0.1:{port}"
+
+    def output(self):
+        return Path(self.log).read_text()
+
+    def wait_ready(self):
+        until = time.monotonic() + READY_WITHIN_S
+        while time.monotonic() < until:
+            if self.process.poll() is not None:
+                raise RuntimeError(f"the server ended with {self.process.returncode}:\n{self.output()}")
+            try:
+                if httpx.get(f"{self.url}/health", timeout=5).status_code == 200:
+                    return self
+            except httpx.HTTPError:
+                pass
+            time.sleep(0.05)  # polling an outside process, not ordering anything
+        raise RuntimeError(f"the server was not ready in {READY_WITHIN_S} s:\n{self.output()}")
+
+    def engine_pid(self):
+        """The pid of the engine process; None while it is being replaced."""
+        for entry in filter(str.isdigit, os.listdir("/proc")):
+            try:
+                parent = Path(f"/proc/{entry}/stat").read_text().rsplit(")", 1)[1].split()[1]
+                if (
+                    int(parent) == self.process.pid
+                    and "quire.engine_process" in Path(f"/proc/{entry}/cmdline").read_text()
+                ):
+                    return int(entry)
+            except OSError:  # it has ended meanwhile
+                continue
+        return None
+
+    def host_bytes(self):
+        """Resident memory of that process."""
+        return int(Path(f"/proc/{self.engine_pid()}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+    def kill_engine(self):
+        """Kill it, and wait for the next one: until the server starts that, it may not have noticed yet."""
+        killed = self.engine_pid()
+        os.kill(killed, signal.SIGKILL)
+        while self.engine_pid() in (killed, None):
+            assert self.process.poll() is None, self.output()
+        return self.wait_ready()
+
+    def stop(self, sign=signal.SIGTERM, within_s=60):
+        if self.process.poll() is None:
+            self.process.send_signal(sign)
+        return self.process.wait(within_s)
+
+
+def command(*words, python=sys.executable):
+    return [str(python), "-m", "quire.cli", *map(str, words)]
+
+
+@contextmanager
+def serving(*words, env=None, ready=True, python=sys.executable):
+    """`platform serve WORDS --port FREE`, ready to answer; stopped afterwards."""
+    port = free_port()
+    with tempfile.NamedTemporaryFile("w+", suffix=".log") as log:
+        process = subprocess.Popen(
+            command("serve", *words, "--port", port, python=python),
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            env={**os.environ, "HF_HUB_OFFLINE": "1", **(env or {})},
+        )
+        server = Server(process, port, log.name)
+        try:
+            yield server.wait_ready() if ready else server
+        finally:
+            if process.poll() is None:
+                process.kill()
+            process.wait()

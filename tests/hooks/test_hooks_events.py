@@ -1,0 +1,34 @@
+"""Event hooks: models that start and stop, requests that end."""
+
+import json
+from pathlib import Path
+
+from fake_client import info
+from hook_rig import SUMMARY
+from plugin_site import PluginSite
+
+from quire.hooks.registry import load
+
+
+def test_hook_engine_started_and_stopping_keep_a_file_per_model(tour: PluginSite, tmp_path: Path) -> None:
+    registry = load(["ready-file"], {"ready-file": {"folder": str(tmp_path)}})
+    registry.engine_started(info("org/tiny"))
+    assert [p.name for p in tmp_path.glob("*.ready")] == ["org--tiny.ready"]
+    registry.engine_stopping(info("org/tiny"))
+    registry.engine_stopping(info("org/tiny"))
+    assert not list(tmp_path.glob("*.ready"))
+
+
+def test_hook_engine_stopping_gets_the_options_of_its_own_plugin(tour: PluginSite, tmp_path: Path) -> None:
+    ready = tmp_path / "tiny.ready"
+    ready.touch()
+    load(["ready-file"], {"ready-file": {"folder": str(tmp_path / "elsewhere")}}).engine_stopping(info("tiny"))
+    assert ready.exists()
+
+
+def test_hook_request_finished_appends_a_line_per_request(tour: PluginSite, tmp_path: Path) -> None:
+    path = tmp_path / "log.jsonl"
+    registry = load(["request-log"], {"request-log": {"path": str(path)}})
+    registry.request_finished(SUMMARY)
+    registry.request_finished(SUMMARY)
+    assert [json.loads(line)["model"] for line in path.read_text().splitlines()] == ["tiny", "tiny"]

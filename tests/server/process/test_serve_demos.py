@@ -1,0 +1,61 @@
+"""What `platform serve` starts where no model is named: the demos, with adapters and tools by default."""
+
+import logging
+
+import pytest
+
+from quire.cli import main
+
+
+@pytest.fixture
+def started(monkeypatch):
+    """(models, config, plugins, adapter runtimes) of the server that a command line would start."""
+
+    def start(*words):
+        seen = []
+
+        def run(models, config, registry, *, plugins, enable_lora, on_ready):
+            assert enable_lora == bool(registry.by_hook("quire_adapter_runtimes"))
+            seen.append(([model.name for model in models], config, plugins, enable_lora))
+            return 0
+
+        monkeypatch.setattr("quire.server.process.start.run_server", run)
+        assert main(["serve", *words]) == 0
+        return seen[0]
+
+    return start
+
+
+def test_the_demos_come_with_adapters_and_tools(started):
+    models, config, _, lora = started()
+    assert {"demo-chat", "demo-tools"} <= set(models)
+    assert lora
+    assert sorted(name.split('"')[3] for name in config.lora_modules) == ["demo-dutch", "demo-json", "demo-pirate"]
+    assert config.enable_auto_tool_choice
+
+
+def test_flags_leave_them_out(started):
+    _, config, _, lora = started("--no-enable-lora", "--no-enable-auto-tool-choice")
+    assert (lora, config.lora_modules, config.enable_auto_tool_choice) == (False, (), False)
+
+
+def test_a_named_model_gets_neither_without_a_flag(started):
+    models, config, _, lora = started("demo-chat")
+    assert (models, lora, config.lora_modules, config.enable_auto_tool_choice) == (["demo-chat"], False, (), False)
+    _, config, _, lora = started("demo-chat", "--enable-lora", "--enable-auto-tool-choice")
+    assert (lora, config.lora_modules, config.enable_auto_tool_choice) == (True, (), True)
+
+
+def test_an_allow_list_of_plugins_is_kept_and_the_log_names_the_demos_it_leaves_out(started, caplog):
+    caplog.set_level(logging.INFO)
+    models, _, plugins, lora = started("--plugins", "llama,llava")
+    assert (models, plugins, lora) == (["demo-chat", "demo-llava", "demo-tools"], ["llama", "llava"], False)
+    assert any("not served" in message and "demo-embed (plugin bert)" in message for message in caplog.messages)
+    assert any("installed plugins that are not enabled: bert" in message for message in caplog.messages)
+
+
+def test_models_may_be_one_name_in_yaml(started, tmp_path):
+    file = tmp_path / "serve.yaml"
+    file.write_text("models: demo-chat\nplugins: [llama, policies]\n")
+    models, _, plugins, _ = started("--config", str(file))
+    assert (models, plugins) == (["demo-chat"], ["llama", "policies"])

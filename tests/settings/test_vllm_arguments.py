@@ -1,0 +1,114 @@
+"""Arguments of vLLM: the same answer on the command line, in YAML and in Python."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from quire import LLM
+from quire.cli import main
+from quire.commands.serve import COMMAND
+from quire.errors import ConfigError, StartupError
+from quire.from_vllm.arguments import ARGUMENTS, without_vllm_arguments
+from quire.llm.arguments import SETTINGS, known_settings
+from quire.settings.model_config import ModelConfig
+from quire.settings.options import model_configs, new_parser, normalize_flags, read_config
+from quire.settings.server_config import ServerConfig
+
+
+def parse(*words: str) -> dict[str, Any]:
+    parser = new_parser("platform serve", "test")
+    COMMAND.configure(parser)
+    return vars(parser.parse_args(normalize_flags(words)))
+
+
+def test_no_argument_that_is_only_vllms_is_a_setting_too() -> None:
+    assert not set(ARGUMENTS) & {*SETTINGS, *ServerConfig.__dataclass_fields__}
+
+
+def test_the_switch_for_log_lines_is_the_servers_and_accepted_by_the_class() -> None:
+    assert parse("--disable-log-stats")["disable_log_stats"] is True
+    assert known_settings({"disable_log_stats": True}) == {}
+
+
+@pytest.mark.parametrize("name", ARGUMENTS)
+def test_every_argument_is_accepted_on_the_command_line_and_in_python_at_the_same_values(name: str) -> None:
+    accepted = ARGUMENTS[name]
+    for value in accepted.values or ("anything", 7):
+        assert without_vllm_arguments({name: value}) == {}
+        flag = "--" + name.replace("_", "-")
+        words = [flag if value else f"--no-{flag[2:]}"] if accepted.is_switch else [flag, str(value)]
+        assert parse(*words) == parse()
+
+
+@pytest.mark.parametrize(
+    ("words", "settings"),
+    [
+        (["--tensor-parallel-size", "2"], {"tensor_parallel_size": 2}),
+        (["--speculative-model", "small"], {"speculative_model": "small"}),
+        (["--distributed-executor-backend=ray"], {"distributed_executor_backend": "ray"}),
+        (["--cpu-offload-gb", "4"], {"cpu_offload_gb": 4}),
+        (["--enable-expert-parallel"], {"enable_expert_parallel": True}),
+    ],
+)
+def test_what_is_not_there_is_refused_with_one_sentence_on_the_command_line_and_in_python(
+    words: list[str], settings: dict[str, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(ConfigError) as refused:
+        LLM("m", **settings)
+    assert f"{words[0].split('=')[0]} can only be" in refused.value.message
+    assert main(["serve", "m", *words]) == 2
+    assert capsys.readouterr().err == f"platform: error: {refused.value.message}\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("block_size", r"no argument 'block_size'\. Did you mean 'page_size'\?"),
+        ("guided_decoding_backend", "Did you mean 'structured_outputs_backend'"),
+        ("port", r"it is a setting of the server \(platform serve --port\)"),
+        ("nothing_like_it", "it takes allow_private_media_addresses, "),
+    ],
+)
+def test_an_unknown_argument_of_the_class_leads_to_the_right_one(name: str, said: str) -> None:
+    with pytest.raises(TypeError, match=said):
+        known_settings({name: 1})
+
+
+def test_a_manifest_made_for_vllm_starts_as_it_is(tmp_path: Path) -> None:
+    file = tmp_path / "config.yaml"
+    file.write_text(
+        "model: a/b\nserved-model-name: small\nhost: 0.0.0.0\nport: 6379\nuvicorn-log-level: warning\n"
+        "tensor-parallel-size: 1\nenforce-eager: true\ndisable-log-requests: true\nmax_model_len: 4k\nswap_space: 4\n"
+    )
+    values = parse("--config", str(file))
+    server = read_config(ServerConfig, values)
+    assert (server.host, server.port, server.log_level) == ("0.0.0.0", 6379, "warning")
+    (model,) = model_configs(values)
+    assert (model.model, model.name, model.max_model_len, model.swap_space) == ("a/b", "small", 4000, 4.0)
+
+
+def test_a_manifest_that_asks_for_two_devices_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "config.yaml"
+    file.write_text("model: a/b\ntensor-parallel-size: 2\n")
+    with pytest.raises(StartupError, match="--tensor-parallel-size can only be 1 here, got 2: a model runs on one"):
+        parse("--config", str(file))
+
+
+def test_models_of_one_server_may_have_them_too() -> None:
+    (model,) = model_configs({"models": [{"model": "a/b", "enforce_eager": True}], **vars_of_defaults()})
+    assert model.model == "a/b"
+    with pytest.raises(ConfigError, match="--pipeline-parallel-size can only be 1"):
+        model_configs({"models": [{"model": "a/b", "pipeline-parallel-size": 2}], **vars_of_defaults()})
+
+
+def vars_of_defaults() -> dict[str, Any]:
+    return {name: value for name, value in vars(ModelConfig()).items() if name != "model"}
+
+
+def test_what_is_accepted_for_vllms_sake_is_not_in_the_help(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["serve", "--help"])
+    shown = capsys.readouterr().out
+    assert "--enforce-eager" not in shown
+    assert "--uvicorn-log-level" in shown
