@@ -9,7 +9,9 @@ SERVE_STAMP := $(VENV)/.installed-to-serve
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 INSTALL := $(PIP) install -c constraints.txt $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX))
 ARGS ?=
-# Tests in one process, without a server. Those that take long, or start processes all the same, are marked.
+# A process of tests for each core. A file's tests run in one process, because they share what a fixture made.
+PARALLEL := --numprocesses auto --maxprocesses 4 --dist loadfile
+# Tests without a server. Those that take long, or start processes all the same, are marked.
 UNIT := tests/engine/scheduler tests/engine/adapters tests/engine/sampling tests/engine/structured tests/structured \
 	tests/text tests/settings tests/hooks
 
@@ -41,10 +43,10 @@ serve: $(SERVE_STAMP)  ## serve the demo models on port 8000; make serve ARGS='-
 	$(BIN)/platform serve $(ARGS)
 
 test: $(STAMP)  ## run the tests; make test ARGS=tests/hooks/test_registry.py
-	HF_HUB_OFFLINE=1 $(BIN)/python -m pytest $(if $(CI),--durations=25) $(ARGS)
+	HF_HUB_OFFLINE=1 $(BIN)/python -m pytest $(PARALLEL) $(if $(CI),--durations=25) $(ARGS)
 
 test-unit: $(STAMP)  ## run the tests that need no process and no server, in under three minutes
-	HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -m 'not slow and not process' $(UNIT) $(ARGS)
+	HF_HUB_OFFLINE=1 $(BIN)/python -m pytest $(PARALLEL) -m 'not slow and not process' $(UNIT) $(ARGS)
 
 check: $(STAMP)  ## formatting, lint, types, and the structure of the repository
 	$(BIN)/ruff format --check .

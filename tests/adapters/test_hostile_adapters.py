@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from adapter_fixture import Bench
+from adapter_fixture import benches_in
 from hostile_folders import HOSTILE, piped
 from lora_rig import Base, Ours
 
@@ -122,17 +122,18 @@ def test_memory_that_may_still_change_is_not_looked_at() -> None:
 
 
 def test_unloading_waits_for_no_reader(tmp_path: Path) -> None:
-    bench = Bench(tmp_path)
-    bench.load("a")
-    hold = threading.Event()
-    for name in ("slow", "slower"):  # as many as there are readers
-        bench.runtime.held_back[name] = hold
-        bench.adapters.registry.load(name, bench.folder(name))
-        bench.runtime.wait_for(f"load {name}", 1)
-    bench.adapters.registry.unload("a").result(60)
-    assert "a" not in bench.states()
-    hold.set()
-    bench.settle()
+    with benches_in(tmp_path) as make:
+        bench = make()
+        bench.load("a")
+        hold = threading.Event()
+        for name in ("slow", "slower"):  # as many as there are readers
+            bench.runtime.held_back[name] = hold
+            bench.adapters.registry.load(name, bench.folder(name))
+            bench.runtime.wait_for(f"load {name}", 1)
+        bench.adapters.registry.unload("a").result(60)
+        assert "a" not in bench.states()
+        hold.set()
+        bench.settle()
 
 
 def test_a_pipe_in_the_place_of_a_config_says_no_model(base: Base) -> None:

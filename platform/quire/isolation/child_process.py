@@ -12,6 +12,7 @@ import socket
 import struct
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -22,7 +23,7 @@ MAX_REPLY = 1 << 30
 """Largest body of a reply, in bytes."""
 BLOCK_BYTES = 1 << 20
 END_S = 2.0
-"""How long the end of a killed process is awaited. One that the system cannot end in this time is left behind."""
+"""How long `end` waits for the killed process. A thread waits for one that takes longer."""
 
 KEPT_VARIABLES = ("PATH", "LD_LIBRARY_PATH", "HOME", "TMPDIR", "TZ", "LANG", "LC_ALL", "SYSTEMROOT")
 """Environment variables for a child that reads untrusted files; API keys and tokens are not among them."""
@@ -139,6 +140,8 @@ class ChildProcess:
         self._process.kill()
         with suppress(OSError):  # it is closed already
             self._socket.shutdown(socket.SHUT_RDWR)
-        with suppress(subprocess.TimeoutExpired):
+        try:
             self._process.wait(END_S)
+        except subprocess.TimeoutExpired:  # to free its memory takes the system longer
+            threading.Thread(target=self._process.wait, name="child-exit", daemon=True).start()
         self._socket.close()

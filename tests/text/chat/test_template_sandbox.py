@@ -13,6 +13,7 @@ import pytest
 from chat_templates import USER, chat
 
 from quire.errors import BadRequest, Overloaded
+from quire.isolation.child_process import ChildProcess
 from quire.text.chat import template_worker as sandbox
 from quire.text.chat.template_pool import TemplatePool
 
@@ -103,6 +104,22 @@ def test_a_renderer_whose_process_was_killed_starts_another() -> None:
         renderer.render("b", {})
     assert renderer.render("c", {}) == "c"
     renderer.close()
+
+
+def test_a_process_that_started_while_the_pool_was_closed_is_ended() -> None:
+    pool = TemplatePool()
+    started: list[ChildProcess] = []
+    acquire = pool._acquire_process
+
+    def acquire_late() -> ChildProcess:
+        pool.close()
+        started.append(acquire())
+        return started[0]
+
+    pool._acquire_process = acquire_late  # type: ignore[method-assign]
+    assert pool.render("a", {}) == "a"
+    assert started[0]._process.returncode is not None
+    assert not pool._idle
 
 
 def test_the_sandbox_process_has_no_secrets_and_can_write_no_files(

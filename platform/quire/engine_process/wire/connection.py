@@ -142,8 +142,10 @@ class EngineConnection(asyncio.Protocol):
     def close(self) -> None:
         """Kill the process if it still runs, and close the socket."""
         self._process.kill()
-        with suppress(subprocess.TimeoutExpired):  # freeing its memory may take longer
+        try:
             self._process.wait(CLOSE_S)
+        except subprocess.TimeoutExpired:  # to free its memory takes the system longer
+            threading.Thread(target=self._process.wait, name="engine-exit", daemon=True).start()
         if self._transport is not None:
             self._transport.abort()
         else:

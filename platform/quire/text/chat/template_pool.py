@@ -85,15 +85,15 @@ class TemplatePool:
                 return self._idle.pop()
         process = _start(self._memory_bytes, cpu_s=2 + int(self._timeout_s))
         with self._lock:
-            self._all.add(process)
+            self._all.add(process)  # after `close`, `_exchange` ends it
         return process
 
     def _exchange(self, process: ChildProcess, request: bytes) -> Mapping[str, Any]:
         """The reply of a process. A process that does not reply is ended; the next job starts another."""
-        answered = False
+        replied = False
         try:
             reply = _reply_of(process, request, self._timeout_s)
-            answered = True
+            replied = True
         except TimeoutError as error:
             raise BadRequest(
                 f"The chat template took longer than {self._timeout_s:g} seconds and was stopped.", "messages"
@@ -102,11 +102,12 @@ class TemplatePool:
             raise BadRequest("The chat template crashed the process that rendered it.", "messages") from error
         finally:
             with self._lock:
-                if answered and self._finalizer.alive:
+                kept = replied and self._finalizer.alive
+                if kept:
                     self._idle.append(process)
                 else:
                     self._all.discard(process)
-            if not answered:
+            if not kept:
                 process.end()
         return reply
 
