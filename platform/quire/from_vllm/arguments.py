@@ -32,14 +32,14 @@ class Accepted:
 ONE_DEVICE = "a model runs on one device"
 NO_RAY = "models run in one process on this machine, without Ray"
 NO_DRAFTS = "there is no speculative decoding"
-NO_GRAPHS = "no graphs are captured, so there is nothing to bound or switch off"
-NO_LOGGED_PROMPTS = "prompts and answers are never logged; --disable-access-log is about the line per request"
-NO_TRACES = "there are no traces; a plugin's metrics exporter or event hooks see every request"
+NO_GRAPHS = "no CUDA graphs are captured"
+NO_LOGGED_PROMPTS = "prompts and answers are never logged; --disable-access-log turns off the log line of each request"
+NO_TRACES = "there are no traces; plugins export metrics, and quire_request_finished gets every request"
 NO_TRANSFER = "keys and values stay in this process"
 EDIT_CONFIG = "edit config.json in a copy of the model's folder"
-CHOSEN_OPS = "operations are chosen by what the device supports, plugins bring others, `platform doctor` lists them"
+CHOSEN_OPS = "the fastest operation that the device supports is used, of Quire or of a plugin; `platform doctor` lists the choice"
 ONE_SCHEDULER = "every step is scheduled"
-KINDS_BY_PLUGIN = "kinds of adapters besides LoRA come from plugins (--enable-lora)"
+KINDS_BY_PLUGIN = "plugins add adapter kinds besides LoRA (--enable-lora)"
 
 
 def _only(why: str, *values: Any) -> Accepted:

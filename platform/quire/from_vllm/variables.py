@@ -33,20 +33,20 @@ VALUES: Mapping[str, str] = {
 """vLLM's variable → an example value of the variable here, if values differ."""
 
 ELSEWHERE: Mapping[str, str] = {
-    "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "adapters may be loaded while the server runs where --enable-lora is on; "
-    "--admin-api-key and --lora-root say by whom and from where",
-    "VLLM_ATTENTION_BACKEND": "operations are chosen by what the device supports; `platform doctor` lists them",
-    "VLLM_CACHE_ROOT": "downloads go to the hub's cache or --download-dir",
+    "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "with --enable-lora requests may load adapters; "
+    "--admin-api-key and --lora-root restrict which keys and which folders",
+    "VLLM_ATTENTION_BACKEND": "the fastest operation that the device supports is used; `platform doctor` lists the choice",
+    "VLLM_CACHE_ROOT": "see --download-dir; the default is the hub's cache",
     "VLLM_CPU_OMP_THREADS_BIND": "set OMP_NUM_THREADS, and start the server under taskset",
-    "VLLM_DO_NOT_TRACK": "nothing is ever sent anywhere about the use of this software",
+    "VLLM_DO_NOT_TRACK": "Quire sends no usage data",
     "VLLM_HOST_IP": "see --host",
     "VLLM_LORA_RESOLVER_CACHE_DIR": "see --lora-folder.path of the plugin lora-folder",
     "VLLM_LORA_RESOLVER_HF_REPO_LIST": "see --lora-hub.allow of the plugin lora-hub",
-    "VLLM_NO_USAGE_STATS": "nothing is ever sent anywhere about the use of this software",
+    "VLLM_NO_USAGE_STATS": "Quire sends no usage data",
     "VLLM_PORT": "see --port",
     "VLLM_SERVER_DEV_MODE": "there is no such mode",
     "VLLM_USE_V1": "there is one engine",
-    "VLLM_WORKER_MULTIPROC_METHOD": "models run in one process",
+    "VLLM_WORKER_MULTIPROC_METHOD": "one engine process runs all models",
 }
 """vLLM's variable → the alternative here, if no variable replaces it."""
 
