@@ -17,7 +17,7 @@ import venv
 from pathlib import Path
 
 HERE = Path(__file__).parent
-sys.path.insert(0, str(HERE.parent))
+sys.path.insert(0, str(HERE.parent / "helpers" / "fakes"))
 from serving import serving  # noqa: E402
 
 CLIENTS = {

@@ -76,8 +76,12 @@ async def test_signal_handlers_are_installed_for_the_shutdown_and_restored(rig):
 
 
 def test_a_hangup_is_logged_and_nothing_more(caplog):
-    with ignore_hangups(), caplog.at_level(logging.WARNING):
-        signal.raise_signal(signal.SIGHUP)
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)  # nohup would have it ignored
+    try:
+        with ignore_hangups(), caplog.at_level(logging.WARNING):
+            signal.raise_signal(signal.SIGHUP)
+    finally:
+        signal.signal(signal.SIGHUP, before)
     assert "SIGHUP is ignored" in caplog.text
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import ctypes
 import threading
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -50,6 +50,7 @@ class AdapterLoader:
         others = (torch.get_num_threads(),)
         self._threads = ThreadPoolExecutor(NUM_THREADS, "adapters", initializer=_limit_threads, initargs=others)
         self._freeing = ThreadPoolExecutor(1, "adapters-freed", initializer=_limit_threads, initargs=others)
+        self._last_freed: Future[None] | None = None
         if len(runtimes):
             isolated.prepare(fingerprint)
 
@@ -63,6 +64,8 @@ class AdapterLoader:
         The files of an adapter that was read before must not have changed, because the prefix cache has pages that
         were computed with the old weights.
         """
+        if self._last_freed is not None:
+            wait([self._last_freed])  # on a busy machine the thread may be slow; memory must not grow meanwhile
         before = self._fingerprint(adapter.path)
         if adapter.fingerprint not in (None, before):
             raise BadRequest(
@@ -94,7 +97,8 @@ class AdapterLoader:
     def free(self, adapter: AdapterRevision, loaded: Any) -> Future[None]:
         """Let the runtime release `loaded`, in a thread, because freeing memory takes time."""
         assert adapter.runtime is not None, "it was read"
-        return self._freeing.submit(_release, adapter.runtime, loaded)
+        self._last_freed = self._freeing.submit(_release, adapter.runtime, loaded)
+        return self._last_freed
 
     def close(self) -> None:
         """Cancel what has not started, end the processes that read files, and wait for the threads."""
