@@ -13,11 +13,13 @@ LIGHT_PIXELS = 4 << 20
 """Images of a prompt with up to this number of pixels in total are decoded in a fraction of a second."""
 
 LIGHT_BYTES = 4 << 20
-"""Audio files of a prompt with up to this number of bytes in total are decoded in a fraction of a second."""
+"""WAV files of a prompt with up to this number of bytes in total are decoded in a fraction of a second."""
 
 
 def is_heavy(items: Mapping[str, Sequence[Any]], limits: MediaLimits) -> bool:
-    """Whether decoding is heavy: any video, large images, long audio. Light prompts do not wait for heavy ones.
+    """Whether decoding is heavy: any video, large images, long audio, audio whose file does not tell its length.
+
+    Light prompts do not wait for heavy ones.
 
     Raises TooLarge for images of more than `limits.max_pixels` together. Unreadable images count as 0 pixels; decoding
     them raises the error.
@@ -29,8 +31,15 @@ def is_heavy(items: Mapping[str, Sequence[Any]], limits: MediaLimits) -> bool:
             f"The images of the prompt have {sum(sizes)} pixels together; at most {limits.max_pixels} are taken"
             " (--max-prompt-pixels)."
         )
-    num_bytes = sum(len(item.data) for item in encoded.get("audio", ()))
-    return bool(encoded.get("video")) or sum(sizes) > LIGHT_PIXELS or num_bytes > LIGHT_BYTES
+    return bool(encoded.get("video")) or sum(sizes) > LIGHT_PIXELS or _is_long([i.data for i in encoded.get("audio", ())])
+
+
+def _is_long(files: Sequence[bytes]) -> bool:
+    if not files:
+        return False
+    from quire.media.wav import is_plain_wav  # imports numpy
+
+    return sum(map(len, files)) > LIGHT_BYTES or not all(map(is_plain_wav, files))
 
 
 def _pixels(files: Sequence[bytes]) -> list[int]:
