@@ -9,7 +9,7 @@ from PIL import Image
 from unusual_images import encoded, header_of_png
 
 from quire.errors import Overloaded, TooLarge, Unprocessable
-from quire.media import loader as module, weights
+from quire.media import images, loader as module
 from quire.media.fetching.addresses import is_public
 from quire.media.items import MediaBytes
 from quire.media.isolated_media import IsolatedMedia
@@ -64,7 +64,7 @@ async def test_the_images_of_a_prompt_are_bounded_together_before_one_is_decoded
 
 
 async def test_small_images_do_not_wait_for_large_media(intake, monkeypatch):
-    monkeypatch.setattr(weights, "LIGHT_PIXELS", 100)
+    monkeypatch.setattr(images, "LIGHT_PIXELS", 100)
     go_on = threading.Event()
     heavy = {"image": [MediaBytes(data=encoded(noise(70, 50)))]}
     several = [asyncio.create_task(intake.run(go_on.wait, heavy)) for _ in range(4)]

@@ -21,7 +21,7 @@ from quire.media.fetching.local import read_data_url, read_file_url, read_path
 from quire.media.items import MediaBytes, MediaURL
 from quire.media.isolated_media import CAN_SHARE, IsolatedMedia
 from quire.media.limits import MODALITIES, Budget, DecodingTime, MediaLimits
-from quire.media.weights import LIGHT_PIXELS, is_heavy
+from quire.media.weights import is_heavy
 
 T = TypeVar("T")
 
@@ -120,7 +120,8 @@ class MediaLoader:
 
         if modality == "image":
             pixels = limits.max_image_pixels
-            if CAN_SHARE and LIGHT_PIXELS < images.num_pixels(item.data) <= pixels:
+            counted = images.num_pixels(item.data)
+            if CAN_SHARE and counted <= pixels and images.is_costly(item.data, counted):
                 return self._isolated.image(item.data, pixels, item.low_detail, limits.timeout_s)
             return images.decode_image(item.data, pixels, item.low_detail)
         if modality == "audio":
