@@ -11,8 +11,8 @@ from unusual_images import encoded, header_of_png
 from quire.errors import Overloaded, TooLarge, Unprocessable
 from quire.media import images, loader as module
 from quire.media.fetching.addresses import is_public
-from quire.media.items import MediaBytes
 from quire.media.isolated_media import IsolatedMedia
+from quire.media.items import MediaBytes
 from quire.media.limits import DecodingTime, MediaLimits
 from quire.media.loader import MediaLoader
 

@@ -18,8 +18,8 @@ from quire.errors import BadRequest, Overloaded, QuireError
 from quire.media.fetching.addresses import Resolve
 from quire.media.fetching.fetcher import Fetcher
 from quire.media.fetching.local import read_data_url, read_file_url, read_path
-from quire.media.items import MediaBytes, MediaURL
 from quire.media.isolated_media import CAN_SHARE, IsolatedMedia
+from quire.media.items import MediaBytes, MediaURL
 from quire.media.limits import MODALITIES, Budget, DecodingTime, MediaLimits
 from quire.media.weights import is_heavy
 

@@ -114,9 +114,7 @@ def noise(form: str, codec: str) -> bytes:
 def packets_in_matroska(count: int, data: bytes) -> bytes:
     """A Matroska file whose packets are replaced by `count` packets of one byte, none of which can be decoded."""
     at = data.index(b"\x1f\x43\xb6\x75")  # the first cluster
-    blocks = b"".join(
-        b"\xa3\x85\x81" + struct.pack(">h", number % 30_000) + b"\x80\x00" for number in range(count)
-    )
+    blocks = b"".join(b"\xa3\x85\x81" + struct.pack(">h", number % 30_000) + b"\x80\x00" for number in range(count))
     cluster = b"\xe7\x81\x00" + blocks
     return data[:at] + b"\x1f\x43\xb6\x75" + (len(cluster) | 1 << 56).to_bytes(8, "big") + cluster
 
