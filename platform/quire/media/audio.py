@@ -19,7 +19,9 @@ from quire.media.limits import MediaLimits
 from quire.media.resampling import resample
 from quire.media.wav import Wav, chunks, is_wav, parse
 
-MAX_RATE = 768_000
+MIN_RATE, MAX_RATE = 100, 768_000
+"""Samples per second of a file. A lower rate needs a filter for each sample of the model's rate."""
+
 _BLOCK = 1 << 16
 """Samples read at once, between checks of the limits."""
 
@@ -78,8 +80,6 @@ def decode_audio(data: bytes, limits: MediaLimits) -> Audio:
 
 
 def _from_wav(plain: Wav, limits: MediaLimits) -> Audio:
-    if not 0 < plain.rate <= MAX_RATE:
-        raise Unprocessable(f"The audio says it has {plain.rate} samples a second; 1 to {MAX_RATE} are accepted.")
     _check_samples(plain.num_frames, plain.rate, limits)
     return _to_audio(list(plain.blocks()), plain.rate)
 
@@ -163,6 +163,8 @@ def as_audio(item: Any, limits: MediaLimits) -> Audio:
 
 
 def _check_samples(count: int, rate: int, limits: MediaLimits) -> None:
+    if not MIN_RATE <= rate <= MAX_RATE:
+        raise Unprocessable(f"The audio says it has {rate} samples a second; {MIN_RATE} to {MAX_RATE} are accepted.")
     _check_length(count / rate, limits)
     most = max(int(limits.max_s * _USUAL_RATE), _MIN_SAMPLES)
     if count > most:

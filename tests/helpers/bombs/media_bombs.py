@@ -1,4 +1,4 @@
-"""Small audio and video files that declare or unpack to far more than they have."""
+"""Small audio, video and image files that declare or unpack to far more than they have."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
+from PIL import Image
 
 
 def wav_header(channels: int, rate: int, size: int, bits: int = 16, name: bytes = b"RIFF") -> bytes:
@@ -15,6 +16,20 @@ def wav_header(channels: int, rate: int, size: int, bits: int = 16, name: bytes 
     block = min(channels * bits // 8, 65535)
     body = struct.pack("<4sI4s4sIHHIIHH", name, 0xFFFFFFFF, b"WAVE", b"fmt ", 16, 1, channels, rate, 0, block, bits)
     return body + struct.pack("<4sI", b"data", size)
+
+
+def crowded_wav(count: int) -> bytes:
+    """A WAV file of `count` empty chunks, and no samples."""
+    return b"RIFF\xff\xff\xff\xffWAVE" + b"none\0\0\0\0" * count
+
+
+def many_scans(count: int, size: tuple[int, int] = (2048, 2048)) -> bytes:
+    """A JPEG file whose last scan is repeated: each goes over all pixels, and has a few bytes."""
+    data = io.BytesIO()
+    Image.new("RGB", size).save(data, "JPEG", progressive=True)
+    file = data.getvalue()
+    at = file.rindex(b"\xff\xda")
+    return file[:at] + file[at:-2] * count + b"\xff\xd9"
 
 
 def crc(data: bytes, bits: int, polynomial: int) -> int:
@@ -76,10 +91,6 @@ def patched(data: bytes, name: bytes, offset: int, content: bytes) -> bytes:
     return data[:at] + content + data[at + len(content) :]
 
 
-def box(name: bytes, body: bytes) -> bytes:
-    return struct.pack(">I4s", 8 + len(body), name) + body
-
-
 def sized(data: bytes, width: int, height: int) -> bytes:
     """The film in AVI with another size in its headers."""
     for name in (b"avih", b"strf"):
@@ -128,6 +139,7 @@ AUDIO: Mapping[str, Callable[[], bytes]] = {
     "WAV of 4 GHz": lambda: wav_header(1, 0xFFFFFFFF, 1000) + bytes(1000),
     "WAV of 0 Hz": lambda: wav_header(1, 0, 1000) + bytes(1000),
     "WAV of 767999 Hz, 20 MB": lambda: wav_header(1, 767_999, 20_000_000, 8) + bytes(20_000_000),
+    "WAV of 3 000 000 empty chunks": lambda: crowded_wav(3_000_000),
     "RF64 that declares 16 EB": lambda: (
         b"RF64\xff\xff\xff\xffWAVE" + b"ds64" + struct.pack("<IQQQI", 28, 1 << 63, 1 << 63, 1 << 62, 0)
         + wav_header(1, 16_000, 0xFFFFFFFF)[12:] + bytes(1000)
@@ -137,10 +149,10 @@ AUDIO: Mapping[str, Callable[[], bytes]] = {
     "FLAC that declares 10⁹ samples": lambda: flac(2, declared=10**9),
     "FLAC of 18 hours at 655 kHz": lambda: flac(60_000, channels=1),
     "FLAC of 590 s at 4 kHz × 8": lambda: flac(36, rate=4000, declared=36 * 65_535),
-    "AAC in MP4 of 10⁹ s by its time base": lambda: patched(noise("mp4", "aac"), b"mdhd", 12, struct.pack(">II", 1, 10**9)),
-    "MP3 of a second repeated 5000 times": lambda: noise("mp3", "mp3") * 5000,
-    "FLAC in Ogg, 3000 streams chained": lambda: noise("ogg", "flac") * 3000,
-    "Matroska, 2 000 000 packets of garbage": lambda: packets_in_matroska(2_000_000, noise("matroska", "flac")),
+    "AAC in MP4 of 10⁹ s by its time base": lambda: patched(
+        noise("mp4", "aac"), b"mdhd", 12, struct.pack(">II", 1, 10**9)
+    ),
+    "MP3 of a second repeated 2000 times": lambda: noise("mp3", "mp3") * 2000,
 }  # fmt: skip
 
 VIDEO: Mapping[str, Callable[[], bytes]] = {
@@ -156,7 +168,9 @@ VIDEO: Mapping[str, Callable[[], bytes]] = {
         patched(film("mp4", "mpeg4", [(64, 48)] * 4), b"mdhd", 12, struct.pack(">II", 1, 10**9)),
         b"stts", 8, struct.pack(">II", 4, 10**9),
     ),
-    "MKV, 3 000 000 packets of garbage": lambda: packets_in_matroska(3_000_000, film("matroska", "mpeg4", [(64, 48)] * 2)),
+    "MKV, 3 000 000 packets of garbage": lambda: packets_in_matroska(
+        3_000_000, film("matroska", "mpeg4", [(64, 48)] * 2)
+    ),
     "MKV, 100 000 frames": lambda: film("matroska", "mpeg4", [(16, 16)] * 100_000),
     "MPEG-TS, the size changes in the middle": lambda: film("mpegts", "mpeg2video", [(64, 48)] * 9)
     + film("mpegts", "mpeg2video", [(1920, 1080)] * 9),
@@ -167,3 +181,9 @@ VIDEO: Mapping[str, Callable[[], bytes]] = {
     "GIF of 65535 × 65535": lambda: b"GIF89a" + struct.pack("<HH", 65_535, 65_535)
     + film("gif", "gif", [(64, 48)] * 2)[10:],
 }  # fmt: skip
+
+IMAGES: Mapping[str, Callable[[], bytes]] = {
+    "JPEG of 2048 × 2048, 4000 scans": lambda: many_scans(4000),
+    "JPEG of 2048 × 2048, 40 000 scans": lambda: many_scans(40_000),
+    "GIF of 1000 frames as an image": lambda: film("gif", "gif", [(640, 480)] * 1000),
+}

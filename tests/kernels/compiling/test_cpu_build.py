@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -17,8 +16,6 @@ from quire_kernels.cpu.build import BuildError
 from quire_kernels.cpu.isa import INSTRUCTION_SETS, InstructionSet
 
 pytestmark = pytest.mark.skipif(build.compiler() is None, reason="there is no C++ compiler")
-
-
 
 
 # --- compiled once, and found again ---------------------------------------------------------------------
