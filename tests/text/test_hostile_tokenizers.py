@@ -1,4 +1,4 @@
-"""Tokenizers that would make much of a short text are refused, and what a library cannot do is an error of a request."""
+"""Tokenizers that multiply short texts are refused, and what a library cannot do is an error of a request."""
 
 import os
 

@@ -133,7 +133,7 @@ def _write(output: IO[bytes], result: Mapping[str, Any]) -> None:
             written += output.write(line[written:]) or 0
     except OSError as error:
         if begin is not None:
-            output.truncate(begin)
+            output.truncate(output.seek(begin))
         raise ConfigError(f"--output-file {output.name} cannot be written: {error.strerror}.") from error
 
 
