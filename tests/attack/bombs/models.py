@@ -2,9 +2,9 @@
 
     python tests/attack/bombs/models.py [--cases WORD …]
 
-Each folder is the tiny Llama of the tests after one change. Folders that are refused: the command must end with status
-2 or 1 and one sentence that names the folder. Tokenizers that cannot tokenize a text: the request must get a 400, and the
-next request its answer. Prints attack, result, seconds, peak memory of the process. Exit status 1 if one fails.
+Each folder is the tiny Llama of the tests after a change. Folders that are refused: the command must end with an error
+status and one sentence that names the file. Tokenizers that cannot tokenize a text: the request must get a 400, and the
+next request its answer. Prints attack, result, seconds, peak memory of the processes. Exit status 1 if one fails.
 """
 
 from __future__ import annotations
