@@ -145,3 +145,74 @@ def test_infinity_is_read_as_transformers_writes_it(folder: Path) -> None:
     )
     parsed = checkpoint.read_config(folder)
     assert (parsed.time_step_limit, parsed.x) == ([0.0, float("inf")], float("-inf"))
+
+
+ABSURD_SETTINGS: dict[str, Any] = {
+    "num_hidden_layers": 10**9,
+    "vocab_size": 10**12,
+    "num_attention_heads": 0,
+    "num_key_value_heads": 3,
+    "hidden_size": 2**31,
+    "intermediate_size": 10**12,
+    "head_dim": 10**9,
+    "max_position_embeddings": 2**63,
+    "rope_parameters": {"rope_type": "default", "rope_theta": 0.0},
+}
+LONG = {"rope_type": "longrope", "rope_theta": 1e4, "factor": 2.0, "original_max_position_embeddings": 16}
+
+
+@pytest.mark.parametrize("name", ABSURD_SETTINGS)
+def test_absurd_numbers_of_a_config_are_named(folder: Path, name: str) -> None:
+    path = folder / "config.json"
+    path.write_text(edited(lambda value: value.update({name: ABSURD_SETTINGS[name]}))(path.read_text()))
+    assert name in refused(folder) or "rope_theta" in refused(folder)
+
+
+@pytest.mark.parametrize("count", [0, 1, 10_000])
+def test_rotary_factors_of_another_number_are_refused(folder: Path, count: int) -> None:
+    scaling = {**LONG, "short_factor": [1.0] * count, "long_factor": [1.0] * count}
+    path = folder / "config.json"
+    path.write_text(edited(lambda value: value.update(rope_parameters=scaling))(path.read_text()))
+    assert "rotary factors; it must have" in refused(folder)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{"temperature": 1e308}, {"top_p": -5}, {"top_k": [1]}, {"repetition_penalty": 0}, {"eos_token_id": [-1]}],
+)
+def test_absurd_numbers_of_a_generation_config_are_named(folder: Path, settings: dict[str, Any]) -> None:
+    (folder / "generation_config.json").write_text(json.dumps(settings))
+    said = refused(folder)
+    assert "generation_config.json" in said
+    assert next(iter(settings)) in said
+
+
+def test_weights_that_overlap_are_refused(folder: Path) -> None:
+    path = folder / "model.safetensors"
+    content = path.read_bytes()
+    begin = 8 + struct.unpack("<Q", content[:8])[0]
+    header = json.loads(content[8:begin])
+    for tensor in header.values():
+        if "data_offsets" in tensor:
+            first, last = tensor["data_offsets"]
+            tensor["data_offsets"] = [0, last - first]
+    text = json.dumps(header).encode()
+    path.write_bytes(struct.pack("<Q", len(text)) + text + content[begin:])
+    assert "truncated or corrupt" in refused(folder)
+
+
+def test_a_header_of_100_megabytes_is_refused(folder: Path) -> None:
+    path = folder / "model.safetensors"
+    path.write_bytes(struct.pack("<Q", 100 << 20))
+    os.truncate(path, 200 << 20)
+    assert "header too large" in refused(folder)
+
+
+@pytest.mark.parametrize(
+    "target", ["../outside.safetensors", "/etc/passwd", "..", "", "a/../../outside.safetensors", "\0"]
+)
+def test_an_index_that_names_files_outside_is_refused(folder: Path, target: str) -> None:
+    (folder / "model.safetensors").rename(folder.parent / "outside.safetensors")
+    index = {"metadata": {}, "weight_map": {"model.norm.weight": target}}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+    assert "model.safetensors.index.json names" in refused(folder)

@@ -1,13 +1,18 @@
 """The `platform` command: parsing in-process, commands that need models against one small server."""
 
+import errno
 import json
+import os
 import subprocess
+from io import FileIO
 
 import httpx
 import pytest
 from serving import command, serving
 
 from quire.cli import BUILT_IN, main
+from quire.commands import run_batch, serve
+from quire.errors import ConfigError
 from quire_testing.tiny import tiny_llama
 
 
@@ -174,3 +179,32 @@ def test_a_config_file_starts_several_models(folder, tmp_path):
         assert httpx.get(f"{server.url}/v1/models").status_code == 401
         cards = httpx.get(f"{server.url}/v1/models", headers={"Authorization": "Bearer secret"}).json()["data"]
         assert [(card["id"], card["max_model_len"]) for card in cards] == [("one", 64), ("two", 512)]
+
+
+class FullDisk(FileIO):
+    """A file that has room for some bytes only."""
+
+    room = 50
+
+    def write(self, content):
+        part = bytes(content)[: max(self.room - self.tell(), 0)]
+        if not part:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return super().write(part)
+
+
+def test_results_that_do_not_fit_on_the_disk_end_run_batch_after_a_whole_line(tmp_path):
+    with FullDisk(tmp_path / "out", "w") as output:
+        run_batch._write(output, {"custom_id": "first"})
+        with pytest.raises(ConfigError, match=r"--output-file .*out cannot be written: No space left on device"):
+            run_batch._write(output, {"custom_id": "second " * 10})
+        run_batch._write(output, {"custom_id": "third"})  # of a request that ended meanwhile
+    assert (tmp_path / "out").read_text() == '{"custom_id": "first"}\n{"custom_id": "third"}\n'
+
+
+def test_a_server_starts_though_its_output_cannot_be_written(monkeypatch):
+    def full(*_, **__):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr("builtins.print", full)
+    serve._print_ready("http://127.0.0.1:8000")

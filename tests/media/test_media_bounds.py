@@ -9,10 +9,10 @@ from PIL import Image
 from unusual_images import encoded, header_of_png
 
 from quire.errors import Overloaded, TooLarge, Unprocessable
-from quire.media import loader as module, weights
+from quire.media import images, loader as module
 from quire.media.fetching.addresses import is_public
+from quire.media.isolated_media import IsolatedMedia
 from quire.media.items import MediaBytes
-from quire.media.large_images import LargeImages
 from quire.media.limits import DecodingTime, MediaLimits
 from quire.media.loader import MediaLoader
 
@@ -31,7 +31,7 @@ def intake():
 
 @pytest.fixture
 def large():
-    made = LargeImages(60.0)
+    made = IsolatedMedia(60.0)
     yield made
     made.close()
 
@@ -39,22 +39,22 @@ def large():
 @pytest.mark.parametrize("modality", ["RGB", "RGBA", "L"])
 def test_a_large_image_is_the_same_from_another_process(large, modality):
     image = noise(70, 50).convert(modality)
-    found = large.decode(encoded(image), 5000, False, 60.0)
+    found = large.image(encoded(image), 5000, False, 60.0)
     assert found.mode == "RGB"
     assert found.tobytes() == image.convert("RGB").tobytes()
 
 
 def test_what_is_wrong_with_a_large_image_is_said_as_of_a_small_one(large):
     with pytest.raises(TooLarge, match=r"70 × 50 pixels; at most 100"):
-        large.decode(encoded(noise(70, 50)), 100, False, 60.0)
+        large.image(encoded(noise(70, 50)), 100, False, 60.0)
     with pytest.raises(Unprocessable, match="damaged"):
-        large.decode(encoded(noise(70, 50))[:-2000], 5000, False, 60.0)
+        large.image(encoded(noise(70, 50))[:-2000], 5000, False, 60.0)
 
 
 def test_decoding_that_takes_too_long_is_ended(large):
     with pytest.raises(Unprocessable, match=r"Decoding the image took longer than 0\.001 s and was stopped"):
-        large.decode(encoded(noise(70, 50)), 5000, False, 0.001)
-    assert large.decode(encoded(noise(70, 50)), 5000, False, 60.0).size == (70, 50)
+        large.image(encoded(noise(70, 50)), 5000, False, 0.001)
+    assert large.image(encoded(noise(70, 50)), 5000, False, 60.0).size == (70, 50)
 
 
 async def test_the_images_of_a_prompt_are_bounded_together_before_one_is_decoded(intake):
@@ -64,7 +64,7 @@ async def test_the_images_of_a_prompt_are_bounded_together_before_one_is_decoded
 
 
 async def test_small_images_do_not_wait_for_large_media(intake, monkeypatch):
-    monkeypatch.setattr(weights, "LIGHT_PIXELS", 100)
+    monkeypatch.setattr(images, "LIGHT_PIXELS", 100)
     go_on = threading.Event()
     heavy = {"image": [MediaBytes(data=encoded(noise(70, 50)))]}
     several = [asyncio.create_task(intake.run(go_on.wait, heavy)) for _ in range(4)]

@@ -3,10 +3,12 @@
 import base64
 import contextlib
 import os
+from urllib.parse import quote
 
 import pytest
 
 from quire.errors import BadRequest, TooLarge, Unprocessable
+from quire.media.fetching import local
 from quire.media.fetching.local import read_base64, read_data_url, read_file, read_file_url, read_path
 from quire.media.limits import Budget
 
@@ -141,3 +143,23 @@ def test_a_file_that_is_too_large_or_no_plain_file_is_refused(folder):
         read_file(folder / "pipe", Budget(255))
     with pytest.raises(Unprocessable, match="symbolic links"):
         read_file(folder / "inner", Budget(255))
+
+
+@pytest.mark.parametrize("shift", range(4))
+def test_long_urls_are_decoded_in_blocks(monkeypatch, shift):
+    monkeypatch.setattr(local, "BLOCK_CHARS", 8)
+    data = bytes(range(64)) + bytes(shift)
+    encoded = base64.b64encode(data).decode()
+    for text in (encoded, encoded.rstrip("="), quote(encoded, safe=""), "\n".join(encoded), "%20" * shift + encoded):
+        assert read_base64(text, Budget(len(data))) == data
+    escaped = "x" * shift + "".join(f"%{byte:02x}" for byte in data)
+    assert read_data_url(f"data:,{escaped}", Budget(100)) == b"x" * shift + data
+    for text in (f"{encoded[:40]}={encoded[40:]}", f"{encoded[:40]}AA=={encoded[40:]}"):
+        with pytest.raises(BadRequest, match="base64 of the medium is broken"):
+            read_base64(text, Budget(1000))
+
+
+def test_long_urls_are_refused_before_all_is_decoded():
+    for url in ("data:," + "%41" * 200_000, "data:;base64," + "QUFB" * 200_000):
+        with pytest.raises(TooLarge, match="at most 100 bytes"):
+            read_data_url(url, Budget(100))

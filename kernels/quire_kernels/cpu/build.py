@@ -8,6 +8,7 @@ loading it could crash the process.
 from __future__ import annotations
 
 import ctypes
+import errno
 import hashlib
 import logging
 import os
@@ -30,6 +31,7 @@ log = logging.getLogger(__name__)
 SOURCES = Path(__file__).parent / "csrc"
 OPTIONS = ("-std=c++17", "-O3", "-fPIC", "-shared", "-fopenmp", "-fno-math-errno", "-fno-trapping-math")
 COMPILE_SECONDS = 300
+MIN_FREE_BYTES = 1 << 20
 OLD_SECONDS = 30 * 24 * 3600
 
 
@@ -145,7 +147,9 @@ def _compile(command: tuple[str, ...], isa: InstructionSet, folder: Path, stem: 
     with tempfile.TemporaryDirectory(dir=folder) as temporary:
         compiled = Path(temporary) / f"{stem}.so"
         line = [*command, *OPTIONS, *isa.options, "-I", str(SOURCES), str(SOURCES / "library.cpp"), "-o", str(compiled)]
-        done = _run(line, COMPILE_SECONDS)
+        done = _run(line, COMPILE_SECONDS, temporary)
+        if done.returncode and _is_full(folder, done.stderr):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(folder))
         if done.returncode:
             errors = [text for text in done.stderr.splitlines() if "error" in text] or done.stderr.splitlines()
             message = textwrap.shorten(" ".join(errors[:3]), 600) or f"status {done.returncode}"
@@ -155,9 +159,17 @@ def _compile(command: tuple[str, ...], isa: InstructionSet, folder: Path, stem: 
     return target
 
 
-def _run(line: list[str], seconds: float) -> subprocess.CompletedProcess[str]:
-    """Run the compiler with English messages. Raises BuildError if it cannot be started or takes too long."""
-    environment = {**os.environ, "LC_ALL": "C"}
+def _is_full(folder: Path, messages: str) -> bool:
+    """Whether the compiler failed because the disk is full. A linker may say so only by how it ends."""
+    return os.strerror(errno.ENOSPC) in messages or shutil.disk_usage(folder).free < MIN_FREE_BYTES
+
+
+def _run(line: list[str], seconds: float, folder: str | None = None) -> subprocess.CompletedProcess[str]:
+    """Run the compiler with English messages. Raises BuildError if it cannot be started or takes too long.
+
+    folder: for its temporary files, so that one disk needs to have room, not two.
+    """
+    environment = {**os.environ, "LC_ALL": "C", **({"TMPDIR": folder} if folder else {})}
     try:
         return subprocess.run(
             line, check=False, capture_output=True, text=True, errors="replace", timeout=seconds, env=environment

@@ -113,14 +113,22 @@ class Rope:
     def from_config(cls, config: Any, head_dim: int, layer_type: str | None = None) -> Rope:
         """Read a config: `rope_parameters` (per layer type if nested), or the older `rope_theta` and `rope_scaling`.
 
-        Raises CheckpointError for an unsupported kind of scaling, or sections whose sum is not half of `dim`.
+        Raises CheckpointError for an unsupported kind of scaling, or sections or factors that do not fit `dim`.
         """
         parameters = _parameters(config)
         if layer_type is not None and layer_type in parameters:
             parameters = parameters[layer_type]
         dim = int(head_dim * parameters.get("partial_rotary_factor", 1.0))
         theta = parameters.get("rope_theta", 10_000.0)
-        return cls(dim, theta, _scaling(parameters, config), sections=_sections(parameters, dim))
+        if not theta > 0:
+            raise CheckpointError(f"config.json has rope_theta {theta}; it must be above 0.")
+        scaling = _scaling(parameters, config)
+        if isinstance(scaling, LongRope) and {len(scaling.short_factor), len(scaling.long_factor)} != {dim // 2}:
+            raise CheckpointError(
+                f"config.json has {len(scaling.short_factor)} and {len(scaling.long_factor)} rotary factors; it must"
+                f" have {dim // 2} of each, half of the rotary dimensions."
+            )
+        return cls(dim, theta, scaling, sections=_sections(parameters, dim))
 
     @property
     def axes(self) -> int:

@@ -11,7 +11,7 @@ import asyncio
 import json
 import sys
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import IO, Any
@@ -94,7 +94,7 @@ def _rejection(text: str, error: BadRequest) -> dict[str, Any]:
     return {"id": f"batch-{uuid.uuid4().hex}", "custom_id": custom_id, "response": None, "error": error_object}
 
 
-async def process_lines(app: Any, lines: Sequence[str], output: IO[str], max_concurrency: int) -> int:
+async def process_lines(app: Any, lines: Sequence[str], output: IO[bytes], max_concurrency: int) -> int:
     """Send every line through the application, with a progress bar on a terminal; returns the number of failures."""
     import httpx
     from tqdm import tqdm
@@ -115,8 +115,7 @@ async def process_lines(app: Any, lines: Sequence[str], output: IO[str], max_con
                 except BadRequest as error:
                     result = _rejection(text, error)
                     num_failed += 1
-            output.write(json.dumps(result) + "\n")
-            output.flush()
+            _write(output, result)
             progress.update()
 
         with progress:
@@ -124,7 +123,21 @@ async def process_lines(app: Any, lines: Sequence[str], output: IO[str], max_con
     return num_failed
 
 
-async def _load_and_process(args: argparse.Namespace, lines: Sequence[str], output: IO[str]) -> int:
+def _write(output: IO[bytes], result: Mapping[str, Any]) -> None:
+    """Write a line. Raises ConfigError if the disk is full; the file then ends with the last whole line."""
+    line = (json.dumps(result) + "\n").encode()
+    begin = output.tell() if output.seekable() else None
+    try:
+        written = 0
+        while written < len(line):
+            written += output.write(line[written:]) or 0
+    except OSError as error:
+        if begin is not None:
+            output.truncate(output.seek(begin))
+        raise ConfigError(f"--output-file {output.name} cannot be written: {error.strerror}.") from error
+
+
+async def _load_and_process(args: argparse.Namespace, lines: Sequence[str], output: IO[bytes]) -> int:
     from quire.engine_process.client import EngineClient
     from quire.server.app import build_app
     from quire.server.process.serve import load_frontends
@@ -154,7 +167,7 @@ def _run(args: argparse.Namespace) -> int:
     log_to_stderr()
     with ExitStack() as stack:
         try:
-            output = stack.enter_context(open(args.output_file, "w"))
+            output = stack.enter_context(open(args.output_file, "wb", buffering=0))
         except OSError as error:
             raise ConfigError(f"--output-file {args.output_file} cannot be written: {error}.") from error
         num_failed = asyncio.run(_load_and_process(args, lines, output))

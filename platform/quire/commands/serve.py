@@ -9,6 +9,7 @@ import argparse
 import logging
 import os
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 
 from quire.commands.models import demo_adapters, demo_models, named_models
@@ -79,8 +80,13 @@ def _run(args: argparse.Namespace) -> int:
         registry,
         plugins=args.plugins,
         enable_lora=lora,
-        on_ready=lambda url: print(f"Quire is ready at {url}", flush=True),
+        on_ready=_print_ready,
     )
+
+
+def _print_ready(url: str) -> None:
+    with suppress(OSError):  # a full disk, or a closed pipe: the server works without
+        print(f"Quire is ready at {url}", flush=True)
 
 
 def with_adapters(args: argparse.Namespace, demos: bool) -> tuple[bool, Registry]:

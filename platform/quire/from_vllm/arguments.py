@@ -37,7 +37,10 @@ NO_LOGGED_PROMPTS = "prompts and answers are never logged; --disable-access-log 
 NO_TRACES = "there are no traces; plugins export metrics, and quire_request_finished gets every request"
 NO_TRANSFER = "keys and values stay in this process"
 EDIT_CONFIG = "edit config.json in a copy of the model's folder"
-CHOSEN_OPS = "the fastest operation that the device supports is used, of Quire or of a plugin; `platform doctor` lists the choice"
+CHOSEN_OPS = (
+    "the fastest operation that the device supports is used, of Quire or of a plugin; "
+    "`platform doctor` lists the choice"
+)
 ONE_SCHEDULER = "every step is scheduled"
 KINDS_BY_PLUGIN = "plugins add adapter kinds besides LoRA (--enable-lora)"
 

@@ -35,7 +35,8 @@ VALUES: Mapping[str, str] = {
 ELSEWHERE: Mapping[str, str] = {
     "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "with --enable-lora requests may load adapters; "
     "--admin-api-key and --lora-root restrict which keys and which folders",
-    "VLLM_ATTENTION_BACKEND": "the fastest operation that the device supports is used; `platform doctor` lists the choice",
+    "VLLM_ATTENTION_BACKEND": "the fastest operation that the device supports is used; "
+    "`platform doctor` lists the choice",
     "VLLM_CACHE_ROOT": "see --download-dir; the default is the hub's cache",
     "VLLM_CPU_OMP_THREADS_BIND": "set OMP_NUM_THREADS, and start the server under taskset",
     "VLLM_DO_NOT_TRACK": "Quire sends no usage data",

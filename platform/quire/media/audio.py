@@ -17,11 +17,19 @@ from quire.errors import BadRequest, TooLarge, Unprocessable
 from quire.media.containers import DecodingDeadline, open_container
 from quire.media.limits import MediaLimits
 from quire.media.resampling import resample
-from quire.media.wav import Wav, parse
+from quire.media.wav import Wav, chunks, is_wav, parse
 
-MAX_RATE = 768_000
+MIN_RATE, MAX_RATE = 100, 768_000
+"""Samples per second of a file. A lower rate needs a filter for each sample of the model's rate."""
+
 _BLOCK = 1 << 16
 """Samples read at once, between checks of the limits."""
+
+_USUAL_RATE = 48_000
+"""Audio of a higher rate may have as many samples as the longest audio of this one, for the sake of memory."""
+
+_MIN_SAMPLES = 10_000_000
+"""So many samples are accepted at any rate, also where the longest audio is short."""
 
 _UNKNOWN_SIZE = 0x7F000000
 """Streaming programs write sizes from this one on as placeholders for an unknown size."""
@@ -63,7 +71,7 @@ def decode_audio(data: bytes, limits: MediaLimits) -> Audio:
     except soundfile.LibsndfileError:
         return _with_pyav(data, limits)
     with file:
-        _check_length(file.frames / file.samplerate, limits)
+        _check_samples(file.frames, file.samplerate, limits)
         try:
             blocks = list(_blocks(file, limits))
         except soundfile.LibsndfileError as error:
@@ -72,32 +80,26 @@ def decode_audio(data: bytes, limits: MediaLimits) -> Audio:
 
 
 def _from_wav(plain: Wav, limits: MediaLimits) -> Audio:
-    if not 0 < plain.rate <= MAX_RATE:
-        raise Unprocessable(f"The audio says it has {plain.rate} samples a second; 1 to {MAX_RATE} are accepted.")
-    _check_length(plain.num_frames / plain.rate, limits)
+    _check_samples(plain.num_frames, plain.rate, limits)
     return _to_audio(list(plain.blocks()), plain.rate)
 
 
 def _check_complete(data: bytes) -> None:
     """Raise Unprocessable for a truncated WAV file, which libraries would read as a shorter one."""
-    if data[:4] != b"RIFF" or data[8:12] != b"WAVE":
+    if not is_wav(data):
         return
-    at = 12
-    while at + 8 <= len(data):
-        name, size = data[at : at + 4], int.from_bytes(data[at + 4 : at + 8], "little")
-        at += 8 + size + size % 2
-        if name == b"data" and size < _UNKNOWN_SIZE and at - size % 2 > len(data):
-            raise Unprocessable(
-                f"The audio is cut short: of {size} bytes of samples {at - size % 2 - len(data)} are missing."
-            )
+    for name, begin, size in chunks(data):
+        missing = begin + size - len(data)
+        if name == b"data" and size < _UNKNOWN_SIZE and missing > 0:
+            raise Unprocessable(f"The audio is cut short: of {size} bytes of samples {missing} are missing.")
 
 
 def _blocks(file: Any, limits: MediaLimits) -> Iterator[NDArray[np.float32]]:
     """Mono blocks of the file. The length is checked while reading, because the header may be wrong."""
-    count = 0
-    while len(block := file.read(_BLOCK, dtype="float32", always_2d=True)):
+    count, size = 0, max(_BLOCK // file.channels, 1)
+    while len(block := file.read(size, dtype="float32", always_2d=True)):
         count += len(block)
-        _check_length(count / file.samplerate, limits)
+        _check_samples(count, file.samplerate, limits)
         yield block.mean(axis=1, dtype=np.float32)
 
 
@@ -118,7 +120,7 @@ def _with_pyav(data: bytes, limits: MediaLimits) -> Audio:
             for part in resampler.resample(frame):
                 blocks.append(part.to_ndarray()[0])
                 count += part.samples
-            _check_length(count / rate, limits)
+            _check_samples(count, rate, limits)
         blocks += [part.to_ndarray()[0] for part in resampler.resample(None)]
         return _to_audio(blocks, rate)
 
@@ -158,6 +160,18 @@ def as_audio(item: Any, limits: MediaLimits) -> Audio:
     _check_length(samples.shape[-1] / int(rate), limits)
     mono = samples if samples.ndim == 1 else samples.mean(axis=0)
     return Audio(samples=mono.astype(np.float32), rate=int(rate))
+
+
+def _check_samples(count: int, rate: int, limits: MediaLimits) -> None:
+    if not MIN_RATE <= rate <= MAX_RATE:
+        raise Unprocessable(f"The audio says it has {rate} samples a second; {MIN_RATE} to {MAX_RATE} are accepted.")
+    _check_length(count / rate, limits)
+    most = max(int(limits.max_s * _USUAL_RATE), _MIN_SAMPLES)
+    if count > most:
+        raise TooLarge(
+            f"The audio has more than {most} samples; at {rate} samples a second it may last {most / rate:.1f} seconds"
+            f" (--max-media-seconds, which is for rates up to {_USUAL_RATE})."
+        )
 
 
 def _check_length(seconds: float, limits: MediaLimits) -> None:

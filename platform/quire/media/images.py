@@ -23,6 +23,13 @@ MAX_KEPT_PIXELS = 4096 * 4096
 """Larger images are shrunk by an integer factor, by averaging: models read at most about 13 million pixels, and every
 copy of a large image costs much time and memory."""
 
+LIGHT_PIXELS = 4 << 20
+"""Images with up to this number of pixels are decoded in a fraction of a second."""
+
+LIGHT_SCANS = 64
+"""Scans of a JPEG file that are decoded in a fraction of a second. Programs write about ten; each of them goes over all
+pixels, and may have as few as 15 bytes in the file."""
+
 LOW_DETAIL_SIDE = 512
 """Longest side of an image with low detail, as in OpenAI's API."""
 
@@ -51,6 +58,12 @@ def num_pixels(data: bytes) -> int:
             return image.width * image.height
     except Exception:  # each reader fails in its own way on a broken header
         return 0
+
+
+def is_costly(data: bytes, pixels: int) -> bool:
+    """Whether decoding an image takes longer than a fraction of a second. pixels: its `num_pixels`."""
+    is_jpeg = data[:3] == b"\xff\xd8\xff"
+    return pixels > LIGHT_PIXELS or (is_jpeg and data.count(b"\xff\xda") > LIGHT_SCANS)
 
 
 def decode_image(data: bytes, max_pixels: int, low_detail: bool = False) -> Image.Image:

@@ -18,10 +18,10 @@ from quire.errors import BadRequest, Overloaded, QuireError
 from quire.media.fetching.addresses import Resolve
 from quire.media.fetching.fetcher import Fetcher
 from quire.media.fetching.local import read_data_url, read_file_url, read_path
+from quire.media.isolated_media import CAN_SHARE, IsolatedMedia
 from quire.media.items import MediaBytes, MediaURL
-from quire.media.large_images import CAN_SHARE, LargeImages
 from quire.media.limits import MODALITIES, Budget, DecodingTime, MediaLimits
-from quire.media.weights import LIGHT_PIXELS, is_heavy
+from quire.media.weights import is_heavy
 
 T = TypeVar("T")
 
@@ -55,7 +55,7 @@ class MediaLoader:
         self._threads = ThreadPoolExecutor(NUM_THREADS, thread_name_prefix="quire-media")
         self._heavy = ThreadPoolExecutor(NUM_HEAVY_THREADS, thread_name_prefix="quire-large-media")
         self._num_heavy = 0
-        self._large = LargeImages(self._limits.timeout_s)
+        self._isolated = IsolatedMedia(self._limits.timeout_s)
         self._lookups = ThreadPoolExecutor(NUM_LOOKUPS, thread_name_prefix="quire-names")
         self._fetcher = Fetcher(self._limits, self._lookups, resolve)
         self._fetch_slots = asyncio.Semaphore(MAX_FETCHES)
@@ -116,22 +116,27 @@ class MediaLoader:
         return audio.as_audio(item, self._limits) if modality == "audio" else video.as_video(item, self._limits)
 
     def _decode_item(self, modality: str, item: MediaBytes, limits: MediaLimits) -> Any:
-        from quire.media import audio, images, video
+        from quire.media import audio, images, video, wav
 
         if modality == "image":
             pixels = limits.max_image_pixels
-            if CAN_SHARE and LIGHT_PIXELS < images.num_pixels(item.data) <= pixels:
-                return self._large.decode(item.data, pixels, item.low_detail, limits.timeout_s)
+            counted = images.num_pixels(item.data)
+            if CAN_SHARE and counted <= pixels and images.is_costly(item.data, counted):
+                return self._isolated.image(item.data, pixels, item.low_detail, limits.timeout_s)
             return images.decode_image(item.data, pixels, item.low_detail)
         if modality == "audio":
+            if CAN_SHARE and item.data and not wav.is_plain_wav(item.data):
+                return self._isolated.audio(item.data, limits)
             return audio.decode_audio(item.data, limits)
+        if CAN_SHARE:
+            return self._isolated.video(item.data, limits, item.time)
         return video.decode_video(item.data, limits)
 
     def close(self) -> None:
         """End the threads after their current work."""
         self._threads.shutdown(wait=False)
         self._heavy.shutdown(wait=False)
-        self._large.close()
+        self._isolated.close()
         self._lookups.shutdown(wait=False)
 
     async def _fetch_all(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -17,6 +18,12 @@ from quire.media.limits import MediaLimits
 
 MAX_VIDEO_PIXELS_FACTOR = 4
 """Limit of the pixels of all requested frames together, in multiples of the limit of one image."""
+
+MAX_THREADS = 4
+"""Threads of a decoder. Each keeps frames of its own, so that many would need much memory for a large video."""
+
+CODEC_MARGIN = 256
+"""Decoders round the sides of a frame up, by at most this number of pixels."""
 
 MAX_SEEKS = 3
 """Keyframes before a time from which decoding is attempted."""
@@ -62,33 +69,62 @@ def decode_video(data: bytes, limits: MediaLimits) -> Video:
     Raises TooLarge for too many pixels or seconds, Unprocessable for bytes that are not a video, `BadRequest` if PyAV
     is not installed.
     """
-    with open_container(data, "video", "video") as container:
-        stream = _track(container)
-        _check_pixels(stream.width * stream.height, 1, limits)
-        index = _index(container, stream)
-        start, end = index.times[0], index.times[-1]
-        seconds = float((end - start) * stream.time_base)
-        rate = stream.average_rate or stream.guessed_rate
-        _check_length(seconds, limits)
-        size = stream.height, stream.width
-    rotations = _rotations(data)
-
-    def read(numbers: Sequence[int]) -> NDArray[np.uint8]:
-        _check_pixels(size[0] * size[1], len(numbers), limits)
-        deadline = DecodingDeadline("video", limits.timeout_s)
-        with open_container(data, "video", "video") as container:
-            found = _frames(container, index, [index.times[number] for number in numbers], deadline)
-            return np.stack([np.rot90(_pixels(frame, size), rotations) for frame in found])
-
-    height, width = size if rotations % 2 == 0 else size[::-1]
+    file = VideoFile.open(data, limits)
+    height, width = file.shape
     return Video(
-        num_frames=len(index.times),
-        fps=float(rate) if rate else None,
+        num_frames=file.num_frames,
+        fps=file.fps,
         height=height,
         width=width,
         max_frames=limits.max_frames,
-        read=read,
+        read=lambda numbers: np.stack(list(file.frames(numbers))),
     )
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class VideoFile:
+    """The first video track of a file. size: [height, width] as stored. rotations: counterclockwise quarter turns."""
+
+    data: bytes
+    limits: MediaLimits
+    index: _Index
+    fps: float | None
+    size: tuple[int, int]
+    rotations: int
+
+    @classmethod
+    def open(cls, data: bytes, limits: MediaLimits) -> VideoFile:
+        """Raises as `decode_video` does."""
+        deadline = DecodingDeadline("video", limits.timeout_s)
+        with open_container(data, "video", "video") as container:
+            stream = _track(container)
+            _check_pixels(stream.width * stream.height, 1, limits)
+            index = _index(container, stream, deadline)
+            _check_length(float((index.times[-1] - index.times[0]) * stream.time_base), limits)
+            rate = stream.average_rate or stream.guessed_rate
+            size = stream.height, stream.width
+        rotations = _rotations(data)
+        return cls(
+            data=data, limits=limits, index=index, fps=float(rate) if rate else None, size=size, rotations=rotations
+        )
+
+    @property
+    def num_frames(self) -> int:
+        return len(self.index.times)
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """[height, width] of upright frames."""
+        return self.size if self.rotations % 2 == 0 else self.size[::-1]
+
+    def frames(self, numbers: Sequence[int]) -> Iterator[NDArray[np.uint8]]:
+        """Upright RGB frames, one after another: uint8 [height, width, 3]. numbers: ascending."""
+        _check_pixels(self.size[0] * self.size[1], len(numbers), self.limits)
+        deadline = DecodingDeadline("video", self.limits.timeout_s)
+        with open_container(self.data, "video", "video") as container:
+            times = [self.index.times[number] for number in numbers]
+            for frame in _frames(container, self.index, times, deadline):
+                yield np.rot90(_pixels(frame, self.size), self.rotations)
 
 
 @dataclass(frozen=True)
@@ -106,6 +142,10 @@ def _track(container: Any) -> Any:
     if stream.codec_context is None:
         raise Unprocessable("The video has an unknown codec.")
     stream.thread_type = "AUTO"
+    # frames of another size are refused anyway, so a decoder needs no memory for larger ones
+    most = (stream.width + CODEC_MARGIN) * (stream.height + CODEC_MARGIN)
+    stream.codec_context.options = {"max_pixels": str(most)}
+    stream.codec_context.thread_count = min(MAX_THREADS, os.cpu_count() or 1)
     return stream
 
 
@@ -124,9 +164,12 @@ def _pixels(frame: Any, size: tuple[int, int]) -> NDArray[np.uint8]:
     return pixels
 
 
-def _index(container: Any, stream: Any) -> _Index:
-    packets = container.demux(stream)
-    is_key = {packet.pts: packet.is_keyframe for packet in packets if packet.pts is not None and not packet.is_discard}
+def _index(container: Any, stream: Any, deadline: DecodingDeadline) -> _Index:
+    is_key: dict[int, bool] = {}
+    for packet in container.demux(stream):
+        deadline.check()
+        if packet.pts is not None and not packet.is_discard:
+            is_key[packet.pts] = packet.is_keyframe
     if not is_key:
         raise Unprocessable("The video has no frames.")
     return _Index(sorted(is_key), sorted(time for time, key in is_key.items() if key))

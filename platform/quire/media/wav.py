@@ -12,7 +12,7 @@ from struct import unpack_from
 import numpy as np
 from numpy.typing import NDArray
 
-from quire.errors import Unprocessable
+from quire.errors import QuireError, Unprocessable
 
 PCM, FLOAT, EXTENSIBLE = 1, 3, 0xFFFE
 SUBFORMAT = b"\x00\x00\x00\x00\x10\x00\x80\x00\x00\xaa\x00\x38\x9b\x71"
@@ -23,6 +23,9 @@ WIDTHS = {PCM: (1, 2, 3, 4), FLOAT: (4, 8)}
 
 BLOCK = 1 << 16
 """Samples converted at once."""
+
+MAX_CHUNKS = 4096
+"""Chunks of a file that are read. Programs write about ten; a file of empty ones could have millions."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,18 +63,40 @@ class Wav:
         return np.frombuffer(frames, f"<i{self.width}").astype(np.float32) / np.float32(2 ** (8 * self.width - 1))
 
 
-def parse(data: bytes) -> Wav | None:
-    """The samples of a WAV file; None for other formats and codings. Raises Unprocessable if there are no samples."""
-    if data[:4] != b"RIFF" or data[8:12] != b"WAVE":
-        return None
-    header, at = b"", 12
+def is_wav(data: bytes) -> bool:
+    """Whether the bytes begin as a WAV file does, which may have any coding."""
+    return data[:4] == b"RIFF" and data[8:12] == b"WAVE"
+
+
+def is_plain_wav(data: bytes) -> bool:
+    """Whether `parse` reads the file, or refuses it."""
+    try:
+        return parse(data) is not None
+    except QuireError:
+        return True
+
+
+def chunks(data: bytes) -> Iterator[tuple[bytes, int, int]]:
+    """The name of each chunk of a WAV file, the offset of its body and its declared size. Raises Unprocessable."""
+    at, count = 12, 0
     while at + 8 <= len(data):
         name, size = data[at : at + 4], int.from_bytes(data[at + 4 : at + 8], "little")
+        yield name, at + 8, size
+        at, count = at + 8 + size + size % 2, count + 1
+        if count > MAX_CHUNKS:
+            raise Unprocessable(f"The audio is a WAV file with more than {MAX_CHUNKS} chunks.")
+
+
+def parse(data: bytes) -> Wav | None:
+    """The samples of a WAV file; None for other formats and codings. Raises Unprocessable if there are no samples."""
+    if not is_wav(data):
+        return None
+    header = b""
+    for name, begin, size in chunks(data):
         if name == b"fmt ":
-            header = data[at + 8 : at + 8 + min(size, 40)]
+            header = data[begin : begin + min(size, 40)]
         if name == b"data":
-            return _wav(header, memoryview(data)[at + 8 : at + 8 + size])
-        at += 8 + size + size % 2
+            return _wav(header, memoryview(data)[begin : begin + size])
     raise Unprocessable("The audio is a WAV file without samples.")
 
 

@@ -9,33 +9,38 @@ from quire.errors import TooLarge
 from quire.media.items import MediaBytes
 from quire.media.limits import MediaLimits
 
-LIGHT_PIXELS = 4 << 20
-"""Images of a prompt with up to this number of pixels in total are decoded in a fraction of a second."""
-
 LIGHT_BYTES = 4 << 20
-"""Audio files of a prompt with up to this number of bytes in total are decoded in a fraction of a second."""
+"""WAV files of a prompt with up to this number of bytes in total are decoded in a fraction of a second."""
 
 
 def is_heavy(items: Mapping[str, Sequence[Any]], limits: MediaLimits) -> bool:
-    """Whether decoding is heavy: any video, large images, long audio. Light prompts do not wait for heavy ones.
+    """Whether decoding is heavy: any video, large images, long audio, audio whose file does not tell its length.
 
-    Raises TooLarge for images of more than `limits.max_pixels` together. Unreadable images count as 0 pixels; decoding
-    them raises the error.
+    Light prompts do not wait for heavy ones. Raises TooLarge for images of more than `limits.max_pixels` together.
+    Unreadable images count as 0 pixels; decoding them raises the error.
     """
-    encoded = {name: [item for item in several if isinstance(item, MediaBytes)] for name, several in items.items()}
-    sizes = _pixels([item.data for item in encoded.get("image", ())])
+    encoded = {name: [item.data for item in several if isinstance(item, MediaBytes)] for name, several in items.items()}
+    are_large = _are_large(encoded.get("image", ()), limits)
+    return are_large or bool(encoded.get("video")) or _are_long(encoded.get("audio", ()))
+
+
+def _are_large(files: Sequence[bytes], limits: MediaLimits) -> bool:
+    if not files:
+        return False
+    from quire.media import images  # imports numpy
+
+    sizes = list(map(images.num_pixels, files))
     if sum(sizes) > limits.max_pixels:
         raise TooLarge(
             f"The images of the prompt have {sum(sizes)} pixels together; at most {limits.max_pixels} are taken"
             " (--max-prompt-pixels)."
         )
-    num_bytes = sum(len(item.data) for item in encoded.get("audio", ()))
-    return bool(encoded.get("video")) or sum(sizes) > LIGHT_PIXELS or num_bytes > LIGHT_BYTES
+    return sum(sizes) > images.LIGHT_PIXELS or any(map(images.is_costly, files, sizes))
 
 
-def _pixels(files: Sequence[bytes]) -> list[int]:
+def _are_long(files: Sequence[bytes]) -> bool:
     if not files:
-        return []
-    from quire.media.images import num_pixels  # imports numpy
+        return False
+    from quire.media.wav import is_plain_wav  # imports numpy
 
-    return list(map(num_pixels, files))
+    return sum(map(len, files)) > LIGHT_BYTES or not all(map(is_plain_wav, files))

@@ -47,7 +47,9 @@ def test_packing_again_into_used_memory_gives_the_same(every: LowRank) -> None:
     assert torch.equal(*found)
 
 
-@pytest.mark.parametrize("low_rank", [reference_low_rank.low_rank, torch_low_rank.low_rank, "cpp"], ids=["reference", "torch", "cpp"])
+@pytest.mark.parametrize(
+    "low_rank", [reference_low_rank.low_rank, torch_low_rank.low_rank, "cpp"], ids=["reference", "torch", "cpp"]
+)
 def test_what_does_not_fit_is_refused(low_rank: Any) -> None:
     if low_rank == "cpp":
         low_rank = select.choose(_Query()).low_rank

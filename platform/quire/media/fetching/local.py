@@ -5,15 +5,16 @@ from __future__ import annotations
 import base64
 import binascii
 import os
-import re
 import stat
+from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import unquote, unquote_to_bytes, urlsplit
 
 from quire.errors import BadRequest, Unprocessable
 from quire.media.limits import Budget
 
-_SPACES = re.compile(r"\s+")
+BLOCK_CHARS = 1 << 16
+"""Characters of a data: URL that are decoded at once: other threads wait meanwhile."""
 
 
 def read_data_url(url: str, budget: Budget) -> bytes:
@@ -22,20 +23,49 @@ def read_data_url(url: str, budget: Budget) -> bytes:
     if not comma:
         raise BadRequest("The data: URL has no comma before its data.")
     if head.rstrip().lower().endswith(";base64"):
-        return read_base64(unquote(body) if "%" in body else body, budget)
-    data = unquote_to_bytes(body)
-    budget.consume(len(data))
-    return data
+        return read_base64(body, budget)
+    parts = []
+    for block in _blocks(body):
+        parts.append(unquote_to_bytes(block))
+        budget.consume(len(parts[-1]))
+    return b"".join(parts)
 
 
 def read_base64(text: str, budget: Budget) -> bytes:
-    """Decode base64. Missing padding is accepted; other errors raise `BadRequest`. Raises TooLarge."""
-    text = _SPACES.sub("", text)
-    budget.consume(len(text) * 3 // 4 - text[-2:].count("="))
+    """Decode base64. Missing padding and percent-encoding are accepted; other errors raise `BadRequest`.
+
+    Raises TooLarge.
+    """
+    parts, rest = [], ""
+    for block in _blocks(text):
+        rest += "".join((unquote(block) if "%" in block else block).split())
+        num_whole = max(len(rest) - 1, 0) // 4 * 4  # the end, which may be padded, is left
+        parts.append(_decoded(rest[:num_whole], is_end=False))
+        rest = rest[num_whole:]
+        budget.consume(len(parts[-1]))
+    parts.append(_decoded(rest + "=" * (-len(rest) % 4), is_end=True))
+    budget.consume(len(parts[-1]))
+    return b"".join(parts)
+
+
+def _decoded(text: str, is_end: bool) -> bytes:
     try:
-        return base64.b64decode(text + "=" * (-len(text) % 4), validate=True)
+        if "=" in text and not is_end:
+            raise ValueError("there is padding before its end")
+        return base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError) as error:
         raise BadRequest(f"The base64 of the medium is broken: {error}.") from error
+
+
+def _blocks(text: str) -> Iterator[str]:
+    """Blocks of a text, which do not divide an escape such as %20."""
+    begin = 0
+    while begin < len(text):
+        end = begin + BLOCK_CHARS
+        if (escape := text.rfind("%", end - 2, end)) >= 0:
+            end = escape + 3
+        yield text[begin:end]
+        begin = end
 
 
 def read_file_url(url: str, folder: Path | None, budget: Budget) -> bytes:

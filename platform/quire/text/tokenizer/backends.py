@@ -8,12 +8,14 @@ from __future__ import annotations
 import itertools
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from quire.errors import CheckpointError
+from quire.errors import BadRequest, CheckpointError
 from quire.text.tokenizer.files import NAMED_TOKENS, TokenizerFiles, no_tokenizer_error
+from quire.text.tokenizer.limits import check_costs, check_file_size
 from quire.text.tokenizer.long_texts import TextBlock, encode_blocks, surrounding_tokens
 from quire.text.tokenizer.pair_truncation import PairTruncation
 from quire.text.tokenizer.tokenizer import Texts, TokenizerBackend, parse_decoder
@@ -38,6 +40,22 @@ VOCABULARIES = (
 """Vocabulary files from which transformers builds a tokenizer."""
 
 
+@contextmanager
+def _library_errors(done: str) -> Iterator[None]:
+    """Raise `BadRequest` for the library's own errors. done: the end of "The text cannot be …"."""
+    try:
+        yield
+    except BaseException as error:
+        if not _is_of_library(error):
+            raise
+        raise BadRequest(f"The text cannot be {done}: {str(error)[:200]}.", "prompt") from error
+
+
+def _is_of_library(error: BaseException) -> bool:
+    """Whether `tokenizers` raised it: a bare Exception, or a panic, which is not even an Exception."""
+    return type(error) is Exception or type(error).__name__ == "PanicException"
+
+
 class FastBackend:
     """Back end of a `tokenizers.Tokenizer`, which is written in Rust."""
 
@@ -45,10 +63,12 @@ class FastBackend:
         self._backend = backend
 
     def encode(self, text: str, add_special_tokens: bool) -> list[int]:
-        return self._backend.encode(text, add_special_tokens=add_special_tokens).ids
+        with _library_errors("tokenized"):
+            return self._backend.encode(text, add_special_tokens=add_special_tokens).ids
 
     def encode_blocks(self, text: str) -> Iterator[TextBlock]:
-        return encode_blocks(self._backend, text)
+        with _library_errors("tokenized"):
+            yield from encode_blocks(self._backend, text)
 
     @cached_property
     def surrounding_tokens(self) -> tuple[list[int], list[int]] | None:
@@ -56,20 +76,23 @@ class FastBackend:
 
     def encode_batch(self, texts: Sequence[str], add_special_tokens: bool) -> list[list[int]]:
         """Encode the texts in parallel."""
-        batch = self._backend.encode_batch_fast(list(texts), add_special_tokens=add_special_tokens)
+        with _library_errors("tokenized"):
+            batch = self._backend.encode_batch_fast(list(texts), add_special_tokens=add_special_tokens)
         return [encoding.ids for encoding in batch]
 
     def encode_truncated(self, texts: Sequence[Texts], truncation: PairTruncation) -> list[tuple[list[int], list[int]]]:
         """Encode the texts and pairs in parallel, then truncate them."""
-        batch = self._backend.encode_batch(list(texts), add_special_tokens=True)
+        with _library_errors("tokenized"):
+            batch = self._backend.encode_batch(list(texts), add_special_tokens=True)
         return [_truncated(encoding, truncation) for encoding in batch]
 
     def decode(self, ids: Sequence[int], skip_special_tokens: bool, spaces_between_special_tokens: bool) -> str:
         """Text of ids. The library never puts spaces between special tokens."""
-        if len(ids) < MIN_IDS_FOR_BATCH_DECODE:
-            return self._backend.decode(ids, skip_special_tokens=skip_special_tokens)
-        (text,) = self._backend.decode_batch([list(ids)], skip_special_tokens=skip_special_tokens)  # releases the GIL
-        return text
+        with _library_errors("made of the tokens"):
+            if len(ids) < MIN_IDS_FOR_BATCH_DECODE:
+                return self._backend.decode(ids, skip_special_tokens=skip_special_tokens)
+            (text,) = self._backend.decode_batch([list(ids)], skip_special_tokens=skip_special_tokens)  # without GIL
+            return text
 
     def vocab(self) -> Mapping[str, int]:
         return self._backend.get_vocab(with_added_tokens=True)
@@ -181,10 +204,14 @@ def load_backend(
 def _read_tokenizer_json(path: Path, files: TokenizerFiles) -> tokenizers.Tokenizer:
     import tokenizers
 
+    check_file_size(path)
     try:
         backend = tokenizers.Tokenizer.from_file(str(path))
-    except Exception as error:  # the library raises bare Exception
+    except BaseException as error:
+        if not _is_of_library(error):
+            raise
         raise CheckpointError(f"{path} cannot be read as a tokenizer: {error}.") from error
+    check_costs(backend, path)
     backend.no_truncation()
     backend.no_padding()
     backend.encode_special_tokens = files.split_special_tokens

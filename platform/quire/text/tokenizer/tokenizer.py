@@ -15,6 +15,7 @@ from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 from quire.errors import BadRequest
 from quire.text.tokenizer.files import DEFAULT_TEMPLATE, TokenizerFiles, read_files
+from quire.text.tokenizer.limits import check_ids
 from quire.text.tokenizer.long_texts import LONG_TEXT, Indivisible, ShouldContinue, TextBlock, TokenizationCancelled
 from quire.text.tokenizer.pair_truncation import PairTruncation
 from quire.text.tokenizer.token_bytes import TokenTexts, decoder_steps, make_byte_converter
@@ -128,9 +129,9 @@ class Tokenizer:
         folder = Path(folder)
         files = read_files(folder)
         backend, special = load_backend(folder, files, mode, trust_remote_code)
-        if special is not None:
-            files = replace(files, special=special)
-        return cls(backend, files)
+        tokenizer = cls(backend, files if special is None else replace(files, special=special))
+        check_ids(tokenizer.vocab, folder)
+        return tokenizer
 
     @property
     def chat_backend(self) -> ChatTokenizerBackend | None:

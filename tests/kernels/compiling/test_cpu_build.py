@@ -2,52 +2,20 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from built_ops import ANY, answer, edit, kept
 
 from quire_kernels.cpu import build, implementations, isa, library
 from quire_kernels.cpu.build import BuildError
 from quire_kernels.cpu.isa import INSTRUCTION_SETS, InstructionSet
 
 pytestmark = pytest.mark.skipif(build.compiler() is None, reason="there is no C++ compiler")
-ANY = InstructionSet("any", frozenset(), ())
-
-
-@pytest.fixture
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """Where compiled ops are kept, empty; the sources are one short file."""
-    sources = tmp_path / "csrc"
-    sources.mkdir()
-    (sources / "library.cpp").write_text('extern "C" int answer() { return 42; }\n')
-    monkeypatch.setattr(build, "SOURCES", sources)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr(build.tempfile, "gettempdir", lambda: str(tmp_path / "tmp"))
-    (tmp_path / "tmp").mkdir()
-    cached = (build.compiler, build.version, library.load, implementations._library_or_error)
-    for each in cached:
-        each.cache_clear()
-    yield tmp_path / "cache" / "quire" / "ops"
-    monkeypatch.undo()
-    for each in cached:
-        each.cache_clear()
-
-
-def edit(text: str) -> None:
-    (build.SOURCES / "library.cpp").write_text(text)
-
-
-def answer(path: Path) -> int:
-    return int(ctypes.CDLL(str(path)).answer())
-
-
-def kept(folder: Path) -> list[str]:
-    return sorted(path.name for path in folder.iterdir())
 
 
 # --- compiled once, and found again ---------------------------------------------------------------------
@@ -219,7 +187,7 @@ def test_a_compiler_that_is_chosen_may_have_arguments(cache: Path, monkeypatch: 
 def test_a_compiler_that_fails_is_asked_once_for_all_ops(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[list[str]] = []
 
-    def fail(line: list[str], seconds: float) -> subprocess.CompletedProcess[str]:
+    def fail(line: list[str], seconds: float, folder: str | None = None) -> subprocess.CompletedProcess[str]:
         asked.append(line)
         return subprocess.CompletedProcess(line, 1, "", "fatal error: no space left")
 
