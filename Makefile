@@ -16,10 +16,10 @@ UNIT := tests/engine/scheduler tests/engine/adapters tests/engine/sampling tests
 	tests/text tests/settings tests/hooks
 
 .DEFAULT_GOAL := help
-.PHONY: help setup serve test test-unit check fmt docs clean
+.PHONY: help setup serve test test-failed test-unit check fmt docs clean
 
 help:  ## this list
-	@sed -n 's/^\([a-z-]*\):.*## /make \1\t/p' $(MAKEFILE_LIST) | expand -t 16
+	@sed -n 's/^\([a-z-]*\):.*## /make \1\t/p' $(MAKEFILE_LIST) | expand -t 20
 
 setup: $(STAMP)  ## make .venv and install everything into it; again only when pyproject.toml or constraints.txt changed
 
@@ -44,6 +44,9 @@ serve: $(SERVE_STAMP)  ## serve the demo models on port 8000; make serve ARGS='-
 
 test: $(STAMP)  ## run the tests; make test ARGS=tests/hooks/test_registry.py
 	HF_HUB_OFFLINE=1 $(BIN)/python -m pytest $(PARALLEL) $(if $(CI),--durations=25) $(ARGS)
+
+test-failed: $(STAMP)  ## run again, in one process, the tests that failed last time
+	HF_HUB_OFFLINE=1 $(BIN)/python -m pytest --last-failed --last-failed-no-failures none $(ARGS)
 
 test-unit: $(STAMP)  ## run the tests that need no process and no server, in under three minutes
 	HF_HUB_OFFLINE=1 $(BIN)/python -m pytest $(PARALLEL) -m 'not slow and not process' $(UNIT) $(ARGS)
