@@ -12,7 +12,8 @@ const provider = createOpenAICompatible({
 const model = provider('demo-chat')
 const ask = { model, prompt: 'What is the capital of Arvia?', temperature: 0, maxOutputTokens: 100, maxRetries: 0 }
 const city = z.object({ city: z.enum(['Belcast', 'Dorun']) })
-const array = await generateObject({ ...ask, output: 'array', schema: city })
+// The demo model is trained on no lists: without a penalty it repeats the element until maxOutputTokens.
+const array = await generateObject({ ...ask, frequencyPenalty: 2, output: 'array', schema: city })
 const object = await generateObject({ ...ask, schema: city })
 const choice = await generateObject({ ...ask, output: 'enum', enum: ['Belcast', 'Dorun'] })
 if (!Array.isArray(array.object)) throw new Error(JSON.stringify(array.object))

@@ -80,8 +80,10 @@ def run(names: list[str], folder: Path) -> int:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("names", nargs="*", metavar="NAME")
+    parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(Path(name).stem for name in CLIENTS))
     parser.add_argument("--folder", type=Path)
     given = parser.parse_args()
+    if unknown := {*given.names}.difference(Path(name).stem for name in CLIENTS):
+        parser.error(f"unknown: {', '.join(sorted(unknown))}")
     with tempfile.TemporaryDirectory() as temporary:
         sys.exit(run(given.names, given.folder or Path(temporary)))
