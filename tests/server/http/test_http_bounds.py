@@ -203,6 +203,7 @@ async def test_a_packed_body_is_read(folder, name, pack):
         (b"{}", "br", 415),
         (b"{}", "gzip, gzip", 415),
     ],
+    ids=["too large", "not packed", "cut", "unknown", "twice"],
 )
 async def test_a_packed_body_that_cannot_be_read_is_refused(folder, body, name, status):
     async with http(pretend_app(folder, PretendClient())) as client:
