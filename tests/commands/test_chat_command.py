@@ -1,10 +1,15 @@
 """`platform chat` and `platform complete` on a terminal and in a pipe."""
 
 import io
+import os
+import pty
+import select
+import subprocess
 import sys
 from argparse import Namespace
 
 import pytest
+from greeting_server import greeting_server
 
 from quire.commands.chat import _print_response, run_chat
 from quire.commands.remote import OpenAIServer
@@ -36,6 +41,34 @@ def test_an_interrupt_ends_the_answer_with_its_line_and_keeps_what_came(capsys):
 def test_a_url_without_a_path_gets_the_usual_one(url):
     assert OpenAIServer.from_args(Namespace(url=url, api_key=None)).url == "http://host:8000/v1"
     assert OpenAIServer.from_args(Namespace(url="http://host/api/v1/", api_key=None)).url == "http://host/api/v1"
+
+
+def test_a_terminal_is_greeted_and_lines_can_be_called_back():
+    terminal, theirs = pty.openpty()
+    said = b""
+
+    def read_until(text: bytes) -> None:
+        nonlocal said
+        while text not in said:
+            assert select.select([terminal], [], [], 60)[0], said
+            said += os.read(terminal, 1024)
+        said = said.partition(text)[2]
+
+    with greeting_server() as (server, url):
+        command = [sys.executable, "-m", "quire.cli", "chat", "--url", url]
+        streams = {"stdin": theirs, "stdout": theirs, "stderr": theirs}
+        with subprocess.Popen(command, **streams, env={**os.environ, "TERM": "xterm"}) as process:
+            os.close(theirs)
+            read_until(b"Ctrl-D exits, Ctrl-C stops a response)")
+            for keys in (b"one\r", b"\x1b[A\r"):  # the arrow upwards brings the line before
+                read_until(b"> ")
+                os.write(terminal, keys)
+                read_until(b"hello world")
+            read_until(b"> ")
+            os.write(terminal, b"\x04")
+    os.close(terminal)
+    assert process.returncode == 0
+    assert [message["content"] for message in server.bodies[-1][1]["messages"]] == ["one", "hello world", "one"]
 
 
 def test_piped_lines_are_answered_without_prompts(capsys, monkeypatch):

@@ -1,59 +1,11 @@
-import json
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from threading import Thread
-
 import pytest
+from greeting_server import greeting_server
 
 from quire.commands.chat import run_chat, run_complete
 from quire.commands.remote import OpenAIServer, RemoteError
 from quire_bench.report import percentile, spread
 from quire_bench.servers.load import arrivals
 from quire_bench.workload import Range, jobs
-
-
-class Handler(BaseHTTPRequestHandler):
-    """A scripted OpenAI-like server: every answer is the two words `hello world`."""
-
-    def log_message(self, *args):
-        pass
-
-    def do_GET(self):
-        self.reply(200, json.dumps({"data": [{"id": "m"}]}).encode())
-
-    def do_POST(self):
-        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        self.server.bodies.append((self.path, body, self.headers.get("Authorization")))
-        if body["model"] != "m":
-            self.reply(404, json.dumps({"error": {"message": "no such model"}}).encode())
-            return
-        chat = "messages" in body
-        events = [{"choices": [{"delta": {"content": w}} if chat else {"text": w}]} for w in ("hello", " world")]
-        events.append({"choices": [], "usage": {"prompt_tokens": 3, "completion_tokens": 2}})
-        if body.get("temperature") == 2:
-            events[1] = {"error": {"message": "the host died"}}
-        lines = [f"data: {json.dumps(event)}\n\n" for event in events]
-        self.reply(200, "".join([": keep-alive\n\n", *lines, "data: [DONE]\n\n"]).encode())
-
-    def reply(self, status, body):
-        self.send_response(status)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-
-@contextmanager
-def scripted_server():
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    server.bodies = []
-    thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-    thread.start()
-    try:
-        yield server, f"http://127.0.0.1:{server.server_port}/v1"
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
 
 
 def options(url, **changes):
@@ -73,7 +25,7 @@ def options(url, **changes):
 
 
 def test_chat_prints_a_streamed_answer_and_its_cost(capsys):
-    with scripted_server() as (server, url):
+    with greeting_server() as (server, url):
         assert run_chat(options(url, stats=True, system_prompt="be brief", api_key="k")) == 0
     out = capsys.readouterr().out
     assert out.startswith("hello world\n")
@@ -93,13 +45,13 @@ def test_a_conversation_carries_the_earlier_turns(monkeypatch):
             raise EOFError from end
 
     monkeypatch.setattr("builtins.input", typed)
-    with scripted_server() as (server, url):
+    with greeting_server() as (server, url):
         run_chat(options(url, quick=None))
     assert [m["content"] for m in server.bodies[1][1]["messages"]] == ["one", "hello world", "two"]
 
 
 def test_complete_sends_the_prompt_as_it_is(capsys):
-    with scripted_server() as (server, url):
+    with greeting_server() as (server, url):
         assert run_complete(options(url, max_tokens=7)) == 0
     assert capsys.readouterr().out == "hello world\n"
     assert server.bodies[0][1]["prompt"] == "hi"
@@ -107,12 +59,12 @@ def test_complete_sends_the_prompt_as_it_is(capsys):
 
 
 def test_an_error_of_the_server_is_printed_unchanged():
-    with scripted_server() as (_, url), pytest.raises(RemoteError, match="404: no such model"):
+    with greeting_server() as (_, url), pytest.raises(RemoteError, match="404: no such model"):
         run_chat(options(url, model_name="other"))
 
 
 def test_an_error_inside_a_stream_is_printed():
-    with scripted_server() as (_, url), pytest.raises(RemoteError, match="the host died"):
+    with greeting_server() as (_, url), pytest.raises(RemoteError, match="the host died"):
         run_chat(options(url, temperature=2))
 
 

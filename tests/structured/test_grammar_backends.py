@@ -19,6 +19,7 @@ from quire.errors import BadRequest, UnsupportedConstraint
 from quire.params.structured import StructuredSpec
 from quire.records import Context, Grammar, GrammarBackend
 from quire.text.tokenizer.tokenizer import Tokenizer
+from quire_plugins.structured import json_schemas
 from quire_testing import byte_tokenizer, check_grammar_backend
 
 MODULES = {
@@ -170,3 +171,11 @@ def test_plugins_import_their_library_only_when_built() -> None:
     for name in MODULES.values():
         text = Path(str(import_module(f"quire_plugins.structured.{name}").__file__)).read_text()
         assert not re.search(r"^(import|from) (llguidance|outlines_core|xgrammar|lmformatenforcer)", text, re.MULTILINE)
+
+
+def test_a_library_that_is_not_installed_is_named_with_the_command_that_installs_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(json_schemas, "find_spec", lambda name: None)
+    with pytest.raises(UnsupportedConstraint, match="pip install lm-format-enforcer"):
+        json_schemas.check_installed("lmformatenforcer")

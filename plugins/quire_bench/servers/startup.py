@@ -63,7 +63,14 @@ def _one_start(serve_args: list[str], timeout_s: float) -> tuple[float, float]:
 
 def run(args: argparse.Namespace) -> int:
     """Starts a server, sends a request and stops the server, repeatedly."""
-    starts = [_one_start(args.serve_args, args.timeout_s) for _ in range(args.num_iters)]
+    starts = []
+    for number in range(1, args.num_iters + 1):
+        ready, first = _one_start(args.serve_args, args.timeout_s)
+        starts.append((ready, first))
+        print(
+            f"start {number} of {args.num_iters}: ready after {ready:.2f} s, first token after {first:.2f} s",
+            file=sys.stderr,
+        )
     figures = {
         **spread("ready", [ready for ready, _ in starts], "s"),
         **spread("first_token", [first for _, first in starts], "s"),

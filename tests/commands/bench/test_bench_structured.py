@@ -1,12 +1,15 @@
 """`bench structured`: what it measures, and that its hostile constraints are what they are called."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
+from paths import ROOT
 
 import quire_demos
 from quire.cli import main
+from quire_bench import _KINDS
 from quire_bench.adversarial import adversarial_batch
 
 CHAT = Path(quire_demos.__file__).parent / "demo_chat"
@@ -36,3 +39,8 @@ def test_a_model_that_cannot_be_constrained_is_refused(capsys: pytest.CaptureFix
     words = ["bench", "--plugins", "llama", "structured", CHAT, *SMALL]
     assert main(list(map(str, words))) == 2
     assert "No loaded plugin constrains the output by 'json_schema'" in capsys.readouterr().err
+
+
+def test_every_kind_is_in_the_documentation() -> None:
+    text = (ROOT / "docs" / "serving.md").read_text().partition("## Measuring")[2].partition("\n### ")[0]
+    assert set(re.findall(r"^\| `(\w+)` \|.* (?:process|servers?) \|$", text, re.MULTILINE)) == {*_KINDS}

@@ -128,6 +128,17 @@ async def test_names_of_odd_characters_are_refused_in_every_format(tmp_path, nam
     assert answer.choices[0].message.content == "Yes."
 
 
+async def test_the_type_of_parameters_may_be_a_list_of_one(tmp_path) -> None:
+    text = '<tool_call>\n{"name": "look", "arguments": {"a": true}}\n</tool_call>'
+    parameters = {"type": ["object"], "properties": {"a": {"type": "boolean"}}}
+    async with talking(tmp_path, Scripted(text), tool_parser=PARSERS["hermes"]) as client:
+        answer = await client.chat.completions.create(
+            model="tiny", messages=[ASK], tools=[tool("look", parameters=parameters)], tool_choice="required"
+        )
+    (call,) = answer.choices[0].message.tool_calls
+    assert (call.function.name, call.function.arguments) == ("look", '{"a": true}')
+
+
 @pytest.mark.parametrize(
     ("tools", "choice", "said"),
     [
