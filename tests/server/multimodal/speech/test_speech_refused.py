@@ -10,7 +10,7 @@ from quire.media.limits import MediaLimits
 from quire.settings.server_config import ServerConfig
 
 WRONG = [
-    ({"model": "nobody"}, 404, "model", "does not exist"),
+    ({"model": "absent"}, 404, "model", "does not exist"),
     ({"model": "deaf"}, 400, "model", "cannot do `transcribe`. It can do: generate"),
     ({"file": None}, 400, "file", "`file` is needed"),
     ({"file": b""}, 422, "file", "it has no bytes"),
