@@ -20,6 +20,7 @@ from torch import Tensor
 
 from quire_kernels.attention import PagedAttention, RowAttentionOp
 from quire_kernels.low_rank import LowRank
+from quire_kernels.quantized import QuantizedMatrix
 from quire_kernels.sampling import Argmax, LogprobsOp, MaskLogits, SampleOp
 
 
@@ -197,6 +198,28 @@ class LinearInt8(Protocol):
     def __call__(self, weight: Tensor, bias: Tensor | None, gated: bool = False) -> BoundLinear: ...
 
 
+class LinearQuantized(Protocol):
+    """`linear` with a weight that is already in few bits, see `quire_kernels.quantized.QuantizedMatrix`.
+
+    activation_bits 16: bound(x) = x weightᵀ + bias in float32, with the dequantized weight.
+    activation_bits 8, if the weight's values are integers: x is rounded first. Its columns, in the weight's order, are
+    in groups r of 32; s(r) = max |r| / 127, q(r) = round(r / s), ties to even, both 0 if max |r| < 1e-30; x becomes
+    s · q. A row of x that is not finite gives NaN.
+    matrix [N, M]; bias [N] or None; dtype: that of x [..., M] and of what `unpacked` returns. A result does not depend
+    on the other rows of x. Implementations may store scales and offsets as float16 times a power of two for each
+    output, unless activation_bits is 16.
+    """
+
+    def __call__(
+        self,
+        matrix: QuantizedMatrix,
+        bias: Tensor | None,
+        dtype: torch.dtype,
+        gated: bool = False,
+        activation_bits: int = 8,
+    ) -> BoundLinear: ...
+
+
 class EmbeddingOp(Protocol):
     """Look up rows of a table: out[t] = table[ids[t]] * scale.
 
@@ -256,6 +279,7 @@ TABLE: Mapping[str, type] = {
     "linear": LinearOp,
     "linear_batched": LinearBatched,
     "linear_int8": LinearInt8,
+    "linear_quantized": LinearQuantized,
     "low_rank": LowRank,
     "embedding": EmbeddingOp,
     "moe": MoeOp,

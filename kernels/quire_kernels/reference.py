@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from quire_kernels import int8, reference_low_rank
+from quire_kernels import int8, quantized, reference_low_rank
 from quire_kernels.ops import AttentionMetadata, BoundLinear
 from quire_kernels.sampling import Floats, Integers
 
@@ -165,6 +165,7 @@ def linear_batched(weight: Tensor, bias: Tensor | None, gated: bool = False) -> 
 
 
 linear_int8 = int8.linear_int8
+linear_quantized = quantized.linear_quantized
 low_rank = reference_low_rank.low_rank
 
 

@@ -140,6 +140,7 @@ class Ops:
     linear: ops.LinearOp
     linear_batched: ops.LinearBatched
     linear_int8: ops.LinearInt8
+    linear_quantized: ops.LinearQuantized
     low_rank: low_rank.LowRank
     embedding: ops.EmbeddingOp
     moe: ops.MoeOp

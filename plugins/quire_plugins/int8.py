@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from quire.plugin import OpQuery, Quantization, hookimpl
+from quire.plugin import OpQuery, Quantization, QuantizationOptions, hookimpl
 
 if TYPE_CHECKING:
     from quire_kernels.ops import LinearInt8
@@ -17,7 +17,7 @@ def supports(query: OpQuery) -> str | None:
     return None if query.device == "cpu" else f"its products are for CPUs, not {query.device}"
 
 
-def linear(ops: Ops) -> LinearInt8:
+def linear(ops: Ops, options: QuantizationOptions) -> LinearInt8:
     """The implementation of `linear_int8` that was chosen for this machine."""
     return ops.linear_int8
 

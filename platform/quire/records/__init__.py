@@ -22,7 +22,14 @@ from quire.records.models import (
     MappedMedia,
     MappedText,
 )
-from quire.records.ops import OpImpl, OpQuery, Quantization
+from quire.records.ops import (
+    CheckpointFormat,
+    OpImpl,
+    OpQuery,
+    Quantization,
+    QuantizationOptions,
+    StoredMatrix,
+)
 from quire.records.reasoning import ReasoningParser
 from quire.records.registry import RECORDS, PluginCallCounts, PluginInfo, Registry
 from quire.records.scheduling import SchedulerPolicy, SchedulingPolicyImpl, SeqView
@@ -49,6 +56,7 @@ __all__ = [
     "Architecture",
     "CONTRACT_VERSION",
     "Channels",
+    "CheckpointFormat",
     "Command",
     "Context",
     "CountAwareInputProcessor",
@@ -76,6 +84,7 @@ __all__ = [
     "PluginInfo",
     "ProcessorRow",
     "Quantization",
+    "QuantizationOptions",
     "RECORDS",
     "ReasoningParser",
     "Registry",
@@ -90,6 +99,7 @@ __all__ = [
     "SeqView",
     "SpeechTask",
     "StatsObserver",
+    "StoredMatrix",
     "ToolCall",
     "ToolCallFormat",
     "ToolParser",

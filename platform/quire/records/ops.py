@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 @dataclass(frozen=True)
@@ -48,15 +51,66 @@ class OpImpl:
     on_request: bool = False
 
 
+Shape = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class QuantizationOptions:
+    """The settings that a quantization at loading may follow.
+
+    group_size: inputs that share a scale, None = the method's default. activation_bits: 8, or 16 for products that do
+    not round their input.
+    """
+
+    group_size: int | None = None
+    activation_bits: int = 8
+
+
+@dataclass(frozen=True)
+class StoredMatrix:
+    """A quantized weight of a checkpoint.
+
+    shape: that of the weight when it is not quantized: [outputs, inputs], or [experts, outputs, inputs].
+    tensors: the checkpoint's names of the tensors that it is stored in, by a name that the format chooses.
+    """
+
+    shape: Shape
+    tensors: Mapping[str, str]
+
+
+class CheckpointFormat(Protocol):
+    """How a checkpoint stores its quantized weights. Both methods raise CheckpointError, naming the tensor."""
+
+    def matrices(self, shapes: Mapping[str, Shape]) -> Mapping[str, StoredMatrix]:
+        """The quantized weights among the tensors of the checkpoint, by the names that they would have unquantized.
+
+        shapes: of all tensors, by name. Tensors that belong to no matrix are loaded as they are.
+        """
+        ...
+
+    def read(self, name: str, stored: StoredMatrix, tensors: Mapping[str, Tensor]) -> Any:
+        """One weight: a `quire_kernels.quantized.QuantizedMatrix`, one for each expert if the shape has three sizes, a
+        plain tensor, or an object of your own that has `shape`, `rows(index)`, `dequantized(dtype)` and
+        `bind(ops, bias, dtype, gated, activation_bits)`, which returns a `quire_kernels.ops.BoundLinear`.
+
+        tensors: by the names of `stored.tensors`, on the CPU; they may be views of the mapped file.
+        """
+        ...
+
+
 @dataclass(frozen=True)
 class Quantization:
-    """A way to store a model's matrices in fewer bits, chosen by `--quantization`.
+    """A way to store a model's matrices in fewer bits. At least one of `linear` and `checkpoint` is set.
 
-    linear: picks or makes, from the chosen operations (`quire_kernels.select.Ops`), the function that binds every
-    quantized matrix (those of the blocks and the head), a `quire_kernels.ops.LinearOp`. What it returns should have
-    `unpacked`: then the original weight is freed. supports: returns None, or the reason why it cannot run there.
+    linear: for `--quantization NAME`: picks or makes, from the chosen operations (`quire_kernels.select.Ops`), the
+    function that binds every quantized matrix (those of the blocks and the head), a `quire_kernels.ops.LinearOp`. What
+    it returns should have `unpacked`: then the original weight is freed.
+    checkpoint: for checkpoints whose `quantization_config` has NAME as its `quant_method`: makes the format from that
+    config. Raises CheckpointError for a config that it cannot read.
+    supports: returns None, or the reason why it cannot run there.
     """
 
     name: str
-    linear: Callable[[Any], Any]
+    linear: Callable[[Any, QuantizationOptions], Any] | None = None
+    checkpoint: Callable[[Mapping[str, Any]], CheckpointFormat] | None = None
     supports: Callable[[OpQuery], str | None] = lambda query: None

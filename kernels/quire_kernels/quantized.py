@@ -1,0 +1,177 @@
+"""Matrices of few bits with a scale for each group of inputs: their form in memory, and their product in plain torch.
+
+Every quantized checkpoint format is read into a `QuantizedMatrix`; the op `linear_quantized` packs and multiplies it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from quire_kernels import int8
+
+MIN_GROUP = 16
+"""Group sizes are multiples of this, or all inputs."""
+X_GROUP = 32
+"""Neighbouring columns of x that share a scale when x is quantized."""
+
+
+@dataclass(frozen=True, eq=False)
+class QuantizedMatrix:
+    """A matrix [outputs, inputs] (N, K below) whose columns are in G groups of `group_size` neighbours.
+
+    weight[n, k] = scales[n, k // group_size] · value + offsets[n, k // group_size], where value is codes[n, k] - zero,
+    or table[codes[n, k]] if there is a table.
+
+    codes: uint8 [N, K], below 2 ** bits. scales: float32 [N, G]. offsets: float32 [N, G], None = zeros.
+    bits: 2, 3, 4, 5, 6 or 8. zero: the code that stands for zero. table: float32 [2 ** bits].
+    order: int64 [K], None = 0 … K-1; column k of `codes` belongs to input order[k] (act-order of GPTQ).
+    """
+
+    codes: Tensor
+    scales: Tensor
+    bits: int
+    group_size: int
+    zero: int = 0
+    offsets: Tensor | None = None
+    table: Tensor | None = None
+    order: Tensor | None = None
+
+    @property
+    def shape(self) -> torch.Size:
+        """[outputs, inputs]."""
+        return self.codes.shape
+
+    def problem(self) -> str | None:
+        """Why the fields do not make a matrix; None if they do."""
+        outputs, inputs = self.codes.shape
+        groups = (outputs, -(-inputs // self.group_size))
+        if self.bits not in (2, 3, 4, 5, 6, 8):
+            return f"{self.bits} bits are not supported"
+        if self.group_size != inputs and (self.group_size % MIN_GROUP or inputs % self.group_size):
+            return f"a group size of {self.group_size} does not divide {inputs} inputs in multiples of {MIN_GROUP}"
+        for name, tensor in (("scales", self.scales), ("offsets", self.offsets)):
+            if tensor is not None and tuple(tensor.shape) != groups:
+                return f"its {name} have shape {list(tensor.shape)}, expected {list(groups)}"
+            if tensor is not None and not bool(tensor.isfinite().all()):
+                return f"its {name} are not all finite"
+        if self.bits < 8 and self.codes.numel() and int(self.codes.max()) >= 1 << self.bits:
+            return f"a code has more than {self.bits} bits"
+        if self.table is not None and tuple(self.table.shape) != (1 << self.bits,):
+            return f"its table has {len(self.table)} values for {self.bits} bits"
+        if self.order is not None and not torch.equal(self.order.sort().values, torch.arange(inputs)):
+            return "its order of inputs is not a permutation"
+        return None
+
+    def rows(self, index: Tensor | slice) -> QuantizedMatrix:
+        """The matrix of some outputs: ids int64, or a slice."""
+        offsets = None if self.offsets is None else self.offsets[index]
+        return replace(self, codes=self.codes[index], scales=self.scales[index], offsets=offsets)
+
+    def dequantized(self, dtype: torch.dtype = torch.float32) -> Tensor:
+        """The matrix [outputs, inputs] in `dtype`, computed in float32."""
+        values = self.codes.float() - self.zero if self.table is None else self.table[self.codes.int()]
+        values = values.mul_(self.scales.repeat_interleave(self.group_size, 1)[:, : values.shape[1]])
+        if self.offsets is not None:
+            values = values.add_(self.offsets.repeat_interleave(self.group_size, 1)[:, : values.shape[1]])
+        if self.order is not None:
+            values = torch.empty_like(values).index_copy_(1, self.order, values)
+        return values.to(dtype)
+
+
+def joined(matrices: Sequence[QuantizedMatrix]) -> QuantizedMatrix | None:
+    """One matrix with the outputs of all, in a form that represents each exactly; None if there is no such form.
+
+    It has the most bits, the smallest group, and offsets if one of them has; tables, zeros and orders must be equal.
+    """
+    first = matrices[0]
+    for other in matrices[1:]:
+        if other.shape[1] != first.shape[1] or not (_equal(other.table, first.table) and _equal(other.order, first.order)):
+            return None
+    if first.table is not None and any(matrix.bits != first.bits for matrix in matrices):
+        return None
+    bits, size = max(m.bits for m in matrices), min(m.group_size for m in matrices)
+    if any(matrix.group_size % size for matrix in matrices):
+        return None
+    zero = max(m.zero for m in matrices)
+    if first.table is None and any(zero - m.zero + (1 << m.bits) > 1 << bits for m in matrices if m.zero != zero):
+        zero = 0  # raising the codes to a common zero would need more bits: zeros become offsets
+        matrices = [_without_zero(matrix) for matrix in matrices]
+    has_offsets = any(matrix.offsets is not None for matrix in matrices)
+    parts = [_in_groups(matrix, size, zero, has_offsets) for matrix in matrices]
+    codes, scales = torch.cat([m.codes for m in parts]), torch.cat([m.scales for m in parts])
+    offsets = torch.cat([m.offsets for m in parts if m.offsets is not None]) if has_offsets else None
+    return replace(first, codes=codes, scales=scales, offsets=offsets, bits=bits, group_size=size, zero=zero)
+
+
+def _without_zero(matrix: QuantizedMatrix) -> QuantizedMatrix:
+    offsets = torch.zeros_like(matrix.scales) if matrix.offsets is None else matrix.offsets
+    return replace(matrix, zero=0, offsets=offsets - matrix.zero * matrix.scales)
+
+
+def _in_groups(matrix: QuantizedMatrix, size: int, zero: int, has_offsets: bool) -> QuantizedMatrix:
+    """The same matrix with smaller groups, another zero, and offsets if wanted."""
+    times = -(-matrix.shape[1] // size) // matrix.scales.shape[1]
+    scales, offsets = matrix.scales.repeat_interleave(times, 1), matrix.offsets
+    if has_offsets:
+        offsets = torch.zeros_like(scales) if offsets is None else offsets.repeat_interleave(times, 1)
+    codes = matrix.codes if zero == matrix.zero else matrix.codes + (zero - matrix.zero)
+    return replace(matrix, codes=codes, scales=scales, offsets=offsets, group_size=size, zero=zero)
+
+
+def _equal(a: Tensor | None, b: Tensor | None) -> bool:
+    return a is b if a is None or b is None else torch.equal(a, b)
+
+
+def has_integer_values(matrix: QuantizedMatrix) -> bool:
+    """Whether each weight is a scale times an integer of at most 8 bits (plus an offset), so that x may be int8 too."""
+    table = matrix.table
+    return table is None or bool((table == table.round()).all() and (table.abs() <= 127).all())
+
+
+def quantize_rows(x: Tensor) -> Tensor:
+    """x [rows, columns] as the op rounds it to 8 bits: groups of `X_GROUP` columns by `int8.quantize`, dequantized."""
+    rows, columns = x.shape
+    padded = torch.zeros(rows, -(-columns // X_GROUP) * X_GROUP)
+    padded[:, :columns] = x
+    quantized, scale = int8.quantize(padded.view(rows, -1, X_GROUP))
+    return int8.dequantize(quantized, scale, torch.float32).view(rows, -1)[:, :columns]
+
+
+class QuantizedBoundLinear:
+    """`linear_quantized` in plain torch; the dequantized matrix is made anew for each product."""
+
+    def __init__(
+        self, matrix: QuantizedMatrix, bias: Tensor | None, dtype: torch.dtype, activation_bits: int = 8
+    ) -> None:
+        self._matrix, self._bias, self._dtype = matrix, bias, dtype
+        self._rounds = activation_bits == 8 and has_integer_values(matrix)
+
+    def __call__(self, x: Tensor, float32: bool = False) -> Tensor:
+        """x [..., inputs] -> [..., outputs]."""
+        rows, order = x.reshape(-1, x.shape[-1]).float(), self._matrix.order
+        if self._rounds:
+            ordered = rows if order is None else rows[:, order]
+            y = quantize_rows(ordered) @ replace(self._matrix, order=None).dequantized().T
+        else:
+            y = rows @ self._matrix.dequantized().T
+        if self._bias is not None:
+            y = y + self._bias.float()
+        return (y if float32 else y.to(x.dtype)).view(*x.shape[:-1], -1)
+
+    @property
+    def element_bytes(self) -> float:
+        return self._matrix.bits / 8 + 2 / self._matrix.group_size
+
+    def unpacked(self, rows: Tensor | None = None) -> Tensor:
+        """The dequantized weight [outputs, inputs], or some rows of it (ids, int64)."""
+        return self._matrix.rows(slice(None) if rows is None else rows).dequantized(self._dtype)
+
+
+def linear_quantized(
+    matrix: QuantizedMatrix, bias: Tensor | None, dtype: torch.dtype, gated: bool = False, activation_bits: int = 8
+) -> QuantizedBoundLinear:
+    return QuantizedBoundLinear(matrix, bias, dtype, activation_bits)
