@@ -82,6 +82,11 @@ class QuantizedMatrix:
         return values.to(dtype)
 
 
+def float8_table() -> Tensor:
+    """float32 [256]: the value of each byte as float8_e4m3fn; 0 for NaN, 0x7f and 0xff, which no code may be."""
+    return torch.arange(256, dtype=torch.uint8).view(torch.float8_e4m3fn).float().nan_to_num_(0.0)
+
+
 def joined(matrices: Sequence[QuantizedMatrix]) -> QuantizedMatrix | None:
     """One matrix with the outputs of all, in a form that represents each exactly; None if there is no such form.
 
