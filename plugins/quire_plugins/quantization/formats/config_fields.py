@@ -7,7 +7,8 @@ from typing import Any
 
 from quire.plugin import CheckpointError
 
-MAX_SIZE = 1 << 40
+MAX_DIGITS = 9
+"""Digits of a size."""
 
 
 def wrong(field: str, value: Any, expected: str) -> CheckpointError:
@@ -53,7 +54,7 @@ def choice(config: Mapping[str, Any], names: Sequence[str], allowed: Sequence[st
 def group_size(config: Mapping[str, Any], names: Sequence[str], default: int | None = None) -> int:
     """The inputs that share a scale; -1 = all."""
     size = integer(config, names, default)
-    if size != -1 and size <= 0:
+    if size != -1 and not 0 < size < 10**MAX_DIGITS:
         raise wrong(names[0], size, "a size, or -1 for all inputs")
     return size
 
@@ -64,8 +65,8 @@ def pair(value: Any, field: str) -> tuple[int, int] | None:
         return None
     sizes = value.split("x") if isinstance(value, str) else value
     if isinstance(sizes, list | tuple) and len(sizes) == 2:
-        height, width = (int(n) if isinstance(n, str) and n.isdecimal() and len(n) < 7 else n for n in sizes)
-        if _is_size(height) and _is_size(width):
+        height, width = _size(sizes[0]), _size(sizes[1])
+        if height and width:
             return height, width
     raise wrong(field, value, "the two sizes of a block")
 
@@ -77,5 +78,7 @@ def refuse(config: Mapping[str, Any], fields: Sequence[str]) -> None:
             raise CheckpointError(f"quantization_config: {field} = {shown(config[field])} is not supported.")
 
 
-def _is_size(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and 0 < value < MAX_SIZE
+def _size(value: Any) -> int | None:
+    if isinstance(value, str) and value.isdecimal() and len(value) <= MAX_DIGITS:
+        value = int(value)
+    return value if isinstance(value, int) and not isinstance(value, bool) and 0 < value < 10**MAX_DIGITS else None
