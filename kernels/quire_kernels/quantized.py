@@ -43,7 +43,7 @@ class QuantizedMatrix:
 
     @property
     def shape(self) -> torch.Size:
-        """[outputs, inputs]."""
+        """Sizes of the matrix: [outputs, inputs]."""
         return self.codes.shape
 
     def problem(self) -> str | None:
@@ -121,7 +121,7 @@ def _without_zero(matrix: QuantizedMatrix) -> QuantizedMatrix:
 
 
 def _in_groups(matrix: QuantizedMatrix, size: int, zero: int, has_offsets: bool) -> QuantizedMatrix:
-    """The same matrix with smaller groups, another zero, and offsets if wanted."""
+    """Write a matrix with smaller groups, another zero, and offsets if wanted."""
     times = -(-matrix.shape[1] // size) // matrix.scales.shape[1]
     scales, offsets = matrix.scales.repeat_interleave(times, 1), matrix.offsets
     if has_offsets:
