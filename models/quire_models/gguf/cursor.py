@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import struct
 from array import array
 from collections.abc import Callable, Sequence
@@ -19,6 +20,13 @@ MAX_ELEMENTS = 1 << 23
 STRING, ARRAY, BOOL = 8, 9, 7
 _NUMBERS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", BOOL: "B", 10: "Q", 11: "q", 12: "d"}
 """Code of `struct` and `array` for each type of number, by its id in the file."""
+
+
+def _packs_to(number: float, stored: bytes) -> bool:
+    try:
+        return struct.pack("<f", number) == stored
+    except OverflowError:  # rounded up beyond the largest float32
+        return False
 
 
 class Cursor:
@@ -73,9 +81,13 @@ class Cursor:
         size = struct.calcsize(f"<{code}")
         if len(self._data) - self.position < size:
             raise self.error(f"it ends in the value of {key!r}")
-        (value,) = struct.unpack_from(f"<{code}", self._data, self.position)
-        self.position += size
-        return float(value)
+        start, self.position = self.position, self.position + size
+        stored = bytes(self._data[start : self.position])
+        (value,) = struct.unpack(f"<{code}", stored)
+        if code == "d" or not math.isfinite(value):
+            return float(value)
+        shorter = (float(f"{value:.{digits}g}") for digits in range(6, 10))  # 1e-06 rather than 9.999999974752427e-07
+        return next(number for number in shorter if _packs_to(number, stored))
 
     def _array(self, key: str) -> Sequence[int | float | str]:
         what = f"the array {key!r}"
