@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from quire_adapters.weights import EmbeddingUpdate, ExpertsUpdate, ExpertUpdate
@@ -20,7 +19,7 @@ from quire_kernels.ops import BoundLinear
 
 if TYPE_CHECKING:
     from quire_kernels.ops import GatedAct
-    from quire_models.modules.mlp import ExpertInputs, Experts
+    from quire_models.modules.experts import ExpertInputs, Experts
 
 W = TypeVar("W")
 
@@ -119,11 +118,12 @@ class ExpertsDelta(SlotWeights[ExpertsUpdate]):
         out = torch.zeros(x.shape, device=x.device)
         for expert in chosen.unique().tolist():
             tokens, which = (chosen == expert).nonzero(as_tuple=True)
-            h, given = F.linear(x[tokens], self._experts.gate_up[expert]).float(), x[tokens]
+            given = x[tokens]
+            h = self._experts.product("gate_up", expert, given).float()
             for share in shares:
                 _add(h, given, share.factors[tokens], share.update.gate_up.get(expert, []))
             activated = self._gated_act(h.to(x.dtype), self._experts.act)
-            result = F.linear(activated, self._experts.down[expert]).float()
+            result = self._experts.product("down", expert, activated).float()
             for share in shares:
                 _add(result, activated, share.factors[tokens], share.update.down.get(expert, []))
             out.index_add_(0, tokens, result * weights[tokens, which, None])

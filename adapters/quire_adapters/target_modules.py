@@ -13,8 +13,9 @@ from quire.errors import BadRequest
 from quire_adapters.weights import can_be_replaced
 from quire_kernels.low_rank import AdapterSlots, LowRank
 from quire_models.loading.weight_names import RowOrder, WeightsMapper, transpose
-from quire_models.modules.blocks import DecoderModel, EmbeddingTable
-from quire_models.modules.mlp import Experts
+from quire_models.modules.blocks import DecoderModel
+from quire_models.modules.embedding import EmbeddingTable
+from quire_models.modules.experts import Experts
 from quire_models.modules.projection import Projection, adaptable_modules
 
 BLOCK_SIZE = 1 << 15
@@ -93,11 +94,11 @@ class ExpertsTarget:
 
     @property
     def count(self) -> int:
-        return len(self.experts.down)
+        return self.experts.count
 
     def shape(self, matrix: str) -> tuple[int, int]:
         """(outputs, inputs) of a matrix of each expert: gate, up, gate_up or down."""
-        hidden, width = self.experts.intermediate_size, self.experts.down.shape[1]
+        hidden, width = self.experts.intermediate_size, self.experts.width
         return {"gate_up": (2 * hidden, width), "down": (width, hidden)}.get(matrix, (hidden, width))
 
 
@@ -248,7 +249,7 @@ class TargetModules:
 def _embedding(model: DecoderModel, path: str, table: EmbeddingTable) -> EmbeddingTarget:
     if path == "embed":
         return EmbeddingTarget(path, table, model.embed_rows, model.embed_scale)
-    return EmbeddingTarget(path, table, lambda ids: table.weight.data.index_select(0, ids), 1.0)
+    return EmbeddingTarget(path, table, table.rows, 1.0)
 
 
 def row_blocks(rows: int, width: int, device: torch.device) -> Iterator[Tensor]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -66,6 +67,12 @@ class QuantizedMatrix:
             return "its order of inputs is not a permutation"
         return None
 
+    def bind(
+        self, ops: Any, bias: Tensor | None, dtype: torch.dtype, gated: bool = False, activation_bits: int = 8
+    ) -> Any:
+        """The matrix ready to be multiplied, by the op `linear_quantized` of `ops` (`quire_kernels.select.Ops`)."""
+        return ops.linear_quantized(self, bias, dtype, gated, activation_bits)
+
     def rows(self, index: Tensor | slice) -> QuantizedMatrix:
         """The matrix of some outputs: ids int64, or a slice."""
         offsets = None if self.offsets is None else self.offsets[index]
@@ -89,7 +96,8 @@ def joined(matrices: Sequence[QuantizedMatrix]) -> QuantizedMatrix | None:
     """
     first = matrices[0]
     for other in matrices[1:]:
-        if other.shape[1] != first.shape[1] or not (_equal(other.table, first.table) and _equal(other.order, first.order)):
+        same = _equal(other.table, first.table) and _equal(other.order, first.order)
+        if other.shape[1] != first.shape[1] or not same:
             return None
     if first.table is not None and any(matrix.bits != first.bits for matrix in matrices):
         return None

@@ -59,9 +59,7 @@ if TYPE_CHECKING:
     from quire_models.modules.builder import ModuleBuilder as ModuleBuilder
     from quire_models.modules.cross_attention import EncoderSlotMapping as EncoderSlotMapping
     from quire_models.modules.encoder import EncoderModel as EncoderModel
-    from quire_models.modules.grid_positions import Grid as Grid, grid_positions as grid_positions
     from quire_models.modules.projection import Projection as Projection
-    from quire_models.modules.tower import Items as Items, TowerCall as TowerCall, TowerContext as TowerContext
     from quire_models.step.forward_batch import (
         CrossAttentionBuffers as CrossAttentionBuffers,
         ForwardBatch as ForwardBatch,
@@ -69,6 +67,8 @@ if TYPE_CHECKING:
         MediaRows as MediaRows,
     )
     from quire_models.step.kv_cache import KVCache as KVCache
+    from quire_models.towers.grid_positions import Grid as Grid, grid_positions as grid_positions
+    from quire_models.towers.tower import Items as Items, TowerCall as TowerCall, TowerContext as TowerContext
 
 _LAZY = {
     "CrossAttentionBuffers": "quire_models.step.forward_batch",
@@ -77,15 +77,15 @@ _LAZY = {
     "EncoderSlotMapping": "quire_models.modules.cross_attention",
     "ForwardBatch": "quire_models.step.forward_batch",
     "ForwardBuffers": "quire_models.step.forward_batch",
-    "Grid": "quire_models.modules.grid_positions",
-    "Items": "quire_models.modules.tower",
+    "Grid": "quire_models.towers.grid_positions",
+    "Items": "quire_models.towers.tower",
     "KVCache": "quire_models.step.kv_cache",
     "MediaRows": "quire_models.step.forward_batch",
     "ModuleBuilder": "quire_models.modules.builder",
     "Projection": "quire_models.modules.projection",
-    "TowerCall": "quire_models.modules.tower",
-    "TowerContext": "quire_models.modules.tower",
-    "grid_positions": "quire_models.modules.grid_positions",
+    "TowerCall": "quire_models.towers.tower",
+    "TowerContext": "quire_models.towers.tower",
+    "grid_positions": "quire_models.towers.grid_positions",
 }
 """Names that need torch or numpy, and their modules."""
 

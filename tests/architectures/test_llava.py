@@ -25,7 +25,7 @@ from quire.text.tokenizer.tokenizer import Tokenizer
 from quire.types import Prompt
 from quire_models import TowerCall
 from quire_models.loading import checkpoint
-from quire_models.modules.tower import SupportsDummyInput
+from quire_models.towers.tower import SupportsDummyInput
 from quire_testing import check_input_mapper
 
 

@@ -22,7 +22,7 @@ from quire_kernels.select import reference
 from quire_models import TowerCall
 from quire_models.loading import checkpoint
 from quire_models.modules.builder import ModuleBuilder
-from quire_models.modules.tower import SupportsDummyInput
+from quire_models.towers.tower import SupportsDummyInput
 from quire_plugins.architectures import phi
 from quire_plugins.vision import phi as phi_vision
 from quire_plugins.vision.phi_inputs import crops_of

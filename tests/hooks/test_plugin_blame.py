@@ -33,7 +33,7 @@ def bind(weight, bias, gated):
     return 1 / 0
 
 @hookimpl
-def quire_quantizations(): yield Quantization("bq", linear=lambda ops: {0})
+def quire_quantizations(): yield Quantization("bq", linear=lambda ops, options: {0})
 """
 
 

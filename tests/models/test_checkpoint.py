@@ -150,8 +150,16 @@ def test_the_dtype_is_read_under_both_names(tmp_path):
 
 
 def test_quantized_checkpoints_are_recognised(tmp_path):
-    assert checkpoint.quantization(folder_with(tmp_path)) is None
-    assert checkpoint.quantization(folder_with(tmp_path, quantization_config={"quant_method": "gptq"})) == "gptq"
+    config, other = {"quant_method": "gptq", "bits": 4}, {"quant_method": "awq"}
+    assert checkpoint.quantization_config(folder_with(tmp_path)) is None
+    assert checkpoint.quantization_config(folder_with(tmp_path, quantization_config=config)) == config
+    assert checkpoint.quantization_config(folder_with(tmp_path, text_config={"quantization_config": config})) == config
+    with pytest.raises(CheckpointError, match="does not say its `quant_method`"):
+        checkpoint.quantization_config(folder_with(tmp_path, quantization_config={"bits": 4}))
+    with pytest.raises(CheckpointError, match="more than one quantization config"):
+        checkpoint.quantization_config(
+            folder_with(tmp_path, quantization_config=config, text_config={"quantization_config": other})
+        )
 
 
 def test_generation_defaults_are_those_present_and_eos_ids_are_joined(tmp_path):

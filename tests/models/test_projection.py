@@ -7,10 +7,12 @@ from typing import Any
 
 import torch
 from parts_rig import DECODER, model_of
-from torch import Tensor, nn
+from torch import Tensor
 
+from quire_kernels import select
 from quire_models.loading import weight_names as names
-from quire_models.modules.projection import Projection, projections
+from quire_models.modules.builder import ModuleBuilder
+from quire_models.modules.projection import projections
 from quire_models.testing import ChunkSpec, ModelDriver
 
 
@@ -50,7 +52,9 @@ def test_a_weight_may_be_packed_when_it_is_bound_and_is_bound_again_when_it_chan
         bound.append(packed)
         return lambda x, float32=False: x @ packed
 
-    projection = Projection(nn.Parameter(torch.ones(3, 2), requires_grad=False), None, {}, linear)
+    builder = ModuleBuilder(select.reference(), torch.float32, torch.device("cpu"), linear=linear)
+    projection = builder.projection(2, 3)
+    projection.weight.data.fill_(1.0)
     assert bound == [], "nothing is packed before there are weights"
     fwd: Any = SimpleNamespace(adapters=None)
     assert projection(torch.ones(1, 2), fwd).tolist() == [[2.0, 2.0, 2.0]]

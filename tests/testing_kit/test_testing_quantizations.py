@@ -47,9 +47,9 @@ def test_the_bundled_quantization_passes() -> None:
 )
 def test_a_faulty_quantization_is_noticed(linear: Any, sentence: str) -> None:
     with pytest.raises(AssertionError, match=sentence):
-        check_quantization(Quantization("made", lambda ops: linear))
+        check_quantization(Quantization("made", lambda ops, options: linear))
 
 
 def test_a_device_that_is_not_supported_is_named() -> None:
     with pytest.raises(AssertionError, match="needs a moon"):
-        check_quantization(Quantization("made", lambda ops: bound, lambda query: "needs a moon"))
+        check_quantization(Quantization("made", lambda ops, options: bound, supports=lambda query: "needs a moon"))

@@ -201,10 +201,25 @@ def checkpoint_dtype(folder: Path) -> str | None:
     return value.removeprefix("torch.") if isinstance(value, str) else None
 
 
-def quantization(folder: Path) -> str | None:
-    """Name of the quantization method, if the weights are quantized."""
-    value = (read_object(folder, "config.json") or {}).get("quantization_config")
-    return str(value.get("quant_method", "unnamed")) if isinstance(value, dict) else None
+def quantization_config(folder: Path) -> Mapping[str, Any] | None:
+    """The `quantization_config` of config.json, None if the weights are not quantized; `quant_method` is a string.
+
+    A multimodal config may have it one level down, and older checkpoints call it `compression_config`.
+    Raises CheckpointError if there are several that differ.
+    """
+    raw = read_object(folder, "config.json") or {}
+    levels = [raw, *(value for name, value in raw.items() if name.endswith("_config") and isinstance(value, dict))]
+    named = ("quantization_config", "compression_config")
+    found = [level[name] for level in levels for name in named if isinstance(level.get(name), dict)]
+    if not found:
+        return None
+    where = folder / "config.json"
+    if any(other != found[0] for other in found[1:]):
+        raise CheckpointError(f"{where} has more than one quantization config, and they differ.")
+    if not isinstance(found[0].get("quant_method"), str):
+        raise CheckpointError(f"{where}: `quantization_config` does not say its `quant_method`.")
+    config: Mapping[str, Any] = found[0]
+    return config
 
 
 def read_generation(folder: Path, config: Any) -> Generation:

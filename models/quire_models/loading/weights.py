@@ -12,18 +12,16 @@ import re
 import time
 from collections import Counter
 from collections.abc import Callable
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 
 from quire.errors import CheckpointError
-from quire_models.loading import tensor_files as tensors
 from quire_models.loading.mapping import CheckpointLoader, parameter_slices, process_weights
 
 if TYPE_CHECKING:
-    from quire_models.loading.tensor_files import TensorFiles
+    from quire_models.loading.quantized_files import WeightFiles
     from quire_models.loading.weight_names import WeightsMapper
     from quire_models.parts.decoder import Decoder
 
@@ -50,20 +48,16 @@ class LoadingProgress:
             log.info("loading weights: %d %% of %.2f B parameters", 100 * self._done // self._total, self._total / 1e9)
 
 
-def load(model: nn.Module, decoder: Decoder, names: WeightsMapper, folder: Path, load_format: str = "auto") -> None:
-    """Copy the folder's weights into `model`, converted to the dtype and device of its parameters.
+def load(model: nn.Module, decoder: Decoder, names: WeightsMapper, files: WeightFiles) -> None:
+    """Copy the weights of `files` into `model`, converted to the dtype and device of its parameters.
 
-    At most one tensor is in memory beside the model: files are mapped and read in their own order.
-    `load_format` dummy reads nothing and creates the same random weights each time.
+    At most the parts of one matrix are in memory beside the model: files are mapped and read in their own order,
+    but vectors first, because a quantized matrix is bound with its bias as soon as it is complete.
     Raises CheckpointError for a tensor that is missing, extra or has the wrong shape, and for unreadable files.
     """
-    if load_format == "dummy":
-        randomize(model)
-        return
-    files = tensors.find(folder, load_format)
     check(model, decoder, names, files)
     loader = CheckpointLoader(model, decoder, names)
-    needed = [name for name in files if loader.needs(name)]
+    needed = sorted(filter(loader.needs, files), key=lambda name: len(files[name]) > 1)
     progress = LoadingProgress(sum(math.prod(files[name]) for name in needed))
     for name in needed:
         loader.put(name, files.read(name))
@@ -71,7 +65,7 @@ def load(model: nn.Module, decoder: Decoder, names: WeightsMapper, folder: Path,
     loader.finish()
 
 
-def check(model: nn.Module, decoder: Decoder, names: WeightsMapper, files: TensorFiles) -> None:
+def check(model: nn.Module, decoder: Decoder, names: WeightsMapper, files: WeightFiles) -> None:
     """Raise CheckpointError unless the tensors of `files` are exactly those that the model needs, in their shapes."""
     loader = CheckpointLoader(model, decoder, names)
     found = parameter_slices(model)

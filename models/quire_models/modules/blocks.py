@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
+from quire_models.modules.embedding import EmbeddingTable
 from quire_models.modules.norms import RMSNormModule
-from quire_models.modules.projection import Projection, ProjectionDelta, apply_adapters
+from quire_models.modules.projection import Projection, apply_adapters
 
 if TYPE_CHECKING:
     from quire_models.modules.builder import ModuleBuilder
@@ -89,21 +90,11 @@ class OpTimes:
     rows: Callable[[], list[tuple[str, int, float]]]
 
 
-class EmbeddingTable(nn.Module):
-    """An embedding table. delta: set by an adapter runtime; called with the looked-up rows and their ids."""
-
-    def __init__(self, rows: int, width: int, builder: ModuleBuilder) -> None:
-        super().__init__()
-        self.count, self.width = rows, width
-        self.weight = builder.parameter(rows, width)
-        self.delta: ProjectionDelta | None = None
-
-
 class TransformerStack(nn.Module):
     """Common base of decoders and encoders: blocks, which run as one op where possible, and the final norm.
 
     tower: converts tensors of images or audio to the embedding rows of `ForwardBatch.media`
-    (`quire_models.modules.tower`). heads: pooling heads by name (`quire_models.parts.pooling`). The engine sets both.
+    (`quire_models.towers.tower`). heads: pooling heads by name (`quire_models.parts.pooling`). The engine sets both.
     ops, dtype, device: those of the builder.
     """
 
@@ -176,6 +167,11 @@ class DecoderModel(TransformerStack):
         )
 
     @property
+    def _head_holds_table(self) -> bool:
+        """Whether the table's parameter was emptied because a tied head has packed it."""
+        return self.part.tied and not len(self.embed.weight)
+
+    @property
     def _language_head(self) -> Projection:
         assert self.head is not None, "a model without an LM head has no logits"
         return self.head
@@ -203,13 +199,13 @@ class DecoderModel(TransformerStack):
             x = self.embed_in(x, fwd)
         if self.positions is not None and self.part.positions is not None:
             ids = fwd.positions + self.part.positions.offset
-            x = x + apply_adapters(self.positions, self.ops.embedding(ids, self.positions.weight), ids, fwd.adapters)
+            x = x + apply_adapters(self.positions, self.positions.look_up(ids), ids, fwd.adapters)
         return x
 
     def _look_up(self, ids: Tensor) -> Tensor:
         """Rows of the embedding table, scaled."""
-        if len(self.embed.weight):
-            return self.ops.embedding(ids, self.embed.weight, self.embed_scale)
+        if not self._head_holds_table:
+            return self.embed.look_up(ids, self.embed_scale)
         found = self._language_head.rows(ids)
         return found if self.embed_scale == 1.0 else found.mul_(self.embed_scale)
 
@@ -218,8 +214,7 @@ class DecoderModel(TransformerStack):
 
         If a tied head holds the only copy of the table, the rows come from there.
         """
-        weight = self.embed.weight.data
-        return weight.index_select(0, ids) if len(weight) else self._language_head.rows(ids)
+        return self._language_head.rows(ids) if self._head_holds_table else self.embed.rows(ids)
 
     def logits(self, hidden: Tensor, adapters: Any = None) -> Tensor:
         """hidden [rows, width] -> float32 [rows, vocab].

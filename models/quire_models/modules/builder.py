@@ -23,6 +23,7 @@ class ModuleBuilder:
     layer: index of the block being built, which is its index in the KV cache.
     linear: op that binds the matrices, None = the one of `ops`; a quantization brings its own.
     keep_weights: whether matrices stay readable as parameters after an op has packed a copy of them.
+    activation_bits: bits of the inputs of matrices that a checkpoint brings quantized (`quire_kernels.ops`).
     shared: objects that blocks share, by the part that describes them.
     """
 
@@ -32,6 +33,7 @@ class ModuleBuilder:
     layer: int = 0
     linear: LinearOp | None = None
     keep_weights: bool = True
+    activation_bits: int = 8
     shared: dict[Any, Any] = field(default_factory=dict, compare=False, repr=False)
 
     def at_layer(self, layer: int) -> ModuleBuilder:
@@ -60,11 +62,11 @@ class ModuleBuilder:
         sizes = {} if isinstance(outputs, int) else dict(outputs)
         total = outputs if isinstance(outputs, int) else sum(sizes.values())
         weight, added = self.parameter(total, inputs), self.parameter(total) if bias else None
-        return Projection(weight, added, sizes, self.linear or self.ops.linear, gated, self.keep_weights)
+        return Projection(weight, added, sizes, self, gated)
 
     def projection_of(self, weight: nn.Parameter) -> Projection:
         """A matrix that shares its parameter with another module, such as a tied head."""
-        return Projection(weight, None, {}, self.linear or self.ops.linear, keeps_weight=self.keep_weights)
+        return Projection(weight, None, {}, self)
 
     def angles(self, rope: Rope) -> RotaryAngles:
         """The rotary angles of `rope`; the same object for equal ropes."""

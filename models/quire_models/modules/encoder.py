@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
-from quire_models.modules.blocks import EmbeddingTable, TransformerStack
+from quire_models.modules.blocks import TransformerStack
+from quire_models.modules.embedding import EmbeddingTable
 from quire_models.modules.projection import apply_adapters
 
 if TYPE_CHECKING:
@@ -82,8 +83,8 @@ class EncoderModel(TransformerStack):
 
     def _rows_of(self, table: EmbeddingTable, ids: Tensor, fwd: ForwardBatch) -> Tensor:
         """Rows of a table for ids int64 [tokens], [tokens, width], with adapters applied."""
-        return apply_adapters(table, self.ops.embedding(ids, table.weight), ids, fwd.adapters)
+        return apply_adapters(table, table.look_up(ids), ids, fwd.adapters)
 
     def embed_rows(self, ids: Tensor) -> Tensor:
         """Rows of the embedding table, [len(ids), width], for ids int64. May be called from any thread."""
-        return self.embed.weight.data.index_select(0, ids)
+        return self.embed.rows(ids)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from torch import Tensor, nn
 
-from quire_models.loading.mapping import ParameterSlice
-from quire_models.modules.projection import ProjectionDelta, apply_adapters
+from quire_models.modules.experts import ExpertInputs, Experts
+from quire_models.modules.projection import apply_adapters
 
 if TYPE_CHECKING:
     from quire_models.modules.builder import ModuleBuilder
@@ -59,42 +58,6 @@ def _activation(act: str | Part, size: int, builder: ModuleBuilder) -> tuple[str
     return (act, None) if isinstance(act, str) else ("", act.build(size, builder))
 
 
-class ExpertInputs(NamedTuple):
-    """Inputs of the experts: x [tokens, width]; weights float32 and chosen int64 [tokens, top_k]."""
-
-    x: Tensor
-    weights: Tensor
-    chosen: Tensor
-
-
-class Experts(nn.Module):
-    """Stacked matrices of the experts: gate_up [experts, 2 * intermediate_size, width], down [experts, width,
-    intermediate_size].
-
-    delta: set by an adapter runtime; called with the result of `ops.moe`, [tokens, width], and `ExpertInputs`.
-    """
-
-    def __init__(self, width: int, part: Moe, builder: ModuleBuilder) -> None:
-        super().__init__()
-        self.intermediate_size, self.act = part.intermediate_size, part.act
-        self.delta: ProjectionDelta | None = None
-        self.gate_up = builder.parameter(part.experts, 2 * part.intermediate_size, width)
-        self.down = builder.parameter(part.experts, width, part.intermediate_size)
-
-    def parameter_slices(self, path: str) -> Iterable[tuple[str, ParameterSlice]]:
-        """The matrices of each expert, for example `experts.3.gate.weight`."""
-        for expert in range(self.gate_up.shape[0]):
-            yield (
-                f"{path}.{expert}.gate.weight",
-                ParameterSlice(f"{path}.gate_up", (expert, slice(0, self.intermediate_size))),
-            )
-            yield (
-                f"{path}.{expert}.up.weight",
-                ParameterSlice(f"{path}.gate_up", (expert, slice(self.intermediate_size, None))),
-            )
-            yield f"{path}.{expert}.down.weight", ParameterSlice(f"{path}.down", (expert,))
-
-
 class MoEModule(nn.Module):
     """The module that the part `parts.decoder.Moe` builds."""
 
@@ -113,5 +76,5 @@ class MoEModule(nn.Module):
         weights, chosen = self.router(x, fwd).float().softmax(-1).topk(part.top_k, -1)  # [tokens, top_k]
         if part.renormalize:
             weights = weights / weights.sum(-1, keepdim=True)
-        y = self._ops.moe(x, weights, chosen, self.experts.gate_up, self.experts.down, part.act)
-        return apply_adapters(self.experts, y, ExpertInputs(x, weights, chosen), fwd.adapters)
+        inputs = ExpertInputs(x, weights, chosen)
+        return apply_adapters(self.experts, self.experts(inputs), inputs, fwd.adapters)

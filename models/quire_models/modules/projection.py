@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING, Any, Protocol
 from torch import Tensor, nn
 
 from quire_models.loading.mapping import ParameterSlice
+from quire_models.modules.quantized import QuantizedPieces
 
 if TYPE_CHECKING:
     from quire_kernels.ops import BoundLinear, LinearOp
+    from quire_models.modules.builder import ModuleBuilder
 
 
 class ProjectionDelta(Protocol):
@@ -42,6 +44,7 @@ class Projection(nn.Module):
     inputs, outputs: sizes of the last dimensions of x and y. slices: the outputs of each fused matrix
     ("q" -> slice(0, 576)); empty for a single matrix.
     delta: set by an adapter runtime; None costs one attribute test.
+    holds_quantized_pieces: whether the matrix came quantized from a checkpoint and is computed from these bits.
     """
 
     def __init__(
@@ -49,18 +52,20 @@ class Projection(nn.Module):
         weight: nn.Parameter,
         bias: nn.Parameter | None,
         sizes: Mapping[str, int],
-        linear: LinearOp,
+        builder: ModuleBuilder,
         gated: bool = False,
-        keeps_weight: bool = True,
     ) -> None:
         super().__init__()
         self.weight = weight
         self.bias = bias
         self.outputs, self.inputs = weight.shape
-        self._gated, self._keeps_weight = gated, keeps_weight
+        self._gated, self._keeps_weight = gated, builder.keep_weights
         self.slices: dict[str, slice] = {}
         self.delta: ProjectionDelta | None = None
-        self._linear = linear
+        self._ops, self._activation_bits, self._dtype = builder.ops, builder.activation_bits, builder.dtype
+        self._linear: LinearOp = builder.linear or builder.ops.linear
+        self._quantized = QuantizedPieces(self.outputs)
+        self.holds_quantized_pieces = False
         start = 0
         for name, size in sizes.items():
             self.slices[name] = slice(start, start + size)
@@ -69,6 +74,10 @@ class Projection(nn.Module):
 
     def process_weights(self) -> None:
         """Bind the weight again after it has changed. If the op keeps its own copy, the parameter may be emptied."""
+        if self.holds_quantized_pieces:
+            return
+        if self._quantized.pieces:
+            self._widen_pieces()
         self.multiply = self._linear(self.weight, self.bias, self._gated)
         if not self._keeps_weight and hasattr(self.multiply, "unpacked"):
             self.weight.data = self.weight.new_empty(0, self.inputs)
@@ -76,6 +85,26 @@ class Projection(nn.Module):
     def _bind_and_multiply(self, x: Tensor, float32: bool = False) -> Tensor:
         self.process_weights()  # not in __init__, because the weights are not loaded yet
         return self.multiply(x, float32)
+
+    def put_quantized(self, parameter: str, index: tuple[int | slice, ...], matrix: Any) -> bool:
+        """Take a quantized matrix, or one of several fused ones, from a checkpoint in place of the parameter."""
+        pieces = self._quantized
+        pieces.put(index[0].start if index and isinstance(index[0], slice) else 0, matrix)
+        if pieces.complete:  # bound at once, so that the unpacked codes are freed before the next matrix is read
+            self.multiply = pieces.bind(self._ops, self.bias, self._dtype, self._gated, self._activation_bits)
+            self.weight.data = self.weight.new_empty(0, self.inputs)
+            self._quantized, self.holds_quantized_pieces = QuantizedPieces(self.outputs), True
+        return True
+
+    def _widen_pieces(self) -> None:
+        """Write the quantized pieces to the parameter: the others of this fused matrix are not quantized."""
+        for first, piece in self._quantized.pieces.items():
+            self.weight.data[first : first + piece.shape[0]] = piece.dequantized(self._dtype)
+        self._quantized = QuantizedPieces(self.outputs)
+
+    def without_quantization(self) -> None:
+        """Use the plain op for this matrix, whatever `--quantization` says. To be called before it is bound."""
+        self._linear = self._ops.linear
 
     def rows(self, ids: Tensor) -> Tensor:
         """Rows of the weight, [len(ids), inputs]; ids int64. May be called from any thread."""

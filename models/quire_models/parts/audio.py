@@ -3,7 +3,7 @@
     log-mel frames ─▶ two convolutions, the second with stride 2 ─▶ blocks ─▶ norm ─▶ embedding rows
 
 Audio has any length up to a bound, and a token attends only to tokens of the same audio. A tower concatenates the
-tokens of all audio of a call; a context (`quire_models.modules.tower`) says where each begins.
+tokens of all audio of a call; a context (`quire_models.towers.tower`) says where each begins.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class AudioTower:
         return tokens // 2 if self.pooled else tokens
 
     def build(self, width: int, builder: ModuleBuilder) -> nn.Module:
-        """The tower, `quire_models.modules.audio.AudioEncoderModule`, which documents its input tensors."""
-        from quire_models.modules.audio import AudioEncoderModule
+        """The tower, `quire_models.towers.audio.AudioEncoderModule`, which documents its input tensors."""
+        from quire_models.towers.audio import AudioEncoderModule
 
         return AudioEncoderModule(width, self, builder)

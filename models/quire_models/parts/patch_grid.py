@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from quire_models.modules.builder import ModuleBuilder
-    from quire_models.modules.patch_grid import PatchGridEncoder
+    from quire_models.towers.patch_grid import PatchGridEncoder
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,7 +34,7 @@ class PatchMerger:
 
     def build(self, width: int, rows_width: int, builder: ModuleBuilder) -> nn.Module:
         """A module (x [patches, width], context of the squares) -> [squares, rows_width]."""
-        from quire_models.modules.patch_grid import PatchMergerModule
+        from quire_models.towers.patch_grid import PatchMergerModule
 
         return PatchMergerModule(width, rows_width, self, builder)
 
@@ -62,6 +62,6 @@ class PatchGridTower:
 
     def build(self, width: int, builder: ModuleBuilder) -> PatchGridEncoder:
         """The tower; its rows have this width."""
-        from quire_models.modules.patch_grid import PatchGridEncoder
+        from quire_models.towers.patch_grid import PatchGridEncoder
 
         return PatchGridEncoder(width, self, builder)

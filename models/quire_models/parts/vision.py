@@ -3,7 +3,7 @@
     pixels ─▶ Patches ─▶ blocks ─▶ hidden states of some layers, concatenated ─▶ Projector ─▶ embedding rows
 
 An image, or a tile of one, is square and of fixed size, and its patches attend only to each other. Towers concatenate
-the tokens of all tiles; a context (`quire_models.modules.tower`) says where each tile begins.
+the tokens of all tiles; a context (`quire_models.towers.tower`) says where each tile begins.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from quire_models.parts.decoder import BlockPart, Part
 
 if TYPE_CHECKING:
     from quire_models.modules.builder import ModuleBuilder
-    from quire_models.modules.vision import FeatureProjector, PatchEmbedding, PatchEncoder
+    from quire_models.towers.vision import FeatureProjector, PatchEmbedding, PatchEncoder
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Patches:
 
     def build(self, width: int, builder: ModuleBuilder) -> PatchEmbedding:
         """A module (pixels [tiles, channels, tile, tile], context) -> [tiles * tokens, width]."""
-        from quire_models.modules.vision import PatchEmbedding
+        from quire_models.towers.vision import PatchEmbedding
 
         return PatchEmbedding(width, self, builder)
 
@@ -88,7 +88,7 @@ class VisionEncoder:
 
     def build(self, builder: ModuleBuilder) -> PatchEncoder:
         """A module (pixels [tiles, channels, tile, tile], context) -> [tiles, tokens, features]."""
-        from quire_models.modules.vision import PatchEncoder
+        from quire_models.towers.vision import PatchEncoder
 
         return PatchEncoder(self, builder)
 
@@ -105,6 +105,6 @@ class Projector:
 
     def build(self, width: int, builder: ModuleBuilder) -> FeatureProjector:
         """A module (x [tokens, inputs], context) -> [tokens, width]."""
-        from quire_models.modules.vision import FeatureProjector
+        from quire_models.towers.vision import FeatureProjector
 
         return FeatureProjector(width, self, builder)

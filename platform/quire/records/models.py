@@ -18,7 +18,7 @@ class Architecture:
     names: a `quire_models.loading.weight_names.WeightsMapper` from checkpoint names to Quire's, or a function of the
     config that returns one.
     tower: maps the config to a part that turns the tensors of input processors into embedding rows, if the model has
-    one (`quire_models.modules.tower`).
+    one (`quire_models.towers.tower`).
     pooling: maps the config to the `quire_models.Pooling` of a model with heads of its own (classes, rewards). Without
     it the model embeds, as its folder says, or by its last token (an encoder: the mean of all tokens).
     needs_ops: names of the `OpImpl`s without which its answers would be wrong. If one cannot run, the model does not

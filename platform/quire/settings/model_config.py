@@ -48,7 +48,23 @@ class ModelConfig:
         "auto",
         choices=("auto", "half", "float16", "bfloat16", "float", "float32"),
     )
-    quantization: str | None = setting("Quantize the weights: int8, or a method of a plugin (default: none).")
+    quantization: str | None = setting(
+        "Quantize the weights when they are loaded: int8, int4, int4-asym, fp8, or a method of a plugin (default: as "
+        "the checkpoint stores them)."
+    )
+    quantization_group_size: int | None = setting(
+        "Number of inputs that share a scale, a multiple of 16 (default: chosen by the method of --quantization)."
+    )
+    quantization_ignore: tuple[str, ...] = setting(
+        "Matrices that --quantization leaves in the data type of the model: globs over names such as lm_head, "
+        "q_proj or model.layers.0.*.",
+        (),
+    )
+    activation_bits: int = setting(
+        "Bits of the inputs of quantized matrices: 8 is faster, 16 does not round them. Floating-point formats (fp8, "
+        "nf4) always use 16.",
+        8,
+    )
     kv_cache_dtype: str = setting(
         "Data type of the KV cache; auto: the data type of the activations.", "auto", choices=("auto", "int8")
     )
@@ -164,6 +180,7 @@ class ModelConfig:
         check_choices(self)
         check_positive(self, "max_model_len", "max_num_batched_tokens", "max_num_seqs", "max_num_queued_reqs")
         check_positive(self, "page_size", "kv_cache_memory_bytes", "num_pages")
+        self._check_quantization()
         check_positive(self, "max_loras", "max_lora_rank", "max_num_encoder_tokens")
         check_positive(self, "max_media_bytes", "max_image_pixels", "max_media_seconds", "max_video_frames")
         check_positive(self, "structured_outputs_timeout_s", "structured_outputs_token_time_s")
@@ -189,6 +206,15 @@ class ModelConfig:
             raise ConfigError(f"--swap-space must be at least 0 GiB; got {self.swap_space}.")
         if self.preemption == "swap" and not self.swap_space:
             raise ConfigError("--preemption swap needs --swap-space above 0.")
+
+    def _check_quantization(self) -> None:
+        size = self.quantization_group_size
+        if size is not None and (size < 16 or size % 16):
+            raise ConfigError(f"--quantization-group-size must be a multiple of 16; got {size}.")
+        if self.activation_bits not in (8, 16):
+            raise ConfigError(f"--activation-bits must be 8 or 16; got {self.activation_bits}.")
+        if self.quantization is None and (size or self.quantization_ignore):
+            raise ConfigError("--quantization-group-size and --quantization-ignore need --quantization.")
 
     @property
     def name(self) -> str:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from quire.errors import BadRequest
 from quire.records import Context, MappedMedia
 from quire_models.loading.json_files import read_object
-from quire_models.modules.grid_positions import grid_positions
+from quire_models.towers.grid_positions import grid_positions
 
 FPS = 2.0
 """Default frame rate, for sampling a video and for videos without a rate."""

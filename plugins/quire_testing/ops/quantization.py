@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from quire.records import OpQuery, Quantization
+from quire.records import OpQuery, Quantization, QuantizationOptions
 from quire_kernels.select import reference
 from quire_testing.require import require
 
@@ -26,7 +26,9 @@ def check_quantization(
     """
     reason = record.supports(OpQuery(torch.device(device).type, dtype))
     require(reason is None, f"{record.name} does not support {dtype} on {device}: {reason}")
-    bind = record.linear(ops or reference())
+    require(record.linear is not None, f"{record.name} cannot be applied when a model is loaded.")
+    assert record.linear is not None
+    bind = record.linear(ops or reference(), QuantizationOptions())
     generator = torch.Generator().manual_seed(0)
     for outputs, inputs in SHAPES:
         drawn = [torch.randn(shape, generator=generator) for shape in ((outputs, inputs), (outputs,), (9, inputs))]

@@ -33,7 +33,7 @@ from quire_models import (
     Mlp,
     Positions,
 )
-from quire_models.modules.audio import AudioEncoderModule
+from quire_models.towers.audio import AudioEncoderModule
 
 PAGE = 16
 ROWS, SPACE = 70, 128

@@ -18,7 +18,7 @@ from quire.records import Architecture, OpQuery
 from quire_kernels import select
 from quire_kernels.cpu import build, isa
 from quire_models import Pooling
-from quire_models.loading import checkpoint, weights
+from quire_models.loading import checkpoint, tensor_files, weights
 from quire_models.modules.builder import ModuleBuilder
 from quire_models.modules.encoder import EncoderModel
 from quire_models.parts.encoder import Encoder
@@ -126,7 +126,7 @@ def load(folder: Path, name: str, ops: select.Ops, dtype: torch.dtype = torch.fl
     module = part.build(make)
     for head_name, head in pooling.heads.items() if pooling else ():
         module.heads[head_name] = head.build(part.width, make)
-    weights.load(module, part, record.names, folder)
+    weights.load(module, part, record.names, tensor_files.find(folder))
     return Loaded(module=module.eval(), part=part, pooling=pooling)
 
 

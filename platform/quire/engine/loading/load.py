@@ -15,18 +15,20 @@ import torch
 from quire import hub
 from quire.engine.loading.description import Description
 from quire.engine.loading.op_choice import choose_ops, dtype_name, needed_ops, op_query
-from quire.engine.loading.quantization import choose_linear
 from quire.engine.loading.speech_tasks import with_speech
 from quire.engine.memory.system_memory import free_bytes
 from quire.engine.multimodal.encoder_inputs import encoder_input_info, max_positions
 from quire.engine.pooling.pooling_config import PoolingConfig, choose_pooling
+from quire.engine.quantization.at_load import choose_linear, spare_modules
+from quire.engine.quantization.checkpoint_format import stored_format
 from quire.errors import CheckpointError, ConfigError, PluginError, UnknownArchitecture
 from quire.hooks.call_stats import naming_plugin
-from quire.records import Architecture, Registry
+from quire.records import Architecture, CheckpointFormat, Registry
 from quire.settings.model_config import ModelConfig
 from quire.types import ModelInfo
 from quire_kernels.select import Ops
 from quire_models.loading import checkpoint, tensor_files as tensors, weights
+from quire_models.loading.quantized_files import QuantizedFiles, WeightFiles
 from quire_models.loading.weight_names import WeightsMapper
 from quire_models.modules.blocks import DecoderModel
 from quire_models.modules.builder import ModuleBuilder
@@ -83,7 +85,6 @@ def _load(config: ModelConfig, registry: Registry, max_bytes: int | None) -> Loa
     folder = hub.resolve(config.model, config)
     parsed = checkpoint.read_config(folder, config.trust_remote_code)
     architecture = find_architecture(parsed.architectures, registry)
-    _check_not_quantized(folder)
     modalities = _modalities(architecture, registry)
     dtype = choose_dtype(config.dtype, checkpoint.checkpoint_dtype(folder), device)
     generation = checkpoint.read_generation(folder, parsed)
@@ -100,9 +101,12 @@ def _load(config: ModelConfig, registry: Registry, max_bytes: int | None) -> Loa
         device, dtype, page_size=config.page_size, head_dims=head_dims, kv_dtype=config.kv_cache_dtype, needs=needs
     )
     ops = choose_ops(query, registry)
-    source = _WeightSource(folder, config.load_format, names)
-    linear = choose_linear(config.quantization, registry, query, ops)
-    builder = ModuleBuilder(ops, dtype, device, linear=linear, keep_weights=False)
+    stored_as = stored_format(folder, config, registry, query)
+    linear = None if stored_as else choose_linear(config, registry, query, ops)
+    source = _WeightSource(folder, config, names, stored_as)
+    builder = ModuleBuilder(
+        ops, dtype, device, linear=linear, keep_weights=False, activation_bits=config.activation_bits
+    )
     module, size = _build(ModelParts(decoder, tower, pooling), builder, source, max_bytes)
     info = ModelInfo(
         name=config.name,
@@ -203,26 +207,26 @@ def find_architecture(architectures: list[str], registry: Registry) -> Architect
     raise UnknownArchitecture(f"No loaded plugin can build {', '.join(architectures)}.", ",".join(architectures))
 
 
-def _check_not_quantized(folder: Path) -> None:
-    method = checkpoint.quantization(folder)
-    if method is not None:
-        raise CheckpointError(
-            f"{folder} holds weights quantized with {method}, which cannot be read; use the original."
-        )
-
-
 @dataclass(frozen=True)
 class _WeightSource:
-    """The source of the weights."""
+    """The source of the weights. stored_as: how they are quantized there, None if they aren't."""
 
     folder: Path
-    load_format: str
+    config: ModelConfig
     names: WeightsMapper
+    stored_as: CheckpointFormat | None
+
+    def files(self) -> WeightFiles | None:
+        """The weights; None for random ones."""
+        if self.config.load_format == "dummy":
+            return None
+        found = tensors.find(self.folder, self.config.load_format)
+        return found if self.stored_as is None else QuantizedFiles(found, self.stored_as)
 
 
 @dataclass(frozen=True)
 class _Size:
-    """The size of a model's weights in the dtype that it runs in."""
+    """The size of a model's weights in the dtype that it runs in, or of its files if they are quantized."""
 
     num_parameters: int
     num_bytes: int
@@ -253,9 +257,12 @@ def _build(
     """The filled module, and its size. Errors are looked for on the meta device first, before memory is allocated."""
     decoder = parts.decoder
     plan = _assemble(parts, ModuleBuilder(builder.ops, builder.dtype, torch.device("meta")))
-    if source.load_format != "dummy":
-        weights.check(plan, decoder, source.names, tensors.find(source.folder, source.load_format))
+    files = source.files()
+    if files is not None:
+        weights.check(plan, decoder, source.names, files)
     need = sum(parameter.numel() * parameter.element_size() for parameter in plan.parameters())
+    if files is not None and source.stored_as is not None:
+        need = min(need, sum(file.stat().st_size for file in files.files))
     available = available_bytes(builder.device) if max_bytes is None else max_bytes
     if need > available:
         raise CheckpointError(
@@ -263,7 +270,11 @@ def _build(
             f"but only {available / 2**30:.1f} GiB of memory are available on {builder.device}."
         )
     module = _assemble(parts, builder)
-    weights.load(module, decoder, source.names, source.folder, source.load_format)
+    spare_modules(module, source.names, source.config.quantization_ignore)
+    if files is None:
+        weights.randomize(module)
+    else:
+        weights.load(module, decoder, source.names, files)
     parts.pooling.add_sentence_head(module, builder.unquantized())
     count = sum(parameter.numel() for parameter in plan.parameters())
     return module.eval().requires_grad_(False), _Size(count, need)

@@ -9,7 +9,7 @@ from quire.engine.loading.load import LoadedModel
 from quire.settings.model_config import ModelConfig
 from quire_kernels.ops import AttentionMetadata
 from quire_models import CrossAttentionBuffers, EncoderInput, ForwardBuffers, KVCache, TowerCall
-from quire_models.modules.tower import SupportsDummyInput
+from quire_models.towers.tower import SupportsDummyInput
 
 
 @torch.inference_mode()

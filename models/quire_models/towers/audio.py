@@ -11,8 +11,8 @@ from torch.nn.functional import pad
 
 if TYPE_CHECKING:
     from quire_models.modules.builder import ModuleBuilder
-    from quire_models.modules.tower import Items, TowerCall, TowerContext
     from quire_models.parts.audio import AudioTower
+    from quire_models.towers.tower import Items, TowerCall, TowerContext
 
 KERNEL_SIZE = 3
 """Kernel size of the convolutions, in frames."""

@@ -9,8 +9,8 @@ from torch import Tensor, nn
 
 if TYPE_CHECKING:
     from quire_models.modules.builder import ModuleBuilder
-    from quire_models.modules.tower import TowerContext
     from quire_models.parts.vision import Patches, Projector, VisionEncoder
+    from quire_models.towers.tower import TowerContext
 
 
 class PatchEmbedding(nn.Module):

@@ -9,15 +9,15 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from quire_models.modules.grid_positions import Grid
+from quire_models.towers.grid_positions import Grid
 
 DUMMY_SIDE = 36
 """Side of the dummy image in squares: with squares of 28 pixels, an image of about a million pixels."""
 
 if TYPE_CHECKING:
     from quire_models.modules.builder import ModuleBuilder
-    from quire_models.modules.tower import Items, TowerCall, TowerContext
     from quire_models.parts.patch_grid import PatchGridTower, PatchMerger
+    from quire_models.towers.tower import Items, TowerCall, TowerContext
 
 
 class PatchMergerModule(nn.Module):

@@ -1,0 +1,69 @@
+"""`--quantization`: quantizes the matrices of a model when it is loaded."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING
+
+from quire.engine.quantization.methods import check_device, listed
+from quire.errors import ConfigError, PluginError
+from quire.hooks.call_stats import call_plugin
+from quire.records import OpQuery, Quantization, QuantizationOptions, Registry
+from quire.settings.model_config import ModelConfig
+
+if TYPE_CHECKING:
+    from quire_kernels.ops import LinearOp
+    from quire_kernels.select import Ops
+    from quire_models.loading.weight_names import WeightsMapper
+    from quire_models.modules.blocks import DecoderModel
+
+
+def choose_linear(config: ModelConfig, registry: Registry, query: OpQuery, ops: Ops) -> LinearOp | None:
+    """The linear op that quantizes weights for `--quantization`; None without the setting.
+
+    Raises ConfigError if no plugin provides it or it cannot run on this device, and PluginError.
+    """
+    name = config.quantization
+    if name is None:
+        return None
+    quantization: Quantization | None = registry.by_hook("quire_quantizations").get(name)
+    if quantization is None:
+        raise ConfigError(
+            f"--quantization {name}: there is no such quantization. Installed: {listed(registry, 'linear')}."
+        )
+    if quantization.linear is None:
+        raise ConfigError(
+            f"--quantization {name}: the model's checkpoint is not quantized with {name}, and {name} cannot be applied "
+            f"when a model is loaded. These can: {listed(registry, 'linear')}."
+        )
+    check_device(quantization, registry, query, f"--quantization {name}")
+    plugin = registry.plugin_of("quire_quantizations", name)
+    options = QuantizationOptions(config.quantization_group_size, config.activation_bits)
+    linear: LinearOp = call_plugin(registry, plugin, quantization.linear, ops, options)
+    if not callable(linear):
+        raise PluginError(
+            f"Plugin {plugin!r}: `linear` of the quantization {name!r} returned {linear!r:.80}, not a function."
+        )
+    return linear
+
+
+def spare_modules(model: DecoderModel, names: WeightsMapper, patterns: Sequence[str]) -> None:
+    """Leave matrices unquantized whose names match a pattern of `--quantization-ignore`.
+
+    A pattern is a glob over the whole name, or over its last part, of a module in the checkpoint or in Quire. A fused
+    matrix is left out if one of its parts is. Raises ConfigError for a pattern that matches nothing.
+    """
+    from quire_models.modules.projection import projections
+
+    for pattern in patterns:
+        own = {pattern, names.rename(pattern)}
+        matched = [
+            module
+            for path, (module, _) in projections(model).items()
+            if any(fnmatchcase(name, glob) for name in (path, path.rpartition(".")[2]) for glob in own)
+        ]
+        if not matched:
+            raise ConfigError(f"--quantization-ignore {pattern}: the model has no matrix of that name.")
+        for module in matched:
+            module.without_quantization()
