@@ -84,8 +84,10 @@ class QuantizedLinear:
         gated: bool,
         activation_bits: int,
     ) -> None:
-        """Raises ValueError for fields that do not make a matrix."""
+        """Raises ValueError for fields that do not make a matrix, and for other activation_bits than 8 and 16."""
         problem = matrix.problem()
+        if activation_bits not in (8, 16):
+            problem = f"activations have 8 or 16 bits, not {activation_bits}"
         if problem is not None:
             raise ValueError(f"linear_quantized: {problem}")
         self._ops, self.library, self.dtype = ops, ops.library, dtype
@@ -166,7 +168,7 @@ def _pack(library: Library, matrix: QuantizedMatrix, halves: bool, activation_bi
     matrix = _with_zero(matrix, kind)
     bits = 8 if kind == CodeKind.BYTES else matrix.bits
     outputs, inputs = matrix.shape
-    step = HALF_STEP if matrix.scales.shape[1] > 1 and matrix.group_size % STEP or bits == 6 else STEP
+    step = HALF_STEP if (matrix.scales.shape[1] > 1 and matrix.group_size % STEP) or bits == 6 else STEP
     group = -(-matrix.group_size // step) * step
     panels = library.functions.quire_panels(outputs, int(halves))
     values, factors = _values(matrix, kind), torch.empty(panels * PANEL)
@@ -181,7 +183,9 @@ def _pack(library: Library, matrix: QuantizedMatrix, halves: bool, activation_bi
     panel = struct.groups * (head + group * PANEL * bits // 8)
     units = library.panels.take(panels * panel // 4)
     packed = PackedMatrix(units.data_ptr(), outputs, inputs, int(halves), None, panel)
-    given = [tensor if tensor is None else tensor.contiguous() for tensor in (matrix.codes, matrix.scales, matrix.offsets)]
+    given = [
+        tensor if tensor is None else tensor.contiguous() for tensor in (matrix.codes, matrix.scales, matrix.offsets)
+    ]
     source = QuantizedSource(*(_address(tensor) for tensor in given), _padding(values))
     threads = torch.get_num_threads()
     library.functions.quire_pack_quantized(byref(source), byref(packed), byref(struct), factors.data_ptr(), threads)
@@ -217,7 +221,11 @@ def _with_zero(matrix: QuantizedMatrix, kind: CodeKind) -> QuantizedMatrix:
     if matrix.table is not None or kind not in (CodeKind.CODES, CodeKind.BYTES):
         return matrix
     middle = BYTE_ZERO if kind == CodeKind.BYTES else 1 << matrix.bits - 1
-    fits = matrix.zero == middle if matrix.bits > 5 else 0 <= matrix.zero < 1 << matrix.bits and (matrix.bits < 5 or matrix.zero == middle)
+    fits = (
+        matrix.zero == middle
+        if matrix.bits > 5
+        else 0 <= matrix.zero < 1 << matrix.bits and (matrix.bits < 5 or matrix.zero == middle)
+    )
     if fits:
         return matrix
     offsets = (middle - matrix.zero) * matrix.scales
