@@ -89,15 +89,24 @@ class QuantizedMatrix:
         return values.to(dtype)
 
 
+def float8_table() -> Tensor:
+    """float32 [256]: the value of each byte as float8_e4m3fn; 0 for NaN, 0x7f and 0xff, which no code may be."""
+    return torch.arange(256, dtype=torch.uint8).view(torch.float8_e4m3fn).float().nan_to_num_(0.0)
+
+
 def joined(matrices: Sequence[QuantizedMatrix]) -> QuantizedMatrix | None:
     """One matrix with the outputs of all, in a form that represents each exactly; None if there is no such form.
 
-    It has the most bits, the smallest group, and offsets if one of them has; tables, zeros and orders must be equal.
+    It has the most bits, the smallest group, and offsets if one of them has. Tables that differ become bytes if their
+    values are integers. Orders must be equal.
     """
+    if any(not _equal(matrix.table, matrices[0].table) for matrix in matrices):
+        if not all(has_integer_values(matrix) for matrix in matrices):
+            return None
+        matrices = [matrix if matrix.table is None else _without_table(matrix) for matrix in matrices]
     first = matrices[0]
     for other in matrices[1:]:
-        same = _equal(other.table, first.table) and _equal(other.order, first.order)
-        if other.shape[1] != first.shape[1] or not same:
+        if other.shape[1] != first.shape[1] or not _equal(other.order, first.order):
             return None
     if first.table is not None and any(matrix.bits != first.bits for matrix in matrices):
         return None
@@ -113,6 +122,13 @@ def joined(matrices: Sequence[QuantizedMatrix]) -> QuantizedMatrix | None:
     codes, scales = torch.cat([m.codes for m in parts]), torch.cat([m.scales for m in parts])
     offsets = torch.cat([m.offsets for m in parts if m.offsets is not None]) if has_offsets else None
     return replace(first, codes=codes, scales=scales, offsets=offsets, bits=bits, group_size=size, zero=zero)
+
+
+def _without_table(matrix: QuantizedMatrix) -> QuantizedMatrix:
+    """Write a matrix whose table has integers with these integers as codes of 8 bits."""
+    assert matrix.table is not None
+    codes = (matrix.table + 128).to(torch.uint8)[matrix.codes.int()]
+    return replace(matrix, codes=codes, bits=8, zero=128, table=None)
 
 
 def _without_zero(matrix: QuantizedMatrix) -> QuantizedMatrix:
