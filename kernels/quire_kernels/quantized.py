@@ -43,7 +43,7 @@ class QuantizedMatrix:
 
     @property
     def shape(self) -> torch.Size:
-        """[outputs, inputs]."""
+        """Sizes of the matrix: [outputs, inputs]."""
         return self.codes.shape
 
     def problem(self) -> str | None:
@@ -89,15 +89,24 @@ class QuantizedMatrix:
         return values.to(dtype)
 
 
+def float8_table() -> Tensor:
+    """float32 [256]: the value of each byte as float8_e4m3fn; 0 for NaN, 0x7f and 0xff, which no code may be."""
+    return torch.arange(256, dtype=torch.uint8).view(torch.float8_e4m3fn).float().nan_to_num_(0.0)
+
+
 def joined(matrices: Sequence[QuantizedMatrix]) -> QuantizedMatrix | None:
     """One matrix with the outputs of all, in a form that represents each exactly; None if there is no such form.
 
-    It has the most bits, the smallest group, and offsets if one of them has; tables, zeros and orders must be equal.
+    It has the most bits, the smallest group, and offsets if one of them has. Tables that differ become bytes if their
+    values are integers. Orders must be equal.
     """
+    if any(not _equal(matrix.table, matrices[0].table) for matrix in matrices):
+        if not all(has_integer_values(matrix) for matrix in matrices):
+            return None
+        matrices = [matrix if matrix.table is None else _without_table(matrix) for matrix in matrices]
     first = matrices[0]
     for other in matrices[1:]:
-        same = _equal(other.table, first.table) and _equal(other.order, first.order)
-        if other.shape[1] != first.shape[1] or not same:
+        if other.shape[1] != first.shape[1] or not _equal(other.order, first.order):
             return None
     if first.table is not None and any(matrix.bits != first.bits for matrix in matrices):
         return None
@@ -115,13 +124,20 @@ def joined(matrices: Sequence[QuantizedMatrix]) -> QuantizedMatrix | None:
     return replace(first, codes=codes, scales=scales, offsets=offsets, bits=bits, group_size=size, zero=zero)
 
 
+def _without_table(matrix: QuantizedMatrix) -> QuantizedMatrix:
+    """Write a matrix whose table has integers with these integers as codes of 8 bits."""
+    assert matrix.table is not None
+    codes = (matrix.table + 128).to(torch.uint8)[matrix.codes.int()]
+    return replace(matrix, codes=codes, bits=8, zero=128, table=None)
+
+
 def _without_zero(matrix: QuantizedMatrix) -> QuantizedMatrix:
     offsets = torch.zeros_like(matrix.scales) if matrix.offsets is None else matrix.offsets
     return replace(matrix, zero=0, offsets=offsets - matrix.zero * matrix.scales)
 
 
 def _in_groups(matrix: QuantizedMatrix, size: int, zero: int, has_offsets: bool) -> QuantizedMatrix:
-    """The same matrix with smaller groups, another zero, and offsets if wanted."""
+    """Write a matrix with smaller groups, another zero, and offsets if wanted."""
     times = -(-matrix.shape[1] // size) // matrix.scales.shape[1]
     scales, offsets = matrix.scales.repeat_interleave(times, 1), matrix.offsets
     if has_offsets:

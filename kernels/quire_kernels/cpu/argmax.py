@@ -14,6 +14,7 @@ from quire_kernels.cpu.structs import Instruction, Op, StepStruct, TensorView
 if TYPE_CHECKING:
     from quire_kernels.cpu.linear.int8 import Int8Linear
     from quire_kernels.cpu.linear.packed import PackedLinear
+    from quire_kernels.cpu.linear.quantized import QuantizedLinear
 
 BLOCK = 8192
 """Logits that one thread searches at a time; must equal `LOGITS_BLOCK` in `csrc/sampling/sampling.hpp`."""
@@ -25,7 +26,7 @@ MAX_KEPT = 64 << 20
 class CpuArgmax:
     """Argmax of one matrix: x [rows, inputs] -> the result of `ops.argmax` on its float32 outputs, as a list."""
 
-    def __init__(self, matrix: PackedLinear | Int8Linear, scratch: int = 0) -> None:
+    def __init__(self, matrix: PackedLinear | Int8Linear | QuantizedLinear, scratch: int = 0) -> None:
         """scratch: columns of memory that the product needs beside each row of x."""
         self._matrix, self._scratch = matrix, scratch
         self._idle: list[_Search] = []  # one for each thread that has searched concurrently
@@ -49,7 +50,7 @@ class _Search:
 
     X, SCRATCH, OUTPUTS, PIECES, FOUND = range(5)  # its buffers
 
-    def __init__(self, matrix: PackedLinear | Int8Linear, scratch: int) -> None:
+    def __init__(self, matrix: PackedLinear | Int8Linear | QuantizedLinear, scratch: int) -> None:
         self._outputs, self._pieces = matrix.packed.outputs, -(-matrix.packed.outputs // BLOCK)
         product, outputs = matrix.instruction, TensorView(self.OUTPUTS, 1, 0, self._outputs, self._outputs)
         product.inputs[0] = TensorView(buffer=self.X, parts=1, width=matrix.packed.inputs)

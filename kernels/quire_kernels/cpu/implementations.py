@@ -32,6 +32,7 @@ OPS = (
     "linear",
     "linear_batched",
     "linear_int8",
+    "linear_quantized",
     "low_rank",
     "fused_blocks",
 )

@@ -18,10 +18,12 @@ from quire_kernels.cpu.compiled.tracer import Proxy
 from quire_kernels.cpu.library import DTYPES, Library
 from quire_kernels.cpu.linear.int8 import Int8Linear
 from quire_kernels.cpu.linear.packed import PackedLinear
+from quire_kernels.cpu.linear.quantized import QuantizedLinear
 from quire_kernels.cpu.linear.split_bf16 import SplitBf16Linear
 from quire_kernels.cpu.low_rank import CpuAdapterSlots, StepSegments
 from quire_kernels.cpu.structs import Instruction, Op, StepStruct, TensorView, pointers
 from quire_kernels.ops import ACTS, AttentionMetadata
+from quire_kernels.quantized import QuantizedMatrix
 
 
 class CpuOps:
@@ -193,6 +195,16 @@ class CpuOps:
 
     def linear_int8(self, weight: Tensor, bias: Tensor | None, gated: bool = False) -> Int8Linear:
         return Int8Linear(self, weight, bias, gated)
+
+    def linear_quantized(
+        self,
+        matrix: QuantizedMatrix,
+        bias: Tensor | None,
+        dtype: torch.dtype,
+        gated: bool = False,
+        activation_bits: int = 8,
+    ) -> QuantizedLinear:
+        return QuantizedLinear(self, matrix, bias, dtype, gated, activation_bits)
 
     def low_rank(
         self,

@@ -34,9 +34,10 @@ class Op(IntEnum):
     ROW_ATTENTION = 14
     ROTARY = 15
     PRODUCT_SPLIT = 16
+    PRODUCT_QUANTIZED = 17
 
 
-PRODUCTS = (Op.PRODUCT, Op.PRODUCT_INT8, Op.PRODUCT_SPLIT)
+PRODUCTS = (Op.PRODUCT, Op.PRODUCT_INT8, Op.PRODUCT_SPLIT, Op.PRODUCT_QUANTIZED)
 
 PLAIN, GATED, ACTIVE = 0, 1, 2
 """What is applied to a product's sums (`Instruction.gated`): nothing; act(first half) · second half; act."""
@@ -65,6 +66,7 @@ class PackedMatrix(ctypes.Structure):
         ("inputs", c_int64),
         ("halves", c_int32),
         ("book", POINTER),
+        ("bytes", c_int64),
     )
 
 

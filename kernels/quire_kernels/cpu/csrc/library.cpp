@@ -7,6 +7,7 @@
 #include "sampling/logprobs.hpp"
 #include "sampling/mask_logits.hpp"
 #include "program.hpp"
+#include "quantized/pack.hpp"
 
 using namespace quire;
 
@@ -75,6 +76,23 @@ void quire_unpack_int8(int32_t is_bf16, const Packed* packed, const float* scale
         unpack_row_int8(*packed, scales, ids[i], static_cast<bf16*>(out) + i * packed->inputs);
       else
         unpack_row_int8(*packed, scales, ids[i], static_cast<float*>(out) + i * packed->inputs);
+    });
+  });
+}
+
+// The counterparts for matrices of few bits: q is complete, except for `bytes`; factors is float [panels * 32].
+void quire_pack_quantized(const QuantizedSource* from, const Packed* packed, Quantized* q, float* factors, int32_t threads) {
+  run_parallel(threads, [&](Worker& worker) { pack_quantized(worker, *from, *packed, *q, factors); });
+}
+
+void quire_unpack_quantized(int32_t is_bf16, const Packed* packed, const Quantized* q, const int64_t* ids, int64_t count,
+                            void* out, int32_t threads) {
+  run_parallel(threads, [&](Worker& worker) {
+    worker.each(count, [&](int64_t i) {
+      if (is_bf16)
+        unpack_row_quantized(*packed, *q, ids[i], static_cast<bf16*>(out) + i * packed->inputs);
+      else
+        unpack_row_quantized(*packed, *q, ids[i], static_cast<float*>(out) + i * packed->inputs);
     });
   });
 }

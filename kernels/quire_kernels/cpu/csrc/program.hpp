@@ -10,13 +10,14 @@
 #include "gemm/gemm.hpp"
 #include "gemm/gemm_int8.hpp"
 #include "gemm/gemm_bf16x3.hpp"
+#include "quantized/multiply.hpp"
 #include "attention/row_attention.hpp"
 #include "rowwise.hpp"
 #include "sampling/sampling.hpp"
 
 namespace quire {
 
-enum class Op : int32_t { rms_norm, add_rms_norm, layer_norm, product, rotary_write, attention, gated_act, act, add, scale, product_int8, select, low_rank, argmax, row_attention, rotary, product_split };
+enum class Op : int32_t { rms_norm, add_rms_norm, layer_norm, product, rotary_write, attention, gated_act, act, add, scale, product_int8, select, low_rank, argmax, row_attention, rotary, product_split, product_quantized };
 
 // Part of a buffer: token t, part p starts at offset + t · stride + p · width (in elements).
 struct View {
@@ -94,6 +95,9 @@ struct Interpreter {
     if (i.op == Op::product_int8)  // weight: the scales; in[1]: scratch memory for the quantized x
       return multiply_int8<T>(worker, x.base, x.stride, tokens, i.packed, static_cast<const float*>(i.weight),
                               rows(i.in[1]).base, to, queue);
+    if (i.op == Op::product_quantized)  // weight: the `Quantized`; in[1]: scratch memory for the prepared x
+      return multiply_quantized<T>(worker, x.base, x.stride, tokens, i.packed, *static_cast<const Quantized*>(i.weight),
+                                   rows(i.in[1]).base, to, queue);
 #if defined(__AMX_TILE__) && defined(__AMX_BF16__)
     if constexpr (sizeof(T) == 4)
       if (i.op == Op::product_split)
@@ -160,6 +164,7 @@ struct Interpreter {
       case Op::product:
       case Op::product_int8:
       case Op::product_split:
+      case Op::product_quantized:
         return product(i);
       case Op::rotary_write:
         return rotary(i);
@@ -193,7 +198,7 @@ inline double now() {
 
 constexpr int64_t FEW_TOKENS = 32;  // with more tokens, computing a product takes longer than reading its weights
 
-inline bool multiplies(Op op) { return op == Op::product || op == Op::product_int8; }
+inline bool multiplies(Op op) { return op == Op::product || op == Op::product_int8 || op == Op::product_quantized; }
 
 // Prefetches the first weights of a thread's next product while it waits for others, so that the memory is busy
 // between products. They must fit in the second-level cache beside the current data.

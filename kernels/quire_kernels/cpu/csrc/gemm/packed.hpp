@@ -26,16 +26,21 @@ struct PanelCodebook {
 
 // halves: a panel holds 16 outputs of the first half of the matrix and the corresponding 16 of the second half, so
 // that an epilogue that joins them (gate and up of a gated MLP) has both. book: of compressed panels
-// (`gemm/packed_compressed.hpp`); null if they are not compressed.
+// (`gemm/packed_compressed.hpp`); null if they are not compressed. bytes: of a panel whose size does not follow from the
+// units, else 0.
 struct Packed {
   const uint32_t* units;
   int64_t outputs, inputs;
   int32_t halves;
   const PanelCodebook* book;
+  int64_t bytes = 0;
 
   int64_t panels() const { return halves ? (outputs / 2 + LANES - 1) / LANES : (outputs + PANEL - 1) / PANEL; }
   // Bytes of a panel of `count` units.
-  int64_t panel_bytes(int64_t count) const { return book ? book->head + count * PANEL * 3 : count * PANEL * 4; }
+  int64_t panel_bytes(int64_t count) const {
+    if (bytes) return bytes;
+    return book ? book->head + count * PANEL * 3 : count * PANEL * 4;
+  }
   const uint32_t* panel(int64_t i, int64_t count) const { return units + i * (panel_bytes(count) / 4); }
 
   // The output in a lane of a panel; -1: none.

@@ -1,0 +1,240 @@
+// Vector kernels of products with matrices of few bits. Every output is computed in one order on every path, so a row's
+// result is bit-identical alone and among others: for each step of columns an exact sum of integers (or a sum of floats
+// in the order of the columns), times the scale of x and the scale of the group, is added to the output.
+#pragma once
+#include "gemm/gemm_tiling.hpp"
+#include "quantized/rows.hpp"
+
+namespace quire {
+
+constexpr int64_t AHEAD_BYTES = 4096;
+
+inline void prefetch_block(const uint8_t* at, int64_t bytes) {
+  for (int64_t line = 0; line < bytes; line += LINE_BYTES)
+    _mm_prefetch(reinterpret_cast<const char*>(at + AHEAD_BYTES + line), _MM_HINT_T0);
+}
+
+// Scales or offsets of 32 outputs.
+inline void load_scales(const uint8_t* from, bool wide, F16& left, F16& right) {
+  if (wide) {
+    left = load(reinterpret_cast<const float*>(from)), right = load(reinterpret_cast<const float*>(from) + LANES);
+  } else {
+    left = load_halves(reinterpret_cast<const uint16_t*>(from));
+    right = load_halves(reinterpret_cast<const uint16_t*>(from) + LANES);
+  }
+}
+
+struct CodeSums {
+  static S16 add(S16 sums, U16 w, U16 x) { return dot_codes(sums, w, x); }
+  static F16 floats(S16 sums) { return as_floats(whole_sums(sums)); }
+};
+struct ByteSums {
+  static S16 add(S16 sums, U16 w, U16 x) { return dot_biased_bytes(sums, w, x); }
+  static F16 floats(S16 sums) { return as_floats(sums); }
+};
+
+template <class Sums>
+inline F16 added_step(F16 total, S16 sums, F16 x_scale, F16 scale) {
+  return fma(Sums::floats(sums) * x_scale, scale, total);
+}
+
+// One row and one panel, from its planes.
+template <class Sums, int BITS, bool TABLE>
+void multiply_row(const Quantized& q, const uint8_t* at, const int8_t* x, const StepOfRow* step, float* out) {
+  const int64_t blocks = q.step / CODE_BLOCK, steps = q.group / q.step;
+  U16 table;
+  if constexpr (TABLE) table = byte_table(q.bytes);
+  F16 left = zero(), right = zero();
+  for (int64_t group = 0; group < q.groups; group++) {
+    F16 scale0, scale1, offset0 = zero(), offset1 = zero();
+    prefetch_block(at, q.head_bytes());
+    load_scales(at, q.wide, scale0, scale1);
+    if (q.has_offsets) load_scales(at + q.scale_bytes(), q.wide, offset0, offset1);
+    at += q.head_bytes();
+    for (int64_t s = 0; s < steps; s++, step++) {
+      S16 sums0 = starting(step->start), sums1 = sums0;
+      for (int64_t b = 0; b < blocks; b++, at += BITS * LINE_BYTES, x += CODE_BLOCK) {
+        prefetch_block(at, BITS * LINE_BYTES);
+        const auto unit = [&](auto number) {
+          U16 w0, w1;
+          read_unit<BITS, decltype(number)::value>(at, w0, w1);
+          if constexpr (TABLE) w0 = looked_up(table, w0), w1 = looked_up(table, w1);
+          const U16 columns = same_unit(x + 4 * decltype(number)::value);
+          sums0 = Sums::add(sums0, w0, columns), sums1 = Sums::add(sums1, w1, columns);
+        };
+        unit(std::integral_constant<int, 0>{}), unit(std::integral_constant<int, 1>{});
+        unit(std::integral_constant<int, 2>{}), unit(std::integral_constant<int, 3>{});
+      }
+      const F16 x_scale = set1(step->scale);
+      left = added_step<Sums>(left, sums0, x_scale, scale0), right = added_step<Sums>(right, sums1, x_scale, scale1);
+      if (q.has_offsets) left = fma(offset0, set1(step->sum), left), right = fma(offset1, set1(step->sum), right);
+    }
+  }
+  store(out, left, right);
+}
+
+using RowKernel = void (*)(const Quantized&, const uint8_t*, const int8_t*, const StepOfRow*, float*);
+
+// The kernel for one row of bytes.
+inline RowKernel row_kernel(const Quantized& q) {
+  if (q.kind == CodeKind::bytes) return multiply_row<ByteSums, 8, false>;
+  if (q.kind == CodeKind::byte_table) return multiply_row<ByteSums, 4, true>;
+  switch (q.bits) {
+    case 2: return multiply_row<CodeSums, 2, false>;
+    case 3: return multiply_row<CodeSums, 3, false>;
+    case 4: return multiply_row<CodeSums, 4, false>;
+    case 5: return multiply_row<CodeSums, 5, false>;
+    default: return multiply_row<CodeSums, 6, false>;
+  }
+}
+
+// Codes of `blocks` blocks in units: [unit][32 lanes][4].
+template <int BITS>
+void read_blocks(const uint8_t* from, int64_t blocks, uint8_t* to) {
+  for (int64_t b = 0; b < blocks; b++, from += BITS * LINE_BYTES, to += CODE_BLOCK * PANEL) {
+    const auto unit = [&](auto number) {
+      constexpr int U = decltype(number)::value;
+      U16 left, right;
+      read_unit<BITS, U>(from, left, right);
+      store_units(to + U * UNIT_BYTES, left), store_units(to + U * UNIT_BYTES + LINE_BYTES, right);
+    };
+    unit(std::integral_constant<int, 0>{}), unit(std::integral_constant<int, 1>{});
+    unit(std::integral_constant<int, 2>{}), unit(std::integral_constant<int, 3>{});
+  }
+}
+
+// Replaces codes by their bytes in a table.
+inline void look_up(const Quantized& q, int64_t blocks, uint8_t* codes) {
+  const U16 table = byte_table(q.bytes);
+  for (int64_t i = 0; i < blocks * CODE_BLOCK * PANEL; i += LINE_BYTES) store_units(codes + i, looked_up(table, load_units(codes + i)));
+}
+
+// Floats for codes, [input][32].
+inline void widen_codes(const Quantized& q, int64_t blocks, const uint8_t* codes, float* to) {
+  const F16 less = set1(static_cast<float>(q.zero));
+  const FloatTable table(q.values);
+  for (int64_t i = 0; i < blocks * CODE_BLOCK / 4 * 2; i++, codes += LINE_BYTES) {
+    const U16 w = load_units(codes);
+    F16 v[4];
+    if (q.kind == CodeKind::floats) {
+      v[0] = float_codes<0>(w) - less, v[1] = float_codes<1>(w) - less;
+      v[2] = float_codes<2>(w) - less, v[3] = float_codes<3>(w) - less;
+    } else if (q.kind == CodeKind::float_table) {
+      v[0] = table.of<0>(w), v[1] = table.of<1>(w), v[2] = table.of<2>(w), v[3] = table.of<3>(w);
+    } else if (q.kind == CodeKind::float8) {
+      float8_values(w, v);
+    } else {
+      for (int j = 0; j < 4; j++) {
+        alignas(64) float lanes[LANES];
+        for (int lane = 0; lane < LANES; lane++) lanes[lane] = q.values[codes[4 * lane + j]];
+        v[j] = load(lanes);
+      }
+    }
+    for (int j = 0; j < 4; j++) store(to + (i / 2 * 4 + j) * PANEL + i % 2 * LANES, v[j]);
+  }
+}
+
+// The columns of a step in units of bytes or as floats.
+class StepReader {
+ public:
+  explicit StepReader(const Quantized& q) : q_(q), blocks_(q.step / CODE_BLOCK) {
+    switch (q.bits) {
+      case 2: read_ = read_blocks<2>; break;
+      case 3: read_ = read_blocks<3>; break;
+      case 4: read_ = read_blocks<4>; break;
+      case 5: read_ = read_blocks<5>; break;
+      case 6: read_ = read_blocks<6>; break;
+      default: read_ = nullptr;
+    }
+  }
+  const void* read(const uint8_t* from) {
+    const uint8_t* codes = from;
+    if (read_) read_(from, blocks_, codes_), codes = codes_;
+    if (q_.kind == CodeKind::byte_table) look_up(q_, blocks_, codes_);
+    if (!q_.multiplies_floats()) return codes;
+    widen_codes(q_, blocks_, codes, floats_);
+    return floats_;
+  }
+
+ private:
+  alignas(64) uint8_t codes_[MAX_STEP * PANEL];
+  alignas(64) float floats_[MAX_STEP * PANEL];
+  const Quantized& q_;
+  int64_t blocks_;
+  void (*read_)(const uint8_t*, int64_t, uint8_t*);
+};
+
+// Some rows of x at the columns of a step, what is known of the step, and where its products are added, [rows][32].
+struct RowsOfStep {
+  const uint8_t* x;
+  const uint8_t* steps;  // StepOfRow, `stride` bytes apart, as are the columns
+  int64_t stride, count;  // bytes; columns
+  const float *scales, *offsets;  // [32]; offsets may be null
+  float* totals;
+
+  const StepOfRow& step(int64_t r) const { return *reinterpret_cast<const StepOfRow*>(steps + r * stride); }
+};
+
+inline void finish_step(const RowsOfStep& rows, int64_t r, int64_t lane, F16 products) {
+  F16 total = fma(products, load(rows.scales + lane), load(rows.totals + r * PANEL + lane));
+  if (rows.offsets) total = fma(load(rows.offsets + lane), set1(rows.step(r).sum), total);
+  store(rows.totals + r * PANEL + lane, total);
+}
+
+template <class Sums>
+struct ByteProducts {
+  template <int ROWS>
+  static void add(const RowsOfStep& rows, int64_t first, const void* w) {
+    const uint8_t* x = rows.x + first * rows.stride;
+    for (int64_t lane = 0; lane < PANEL; lane += LANES) {
+      const uint8_t* at = static_cast<const uint8_t*>(w) + lane * 4;
+      S16 sums[ROWS];
+#pragma GCC unroll 8
+      for (int r = 0; r < ROWS; r++) sums[r] = starting(rows.step(first + r).start);
+      for (int64_t i = 0; i < rows.count; i += 4, at += UNIT_BYTES) {
+        const U16 unit = load_units(at);
+#pragma GCC unroll 8
+        for (int r = 0; r < ROWS; r++) sums[r] = Sums::add(sums[r], unit, same_unit(x + r * rows.stride + i));
+      }
+#pragma GCC unroll 8
+      for (int r = 0; r < ROWS; r++)
+        finish_step(rows, first + r, lane, Sums::floats(sums[r]) * set1(rows.step(first + r).scale));
+    }
+  }
+};
+
+struct FloatProducts {
+  template <int ROWS>
+  static void add(const RowsOfStep& rows, int64_t first, const void* w) {
+    const float* x = reinterpret_cast<const float*>(rows.x + first * rows.stride);
+    const int64_t stride = rows.stride / 4;
+    for (int64_t lane = 0; lane < PANEL; lane += LANES) {
+      const float* at = static_cast<const float*>(w) + lane;
+      F16 sums[ROWS];
+#pragma GCC unroll 8
+      for (int r = 0; r < ROWS; r++) sums[r] = zero();
+      for (int64_t i = 0; i < rows.count; i++, at += PANEL) {
+        const F16 values = load(at);
+#pragma GCC unroll 8
+        for (int r = 0; r < ROWS; r++) sums[r] = fma(values, set1(x[r * stride + i]), sums[r]);
+      }
+#pragma GCC unroll 8
+      for (int r = 0; r < ROWS; r++) finish_step(rows, first + r, lane, sums[r]);
+    }
+  }
+};
+
+#if defined(__AVX512F__)
+constexpr int64_t QUANTIZED_ROWS = 8;
+#else
+constexpr int64_t QUANTIZED_ROWS = 4;
+#endif
+
+// Adds the products of a step to the totals of `count` rows, `ROWS` rows at a time.
+template <class Products, int ROWS = QUANTIZED_ROWS>
+inline void add_products(const RowsOfStep& rows, int64_t first, int64_t count, const void* w) {
+  for (; first + ROWS <= count; first += ROWS) Products::template add<ROWS>(rows, first, w);
+  if constexpr (ROWS > 1) add_products<Products, ROWS / 2>(rows, first, count, w);
+}
+
+}  // namespace quire
