@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from quire.errors import CheckpointError
-from quire_models.gguf.reader import GGUFFile
+from quire_models.gguf.file.reader import GGUFFile
 
 ARCHITECTURE = "general.architecture"
 MAX_SIZE = 1 << 31
