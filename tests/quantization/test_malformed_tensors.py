@@ -61,7 +61,10 @@ def damaged(tensor: Tensor, chance: random.Random) -> Tensor | None:
         case 5:
             return torch.cat([tensor.reshape(-1)] * 2)
         case 6 if tensor.dtype.is_floating_point and tensor.dtype != torch.float8_e4m3fn:
-            return torch.full_like(tensor, chance.choice([float("nan"), float("inf"), -1.0, 6e4, -1e38 if tensor.dtype == torch.float32 else 1.0]))
+            return torch.full_like(
+                tensor,
+                chance.choice([float("nan"), float("inf"), -1.0, 6e4, -1e38 if tensor.dtype == torch.float32 else 1.0]),
+            )
         case 7 if tensor.dim() >= 2:
             return tensor.transpose(0, -1)
     bytes_ = tensor.clone().reshape(-1).view(torch.uint8)

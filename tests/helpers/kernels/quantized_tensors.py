@@ -46,7 +46,7 @@ class Stored:
 def read(config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> dict[str, Any]:
     """All quantized weights of a checkpoint, each a valid matrix, or a list of them for experts."""
     found = CHECKPOINTS[config["quant_method"]](config)
-    stored = found.matrices({name: tuple(tensor.shape) for name, tensor in tensors.items()})
+    stored = found.matrices({name: tuple(tensor.shape) for name, tensor in tensors.items()}, tensors.__getitem__)
     read = {
         name: found.read(name, matrix, {part: tensors[other] for part, other in matrix.tensors.items()})
         for name, matrix in stored.items()
@@ -55,7 +55,7 @@ def read(config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> dict[str, 
         matrices = value if isinstance(value, list) else [value]
         assert all(isinstance(matrix, QuantizedMatrix) and matrix.problem() is None for matrix in matrices), name
         shape = (len(value), *matrices[0].shape) if isinstance(value, list) else tuple(matrices[0].shape)
-        assert stored[name].shape in ((), shape), name
+        assert stored[name].shape == shape, name
     return read
 
 
