@@ -19,7 +19,8 @@ def scheme(targets: list[str] | None = None, format: str = "pack-quantized", **w
 
 def config(*groups: dict[str, Any], **fields: Any) -> dict[str, Any]:
     named = {f"group_{i}": group for i, group in enumerate(groups)}
-    return {"quant_method": "compressed-tensors", "format": groups[0]["format"], "config_groups": named, **fields}
+    common = {"quant_method": "compressed-tensors", "format": groups[0]["format"], "config_groups": named}
+    return {**common, **fields}
 
 
 def scale_shape(weights: dict[str, Any], shape: tuple[int, int]) -> tuple[int, ...]:

@@ -35,6 +35,11 @@ class Stored:
         """What the format of the config makes of the tensors."""
         return read(self.config, self.tensors)
 
+    def named(self, name: str) -> Stored:
+        """The tensors under the name of another module than "a.b"."""
+        tensors = {other.replace("a.b", name, 1): tensor for other, tensor in self.tensors.items()}
+        return Stored(self.config, tensors, {f"{name}.weight": self.weights["a.b.weight"]})
+
     def with_config(self, **fields: Any) -> Stored:
         return Stored({**self.config, **fields}, self.tensors, self.weights)
 
@@ -89,7 +94,7 @@ def gptq_tensors(
     """(tensors, weight [N, K]) of one matrix. order: the group of each input; None = in their order."""
     outputs, inputs = shape
     groups = -(-inputs // size)
-    values, each = codes(outputs, inputs, bits), scales(groups, outputs)
+    values, each = codes(outputs, inputs, bits), scales(groups, outputs) * 2.0 ** (4 - bits)
     zeros = codes(groups, outputs, bits).clamp(min=1) if asymmetric else torch.full((groups, outputs), 1 << (bits - 1))
     of_input = torch.arange(inputs) // size if order is None else order
     tensors = {
@@ -145,7 +150,7 @@ def fp8_stored(
     shape: tuple[int, int] = (32, 96), block: Sequence[int] | None = None, per_channel: bool = False
 ) -> Stored:
     outputs, inputs = shape
-    weight = torch.randn(shape).to(torch.float8_e4m3fn)
+    weight = (torch.randn(shape) * 8).to(torch.float8_e4m3fn)
     if block is not None:
         each = scales(-(-outputs // block[0]), -(-inputs // block[1]), dtype=torch.float32)
         wide = each.repeat_interleave(block[0], 0)[:outputs].repeat_interleave(block[1], 1)[:, :inputs]
@@ -202,7 +207,7 @@ def bnb4_stored(
 
 
 def bnb8_stored(shape: tuple[int, int] = (32, 96)) -> Stored:
-    weight, tops = torch.randint(-127, 128, shape, dtype=torch.int8), scales(shape[0], dtype=torch.float32)
+    weight, tops = torch.randint(-127, 128, shape, dtype=torch.int8), scales(shape[0], dtype=torch.float32) * 16
     tensors = {"a.b.weight": weight, "a.b.SCB": tops, "a.b.weight_format": torch.tensor(0, dtype=torch.uint8)}
     config = {"quant_method": "bitsandbytes", "load_in_8bit": True}
     return Stored(config, tensors, {"a.b.weight": weight.float() * tops[:, None] / 127})
