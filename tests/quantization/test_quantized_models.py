@@ -10,6 +10,7 @@ import torch
 from compressed_checkpoints import compressed, config, scheme
 from quantized_models import QuantizedModel, Store
 from quantized_tensors import Stored, awq_stored, bnb4_stored, bnb8_stored, fp8_stored, gptq_stored
+from transformers import LlamaForCausalLM
 
 from quire.errors import CheckpointError
 
@@ -68,6 +69,16 @@ def test_a_llama_of_each_format(name: str, tmp_path: Path) -> None:
     agree(model, activation_bits=16)
     rounded = model.served()
     assert (rounded - model.expected()).abs().mean() < 0.05
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["compressed-tensors, w4a16", "compressed-tensors, w8a8", "compressed-tensors, float8", "fp8, blocks"],
+)
+def test_transformers_makes_the_same_of_the_same_files(name: str, tmp_path: Path) -> None:
+    model = QuantizedModel(tmp_path, "LlamaForCausalLM", projections(FORMATS[name]))
+    model.twin = LlamaForCausalLM.from_pretrained(tmp_path, dtype=torch.float32).eval()
+    agree(model, activation_bits=16)
 
 
 @pytest.mark.parametrize("architecture", SIZES)

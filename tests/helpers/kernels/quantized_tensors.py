@@ -177,6 +177,14 @@ def mxfp4_stored(experts: int = 3, shape: tuple[int, int] = (32, 96)) -> Stored:
     return Stored({"quant_method": "mxfp4"}, tensors, {"e.gate_up_proj": weight})
 
 
+NF4 = (
+    -1.0, -0.6961928009986877, -0.5250730514526367, -0.39491748809814453, -0.28444138169288635, -0.18477343022823334,
+    -0.09105003625154495, 0.0, 0.07958029955625534, 0.16093020141124725, 0.24611230194568634, 0.33791524171829224,
+    0.44070982933044434, 0.5626170039176941, 0.7229568362236023, 1.0,
+)  # fmt: skip
+"""Values of NF4 (QLoRA, appendix E)."""
+
+
 def bnb_state(**fields: Any) -> Tensor:
     return torch.tensor(list(json.dumps(fields).encode()), dtype=torch.uint8)
 
@@ -185,7 +193,7 @@ def bnb4_stored(
     shape: tuple[int, int] = (32, 96), size: int = 32, nested: bool = False, storage: torch.dtype = torch.uint8
 ) -> Stored:
     outputs, inputs = shape
-    values, table = codes(1, outputs * inputs, 4)[0], torch.linspace(-1, 1, 16)
+    values, table = codes(1, outputs * inputs, 4)[0], torch.tensor(NF4)
     blocks = -(-outputs * inputs // size)
     state = {"quant_type": "nf4", "blocksize": size, "dtype": "bfloat16", "shape": list(shape)}
     tensors = {
