@@ -1,8 +1,8 @@
 """Plugin bench: the command `platform bench`, with one kind of measurement per module.
 
 Kinds that load a model (`offline`, `embed`, `multimodal`, `structured`, `profiling`) build an engine in this process
-and submit the requests of a `workload`. Kinds that measure servers (`servers`) send them over HTTP. `report` prints
-tables and writes JSON.
+and submit the requests of a `workload`; `quality` submits a text. Kinds that measure servers (`servers`) send them over
+HTTP. `report` prints tables and writes JSON.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ _KINDS = {
     "embed": ("embed", "", "measure embeddings: many prompts, in this process"),
     "pictures": ("multimodal", "", "compare prompts with images, text prompts and the vision encoder alone"),
     "structured": ("structured", "", "measure structured output, and other requests during adversarial schemas"),
+    "quality": ("quality", "", "measure perplexity, and the KL divergence from a reference model"),
     "profile": ("profiling.profile", "", "show where the time of steps goes, and how far it is from the roofline"),
     "serve": ("servers.online", "", "send load to a running server"),
     "sweep": ("servers.sweep", "", "measure a running server at several request rates"),

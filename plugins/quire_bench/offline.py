@@ -42,14 +42,20 @@ def configure_latency(parser: argparse.ArgumentParser) -> None:
     add_model_flags(parser)
 
 
+def config_of(args: argparse.Namespace) -> ModelConfig:
+    """The settings of the model that the flags of `add_model_flags` describe. Raises ConfigError."""
+    from quire.commands.models import chosen_models
+
+    values = {**vars(args), "models_given": [args.models_given] if args.models_given else []}
+    return chosen_models(values, args.registry, max_models=1)[0]
+
+
 def engine_of(args: argparse.Namespace) -> Engine:
     """Builds the engine that the flags of `add_model_flags` describe. Raises StartupError."""
-    from quire.commands.models import chosen_models
     from quire.engine.build import build_engine
     from quire.engine_process.engine_builder import tokenizer_of
 
-    values = {**vars(args), "models_given": [args.models_given] if args.models_given else []}
-    config = chosen_models(values, args.registry, max_models=1)[0]
+    config = config_of(args)
     try:
         return build_engine(config, args.registry, tokenizer=lambda: tokenizer_of(config))
     except UnknownArchitecture as error:

@@ -1,4 +1,4 @@
-"""Checkpoints of FP8 (`quant_method` fp8), as DeepSeek and Qwen publish them."""
+"""FP8: checkpoints as DeepSeek and Qwen publish them (`quant_method` fp8), and `--quantization fp8`."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from quire.plugin import CheckpointFormat, Quantization, hookimpl
+from quire_plugins.quantization import fp8_at_load
 
 
 def checkpoint(config: Mapping[str, Any]) -> CheckpointFormat:
@@ -17,5 +18,5 @@ def checkpoint(config: Mapping[str, Any]) -> CheckpointFormat:
 
 @hookimpl
 def quire_quantizations() -> Iterable[Quantization]:
-    """FP8 (E4M3) with a scale for each tensor, channel or block."""
-    yield Quantization(name="fp8", checkpoint=checkpoint)
+    """FP8 (E4M3) with a scale for each tensor, channel or block; when a model is loaded, for each output channel."""
+    yield Quantization(name="fp8", linear=fp8_at_load.linear, checkpoint=checkpoint)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -27,6 +26,7 @@ from quire.records import Architecture, CheckpointFormat, Registry
 from quire.settings.model_config import ModelConfig
 from quire.types import ModelInfo
 from quire_kernels.select import Ops
+from quire_models.gguf.folder import open_tensors
 from quire_models.loading import checkpoint, tensor_files as tensors, weights
 from quire_models.loading.quantized_files import QuantizedFiles, WeightFiles
 from quire_models.loading.weight_names import WeightsMapper
@@ -82,7 +82,8 @@ def load_model(config: ModelConfig, registry: Registry, max_bytes: int | None = 
 
 def _load(config: ModelConfig, registry: Registry, max_bytes: int | None) -> LoadedModel:
     device = choose_device(config.device)
-    folder = hub.resolve(config.model, config)
+    located = hub.locate(config.model, config)
+    folder = located.folder
     parsed = checkpoint.read_config(folder, config.trust_remote_code)
     architecture = find_architecture(parsed.architectures, registry)
     modalities = _modalities(architecture, registry)
@@ -103,7 +104,7 @@ def _load(config: ModelConfig, registry: Registry, max_bytes: int | None) -> Loa
     ops = choose_ops(query, registry)
     stored_as = stored_format(folder, config, registry, query)
     linear = None if stored_as else choose_linear(config, registry, query, ops)
-    source = _WeightSource(folder, config, names, stored_as)
+    source = _WeightSource(located, config, names, stored_as)
     builder = ModuleBuilder(
         ops, dtype, device, linear=linear, keep_weights=False, activation_bits=config.activation_bits
     )
@@ -211,7 +212,7 @@ def find_architecture(architectures: list[str], registry: Registry) -> Architect
 class _WeightSource:
     """The source of the weights. stored_as: how they are quantized there, None if they aren't."""
 
-    folder: Path
+    located: hub.ModelFiles
     config: ModelConfig
     names: WeightsMapper
     stored_as: CheckpointFormat | None
@@ -220,7 +221,9 @@ class _WeightSource:
         """The weights; None for random ones."""
         if self.config.load_format == "dummy":
             return None
-        found = tensors.find(self.folder, self.config.load_format)
+        if self.located.gguf is not None:
+            return open_tensors(self.located.gguf)
+        found = tensors.find(self.located.folder, self.config.load_format)
         return found if self.stored_as is None else QuantizedFiles(found, self.stored_as)
 
 
@@ -266,7 +269,7 @@ def _build(
     available = available_bytes(builder.device) if max_bytes is None else max_bytes
     if need > available:
         raise CheckpointError(
-            f"{source.folder}: the weights need {need / 2**30:.1f} GiB in {dtype_name(builder.dtype)}, "
+            f"{source.located.folder}: the weights need {need / 2**30:.1f} GiB in {dtype_name(builder.dtype)}, "
             f"but only {available / 2**30:.1f} GiB of memory are available on {builder.device}."
         )
     module = _assemble(parts, builder)

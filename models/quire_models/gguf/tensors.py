@@ -1,0 +1,165 @@
+"""The tensors of a GGUF model under the names and in the layouts of transformers, read on demand.
+
+It undoes what llama.cpp's converter does: the order of rows of queries and keys in Llama's family, 1 added to the norms
+of Gemma, matrices that GPT-2 stores transposed, experts stacked into one tensor.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, TypeAlias
+
+import numpy as np
+import torch
+
+from quire.errors import CheckpointError
+from quire_kernels.quantized import QuantizedMatrix
+from quire_models.gguf.metadata import Metadata
+from quire_models.gguf.names import FAMILIES, IGNORED, Family
+from quire_models.gguf.reader import GGUFFile, TensorInfo
+from quire_models.gguf.unpack import LAYOUTS, unpacked
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from torch import Tensor
+
+Shape: TypeAlias = tuple[int, ...]
+_PLAIN = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
+MAX_EXPERTS = 1 << 14
+
+
+@dataclass(frozen=True)
+class _Stored:
+    """Where a tensor is, and how it differs. shape: in transformers.
+
+    expert: its index in a stack. heads: rows of each head are in the order of rotary pairs. plus_one: 1 was added.
+    transposed: transformers has the transpose.
+    """
+
+    file: GGUFFile
+    info: TensorInfo
+    shape: Shape
+    expert: int | None = None
+    heads: int | None = None
+    plus_one: bool = False
+    transposed: bool = False
+
+
+class GGUFTensors(Mapping[str, Shape]):
+    """Mapping of names in transformers to shapes; `read` loads one tensor. files: the files with the tensors."""
+
+    def __init__(self, files: Sequence[GGUFFile]) -> None:
+        """Raises CheckpointError for an architecture that cannot be read, and for tensors that it does not have."""
+        self.files: tuple[Path, ...] = tuple(file.path for file in files)
+        metadata = Metadata(files[0])
+        family = FAMILIES.get(metadata.architecture)
+        if family is None:
+            raise metadata.unknown_architecture(sorted(FAMILIES))
+        self._stored: dict[str, _Stored] = {}
+        for file in files:
+            for info in file.tensors:
+                if not IGNORED.fullmatch(info.name):
+                    self._add(_Stored(file, info, info.shape), family, metadata)
+
+    def _add(self, stored: _Stored, family: Family, metadata: Metadata) -> None:
+        found = family.rename(stored.info.name)
+        if found is None:
+            raise CheckpointError(
+                f"{stored.file.path} has a tensor {stored.info.name!r:.100}, which {metadata.architecture} models lack."
+            )
+        module, name = found
+        if family.permuted and module in ("attn_q", "attn_k"):
+            heads = metadata.size("attention.head_count")
+            heads = heads if module == "attn_q" else metadata.size("attention.head_count_kv", heads)
+            stored = replace(stored, heads=_checked_heads(stored, heads))
+        stored = replace(stored, plus_one=family.norms_plus_one and module.endswith("norm"))
+        if module in family.transposed and len(stored.shape) == 2:
+            stored = replace(stored, transposed=True, shape=stored.shape[::-1])
+        if module == "ffn_gate_inp_shexp" and len(stored.shape) == 1:
+            stored = replace(stored, shape=(1, *stored.shape))
+        if "{e}" not in name:
+            self._put(name, stored)
+            return
+        if len(stored.shape) != 3 or stored.shape[0] > MAX_EXPERTS:
+            raise CheckpointError(
+                f"{stored.file.path}: tensor {stored.info.name!r} must be [experts, outputs, inputs] of at most "
+                f"{MAX_EXPERTS} experts; it has the shape {list(stored.shape)}."
+            )
+        for expert in range(stored.shape[0]):
+            self._put(name.replace("{e}", str(expert)), replace(stored, shape=stored.shape[1:], expert=expert))
+
+    def _put(self, name: str, stored: _Stored) -> None:
+        if name in self._stored:
+            raise CheckpointError(f"{stored.file.path} has the tensor {stored.info.name!r} twice, for {name!r}.")
+        self._stored[name] = stored
+
+    def __getitem__(self, name: str) -> Shape:
+        return self._stored[name].shape
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._stored)
+
+    def __len__(self) -> int:
+        return len(self._stored)
+
+    def read(self, name: str) -> QuantizedMatrix | Tensor:
+        """The tensor on the CPU: a `QuantizedMatrix` if it is quantized, else a tensor, usually a view of the file.
+
+        Raises CheckpointError if its scales are not finite.
+        """
+        stored = self._stored[name]
+        value = _plain(stored) if stored.info.type.plain else _quantized(stored)
+        if stored.heads is not None:
+            rows = _rotated_rows(stored.shape[0], stored.heads)
+            value = value.rows(rows) if isinstance(value, QuantizedMatrix) else value[rows]
+        if isinstance(value, QuantizedMatrix) and (stored.transposed or stored.plus_one or len(stored.shape) != 2):
+            value = value.dequantized()
+        if isinstance(value, QuantizedMatrix):
+            return value
+        if stored.transposed:
+            return value.T
+        value = value.view(stored.shape)
+        return value - 1 if stored.plus_one else value
+
+
+def _checked_heads(stored: _Stored, heads: int) -> int:
+    if not heads or stored.shape[0] % (2 * heads):
+        raise CheckpointError(
+            f"{stored.file.path}: tensor {stored.info.name!r} has {stored.shape[0]} rows, which {heads} heads of an "
+            "even size do not divide."
+        )
+    return heads
+
+
+def _rotated_rows(count: int, heads: int) -> Tensor:
+    """Row ids int64 [count]: where the rows are whose partners in the rotation are half a head apart.
+
+    GGUF has the partners of a rotation beside each other, transformers in the two halves of a head.
+    """
+    return torch.arange(count).view(heads, -1, 2).transpose(1, 2).reshape(-1)
+
+
+def _plain(stored: _Stored) -> Tensor:
+    info = stored.info
+    values = torch.frombuffer(
+        stored.file.data, dtype=_PLAIN[info.type.name], count=math.prod(info.shape), offset=info.start
+    ).view(info.shape)
+    return values if stored.expert is None else values[stored.expert]
+
+
+def _quantized(stored: _Stored) -> QuantizedMatrix:
+    """The matrix as it is in the file; tensors that are no matrices as one with a row for each of their rows."""
+    info = stored.info
+    layout = LAYOUTS[info.type.name]
+    parts = 1 if stored.expert is None else info.shape[0]
+    size, inputs = info.size // parts, info.shape[-1]
+    start = info.start + (stored.expert or 0) * size
+    blocks = np.frombuffer(stored.file.data, np.uint8, count=size, offset=start)
+    matrix = unpacked(blocks, layout, (math.prod(info.shape[:-1]) // parts, inputs))
+    for what, values in (("scale", matrix.scales), ("offset", matrix.offsets)):
+        if values is not None and not bool(values.isfinite().all()):
+            raise CheckpointError(f"{stored.file.path}: tensor {info.name!r} has a {what} that is not finite.")
+    return matrix
