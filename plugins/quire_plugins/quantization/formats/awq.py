@@ -20,6 +20,7 @@ from quire_plugins.quantization.formats import config_fields as fields
 from quire_plugins.quantization.formats.stored_tensors import (
     MatrixTensors,
     Names,
+    ReadTensor,
     Shape,
     columns,
     sizes,
@@ -49,7 +50,7 @@ class Awq:
         version = fields.choice(config, ("version", "checkpoint_format", "format"), ("gemm", "gemv"), "gemm")
         return cls(fields.group_size(config, ("group_size", "q_group_size")), version == "gemv")
 
-    def matrices(self, shapes: Mapping[str, Shape]) -> dict[str, StoredMatrix]:
+    def matrices(self, shapes: Mapping[str, Shape], read: ReadTensor) -> dict[str, StoredMatrix]:
         """Each module with a `qweight`."""
         found = {}
         for module, parts in NAMES.grouped(shapes).items():
