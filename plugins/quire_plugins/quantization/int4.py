@@ -28,7 +28,7 @@ def linear(ops: Ops, options: QuantizationOptions, asymmetric: bool = False) -> 
 
     def bind(weight: torch.Tensor, bias: torch.Tensor | None, gated: bool = False) -> BoundLinear:
         size = scale_search.group_size_for(weight.shape[1], options.group_size or GROUP_SIZE)
-        matrix = scale_search.quantize(weight, 4, size, asymmetric)
+        matrix = scale_search.quantize(weight, scale_search.Grid(4, size, asymmetric))
         return ops.linear_quantized(matrix, bias, weight.dtype, gated, options.activation_bits)
 
     return bind
