@@ -8,6 +8,8 @@ from the clipping factors of OMSE (arXiv 1902.06822). No data is needed; with da
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import torch
@@ -16,7 +18,7 @@ from torch import Tensor
 from quire_kernels.int8 import MIN_ABS
 from quire_kernels.quantized import MIN_GROUP, QuantizedMatrix
 
-CHUNK = 1 << 18
+CHUNK = 1 << 17
 """Elements that are searched at a time: their buffers fit into a CPU's caches."""
 
 SYMMETRIC_CLIPPING = (1.14, 1.06, 1.0, 0.94, 0.88, 0.82, 0.76, 0.7)
@@ -60,9 +62,8 @@ def quantize(weight: Tensor, grid: Grid, importance: Tensor | None = None) -> Qu
     codes = torch.empty(outputs, inputs, dtype=torch.uint8)
     scales = torch.empty(outputs, groups)
     offsets = torch.empty(outputs, groups) if grid.asymmetric else None
-    rows = max(1, CHUNK // max(1, inputs))
-    for first in range(0, outputs, rows):
-        some = slice(first, first + rows)
+
+    def fill(some: slice) -> None:
         x = weight[some].detach().float().reshape(-1, size).T.contiguous()  # groups are columns: sums are vectorized
         factors = None
         if importance is not None:
@@ -73,7 +74,25 @@ def quantize(weight: Tensor, grid: Grid, importance: Tensor | None = None) -> Qu
         scales[some] = found.scales.view(-1, groups)
         if offsets is not None:
             offsets[some] = found.offsets.view(-1, groups)
+
+    rows = max(1, CHUNK // max(1, inputs))
+    _for_each(fill, [slice(first, first + rows) for first in range(0, outputs, rows)])
     return QuantizedMatrix(codes, scales, grid.bits, size, 0 if grid.asymmetric else 1 << (grid.bits - 1), offsets)
+
+
+def _for_each(work: Callable[[slice], None], parts: Sequence[slice]) -> None:
+    """Call `work` for each part, in as many threads as torch uses.
+
+    torch's own threads wait for each other after each of the many small operations, which takes far longer than the
+    operations where other processes use the same cores.
+    """
+    threads = torch.get_num_threads()
+    try:
+        with ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,)) as pool:
+            for _ in pool.map(work, parts):
+                pass
+    finally:
+        torch.set_num_threads(threads)  # the last call also sets it for threads that start later
 
 
 @dataclass(frozen=True)
@@ -102,7 +121,9 @@ def _around_zeros(x: Tensor, grid: Grid, factors: Tensor | None) -> _Groups:
     """x [group size, groups] in codes of which one stands for zero: the middle one if the grid is symmetric."""
     top = (1 << grid.bits) - 1
     low, high = _extremes(x)
-    largest = torch.where(-low > high, low, high)  # with its sign, which the scale gets: the lowest code is the farthest
+    largest = torch.where(
+        -low > high, low, high
+    )  # with its sign, which the scale gets: the lowest code is the farthest
     if grid.asymmetric:
         largest = largest.abs()
     largest = largest.masked_fill(largest.abs() < MIN_ABS, 0.0)
