@@ -219,7 +219,7 @@ def _is_float8(matrix: QuantizedMatrix) -> bool:
 
 
 def _with_zero(matrix: QuantizedMatrix, kind: CodeKind) -> QuantizedMatrix:
-    """The same matrix with a zero for which exact sums fit in C++; the difference becomes offsets."""
+    """Write a matrix with a zero for which exact sums fit in C++; the difference becomes offsets."""
     if matrix.table is not None or kind not in (CodeKind.CODES, CodeKind.BYTES):
         return matrix
     middle = BYTE_ZERO if kind == CodeKind.BYTES else 1 << matrix.bits - 1

@@ -270,7 +270,7 @@ def _build(
     if files is not None:
         weights.check(plan, decoder, source.names, files)
     need = sum(parameter.numel() * parameter.element_size() for parameter in plan.parameters())
-    if files is not None and source.stored_as is not None:
+    if files is not None and (source.stored_as or source.located.gguf):
         need = min(need, sum(file.stat().st_size for file in files.files))
     available = available_bytes(builder.device) if max_bytes is None else max_bytes
     if need > available:
