@@ -43,11 +43,19 @@ void multiply_panel(const Quantized& q, StepReader& reader, const uint8_t* at, c
   }
 }
 
-template <class T, class Products>
+using PanelKernel = decltype(&multiply_panel<FloatProducts>);
+
+inline PanelKernel panel_kernel(const Quantized& q) {
+  if (q.multiplies_floats()) return multiply_panel<FloatProducts>;
+  return q.kind == CodeKind::codes ? multiply_panel<ByteProducts<CodeSums>> : multiply_panel<ByteProducts<ByteSums>>;
+}
+
+template <class T>
 void multiply_blocks(Worker& worker, const PreparedRows& x, int64_t rows, const Packed& w, const Quantized& q,
                      const GemmOutput& to, PrefetchQueue& queue) {
   alignas(64) float totals[BLOCK_ROWS * PANEL];
   StepReader reader(q);
+  const PanelKernel kernel = panel_kernel(q);
   const int64_t blocks = (rows + BLOCK_ROWS - 1) / BLOCK_ROWS;
   const int64_t height = padded((rows + blocks - 1) / blocks, QUANTIZED_ROWS), panels = w.panels();
   const int64_t units = q.steps() * ((height + QUANTIZED_ROWS / 2 - 1) / (QUANTIZED_ROWS / 2));  // prefetches of an item
@@ -55,7 +63,7 @@ void multiply_blocks(Worker& worker, const PreparedRows& x, int64_t rows, const 
   worker.each(panels * blocks, [&](int64_t item) {
     const int64_t panel = item % panels, first = item / panels * height, count = std::min(height, rows - first);
     const uint8_t* at = reinterpret_cast<const uint8_t*>(w.panel(panel, 0));
-    multiply_panel<Products>(q, reader, at, x, first, count, queue.next(units), totals);
+    kernel(q, reader, at, x, first, count, queue.next(units), totals);
     apply_factors(q.factors + panel * PANEL, count, totals);
     apply_epilogue<T>(w, to, panel, first, count, totals);
   });
@@ -67,19 +75,15 @@ void multiply_quantized(Worker& worker, const T* x, int64_t stride, int64_t rows
                         void* shared, const GemmOutput& to, PrefetchQueue& queue) {
   if (rows == 0) return;
   const PreparedRows prepared = prepare_rows(worker, x, stride, rows, w.inputs, q, shared);
-  if (q.multiplies_floats()) return multiply_blocks<T, FloatProducts>(worker, prepared, rows, w, q, to, queue);
-  if (rows == 1) {
-    alignas(64) float totals[PANEL];
-    const RowKernel kernel = row_kernel(q);
-    return worker.each(w.panels(), [&](int64_t panel) {
-      kernel(q, reinterpret_cast<const uint8_t*>(w.panel(panel, 0)), reinterpret_cast<const int8_t*>(prepared.row(0)),
-             prepared.steps(0), totals);
-      apply_factors(q.factors + panel * PANEL, 1, totals);
-      apply_epilogue<T>(w, to, panel, 0, 1, totals);
-    });
-  }
-  if (q.kind == CodeKind::codes) return multiply_blocks<T, ByteProducts<CodeSums>>(worker, prepared, rows, w, q, to, queue);
-  multiply_blocks<T, ByteProducts<ByteSums>>(worker, prepared, rows, w, q, to, queue);
+  if (rows > 1 || q.multiplies_floats()) return multiply_blocks<T>(worker, prepared, rows, w, q, to, queue);
+  alignas(64) float totals[PANEL];
+  const RowKernel kernel = row_kernel(q);
+  worker.each(w.panels(), [&](int64_t panel) {
+    kernel(q, reinterpret_cast<const uint8_t*>(w.panel(panel, 0)), reinterpret_cast<const int8_t*>(prepared.row(0)),
+           prepared.steps(0), totals);
+    apply_factors(q.factors + panel * PANEL, 1, totals);
+    apply_epilogue<T>(w, to, panel, 0, 1, totals);
+  });
 }
 
 }  // namespace quire
