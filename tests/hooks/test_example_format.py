@@ -16,7 +16,7 @@ pytestmark = pytest.mark.process
 def test_the_example_passes_its_own_tests(site: PluginSite) -> None:
     site.link(EXAMPLE)
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--rootdir", EXAMPLE, EXAMPLE],
+        [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "--rootdir", EXAMPLE, EXAMPLE],
         capture_output=True,
         text=True,
         timeout=240,
