@@ -44,6 +44,7 @@ class Projection(nn.Module):
     inputs, outputs: sizes of the last dimensions of x and y. slices: the outputs of each fused matrix
     ("q" -> slice(0, 576)); empty for a single matrix.
     delta: set by an adapter runtime; None costs one attribute test.
+    is_quantized: whether `--quantization` applies to it.
     holds_quantized_pieces: whether the matrix came quantized from a checkpoint and is computed from these bits.
     """
 
@@ -64,6 +65,7 @@ class Projection(nn.Module):
         self.delta: ProjectionDelta | None = None
         self._ops, self._activation_bits, self._dtype = builder.ops, builder.activation_bits, builder.dtype
         self._linear: LinearOp = builder.linear or builder.ops.linear
+        self.is_quantized = builder.linear is not None
         self._quantized = QuantizedPieces(self.outputs)
         self.holds_quantized_pieces = False
         start = 0
@@ -101,6 +103,10 @@ class Projection(nn.Module):
         for first, piece in self._quantized.pieces.items():
             self.weight.data[first : first + piece.shape[0]] = piece.dequantized(self._dtype)
         self._quantized = QuantizedPieces(self.outputs)
+
+    def quantize_with(self, linear: LinearOp) -> None:
+        """Use this op for the matrix instead of the builder's. To be called before it is bound."""
+        self._linear = linear
 
     def without_quantization(self) -> None:
         """Use the plain op for this matrix, whatever `--quantization` says. To be called before it is bound."""

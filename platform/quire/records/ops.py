@@ -59,11 +59,13 @@ class QuantizationOptions:
     """The settings that a quantization at loading may follow.
 
     group_size: inputs that share a scale, None = the method's default. activation_bits: 8, or 16 for products that do
-    not round their input.
+    not round their input. module: path of the matrix in the model, such as blocks.0.attn.qkv or head; empty for the
+    experts of a mixture.
     """
 
     group_size: int | None = None
     activation_bits: int = 8
+    module: str = ""
 
 
 @dataclass(frozen=True)
@@ -81,10 +83,11 @@ class StoredMatrix:
 class CheckpointFormat(Protocol):
     """How a checkpoint stores its quantized weights. Both methods raise CheckpointError, naming the tensor."""
 
-    def matrices(self, shapes: Mapping[str, Shape]) -> Mapping[str, StoredMatrix]:
+    def matrices(self, shapes: Mapping[str, Shape], read: Callable[[str], Tensor]) -> Mapping[str, StoredMatrix]:
         """The quantized weights among the tensors of the checkpoint, by the names that they would have unquantized.
 
-        shapes: of all tensors, by name. Tensors that belong to no matrix are loaded as they are.
+        shapes: of all tensors, by name. read: gives a tensor, for small ones that say how others are stored. Tensors
+        that belong to no matrix are loaded as they are.
         """
         ...
 
@@ -103,8 +106,8 @@ class Quantization:
     """A way to store a model's matrices in fewer bits. At least one of `linear` and `checkpoint` is set.
 
     linear: for `--quantization NAME`: picks or makes, from the chosen operations (`quire_kernels.select.Ops`), the
-    function that binds every quantized matrix (those of the blocks and the head), a `quire_kernels.ops.LinearOp`. What
-    it returns should have `unpacked`: then the original weight is freed.
+    function that binds a matrix, a `quire_kernels.ops.LinearOp`; called for every matrix of the blocks and the head.
+    What it returns should have `unpacked`: then the original weight is freed.
     checkpoint: for checkpoints whose `quantization_config` has NAME as its `quant_method`: makes the format from that
     config. Raises CheckpointError for a config that it cannot read.
     supports: returns None, or the reason why it cannot run there.

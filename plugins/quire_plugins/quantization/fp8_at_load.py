@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from quire.errors import ConfigError
-from quire.plugin import QuantizationOptions
+from quire.plugin import CheckpointError, ConfigError, QuantizationOptions
 
 if TYPE_CHECKING:
     import torch
@@ -27,7 +26,11 @@ def linear(ops: Ops, options: QuantizationOptions) -> LinearOp:
         raise ConfigError("--quantization fp8 has one scale for each output channel; leave the group size out.")
 
     def bind(weight: torch.Tensor, bias: torch.Tensor | None, gated: bool = False) -> BoundLinear:
-        return ops.linear_quantized(quantize(weight), bias, weight.dtype, gated, 16)
+        try:
+            matrix = quantize(weight)
+        except ValueError as error:
+            raise CheckpointError(f"{options.module or 'A matrix'} cannot be quantized: {error}.") from error
+        return ops.linear_quantized(matrix, bias, weight.dtype, gated, 16)
 
     return bind
 

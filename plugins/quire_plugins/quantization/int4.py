@@ -1,4 +1,8 @@
-"""Quantizations `int4` and `int4-asym`: matrices in four bits with a scale for each group of inputs."""
+"""Quantizations `int4` and `int4-asym`: matrices in four bits with a scale for each group of inputs.
+
+Errors in queries, keys and values of attention, and in the head, change the answers most for their size: they have six
+bits. (llama.cpp's Q4_K_M gives values, half of the `down` matrices and the head six bits.)
+"""
 
 from __future__ import annotations
 
@@ -6,7 +10,7 @@ from collections.abc import Iterable
 from functools import partial
 from typing import TYPE_CHECKING
 
-from quire.plugin import Quantization, QuantizationOptions, hookimpl
+from quire.plugin import CheckpointError, Quantization, QuantizationOptions, hookimpl
 
 if TYPE_CHECKING:
     import torch
@@ -17,18 +21,30 @@ if TYPE_CHECKING:
 GROUP_SIZE = 32
 """Inputs that share a scale by default."""
 
+BITS = 4
+
+SENSITIVE = ("qkv", "q", "kv", "head")
+"""Last parts of the paths of matrices that have `SENSITIVE_BITS`."""
+
+SENSITIVE_BITS = 6
+
 
 def linear(ops: Ops, options: QuantizationOptions, asymmetric: bool = False) -> LinearOp:
-    """A linear op that quantizes the weight when it binds it. asymmetric: with an offset for each group.
+    """A linear op that quantizes the weight when it binds it. asymmetric: four bits have an offset for each group.
 
     Groups are the largest multiple of 16 inputs that divides a row and is at most `options.group_size`; where there is
-    none, a row is one group. The op raises ValueError if a weight is not finite.
+    none, a row is one group. The op raises CheckpointError, naming the matrix, if a weight is not finite.
     """
-    from quire_plugins.quantization import scale_search
+    from quire_plugins.quantization.scale_search import Grid, group_size_for, quantize
 
     def bind(weight: torch.Tensor, bias: torch.Tensor | None, gated: bool = False) -> BoundLinear:
-        size = scale_search.group_size_for(weight.shape[1], options.group_size or GROUP_SIZE)
-        matrix = scale_search.quantize(weight, 4, size, asymmetric)
+        size = group_size_for(weight.shape[1], options.group_size or GROUP_SIZE)
+        is_sensitive = options.module.rpartition(".")[2] in SENSITIVE
+        grid = Grid(SENSITIVE_BITS, size) if is_sensitive else Grid(BITS, size, asymmetric)
+        try:
+            matrix = quantize(weight, grid)
+        except ValueError as error:
+            raise CheckpointError(f"{options.module or 'A matrix'} cannot be quantized: {error}.") from error
         return ops.linear_quantized(matrix, bias, weight.dtype, gated, options.activation_bits)
 
     return bind

@@ -3,10 +3,14 @@
 With given codes the best scale (and offset) of a group is a least-squares fit, and with a given scale the best codes
 are the nearest ones. Both are alternated from several starting scales that clip the largest values more or less, and
 the fit with the least squared error is kept: the alternation of Lloyd's quantizer (IEEE Trans. Inf. Theory 28, 1982)
-from the clipping factors of OMSE (arXiv 1902.06822). No data is needed.
+from the clipping factors of OMSE (arXiv 1902.06822). No data is needed; with data, inputs can be weighted.
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -14,7 +18,7 @@ from torch import Tensor
 from quire_kernels.int8 import MIN_ABS
 from quire_kernels.quantized import MIN_GROUP, QuantizedMatrix
 
-CHUNK = 1 << 18
+CHUNK = 1 << 17
 """Elements that are searched at a time: their buffers fit into a CPU's caches."""
 
 SYMMETRIC_CLIPPING = (1.14, 1.06, 1.0, 0.94, 0.88, 0.82, 0.76, 0.7)
@@ -24,50 +28,88 @@ ASYMMETRIC_CLIPPING = (1.0, 0.95, 0.9, 0.85, 0.8, 0.74)
 """Starting scales with an offset, relative to the one whose codes span all values."""
 
 
+@dataclass(frozen=True)
+class CodeGrid:
+    """The numbers that the weights of a group may become.
+
+    bits: of a code. group_size: neighbouring inputs that share a scale; it divides the inputs. asymmetric: with an
+    offset for each group. integer_zeros: the offset is a scale times an integer that a code can have. stored: dtype of
+    scales and offsets. search: False spans all values of a group, which is rounding to nearest.
+    """
+
+    bits: int
+    group_size: int
+    asymmetric: bool = False
+    integer_zeros: bool = False
+    stored: torch.dtype = torch.float32
+    search: bool = True
+
+
 def group_size_for(inputs: int, wanted: int) -> int:
     """The largest multiple of 16 that divides `inputs` and is at most `wanted`; all inputs if there is none."""
     sizes = range(wanted - wanted % MIN_GROUP, 0, -MIN_GROUP)
     return next((size for size in sizes if inputs % size == 0), inputs)
 
 
-def quantize(
-    weight: Tensor,
-    bits: int,
-    group_size: int,
-    asymmetric: bool = False,
-    stored: torch.dtype = torch.float32,
-    search: bool = True,
-) -> QuantizedMatrix:
-    """A matrix [outputs, inputs] in `bits` bits; group_size divides the inputs.
+def quantize(weight: Tensor, grid: CodeGrid, importance: Tensor | None = None) -> QuantizedMatrix:
+    """A matrix [outputs, inputs] on a grid; scales and offsets have been rounded to `grid.stored`.
 
-    asymmetric: with an offset for each group. stored: dtype that scales and offsets are rounded to before codes are
-    chosen; the result has them in float32. search: False rounds to nearest with scales that span all values.
+    importance: float32 [inputs], factors of the squared errors, all positive.
     The result does not depend on the number of threads. Raises ValueError if a weight is not finite.
     """
     outputs, inputs = weight.shape
-    groups = inputs // group_size
+    size, groups = grid.group_size, inputs // grid.group_size
     codes = torch.empty(outputs, inputs, dtype=torch.uint8)
     scales = torch.empty(outputs, groups)
-    offsets = torch.empty(outputs, groups) if asymmetric else None
+    offsets = torch.empty(outputs, groups) if grid.asymmetric else None
+
+    def fill(some: slice) -> None:
+        x = weight[some].detach().float().reshape(-1, size).T.contiguous()  # groups are columns: sums are vectorized
+        factors = None
+        if importance is not None:
+            factors = importance.view(-1, size).T.repeat(1, x.shape[1] // groups).contiguous()
+        found = _with_offsets(x, grid, factors) if grid.asymmetric and not grid.integer_zeros else None
+        found = found or _around_zeros(x, grid, factors)
+        codes[some] = found.codes.T.reshape(-1, inputs)
+        scales[some] = found.scales.view(-1, groups)
+        if offsets is not None:
+            offsets[some] = found.offsets.view(-1, groups)
+
     rows = max(1, CHUNK // max(1, inputs))
-    for first in range(0, outputs, rows):
-        some = slice(first, first + rows)
-        x = weight[some].detach().float().reshape(-1, group_size).T.contiguous()  # sums over groups are vectorized
-        if asymmetric:
-            assert offsets is not None
-            found, scale, offset = _asymmetric(x, (1 << bits) - 1, stored, search)
-            offsets[some] = offset.view(-1, groups)
-        else:
-            found, scale = _symmetric(x, 1 << (bits - 1), stored, search)
-        codes[some] = found.T.reshape(-1, inputs)
-        scales[some] = scale.view(-1, groups)
-    zero = 0 if asymmetric else 1 << (bits - 1)
-    return QuantizedMatrix(codes, scales, bits, group_size, zero=zero, offsets=offsets)
+    _for_each(fill, [slice(first, first + rows) for first in range(0, outputs, rows)])
+    return QuantizedMatrix(codes, scales, grid.bits, size, 0 if grid.asymmetric else 1 << (grid.bits - 1), offsets)
 
 
-def _check_finite(extremes: Tensor) -> None:
-    if not bool(extremes.isfinite().all()):
+def _for_each(work: Callable[[slice], None], parts: Sequence[slice]) -> None:
+    """Call `work` for each part, in as many threads as torch uses.
+
+    torch's own threads wait for each other after each of the many small operations, which takes far longer than the
+    operations where other processes use the same cores.
+    """
+    threads = torch.get_num_threads()
+    try:
+        with ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,)) as pool:
+            for _ in pool.map(work, parts):
+                pass
+    finally:
+        torch.set_num_threads(threads)  # the last call also sets it for threads that start later
+
+
+@dataclass(frozen=True)
+class _Groups:
+    """codes uint8 [group size, groups]; scales and offsets float32 [groups]; value = scale · code + offset."""
+
+    codes: Tensor
+    scales: Tensor
+    offsets: Tensor
+
+
+def _extremes(x: Tensor) -> tuple[Tensor, Tensor]:
+    """The least and the largest value of each group. Raises ValueError if one is not finite."""
+    low, high = x.amin(0), x.amax(0)
+    if not bool(low.isfinite().all() and high.isfinite().all()):
         raise ValueError("a weight is not finite")
+    return low, high
 
 
 def _inverse(scale: Tensor) -> Tensor:
@@ -75,87 +117,109 @@ def _inverse(scale: Tensor) -> Tensor:
     return torch.where(scale == 0, 0.0, 1.0 / scale)
 
 
-def _symmetric(x: Tensor, half: int, stored: torch.dtype, search: bool) -> tuple[Tensor, Tensor]:
-    """x [group size, groups] -> codes uint8, and scales [groups]; `half` stands for zero."""
-    largest = x.gather(0, x.abs().argmax(0, keepdim=True))[0]
-    _check_finite(largest)
+def _around_zeros(x: Tensor, grid: CodeGrid, factors: Tensor | None) -> _Groups:
+    """x [group size, groups] in codes of which one stands for zero: the middle one if the grid is symmetric."""
+    top = (1 << grid.bits) - 1
+    low, high = _extremes(x)
+    largest = torch.where(
+        -low > high, low, high
+    )  # with its sign, which the scale gets: the lowest code is the farthest
+    if grid.asymmetric:
+        largest = largest.abs()
     largest = largest.masked_fill(largest.abs() < MIN_ABS, 0.0)
-    unit = x * _inverse(largest)  # the value of the largest magnitude becomes 1: no product below overflows
-    scale = torch.full_like(largest, -1.0 / half)
-    if search:
-        scale = _best_symmetric(unit, half, scale)
-    scale = (scale * largest).to(stored).float()
-    codes = (x * _inverse(scale)).round_().clamp_(-half, half - 1)
-    return codes.add_(half).to(torch.uint8), scale
+    inverse = _inverse(largest)
+    unit = x * inverse  # within -1 and 1: no product below overflows
+    search = _ZeroSearch(unit, top, factors)
+    if grid.asymmetric:
+        low, high = (low * inverse).clamp_(max=0.0), (high * inverse).clamp_(min=0.0)
+    for clipping in (ASYMMETRIC_CLIPPING if grid.asymmetric else SYMMETRIC_CLIPPING) if grid.search else ():
+        if grid.asymmetric:
+            start = (high - low) * (clipping / top)
+            search.try_scale(start, (-clipping * low * _inverse(start)).round_().clamp_(0, top))
+        else:
+            search.try_scale(torch.full_like(largest, -2.0 * clipping / (top + 1)), search.zeros)
+    if grid.search:
+        search.try_scale(search.scales, search.zeros)
+    elif grid.asymmetric:
+        search.scales = (high - low) / top
+        search.zeros = (-low * _inverse(search.scales)).round_().clamp_(0, top)
+    scales = (search.scales * largest).to(grid.stored).float()
+    codes = torch.addcmul(search.zeros, x, _inverse(scales)).round_().clamp_(0, top).to(torch.uint8)
+    return _Groups(codes, scales, -scales * search.zeros)
 
 
-def _best_symmetric(x: Tensor, half: int, start: Tensor) -> Tensor:
-    """The scales with the least squared error that the search finds, [groups].
+class _ZeroSearch:
+    """The scales [groups] and codes for zero [groups] with the least squared error so far, for x within -1 and 1.
 
-    With the least-squares scale the error is Σx² - (Σqx)² / Σq²: the search maximizes the last term.
+    With codes q relative to zero and the least-squares scale, the error is Σx² - (Σqx)² / Σq²: the search maximizes
+    the last term.
     """
-    best, scale = torch.zeros_like(start), start.clone()
-    q, product = torch.empty_like(x), torch.empty_like(x)
 
-    def fit() -> None:
-        """Keep the least-squares scale of the codes `q` where it is better."""
-        dot = torch.mul(q, x, out=product).sum(0)
-        fitted = dot / torch.mul(q, q, out=product).sum(0)
-        gain = dot * fitted
-        better = gain > best
-        torch.where(better, fitted, scale, out=scale)
-        torch.where(better, gain, best, out=best)
+    def __init__(self, x: Tensor, top: int, factors: Tensor | None) -> None:
+        self._x, self._top, self._factors = x, top, factors
+        self._q, self._product = torch.empty_like(x), torch.empty_like(x)
+        self._gains = x.new_zeros(x.shape[1])
+        self.zeros = x.new_full((x.shape[1],), (top + 1) // 2)
+        self.scales = x.new_full((x.shape[1],), -2.0 / (top + 1))
 
-    for clipping in SYMMETRIC_CLIPPING:
-        torch.mul(x, -half / clipping, out=q).round_().clamp_(-half, half - 1)
-        fit()
-    torch.mul(x, _inverse(scale), out=q).round_().clamp_(-half, half - 1)
-    fit()
-    return scale
+    def try_scale(self, start: Tensor, zeros: Tensor) -> None:
+        """Keep the least-squares scale of the codes nearest to x / start where its error is less."""
+        q, product = self._q, self._product
+        torch.mul(self._x, _inverse(start), out=q).round_()
+        torch.clamp(q, -zeros, self._top - zeros, out=q)
+        weighted = q if self._factors is None else q * self._factors
+        dots = torch.mul(weighted, self._x, out=product).sum(0)
+        fitted = dots / torch.mul(weighted, q, out=product).sum(0)
+        gains = dots * fitted
+        better = gains > self._gains
+        self.zeros = torch.where(better, zeros, self.zeros)
+        self.scales = torch.where(better, fitted, self.scales)
+        self._gains = torch.where(better, gains, self._gains)
 
 
-def _asymmetric(x: Tensor, top: int, stored: torch.dtype, search: bool) -> tuple[Tensor, Tensor, Tensor]:
-    """x [group size, groups] -> codes uint8 from 0 to `top`, scales [groups] and offsets [groups]."""
-    low, high = x.amin(0), x.amax(0)
-    _check_finite(low)
-    _check_finite(high)
+def _with_offsets(x: Tensor, grid: CodeGrid, factors: Tensor | None) -> _Groups:
+    """x [group size, groups] in codes from 0 with any offset."""
+    top = (1 << grid.bits) - 1
+    low, high = _extremes(x)
     middle, width = low / 2 + high / 2, high / 2 - low / 2  # halves, because the range itself may overflow
     width = width.masked_fill(width < MIN_ABS, 0.0)
-    unit = (x - middle).mul_(_inverse(width))  # -1 to 1
-    scale, offset = torch.full_like(low, 2.0 / top), torch.full_like(low, -1.0)
-    if search:
-        scale, offset = _best_asymmetric(unit, top, scale, offset)
-    offset = (offset * width + middle).to(stored).float()
-    scale = (scale * width).to(stored).float()
-    codes = (x - offset).mul_(_inverse(scale)).round_().clamp_(0, top)
-    return codes.to(torch.uint8), scale, offset
+    unit = (x - middle).mul_(_inverse(width))  # within -1 and 1
+    search = _LineSearch(unit, top, factors)
+    for clipping in ASYMMETRIC_CLIPPING if grid.search else ():
+        search.try_line(torch.full_like(low, 2 * clipping / top), torch.full_like(low, -clipping))
+    if grid.search:
+        search.try_line(search.scales, search.offsets)
+    offsets = (search.offsets * width + middle).to(grid.stored).float()
+    scales = (search.scales * width).to(grid.stored).float()
+    codes = (x - offsets).mul_(_inverse(scales)).round_().clamp_(0, top)
+    return _Groups(codes.to(torch.uint8), scales, offsets)
 
 
-def _best_asymmetric(x: Tensor, top: int, scale: Tensor, offset: Tensor) -> tuple[Tensor, Tensor]:
-    """The scales and offsets with the least squared error that the search finds, each [groups].
+class _LineSearch:
+    """The scales and offsets [groups] with the least squared error so far, for x within -1 and 1.
 
-    With the least-squares line through (code, value) the error is var(x) - cov(q, x)² / var(q) times the group size:
-    the search maximizes the last term.
+    With the least-squares line through the points (code, value) the error is var(x) - cov(q, x)² / var(q) times the
+    sum of the factors: the search maximizes the last term.
     """
-    size = len(x)
-    mean = x.sum(0) / size
-    best, scale, offset = torch.zeros_like(mean), scale.clone(), offset.clone()
-    q, product = torch.empty_like(x), torch.empty_like(x)
 
-    def fit() -> None:
-        """Keep the least-squares scale and offset of the codes `q` where they are better."""
-        center = q.sum(0) / size
-        covariance = torch.mul(q, x, out=product).sum(0) - center * mean * size
-        fitted = covariance / (torch.mul(q, q, out=product).sum(0) - center * center * size)
-        gain = covariance * fitted
-        better = (gain > best) & (fitted > 0)
-        torch.where(better, fitted, scale, out=scale)
-        torch.where(better, mean - fitted * center, offset, out=offset)
-        torch.where(better, gain, best, out=best)
+    def __init__(self, x: Tensor, top: int, factors: Tensor | None) -> None:
+        self._x, self._top, self._factors = x, top, factors
+        self._q, self._product = torch.empty_like(x), torch.empty_like(x)
+        self._sizes = len(x) if factors is None else factors.sum(0)
+        self._means = (x if factors is None else x * factors).sum(0) / self._sizes
+        self._gains = torch.zeros_like(self._means)
+        self.scales, self.offsets = torch.full_like(self._means, 2.0 / top), torch.full_like(self._means, -1.0)
 
-    for clipping in ASYMMETRIC_CLIPPING:
-        torch.add(x, clipping, out=q).mul_(top / (2 * clipping)).round_().clamp_(0, top)
-        fit()
-    torch.sub(x, offset, out=q).mul_(_inverse(scale)).round_().clamp_(0, top)
-    fit()
-    return scale, offset
+    def try_line(self, scales: Tensor, offsets: Tensor) -> None:
+        """Keep the least-squares line of the codes nearest to (x - offset) / scale where its error is less."""
+        q, product = self._q, self._product
+        torch.sub(self._x, offsets, out=q).mul_(_inverse(scales)).round_().clamp_(0, self._top)
+        weighted = q if self._factors is None else q * self._factors
+        center = weighted.sum(0) / self._sizes
+        covariance = torch.mul(weighted, self._x, out=product).sum(0) - center * self._means * self._sizes
+        fitted = covariance / (torch.mul(weighted, q, out=product).sum(0) - center * center * self._sizes)
+        gains = covariance * fitted
+        better = (gains > self._gains) & (fitted > 0)
+        self.scales = torch.where(better, fitted, self.scales)
+        self.offsets = torch.where(better, self._means - fitted * center, self.offsets)
+        self._gains = torch.where(better, gains, self._gains)

@@ -59,7 +59,7 @@ class Metadata:
         return value
 
     def number(self, key: str, default: float | None = None) -> float:
-        """A finite number."""
+        """The finite number of a key."""
         value = self.get(key)
         if value is None and default is not None:
             return default

@@ -18,7 +18,7 @@ from quire.engine.loading.speech_tasks import with_speech
 from quire.engine.memory.system_memory import free_bytes
 from quire.engine.multimodal.encoder_inputs import encoder_input_info, max_positions
 from quire.engine.pooling.pooling_config import PoolingConfig, choose_pooling
-from quire.engine.quantization.at_load import choose_linear, spare_modules
+from quire.engine.quantization.at_load import LinearAt, choose_linear, quantize_modules, spare_modules
 from quire.engine.quantization.checkpoint_format import stored_format
 from quire.errors import CheckpointError, ConfigError, PluginError, UnknownArchitecture
 from quire.hooks.call_stats import naming_plugin
@@ -103,10 +103,15 @@ def _load(config: ModelConfig, registry: Registry, max_bytes: int | None) -> Loa
     )
     ops = choose_ops(query, registry)
     stored_as = stored_format(folder, config, registry, query)
-    linear = None if stored_as else choose_linear(config, registry, query, ops)
-    source = _WeightSource(located, config, names, stored_as)
+    linear_at = None if stored_as else choose_linear(config, registry, query, ops)
+    source = _WeightSource(located, config, names, stored_as, linear_at)
     builder = ModuleBuilder(
-        ops, dtype, device, linear=linear, keep_weights=False, activation_bits=config.activation_bits
+        ops,
+        dtype,
+        device,
+        linear=linear_at and linear_at(""),
+        keep_weights=False,
+        activation_bits=config.activation_bits,
     )
     module, size = _build(ModelParts(decoder, tower, pooling), builder, source, max_bytes)
     info = ModelInfo(
@@ -216,6 +221,7 @@ class _WeightSource:
     config: ModelConfig
     names: WeightsMapper
     stored_as: CheckpointFormat | None
+    linear_at: LinearAt | None
 
     def files(self) -> WeightFiles | None:
         """The weights; None for random ones."""
@@ -264,7 +270,7 @@ def _build(
     if files is not None:
         weights.check(plan, decoder, source.names, files)
     need = sum(parameter.numel() * parameter.element_size() for parameter in plan.parameters())
-    if files is not None and source.stored_as is not None:
+    if files is not None and (source.stored_as or source.located.gguf):
         need = min(need, sum(file.stat().st_size for file in files.files))
     available = available_bytes(builder.device) if max_bytes is None else max_bytes
     if need > available:
@@ -273,6 +279,7 @@ def _build(
             f"but only {available / 2**30:.1f} GiB of memory are available on {builder.device}."
         )
     module = _assemble(parts, builder)
+    quantize_modules(module, source.linear_at)
     spare_modules(module, source.names, source.config.quantization_ignore)
     if files is None:
         weights.randomize(module)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
@@ -18,9 +18,12 @@ if TYPE_CHECKING:
     from quire_models.loading.weight_names import WeightsMapper
     from quire_models.modules.blocks import DecoderModel
 
+LinearAt = Callable[[str], "LinearOp"]
+"""The linear op for the path of a matrix."""
 
-def choose_linear(config: ModelConfig, registry: Registry, query: OpQuery, ops: Ops) -> LinearOp | None:
-    """The linear op that quantizes weights for `--quantization`; None without the setting.
+
+def choose_linear(config: ModelConfig, registry: Registry, query: OpQuery, ops: Ops) -> LinearAt | None:
+    """The linear op of `--quantization` for each path of a matrix in the model; None without the setting.
 
     Raises ConfigError if no plugin provides it or it cannot run on this device, and PluginError.
     """
@@ -39,13 +42,29 @@ def choose_linear(config: ModelConfig, registry: Registry, query: OpQuery, ops: 
         )
     check_device(quantization, registry, query, f"--quantization {name}")
     plugin = registry.plugin_of("quire_quantizations", name)
-    options = QuantizationOptions(config.quantization_group_size, config.activation_bits)
-    linear: LinearOp = call_plugin(registry, plugin, quantization.linear, ops, options)
-    if not callable(linear):
-        raise PluginError(
-            f"Plugin {plugin!r}: `linear` of the quantization {name!r} returned {linear!r:.80}, not a function."
-        )
-    return linear
+    make = quantization.linear
+
+    def linear_at(path: str) -> LinearOp:
+        options = QuantizationOptions(config.quantization_group_size, config.activation_bits, path)
+        linear: LinearOp = call_plugin(registry, plugin, make, ops, options)
+        if not callable(linear):
+            raise PluginError(
+                f"Plugin {plugin!r}: `linear` of the quantization {name!r} returned {linear!r:.80}, not a function."
+            )
+        return linear
+
+    return linear_at
+
+
+def quantize_modules(model: DecoderModel, linear_at: LinearAt | None) -> None:
+    """Give each matrix that is to be quantized the op for its path."""
+    if linear_at is None:
+        return
+    from quire_models.modules.projection import Projection
+
+    for path, module in model.named_modules():
+        if isinstance(module, Projection) and module.is_quantized:
+            module.quantize_with(linear_at(path))
 
 
 def spare_modules(model: DecoderModel, names: WeightsMapper, patterns: Sequence[str]) -> None:
