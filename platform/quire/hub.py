@@ -54,7 +54,7 @@ def resolve(model: str, config: ModelConfig) -> Path:
 
 
 def locate(model: str, config: ModelConfig) -> ModelFiles:
-    """Do the work of `resolve`, and return the GGUF file of the weights, if they are in one."""
+    """Find the folder that `resolve` returns, and the GGUF file of the weights, if they are in one."""
     return _located(_resolve(model, config, config.revision, _WEIGHTS_BY_FORMAT[config.load_format]), config)
 
 

@@ -60,7 +60,7 @@ class Awq:
         return found
 
     def read(self, name: str, stored: StoredMatrix, tensors: Mapping[str, Tensor]) -> QuantizedMatrix:
-        """Unpack one matrix."""
+        """Unpack the tensors of one matrix."""
         parts, inputs = MatrixTensors(stored, tensors), stored.shape[1]
         run = inputs if self.group_size == -1 else min(self.group_size, inputs)
         size, runs = parts.groups("scales", inputs, run)

@@ -71,7 +71,7 @@ class BitsAndBytes:
         return found
 
     def read(self, name: str, stored: StoredMatrix, tensors: Mapping[str, Tensor]) -> QuantizedMatrix:
-        """Unpack one matrix."""
+        """Unpack the tensors of one matrix."""
         parts = MatrixTensors(stored, tensors)
         return _read_four_bits(parts) if parts.has("absmax") else _read_int8(parts, stored.shape)
 

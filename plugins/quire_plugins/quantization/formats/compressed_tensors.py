@@ -66,7 +66,7 @@ class CompressedTensors:
         return found
 
     def read(self, name: str, stored: StoredMatrix, tensors: Mapping[str, Tensor]) -> QuantizedMatrix:
-        """Unpack one matrix."""
+        """Unpack the tensors of one matrix."""
         parts, module = MatrixTensors(stored, tensors), name.removesuffix(".weight")
         is_packed = parts.has("weight_packed")
         scheme = self.schemes.of_module(module, name, is_packed)

@@ -56,5 +56,5 @@ class Fp8:
         return found
 
     def read(self, name: str, stored: StoredMatrix, tensors: Mapping[str, Tensor]) -> QuantizedMatrix:
-        """Unpack one matrix."""
+        """Unpack the tensors of one matrix."""
         return read_float8(MatrixTensors(stored, tensors), "scales", stored.shape, self.block)
