@@ -88,9 +88,7 @@ CASES = {
     "gemma3": Case("Gemma3ForCausalLM", "Gemma3TextConfig", GEMMA),
     "phi3": Case("Phi3ForCausalLM", "Phi3Config", {"sliding_window": 9}),
     "olmo2": Case("Olmo2ForCausalLM", "Olmo2Config"),
-    "granite": Case(
-        "GraniteForCausalLM", "GraniteConfig", {"residual_multiplier": 0.7, "embedding_multiplier": 1.5}
-    ),
+    "granite": Case("GraniteForCausalLM", "GraniteConfig", {"residual_multiplier": 0.7, "embedding_multiplier": 1.5}),
     "gpt2": Case(
         "GPT2LMHeadModel", "GPT2Config", {"n_embd": 64, "n_layer": 2, "n_head": 4, "n_positions": 128, "n_inner": None}
     ),

@@ -177,7 +177,7 @@ def test_parts_that_do_not_belong_together_are_refused(parts, tmp_path):
         parts[0].write_bytes(content.replace(key + struct.pack("<i", 24), key + struct.pack("<i", 30)))
         open_parts(parts[0])
     parts[1].unlink()
-    with pytest.raises(CheckpointError, match="lacks model-00002-of-00002.gguf"):
+    with pytest.raises(CheckpointError, match=r"lacks model-00002-of-00002\.gguf"):
         open_parts(parts[0])
     parts[0].rename(tmp_path / "renamed.gguf")
     with pytest.raises(CheckpointError, match="one of 2 parts"):
