@@ -133,14 +133,14 @@ class BlockRunner:
             yield f"{path}.{name}", value
         norm.process_weights()
 
-    def up_rows(self, matrix: Matrix) -> slice:
-        """The rows of a matrix of a gated MLP, as the checkpoint stores it, that are multiplied by the gate."""
+    def up_rows(self, matrix: Matrix) -> slice | None:
+        """The rows of a matrix of a gated MLP that are multiplied by the gate; None if it is the gate itself."""
         module = self._model.get_submodule(matrix.path)
         assert isinstance(module, Projection)
         up, index = module.slices["up"], matrix.slice_.index
         if not index:  # one tensor for gate and up
             return up
-        return slice(None) if index[0] == up else slice(0, 0)
+        return slice(None) if index[0] == up else None
 
 
 @contextmanager

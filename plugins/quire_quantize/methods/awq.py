@@ -62,7 +62,11 @@ def _folds(plan: Plan, runner: BlockRunner, index: int) -> Iterator[_Fold]:
     block, path = runner.block(index), f"blocks.{index}"
     chosen = {matrix.path for matrix in plan.in_block(index)}
     mlp = getattr(block, "mlp", None)
-    if isinstance(mlp, GatedFeedForward) and {f"{path}.mlp.down", f"{path}.mlp.gate_up"} <= chosen:
+    if (
+        isinstance(mlp, GatedFeedForward)
+        and mlp.gate_up.bias is None
+        and {f"{path}.mlp.down", f"{path}.mlp.gate_up"} <= chosen
+    ):
         yield _Fold(f"{path}.mlp.down", None, f"{path}.mlp.gate_up")
     if type(block).__name__ != "ResidualBlock":
         return
@@ -107,6 +111,6 @@ def _divide(
             yield name, divided.to(plan.files.read(name).dtype)
         return
     for matrix in matrices:
-        if matrix.path == fold.rows:
-            rows = runner.up_rows(matrix)
+        rows = runner.up_rows(matrix) if matrix.path == fold.rows else None
+        if rows is not None:
             weights[matrix.name][rows] /= factors[:, None]
