@@ -47,14 +47,14 @@ class ModelFiles:
 def resolve(model: str, config: ModelConfig) -> Path:
     """The folder of `model`, which is downloaded if it is a hub id, or made from the header of a GGUF file.
 
-    Raises ConfigError if there is no such folder, file or repository or it cannot be downloaded, and CheckpointError for
-    a folder with files that must not be opened or a GGUF file that cannot be used.
+    Raises ConfigError if there is no such folder, file or repository or it cannot be downloaded, and CheckpointError
+    for a folder with files that must not be opened or a GGUF file that cannot be used.
     """
     return locate(model, config).folder
 
 
 def locate(model: str, config: ModelConfig) -> ModelFiles:
-    """As `resolve`, together with the GGUF file of the weights, if they are in one."""
+    """Find the folder that `resolve` returns, and the GGUF file of the weights, if they are in one."""
     return _located(_resolve(model, config, config.revision, _WEIGHTS_BY_FORMAT[config.load_format]), config)
 
 
@@ -128,7 +128,7 @@ def _gguf_in(folder: Path) -> Path | None:
     """The GGUF model of a folder without other weights; None without one. Raises ConfigError if there are several."""
     if any(file for pattern in _OTHER_WEIGHTS for file in folder.glob(pattern)):
         return None
-    from quire_models.gguf.parts import models_in
+    from quire_models.gguf.file.parts import models_in
 
     models = models_in(folder)
     if len(models) > 1:
@@ -139,7 +139,7 @@ def _gguf_in(folder: Path) -> Path | None:
 
 def _fetched_gguf(which: str, fetch: Fetch, model: str) -> Path:
     """Download one GGUF model of a repository. which: the name of its file, or of its quantization, such as Q4_K_M."""
-    from quire_models.gguf.parts import models_in, part_names
+    from quire_models.gguf.file.parts import models_in, part_names
 
     if which.lower().endswith(_GGUF):
         folder, _, name = which.rpartition("/")

@@ -47,7 +47,7 @@ MOE = {
 class Packed:
     """A made-up format: `X.codes` and `X.scales` with 4 bits, or 6 where the codes are int16."""
 
-    def matrices(self, shapes: Mapping[str, tuple[int, ...]]) -> Mapping[str, StoredMatrix]:
+    def matrices(self, shapes: Mapping[str, tuple[int, ...]], read: Any) -> Mapping[str, StoredMatrix]:
         names = [name.removesuffix(".codes") for name in shapes if name.endswith(".codes")]
         return {
             f"{name}.weight": StoredMatrix(

@@ -144,3 +144,7 @@ def test_a_weight_that_is_stored_in_another_way_than_its_scheme_says() -> None:
     other = scheme(format="int-quantized", num_bits=8, strategy="channel")
     with pytest.raises(CheckpointError, match=r"a.b.weight_packed: its scheme"):
         stored.with_config(config_groups={"g": other}).read()
+
+
+def test_rows_that_do_not_fill_their_last_word() -> None:
+    agree(compressed(scheme(strategy="channel"), (32, 90)))

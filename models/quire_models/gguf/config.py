@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from quire_models.gguf.metadata import Metadata
+from quire_models.gguf.file.metadata import Metadata
 from quire_models.gguf.rope import DEFAULT_THETA, Factors, rope_parameters
 
 GEMMA3_LOCAL_THETA = 10_000.0

@@ -1,7 +1,7 @@
 """The model folder of a GGUF file: config, tokenizer and chat templates, so that all else works as for other models.
 
-It lies in a cache, under a digest of the header that it is made from, and does not change afterwards. It has no weights;
-`open_tensors` reads those from the GGUF files themselves.
+It lies in a cache, under a digest of the header that it is made from, and does not change afterwards. It has no
+weights: `open_tensors` reads those from the GGUF files themselves.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from typing import TYPE_CHECKING, Any
 
 from quire.errors import CheckpointError, ConfigError
 from quire_models.gguf.config import Source, config
-from quire_models.gguf.metadata import Metadata
-from quire_models.gguf.parts import open_parts
-from quire_models.gguf.reader import GGUFFile, TensorInfo
-from quire_models.gguf.tokenizer import tokenizer, tokenizer_config
-from quire_models.gguf.vocabulary import Vocabulary
+from quire_models.gguf.file.metadata import Metadata
+from quire_models.gguf.file.parts import open_parts
+from quire_models.gguf.file.reader import GGUFFile, TensorInfo
+from quire_models.gguf.text.tokenizer import tokenizer, tokenizer_config
+from quire_models.gguf.text.vocabulary import Vocabulary
 
 if TYPE_CHECKING:
-    from quire_models.gguf.tensors import GGUFTensors
+    from quire_models.gguf.weights.tensors import GGUFTensors
 
 _FORMAT = b"quire gguf folder 1"
 """Part of the digest; to change when other files are written for the same header."""
@@ -40,7 +40,9 @@ _SAMPLING = {"temp": "temperature", "top_k": "top_k", "top_p": "top_p", "min_p":
 
 def open_tensors(path: Path) -> GGUFTensors:
     """The tensors of the model that `path` is a file of. Raises CheckpointError as `model_folder` does."""
-    from quire_models.gguf.tensors import GGUFTensors  # imports torch, which the rest of this package does not need
+    from quire_models.gguf.weights.tensors import (
+        GGUFTensors,
+    )  # imports torch, which the rest of this package does not need
 
     return GGUFTensors(open_parts(path))
 
@@ -59,8 +61,8 @@ def model_folder(path: Path, cache: Path) -> Path:
         _write(contents, target)
     except OSError as error:
         raise ConfigError(
-            f"The folder for {path.name} cannot be written to {cache} ({error.strerror or error}); --download-dir names "
-            "another place."
+            f"The folder for {path.name} cannot be written to {cache} ({error.strerror or error}); --download-dir "
+            "names another place."
         ) from error
     return target
 

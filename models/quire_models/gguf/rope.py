@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
-from quire_models.gguf.metadata import Metadata
+from quire_models.gguf.file.metadata import Metadata
 
 Factors: TypeAlias = Callable[[str], "Sequence[float] | None"]
 """A function that reads the numbers of a tensor such as `rope_freqs.weight`; None if the model lacks it."""

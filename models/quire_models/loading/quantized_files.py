@@ -38,7 +38,7 @@ class QuantizedFiles(Mapping[str, Shape]):
     def __init__(self, tensors: TensorFiles, stored_as: CheckpointFormat) -> None:
         self.files = tensors.files
         self._tensors, self._format = tensors, stored_as
-        self._matrices = stored_as.matrices(tensors)
+        self._matrices = stored_as.matrices(tensors, tensors.read)
         parts = {tensor for matrix in self._matrices.values() for tensor in matrix.tensors.values()}
         self._shapes = {name: tensors[name] for name in tensors if name not in parts}
         for name, matrix in self._matrices.items():

@@ -83,10 +83,11 @@ class StoredMatrix:
 class CheckpointFormat(Protocol):
     """How a checkpoint stores its quantized weights. Both methods raise CheckpointError, naming the tensor."""
 
-    def matrices(self, shapes: Mapping[str, Shape]) -> Mapping[str, StoredMatrix]:
+    def matrices(self, shapes: Mapping[str, Shape], read: Callable[[str], Tensor]) -> Mapping[str, StoredMatrix]:
         """The quantized weights among the tensors of the checkpoint, by the names that they would have unquantized.
 
-        shapes: of all tensors, by name. Tensors that belong to no matrix are loaded as they are.
+        shapes: of all tensors, by name. read: gives a tensor, for small ones that say how others are stored. Tensors
+        that belong to no matrix are loaded as they are.
         """
         ...
 

@@ -35,12 +35,12 @@ def linear(ops: Ops, options: QuantizationOptions, asymmetric: bool = False) -> 
     Groups are the largest multiple of 16 inputs that divides a row and is at most `options.group_size`; where there is
     none, a row is one group. The op raises CheckpointError, naming the matrix, if a weight is not finite.
     """
-    from quire_plugins.quantization.scale_search import Grid, group_size_for, quantize
+    from quire_plugins.quantization.scale_search import CodeGrid, group_size_for, quantize
 
     def bind(weight: torch.Tensor, bias: torch.Tensor | None, gated: bool = False) -> BoundLinear:
         size = group_size_for(weight.shape[1], options.group_size or GROUP_SIZE)
         is_sensitive = options.module.rpartition(".")[2] in SENSITIVE
-        grid = Grid(SENSITIVE_BITS, size) if is_sensitive else Grid(BITS, size, asymmetric)
+        grid = CodeGrid(SENSITIVE_BITS, size) if is_sensitive else CodeGrid(BITS, size, asymmetric)
         try:
             matrix = quantize(weight, grid)
         except ValueError as error:

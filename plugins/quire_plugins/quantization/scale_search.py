@@ -29,7 +29,7 @@ ASYMMETRIC_CLIPPING = (1.0, 0.95, 0.9, 0.85, 0.8, 0.74)
 
 
 @dataclass(frozen=True)
-class Grid:
+class CodeGrid:
     """The numbers that the weights of a group may become.
 
     bits: of a code. group_size: neighbouring inputs that share a scale; it divides the inputs. asymmetric: with an
@@ -51,7 +51,7 @@ def group_size_for(inputs: int, wanted: int) -> int:
     return next((size for size in sizes if inputs % size == 0), inputs)
 
 
-def quantize(weight: Tensor, grid: Grid, importance: Tensor | None = None) -> QuantizedMatrix:
+def quantize(weight: Tensor, grid: CodeGrid, importance: Tensor | None = None) -> QuantizedMatrix:
     """A matrix [outputs, inputs] on a grid; scales and offsets have been rounded to `grid.stored`.
 
     importance: float32 [inputs], factors of the squared errors, all positive.
@@ -117,7 +117,7 @@ def _inverse(scale: Tensor) -> Tensor:
     return torch.where(scale == 0, 0.0, 1.0 / scale)
 
 
-def _around_zeros(x: Tensor, grid: Grid, factors: Tensor | None) -> _Groups:
+def _around_zeros(x: Tensor, grid: CodeGrid, factors: Tensor | None) -> _Groups:
     """x [group size, groups] in codes of which one stands for zero: the middle one if the grid is symmetric."""
     top = (1 << grid.bits) - 1
     low, high = _extremes(x)
@@ -177,7 +177,7 @@ class _ZeroSearch:
         self._gains = torch.where(better, gains, self._gains)
 
 
-def _with_offsets(x: Tensor, grid: Grid, factors: Tensor | None) -> _Groups:
+def _with_offsets(x: Tensor, grid: CodeGrid, factors: Tensor | None) -> _Groups:
     """x [group size, groups] in codes from 0 with any offset."""
     top = (1 << grid.bits) - 1
     low, high = _extremes(x)

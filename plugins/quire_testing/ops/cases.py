@@ -17,6 +17,7 @@ from quire_kernels.ops import ACTS
 from quire_models.step.forward_batch import ForwardBatch, ForwardBuffers, KVCache, KvShape
 from quire_testing.ops.attention_cases import paged_attention, pools, row_attention
 from quire_testing.ops.low_rank_cases import low_rank
+from quire_testing.ops.quantized_cases import linear_quantized
 
 Case = tuple[Any, ...]
 
@@ -261,6 +262,7 @@ CASES: Mapping[str, Callable[[RandomInputs], Iterator[Case]]] = {
         linear,
         linear_batched,
         linear_int8,
+        linear_quantized,
         low_rank,
         embedding,
         moe,
@@ -274,7 +276,13 @@ CASES: Mapping[str, Callable[[RandomInputs], Iterator[Case]]] = {
 }
 """By operation, the function that yields its cases."""
 
-BOUND: Mapping[str, int] = {"linear": 2, "linear_batched": 2, "linear_int8": 2, "fused_blocks": 2}
+BOUND: Mapping[str, int] = {
+    "linear": 2,
+    "linear_batched": 2,
+    "linear_int8": 2,
+    "linear_quantized": 5,
+    "fused_blocks": 2,
+}
 """By operation, the number of arguments to bind; the result is called with the others."""
 
 WRITTEN = ("write_kv", "rotary_write_kv")

@@ -19,7 +19,8 @@ def scheme(targets: list[str] | None = None, format: str = "pack-quantized", **w
 
 def config(*groups: dict[str, Any], **fields: Any) -> dict[str, Any]:
     named = {f"group_{i}": group for i, group in enumerate(groups)}
-    return {"quant_method": "compressed-tensors", "format": groups[0]["format"], "config_groups": named, **fields}
+    common = {"quant_method": "compressed-tensors", "format": groups[0]["format"], "config_groups": named}
+    return {**common, "quantization_status": "compressed", **fields}
 
 
 def scale_shape(weights: dict[str, Any], shape: tuple[int, int]) -> tuple[int, ...]:
@@ -47,4 +48,4 @@ def compressed(group: dict[str, Any], shape: tuple[int, int] = SHAPE, name: str 
     stored = compressor.compress(state, made)
     weight = compressor.decompress(stored, made)["weight"]
     tensors = {f"{name}.{part}": tensor for part, tensor in stored.items()}
-    return Stored(config(group), tensors, {f"{name}.weight": weight.float()})
+    return Stored(config(group, ignore=["lm_head"]), tensors, {f"{name}.weight": weight.float()})

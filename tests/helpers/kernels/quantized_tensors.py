@@ -35,6 +35,11 @@ class Stored:
         """What the format of the config makes of the tensors."""
         return read(self.config, self.tensors)
 
+    def named(self, name: str) -> Stored:
+        """The tensors under the name of another module than "a.b"."""
+        tensors = {other.replace("a.b", name, 1): tensor for other, tensor in self.tensors.items()}
+        return Stored(self.config, tensors, {f"{name}.weight": self.weights["a.b.weight"]})
+
     def with_config(self, **fields: Any) -> Stored:
         return Stored({**self.config, **fields}, self.tensors, self.weights)
 
@@ -46,7 +51,7 @@ class Stored:
 def read(config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> dict[str, Any]:
     """All quantized weights of a checkpoint, each a valid matrix, or a list of them for experts."""
     found = CHECKPOINTS[config["quant_method"]](config)
-    stored = found.matrices({name: tuple(tensor.shape) for name, tensor in tensors.items()})
+    stored = found.matrices({name: tuple(tensor.shape) for name, tensor in tensors.items()}, tensors.__getitem__)
     read = {
         name: found.read(name, matrix, {part: tensors[other] for part, other in matrix.tensors.items()})
         for name, matrix in stored.items()
@@ -55,7 +60,7 @@ def read(config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> dict[str, 
         matrices = value if isinstance(value, list) else [value]
         assert all(isinstance(matrix, QuantizedMatrix) and matrix.problem() is None for matrix in matrices), name
         shape = (len(value), *matrices[0].shape) if isinstance(value, list) else tuple(matrices[0].shape)
-        assert stored[name].shape in ((), shape), name
+        assert stored[name].shape == shape, name
     return read
 
 
@@ -89,7 +94,7 @@ def gptq_tensors(
     """(tensors, weight [N, K]) of one matrix. order: the group of each input; None = in their order."""
     outputs, inputs = shape
     groups = -(-inputs // size)
-    values, each = codes(outputs, inputs, bits), scales(groups, outputs)
+    values, each = codes(outputs, inputs, bits), scales(groups, outputs) * 2.0 ** (4 - bits)
     zeros = codes(groups, outputs, bits).clamp(min=1) if asymmetric else torch.full((groups, outputs), 1 << (bits - 1))
     of_input = torch.arange(inputs) // size if order is None else order
     tensors = {
@@ -145,7 +150,7 @@ def fp8_stored(
     shape: tuple[int, int] = (32, 96), block: Sequence[int] | None = None, per_channel: bool = False
 ) -> Stored:
     outputs, inputs = shape
-    weight = torch.randn(shape).to(torch.float8_e4m3fn)
+    weight = (torch.randn(shape) * 8).to(torch.float8_e4m3fn)
     if block is not None:
         each = scales(-(-outputs // block[0]), -(-inputs // block[1]), dtype=torch.float32)
         wide = each.repeat_interleave(block[0], 0)[:outputs].repeat_interleave(block[1], 1)[:, :inputs]
@@ -172,6 +177,14 @@ def mxfp4_stored(experts: int = 3, shape: tuple[int, int] = (32, 96)) -> Stored:
     return Stored({"quant_method": "mxfp4"}, tensors, {"e.gate_up_proj": weight})
 
 
+NF4 = (
+    -1.0, -0.6961928009986877, -0.5250730514526367, -0.39491748809814453, -0.28444138169288635, -0.18477343022823334,
+    -0.09105003625154495, 0.0, 0.07958029955625534, 0.16093020141124725, 0.24611230194568634, 0.33791524171829224,
+    0.44070982933044434, 0.5626170039176941, 0.7229568362236023, 1.0,
+)  # fmt: skip
+"""Values of NF4 (QLoRA, appendix E)."""
+
+
 def bnb_state(**fields: Any) -> Tensor:
     return torch.tensor(list(json.dumps(fields).encode()), dtype=torch.uint8)
 
@@ -180,7 +193,7 @@ def bnb4_stored(
     shape: tuple[int, int] = (32, 96), size: int = 32, nested: bool = False, storage: torch.dtype = torch.uint8
 ) -> Stored:
     outputs, inputs = shape
-    values, table = codes(1, outputs * inputs, 4)[0], torch.linspace(-1, 1, 16)
+    values, table = codes(1, outputs * inputs, 4)[0], torch.tensor(NF4)
     blocks = -(-outputs * inputs // size)
     state = {"quant_type": "nf4", "blocksize": size, "dtype": "bfloat16", "shape": list(shape)}
     tensors = {
@@ -202,7 +215,7 @@ def bnb4_stored(
 
 
 def bnb8_stored(shape: tuple[int, int] = (32, 96)) -> Stored:
-    weight, tops = torch.randint(-127, 128, shape, dtype=torch.int8), scales(shape[0], dtype=torch.float32)
+    weight, tops = torch.randint(-127, 128, shape, dtype=torch.int8), scales(shape[0], dtype=torch.float32) * 16
     tensors = {"a.b.weight": weight, "a.b.SCB": tops, "a.b.weight_format": torch.tensor(0, dtype=torch.uint8)}
     config = {"quant_method": "bitsandbytes", "load_in_8bit": True}
     return Stored(config, tensors, {"a.b.weight": weight.float() * tops[:, None] / 127})

@@ -28,6 +28,8 @@ STEP, HALF_STEP = 32, 16
 STEP_BYTES = 16
 """Size of the C++ struct `StepOfRow`."""
 BYTE_ZERO = 128
+ROWS_AT_ONCE = 256
+"""Rows of codes that are searched at a time, in little memory."""
 
 
 class CodeKind(IntEnum):
@@ -84,8 +86,10 @@ class QuantizedLinear:
         gated: bool,
         activation_bits: int,
     ) -> None:
-        """Raises ValueError for fields that do not make a matrix."""
+        """Raises ValueError for fields that do not make a matrix, and for other activation_bits than 8 and 16."""
         problem = matrix.problem()
+        if activation_bits not in (8, 16):
+            problem = f"activations have 8 or 16 bits, not {activation_bits}"
         if problem is not None:
             raise ValueError(f"linear_quantized: {problem}")
         self._ops, self.library, self.dtype = ops, ops.library, dtype
@@ -211,11 +215,11 @@ def _is_float8(matrix: QuantizedMatrix) -> bool:
     """Whether the values are float8 (e4m3) and none is NaN, which C++ would not decode."""
     float8 = torch.arange(256, dtype=torch.uint8).view(torch.float8_e4m3fn).float()
     equal = matrix.table is not None and torch.equal(matrix.table.nan_to_num(0.0), float8.nan_to_num(0.0))
-    return equal and not bool(((matrix.codes & 127) == 127).any())
+    return equal and not any(bool((part.bitwise_and(127) == 127).any()) for part in matrix.codes.split(ROWS_AT_ONCE))
 
 
 def _with_zero(matrix: QuantizedMatrix, kind: CodeKind) -> QuantizedMatrix:
-    """The same matrix with a zero for which exact sums fit in C++; the difference becomes offsets."""
+    """Write a matrix with a zero for which exact sums fit in C++; the difference becomes offsets."""
     if matrix.table is not None or kind not in (CodeKind.CODES, CodeKind.BYTES):
         return matrix
     middle = BYTE_ZERO if kind == CodeKind.BYTES else 1 << matrix.bits - 1

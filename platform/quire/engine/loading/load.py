@@ -15,20 +15,19 @@ from quire import hub
 from quire.engine.loading.description import Description
 from quire.engine.loading.op_choice import choose_ops, dtype_name, needed_ops, op_query
 from quire.engine.loading.speech_tasks import with_speech
+from quire.engine.loading.weight_source import WeightSource
 from quire.engine.memory.system_memory import free_bytes
 from quire.engine.multimodal.encoder_inputs import encoder_input_info, max_positions
 from quire.engine.pooling.pooling_config import PoolingConfig, choose_pooling
-from quire.engine.quantization.at_load import LinearAt, choose_linear, quantize_modules, spare_modules
+from quire.engine.quantization.at_load import choose_linear, quantize_modules, spare_modules
 from quire.engine.quantization.checkpoint_format import stored_format
 from quire.errors import CheckpointError, ConfigError, PluginError, UnknownArchitecture
 from quire.hooks.call_stats import naming_plugin
-from quire.records import Architecture, CheckpointFormat, Registry
+from quire.records import Architecture, Registry
 from quire.settings.model_config import ModelConfig
 from quire.types import ModelInfo
 from quire_kernels.select import Ops
-from quire_models.gguf.folder import open_tensors
-from quire_models.loading import checkpoint, tensor_files as tensors, weights
-from quire_models.loading.quantized_files import QuantizedFiles, WeightFiles
+from quire_models.loading import checkpoint, weights
 from quire_models.loading.weight_names import WeightsMapper
 from quire_models.modules.blocks import DecoderModel
 from quire_models.modules.builder import ModuleBuilder
@@ -104,7 +103,7 @@ def _load(config: ModelConfig, registry: Registry, max_bytes: int | None) -> Loa
     ops = choose_ops(query, registry)
     stored_as = stored_format(folder, config, registry, query)
     linear_at = None if stored_as else choose_linear(config, registry, query, ops)
-    source = _WeightSource(located, config, names, stored_as, linear_at)
+    source = WeightSource(located, config, names, stored_as, linear_at)
     builder = ModuleBuilder(
         ops,
         dtype,
@@ -214,26 +213,6 @@ def find_architecture(architectures: list[str], registry: Registry) -> Architect
 
 
 @dataclass(frozen=True)
-class _WeightSource:
-    """The source of the weights. stored_as: how they are quantized there, None if they aren't."""
-
-    located: hub.ModelFiles
-    config: ModelConfig
-    names: WeightsMapper
-    stored_as: CheckpointFormat | None
-    linear_at: LinearAt | None
-
-    def files(self) -> WeightFiles | None:
-        """The weights; None for random ones."""
-        if self.config.load_format == "dummy":
-            return None
-        if self.located.gguf is not None:
-            return open_tensors(self.located.gguf)
-        found = tensors.find(self.located.folder, self.config.load_format)
-        return found if self.stored_as is None else QuantizedFiles(found, self.stored_as)
-
-
-@dataclass(frozen=True)
 class _Size:
     """The size of a model's weights in the dtype that it runs in, or of its files if they are quantized."""
 
@@ -261,7 +240,7 @@ def _assemble(parts: ModelParts, builder: ModuleBuilder) -> DecoderModel:
 
 
 def _build(
-    parts: ModelParts, builder: ModuleBuilder, source: _WeightSource, max_bytes: int | None
+    parts: ModelParts, builder: ModuleBuilder, source: WeightSource, max_bytes: int | None
 ) -> tuple[DecoderModel, _Size]:
     """The filled module, and its size. Errors are looked for on the meta device first, before memory is allocated."""
     decoder = parts.decoder
@@ -270,7 +249,7 @@ def _build(
     if files is not None:
         weights.check(plan, decoder, source.names, files)
     need = sum(parameter.numel() * parameter.element_size() for parameter in plan.parameters())
-    if files is not None and source.stored_as is not None:
+    if files is not None and (source.stored_as or source.located.gguf):
         need = min(need, sum(file.stat().st_size for file in files.files))
     available = available_bytes(builder.device) if max_bytes is None else max_bytes
     if need > available:

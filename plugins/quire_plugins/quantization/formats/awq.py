@@ -20,6 +20,7 @@ from quire_plugins.quantization.formats import config_fields as fields
 from quire_plugins.quantization.formats.stored_tensors import (
     MatrixTensors,
     Names,
+    ReadTensor,
     Shape,
     columns,
     sizes,
@@ -49,7 +50,7 @@ class Awq:
         version = fields.choice(config, ("version", "checkpoint_format", "format"), ("gemm", "gemv"), "gemm")
         return cls(fields.group_size(config, ("group_size", "q_group_size")), version == "gemv")
 
-    def matrices(self, shapes: Mapping[str, Shape]) -> dict[str, StoredMatrix]:
+    def matrices(self, shapes: Mapping[str, Shape], read: ReadTensor) -> dict[str, StoredMatrix]:
         """Each module with a `qweight`."""
         found = {}
         for module, parts in NAMES.grouped(shapes).items():
@@ -59,7 +60,7 @@ class Awq:
         return found
 
     def read(self, name: str, stored: StoredMatrix, tensors: Mapping[str, Tensor]) -> QuantizedMatrix:
-        """One matrix."""
+        """Unpack the tensors of one matrix."""
         parts, inputs = MatrixTensors(stored, tensors), stored.shape[1]
         run = inputs if self.group_size == -1 else min(self.group_size, inputs)
         size, runs = parts.groups("scales", inputs, run)

@@ -21,7 +21,7 @@ from quire.plugin import CheckpointError, StoredMatrix
 from quire_kernels.quantized import MIN_GROUP, QuantizedMatrix
 from quire_plugins.quantization.formats import config_fields as fields
 from quire_plugins.quantization.formats.scaled import signed_codes
-from quire_plugins.quantization.formats.stored_tensors import FLOATS, MatrixTensors, Shape, sizes
+from quire_plugins.quantization.formats.stored_tensors import FLOATS, MatrixTensors, ReadTensor, Shape, sizes
 from quire_plugins.quantization.formats.unpacking import unpack_high_first
 
 STATE = ".quant_state.bitsandbytes__"
@@ -49,8 +49,8 @@ class BitsAndBytes:
             fields.choice(config, ("bnb_4bit_quant_type",), QUANT_TYPES, "fp4")
         return cls()
 
-    def matrices(self, shapes: Mapping[str, Shape]) -> dict[str, StoredMatrix]:
-        """Each `weight` with a quantization state or an `SCB`. The shape is () where only the state has it."""
+    def matrices(self, shapes: Mapping[str, Shape], read: ReadTensor) -> dict[str, StoredMatrix]:
+        """Each `weight` with a quantization state, which says its shape, or an `SCB`."""
         found: dict[str, StoredMatrix] = {}
         for name in shapes:
             if name.endswith(".SCB"):
@@ -61,7 +61,8 @@ class BitsAndBytes:
                 weight = name.rpartition(STATE)[0]
                 maps = {part: f"{weight}.{part}" for part in ("absmax", "quant_map")}
                 nested = {part: f"{weight}.{part}" for part in ("nested_absmax", "nested_quant_map")}
-                parts, shape = _parts(name, shapes, {"weight": weight, **maps}, nested), ()
+                parts = _parts(name, shapes, {"weight": weight, **maps}, nested)
+                shape = _state(MatrixTensors(StoredMatrix((), parts), {"state": read(name)})).shape
             else:
                 continue
             if parts["weight"] in found:
@@ -70,7 +71,7 @@ class BitsAndBytes:
         return found
 
     def read(self, name: str, stored: StoredMatrix, tensors: Mapping[str, Tensor]) -> QuantizedMatrix:
-        """One matrix."""
+        """Unpack the tensors of one matrix."""
         parts = MatrixTensors(stored, tensors)
         return _read_four_bits(parts) if parts.has("absmax") else _read_int8(parts, stored.shape)
 
@@ -109,9 +110,10 @@ class _State:
 def _read_four_bits(parts: MatrixTensors) -> QuantizedMatrix:
     state = _state(parts)
     outputs, inputs = state.shape
-    stored = parts.get("weight", STORAGE).contiguous().view(-1).view(torch.uint8)
-    if len(stored) != -(-outputs * inputs // 2):
-        raise parts.error("weight", f"has {len(stored)} bytes, which do not hold {outputs} x {inputs} codes")
+    stored = parts.get("weight", STORAGE)
+    if stored.numel() * stored.element_size() != -(-outputs * inputs // 2):
+        count = stored.numel() * stored.element_size()
+        raise parts.error("weight", f"has {count} bytes, which do not hold {outputs} x {inputs} codes")
     group = math.gcd(inputs, state.block_size)
     if group != inputs and group % MIN_GROUP:
         reason = f"has blocks of {state.block_size}, which do not divide rows of {inputs} in multiples of {MIN_GROUP}"
@@ -119,7 +121,7 @@ def _read_four_bits(parts: MatrixTensors) -> QuantizedMatrix:
     scales = _block_scales(parts, state, -(-outputs * inputs // state.block_size))
     blocks = torch.arange(0, outputs * inputs, group) // state.block_size
     table = parts.scales("quant_map", (16,), negative=True)
-    codes = unpack_high_first(stored)[: outputs * inputs].view(outputs, inputs)
+    codes = unpack_high_first(stored.contiguous().view(-1).view(torch.uint8))[: outputs * inputs].view(outputs, inputs)
     return QuantizedMatrix(codes, scales[blocks].view(outputs, inputs // group), 4, group, table=table)
 
 

@@ -22,6 +22,7 @@ from quire_plugins.quantization.formats.scaled import by_group, read_float8, sig
 from quire_plugins.quantization.formats.stored_tensors import (
     MatrixTensors,
     Names,
+    ReadTensor,
     Shape,
     group_order,
     sizes,
@@ -48,15 +49,15 @@ class CompressedTensors:
         """The format of a `quantization_config`."""
         return cls(Schemes.of(config))
 
-    def matrices(self, shapes: Mapping[str, Shape]) -> dict[str, StoredMatrix]:
+    def matrices(self, shapes: Mapping[str, Shape], read: ReadTensor) -> dict[str, StoredMatrix]:
         """Each module with a `weight_packed`, or with a `weight_scale` beside its weight."""
         found = {}
         for module, parts in PACKED_NAMES.grouped(shapes).items():
             outputs, words = sizes(parts["weight_packed"], shapes, 2)
             scheme = self.schemes.of_module(module, parts["weight_packed"], True)
             inputs = words * 32 // scheme.bits
-            if scheme.group_size:
-                inputs = min(inputs, sizes(parts["weight_scale"], shapes, 2)[1] * scheme.group_size)
+            if "weight_shape" in parts:
+                outputs, inputs = _stated_shape(parts, read(parts["weight_shape"]))
             found[f"{module}.weight"] = StoredMatrix((outputs, inputs), parts)
         rest = {name: shape for name, shape in shapes.items() if f"{name.rpartition('.')[0]}.weight" not in found}
         for module, parts in PLAIN_NAMES.grouped(rest).items():
@@ -65,7 +66,7 @@ class CompressedTensors:
         return found
 
     def read(self, name: str, stored: StoredMatrix, tensors: Mapping[str, Tensor]) -> QuantizedMatrix:
-        """One matrix."""
+        """Unpack the tensors of one matrix."""
         parts, module = MatrixTensors(stored, tensors), name.removesuffix(".weight")
         is_packed = parts.has("weight_packed")
         scheme = self.schemes.of_module(module, name, is_packed)
@@ -88,12 +89,17 @@ class CompressedTensors:
         return QuantizedMatrix(codes.contiguous(), scales, bits, size, zero, offsets, order=order)
 
 
+def _stated_shape(parts: Mapping[str, str], stated: Tensor) -> tuple[int, int]:
+    """What `weight_shape` says, because packed rows may have room for more codes than there are."""
+    checked = MatrixTensors(StoredMatrix((), parts), {"weight_shape": stated})
+    outputs, inputs = checked.get("weight_shape", (torch.int64, torch.int32), (2,)).tolist()
+    if min(outputs, inputs) <= 0:
+        raise checked.error("weight_shape", f"is {[outputs, inputs]}, expected two sizes")
+    return outputs, inputs
+
+
 def _packed_codes(parts: MatrixTensors, bits: int, shape: Shape) -> Tensor:
     outputs, inputs = shape
-    if parts.has("weight_shape"):
-        stated = parts.get("weight_shape", (torch.int64, torch.int32), (2,)).tolist()
-        if stated != [outputs, inputs]:
-            raise parts.error("weight_shape", f"is {stated}, but the tensors beside it make {[outputs, inputs]}")
     return unpack(parts.get("weight_packed", (torch.int32,), (outputs, words_for(inputs, bits))), bits, inputs)
 
 

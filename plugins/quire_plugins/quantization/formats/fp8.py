@@ -17,7 +17,7 @@ from quire.plugin import CheckpointError, StoredMatrix
 from quire_kernels.quantized import QuantizedMatrix
 from quire_plugins.quantization.formats import config_fields as fields
 from quire_plugins.quantization.formats.scaled import read_float8
-from quire_plugins.quantization.formats.stored_tensors import MatrixTensors, Shape, sizes
+from quire_plugins.quantization.formats.stored_tensors import MatrixTensors, ReadTensor, Shape, sizes
 
 SCALES = (".weight_scale_inv", ".weight_scale")
 ACTIVATION_SCALES = (".activation_scale", ".input_scale")
@@ -37,7 +37,7 @@ class Fp8:
         fields.choice(config, ("expert_dtype",), ("fp8",), "fp8")
         return cls(fields.pair(config.get("weight_block_size"), "weight_block_size"))
 
-    def matrices(self, shapes: Mapping[str, Shape]) -> dict[str, StoredMatrix]:
+    def matrices(self, shapes: Mapping[str, Shape], read: ReadTensor) -> dict[str, StoredMatrix]:
         """Each `weight` with a scale beside it."""
         found: dict[str, StoredMatrix] = {}
         for name in shapes:
@@ -56,5 +56,5 @@ class Fp8:
         return found
 
     def read(self, name: str, stored: StoredMatrix, tensors: Mapping[str, Tensor]) -> QuantizedMatrix:
-        """One matrix."""
+        """Unpack the tensors of one matrix."""
         return read_float8(MatrixTensors(stored, tensors), "scales", stored.shape, self.block)

@@ -19,6 +19,7 @@ from quire_plugins.quantization.formats import config_fields as fields
 from quire_plugins.quantization.formats.stored_tensors import (
     MatrixTensors,
     Names,
+    ReadTensor,
     Shape,
     columns,
     group_order,
@@ -57,7 +58,7 @@ class Gptq:
             return cls(None, None, version == "gptq", fields.flag(config, "desc_act", False))
         return cls(bits, size, version == "gptq", fields.flag(config, "desc_act", False))
 
-    def matrices(self, shapes: Mapping[str, Shape]) -> dict[str, StoredMatrix]:
+    def matrices(self, shapes: Mapping[str, Shape], read: ReadTensor) -> dict[str, StoredMatrix]:
         """Each module with a `qweight`."""
         found = {}
         for module, parts in NAMES.grouped(shapes).items():

@@ -16,7 +16,7 @@ from torch import Tensor
 from quire.plugin import CheckpointError, StoredMatrix
 from quire_kernels.quantized import QuantizedMatrix
 from quire_plugins.quantization.formats.scaled import exponent_scales
-from quire_plugins.quantization.formats.stored_tensors import MatrixTensors, Names, Shape, sizes
+from quire_plugins.quantization.formats.stored_tensors import MatrixTensors, Names, ReadTensor, Shape, sizes
 from quire_plugins.quantization.formats.unpacking import unpack_low_first
 
 GROUP = 32
@@ -34,7 +34,7 @@ class Mxfp4:
         """The format of a `quantization_config`."""
         return cls()
 
-    def matrices(self, shapes: Mapping[str, Shape]) -> dict[str, StoredMatrix]:
+    def matrices(self, shapes: Mapping[str, Shape], read: ReadTensor) -> dict[str, StoredMatrix]:
         """Each tensor of blocks with its scales: experts [E, N, K], or a matrix [N, K] if there are no experts."""
         found = {}
         for name, parts in NAMES.grouped(shapes).items():

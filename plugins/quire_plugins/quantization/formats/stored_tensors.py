@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -13,6 +13,7 @@ from quire.plugin import CheckpointError, StoredMatrix
 from quire_kernels.quantized import MIN_GROUP
 
 Shape = tuple[int, ...]
+ReadTensor = Callable[[str], Tensor]
 FLOATS = (torch.float16, torch.bfloat16, torch.float32)
 MAX_SCALE = 1e30
 """Products of larger scales with codes may be infinite."""
@@ -75,6 +76,8 @@ class MatrixTensors:
     def get(self, part: str, dtypes: Sequence[torch.dtype], shape: Shape | None = None) -> Tensor:
         """A tensor of one of these data types and, if it is given, of this shape."""
         tensor = self._tensors[part]
+        if tensor.layout != torch.strided or tensor.device.type != "cpu":
+            raise self.error(part, "is not a dense tensor")
         if tensor.dtype not in dtypes:
             names = " or ".join(str(dtype).removeprefix("torch.") for dtype in dtypes)
             raise self.error(part, f"is {str(tensor.dtype).removeprefix('torch.')}, expected {names}")

@@ -181,24 +181,38 @@ inline void finish_step(const RowsOfStep& rows, int64_t r, int64_t lane, F16 pro
   store(rows.totals + r * PANEL + lane, total);
 }
 
+// Few rows are multiplied by both halves of the lanes at once, because an instruction waits for its own sum.
+constexpr int halves_at_once(int rows) { return rows <= 2 ? 2 : 1; }
+
 template <class Sums>
 struct ByteProducts {
   template <int ROWS>
   static void add(const RowsOfStep& rows, int64_t first, const void* w) {
+    constexpr int HALVES = halves_at_once(ROWS);
     const uint8_t* x = rows.x + first * rows.stride;
-    for (int64_t lane = 0; lane < PANEL; lane += LANES) {
+    for (int64_t lane = 0; lane < PANEL; lane += HALVES * LANES) {
       const uint8_t* at = static_cast<const uint8_t*>(w) + lane * 4;
-      S16 sums[ROWS];
+      S16 sums[ROWS][HALVES];
 #pragma GCC unroll 8
-      for (int r = 0; r < ROWS; r++) sums[r] = starting(rows.step(first + r).start);
+      for (int r = 0; r < ROWS; r++)
+#pragma GCC unroll 2
+        for (int h = 0; h < HALVES; h++) sums[r][h] = starting(rows.step(first + r).start);
       for (int64_t i = 0; i < rows.count; i += 4, at += UNIT_BYTES) {
-        const U16 unit = load_units(at);
+        U16 unit[HALVES];
+#pragma GCC unroll 2
+        for (int h = 0; h < HALVES; h++) unit[h] = load_units(at + h * LINE_BYTES);
 #pragma GCC unroll 8
-        for (int r = 0; r < ROWS; r++) sums[r] = Sums::add(sums[r], unit, same_unit(x + r * rows.stride + i));
+        for (int r = 0; r < ROWS; r++) {
+          const U16 columns = same_unit(x + r * rows.stride + i);
+#pragma GCC unroll 2
+          for (int h = 0; h < HALVES; h++) sums[r][h] = Sums::add(sums[r][h], unit[h], columns);
+        }
       }
 #pragma GCC unroll 8
       for (int r = 0; r < ROWS; r++)
-        finish_step(rows, first + r, lane, Sums::floats(sums[r]) * set1(rows.step(first + r).scale));
+#pragma GCC unroll 2
+        for (int h = 0; h < HALVES; h++)
+          finish_step(rows, first + r, lane + h * LANES, Sums::floats(sums[r][h]) * set1(rows.step(first + r).scale));
     }
   }
 };
@@ -206,20 +220,31 @@ struct ByteProducts {
 struct FloatProducts {
   template <int ROWS>
   static void add(const RowsOfStep& rows, int64_t first, const void* w) {
+    constexpr int HALVES = halves_at_once(ROWS);
     const float* x = reinterpret_cast<const float*>(rows.x + first * rows.stride);
     const int64_t stride = rows.stride / 4;
-    for (int64_t lane = 0; lane < PANEL; lane += LANES) {
+    for (int64_t lane = 0; lane < PANEL; lane += HALVES * LANES) {
       const float* at = static_cast<const float*>(w) + lane;
-      F16 sums[ROWS];
+      F16 sums[ROWS][HALVES];
 #pragma GCC unroll 8
-      for (int r = 0; r < ROWS; r++) sums[r] = zero();
+      for (int r = 0; r < ROWS; r++)
+#pragma GCC unroll 2
+        for (int h = 0; h < HALVES; h++) sums[r][h] = zero();
       for (int64_t i = 0; i < rows.count; i++, at += PANEL) {
-        const F16 values = load(at);
+        F16 values[HALVES];
+#pragma GCC unroll 2
+        for (int h = 0; h < HALVES; h++) values[h] = load(at + h * LANES);
 #pragma GCC unroll 8
-        for (int r = 0; r < ROWS; r++) sums[r] = fma(values, set1(x[r * stride + i]), sums[r]);
+        for (int r = 0; r < ROWS; r++) {
+          const F16 column = set1(x[r * stride + i]);
+#pragma GCC unroll 2
+          for (int h = 0; h < HALVES; h++) sums[r][h] = fma(values[h], column, sums[r][h]);
+        }
       }
 #pragma GCC unroll 8
-      for (int r = 0; r < ROWS; r++) finish_step(rows, first + r, lane, sums[r]);
+      for (int r = 0; r < ROWS; r++)
+#pragma GCC unroll 2
+        for (int h = 0; h < HALVES; h++) finish_step(rows, first + r, lane + h * LANES, sums[r][h]);
     }
   }
 };

@@ -73,7 +73,10 @@ inline void pack_quantized(Worker& worker, const QuantizedSource& from, const Pa
           if (q.kind == CodeKind::bytes)
             for (uint8_t& code : codes) code = stored[code];
           uint8_t* to = block + lane / LANES * LINE_BYTES;
-          for (int i = 0; i < CODE_BLOCK; i++) to[i / 4 * UNIT_BYTES + q.place(lane % LANES, i % 4)] = codes[i];
+          if (q.kind == CodeKind::float8)
+            for (int i = 0; i < CODE_BLOCK; i++) to[i / 4 * UNIT_BYTES + q.place(lane % LANES, i % 4)] = codes[i];
+          else
+            for (int u = 0; u < CODE_BLOCK / 4; u++) std::memcpy(to + u * UNIT_BYTES + 4 * (lane % LANES), codes + 4 * u, 4);
         }
         write_block(block, q.bits, at);
       }

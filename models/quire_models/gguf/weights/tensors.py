@@ -16,10 +16,10 @@ import torch
 
 from quire.errors import CheckpointError
 from quire_kernels.quantized import QuantizedMatrix
-from quire_models.gguf.metadata import Metadata
-from quire_models.gguf.names import FAMILIES, IGNORED, Family
-from quire_models.gguf.reader import GGUFFile, TensorInfo
-from quire_models.gguf.unpack import LAYOUTS, unpacked
+from quire_models.gguf.file.metadata import Metadata
+from quire_models.gguf.file.reader import GGUFFile, TensorInfo
+from quire_models.gguf.weights.names import FAMILIES, IGNORED, Family
+from quire_models.gguf.weights.unpack import LAYOUTS, unpacked
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -11,12 +11,13 @@ import mmap
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 
 from quire.errors import CheckpointError
 from quire.files import FileRefused, open_regular
-from quire_models.gguf.cursor import Cursor, Value
-from quire_models.gguf.types import TYPES, TensorType, type_name
+from quire_models.gguf.file.cursor import Cursor, Value
+from quire_models.gguf.file.types import TYPES, TensorType, type_name
 
 MAGIC = b"GGUF"
 VERSIONS = (2, 3)
@@ -150,7 +151,7 @@ def _placed(
             raise cursor.error(f"tensor {name!r:.100} {reason}")
         tensors[name] = info
     ordered = sorted(tensors.values(), key=lambda info: info.start)
-    for info, after in zip(ordered, ordered[1:], strict=False):
+    for info, after in pairwise(ordered):
         if info.start + info.size > after.start:
             raise cursor.error(f"tensors {info.name!r:.100} and {after.name!r:.100} overlap")
     return tuple(tensors.values())

@@ -1,7 +1,7 @@
 """Unpacks the K-quants of ggml: blocks of 256 weights with 8 or 16 scales of few bits, and one or two of 16 bits.
 
-The functions are `quire_models.gguf.unpack.Unpack`. Where a byte has codes of several groups of 32, each group is
-written as fields of 32 bytes.
+The functions are `quire_models.gguf.weights.unpack.Unpack`. Where a byte has codes of several groups of 32, each group
+is written as fields of 32 bytes.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from quire_models.gguf.metadata import Metadata
+from quire_models.gguf.file.metadata import Metadata
 
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = 1, 2, 3, 4, 5, 6
 """Types of tokens (`tokenizer.ggml.token_type`)."""

@@ -1,7 +1,7 @@
 """Finds the files of a GGUF model: one file, or the parts NAME-00001-of-00003.gguf, NAME-00002-of-00003.gguf, …
 
-Part N has the metadata `split.no` = N - 1, `split.count`, and `split.tensors.count`, the number of tensors of all parts.
-The first part has the metadata of the model.
+Part N has the metadata `split.no` = N - 1, `split.count`, and `split.tensors.count`, the number of tensors of all
+parts. The first part has the metadata of the model.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from pathlib import Path
 
 from quire.errors import CheckpointError
 from quire.files import root_of
-from quire_models.gguf.cursor import Value
-from quire_models.gguf.reader import GGUFFile, open_gguf
+from quire_models.gguf.file.cursor import Value
+from quire_models.gguf.file.reader import GGUFFile, open_gguf
 
 SUFFIX = ".gguf"
 MAX_PARTS = 999

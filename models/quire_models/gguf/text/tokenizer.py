@@ -1,7 +1,7 @@
 """tokenizer.json and tokenizer_config.json of a GGUF model, in the format of the `tokenizers` library.
 
-Four kinds of vocabularies: SentencePiece's pairs merged by score ("llama"), byte-level pairs with listed merges ("gpt2"),
-WordPiece ("bert") and SentencePiece's unigram ("t5").
+Four kinds of vocabularies: SentencePiece's pairs merged by score ("llama"), byte-level pairs with listed merges
+("gpt2"), WordPiece ("bert") and SentencePiece's unigram ("t5").
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ import base64
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeAlias
 
-from quire_models.gguf.splits import SPLITS, Split
-from quire_models.gguf.vocabulary import BYTE, NORMAL, UNUSED, USER_DEFINED, Vocabulary
+from quire_models.gguf.text.splits import SPLITS, Split
+from quire_models.gguf.text.vocabulary import BYTE, NORMAL, UNUSED, USER_DEFINED, Vocabulary
 
 Json: TypeAlias = dict[str, Any]
 SPACE = "\u2581"

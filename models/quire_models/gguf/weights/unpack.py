@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from quire_kernels.quantized import QuantizedMatrix
-from quire_models.gguf import unpack_k
+from quire_models.gguf.weights import unpack_k
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -155,4 +155,4 @@ LAYOUTS = {
     "Q5_K": BlockLayout(unpack_k.Q5_K, unpack_k.q5, 5, has_offsets=True),
     "Q6_K": BlockLayout(unpack_k.Q6_K, unpack_k.q6, 6, group_size=16, zero=32),
 }
-"""Layouts by the names of types (`quire_models.gguf.types`)."""
+"""Layouts by the names of types (`quire_models.gguf.file.types`)."""

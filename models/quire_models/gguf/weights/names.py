@@ -1,7 +1,7 @@
 """Names of tensors: what llama.cpp's converter called them, and what they are called in transformers.
 
-A name is `MODULE.weight` or `MODULE.bias`; modules of block N are `blk.N.MODULE`. Tables give the module in transformers,
-with {n} for the block and {e} for the expert, of which GGUF stores one after another in one tensor.
+A name is `MODULE.weight` or `MODULE.bias`; modules of block N are `blk.N.MODULE`. Tables give the module in
+transformers, with {n} for the block and {e} for the expert, of which GGUF stores one after another in one tensor.
 """
 
 from __future__ import annotations

@@ -113,7 +113,7 @@ class Cursor:
         """Strings of a long array: as `text`, without a call for each."""
         data, position, total = self._data, self.position, len(self._data)
         read: Callable[[memoryview, int], tuple[int]] = struct.Struct("<Q").unpack_from  # type: ignore[assignment]
-        strings = []
+        strings: list[str] = []
         try:
             for _ in range(count):
                 start = position + 8

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from quire.errors import CheckpointError
-from quire_models.gguf.reader import GGUFFile
+from quire_models.gguf.file.reader import GGUFFile
 
 ARCHITECTURE = "general.architecture"
 MAX_SIZE = 1 << 31
@@ -59,7 +59,7 @@ class Metadata:
         return value
 
     def number(self, key: str, default: float | None = None) -> float:
-        """A finite number."""
+        """The finite number of a key."""
         value = self.get(key)
         if value is None and default is not None:
             return default

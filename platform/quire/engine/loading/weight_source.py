@@ -1,0 +1,37 @@
+"""Where the weights of a model come from, and how they are quantized."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from quire import hub
+from quire.engine.quantization.at_load import LinearAt
+from quire.records import CheckpointFormat
+from quire.settings.model_config import ModelConfig
+from quire_models.gguf.folder import open_tensors
+from quire_models.loading import tensor_files as tensors
+from quire_models.loading.quantized_files import QuantizedFiles, WeightFiles
+from quire_models.loading.weight_names import WeightsMapper
+
+
+@dataclass(frozen=True)
+class WeightSource:
+    """The source of the weights.
+
+    stored_as: how they are quantized there, None if they aren't. linear_at: the ops of `--quantization`.
+    """
+
+    located: hub.ModelFiles
+    config: ModelConfig
+    names: WeightsMapper
+    stored_as: CheckpointFormat | None
+    linear_at: LinearAt | None
+
+    def files(self) -> WeightFiles | None:
+        """The weights; None for random ones."""
+        if self.config.load_format == "dummy":
+            return None
+        if self.located.gguf is not None:
+            return open_tensors(self.located.gguf)
+        found = tensors.find(self.located.folder, self.config.load_format)
+        return found if self.stored_as is None else QuantizedFiles(found, self.stored_as)

@@ -1,0 +1,65 @@
+"""Quantized models with everything else: whatever runs beside a request, in whatever way, its answer is its own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from composition.asking import PLAIN, Rigs, ask, rigs_of, same
+from composition.features import FEATURES, SETTINGS, Feature, Setting
+from engine_rig import Rig
+from lora_rig import Base
+
+from quire.hooks import registry
+from quire.types import AdapterRef, WeightedAdapter
+
+PROMPT = list(b"The quick brown fox jumps over")
+
+QUANTIZED = (
+    Setting("int4", {"quantization": "int4"}),
+    Setting("int4-asym, cache of int8", {"quantization": "int4-asym", "activation_bits": 16, "kv_cache_dtype": "int8"}),
+)
+
+
+@pytest.fixture(scope="module")
+def rigs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rigs]:
+    """Engines with two adapters by their settings, made when first needed."""
+    root = tmp_path_factory.mktemp("quantized")
+    base = Base(root / "llama", "LlamaForCausalLM")
+    adapters = {name: base.adapter(name, r=4, target_modules="all-linear") for name in ("one", "two")}
+
+    def prepare(rig: Rig) -> None:
+        for name, folder in adapters.items():
+            rig.engine.load_adapter(name, folder)
+
+    with rigs_of(Path(base.folder), registry.load(None, enable_lora=True), prepare) as made:
+        yield made
+
+
+def adapted(*names: str) -> dict[str, Any]:
+    return {"adapters": tuple(WeightedAdapter(AdapterRef(name=name)) for name in names)}
+
+
+ASKED = (
+    *(
+        feature
+        for feature in FEATURES
+        if feature.name in ("greedy", "seed", "n", "logprobs", "prompt logprobs", "schema")
+    ),
+    Feature("adapter", {}, lambda answers: None, request=adapted("one")),
+    Feature("two adapters", {}, lambda answers: None, request=adapted("one", "two")),
+)
+
+
+@pytest.mark.parametrize("quantized", QUANTIZED, ids=[setting.name for setting in QUANTIZED])
+@pytest.mark.parametrize("way", SETTINGS, ids=[way.name for way in SETTINGS])
+def test_no_way_of_running_changes_an_answer_of_a_quantized_model(rigs: Rigs, quantized: Setting, way: Setting) -> None:
+    # batch-invariant sums are of another order, which the rounding of inputs may enlarge
+    order = {name: value for name, value in way.settings.items() if name == "batch_invariant"}
+    plain, rig = rigs({**PLAIN.settings, **quantized.settings, **order}), rigs({**way.settings, **quantized.settings})
+    for feature in ASKED:
+        alone = ask(plain, PROMPT, (feature,), ())
+        feature.check(alone)
+        assert same(ask(rig, PROMPT, (feature,), (way,)), alone), feature.name

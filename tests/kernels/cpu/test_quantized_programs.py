@@ -1,0 +1,96 @@
+"""Matrices of few bits inside recorded programs: activations that become part of a product, argmax, prefetching."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from compiled_rig import WIDTH, ops, same
+from quantized_rig import EVERY_BITS, IQ4_NL, NF4, random_matrix, random_x
+from torch import Tensor
+
+from quire_kernels import reference
+from quire_kernels.cpu import build, isa
+from quire_kernels.cpu.ops import CpuOps
+from quire_kernels.cpu.structs import Op
+from quire_kernels.ops import ACTS
+
+pytestmark = pytest.mark.skipif(not (isa.available() and build.compiler()), reason="the C++ ops cannot be compiled")
+
+KINDS: list[tuple[int, Tensor | None, int]] = [(bits, None, 8) for bits in EVERY_BITS]
+KINDS += [(4, None, 16), (4, IQ4_NL, 8), (4, NF4, 8), (6, None, 16)]
+
+
+def bound(shape: tuple[int, int], bits: int, table: Tensor | None, activation_bits: int, gated: bool = False) -> Any:
+    matrix = random_matrix((*shape, shape[1]), bits, table=table)
+    return ops().linear_quantized(matrix, torch.randn(shape[0]), torch.float32, gated, activation_bits)
+
+
+@pytest.mark.parametrize("act", ACTS)
+@pytest.mark.parametrize("tokens", [1, 5, 40])
+def test_an_activation_is_part_of_the_product_before_it_and_changes_nothing(act: str, tokens: int) -> None:
+    for kind in KINDS:
+        first, second = bound((70, WIDTH), *kind), bound((WIDTH, 70), *kind)
+
+        def block(x: Any, fwd: Any, first: Any = first, second: Any = second) -> Any:
+            return second(ops().act(first(x), act))
+
+        assert same([block], tokens) == ["program"]
+        run = ops().fused_blocks([block], WIDTH)
+        assert [Op(i.op) for i in run.stages[0]._code] == [Op.PRODUCT_QUANTIZED] * 2
+
+
+@pytest.mark.parametrize("tokens", [1, 5, 40])
+def test_a_gated_activation_is_part_of_the_product_before_it(tokens: int) -> None:
+    for kind in KINDS:
+        gate_up, down = bound((2 * 35, WIDTH), *kind, gated=True), bound((WIDTH, 35), *kind)
+
+        def block(x: Any, fwd: Any, gate_up: Any = gate_up, down: Any = down) -> Any:
+            return x + down(ops().gated_act(gate_up(x), "silu"))
+
+        assert same([block, block], tokens) == ["program"]
+        run = ops().fused_blocks([block], WIDTH)
+        assert [Op(i.op) for i in run.stages[0]._code] == [Op.PRODUCT_QUANTIZED] * 2 + [Op.ADD]
+
+
+def test_time_is_reported_by_shape() -> None:
+    first, second = bound((70, WIDTH), 4, None, 8), bound((WIDTH, 70), 4, None, 8)
+    run = ops().fused_blocks([lambda x, fwd: second(first(x))], WIDTH)
+    from compiled_rig import forward_of
+
+    with run.timing() as rows:
+        run(torch.randn(5, WIDTH), forward_of(5))
+        assert {name for name, _, _ in rows()} == {f"product_quantized {WIDTH} x 70", f"product_quantized 70 x {WIDTH}"}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(("inputs", "outputs"), [(64, 7), (96, 8192), (160, 20001)])
+@pytest.mark.usefixtures("threads")
+def test_argmax_finds_what_the_op_finds_in_the_product(
+    cpp: CpuOps, inputs: int, outputs: int, dtype: torch.dtype
+) -> None:
+    for activation_bits in (8, 16):
+        matrix = random_matrix((outputs, inputs, 32), 4, offsets=True)
+        product = cpp.linear_quantized(matrix, torch.randn(outputs).to(dtype), dtype, False, activation_bits)
+        for rows in (1, 3, 33, 2):  # more rows than before, then fewer
+            x = random_x(rows, 2 * inputs, dtype)[:, inputs:]
+            assert product.argmax(x) == reference.argmax(product(x, float32=True)).tolist()
+
+
+@pytest.mark.usefixtures("threads")
+def test_the_number_of_threads_changes_nothing(cpp: CpuOps, threads: Any) -> None:
+    matrices = [random_matrix((130, 96, 32), bits, offsets=True, ordered=True) for bits in EVERY_BITS]
+    x = random_x(70, 96)
+
+    def products() -> list[Tensor]:
+        bound = [
+            cpp.linear_quantized(matrix, None, torch.float32, True, bits) for matrix in matrices for bits in (8, 16)
+        ]
+        return [product(x[:rows]) for product in bound for rows in (1, 4, 5, 70)] + [b.unpacked() for b in bound]
+
+    threads(1)
+    want = products()
+    for count in (2, 3):
+        threads(count)
+        assert all(torch.equal(got, one) for got, one in zip(products(), want, strict=True))
