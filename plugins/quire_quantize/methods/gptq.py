@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from quire_kernels.quantized import QuantizedMatrix
-from quire_plugins.quantization.scale_search import Grid
+from quire_plugins.quantization.scale_search import CodeGrid
 from quire_quantize.calibration import BlockRunner
-from quire_quantize.methods.rounding import Scheme, quantize_named, read_matrix, rounded
-from quire_quantize.plan import Plan
+from quire_quantize.methods.rounding import RoundingScheme, quantize_named, read_matrix, rounded
+from quire_quantize.plan import QuantizationPlan
 
 DAMPING = 0.01
 """Share of the mean of the diagonal that is added to it (section 3.3 of the paper, step 3)."""
@@ -21,7 +21,7 @@ COLUMNS = 128
 """Columns whose errors are applied to the rest together."""
 
 
-def gptq(plan: Plan, scheme: Scheme, runner: BlockRunner) -> Iterator[tuple[str, QuantizedMatrix]]:
+def gptq(plan: QuantizationPlan, scheme: RoundingScheme, runner: BlockRunner) -> Iterator[tuple[str, QuantizedMatrix]]:
     """Block by block, with inputs that the quantized blocks before it give; the other matrices by themselves."""
     for index in range(runner.num_blocks):
         grams = runner.grams(index)
@@ -34,7 +34,7 @@ def gptq(plan: Plan, scheme: Scheme, runner: BlockRunner) -> Iterator[tuple[str,
     yield from rounded(plan, plan.outside_blocks(), scheme)
 
 
-def compensated(name: str, weight: Tensor, gram: Tensor, grid: Grid) -> QuantizedMatrix:
+def compensated(name: str, weight: Tensor, gram: Tensor, grid: CodeGrid) -> QuantizedMatrix:
     """A matrix [outputs, inputs] on a grid. gram: xᵀx of its inputs, float32 [inputs, inputs]."""
     rest = weight.float().clone()
     outputs, inputs = rest.shape
@@ -59,7 +59,7 @@ def compensated(name: str, weight: Tensor, gram: Tensor, grid: Grid) -> Quantize
     return replace(parts[0], codes=codes, scales=scales, offsets=offsets)
 
 
-def _nearest(values: Tensor, group: QuantizedMatrix, grid: Grid) -> tuple[Tensor, Tensor]:
+def _nearest(values: Tensor, group: QuantizedMatrix, grid: CodeGrid) -> tuple[Tensor, Tensor]:
     """Values [outputs] on the grid of their group, and their codes."""
     scales = group.scales[:, 0]
     offsets = -group.zero * scales if group.offsets is None else group.offsets[:, 0]

@@ -10,27 +10,27 @@ from torch import Tensor
 
 from quire.errors import CheckpointError
 from quire_kernels.quantized import QuantizedMatrix
-from quire_plugins.quantization.scale_search import Grid, group_size_for, quantize
-from quire_quantize.plan import DTYPES, Matrix, Plan
+from quire_plugins.quantization.scale_search import CodeGrid, group_size_for, quantize
+from quire_quantize.plan import DTYPES, Matrix, QuantizationPlan
 
 
 @dataclass(frozen=True)
-class Scheme:
-    """How matrices are stored. group_size: None = a scale for each output. search: see `scale_search.Grid`."""
+class RoundingScheme:
+    """How matrices are stored. group_size: None = a scale for each output. search: see `scale_search.CodeGrid`."""
 
     bits: int
     group_size: int | None
     asymmetric: bool = False
     search: bool = True
 
-    def grid(self, weight: Tensor) -> Grid:
+    def grid(self, weight: Tensor) -> CodeGrid:
         """The grid for a matrix; scales have its dtype."""
         inputs = weight.shape[1]
         size = inputs if self.group_size is None else group_size_for(inputs, self.group_size)
-        return Grid(self.bits, size, self.asymmetric, True, weight.dtype, self.search)
+        return CodeGrid(self.bits, size, self.asymmetric, True, weight.dtype, self.search)
 
 
-def read_matrix(plan: Plan, matrix: Matrix) -> Tensor:
+def read_matrix(plan: QuantizationPlan, matrix: Matrix) -> Tensor:
     """The weight of a matrix. Raises CheckpointError for integers and the like."""
     weight = plan.files.read(matrix.name)
     if weight.dtype not in DTYPES:
@@ -38,15 +38,17 @@ def read_matrix(plan: Plan, matrix: Matrix) -> Tensor:
     return weight
 
 
-def quantize_named(name: str, weight: Tensor, grid: Grid, importance: Tensor | None = None) -> QuantizedMatrix:
-    """As `scale_search.quantize`; raises CheckpointError, naming the tensor, if a weight is not finite."""
+def quantize_named(name: str, weight: Tensor, grid: CodeGrid, importance: Tensor | None = None) -> QuantizedMatrix:
+    """Call `scale_search.quantize`; raises CheckpointError, naming the tensor, if a weight is not finite."""
     try:
         return quantize(weight, grid, importance)
     except ValueError as error:
         raise CheckpointError(f"Tensor {name!r} cannot be quantized: {error}.") from error
 
 
-def rounded(plan: Plan, matrices: Sequence[Matrix], scheme: Scheme) -> Iterator[tuple[str, QuantizedMatrix]]:
+def rounded(
+    plan: QuantizationPlan, matrices: Sequence[Matrix], scheme: RoundingScheme
+) -> Iterator[tuple[str, QuantizedMatrix]]:
     """Each matrix by itself."""
     for matrix in matrices:
         weight = read_matrix(plan, matrix)
