@@ -59,7 +59,7 @@ MAY_IMPORT = {
     "quire.log_format": CONTRACT,
     "quire.settings": CONTRACT | HOOKS | {"quire.from_vllm.flags"},
     "quire.from_vllm.flags": CONTRACT,
-    "quire.hub": CONTRACT,
+    "quire.hub": CONTRACT | {"quire_models.gguf"},
     "quire.media": CONTRACT,
     "quire.text": CONTRACT | {"quire.hooks.call_stats", "quire.media"},
     "quire.engine": CONTRACT | MODELS | {"quire.hub", "quire.hooks.call_stats"},

@@ -159,7 +159,7 @@ def _quantized(stored: _Stored) -> QuantizedMatrix:
     start = info.start + (stored.expert or 0) * size
     blocks = np.frombuffer(stored.file.data, np.uint8, count=size, offset=start)
     matrix = unpacked(blocks, layout, (math.prod(info.shape[:-1]) // parts, inputs))
-    for what, values in (("scale", matrix.scales), ("offset", matrix.offsets)):
+    for what, values in (("a scale", matrix.scales), ("an offset", matrix.offsets)):
         if values is not None and not bool(values.isfinite().all()):
-            raise CheckpointError(f"{stored.file.path}: tensor {info.name!r} has a {what} that is not finite.")
+            raise CheckpointError(f"{stored.file.path}: tensor {info.name!r} has {what} that is not finite.")
     return matrix
