@@ -49,6 +49,8 @@ class QuantizedMatrix:
     def problem(self) -> str | None:
         """Why the fields do not make a matrix; None if they do."""
         outputs, inputs = self.codes.shape
+        if self.group_size < 1:
+            return f"a group size of {self.group_size} is not positive"
         groups = (outputs, -(-inputs // self.group_size))
         if self.bits not in (2, 3, 4, 5, 6, 8):
             return f"{self.bits} bits are not supported"

@@ -52,7 +52,7 @@ def test_every_link_leads_somewhere(page: str) -> None:
         if not target.startswith("https://") and path:
             assert ((ROOT / page).parent / path).exists(), target
         elif anchor and not path:
-            assert re.search(rf"^#+ {re.escape(anchor)}$", body, re.MULTILINE), target
+            assert re.search(rf"^#+ {re.escape(anchor)}$", body, re.MULTILINE | re.IGNORECASE), target
 
 
 @pytest.mark.parametrize("page", PAGES)

@@ -100,9 +100,11 @@ def test_a_table_of_floats_is_multiplied_by_floats(
 def test_every_code_of_float8_has_its_value_and_nan_stays_nan(cpp: CpuOps) -> None:
     codes = torch.arange(256, dtype=torch.uint8).view(8, 32)
     x = torch.eye(32)
-    for some in (torch.where(codes % 128 == 127, 0, codes), codes):
+    for some, kind in ((torch.where(codes % 128 == 127, 0, codes), CodeKind.FLOAT8), (codes, CodeKind.FLOAT_LOOKUP)):
         matrix = QuantizedMatrix(some, torch.ones(8, 1), 8, 32, table=FLOAT8)
-        got = cpp.linear_quantized(matrix, None, torch.float32)(x)
+        product = cpp.linear_quantized(matrix, None, torch.float32)
+        assert product._weight.struct.kind == kind
+        got = product(x)
         torch.testing.assert_close(got.T.isnan().any(1), FLOAT8[some.int()].isnan().any(1))
         finite = ~got.T.isnan().any(1)
         assert torch.equal(got.T[finite], FLOAT8[some.int()][finite])
@@ -182,12 +184,28 @@ def test_what_is_no_matrix_is_refused(cpp: CpuOps) -> None:
         "not a permutation": {"order": torch.zeros(64, dtype=torch.int64)},
         "its table has 15 values": {"table": torch.zeros(15)},
         "does not divide": {"group_size": 24},
+        "a group size of 0 is not positive": {"group_size": 0},
     }
     for message, fields in wrong.items():
         with pytest.raises(ValueError, match=message):
             cpp.linear_quantized(replace(good, **fields), None, torch.float32)
     with pytest.raises(ValueError, match="activations have 8 or 16 bits, not 4"):
         cpp.linear_quantized(good, None, torch.float32, False, 4)
+
+
+def test_numbers_of_other_data_types_are_converted(cpp: CpuOps) -> None:
+    matrix, x = random_matrix((33, 64, 32), 4, offsets=True), random_x(3, 64)
+    assert matrix.offsets is not None
+    other = replace(matrix, codes=matrix.codes.int(), scales=matrix.scales.half(), offsets=matrix.offsets.double())
+    want = cpp.linear_quantized(matrix, None, torch.float32)(x)
+    assert torch.equal(cpp.linear_quantized(other, None, torch.float32)(x), want)
+
+
+def test_inputs_that_are_added_do_not_count_whatever_a_table_holds(cpp: CpuOps) -> None:
+    table = torch.tensor([torch.nan, torch.inf, 1.0, -torch.inf])
+    matrix = QuantizedMatrix(torch.full((5, 70), 2, dtype=torch.uint8), torch.ones(5, 1), 2, 70, table=table)
+    for rows in (1, 5):
+        near(cpp.linear_quantized(matrix, None, torch.float32)(torch.ones(rows, 70)), torch.full((rows, 5), 70.0))
 
 
 def test_a_weight_takes_the_memory_of_its_bits_and_scales(cpp: CpuOps) -> None:

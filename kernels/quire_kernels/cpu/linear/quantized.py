@@ -16,7 +16,7 @@ from quire_kernels.cpu.compiled.proxies import Untraceable
 from quire_kernels.cpu.compiled.tracer import Proxy, packed_copy
 from quire_kernels.cpu.library import DTYPES, PANEL, Library
 from quire_kernels.cpu.structs import POINTER, Instruction, Op, PackedMatrix
-from quire_kernels.quantized import QuantizedMatrix, has_integer_values
+from quire_kernels.quantized import QuantizedMatrix, float8_table, has_integer_values
 
 if TYPE_CHECKING:
     from quire_kernels.cpu.ops import CpuOps
@@ -180,15 +180,14 @@ def _pack(library: Library, matrix: QuantizedMatrix, halves: bool, activation_bi
         *(int(matrix.offsets is not None), int(activation_bits == 16)),
         *(_address(tensor) for tensor in (factors, values, order)),
     )
-    scales = 1 if matrix.offsets is None else 2
-    head = scales * PANEL * (4 if struct.wide else 2)
+    head = (1 if matrix.offsets is None else 2) * PANEL * (4 if struct.wide else 2)
     panel = struct.groups * (head + group * PANEL * bits // 8)
     units = library.panels.take(panels * panel // 4)
     packed = PackedMatrix(units.data_ptr(), outputs, inputs, int(halves), None, panel)
-    given = [
-        tensor if tensor is None else tensor.contiguous() for tensor in (matrix.codes, matrix.scales, matrix.offsets)
-    ]
-    source = QuantizedSource(*(_address(tensor) for tensor in given), _padding(values))
+    codes, scales = matrix.codes.to(torch.uint8).contiguous(), matrix.scales.float().contiguous()
+    offsets = None if matrix.offsets is None else matrix.offsets.float().contiguous()
+    padding = _padding(values[: 1 << matrix.bits])
+    source = QuantizedSource(*(_address(tensor) for tensor in (codes, scales, offsets)), padding)
     threads = torch.get_num_threads()
     library.functions.quire_pack_quantized(byref(source), byref(packed), byref(struct), factors.data_ptr(), threads)
     return _PackedCodes(packed, struct, units, (values, factors, order))
@@ -213,8 +212,7 @@ def _kind(matrix: QuantizedMatrix, activation_bits: int) -> CodeKind:
 
 def _is_float8(matrix: QuantizedMatrix) -> bool:
     """Whether the values are float8 (e4m3) and none is NaN, which C++ would not decode."""
-    float8 = torch.arange(256, dtype=torch.uint8).view(torch.float8_e4m3fn).float()
-    equal = matrix.table is not None and torch.equal(matrix.table.nan_to_num(0.0), float8.nan_to_num(0.0))
+    equal = matrix.table is not None and torch.equal(matrix.table.nan_to_num(0.0), float8_table())
     return equal and not any(bool((part.bitwise_and(127) == 127).any()) for part in matrix.codes.split(ROWS_AT_ONCE))
 
 
@@ -223,11 +221,8 @@ def _with_zero(matrix: QuantizedMatrix, kind: CodeKind) -> QuantizedMatrix:
     if matrix.table is not None or kind not in (CodeKind.CODES, CodeKind.BYTES):
         return matrix
     middle = BYTE_ZERO if kind == CodeKind.BYTES else 1 << matrix.bits - 1
-    fits = (
-        matrix.zero == middle
-        if matrix.bits > 5
-        else 0 <= matrix.zero < 1 << matrix.bits and (matrix.bits < 5 or matrix.zero == middle)
-    )
+    any_fits = kind == CodeKind.CODES and matrix.bits <= 4
+    fits = 0 <= matrix.zero < 1 << matrix.bits if any_fits else matrix.zero == middle
     if fits:
         return matrix
     offsets = (middle - matrix.zero) * matrix.scales
@@ -243,5 +238,5 @@ def _values(matrix: QuantizedMatrix, kind: CodeKind) -> Tensor:
 
 
 def _padding(values: Tensor) -> int:
-    """A code whose value is finite, for inputs that are added."""
+    """Choose the code of inputs that are added: one whose value is finite."""
     return int(values.abs().nan_to_num(torch.inf).argmin())
