@@ -63,6 +63,7 @@ def quantize(weight: Tensor, grid: CodeGrid, importance: Tensor | None = None) -
     scales = torch.empty(outputs, groups)
     offsets = torch.empty(outputs, groups) if grid.asymmetric else None
 
+    @torch.inference_mode()  # else a thread could not write to what the caller made in that mode
     def fill(some: slice) -> None:
         x = weight[some].detach().float().reshape(-1, size).T.contiguous()  # groups are columns: sums are vectorized
         factors = None

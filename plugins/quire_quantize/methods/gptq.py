@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from quire_kernels.quantized import QuantizedMatrix
-from quire_plugins.quantization.scale_search import Grid
+from quire_plugins.quantization.scale_search import CodeGrid
 from quire_quantize.calibration import BlockRunner
 from quire_quantize.methods.rounding import Scheme, quantize_named, read_matrix, rounded
 from quire_quantize.plan import Plan
@@ -34,7 +34,7 @@ def gptq(plan: Plan, scheme: Scheme, runner: BlockRunner) -> Iterator[tuple[str,
     yield from rounded(plan, plan.outside_blocks(), scheme)
 
 
-def compensated(name: str, weight: Tensor, gram: Tensor, grid: Grid) -> QuantizedMatrix:
+def compensated(name: str, weight: Tensor, gram: Tensor, grid: CodeGrid) -> QuantizedMatrix:
     """A matrix [outputs, inputs] on a grid. gram: xᵀx of its inputs, float32 [inputs, inputs]."""
     rest = weight.float().clone()
     outputs, inputs = rest.shape
@@ -59,7 +59,7 @@ def compensated(name: str, weight: Tensor, gram: Tensor, grid: Grid) -> Quantize
     return replace(parts[0], codes=codes, scales=scales, offsets=offsets)
 
 
-def _nearest(values: Tensor, group: QuantizedMatrix, grid: Grid) -> tuple[Tensor, Tensor]:
+def _nearest(values: Tensor, group: QuantizedMatrix, grid: CodeGrid) -> tuple[Tensor, Tensor]:
     """Values [outputs] on the grid of their group, and their codes."""
     scales = group.scales[:, 0]
     offsets = -group.zero * scales if group.offsets is None else group.offsets[:, 0]

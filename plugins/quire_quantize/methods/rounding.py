@@ -10,24 +10,24 @@ from torch import Tensor
 
 from quire.errors import CheckpointError
 from quire_kernels.quantized import QuantizedMatrix
-from quire_plugins.quantization.scale_search import Grid, group_size_for, quantize
+from quire_plugins.quantization.scale_search import CodeGrid, group_size_for, quantize
 from quire_quantize.plan import DTYPES, Matrix, Plan
 
 
 @dataclass(frozen=True)
 class Scheme:
-    """How matrices are stored. group_size: None = a scale for each output. search: see `scale_search.Grid`."""
+    """How matrices are stored. group_size: None = a scale for each output. search: see `scale_search.CodeGrid`."""
 
     bits: int
     group_size: int | None
     asymmetric: bool = False
     search: bool = True
 
-    def grid(self, weight: Tensor) -> Grid:
+    def grid(self, weight: Tensor) -> CodeGrid:
         """The grid for a matrix; scales have its dtype."""
         inputs = weight.shape[1]
         size = inputs if self.group_size is None else group_size_for(inputs, self.group_size)
-        return Grid(self.bits, size, self.asymmetric, True, weight.dtype, self.search)
+        return CodeGrid(self.bits, size, self.asymmetric, True, weight.dtype, self.search)
 
 
 def read_matrix(plan: Plan, matrix: Matrix) -> Tensor:
@@ -38,7 +38,7 @@ def read_matrix(plan: Plan, matrix: Matrix) -> Tensor:
     return weight
 
 
-def quantize_named(name: str, weight: Tensor, grid: Grid, importance: Tensor | None = None) -> QuantizedMatrix:
+def quantize_named(name: str, weight: Tensor, grid: CodeGrid, importance: Tensor | None = None) -> QuantizedMatrix:
     """As `scale_search.quantize`; raises CheckpointError, naming the tensor, if a weight is not finite."""
     try:
         return quantize(weight, grid, importance)
