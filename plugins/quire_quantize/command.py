@@ -83,7 +83,7 @@ def run(args: argparse.Namespace) -> int:
         plan = read_plan(folder, args.registry, ignored)
         size = None if args.bits == 8 else args.group_size or GROUP_SIZE
         scheme = Scheme(args.bits, size, args.asymmetric, args.method != "rtn")
-        groups = _write_tensors(plan, _chosen(args, plan, scheme), target)
+        groups = _write_tensors(plan, _chosen(args, plan, scheme), target, args.activation_bits == 16)
         if args.bits == 8:
             groups = {None: [name for names in groups.values() for name in names]}
         config = stored.config_of(groups, unquantized_modules(plan), args.bits, args.asymmetric, args.activation_bits)
@@ -107,7 +107,9 @@ def _chosen(args: argparse.Namespace, plan: Plan, scheme: Scheme) -> Iterator[tu
     return (gptq if args.method == "gptq" else awq)(plan, scheme, BlockRunner(model, plan.decoder, samples))
 
 
-def _write_tensors(plan: Plan, results: Iterator[tuple[str, Any]], target: Path) -> dict[int | None, list[str]]:
+def _write_tensors(
+    plan: Plan, results: Iterator[tuple[str, Any]], target: Path, packed: bool
+) -> dict[int | None, list[str]]:
     """Write all tensors; returns the quantized modules by their group size."""
     from tqdm import tqdm
 
@@ -121,7 +123,7 @@ def _write_tensors(plan: Plan, results: Iterator[tuple[str, Any]], target: Path)
                 shards.add(name, value)
                 continue
             module = name.removesuffix(".weight")
-            for part, tensor in stored.tensors_of(value, plan.files.read(name).dtype).items():
+            for part, tensor in stored.tensors_of(value, plan.files.read(name).dtype, packed).items():
                 shards.add(f"{module}.{part}", tensor)
             groups[value.group_size].append(module)
             bar.update()

@@ -11,8 +11,9 @@ from quire_plugins.quantization.scale_search import CodeGrid, group_size_for, qu
 
 KINDS = {
     "symmetric": {},
+    "with positive scales": {"conventional": True},
     "with offsets": {"asymmetric": True},
-    "with integer zeros": {"asymmetric": True, "integer_zeros": True},
+    "with integer zeros": {"asymmetric": True, "conventional": True},
 }
 
 
@@ -79,8 +80,13 @@ def test_scales_have_the_precision_that_they_are_stored_in(kind: str, stored: to
         assert torch.equal(matrix.offsets, matrix.offsets.to(stored).float())
 
 
+def test_conventional_scales_are_positive() -> None:
+    assert (quantize(drawn("normal"), CodeGrid(4, 32, conventional=True)).scales > 0).all()
+    assert (quantize(drawn("normal"), CodeGrid(4, 32)).scales < 0).any()
+
+
 def test_integer_zeros_are_codes() -> None:
-    matrix = quantize(drawn("normal") + 0.5, CodeGrid(4, 32, asymmetric=True, integer_zeros=True))
+    matrix = quantize(drawn("normal") + 0.5, CodeGrid(4, 32, asymmetric=True, conventional=True))
     zeros = -matrix.offsets / matrix.scales
     torch.testing.assert_close(zeros, zeros.round(), atol=1e-5, rtol=0)
     assert zeros.min() >= 0
