@@ -102,6 +102,8 @@ class BlockRunner:
                     found[f"blocks.{index}.{name}"] = gram = torch.zeros(module.inputs, module.inputs)
                     stack.enter_context(_recorded(module, gram))
             self._run(index)
+        if not all(bool(gram.isfinite().all()) for gram in found.values()):
+            raise CheckpointError(f"Block {index} has activations that are not finite; use --method search.")
         return found
 
     def advance(self, index: int) -> None:
@@ -197,6 +199,9 @@ def load_model(plan: QuantizationPlan, registry: Registry) -> DecoderModel:
     loader, slices = CheckpointLoader(model, decoder, plan.names), parameter_slices(model)
     for name in plan.files:
         if loader.needs(name) and plan.names.rename(name) in slices:
-            loader.put(name, plan.files.read(name))
+            tensor = plan.files.read(name)
+            if not bool(tensor.isfinite().all()):
+                raise CheckpointError(f"Tensor {name!r} cannot be quantized: a weight is not finite.")
+            loader.put(name, tensor)
     loader.finish()
     return model

@@ -83,7 +83,7 @@ def run(args: argparse.Namespace) -> int:
         plan = read_plan(folder, args.registry, ignored)
         size = None if args.bits == 8 else args.group_size or GROUP_SIZE
         scheme = RoundingScheme(args.bits, size, args.asymmetric, args.method != "rtn")
-        groups = _write_tensors(plan, _chosen(args, plan, scheme), target)
+        groups = _write_tensors(plan, _chosen(args, plan, scheme), target, args.activation_bits == 16)
         if args.bits == 8:
             groups = {None: [name for names in groups.values() for name in names]}
         config = stored.config_of(groups, unquantized_modules(plan), args.bits, args.asymmetric, args.activation_bits)
@@ -108,7 +108,7 @@ def _chosen(args: argparse.Namespace, plan: QuantizationPlan, scheme: RoundingSc
 
 
 def _write_tensors(
-    plan: QuantizationPlan, results: Iterator[tuple[str, Any]], target: Path
+    plan: QuantizationPlan, results: Iterator[tuple[str, Any]], target: Path, packed: bool
 ) -> dict[int | None, list[str]]:
     """Write all tensors; returns the quantized modules by their group size."""
     from tqdm import tqdm
@@ -123,7 +123,7 @@ def _write_tensors(
                 shards.add(name, value)
                 continue
             module = name.removesuffix(".weight")
-            for part, tensor in stored.tensors_of(value, plan.files.read(name).dtype).items():
+            for part, tensor in stored.tensors_of(value, plan.files.read(name).dtype, packed).items():
                 shards.add(f"{module}.{part}", tensor)
             groups[value.group_size].append(module)
             bar.update()
