@@ -134,6 +134,7 @@ from quire_models.parts.pooling import Normalize, classification_poolers
 from quire_models.parts.vision import Patches, Projector, VisionEncoder
 
 if TYPE_CHECKING:
+    from quire_kernels.quantized import QuantizedMatrix
     from quire_models import DecoderModel, EncoderModel, ForwardBatch, Items, ModuleBuilder, Projection, TowerCall
 
 _NEED_TORCH = {
@@ -143,6 +144,7 @@ _NEED_TORCH = {
     "Items": "quire_models",
     "ModuleBuilder": "quire_models",
     "Projection": "quire_models",
+    "QuantizedMatrix": "quire_kernels.quantized",
     "TowerCall": "quire_models",
 }
 
@@ -236,6 +238,7 @@ __all__ = [
     "Projector",
     "Quantization",
     "QuantizationOptions",
+    "QuantizedMatrix",
     "QuireError",
     "RMSNorm",
     "ReasoningParser",

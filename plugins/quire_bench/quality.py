@@ -50,7 +50,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Prints the perplexity and, if there is a reference, the distance from it. Raises StartupError."""
-    text = Path(args.text).read_text(encoding="utf-8") if args.text else documentation_strings()
+    text = _text_of(args.text) if args.text else documentation_strings()
     if args.save_text:
         Path(args.save_text).write_text(text, encoding="utf-8")
     with ExitStack() as stack:
@@ -66,6 +66,13 @@ def run(args: argparse.Namespace) -> int:
     show_table("quality", ("figure", "value"), [(name, _shown(value)) for name, value in figures.items()])
     write_json("quality", figures, args.output_json)
     return 0
+
+
+def _text_of(file: str) -> str:
+    try:
+        return Path(file).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"--text: {file} cannot be read: {error}.") from error
 
 
 def _shown(value: Any) -> str:

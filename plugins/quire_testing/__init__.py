@@ -8,6 +8,7 @@ contract is broken:
     check_transcriber       prompts, parameters and segments are valid for every task
     check_op                an operation equals the reference over shapes and dtypes
     check_quantization      products are close to those of the unquantized matrix, row by row
+    check_checkpoint_format a quantized checkpoint is read into its weights, and a damaged one refused
     check_logits_processor  a processor changes only its own rows, however rows are batched
     check_grammar_backend   mask and `accept` agree, and `rollback` undoes `accept`
     check_scheduler_policy  no sequence starves under a bounded load
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
     from quire_testing.input_mapper import check_input_mapper as check_input_mapper
     from quire_testing.logits_processor import check_logits_processor as check_logits_processor
     from quire_testing.ops.check import check_op as check_op
+    from quire_testing.ops.checkpoint_format import check_checkpoint_format as check_checkpoint_format
     from quire_testing.ops.quantization import check_quantization as check_quantization
     from quire_testing.parsers import (
         check_reasoning_parser as check_reasoning_parser,
@@ -65,6 +67,7 @@ _HOME = {
     "check_adapter_runtime": "adapters",
     "check_adapter_source": "adapters",
     "check_architecture": "architecture",
+    "check_checkpoint_format": "ops.checkpoint_format",
     "check_command": "cli",
     "check_demo_model": "cli",
     "check_grammar_backend": "grammar_backend",

@@ -18,13 +18,14 @@ GEMMA3_PATTERN, GEMMA2_PATTERN = 6, 2
 class Source:
     """What a config is made from. tensors: shapes by names in GGUF. factors: reads tables of rotary factors.
 
-    tokens: number of tokens of the tokenizer. dtype: to run in.
+    tokens: number of tokens of the tokenizer. roles: ids of its special tokens. dtype: to run in.
     """
 
     metadata: Metadata
     tensors: Mapping[str, tuple[int, ...]]
     factors: Factors
     tokens: int
+    roles: Mapping[str, int]
     dtype: str
 
     @property
@@ -46,10 +47,9 @@ def config(source: Source) -> dict[str, Any]:
     if embedding[0] < source.tokens:
         raise metadata.error("tokenizer.ggml.tokens", f"has {source.tokens} tokens; the model embeds {embedding[0]}")
     shared = {"vocab_size": embedding[0], "dtype": source.dtype, "tie_word_embeddings": source.tied}
-    for name, key in (("bos", "bos"), ("eos", "eos"), ("pad", "padding")):
-        if f"tokenizer.ggml.{key}_token_id" in metadata:
-            shared[f"{name}_token_id"] = metadata.size(f"tokenizer.ggml.{key}_token_id")
-    return {**shared, **build(source)}
+    # all are set, because the defaults of transformers are those of other models
+    ids = {f"{role}_id": source.roles.get(role) for role in ("bos_token", "eos_token", "pad_token")}
+    return {**shared, **ids, **build(source)}
 
 
 def _decoder(source: Source, architecture: str, model_type: str, **more: Any) -> dict[str, Any]:

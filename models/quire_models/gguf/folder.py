@@ -77,6 +77,7 @@ def folder_contents(files: Sequence[GGUFFile]) -> dict[str, str]:
         tensors={name: info.shape for name, (_, info) in infos.items()},
         factors=lambda name: _factors(*infos[name]) if name in infos else None,
         tokens=len(vocabulary.tokens),
+        roles=vocabulary.roles,
         dtype=_dtype([info for _, info in infos.values()]),
     )
     values: dict[str, Any] = {

@@ -33,14 +33,15 @@ class CodeGrid:
     """The numbers that the weights of a group may become.
 
     bits: of a code. group_size: neighbouring inputs that share a scale; it divides the inputs. asymmetric: with an
-    offset for each group. integer_zeros: the offset is a scale times an integer that a code can have. stored: dtype of
-    scales and offsets. search: False spans all values of a group, which is rounding to nearest.
+    offset for each group. conventional: as file formats have them: scales are positive, and an offset is a scale times
+    an integer that a code can have. stored: dtype of scales and offsets. search: False spans all values of a group,
+    which is rounding to nearest.
     """
 
     bits: int
     group_size: int
     asymmetric: bool = False
-    integer_zeros: bool = False
+    conventional: bool = False
     stored: torch.dtype = torch.float32
     search: bool = True
 
@@ -63,12 +64,13 @@ def quantize(weight: Tensor, grid: CodeGrid, importance: Tensor | None = None) -
     scales = torch.empty(outputs, groups)
     offsets = torch.empty(outputs, groups) if grid.asymmetric else None
 
+    @torch.inference_mode()  # else a thread could not write to what the caller made in that mode
     def fill(some: slice) -> None:
         x = weight[some].detach().float().reshape(-1, size).T.contiguous()  # groups are columns: sums are vectorized
         factors = None
         if importance is not None:
             factors = importance.view(-1, size).T.repeat(1, x.shape[1] // groups).contiguous()
-        found = _with_offsets(x, grid, factors) if grid.asymmetric and not grid.integer_zeros else None
+        found = _with_offsets(x, grid, factors) if grid.asymmetric and not grid.conventional else None
         found = found or _around_zeros(x, grid, factors)
         codes[some] = found.codes.T.reshape(-1, inputs)
         scales[some] = found.scales.view(-1, groups)
@@ -121,15 +123,14 @@ def _around_zeros(x: Tensor, grid: CodeGrid, factors: Tensor | None) -> _Groups:
     """x [group size, groups] in codes of which one stands for zero: the middle one if the grid is symmetric."""
     top = (1 << grid.bits) - 1
     low, high = _extremes(x)
-    largest = torch.where(
-        -low > high, low, high
-    )  # with its sign, which the scale gets: the lowest code is the farthest
-    if grid.asymmetric:
+    largest = torch.where(-low > high, low, high)  # of the lowest code, which is the farthest, if scales have signs
+    if grid.conventional:
         largest = largest.abs()
     largest = largest.masked_fill(largest.abs() < MIN_ABS, 0.0)
     inverse = _inverse(largest)
     unit = x * inverse  # within -1 and 1: no product below overflows
-    search = _ZeroSearch(unit, top, factors)
+    step = 2.0 / (top + 1) if grid.conventional else -2.0 / (top + 1)
+    search = _ZeroSearch(unit, top, step, factors)
     if grid.asymmetric:
         low, high = (low * inverse).clamp_(max=0.0), (high * inverse).clamp_(min=0.0)
     for clipping in (ASYMMETRIC_CLIPPING if grid.asymmetric else SYMMETRIC_CLIPPING) if grid.search else ():
@@ -137,12 +138,14 @@ def _around_zeros(x: Tensor, grid: CodeGrid, factors: Tensor | None) -> _Groups:
             start = (high - low) * (clipping / top)
             search.try_scale(start, (-clipping * low * _inverse(start)).round_().clamp_(0, top))
         else:
-            search.try_scale(torch.full_like(largest, -2.0 * clipping / (top + 1)), search.zeros)
+            search.try_scale(torch.full_like(largest, step * clipping), search.zeros)
     if grid.search:
         search.try_scale(search.scales, search.zeros)
     elif grid.asymmetric:
         search.scales = (high - low) / top
         search.zeros = (-low * _inverse(search.scales)).round_().clamp_(0, top)
+    elif grid.conventional:
+        search.scales.fill_(2.0 / top)
     scales = (search.scales * largest).to(grid.stored).float()
     codes = torch.addcmul(search.zeros, x, _inverse(scales)).round_().clamp_(0, top).to(torch.uint8)
     return _Groups(codes, scales, -scales * search.zeros)
@@ -155,12 +158,13 @@ class _ZeroSearch:
     the last term.
     """
 
-    def __init__(self, x: Tensor, top: int, factors: Tensor | None) -> None:
-        self._x, self._top, self._factors = x, top, factors
+    def __init__(self, x: Tensor, top: int, step: float, factors: Tensor | None) -> None:
+        """step: the first scale; the others have its sign."""
+        self._x, self._top, self._step, self._factors = x, top, step, factors
         self._q, self._product = torch.empty_like(x), torch.empty_like(x)
         self._gains = x.new_zeros(x.shape[1])
         self.zeros = x.new_full((x.shape[1],), (top + 1) // 2)
-        self.scales = x.new_full((x.shape[1],), -2.0 / (top + 1))
+        self.scales = x.new_full((x.shape[1],), step)
 
     def try_scale(self, start: Tensor, zeros: Tensor) -> None:
         """Keep the least-squares scale of the codes nearest to x / start where its error is less."""
@@ -171,7 +175,7 @@ class _ZeroSearch:
         dots = torch.mul(weighted, self._x, out=product).sum(0)
         fitted = dots / torch.mul(weighted, q, out=product).sum(0)
         gains = dots * fitted
-        better = gains > self._gains
+        better = (gains > self._gains) & (fitted * self._step > 0)
         self.zeros = torch.where(better, zeros, self.zeros)
         self.scales = torch.where(better, fitted, self.scales)
         self._gains = torch.where(better, gains, self._gains)

@@ -36,17 +36,18 @@ def check_quantization(
         for added in (None, bias):
             original = weight.clone()
             product = bind(weight, added)
-            _compare(product(x), F.linear(x, weight, added), f"products of [{outputs}, {inputs}]", tolerance)
+            compare(product(x), F.linear(x, weight, added), f"products of [{outputs}, {inputs}]", tolerance)
             require(torch.equal(weight, original), "Binding a matrix changed it.")
             alone = torch.cat([product(row[None]) for row in x])
-            _compare(alone, product(x), "products of a row alone and of the row among others", 1e-3)
+            compare(alone, product(x), "products of a row alone and of the row among others", 1e-3)
             require(torch.equal(product(x), product(x)), "The same product has another result the second time.")
             if hasattr(product, "unpacked"):
                 rows = torch.arange(outputs, device=device)
-                _compare(product.unpacked(rows), weight[rows], "the unpacked matrix", tolerance)
+                compare(product.unpacked(rows), weight[rows], "the unpacked matrix", tolerance)
 
 
-def _compare(found: Tensor, expected: Tensor, what: str, tolerance: float) -> None:
+def compare(found: Tensor, expected: Tensor, what: str, tolerance: float) -> None:
+    """Raise AssertionError unless shapes and data types are equal, and errors at most `tolerance` of the largest."""
     require(found.shape == expected.shape, f"{what}: shape {tuple(found.shape)}, not {tuple(expected.shape)}.")
     require(found.dtype == expected.dtype, f"{what}: {found.dtype}, not {expected.dtype}.")
     error = ((found.float() - expected.float()).abs().max() / expected.abs().max().float()).item()

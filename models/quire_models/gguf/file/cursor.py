@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import struct
 from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TypeAlias
 
 from quire.errors import CheckpointError
@@ -14,6 +14,7 @@ Value: TypeAlias = "int | float | bool | str | Sequence[int | float | str]"
 """A value of the metadata. Arrays of numbers are `array.array`; those of booleans have 0 and 1."""
 
 MAX_STRING_BYTES = 64 << 20
+WINDOW_BYTES = 1 << 20
 MAX_ELEMENTS = 1 << 23
 """Limit for the elements of all arrays of a file; the largest vocabularies have 2 ** 18 tokens."""
 
@@ -110,20 +111,20 @@ class Cursor:
         return numbers
 
     def _strings(self, count: int, what: str) -> list[str]:
-        """Strings of a long array: as `text`, without a call for each."""
-        data, position, total = self._data, self.position, len(self._data)
-        read: Callable[[memoryview, int], tuple[int]] = struct.Struct("<Q").unpack_from  # type: ignore[assignment]
-        strings: list[str] = []
-        try:
-            for _ in range(count):
-                start = position + 8
-                position = start + read(data, position)[0]
-                if position > total or position - start > MAX_STRING_BYTES:
-                    raise self.error(f"element {len(strings)} of {what} is longer than the rest of the file")
-                strings.append(str(data[start:position], "utf-8"))
-        except struct.error:
-            raise self.error(f"it ends in {what}") from None
-        except UnicodeDecodeError:
-            raise self.error(f"element {len(strings)} of {what} is not valid UTF-8") from None
-        self.position = position
+        """Strings of a long array: as `text`, without a call for each that is inside a copied window of the file."""
+        read, strings = struct.Struct("<Q").unpack_from, list[str]()
+        while len(strings) < count:
+            window, at = bytes(self._data[self.position : self.position + WINDOW_BYTES]), 0
+            try:
+                for _ in range(count - len(strings)):
+                    end = at + 8 + (read(window, at)[0] if at + 8 <= len(window) else len(window))
+                    if end > len(window):
+                        break
+                    strings.append(window[at + 8 : end].decode())
+                    at = end
+            except UnicodeDecodeError:
+                raise self.error(f"element {len(strings)} of {what} is not valid UTF-8") from None
+            self.position += at
+            if not at:  # longer than a window, or than the file
+                strings.append(self.text(f"element {len(strings)} of {what}"))
         return strings

@@ -96,6 +96,12 @@ class GGUFTensors(Mapping[str, Shape]):
             raise CheckpointError(f"{stored.file.path} has the tensor {stored.info.name!r} twice, for {name!r}.")
         self._stored[name] = stored
 
+    @property
+    def quantized_types(self) -> tuple[str, ...]:
+        """Names of the types of the quantized tensors, such as Q4_K."""
+        types = {stored.info.type for stored in self._stored.values()}
+        return tuple(sorted(one.name for one in types if not one.plain))
+
     def __getitem__(self, name: str) -> Shape:
         return self._stored[name].shape
 
@@ -159,7 +165,7 @@ def _quantized(stored: _Stored) -> QuantizedMatrix:
     start = info.start + (stored.expert or 0) * size
     blocks = np.frombuffer(stored.file.data, np.uint8, count=size, offset=start)
     matrix = unpacked(blocks, layout, (math.prod(info.shape[:-1]) // parts, inputs))
-    for what, values in (("scale", matrix.scales), ("offset", matrix.offsets)):
+    for what, values in (("a scale", matrix.scales), ("an offset", matrix.offsets)):
         if values is not None and not bool(values.isfinite().all()):
-            raise CheckpointError(f"{stored.file.path}: tensor {info.name!r} has a {what} that is not finite.")
+            raise CheckpointError(f"{stored.file.path}: tensor {info.name!r} has {what} that is not finite.")
     return matrix
