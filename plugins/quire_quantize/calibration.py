@@ -22,7 +22,7 @@ from quire_models.modules.projection import Projection
 from quire_models.parts.decoder import Decoder
 from quire_models.step.kv_cache import KVCache
 from quire_models.testing import ChunkSpec, ModelDriver
-from quire_quantize.plan import Matrix, Plan
+from quire_quantize.plan import Matrix, QuantizationPlan
 
 BATCH_TOKENS = 4096
 """Tokens that are computed at a time."""
@@ -180,7 +180,7 @@ def _shared_cache(decoder: Decoder, cache: KVCache) -> KVCache:
     return KVCache(tuple(cache.k[i] for i in use), tuple(cache.v[i] for i in use), cache.page_size)
 
 
-def load_model(plan: Plan, registry: Registry) -> DecoderModel:
+def load_model(plan: QuantizationPlan, registry: Registry) -> DecoderModel:
     """The model of a plan without towers and heads for pooling, in the dtype of its first matrix.
 
     Raises CheckpointError if it has no blocks that can be run one by one, and for weights that do not fit.

@@ -16,8 +16,8 @@ from quire.settings.model_config import ModelConfig
 from quire_kernels.quantized import QuantizedMatrix
 from quire_models.loading import checkpoint
 from quire_quantize import stored, writer
-from quire_quantize.methods.rounding import Scheme, rounded
-from quire_quantize.plan import DEFAULT_IGNORED, Plan, read_plan, unquantized_modules
+from quire_quantize.methods.rounding import RoundingScheme, rounded
+from quire_quantize.plan import DEFAULT_IGNORED, QuantizationPlan, read_plan, unquantized_modules
 
 log = logging.getLogger(__name__)
 
@@ -82,7 +82,7 @@ def run(args: argparse.Namespace) -> int:
     with writer.new_folder(args.out) as target:
         plan = read_plan(folder, args.registry, ignored)
         size = None if args.bits == 8 else args.group_size or GROUP_SIZE
-        scheme = Scheme(args.bits, size, args.asymmetric, args.method != "rtn")
+        scheme = RoundingScheme(args.bits, size, args.asymmetric, args.method != "rtn")
         groups = _write_tensors(plan, _chosen(args, plan, scheme), target, args.activation_bits == 16)
         if args.bits == 8:
             groups = {None: [name for names in groups.values() for name in names]}
@@ -93,7 +93,7 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _chosen(args: argparse.Namespace, plan: Plan, scheme: Scheme) -> Iterator[tuple[str, Any]]:
+def _chosen(args: argparse.Namespace, plan: QuantizationPlan, scheme: RoundingScheme) -> Iterator[tuple[str, Any]]:
     """The results of the chosen method: names with quantized matrices or changed tensors."""
     if args.method not in CALIBRATED:
         return rounded(plan, plan.matrices, scheme)
@@ -108,7 +108,7 @@ def _chosen(args: argparse.Namespace, plan: Plan, scheme: Scheme) -> Iterator[tu
 
 
 def _write_tensors(
-    plan: Plan, results: Iterator[tuple[str, Any]], target: Path, packed: bool
+    plan: QuantizationPlan, results: Iterator[tuple[str, Any]], target: Path, packed: bool
 ) -> dict[int | None, list[str]]:
     """Write all tensors; returns the quantized modules by their group size."""
     from tqdm import tqdm

@@ -52,7 +52,7 @@ class Matrix:
 
 
 @dataclass(frozen=True)
-class Plan:
+class QuantizationPlan:
     """A checkpoint and its matrices, in the order of the model. names_of: the checkpoint's name of each of Quire's."""
 
     folder: Path
@@ -80,7 +80,7 @@ def _of_expert(matrix: Matrix) -> bool:
     return bool(matrix.slice_.index) and isinstance(matrix.slice_.index[0], int)
 
 
-def read_plan(folder: Path, registry: Registry, ignored: Sequence[str]) -> Plan:
+def read_plan(folder: Path, registry: Registry, ignored: Sequence[str]) -> QuantizationPlan:
     """Find the matrices of a model folder whose names match none of the patterns `ignored`.
 
     Raises CheckpointError for a folder that cannot be read or is quantized already, ConfigError for a pattern that
@@ -117,7 +117,7 @@ def read_plan(folder: Path, registry: Registry, ignored: Sequence[str]) -> Plan:
     for pattern in ignored:
         if pattern not in DEFAULT_IGNORED and not any(_matches(matrix, pattern) for matrix in found):
             raise ConfigError(f"--ignore {pattern}: the model has no matrix of that name.")
-    return Plan(folder, files, architecture, decoder, names, matrices, names_of)
+    return QuantizationPlan(folder, files, architecture, decoder, names, matrices, names_of)
 
 
 DEFAULT_IGNORED = ("lm_head", "router")
@@ -134,7 +134,7 @@ def _matches(matrix: Matrix, pattern: str) -> bool:
     return any(fnmatchcase(part, pattern) for name in names for part in (name, name.rpartition(".")[2]))
 
 
-def unquantized_modules(plan: Plan) -> Iterator[str]:
+def unquantized_modules(plan: QuantizationPlan) -> Iterator[str]:
     """Modules of the checkpoint with a matrix that stays as it is, for `ignore` of the format's config."""
     chosen = {matrix.name for matrix in plan.matrices}
     for name, shape in plan.files.items():

@@ -10,8 +10,8 @@ from torch import Tensor
 from quire_kernels.quantized import QuantizedMatrix
 from quire_models.modules.mlp import GatedFeedForward
 from quire_quantize.calibration import BlockRunner
-from quire_quantize.methods.rounding import Scheme, output_error, quantize_named, read_matrix, rounded
-from quire_quantize.plan import Matrix, Plan
+from quire_quantize.methods.rounding import RoundingScheme, output_error, quantize_named, read_matrix, rounded
+from quire_quantize.plan import Matrix, QuantizationPlan
 
 STEPS = 20
 """Number of exponents between 0 and 1 that are tried."""
@@ -29,7 +29,9 @@ class _Fold:
     rows: str | None
 
 
-def awq(plan: Plan, scheme: Scheme, runner: BlockRunner) -> Iterator[tuple[str, QuantizedMatrix | Tensor]]:
+def awq(
+    plan: QuantizationPlan, scheme: RoundingScheme, runner: BlockRunner
+) -> Iterator[tuple[str, QuantizedMatrix | Tensor]]:
     """Block by block, with inputs that the quantized blocks before it give; the other matrices by themselves."""
     for index in range(runner.num_blocks):
         grams = runner.grams(index)
@@ -57,7 +59,7 @@ def awq(plan: Plan, scheme: Scheme, runner: BlockRunner) -> Iterator[tuple[str, 
     yield from rounded(plan, plan.outside_blocks(), scheme)
 
 
-def _folds(plan: Plan, runner: BlockRunner, index: int) -> Iterator[_Fold]:
+def _folds(plan: QuantizationPlan, runner: BlockRunner, index: int) -> Iterator[_Fold]:
     """The projections of a block whose inputs come from a norm that only they read, or from a linear layer."""
     block, path = runner.block(index), f"blocks.{index}"
     chosen = {matrix.path for matrix in plan.in_block(index)}
@@ -76,7 +78,7 @@ def _folds(plan: Plan, runner: BlockRunner, index: int) -> Iterator[_Fold]:
             yield _Fold(reader, f"{path}.{norm}", None)
 
 
-def _best_factors(weights: Sequence[Tensor], gram: Tensor, scheme: Scheme) -> Tensor | None:
+def _best_factors(weights: Sequence[Tensor], gram: Tensor, scheme: RoundingScheme) -> Tensor | None:
     """Factors [inputs] with the least error of the outputs: (root mean square of the input)^exponent, None for ones."""
     size = gram.diagonal().clamp(min=0).sqrt()
     if not float(size.max()) > 0:
@@ -97,7 +99,7 @@ def _best_factors(weights: Sequence[Tensor], gram: Tensor, scheme: Scheme) -> Te
 
 
 def _divide(
-    plan: Plan,
+    plan: QuantizationPlan,
     runner: BlockRunner,
     fold: _Fold,
     factors: Tensor,

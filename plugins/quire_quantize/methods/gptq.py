@@ -11,8 +11,8 @@ from torch import Tensor
 from quire_kernels.quantized import QuantizedMatrix
 from quire_plugins.quantization.scale_search import CodeGrid
 from quire_quantize.calibration import BlockRunner
-from quire_quantize.methods.rounding import Scheme, quantize_named, read_matrix, rounded
-from quire_quantize.plan import Plan
+from quire_quantize.methods.rounding import RoundingScheme, quantize_named, read_matrix, rounded
+from quire_quantize.plan import QuantizationPlan
 
 DAMPING = 0.01
 """Share of the mean of the diagonal that is added to it (section 3.3 of the paper, step 3)."""
@@ -21,7 +21,7 @@ COLUMNS = 128
 """Columns whose errors are applied to the rest together."""
 
 
-def gptq(plan: Plan, scheme: Scheme, runner: BlockRunner) -> Iterator[tuple[str, QuantizedMatrix]]:
+def gptq(plan: QuantizationPlan, scheme: RoundingScheme, runner: BlockRunner) -> Iterator[tuple[str, QuantizedMatrix]]:
     """Block by block, with inputs that the quantized blocks before it give; the other matrices by themselves."""
     for index in range(runner.num_blocks):
         grams = runner.grams(index)

@@ -11,11 +11,11 @@ from torch import Tensor
 from quire.errors import CheckpointError
 from quire_kernels.quantized import QuantizedMatrix
 from quire_plugins.quantization.scale_search import CodeGrid, group_size_for, quantize
-from quire_quantize.plan import DTYPES, Matrix, Plan
+from quire_quantize.plan import DTYPES, Matrix, QuantizationPlan
 
 
 @dataclass(frozen=True)
-class Scheme:
+class RoundingScheme:
     """How matrices are stored. group_size: None = a scale for each output. search: see `scale_search.CodeGrid`."""
 
     bits: int
@@ -30,7 +30,7 @@ class Scheme:
         return CodeGrid(self.bits, size, self.asymmetric, True, weight.dtype, self.search)
 
 
-def read_matrix(plan: Plan, matrix: Matrix) -> Tensor:
+def read_matrix(plan: QuantizationPlan, matrix: Matrix) -> Tensor:
     """The weight of a matrix. Raises CheckpointError for integers and the like."""
     weight = plan.files.read(matrix.name)
     if weight.dtype not in DTYPES:
@@ -46,7 +46,9 @@ def quantize_named(name: str, weight: Tensor, grid: CodeGrid, importance: Tensor
         raise CheckpointError(f"Tensor {name!r} cannot be quantized: {error}.") from error
 
 
-def rounded(plan: Plan, matrices: Sequence[Matrix], scheme: Scheme) -> Iterator[tuple[str, QuantizedMatrix]]:
+def rounded(
+    plan: QuantizationPlan, matrices: Sequence[Matrix], scheme: RoundingScheme
+) -> Iterator[tuple[str, QuantizedMatrix]]:
     """Each matrix by itself."""
     for matrix in matrices:
         weight = read_matrix(plan, matrix)
