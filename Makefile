@@ -62,7 +62,7 @@ fmt: $(STAMP)  ## format, and fix what lint can fix
 	$(BIN)/ruff check --fix .
 
 docs: $(STAMP)  ## rewrite the generated parts of docs/
-	$(BIN)/python docs/generate.py
+	$(BIN)/python docs/generating/generate.py
 
 clean:  ## remove caches and .venv
 	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist

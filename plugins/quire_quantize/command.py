@@ -27,7 +27,7 @@ GROUP_SIZE = 128
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments."""
+    """Declare the arguments of the command."""
     add = parser.add_argument
     add("model", metavar="MODEL", help="folder or hub id of the model")
     add("out", metavar="OUT", type=Path, help="folder to write; it must not exist, or be empty")

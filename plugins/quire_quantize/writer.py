@@ -31,7 +31,7 @@ class ShardWriter:
         self._shards: list[list[str]] = []
 
     def add(self, name: str, tensor: Tensor) -> None:
-        """Add one tensor."""
+        """Add one tensor to the checkpoint."""
         size = tensor.numel() * tensor.element_size()
         if self._pending and self._size + size > self._limit:
             self._flush()

@@ -83,9 +83,6 @@ def test_what_is_neither_a_folder_nor_an_id_is_refused_without_a_download(monkey
 
 
 def test_a_file_and_an_empty_name_are_refused(tmp_path):
-    (tmp_path / "model.gguf").write_text("")
-    with pytest.raises(ConfigError, match="GGUF files are not supported"):
-        resolve(str(tmp_path / "model.gguf"), ModelConfig())
     (tmp_path / "model.pt").write_text("")
     with pytest.raises(ConfigError, match="is a file"):
         resolve(str(tmp_path / "model.pt"), ModelConfig())

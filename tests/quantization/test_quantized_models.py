@@ -90,6 +90,17 @@ def test_other_families_and_mixtures_of_experts(architecture: str, name: str, tm
     agree(model, activation_bits=16)
 
 
+@pytest.mark.parametrize(
+    "name", ["gptq, 4 bits", "awq", "compressed-tensors, w8a8", "fp8, blocks", "bitsandbytes, nf4"]
+)
+def test_an_encoder(name: str, tmp_path: Path) -> None:
+    def store(module: str, shape: Shape) -> Stored | None:
+        return FORMATS[name](shape) if ".layer." in module else None
+
+    model = QuantizedModel(tmp_path, "BertModel", store)
+    torch.testing.assert_close(model.embedding(activation_bits=16), model.expected_embedding(), rtol=0, atol=1e-4)
+
+
 def test_schemes_may_differ_within_a_fused_matrix_and_leave_modules_out(tmp_path: Path) -> None:
     schemes = [
         scheme(["re:.*(q_proj|gate_proj)"], **GROUPED),

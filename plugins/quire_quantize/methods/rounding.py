@@ -39,7 +39,7 @@ def read_matrix(plan: QuantizationPlan, matrix: Matrix) -> Tensor:
 
 
 def quantize_named(name: str, weight: Tensor, grid: CodeGrid, importance: Tensor | None = None) -> QuantizedMatrix:
-    """As `scale_search.quantize`; raises CheckpointError, naming the tensor, if a weight is not finite."""
+    """Call `scale_search.quantize`; raises CheckpointError, naming the tensor, if a weight is not finite."""
     try:
         return quantize(weight, grid, importance)
     except ValueError as error:

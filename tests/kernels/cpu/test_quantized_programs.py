@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from compiled_rig import WIDTH, ops, same
+from compiled_rig import WIDTH, forward_of, ops, same
 from quantized_rig import EVERY_BITS, IQ4_NL, NF4, random_matrix, random_x
 from torch import Tensor
 
@@ -14,6 +14,7 @@ from quire_kernels import reference
 from quire_kernels.cpu import build, isa
 from quire_kernels.cpu.ops import CpuOps
 from quire_kernels.cpu.structs import Op
+from quire_kernels.low_rank import LowRankUpdate, Segments, pack_all
 from quire_kernels.ops import ACTS
 
 pytestmark = pytest.mark.skipif(not (isa.available() and build.compiler()), reason="the C++ ops cannot be compiled")
@@ -54,11 +55,29 @@ def test_a_gated_activation_is_part_of_the_product_before_it(tokens: int) -> Non
         assert [Op(i.op) for i in run.stages[0]._code] == [Op.PRODUCT_QUANTIZED] * 2 + [Op.ADD]
 
 
+@pytest.mark.parametrize("tokens", [1, 5, 40])
+def test_adapters_change_a_product_whose_matrix_has_few_bits(tokens: int) -> None:
+    slots = ops().low_rank(WIDTH, [(0, 70)], 2, torch.float32)
+    update = LowRankUpdate(torch.randn(8, WIDTH), torch.randn(70, 8))
+    for slot, packed in enumerate(pack_all([(slots, [update])])[0]):
+        slots.put(slot, packed)
+    step = forward_of(tokens, Segments.from_uses([((0, 1.0),)], [tokens], "cpu"))
+    x = random_x(tokens, WIDTH)
+    for kind in KINDS:
+        first, second = bound((70, WIDTH), *kind), bound((WIDTH, 70), *kind)
+
+        def block(x: Any, fwd: Any, first: Any = first, second: Any = second) -> Any:
+            return second(slots(first(x), x, fwd.adapters))
+
+        run = ops().fused_blocks([block, block], WIDTH)
+        assert torch.equal(run(x.clone(), step), reference.fused_blocks([block, block], WIDTH)(x.clone(), step))
+        codes = [Op(i.op) for i in run._stages_for(step.adapters)[0]._code]
+        assert codes == [Op.PRODUCT_QUANTIZED, Op.LOW_RANK, Op.PRODUCT_QUANTIZED] * 2
+
+
 def test_time_is_reported_by_shape() -> None:
     first, second = bound((70, WIDTH), 4, None, 8), bound((WIDTH, 70), 4, None, 8)
     run = ops().fused_blocks([lambda x, fwd: second(first(x))], WIDTH)
-    from compiled_rig import forward_of
-
     with run.timing() as rows:
         run(torch.randn(5, WIDTH), forward_of(5))
         assert {name for name, _, _ in rows()} == {f"product_quantized {WIDTH} x 70", f"product_quantized 70 x {WIDTH}"}

@@ -210,7 +210,7 @@ def use(path: Path) -> None:
 
 @pytest.mark.parametrize("batch", range(6))
 def test_damaged_files_are_used_or_refused_and_nothing_else(path, batch):
-    """Thousands of damages; tests/attack/gguf_files.py makes more, in processes with a limit on their memory."""
+    """Thousands of damages; tests/attack/bombs/gguf_files.py makes more, in processes of their own."""
     content = path.read_bytes()
     header = open_gguf(path).header_bytes
     refused = 0

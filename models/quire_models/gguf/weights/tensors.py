@@ -96,6 +96,12 @@ class GGUFTensors(Mapping[str, Shape]):
             raise CheckpointError(f"{stored.file.path} has the tensor {stored.info.name!r} twice, for {name!r}.")
         self._stored[name] = stored
 
+    @property
+    def quantized_types(self) -> tuple[str, ...]:
+        """Names of the types of the quantized tensors, such as Q4_K."""
+        types = {stored.info.type for stored in self._stored.values()}
+        return tuple(sorted(one.name for one in types if not one.plain))
+
     def __getitem__(self, name: str) -> Shape:
         return self._stored[name].shape
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from quire import hub
 from quire.engine.quantization.at_load import LinearAt
+from quire.errors import ConfigError
 from quire.records import CheckpointFormat
 from quire.settings.model_config import ModelConfig
 from quire_models.gguf.folder import open_tensors
@@ -28,10 +29,16 @@ class WeightSource:
     linear_at: LinearAt | None
 
     def files(self) -> WeightFiles | None:
-        """The weights; None for random ones."""
+        """The weights; None for random ones. Raises ConfigError if `--quantization` asks to quantize them again."""
         if self.config.load_format == "dummy":
             return None
         if self.located.gguf is not None:
-            return open_tensors(self.located.gguf)
+            read = open_tensors(self.located.gguf)
+            if read.quantized_types and self.config.quantization is not None:
+                raise ConfigError(
+                    f"--quantization {self.config.quantization}: {self.located.gguf} is quantized already "
+                    f"({', '.join(read.quantized_types)}); leave the setting out."
+                )
+            return read
         found = tensors.find(self.located.folder, self.config.load_format)
         return found if self.stored_as is None else QuantizedFiles(found, self.stored_as)

@@ -50,6 +50,17 @@ class QuantizedModel:
         """Log-probabilities [tokens - 1, vocabulary] of each token of `TOKENS` after the first, by transformers."""
         return torch.log_softmax(self.twin(torch.tensor([TOKENS])).logits[0, :-1].double(), -1).float()
 
+    @torch.inference_mode()
+    def expected_embedding(self) -> Tensor:
+        """The normalized mean of the hidden states of `TOKENS` at the end of an encoder, by transformers."""
+        return torch.nn.functional.normalize(self.twin(torch.tensor([TOKENS])).last_hidden_state[0].mean(0), dim=0)
+
+    def embedding(self, **settings: Any) -> Tensor:
+        """The embedding of `TOKENS` by Quire."""
+        with LLM(str(self.folder), **{"dtype": "float32", "max_model_len": 64, **settings}) as llm:
+            (output,) = llm.embed([{"prompt_token_ids": TOKENS}], use_tqdm=False)
+        return torch.tensor(output.outputs.embedding)
+
     def served(self, **settings: Any) -> Tensor:
         """The same by Quire."""
         common = {"dtype": "float32", "max_logprobs": -1, "kv_cache_memory_bytes": 1 << 20, "max_model_len": 64}

@@ -21,7 +21,7 @@ from quire.hooks import hookspecs
 from quire.settings import model_config as config, near_names, server_config
 from quire.settings.options import flag
 
-DOCS = Path(__file__).parent
+DOCS = Path(__file__).parents[1]
 
 
 def hooks() -> dict[str, Callable[..., Any]]:
