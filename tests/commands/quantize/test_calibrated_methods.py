@@ -54,13 +54,16 @@ def test_gptq_bears_inputs_that_are_always_zero_or_the_same() -> None:
 @pytest.mark.slow
 def test_both_are_nearer_to_a_trained_model_than_rounding_to_nearest(tmp_path: Path) -> None:
     asked = [
-        f"<|user|>\nWhat is {a} + {b}?<|end|>\n<|assistant|>\n{a} + {b} = {a + b}<|end|>\n"
-        for a in range(2, 26)
-        for b in (3, 14)
+        f"<|im_start|>user\nWhat is {a} {sign} {b}?<|im_end|>\n"
+        f"<|im_start|>assistant\n{a} {sign} {b} = {result}<|im_end|>\n"
+        for a in range(7, 99, 4)
+        for b in range(3, 30, 6)
+        for sign, result in (("+", a + b), ("-", a - b))
     ]
-    (tmp_path / "texts.jsonl").write_text("".join(json.dumps({"text": 4 * text}) + "\n" for text in asked[::2]))
+    pairs = ["".join(asked[start::50]) for start in range(50)]
+    (tmp_path / "texts.jsonl").write_text("".join(json.dumps({"text": pair}) + "\n" for pair in pairs[::2]))
     tokenizer = Tokenizer.load(CHAT)
-    seqs = [tokenizer.encode(text) for text in asked[1::2]]
+    seqs = [tokenizer.encode(text) for text in pairs[1::4]]
     plugins = registry.load(None)
 
     def logprobs(folder: Path) -> Tensor:
@@ -73,7 +76,7 @@ def test_both_are_nearer_to_a_trained_model_than_rounding_to_nearest(tmp_path: P
         words = [] if method == "rtn" else ["--calibration", str(tmp_path / "texts.jsonl")]
         assert main(["quantize", str(CHAT), str(tmp_path / method), "--method", method, *words]) == 0
         found[method] = float((expected.exp() * (expected - logprobs(tmp_path / method))).sum(-1).mean())
-    assert found["gptq"] < 0.6 * found["rtn"]
+    assert found["gptq"] < 0.8 * found["rtn"]
     assert found["awq"] < found["rtn"]
 
 
