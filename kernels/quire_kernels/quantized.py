@@ -59,7 +59,9 @@ class QuantizedMatrix:
         for name, tensor in (("scales", self.scales), ("offsets", self.offsets)):
             if tensor is not None and tuple(tensor.shape) != groups:
                 return f"its {name} have shape {list(tensor.shape)}, expected {list(groups)}"
-            if tensor is not None and not bool(tensor.isfinite().all()):
+            if tensor is not None and not bool(
+                tensor.sum(dtype=torch.float64).isfinite()
+            ):  # in one pass, without a copy
                 return f"its {name} are not all finite"
         if self.bits < 8 and self.codes.numel() and int(self.codes.max()) >= 1 << self.bits:
             return f"a code has more than {self.bits} bits"
