@@ -59,8 +59,14 @@ SETTINGS = {
     "lora_load_timeout_s": 5.0,
     "structured_outputs_token_time_s": 0.5,
     "max_cpu_loras": 40,
+    "quantization_group_size": 64,
+    "quantization_ignore": ("lm_head",),
+    "activation_bits": 16,
 }
 """A value that is not the default for each; other settings are whole numbers, which may be 9."""
+
+BESIDE = dict.fromkeys(("quantization_group_size", "quantization_ignore"), ("--quantization", "int4"))
+"""Words without which a setting is refused."""
 
 SETTABLE = [f.name for f in fields(ModelConfig) if f.name not in ("model", "served_model_name")]
 
@@ -75,12 +81,12 @@ def value_of(name):
 
 
 def words_for(name):
-    flag, value = "--" + name.replace("_", "-"), value_of(name)
+    flag, value, others = "--" + name.replace("_", "-"), value_of(name), BESIDE.get(name, ())
     if isinstance(value, bool):
         return [flag if value else "--no-" + flag.removeprefix("--")]
     if isinstance(value, dict):
         return [flag, json.dumps(value)]
-    return [flag, *(value if isinstance(value, tuple) else [str(value)])]
+    return [flag, *(value if isinstance(value, tuple) else [str(value)]), *others]
 
 
 def parsed(configure, *words):

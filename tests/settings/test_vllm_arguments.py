@@ -67,7 +67,7 @@ def test_what_is_not_there_is_refused_with_one_sentence_on_the_command_line_and_
         ("block_size", r"no argument 'block_size'\. Did you mean 'page_size'\?"),
         ("guided_decoding_backend", "Did you mean 'structured_outputs_backend'"),
         ("port", r"it is a setting of the server \(platform serve --port\)"),
-        ("nothing_like_it", "it takes allow_private_media_addresses, "),
+        ("nothing_like_it", "it takes activation_bits, allow_private_media_addresses, "),
     ],
 )
 def test_an_unknown_argument_of_the_class_leads_to_the_right_one(name: str, said: str) -> None:
