@@ -14,12 +14,14 @@ _WITHOUT = {"site-packages", "test", "tests", "idle_test"}
 """Folders whose modules are not documented for users."""
 
 
-def documentation_strings() -> str:
-    """The docstrings of all modules of the standard library, their classes and functions, one empty line between them.
+STANDARD_LIBRARY = Path(sysconfig.get_path("stdlib"))
+
+
+def documentation_strings(library: Path = STANDARD_LIBRARY) -> str:
+    """The docstrings of all modules below a folder, their classes and functions, one empty line between them.
 
     Modules are in the order of their paths, docstrings in the order of the source. Nothing is imported.
     """
-    library = Path(sysconfig.get_path("stdlib"))
     paths = sorted(path.relative_to(library) for path in library.rglob("*.py"))
     wanted = (library / path for path in paths if _WITHOUT.isdisjoint(path.parts))
     return "\n\n".join(text for path in wanted for text in _of_module(path)) + "\n"

@@ -12,7 +12,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import quire_demos
 from quire.cli import main
-from quire_bench.docstrings import documentation_strings
+from quire_bench.docstrings import STANDARD_LIBRARY, documentation_strings
 from quire_bench.quality import text_windows
 
 CHAT = Path(quire_demos.__file__).parent / "demo_chat"
@@ -76,7 +76,7 @@ def test_every_window_begins_with_the_token_that_begins_texts():
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--window-len", 1024], "--window-len 1024: the model takes at most 1023 tokens"),
+        (["--window-len", 1024, "--text", __file__], "--window-len 1024: the model takes at most 1023 tokens"),
         (["--window-len", 1000, "--text", __file__ + "x"], "cannot be read"),
         (["--window-len", 512, "--text", CHAT / "generation_config.json"], "fewer than a window of 512"),
     ],
@@ -87,10 +87,11 @@ def test_a_text_that_cannot_be_measured_is_refused(words, message, capsys):
     assert message in capsys.readouterr().err
 
 
-def test_the_docstrings_of_the_library_are_in_the_order_of_modules_and_source():
-    text = documentation_strings()
-    places = [
-        text.find(ast.get_docstring(ast.parse(Path(file).read_text())) or "?") for file in (ast.__file__, json.__file__)
-    ]
+def test_the_docstrings_of_a_library_are_in_the_order_of_modules_and_source():
+    files = sorted(Path(json.__file__).parent.glob("*.py"))
+    text = documentation_strings(files[0].parent)
+    modules = [ast.get_docstring(ast.parse(file.read_text())) for file in files]
+    places = [text.find(docstring) for docstring in modules if docstring]
     assert -1 < places[0] < places[1]
-    assert text == documentation_strings()
+    assert places == sorted(places)
+    assert Path(json.__file__) == STANDARD_LIBRARY / "json" / "__init__.py"
