@@ -62,3 +62,12 @@ def test_a_weight_may_be_packed_when_it_is_bound_and_is_bound_again_when_it_chan
     projection.process_weights()
     assert projection(torch.ones(1, 2), fwd).tolist() == [[4.0, 4.0, 4.0]]
     assert len(bound) == 2
+
+
+def test_a_quantization_applies_to_encoders_but_not_to_towers_and_routers() -> None:
+    ops = select.reference()
+    builder = ModuleBuilder(ops, torch.float32, torch.device("cpu"), linear=ops.linear_int8)
+    assert builder.projection(4, 4).is_quantized
+    assert builder.for_many_rows().projection(4, 4).is_quantized
+    assert not builder.unquantized().projection(4, 4).is_quantized
+    assert not builder.unquantized().for_many_rows().projection(4, 4).is_quantized

@@ -21,7 +21,8 @@ class ModuleBuilder:
     """The ops, data type and device that a model is built for.
 
     layer: index of the block being built, which is its index in the KV cache.
-    linear: op that binds the matrices, None = the one of `ops`; a quantization brings its own.
+    linear: op of a quantization that binds the matrices, None = `plain_linear`.
+    many_rows: whether matrices are applied to whole prompts or images at once.
     keep_weights: whether matrices stay readable as parameters after an op has packed a copy of them.
     activation_bits: bits of the inputs of matrices that a checkpoint brings quantized (`quire_kernels.ops`).
     shared: objects that blocks share, by the part that describes them.
@@ -32,6 +33,7 @@ class ModuleBuilder:
     device: torch.device
     layer: int = 0
     linear: LinearOp | None = None
+    many_rows: bool = False
     keep_weights: bool = True
     activation_bits: int = 8
     shared: dict[Any, Any] = field(default_factory=dict, compare=False, repr=False)
@@ -46,7 +48,12 @@ class ModuleBuilder:
 
     def for_many_rows(self) -> ModuleBuilder:
         """A copy for matrices that are applied to whole prompts or images at once."""
-        return replace(self, linear=self.linear or self.ops.linear_batched)
+        return replace(self, many_rows=True)
+
+    @property
+    def plain_linear(self) -> LinearOp:
+        """The op that binds matrices that are not quantized."""
+        return self.ops.linear_batched if self.many_rows else self.ops.linear
 
     def parameter(self, *shape: int) -> nn.Parameter:
         """A parameter with uninitialized memory."""

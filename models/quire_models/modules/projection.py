@@ -64,7 +64,8 @@ class Projection(nn.Module):
         self.slices: dict[str, slice] = {}
         self.delta: ProjectionDelta | None = None
         self._ops, self._activation_bits, self._dtype = builder.ops, builder.activation_bits, builder.dtype
-        self._linear: LinearOp = builder.linear or builder.ops.linear
+        self._plain_linear = builder.plain_linear
+        self._linear: LinearOp = builder.linear or self._plain_linear
         self.is_quantized = builder.linear is not None
         self._quantized = QuantizedPieces(self.outputs)
         self.holds_quantized_pieces = False
@@ -110,7 +111,7 @@ class Projection(nn.Module):
 
     def without_quantization(self) -> None:
         """Use the plain op for this matrix, whatever `--quantization` says. To be called before it is bound."""
-        self._linear = self._ops.linear
+        self._linear = self._plain_linear
 
     def rows(self, ids: Tensor) -> Tensor:
         """Rows of the weight, [len(ids), inputs]; ids int64. May be called from any thread."""
