@@ -47,8 +47,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     add("--activation-bits", type=int, choices=(8, 16), default=16, help="8: inputs are rounded too; only with 8 bits")
     add("--calibration", type=Path, metavar="FILE", help="text, or .jsonl with a `text` in each line, for gptq and awq")
-    add("--samples", type=int, default=128, help="most samples of the calibration file (default: 128)")
-    add("--max-length", type=int, default=512, help="most tokens of a sample (default: 512)")
+    add("--samples", type=int, default=128, help="maximum number of samples of the calibration file (default: 128)")
+    add("--max-length", type=int, default=512, help="maximum number of tokens of a sample (default: 512)")
     add(
         "--ignore",
         action="append",
