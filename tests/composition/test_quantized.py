@@ -43,11 +43,7 @@ def adapted(*names: str) -> dict[str, Any]:
 
 
 ASKED = (
-    *(
-        feature
-        for feature in FEATURES
-        if feature.name in ("greedy", "seed", "n", "logprobs", "prompt logprobs", "schema")
-    ),
+    *(feature for feature in FEATURES if feature.name in ("greedy", "seed", "schema")),
     Feature("adapter", {}, lambda answers: None, request=adapted("one")),
     Feature("two adapters", {}, lambda answers: None, request=adapted("one", "two")),
 )
