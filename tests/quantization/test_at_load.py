@@ -121,3 +121,19 @@ def test_fp8_takes_no_group_size(tmp_path: Path, plugins: Registry) -> None:
     config = ModelConfig(model=str(folder), quantization="fp8", quantization_group_size=32, device="cpu")
     with pytest.raises(ConfigError, match="one scale for each output channel"):
         load_model(config, plugins)
+
+
+@pytest.mark.parametrize(
+    ("setting", "reason"),
+    [
+        ({"quantization_group_size": 32}, "leave the group size out"),
+        ({"activation_bits": 16}, "rounds inputs to 8 bits"),
+    ],
+    ids=["group size", "activation bits"],
+)
+def test_int8_refuses_settings_that_it_does_not_follow(
+    tmp_path: Path, plugins: Registry, setting: dict[str, int], reason: str
+) -> None:
+    folder = tiny_llama(tmp_path / "tiny")
+    with pytest.raises(ConfigError, match=reason):
+        load_model(ModelConfig(model=str(folder), quantization="int8", device="cpu", **setting), plugins)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from quire.errors import ConfigError
 from quire.plugin import OpQuery, Quantization, QuantizationOptions, hookimpl
 
 if TYPE_CHECKING:
@@ -18,7 +19,14 @@ def supports(query: OpQuery) -> str | None:
 
 
 def linear(ops: Ops, options: QuantizationOptions) -> LinearInt8:
-    """The implementation of `linear_int8` that was chosen for this machine."""
+    """The implementation of `linear_int8` that was chosen for this machine.
+
+    Raises ConfigError for a group size or for inputs that are not rounded, which this op does not have.
+    """
+    if options.group_size is not None:
+        raise ConfigError("--quantization int8 has one scale for each output channel; leave the group size out.")
+    if options.activation_bits != 8:
+        raise ConfigError("--quantization int8 rounds inputs to 8 bits; use fp8 or int4 for --activation-bits 16.")
     return ops.linear_int8
 
 
