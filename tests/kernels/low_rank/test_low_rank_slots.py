@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
+import mmap
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,6 +17,8 @@ from quire_kernels.low_rank import ALIGNMENT, LowRankUpdate, Segments, pack_all
 from quire_kernels.pytorch import low_rank as torch_low_rank
 
 pytestmark = pytest.mark.usefixtures("threads")
+LIBC = ctypes.CDLL(None, use_errno=True)
+PAGE = mmap.PAGESIZE
 
 
 def test_a_slot_takes_another_adapter_after_it_was_cleared(every: LowRank) -> None:
@@ -92,19 +95,22 @@ def test_tensors_of_other_shapes_are_refused(cpp: LowRank) -> None:
 def test_an_adapter_is_one_piece_of_memory_that_goes_back_to_the_system(cpp: LowRank) -> None:
     slots = [cpp(512, [(0, 512)], 1, torch.bfloat16) for _ in range(16)]
     matrices = [(torch.randn(1024, 512), torch.randn(512, 1024))]
-    before = resident()
     packed, size = pack_all([(each, matrices) for each in slots])
     assert size == 16 * slots[0].size(matrices)
     begins = [share.kept[0].data_ptr() for share in packed]
     assert [b - a for a, b in pairwise(begins)] == [slots[0].size(matrices)] * 15
-    taken = resident() - before
-    assert taken > size * 0.9
+    begin = begins[0] + PAGE - begins[0] % PAGE
+    pages = (begins[0] + size - begin) // PAGE
+    flags = (ctypes.c_ubyte * pages)()
+    assert resident(begin, flags) == pages
     del packed
-    assert resident() - before < taken // 4
+    assert resident(begin, flags) == 0
 
 
-def resident() -> int:
-    return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
+def resident(begin: int, flags: ctypes.Array[ctypes.c_ubyte]) -> int:
+    """The pages from address `begin` that are in memory: one flag a page, filled by mincore(2); 0 if unmapped."""
+    found = LIBC.mincore(ctypes.c_void_p(begin), ctypes.c_size_t(len(flags) * PAGE), flags)
+    return 0 if found else sum(flag & 1 for flag in flags)
 
 
 class _Query:

@@ -82,6 +82,6 @@ def test_embeddings_are_pooled_and_normalized_as_the_file_says(cached: Path) -> 
 def test_a_quantization_at_loading_is_refused_for_a_file_that_is_quantized(cached: Path) -> None:
     write_model(CASES["llama"].model(), cached / "model.gguf", MIXED)
     with pytest.raises(
-        ConfigError, match=r"--quantization int8: .*model\.gguf is quantized already \(Q5_0, Q5_1, Q8_0\)"
+        ConfigError, match=r"--quantization int4: .*model\.gguf is quantized already \(Q5_0, Q5_1, Q8_0\)"
     ):
-        loaded(cached / "model.gguf", quantization="int8")
+        loaded(cached / "model.gguf", quantization="int4")
