@@ -23,7 +23,7 @@ class Rig:
         self.loop = StepLoop(self.sent.append, clock=lambda: self.now)
         self.engines = {name: FakeEngine(name) for name in names}
         for engine in self.engines.values():
-            self.loop.add(engine, 128, 2048)
+            self.loop.add(engine, 2048)
             self._slow(engine, seconds)
 
     def _slow(self, engine, seconds):
@@ -198,15 +198,16 @@ def test_the_loop_naps_when_engines_can_do_nothing_yet():
     assert rig.loop.step() == IDLE_SLEEP_S
 
 
-def test_steps_are_limited_only_while_several_models_have_work():
+def test_steps_are_limited_only_while_a_stream_or_another_model_waits_for_them():
     rig = Rig("a", "b")
     rig.submit("a", "alone", max_tokens=2)
     rig.run()
-    assert rig.engines["a"].steps == [None, None]
-    rig.submit("a", "r", max_tokens=2)
-    rig.submit("b", "s", max_tokens=2)
+    assert rig.engines["a"].steps == [None, 512], "the second step delays the stream that the first one began"
+    rig.submit("a", "r", max_tokens=1)
+    rig.submit("b", "s", max_tokens=1)
     rig.run()
-    assert rig.engines["a"].steps[2] == 512
+    assert rig.engines["a"].steps[2:] == [512]
+    assert rig.engines["b"].steps == [None]
 
 
 def test_a_long_batch_on_one_model_at_most_doubles_the_others_median_time_between_tokens():

@@ -3,7 +3,7 @@ from statistics import median
 
 import pytest
 
-from quire.engine_process.time_slicing import TimeSlicer
+from quire.engine_process.time_slicing import MIN_TOKENS, TimeSlicer
 
 
 def run(turns, cost_s, until_s, active=lambda name, now: True):
@@ -11,11 +11,12 @@ def run(turns, cost_s, until_s, active=lambda name, now: True):
     now, ends = 0.0, {name: [] for name in cost_s}
     while now < until_s:
         names = [name for name in cost_s if active(name, now)]
-        name, limit = turns.next(names)
+        name = turns.next(names)
+        limit = turns.limit(name, 0) if len(names) > 1 else None
         seconds = cost_s[name](limit)
         now += seconds
         ends[name].append(now)
-        turns.record(name, seconds, alone=len(names) == 1)
+        turns.record(name, seconds, 2048 if limit is None else limit, alone=len(names) == 1)
     return ends
 
 
@@ -25,17 +26,12 @@ def gaps(ends):
 
 def two(turns):
     for name in ("quiet", "busy"):
-        turns.add(name, 128, 2048)
+        turns.add(name, 2048)
     return turns
 
 
 def test_without_work_no_process_has_a_time_slice():
     assert two(TimeSlicer()).next([]) is None
-
-
-def test_a_model_alone_is_not_limited():
-    turns = two(TimeSlicer())
-    assert turns.next(["busy"]) == ("busy", None)
 
 
 def test_seconds_are_shared_evenly_whatever_the_length_of_a_step():
@@ -63,25 +59,31 @@ def test_long_prompts_beside_it_do_not_hold_a_model_up_for_long():
     assert median(settled) <= 2.2 * 0.01
 
 
-def test_the_limit_grows_back_when_steps_are_quick():
+def test_the_limit_is_what_the_model_computed_lately_within_the_time_of_a_step():
     turns = two(TimeSlicer(max_step_s=0.1, first_limit=512))
-    limits = []
-    for seconds in (0.3, 0.3, 0.3, 0.05, 0.01, 0.01, 0.01, 0.01, 0.01):
-        turns.next(["busy", "quiet"])
-        _, limit = turns.next(["busy", "quiet"])
-        limits.append(limit)
-        turns.record("busy", seconds, alone=False)
-        turns.record("quiet", seconds, alone=False)
-    assert limits == [512, 256, 128, 128, 128, 256, 512, 1024, 2048]
+    limits = [turns.limit("busy", 0)]
+    for seconds in (0.256, 0.256, *[0.1] * 20):
+        turns.record("busy", seconds, 512, alone=False)
+        limits.append(turns.limit("busy", 0))
+    assert limits[:3] == [512, 200, 200]
+    assert limits[3:] == sorted(limits[3:])
+    assert 500 < limits[-1] <= 512
 
 
-def test_limits_stay_within_what_the_models_were_given():
-    turns = TimeSlicer(first_limit=512)
-    turns.add("small", 16, 64)
-    turns.add("wide", 600, 2048)
-    assert turns.next(["small", "wide"]) == ("small", 64)
-    turns.record("small", 1.0, alone=False)
-    assert turns.next(["small", "wide"]) == ("wide", 600)
+def test_steps_of_few_tokens_say_nothing_about_the_speed_of_prompts():
+    turns = two(TimeSlicer(max_step_s=0.1, first_limit=512))
+    for _ in range(50):
+        turns.record("busy", 0.05, MIN_TOKENS - 1, alone=True)
+    assert turns.limit("busy", 5) == 512
+
+
+def test_a_slow_model_gets_tokens_for_prompts_beside_one_for_each_stream():
+    turns = two(TimeSlicer(max_step_s=0.1))
+    turns.record("busy", 30.0, 2048, alone=True)
+    assert turns.limit("busy", 40) == MIN_TOKENS + 40
+    turns.add("narrow", 64)
+    turns.record("narrow", 30.0, 64, alone=True)
+    assert turns.limit("narrow", 40) == 64
 
 
 def test_idleness_earns_no_credit():
@@ -113,6 +115,6 @@ def test_a_model_that_left_is_forgotten():
     turns = two(TimeSlicer())
     turns.next(["quiet", "busy"])
     turns.remove("quiet")
-    turns.add("quiet", 1, 2)
+    turns.add("quiet", 2)
     turns.remove("quiet")
-    assert turns.next(["busy"]) == ("busy", None)
+    assert turns.next(["busy"]) == "busy"

@@ -77,14 +77,19 @@ class Engine:
         self._adapters = parts.adapters
         self._towers = parts.towers
         self._tokenizer = parts.tokenizer
-        self._has_kv_cache_variants = parts.loaded.decoder.has_kv_cache_variants
         self.failed_steps = 0  # since the last step that computed something
+        self.num_step_tokens = 0  # computed by the latest step
         self._preparation = BackgroundWork(self._prepare)
 
     @property
     def has_work(self) -> bool:
         """Whether `step` would do something."""
         return self._scheduler.has_work
+
+    @property
+    def num_generating(self) -> int:
+        """Running seqs that compute one token in each step."""
+        return self._scheduler.num_generating
 
     # --- requests -----------------------------------------------------------------------------------
 
@@ -96,20 +101,17 @@ class Engine:
         validate_request(request, self.info)
         params = request.params
         if isinstance(params, PoolingParams):
-            request = replace(request, params=self._with_cache_policy(params))
+            last = self.loaded.pooling.poolers[params.task].pooling_type == "last"
+            request = replace(request, params=replace(params, reads_cache=last))  # the last hidden state suffices
         else:
             if isinstance(params, SamplingParams) and params.extra:
                 self._processors.check(params)
             if params.structured is not None:
                 self._grammars.submit(params)
-        if self._has_kv_cache_variants:
+        if self.loaded.decoder.has_kv_cache_variants:
             request = self._with_cache_salt(request)
         with self._adapters.acquire(request) if request.adapters else nullcontext(request) as acquired:
             self._scheduler.add(acquired)
-
-    def _with_cache_policy(self, params: PoolingParams) -> PoolingParams:
-        """With `reads_cache` set: whether the hidden states at the end of the prompt suffice."""
-        return replace(params, reads_cache=self.loaded.pooling.poolers[params.task].pooling_type == "last")
 
     def _with_cache_salt(self, request: Request) -> Request:
         """With the RoPE variant of its prompt length in the cache salt (see `Decoder.kv_cache_variant`)."""
@@ -134,6 +136,7 @@ class Engine:
         """
         try:
             plan = self._scheduler.plan(max_tokens)
+            self.num_step_tokens = plan.num_tokens
             result = self._run(plan)
             deltas = self._scheduler.commit(plan, result)
         except Exception as error:

@@ -64,9 +64,6 @@ Item = ToEngine | MalformedRequest | Callable[[], None]
 BuildEngine = Callable[[ModelConfig, Registry, int], EngineProtocol]
 """Builds an engine; the int is the number of models, including this one, that still have to share the memory."""
 
-MIN_TOKENS = 128
-"""Minimum for the token limit of a step beside other models, together with max_num_seqs."""
-
 SWITCH_INTERVAL_S = 0.0005
 """GIL switch interval. The step loop releases the GIL in every op and needs it back at once; with the default of 5 ms a
 thread that reads an adapter could hold the GIL for a whole step."""
@@ -176,7 +173,7 @@ class EngineProcess:
         for name in _names(engine):
             if name in taken:
                 raise ConfigError(f"Two models are named {name!r}; give one of them another name (name=path).")
-        self._loop.add(engine, max(MIN_TOKENS, config.max_num_seqs), config.max_num_batched_tokens)
+        self._loop.add(engine, config.max_num_batched_tokens)
         self._background.submit(self._registry.engine_started, engine.info)
 
     def _load(self, message: LoadModel) -> None:

@@ -52,6 +52,16 @@ class EngineProtocol(Protocol):
         """Failed steps since the last successful one, including those that raised."""
         ...
 
+    @property
+    def num_generating(self) -> int:
+        """Running seqs that compute one token in each step."""
+        ...
+
+    @property
+    def num_step_tokens(self) -> int:
+        """Tokens computed by the latest step."""
+        ...
+
     def add(self, request: Request) -> None:
         """Accept a request; raises BadRequest or Overloaded."""
         ...
@@ -94,11 +104,11 @@ class StepLoop:
         self._accepted: dict[str, _Accepted] = {}
         self._draining: dict[str, Callable[[EngineProtocol], None]] = {}
 
-    def add(self, engine: EngineProtocol, min_tokens: int, max_tokens: int) -> None:
-        """Serve a model. While other models have work, the token limit of its steps stays between these bounds."""
+    def add(self, engine: EngineProtocol, max_tokens: int) -> None:
+        """Serve a model, the steps of which have at most `max_tokens` tokens."""
         name = engine.info.name
         self.engines[name] = engine
-        self._slicer.add(name, min_tokens, max_tokens)
+        self._slicer.add(name, max_tokens)
 
     def remove(self, name: str, on_removed: Callable[[EngineProtocol], None]) -> None:
         """Accept no more requests for a model; `on_removed` gets its engine when those in flight have ended."""
@@ -140,17 +150,17 @@ class StepLoop:
         Raises StepsKeepFailing after `MAX_FAILED_STEPS` failed steps of a model in a row.
         """
         with_work = [name for name, engine in self.engines.items() if engine.has_work]
-        chosen = self._slicer.next(with_work)
-        if chosen is None:
+        name = self._slicer.next(with_work)
+        if name is None:
             return None
-        name, max_tokens = chosen
-        begin, engine = self._clock(), self.engines[name]
+        begin, engine, alone = self._clock(), self.engines[name], len(with_work) == 1
+        num_generating = engine.num_generating
         try:
-            deltas = engine.step(max_tokens)
+            deltas = engine.step(None if alone and not num_generating else self._slicer.limit(name, num_generating))
         except Exception as error:
             deltas = self._fail(name, error)
         seconds = self._clock() - begin
-        self._slicer.record(name, seconds, alone=len(with_work) == 1)
+        self._slicer.record(name, seconds, engine.num_step_tokens, alone)
         if deltas:
             self._send(StepOutputs(deltas))
             for delta in deltas:

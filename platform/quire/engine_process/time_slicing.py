@@ -1,10 +1,13 @@
 """Shares the device among several models: which one steps next, and how many tokens its step may have.
 
+A step delays all streams, those of its own model too. While there are any, its tokens are limited to what the model is
+expected to compute within `max_step_s`, by the speed of its latest long steps, but not below `MIN_TOKENS` beside a
+token for each stream: with fewer rows the products of matrices would take as long.
+
 Each model has used some seconds of the device; the model that has used the least goes next. A model that wakes up
 starts at the current virtual time, so idling earns no credit. A model runs three steps per slice unless the steps of
 the others are short: two of three tokens then arrive without waiting for the other models, at the same long-term
-share. While others wait, a step that takes longer than `max_step_s` lowers the model's token limit.
-This is start-time fair queueing (Goyal, Vin & Cheng, 1996) with seconds for work; the caller supplies all times.
+share. This is start-time fair queueing (Goyal, Vin & Cheng, 1996) with seconds for work; the caller supplies all times.
 """
 
 from __future__ import annotations
@@ -12,8 +15,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-GROWTH = 2
-"""A token limit is divided by this after a step that took too long, and multiplied by it after a short one."""
+MIN_TOKENS = 128
+"""Tokens of prompts that a limited step may have however slow the model is."""
 
 STEPS_PER_SLICE = 3
 """Steps in a row of a model that would otherwise wait long for each; fewer than half of its tokens then wait."""
@@ -22,23 +25,24 @@ SLOW_ROUND = 1.1
 """A round of all other models is long if it takes more than this times a step of the model itself."""
 
 SMOOTHING = 0.2
-"""Weight of the latest step in the moving average of a model's step time."""
+"""Weight of the latest step in the moving averages of a model's step time, and of its speed."""
 
 
 @dataclass(slots=True)
 class _ModelShare:
-    min_tokens: int
+    """Of one model. token_s: seconds for a token in steps of at least `MIN_TOKENS`; 0 before the first such step."""
+
     max_tokens: int
     used_s: float = 0.0
     step_s: float = 0.0
-    limit: int | None = None
+    token_s: float = 0.0
 
 
 class TimeSlicer:
     """Divides the seconds of one device evenly among the models that have work."""
 
     def __init__(self, max_step_s: float = 0.04, first_limit: int = 512) -> None:
-        """`first_limit`: tokens of a model's first step beside others, before its speed is known."""
+        """first_limit: tokens of a step before the model's speed is known."""
         self._max_step_s, self._first_limit = max_step_s, first_limit
         self._shares: dict[str, _ModelShare] = {}
         self._idle: set[str] = set()
@@ -46,17 +50,17 @@ class TimeSlicer:
         self._steps_in_slice = 0
         self._virtual_s = 0.0  # seconds used by a model that always had its fair share
 
-    def add(self, name: str, min_tokens: int, max_tokens: int) -> None:
-        """Add a model; the limit of its steps stays between `min_tokens` and `max_tokens`."""
-        self._shares[name] = _ModelShare(min_tokens, max(min_tokens, max_tokens))
+    def add(self, name: str, max_tokens: int) -> None:
+        """Add a model, the steps of which have at most `max_tokens` tokens."""
+        self._shares[name] = _ModelShare(max_tokens)
         self._idle.add(name)
 
     def remove(self, name: str) -> None:
         self._shares.pop(name, None)
         self._idle.discard(name)
 
-    def next(self, with_work: Iterable[str]) -> tuple[str, int | None] | None:
-        """The model that steps now, and the maximum of tokens (None: no limit). None if no model has work."""
+    def next(self, with_work: Iterable[str]) -> str | None:
+        """The model that steps now; None if no model has work."""
         names = list(with_work)
         if not names:
             return None
@@ -64,13 +68,14 @@ class TimeSlicer:
             self._shares[name].used_s = max(self._shares[name].used_s, self._virtual_s)
         self._idle = self._shares.keys() - set(names)
         name = self._pick(names)
+        self._virtual_s = max(self._virtual_s, self._shares[name].used_s)
+        return name
+
+    def limit(self, name: str, num_generating: int) -> int:
+        """The most tokens of a step that delays streams. num_generating: streams of the model itself."""
         share = self._shares[name]
-        self._virtual_s = max(self._virtual_s, share.used_s)
-        if len(names) == 1:
-            return name, None
-        if share.limit is None:
-            share.limit = min(max(self._first_limit, share.min_tokens), share.max_tokens)
-        return name, share.limit
+        expected = int(self._max_step_s / share.token_s) if share.token_s else self._first_limit
+        return min(share.max_tokens, max(expected, MIN_TOKENS + num_generating))
 
     def _pick(self, names: list[str]) -> str:
         if self._current in names and 0 < self._steps_in_slice < STEPS_PER_SLICE:
@@ -82,14 +87,16 @@ class TimeSlicer:
         self._steps_in_slice = 1
         return self._current
 
-    def record(self, name: str, seconds: float, alone: bool) -> None:
-        """Count a step that took `seconds`. alone: no other model had work, so the limit need not change."""
+    def record(self, name: str, seconds: float, num_tokens: int, alone: bool) -> None:
+        """Count a step of `num_tokens` that took `seconds`. alone: no other model had work."""
         share = self._shares[name]
         share.used_s += seconds
-        share.step_s = seconds if not share.step_s else share.step_s + SMOOTHING * (seconds - share.step_s)
+        share.step_s = _averaged(share.step_s, seconds)
+        if num_tokens >= min(MIN_TOKENS, share.max_tokens):
+            share.token_s = _averaged(share.token_s, seconds / num_tokens)
         if alone:
             self._virtual_s = max(self._virtual_s, share.used_s)
-        elif share.limit is not None and seconds > self._max_step_s:
-            share.limit = max(share.limit // GROWTH, share.min_tokens)
-        elif share.limit is not None and seconds * GROWTH * GROWTH < self._max_step_s:
-            share.limit = min(share.limit * GROWTH, share.max_tokens)
+
+
+def _averaged(average: float, latest: float) -> float:
+    return latest if not average else average + SMOOTHING * (latest - average)

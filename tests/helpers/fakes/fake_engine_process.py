@@ -79,12 +79,16 @@ class FakeEngine:
             num_parameters=0,
         )
         self.requests, self.steps, self.aborted, self.closed = {}, [], [], False
-        self.failed_steps = 0
+        self.failed_steps = self.num_step_tokens = 0
         self.adapters = FakeShelf(name)
 
     @property
     def has_work(self):
         return any(NEVER_ENDS not in request.prompt.token_ids for request, _ in self.requests.values())
+
+    @property
+    def num_generating(self):
+        return sum(count > 0 for _, counts in self.requests.values() for count in counts.values())
 
     def add(self, request):
         if REFUSED in request.prompt.token_ids:

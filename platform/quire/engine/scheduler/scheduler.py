@@ -51,6 +51,11 @@ class Scheduler:
         """Whether there are requests, or rows of ended seqs in the runner."""
         return bool(self._state.groups or self._state.ended)
 
+    @property
+    def num_generating(self) -> int:
+        """Running seqs that compute one token in each step, so that a long step delays them."""
+        return sum(seq.to_compute == 1 for seq in self._state.running.values())
+
     def has_request(self, request_id: str) -> bool:
         """Whether a request was accepted and has not ended."""
         return request_id in self._state.groups

@@ -74,24 +74,22 @@ class SchedulerState:
         Raises PluginFailed if the policy fails on it.
         """
         params, arrival, prompt = request.params, next(self._arrivals), request.prompt.token_ids
-        sampling = isinstance(params, SamplingParams)
-        seed = params.seed if isinstance(params, SamplingParams) else None
+        sampling = params if isinstance(params, SamplingParams) else None
+        seed = sampling.seed if sampling is not None else None
         group = SeqGroup(request, arrival, self.limits.seed + arrival if seed is None else seed, self._clock())
         group.num_reserved = params.num_seqs - 1
         group.num_unshared = self.limits.num_unshared_tokens(request.prompt)
-        group.pending_forks = (
-            list(range(1, params.num_seqs)) if sampling else []
-        )  # beams fork when they have candidates
-        if isinstance(params, SamplingParams) and params.prompt_logprobs is not None:
-            group.prompt_logprobs = [None]
+        if sampling is not None:  # beams fork when they have candidates
+            group.pending_forks = list(range(1, params.num_seqs))
+            group.prompt_logprobs = [None] if sampling.prompt_logprobs is not None else None
         seq = Seq(
             id=next(self._next_id),
             group=group,
             index=0,
             tokens=list(prompt),
             max_len=max_len,
-            min_len=len(prompt) + (params.min_tokens if isinstance(params, SamplingParams) else 0),
-            stop_ids=frozenset((params.stop_token_ids or ()) if isinstance(params, SamplingParams) else ()),
+            min_len=len(prompt) + (sampling.min_tokens if sampling is not None else 0),
+            stop_ids=frozenset((sampling.stop_token_ids or ()) if sampling is not None else ()),
             eos_ids=frozenset() if params.ignore_eos else self.limits.eos_ids,
         )
         self.waiting.push(seq)
