@@ -97,8 +97,14 @@ inline U16 looked_up(U16 table, U16 codes) {
 }
 
 inline S16 starting(int32_t x) { return {_mm256_set1_epi32(x), _mm256_set1_epi32(x)}; }
+// Keeps the compiler from summing products in a tree, for which it would need more registers than there are.
+inline __m256i in_order(__m256i sums) {
+  asm("" : "+x"(sums));
+  return sums;
+}
 inline S16 dot_codes(S16 sums, U16 w, U16 x) {
-  return {_mm256_add_epi16(sums.a, _mm256_maddubs_epi16(w.a, x.a)), _mm256_add_epi16(sums.b, _mm256_maddubs_epi16(w.b, x.b))};
+  return {in_order(_mm256_add_epi16(sums.a, _mm256_maddubs_epi16(w.a, x.a))),
+          in_order(_mm256_add_epi16(sums.b, _mm256_maddubs_epi16(w.b, x.b)))};
 }
 inline S16 whole_sums(S16 sums) {
   const __m256i one = _mm256_set1_epi16(1);
@@ -106,7 +112,7 @@ inline S16 whole_sums(S16 sums) {
 }
 inline __m256i dot_signed_half(__m256i sums, __m256i w, __m256i x) {  // |w| · (x with the sign of w): pairs fit 16 bits
   const __m256i pairs = _mm256_maddubs_epi16(_mm256_abs_epi8(w), _mm256_sign_epi8(x, w));
-  return _mm256_add_epi32(sums, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
+  return in_order(_mm256_add_epi32(sums, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1))));
 }
 inline S16 dot_biased_bytes(S16 sums, U16 w, U16 x) {
   return {dot_signed_half(sums.a, w.a, x.a), dot_signed_half(sums.b, w.b, x.b)};

@@ -184,7 +184,8 @@ inline void finish_step(const RowsOfStep& rows, int64_t r, int64_t lane, F16 pro
 // Few rows are multiplied by both halves of the lanes at once, because an instruction waits for its own sum.
 constexpr int halves_at_once(int rows) { return rows <= 2 ? 2 : 1; }
 
-template <class Sums>
+// UNITS: of a step.
+template <class Sums, int UNITS>
 struct ByteProducts {
   template <int ROWS>
   static void add(const RowsOfStep& rows, int64_t first, const void* w) {
@@ -197,13 +198,14 @@ struct ByteProducts {
       for (int r = 0; r < ROWS; r++)
 #pragma GCC unroll 2
         for (int h = 0; h < HALVES; h++) sums[r][h] = starting(rows.step(first + r).start);
-      for (int64_t i = 0; i < rows.count; i += 4, at += UNIT_BYTES) {
+#pragma GCC unroll 8
+      for (int u = 0; u < UNITS; u++) {
         U16 unit[HALVES];
 #pragma GCC unroll 2
-        for (int h = 0; h < HALVES; h++) unit[h] = load_units(at + h * LINE_BYTES);
+        for (int h = 0; h < HALVES; h++) unit[h] = load_units(at + u * UNIT_BYTES + h * LINE_BYTES);
 #pragma GCC unroll 8
         for (int r = 0; r < ROWS; r++) {
-          const U16 columns = same_unit(x + r * rows.stride + i);
+          const U16 columns = same_unit(x + r * rows.stride + 4 * u);
 #pragma GCC unroll 2
           for (int h = 0; h < HALVES; h++) sums[r][h] = Sums::add(sums[r][h], unit[h], columns);
         }

@@ -47,7 +47,9 @@ using PanelKernel = decltype(&multiply_panel<FloatProducts>);
 
 inline PanelKernel panel_kernel(const Quantized& q) {
   if (q.multiplies_floats()) return multiply_panel<FloatProducts>;
-  return q.kind == CodeKind::codes ? multiply_panel<ByteProducts<CodeSums>> : multiply_panel<ByteProducts<ByteSums>>;
+  if (q.kind == CodeKind::codes)
+    return q.step == 32 ? multiply_panel<ByteProducts<CodeSums, 8>> : multiply_panel<ByteProducts<CodeSums, 4>>;
+  return q.step == 32 ? multiply_panel<ByteProducts<ByteSums, 8>> : multiply_panel<ByteProducts<ByteSums, 4>>;
 }
 
 template <class T>
