@@ -29,7 +29,7 @@ struct CodeSums {
   static F16 floats(S16 sums) { return as_floats(whole_sums(sums)); }
 };
 struct ByteSums {
-  static S16 add(S16 sums, U16 w, U16 x) { return dot_biased_bytes(sums, w, x); }
+  static S16 add(S16 sums, U16 w, U16 x) { return dot_bytes(sums, w, x); }
   static F16 floats(S16 sums) { return as_floats(sums); }
 };
 
@@ -254,7 +254,7 @@ struct FloatProducts {
 #if defined(__AVX512F__)
 constexpr int64_t QUANTIZED_ROWS = 8;
 #else
-constexpr int64_t QUANTIZED_ROWS = 4;
+constexpr int64_t QUANTIZED_ROWS = 2;
 #endif
 
 // Adds the products of a step to the totals of `count` rows, `ROWS` rows at a time.
