@@ -268,7 +268,7 @@ struct FloatProducts {
 #if defined(__AVX512F__)
 constexpr int64_t QUANTIZED_ROWS = 8;
 #else
-constexpr int64_t QUANTIZED_ROWS = 2;
+constexpr int64_t QUANTIZED_ROWS = 4;
 #endif
 
 // Adds the products of a step to the totals of `count` rows, `ROWS` rows at a time.
