@@ -48,47 +48,61 @@ void quantize_row(const T* x, int64_t inputs, const ByteRows& to, int64_t r) {
   std::memcpy(row + to.width + 4, &excess, 4);
 }
 
+// Rows of a tile, halves of a panel that are summed at once, and neighboring units whose sums are separate because an
+// instruction waits for its own sum: as many as there are registers for.
 #if defined(__AVX512F__)
 constexpr int64_t BYTE_ROWS = 12;
-constexpr int MAX_WAYS = 4;
-#else  // eight registers of sums
-constexpr int64_t BYTE_ROWS = 2;
-constexpr int MAX_WAYS = 2;
+constexpr int byte_halves(int) { return 2; }
+constexpr int byte_ways(int rows) { return rows == 1 ? 4 : rows <= 3 ? 2 : 1; }
+#else
+constexpr int64_t BYTE_ROWS = 4;
+constexpr int byte_halves(int rows) { return rows <= 2 ? 2 : 1; }
+constexpr int byte_ways(int rows) { return rows == 1 ? 2 : 1; }
 #endif
 
-// Sums of ROWS rows and one panel. With few rows, several units are summed separately, because an instruction waits
-// for its own sum.
-template <int ROWS>
-inline void byte_sums(const int8_t* x, int64_t stride, const uint32_t* w, int64_t units, int32_t* sums,
-                      PrefetchStream stream, PrefetchStream queue) {
-  constexpr int WAYS = ROWS == 1 ? MAX_WAYS : ROWS <= MAX_WAYS - 1 ? 2 : 1;
-  S16 acc[ROWS * WAYS][2];
-#pragma GCC unroll 16
-  for (int r = 0; r < ROWS * WAYS; r++) acc[r][0] = acc[r][1] = no_sums();
+// Sums of ROWS rows and HALVES halves of a panel.
+template <int ROWS, int HALVES, int WAYS>
+inline void sum_halves(const int8_t* x, int64_t stride, const uint32_t* w, int64_t units, int32_t* sums,
+                       PrefetchStream stream, PrefetchStream queue) {
+  S16 acc[ROWS][WAYS][HALVES];
+  for (auto& row : acc)
+    for (auto& way : row)
+      for (S16& half : way) half = no_sums();
   for (int64_t u = 0; u < units; u += WAYS) {
 #pragma GCC unroll 4
     for (int k = 0; k < WAYS; k++, stream.at += stream.step, queue.at += queue.step) {
-      prefetch_lines(stream.at);
+      U16 unit[HALVES];
+#pragma GCC unroll 2
+      for (int h = 0; h < HALVES; h++) {
+        _mm_prefetch(stream.at + h * 4 * LANES, _MM_HINT_T0);
+        unit[h] = load_units(w + (u + k) * PANEL + h * LANES);
+      }
       _mm_prefetch(queue.at, _MM_HINT_T1);
-      const U16 w0 = load_units(w + (u + k) * PANEL), w1 = load_units(w + (u + k) * PANEL + LANES);
 #pragma GCC unroll 16
       for (int r = 0; r < ROWS; r++) {
         const U16 a = same_unit(x + r * stride + (u + k) * 4);
-        acc[r * WAYS + k][0] = dot_bytes(acc[r * WAYS + k][0], w0, a);
-        acc[r * WAYS + k][1] = dot_bytes(acc[r * WAYS + k][1], w1, a);
+#pragma GCC unroll 2
+        for (int h = 0; h < HALVES; h++) acc[r][k][h] = dot_bytes(acc[r][k][h], unit[h], a);
       }
     }
   }
 #pragma GCC unroll 16
-  for (int r = 0; r < ROWS; r++) {
+  for (int r = 0; r < ROWS; r++)
+#pragma GCC unroll 2
+    for (int h = 0; h < HALVES; h++) {
 #pragma GCC unroll 4
-    for (int k = 1; k < WAYS; k++) {
-      acc[r * WAYS][0] = added(acc[r * WAYS][0], acc[r * WAYS + k][0]);
-      acc[r * WAYS][1] = added(acc[r * WAYS][1], acc[r * WAYS + k][1]);
+      for (int k = 1; k < WAYS; k++) acc[r][0][h] = added(acc[r][0][h], acc[r][k][h]);
+      store(sums + r * PANEL + h * LANES, acc[r][0][h]);
     }
-    store(sums + r * PANEL, acc[r * WAYS][0]);
-    store(sums + r * PANEL + LANES, acc[r * WAYS][1]);
-  }
+}
+
+// Sums of ROWS rows and one panel.
+template <int ROWS>
+inline void byte_sums(const int8_t* x, int64_t stride, const uint32_t* w, int64_t units, int32_t* sums,
+                      PrefetchStream stream, PrefetchStream queue) {
+  constexpr int HALVES = byte_halves(ROWS);
+  for (int64_t lane = 0; lane < PANEL; lane += HALVES * LANES, stream.at += HALVES * 4 * LANES, queue.step = 0)
+    sum_halves<ROWS, HALVES, byte_ways(ROWS)>(x, stride, w + lane, units, sums + lane, stream, queue);
 }
 
 template <int MAX = BYTE_ROWS>
