@@ -48,14 +48,15 @@ void quantize_row(const T* x, int64_t inputs, const ByteRows& to, int64_t r) {
   std::memcpy(row + to.width + 4, &excess, 4);
 }
 
-// Rows of a tile, halves of a panel that are summed at once, and neighboring units whose sums are separate because an
-// instruction waits for its own sum: as many as there are registers for.
+// Rows of a tile, panels that one row is multiplied with at once, halves of a panel that are summed at once, and
+// neighboring units whose sums are separate because an instruction waits for its own sum: as many as there are
+// registers for.
 #if defined(__AVX512F__)
-constexpr int64_t BYTE_ROWS = 12;
+constexpr int64_t BYTE_ROWS = 12, BYTE_PANELS = 1;
 constexpr int byte_halves(int) { return 2; }
 constexpr int byte_ways(int rows) { return rows == 1 ? 4 : rows <= 3 ? 2 : 1; }
 #else
-constexpr int64_t BYTE_ROWS = 4;
+constexpr int64_t BYTE_ROWS = 4, BYTE_PANELS = 3;
 constexpr int byte_halves(int rows) { return rows <= 2 ? 2 : 1; }
 constexpr int byte_ways(int rows) { return rows == 1 ? 2 : 1; }
 #endif
@@ -135,6 +136,46 @@ inline void scale_sums(const ByteRows& x, int64_t row, int64_t count, const int3
   }
 }
 
+// One row and PANELS panels, [panel][32].
+template <int PANELS>
+inline void row_byte_sums(const int8_t* x, const uint32_t* w, int64_t units, int32_t* sums) {
+  S16 acc[PANELS][2];
+  for (auto& panel : acc) panel[0] = panel[1] = no_sums();
+  for (int64_t u = 0; u < units; u++) {
+    const U16 a = same_unit(x + 4 * u);
+#pragma GCC unroll 4
+    for (int p = 0; p < PANELS; p++) {
+      const uint32_t* at = w + (p * units + u) * PANEL;
+      acc[p][0] = dot_bytes(acc[p][0], load_units(at), a);
+      acc[p][1] = dot_bytes(acc[p][1], load_units(at + LANES), a);
+    }
+  }
+  for (int p = 0; p < PANELS; p++) {
+    store(sums + p * PANEL, acc[p][0]);
+    store(sums + p * PANEL + LANES, acc[p][1]);
+  }
+}
+
+// The product of one row, for which reading the weights takes all the time: each thread reads several panels at once,
+// because several streams get more bandwidth than one.
+template <class T>
+void multiply_byte_row(Worker& worker, const ByteRows& x, const Packed& w, const float* scales, const GemmOutput& to) {
+  const int64_t units = x.width / 4;
+  alignas(64) int32_t sums[BYTE_PANELS * PANEL];
+  alignas(64) float scaled[PANEL];
+  worker.each_few(w.panels(), BYTE_PANELS, [&](int64_t first, int64_t panels) {
+    const uint32_t* at = w.units + first * units * PANEL;
+    if (panels == BYTE_PANELS)
+      row_byte_sums<BYTE_PANELS>(x.row(0), at, units, sums);
+    else
+      for (int64_t i = 0; i < panels; i++) row_byte_sums<1>(x.row(0), at + i * units * PANEL, units, sums + i * PANEL);
+    for (int64_t i = 0; i < panels; i++) {
+      scale_sums(x, 0, 1, sums + i * PANEL, scales + (first + i) * PANEL, scaled);
+      apply_epilogue<T>(w, to, first + i, 0, 1, scaled);
+    }
+  });
+}
+
 template <class T, class Tiles>
 void multiply_bytes(Worker& worker, Tiles tiles, const ByteRows& x, int64_t rows, const Packed& w, const float* scales,
                     const GemmOutput& to, PrefetchQueue& queue) {
@@ -186,6 +227,8 @@ void multiply_int8(Worker& worker, const T* x, int64_t stride, int64_t rows, con
     return _tile_release();
   }
 #endif
+  if constexpr (BYTE_PANELS > 1)
+    if (rows == 1) return multiply_byte_row<T>(worker, bytes, w, scales, to);
   multiply_bytes<T>(worker, VectorBytes{}, bytes, rows, w, scales, to, queue);
 }
 
