@@ -1,8 +1,8 @@
 // Int8 products: y = x · wᵀ + bias with w as int8 with a scale for each output, and x quantized row by row.
 //
-// w ≈ scale · q, q from -127 to 127. Compressed bytes are q + 128, because the instructions multiply unsigned by signed
-// bytes: Σ (q + 128) · x = Σ q · x + 128 · Σ x, and the excess depends only on the row. Sums are exact, so their
-// order does not matter: a row's result is bit-identical on every path and in any batch.
+// w ≈ scale · q, q from -127 to 127. Stored bytes are q + BYTE_BIAS (`vec_int8.hpp`): Σ (q + bias) · x = Σ q · x +
+// bias · Σ x, and the excess depends only on the row. Sums are exact, so their order does not matter: a row's result is
+// bit-identical on every path and in any batch.
 #pragma once
 #include "gemm/gemm.hpp"
 #include "scratch.hpp"
@@ -12,9 +12,8 @@
 namespace quire {
 
 constexpr int64_t BYTE_STEP = 64;  // inputs are padded to this
-constexpr uint8_t BYTE_ZERO = 128;
 
-// Quantized rows: `width` bytes, padded with zeros, then the scale and 128 · the sum of the bytes.
+// Quantized rows: `width` bytes, padded with zeros, then the scale and BYTE_BIAS · the sum of the bytes.
 struct ByteRows {
   int8_t* base;
   int64_t width;
@@ -38,54 +37,74 @@ void quantize_row(const T* x, int64_t inputs, const ByteRows& to, int64_t r) {
   const QuantScale step = quant_scale_of(x, inputs);
   to_bytes(x, inputs, step.inverse, row);
   std::memset(row + inputs, 0, to.width - inputs);
-  const U16 zeros = same_unit("\x80\x80\x80\x80");
-  S16 sums = no_sums();
-  for (int64_t i = 0; i < to.width; i += 4 * LANES) sums = dot_bytes(sums, zeros, load_units(row + i));
-  const int32_t excess = sum(sums);
+  int32_t excess = 0;
+  if constexpr (BYTE_BIAS != 0) {
+    const uint8_t zero = stored_byte(0), unit[4] = {zero, zero, zero, zero};
+    S16 sums = no_sums();
+    for (int64_t i = 0; i < to.width; i += 4 * LANES) sums = dot_bytes(sums, same_unit(unit), load_units(row + i));
+    excess = sum(sums);
+  }
   std::memcpy(row + to.width, &step.scale, 4);
   std::memcpy(row + to.width + 4, &excess, 4);
 }
 
-// Sums of ROWS rows and one panel. With few rows, several units are summed separately, because an instruction waits
-// for its own sum.
-template <int ROWS>
-inline void byte_sums(const int8_t* x, int64_t stride, const uint32_t* w, int64_t units, int32_t* sums,
-                      PrefetchStream stream, PrefetchStream queue) {
-  constexpr int WAYS = ROWS == 1 ? 4 : ROWS <= 3 ? 2 : 1;
-  S16 acc[ROWS * WAYS][2];
-#pragma GCC unroll 16
-  for (int r = 0; r < ROWS * WAYS; r++) acc[r][0] = acc[r][1] = no_sums();
+// Rows of a tile, panels that one row is multiplied with at once, halves of a panel that are summed at once, and
+// neighboring units whose sums are separate because an instruction waits for its own sum: as many as there are
+// registers for.
+#if defined(__AVX512F__)
+constexpr int64_t BYTE_ROWS = 12, BYTE_PANELS = 1;
+constexpr int byte_halves(int) { return 2; }
+constexpr int byte_ways(int rows) { return rows == 1 ? 4 : rows <= 3 ? 2 : 1; }
+#else
+constexpr int64_t BYTE_ROWS = 4, BYTE_PANELS = 3;
+constexpr int byte_halves(int rows) { return rows <= 2 ? 2 : 1; }
+constexpr int byte_ways(int rows) { return rows == 1 ? 2 : 1; }
+#endif
+
+// Sums of ROWS rows and HALVES halves of a panel.
+template <int ROWS, int HALVES, int WAYS>
+inline void sum_halves(const int8_t* x, int64_t stride, const uint32_t* w, int64_t units, int32_t* sums,
+                       PrefetchStream stream, PrefetchStream queue) {
+  S16 acc[ROWS][WAYS][HALVES];
+  for (auto& row : acc)
+    for (auto& way : row)
+      for (S16& half : way) half = no_sums();
   for (int64_t u = 0; u < units; u += WAYS) {
 #pragma GCC unroll 4
     for (int k = 0; k < WAYS; k++, stream.at += stream.step, queue.at += queue.step) {
-      prefetch_lines(stream.at);
+      U16 unit[HALVES];
+#pragma GCC unroll 2
+      for (int h = 0; h < HALVES; h++) {
+        _mm_prefetch(stream.at + h * 4 * LANES, _MM_HINT_T0);
+        unit[h] = load_units(w + (u + k) * PANEL + h * LANES);
+      }
       _mm_prefetch(queue.at, _MM_HINT_T1);
-      const U16 w0 = load_units(w + (u + k) * PANEL), w1 = load_units(w + (u + k) * PANEL + LANES);
 #pragma GCC unroll 16
       for (int r = 0; r < ROWS; r++) {
         const U16 a = same_unit(x + r * stride + (u + k) * 4);
-        acc[r * WAYS + k][0] = dot_bytes(acc[r * WAYS + k][0], w0, a);
-        acc[r * WAYS + k][1] = dot_bytes(acc[r * WAYS + k][1], w1, a);
+#pragma GCC unroll 2
+        for (int h = 0; h < HALVES; h++) acc[r][k][h] = dot_bytes(acc[r][k][h], unit[h], a);
       }
     }
   }
 #pragma GCC unroll 16
-  for (int r = 0; r < ROWS; r++) {
+  for (int r = 0; r < ROWS; r++)
+#pragma GCC unroll 2
+    for (int h = 0; h < HALVES; h++) {
 #pragma GCC unroll 4
-    for (int k = 1; k < WAYS; k++) {
-      acc[r * WAYS][0] = added(acc[r * WAYS][0], acc[r * WAYS + k][0]);
-      acc[r * WAYS][1] = added(acc[r * WAYS][1], acc[r * WAYS + k][1]);
+      for (int k = 1; k < WAYS; k++) acc[r][0][h] = added(acc[r][0][h], acc[r][k][h]);
+      store(sums + r * PANEL + h * LANES, acc[r][0][h]);
     }
-    store(sums + r * PANEL, acc[r * WAYS][0]);
-    store(sums + r * PANEL + LANES, acc[r * WAYS][1]);
-  }
 }
 
-#if defined(__AVX512F__)
-constexpr int64_t BYTE_ROWS = 12;
-#else
-constexpr int64_t BYTE_ROWS = 2;
-#endif
+// Sums of ROWS rows and one panel.
+template <int ROWS>
+inline void byte_sums(const int8_t* x, int64_t stride, const uint32_t* w, int64_t units, int32_t* sums,
+                      PrefetchStream stream, PrefetchStream queue) {
+  constexpr int HALVES = byte_halves(ROWS);
+  for (int64_t lane = 0; lane < PANEL; lane += HALVES * LANES, stream.at += HALVES * 4 * LANES, queue.step = 0)
+    sum_halves<ROWS, HALVES, byte_ways(ROWS)>(x, stride, w + lane, units, sums + lane, stream, queue);
+}
 
 template <int MAX = BYTE_ROWS>
 inline void byte_sums_of(int64_t rows, const int8_t* x, int64_t stride, const uint32_t* w, int64_t units, int32_t* sums,
@@ -115,6 +134,46 @@ inline void scale_sums(const ByteRows& x, int64_t row, int64_t count, const int3
     store(to, to_floats(sums, excess) * scale * left);
     store(to + LANES, to_floats(sums + LANES, excess) * scale * right);
   }
+}
+
+// One row and PANELS panels, [panel][32].
+template <int PANELS>
+inline void row_byte_sums(const int8_t* x, const uint32_t* w, int64_t units, int32_t* sums) {
+  S16 acc[PANELS][2];
+  for (auto& panel : acc) panel[0] = panel[1] = no_sums();
+  for (int64_t u = 0; u < units; u++) {
+    const U16 a = same_unit(x + 4 * u);
+#pragma GCC unroll 4
+    for (int p = 0; p < PANELS; p++) {
+      const uint32_t* at = w + (p * units + u) * PANEL;
+      acc[p][0] = dot_bytes(acc[p][0], load_units(at), a);
+      acc[p][1] = dot_bytes(acc[p][1], load_units(at + LANES), a);
+    }
+  }
+  for (int p = 0; p < PANELS; p++) {
+    store(sums + p * PANEL, acc[p][0]);
+    store(sums + p * PANEL + LANES, acc[p][1]);
+  }
+}
+
+// The product of one row, for which reading the weights takes all the time: each thread reads several panels at once,
+// because several streams get more bandwidth than one.
+template <class T>
+void multiply_byte_row(Worker& worker, const ByteRows& x, const Packed& w, const float* scales, const GemmOutput& to) {
+  const int64_t units = x.width / 4;
+  alignas(64) int32_t sums[BYTE_PANELS * PANEL];
+  alignas(64) float scaled[PANEL];
+  worker.each_few(w.panels(), BYTE_PANELS, [&](int64_t first, int64_t panels) {
+    const uint32_t* at = w.units + first * units * PANEL;
+    if (panels == BYTE_PANELS)
+      row_byte_sums<BYTE_PANELS>(x.row(0), at, units, sums);
+    else
+      for (int64_t i = 0; i < panels; i++) row_byte_sums<1>(x.row(0), at + i * units * PANEL, units, sums + i * PANEL);
+    for (int64_t i = 0; i < panels; i++) {
+      scale_sums(x, 0, 1, sums + i * PANEL, scales + (first + i) * PANEL, scaled);
+      apply_epilogue<T>(w, to, first + i, 0, 1, scaled);
+    }
+  });
 }
 
 template <class T, class Tiles>
@@ -168,6 +227,8 @@ void multiply_int8(Worker& worker, const T* x, int64_t stride, int64_t rows, con
     return _tile_release();
   }
 #endif
+  if constexpr (BYTE_PANELS > 1)
+    if (rows == 1) return multiply_byte_row<T>(worker, bytes, w, scales, to);
   multiply_bytes<T>(worker, VectorBytes{}, bytes, rows, w, scales, to, queue);
 }
 
@@ -188,7 +249,7 @@ void pack_int8(Worker& worker, const T* w, int64_t outputs, int64_t inputs, int 
       scales[panel * PANEL + lane] = step.scale;
       if (there) to_bytes(row, inputs, step.inverse, bytes.data());
       for (int64_t i = 0; i < width; i++)
-        out[(i / 4 * PANEL + lane) * 4 + i % 4] = static_cast<uint8_t>((there && i < inputs ? bytes[i] : 0) + BYTE_ZERO);
+        out[(i / 4 * PANEL + lane) * 4 + i % 4] = stored_byte(there && i < inputs ? bytes[i] : 0);
     }
   });
 }
@@ -201,7 +262,7 @@ void unpack_row_int8(const Packed& w, const float* scales, int64_t output, T* ro
   const uint8_t* from = reinterpret_cast<const uint8_t*>(w.units + panel * width / 4 * PANEL + lane);
   const float scale = scales[panel * PANEL + lane];
   for (int64_t i = 0; i < w.inputs; i++)
-    put(row + i, static_cast<float>(from[i / 4 * PANEL * 4 + i % 4] - BYTE_ZERO) * scale);
+    put(row + i, static_cast<float>(byte_value(from[i / 4 * PANEL * 4 + i % 4])) * scale);
 }
 
 }  // namespace quire
