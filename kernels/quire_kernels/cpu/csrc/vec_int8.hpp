@@ -1,10 +1,16 @@
 // Vectors of signed bytes: conversion from and to sixteen float lanes, and exact sums of their products.
+//
+// `dot_bytes` adds the dot products of four bytes of w with four signed bytes of x to each sum. Bytes of w are stored
+// plus BYTE_BIAS: instructions of AVX-512 multiply unsigned by signed bytes, and those of AVX2 also would, but pairs of
+// such products do not fit their 16 bits.
 #pragma once
 #include "vec.hpp"
 
 namespace quire {
 
 #if defined(__AVX512F__)
+
+constexpr int32_t BYTE_BIAS = 128;
 
 using S16 = __m512i;  // sixteen 32-bit sums
 
@@ -47,7 +53,6 @@ inline void store_halves(F16 x, int32_t up, void* high, void* low) {
   _mm_storeu_si128(static_cast<__m128i*>(high), _mm512_cvtepi32_epi8(above));
   _mm_storeu_si128(static_cast<__m128i*>(low), _mm512_cvtepi32_epi8(n));
 }
-// sums + dot products of four unsigned bytes of w with four signed bytes of x
 inline S16 dot_bytes(S16 sums, U16 w, U16 x) { return _mm512_dpbusd_epi32(sums, w, x); }
 #else
 inline S16 dot_bytes(S16 sums, U16 w, U16 x) {  // even and odd bytes as 16-bit numbers, whose pairs fit
@@ -58,6 +63,8 @@ inline S16 dot_bytes(S16 sums, U16 w, U16 x) {  // even and odd bytes as 16-bit 
 #endif
 
 #else  // AVX2: two halves
+
+constexpr int32_t BYTE_BIAS = 0;
 
 struct S16 {
   __m256i a, b;
@@ -92,16 +99,23 @@ inline F16 load_bytes(const int8_t* p) {
   const __m128i x = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
   return {_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(x)), _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_srli_si128(x, 8)))};
 }
-inline __m256i dot_bytes_half(__m256i sums, __m256i w, __m256i x) {  // even and odd bytes as 16-bit numbers, whose pairs fit
-  const __m256i w0 = _mm256_and_si256(w, _mm256_set1_epi16(0xff)), w1 = _mm256_srli_epi16(w, 8);
-  const __m256i x0 = _mm256_srai_epi16(_mm256_slli_epi16(x, 8), 8), x1 = _mm256_srai_epi16(x, 8);
-  return _mm256_add_epi32(sums, _mm256_add_epi32(_mm256_madd_epi16(w0, x0), _mm256_madd_epi16(w1, x1)));
+// Keeps the compiler from summing products in a tree, for which it would need more registers than there are.
+inline __m256i in_order(__m256i sums) {
+  asm("" : "+x"(sums));
+  return sums;
+}
+inline __m256i dot_bytes_half(__m256i sums, __m256i w, __m256i x) {  // |w| · (x with the sign of w): pairs fit 16 bits
+  const __m256i pairs = _mm256_maddubs_epi16(_mm256_abs_epi8(w), _mm256_sign_epi8(x, w));
+  return in_order(_mm256_add_epi32(sums, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1))));
 }
 inline S16 dot_bytes(S16 sums, U16 w, U16 x) {
   return {dot_bytes_half(sums.a, w.a, x.a), dot_bytes_half(sums.b, w.b, x.b)};
 }
 
 #endif
+
+inline uint8_t stored_byte(int32_t value) { return static_cast<uint8_t>(value + BYTE_BIAS); }
+inline int32_t byte_value(uint8_t stored) { return BYTE_BIAS ? stored - BYTE_BIAS : static_cast<int8_t>(stored); }
 
 // n ≤ 16 values, converted as by `store_bytes` above
 inline void store_bytes(int8_t* p, F16 x, int n) {

@@ -21,8 +21,6 @@ inline int32_t sum_of_pair(int32_t pair) { return static_cast<int16_t>(pair) + (
 
 #if defined(__AVX512F__)
 
-constexpr int32_t BYTE_BIAS = 128;
-
 inline U16 masked(U16 x, int mask) { return _mm512_and_si512(x, _mm512_set1_epi8(static_cast<char>(mask))); }
 inline U16 merged(U16 a, U16 b) { return _mm512_or_si512(a, b); }
 // 16-bit numbers times 2^N
@@ -45,7 +43,6 @@ inline S16 whole_sums(S16 sums) { return sums; }
 inline S16 dot_codes(S16 sums, U16 w, U16 x) { return _mm512_add_epi16(sums, _mm512_maddubs_epi16(w, x)); }
 inline S16 whole_sums(S16 sums) { return _mm512_madd_epi16(sums, _mm512_set1_epi16(1)); }
 #endif
-inline S16 dot_biased_bytes(S16 sums, U16 w, U16 x) { return dot_bytes(sums, w, x); }
 inline F16 as_floats(S16 x) { return {_mm512_cvtepi32_ps(x)}; }
 
 inline F16 load_halves(const uint16_t* p) {
@@ -75,8 +72,6 @@ inline void float8_values(U16 w, F16 (&to)[4]) {
 
 #else  // AVX2: two halves
 
-constexpr int32_t BYTE_BIAS = 0;
-
 inline U16 masked(U16 x, int mask) {
   const __m256i m = _mm256_set1_epi8(static_cast<char>(mask));
   return {_mm256_and_si256(x.a, m), _mm256_and_si256(x.b, m)};
@@ -98,18 +93,12 @@ inline U16 looked_up(U16 table, U16 codes) {
 
 inline S16 starting(int32_t x) { return {_mm256_set1_epi32(x), _mm256_set1_epi32(x)}; }
 inline S16 dot_codes(S16 sums, U16 w, U16 x) {
-  return {_mm256_add_epi16(sums.a, _mm256_maddubs_epi16(w.a, x.a)), _mm256_add_epi16(sums.b, _mm256_maddubs_epi16(w.b, x.b))};
+  return {in_order(_mm256_add_epi16(sums.a, _mm256_maddubs_epi16(w.a, x.a))),
+          in_order(_mm256_add_epi16(sums.b, _mm256_maddubs_epi16(w.b, x.b)))};
 }
 inline S16 whole_sums(S16 sums) {
   const __m256i one = _mm256_set1_epi16(1);
   return {_mm256_madd_epi16(sums.a, one), _mm256_madd_epi16(sums.b, one)};
-}
-inline __m256i dot_signed_half(__m256i sums, __m256i w, __m256i x) {  // |w| · (x with the sign of w): pairs fit 16 bits
-  const __m256i pairs = _mm256_maddubs_epi16(_mm256_abs_epi8(w), _mm256_sign_epi8(x, w));
-  return _mm256_add_epi32(sums, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
-}
-inline S16 dot_biased_bytes(S16 sums, U16 w, U16 x) {
-  return {dot_signed_half(sums.a, w.a, x.a), dot_signed_half(sums.b, w.b, x.b)};
 }
 inline F16 as_floats(S16 x) { return {_mm256_cvtepi32_ps(x.a), _mm256_cvtepi32_ps(x.b)}; }
 

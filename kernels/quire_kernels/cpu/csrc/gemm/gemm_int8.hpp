@@ -1,8 +1,8 @@
 // Int8 products: y = x · wᵀ + bias with w as int8 with a scale for each output, and x quantized row by row.
 //
-// w ≈ scale · q, q from -127 to 127. Compressed bytes are q + 128, because the instructions multiply unsigned by signed
-// bytes: Σ (q + 128) · x = Σ q · x + 128 · Σ x, and the excess depends only on the row. Sums are exact, so their
-// order does not matter: a row's result is bit-identical on every path and in any batch.
+// w ≈ scale · q, q from -127 to 127. Stored bytes are q + BYTE_BIAS (`vec_int8.hpp`): Σ (q + bias) · x = Σ q · x +
+// bias · Σ x, and the excess depends only on the row. Sums are exact, so their order does not matter: a row's result is
+// bit-identical on every path and in any batch.
 #pragma once
 #include "gemm/gemm.hpp"
 #include "scratch.hpp"
@@ -12,9 +12,8 @@
 namespace quire {
 
 constexpr int64_t BYTE_STEP = 64;  // inputs are padded to this
-constexpr uint8_t BYTE_ZERO = 128;
 
-// Quantized rows: `width` bytes, padded with zeros, then the scale and 128 · the sum of the bytes.
+// Quantized rows: `width` bytes, padded with zeros, then the scale and BYTE_BIAS · the sum of the bytes.
 struct ByteRows {
   int8_t* base;
   int64_t width;
@@ -38,20 +37,31 @@ void quantize_row(const T* x, int64_t inputs, const ByteRows& to, int64_t r) {
   const QuantScale step = quant_scale_of(x, inputs);
   to_bytes(x, inputs, step.inverse, row);
   std::memset(row + inputs, 0, to.width - inputs);
-  const U16 zeros = same_unit("\x80\x80\x80\x80");
-  S16 sums = no_sums();
-  for (int64_t i = 0; i < to.width; i += 4 * LANES) sums = dot_bytes(sums, zeros, load_units(row + i));
-  const int32_t excess = sum(sums);
+  int32_t excess = 0;
+  if constexpr (BYTE_BIAS != 0) {
+    const uint8_t zero = stored_byte(0), unit[4] = {zero, zero, zero, zero};
+    S16 sums = no_sums();
+    for (int64_t i = 0; i < to.width; i += 4 * LANES) sums = dot_bytes(sums, same_unit(unit), load_units(row + i));
+    excess = sum(sums);
+  }
   std::memcpy(row + to.width, &step.scale, 4);
   std::memcpy(row + to.width + 4, &excess, 4);
 }
+
+#if defined(__AVX512F__)
+constexpr int64_t BYTE_ROWS = 12;
+constexpr int MAX_WAYS = 4;
+#else  // eight registers of sums
+constexpr int64_t BYTE_ROWS = 2;
+constexpr int MAX_WAYS = 2;
+#endif
 
 // Sums of ROWS rows and one panel. With few rows, several units are summed separately, because an instruction waits
 // for its own sum.
 template <int ROWS>
 inline void byte_sums(const int8_t* x, int64_t stride, const uint32_t* w, int64_t units, int32_t* sums,
                       PrefetchStream stream, PrefetchStream queue) {
-  constexpr int WAYS = ROWS == 1 ? 4 : ROWS <= 3 ? 2 : 1;
+  constexpr int WAYS = ROWS == 1 ? MAX_WAYS : ROWS <= MAX_WAYS - 1 ? 2 : 1;
   S16 acc[ROWS * WAYS][2];
 #pragma GCC unroll 16
   for (int r = 0; r < ROWS * WAYS; r++) acc[r][0] = acc[r][1] = no_sums();
@@ -80,12 +90,6 @@ inline void byte_sums(const int8_t* x, int64_t stride, const uint32_t* w, int64_
     store(sums + r * PANEL + LANES, acc[r * WAYS][1]);
   }
 }
-
-#if defined(__AVX512F__)
-constexpr int64_t BYTE_ROWS = 12;
-#else
-constexpr int64_t BYTE_ROWS = 2;
-#endif
 
 template <int MAX = BYTE_ROWS>
 inline void byte_sums_of(int64_t rows, const int8_t* x, int64_t stride, const uint32_t* w, int64_t units, int32_t* sums,
@@ -188,7 +192,7 @@ void pack_int8(Worker& worker, const T* w, int64_t outputs, int64_t inputs, int 
       scales[panel * PANEL + lane] = step.scale;
       if (there) to_bytes(row, inputs, step.inverse, bytes.data());
       for (int64_t i = 0; i < width; i++)
-        out[(i / 4 * PANEL + lane) * 4 + i % 4] = static_cast<uint8_t>((there && i < inputs ? bytes[i] : 0) + BYTE_ZERO);
+        out[(i / 4 * PANEL + lane) * 4 + i % 4] = stored_byte(there && i < inputs ? bytes[i] : 0);
     }
   });
 }
@@ -201,7 +205,7 @@ void unpack_row_int8(const Packed& w, const float* scales, int64_t output, T* ro
   const uint8_t* from = reinterpret_cast<const uint8_t*>(w.units + panel * width / 4 * PANEL + lane);
   const float scale = scales[panel * PANEL + lane];
   for (int64_t i = 0; i < w.inputs; i++)
-    put(row + i, static_cast<float>(from[i / 4 * PANEL * 4 + i % 4] - BYTE_ZERO) * scale);
+    put(row + i, static_cast<float>(byte_value(from[i / 4 * PANEL * 4 + i % 4])) * scale);
 }
 
 }  // namespace quire

@@ -24,12 +24,19 @@ inline void load_scales(const uint8_t* from, bool wide, F16& left, F16& right) {
   }
 }
 
+// Calls work(number) for the numbers 0 … COUNT-1 as constants.
+template <int COUNT, class Work>
+inline void for_each_unit(Work&& work) {
+  if constexpr (COUNT > 1) for_each_unit<COUNT - 1>(work);
+  work(std::integral_constant<int, COUNT - 1>{});
+}
+
 struct CodeSums {
   static S16 add(S16 sums, U16 w, U16 x) { return dot_codes(sums, w, x); }
   static F16 floats(S16 sums) { return as_floats(whole_sums(sums)); }
 };
 struct ByteSums {
-  static S16 add(S16 sums, U16 w, U16 x) { return dot_biased_bytes(sums, w, x); }
+  static S16 add(S16 sums, U16 w, U16 x) { return dot_bytes(sums, w, x); }
   static F16 floats(S16 sums) { return as_floats(sums); }
 };
 
@@ -38,36 +45,40 @@ inline F16 added_step(F16 total, S16 sums, F16 x_scale, F16 scale) {
   return fma(Sums::floats(sums) * x_scale, scale, total);
 }
 
-// One row and one panel, from its planes.
-template <class Sums, int BITS, bool TABLE>
+// Integer sums of one row and one panel at the columns of a step, from its planes.
+template <class Sums, int BITS, int STEP>
+inline void add_row_step(const uint8_t* at, const int8_t* x, const U16* table, S16& left, S16& right) {
+  for_each_unit<STEP / 4>([&](auto number) {
+    constexpr int U = decltype(number)::value;
+    U16 w0, w1;
+    read_unit<BITS, U % 4>(at + U / 4 * BITS * LINE_BYTES, w0, w1);
+    if (table) w0 = looked_up(*table, w0), w1 = looked_up(*table, w1);
+    const U16 columns = same_unit(x + 4 * U);
+    left = Sums::add(left, w0, columns), right = Sums::add(right, w1, columns);
+  });
+}
+
+// One row and one panel.
+template <class Sums, int BITS, bool TABLE, int STEP>
 void multiply_row(const Quantized& q, const uint8_t* at, const int8_t* x, const StepOfRow* step, float* out) {
-  const int64_t blocks = q.step / CODE_BLOCK, steps = q.group / q.step;
-  U16 table;
-  if constexpr (TABLE) table = byte_table(q.bytes);
+  constexpr int64_t STEP_BYTES = STEP / CODE_BLOCK * BITS * LINE_BYTES;
+  const U16 table = byte_table(q.bytes);
+  const int64_t steps = q.group / STEP, head = q.head_bytes(), scale_bytes = q.scale_bytes();
+  const bool wide = q.wide, has_offsets = q.has_offsets;
   F16 left = zero(), right = zero();
-  for (int64_t group = 0; group < q.groups; group++) {
+  for (int64_t group = q.groups; group > 0; group--) {
     F16 scale0, scale1, offset0 = zero(), offset1 = zero();
-    prefetch_block(at, q.head_bytes());
-    load_scales(at, q.wide, scale0, scale1);
-    if (q.has_offsets) load_scales(at + q.scale_bytes(), q.wide, offset0, offset1);
-    at += q.head_bytes();
-    for (int64_t s = 0; s < steps; s++, step++) {
+    prefetch_block(at, head);
+    load_scales(at, wide, scale0, scale1);
+    if (has_offsets) load_scales(at + scale_bytes, wide, offset0, offset1);
+    at += head;
+    for (int64_t s = steps; s > 0; s--, step++, at += STEP_BYTES, x += STEP) {
+      prefetch_block(at, STEP_BYTES);
       S16 sums0 = starting(step->start), sums1 = sums0;
-      for (int64_t b = 0; b < blocks; b++, at += BITS * LINE_BYTES, x += CODE_BLOCK) {
-        prefetch_block(at, BITS * LINE_BYTES);
-        const auto unit = [&](auto number) {
-          U16 w0, w1;
-          read_unit<BITS, decltype(number)::value>(at, w0, w1);
-          if constexpr (TABLE) w0 = looked_up(table, w0), w1 = looked_up(table, w1);
-          const U16 columns = same_unit(x + 4 * decltype(number)::value);
-          sums0 = Sums::add(sums0, w0, columns), sums1 = Sums::add(sums1, w1, columns);
-        };
-        unit(std::integral_constant<int, 0>{}), unit(std::integral_constant<int, 1>{});
-        unit(std::integral_constant<int, 2>{}), unit(std::integral_constant<int, 3>{});
-      }
+      add_row_step<Sums, BITS, STEP>(at, x, TABLE ? &table : nullptr, sums0, sums1);
       const F16 x_scale = set1(step->scale);
       left = added_step<Sums>(left, sums0, x_scale, scale0), right = added_step<Sums>(right, sums1, x_scale, scale1);
-      if (q.has_offsets) left = fma(offset0, set1(step->sum), left), right = fma(offset1, set1(step->sum), right);
+      if (has_offsets) left = fma(offset0, set1(step->sum), left), right = fma(offset1, set1(step->sum), right);
     }
   }
   store(out, left, right);
@@ -75,16 +86,21 @@ void multiply_row(const Quantized& q, const uint8_t* at, const int8_t* x, const 
 
 using RowKernel = void (*)(const Quantized&, const uint8_t*, const int8_t*, const StepOfRow*, float*);
 
+template <class Sums, int BITS, bool TABLE = false>
+RowKernel row_kernel_of(const Quantized& q) {
+  return q.step == 32 ? multiply_row<Sums, BITS, TABLE, 32> : multiply_row<Sums, BITS, TABLE, 16>;
+}
+
 // The kernel for one row of bytes.
 inline RowKernel row_kernel(const Quantized& q) {
-  if (q.kind == CodeKind::bytes) return multiply_row<ByteSums, 8, false>;
-  if (q.kind == CodeKind::byte_table) return multiply_row<ByteSums, 4, true>;
+  if (q.kind == CodeKind::bytes) return row_kernel_of<ByteSums, 8>(q);
+  if (q.kind == CodeKind::byte_table) return row_kernel_of<ByteSums, 4, true>(q);
   switch (q.bits) {
-    case 2: return multiply_row<CodeSums, 2, false>;
-    case 3: return multiply_row<CodeSums, 3, false>;
-    case 4: return multiply_row<CodeSums, 4, false>;
-    case 5: return multiply_row<CodeSums, 5, false>;
-    default: return multiply_row<CodeSums, 6, false>;
+    case 2: return row_kernel_of<CodeSums, 2>(q);
+    case 3: return row_kernel_of<CodeSums, 3>(q);
+    case 4: return row_kernel_of<CodeSums, 4>(q);
+    case 5: return row_kernel_of<CodeSums, 5>(q);
+    default: return row_kernel_of<CodeSums, 6>(q);
   }
 }
 
@@ -92,14 +108,12 @@ inline RowKernel row_kernel(const Quantized& q) {
 template <int BITS>
 void read_blocks(const uint8_t* from, int64_t blocks, uint8_t* to) {
   for (int64_t b = 0; b < blocks; b++, from += BITS * LINE_BYTES, to += CODE_BLOCK * PANEL) {
-    const auto unit = [&](auto number) {
+    for_each_unit<CODE_BLOCK / 4>([&](auto number) {
       constexpr int U = decltype(number)::value;
       U16 left, right;
       read_unit<BITS, U>(from, left, right);
       store_units(to + U * UNIT_BYTES, left), store_units(to + U * UNIT_BYTES + LINE_BYTES, right);
-    };
-    unit(std::integral_constant<int, 0>{}), unit(std::integral_constant<int, 1>{});
-    unit(std::integral_constant<int, 2>{}), unit(std::integral_constant<int, 3>{});
+    });
   }
 }
 
@@ -184,7 +198,8 @@ inline void finish_step(const RowsOfStep& rows, int64_t r, int64_t lane, F16 pro
 // Few rows are multiplied by both halves of the lanes at once, because an instruction waits for its own sum.
 constexpr int halves_at_once(int rows) { return rows <= 2 ? 2 : 1; }
 
-template <class Sums>
+// UNITS: of a step.
+template <class Sums, int UNITS>
 struct ByteProducts {
   template <int ROWS>
   static void add(const RowsOfStep& rows, int64_t first, const void* w) {
@@ -197,13 +212,14 @@ struct ByteProducts {
       for (int r = 0; r < ROWS; r++)
 #pragma GCC unroll 2
         for (int h = 0; h < HALVES; h++) sums[r][h] = starting(rows.step(first + r).start);
-      for (int64_t i = 0; i < rows.count; i += 4, at += UNIT_BYTES) {
+#pragma GCC unroll 8
+      for (int u = 0; u < UNITS; u++) {
         U16 unit[HALVES];
 #pragma GCC unroll 2
-        for (int h = 0; h < HALVES; h++) unit[h] = load_units(at + h * LINE_BYTES);
+        for (int h = 0; h < HALVES; h++) unit[h] = load_units(at + u * UNIT_BYTES + h * LINE_BYTES);
 #pragma GCC unroll 8
         for (int r = 0; r < ROWS; r++) {
-          const U16 columns = same_unit(x + r * rows.stride + i);
+          const U16 columns = same_unit(x + r * rows.stride + 4 * u);
 #pragma GCC unroll 2
           for (int h = 0; h < HALVES; h++) sums[r][h] = Sums::add(sums[r][h], unit[h], columns);
         }

@@ -54,7 +54,7 @@ struct Quantized {
   // What a stored code stands for, to be multiplied by the factor of its output.
   float value(uint8_t stored) const {
     if (kind != CodeKind::bytes) return values[stored];
-    return static_cast<float>(BYTE_BIAS ? stored - BYTE_BIAS : static_cast<int8_t>(stored));
+    return static_cast<float>(byte_value(stored));
   }
   // The place of input j of a unit in a lane, in the 64 bytes of 16 lanes: sixteen lanes of an input of float8 lie
   // together when they are widened.

@@ -10,6 +10,7 @@
 namespace quire {
 
 constexpr int64_t BLOCK_ROWS = 64;  // whose totals stay in a core's first-level cache while a panel streams through
+constexpr int64_t ROWS_PER_PREFETCH = 4;  // of memory that is read after the product
 
 // Multiplies totals [rows][32] by the factors of their outputs.
 inline void apply_factors(const float* factors, int64_t rows, float* totals) {
@@ -41,7 +42,7 @@ void multiply_panel(const Quantized& q, StepReader& reader, const uint8_t* at, c
       const void* w = reader.read(at);
       add_products<Products>(rows, 0, count, w);
       rows.x += q.step * element, rows.steps += sizeof(StepOfRow);
-      for (int64_t line = 0; line < count; line += QUANTIZED_ROWS / 2, queue.at += queue.step)
+      for (int64_t line = 0; line < count; line += ROWS_PER_PREFETCH, queue.at += queue.step)
         _mm_prefetch(queue.at, _MM_HINT_T1);
     }
   }
@@ -51,7 +52,9 @@ using PanelKernel = decltype(&multiply_panel<FloatProducts>);
 
 inline PanelKernel panel_kernel(const Quantized& q) {
   if (q.multiplies_floats()) return multiply_panel<FloatProducts>;
-  return q.kind == CodeKind::codes ? multiply_panel<ByteProducts<CodeSums>> : multiply_panel<ByteProducts<ByteSums>>;
+  if (q.kind == CodeKind::codes)
+    return q.step == 32 ? multiply_panel<ByteProducts<CodeSums, 8>> : multiply_panel<ByteProducts<CodeSums, 4>>;
+  return q.step == 32 ? multiply_panel<ByteProducts<ByteSums, 8>> : multiply_panel<ByteProducts<ByteSums, 4>>;
 }
 
 template <class T>
@@ -62,7 +65,7 @@ void multiply_blocks(Worker& worker, const PreparedRows& x, int64_t rows, const 
   const PanelKernel kernel = panel_kernel(q);
   const int64_t blocks = (rows + BLOCK_ROWS - 1) / BLOCK_ROWS;
   const int64_t height = padded((rows + blocks - 1) / blocks, QUANTIZED_ROWS), panels = w.panels();
-  const int64_t units = q.steps() * ((height + QUANTIZED_ROWS / 2 - 1) / (QUANTIZED_ROWS / 2));  // prefetches of an item
+  const int64_t units = q.steps() * ((height + ROWS_PER_PREFETCH - 1) / ROWS_PER_PREFETCH);  // prefetches of an item
   queue.spread(std::max<int64_t>(1, panels * blocks / worker.size) * units);
   worker.each(panels * blocks, [&](int64_t item) {
     const int64_t panel = item % panels, first = item / panels * height, count = std::min(height, rows - first);

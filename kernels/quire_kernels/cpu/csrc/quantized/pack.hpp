@@ -36,7 +36,7 @@ inline float get_scale(const Quantized& q, const uint8_t* from, int64_t lane) {
 // The byte that is stored for each code.
 inline void stored_codes(const Quantized& q, uint8_t* to) {
   for (int code = 0; code < 256; code++)
-    to[code] = static_cast<uint8_t>(q.kind == CodeKind::bytes ? static_cast<int>(q.values[code]) + BYTE_BIAS : code);
+    to[code] = q.kind == CodeKind::bytes ? stored_byte(static_cast<int>(q.values[code])) : static_cast<uint8_t>(code);
 }
 
 // factors: [panels · PANEL], written.
@@ -45,7 +45,7 @@ inline void pack_quantized(Worker& worker, const QuantizedSource& from, const Pa
   stored_codes(q, stored);
   const float scaling = q.kind == CodeKind::float8 ? 256.0f : 1.0f;
   if (worker.id == 0)
-    for (int i = 0; i < 16; i++) q.bytes[i] = static_cast<uint8_t>(q.kind == CodeKind::byte_table ? static_cast<int>(q.values[i]) + BYTE_BIAS : 0);
+    for (int i = 0; i < 16; i++) q.bytes[i] = q.kind == CodeKind::byte_table ? stored_byte(static_cast<int>(q.values[i])) : 0;
   worker.each(w.panels(), [&](int64_t panel) {
     alignas(64) uint8_t block[CODE_BLOCK * PANEL];
     uint8_t* at = reinterpret_cast<uint8_t*>(const_cast<uint32_t*>(w.panel(panel, 0)));
