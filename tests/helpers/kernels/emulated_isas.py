@@ -1,24 +1,32 @@
-"""Instruction sets that this machine lacks, compiled with `emulation/emulate.hpp`, so that their code runs in tests."""
+"""Instruction sets that this machine may lack, compiled with `emulation/emulate.hpp`, so that their code runs in tests."""
 
 from __future__ import annotations
 
 import hashlib
 from pathlib import Path
 
+import pytest
+
+from quire_kernels.cpu import build, isa
 from quire_kernels.cpu.isa import INSTRUCTION_SETS, InstructionSet
+from quire_kernels.cpu.library import load
+from quire_kernels.cpu.ops import CpuOps
 
 FOLDER = Path(__file__).parent / "emulation"
+OPTIONS = ("-mavx2", "-mfma", "-mf16c", "-O1", "-fno-tree-sra", "-Wno-psabi", "-I", str(FOLDER))
+"""GCC 12 fails in the pass that -fno-tree-sra leaves out."""
 
 
-def _emulated(name: str, macro: str) -> InstructionSet:
-    """An instruction set with the flags of the one of that name; its options hold a digest of the headers."""
+def emulated(name: str) -> InstructionSet:
+    """The instruction set of that name on a CPU with AVX2; its options hold a digest of the headers."""
     digest = hashlib.sha256(b"".join(path.read_bytes() for path in sorted(FOLDER.glob("*.hpp")))).hexdigest()
     needs = next(found.needs for found in INSTRUCTION_SETS if found.name == name)
-    # -fno-tree-sra: GCC 12 fails in that pass
-    options = ("-mavx2", "-mfma", "-mf16c", "-O1", "-fno-tree-sra", "-Wno-psabi")
-    header = ("-I", str(FOLDER), "-include", str(FOLDER / "emulate.hpp"))
-    return InstructionSet(name, needs, (*options, f"-D{macro}=0x{digest[:12]}", *header))
+    header = (f"-DEMULATED_{name.upper()}=0x{digest[:12]}", "-include", str(FOLDER / "emulate.hpp"))
+    return InstructionSet(name, needs, (*OPTIONS, *header))
 
 
-AMX = _emulated("amx", "EMULATED_AMX")
-AVX512 = _emulated("avx512", "EMULATED_AVX512")
+def emulated_ops(name: str) -> CpuOps:
+    """The C++ ops for an emulated instruction set; skips the test where they cannot be compiled."""
+    if not isa.available() or build.compiler() is None:
+        pytest.skip("the C++ ops cannot be compiled")
+    return CpuOps(load(emulated(name)))

@@ -1,5 +1,5 @@
 // Compiles the ops for an instruction set that this machine lacks: put before every other file, with EMULATED_AMX,
-// EMULATED_AVX512 or EMULATED_AVX_VNNI defined. The emulated instructions take the names of the compiler's.
+// EMULATED_AVX512_VNNI, EMULATED_AVX512 or EMULATED_AVX_VNNI defined. The emulated instructions take the names of the compiler's.
 #pragma once
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -13,10 +13,12 @@
 #define __AVX512BF16__ 1
 #define __AVX512VBMI__ 1
 #define __AVX512VBMI2__ 1
-#define __AVX512VNNI__ 1
 #define syscall(...) 0L  // the system would refuse to enable tiles
 #endif
-#if defined(EMULATED_AMX) || defined(EMULATED_AVX512)
+#if defined(EMULATED_AMX) || defined(EMULATED_AVX512_VNNI)
+#define __AVX512VNNI__ 1
+#endif
+#if defined(__AVX512VNNI__) || defined(EMULATED_AVX512)
 #define __AVX512F__ 1
 #endif
 #if defined(EMULATED_AVX_VNNI)
