@@ -1,4 +1,4 @@
-"""Instruction sets that this machine may lack, compiled with `emulation/emulate.hpp`, so that their code runs in tests."""
+"""Instruction sets that this machine may lack, compiled with `emulation/emulate.hpp`: their code runs in tests."""
 
 from __future__ import annotations
 

@@ -23,7 +23,14 @@ BF16, RELEASED = 4, 5
 @pytest.fixture(scope="module")
 def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     compiled = tmp_path_factory.mktemp("emulation") / "products.so"
-    line = [*(build.compiler() or ()), "-std=c++17", "-shared", "-fPIC", *emulated("amx").options, str(FOLDER / "products.cpp")]
+    line = [
+        *(build.compiler() or ()),
+        "-std=c++17",
+        "-shared",
+        "-fPIC",
+        *emulated("amx").options,
+        str(FOLDER / "products.cpp"),
+    ]
     subprocess.run([*line, "-o", str(compiled)], check=True)
     return compiled
 

@@ -43,6 +43,7 @@ class ChunkReader {
         store_units(to.codes + step * q_.step * PANEL + i, less(load_units(codes + i)));
       at_ += q_.step_bytes();
     }
+    write_memory(to.codes);
   }
   const char* behind() const { return reinterpret_cast<const char*>(at_); }
 
@@ -72,7 +73,7 @@ inline void configure_tiles(int64_t step) {
     config.rows[i] = heights[i];
     config.row_bytes[i] = static_cast<uint16_t>(i == 4 || i == 5 ? step : LINE_BYTES);
   }
-  _tile_loadconfig(&config);
+  load_config(config);
 }
 
 // Sums of one step and 16 outputs, [ROWS][16]. Tiles of even and odd steps differ, so that they need not wait for
