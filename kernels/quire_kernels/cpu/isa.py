@@ -27,9 +27,7 @@ class InstructionSet:
 
 
 def _isa(name: str, *features: str) -> InstructionSet:
-    options = tuple(
-        f"-m{feature.replace('_', '') if feature.startswith('avx512') else feature}" for feature in features
-    )
+    options = tuple(f"-m{feature.replace('_', '') if feature.startswith('avx') else feature}" for feature in features)
     return InstructionSet(name, frozenset(feature.replace("amx-", "amx_") for feature in features), options)
 
 
@@ -40,7 +38,9 @@ _AVX512_BF16 = (*_AVX512, "avx512_bf16", "avx512_vnni", "avx512vbmi", "avx512_vb
 INSTRUCTION_SETS = (
     _isa("amx", *_AVX512_BF16, "amx-tile", "amx-bf16", "amx-int8"),
     _isa("avx512_bf16", *_AVX512_BF16),
+    _isa("avx512_vnni", *_AVX512, "avx512_vnni"),
     _isa("avx512", *_AVX512),
+    _isa("avx_vnni", *_AVX2, "avx_vnni"),
     _isa("avx2", *_AVX2),
 )
 

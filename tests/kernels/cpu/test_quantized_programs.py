@@ -16,6 +16,7 @@ from quire_kernels.cpu.ops import CpuOps
 from quire_kernels.cpu.structs import Op
 from quire_kernels.low_rank import LowRankUpdate, Segments, pack_all
 from quire_kernels.ops import ACTS
+from quire_models.modules.quantized import JoinedLinear, QuantizedPieces
 
 pytestmark = pytest.mark.skipif(not (isa.available() and build.compiler()), reason="the C++ ops cannot be compiled")
 
@@ -73,6 +74,45 @@ def test_adapters_change_a_product_whose_matrix_has_few_bits(tokens: int) -> Non
         assert torch.equal(run(x.clone(), step), reference.fused_blocks([block, block], WIDTH)(x.clone(), step))
         codes = [Op(i.op) for i in run._stages_for(step.adapters)[0]._code]
         assert codes == [Op.PRODUCT_QUANTIZED, Op.LOW_RANK, Op.PRODUCT_QUANTIZED] * 2
+
+
+@pytest.mark.parametrize("tokens", [1, 5, 40])
+def test_matrices_with_orders_of_their_own_are_multiplied_inside_a_program(tokens: int) -> None:
+    parts = QuantizedPieces(70)
+    for i, outputs in enumerate((40, 14, 16)):
+        parts.put((0, 40, 54)[i], random_matrix((outputs, WIDTH, WIDTH), 4, ordered=True))
+    joined = parts.bind(ops(), torch.randn(70), torch.float32, True, 8)
+    assert isinstance(joined, JoinedLinear)
+    down = bound((WIDTH, 35), 4, None, 8)
+
+    def gated(x: Any, fwd: Any) -> Any:
+        return x + down(ops().gated_act(joined(x), "silu"))
+
+    def split(x: Any, fwd: Any) -> Any:
+        return joined(x).split([WIDTH, 70 - WIDTH], -1)[0] + x
+
+    assert same([gated, gated, split], tokens) == ["program"]
+    run = ops().fused_blocks([gated], WIDTH)
+    codes = [Op(i.op) for i in run.stages[0]._code]
+    assert codes == [*[Op.PRODUCT_QUANTIZED] * 3, Op.GATED_ACT, Op.PRODUCT_QUANTIZED, Op.ADD]
+
+
+@pytest.mark.parametrize("tokens", [1, 5])
+def test_what_is_not_the_output_of_a_product_is_joined_outside_a_program(tokens: int) -> None:
+    first, second = bound((8, WIDTH), 4, None, 8), bound((WIDTH - 8, WIDTH), 4, None, 8)
+
+    def late(x: Any, fwd: Any) -> Any:
+        parts = [first(x), second(x)]
+        return torch.cat([ops().act(parts[0], "silu"), parts[1]], -1)
+
+    def twice(x: Any, fwd: Any) -> Any:
+        return torch.cat([x, x], -1)[:, :WIDTH]
+
+    def rows(x: Any, fwd: Any) -> Any:
+        return torch.cat([first(x), first(x)], 0)[: x.shape[0]].repeat(1, WIDTH // 8)
+
+    for block in (late, twice, rows):
+        assert same([block], tokens) == ["block"]
 
 
 def test_time_is_reported_by_shape() -> None:

@@ -86,3 +86,11 @@ class ProxyForward:
     def __init__(self, tracer: Tracer, adapters: SegmentsProxy | RuntimesProxy | None = None) -> None:
         self.step_cache = _StepCacheProxy(tracer)
         self.adapters = adapters
+
+
+def layer_of(k_pool: Any, v_pool: Any) -> int:
+    """The layer that the two pools belong to."""
+    pools = isinstance(k_pool, PoolProxy) and isinstance(v_pool, PoolProxy)
+    if not pools or k_pool.values or not v_pool.values or k_pool.layer != v_pool.layer:
+        raise Untraceable("keys and values must belong to the same layer")
+    return int(k_pool.layer)

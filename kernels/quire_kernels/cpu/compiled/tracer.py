@@ -11,7 +11,9 @@ from collections.abc import Sequence
 from ctypes import addressof
 from typing import Any
 
-from quire_kernels.cpu.compiled.proxies import AngleProxy, PoolProxy, ProxyForward, SegmentsProxy, Untraceable
+import torch
+
+from quire_kernels.cpu.compiled.proxies import AngleProxy, ProxyForward, SegmentsProxy, Untraceable, layer_of
 from quire_kernels.cpu.structs import ACTIVE, GATED, PRODUCTS, Instruction, Op, PackedMatrix, TensorView
 from quire_kernels.ops import ACTS
 
@@ -24,6 +26,13 @@ class Proxy:
     ) -> None:
         self.tracer, self.buffer, self.offset, self.stride = tracer, buffer, offset, stride
         self.parts, self.width, self.headed = parts, width, headed
+
+    @classmethod
+    def __torch_function__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """torch.cat(parts, -1) of the outputs of products."""
+        if function is not torch.cat or kwargs or len(args) != 2 or args[1] != -1:
+            raise Untraceable("of torch's functions only torch.cat of columns is recorded")
+        return args[0][0].tracer.join(args[0])
 
     @property
     def view(self) -> TensorView:
@@ -157,6 +166,20 @@ class Tracer:
         inputs = [x, self.new(scratch)] if scratch else [x]
         return self.write(op, inputs, self.new(packed.outputs), packed=packed, bias=bias, **fields)
 
+    def join(self, parts: Sequence[Any]) -> Proxy:
+        """Let the products that made `parts`, the last instructions, write side by side into one buffer."""
+        out, at, first = self.new(sum(part.columns for part in parts)), 0, len(self.instructions) - len(parts)
+        for i, part in enumerate(parts, first):
+            last = self.instructions[i]
+            if last.op not in PRODUCTS or last.gated or not _is_all(part, last.out):
+                raise Untraceable("only the outputs of the previous products can be joined")
+            moved = Instruction.from_buffer_copy(last)  # a copy, because tracing of the block may still fail
+            moved.out = TensorView(out.buffer, 1, at, out.stride, part.width)
+            self.instructions[i] = moved
+            self.replaced.add(part.buffer)
+            at += part.width
+        return out
+
     def low_rank(self, y: Proxy, x: Any, slots: Any, segments: Any) -> Proxy:
         """Apply the adapters of a projection to y, in place."""
         if not isinstance(segments, SegmentsProxy) or self.first_selected is not None:
@@ -184,7 +207,7 @@ class Tracer:
     ) -> Proxy:
         """Rotate `q` and `k` in place by `angles` (-1: no rotation), and store `k` and `v`."""
         self._need_all()
-        layer = _layer_of(k_pool, v_pool)
+        layer = layer_of(k_pool, v_pool)
         if not _have_equal_heads(k, v):
             raise Untraceable("keys and values must have heads of the same shape")
         if q is not None and not (q.headed and q.width == k.width):
@@ -201,7 +224,7 @@ class Tracer:
     def attend(self, q: Proxy, k_pool: Any, v_pool: Any, **fields: Any) -> Proxy:
         """Attention to the KV cache of the layer that `store` was called for."""
         self._need_all()
-        layer = _layer_of(k_pool, v_pool)
+        layer = layer_of(k_pool, v_pool)
         kv = self.stored.get(layer)
         if kv is None or not q.headed or q.width != kv.width or q.parts % kv.parts:
             raise Untraceable("queries must have heads, and attend to the layer whose keys were stored")
@@ -270,14 +293,6 @@ def _have_equal_heads(k: Any, v: Any) -> bool:
     """Whether k and v have heads of the same shape."""
     both = isinstance(k, Proxy) and isinstance(v, Proxy) and k.headed and v.headed
     return both and (k.parts, k.width) == (v.parts, v.width)
-
-
-def _layer_of(k_pool: Any, v_pool: Any) -> int:
-    """The layer that the two pools belong to."""
-    pools = isinstance(k_pool, PoolProxy) and isinstance(v_pool, PoolProxy)
-    if not pools or k_pool.values or not v_pool.values or k_pool.layer != v_pool.layer:
-        raise Untraceable("keys and values must belong to the same layer")
-    return int(k_pool.layer)
 
 
 def packed_copy(packed: PackedMatrix) -> PackedMatrix:

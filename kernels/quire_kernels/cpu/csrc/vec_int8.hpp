@@ -1,8 +1,8 @@
 // Vectors of signed bytes: conversion from and to sixteen float lanes, and exact sums of their products.
 //
 // `dot_bytes` adds the dot products of four bytes of w with four signed bytes of x to each sum. Bytes of w are stored
-// plus BYTE_BIAS: instructions of AVX-512 multiply unsigned by signed bytes, and those of AVX2 also would, but pairs of
-// such products do not fit their 16 bits.
+// plus BYTE_BIAS: instructions of AVX-512 and AVX-VNNI multiply unsigned by signed bytes, and those of AVX2 also would,
+// but pairs of such products do not fit their 16 bits.
 #pragma once
 #include "vec.hpp"
 
@@ -64,7 +64,11 @@ inline S16 dot_bytes(S16 sums, U16 w, U16 x) {  // even and odd bytes as 16-bit 
 
 #else  // AVX2: two halves
 
+#if defined(__AVXVNNI__)
+constexpr int32_t BYTE_BIAS = 128;
+#else
 constexpr int32_t BYTE_BIAS = 0;
+#endif
 
 struct S16 {
   __m256i a, b;
@@ -104,10 +108,14 @@ inline __m256i in_order(__m256i sums) {
   asm("" : "+x"(sums));
   return sums;
 }
+#if defined(__AVXVNNI__)
+inline __m256i dot_bytes_half(__m256i sums, __m256i w, __m256i x) { return _mm256_dpbusd_avx_epi32(sums, w, x); }
+#else
 inline __m256i dot_bytes_half(__m256i sums, __m256i w, __m256i x) {  // |w| · (x with the sign of w): pairs fit 16 bits
   const __m256i pairs = _mm256_maddubs_epi16(_mm256_abs_epi8(w), _mm256_sign_epi8(x, w));
   return in_order(_mm256_add_epi32(sums, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1))));
 }
+#endif
 inline S16 dot_bytes(S16 sums, U16 w, U16 x) {
   return {dot_bytes_half(sums.a, w.a, x.a), dot_bytes_half(sums.b, w.b, x.b)};
 }

@@ -92,6 +92,10 @@ inline U16 looked_up(U16 table, U16 codes) {
 }
 
 inline S16 starting(int32_t x) { return {_mm256_set1_epi32(x), _mm256_set1_epi32(x)}; }
+#if defined(__AVXVNNI__)
+inline S16 dot_codes(S16 sums, U16 w, U16 x) { return dot_bytes(sums, w, x); }
+inline S16 whole_sums(S16 sums) { return sums; }
+#else
 inline S16 dot_codes(S16 sums, U16 w, U16 x) {
   return {in_order(_mm256_add_epi16(sums.a, _mm256_maddubs_epi16(w.a, x.a))),
           in_order(_mm256_add_epi16(sums.b, _mm256_maddubs_epi16(w.b, x.b)))};
@@ -100,6 +104,7 @@ inline S16 whole_sums(S16 sums) {
   const __m256i one = _mm256_set1_epi16(1);
   return {_mm256_madd_epi16(sums.a, one), _mm256_madd_epi16(sums.b, one)};
 }
+#endif
 inline F16 as_floats(S16 x) { return {_mm256_cvtepi32_ps(x.a), _mm256_cvtepi32_ps(x.b)}; }
 
 inline F16 load_halves(const uint16_t* p) {
@@ -139,7 +144,7 @@ inline void float8_values(U16 w, F16 (&to)[4]) {
 
 // The number that sums of products with x begin with. pair: `pair_sums` of x.
 inline int32_t code_start(int32_t pair, int32_t zero) {
-#if defined(__AVX512VNNI__)
+#if defined(__AVX512VNNI__) || (defined(__AVXVNNI__) && !defined(__AVX512F__))
   return -zero * sum_of_pair(pair);
 #else  // 16-bit numbers modulo 2^16: the sums fit again when they are complete
   const int32_t first = -zero * static_cast<int16_t>(pair), second = -zero * (pair >> 16);

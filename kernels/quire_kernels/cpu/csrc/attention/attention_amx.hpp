@@ -14,7 +14,7 @@ struct AmxLines {
       config.rows[i] = 16;
       config.row_bytes[i] = 64;
     }
-    _tile_loadconfig(&config);
+    load_config(config);
   }
 
   // lines must be a multiple of 32.
@@ -99,7 +99,7 @@ struct FewAmxLines {
     config.rows[5] = 16;
     config.row_bytes[6] = GROUP * sizeof(bf16);
     config.rows[7] = GROUP / 2;
-    _tile_loadconfig(&config);
+    load_config(config);
   }
 
   // Keys of missing groups repeat the last one, so that each tile has its group.

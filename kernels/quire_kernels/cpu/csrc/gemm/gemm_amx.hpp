@@ -4,12 +4,20 @@
 
 namespace quire {
 
-
 struct alignas(64) TileConfig {
   uint8_t palette = 1, start_row = 0, unused[14] = {};
   uint16_t row_bytes[16] = {};
   uint8_t rows[16] = {};
 };
+
+// Compilers are not told what tiles read: LDTILECFG is declared to read eight bytes, TILELOADD none. After this, all
+// that was written before is in memory.
+inline void write_memory(const void* from) { asm volatile("" : : "r"(from) : "memory"); }
+
+inline void load_config(const TileConfig& config) {
+  write_memory(&config);
+  _tile_loadconfig(&config);
+}
 
 constexpr int64_t NEAR = 8;  // prefetch distance of a single row's weights in units: 1 KiB in each stream
 constexpr int64_t AHEAD = 16 * 16;  // prefetch distance in units: 32 KiB
@@ -39,7 +47,7 @@ struct AmxTiles {
       config.rows[i] = heights[i];
       config.row_bytes[i] = 64;
     }
-    _tile_loadconfig(&config);
+    load_config(config);
   }
 
   // Weights that were not read before are prefetched. between(): called in every step; its vector work costs
@@ -94,7 +102,7 @@ struct FewRowTiles {
       config.rows[i] = static_cast<uint8_t>(i == 7 ? 16 : rows);
       config.row_bytes[i] = 64;
     }
-    _tile_loadconfig(&config);
+    load_config(config);
   }
 
   // Tiles 0-5: sums; 6: x; 7: weights. A tile's number must be a constant, so each count of panels has its own loop.

@@ -25,7 +25,7 @@ struct Tiles {
       config.rows[i] = heights[i];
       config.row_bytes[i] = i == 4 || i == 5 ? 4 * deep : 64;
     }
-    _tile_loadconfig(&config);
+    load_config(config);
   }
 
   template <bool LOWER, bool RIGHT>

@@ -3,6 +3,10 @@
 #include "gemm/gemm_epilogue.hpp"
 #include "quantized/kernels.hpp"
 
+#if defined(__AMX_TILE__) && defined(__AMX_INT8__)
+#include "quantized/tiles.hpp"
+#endif
+
 namespace quire {
 
 constexpr int64_t BLOCK_ROWS = 64;  // whose totals stay in a core's first-level cache while a panel streams through
@@ -78,6 +82,13 @@ void multiply_quantized(Worker& worker, const T* x, int64_t stride, int64_t rows
                         void* shared, const GemmOutput& to, PrefetchQueue& queue) {
   if (rows == 0) return;
   const PreparedRows prepared = prepare_rows(worker, x, stride, rows, w.inputs, q, shared);
+#if defined(__AMX_TILE__) && defined(__AMX_INT8__)
+  if (rows >= MIN_TILE_ROWS && !q.multiplies_floats())
+    return multiply_by_tiles(worker, prepared, rows, w, q, [&](int64_t panel, int64_t first, int64_t count, float* totals) {
+      apply_factors(q.factors + panel * PANEL, count, totals);
+      apply_epilogue<T>(w, to, panel, first, count, totals);
+    });
+#endif
   if (rows > 1 || q.multiplies_floats()) return multiply_blocks<T>(worker, prepared, rows, w, q, to, queue);
   alignas(64) float totals[PANEL];
   const RowKernel kernel = row_kernel(q);
