@@ -3,7 +3,7 @@
 With given codes the best scale (and offset) of a group is a least-squares fit, and with a given scale the best codes
 are the nearest ones. Both are alternated from several starting scales that clip the largest values more or less, and
 the fit with the least squared error is kept: the alternation of Lloyd's quantizer (IEEE Trans. Inf. Theory 28, 1982)
-from the clipping factors of OMSE (arXiv 1902.06822). No data is needed; with data, inputs can be weighted.
+from the clipping factors of OMSE (arXiv 1902.06822). No data is needed; with data, inputs can be weighted. On CPUs C++ does the same where it can.
 """
 
 from __future__ import annotations
@@ -15,6 +15,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from quire_kernels.cpu.build import BuildError
+from quire_kernels.cpu.implementations import compiled
+from quire_kernels.cpu.isa import available
+from quire_kernels.cpu.library import Library
+from quire_kernels.cpu.scale_search import MAX_GROUP, STORED, search_scales
 from quire_kernels.int8 import MIN_ABS
 from quire_kernels.quantized import MIN_GROUP, QuantizedMatrix
 
@@ -58,6 +63,33 @@ def quantize(weight: Tensor, grid: CodeGrid, importance: Tensor | None = None) -
     importance: float32 [inputs], factors of the squared errors, all positive.
     The result does not depend on the number of threads. Raises ValueError if a weight is not finite.
     """
+    library = compiled_search(weight, grid) if importance is None else None
+    if library is None:
+        return quantize_in_torch(weight, grid, importance)
+    clippings = ASYMMETRIC_CLIPPING if grid.asymmetric else SYMMETRIC_CLIPPING
+    return search_scales(
+        *(library, weight, grid.group_size, grid.bits, clippings),
+        has_offsets=grid.asymmetric,
+        positive=grid.conventional,
+        stored=grid.stored,
+    )
+
+
+def compiled_search(weight: Tensor, grid: CodeGrid) -> Library | None:
+    """The library whose search can take this matrix; None if it must be done in torch."""
+    integer_zeros = grid.asymmetric and grid.conventional
+    if weight.device.type != "cpu" or not available() or not grid.search or integer_zeros:
+        return None
+    if grid.group_size > MAX_GROUP or grid.stored not in STORED:
+        return None
+    try:
+        return compiled()
+    except BuildError:
+        return None
+
+
+def quantize_in_torch(weight: Tensor, grid: CodeGrid, importance: Tensor | None = None) -> QuantizedMatrix:
+    """`quantize` in plain torch: the reference, for every grid."""
     outputs, inputs = weight.shape
     size, groups = grid.group_size, inputs // grid.group_size
     codes = torch.empty(outputs, inputs, dtype=torch.uint8)
