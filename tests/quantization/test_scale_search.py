@@ -102,7 +102,8 @@ def test_integer_zeros_are_codes() -> None:
 @pytest.mark.parametrize("kind", ["symmetric", "with positive scales", "with offsets"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_compiled_searches_find_what_the_search_in_torch_finds(kind: str, dtype: torch.dtype) -> None:
-    for bits, inputs, size, stored in ((4, 256, 32, torch.float32), (6, 80, 16, torch.bfloat16), (3, 65, 65, torch.half)):
+    cases = ((4, 256, 32, torch.float32), (6, 80, 16, torch.bfloat16), (3, 65, 65, torch.half))
+    for bits, inputs, size, stored in cases:
         weight = drawn("normal", 101, inputs).to(dtype)  # its groups are not a multiple of 16
         grid = CodeGrid(bits, size, stored=stored, **KINDS[kind])
         if compiled_search(weight, grid) is None:

@@ -35,9 +35,7 @@ class Texts(Sequence[str]):
     Reading one that is not valid UTF-8 raises CheckpointError.
     """
 
-    def __init__(
-        self, stored: bytes, ends: array[int], what: str, error: Callable[[str], CheckpointError]
-    ) -> None:
+    def __init__(self, stored: bytes, ends: array[int], what: str, error: Callable[[str], CheckpointError]) -> None:
         """stored: for each string its length (uint64), then its bytes. ends: positions in `stored`. what: for errors."""
         self._stored, self._ends, self._what, self._error = stored, ends, what, error
 

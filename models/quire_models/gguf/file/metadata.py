@@ -91,8 +91,8 @@ class Metadata:
         value = self.get(key)
         if value is None:
             return None
-        texts = list(value) if isinstance(value, Texts | list) else [None]
-        if not all(isinstance(item, str) for item in texts):
+        texts = [item for item in value if isinstance(item, str)] if isinstance(value, Texts | list) else None
+        if texts is None or len(texts) != len(value):
             raise self.error(key, "must be an array of texts")
         return texts
 
