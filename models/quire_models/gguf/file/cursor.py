@@ -36,7 +36,7 @@ class Texts(Sequence[str]):
     """
 
     def __init__(self, stored: bytes, ends: array[int], what: str, error: Callable[[str], CheckpointError]) -> None:
-        """stored: for each string its length (uint64), then its bytes. ends: positions in `stored`. what: for errors."""
+        """stored: for each string its length (uint64) and its bytes. ends: positions in `stored`. what: for errors."""
         self._stored, self._ends, self._what, self._error = stored, ends, what, error
 
     def __len__(self) -> int:
