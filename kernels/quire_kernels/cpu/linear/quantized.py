@@ -159,7 +159,7 @@ class _PackedCodes:
     packed: PackedMatrix
     struct: QuantizedStruct
     units: Tensor
-    kept: tuple[Tensor | None, ...]
+    kept: tuple[Tensor, Tensor, Tensor | None]
 
     @property
     def row_bytes(self) -> int:
@@ -197,14 +197,13 @@ def _pack(
     if isinstance(matrix, QuantizedRows):
         _write_some(library, result, matrix, panels)
     else:
-        _write(library, result, packed, struct, form, factors)
+        _write(library, values, packed, struct, form, factors)
     return result
 
 
 def _write_some(library: Library, to: _PackedCodes, matrix: QuantizedRows, panels: int) -> None:
     """Read and pack a few panels at a time, in several threads. Panels are independent of each other."""
-    factors, kind = to.kept[1], CodeKind(to.struct.kind)
-    assert factors is not None
+    (values, factors, _), kind = to.kept, CodeKind(to.struct.kind)
     structs: list[QuantizedStruct] = []
 
     def write(first: int) -> None:
@@ -216,7 +215,7 @@ def _write_some(library: Library, to: _PackedCodes, matrix: QuantizedRows, panel
         struct = QuantizedStruct.from_buffer_copy(to.struct)  # C++ writes to it
         at = to.packed.units + first * to.packed.bytes
         part = PackedMatrix(at, len(ids), to.packed.inputs, 0, None, to.packed.bytes)
-        _write(library, to, part, struct, _with_zero(rows, kind), factors[first * PANEL :])
+        _write(library, values, part, struct, _with_zero(rows, kind), factors[first * PANEL :])
         structs.append(struct)
 
     at_once = max(1, CODES_AT_ONCE // max(1, PANEL * matrix.shape[1]))
@@ -236,15 +235,13 @@ def _outputs(packed: PackedMatrix, first: int, count: int) -> Tensor:
 
 def _write(
     library: Library,
-    to: _PackedCodes,
+    values: Tensor,
     packed: PackedMatrix,
     struct: QuantizedStruct,
     matrix: QuantizedMatrix,
     factors: Tensor,
 ) -> None:
     """Pack a matrix into the panels that `packed` describes."""
-    values = to.kept[0]
-    assert values is not None
     codes, scales = matrix.codes.to(torch.uint8).contiguous(), matrix.scales.float().contiguous()
     offsets = None if matrix.offsets is None else matrix.offsets.float().contiguous()
     padding = _padding(values[: 1 << matrix.bits])
