@@ -207,7 +207,8 @@ class LinearQuantized(Protocol):
     s · q. A row of x that is not finite gives NaN.
     matrix [N, M]; bias [N] or None; dtype: that of x [..., M] and of what `unpacked` returns. A result does not depend
     on the other rows of x. Implementations may store scales and offsets as float16 times a power of two for each
-    output, unless activation_bits is 16.
+    output, unless activation_bits is 16. One with a true attribute `packs_rows` takes a
+    `quire_kernels.quantized_rows.QuantizedRows` too, of which it reads some rows at a time.
     """
 
     def __call__(

@@ -7,7 +7,13 @@ import torch
 from torch import Tensor
 
 from quire_plugins.quantization.fp8_at_load import quantize as quantize_fp8
-from quire_plugins.quantization.scale_search import CodeGrid, group_size_for, quantize
+from quire_plugins.quantization.scale_search import (
+    CodeGrid,
+    compiled_search,
+    group_size_for,
+    quantize,
+    quantize_in_torch,
+)
 
 KINDS = {
     "symmetric": {},
@@ -91,6 +97,21 @@ def test_integer_zeros_are_codes() -> None:
     torch.testing.assert_close(zeros, zeros.round(), atol=1e-5, rtol=0)
     assert zeros.min() >= 0
     assert zeros.max() <= 15
+
+
+@pytest.mark.parametrize("kind", ["symmetric", "with positive scales", "with offsets"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_compiled_searches_find_what_the_search_in_torch_finds(kind: str, dtype: torch.dtype) -> None:
+    cases = ((4, 256, 32, torch.float32), (6, 80, 16, torch.bfloat16), (3, 65, 65, torch.half))
+    for bits, inputs, size, stored in cases:
+        weight = drawn("normal", 101, inputs).to(dtype)  # its groups are not a multiple of 16
+        grid = CodeGrid(bits, size, stored=stored, **KINDS[kind])
+        if compiled_search(weight, grid) is None:
+            pytest.skip("there are no compiled operations")
+        found, wanted = quantize(weight, grid), quantize_in_torch(weight, grid)
+        assert (found.codes != wanted.codes).float().mean() < 0.01  # fits of equal error
+        errors = [float((one.dequantized() - weight.float()).square().sum()) for one in (found, wanted)]
+        assert errors[0] == pytest.approx(errors[1], rel=0.005)
 
 
 @pytest.mark.parametrize("kind", KINDS)

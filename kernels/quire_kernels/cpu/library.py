@@ -140,6 +140,7 @@ def load(isa: InstructionSet | None = None) -> Library:
     _declare(functions.quire_unpack_int8, None, number, pointer, pointer, pointer, size, pointer, number)
     _declare(functions.quire_pack_quantized, None, pointer, pointer, pointer, pointer, number)
     _declare(functions.quire_unpack_quantized, None, number, pointer, pointer, pointer, size, pointer, number)
+    _declare(functions.quire_search_scales, number, number, pointer, pointer, number)
     _declare(functions.quire_pack_lanes, None, number, number, pointer, size, size, size, size, pointer)
     _declare(functions.quire_count_upper_bytes, None, number, pointer, size, pointer)
     _declare(functions.quire_choose_upper_bytes, size, pointer, pointer)

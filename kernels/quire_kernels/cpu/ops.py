@@ -24,6 +24,7 @@ from quire_kernels.cpu.low_rank import CpuAdapterSlots, StepSegments
 from quire_kernels.cpu.structs import Instruction, Op, StepStruct, TensorView, pointers
 from quire_kernels.ops import ACTS, AttentionMetadata
 from quire_kernels.quantized import QuantizedMatrix
+from quire_kernels.quantized_rows import QuantizedRows
 
 
 class CpuOps:
@@ -198,13 +199,15 @@ class CpuOps:
 
     def linear_quantized(
         self,
-        matrix: QuantizedMatrix,
+        matrix: QuantizedMatrix | QuantizedRows,
         bias: Tensor | None,
         dtype: torch.dtype,
         gated: bool = False,
         activation_bits: int = 8,
     ) -> QuantizedLinear:
         return QuantizedLinear(self, matrix, bias, dtype, gated, activation_bits)
+
+    linear_quantized.packs_rows = True  # type: ignore[attr-defined]
 
     def low_rank(
         self,

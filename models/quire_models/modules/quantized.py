@@ -10,6 +10,7 @@ from torch import Tensor
 
 from quire_kernels.ops import BoundLinear
 from quire_kernels.quantized import QuantizedMatrix, joined
+from quire_kernels.quantized_rows import QuantizedRows, joined_rows
 from quire_kernels.select import Ops
 
 
@@ -40,6 +41,8 @@ class QuantizedPieces:
         one = ordered[0] if len(ordered) == 1 else None
         if one is None and all(isinstance(piece, QuantizedMatrix) for piece in ordered):
             one = joined(ordered)
+        if one is None and all(isinstance(piece, QuantizedRows) for piece in ordered):
+            one = joined_rows(ordered)
         if one is not None:
             bound: BoundLinear = one.bind(ops, bias, dtype, gated, activation_bits)
             return bound

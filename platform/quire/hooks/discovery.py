@@ -7,7 +7,8 @@ The entry-point group `quire` has every plugin by name. Two more groups name plu
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from importlib.metadata import EntryPoint, entry_points
+from functools import cache
+from importlib.metadata import Distribution, EntryPoint, entry_points
 from typing import NamedTuple
 
 from quire.errors import PluginError
@@ -35,12 +36,19 @@ def installed(group: str = GROUP) -> list[Installed]:
 
 def distribution_of(point: EntryPoint) -> str:
     """Name of the distribution that declares an entry point."""
-    return point.dist.name if point.dist else "?"
+    return _name_and_version(point.dist)[0] if point.dist else "?"
 
 
 def version_of(point: EntryPoint) -> str:
     """Version of the distribution that declares an entry point."""
-    return point.dist.version if point.dist else "?"
+    return _name_and_version(point.dist)[1] if point.dist else "?"
+
+
+@cache
+def _name_and_version(distribution: Distribution) -> tuple[str, str]:
+    """Read once for each distribution object: its metadata includes its description, which takes long to parse."""
+    metadata = distribution.metadata
+    return metadata["Name"], metadata["Version"]
 
 
 def is_bundled(point: EntryPoint) -> bool:

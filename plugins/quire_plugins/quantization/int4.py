@@ -35,17 +35,20 @@ def linear(ops: Ops, options: QuantizationOptions, asymmetric: bool = False) -> 
     Groups are the largest multiple of 16 inputs that divides a row and is at most `options.group_size`; where there is
     none, a row is one group. The op raises CheckpointError, naming the matrix, if a weight is not finite.
     """
+    from quire_kernels.quantized_rows import QuantizedRows, as_slice
     from quire_plugins.quantization.scale_search import CodeGrid, group_size_for, quantize
 
     def bind(weight: torch.Tensor, bias: torch.Tensor | None, gated: bool = False) -> BoundLinear:
         size = group_size_for(weight.shape[1], options.group_size or GROUP_SIZE)
         is_sensitive = options.module.rpartition(".")[2] in SENSITIVE
         grid = CodeGrid(SENSITIVE_BITS, size) if is_sensitive else CodeGrid(BITS, size, asymmetric)
+        values = weight.detach()
+        rows = QuantizedRows(weight.shape, lambda ids: quantize(values[as_slice(ids)], grid))
         try:
-            matrix = quantize(weight, grid)
+            bound: BoundLinear = rows.bind(ops, bias, weight.dtype, gated, options.activation_bits)
         except ValueError as error:
             raise CheckpointError(f"{options.module or 'A matrix'} cannot be quantized: {error}.") from error
-        return ops.linear_quantized(matrix, bias, weight.dtype, gated, options.activation_bits)
+        return bound
 
     return bind
 

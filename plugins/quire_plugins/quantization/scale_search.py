@@ -4,19 +4,25 @@ With given codes the best scale (and offset) of a group is a least-squares fit, 
 are the nearest ones. Both are alternated from several starting scales that clip the largest values more or less, and
 the fit with the least squared error is kept: the alternation of Lloyd's quantizer (IEEE Trans. Inf. Theory 28, 1982)
 from the clipping factors of OMSE (arXiv 1902.06822). No data is needed; with data, inputs can be weighted.
+
+C++ does the same on CPUs, ten times as fast, except for weighted inputs and integer zeros.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from quire_kernels.cpu.build import BuildError
+from quire_kernels.cpu.implementations import compiled
+from quire_kernels.cpu.isa import available
+from quire_kernels.cpu.library import Library
+from quire_kernels.cpu.scale_search import MAX_GROUP, STORED, search_scales
 from quire_kernels.int8 import MIN_ABS
 from quire_kernels.quantized import MIN_GROUP, QuantizedMatrix
+from quire_kernels.threads import for_each
 
 CHUNK = 1 << 17
 """Elements that are searched at a time: their buffers fit into a CPU's caches."""
@@ -58,6 +64,33 @@ def quantize(weight: Tensor, grid: CodeGrid, importance: Tensor | None = None) -
     importance: float32 [inputs], factors of the squared errors, all positive.
     The result does not depend on the number of threads. Raises ValueError if a weight is not finite.
     """
+    library = compiled_search(weight, grid) if importance is None else None
+    if library is None:
+        return quantize_in_torch(weight, grid, importance)
+    clippings = ASYMMETRIC_CLIPPING if grid.asymmetric else SYMMETRIC_CLIPPING
+    return search_scales(
+        *(library, weight, grid.group_size, grid.bits, clippings),
+        has_offsets=grid.asymmetric,
+        positive=grid.conventional,
+        stored=grid.stored,
+    )
+
+
+def compiled_search(weight: Tensor, grid: CodeGrid) -> Library | None:
+    """The library whose search can take this matrix; None if it must be done in torch."""
+    integer_zeros = grid.asymmetric and grid.conventional
+    if weight.device.type != "cpu" or not available() or not grid.search or integer_zeros:
+        return None
+    if grid.group_size > MAX_GROUP or grid.stored not in STORED:
+        return None
+    try:
+        return compiled()
+    except BuildError:
+        return None
+
+
+def quantize_in_torch(weight: Tensor, grid: CodeGrid, importance: Tensor | None = None) -> QuantizedMatrix:
+    """`quantize` in plain torch: the reference, for every grid."""
     outputs, inputs = weight.shape
     size, groups = grid.group_size, inputs // grid.group_size
     codes = torch.empty(outputs, inputs, dtype=torch.uint8)
@@ -78,23 +111,8 @@ def quantize(weight: Tensor, grid: CodeGrid, importance: Tensor | None = None) -
             offsets[some] = found.offsets.view(-1, groups)
 
     rows = max(1, CHUNK // max(1, inputs))
-    _for_each(fill, [slice(first, first + rows) for first in range(0, outputs, rows)])
+    for_each(fill, [slice(first, first + rows) for first in range(0, outputs, rows)])
     return QuantizedMatrix(codes, scales, grid.bits, size, 0 if grid.asymmetric else 1 << (grid.bits - 1), offsets)
-
-
-def _for_each(work: Callable[[slice], None], parts: Sequence[slice]) -> None:
-    """Call `work` for each part, in as many threads as torch uses.
-
-    torch's own threads wait for each other after each of the many small operations, which takes far longer than the
-    operations where other processes use the same cores.
-    """
-    threads = torch.get_num_threads()
-    try:
-        with ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,)) as pool:
-            for _ in pool.map(work, parts):
-                pass
-    finally:
-        torch.set_num_threads(threads)  # the last call also sets it for threads that start later
 
 
 @dataclass(frozen=True)

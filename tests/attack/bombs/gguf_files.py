@@ -23,6 +23,7 @@ sys.path.extend(str(folder) for folder in (Path(__file__).parents[2] / "helpers"
 from hostile_gguf import damaged, small_file
 
 from quire.errors import CheckpointError
+from quire_kernels.quantized_rows import QuantizedRows
 from quire_models.gguf.file.parts import open_parts
 from quire_models.gguf.file.reader import open_gguf
 from quire_models.gguf.folder import folder_contents, open_tensors
@@ -38,7 +39,9 @@ def use(path: Path) -> str:
         folder_contents(open_parts(path))
         tensors = open_tensors(path)
         for name in tensors:
-            tensors.read(name)
+            value = tensors.read(name)
+            if isinstance(value, QuantizedRows):
+                value.whole()
     except CheckpointError:
         return "refused"
     except Exception as error:

@@ -12,7 +12,7 @@ import transformers
 from gguf import GGMLQuantizationType as Type
 from safetensors.torch import save_file
 
-from quire_kernels.quantized import QuantizedMatrix
+from quire_kernels.quantized_rows import QuantizedRows
 from quire_models.gguf.folder import model_folder, open_tensors
 
 VOCAB = 264
@@ -102,7 +102,7 @@ def in_transformers(case: Case, path: Path, cache: Path) -> Any:
     for name in tensors:
         value = tensors.read(name)
         assert tuple(value.shape) == tensors[name]
-        plain = value.dequantized() if isinstance(value, QuantizedMatrix) else value.float()
+        plain = value.dequantized() if isinstance(value, QuantizedRows) else value.float()
         values[name] = plain.contiguous().clone()
     save_file(values, folder / "model.safetensors", metadata={"format": "pt"})
     made, found = getattr(transformers, case.architecture).from_pretrained(

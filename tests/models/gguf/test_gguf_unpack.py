@@ -14,6 +14,7 @@ from gguf_models import SCALES_AT, random_blocks
 
 from quire.errors import CheckpointError
 from quire_kernels.quantized import QuantizedMatrix, has_integer_values
+from quire_kernels.quantized_rows import QuantizedRows
 from quire_models.gguf.file.types import OTHER_TYPES, TYPES
 from quire_models.gguf.folder import open_tensors
 from quire_models.gguf.weights import unpack
@@ -33,8 +34,9 @@ def write(path: Path, blocks: np.ndarray, kind: Type, name: str = "blk.0.ffn_up.
 
 
 def read(path: Path) -> QuantizedMatrix:
-    matrix = open_tensors(path).read("model.layers.0.mlp.up_proj.weight")
-    assert isinstance(matrix, QuantizedMatrix)
+    rows = open_tensors(path).read("model.layers.0.mlp.up_proj.weight")
+    assert isinstance(rows, QuantizedRows)
+    matrix = rows.whole()
     return matrix
 
 
@@ -60,7 +62,7 @@ def test_every_byte_of_codes_is_read_as_the_package_reads_it(byte):
         if name == "MXFP4":
             blocks[0, 0] = byte % 200  # larger exponents overflow in the package
         expected = gguf.quants.dequantize(blocks, Type[name])
-        found = unpack.unpacked(blocks.reshape(-1), layout, expected.shape)
+        found = unpack.unpacked(blocks, layout, expected.shape[1])
         assert torch.equal(found.dequantized(), torch.from_numpy(expected)), name
 
 

@@ -8,6 +8,7 @@
 #include "sampling/mask_logits.hpp"
 #include "program.hpp"
 #include "quantized/pack.hpp"
+#include "quantized/search.hpp"
 
 using namespace quire;
 
@@ -95,6 +96,12 @@ void quire_unpack_quantized(int32_t is_bf16, const Packed* packed, const Quantiz
         unpack_row_quantized(*packed, *q, ids[i], static_cast<float*>(out) + i * packed->inputs);
     });
   });
+}
+
+// Searches for scales and codes of w [groups · size]; returns 1 if all weights are finite.
+int32_t quire_search_scales(int32_t is_bf16, const void* w, const ScaleSearch* search, int32_t threads) {
+  return is_bf16 ? search_scales(static_cast<const bf16*>(w), *search, threads)
+                 : search_scales(static_cast<const float*>(w), *search, threads);
 }
 
 // `pack_lanes` in the calling thread: adapters are packed concurrently with steps.

@@ -82,6 +82,11 @@ inline float largest(F16 x) {
   return _mm_cvtss_f32(_mm_max_ss(h, _mm_shuffle_ps(h, h, 1)));
 }
 
+// lanes of `yes` where x > y, else of `no`, also where x or y is NaN
+inline F16 where_above(F16 x, F16 y, F16 yes, F16 no) {
+  return {_mm256_blendv_ps(no.a, yes.a, _mm256_cmp_ps(x.a, y.a, _CMP_GT_OQ)),
+          _mm256_blendv_ps(no.b, yes.b, _mm256_cmp_ps(x.b, y.b, _CMP_GT_OQ))};
+}
 inline bool any_above(F16 x, float y) { return _mm256_movemask_ps(_mm256_cmp_ps(_mm256_max_ps(x.a, x.b), _mm256_set1_ps(y), _CMP_GT_OQ)) != 0; }
 
 inline U16 load_units(const void* p) {

@@ -46,6 +46,10 @@ inline F16 keep(F16 x, int from, int to, F16 y) {
 }
 inline float sum(F16 a) { return _mm512_reduce_add_ps(a.v); }
 inline float largest(F16 a) { return _mm512_reduce_max_ps(a.v); }
+// lanes of `yes` where a > b, else of `no`, also where a or b is NaN
+inline F16 where_above(F16 a, F16 b, F16 yes, F16 no) {
+  return {_mm512_mask_blend_ps(_mm512_cmp_ps_mask(a.v, b.v, _CMP_GT_OQ), no.v, yes.v)};
+}
 inline bool any_above(F16 a, float x) { return _mm512_cmp_ps_mask(a.v, _mm512_set1_ps(x), _CMP_GT_OQ) != 0; }
 
 inline U16 load_units(const void* p) { return _mm512_loadu_si512(p); }

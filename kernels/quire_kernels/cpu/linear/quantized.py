@@ -17,6 +17,8 @@ from quire_kernels.cpu.compiled.tracer import Proxy, packed_copy
 from quire_kernels.cpu.library import DTYPES, PANEL, Library
 from quire_kernels.cpu.structs import POINTER, Instruction, Op, PackedMatrix
 from quire_kernels.quantized import QuantizedMatrix, float8_table, has_integer_values
+from quire_kernels.quantized_rows import QuantizedRows
+from quire_kernels.threads import for_each
 
 if TYPE_CHECKING:
     from quire_kernels.cpu.ops import CpuOps
@@ -30,6 +32,9 @@ STEP_BYTES = 16
 BYTE_ZERO = 128
 ROWS_AT_ONCE = 256
 """Rows of codes that are searched at a time, in little memory."""
+
+CODES_AT_ONCE = 1 << 20
+"""Codes that are read and packed at a time, in one thread."""
 
 
 class CodeKind(IntEnum):
@@ -80,14 +85,14 @@ class QuantizedLinear:
     def __init__(
         self,
         ops: CpuOps,
-        matrix: QuantizedMatrix,
+        matrix: QuantizedMatrix | QuantizedRows,
         bias: Tensor | None,
         dtype: torch.dtype,
         gated: bool,
         activation_bits: int,
     ) -> None:
         """Raises ValueError for fields that do not make a matrix, and for other activation_bits than 8 and 16."""
-        problem = matrix.problem()
+        problem = matrix.problem() if isinstance(matrix, QuantizedMatrix) else None
         if activation_bits not in (8, 16):
             problem = f"activations have 8 or 16 bits, not {activation_bits}"
         if problem is not None:
@@ -154,7 +159,7 @@ class _PackedCodes:
     packed: PackedMatrix
     struct: QuantizedStruct
     units: Tensor
-    kept: tuple[Tensor | None, ...]
+    kept: tuple[Tensor, Tensor, Tensor | None]
 
     @property
     def row_bytes(self) -> int:
@@ -165,32 +170,84 @@ class _PackedCodes:
         return (-(-columns // LINE) + -(-steps * STEP_BYTES // LINE)) * LINE
 
 
-def _pack(library: Library, matrix: QuantizedMatrix, halves: bool, activation_bits: int) -> _PackedCodes:
-    kind = _kind(matrix, activation_bits)
-    matrix = _with_zero(matrix, kind)
-    bits = 8 if kind == CodeKind.BYTES else matrix.bits
+def _pack(
+    library: Library, matrix: QuantizedMatrix | QuantizedRows, halves: bool, activation_bits: int
+) -> _PackedCodes:
+    form = matrix.form() if isinstance(matrix, QuantizedRows) else matrix
+    kind = _kind(form, activation_bits)
+    form = _with_zero(form, kind)
+    bits = 8 if kind == CodeKind.BYTES else form.bits
     outputs, inputs = matrix.shape
-    step = HALF_STEP if (matrix.scales.shape[1] > 1 and matrix.group_size % STEP) or bits == 6 else STEP
-    group = -(-matrix.group_size // step) * step
+    groups = -(-inputs // form.group_size)
+    step = HALF_STEP if (groups > 1 and form.group_size % STEP) or bits == 6 else STEP
+    group = -(-form.group_size // step) * step
     panels = library.functions.quire_panels(outputs, int(halves))
-    values, factors = _values(matrix, kind), torch.empty(panels * PANEL)
-    order = None if matrix.order is None else matrix.order.int().contiguous()
+    values, factors = _values(form, kind), torch.empty(panels * PANEL)
+    order = None if form.order is None else form.order.int().contiguous()
     struct = QuantizedStruct(
-        *(group, matrix.scales.shape[1], step, bits, kind, matrix.zero),
-        *(int(matrix.offsets is not None), int(activation_bits == 16)),
+        *(group, groups, step, bits, kind, form.zero),
+        *(int(form.offsets is not None), int(activation_bits == 16)),
         *(_address(tensor) for tensor in (factors, values, order)),
     )
-    head = (1 if matrix.offsets is None else 2) * PANEL * (4 if struct.wide else 2)
+    head = (1 if form.offsets is None else 2) * PANEL * (4 if struct.wide else 2)
     panel = struct.groups * (head + group * PANEL * bits // 8)
     units = library.panels.take(panels * panel // 4)
     packed = PackedMatrix(units.data_ptr(), outputs, inputs, int(halves), None, panel)
+    result = _PackedCodes(packed, struct, units, (values, factors, order))
+    if isinstance(matrix, QuantizedRows):
+        _write_some(library, result, matrix, panels)
+    else:
+        _write(library, values, packed, struct, form, factors)
+    return result
+
+
+def _write_some(library: Library, to: _PackedCodes, matrix: QuantizedRows, panels: int) -> None:
+    """Read and pack a few panels at a time, in several threads. Panels are independent of each other."""
+    (values, factors, _), kind = to.kept, CodeKind(to.struct.kind)
+    structs: list[QuantizedStruct] = []
+
+    def write(first: int) -> None:
+        ids = _outputs(to.packed, first, min(at_once, panels - first))
+        rows = matrix.read(ids)
+        problem = rows.problem()
+        if problem is not None:
+            raise ValueError(f"linear_quantized: {problem}")
+        struct = QuantizedStruct.from_buffer_copy(to.struct)  # C++ writes to it
+        at = to.packed.units + first * to.packed.bytes
+        part = PackedMatrix(at, len(ids), to.packed.inputs, 0, None, to.packed.bytes)
+        _write(library, values, part, struct, _with_zero(rows, kind), factors[first * PANEL :])
+        structs.append(struct)
+
+    at_once = max(1, CODES_AT_ONCE // max(1, PANEL * matrix.shape[1]))
+    for_each(write, range(0, panels, at_once))
+    if structs:
+        ctypes.memmove(addressof(to.struct), addressof(structs[0]), ctypes.sizeof(QuantizedStruct))
+
+
+def _outputs(packed: PackedMatrix, first: int, count: int) -> Tensor:
+    """The outputs in the lanes of some panels; the last panel is completed with an output that is not used."""
+    if not packed.halves:
+        return torch.arange(first * PANEL, min((first + count) * PANEL, packed.outputs))
+    half, lanes = packed.outputs // 2, PANEL // 2
+    places = torch.arange(first * lanes, (first + count) * lanes).clamp_(max=half - 1).view(-1, lanes)
+    return torch.cat([places, places + half], 1).flatten()
+
+
+def _write(
+    library: Library,
+    values: Tensor,
+    packed: PackedMatrix,
+    struct: QuantizedStruct,
+    matrix: QuantizedMatrix,
+    factors: Tensor,
+) -> None:
+    """Pack a matrix into the panels that `packed` describes."""
     codes, scales = matrix.codes.to(torch.uint8).contiguous(), matrix.scales.float().contiguous()
     offsets = None if matrix.offsets is None else matrix.offsets.float().contiguous()
     padding = _padding(values[: 1 << matrix.bits])
     source = QuantizedSource(*(_address(tensor) for tensor in (codes, scales, offsets)), padding)
     threads = torch.get_num_threads()
     library.functions.quire_pack_quantized(byref(source), byref(packed), byref(struct), factors.data_ptr(), threads)
-    return _PackedCodes(packed, struct, units, (values, factors, order))
 
 
 def _address(tensor: Tensor | None) -> int | None:

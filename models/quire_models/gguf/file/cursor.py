@@ -5,16 +5,15 @@ from __future__ import annotations
 import math
 import struct
 from array import array
-from collections.abc import Sequence
-from typing import TypeAlias
+from collections.abc import Callable, Iterator, Sequence
+from typing import TypeAlias, overload
 
 from quire.errors import CheckpointError
 
 Value: TypeAlias = "int | float | bool | str | Sequence[int | float | str]"
-"""A value of the metadata. Arrays of numbers are `array.array`; those of booleans have 0 and 1."""
+"""A value of the metadata. Arrays of numbers are `array.array`, those of booleans have 0 and 1; of texts `Texts`."""
 
 MAX_STRING_BYTES = 64 << 20
-WINDOW_BYTES = 1 << 20
 MAX_ELEMENTS = 1 << 23
 """Limit for the elements of all arrays of a file; the largest vocabularies have 2 ** 18 tokens."""
 
@@ -28,6 +27,45 @@ def _packs_to(number: float, stored: bytes) -> bool:
         return struct.pack("<f", number) == stored
     except OverflowError:  # rounded up beyond the largest float32
         return False
+
+
+class Texts(Sequence[str]):
+    """The strings of an array, decoded when they are read: most readers of a file need none of its many tokens.
+
+    Reading one that is not valid UTF-8 raises CheckpointError.
+    """
+
+    def __init__(self, stored: bytes, ends: array[int], what: str, error: Callable[[str], CheckpointError]) -> None:
+        """stored: for each string its length (uint64) and its bytes. ends: positions in `stored`. what: for errors."""
+        self._stored, self._ends, self._what, self._error = stored, ends, what, error
+
+    def __len__(self) -> int:
+        return len(self._ends)
+
+    @overload
+    def __getitem__(self, index: int) -> str: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> list[str]: ...
+
+    def __getitem__(self, index: int | slice) -> str | list[str]:
+        if isinstance(index, slice):
+            return [self[i] for i in range(*index.indices(len(self)))]
+        at = range(len(self))[index]
+        start = 8 + (self._ends[at - 1] if at else 0)
+        try:
+            return self._stored[start : self._ends[at]].decode()
+        except UnicodeDecodeError:
+            raise self._error(f"element {at} of {self._what} is not valid UTF-8") from None
+
+    def __iter__(self) -> Iterator[str]:
+        start = 8
+        for at, end in enumerate(self._ends):
+            try:
+                yield self._stored[start:end].decode()
+            except UnicodeDecodeError:
+                raise self._error(f"element {at} of {self._what} is not valid UTF-8") from None
+            start = end + 8
 
 
 class Cursor:
@@ -104,27 +142,23 @@ class Cursor:
         if self._elements > MAX_ELEMENTS:
             raise self.error(f"with {what} its metadata has more than {MAX_ELEMENTS} elements")
         if kind == STRING:
-            return self._strings(count, what)
+            return self._texts(count, what)
         start, self.position = self.position, self.position + count * size
         numbers = array(_NUMBERS[kind])
         numbers.frombytes(self._data[start : self.position])
         return numbers
 
-    def _strings(self, count: int, what: str) -> list[str]:
-        """Strings of a long array: as `text`, without a call for each that is inside a copied window of the file."""
-        read, strings = struct.Struct("<Q").unpack_from, list[str]()
-        while len(strings) < count:
-            window, at = bytes(self._data[self.position : self.position + WINDOW_BYTES]), 0
-            try:
-                for _ in range(count - len(strings)):
-                    end = at + 8 + (read(window, at)[0] if at + 8 <= len(window) else len(window))
-                    if end > len(window):
-                        break
-                    strings.append(window[at + 8 : end].decode())
-                    at = end
-            except UnicodeDecodeError:
-                raise self.error(f"element {len(strings)} of {what} is not valid UTF-8") from None
-            self.position += at
-            if not at:  # longer than a window, or than the file
-                strings.append(self.text(f"element {len(strings)} of {what}"))
-        return strings
+    def _texts(self, count: int, what: str) -> Texts:
+        """Strings of a long array: only their lengths are read now."""
+        read, data, size = struct.Struct("<Q").unpack_from, self._data, len(self._data)
+        start = at = self.position
+        ends = array("Q")
+        for index in range(count):
+            length = read(data, at)[0] if at + 8 <= size else size
+            at += 8 + length
+            if at > size or length > MAX_STRING_BYTES:
+                element = f"element {index} of {what}"
+                raise self.error(f"{element} has {length} bytes, more than {MAX_STRING_BYTES} or the rest of the file")
+            ends.append(at - start)
+        self.position = at
+        return Texts(bytes(data[start:at]), ends, what, self.error)

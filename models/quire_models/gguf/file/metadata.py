@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from quire.errors import CheckpointError
+from quire_models.gguf.file.cursor import Texts
 from quire_models.gguf.file.reader import GGUFFile
 
 ARCHITECTURE = "general.architecture"
@@ -90,15 +91,16 @@ class Metadata:
         value = self.get(key)
         if value is None:
             return None
-        if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
+        texts = [item for item in value if isinstance(item, str)] if isinstance(value, Texts | list) else None
+        if texts is None or len(texts) != len(value):
             raise self.error(key, "must be an array of texts")
-        return value
+        return texts
 
     def numbers(self, key: str) -> Sequence[float] | None:
         """An array of numbers; None without the key."""
         value = self.get(key)
         if value is None:
             return None
-        if isinstance(value, str) or not isinstance(value, Sequence) or any(isinstance(item, str) for item in value):
+        if isinstance(value, str | Texts) or not isinstance(value, Sequence):
             raise self.error(key, "must be an array of numbers")
         return value

@@ -55,6 +55,12 @@ class GGUFFile:
     header_bytes: int
     data: mmap.mmap = field(repr=False)
 
+    def release(self, start: int, size: int) -> None:
+        """Give the memory of some bytes that were read, and not written, back to the system; the file keeps them."""
+        begin, end = _aligned(start, mmap.PAGESIZE), (start + size) // mmap.PAGESIZE * mmap.PAGESIZE
+        if begin < end and hasattr(mmap, "MADV_DONTNEED"):
+            self.data.madvise(mmap.MADV_DONTNEED, begin, end - begin)
+
 
 def open_gguf(path: Path, root: Path | None = None) -> GGUFFile:
     """Map and parse a file. root: the folder that links must not leave, as in `quire.files`.

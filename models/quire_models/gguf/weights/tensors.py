@@ -16,6 +16,7 @@ import torch
 
 from quire.errors import CheckpointError
 from quire_kernels.quantized import QuantizedMatrix
+from quire_kernels.quantized_rows import QuantizedRows, as_slice
 from quire_models.gguf.file.metadata import Metadata
 from quire_models.gguf.file.reader import GGUFFile, TensorInfo
 from quire_models.gguf.weights.names import FAMILIES, IGNORED, Family
@@ -111,20 +112,19 @@ class GGUFTensors(Mapping[str, Shape]):
     def __len__(self) -> int:
         return len(self._stored)
 
-    def read(self, name: str) -> QuantizedMatrix | Tensor:
-        """The tensor on the CPU: a `QuantizedMatrix` if it is quantized, else a tensor, usually a view of the file.
+    def read(self, name: str) -> QuantizedRows | Tensor:
+        """The tensor on the CPU: `QuantizedRows` if it is quantized, else a tensor, usually a view of the file.
 
-        Raises CheckpointError if its scales are not finite.
+        Raises CheckpointError if its scales are not finite; of `QuantizedRows`, where rows are read.
         """
         stored = self._stored[name]
-        value = _plain(stored) if stored.info.type.plain else _quantized(stored)
+        if not stored.info.type.plain:
+            matrix = _quantized(stored)
+            if not (stored.transposed or stored.plus_one or len(stored.shape) != 2):
+                return matrix if stored.heads is None else matrix.rows(_rotated_rows(stored.shape[0], stored.heads))
+        value = _plain(stored) if stored.info.type.plain else matrix.dequantized()
         if stored.heads is not None:
-            rows = _rotated_rows(stored.shape[0], stored.heads)
-            value = value.rows(rows) if isinstance(value, QuantizedMatrix) else value[rows]
-        if isinstance(value, QuantizedMatrix) and (stored.transposed or stored.plus_one or len(stored.shape) != 2):
-            value = value.dequantized()
-        if isinstance(value, QuantizedMatrix):
-            return value
+            value = value[_rotated_rows(stored.shape[0], stored.heads)]
         if stored.transposed:
             return value.T
         value = value.view(stored.shape)
@@ -156,16 +156,26 @@ def _plain(stored: _Stored) -> Tensor:
     return values if stored.expert is None else values[stored.expert]
 
 
-def _quantized(stored: _Stored) -> QuantizedMatrix:
+def _quantized(stored: _Stored) -> QuantizedRows:
     """The matrix as it is in the file; tensors that are no matrices as one with a row for each of their rows."""
     info = stored.info
     layout = LAYOUTS[info.type.name]
     parts = 1 if stored.expert is None else info.shape[0]
     size, inputs = info.size // parts, info.shape[-1]
+    outputs = math.prod(info.shape[:-1]) // parts
     start = info.start + (stored.expert or 0) * size
-    blocks = np.frombuffer(stored.file.data, np.uint8, count=size, offset=start)
-    matrix = unpacked(blocks, layout, (math.prod(info.shape[:-1]) // parts, inputs))
-    for what, values in (("a scale", matrix.scales), ("an offset", matrix.offsets)):
-        if values is not None and not np.isfinite(values.numpy()).all():  # faster than torch, whose threads must meet
-            raise CheckpointError(f"{stored.file.path}: tensor {info.name!r} has {what} that is not finite.")
-    return matrix
+    blocks = np.frombuffer(stored.file.data, np.uint8, count=size, offset=start).reshape(outputs, -1)
+
+    def read(ids: Tensor) -> QuantizedMatrix:
+        index = as_slice(ids)
+        rows = blocks[index] if isinstance(index, slice) else blocks[index.numpy()]
+        matrix = unpacked(rows, layout, inputs)
+        for what, values in (("a scale", matrix.scales), ("an offset", matrix.offsets)):
+            # faster than torch, whose threads must meet
+            if values is not None and not np.isfinite(values.numpy()).all():
+                raise CheckpointError(f"{stored.file.path}: tensor {info.name!r} has {what} that is not finite.")
+        if isinstance(index, slice):
+            stored.file.release(start + index.start * blocks.shape[1], rows.size)
+        return matrix
+
+    return QuantizedRows(torch.Size((outputs, inputs)), read)

@@ -53,11 +53,11 @@ class BlockLayout:
     table: tuple[int, ...] | None = None
 
 
-def unpacked(blocks: Array, layout: BlockLayout, shape: tuple[int, int]) -> QuantizedMatrix:
-    """The matrix of `shape` [outputs, inputs] whose blocks, row by row, are the bytes `blocks` (uint8, contiguous)."""
-    outputs, inputs = shape
-    stored = blocks.view(layout.dtype)
-    elements = outputs * inputs // len(stored)
+def unpacked(blocks: Array, layout: BlockLayout, inputs: int) -> QuantizedMatrix:
+    """The matrix [outputs, inputs] whose rows have the blocks `blocks`, uint8 [outputs, bytes], contiguous."""
+    outputs, row_bytes = blocks.shape
+    stored = blocks.reshape(-1).view(layout.dtype)
+    elements = inputs * layout.dtype.itemsize // row_bytes
     groups = elements // layout.group_size
     codes = np.empty((len(stored), elements), np.uint8)
     scales = np.empty((len(stored), groups), np.float32)
@@ -69,11 +69,11 @@ def unpacked(blocks: Array, layout: BlockLayout, shape: tuple[int, int]) -> Quan
             layout.unpack(stored[part], codes[part], scales[part], offsets[part])
     return QuantizedMatrix(
         codes=torch.from_numpy(codes).view(outputs, inputs),
-        scales=torch.from_numpy(scales).view(outputs, -1),
+        scales=torch.from_numpy(scales).view(outputs, inputs // layout.group_size),
         bits=layout.bits,
         group_size=layout.group_size,
         zero=layout.zero,
-        offsets=torch.from_numpy(offsets).view(outputs, -1) if layout.has_offsets else None,
+        offsets=torch.from_numpy(offsets).view(outputs, inputs // layout.group_size) if layout.has_offsets else None,
         table=_table(layout.table),
     )
 
