@@ -93,7 +93,7 @@ def _add_others(rig: Rig, ways: tuple[Setting, ...], others: Callable[..., tuple
     rng = random.Random(9)
     for number in range(max((way.company for way in ways), default=0)):
         prompt, request = others(rng, number)
-        rig.add(prompt, greedy(20, ignore_eos=True), **request)
+        rig.add(prompt, greedy(14, ignore_eos=True), **request)
 
 
 def _answers(rig: Rig, request_id: str) -> list[Answer]:
