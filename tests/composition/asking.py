@@ -10,7 +10,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from composition.features import SETTINGS, Feature, Setting
+from composition.features import Feature, Setting
 from engine_rig import Answer, Rig, greedy, make_rig, random_ids
 
 from quire.params.sampling import BeamSearchParams, SamplingParams
@@ -122,10 +122,10 @@ def beside(prompts: Sequence[Prompt], adapters: Sequence[str]) -> Others:
     return other
 
 
-def check_in_every_way(rigs: Rigs, prompt: Prompt, feature: Feature, others: Others) -> None:
-    """It is answered as the feature says, and the same in all ways of running."""
+def check_in_ways(rigs: Rigs, prompt: Prompt, feature: Feature, ways: Sequence[Setting], others: Others) -> None:
+    """It is answered as the feature says, and the same in all these ways of running."""
     plain = ask(rigs(PLAIN.settings), prompt, (feature,), ())
-    for way in SETTINGS:
+    for way in ways:
         answers = ask(rigs(way.settings), prompt, (feature,), (way,), others)
         feature.check(answers)
         assert same(answers, plain), way.name

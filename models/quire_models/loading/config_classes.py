@@ -20,7 +20,7 @@ def config_mapping() -> Any:
     """
     if _ACTIVATIONS not in sys.modules and _VALIDATORS not in sys.modules:
         import torch  # noqa: F401  # first, so that only what transformers adds is imported below
-        import transformers  # noqa: F401
+        import transformers
 
         stand_in = ModuleType(_ACTIVATIONS)
         stand_in.ACT2FN = {}  # type: ignore[attr-defined]
