@@ -10,7 +10,8 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 INSTALL := $(PIP) install -c constraints.txt $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX))
 ARGS ?=
 # A process of tests for each core. A file's tests run in one process, because they share what a fixture made.
-PARALLEL := --numprocesses $(shell nproc) --maxprocesses 4 --dist loadfile
+# Files begin in the order of tests/conftest.py, not those of many tests first.
+PARALLEL := --numprocesses $(shell nproc) --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 # Tests without a server. Those that take long, or start processes all the same, are marked.
 UNIT := tests/engine/scheduler tests/engine/adapters tests/engine/sampling tests/engine/structured tests/structured \
 	tests/text tests/settings tests/hooks

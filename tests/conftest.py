@@ -18,12 +18,26 @@ if TYPE_CHECKING:
     from quire_kernels.cpu.ops import CpuOps
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Files with slow tests come first: at the end, when one process has no file left, the other has a short one."""
+    slow = {item.path for item in items if item.get_closest_marker("slow")}
+    items.sort(key=lambda item: item.path not in slow)
+
+
 @pytest.fixture(scope="session", autouse=True)
 def one_thread() -> None:
     """Models here are so small that threads would mostly wait for each other; and sums are in one order."""
     import torch
 
     torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def longer_idle_sleeps() -> None:
+    """Engines of tests look less often whether a grammar is compiled: other tests use the cores."""
+    from quire.engine import engine
+
+    engine.IDLE_SLEEP_S = 0.005
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from composition.features import SETTINGS, Feature, Setting
+from composition.features import Feature, Setting
 from engine_rig import Answer, Rig, greedy, make_rig, random_ids
 
 from quire.params.sampling import BeamSearchParams, SamplingParams
@@ -93,7 +93,7 @@ def _add_others(rig: Rig, ways: tuple[Setting, ...], others: Callable[..., tuple
     rng = random.Random(9)
     for number in range(max((way.company for way in ways), default=0)):
         prompt, request = others(rng, number)
-        rig.add(prompt, greedy(20, ignore_eos=True), **request)
+        rig.add(prompt, greedy(14, ignore_eos=True), **request)
 
 
 def _answers(rig: Rig, request_id: str) -> list[Answer]:
@@ -122,10 +122,10 @@ def beside(prompts: Sequence[Prompt], adapters: Sequence[str]) -> Others:
     return other
 
 
-def check_in_every_way(rigs: Rigs, prompt: Prompt, feature: Feature, others: Others) -> None:
-    """It is answered as the feature says, and the same in all ways of running."""
+def check_in_ways(rigs: Rigs, prompt: Prompt, feature: Feature, ways: Sequence[Setting], others: Others) -> None:
+    """It is answered as the feature says, and the same in all these ways of running."""
     plain = ask(rigs(PLAIN.settings), prompt, (feature,), ())
-    for way in SETTINGS:
+    for way in ways:
         answers = ask(rigs(way.settings), prompt, (feature,), (way,), others)
         feature.check(answers)
         assert same(answers, plain), way.name

@@ -49,14 +49,14 @@ class Feature:
 
 SETTINGS = (
     Setting("alone"),
-    Setting("company", company=12),
+    Setting("company", company=8),
     Setting("tiny chunks", {"max_num_batched_tokens": 5, "max_num_seqs": 5}),
     Setting("whole prompts", {"enable_chunked_prefill": False, "max_num_batched_tokens": 64}),
     Setting("cache hit", warm=True),
     Setting("no cache", {"enable_prefix_caching": False}, warm=True),
-    Setting("recompute", {"num_pages": 40, "preemption": "recompute"}, company=12),
-    Setting("swap", {"num_pages": 40, "preemption": "swap", "swap_space": 0.01}, company=12),
-    Setting("priority", {"scheduling_policy": "priority"}, company=12),
+    Setting("recompute", {"num_pages": 32, "preemption": "recompute"}, company=8),
+    Setting("swap", {"num_pages": 32, "preemption": "swap", "swap_space": 0.01}, company=8),
+    Setting("priority", {"scheduling_policy": "priority"}, company=8),
     Setting("batch invariant", {"batch_invariant": True}, company=3),
 )
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from composition.asking import PLAIN, Others, Rigs, ask, beams, beside, check_in_every_way, rigs_of, same
+from composition.asking import PLAIN, Others, Rigs, ask, beams, beside, check_in_ways, rigs_of, same
 from composition.features import PICTURE_FEATURES, SETTINGS, Feature, Setting
 from engine_rig import Rig
 from qwen_audio_adapted import Kit, uses
@@ -57,11 +57,15 @@ def others(prompts: list[Prompt]) -> Others:
     return beside(prompts, ADAPTERS)
 
 
-@pytest.mark.parametrize("feature", FEATURES, ids=[feature.name for feature in FEATURES])
-def test_a_feature_holds_on_audio_in_every_way_of_running(
-    rigs: Rigs, prompts: list[Prompt], others: Others, feature: Feature
+# each in every other way, and every way with every other feature
+ASKED = [pytest.param(feature, SETTINGS[number % 2 :: 2], id=feature.name) for number, feature in enumerate(FEATURES)]
+
+
+@pytest.mark.parametrize(("feature", "ways"), ASKED)
+def test_a_feature_holds_on_audio_in_several_ways_of_running(
+    rigs: Rigs, prompts: list[Prompt], others: Others, feature: Feature, ways: tuple[Setting, ...]
 ) -> None:
-    check_in_every_way(rigs, prompts[0], feature, others)
+    check_in_ways(rigs, prompts[0], feature, ways, others)
 
 
 @pytest.mark.parametrize("adapters", [(), ("all",)], ids=["base", "adapter"])

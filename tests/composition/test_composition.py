@@ -18,8 +18,8 @@ from quire_testing.tiny import tiny_llama
 
 PROMPT = list(b"The quick brown fox jumps over")
 
-TURNS = 3
-"""Every third of the triples (feature, feature, way) and (way, way, feature) is tested, so that every pair is."""
+TURNS = 5
+"""Every fifth of the triples (feature, feature, way) and (way, way, feature) is tested, so that every pair is."""
 
 
 @pytest.fixture(scope="module")

@@ -14,6 +14,7 @@ from typing import Any
 
 from quire.errors import BadRequest, CheckpointError
 from quire.params.sampling import SamplingParams
+from quire_models.loading.config_classes import config_mapping
 from quire_models.loading.json_files import read_object
 
 log = logging.getLogger(__name__)
@@ -95,13 +96,12 @@ def decoded_floats(value: Any) -> Any:
 
 
 def _parse(raw: Mapping[str, Any], folder: Path) -> Any:
-    from transformers import CONFIG_MAPPING
-
+    classes = config_mapping()
     model_type = raw.get("model_type")
-    if not isinstance(model_type, str) or model_type not in CONFIG_MAPPING:
+    if not isinstance(model_type, str) or model_type not in classes:
         return _namespace(raw)
     try:
-        return CONFIG_MAPPING[model_type].from_dict(dict(raw))
+        return classes[model_type].from_dict(dict(raw))
     except Exception as error:  # transformers raises many exception types for invalid values
         reason = " ".join(str(error).split())[:300]
         raise CheckpointError(f"{folder / 'config.json'} cannot be used: {reason}") from error
@@ -109,11 +109,11 @@ def _parse(raw: Mapping[str, Any], folder: Path) -> Any:
 
 def _through_code(raw: Mapping[str, Any], folder: Path) -> Any:
     """The config read by the folder's own config class; None if it is not needed, missing, or fails."""
-    from transformers import CONFIG_MAPPING, AutoConfig
-
     mapped = raw.get("auto_map")
-    if raw.get("model_type") in CONFIG_MAPPING or not isinstance(mapped, Mapping) or "AutoConfig" not in mapped:
+    if raw.get("model_type") in config_mapping() or not isinstance(mapped, Mapping) or "AutoConfig" not in mapped:
         return None
+    from transformers import AutoConfig
+
     try:
         return AutoConfig.from_pretrained(str(folder), trust_remote_code=True, local_files_only=True)
     except Exception as error:  # the folder's code may raise anything

@@ -23,6 +23,7 @@ ADAPTERS: dict[str, dict[str, Any]] = {
     "tower": {"r": 3, "lora_alpha": 6, "target_modules": SEEING, "use_dora": True},
     "text": {"r": 5, "lora_alpha": 10, "target_modules": READING},
 }
+LENGTH = 16
 PICTURE = "<start_of_image>"
 TEXTS = [
     (f"see {PICTURE}?", [picture(1)]),
@@ -50,7 +51,7 @@ def test_each_adapter_gives_what_peft_gives_in_one_batch_with_the_others_and_the
     found = registry.load(None)
     prompts: list[Prompt] = [kit.model.prompt(found, rig.engine.info, text, *pictures) for text, pictures in TEXTS]
     asked = {
-        (name, i): rig.add(prompt, greedy(32, ignore_eos=True, prompt_logprobs=0), adapters=uses(name))
+        (name, i): rig.add(prompt, greedy(LENGTH, ignore_eos=True, prompt_logprobs=0), adapters=uses(name))
         for name in ("", *kit.folders)
         for i, prompt in enumerate(prompts)
     }
@@ -66,7 +67,10 @@ def test_each_adapter_gives_what_peft_gives_in_one_batch_with_the_others_and_the
             ours = torch.tensor([entry.logprob for entry in scored[1:] if entry is not None])
             theirs = expected[:-1].gather(1, torch.tensor(prompt.token_ids[1:])[:, None])[:, 0]
             torch.testing.assert_close(ours, theirs, atol=1e-4, rtol=0)
-            assert answer.token_ids == kit.model.greedy(prompt, *pictures, model=oracle), (name, i)
+            assert answer.token_ids == kit.model.greedy(prompt, *pictures, max_new_tokens=LENGTH, model=oracle), (
+                name,
+                i,
+            )
             outputs.add((i, tuple(answer.token_ids)))
     assert len(outputs) == 2 * (1 + len(kit.folders)) + len(kit.folders)  # one of them changes the tower alone
 

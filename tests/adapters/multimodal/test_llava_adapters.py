@@ -16,6 +16,7 @@ from quire.hooks import registry
 from quire.types import Prompt
 from quire_adapters.lora_runtime import LoraRuntime
 
+LENGTH = 16
 TEXTS = [("see <image>?", [picture(1)]), ("<image> or <image>", [picture(2, 30, 60), picture(1)]), ("none", [])]
 
 
@@ -26,7 +27,7 @@ def kit(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
     return Kit(folder, Model(folder / "base", CASES[request.param]), {name: ADAPTERS[name] for name in names})
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def rig(kit: Kit) -> Iterator[Rig]:
     found = registry.load(None, enable_lora=True)
     with rig_of(kit.model.folder, found, max_num_batched_tokens=29, num_pages=900) as made:
@@ -42,7 +43,7 @@ def prompts(kit: Kit, rig: Rig) -> list[Prompt]:
 
 def test_each_adapter_gives_what_peft_gives_in_one_batch_with_the_others_and_the_base(kit: Kit, rig: Rig) -> None:
     asked = {
-        (name, i): rig.add(prompt, greedy(32, ignore_eos=True, prompt_logprobs=0), adapters=uses(name))
+        (name, i): rig.add(prompt, greedy(LENGTH, ignore_eos=True, prompt_logprobs=0), adapters=uses(name))
         for name in ("", *kit.folders)
         for i, prompt in enumerate(prompts(kit, rig))
     }
@@ -58,21 +59,25 @@ def test_each_adapter_gives_what_peft_gives_in_one_batch_with_the_others_and_the
             ours = torch.tensor([entry.logprob for entry in scored[1:] if entry is not None])
             theirs = expected[:-1].gather(1, torch.tensor(prompt.token_ids[1:])[:, None])[:, 0]
             torch.testing.assert_close(ours, theirs, atol=1e-4, rtol=0)
-            assert answer.token_ids == kit.model.greedy(prompt, *pictures, model=oracle), (name, i)
+            assert answer.token_ids == kit.model.greedy(prompt, *pictures, count=LENGTH, model=oracle), (name, i)
             outputs.add((i, tuple(answer.token_ids)))
     reading = [name for name in kit.folders if name in ("all", "text", "whole", "names")]  # those of the decoder
     assert len(outputs) == 2 * (1 + len(kit.folders)) + 1 + len(reading)
 
 
 def test_a_picture_goes_through_the_tower_once_for_each_adapter_that_changes_it(kit: Kit, rig: Rig) -> None:
-    prompt = kit.model.prompt(registry.load(None), rig.engine.info, "see <image> and text behind it", picture(1))
+    prompt = kit.model.prompt(registry.load(None), rig.engine.info, "see <image> and text behind it", picture(4))
+    before = rig.engine.stats()
     for name in ("", *kit.folders) * 2:
         rig.add(prompt, greedy(2), adapters=uses(name))
         rig.drain()
     stats = rig.engine.stats()
+    encoded, found = (
+        getattr(stats, name) - getattr(before, name) for name in ("num_media_encoded_total", "num_media_found_total")
+    )
     in_tower = len([name for name in kit.folders if name != "text"])
-    assert stats.num_media_encoded_total == in_tower + 1  # once for the base, and for who leaves the tower alone
-    assert stats.num_media_found_total == (1 if "text" in kit.folders else 0)  # the rest is found in the prefix cache
+    assert encoded == in_tower + 1  # once for the base, and for who leaves the tower alone
+    assert found == (1 if "text" in kit.folders else 0)  # the rest is found in the prefix cache
 
 
 def test_adapters_may_work_on_a_tower_together(kit: Kit, rig: Rig) -> None:
@@ -97,7 +102,8 @@ def test_what_cuts_patches_cannot_be_changed(kit: Kit, rig: Rig, tmp_path: Path)
 def test_a_runtime_that_fails_at_the_tower_fails_those_requests_only(
     kit: Kit, rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (prompt, other, _) = prompts(kit, rig)
+    found, info = registry.load(None), rig.engine.info
+    prompt, other = (kit.model.prompt(found, info, "see <image>?", picture(seed)) for seed in (5, 6))  # not yet encoded
     monkeypatch.setattr(LoraRuntime, "bind_tower", lambda self, uses, counts: 1 / 0)
     ids = [rig.add(one, greedy(4), adapters=uses(name)) for one in (prompt, other) for name in ("", "projector")]
     answers = rig.drain()
