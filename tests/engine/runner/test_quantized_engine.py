@@ -143,7 +143,8 @@ def test_answers_stay_near_those_of_the_model_as_it_is(folder: Path, plugins: Re
             first.append(dict(rig.drain()[request, 0].logprobs[0].top))
     same = first[0].keys() & first[1].keys()
     assert len(same) >= 4
-    assert 0 < max(abs(first[0][i] - first[1][i]) for i in same) < 0.3
+    limit = 1.0 if ways == "kv of 4 bits" else 0.3
+    assert 0 < max(abs(first[0][i] - first[1][i]) for i in same) < limit
 
 
 def test_quantised_models_let_go_of_their_weights_but_for_mixtures_and_norms(folder: Path, plugins: Registry) -> None:
