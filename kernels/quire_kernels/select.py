@@ -180,7 +180,9 @@ def built_in() -> list[tuple[str, Implementation]]:
     found: list[Implementation] = [*implementations(), *map(TritonOp, MODULES)]
     found += [_BuiltIn("torch", op, torch_ops.__name__, 1) for op in ops.TABLE if op in torch_ops.__all__]
     found += [_BuiltIn("reference", op, _REFERENCE, 0) for op in ops.TABLE]
-    found += [_BuiltIn(f"torch-{kv}", op, _QUANTIZED_PAGES, 0, kv_dtypes=(kv,)) for kv in ("int8", "int4") for op in PAGED]
+    found += [
+        _BuiltIn(f"torch-{kv}", op, _QUANTIZED_PAGES, 0, kv_dtypes=(kv,)) for kv in ("int8", "int4") for op in PAGED
+    ]
     return [(BUILT_IN, impl) for impl in found]
 
 

@@ -107,9 +107,7 @@ def test_turned_keys_are_stored_quantized(
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=KIND_IDS)
-def test_a_row_is_the_same_alone_and_among_others_and_in_pages_that_were_copied(
-    cpp: CpuOps, kind: torch.dtype
-) -> None:
+def test_a_row_is_the_same_alone_and_among_others_and_in_pages_that_were_copied(cpp: CpuOps, kind: torch.dtype) -> None:
     lens, contexts = [1, 33, 1], [70, 100, 17]
     rows, slot_mapping, pages = rows_of(lens, contexts, 16)
     q, (k, v) = torch.randn(35, 6, 64).bfloat16(), torch.randn(2, len(slot_mapping), 2, 64).bfloat16()

@@ -193,5 +193,7 @@ def test_head_dimensions_that_4_bits_cannot_hold_are_refused_before_weights_are_
 ) -> None:
     odd = tiny_llama(tmp_path / "odd", head_dim=48)
     (odd / "model.safetensors").unlink()
-    with pytest.raises(ConfigError, match=r"^--kv-cache-dtype int4: .* must be multiples of 32, but the model has 48\. "):
+    with pytest.raises(
+        ConfigError, match=r"^--kv-cache-dtype int4: .* must be multiples of 32, but the model has 48\. "
+    ):
         load_model(ModelConfig(model=str(odd), device="cpu", kv_cache_dtype="int4", page_size=page_size), plugins)
