@@ -11,7 +11,6 @@ inline F16 floats_of(U16 x) { return {_mm512_castsi512_ps(x)}; }
 inline U16 upper_halves(U16 x) { return _mm512_and_si512(x, _mm512_set1_epi32(static_cast<int>(0xffff0000))); }
 inline U16 raised_halves(U16 x) { return _mm512_slli_epi32(x, 16); }
 inline U16 lowered_halves(U16 x) { return _mm512_srli_epi32(x, 16); }
-inline F16 with_first(F16 first, F16 others) { return {_mm512_mask_blend_ps(1, others.v, first.v)}; }  // lane 0 of first
 // The lower and the upper codes of 16 bytes.
 inline void load_codes(const uint8_t* p, F16& lower, F16& upper) {
   const __m512i x = _mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
@@ -29,7 +28,6 @@ inline U16 upper_halves(U16 x) {
 }
 inline U16 raised_halves(U16 x) { return {_mm256_slli_epi32(x.a, 16), _mm256_slli_epi32(x.b, 16)}; }
 inline U16 lowered_halves(U16 x) { return {_mm256_srli_epi32(x.a, 16), _mm256_srli_epi32(x.b, 16)}; }
-inline F16 with_first(F16 first, F16 others) { return {_mm256_blend_ps(others.a, first.a, 1), others.b}; }
 inline void load_codes(const uint8_t* p, F16& lower, F16& upper) {
   const __m256i x = _mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p)));
   const __m256i y = _mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p + 8)));
