@@ -3,8 +3,8 @@
 //
 // A tile is some tokens of one row of the step with all the query heads of one key-value head; its lines are
 // (token, head) pairs. Lines are independent of each other, and blocks of positions begin at position 0 for every
-// tile, so a line's result does not depend on how the step was split. (In bfloat16 with int8 pages it does, by less
-// than that type's rounding: tiles with few lines compute with more digits.)
+// tile, so a line's result does not depend on how the step was split. (In bfloat16 with quantized pages it does, by
+// less than that type's rounding: tiles with few lines compute with more digits.)
 #pragma once
 #include "attention/attention_offsets.hpp"
 #include "attention/attention_vector.hpp"
