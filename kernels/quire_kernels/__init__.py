@@ -3,7 +3,7 @@
     ops, attention, sampling, low_rank    the op table: definition and signature of each op
     reference                             executable definitions, which all implementations are tested against
     pytorch, cpu, triton_gpu              implementations: plain torch, C++, Triton
-    int8, int8_pages, quantized           quantization of weights and pages in plain torch
+    int8, quantized, quantized_pages      quantization of weights and pages in plain torch
     select                                chooses an implementation for each op, per model
 
 `select.choose(query, implementations)` is called once when a model is loaded and returns an `Ops` with one callable per

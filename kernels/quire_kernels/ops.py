@@ -205,10 +205,9 @@ class LinearQuantized(Protocol):
     activation_bits 8, if the weight's values are integers: x is rounded first. Its columns, in the weight's order, are
     in groups r of 32; s(r) = max |r| / 127, q(r) = round(r / s), ties to even, both 0 if max |r| < 1e-30; x becomes
     s · q. A row of x that is not finite gives NaN.
-    matrix [N, M]; bias [N] or None; dtype: that of x [..., M] and of what `unpacked` returns. A result does not depend
-    on the other rows of x. Implementations may store scales and offsets as float16 times a power of two for each
-    output, unless activation_bits is 16. One with a true attribute `packs_rows` takes a
-    `quire_kernels.quantized_rows.QuantizedRows` too, of which it reads some rows at a time.
+    matrix [N, M], or `QuantizedRows` for an op with a true attribute `packs_rows`, which reads some rows at a time;
+    bias [N] or None; dtype: of x [..., M] and of what `unpacked` returns. A result does not depend on the other rows
+    of x. Scales and offsets may be stored as float16 times a power of two an output, unless activation_bits is 16.
     """
 
     def __call__(

@@ -50,7 +50,7 @@ class Query(Protocol):
 
     @property
     def kv_dtype(self) -> str:
-        """Data type of cached keys and values: auto (the model's data type) or int8."""
+        """Data type of cached keys and values: auto (the model's data type), int8 or int4."""
         ...
 
     @property
@@ -180,12 +180,14 @@ def built_in() -> list[tuple[str, Implementation]]:
     found: list[Implementation] = [*implementations(), *map(TritonOp, MODULES)]
     found += [_BuiltIn("torch", op, torch_ops.__name__, 1) for op in ops.TABLE if op in torch_ops.__all__]
     found += [_BuiltIn("reference", op, _REFERENCE, 0) for op in ops.TABLE]
-    found += [_BuiltIn("torch-int8", op, _INT8_PAGES, 0, kv_dtypes=("int8",)) for op in PAGED]
+    found += [
+        _BuiltIn(f"torch-{kv}", op, _QUANTIZED_PAGES, 0, kv_dtypes=(kv,)) for kv in ("int8", "int4") for op in PAGED
+    ]
     return [(BUILT_IN, impl) for impl in found]
 
 
 _REFERENCE = "quire_kernels.reference"
-_INT8_PAGES = "quire_kernels.int8_pages"
+_QUANTIZED_PAGES = "quire_kernels.quantized_pages"
 
 
 def choose(query: Query, impls: Iterable[tuple[str, Implementation]] = ()) -> Ops:

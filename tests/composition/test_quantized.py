@@ -17,7 +17,9 @@ from quire.types import AdapterRef, WeightedAdapter
 
 PROMPT = list(b"The quick brown fox jumps over")
 
-QUANTIZED = Setting("int4-asym", {"quantization": "int4-asym", "activation_bits": 16})
+QUANTIZED = Setting(
+    "weights and cache of 4 bits", {"quantization": "int4-asym", "activation_bits": 16, "kv_cache_dtype": "int4"}
+)
 
 ROUNDED = Setting("inputs and cache of 8 bits", {"quantization": "int4", "kv_cache_dtype": "int8"})
 """Other sums may round to other bytes, so answers are checked by themselves."""
@@ -27,7 +29,7 @@ ROUNDED = Setting("inputs and cache of 8 bits", {"quantization": "int4", "kv_cac
 def rigs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rigs]:
     """Engines with two adapters by their settings, made when first needed."""
     root = tmp_path_factory.mktemp("quantized")
-    base = Base(root / "llama", "LlamaForCausalLM")
+    base = Base(root / "llama", "LlamaForCausalLM", head_dim=32)
     adapters = {name: base.adapter(name, r=4, target_modules="all-linear") for name in ("one", "two")}
 
     def prepare(rig: Rig) -> None:

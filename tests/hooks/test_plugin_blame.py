@@ -21,7 +21,7 @@ from quire_testing import tiny_llama
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tiny_llama(tmp_path_factory.mktemp("model") / "tiny")
+    return tiny_llama(tmp_path_factory.mktemp("model") / "tiny", head_dim=32)
 
 
 def build(model: Path, plugins: list[str], **settings: object) -> Engine:
@@ -152,12 +152,13 @@ def test_who_shares_pages_that_a_failed_row_should_have_filled_fails_with_it(sit
     assert "ArithmeticError" in answers(engine)["again"]  # no page of the failed step is found in the cache
 
 
-def test_int8_pages_that_a_plugins_attention_cannot_read_are_refused(site: PluginSite, model: Path) -> None:
+@pytest.mark.parametrize("kind", ["int8", "int4"])
+def test_pages_that_a_plugins_attention_cannot_read_are_refused(site: PluginSite, model: Path, kind: str) -> None:
     site.add("mine", OP.format(ATTENTION))
     with pytest.raises(
-        ConfigError, match="--kv-cache-dtype int8: the operation 'mine' of plugin 'mine' cannot be used"
+        ConfigError, match=f"--kv-cache-dtype {kind}: the operation 'mine' of plugin 'mine' cannot be used"
     ):
-        build(model, ["llama", "mine"], kv_cache_dtype="int8")
+        build(model, ["llama", "mine"], kv_cache_dtype=kind)
 
 
 def test_an_operation_on_request_is_only_for_models_that_need_it(site: PluginSite, model: Path) -> None:

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from quire_kernels import int8_pages, reference
+from quire_kernels import quantized_pages, reference
 from quire_kernels.cpu import build, isa
 from quire_kernels.cpu.library import load
 from quire_kernels.cpu.ops import CpuOps
@@ -152,17 +152,26 @@ def test_the_compiled_ops_give_what_the_reference_gives(
 
 @pytest.mark.parametrize("dtype", FLOATS)
 @pytest.mark.parametrize("chunks", STEPS.values(), ids=STEPS)
-def test_pages_of_bytes_are_seen_alike(cpp: CpuOps, chunks: list[tuple[int, int, Spans]], dtype: torch.dtype) -> None:
+@pytest.mark.parametrize(("kind", "dim", "error"), [(torch.int8, 24, 0.02), (torch.uint8, 32, 0.12)])
+def test_quantized_pages_are_seen_alike(
+    cpp: CpuOps,
+    kind: torch.dtype,
+    dim: int,
+    error: float,
+    chunks: list[tuple[int, int, Spans]],
+    dtype: torch.dtype,
+) -> None:
     rows, slot_mapping, pages = rows_of(chunks)
-    q, k, v = drawn(rows, slot_mapping, (6, 2, 24), dtype)
+    q, k, v = drawn(rows, slot_mapping, (6, 2, dim), dtype)
     plain = by(reference, rows, (k, v, slot_mapping), q)
     found = []
-    for module in (cpp, int8_pages):
-        k_pool, v_pool = torch.zeros(2, pages, PAGE, 2, 28, dtype=torch.int8)
+    for module in (cpp, quantized_pages):
+        size = quantized_pages.stored_elements(dim, kind)
+        k_pool, v_pool = torch.zeros(2, pages, PAGE, 2, size, dtype=torch.uint8).view(kind)
         module.write_kv(k, v, k_pool, v_pool, slot_mapping)
-        found.append(module.paged_attention(q, k_pool, v_pool, rows, 24**-0.5))
+        found.append(module.paged_attention(q, k_pool, v_pool, rows, dim**-0.5))
     close(found[0], found[1])
-    assert (found[0] - plain).norm() / plain.norm() < 0.02
+    assert (found[0] - plain).norm() / plain.norm() < error
 
 
 @pytest.mark.parametrize("module", [reference, torch_ops], ids=["reference", "torch"])

@@ -147,12 +147,16 @@ def test_cpp_ops_are_chosen_where_they_can_run(dtype: str) -> None:
             OpQuery("cpu", "bfloat16", head_dims=(64, 6), kv_dtype="int8"),
             "its head dimensions must be multiples of 4, not 6",
         ),
+        (
+            OpQuery("cpu", "float32", head_dims=(64, 48), kv_dtype="int4"),
+            "its head dimensions must be multiples of 32, not 48",
+        ),
     ],
 )
 def test_pages_that_cannot_be_grouped_are_left_to_torch_and_all_else_is_not(query: OpQuery, reason: str) -> None:
     chosen, name = report(query), f"cpp-{isa.available()[0].name}"
     for op in PAGED:
-        assert chosen[op].name == ("torch-int8" if query.kv_dtype == "int8" else "torch")
+        assert chosen[op].name == ("torch" if query.kv_dtype == "auto" else f"torch-{query.kv_dtype}")
         assert reasons(chosen[op])[name] == reason
     assert chosen["linear"].name == chosen["rms_norm"].name == name
 

@@ -50,7 +50,7 @@ class CpuOp:
     op: str
     priority: int = 2
     layout: str = "grouped"
-    kv_dtypes: tuple[str, ...] = ("auto", "int8")
+    kv_dtypes: tuple[str, ...] = ("auto", "int8", "int4")
     on_request: bool = False
 
     def supports(self, query: Any) -> str | None:
@@ -70,9 +70,9 @@ class CpuOp:
         """Why the model's pages cannot be laid out in groups, or None."""
         if query.page_size % GROUP:
             return f"its page size must be a multiple of {GROUP} tokens, not {query.page_size}"
-        if query.dtype != "bfloat16":
+        if query.dtype != "bfloat16" and query.kv_dtype != "int4":
             return None
-        multiple = 4 if query.kv_dtype == "int8" else 2
+        multiple = {"auto": 2, "int8": 4, "int4": 32}[query.kv_dtype]
         others = [dim for dim in query.head_dims if dim % multiple]
         return f"its head dimensions must be multiples of {multiple}, not {others[0]}" if others else None
 

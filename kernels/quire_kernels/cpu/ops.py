@@ -24,6 +24,7 @@ from quire_kernels.cpu.low_rank import CpuAdapterSlots, StepSegments
 from quire_kernels.cpu.structs import Instruction, Op, StepStruct, TensorView, pointers
 from quire_kernels.ops import ACTS, AttentionMetadata
 from quire_kernels.quantized import QuantizedMatrix
+from quire_kernels.quantized_pages import BITS
 from quire_kernels.quantized_rows import QuantizedRows
 
 
@@ -62,7 +63,7 @@ class CpuOps:
         if pools is not None:
             arrays += [pointers([pool]) for pool in pools]
             step.k_pools, step.v_pools, step.page_size = addressof(arrays[-2]), addressof(arrays[-1]), pools[0].shape[1]
-            step.kv_bytes = int(pools[0].dtype == torch.int8)
+            step.kv_bits = BITS.get(pools[0].dtype, 0)
         if tables is not None:
             arrays += [pointers([table]) for table in tables]
             pairs = c_int64(tables[0].shape[-1])

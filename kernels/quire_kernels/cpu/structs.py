@@ -137,7 +137,7 @@ class StepStruct(ctypes.Structure):
         ("selected", POINTER),
         ("num_selected", c_int64),
         ("seconds", POINTER),
-        ("kv_bytes", c_int32),
+        ("kv_bits", c_int32),
         ("segments", POINTER),
         ("cross_rows", StepRows),
     )

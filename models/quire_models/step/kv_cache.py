@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from quire_kernels.cpu.memory import prefault, use_large_pages
-from quire_kernels.int8 import SCALE_BYTES
+from quire_kernels.quantized_pages import stored_elements
 from quire_models.parts.decoder import KvShape
 
 PREFAULT_BYTES = 1 << 21
@@ -25,7 +25,7 @@ PREFAULT_BYTES = 1 << 21
 class KVCache:
     """Keys and values of each block: k[i] and v[i] are [num_pages, page_size, kv_heads, head_dim].
 
-    In int8 the last dimension is four longer: the bytes of a float32 scale for each token and head.
+    Quantized, in int8 or in uint8 for 4 bits, the last dimension has what `quire_kernels.quantized_pages` stores.
     """
 
     k: tuple[Tensor, ...]
@@ -45,7 +45,7 @@ class KVCache:
         """A cache of zeros: padding is read and multiplied by 0, so it must not be NaN."""
 
         def pool(shape: KvShape) -> Tensor:
-            heads, dim = shape.kv_heads, _stored(shape.head_dim, dtype)
+            heads, dim = shape.kv_heads, stored_elements(shape.head_dim, dtype)
             return _zeros((num_pages, page_size, heads, dim), dtype, torch.device(device), pin_memory)
 
         return cls(tuple(map(pool, shapes)), tuple(map(pool, shapes)), page_size)
@@ -53,7 +53,7 @@ class KVCache:
     @staticmethod
     def page_bytes(shapes: Sequence[KvShape], page_size: int, dtype: torch.dtype) -> int:
         """Bytes of one page over all blocks, keys and values."""
-        return 2 * page_size * dtype.itemsize * sum(heads * _stored(dim, dtype) for heads, dim in shapes)
+        return 2 * page_size * dtype.itemsize * sum(heads * stored_elements(dim, dtype) for heads, dim in shapes)
 
     @property
     def num_pages(self) -> int:
@@ -98,8 +98,3 @@ def _zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device, pin
     made = torch.from_numpy(np.zeros(math.prod(shape) * dtype.itemsize, np.uint8)).view(dtype).view(shape)
     use_large_pages(made)
     return made
-
-
-def _stored(dim: int, dtype: torch.dtype) -> int:
-    """Elements that a head of `dim` takes, including its scale in int8."""
-    return dim + SCALE_BYTES if dtype == torch.int8 else dim

@@ -15,8 +15,8 @@ class OpQuery:
     """The conditions under which an operation would run: device type ("cpu", "cuda"), dtype name, device features.
 
     page_size: tokens in a page. head_dims: head dimensions of the model's blocks, () without a model.
-    kv_dtype: how keys and values are stored, "auto" (as `dtype`) or "int8". needs: names of the implementations
-    without which the model's answers would be wrong.
+    kv_dtype: how keys and values are stored, "auto" (as `dtype`), "int8" or "int4". needs: names of the
+    implementations without which the model's answers would be wrong.
     """
 
     device: str
@@ -37,7 +37,8 @@ class OpImpl:
     the highest priority is chosen.
     layout: how paged_attention, write_kv and rotary_write_kv arrange keys and values within a page; the three are
     chosen so that they agree. "plain" is the layout in `quire_kernels.ops`. kv_dtypes: values of `OpQuery.kv_dtype`
-    that these three support; with "int8" the pools are int8, with four more bytes per head for a scale.
+    that these three support; with "int8" and "int4" the pools hold what `quire_kernels.quantized_pages` describes, in
+    as many bytes per head; a layout other than "plain" may arrange them in its own way.
     on_request: it is chosen only for models that name it in `needs_ops` of the `Architecture` or of a part.
     """
 

@@ -66,7 +66,9 @@ class ModelConfig:
         8,
     )
     kv_cache_dtype: str = setting(
-        "Data type of the KV cache; auto: the data type of the activations.", "auto", choices=("auto", "int8")
+        "Data type of the KV cache; auto: that of the activations; int4: for head dimensions that are multiples of 32.",
+        "auto",
+        choices=("auto", "int8", "int4"),
     )
     device: str = setting("Device to run on; auto: the GPU if there is one.", "auto", choices=("auto", "cpu", "cuda"))
     max_model_len: int | None = setting(

@@ -74,7 +74,7 @@ class Geometry:
 
     body: elements of the matrices that every token is multiplied by. head: those for rows that sample. heads, experts:
     per block, with the number of blocks that have them. weight_bytes (of body and head, as stored), expert_bytes,
-    kv_bytes: per element.
+    kv_bytes: per element, with its share of scales.
     """
 
     body: int
@@ -83,12 +83,16 @@ class Geometry:
     experts: tuple[tuple[ExpertGeometry, int], ...]
     weight_bytes: float
     expert_bytes: int
-    kv_bytes: int
+    kv_bytes: float
 
     @classmethod
     def of(cls, loaded: LoadedModel) -> Geometry:
         """Reads the geometry from a loaded model."""
+        from quire_models.step.kv_cache import KVCache
+
         body, head, experts = _matrices(loaded.module)
+        shapes = loaded.decoder.kv_shapes
+        elements = sum(2 * shape.kv_heads * shape.head_dim for shape in shapes)
         return cls(
             body,
             head,
@@ -96,13 +100,13 @@ class Geometry:
             tuple(Counter(experts).items()),
             _read_bytes(loaded) / (body + head),
             loaded.dtype.itemsize,
-            loaded.kv_dtype.itemsize,
+            KVCache.page_bytes(shapes, 1, loaded.kv_dtype) / max(elements, 1),
         )
 
     @property
     def kv_bytes_per_token(self) -> int:
         """Bytes of the keys and values of one position in all blocks."""
-        return sum(2 * h.kv_heads * h.head_dim * self.kv_bytes * blocks for h, blocks in self.heads)
+        return round(self.kv_bytes * sum(2 * h.kv_heads * h.head_dim * blocks for h, blocks in self.heads))
 
     def cost(self, spans: Sequence[TokenSpan]) -> OpCost:
         """Least cost of a step with these spans."""

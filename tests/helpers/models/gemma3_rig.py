@@ -79,13 +79,15 @@ class Model:
     Real ones are tied; of random ones that makes such as say their last token again and again.
     """
 
-    def __init__(self, folder: Path, window: int = 9, tied: bool = False, **processing: Any) -> None:
+    def __init__(
+        self, folder: Path, window: int = 9, tied: bool = False, head_dim: int = 16, **processing: Any
+    ) -> None:
         from transformers import Gemma3ImageProcessorPil, Gemma3TextConfig
 
         self.folder = folder
         self.reference = reference_model(
             "Gemma3ForConditionalGeneration",
-            text_config=Gemma3TextConfig(**TEXT, sliding_window=window),
+            text_config=Gemma3TextConfig(**{**TEXT, "head_dim": head_dim}, sliding_window=window),
             vision_config=siglip_config(image_size=TILE),
             mm_tokens_per_image=TOKENS,
             boi_token_index=BEGIN,

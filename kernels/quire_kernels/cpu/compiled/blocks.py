@@ -23,6 +23,7 @@ from quire_kernels.cpu.low_rank import split_work
 from quire_kernels.cpu.structs import PRODUCTS, Instruction, Op, StepRows, StepStruct, pointers
 from quire_kernels.low_rank import Segments
 from quire_kernels.ops import AttentionMetadata
+from quire_kernels.quantized_pages import BITS
 
 Block = Callable[[Any, Any], Any]
 
@@ -92,7 +93,7 @@ class Program:
             self._pools = (kv, pointers(kv.k), pointers(kv.v))
             self._step.k_pools, self._step.v_pools = addressof(self._pools[1]), addressof(self._pools[2])
             self._step.page_size = kv.page_size
-            self._step.kv_bytes = int(any(pool.dtype == torch.int8 for pool in kv.k))
+            self._step.kv_bits = BITS.get(kv.k[0].dtype, 0) if kv.k else 0
 
     def _point_to_buffers(self, x: Tensor, tokens: int) -> None:
         """Buffer 0 is x; the others, of `tokens` rows each, share one arena that grows with the largest step."""

@@ -57,7 +57,7 @@ struct Step {
   const int64_t* selected;  // tokens, num_selected of them
   int64_t num_selected;
   double* seconds;  // accumulated for each instruction; or null
-  int32_t kv_bytes;  // whether the pools are int8
+  Stored stored;  // how keys and values are stored in the pools
   const StepSegments* const* segments;  // of each adapter runtime; null if it has no adapters in this step
   StepRows cross_rows;  // one row per token, if the program has cross-attention
 };
@@ -75,7 +75,7 @@ struct Interpreter {
     return {static_cast<T*>(step.buffers[v.buffer]) + v.offset, v.stride, v.parts, v.width};
   }
   Pool pool(void* const* pools, const Instruction& i, const View& kv) const {
-    return {pools[i.layer], step.page_size, kv.parts, kv.width, step.kv_bytes != 0};
+    return {pools[i.layer], step.page_size, kv.parts, kv.width, step.stored};
   }
 
   template <class W>

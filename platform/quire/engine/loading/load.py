@@ -21,6 +21,7 @@ from quire.engine.multimodal.encoder_inputs import encoder_input_info, max_posit
 from quire.engine.pooling.pooling_config import PoolingConfig, choose_pooling
 from quire.engine.quantization.at_load import choose_linear, quantize_modules, spare_modules
 from quire.engine.quantization.checkpoint_format import stored_format
+from quire.engine.quantization.kv_cache import choose_kv_dtype
 from quire.errors import CheckpointError, ConfigError, PluginError, UnknownArchitecture
 from quire.hooks.call_stats import naming_plugin
 from quire.records import Architecture, Registry
@@ -96,6 +97,7 @@ def _load(config: ModelConfig, registry: Registry, max_bytes: int | None) -> Loa
     of_model = max_positions(checkpoint.max_length(parsed), decoder)
     max_model_len = choose_length(config.max_model_len, of_model, pooling.max_length)
     head_dims = tuple({shape.head_dim for shape in decoder.kv_shapes})
+    kv_dtype = choose_kv_dtype(config.kv_cache_dtype, dtype, head_dims)
     needs = needed_ops(architecture.needs_ops, decoder)
     query = op_query(
         device, dtype, page_size=config.page_size, head_dims=head_dims, kv_dtype=config.kv_cache_dtype, needs=needs
@@ -104,14 +106,8 @@ def _load(config: ModelConfig, registry: Registry, max_bytes: int | None) -> Loa
     stored_as = stored_format(folder, config, registry, query)
     linear_at = None if stored_as else choose_linear(config, registry, query, ops)
     source = WeightSource(located, config, names, stored_as, linear_at)
-    builder = ModuleBuilder(
-        ops,
-        dtype,
-        device,
-        linear=linear_at and linear_at(""),
-        keep_weights=False,
-        activation_bits=config.activation_bits,
-    )
+    linear, bits = linear_at and linear_at(""), config.activation_bits
+    builder = ModuleBuilder(ops, dtype, device, linear=linear, keep_weights=False, activation_bits=bits)
     module, size = _build(ModelParts(decoder, tower, pooling), builder, source, max_bytes)
     info = ModelInfo(
         name=config.name,
@@ -146,7 +142,7 @@ def _load(config: ModelConfig, registry: Registry, max_bytes: int | None) -> Loa
         info=info,
         device=device,
         dtype=dtype,
-        kv_dtype=torch.int8 if config.kv_cache_dtype == "int8" else dtype,
+        kv_dtype=kv_dtype,
         eos_ids=generation.eos_ids,
         sampling_defaults=defaults,
         ops=ops,

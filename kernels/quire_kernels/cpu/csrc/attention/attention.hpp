@@ -3,8 +3,8 @@
 //
 // A tile is some tokens of one row of the step with all the query heads of one key-value head; its lines are
 // (token, head) pairs. Lines are independent of each other, and blocks of positions begin at position 0 for every
-// tile, so a line's result does not depend on how the step was split. (In bfloat16 with int8 pages it does, by less
-// than that type's rounding: tiles with few lines compute with more digits.)
+// tile, so a line's result does not depend on how the step was split. (In bfloat16 with quantized pages it does, by
+// less than that type's rounding: tiles with few lines compute with more digits.)
 #pragma once
 #include "attention/attention_offsets.hpp"
 #include "attention/attention_vector.hpp"
@@ -101,14 +101,14 @@ void attend_span(const AttentionArgs& args, const Lines& lines, const Span& span
                  int64_t last, int64_t stride, Kind kind) {
   Scratch<T>& mine = scratch<T>();
   Block<T> block;
-  block.has_scales = args.k.holds_bytes;
+  block.has_scales = args.k.stored == Stored::int8;
   GroupOffsets here = group_offsets(args, span, span.begin), next;
   for (block.begin = span.begin; block.begin < span.end; block.begin += BLOCK, here = next) {
     const bool more = block.begin + BLOCK < span.end;
     next = more ? group_offsets(args, span, block.begin + BLOCK) : group_offsets(args, after, after.begin);
     block.count = static_cast<int>(std::min<int64_t>(BLOCK, span.end - block.begin));
     for (int64_t head = first; head < last; head++) {
-      if (Kind::PREFETCHES_BY_HEAD && !args.k.holds_bytes)
+      if (Kind::PREFETCHES_BY_HEAD && args.k.stored == Stored::plain)
         set_next_head<T>(args, head + 1 < last ? here : next, head + 1 < last ? head + 1 : first, block);
       else
         set_next<T>(args, next, head - first, last - first, block);
@@ -121,9 +121,11 @@ void attend_span(const AttentionArgs& args, const Lines& lines, const Span& span
 template <class T>
 void attend_lines(const AttentionArgs& args, const Lines& lines, const Span& span, const Span& after, int64_t first,
                   int64_t last, int64_t stride) {
+  if (args.k.stored == Stored::int4 && lines.count <= FEW_LINES)
+    return attend_span<T>(args, lines, span, after, first, last, stride, CodeLines<T>{});
 #if defined(__AVX512VNNI__)
   if constexpr (MULTIPLIES_BYTES<T>)
-    if (args.k.holds_bytes && lines.count <= FEW_LINES)
+    if (args.k.stored == Stored::int8 && lines.count <= FEW_LINES)
       return attend_span<T>(args, lines, span, after, first, last, stride, ByteLines{});
 #endif
 #if defined(__AMX_TILE__) && defined(__AMX_BF16__)
@@ -146,10 +148,13 @@ void begin_tile(const AttentionArgs& args, const Tile& tile, int64_t first, int6
   for (int64_t h = 0; h < heads; h++) {
     T* to = mine.q.data() + h * stride * dim;
     for (int64_t t = 0; t < tile.tokens; t++, to += per_head * dim)
-      std::memcpy(to, q.row(tile.token + t, (first + h) * per_head), per_head * dim * sizeof(T));
+      if (const T* from = q.row(tile.token + t, (first + h) * per_head); args.k.stored == Stored::int4)
+        rotate_blocks(from, per_head * dim, to);
+      else
+        std::memcpy(to, from, per_head * dim * sizeof(T));
     std::fill_n(to, (stride - tile.tokens * per_head) * dim, T{});
     if constexpr (MULTIPLIES_BYTES<T>) {
-      if (!args.k.holds_bytes || (tile.tokens * per_head > FEW_LINES && !tile.shared)) continue;
+      if (args.k.stored != Stored::int8 || (tile.tokens * per_head > FEW_LINES && !tile.shared)) continue;
       for (int64_t l = h * stride; l < h * stride + tile.tokens * per_head; l++)
         mine.halved[l] = halve(mine.q.data() + l * dim, dim, mine.halves.data() + l * 2 * dim);
     }
@@ -167,8 +172,10 @@ void end_tile(const AttentionArgs& args, const Tile& tile, int64_t first, int64_
     for (int64_t l = 0; l < tile.tokens * per_head; l++) {
       const int64_t at = (head - first) * stride + l;
       T* to = out.row(tile.token + l / per_head, head * per_head + l % per_head);
+      float* sums = mine.out.data() + at * width;
+      if (args.k.stored == Stored::int4) rotate_blocks(sums, dim, sums);
       const F16 inverse = set1(1.0f / sum(load(mine.totals.data() + at * LANES)));
-      lanes(dim, [&](int64_t i, int n) { set(to + i, load(mine.out.data() + at * width + i) * inverse, n); });
+      lanes(dim, [&](int64_t i, int n) { set(to + i, load(sums + i) * inverse, n); });
     }
 }
 

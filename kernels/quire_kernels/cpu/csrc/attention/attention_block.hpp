@@ -82,8 +82,10 @@ struct Block {
   const T* next_keys[GROUPS];  // memory of the same size that is read next, to be prefetched
   const T* next_values[GROUPS];
   const int8_t *key_bytes[GROUPS], *value_bytes[GROUPS];  // instead of keys and values, where bytes are multiplied
-  const int8_t* next_key_bytes[GROUPS];                   // and where pages are int8
+  const int8_t* next_key_bytes[GROUPS];                   // and where pages are int8 or int4
   const int8_t* next_value_bytes[GROUPS];
+  CodeGroup key_codes[GROUPS], value_codes[GROUPS];  // where pages are int4
+  const float* value_steps;                          // [dim / 32][scales, offsets][BLOCK]
   bool has_scales = false;  // whether scores and weights are multiplied by a scale for each position
   bool finite = true;       // whether the scales of values are finite
   alignas(64) float key_scales[BLOCK], value_scales[BLOCK];

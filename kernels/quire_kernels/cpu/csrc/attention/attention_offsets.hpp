@@ -1,5 +1,6 @@
 // Offsets of a block's positions in the pages of a seq, and what to prefetch of the next block.
 #pragma once
+#include "attention/attention_int4.hpp"
 #include "attention/attention_int8.hpp"
 
 namespace quire {
@@ -24,7 +25,8 @@ inline GroupOffsets group_offsets(const AttentionArgs& args, const Span& span, i
 // Sets a block's keys and values; values are copied where the kernel needs it or positions are missing.
 template <class Kind, class T>
 void find(const AttentionArgs& args, const GroupOffsets& offsets, int64_t kv_head, T* copies, Block<T>& block) {
-  if (args.k.holds_bytes) return find_bytes<Kind>(args, offsets, kv_head, block);
+  if (args.k.stored == Stored::int8) return find_bytes<Kind>(args, offsets, kv_head, block);
+  if (args.k.stored == Stored::int4) return find_codes<Kind>(args, offsets, kv_head, block);
   const int64_t dim = args.k.dim, stride = padded(dim, LANES);
   for (int g = 0; g < block.groups(); g++) {
     block.keys[g] = args.k.group<T>(offsets.page[g], offsets.at[g], kv_head);
@@ -45,9 +47,9 @@ void set_next(const AttentionArgs& args, const GroupOffsets& next, int64_t part,
   for (int g = 0; g < GROUPS; g++) {
     const int64_t chunk = (part * GROUPS + g) * args.k.heads / parts, head = chunk % args.k.heads;
     const int64_t page = next.page[chunk / args.k.heads], at = next.at[chunk / args.k.heads];
-    if (args.k.holds_bytes) {
-      block.next_key_bytes[g] = ByteGroup::of(args.k, page, at, head).bytes;
-      block.next_value_bytes[g] = ByteGroup::of(args.v, page, at, head).bytes;
+    if (args.k.stored != Stored::plain) {
+      block.next_key_bytes[g] = reinterpret_cast<const int8_t*>(args.k.quantized_group(page, at, head));
+      block.next_value_bytes[g] = reinterpret_cast<const int8_t*>(args.v.quantized_group(page, at, head));
       continue;
     }
     block.next_keys[g] = args.k.group<T>(page, at, head);

@@ -6,37 +6,7 @@
 // tiles. A page [page_size, heads, dim] of the pool is page_size / 16 groups of [heads][16 · dim]; its size is
 // unchanged.
 #pragma once
-#include "rowwise.hpp"
-
-namespace quire {
-
-constexpr int GROUP = 16;
-
-// Prefetches to the second-level cache.
-template <class T>
-inline void prefetch_l2(const T* line) {
-  _mm_prefetch(reinterpret_cast<const char*>(line), _MM_HINT_T1);
-}
-
-// Prefetches to the first-level cache.
-template <class T>
-inline void prefetch_l1(const T* line) {
-  _mm_prefetch(reinterpret_cast<const char*>(line), _MM_HINT_T0);
-}
-
-struct Pool {
-  void* base;
-  int64_t page_size, heads, dim;
-  bool holds_bytes;  // int8, with the layout of `attention/pages_int8.hpp`
-
-  template <class T>
-  T* group(int64_t page, int64_t group_in_page, int64_t head) const {
-    return static_cast<T*>(base) + ((page * (page_size / GROUP) + group_in_page) * heads + head) * GROUP * dim;
-  }
-};
-
-}  // namespace quire
-
+#include "attention/pages_int4.hpp"
 #include "attention/pages_int8.hpp"
 
 namespace quire {
@@ -98,6 +68,23 @@ inline void prefetch_keys(const T* group, int64_t dim) {
     __builtin_prefetch(reinterpret_cast<const char*>(group) + u * GROUP * 4, 1);
 }
 
+// Stores a token's key and value of head `head`.
+template <class T>
+inline void store_token(const Pool& k_pool, const Pool& v_pool, int64_t page, int64_t offset, int64_t head, const T* k,
+                        const T* v) {
+  const int64_t group = offset / GROUP, at = offset % GROUP, dim = k_pool.dim;
+  const auto write = [&](const auto& keys, const auto& values) {
+    write_key(keys, at, k, dim);
+    write_value(values, at, v, dim);
+  };
+  if (k_pool.stored == Stored::int4)
+    write(CodeGroup::of(k_pool, page, group, head), CodeGroup::of(v_pool, page, group, head));
+  else if (k_pool.stored == Stored::int8)
+    write(ByteGroup::of(k_pool, page, group, head), ByteGroup::of(v_pool, page, group, head));
+  else
+    write(k_pool.group<T>(page, group, head), v_pool.group<T>(page, group, head));
+}
+
 // Rotates q and k in offset (without cosines: not at all) and stores k and v in their slots. Neighbors in a page
 // share cache lines, so a thread processes many tokens at once.
 template <class T>
@@ -109,19 +96,13 @@ void rotary_write(Worker& worker, int64_t tokens, Rows<T> q, Rows<T> k, Rows<T> 
       const int64_t at = (angles.rows ? angles.rows[t] : t) * angles.pairs;
       const float *cos = angles.cos + at, *sin = angles.sin + at;
       const int64_t page = slots[t] / k_pool.page_size, offset = slots[t] % k_pool.page_size;
-      if (!k_pool.holds_bytes)
+      if (k_pool.stored == Stored::plain)
         for (int64_t h = 0; h < k.parts; h++) prefetch_keys(k_pool.group<T>(page, offset / GROUP, h), k.width);
       if (angles.cos)
         for (int64_t h = 0; h < q.parts; h++) rotate(q.row(t, h), cos, sin, angles);
       for (int64_t h = 0; h < k.parts; h++) {
         if (angles.cos) rotate(k.row(t, h), cos, sin, angles);
-        if (k_pool.holds_bytes) {
-          write_key(ByteGroup::of(k_pool, page, offset / GROUP, h), offset % GROUP, k.row(t, h), k.width);
-          write_value(ByteGroup::of(v_pool, page, offset / GROUP, h), offset % GROUP, v.row(t, h), v.width);
-          continue;
-        }
-        write_key(k_pool.group<T>(page, offset / GROUP, h), offset % GROUP, k.row(t, h), k.width);
-        write_value(v_pool.group<T>(page, offset / GROUP, h), offset % GROUP, v.row(t, h), v.width);
+        store_token(k_pool, v_pool, page, offset, h, k.row(t, h), v.row(t, h));
       }
     }
   });

@@ -4,12 +4,10 @@
 // then 16 scales (float32). They are converted to T when they are read, which is exact; their scales are applied to
 // the scores and the weights.
 #pragma once
-#include "rowwise.hpp"
+#include "attention/pool.hpp"
 #include "vec_int8.hpp"
 
 namespace quire {
-
-constexpr int64_t SCALE_BYTES = 4;
 
 // Whether attention can multiply the bytes themselves. Then four neighbors are contiguous, instead of as many as a
 // unit of T has.
@@ -29,8 +27,7 @@ struct ByteGroup {
   float* scales;
 
   static ByteGroup of(const Pool& pool, int64_t page, int64_t group, int64_t head) {
-    const int64_t number = (page * (pool.page_size / GROUP) + group) * pool.heads + head;
-    int8_t* at = static_cast<int8_t*>(pool.base) + number * GROUP * (pool.dim + SCALE_BYTES);
+    int8_t* at = reinterpret_cast<int8_t*>(pool.quantized_group(page, group, head));
     return {at, reinterpret_cast<float*>(at + GROUP * pool.dim)};
   }
 };

@@ -10,8 +10,8 @@ struct alignas(64) TileConfig {
   uint8_t rows[16] = {};
 };
 
-// Compilers are not told what tiles read: LDTILECFG is declared to read eight bytes, TILELOADD none. After this, all
-// that was written before is in memory.
+// The intrinsics do not declare what tiles read: of LDTILECFG eight bytes, of TILELOADD none. After this, all that was
+// written before is in memory.
 inline void write_memory(const void* from) { asm volatile("" : : "r"(from) : "memory"); }
 
 inline void load_config(const TileConfig& config) {

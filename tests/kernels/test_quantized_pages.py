@@ -1,4 +1,4 @@
-"""Keys and values as bytes: storing them, and attention to them."""
+"""Keys and values of 8 and 4 bits: storing them, and attention to them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import torch
 from cpu_rig import FLOATS
 from torch import Tensor
 
-from quire_kernels import int8, int8_pages, reference
+from quire_kernels import quantized_pages, reference
 from quire_kernels.cpu.ops import CpuOps
 from quire_kernels.ops import AttentionMetadata
 from quire_models.step.kv_cache import KVCache
@@ -29,20 +29,36 @@ def rows_of(lens: list[int], contexts: list[int], page_size: int) -> tuple[Atten
     return rows, torch.cat(slot_mapping).long(), most * len(lens)
 
 
-def pools(pages: int, page_size: int, heads: int, dim: int, fill: int = 0) -> tuple[Tensor, ...]:
-    return tuple(
-        torch.full((pages, page_size, heads, dim + int8.SCALE_BYTES), fill, dtype=torch.int8) for _ in range(2)
-    )
+KINDS = quantized_pages.STORAGE.values()
+KIND_IDS = tuple(quantized_pages.STORAGE)
+
+
+def pools(
+    pages: int, page_size: int, heads: int, dim: int, bare: bool = True, kind: torch.dtype = torch.int8
+) -> tuple[Tensor, ...]:
+    """Pools whose slots hold zeros, or bytes whose scales are no number if `bare`."""
+    shape = pages, page_size, heads, quantized_pages.stored_elements(dim, kind)
+    return tuple(torch.full(shape, 255 if bare else 0, dtype=torch.uint8).view(kind) for _ in range(2))
 
 
 STEPS = [([1], [1]), ([1, 1, 1], [1, 15, 300]), ([13], [13]), ([5, 1, 70], [5, 129, 200])]
 
 
+HEADS = [(4, 4, 16), (6, 2, 24), (9, 3, 64), (8, 1, 128)]
+OF_CODES = [(4, 4, 32), (6, 2, 96), (9, 3, 64), (8, 1, 128)]
+SHAPES = [(torch.int8, heads) for heads in HEADS] + [(torch.uint8, heads) for heads in OF_CODES]
+
+
 @pytest.mark.parametrize("dtype", FLOATS)
-@pytest.mark.parametrize("heads", [(4, 4, 16), (6, 2, 24), (9, 3, 64), (8, 1, 128)], ids=str)
+@pytest.mark.parametrize(("kind", "heads"), SHAPES, ids=str)
 @pytest.mark.parametrize(("window", "softcap"), [(None, None), (7, None), (None, 5.0)])
-def test_attention_to_bytes_is_that_of_plain_torch(
-    cpp: CpuOps, heads: tuple[int, int, int], window: int | None, softcap: float | None, dtype: torch.dtype
+def test_attention_to_quantized_pages_is_that_of_plain_torch(
+    cpp: CpuOps,
+    kind: torch.dtype,
+    heads: tuple[int, int, int],
+    window: int | None,
+    softcap: float | None,
+    dtype: torch.dtype,
 ) -> None:
     count, kv_heads, dim = heads
     for lens, contexts in STEPS:
@@ -50,8 +66,8 @@ def test_attention_to_bytes_is_that_of_plain_torch(
         q = torch.randn(sum(lens), count, dim).to(dtype)
         k, v = torch.randn(2, len(slot_mapping), kv_heads, dim).to(dtype)
         found = []
-        for module, fill in ((cpp, -1), (int8_pages, 0)):  # four bytes of -1 are no number
-            k_pool, v_pool = pools(pages, 32, kv_heads, dim, fill)
+        for module in (cpp, quantized_pages):
+            k_pool, v_pool = pools(pages, 32, kv_heads, dim, module is cpp, kind)
             module.write_kv(k, v, k_pool, v_pool, slot_mapping)
             found.append(module.paged_attention(q, k_pool, v_pool, rows, dim**-0.5, window, softcap))
         tolerance = 1e-5 if dtype == torch.float32 else 2e-2
@@ -59,36 +75,43 @@ def test_attention_to_bytes_is_that_of_plain_torch(
 
 
 @pytest.mark.parametrize("dtype", FLOATS)
-def test_attention_to_bytes_is_near_attention_to_what_they_stand_for(dtype: torch.dtype) -> None:
+@pytest.mark.parametrize(("kind", "error"), [(torch.int8, 0.02), (torch.uint8, 0.12)])
+def test_attention_to_quantized_pages_is_near_attention_to_what_they_stand_for(
+    kind: torch.dtype, error: float, dtype: torch.dtype
+) -> None:
     rows, slot_mapping, pages = rows_of([5, 1, 70], [5, 129, 200], 16)
     q, (k, v) = torch.randn(76, 6, 32).to(dtype), torch.randn(2, len(slot_mapping), 2, 32).to(dtype)
-    plain, made = torch.zeros(2, pages, 16, 2, 32, dtype=dtype), pools(pages, 16, 2, 32)
+    plain, made = torch.zeros(2, pages, 16, 2, 32, dtype=dtype), pools(pages, 16, 2, 32, False, kind)
     reference.write_kv(k, v, *plain, slot_mapping)
-    int8_pages.write_kv(k, v, *made, slot_mapping)
+    quantized_pages.write_kv(k, v, *made, slot_mapping)
     want = reference.paged_attention(q, *plain, rows, 32**-0.5)
-    got = int8_pages.paged_attention(q, *made, rows, 32**-0.5)
-    assert 0 < (got - want).norm() / want.norm() < 0.02
+    got = quantized_pages.paged_attention(q, *made, rows, 32**-0.5)
+    assert 0 < (got - want).norm() / want.norm() < error
 
 
 @pytest.mark.parametrize("dtype", FLOATS)
 @pytest.mark.parametrize("interleaved", [False, True])
-def test_turned_keys_are_stored_as_bytes(cpp: CpuOps, interleaved: bool, dtype: torch.dtype) -> None:
+@pytest.mark.parametrize(("kind", "dim"), [(torch.int8, 24), (torch.uint8, 32)])
+def test_turned_keys_are_stored_quantized(
+    cpp: CpuOps, kind: torch.dtype, dim: int, interleaved: bool, dtype: torch.dtype
+) -> None:
     rows, slot_mapping, pages = rows_of([40], [40], 16)
-    q, angles = torch.randn(40, 4, 24).to(dtype), torch.randn(40, 12)
-    k, v = torch.randn(2, 40, 2, 24).to(dtype)
+    q, angles = torch.randn(40, 4, dim).to(dtype), torch.randn(40, 12)
+    k, v = torch.randn(2, 40, 2, dim).to(dtype)
     found = []
-    for module in (cpp, int8_pages):
-        made = pools(pages, 16, 2, 24)
+    for module in (cpp, quantized_pages):
+        made = pools(pages, 16, 2, dim, False, kind)
         arguments = q.clone(), k.clone(), v, angles.cos(), angles.sin(), *made, slot_mapping, interleaved
         found.append(module.paged_attention(module.rotary_write_kv(*arguments), *made, rows, 0.2))
     torch.testing.assert_close(found[0], found[1], atol=2e-2, rtol=2e-2)
 
 
-def test_a_row_is_the_same_alone_and_among_others_and_in_pages_that_were_copied(cpp: CpuOps) -> None:
+@pytest.mark.parametrize("kind", KINDS, ids=KIND_IDS)
+def test_a_row_is_the_same_alone_and_among_others_and_in_pages_that_were_copied(cpp: CpuOps, kind: torch.dtype) -> None:
     lens, contexts = [1, 33, 1], [70, 100, 17]
     rows, slot_mapping, pages = rows_of(lens, contexts, 16)
     q, (k, v) = torch.randn(35, 6, 64).bfloat16(), torch.randn(2, len(slot_mapping), 2, 64).bfloat16()
-    made = pools(2 * pages, 16, 2, 64)
+    made = pools(2 * pages, 16, 2, 64, False, kind)
     cpp.write_kv(k, v, *made, slot_mapping)
     together = cpp.paged_attention(q, *made, rows, 0.125)
     kv = KVCache((made[0],), (made[1],), 16)
@@ -105,22 +128,25 @@ def test_a_row_is_the_same_alone_and_among_others_and_in_pages_that_were_copied(
 
 
 def decoding(
-    dim: int, contexts: list[int]
+    dim: int, contexts: list[int], kind: torch.dtype = torch.int8
 ) -> tuple[AttentionMetadata, Tensor, Tensor, Tensor, tuple[Tensor, ...], Tensor]:
     """A step of one token a row, three heads to a key-value head: rows, q, k, v, pools and the slots of k and v."""
     rows, slot_mapping, pages = rows_of([1] * len(contexts), contexts, 16)
     q = torch.randn(len(contexts), 6, dim).bfloat16()
     k, v = torch.randn(2, len(slot_mapping), 2, dim).bfloat16()
-    return rows, q, k, v, pools(pages, 16, 2, dim, -1), slot_mapping
+    return rows, q, k, v, pools(pages, 16, 2, dim, True, kind), slot_mapping
 
 
-@pytest.mark.parametrize("dim", [4, 20, 64, 80])
-def test_few_lines_lose_nothing_but_what_bytes_lose(cpp: CpuOps, dim: int) -> None:
-    rows, q, k, v, made, slot_mapping = decoding(dim, [1, 64, 301])
+FEW_LINES = [*((torch.int8, dim) for dim in (4, 20, 64, 80)), *((torch.uint8, dim) for dim in (32, 96, 128))]
+
+
+@pytest.mark.parametrize(("kind", "dim"), FEW_LINES)
+def test_few_lines_lose_nothing_but_what_codes_lose(cpp: CpuOps, kind: torch.dtype, dim: int) -> None:
+    rows, q, k, v, made, slot_mapping = decoding(dim, [1, 64, 301], kind)
     q[1] *= 1000.0  # one position outweighs all others
     cpp.write_kv(k, v, *made, slot_mapping)
     plain = torch.zeros(2, int(rows.pages.max()) + 1, 16, 2, dim)
-    whole = [int8.dequantize(*int8.quantize(x), torch.float32) for x in (k, v)]
+    whole = [quantized_pages.decode(quantized_pages.encode(x, kind), torch.float32) for x in (k, v)]
     reference.write_kv(*whole, *plain, slot_mapping)
     want = reference.paged_attention(q.float(), *plain, rows, dim**-0.5)
     multiplied = "avx512_vnni" in cpp.library.isa.needs
@@ -128,9 +154,10 @@ def test_few_lines_lose_nothing_but_what_bytes_lose(cpp: CpuOps, dim: int) -> No
     torch.testing.assert_close(cpp.paged_attention(q, *made, rows, dim**-0.5).float(), want, atol=atol, rtol=rtol)
 
 
-def test_what_is_not_finite_stays_with_its_row(cpp: CpuOps) -> None:
+@pytest.mark.parametrize("kind", KINDS, ids=KIND_IDS)
+def test_what_is_not_finite_stays_with_its_row(cpp: CpuOps, kind: torch.dtype) -> None:
     for which in range(3):
-        rows, q, k, v, made, slot_mapping = decoding(64, [70, 70, 70])
+        rows, q, k, v, made, slot_mapping = decoding(64, [70, 70, 70], kind)
         cpp.write_kv(k, v, *made, slot_mapping)
         whole = cpp.paged_attention(q, *made, rows, 0.125)
         (q, k, v)[which][1 if which == 0 else 75] = torch.inf
@@ -147,12 +174,39 @@ def test_a_query_of_zeros_gives_the_mean_of_all_values(cpp: CpuOps) -> None:
     torch.testing.assert_close(cpp.paged_attention(0 * q, *made, rows, 0.125)[0].float(), mean, atol=1e-2, rtol=1e-2)
 
 
-def test_pools_of_bytes_take_little_more_than_half_of_bfloat16() -> None:
+def test_codes_are_within_half_a_step_of_what_they_stand_for() -> None:
+    x = torch.randn(50, 3, 64) * torch.logspace(-6, 4, 50)[:, None, None]
+    x[0], x[1], x[2, :, 5] = 0, 3.25, 100
+    stored = quantized_pages.encode(x, torch.uint8)
+    near = quantized_pages.decode(stored, torch.float32)
+    turned, back = (quantized_pages.rotate(each.unflatten(-1, (-1, 32))) for each in (x, near))
+    steps = (turned.amax(-1) - turned.amin(-1)) / 15
+    rounding = 2.0**-10 * turned.abs().amax(-1) + 2.0**-23  # of scale and offset to float16
+    assert ((turned - back).abs().amax(-1) <= 0.5 * steps + rounding).all()
+    torch.testing.assert_close(quantized_pages.rotate(turned[20]).flatten(-2), x[20], atol=1e-5, rtol=1e-5)
+    assert not near[0].any()
+
+
+@pytest.mark.parametrize("excess", [torch.nan, torch.inf, 1e6])
+def test_a_block_that_float16_cannot_scale_is_not_a_number_and_its_neighbor_is(cpp: CpuOps, excess: float) -> None:
+    k = torch.randn(1, 1, 64)
+    k[0, 0, 3] = excess
+    for module in (cpp, quantized_pages):
+        rows, slot_mapping, pages = rows_of([1], [1], 16)
+        made = pools(pages, 16, 1, 64, False, torch.uint8)
+        module.write_kv(torch.zeros(1, 1, 64), k, *made, slot_mapping)
+        found = module.paged_attention(torch.zeros(1, 1, 64), *made, rows, 1.0)[0, 0]
+        assert found[:32].isnan().all()
+        torch.testing.assert_close(found[32:], k[0, 0, 32:], atol=0.5, rtol=0)
+
+
+@pytest.mark.parametrize(("kind", "sizes", "share"), [(torch.int8, (68, 36), 0.54), (torch.uint8, (40, 20), 0.3125)])
+def test_quantized_pools_take_what_they_promise(kind: torch.dtype, sizes: tuple[int, int], share: float) -> None:
     from quire_models.parts.decoder import KvShape
 
     shapes = [KvShape(3, 64), KvShape(1, 32)]
-    pool = KVCache.allocate(shapes, 5, 16, torch.int8, "cpu")
-    assert [tuple(k.shape) for k in pool.k] == [(5, 16, 3, 68), (5, 16, 1, 36)]
-    size = KVCache.page_bytes(shapes, 16, torch.int8)
+    pool = KVCache.allocate(shapes, 5, 16, kind, "cpu")
+    assert [tuple(k.shape) for k in pool.k] == [(5, 16, 3, sizes[0]), (5, 16, 1, sizes[1])]
+    size = KVCache.page_bytes(shapes, 16, kind)
     assert size * 5 == sum(t.numel() * t.element_size() for t in (*pool.k, *pool.v))
-    assert size / KVCache.page_bytes(shapes, 16, torch.bfloat16) == pytest.approx(0.5 * (3 * 68 + 36) / (3 * 64 + 32))
+    assert size / KVCache.page_bytes(shapes, 16, torch.bfloat16) == pytest.approx(share, abs=0.005)
