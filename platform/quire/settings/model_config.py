@@ -85,7 +85,9 @@ class ModelConfig:
     override_generation_config: Mapping[str, Any] = setting(
         "JSON object of default sampling parameters; overrides generation_config.json.", {}
     )
-    max_num_batched_tokens: int = setting("Maximum number of tokens computed in one step.", 2048)
+    max_num_batched_tokens: int = setting(
+        "Maximum number of tokens computed in one step; a step that delays streams has fewer.", 2048
+    )
     max_num_seqs: int = setting("Maximum number of sequences running at once.", 128)
     max_num_queued_reqs: int = setting("Maximum number of unfinished requests; further requests get status 503.", 2048)
     enable_chunked_prefill: bool = setting("Compute long prompts in chunks over several steps.", True)
