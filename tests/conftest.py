@@ -32,14 +32,6 @@ def one_thread() -> None:
     torch.set_num_threads(1)
 
 
-@pytest.fixture(scope="session", autouse=True)
-def longer_idle_sleeps() -> None:
-    """Engines of tests look less often whether a grammar is compiled: other tests use the cores."""
-    from quire.engine import engine
-
-    engine.IDLE_SLEEP_S = 0.005
-
-
 @pytest.fixture
 def threads() -> Iterator[Any]:
     """Sets how many threads compute: two, unless the test says otherwise. Random numbers are the same each time."""

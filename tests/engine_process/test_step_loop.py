@@ -6,7 +6,7 @@ import pytest
 from fake_engine_process import RAISES, REFUSED, FakeEngine
 
 from quire.engine_process.process import MESSAGES_S, EngineProcess
-from quire.engine_process.step_loop import IDLE_SLEEP_S, MAX_FAILED_STEPS, StepLoop, StepsKeepFailing
+from quire.engine_process.step_loop import MAX_FAILED_STEPS, MAX_PAUSE_S, StepLoop, StepsKeepFailing
 from quire.engine_process.wire.protocol import Abort, RequestRejected, Shutdown, Start, StepOutputs, Submit
 from quire.errors import Overloaded
 from quire.hooks import registry
@@ -191,11 +191,32 @@ def test_a_leaving_model_is_let_go_when_its_last_request_is_aborted():
     assert gone
 
 
-def test_the_loop_naps_when_engines_can_do_nothing_yet():
+def test_a_model_that_can_do_nothing_yet_pauses_ever_longer_until_a_request_comes():
     rig = Rig("a", seconds=0.0)
     rig.submit("a", "r")
+    step, rig.engines["a"].step = rig.engines["a"].step, lambda max_tokens=None: []
+    pauses = []
+    for _ in range(7):
+        assert rig.loop.step() == 0
+        pauses.append(rig.loop.step())
+        rig.now += pauses[-1]
+    assert pauses == pytest.approx([0.001, 0.002, 0.004, 0.008, 0.016, MAX_PAUSE_S, MAX_PAUSE_S])
+    assert rig.loop.step() == 0
+    rig.engines["a"].step = step
+    rig.submit("a", "next", max_tokens=1)
+    assert rig.loop.step() == 0
+    assert rig.deltas("next")
+
+
+def test_a_model_that_pauses_leaves_the_others_all_steps():
+    rig = Rig("a", "b", seconds=0.0)
+    rig.submit("a", "r")
     rig.engines["a"].step = lambda max_tokens=None: []
-    assert rig.loop.step() == IDLE_SLEEP_S
+    rig.submit("b", "s", max_tokens=3)
+    while "s" in rig.engines["b"].requests:
+        assert rig.loop.step() == 0
+    assert rig.engines["b"].steps[1:] == [512, 512], "limited for its own stream"
+    assert rig.loop.step() == pytest.approx(0.001)
 
 
 def test_steps_are_limited_only_while_a_stream_or_another_model_waits_for_them():

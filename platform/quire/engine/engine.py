@@ -36,7 +36,7 @@ from quire.types.request_validation import validate_request
 
 log = logging.getLogger(__name__)
 
-IDLE_SLEEP_S = 0.001
+IDLE_SLEEP_S = 0.005
 """Sleep of a step without chunks: it waits for a grammar to be compiled, or for adapters to get slots."""
 
 

@@ -23,8 +23,9 @@ log = logging.getLogger(__name__)
 MAX_FAILED_STEPS = 3
 """After this many failed steps of a model in a row the process is restarted."""
 
-IDLE_SLEEP_S = 0.001
-"""Pause after a step that computed nothing although there is work: the engine waits, for example for an adapter."""
+MIN_PAUSE_S, MAX_PAUSE_S = 0.001, 0.02
+"""Pauses of a model whose step computed nothing although there is work: it waits for an adapter, or for a grammar that
+another thread compiles, which needs the GIL. Each pause is twice as long as the one before."""
 
 
 class StepsKeepFailing(QuireError):
@@ -81,6 +82,14 @@ class EngineProtocol(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class _Pause:
+    """No step of a model before `until`."""
+
+    seconds: float
+    until: float
+
+
 @dataclass(slots=True)
 class _Accepted:
     """A request that an engine accepted; `open`: its seqs that have not ended."""
@@ -103,6 +112,7 @@ class StepLoop:
         self._send, self._clock, self._slicer = send, clock, slicer or TimeSlicer()
         self._accepted: dict[str, _Accepted] = {}
         self._draining: dict[str, Callable[[EngineProtocol], None]] = {}
+        self._pauses: dict[str, _Pause] = {}
 
     def add(self, engine: EngineProtocol, max_tokens: int) -> None:
         """Serve a model, the steps of which have at most `max_tokens` tokens."""
@@ -122,6 +132,7 @@ class StepLoop:
                 raise NotFound(f"The model `{message.model}` is not loaded.")
             request = message.to_request()
             self.engines[message.model].add(request)
+            self._pauses.pop(message.model, None)
         except Exception as error:  # the loop must go on, whatever a request does to its engine
             info = to_error_info(error)
             if info.kind == "QuireError":
@@ -136,6 +147,7 @@ class StepLoop:
         if entry is None:
             return
         self.engines[entry.model].abort(message.request_id, message.index)
+        self._pauses.pop(entry.model, None)
         if message.index is None:
             entry.open.clear()
         self._end(message.request_id, message.index)
@@ -150,17 +162,12 @@ class StepLoop:
         Raises StepsKeepFailing after `MAX_FAILED_STEPS` failed steps of a model in a row.
         """
         with_work = [name for name, engine in self.engines.items() if engine.has_work]
-        name = self._slicer.next(with_work)
+        pauses = {name: self._pauses[name].until - self._clock() for name in with_work if name in self._pauses}
+        name = self._slicer.next(ready := [name for name in with_work if pauses.get(name, 0) <= 0])
         if name is None:
-            return None
-        begin, engine, alone = self._clock(), self.engines[name], len(with_work) == 1
-        num_generating = engine.num_generating
-        try:
-            deltas = engine.step(None if alone and not num_generating else self._slicer.limit(name, num_generating))
-        except Exception as error:
-            deltas = self._fail(name, error)
-        seconds = self._clock() - begin
-        self._slicer.record(name, seconds, engine.num_step_tokens, alone)
+            return min(pauses.values(), default=None)
+        deltas = self._step(name, alone=len(ready) == 1)
+        engine = self.engines[name]
         if deltas:
             self._send(StepOutputs(deltas))
             for delta in deltas:
@@ -169,7 +176,27 @@ class StepLoop:
             self._remove_drained()
         if engine.failed_steps >= MAX_FAILED_STEPS:
             raise StepsKeepFailing(_failure_message(name, engine.failed_steps, deltas))
-        return IDLE_SLEEP_S if not deltas and seconds < IDLE_SLEEP_S else 0
+        self._pause(name, idle=not deltas and not engine.num_step_tokens)
+        return 0
+
+    def _step(self, name: str, alone: bool) -> list[SeqDelta]:
+        begin, engine = self._clock(), self.engines[name]
+        num_generating = engine.num_generating
+        try:
+            deltas = engine.step(None if alone and not num_generating else self._slicer.limit(name, num_generating))
+        except Exception as error:
+            deltas = self._fail(name, error)
+        self._slicer.record(name, self._clock() - begin, engine.num_step_tokens, alone)
+        return deltas
+
+    def _pause(self, name: str, idle: bool) -> None:
+        """Begin the next pause of a model, or end them after a step that computed something."""
+        if not idle:
+            self._pauses.pop(name, None)
+            return
+        before = self._pauses.get(name)
+        seconds = MIN_PAUSE_S if before is None else min(2 * before.seconds, MAX_PAUSE_S)
+        self._pauses[name] = _Pause(seconds, self._clock() + seconds)
 
     def _end(self, request_id: str, index: int | None) -> None:
         entry = self._accepted.get(request_id)
@@ -199,6 +226,7 @@ class StepLoop:
         for name in [name for name in self._draining if name not in busy]:
             on_removed = self._draining.pop(name)
             self._slicer.remove(name)
+            self._pauses.pop(name, None)
             on_removed(self.engines.pop(name))
 
 
