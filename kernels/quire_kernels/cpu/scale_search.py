@@ -13,7 +13,7 @@ from quire_kernels.cpu.library import DTYPES, Library
 from quire_kernels.quantized import QuantizedMatrix
 
 STORED = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}
-"""Data types of scales and offsets; the numbers of the C++ enum `Stored`."""
+"""Data types of scales and offsets; the numbers of the C++ enum `StoredAs`."""
 
 MAX_GROUP = 1 << 16
 """Largest number of inputs that share a scale; a thread has sixteen such groups in float32."""

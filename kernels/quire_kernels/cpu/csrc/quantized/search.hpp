@@ -9,7 +9,7 @@
 
 namespace quire {
 
-enum class Stored : int32_t { float32, bfloat16, float16 };  // data types of scales and offsets
+enum class StoredAs : int32_t { float32, bfloat16, float16 };  // data types of scales and offsets
 
 // Groups lie one after another. `clippings` are the starting scales, relative to the one that spans all values.
 struct ScaleSearch {
@@ -17,7 +17,7 @@ struct ScaleSearch {
   int32_t bits;
   int32_t has_offsets;  // codes are from 0, with any offset; otherwise around the middle code
   int32_t positive;     // scales are; only without offsets
-  Stored stored;
+  StoredAs stored;
   const float* clippings;
   int64_t num_clippings;
   uint8_t* codes;  // [groups · size]
@@ -32,9 +32,9 @@ inline F16 inverse_or_zero(F16 x) { return where_above(abs(x), zero(), set1(1.0f
 inline F16 zero_if_small(F16 x) { return where_above(set1(LEAST_SEARCHED), abs(x), zero(), x); }
 inline F16 clamped(F16 x, F16 low, F16 high) { return min(max(x, low), high); }
 
-inline F16 as_stored(F16 x, Stored stored) {
-  if (stored == Stored::float32) return x;
-  if (stored == Stored::bfloat16) return rounded<bf16>(x);
+inline F16 as_stored(F16 x, StoredAs stored) {
+  if (stored == StoredAs::float32) return x;
+  if (stored == StoredAs::bfloat16) return rounded<bf16>(x);
   float lanes[LANES];
   store(lanes, x);
   for (float& lane : lanes) lane = _cvtsh_ss(_cvtss_sh(lane, _MM_FROUND_TO_NEAREST_INT));
