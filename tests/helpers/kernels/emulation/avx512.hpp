@@ -238,6 +238,11 @@ EMULATED __m512i _mm512_cvtepi8_epi32(__m128i a) {
   x.hi[0] = _mm256_cvtepi8_epi32(a), x.hi[1] = _mm256_cvtepi8_epi32(_mm_srli_si128(a, 8));
   return x.i;
 }
+EMULATED __m512i _mm512_cvtepu8_epi32(__m128i a) {
+  Register x;
+  x.hi[0] = _mm256_cvtepu8_epi32(a), x.hi[1] = _mm256_cvtepu8_epi32(_mm_srli_si128(a, 8));
+  return x.i;
+}
 EMULATED __m512i _mm512_cvtepu16_epi32(__m256i a) {
   Register x;
   x.hi[0] = _mm256_cvtepu16_epi32(_mm256_castsi256_si128(a));

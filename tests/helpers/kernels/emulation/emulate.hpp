@@ -43,6 +43,7 @@
 #define _mm512_cvtepi32_ps emulated::_mm512_cvtepi32_ps
 #define _mm512_cvtepi8_epi32 emulated::_mm512_cvtepi8_epi32
 #define _mm512_cvtepu16_epi32 emulated::_mm512_cvtepu16_epi32
+#define _mm512_cvtepu8_epi32 emulated::_mm512_cvtepu8_epi32
 #define _mm512_cvtne2ps_pbh emulated::_mm512_cvtne2ps_pbh
 #define _mm512_cvtneps_pbh emulated::_mm512_cvtneps_pbh
 #define _mm512_cvtph_ps emulated::_mm512_cvtph_ps
