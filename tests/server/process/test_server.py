@@ -6,6 +6,7 @@ import logging
 import shutil
 import ssl
 import subprocess
+import threading
 
 import httpx
 import pytest
@@ -195,6 +196,15 @@ async def test_openapi_documents_routes_and_has_no_dangling_references(app):
     assert "$defs" not in text
     for path in ("/v1/completions", "/v1/chat/completions", "/generate", "/tokenize", "/detokenize", "/plugins"):
         assert path in schema["paths"]
+
+
+async def test_the_openapi_document_is_made_beside_the_event_loop(app, monkeypatch):
+    threads, make = [], app.openapi
+    monkeypatch.setattr(app, "openapi", lambda: (threads.append(threading.current_thread()), make())[1])
+    async with http(app) as client:
+        assert (await client.get("/openapi.json")).status_code == 200
+    assert threads
+    assert threading.main_thread() not in threads
 
 
 async def test_docs_can_be_switched_off(tmp_path):

@@ -1,4 +1,4 @@
-"""Serves `/docs` and `/redoc` without access to the internet.
+"""Serves `/openapi.json`, and `/docs` and `/redoc` without access to the internet.
 
 With the extra `docs`, these are Swagger UI and ReDoc, from the files of the package fastapi-offline; without it, a
 plain page that lists the routes.
@@ -6,19 +6,21 @@ plain page that lists the routes.
 
 from __future__ import annotations
 
+import asyncio
 from html import escape
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import msgspec
 from fastapi import FastAPI, Request
 from fastapi.openapi.docs import get_redoc_html, get_swagger_ui_html
-from fastapi.responses import HTMLResponse
+from fastapi.responses import HTMLResponse, Response
 from starlette.staticfiles import StaticFiles
 
 SCRIPTS = ("swagger-ui-bundle.js", "swagger-ui.css", "redoc.standalone.js")
-ASSETS = "/docs-assets"
-PAGES = ("/docs", "/redoc", ASSETS)
+ASSETS, SCHEMA = "/docs-assets", "/openapi.json"
+PAGES = ("/docs", "/redoc", ASSETS, SCHEMA)
 STYLE = (
     "body{font:16px/1.5 system-ui,sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem}"
     "td{padding:.2rem 1rem .2rem 0;vertical-align:top}code{font-size:.95em}"
@@ -33,28 +35,37 @@ def installed_assets() -> Path | None:
 
 
 def add_api_pages(app: FastAPI, assets: Path | None) -> None:
-    """Add `/docs` and `/redoc`. assets: the folder with Swagger UI and ReDoc; None: plain pages."""
+    """Add the pages. assets: the folder with Swagger UI and ReDoc; None: plain pages."""
     if assets is not None:
         app.mount(ASSETS, StaticFiles(directory=assets))
+    lock = asyncio.Lock()
+
+    async def document() -> dict[str, Any]:
+        async with lock:  # the first call takes 0.3 s, in which the event loop goes on
+            return await asyncio.to_thread(app.openapi)
+
+    async def schema(_: Request) -> Response:
+        return Response(msgspec.json.encode(await document()), media_type="application/json")
 
     async def page(request: Request) -> HTMLResponse:
         root = str(request.scope.get("root_path", "")).rstrip("/")
-        schema, files = f"{root}/openapi.json", f"{root}{ASSETS}"
+        url, files = f"{root}{SCHEMA}", f"{root}{ASSETS}"
         if assets is None:
-            return HTMLResponse(plain_page(app.openapi(), schema))
+            return HTMLResponse(plain_page(await document(), url))
         if request.url.path.endswith("/redoc"):
             script = f"{files}/redoc.standalone.js"
             return get_redoc_html(
-                openapi_url=schema, title=app.title, redoc_js_url=script, redoc_favicon_url="", with_google_fonts=False
+                openapi_url=url, title=app.title, redoc_js_url=script, redoc_favicon_url="", with_google_fonts=False
             )
         return get_swagger_ui_html(
-            openapi_url=schema,
+            openapi_url=url,
             title=app.title,
             swagger_js_url=f"{files}/swagger-ui-bundle.js",
             swagger_css_url=f"{files}/swagger-ui.css",
             swagger_favicon_url="",
         )
 
+    app.add_api_route(SCHEMA, schema, include_in_schema=False)
     app.add_api_route("/docs", page, include_in_schema=False)
     app.add_api_route("/redoc", page, include_in_schema=False)
 

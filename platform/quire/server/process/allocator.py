@@ -13,9 +13,9 @@ M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, M_ARENA_MAX = -1, -3, -8
 
 LARGE_BLOCK = 1 << 20
 """Blocks of at least this many bytes are mapped by themselves, and unmapped when freed."""
-MAX_FREE_TOP = 8 << 20
+MAX_FREE_TOP = 1 << 20
 """Free bytes kept at the end of the heap."""
-NUM_ARENAS = 4
+NUM_ARENAS = 2
 """Heaps shared by all threads; glibc's default is eight per core."""
 
 
