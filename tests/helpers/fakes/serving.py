@@ -80,7 +80,10 @@ def command(*words, python=sys.executable):
 
 @contextmanager
 def serving(*words, env=None, ready=True, python=sys.executable):
-    """`platform serve WORDS --port FREE`, ready to answer; stopped afterwards."""
+    """`platform serve WORDS --port FREE`, ready to answer; stopped afterwards.
+
+    Forked, with what it starts (`forked_popen`), but for tests with the fixture `fresh_processes`.
+    """
     port = free_port()
     with tempfile.NamedTemporaryFile("w+", suffix=".log") as log:
         process = subprocess.Popen(
