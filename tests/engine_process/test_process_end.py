@@ -69,6 +69,7 @@ def test_a_hangup_changes_nothing_and_a_server_whose_restarts_are_used_up_ends_w
         assert "exits with status 1: The engine process was killed by signal 9." in server.output()
 
 
+@pytest.mark.usefixtures("fresh_processes")
 def test_plugins_that_hang_do_not_hold_the_end(model, tmp_path):
     site = PluginSite(tmp_path)
     site.add("hangs", HANGS)

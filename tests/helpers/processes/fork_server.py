@@ -1,7 +1,7 @@
 """The program of a fork server: imports torch and Quire once, then forks a process for each request.
 
-A fork becomes what a new Python would be that runs the module, but for what is imported already: arguments, environment,
-import path, open files, directory, session, signal mask and priority are those of the request. A fork that starts
+A fork becomes what a new Python would be that runs the module, but for what is imported already: arguments, import
+path, environment, open files, directory, session, signal mask and priority are those of the request. A fork that starts
 processes itself has a fork server of its own, which was forked before anything ran.
 """
 
@@ -95,8 +95,7 @@ def forks_of(connection: socket.socket) -> tuple[ForkRequest, list[int]]:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         if os.fork() != 0:
             theirs.close()
-            kept = socket.socket(fileno=fcntl.fcntl(ours.detach(), fcntl.F_DUPFD_CLOEXEC, FIRST_NUMBER))
-            ForkedPopen(lambda: kept).install()
+            fork_processes(ours)
             break
         show_title([f"fork server of {os.getppid()}"])
         ours.close()
@@ -108,6 +107,13 @@ def forks_of(connection: socket.socket) -> tuple[ForkRequest, list[int]]:
         os.close(null)
         request, files = serve(theirs)
     return request, files
+
+
+def fork_processes(connection: socket.socket) -> None:
+    """Let the fork server at the other end fork the processes of this one."""
+    with connection:
+        kept = socket.socket(fileno=fcntl.fcntl(connection.fileno(), fcntl.F_DUPFD_CLOEXEC, FIRST_NUMBER))
+    ForkedPopen(lambda: kept).install()
 
 
 def show_title(words: list[str]) -> None:
