@@ -12,20 +12,21 @@ import ctypes
 import fcntl
 import gc
 import importlib
-import importlib.util
 import json
 import os
 import pkgutil
+import runpy
 import signal
 import socket
 import sys
 import threading
-import types
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
+from pathlib import Path
 from typing import NoReturn
 
-from forked_popen import MAX_BYTES, MAX_FILES, PROGRAMS, ForkedPopen, ForkRequest
+from forked_popen import MAX_BYTES, MAX_FILES, PROGRAMS, ForkedPopen, ForkRequest, key_of
 
 MODULES = (
     "quire.cli",
@@ -91,7 +92,7 @@ def serve(connection: socket.socket) -> tuple[ForkRequest, list[int]]:
 def forks_of(connection: socket.socket) -> tuple[ForkRequest, list[int]]:
     """What a fork is to become. Returns in forks only, whose own processes are then forked as well."""
     request, files = serve(connection)
-    while PROGRAMS[request.module]:
+    while PROGRAMS[key_of(request.program)]:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         if os.fork() != 0:
             theirs.close()
@@ -126,7 +127,8 @@ def show_title(words: list[str]) -> None:
 
 def become(request: ForkRequest, files: list[int], path: list[str]) -> None:
     """Take on what the request says, and tell the process that asked. path: the import path without PYTHONPATH."""
-    show_title([sys.executable, *request.options, "-m", request.module, *request.words])
+    run_as = [] if request.program.endswith(".py") else ["-m"]
+    show_title([sys.executable, *request.options, *run_as, request.program, *request.words])
     reply, *sent = [fcntl.fcntl(file, fcntl.F_DUPFD_CLOEXEC, FIRST_NUMBER) for file in files]
     for file in files:
         os.close(file)
@@ -142,7 +144,7 @@ def become(request: ForkRequest, files: list[int], path: list[str]) -> None:
     os.chdir(request.folder)
     os.setpriority(os.PRIO_PROCESS, 0, request.niceness)
     os.sched_setscheduler(0, request.policy, os.sched_param(0))
-    first = [] if request.options else [request.folder]
+    first = [] if request.options else [request.folder if run_as else str(Path(request.program).parent)]
     added = filter(None, request.environment.get("PYTHONPATH", "").split(os.pathsep))
     sys.path[:] = [*first, *dict.fromkeys([*added, *path])]
     importlib.invalidate_caches()
@@ -153,17 +155,14 @@ def become(request: ForkRequest, files: list[int], path: list[str]) -> None:
         connection.sendall(str(os.getpid()).encode())
 
 
-def program(request: ForkRequest) -> Callable[[], None]:
-    """What runs the module as the main program. Exits with status 1 if there is no such module."""
-    spec = importlib.util.find_spec(request.module)
-    if spec is None or spec.origin is None:
-        sys.exit(f"No module named {request.module}")
-    main = types.ModuleType("__main__")
-    main.__spec__, main.__file__, main.__loader__ = spec, spec.origin, spec.loader
-    sys.modules["__main__"] = main
-    sys.argv[:] = [spec.origin, *request.words]
-    code = spec.loader.get_code(request.module)  # type: ignore[union-attr]
-    return lambda: exec(code, main.__dict__)
+def program(request: ForkRequest) -> Callable[[], object]:
+    """What runs the module or script as the main program."""
+    if request.program.endswith(".py"):
+        sys.argv[:] = [request.program, *request.words]
+        return partial(runpy.run_path, request.program, run_name="__main__")
+    sys.argv[1:] = request.words
+    sys.modules.pop(request.program, None)  # runpy warns if it is imported already
+    return partial(runpy.run_module, request.program, run_name="__main__", alter_sys=True)
 
 
 def run(request: ForkRequest) -> NoReturn:

@@ -1,8 +1,8 @@
 """Lets `subprocess.Popen` fork Quire's programs from a process that has imported them (`fork_server`).
 
-A new Python that imports torch takes seconds, a fork some milliseconds. Only `python [-P] -m PROGRAM` with this
-interpreter is forked; any other command, also one with more options of the interpreter, starts as always. The fork is a
-child of the caller, with the open files, directory, environment, session, signal mask and priority that it asked for.
+A new Python that imports torch takes seconds, a fork some milliseconds. Only `python [-P] -m PROGRAM` and the scripts
+in examples/ are forked, with this interpreter; any other command starts as always. The fork is a child of the caller,
+with the open files, directory, environment, session, signal mask and priority that it asked for.
 """
 
 from __future__ import annotations
@@ -22,14 +22,17 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+EXAMPLES = Path(__file__).parents[3] / "examples"
+
 PROGRAMS = {
     "quire.cli": True,
     "quire.engine_process.process": True,
     "fake_engine_process": True,
+    str(EXAMPLES): True,
     "quire.isolation.isolated_process": False,
     "quire.engine.structured.compiler_process": False,
 }
-"""Modules that forks run, and whether they start processes themselves."""
+"""Modules that forks run, and the folder of scripts; whether they start processes themselves."""
 
 MAX_BYTES = 1 << 17
 MAX_FILES = 64
@@ -47,9 +50,12 @@ PIPES = ("p2cread", "p2cwrite", "c2pread", "c2pwrite", "errread", "errwrite")
 
 @dataclass(frozen=True)
 class ForkRequest:
-    """A process to fork. options: of the interpreter. files: numbers that the files sent along get in the fork."""
+    """A process to fork. program: a module or script. options: of the interpreter.
 
-    module: str
+    files: the numbers that the files sent along get in the fork.
+    """
+
+    program: str
     words: list[str]
     options: list[str]
     environment: dict[str, str]
@@ -114,12 +120,12 @@ class ForkedPopen:
     def uninstall(self) -> None:
         subprocess.Popen._execute_child = self._execute_child  # type: ignore[attr-defined]
 
-    def _fork(self, popen: Any, given: Mapping[str, Any], options: list[str], module: str, words: list[str]) -> None:
+    def _fork(self, popen: Any, given: Mapping[str, Any], options: list[str], program: str, words: list[str]) -> None:
         chosen = (given["p2cread"], given["c2pwrite"], given["errwrite"])
         standard = [number if file == -1 else file for number, file in enumerate(chosen)]
         passed = sorted(given["pass_fds"])
         request = ForkRequest(
-            module=module,
+            program=program,
             words=words,
             options=options,
             environment=dict(os.environ if given["env"] is None else given["env"]),
@@ -140,14 +146,21 @@ class ForkedPopen:
         popen._close_pipe_fds(*(given[name] for name in PIPES))
 
 
+def key_of(program: str) -> str:
+    """The key in PROGRAMS of a module or script."""
+    return str(Path(program).parent) if program.endswith(".py") else program
+
+
 def _parsed(command: Any) -> tuple[list[str], str, list[str]] | None:
-    """Options of the interpreter, module and arguments of a command that can be forked; else None."""
+    """Options of the interpreter, module or script, and arguments of a command that can be forked; else None."""
     words = [os.fspath(word) for word in command] if isinstance(command, list | tuple) else []
     options = words[1:2] if words[1:2] == ["-P"] else []
     rest = words[1 + len(options) :]
-    if words[:1] != [sys.executable] or rest[:1] != ["-m"] or not {*rest[1:2]} & {*PROGRAMS}:
+    is_module = rest[:1] == ["-m"]
+    program, *arguments = rest[int(is_module) :] or [""]
+    if words[:1] != [sys.executable] or is_module is program.endswith(".py") or key_of(program) not in PROGRAMS:
         return None
-    return options, rest[1], rest[2:]
+    return options, program, arguments
 
 
 @contextmanager
