@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from functools import cache
 from importlib.metadata import Distribution, EntryPoint, EntryPoints, entry_points
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 from quire.errors import PluginError
 from quire.settings.near_names import near_name
@@ -63,7 +63,7 @@ def choose(names: Sequence[str] | None, enable_lora: bool = False, group: str = 
     set and these. enable_lora: adapter runtimes too, even if the allow-list lacks them. Raises PluginError for a name
     that is not installed or that two distributions have, and for a `+` before a later name only.
     """
-    declared = entry_points()  # reads the metadata of every installed distribution
+    declared = _declared()
     points = list(declared.select(group=group))
     adapters = _ours(f"{group}.adapters", declared)
     bundled = [p.name for p in points if is_bundled(p) and p.name not in adapters]
@@ -81,7 +81,7 @@ def choose(names: Sequence[str] | None, enable_lora: bool = False, group: str = 
 
 def essential(group: str = GROUP) -> list[str]:
     """Names of the plugins that always load, and that are never switched off."""
-    return _ours(f"{group}.essential", entry_points())
+    return _ours(f"{group}.essential", _declared())
 
 
 def plugin_names(text: str) -> list[str]:
@@ -106,7 +106,12 @@ def adds_to_bundled(names: Sequence[str] | None) -> bool:
 
 def adapter_plugins(group: str = GROUP) -> list[str]:
     """Names of the plugins that `enable_lora` adds."""
-    return _ours(f"{group}.adapters", entry_points())
+    return _ours(f"{group}.adapters", _declared())
+
+
+def _declared() -> EntryPoints:
+    """The entry points of every installed distribution, whose metadata is read; Python 3.11 has another type for it."""
+    return cast(EntryPoints, entry_points())
 
 
 def _ours(group: str, declared: EntryPoints) -> list[str]:

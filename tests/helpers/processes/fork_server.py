@@ -54,7 +54,8 @@ FIRST_NUMBER = 500
 def preload() -> None:
     """Import what the programs import. Raises RuntimeError if that starts a thread, which forks would lack."""
     for name in MODULES:
-        importlib.import_module(name)
+        with suppress(ImportError):  # the fork will report it
+            importlib.import_module(name)
     for package in map(importlib.import_module, PACKAGES):
         for found in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
             with suppress(ImportError):  # a library that is not installed
