@@ -84,10 +84,16 @@ class RouterContext:
 
 @dataclass(frozen=True)
 class Router:
-    """HTTP routes, mounted after the built-in ones. A path that is already taken stops the start."""
+    """HTTP routes, mounted after the built-in ones. A path that is already taken stops the start.
+
+    open_paths: paths of these routes that need no API key; every other one does. ui: whether the routes are pages for
+    people, which `--no-ui` leaves out.
+    """
 
     name: str
     build: Callable[[RouterContext], APIRouter]
+    open_paths: tuple[str, ...] = ()
+    ui: bool = False
 
 
 class StatsObserver(Protocol):

@@ -1,0 +1,20 @@
+// Numbers as people read them.
+
+const UNITS = [
+  [1e12, "T"],
+  [1e9, "G"],
+  [1e6, "M"],
+  [1e3, "k"],
+];
+
+export function short(value) {
+  if (!Number.isFinite(value)) return "–";
+  const [size, unit] = UNITS.find(([limit]) => Math.abs(value) >= limit) ?? [1, ""];
+  const scaled = value / size;
+  return `${unit || !Number.isInteger(scaled) ? scaled.toPrecision(3).replace(/\.?0+$/, "") : scaled}${unit && ` ${unit}`}`;
+}
+
+export const bytes = (value) => (value > 0 ? `${short(value)}B`.replace(/(\d)B/, "$1 B") : "–");
+export const percent = (value) => (Number.isFinite(value) ? `${(100 * value).toFixed(value < 0.1 ? 1 : 0)} %` : "–");
+export const seconds = (value) => (value < 1 ? `${Math.round(1000 * value)} ms` : `${value.toFixed(2)} s`);
+export const rate = (value) => (Number.isFinite(value) ? value.toFixed(value < 10 ? 1 : 0) : "–");
