@@ -69,7 +69,7 @@ def build_router(context: RouterContext) -> APIRouter:
     @router.get("/ui/{name:path}", include_in_schema=False)
     async def file(name: str, request: Request) -> Response:
         if name not in files:
-            raise HTTPException(404)
+            raise HTTPException(404, f"The page has no file {name:.100}.")
         return _answer(files[name], request)
 
     return router

@@ -220,12 +220,6 @@ def _end_of_block(data: bytes, begin: int) -> int:
     return end
 
 
-def json_body(model: type[BaseModel]) -> dict[str, Any]:
-    """`openapi_extra` of a route that reads its body itself; `with_bodies` adds the schema it refers to."""
-    schema = {"$ref": f"#/components/schemas/{model.__name__}"}
-    return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}
-
-
 def with_bodies(openapi: dict[str, Any], models: Sequence[type[BaseModel]]) -> dict[str, Any]:
     """The OpenAPI document with the schemas of these bodies."""
     inputs = [(model, "validation") for model in models]

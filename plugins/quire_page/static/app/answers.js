@@ -72,5 +72,5 @@ export async function follow(events, addEvent, onMessage, now = () => performanc
     onMessage(message);
   }
   const ended = now();
-  return { ...message, times: { first: (first ?? ended) - began, total: ended - began, decode: ended - (first ?? ended) } };
+  return { ...message, times: { first: (first ?? ended) - began, total: ended - began } };
 }

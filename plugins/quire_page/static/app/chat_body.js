@@ -44,8 +44,16 @@ export const DEFAULTS = {
 
 // Throws Error with a sentence for a field that cannot be read.
 export function chatBody(fields, model, messages) {
-  const body = { model, messages: fields.system ? [{ role: "system", content: fields.system }, ...messages] : messages };
-  addNumbers(body, { temperature: fields.temperature, top_p: fields.topP, max_tokens: fields.maxTokens, seed: fields.seed });
+  const body = {
+    model,
+    messages: fields.system ? [{ role: "system", content: fields.system }, ...messages] : messages,
+  };
+  addNumbers(body, {
+    temperature: fields.temperature,
+    top_p: fields.topP,
+    max_tokens: fields.maxTokens,
+    seed: fields.seed,
+  });
   if (fields.logprobs) Object.assign(body, { logprobs: true, top_logprobs: Number(fields.top) });
   Object.assign(body, constraintOf(fields));
   if (fields.useTools) {
@@ -70,7 +78,12 @@ function constraintOf(fields) {
     case "object":
       return { response_format: { type: "json_object" } };
     case "schema":
-      return { response_format: { type: "json_schema", json_schema: { name: "answer", schema: parsed(fields.schema, "The schema is") } } };
+      return {
+        response_format: {
+          type: "json_schema",
+          json_schema: { name: "answer", schema: parsed(fields.schema, "The schema is") },
+        },
+      };
     case "regex":
       return { structured_outputs: { regex: fields.pattern } };
     case "choice":
@@ -80,7 +93,11 @@ function constraintOf(fields) {
   }
 }
 
-export const linesOf = (text) => text.split("\n").map((line) => line.trim()).filter(Boolean);
+export const linesOf = (text) =>
+  text
+    .split("\n")
+    .map((line) => line.trim())
+    .filter(Boolean);
 
 function parsed(text, what) {
   try {
@@ -93,7 +110,10 @@ function parsed(text, what) {
 // The messages of a conversation as one of its sides (0 or 1) sees them. A turn without an answer of that side, from
 // before the comparison began, has the answer of the other.
 export function messagesOf(turns, side) {
-  return turns.flatMap((turn) => [userMessage(turn), ...(turn.answers[side] ?? turn.answers[0])?.steps.map(wire) ?? []]);
+  return turns.flatMap((turn) => [
+    userMessage(turn),
+    ...((turn.answers[side] ?? turn.answers[0])?.steps.map(wire) ?? []),
+  ]);
 }
 
 function userMessage({ text, pictures }) {
@@ -105,6 +125,10 @@ function userMessage({ text, pictures }) {
 function wire(step) {
   if (step.role === "tool") return { role: "tool", tool_call_id: step.id, content: step.content };
   if (!step.calls.length) return { role: "assistant", content: step.content };
-  const calls = step.calls.map((call) => ({ id: call.id, type: "function", function: { name: call.name, arguments: call.arguments } }));
+  const calls = step.calls.map((call) => ({
+    id: call.id,
+    type: "function",
+    function: { name: call.name, arguments: call.arguments },
+  }));
   return { role: "assistant", content: step.content || null, tool_calls: calls };
 }

@@ -19,7 +19,9 @@ export function useConversation(fields, models) {
   const change = (index, side, changed) =>
     setTurns((before) =>
       before.map((turn, i) =>
-        i === index ? { ...turn, answers: turn.answers.map((one, s) => (s === side ? { ...one, ...changed } : one)) } : turn,
+        i === index
+          ? { ...turn, answers: turn.answers.map((one, s) => (s === side ? { ...one, ...changed } : one)) }
+          : turn,
       ),
     );
 
@@ -50,7 +52,8 @@ export function useConversation(fields, models) {
   return {
     turns,
     running,
-    send: (text, pictures) => run([...turns, { text, pictures, answers: models.map((model) => begun(model)) }], [...models.keys()]),
+    send: (text, pictures) =>
+      run([...turns, { text, pictures, answers: models.map((model) => begun(model)) }], [...models.keys()]),
     // results: the text that each tool call of the last step gave.
     sendResults(index, side, results) {
       const turn = turns[index];

@@ -18,20 +18,20 @@ function dataOf(event) {
   return lines.map((line) => line.slice(5).replace(/^ /, "")).join("\n");
 }
 
+// Reads the stream to its end, also past [DONE]: to leave it earlier would look like a client that has gone.
 export async function* eventsOf(stream) {
   const reader = stream.getReader();
   const decoder = new TextDecoder();
   const parser = new EventParser();
+  let whole = false;
   try {
-    for (;;) {
+    while (!whole) {
       const { value, done } = await reader.read();
-      if (done) return;
-      for (const data of parser.push(decoder.decode(value, { stream: true }))) {
-        if (data === DONE) return;
-        yield JSON.parse(data);
-      }
+      whole = done;
+      const events = done ? [] : parser.push(decoder.decode(value, { stream: true }));
+      for (const data of events) if (data !== DONE) yield JSON.parse(data);
     }
   } finally {
-    await reader.cancel().catch(() => {});
+    if (!whole) await reader.cancel().catch(() => {});
   }
 }

@@ -42,7 +42,8 @@ function useKeys(view) {
       if (!event.altKey || event.ctrlKey || event.metaKey) return;
       const number = /^Digit([1-7])$/.exec(event.code)?.[1];
       if (number) go(VIEWS[number - 1][0]);
-      else if (event.code === "Slash") (document.querySelector(`#view-${view} textarea, #view-${view} input, #view-${view} select`))?.focus();
+      else if (event.code === "Slash")
+        document.querySelector(`#view-${view} textarea, #view-${view} input, #view-${view} select`)?.focus();
       else return;
       event.preventDefault();
     };
@@ -89,7 +90,8 @@ const Header = ({ view, theme, onTheme, onDialog }) => html`
     <a class="brand" href="#chat"><img src="ui/icon.svg" alt="" width="22" height="22" />Quire</a>
     <nav aria-label="Views">
       ${VIEWS.map(
-        ([name, title]) => html`<a key=${name} href="#${name}" aria-current=${name === view ? "page" : undefined}>${title}</a>`,
+        ([name, title]) =>
+          html`<a key=${name} href="#${name}" aria-current=${name === view ? "page" : undefined}>${title}</a>`,
       )}
     </nav>
     <span class="tools">

@@ -7,7 +7,11 @@ export function useServer() {
   const [state, setState] = useState({ models: [], adapters: [], version: "", error: null, loaded: false });
   const refresh = useCallback(async () => {
     try {
-      const [models, adapters, { version }] = await Promise.all([getJson("ui/models"), getJson("v1/adapters"), getJson("version")]);
+      const [models, adapters, { version }] = await Promise.all([
+        getJson("ui/models"),
+        getJson("v1/adapters"),
+        getJson("version"),
+      ]);
       setState({ models: models.data, adapters: adapters.data, version, error: null, loaded: true });
       return adapters.data;
     } catch (error) {
@@ -26,6 +30,10 @@ export function modelOf(server, name) {
   const base = server.adapters.find(({ id }) => id === name)?.parent ?? name;
   return server.models.find(({ aliases }) => aliases.includes(base));
 }
+
+// Models that chat, each with its adapters. A model that transcribes answers recordings, not messages.
+export const chatChoices = (server) =>
+  choicesFor(server, ["generate"]).filter(({ model }) => !model.tasks.includes("transcribe"));
 
 // Models that can do one of the tasks, each with its adapters: [{model, adapters: [name]}].
 export function choicesFor(server, tasks) {

@@ -6,13 +6,15 @@ const CLIENT = {
   "v1/embeddings": ["embeddings", "data[0].embedding[:8]"],
 };
 const OPENAI = new Set(
-  ("model messages prompt input temperature top_p max_tokens max_completion_tokens n stop seed stream stream_options " +
+  (
+    "model messages prompt input temperature top_p max_tokens max_completion_tokens n stop seed stream stream_options " +
     "logprobs top_logprobs tools tool_choice parallel_tool_calls response_format presence_penalty frequency_penalty " +
-    "dimensions encoding_format echo reasoning_effort user").split(" "),
+    "dimensions encoding_format echo reasoning_effort user"
+  ).split(" "),
 );
 
 export function curl(url, body, withKey) {
-  const key = withKey ? " \\\n  -H \"Authorization: Bearer $QUIRE_API_KEY\"" : "";
+  const key = withKey ? ' \\\n  -H "Authorization: Bearer $QUIRE_API_KEY"' : "";
   const quiet = body.stream ? "-sN" : "-s";
   const json = JSON.stringify(body, null, 2);
   return `curl ${quiet} ${url} \\\n  -H 'Content-Type: application/json'${key} \\\n  -d @- <<'JSON'\n${json}\nJSON\n`;

@@ -5,6 +5,9 @@ import { html, useEffect, useRef } from "../vendor/preact-htm.js";
 const COLORS = ["--line-1", "--line-2", "--line-3", "--line-4", "--line-5", "--line-6"];
 const HEIGHT = 170;
 
+// The variable with the colour of a line, also for the names beside the charts.
+export const colorOf = (line) => COLORS[line % COLORS.length];
+
 let library = null;
 
 function load() {
@@ -23,8 +26,9 @@ function load() {
 
 const color = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
-// data: [times in seconds, values of the first line, …]; names: of the lines; format: of a value.
-export function Chart({ title, data, names, format, theme }) {
+// data: [times in seconds, values of the first line, …]; names: of the lines; format: of a value; floor: the least
+// height of the scale.
+export function Chart({ title, data, names, format, theme, floor = 1 }) {
   const box = useRef(null);
   const plot = useRef(null);
   const newest = useRef(data);
@@ -35,7 +39,7 @@ export function Chart({ title, data, names, format, theme }) {
     let watcher = null;
     load().then((UPlot) => {
       if (gone) return;
-      plot.current = new UPlot(options(box.current.clientWidth, names, format), newest.current, box.current);
+      plot.current = new UPlot(options(box.current.clientWidth, names, format, floor), newest.current, box.current);
       watcher = new ResizeObserver(() => plot.current.setSize({ width: box.current.clientWidth, height: HEIGHT }));
       watcher.observe(box.current);
     });
@@ -55,27 +59,23 @@ export function Chart({ title, data, names, format, theme }) {
   `;
 }
 
-function options(width, names, format) {
-  const axis = { stroke: color("--faint"), grid: { stroke: color("--rule"), width: 1 }, ticks: { show: false }, font: "11px system-ui" };
+function options(width, names, format, floor) {
+  const axis = {
+    stroke: color("--faint"),
+    grid: { stroke: color("--rule"), width: 1 },
+    ticks: { show: false },
+    font: "11px system-ui",
+  };
   return {
     width,
     height: HEIGHT,
-    cursor: { y: false },
-    legend: { live: true },
-    scales: { y: { range: (_, low, high) => [0, Math.max(high ?? 0, 1e-9) * 1.1] } },
+    cursor: { show: false },
+    legend: { show: false },
+    scales: { y: { range: (_, __, high) => [0, Math.max(high ?? 0, floor) * 1.1] } },
     axes: [
       { ...axis, values: [[1, "{HH}:{mm}:{ss}", null, null, null, null, null, null, 1]], space: 70 },
       { ...axis, values: (_, ticks) => ticks.map(format), size: 52 },
     ],
-    series: [
-      { value: (_, at) => (at == null ? "" : new Date(1000 * at).toLocaleTimeString()) },
-      ...names.map((label, i) => ({
-        label,
-        stroke: color(COLORS[i % COLORS.length]),
-        width: 2,
-        points: { show: false },
-        value: (_, value) => (value == null ? "–" : format(value)),
-      })),
-    ],
+    series: [{}, ...names.map((label, i) => ({ label, stroke: color(colorOf(i)), width: 2, points: { show: false } }))],
   };
 }

@@ -58,4 +58,5 @@ export const ModelChoice = ({ label, value, onChange, choices }) => html`
   </label>
 `;
 
-export const Problem = ({ error }) => error && html`<p class="problem" role="alert">${error.message ?? String(error)}</p>`;
+export const Problem = ({ error }) =>
+  error && html`<p class="problem" role="alert">${error.message ?? String(error)}</p>`;

@@ -10,15 +10,13 @@ const percent = (logprob) => `${(100 * Math.exp(logprob)).toFixed(1)} %`;
 
 // Arrow keys go from token to token: the list is one stop of the Tab key.
 export function Tokens({ tokens }) {
-  const [at, setAt] = useState(0);
+  const [at, setAt] = useState(null);
   const list = useRef(null);
-  const chosen = Math.min(at, tokens.length - 1);
   const move = (event) => {
     const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
     if (!step) return;
     event.preventDefault();
-    const next = Math.max(0, Math.min(tokens.length - 1, chosen + step));
-    setAt(next);
+    const next = Math.max(0, Math.min(tokens.length - 1, (at ?? 0) + step));
     list.current.children[next].focus();
   };
   return html`
@@ -29,17 +27,17 @@ export function Tokens({ tokens }) {
             key=${i}
             type="button"
             class="token level-${levelOf(token.logprob)}"
-            tabindex=${i === chosen ? 0 : -1}
-            aria-pressed=${i === chosen}
+            tabindex=${i === (at ?? 0) ? 0 : -1}
+            aria-pressed=${i === at}
             onClick=${() => setAt(i)}
-            onMouseEnter=${() => setAt(i)}
+            onFocus=${() => setAt(i)}
           >
             ${shown(token.text)}
           </button>
         `,
       )}
     </div>
-    <${Alternatives} token=${tokens[chosen]} />
+    ${at === null ? html`<p class="hint">Choose a token to see how likely it was.</p>` : html`<${Alternatives} token=${tokens[at]} />`}
   `;
 }
 
@@ -49,7 +47,7 @@ function Alternatives({ token }) {
   return html`
     <table class="alternatives">
       <caption>
-        “${shown(token.text)}” had a probability of ${percent(token.logprob)} (log ${token.logprob.toFixed(3)})
+        “${shown(token.text)}” had a probability of ${percent(token.logprob)} (log ${Math.min(0, token.logprob).toFixed(3).replace("-0.000", "0")})
       </caption>
       <tbody>
         ${others.map(

@@ -3,7 +3,7 @@
 import { html, useEffect, useRef } from "../vendor/preact-htm.js";
 import { DEFAULTS, chatBody, messagesOf } from "../app/chat_body.js";
 import { PATH, useConversation } from "../app/conversation.js";
-import { choicesFor, chosen, modelOf } from "../app/server.js";
+import { chatChoices, choicesFor, chosen, modelOf } from "../app/server.js";
 import { CopyButtons } from "../parts/copy.js";
 import { useFields } from "../parts/fields.js";
 import { ChatSettings } from "./chat_settings.js";
@@ -12,7 +12,7 @@ import { Turn } from "./turn.js";
 
 export function Chat({ server, wanted, active }) {
   const [fields, change] = useFields("chat", DEFAULTS);
-  const choices = choicesFor(server, ["generate"]);
+  const choices = chatChoices(server);
   const first = chosen(choices, fields.model);
   const second = chosen(choices, fields.other);
   const models = fields.compare ? [first, second] : [first];

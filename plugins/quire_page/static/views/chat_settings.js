@@ -40,11 +40,13 @@ export function ChatSettings({ fields, change, choices, first, second }) {
       ${fields.format === "regex" && html`<${Text} label="Regular expression" spellcheck="false" class="code" value=${fields.pattern} onChange=${set("pattern")} />`}
       ${fields.format === "choice" && html`<${Area} label="Answers, one a line" value=${fields.choices} onChange=${set("choices")} />`}
       <${Switch} label="Offer tools" value=${fields.useTools} onChange=${set("useTools")} />
-      ${fields.useTools &&
-      html`
+      ${
+        fields.useTools &&
+        html`
         <${Choice} label="Tool choice" value=${fields.toolChoice} onChange=${set("toolChoice")} options=${TOOL_CHOICES} />
         <${Area} label="Tools, as JSON" rows=${9} spellcheck="false" class="code" value=${fields.tools} onChange=${set("tools")} />
-      `}
+      `
+      }
     </details>
   `;
 }

@@ -75,9 +75,11 @@ export function Composer({ running, ready, seesPictures, ears, onSend, onStop })
         </label>
         <${Microphone} model=${ears} onText=${(said) => setText((before) => (before ? `${before} ${said}` : said))} onError=${setError} />
         <span class="gap"></span>
-        ${running
-          ? html`<button type="button" key="stop" class="primary" onClick=${onStop}>Stop</button>`
-          : html`<button type="submit" key="send" class="primary" disabled=${!ready}>Send</button>`}
+        ${
+          running
+            ? html`<button type="button" key="stop" class="primary" onClick=${onStop}>Stop</button>`
+            : html`<button type="submit" key="send" class="primary" disabled=${!ready}>Send</button>`
+        }
       </div>
     </form>
   `;

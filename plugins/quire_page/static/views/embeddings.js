@@ -19,7 +19,9 @@ const DEFAULTS = {
 export function Embeddings({ server }) {
   const [fields, change] = useFields("embeddings", DEFAULTS);
   const [{ running, result, error }, run] = useRequest();
-  const choices = choicesFor(server, ["embed"]).sort((a, b) => a.model.tasks.includes("generate") - b.model.tasks.includes("generate"));
+  const choices = choicesFor(server, ["embed"]).sort(
+    (a, b) => a.model.tasks.includes("generate") - b.model.tasks.includes("generate"),
+  );
   const model = chosen(choices, fields.model);
   const set = (name) => (value) => change({ [name]: value });
   const body = () => {
@@ -69,7 +71,10 @@ const Similarities = ({ texts, vectors, usage }) => html`
               <tr key=${i}>
                 <th scope="row">${i + 1}. ${texts[i]}</th>
                 ${vectors.map((other, j) => html`<${Cell} key=${j} value=${cosine(vector, other)} />`)}
-                <td><code>${vector.slice(0, SHOWN).map((x) => x.toFixed(3)).join(", ")} …</code></td>
+                <td><code>${vector
+                  .slice(0, SHOWN)
+                  .map((x) => x.toFixed(3))
+                  .join(", ")} …</code></td>
               </tr>
             `,
           )}

@@ -4,7 +4,7 @@ import { html, useEffect, useRef, useState } from "../vendor/preact-htm.js";
 import { growth, parse, snapshot } from "../app/metrics.js";
 import { percent, rate, short } from "../app/numbers.js";
 import { getText } from "../app/requests.js";
-import { Chart } from "../parts/chart.js";
+import { Chart, colorOf } from "../parts/chart.js";
 import { Problem } from "../parts/fields.js";
 
 const POLL_MS = 1000;
@@ -37,23 +37,26 @@ export function Live({ active, theme }) {
 
   const now = history.at(-1);
   const models = now ? Object.keys(now.models) : [];
-  const speeds = (field) => lines(history, models, (i, name) => growth(history[i - 1], history[i], "models", name, field));
+  const speeds = (field) =>
+    lines(history, models, (i, name) => growth(history[i - 1], history[i], "models", name, field));
   const values = (field) => lines(history, models, (i, name) => history[i].models[name]?.[field] ?? 0);
   return html`
     <div class="page">
       <h1>Live</h1>
       <${Problem} error=${error} />
-      ${now &&
-      html`
+      ${
+        now &&
+        html`
         <div class="charts">
           <${Chart} title="Generated tokens/s" names=${models} data=${speeds("generated")} format=${short} theme=${theme} />
           <${Chart} title="Prompt tokens/s" names=${models} data=${speeds("prompt")} format=${short} theme=${theme} />
           <${Chart} title="Waiting sequences" names=${models} data=${values("waiting")} format=${short} theme=${theme} />
-          <${Chart} title="KV cache in use" names=${models} data=${values("kv")} format=${percent} theme=${theme} />
+          <${Chart} title="KV cache in use" floor=${0.01} names=${models} data=${values("kv")} format=${percent} theme=${theme} />
         </div>
         <${ModelTable} history=${history} models=${models} />
         <${AdapterTable} history=${history} />
-      `}
+      `
+      }
     </div>
   `;
 }
@@ -85,11 +88,11 @@ function ModelTable({ history, models }) {
           </tr>
         </thead>
         <tbody>
-          ${models.map((name) => {
+          ${models.map((name, i) => {
             const row = now.models[name];
             return html`
               <tr key=${name}>
-                <th scope="row">${name}</th>
+                <th scope="row"><span class="swatch" style=${{ background: `var(${colorOf(i)})` }}></span>${name}</th>
                 <td class="number">${rate(growth(before, now, "models", name, "generated"))}</td>
                 <td class="number">${rate(growth(before, now, "models", name, "prompt"))}</td>
                 <td class="number">${row.running}</td>

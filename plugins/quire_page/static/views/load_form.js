@@ -29,7 +29,9 @@ export function LoadForm({ models, refresh }) {
     setLoad({ running: true, said: `${fields.name} is being loaded …`, error: null });
     try {
       await postText(PATH, { ...body(), wait: false });
-      const row = await ended(fields.name, refresh, () => setLoad((before) => ({ ...before, said: `${fields.name} is being loaded: ${passed()}` })));
+      const row = await ended(fields.name, refresh, () =>
+        setLoad((before) => ({ ...before, said: `${fields.name} is being loaded: ${passed()}` })),
+      );
       if (row?.state !== "ready") throw new Error(row?.error ?? `${fields.name} was unloaded meanwhile.`);
       setLoad({ running: false, said: `${row.id} is ready after ${passed()}.`, error: null });
     } catch (error) {

@@ -3,6 +3,7 @@
 import { html, useEffect, useState } from "../vendor/preact-htm.js";
 import { bytes, short } from "../app/numbers.js";
 import { postText } from "../app/requests.js";
+import { chatChoices } from "../app/server.js";
 import { Problem } from "../parts/fields.js";
 import { LoadForm } from "./load_form.js";
 
@@ -10,6 +11,7 @@ const POLL_MS = 400;
 
 export function Models({ server, active, onUse }) {
   const [error, setError] = useState(null);
+  const chats = new Set(chatChoices(server).map(({ model }) => model.id));
   const busy = server.adapters.some(({ state }) => state === "loading" || state === "retired");
 
   useEffect(() => {
@@ -34,9 +36,25 @@ export function Models({ server, active, onUse }) {
   return html`
     <div class="page">
       <h1>Models and adapters</h1>
-      <section aria-label="Models" class="cards">
-        ${server.models.map((model) => html`<${Model} key=${model.id} model=${model} onUse=${onUse} />`)}
-      </section>
+      <div class="scroll" tabindex="0" role="region" aria-label="Models">
+        <table>
+          <thead>
+            <tr>
+              <th scope="col">Model</th>
+              <th scope="col" class="number">Parameters</th>
+              <th scope="col">Weights</th>
+              <th scope="col" class="number">Context</th>
+              <th scope="col" class="number">KV cache</th>
+              <th scope="col">Tasks</th>
+              <th scope="col"><span class="off-screen">Actions</span></th>
+            </tr>
+          </thead>
+          <tbody>
+            ${server.models.map((model) => html`<${Model} key=${model.id} model=${model} onUse=${chats.has(model.id) && onUse} />`)}
+            ${server.loaded && !server.models.length && html`<tr><td colspan="7">No model is served.</td></tr>`}
+          </tbody>
+        </table>
+      </div>
       <p class="hint">Models are chosen when the server starts; adapters come and go while it runs.</p>
       <h2>Adapters</h2>
       <${Problem} error=${error} />
@@ -56,7 +74,10 @@ export function Models({ server, active, onUse }) {
             </tr>
           </thead>
           <tbody>
-            ${server.adapters.map((row) => html`<${Adapter} key=${row.id} row=${row} onUse=${onUse} onUnload=${unload} />`)}
+            ${server.adapters.map(
+              (row) =>
+                html`<${Adapter} key=${row.id} row=${row} onUse=${chats.has(row.parent) && onUse} onUnload=${unload} />`,
+            )}
             ${!server.adapters.length && html`<tr><td colspan="9">No adapter is loaded.</td></tr>`}
           </tbody>
         </table>
@@ -67,23 +88,17 @@ export function Models({ server, active, onUse }) {
 }
 
 const Model = ({ model, onUse }) => html`
-  <article class="card">
-    <h3>${model.id}</h3>
-    <p class="hint">${model.architecture}</p>
-    <dl>
-      <dt>Parameters</dt>
-      <dd>${short(model.num_parameters)}</dd>
-      <dt>Weights</dt>
-      <dd>${model.dtype} on ${model.device}</dd>
-      <dt>Context</dt>
-      <dd>${short(model.max_model_len)} tokens</dd>
-      ${model.num_pages > 0 && html`<dt>KV cache</dt><dd>${short(model.num_pages * model.page_size)} tokens</dd>`}
-      <dt>Tasks</dt>
-      <dd>${[...model.tasks, ...model.modalities.map((kind) => `reads ${kind}`)].join(", ")}</dd>
-    </dl>
-    ${model.tasks.includes("generate") &&
-    html`<button type="button" aria-label="Chat with ${model.id}" onClick=${() => onUse(model.id)}>Chat</button>`}
-  </article>
+  <tr>
+    <th scope="row">${model.id}<br /><span class="hint">${model.architecture}</span></th>
+    <td class="number">${short(model.num_parameters)}</td>
+    <td>${model.dtype} on ${model.device}</td>
+    <td class="number">${model.max_model_len} tokens</td>
+    <td class="number">${short(model.num_pages * model.page_size)} tokens</td>
+    <td>${[...model.tasks, ...model.modalities.map((kind) => `reads ${kind}`)].join(", ").replaceAll("_", " ")}</td>
+    <td class="buttons">
+      ${onUse && html`<button type="button" aria-label="Chat with ${model.id}" onClick=${() => onUse(model.id)}>Chat</button>`}
+    </td>
+  </tr>
 `;
 
 const TIERS = { device: "a slot of the device", host: "CPU memory", disk: "files" };
@@ -93,9 +108,11 @@ const Adapter = ({ row, onUse, onUnload }) => html`
     <th scope="row">${row.id}${row.pinned ? " (pinned)" : ""}</th>
     <td>${row.parent}</td>
     <td>
-      ${row.state === "loading"
-        ? html`<progress aria-label="${row.id} is being loaded"></progress>`
-        : html`<span class="state ${row.state}">${row.state}</span>`}
+      ${
+        row.state === "loading"
+          ? html`<progress aria-label="${row.id} is being loaded"></progress>`
+          : html`<span class="state ${row.state}">${row.state}</span>`
+      }
       ${row.error && html`<p class="problem">${row.error}</p>`}
     </td>
     <td>${TIERS[row.tier] ?? "–"}</td>
@@ -104,7 +121,7 @@ const Adapter = ({ row, onUse, onUnload }) => html`
     <td class="number">${bytes(row.bytes)}</td>
     <td class="number">${row.requests ? `${row.requests} of ` : ""}${row.requests_total}</td>
     <td class="buttons">
-      ${row.state === "ready" && html`<button type="button" aria-label="Chat with ${row.id}" onClick=${() => onUse(row.id)}>Chat</button>`}
+      ${onUse && row.state === "ready" && html`<button type="button" aria-label="Chat with ${row.id}" onClick=${() => onUse(row.id)}>Chat</button>`}
       ${row.state !== "retired" && html`<button type="button" aria-label="Unload ${row.id}" onClick=${() => onUnload(row.id)}>Unload</button>`}
     </td>
   </tr>

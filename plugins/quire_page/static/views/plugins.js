@@ -29,7 +29,7 @@ export function Plugins({ active }) {
   }, [active]);
 
   const words = wanted.toLowerCase().split(/\s+/).filter(Boolean);
-  const shown = rows?.filter((row) => words.every((word) => textOf(row).includes(word))) ?? [];
+  const shown = rows?.filter((row) => words.every((word) => textOf(row).includes(word))).sort(busyFirst) ?? [];
   return html`
     <div class="page">
       <h1>Plugins</h1>
@@ -60,6 +60,8 @@ export function Plugins({ active }) {
 
 const textOf = (row) => JSON.stringify([row.name, row.distribution, row.hooks, row.records]).toLowerCase();
 
+const busyFirst = (a, b) => b.calls - a.calls || a.name.localeCompare(b.name);
+
 const stateOf = (row) => (row.error || row.off.length ? "failed" : row.enabled ? "ready" : "idle");
 
 const Plugin = ({ row }) => html`
@@ -67,7 +69,8 @@ const Plugin = ({ row }) => html`
     <th scope="row">${row.name}<br /><span class="hint">${row.distribution} ${row.version}</span></th>
     <td>
       ${Object.entries(row.records).map(
-        ([hook, names]) => html`<p key=${hook}><span class="hint">${hook.replace("quire_", "").replaceAll("_", " ")}:</span> ${names.join(", ")}</p>`,
+        ([hook, names]) =>
+          html`<p key=${hook}><span class="hint">${hook.replace("quire_", "").replaceAll("_", " ")}:</span> ${names.join(", ")}</p>`,
       )}
     </td>
     <td class="number">${short(row.calls)}</td>

@@ -38,7 +38,8 @@ function Answer({ answer, json, onResults }) {
   `;
 }
 
-const Result = ({ step }) => html`<p class="result"><span>${step.name} returned</span> <code>${step.content}</code></p>`;
+const Result = ({ step }) =>
+  html`<p class="result"><span>${step.name} returned</span> <code>${step.content}</code></p>`;
 
 const Message = ({ step, json }) => html`
   ${step.reasoning && html`<details class="reasoning"><summary>Reasoning</summary><p>${step.reasoning}</p></details>`}
@@ -84,7 +85,7 @@ function Numbers({ message: { usage, times, finish } }) {
   const parts = [
     `${usage.prompt_tokens} + ${count} tokens`,
     `first after ${seconds(times.first)}`,
-    count > 1 && times.decode > 0 && `${rate((count - 1) / times.decode)} tokens/s`,
+    `${rate(count / times.total)} tokens/s`,
     finish && finish !== "stop" && `ended by ${finish}`,
   ];
   return html`<p class="numbers">${parts.filter(Boolean).join(" · ")}</p>`;
