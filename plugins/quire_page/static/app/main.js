@@ -85,26 +85,36 @@ function Page() {
   `;
 }
 
-const Header = ({ view, theme, onTheme, onDialog }) => html`
-  <header class="top">
-    <a class="brand" href="#chat"><img src="ui/icon.svg" alt="" width="22" height="22" />Quire</a>
-    <nav aria-label="Views">
-      ${VIEWS.map(
-        ([name, title]) =>
-          html`<a key=${name} href="#${name}" aria-current=${name === view ? "page" : undefined}>${title}</a>`,
-      )}
-    </nav>
-    <span class="tools">
-      <button type="button" class="quiet" aria-label=${apiKey() ? "API key: set" : "API key: none"} onClick=${() => onDialog("key")}>
-        Key${apiKey() ? " ✓" : ""}
-      </button>
-      <button type="button" class="quiet" aria-label="Change to the ${theme === "dark" ? "light" : "dark"} theme" onClick=${onTheme}>
-        ${theme === "dark" ? "☀" : "☾"}
-      </button>
-      <button type="button" class="quiet" aria-label="Help" onClick=${() => onDialog("help")}>?</button>
-    </span>
-  </header>
-`;
+function Header({ view, theme, onTheme, onDialog }) {
+  const links = useRef(null);
+  useEffect(() => links.current.querySelector("[aria-current]").scrollIntoView({ block: "nearest" }), [view]);
+  const other = theme === "dark" ? "light" : "dark";
+  return html`
+    <header class="top">
+      <a class="brand" href="#chat"><img src="ui/icon.svg" alt="" width="22" height="22" />Quire</a>
+      <nav aria-label="Views" ref=${links}>
+        ${VIEWS.map(
+          ([name, title]) =>
+            html`<a key=${name} href="#${name}" aria-current=${name === view ? "page" : undefined}>${title}</a>`,
+        )}
+      </nav>
+      <span class="tools">
+        <button
+          type="button"
+          class="quiet"
+          aria-label=${apiKey() ? "API key: set" : "API key: none"}
+          onClick=${() => onDialog("key")}
+        >
+          Key${apiKey() ? " ✓" : ""}
+        </button>
+        <button type="button" class="quiet" aria-label="Change to the ${other} theme" onClick=${onTheme}>
+          ${theme === "dark" ? "☀" : "☾"}
+        </button>
+        <button type="button" class="quiet" aria-label="Help" onClick=${() => onDialog("help")}>?</button>
+      </span>
+    </header>
+  `;
+}
 
 const root = document.getElementById("app");
 root.replaceChildren();

@@ -6,11 +6,11 @@ const CLIENT = {
   "v1/embeddings": ["embeddings", "data[0].embedding[:8]"],
 };
 const OPENAI = new Set(
-  (
-    "model messages prompt input temperature top_p max_tokens max_completion_tokens n stop seed stream stream_options " +
-    "logprobs top_logprobs tools tool_choice parallel_tool_calls response_format presence_penalty frequency_penalty " +
-    "dimensions encoding_format echo reasoning_effort user"
-  ).split(" "),
+  [
+    "model messages prompt input temperature top_p max_tokens max_completion_tokens n stop seed stream",
+    "stream_options logprobs top_logprobs tools tool_choice parallel_tool_calls response_format",
+    "presence_penalty frequency_penalty dimensions encoding_format echo reasoning_effort user",
+  ].flatMap((names) => names.split(" ")),
 );
 
 export function curl(url, body, withKey) {

@@ -73,7 +73,7 @@ function options(width, names, format, floor) {
     legend: { show: false },
     scales: { y: { range: (_, __, high) => [0, Math.max(high ?? 0, floor) * 1.1] } },
     axes: [
-      { ...axis, values: [[1, "{HH}:{mm}:{ss}", null, null, null, null, null, null, 1]], space: 70 },
+      { ...axis, values: [[1, "{HH}:{mm}:{ss}", null, null, null, null, null, null, 1]], space: 70, size: 28 },
       { ...axis, values: (_, ticks) => ticks.map(format), size: 52 },
     ],
     series: [{}, ...names.map((label, i) => ({ label, stroke: color(colorOf(i)), width: 2, points: { show: false } }))],

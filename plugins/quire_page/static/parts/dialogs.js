@@ -30,7 +30,10 @@ export function KeyDialog({ open, onClose, onChange }) {
       <form class="dialog" onSubmit=${save}>
         <h2>API key</h2>
         <p>It stays in this tab: closing the tab forgets it. With an admin key you can also load adapters.</p>
-        <label class="field"><span>Key</span><input type="password" name="key" autocomplete="off" value=${apiKey()} autofocus /></label>
+        <div class="field">
+          <label for="api-key">Key</label>
+          <input id="api-key" type="password" name="key" autocomplete="off" value=${apiKey()} autofocus />
+        </div>
         <div class="actions">
           <button type="submit" class="primary">Use it</button>
           <button type="button" onClick=${forget}>Forget it</button>
@@ -51,6 +54,12 @@ const KEYS = [
   ["← →", "from token to token, where log-probabilities are shown"],
 ];
 
+const LIBRARIES = [
+  ["Preact", "MIT", "ui/vendor/LICENSE-preact.txt"],
+  ["htm", "Apache 2.0", "ui/vendor/LICENSE-htm.txt"],
+  ["uPlot", "MIT", "ui/vendor/LICENSE-uplot.txt"],
+];
+
 export const HelpDialog = ({ open, onClose, version }) => html`
   <${Dialog} open=${open} onClose=${onClose} label="Help">
     <div class="dialog">
@@ -59,8 +68,10 @@ export const HelpDialog = ({ open, onClose, version }) => html`
         ${KEYS.map(([key, meaning]) => html`<dt key=${key}><kbd>${key}</kbd></dt><dd>${meaning}</dd>`)}
       </dl>
       <p>
-        Quire ${version}. <a href="docs">The routes of this server</a>. The page contains Preact (<a href="ui/vendor/LICENSE-preact.txt">MIT</a>), htm
-        (<a href="ui/vendor/LICENSE-htm.txt">Apache 2.0</a>) and uPlot (<a href="ui/vendor/LICENSE-uplot.txt">MIT</a>).
+        Quire ${version}. <a href="docs">The routes of this server</a>. The page contains
+        ${LIBRARIES.map(
+          ([name, licence, file], i) => html`<span key=${name}>${i ? ", " : " "}${name} (<a href=${file}>${licence}</a>)</span>`,
+        )}.
       </p>
       <div class="actions"><button type="button" class="primary" onClick=${onClose}>Close</button></div>
     </div>

@@ -3,6 +3,10 @@
 import { html, useEffect, useState } from "../vendor/preact-htm.js";
 import { saveFields, savedFields } from "../app/session.js";
 
+let made = 0;
+
+const useId = () => useState(() => `field-${++made}`)[0];
+
 // [fields, change]: `change` takes the fields that are new.
 export function useFields(name, defaults) {
   const [fields, setFields] = useState(() => savedFields(name, defaults));
@@ -10,51 +14,57 @@ export function useFields(name, defaults) {
   return [fields, (changed) => setFields((before) => ({ ...before, ...changed }))];
 }
 
-export const Text = ({ label, value, onChange, ...rest }) => html`
-  <label class="field"
-    ><span>${label}</span><input type="text" value=${value} onInput=${(e) => onChange(e.target.value)} ...${rest} />
-  </label>
-`;
+export function Text({ label, onChange, type = "text", ...rest }) {
+  const id = useId();
+  return html`
+    <div class="field">
+      <label for=${id}>${label}</label>
+      <input id=${id} type=${type} onInput=${(event) => onChange(event.target.value)} ...${rest} />
+    </div>
+  `;
+}
 
-export const Amount = ({ label, value, onChange, ...rest }) => html`
-  <label class="field"
-    ><span>${label}</span
-    ><input type="number" inputmode="decimal" value=${value} onInput=${(e) => onChange(e.target.value)} ...${rest} />
-  </label>
-`;
+export const Amount = (given) => html`<${Text} type="number" inputmode="decimal" ...${given} />`;
 
-export const Area = ({ label, value, onChange, rows = 4, ...rest }) => html`
-  <label class="field"
-    ><span>${label}</span><textarea rows=${rows} value=${value} onInput=${(e) => onChange(e.target.value)} ...${rest} />
-  </label>
-`;
+export function Area({ label, onChange, rows = 4, ...rest }) {
+  const id = useId();
+  return html`
+    <div class="field">
+      <label for=${id}>${label}</label>
+      <textarea id=${id} rows=${rows} onInput=${(event) => onChange(event.target.value)} ...${rest} />
+    </div>
+  `;
+}
 
-export const Choice = ({ label, value, onChange, options }) => html`
-  <label class="field"
-    ><span>${label}</span>
-    <select value=${value} onChange=${(e) => onChange(e.target.value)}>
-      ${options.map(([name, text]) => html`<option key=${name} value=${name} selected=${name === value}>${text}</option>`)}
-    </select>
-  </label>
-`;
-
-export const Switch = ({ label, value, onChange }) => html`
-  <label class="switch"><input type="checkbox" checked=${value} onChange=${(e) => onChange(e.target.checked)} /><span>${label}</span></label>
-`;
+// options: [value, text] of each.
+export function Choice({ label, value, onChange, options, disabled = false }) {
+  const id = useId();
+  return html`
+    <div class="field">
+      <label for=${id}>${label}</label>
+      <select id=${id} value=${value} disabled=${disabled} onChange=${(event) => onChange(event.target.value)}>
+        ${options.map(
+          ([name, text]) => html`<option key=${name} value=${name} selected=${name === value}>${text}</option>`,
+        )}
+      </select>
+    </div>
+  `;
+}
 
 // A model or one of its adapters; adapters are listed below their model.
-export const ModelChoice = ({ label, value, onChange, choices }) => html`
-  <label class="field model-choice"
-    ><span>${label}</span>
-    <select value=${value} onChange=${(e) => onChange(e.target.value)} disabled=${!choices.length}>
-      ${!choices.length && html`<option value="">none is served</option>`}
-      ${choices.map(
-        ({ model, adapters }) => html`
-          <option key=${model.id} value=${model.id} selected=${model.id === value}>${model.id}</option>
-          ${adapters.map((name) => html`<option key=${name} value=${name} selected=${name === value}>  ↳ ${name}</option>`)}
-        `,
-      )}
-    </select>
+export function ModelChoice({ choices, ...rest }) {
+  const options = choices.flatMap(({ model, adapters }) => [
+    [model.id, model.id],
+    ...adapters.map((name) => [name, `\u00a0\u00a0↳ ${name}`]),
+  ]);
+  const none = !options.length;
+  return html`<${Choice} options=${none ? [["", "none is served"]] : options} disabled=${none} ...${rest} />`;
+}
+
+export const Switch = ({ label, value, onChange }) => html`
+  <label class="switch">
+    <input type="checkbox" checked=${value} onChange=${(event) => onChange(event.target.checked)} />
+    <span>${label}</span>
   </label>
 `;
 

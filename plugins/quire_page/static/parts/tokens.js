@@ -6,6 +6,7 @@ const LEVELS = [0.9, 0.6, 0.3, 0.1];
 
 const levelOf = (logprob) => (logprob === null ? 0 : LEVELS.filter((limit) => Math.exp(logprob) < limit).length);
 const shown = (text) => (text === "" ? "∅" : text.replace(/\n/g, "⏎").replace(/\t/g, "⇥"));
+const logOf = ({ logprob }) => logprob.toFixed(3).replace("-0.000", "0");
 const percent = (logprob) => `${(100 * Math.exp(logprob)).toFixed(1)} %`;
 
 // Arrow keys go from token to token: the list is one stop of the Tab key.
@@ -37,7 +38,8 @@ export function Tokens({ tokens }) {
         `,
       )}
     </div>
-    ${at === null ? html`<p class="hint">Choose a token to see how likely it was.</p>` : html`<${Alternatives} token=${tokens[at]} />`}
+    ${at === null && html`<p class="hint">Choose a token to see how likely it was.</p>`}
+    ${at !== null && html`<${Alternatives} token=${tokens[at]} />`}
   `;
 }
 
@@ -47,7 +49,7 @@ function Alternatives({ token }) {
   return html`
     <table class="alternatives">
       <caption>
-        “${shown(token.text)}” had a probability of ${percent(token.logprob)} (log ${Math.min(0, token.logprob).toFixed(3).replace("-0.000", "0")})
+        “${shown(token.text)}” had a probability of ${percent(token.logprob)} (log ${logOf(token)})
       </caption>
       <tbody>
         ${others.map(

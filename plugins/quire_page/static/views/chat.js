@@ -68,7 +68,14 @@ export function Chat({ server, wanted, active }) {
           onStop=${talk.stop}
         />
         <div class="below">
-          <button type="button" class="quiet" onClick=${talk.clear} disabled=${!talk.turns.length}>New conversation</button>
+          <button
+            type="button"
+            class="quiet"
+            onClick=${talk.clear}
+            disabled=${!talk.turns.length}
+          >
+            New conversation
+          </button>
           <${CopyButtons} path=${PATH} body=${() => chatBody(fields, first, wireOf(talk.turns))} />
         </div>
       </section>
@@ -87,9 +94,7 @@ function wireOf(turns) {
 const Welcome = ({ models, seesPictures }) => html`
   <div class="welcome">
     <h1>Chat</h1>
-    <p>
-      ${models.length > 1 ? "Each question goes to both models." : html`Ask <strong>${models[0] || "a model"}</strong> something.`}
-      ${" "}${seesPictures ? "You can drop or paste pictures." : ""}
-    </p>
+    <p>Each message goes to <strong>${models.filter(Boolean).join(" and ") || "no model: none is served"}</strong>.</p>
+    ${seesPictures && html`<p>Pictures may be dropped here, or pasted.</p>`}
   </div>
 `;

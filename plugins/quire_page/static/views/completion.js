@@ -47,7 +47,14 @@ export function Completion({ server }) {
       <div class="row">
         <${ModelChoice} label="Model" value=${model} onChange=${set("model")} choices=${choices} />
         <${Amount} label="Max tokens" min="1" step="1" value=${fields.maxTokens} onChange=${set("maxTokens")} />
-        <${Amount} label="Temperature" min="0" max="2" step="0.1" value=${fields.temperature} onChange=${set("temperature")} />
+        <${Amount}
+          label="Temperature"
+          min="0"
+          max="2"
+          step="0.1"
+          value=${fields.temperature}
+          onChange=${set("temperature")}
+        />
         <${Text} label="Stop at" placeholder="a text" value=${fields.stop} onChange=${set("stop")} />
       </div>
       <${Area} label="Prompt" rows=${5} value=${fields.prompt} onChange=${set("prompt")} />

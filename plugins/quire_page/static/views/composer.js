@@ -1,6 +1,6 @@
 // Where a question is written: text, pictures, and speech that a model transcribes.
 
-import { html, useRef, useState } from "../vendor/preact-htm.js";
+import { html, useEffect, useRef, useState } from "../vendor/preact-htm.js";
 import { isPicture, readPicture } from "../app/pictures.js";
 import { record } from "../app/recording.js";
 import { postJson } from "../app/requests.js";
@@ -52,7 +52,14 @@ export function Composer({ running, ready, seesPictures, ears, onSend, onStop })
           ({ name, url }, i) => html`
             <li key=${url}>
               <img src=${url} alt=${name} />
-              <button type="button" class="remove" aria-label="Remove ${name}" onClick=${() => setPictures(pictures.filter((_, j) => j !== i))}>×</button>
+              <button
+                type="button"
+                class="remove"
+                aria-label="Remove ${name}"
+                onClick=${() => setPictures(pictures.filter((_, j) => j !== i))}
+              >
+                ×
+              </button>
             </li>
           `,
         )}
@@ -70,10 +77,20 @@ export function Composer({ running, ready, seesPictures, ears, onSend, onStop })
       />
       <div class="actions">
         <label class="button quiet">
-          <input type="file" accept="image/*" multiple class="off-screen" onChange=${(event) => add(event.target.files).then(() => (event.target.value = ""))} />
+          <input
+            type="file"
+            accept="image/*"
+            multiple
+            class="off-screen"
+            onChange=${(event) => add(event.target.files).then(() => (event.target.value = ""))}
+          />
           Add pictures
         </label>
-        <${Microphone} model=${ears} onText=${(said) => setText((before) => (before ? `${before} ${said}` : said))} onError=${setError} />
+        <${Microphone}
+          model=${ears}
+          onText=${(said) => setText((before) => (before ? `${before} ${said}` : said))}
+          onError=${setError}
+        />
         <span class="gap"></span>
         ${
           running
@@ -88,12 +105,19 @@ export function Composer({ running, ready, seesPictures, ears, onSend, onStop })
 // model: the one that transcribes; undefined: none is served.
 function Microphone({ model, onText, onError }) {
   const [state, setState] = useState("off");
+  const [passed, setPassed] = useState(0);
   const recorder = useRef(null);
+  useEffect(() => {
+    if (state !== "recording") return;
+    const timer = setInterval(() => setPassed((before) => before + 1), 1000);
+    return () => clearInterval(timer);
+  }, [state]);
   const toggle = async () => {
     try {
       onError(null);
       if (state === "off") {
         recorder.current = await record();
+        setPassed(0);
         setState("recording");
       } else {
         setState("transcribing");
@@ -105,10 +129,11 @@ function Microphone({ model, onText, onError }) {
       onError(problem);
     }
   };
-  const label = { off: "Speak", recording: "Stop recording", transcribing: "Transcribing …" }[state];
+  const label = { off: "Speak", recording: `Stop recording (${passed} s)`, transcribing: "Transcribing …" }[state];
   const title = model ? `Speech is transcribed by ${model}` : "No model that transcribes speech is served";
+  const disabled = !model || state === "transcribing";
   return html`
-    <button type="button" class="quiet ${state}" title=${title} disabled=${!model || state === "transcribing"} onClick=${toggle}>${label}</button>
+    <button type="button" class="quiet ${state}" title=${title} disabled=${disabled} onClick=${toggle}>${label}</button>
   `;
 }
 

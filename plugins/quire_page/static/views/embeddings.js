@@ -42,7 +42,14 @@ export function Embeddings({ server }) {
       <h1>Embed</h1>
       <div class="row">
         <${ModelChoice} label="Model" value=${model} onChange=${set("model")} choices=${choices} />
-        <${Amount} label="Dimensions" min="1" step="1" placeholder=${modelOf(server, model)?.embedding_size ?? "all"} value=${fields.dimensions} onChange=${set("dimensions")} />
+        <${Amount}
+          label="Dimensions"
+          min="1"
+          step="1"
+          placeholder=${modelOf(server, model)?.embedding_size ?? "all"}
+          value=${fields.dimensions}
+          onChange=${set("dimensions")}
+        />
       </div>
       <${Area} label="Texts, one a line" rows=${5} value=${fields.texts} onChange=${set("texts")} />
       <div class="actions">
@@ -63,7 +70,11 @@ const Similarities = ({ texts, vectors, usage }) => html`
           Cosine similarities; ${vectors[0].length} dimensions, ${usage.prompt_tokens} tokens
         </caption>
         <thead>
-          <tr><th scope="col">Text</th>${texts.map((_, i) => html`<th scope="col" key=${i}>${i + 1}</th>`)}<th scope="col">Vector</th></tr>
+          <tr>
+            <th scope="col">Text</th>
+            ${texts.map((_, i) => html`<th scope="col" key=${i}>${i + 1}</th>`)}
+            <th scope="col">Vector</th>
+          </tr>
         </thead>
         <tbody>
           ${vectors.map(
@@ -85,7 +96,11 @@ const Similarities = ({ texts, vectors, usage }) => html`
 `;
 
 const Cell = ({ value }) => html`
-  <td class="number"><span class="heat-mark" style=${{ opacity: Math.max(0, value) * 0.45 }}></span><span>${value.toFixed(3)}</span></td>
+  <td
+    class="number"
+  >
+    <span class="heat-mark" style=${{ opacity: Math.max(0, value) * 0.45 }}></span><span>${value.toFixed(3)}</span>
+  </td>
 `;
 
 export function cosine(a, b) {

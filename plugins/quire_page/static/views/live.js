@@ -48,10 +48,29 @@ export function Live({ active, theme }) {
         now &&
         html`
         <div class="charts">
-          <${Chart} title="Generated tokens/s" names=${models} data=${speeds("generated")} format=${short} theme=${theme} />
+          <${Chart}
+            title="Generated tokens/s"
+            names=${models}
+            data=${speeds("generated")}
+            format=${short}
+            theme=${theme}
+          />
           <${Chart} title="Prompt tokens/s" names=${models} data=${speeds("prompt")} format=${short} theme=${theme} />
-          <${Chart} title="Waiting sequences" names=${models} data=${values("waiting")} format=${short} theme=${theme} />
-          <${Chart} title="KV cache in use" floor=${0.01} names=${models} data=${values("kv")} format=${percent} theme=${theme} />
+          <${Chart}
+            title="Waiting sequences"
+            names=${models}
+            data=${values("waiting")}
+            format=${short}
+            theme=${theme}
+          />
+          <${Chart}
+            title="KV cache in use"
+            floor=${0.01}
+            names=${models}
+            data=${values("kv")}
+            format=${percent}
+            theme=${theme}
+          />
         </div>
         <${ModelTable} history=${history} models=${models} />
         <${AdapterTable} history=${history} />
@@ -97,7 +116,10 @@ function ModelTable({ history, models }) {
                 <td class="number">${rate(growth(before, now, "models", name, "prompt"))}</td>
                 <td class="number">${row.running}</td>
                 <td class="number">${row.waiting}</td>
-                <td><meter min="0" max="1" value=${row.kv} aria-label="KV cache of ${name} in use"></meter> ${percent(row.kv)}</td>
+                <td>
+                  <meter min="0" max="1" value=${row.kv} aria-label="KV cache of ${name} in use"></meter>
+                  ${" "}${percent(row.kv)}
+                </td>
                 <td class="number">${row.looked ? percent(row.hits / row.looked) : "–"}</td>
                 <td class="number">${row.slots === undefined ? "–" : `${row.tier_device ?? 0} of ${row.slots}`}</td>
                 <td class="number">${short(row.generated)}</td>

@@ -45,7 +45,13 @@ export function LoadForm({ models, refresh }) {
       <h2 id="load-title">Load an adapter</h2>
       <div class="row">
         <${Text} label="Name" required value=${fields.name} onChange=${set("name")} />
-        <${Text} label="Folder on the server, or a name that a plugin resolves" required spellcheck="false" value=${fields.path} onChange=${set("path")} />
+        <${Text}
+          label="Folder on the server, or a name that a plugin resolves"
+          required
+          spellcheck="false"
+          value=${fields.path}
+          onChange=${set("path")}
+        />
         <${Choice}
           label="Base model"
           value=${fields.base}

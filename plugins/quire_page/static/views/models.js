@@ -11,7 +11,8 @@ const POLL_MS = 400;
 
 export function Models({ server, active, onUse }) {
   const [error, setError] = useState(null);
-  const chats = new Set(chatChoices(server).map(({ model }) => model.id));
+  const chats = chatChoices(server).flatMap(({ model }) => model.aliases);
+  const useOf = (name) => chats.includes(name) && onUse;
   const busy = server.adapters.some(({ state }) => state === "loading" || state === "retired");
 
   useEffect(() => {
@@ -50,7 +51,7 @@ export function Models({ server, active, onUse }) {
             </tr>
           </thead>
           <tbody>
-            ${server.models.map((model) => html`<${Model} key=${model.id} model=${model} onUse=${chats.has(model.id) && onUse} />`)}
+            ${server.models.map((model) => html`<${Model} key=${model.id} model=${model} onUse=${useOf(model.id)} />`)}
             ${server.loaded && !server.models.length && html`<tr><td colspan="7">No model is served.</td></tr>`}
           </tbody>
         </table>
@@ -75,8 +76,7 @@ export function Models({ server, active, onUse }) {
           </thead>
           <tbody>
             ${server.adapters.map(
-              (row) =>
-                html`<${Adapter} key=${row.id} row=${row} onUse=${chats.has(row.parent) && onUse} onUnload=${unload} />`,
+              (row) => html`<${Adapter} key=${row.id} row=${row} onUse=${useOf(row.parent)} onUnload=${unload} />`,
             )}
             ${!server.adapters.length && html`<tr><td colspan="9">No adapter is loaded.</td></tr>`}
           </tbody>
@@ -93,10 +93,19 @@ const Model = ({ model, onUse }) => html`
     <td class="number">${short(model.num_parameters)}</td>
     <td>${model.dtype} on ${model.device}</td>
     <td class="number">${model.max_model_len} tokens</td>
-    <td class="number">${short(model.num_pages * model.page_size)} tokens</td>
+    <td
+      class="number"
+    >
+      ${model.tasks.includes("generate") ? `${short(model.num_pages * model.page_size)} tokens` : "–"}
+    </td>
     <td>${[...model.tasks, ...model.modalities.map((kind) => `reads ${kind}`)].join(", ").replaceAll("_", " ")}</td>
     <td class="buttons">
-      ${onUse && html`<button type="button" aria-label="Chat with ${model.id}" onClick=${() => onUse(model.id)}>Chat</button>`}
+      ${
+        onUse &&
+        html`
+        <button type="button" aria-label="Chat with ${model.id}" onClick=${() => onUse(model.id)}>Chat</button>
+      `
+      }
     </td>
   </tr>
 `;
@@ -121,8 +130,19 @@ const Adapter = ({ row, onUse, onUnload }) => html`
     <td class="number">${bytes(row.bytes)}</td>
     <td class="number">${row.requests ? `${row.requests} of ` : ""}${row.requests_total}</td>
     <td class="buttons">
-      ${onUse && row.state === "ready" && html`<button type="button" aria-label="Chat with ${row.id}" onClick=${() => onUse(row.id)}>Chat</button>`}
-      ${row.state !== "retired" && html`<button type="button" aria-label="Unload ${row.id}" onClick=${() => onUnload(row.id)}>Unload</button>`}
+      ${
+        onUse &&
+        row.state === "ready" &&
+        html`
+        <button type="button" aria-label="Chat with ${row.id}" onClick=${() => onUse(row.id)}>Chat</button>
+      `
+      }
+      ${
+        row.state !== "retired" &&
+        html`
+        <button type="button" aria-label="Unload ${row.id}" onClick=${() => onUnload(row.id)}>Unload</button>
+      `
+      }
     </td>
   </tr>
 `;

@@ -34,7 +34,13 @@ export function Plugins({ active }) {
     <div class="page">
       <h1>Plugins</h1>
       <${Problem} error=${error} />
-      <${Text} label="Show those with" type="search" placeholder="a name, a hook or a record" value=${wanted} onChange=${setWanted} />
+      <${Text}
+        label="Show those with"
+        type="search"
+        placeholder="a name, a hook or a record"
+        value=${wanted}
+        onChange=${setWanted}
+      />
       <div class="scroll" tabindex="0" role="region" aria-label="Plugins">
         <table>
           <thead>
@@ -60,6 +66,7 @@ export function Plugins({ active }) {
 
 const textOf = (row) => JSON.stringify([row.name, row.distribution, row.hooks, row.records]).toLowerCase();
 
+const plain = (hook) => hook.replace("quire_", "").replaceAll("_", " ");
 const busyFirst = (a, b) => b.calls - a.calls || a.name.localeCompare(b.name);
 
 const stateOf = (row) => (row.error || row.off.length ? "failed" : row.enabled ? "ready" : "idle");
@@ -69,8 +76,7 @@ const Plugin = ({ row }) => html`
     <th scope="row">${row.name}<br /><span class="hint">${row.distribution} ${row.version}</span></th>
     <td>
       ${Object.entries(row.records).map(
-        ([hook, names]) =>
-          html`<p key=${hook}><span class="hint">${hook.replace("quire_", "").replaceAll("_", " ")}:</span> ${names.join(", ")}</p>`,
+        ([hook, names]) => html`<p key=${hook}><span class="hint">${plain(hook)}:</span> ${names.join(", ")}</p>`,
       )}
     </td>
     <td class="number">${short(row.calls)}</td>
@@ -78,7 +84,11 @@ const Plugin = ({ row }) => html`
     <td class="number">${seconds(row.seconds)}</td>
     <td class="number">${short(row.dropped)}</td>
     <td>
-      <span class="state ${stateOf(row)}">${row.off.length ? `off: ${row.off.join(", ")}` : row.enabled ? "on" : "off"}</span>
+      <span
+        class="state ${stateOf(row)}"
+      >
+        ${row.off.length ? `off: ${row.off.join(", ")}` : row.enabled ? "on" : "off"}
+      </span>
       ${row.error && html`<p class="problem">${row.error}</p>`}
     </td>
   </tr>

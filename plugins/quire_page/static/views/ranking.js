@@ -56,7 +56,11 @@ function Results({ results }) {
           The best document first
         </caption>
         <thead>
-          <tr><th scope="col">Document</th><th scope="col" class="wide">Share of the best score</th><th scope="col" class="number">Score</th></tr>
+          <tr>
+            <th scope="col">Document</th>
+            <th scope="col" class="wide">Share of the best score</th>
+            <th scope="col" class="number">Score</th>
+          </tr>
         </thead>
         <tbody>
           ${results.map(

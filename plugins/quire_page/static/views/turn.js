@@ -2,10 +2,11 @@
 
 import { html, useState } from "../vendor/preact-htm.js";
 import { rate, seconds } from "../app/numbers.js";
-import { Problem } from "../parts/fields.js";
+import { Problem, Text } from "../parts/fields.js";
 import { Tokens } from "../parts/tokens.js";
 
-// json: whether the answer should be JSON. onResults(side, results): sends results of tools; false where it is too late.
+// json: whether the answer should be JSON. onResults(side, results): sends what tools returned; false where it is too
+// late for that.
 export const Turn = ({ turn, json, onResults }) => html`
   <article class="turn">
     <div class="question">
@@ -15,7 +16,12 @@ export const Turn = ({ turn, json, onResults }) => html`
     <div class="answers ${turn.answers.length > 1 ? "two" : ""}">
       ${turn.answers.map(
         (answer, side) => html`
-          <${Answer} key=${side} answer=${answer} json=${json} onResults=${onResults && ((results) => onResults(side, results))} />
+          <${Answer}
+            key=${side}
+            answer=${answer}
+            json=${json}
+            onResults=${onResults && ((results) => onResults(side, results))}
+          />
         `,
       )}
     </div>
@@ -28,7 +34,7 @@ function Answer({ answer, json, onResults }) {
   return html`
     <section class="answer ${answer.state}" aria-label="Answer of ${answer.model}">
       <h3>${answer.model}</h3>
-      ${answer.steps.map((step, i) => (step.role === "tool" ? html`<${Result} key=${i} step=${step} />` : html`<${Message} key=${i} step=${step} json=${json} />`))}
+      ${answer.steps.map((step, i) => html`<${Step} key=${i} step=${step} json=${json} />`)}
       ${answer.state === "running" && html`<span class="cursor" aria-label="is being written"></span>`}
       ${answer.state === "stopped" && html`<p class="hint">Stopped.</p>`}
       <${Problem} error=${answer.error} />
@@ -38,13 +44,18 @@ function Answer({ answer, json, onResults }) {
   `;
 }
 
+const Step = ({ step, json }) =>
+  step.role === "tool" ? html`<${Result} step=${step} />` : html`<${Message} step=${step} json=${json} />`;
+
 const Result = ({ step }) =>
   html`<p class="result"><span>${step.name} returned</span> <code>${step.content}</code></p>`;
 
 const Message = ({ step, json }) => html`
   ${step.reasoning && html`<details class="reasoning"><summary>Reasoning</summary><p>${step.reasoning}</p></details>`}
   ${step.content && html`<${Content} text=${step.content} json=${json && step.finish} />`}
-  ${step.calls.map((call, i) => html`<p key=${i} class="call"><span>calls ${call.name}</span> <code>${call.arguments}</code></p>`)}
+  ${step.calls.map(
+    (call, i) => html`<p key=${i} class="call"><span>calls ${call.name}</span> <code>${call.arguments}</code></p>`,
+  )}
   ${step.tokens.length > 0 && step.finish && html`<${Tokens} tokens=${step.tokens} />`}
 `;
 
@@ -68,10 +79,15 @@ function Results({ calls, onSend }) {
     <form class="results" onSubmit=${send}>
       ${calls.map(
         (call, i) => html`
-          <label class="field" key=${i}>
-            <span>What ${call.name} returns</span>
-            <input type="text" class="code" placeholder=${'{"sky": "sunny", "temperature": 21}'} value=${results[i]} onInput=${(e) => set(i, e.target.value)} required />
-          </label>
+          <${Text}
+            key=${i}
+            label="What ${call.name} returns"
+            class="code"
+            placeholder=${'{"sky": "sunny", "temperature": 21}'}
+            value=${results[i]}
+            onChange=${(value) => set(i, value)}
+            required
+          />
         `,
       )}
       <button type="submit">Send ${calls.length > 1 ? "results" : "result"}</button>
