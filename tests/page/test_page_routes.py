@@ -8,6 +8,8 @@ from fake_client import http, pretend_app
 from quire.errors import PluginError
 from quire.hooks.registry import load
 from quire.records import Registry, Router
+from quire.settings.flag_parser import FlagParser
+from quire.settings.options import add_config, read_config
 from quire.settings.server_config import ServerConfig
 from quire_page import quire_routers
 from quire_page.files import FOLDER, NAMES
@@ -104,6 +106,9 @@ async def test_models_are_described(app):
 
 
 async def test_a_flag_switches_the_page_off(app_with):
+    parser = FlagParser()
+    add_config(parser, ServerConfig)
+    assert not read_config(ServerConfig, vars(parser.parse_args(["--no-ui"]))).ui
     async with http(app_with(ui=False)) as client:
         assert {(await client.get(path)).status_code for path in ("/", "/ui/models", "/ui/app/main.js")} == {404}
         assert (await client.get("/health")).status_code == 200
