@@ -116,6 +116,7 @@ python_info{x="1"} 1`;
   assert.deepEqual(Object.values(after.adapters), [{ model: name, name: "p", generated: 4 }]);
   assert.equal(growth(before, after, "models", name, "generated"), 10);
   assert.equal(growth(after, { ...before, time: 5000 }, "models", name, "generated"), 0);
+  assert.equal(growth({ time: 1000, models: {}, adapters: {} }, after, "models", name, "generated"), 15);
   assert.equal(growth(undefined, after, "models", name, "generated"), 0);
 });
 

@@ -67,11 +67,12 @@ function slotsOf(labels) {
   };
 }
 
-// How much a counter of a row grew per second between two scrapes. A counter that fell began anew.
+// How much a counter of a row grew per second between two scrapes. A row that is new began at 0, and a counter that
+// fell began anew.
 export function growth(before, after, group, key, field) {
-  const first = before?.[group][key]?.[field];
+  const first = before?.[group][key]?.[field] ?? 0;
   const last = after[group][key]?.[field];
   const passed = (after.time - (before?.time ?? after.time)) / 1000;
-  if (first === undefined || last === undefined || passed <= 0) return 0;
+  if (last === undefined || passed <= 0) return 0;
   return Math.max(0, last - first) / passed;
 }

@@ -70,7 +70,8 @@ export const HelpDialog = ({ open, onClose, version }) => html`
       <p>
         Quire ${version}. <a href="docs">The routes of this server</a>. The page contains
         ${LIBRARIES.map(
-          ([name, licence, file], i) => html`<span key=${name}>${i ? ", " : " "}${name} (<a href=${file}>${licence}</a>)</span>`,
+          ([name, licence, file], i) =>
+            html`<span key=${name}>${i ? ", " : " "}${name} (<a href=${file}>${licence}</a>)</span>`,
         )}.
       </p>
       <div class="actions"><button type="button" class="primary" onClick=${onClose}>Close</button></div>

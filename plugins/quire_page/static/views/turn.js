@@ -1,32 +1,35 @@
 // One turn of a conversation: the question, and the answers of one or two models.
 
-import { html, useState } from "../vendor/preact-htm.js";
+import { Component, html, useState } from "../vendor/preact-htm.js";
 import { rate, seconds } from "../app/numbers.js";
 import { Problem, Text } from "../parts/fields.js";
 import { Tokens } from "../parts/tokens.js";
 
 // json: whether the answer should be JSON. onResults(side, results): sends what tools returned; false where it is too
 // late for that.
-export const Turn = ({ turn, json, onResults }) => html`
-  <article class="turn">
-    <div class="question">
-      ${turn.pictures.map(({ name, url }) => html`<img key=${url} src=${url} alt=${name} />`)}
-      <p>${turn.text}</p>
-    </div>
-    <div class="answers ${turn.answers.length > 1 ? "two" : ""}">
-      ${turn.answers.map(
-        (answer, side) => html`
-          <${Answer}
-            key=${side}
-            answer=${answer}
-            json=${json}
-            onResults=${onResults && ((results) => onResults(side, results))}
-          />
-        `,
-      )}
-    </div>
-  </article>
-`;
+export class Turn extends Component {
+  // A turn that is over stays as it is while the next one is written.
+  shouldComponentUpdate({ turn, json, onResults }) {
+    return turn !== this.props.turn || json !== this.props.json || Boolean(onResults || this.props.onResults);
+  }
+
+  render({ turn, json, onResults }) {
+    return html`
+      <article class="turn">
+        <div class="question">
+          ${turn.pictures.map(({ name, url }) => html`<img key=${url} src=${url} alt=${name} />`)}
+          <p>${turn.text}</p>
+        </div>
+        <div class="answers ${turn.answers.length > 1 ? "two" : ""}">
+          ${turn.answers.map((answer, side) => {
+            const send = onResults && ((results) => onResults(side, results));
+            return html`<${Answer} key=${side} answer=${answer} json=${json} onResults=${send} />`;
+          })}
+        </div>
+      </article>
+    `;
+  }
+}
 
 function Answer({ answer, json, onResults }) {
   const last = answer.steps.at(-1);
