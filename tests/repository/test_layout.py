@@ -19,7 +19,7 @@ SOURCE_ROOTS = {
     "kernels": ("quire_kernels",),
     "models": ("quire_models",),
     "adapters": ("quire_adapters",),
-    "plugins": ("quire_plugins", "quire_demos", "quire_bench", "quire_quantize", "quire_testing"),
+    "plugins": ("quire_plugins", "quire_demos", "quire_bench", "quire_quantize", "quire_page", "quire_testing"),
 }
 OURS = tuple(package for packages in SOURCE_ROOTS.values() for package in packages)
 
@@ -54,6 +54,7 @@ MAY_IMPORT = {
     "quire_adapters": CONTRACT | MODELS | {"quire.plugin"},
     "quire_plugins": CONTRACT | MODELS | {"quire.plugin", "quire_demos"},
     "quire_demos": set(),
+    "quire_page": {"quire.plugin"},
     "quire_testing": CONTRACT | HOOKS | ENGINE | MODELS | {"quire.text"},
     "quire": CONTRACT,
     "quire.hooks": CONTRACT | HOOKS,

@@ -208,13 +208,17 @@ class Router:
 
     bodies: models of the bodies that the routes read with `RouterContext.read`, for the OpenAPI document; a route names
     its own with `openapi_extra=json_body(Model)`. error_body: shape of the JSON body of error responses at the paths of
-    these routes, also of those that the server sends itself, such as 401 and 413; None: OpenAI's.
+    these routes, also of those that the server sends itself, such as 401 and 413; None: OpenAI's. open_paths: paths of
+    these routes that need no API key; every other one does. ui: whether the routes are pages for people, which
+    `--no-ui` leaves out.
     """
 
     name: str
     build: Callable[[RouterContext], APIRouter]
     bodies: Sequence[type[BaseModel]] = ()
     error_body: Callable[[QuireError], Mapping[str, Any]] | None = None
+    open_paths: tuple[str, ...] = ()
+    ui: bool = False
 
 
 class StatsObserver(Protocol):

@@ -92,6 +92,7 @@ class ServerConfig:
     stream_interval: int = setting(
         "Send the tokens of a stream in groups of this many; the first and the last tokens are sent at once.", 1
     )
+    ui: bool = setting("Serve the web page at /, if the plugin page is loaded.", True)
     disable_fastapi_docs: bool = setting("Disable /docs, /redoc and /openapi.json.", False)
     enable_tokenizer_info_endpoint: bool = setting(
         "Enable GET /tokenizer_info, which returns the chat template and the special tokens.", True

@@ -23,7 +23,7 @@ GROUPS: Mapping[str, tuple[str, ...]] = {
     ),
     "HTTP": (
         *("host", "port", "root_path", "allowed_origins", "allowed_methods", "allowed_headers", "allow_credentials"),
-        *("ssl_keyfile", "ssl_certfile", "ssl_ca_certs", "disable_fastapi_docs", "enable_request_id_headers"),
+        *("ssl_keyfile", "ssl_certfile", "ssl_ca_certs", "ui", "disable_fastapi_docs", "enable_request_id_headers"),
         *("enable_tokenizer_info_endpoint", "metrics_prefix", "shutdown_timeout_s", "engine_timeout_s", "max_restarts"),
     ),
     "keys and limits": (
