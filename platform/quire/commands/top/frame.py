@@ -21,7 +21,8 @@ def frame(url: str, figures: ServerFigures) -> RenderableType:
     """The tables of models and adapters under a line about the server."""
     parts: list[RenderableType] = [_headline(url, figures), _models(figures)]
     if figures.adapters or any(figures.tiers.values()):
-        parts.append(_adapters(figures))
+        where = ", ".join(f"{count:.0f} on {tier}" for tier, count in figures.tiers.items())
+        parts += [Text(f"adapters: {where}" if where else "adapters"), _adapters(figures)]
     return Group(*parts)
 
 
@@ -37,7 +38,9 @@ def _headline(url: str, figures: ServerFigures) -> Text:
 
 
 def _models(figures: ServerFigures) -> Table:
-    table = _table("model", "run", "wait", "gen tok/s", "prompt tok/s", "KV cache", "hits", "TTFT", "ITL", "done", "err")
+    table = _table(
+        "model", "run", "wait", "gen tok/s", "prompt tok/s", "KV cache", "hits", "TTFT", "ITL", "done", "err"
+    )
     for model in figures.models:
         table.add_row(
             Text(model.name),
@@ -56,9 +59,7 @@ def _models(figures: ServerFigures) -> Table:
 
 
 def _adapters(figures: ServerFigures) -> Table:
-    where = ", ".join(f"{count:.0f} on {tier}" for tier, count in figures.tiers.items())
     table = _table("adapter", "of model", "run", "gen tok/s", "done", "")
-    table.title, table.title_justify, table.title_style = f"adapters: {where}" if where else "adapters", "left", ""
     rows = sorted(figures.adapters, key=lambda row: (-row.running, not row.waits, -row.ended, row.name))
     for row in rows[:MAX_ADAPTERS]:
         waits = Text("waits for a slot", "yellow") if row.waits else ""

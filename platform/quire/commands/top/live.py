@@ -18,11 +18,16 @@ from quire.commands.top.scrape import read
 
 MIN_INTERVAL_S = 0.2
 
+FILE_WIDTH = 140
+"""Characters of a line where the output is not a terminal."""
+
 
 def run(args: argparse.Namespace) -> int:
     """Show frames until Ctrl-C, or print one. Raises RemoteError if the server does not answer at first."""
     headers = {"Authorization": f"Bearer {args.api_key}"} if args.api_key else {}
     console = Console()
+    if not console.is_terminal:
+        console.width = FILE_WIDTH
     with httpx.Client(headers=headers) as client:
         found = frames(client, args.url, max(MIN_INTERVAL_S, args.interval))
         if args.once:

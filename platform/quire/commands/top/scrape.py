@@ -20,7 +20,7 @@ TIMEOUT_S = 10.0
 
 
 @dataclass(frozen=True)
-class Sample:
+class MetricSample:
     """One sample of a metric."""
 
     labels: Mapping[str, str]
@@ -32,9 +32,9 @@ class Scrape:
     """All samples of one moment, by name without the prefix. at_s: the moment, in seconds of a monotonic clock."""
 
     at_s: float
-    samples: Mapping[str, Sequence[Sample]]
+    samples: Mapping[str, Sequence[MetricSample]]
 
-    def __getitem__(self, name: str) -> Sequence[Sample]:
+    def __getitem__(self, name: str) -> Sequence[MetricSample]:
         return self.samples.get(name, ())
 
     def value(self, name: str, **labels: str) -> float:
@@ -61,10 +61,10 @@ def parse(text: str, at_s: float) -> Scrape:
     return Scrape(at_s, samples)
 
 
-def _samples(text: str) -> Iterator[tuple[str, Sample]]:
+def _samples(text: str) -> Iterator[tuple[str, MetricSample]]:
     for family in text_string_to_metric_families(text):
         for sample in family.samples:
-            yield sample.name, Sample(sample.labels, sample.value)
+            yield sample.name, MetricSample(sample.labels, sample.value)
 
 
 def read(client: httpx.Client, url: str) -> Scrape:

@@ -97,9 +97,10 @@ def _phases(summary: RequestSummary) -> Iterator[tuple[str, float, float]]:
     """
     if summary.queue_s is None:
         return
-    yield "queue", 0.0, summary.queue_s
     first = summary.e2e_s if summary.first_token_s is None else summary.first_token_s
-    yield "prefill", min(summary.queue_s, first), first
+    queued = min(summary.queue_s, first)  # measured in another process
+    yield "queue", 0.0, queued
+    yield "prefill", queued, first
     if summary.first_token_s is not None:
         yield "decode", first, summary.e2e_s
 
