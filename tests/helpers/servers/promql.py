@@ -1,7 +1,7 @@
 """Evaluates the part of PromQL that dashboards and alert rules here use, on some scrapes of /metrics.
 
 A vector is a map from sets of labels to values. Ranges always cover all scrapes, however long they say they are, and
-rates are not extrapolated. https://prometheus.io/docs/prometheus/latest/querying/basics/
+rates are not extrapolated. A series of one point has none. https://prometheus.io/docs/prometheus/latest/querying/basics/
 """
 
 from __future__ import annotations
@@ -170,7 +170,7 @@ class _Parser:
             return _quantiles(share, self.either())
         ranges = self.either()
         assert isinstance(ranges, dict)
-        return {labels: RANGES[word](points) for labels, points in ranges.items()}
+        return {labels: RANGES[word](points) for labels, points in ranges.items() if len(points) > 1}
 
     def _selector(self, name: str) -> Value:
         matchers: list[tuple[str, str, str]] = []

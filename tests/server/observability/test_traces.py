@@ -24,7 +24,12 @@ TRACE, CLIENT_SPAN = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 FROM_CLIENT = {"traceparent": f"00-{TRACE}-{CLIENT_SPAN}-01"}
 CHAT = {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 5}
 
-VLLMS = {"gen_ai.request.id", "gen_ai.latency.e2e", "gen_ai.latency.time_in_queue", "gen_ai.latency.time_to_first_token"}
+VLLMS = {
+    "gen_ai.request.id",
+    "gen_ai.latency.e2e",
+    "gen_ai.latency.time_in_queue",
+    "gen_ai.latency.time_to_first_token",
+}
 """Attributes that vLLM records and the conventions do not have."""
 
 
@@ -148,7 +153,10 @@ async def test_errors_are_named_and_a_request_that_was_not_accepted_has_no_phase
 async def test_errors_of_clients_do_not_make_a_span_a_failed_one(tmp_path):
     traced = Traced(tmp_path, config=ServerConfig(api_key=("secret",)))
     _, spans = await traced.post("/v1/completions", {"prompt": "a"})
-    assert (spans["POST"].attributes["http.response.status_code"], spans["POST"].attributes["error.type"]) == (401, "401")
+    assert (spans["POST"].attributes["http.response.status_code"], spans["POST"].attributes["error.type"]) == (
+        401,
+        "401",
+    )
     _, spans = await traced.post("/v1/completions", {"prompt": 3.5}, {"authorization": "Bearer secret"})
     exchange = spans["POST /v1/completions"]
     assert (exchange.attributes["error.type"], exchange.status.status_code) == ("MalformedBody", StatusCode.UNSET)

@@ -80,7 +80,12 @@ class Tracing:
     @contextmanager
     def fetching(self, scheme: str, host: str, port: int) -> Iterator[FetchSpan]:
         """Around a GET request of the server itself."""
-        attributes: dict[str, str | int] = {"http.request.method": "GET", "url.scheme": scheme, "server.address": host, "server.port": port}
+        attributes: dict[str, str | int] = {
+            "http.request.method": "GET",
+            "url.scheme": scheme,
+            "server.address": host,
+            "server.port": port,
+        }
         with self.tracer.start_as_current_span("GET", kind=SpanKind.CLIENT, attributes=attributes) as span:
             headers: dict[str, str] = {}
             propagate.inject(headers)
