@@ -6,12 +6,14 @@ from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import suppress
 
-from quire.server.process.started import StartedServer
+from quire.server.process.started import PAGES, StartedServer
 
 DEFAULT_URL = "http://127.0.0.1:8000"
 """The server that `platform chat` and `platform top` use without --url."""
 
-PAGES = (("page", "/"), ("routes", "/docs"), ("metrics", "/metrics"))
+NAMES = ("page", "routes", "metrics")
+"""What the banner calls the pages."""
+
 MAX_NAMES = 20
 """Adapters of one model that are listed."""
 
@@ -26,7 +28,7 @@ def banner_lines(started: StartedServer) -> Iterator[str]:
     """The lines of the banner; the first is `Quire is ready at URL`."""
     yield f"Quire is ready at {started.url}"
     local = _reachable(started.url)
-    for name, path in PAGES:
+    for name, path in zip(NAMES, PAGES, strict=True):
         if path in started.pages:
             yield f"  {name:8} {local}{path}"
     yield from _models(started)

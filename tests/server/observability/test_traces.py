@@ -3,16 +3,21 @@
 import asyncio
 import logging
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from fake_client import PretendClient, classifier, embedder, http, info, served
+from media_server import web_of_media
+from opentelemetry import context, propagate
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.semconv._incubating.attributes import gen_ai_attributes
 from opentelemetry.trace import SpanKind, StatusCode, format_span_id, format_trace_id
 
-from quire.errors import EngineDied, Overloaded
+from quire.errors import EngineDied, Overloaded, Unprocessable
+from quire.media.fetching.fetcher import Fetcher
+from quire.media.limits import Budget, MediaLimits
 from quire.records import GateRequest, Registry, RequestGate
 from quire.server.app import build_app
 from quire.server.tracing.request_spans import operation_of
@@ -246,6 +251,40 @@ async def test_a_shutdown_exports_what_is_left(tmp_path):
     async with app.router.lifespan_context(app), http(app) as asking:
         await asking.post("/v1/completions", json={"prompt": "a"})
     assert {span.name for span in exporter.get_finished_spans()} >= {"POST /v1/completions", "text_completion tiny"}
+
+
+@pytest.mark.parametrize("named", [True, False])
+async def test_requests_for_media_are_traced_and_only_hosts_that_are_named_learn_of_it(tmp_path, named):
+    traced = Traced(tmp_path)
+    tracing = traced.app.state.service.telemetry.tracing
+    limits = MediaLimits(private_addresses=True, allowed_domains=frozenset({"127.0.0.1"}) if named else frozenset())
+    with web_of_media() as web, ThreadPoolExecutor(1) as threads:
+        web.files["a"] = b"picture"
+        web.targets["1"] = "../file/a"
+        fetcher = Fetcher(limits, threads, trace=tracing.fetching)
+        with tracing.tracer.start_as_current_span("request") as span:
+            sent = propagate.extract({"baggage": "user=1"})
+            token = context.attach({**context.get_current(), **sent})
+            assert await fetcher.fetch(f"{web.url}/to/1", Budget(100)) == b"picture"
+            context.detach(token)
+        with pytest.raises(Unprocessable):
+            await fetcher.fetch(f"{web.url}/none", Budget(100))
+    to, file, _, failed = traced.exporter.get_finished_spans()
+    assert [one.name for one in (to, file, failed)] == ["GET"] * 3
+    assert to.parent.span_id == file.parent.span_id == span.get_span_context().span_id
+    assert (to.kind, dict(file.attributes)) == (
+        SpanKind.CLIENT,
+        {
+            "http.request.method": "GET",
+            "url.scheme": "http",
+            "server.address": "127.0.0.1",
+            "server.port": web.port,
+            "http.response.status_code": 200,
+        },
+    )
+    assert (failed.attributes["error.type"], failed.status.status_code) == ("404", StatusCode.ERROR)
+    assert ("traceparent" in web.headers) == named
+    assert "baggage" not in web.headers
 
 
 @pytest.mark.parametrize(

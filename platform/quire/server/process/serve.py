@@ -27,10 +27,11 @@ from quire.server.app import build_app
 from quire.server.connections.connections import ConnectionLimits, Connections
 from quire.server.connections.http_protocol import BoundedHttpProtocol
 from quire.server.connections.listen import url_of
+from quire.server.http.methods import allowed_methods
 from quire.server.jobs.active import UNFINISHED, ActiveJobs
 from quire.server.process.frontend_loader import FrontendLoader, load_frontends
 from quire.server.process.shutdown import ServerShutdown, handle_signals
-from quire.server.process.started import OnReady, StartedServer
+from quire.server.process.started import PAGES, OnReady, StartedServer
 from quire.server.service.service import Service
 from quire.settings.model_config import ModelConfig
 from quire.settings.server_config import ServerConfig
@@ -122,7 +123,7 @@ def _started(app: FastAPI, url: str) -> StartedServer:
         url=url,
         models=tuple(one.info for one in served),
         adapters=tuple(service.adapters.ready()),
-        pages=frozenset(getattr(route, "path", "") for route in app.routes if "GET" in getattr(route, "methods", ())),
+        pages=frozenset(path for path in PAGES if "GET" in allowed_methods({"type": "http", "app": app, "path": path})),
         chats=frozenset(one.name for one in served if one.template is not None),
         requires_key=bool(service.config.api_key),
     )

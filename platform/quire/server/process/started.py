@@ -9,10 +9,13 @@ from typing import TypeAlias
 from quire.types import ModelInfo
 from quire.types.adapter_info import AdapterInfo
 
+PAGES = ("/", "/docs", "/metrics")
+"""Paths that a server may have for people and monitoring: the page, the list of routes, and the metrics."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class StartedServer:
-    """A server that has started. pages: paths that answer GET without parameters. chats: models with a chat template.
+    """A server that has started. pages: those of `PAGES` that it has. chats: models with a chat template.
 
     requires_key: whether clients must send an API key.
     """
