@@ -14,7 +14,6 @@ from typing import Any
 from prometheus_client import CollectorRegistry, GCCollector, Histogram, PlatformCollector, ProcessCollector
 from prometheus_client.core import Metric
 from prometheus_client.exposition import choose_encoder
-from prometheus_client.openmetrics.exposition import ALLOWUTF8, UNDERSCORES
 
 from quire.server.metrics.adapter_metrics import AdapterMetrics
 from quire.server.metrics.engine_metrics import EngineMetrics
@@ -138,9 +137,9 @@ class Metrics:
     def text(self, accept: str = "") -> tuple[bytes, str]:
         """The exposition text and its content type: OpenMetrics if `accept` names it, else Prometheus' text format."""
         encode, content_type = choose_encoder(accept)
-        if isinstance(encode, partial) and encode.keywords.get("escaping") == UNDERSCORES:
-            # The library escapes the colon of a prefix too, which every client accepts (prometheus_client 0.26).
-            encode = partial(encode, escaping=ALLOWUTF8)
+        if isinstance(encode, partial) and encode.keywords.get("escaping") == "underscores":
+            # prometheus_client 0.26 would replace the colon of a prefix too, which every client accepts.
+            encode = partial(encode, escaping="allow-utf-8")
         return encode(_WithEngineLabel(self.registry)), content_type
 
 
