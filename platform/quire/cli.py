@@ -30,11 +30,12 @@ BUILT_IN: Mapping[str, tuple[str, str]] = {
     "complete": ("quire.commands.chat", "COMPLETE"),
     "plugins": ("quire.commands.plugins", "COMMAND"),
     "doctor": ("quire.commands.doctor", "COMMAND"),
+    "top": ("quire.commands.top.command", "COMMAND"),
     "run-batch": ("quire.commands.run_batch", "COMMAND"),
 }
 """Module and attribute of each built-in command; imported when it runs, or for the list in --help."""
 
-CLIENTS = ("chat", "complete")
+CLIENTS = ("chat", "complete", "top")
 """Commands that use a running server; they have no plugin flags."""
 
 WITHOUT_OPTIONS = (*CLIENTS, "plugins", "doctor")

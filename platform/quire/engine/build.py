@@ -12,7 +12,13 @@ from quire.engine.adapters.attached_runtimes import AttachedRuntimes
 from quire.engine.adapters.engine_adapters import EngineAdapters
 from quire.engine.engine import Engine, EngineParts, try_admit
 from quire.engine.loading.load import LoadedModel, available_bytes, choose_device, load_model
-from quire.engine.memory.kv_budget import check_memory_use, compute_num_host_pages, compute_num_pages, step_tokens
+from quire.engine.memory.kv_budget import (
+    check_memory_use,
+    compute_num_host_pages,
+    compute_num_pages,
+    page_bytes,
+    step_tokens,
+)
 from quire.engine.memory.ledger import MemoryBudget, MemoryLedger
 from quire.engine.memory.profile import activation_bytes
 from quire.engine.multimodal.embeddings import MultimodalEmbeddings
@@ -104,7 +110,12 @@ def build_engine(
     return Engine(
         EngineParts(
             loaded=loaded,
-            info=replace(loaded.info, num_pages=num_pages, max_model_len=max_model_len),
+            info=replace(
+                loaded.info,
+                num_pages=num_pages,
+                max_model_len=max_model_len,
+                kv_cache_bytes=0 if loaded.decoder.non_causal else num_pages * page_bytes(config, loaded),
+            ),
             registry=registry,
             memory=memory,
             scheduler=scheduler,

@@ -240,6 +240,7 @@ class EngineClient:
             enable_lora=settings.enable_lora,
             plugin_max_faults=settings.plugin_max_faults,
             log_level=settings.log_level,
+            log_format=settings.log_format,
             sys_path=list(sys.path),
             adapters=adapters,
             known_adapters=known,

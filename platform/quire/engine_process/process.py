@@ -205,6 +205,7 @@ class EngineProcess:
         def close(engine: EngineProtocol) -> None:
             self._background.submit(self._registry.engine_stopping, engine.info)
             engine.close()
+            log.info("%s is unloaded", message.model)
             self._send(UnloadDone(message.call_id))
 
         self._loop.remove(message.model, close)
@@ -227,7 +228,7 @@ def main(descriptor: str) -> int:
     threading.Thread(target=_read, args=(transport, inbox), name="reader", daemon=True).start()
     start = inbox.get()
     assert isinstance(start, Start), start
-    log_to_stderr(start.log_level)
+    log_to_stderr(start.log_level, start.log_format)
     sys.path[:] = start.sys_path or sys.path
     try:
         builder = EngineBuilder()

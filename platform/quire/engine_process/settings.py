@@ -31,6 +31,7 @@ class EngineProcessSettings:
     enable_lora: bool = False
     adapters: Sequence[AdapterInfo] = ()
     log_level: str = "info"
+    log_format: str = "text"
     max_restarts: int = 5
     plugin_max_faults: int = 100
     wait_ready_s: float = 15.0

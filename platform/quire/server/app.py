@@ -8,7 +8,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from re import Pattern
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fastapi import APIRouter, FastAPI
 from fastapi.openapi.utils import get_openapi
@@ -61,6 +61,9 @@ from quire.server.service.request_fields import RequestFields
 from quire.server.service.service import Service
 from quire.settings.server_config import ServerConfig
 
+if TYPE_CHECKING:
+    from quire.server.tracing.tracing import Tracing
+
 log = logging.getLogger("quire.server")
 
 EXPOSED_HEADERS = ("X-Request-Id", "Retry-After", "WWW-Authenticate", "Metadata")
@@ -97,7 +100,11 @@ class _App(FastAPI):
 
 
 def build_service(
-    client: ClientProtocol, config: ServerConfig, registry: Registry, models: Sequence[ServedModel]
+    client: ClientProtocol,
+    config: ServerConfig,
+    registry: Registry,
+    models: Sequence[ServedModel],
+    tracing: Tracing | None = None,
 ) -> Service:
     """Build the `Service` that the routes use. Builds gates and exporters of plugins, and raises what they raise."""
     infos = [served.info for served in models]
@@ -108,6 +115,7 @@ def build_service(
     if enabled:
         log.info("requests may load adapters from %s", _describe_adapter_roots(config))
     pools = WorkerPools()
+    throughput = None if config.disable_log_stats else ThroughputLog()
     return Service(
         config=config,
         client=client,
@@ -116,7 +124,7 @@ def build_service(
         request_fields=RequestFields(registry),
         gates=Gates(registry, config.gate_threads, config.gate_timeout_s),
         metrics=metrics,
-        telemetry=Telemetry(client, registry, metrics, None if config.disable_log_stats else ThroughputLog()),
+        telemetry=Telemetry(client, registry, metrics, throughput, tracing=tracing),
         inflight=ActiveJobs(),
         adapters=AdapterService(served_models, client.adapters, sources, enabled),
         bodies=Bodies(config.max_body_bytes, config.max_json_values, pools.bodies),
@@ -133,13 +141,17 @@ def _describe_adapter_roots(config: ServerConfig) -> str:
 
 
 def build_app(
-    client: ClientProtocol, config: ServerConfig, registry: Registry, models: Sequence[ServedModel]
+    client: ClientProtocol,
+    config: ServerConfig,
+    registry: Registry,
+    models: Sequence[ServedModel],
+    tracing: Tracing | None = None,
 ) -> FastAPI:
     """Build the application; `app.state.service` is its `Service`. The caller closes `client`.
 
     Raises PluginError if a router of a plugin clashes with an existing route.
     """
-    service = build_service(client, config, registry, models)
+    service = build_service(client, config, registry, models, tracing)
     has_docs = not config.disable_fastapi_docs
     app = _App(
         title="Quire",
@@ -158,7 +170,7 @@ def build_app(
     _install_openapi(app, [*BODIES, *(body for record in registry.all(ROUTERS) for body in record.bodies)])
     if has_docs:
         add_api_pages(app, installed_assets())
-    _add_middleware(app, config, registry, open_paths)
+    _add_middleware(app, config, registry, open_paths, tracing)
     return app
 
 
@@ -255,7 +267,9 @@ def _without_422(schema: dict[str, Any]) -> dict[str, Any]:
     return schema
 
 
-def _add_middleware(app: FastAPI, config: ServerConfig, registry: Registry, open_paths: frozenset[str]) -> None:
+def _add_middleware(
+    app: FastAPI, config: ServerConfig, registry: Registry, open_paths: frozenset[str], tracing: Tracing | None
+) -> None:
     """Middleware, the innermost first. open_paths: those of plugins that need no API key."""
     app.add_middleware(PluginErrorMiddleware, registry=registry)
     app.add_middleware(ResponseBlocksMiddleware)
@@ -263,8 +277,12 @@ def _add_middleware(app: FastAPI, config: ServerConfig, registry: Registry, open
     if config.api_key or config.admin_api_key:
         paths = open_paths | (OPEN_PATHS - {METRICS} if config.metrics_require_key else OPEN_PATHS)
         app.add_middleware(APIKeyMiddleware, keys=config.api_key, admin_keys=config.admin_api_key, open_paths=paths)
-    if config.enable_request_id_headers:
-        app.add_middleware(RequestIdMiddleware)
+    if tracing is not None:
+        from quire.server.tracing.middleware import TracingMiddleware
+
+        app.add_middleware(TracingMiddleware, tracing=tracing)
+    if config.enable_request_id_headers or config.log_format == "json":
+        app.add_middleware(RequestIdMiddleware, sends=config.enable_request_id_headers)
     if config.allowed_origins:
         app.add_middleware(
             CORSMiddleware,

@@ -106,6 +106,15 @@ class ServerConfig:
         choices=("debug", "info", "warning", "error", "critical"),
         also=("uvicorn_log_level",),
     )
+    log_format: str = setting(
+        "Format of log lines; json: an object a line, with the request's id where there is one.",
+        "text",
+        choices=("text", "json"),
+    )
+    otlp_traces_endpoint: str | None = setting(
+        "URL of an OpenTelemetry collector to which traces of requests are sent, e.g. http://localhost:4318/v1/traces; "
+        "needs the extra otel (default: that of the OTEL_EXPORTER_OTLP_… variables, else no traces)."
+    )
     shutdown_timeout_s: float = setting(
         "Maximum time in seconds that running requests get to finish at shutdown.", 30.0, also=("shutdown_timeout",)
     )

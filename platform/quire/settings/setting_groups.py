@@ -35,7 +35,8 @@ GROUPS: Mapping[str, tuple[str, ...]] = {
         *("plugin_max_faults", "gate_timeout_s", "gate_threads"),
     ),
     "logging and usage": (
-        *("log_level", "disable_access_log", "disable_log_stats", "stream_interval"),
+        *("log_level", "log_format", "disable_access_log", "disable_log_stats", "otlp_traces_endpoint"),
+        "stream_interval",
         *("enable_prompt_tokens_details", "enable_force_include_usage"),
     ),
     "scheduling": (

@@ -6,7 +6,7 @@ import pytest
 
 from quire.commands.serve import warn_of_open_server
 from quire.engine.build import build_engine
-from quire.engine.loading.model_summary import summary
+from quire.engine_process.model_summary import summary
 from quire.hooks.registry import load
 from quire.server.metrics.throughput_log import ThroughputLog
 from quire.server.process.serve import _uvicorn_settings
@@ -63,7 +63,7 @@ def test_a_loaded_model_is_described(tmp_path):
     config = ModelConfig(model=str(tiny_llama(tmp_path / "tiny")), device="cpu", num_pages=20)
     engine = build_engine(config, load(["llama"]))
     try:
-        text = summary(engine.loaded, engine.info, config)
+        text = summary(engine.info, config)
     finally:
         engine.close()
     assert text.startswith("LlamaForCausalLM, ")
