@@ -81,6 +81,7 @@ def _run(args: argparse.Namespace) -> int:
         plugins=args.plugins,
         enable_lora=lora,
         on_ready=_print_ready,
+        spawned=args.spawned,
     )
 
 

@@ -62,7 +62,9 @@ def test_every_byte_of_codes_is_read_as_the_package_reads_it(byte):
         if name == "MXFP4":
             blocks[0, 0] = byte % 200  # larger exponents overflow in the package
         expected = gguf.quants.dequantize(blocks, Type[name])
-        found = unpack.unpacked(blocks, layout, expected.shape[1])
+        found = unpack.unpacked(blocks, name, expected.shape[1])
+        assert torch.equal(found.dequantized(), torch.from_numpy(expected)), name
+        assert unpack.unpack_in_numpy(blocks, layout, found) is None
         assert torch.equal(found.dequantized(), torch.from_numpy(expected)), name
 
 
