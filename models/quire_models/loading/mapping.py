@@ -230,8 +230,8 @@ def _widened(weight: Any, dtype: torch.dtype) -> Tensor:
 
 
 def process_weights(model: nn.Module, processed: Container[object] = ()) -> None:
-    """Let every module with a method `process_weights`, except those that were `processed`, derive data from its weights,
-    such as a packed matrix or a norm's weight plus one; needed whenever weights were written.
+    """Let every module with a method `process_weights` derive data from its weights, such as a packed matrix or a norm's
+    weight plus one; needed whenever weights were written. processed: modules to leave out.
     """
     for module in model.modules():
         if module not in processed and hasattr(module, "process_weights"):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import mmap
 import zipfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 

@@ -1,8 +1,8 @@
 """Turns the blocks of a quantized tensor into a `QuantizedMatrix`: types with one scale for 32 weights, and the driver.
 
 Layouts are those of ggml (ggml/src/ggml-common.h and ggml-quants.c of llama.cpp). A layout is a structured numpy type,
-whose fields are views of the mapped file. Every weight gets one byte. CPUs do it in C++, five times as fast; numpy works
-in chunks that stay in the processor's cache, on words of eight bytes, or by copying fields of 16 or more bytes at once.
+whose fields are views of the mapped file. Every weight gets one byte. CPUs do it in C++ where they can; numpy works in
+chunks that stay in the processor's cache, on words of eight bytes, or by copying fields of 16 or more bytes at once.
 """
 
 from __future__ import annotations
