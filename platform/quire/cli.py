@@ -14,6 +14,7 @@ from dataclasses import fields, replace
 from importlib import import_module
 
 from quire import __version__
+from quire.engine_process.wire.spawn import SpawnedProcess, spawn
 from quire.errors import PluginError, QuireError
 from quire.hooks.discovery import DISTRIBUTION, plugin_names
 from quire.hooks.registry import listing, load, with_max_faults, with_options
@@ -40,6 +41,8 @@ CLIENTS = ("chat", "complete", "top")
 
 WITHOUT_OPTIONS = (*CLIENTS, "plugins", "doctor")
 """Commands that run no model, and therefore have no plugin options."""
+
+HELP = frozenset({"-h", "--help"})
 
 EARLY_FLAGS = {
     "--plugins": True,
@@ -71,9 +74,20 @@ def _run(words: list[str]) -> int:
     if words[:1] in (["-V"], ["-v"], ["--version"], ["version"]):
         print(__version__)
         return 0
+    if words[:1] != ["serve"] or not HELP.isdisjoint(words):
+        return _run_command(words, None)
+    spawned = spawn()  # it imports torch while plugins are loaded here, and flags are parsed
+    try:
+        return _run_command(words, spawned)
+    finally:
+        spawned.close()
+
+
+def _run_command(words: list[str], spawned: SpawnedProcess | None) -> int:
+    """spawned: a process for the engine of `serve`; None for other commands."""
     early, _ = _first_phase().parse_known_args(words)
     registry = load(early.plugins, enable_lora=bool(early.enable_lora), trace=early.trace_hooks)
-    if not words or words[0] in ("-h", "--help", "help"):
+    if not words or words[0] in ("help", *HELP):
         print(_overview(registry))
         return 0
     command = _find(words[0], registry)
@@ -83,7 +97,7 @@ def _run(words: list[str]) -> int:
     args = parser.parse_args(words[1:])
     if "plugin_max_faults" in args:
         registry = with_max_faults(registry, args.plugin_max_faults)
-    args.registry = registry
+    args.registry, args.spawned = registry, spawned
     if command.name not in WITHOUT_OPTIONS:
         args.registry = with_options(registry, plugin_options(vars(args), registry))
     return command.run(args)

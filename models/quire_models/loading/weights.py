@@ -52,16 +52,19 @@ def load(model: nn.Module, decoder: Decoder, names: WeightsMapper, files: Weight
     """Copy the weights of `files` into `model`, converted to the dtype and device of its parameters.
 
     At most the parts of one matrix are in memory beside the model: files are mapped and read in their own order,
-    but vectors first, because a quantized matrix is bound with its bias as soon as it is complete.
+    except that vectors come first, because a matrix is packed with its bias as soon as it is complete, and then the
+    largest matrices, which are in memory twice while they are packed.
     Raises CheckpointError for a tensor that is missing, extra or has the wrong shape, and for unreadable files.
     """
     check(model, decoder, names, files)
     loader = CheckpointLoader(model, decoder, names)
-    needed = sorted(filter(loader.needs, files), key=lambda name: len(files[name]) > 1)
-    progress = LoadingProgress(sum(math.prod(files[name]) for name in needed))
-    for name in needed:
+    sizes = {name: math.prod(files[name]) for name in filter(loader.needs, files)}
+    largest = max(sizes.values(), default=0)
+    progress = LoadingProgress(sum(sizes.values()))
+    for name in sorted(sizes, key=lambda name: 0 if len(files[name]) < 2 else 1 if sizes[name] == largest else 2):
         loader.put(name, files.read(name))
-        progress.advance(math.prod(files[name]))
+        files.release(name)
+        progress.advance(sizes[name])
     loader.finish()
 
 

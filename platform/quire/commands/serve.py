@@ -97,6 +97,7 @@ def _serve(args: argparse.Namespace, on_ready: OnReady) -> int:
         plugins=args.plugins,
         enable_lora=lora,
         on_ready=on_ready,
+        spawned=args.spawned,
     )
 
 

@@ -34,7 +34,7 @@ from quire.engine.structured.constraint_tracker import ConstraintTracker
 from quire.engine.structured.grammars import Grammars
 from quire.hooks.call_stats import step_fault
 from quire.isolation.isolated_calls import IsolatedCalls
-from quire.records import Context, Registry
+from quire.records import Context, Deferred, Registry
 from quire.settings.model_config import ModelConfig
 from quire_models.loading.checkpoint import raw_config
 
@@ -143,7 +143,7 @@ def _context(
         options=registry.options.get(plugin, {}),
         model=info.name,
         vocab_size=info.vocab_size,
-        tokenizer=tokenizer() if tokenizer else None,
+        tokenizer=Deferred(tokenizer) if tokenizer else None,  # for most plugins it need not be loaded
         device=info.device,
         config=config_json,
         folder=info.folder,

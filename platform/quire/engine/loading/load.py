@@ -85,7 +85,7 @@ def _load(config: ModelConfig, registry: Registry, max_bytes: int | None) -> Loa
     device = choose_device(config.device)
     located = hub.locate(config.model, config)
     folder = located.folder
-    parsed = checkpoint.read_config(folder, config.trust_remote_code)
+    parsed = checkpoint.read_config(folder, config.trust_remote_code, hub.config_cache(config.download_dir))
     architecture = find_architecture(parsed.architectures, registry)
     modalities = _modalities(architecture, registry)
     dtype = choose_dtype(config.dtype, checkpoint.checkpoint_dtype(folder), device)

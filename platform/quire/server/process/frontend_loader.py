@@ -7,7 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from quire.errors import ConfigError, StartupError
-from quire.hub import resolve_tokenizer
+from quire.hub import resolve, resolve_tokenizer
 from quire.media.fetching.fetcher import TraceFetch
 from quire.media.limits import MediaLimits
 from quire.media.loader import MediaLoader
@@ -40,7 +40,9 @@ class FrontendLoader:
         """Load tokenizers of local models while the engine process loads weights. Errors are left to `load`."""
         for model in models:
             with suppress(Exception):
-                folder = Path(model.tokenizer or model.model).expanduser().resolve(strict=True)
+                for name in filter(None, (model.model, model.tokenizer)):
+                    Path(name).expanduser().resolve(strict=True)  # the engine process downloads those that are not here
+                folder = resolve_tokenizer(model, resolve(model.model, model))
                 tokenizer = _load_tokenizer(model, folder)
                 tokenizer.token_text(0)  # builds tables, for which the first response would have to wait
                 self._prepared[_tokenizer_key(model, folder)] = tokenizer

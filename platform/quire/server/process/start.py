@@ -1,7 +1,7 @@
 """Starts the server from its settings, in the order that takes the least time.
 
-The engine process takes longest, so it is launched first; FastAPI and the rest of the server are imported meanwhile.
-For that reason this module imports none of them at the top.
+The engine process takes longest, so it gets its models first; FastAPI and the rest of the server are imported
+meanwhile. For that reason this module imports none of them at the top.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from collections.abc import Sequence
 
 from quire.engine_process.client import EngineClient
 from quire.engine_process.settings import GC_THRESHOLDS, EngineProcessSettings
+from quire.engine_process.wire.spawn import SpawnedProcess
 from quire.media.limits import MediaLimits
 from quire.records import Registry
 from quire.server.connections.listen import bind, check_tls
@@ -39,6 +40,7 @@ def run_server(
     plugins: Sequence[str] | None = None,
     enable_lora: bool = False,
     on_ready: OnReady | None = None,
+    spawned: SpawnedProcess | None = None,
 ) -> int:
     """Run the server until SIGINT or SIGTERM; returns the exit status. Raises StartupError if it cannot start.
 
@@ -46,7 +48,7 @@ def run_server(
     signal arrived while they were loading. The process ends some seconds after `shutdown_timeout_s` at the latest.
 
     plugins, enable_lora: as given to `quire.hooks.registry.load`, for the engine process. on_ready: called when the
-    server accepts requests.
+    server accepts requests. spawned: a process for the engine that was started before.
     """
     return_freed_memory()
     gc.set_threshold(*GC_THRESHOLDS)
@@ -69,7 +71,7 @@ def run_server(
             plugin_max_faults=config.plugin_max_faults,
         )
         client = EngineClient(models, settings)
-        client.launch()
+        client.launch(spawned)
 
         import uvloop
 
