@@ -26,8 +26,8 @@ from quire.settings.server_config import ServerConfig
 
 BUILT_IN: Mapping[str, tuple[str, str]] = {
     "serve": ("quire.commands.serve", "COMMAND"),
-    "chat": ("quire.commands.chat", "CHAT"),
-    "complete": ("quire.commands.chat", "COMPLETE"),
+    "chat": ("quire.commands.chat.command", "CHAT"),
+    "complete": ("quire.commands.chat.command", "COMPLETE"),
     "plugins": ("quire.commands.plugins", "COMMAND"),
     "doctor": ("quire.commands.doctor", "COMMAND"),
     "run-batch": ("quire.commands.run_batch", "COMMAND"),
