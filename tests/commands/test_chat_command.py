@@ -29,6 +29,10 @@ from quire.commands.remote import OpenAIServer, RemoteError
 from quire.errors import ConfigError
 
 
+READY = b"\x1b[?2004h"
+"""Sent by a prompt when it begins to read: text may be pasted."""
+
+
 def chunk(**delta):
     return {"choices": [{"delta": delta}]}
 
@@ -188,8 +192,8 @@ def prompt(history=None):
 
 def test_enter_sends_and_a_new_line_begins_after_a_backslash_or_with_alt():
     with prompt() as (keys, session):
-        keys.send_text("one\\\rtwo\x1b\rthree\nfour\r")
-        assert session.prompt() == "one\ntwo\nthree\nfour"
+        keys.send_text("one\\\rtwo\x1b\rthree\r")
+        assert session.prompt() == "one\ntwo\nthree"
 
 
 def test_what_was_typed_comes_back_in_the_next_chat_from_a_private_file(tmp_path):
@@ -243,10 +247,10 @@ def test_a_terminal_is_greeted_and_lines_can_be_called_back(tmp_path):
             os.close(theirs)
             read_until(b"Ctrl-D exits, Ctrl-C stops a response)")
             for keys in (b"one\r", b"\x1b[A\r"):  # the arrow upwards brings the line before
-                read_until(b"> ")
+                read_until(READY)
                 os.write(terminal, keys)
                 read_until(b"hello world")
-            read_until(b"> ")
+            read_until(READY)
             os.write(terminal, b"\x04")
             while select.select([terminal], [], [], 60)[0]:  # what is left, until the terminal is closed
                 try:

@@ -17,8 +17,8 @@ from quire.records import Command
 CHAT_DESCRIPTION = """\
 Chat with a running server.
 
-On a terminal: Enter sends, Alt-Enter (or Ctrl-J, or a backslash before Enter) begins a new line, the arrow keys edit
-and go through the history, Tab completes. Ctrl-C stops a response, Ctrl-D ends. `@PATH` in a message attaches a
+On a terminal: Enter sends, Alt-Enter or a backslash before Enter begins a new line, the arrow keys edit and go
+through the history, Tab completes. Ctrl-C stops a response, Ctrl-D ends. `@PATH` in a message attaches a
 picture. /help lists the commands. In a pipe, each line is sent as a message, and nothing in it is interpreted.
 
 examples:

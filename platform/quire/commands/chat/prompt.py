@@ -47,7 +47,10 @@ def _history(path: Path | None) -> History:
 
 
 def _keys() -> KeyBindings:
-    """Enter sends the message; after a backslash it begins a new line, as Alt-Enter and Ctrl-J do."""
+    """Enter sends the message; after a backslash it begins a new line, as Alt-Enter does.
+
+    Ctrl-J stays Enter, since that is what Enter is while a response is printed and the terminal is in its usual mode.
+    """
     keys = KeyBindings()
 
     @keys.add("enter")
@@ -62,7 +65,6 @@ def _keys() -> KeyBindings:
             buffer.validate_and_handle()
 
     @keys.add("escape", "enter")
-    @keys.add("c-j")
     def new_line(event: KeyPressEvent) -> None:
         event.current_buffer.newline(copy_margin=False)
 

@@ -56,7 +56,7 @@ def _help(chat: ChatControls, _: str) -> None:
     width = max(len(f"{command.name} {command.argument}") for command in COMMANDS.values())
     for command in COMMANDS.values():
         chat.say(f"{f'{command.name} {command.argument}':{width}}  {command.help}")
-    chat.say("Enter sends; Alt-Enter, Ctrl-J or a backslash before Enter begins a new line; Tab completes.")
+    chat.say("Enter sends; Alt-Enter or a backslash before Enter begins a new line; Tab completes.")
     chat.say("@PATH in a message attaches a picture. Ctrl-C stops a response, Ctrl-D ends.")
 
 
