@@ -28,7 +28,6 @@ from quire.commands.chat.slash import COMMANDS, ChatEnded
 from quire.commands.remote import OpenAIServer, RemoteError
 from quire.errors import ConfigError
 
-
 READY = b"\x1b[?2004h"
 """Sent by a prompt when it begins to read: text may be pasted."""
 

@@ -18,7 +18,14 @@ SOURCE_ROOTS = {
     "kernels": ("quire_kernels",),
     "models": ("quire_models",),
     "adapters": ("quire_adapters",),
-    "plugins": ("quire_plugins", "quire_demos", "quire_bench", "quire_quantize", "quire_testing"),
+    "plugins": (
+        "quire_plugins",
+        "quire_demos",
+        "quire_adapter_tools",
+        "quire_bench",
+        "quire_quantize",
+        "quire_testing",
+    ),
 }
 OURS = tuple(package for packages in SOURCE_ROOTS.values() for package in packages)
 
@@ -73,7 +80,14 @@ MAY_IMPORT = {
     "quire.server": CONTRACT | HOOKS | {"quire.text", "quire.media", "quire.hub"} | CLIENT,
 }
 
-ON_TOP = ("quire.cli", "quire.commands", "quire.entrypoints.openai", "quire_bench", "quire_quantize")
+ON_TOP = (
+    "quire.cli",
+    "quire.commands",
+    "quire.entrypoints.openai",
+    "quire_adapter_tools",
+    "quire_bench",
+    "quire_quantize",
+)
 """These may import anything, and no other module imports them."""
 
 

@@ -13,6 +13,7 @@ import torch
 from compressed_tensors.compressors import PackedQuantizationCompressor
 from compressed_tensors.quantization import QuantizationScheme
 from lora_rig import random_seqs
+from quire_quantize.writer import ShardWriter
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers import AutoModelForCausalLM
@@ -24,7 +25,6 @@ from quire.records import Registry
 from quire.settings.model_config import ModelConfig
 from quire_models.loading import tensor_files
 from quire_models.testing import run_tokens
-from quire_quantize.writer import ShardWriter
 from quire_testing.tiny import tiny_llama, tiny_model
 
 
