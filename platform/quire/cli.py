@@ -24,20 +24,31 @@ from quire.settings.near_names import near_name
 from quire.settings.options import add_plugin_options, new_parser, normalize_flags, plugin_options
 from quire.settings.server_config import ServerConfig
 
-BUILT_IN: Mapping[str, tuple[str, str]] = {
-    "serve": ("quire.commands.serve", "COMMAND"),
-    "chat": ("quire.commands.chat.command", "CHAT"),
-    "complete": ("quire.commands.chat.command", "COMPLETE"),
-    "plugins": ("quire.commands.plugins", "COMMAND"),
-    "doctor": ("quire.commands.doctor", "COMMAND"),
-    "run-batch": ("quire.commands.run_batch", "COMMAND"),
+_LOCAL = "quire.commands.local_models.commands"
+
+BUILT_IN: Mapping[str, tuple[str, str, str]] = {
+    "serve": ("quire.commands.serve", "COMMAND", "serve models over HTTP (OpenAI API)"),
+    "chat": ("quire.commands.chat.command", "CHAT", "chat with a running server"),
+    "complete": ("quire.commands.chat.command", "COMPLETE", "complete text with a running server"),
+    "pull": (_LOCAL, "PULL", "download a model, or a GGUF file of one"),
+    "list": (_LOCAL, "LIST", "list the models that were downloaded"),
+    "show": (_LOCAL, "SHOW", "describe a model"),
+    "rm": (_LOCAL, "RM", "remove models that were downloaded"),
+    "plugins": ("quire.commands.plugins", "COMMAND", "list plugins, what each provides, and how to enable it"),
+    "doctor": (
+        "quire.commands.doctor",
+        "COMMAND",
+        "show this machine, and which implementation of each op is used and why",
+    ),
+    "run-batch": ("quire.commands.run_batch", "COMMAND", "process a file of requests without a server"),
+    "completion": ("quire.commands.completion.command", "COMMAND", "print the completion script of a shell"),
 }
-"""Module and attribute of each built-in command; imported when it runs, or for the list in --help."""
+"""Module, attribute and help of each built-in command; it is imported when it runs."""
 
-CLIENTS = ("chat", "complete")
-"""Commands that use a running server; they have no plugin flags."""
+CLIENTS = ("chat", "complete", "pull", "list", "rm")
+"""Commands that use a running server or no model at all: plugins are not loaded, and have no flags."""
 
-WITHOUT_OPTIONS = (*CLIENTS, "plugins", "doctor")
+WITHOUT_OPTIONS = (*CLIENTS, "plugins", "doctor", "show", "completion")
 """Commands that run no model, and therefore have no plugin options."""
 
 EARLY_FLAGS = {
@@ -70,15 +81,16 @@ def _run(words: list[str]) -> int:
     if words[:1] in (["-V"], ["-v"], ["--version"], ["version"]):
         print(__version__)
         return 0
+    if words and words[0] in CLIENTS:
+        return _run_client(_built_in(words[0]), words[1:])
     early, _ = _first_phase().parse_known_args(words)
     registry = load(early.plugins, enable_lora=bool(early.enable_lora), trace=early.trace_hooks)
     if not words or words[0] in ("-h", "--help", "help"):
         print(_overview(registry))
         return 0
     command = _find(words[0], registry)
-    parser = _second_phase(command, registry)
-    for warning in unknown_variables(os.environ, [*parser.env_names, *_setting_variables()]):
-        print(f"platform: warning: {warning}", file=sys.stderr)
+    parser = command_parser(command, registry)
+    _warn_of_variables(parser)
     args = parser.parse_args(words[1:])
     if "plugin_max_faults" in args:
         registry = with_max_faults(registry, args.plugin_max_faults)
@@ -86,6 +98,17 @@ def _run(words: list[str]) -> int:
     if command.name not in WITHOUT_OPTIONS:
         args.registry = with_options(registry, plugin_options(vars(args), registry))
     return command.run(args)
+
+
+def _run_client(command: Command, words: list[str]) -> int:
+    parser = _parser_without_plugins(command)
+    _warn_of_variables(parser)
+    return command.run(parser.parse_args(words))
+
+
+def _warn_of_variables(parser: FlagParser) -> None:
+    for warning in unknown_variables(os.environ, [*parser.env_names, *_setting_variables()]):
+        print(f"platform: warning: {warning}", file=sys.stderr)
 
 
 def _command_first(words: list[str]) -> list[str]:
@@ -120,9 +143,15 @@ def _first_phase() -> FlagParser:
     return parser
 
 
-def _second_phase(command: Command, registry: Registry) -> FlagParser:
+def _parser_without_plugins(command: Command) -> FlagParser:
     parser = new_parser(f"platform {command.name}", command.help)
     command.configure(parser)
+    return parser
+
+
+def command_parser(command: Command, registry: Registry) -> FlagParser:
+    """The parser of a command, with the flags that the loaded plugins add."""
+    parser = _parser_without_plugins(command)
     if command.name not in CLIENTS:
         _add_plugin_flags(parser)
     if command.name not in WITHOUT_OPTIONS:
@@ -131,9 +160,14 @@ def _second_phase(command: Command, registry: Registry) -> FlagParser:
 
 
 def _built_in(name: str) -> Command:
-    module, attribute = BUILT_IN[name]
+    module, attribute, summary = BUILT_IN[name]
     command = vars(import_module(module))[attribute]
-    return replace(command, name=name)
+    return replace(command, name=name, help=summary)
+
+
+def all_commands(registry: Registry) -> list[Command]:
+    """The built-in commands, which are imported, and those of the loaded plugins."""
+    return [*map(_built_in, BUILT_IN), *registry.all("quire_commands")]
 
 
 def _find(name: str, registry: Registry) -> Command:
@@ -154,8 +188,9 @@ def _find(name: str, registry: Registry) -> Command:
 
 
 def _overview(registry: Registry) -> str:
-    commands = [*map(_built_in, BUILT_IN), *registry.all("quire_commands")]
-    lines = [f"  {command.name:12} {command.help}" for command in commands]
+    commands = {name: summary for name, (_, _, summary) in BUILT_IN.items()}
+    commands |= {command.name: command.help for command in registry.all("quire_commands")}
+    lines = [f"  {name:12} {summary}" for name, summary in commands.items()]
     return "\n".join(
         [
             f"Quire {__version__}: serves many base models and adapters; everything model-specific is a plugin.",

@@ -15,7 +15,7 @@ from torch import Tensor
 from tqdm import tqdm
 
 from quire.errors import BadRequest, CheckpointError
-from quire_adapter_tools.low_rank import LowRank, truncated
+from quire_adapter_tools.low_rank import TruncatedMatrix, truncated
 from quire_adapter_tools.stored_weights import StoredWeights
 from quire_adapters.peft.modules import PREFIX
 from quire_adapters.target_modules import EmbeddingTarget, TargetModules
@@ -69,8 +69,8 @@ class Extraction:
         module = max(shares, key=shares.__getitem__)
         return module, shares[module]
 
-    def add(self, module: str, found: LowRank) -> None:
-        """Count one module."""
+    def add(self, module: str, found: TruncatedMatrix) -> None:
+        """Count one module with what was found for it."""
         self.ranks[module] = found.rank
         self.squares[module] = found.norm**2, found.residual**2
 

@@ -15,7 +15,7 @@ SEED = 0
 
 
 @dataclass(frozen=True, eq=False)
-class LowRank:
+class TruncatedMatrix:
     """A difference d [outputs, inputs] ≈ b a. a: [rank, inputs]. b: [outputs, rank].
 
     norm: ‖d‖, residual: ‖d - b a‖, both Frobenius.
@@ -36,7 +36,7 @@ class LowRank:
         return self.residual / self.norm if self.norm else 0.0
 
 
-def truncated(d: Tensor, max_rank: int, energy: float, dtype: torch.dtype) -> LowRank:
+def truncated(d: Tensor, max_rank: int, energy: float, dtype: torch.dtype) -> TruncatedMatrix:
     """The approximation of d (float32 [outputs, inputs]) with the smallest rank that keeps a share of ‖d‖².
 
     max_rank: the largest rank, whatever share it keeps. energy: the share, from 0 to 1. dtype: of a and b; the residual
@@ -50,7 +50,7 @@ def truncated(d: Tensor, max_rank: int, energy: float, dtype: torch.dtype) -> Lo
     root = s[:rank].sqrt()
     a, b = (root[:, None] * v[:rank]).to(dtype), (u[:, :rank] * root).to(dtype)
     residual = float(torch.linalg.matrix_norm(d - b.float() @ a.float()))
-    return LowRank(a.contiguous(), b.contiguous(), total**0.5, residual)
+    return TruncatedMatrix(a.contiguous(), b.contiguous(), total**0.5, residual)
 
 
 def _decomposed(d: Tensor, rank: int) -> tuple[Tensor, Tensor, Tensor]:

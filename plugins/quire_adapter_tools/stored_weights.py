@@ -85,7 +85,7 @@ class StoredWeights:
         targets = TargetModules(self.base.module, self.base.names)
         for path, projection in targets.projections.items():
             parameter = "embed.weight" if path == "head" and self.base.decoder.tied else f"{path}.weight"
-            projection.rows = self._reader(parameter)  # type: ignore[method-assign]
+            projection.rows = self._reader(parameter)  # type: ignore[method-assign, assignment]
         for path, table in targets.tables.items():
             targets.tables[path] = replace(table, read=self._reader(f"{path}.weight"))
         return targets

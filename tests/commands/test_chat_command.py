@@ -20,7 +20,7 @@ from prompt_toolkit.input import create_pipe_input
 from prompt_toolkit.output import DummyOutput
 
 from quire.commands.chat.command import run_chat
-from quire.commands.chat.conversation import Conversation
+from quire.commands.chat.conversation import TerminalConversation
 from quire.commands.chat.printing import print_response
 from quire.commands.chat.prompt import MessageCompleter, new_prompt
 from quire.commands.chat.session import ChatSession, read_and_answer
@@ -61,7 +61,7 @@ def contents(body):
 @pytest.fixture
 def chat():
     remote = Remote()
-    session = ChatSession(remote, Conversation("big", {"temperature": 0}), stats=False)
+    session = ChatSession(remote, TerminalConversation("big", {"temperature": 0}), stats=False)
     session.remote = remote
     return session
 

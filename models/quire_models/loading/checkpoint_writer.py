@@ -100,6 +100,6 @@ def copy_other_files(source: Path, target: Path) -> None:
 
 
 def write_config(target: Path, config: Mapping[str, Any]) -> None:
-    """Write config.json."""
+    """Write the settings of a model to its config.json."""
     text = json.dumps(config, indent=2, ensure_ascii=False)
     (target / "config.json").write_text(text + "\n", encoding="utf-8")

@@ -86,7 +86,7 @@ class OpenAIServer:
             reply = httpx.get(f"{self.url}/models", headers=self.headers, timeout=30)
         except (httpx.HTTPError, httpx.InvalidURL) as error:
             raise RemoteError(
-                f"No server responds at {self.url}: {error}. Start one with `platform serve`, or name another with --url."
+                f"No server responds at {self.url}: {error}. Start one with `platform serve`, or choose one with --url."
             ) from error
         _check(reply.status_code, reply.content)
         try:

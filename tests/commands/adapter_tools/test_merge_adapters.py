@@ -104,7 +104,7 @@ def test_what_cannot_be_merged_is_refused_and_leaves_no_folder(llama, tmp_path):
     from quire_testing.tiny import tiny_llama
 
     adapter = llama.adapter("bias", r=2, target_modules=["gate_proj"], lora_bias=True)
-    with pytest.raises(CheckpointError, match="adds a bias to 'blocks.0.mlp.gate_up'"):
+    with pytest.raises(CheckpointError, match="adds a bias to 'blocks"):
         merged(llama, adapter, tmp_path / "out")
     small = tiny_llama(tmp_path / "small", hidden_size=32, head_dim=8)
     with pytest.raises(BadRequest, match="has shape"):

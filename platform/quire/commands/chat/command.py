@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from quire.commands.chat.conversation import Conversation
+from quire.commands.chat.conversation import TerminalConversation
 from quire.commands.chat.printing import print_response
 from quire.commands.remote import OpenAIServer, add_remote_flags
 from quire.records import Command
@@ -78,7 +78,7 @@ def history_path(args: argparse.Namespace, name: str) -> Path | None:
 def run_chat(args: argparse.Namespace) -> int:
     """Run a conversation; responses are streamed. Raises RemoteError and ConfigError."""
     remote = OpenAIServer.from_args(args)
-    talk = Conversation(args.model_name or remote.first_model(), _settings(args), args.system_prompt)
+    talk = TerminalConversation(args.model_name or remote.first_model(), _settings(args), args.system_prompt)
     for picture in args.image:
         talk.attach(picture)
     if _on_terminal(args):

@@ -8,7 +8,7 @@ from typing import Any
 from quire.commands.chat.pictures import content_part
 
 
-class Conversation:
+class TerminalConversation:
     """Messages, model and settings. Text is sent with the pictures that were attached before it."""
 
     def __init__(self, model: str, settings: Mapping[str, Any], system: str | None = None) -> None:
@@ -35,7 +35,7 @@ class Conversation:
         return {"model": self.model, **self._settings, "messages": [*system, *self._messages]}
 
     def answered(self, text: str) -> None:
-        """Add the answer."""
+        """Add the answer to the last message."""
         self._messages.append({"role": "assistant", "content": text})
 
     def take_back(self) -> None:

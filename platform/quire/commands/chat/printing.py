@@ -88,7 +88,7 @@ class _Printer:
         return bool(self._section)
 
     def end(self) -> None:
-        """End the line."""
+        """End the line that is being printed."""
         print(flush=True)
 
     def _begin(self, section: str) -> None:

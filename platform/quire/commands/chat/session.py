@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from quire.commands.chat.conversation import Conversation
+from quire.commands.chat.conversation import TerminalConversation
 from quire.commands.chat.pictures import mentioned
 from quire.commands.chat.printing import print_response
 from quire.commands.chat.prompt import MessageCompleter, new_prompt
@@ -21,7 +21,7 @@ DIM, PLAIN = "\x1b[2m", "\x1b[0m"
 class ChatSession:
     """One chat; `quire.commands.chat.slash.ChatControls` for the commands."""
 
-    def __init__(self, remote: OpenAIServer, conversation: Conversation, stats: bool) -> None:
+    def __init__(self, remote: OpenAIServer, conversation: TerminalConversation, stats: bool) -> None:
         self.conversation = conversation
         self._remote, self._stats = remote, stats
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from quire.commands.chat.conversation import Conversation
+from quire.commands.chat.conversation import TerminalConversation
 from quire.errors import ConfigError
 from quire.settings.near_names import near_name
 
@@ -14,7 +14,7 @@ from quire.settings.near_names import near_name
 class ChatControls(Protocol):
     """What the commands act on."""
 
-    conversation: Conversation
+    conversation: TerminalConversation
 
     def say(self, text: str) -> None:
         """Show a line that is not part of the conversation."""
