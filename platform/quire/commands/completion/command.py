@@ -27,7 +27,7 @@ def _configure(parser: argparse.ArgumentParser) -> None:
 
 
 def _run(args: argparse.Namespace) -> int:
-    from quire.cli import all_commands, command_parser
+    from quire.commands.command_line import all_commands, command_parser
 
     commands = [
         words_of(command.name, command.help, command_parser(command, args.registry))
