@@ -7,15 +7,11 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 from quire import __version__
-from quire.commands.built_in import BUILT_IN
+from quire.commands.overview import bundled_commands, overview
 from quire.errors import QuireError
-
-if TYPE_CHECKING:
-    from quire.records import Command
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -35,7 +31,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run(words: list[str]) -> int:
     if words in ([], ["-h"], ["--help"], ["help"]):
-        print(overview(_bundled_commands()))
+        print(overview(bundled_commands()))
         return 0
     if words in (["-V"], ["-v"], ["--version"], ["version"]):
         print(__version__)
@@ -43,31 +39,6 @@ def _run(words: list[str]) -> int:
     from quire.commands.command_line import run
 
     return run(words)
-
-
-def _bundled_commands() -> list[Command]:
-    """The commands of bundled plugins; only these plugins are imported."""
-    from quire.hooks.discovery import command_plugins
-
-    return [command for point in command_plugins() for command in point.load().quire_commands()]
-
-
-def overview(provided: Iterable[Command]) -> str:
-    """The text of --help. provided: the commands of plugins."""
-    commands = {name: summary for name, (_, _, summary) in BUILT_IN.items()}
-    commands |= {command.name: command.help for command in provided}
-    lines = [f"  {name:12} {summary}" for name, summary in commands.items()]
-    return "\n".join(
-        [
-            f"Quire {__version__}: serves many base models and adapters; everything model-specific is a plugin.",
-            "",
-            "usage: platform COMMAND [options]      platform COMMAND --help      platform --version",
-            "",
-            *lines,
-            "",
-            "Settings come from the command line, then QUIRE_* variables, then --config FILE (YAML).",
-        ]
-    )
 
 
 if __name__ == "__main__":

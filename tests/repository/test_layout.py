@@ -241,6 +241,15 @@ def test_listing_plugins_imports_nothing_heavy(code: str) -> None:
     assert run(f"{code}\nimport sys\nprint([m for m in {HEAVY} if m in sys.modules])") == "[]"
 
 
+MORE_THAN_HELP_NEEDS = "('torch', 'numpy', 'httpx', 'yaml', 'configargparse', 'rich', 'asyncio', 'quire_models')"
+
+
+@pytest.mark.parametrize("code", ["import quire", "import quire.cli", "from quire.cli import main; main(['--help'])"])
+def test_help_imports_only_what_it_prints(code: str) -> None:
+    found = run(f"{code}\nimport sys\nprint([m for m in {MORE_THAN_HELP_NEEDS} if m in sys.modules])")
+    assert found.splitlines()[-1] == "[]"
+
+
 BLOCK = """
 import importlib, pkgutil, sys
 

@@ -12,8 +12,8 @@ import sys
 from dataclasses import fields, replace
 from importlib import import_module
 
-from quire.cli import overview
 from quire.commands.built_in import BUILT_IN, CLIENTS, WITHOUT_OPTIONS
+from quire.commands.overview import overview
 from quire.errors import PluginError, QuireError
 from quire.hooks.discovery import DISTRIBUTION, plugin_names
 from quire.hooks.registry import listing, load, with_max_faults, with_options
@@ -34,6 +34,9 @@ EARLY_FLAGS = {
 """Flags that may precede the command, and whether they take a value."""
 
 
+HELP = ("-h", "--help", "help")
+
+
 def run(words: list[str]) -> int:
     """Run a command line with at least one word; returns the exit status. Raises QuireError and SystemExit."""
     words = _command_first(normalize_flags(words))
@@ -41,7 +44,7 @@ def run(words: list[str]) -> int:
         return _run_client(_built_in(words[0]), words[1:])
     early, _ = _first_phase().parse_known_args(words)
     registry = load(early.plugins, enable_lora=bool(early.enable_lora), trace=early.trace_hooks)
-    if words[0] in ("-h", "--help", "help"):
+    if words[0] in HELP or (words[0].startswith("-") and not {*HELP}.isdisjoint(words)):
         print(overview(registry.all("quire_commands")))
         return 0
     command = _find(words[0], registry)

@@ -18,7 +18,8 @@ examples:
   platform completion zsh > "${fpath[1]}/_platform"
   platform completion fish > ~/.config/fish/completions/platform.fish
 
-The flags of plugins are those of the plugins that are loaded now (--plugins); print the script again when they change."""
+The flags of plugins are those of the plugins that are loaded now (--plugins). Print the script again when they
+change."""
 
 
 def _configure(parser: argparse.ArgumentParser) -> None:

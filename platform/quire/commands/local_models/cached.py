@@ -40,12 +40,12 @@ class CachedModel:
 
 def cached_models(download_dir: str | None) -> list[CachedModel]:
     """Everything in the cache, by name. download_dir: the cache's folder; None: the usual one. Raises ConfigError."""
-    info = scanned(download_dir)
+    info = _scanned(download_dir)
     repos = [repo for repo in info.repos if repo.repo_type == "model"] if info is not None else []
     return sorted((model for repo in repos for model in _models_of(repo)), key=lambda model: model.name.lower())
 
 
-def scanned(download_dir: str | None) -> Any:
+def _scanned(download_dir: str | None) -> Any:
     """The cache, as huggingface_hub describes it; None if there is none yet. Raises ConfigError."""
     from huggingface_hub import errors, scan_cache_dir
 

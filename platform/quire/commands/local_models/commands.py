@@ -168,7 +168,7 @@ def _rm(args: argparse.Namespace) -> int:
         if input(f"Remove {visible(listed)}? [y/N] ").strip().lower() not in ("y", "yes"):
             return 1
     for model in chosen:
-        freed = remove(model, models, args.download_dir)
+        freed = remove(model, models)
         models = [other for other in models if other.name != model.name]
         print(f"{visible(model.name)} is removed; {file_size(freed)} are free again.")
     return 0

@@ -19,7 +19,10 @@ TEMPLATES = ("chat_template.jinja", "chat_template.json")
 
 
 def details(path: str, config: ModelConfig, registry: Registry) -> Iterator[tuple[str, str]]:
-    """Name and value of each fact about the model in a folder or a GGUF file. Raises ConfigError and CheckpointError."""
+    """Name and value of each fact about the model in a folder or a GGUF file.
+
+    Raises ConfigError and CheckpointError.
+    """
     found = hub.locate(path, config)
     raw = checkpoint.raw_config(found.folder)
     yield "folder", str(found.gguf or found.folder)

@@ -2,31 +2,33 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Sequence
 from contextlib import suppress
 
-from quire.commands.local_models.cached import CachedModel, scanned
+from quire.commands.local_models.cached import CachedModel
 from quire.errors import ConfigError
 
 
-def remove(model: CachedModel, models: Sequence[CachedModel], download_dir: str | None) -> int:
+def remove(model: CachedModel, models: Sequence[CachedModel]) -> int:
     """Remove a model, and return the number of bytes that are free then. models: everything in the cache.
 
     Raises ConfigError if files cannot be removed.
     """
     rest = [other for other in models if other.repo == model.repo and other.name != model.name]
     try:
-        return _remove_files(model, rest) if rest else _remove_repository(model, download_dir)
+        return _remove_files(model, rest) if rest else _remove_repository(model)
     except OSError as error:
         raise ConfigError(f"{model.name} cannot be removed: {error}.") from error
 
 
-def _remove_repository(model: CachedModel, download_dir: str | None) -> int:
-    info = scanned(download_dir)
-    (repo,) = [repo for repo in info.repos if repo.repo_id == model.repo and repo.repo_type == "model"]
-    strategy = info.delete_revisions(*(revision.commit_hash for revision in repo.revisions))
-    strategy.execute()
-    return int(strategy.expected_freed_size)
+def _remove_repository(model: CachedModel) -> int:
+    """Remove the repository's folder in the cache, with all its revisions, and its locks."""
+    folder = model.folder.parent.parent
+    freed = sum(file.lstat().st_size for file in folder.rglob("*") if file.is_file() and not file.is_symlink())
+    shutil.rmtree(folder)
+    shutil.rmtree(folder.parent / ".locks" / folder.name, ignore_errors=True)
+    return freed
 
 
 def _remove_files(model: CachedModel, rest: Sequence[CachedModel]) -> int:
