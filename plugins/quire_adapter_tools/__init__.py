@@ -2,7 +2,8 @@
 
 `inspection` says what an adapter is and whether it runs on a model, `merging` writes a model with an adapter in its
 weights, `extraction` writes a LoRA adapter of a difference: of two checkpoints, or of an adapter of another kind, whose
-deltas the package peft computes (`peft_deltas`). `base_model` describes the model, `stored_weights` reads its numbers.
+deltas the package peft computes (`peft_deltas`). `base_model` describes the model, `stored_weights` reads its
+numbers, `vectors` those of IA³ adapters.
 """
 
 from __future__ import annotations

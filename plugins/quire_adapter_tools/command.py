@@ -34,10 +34,10 @@ examples:
   platform adapters inspect my-org/my-adapter --model ./my-model"""
 
 MERGE = """\
-Write a model with a LoRA adapter merged into its weights, as a model folder that needs no adapter.
+Write a model with an adapter merged into its weights, as a model folder that needs no adapter.
 
-LoRA, rsLoRA, DoRA, biases, embeddings, heads and experts are merged as the server applies them. The weights of the
-model must not be quantized: merge first, then `platform quantize`.
+LoRA, rsLoRA, DoRA and IA³, biases, embeddings, heads and experts are merged as the server applies them. The weights
+of the model must not be quantized: merge first, then `platform quantize`.
 
 example:
   platform adapters merge ./my-model ./my-adapter ./merged"""

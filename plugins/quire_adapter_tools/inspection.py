@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,19 +12,19 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from quire.errors import BadRequest, QuireError
+from quire.errors import QuireError
 from quire.isolation.plugin_calls import SubprocessCalls
 from quire.records import Registry
 from quire_adapter_tools.base_model import PLACEHOLDER, BaseModel
+from quire_adapter_tools.vectors import target_of
 from quire_adapters.peft import headers
 from quire_adapters.peft.config import PeftConfig
 from quire_adapters.peft.loader import weights_of
 from quire_adapters.peft.lora_pairs import LoraPairs
-from quire_adapters.target_modules import LinearTarget, TargetModules
+from quire_adapters.target_modules import TargetModules
 
 LORA, IA3 = "LORA", "IA3"
 VARIANTS = (("use_dora", "DoRA"), ("use_rslora", "rsLoRA"), ("lora_bias", "biases of the low rank"))
-IA3_NAME = re.compile(r"base_model\.model\.(?P<module>.*)\.ia3_l")
 
 TensorShape = tuple[str, str, tuple[int, ...]]
 """Name, dtype and shape of a tensor."""
@@ -132,15 +131,7 @@ def _check_low_rank(adapter: AdapterFile, shapes: LowRankShapes, base: BaseModel
 def _check_ia3(adapter: AdapterFile, base: BaseModel) -> None:
     targets = TargetModules(base.module, base.names)
     for name, _, shape in adapter.tensors:
-        match = IA3_NAME.fullmatch(name)
-        if match is None:
-            raise BadRequest(f"{name!r} is not an IA³ vector; an IA³ adapter can have nothing else.")
-        target = targets.find(match["module"])
-        if not isinstance(target, LinearTarget) or not target.path.startswith("blocks."):
-            raise BadRequest(f"The adapter scales {match['module']!r}, which is not a matrix of the model's blocks.")
-        outputs, inputs = target.shape
-        if shape not in ((outputs, 1), (1, inputs)):
-            raise BadRequest(f"{name!r} has shape {list(shape)}; it must be [1, {inputs}] or [{outputs}, 1].")
+        target_of(name, shape, targets)
 
 
 def _values(table: Any) -> list[Any]:

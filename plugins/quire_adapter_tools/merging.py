@@ -1,4 +1,4 @@
-"""Writes a model with the weights of a LoRA adapter in its own: W' = scale · W + b a, for each matrix.
+"""Writes a model with the weights of a LoRA or IA³ adapter in its own: W' = scale · W + b a, for each matrix.
 
 The adapter is read and checked as the server does it, so a merged model computes what the server computes with the
 adapter, apart from the rounding of the weights to the checkpoint's data type.
@@ -17,9 +17,11 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from quire.errors import CheckpointError
+from quire.errors import CheckpointError, ConfigError
 from quire.isolation.plugin_calls import SubprocessCalls
+from quire_adapter_tools.inspection import IA3, LORA, read_adapter
 from quire_adapter_tools.stored_weights import StoredWeights
+from quire_adapter_tools.vectors import ScalingVectors, read_vectors
 from quire_adapters.peft.loader import read
 from quire_adapters.weights import AdapterWeights, EmbeddingUpdate, ExpertsUpdate
 from quire_models.loading import checkpoint, checkpoint_writer
@@ -43,10 +45,19 @@ def merge(stored: StoredWeights, adapter: Path, out: Path, in_subprocess: Subpro
     """Write the model with the adapter into the folder `out`.
 
     Raises BadRequest for an adapter that does not run on the model, CheckpointError for weights that cannot be
-    written, and ConfigError for a folder that exists.
+    written, and ConfigError for a folder that exists or a kind of adapter that cannot be merged.
     """
-    weights = read(adapter, stored.targets(), MAX_RANK, torch.float32, in_subprocess)
-    merger = _Merger(stored, weights)
+    kind = read_adapter(adapter, in_subprocess).kind
+    if kind not in (LORA, IA3):
+        raise ConfigError(
+            f"Adapters of the kind {kind} are not merged; `platform adapters extract` makes a LoRA of one."
+        )
+    weights, vectors = AdapterWeights(), ScalingVectors()
+    if kind == LORA:
+        weights = read(adapter, stored.targets(), MAX_RANK, torch.float32, in_subprocess)
+    else:
+        vectors = read_vectors(adapter, stored.targets(), in_subprocess)
+    merger = _Merger(stored, weights, vectors)
     merger.check()
     with checkpoint_writer.new_folder(out) as target:
         shards = checkpoint_writer.ShardWriter(target)
@@ -65,12 +76,13 @@ def merge(stored: StoredWeights, adapter: Path, out: Path, in_subprocess: Subpro
 class _Merger:
     """Applies an adapter to the tensors of a checkpoint."""
 
-    def __init__(self, stored: StoredWeights, weights: AdapterWeights) -> None:
-        self._stored, self._weights = stored, weights
+    def __init__(self, stored: StoredWeights, weights: AdapterWeights, vectors: ScalingVectors) -> None:
+        self._stored, self._weights, self._vectors = stored, weights, vectors
         changes_head = HEAD in weights.linear or HEAD in weights.replaced
         self.unties = stored.base.decoder.tied and (changes_head or EMBED in weights.tables)
         self._changed = {f"{path}.weight" for path in (*weights.linear, *weights.replaced, *weights.tables)}
-        self._changed |= {f"{path}.bias" for path in weights.linear}
+        self._changed |= {f"{path}.weight" for path in (*vectors.outputs, *vectors.inputs)}
+        self._changed |= {f"{path}.bias" for path in (*weights.linear, *vectors.outputs)}
         for path, update in weights.experts.items():
             self._changed |= {f"{path}.{leaf}" for leaf in ("gate_up", "down") if getattr(update, leaf)}
         self._last: tuple[str, Tensor] | None = None
@@ -137,6 +149,10 @@ class _Merger:
                 merged[rows] *= update.scale[:, None]
             if update.a is not None and update.b is not None:
                 merged[rows] += update.b @ update.a
+        for (start, stop), factors in self._vectors.outputs.get(path, {}).items():
+            merged[start:stop] *= factors[:, None]
+        for (start, stop), factors in self._vectors.inputs.get(path, {}).items():
+            merged[start:stop] *= factors
         return merged
 
     def _bias(self, path: str, merged: Tensor) -> Tensor:
@@ -145,6 +161,8 @@ class _Merger:
                 merged[rows] *= update.scale
             if update.shift is not None:
                 merged[rows] += update.shift
+        for (start, stop), factors in self._vectors.outputs.get(path, {}).items():
+            merged[start:stop] *= factors
         return merged
 
     def _updates(self, path: str) -> Iterator[tuple[slice, Any]]:

@@ -2,9 +2,11 @@
 
 import json
 import warnings
+from types import SimpleNamespace
 
 import pytest
 import torch
+from ia3_rig import CASES, World
 from lora_rig import Base, Ours, random_seqs
 from safetensors.torch import load_file
 
@@ -100,6 +102,17 @@ def test_a_merged_model_answers_as_the_base_with_the_adapter(architecture, confi
     assert not (done.unties and tied)
 
 
+@pytest.mark.parametrize("case", ["llama_inputs", "gpt2"])
+def test_scaling_vectors_are_merged_as_peft_merges_them(case, tmp_path):
+    world = World(tmp_path, CASES[case])
+    theirs = dict(world.models["a"].merge_and_unload().state_dict())
+    _, ours = merged(SimpleNamespace(folder=world.folder), world.paths["a"], tmp_path / "out")
+    before = load_file(world.folder / "model.safetensors")
+    for name, tensor in ours.items():
+        torch.testing.assert_close(tensor, theirs[name], rtol=2e-6, atol=2e-6, msg=name)
+    assert any(not torch.equal(tensor, before[name]) for name, tensor in ours.items())
+
+
 def test_what_cannot_be_merged_is_refused_and_leaves_no_folder(llama, tmp_path):
     from quire_testing.tiny import tiny_llama
 
@@ -112,6 +125,10 @@ def test_what_cannot_be_merged_is_refused_and_leaves_no_folder(llama, tmp_path):
     assert not (tmp_path / "out").exists()
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "file").touch()
+    config = adapter / "adapter_config.json"
+    config.write_text(config.read_text().replace('"LORA"', '"LOHA"'))
+    with pytest.raises(ConfigError, match="Adapters of the kind LOHA are not merged"):
+        merged(llama, adapter, tmp_path / "other")
     good = llama.adapter("good", r=2, target_modules=["q_proj"])
     with pytest.raises(ConfigError, match="is not an empty folder"):
         merged(llama, good, tmp_path / "out")

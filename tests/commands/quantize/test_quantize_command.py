@@ -13,7 +13,6 @@ import torch
 from compressed_tensors.compressors import PackedQuantizationCompressor
 from compressed_tensors.quantization import QuantizationScheme
 from lora_rig import random_seqs
-from quire_quantize.writer import ShardWriter
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers import AutoModelForCausalLM
@@ -24,6 +23,7 @@ from quire.hooks import registry
 from quire.records import Registry
 from quire.settings.model_config import ModelConfig
 from quire_models.loading import tensor_files
+from quire_models.loading.checkpoint_writer import ShardWriter
 from quire_models.testing import run_tokens
 from quire_testing.tiny import tiny_llama, tiny_model
 
