@@ -49,9 +49,7 @@ def merge(stored: StoredWeights, adapter: Path, out: Path, in_subprocess: Subpro
     """
     kind = read_adapter(adapter, in_subprocess).kind
     if kind not in (LORA, IA3):
-        raise ConfigError(
-            f"Adapters of the kind {kind} are not merged; `platform adapters extract` makes a LoRA of one."
-        )
+        raise ConfigError(f"Adapters of the kind {kind} are not merged; `platform adapters extract` makes one LoRA.")
     weights, vectors = AdapterWeights(), ScalingVectors()
     if kind == LORA:
         weights = read(adapter, stored.targets(), MAX_RANK, torch.float32, in_subprocess)

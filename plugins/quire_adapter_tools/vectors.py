@@ -1,4 +1,4 @@
-"""IA³ adapters (arXiv 2205.05638): vectors that scale the outputs or the inputs of matrices, and biases with outputs."""
+"""IA³ adapters (arXiv 2205.05638): vectors that scale outputs (with their biases) or inputs of matrices."""
 
 from __future__ import annotations
 

@@ -116,6 +116,8 @@ def test_equal_or_different_models_are_refused(base, tmp_path, capsys):
 def test_an_adapter_of_a_kind_that_is_not_run_becomes_one_that_is(base, kind, tmp_path, capsys):
     import peft
 
+    torch.manual_seed(0)  # for init_weights=False
+
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         config = getattr(peft, kind)(r=2, alpha=4, target_modules=["q_proj", "down_proj"], init_weights=False)
@@ -130,7 +132,9 @@ def test_an_adapter_of_a_kind_that_is_not_run_becomes_one_that_is(base, kind, tm
         with torch.inference_mode():
             expected = torch.cat([model.eval()(torch.tensor([seq])).logits[0] for seq in random_seqs(2)])
     assert "leaves 0.00%" in capsys.readouterr().out
-    torch.testing.assert_close(logits(base, adapter=tmp_path / "out"), expected, rtol=1e-3, atol=2e-3)
+    torch.testing.assert_close(
+        logits(base, adapter=tmp_path / "out"), expected, rtol=1e-3, atol=1e-4 * float(expected.abs().max())
+    )
 
 
 def test_peft_reads_the_extracted_adapter(base, tmp_path):

@@ -102,6 +102,7 @@ def test_a_merged_model_answers_as_the_base_with_the_adapter(architecture, confi
     assert not (done.unties and tied)
 
 
+@pytest.mark.filterwarnings("ignore")  # of peft
 @pytest.mark.parametrize("case", ["llama_inputs", "gpt2"])
 def test_scaling_vectors_are_merged_as_peft_merges_them(case, tmp_path):
     world = World(tmp_path, CASES[case])
