@@ -92,7 +92,7 @@ class OpenAIServer:
         try:
             return {str(card["id"]): card.get("parent") for card in reply.json()["data"]}
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise RemoteError(f"{self.url}/models is not a list of models; is this the API of a server?") from error
+            raise RemoteError(f"{self.url} does not answer as an OpenAI-compatible server: {error!r}") from error
 
     def first_model(self) -> str:
         """The first model that the server lists. Raises RemoteError."""
