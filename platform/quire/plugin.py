@@ -2,7 +2,7 @@
 
 The hook marker; every record and protocol of `quire.records`; the errors that a plugin may raise; the parameters and
 types that its functions receive; and the parts of `quire_models`, with their tables of weight names. Importing this
-module imports no torch: the names that need it are imported when they are first used.
+module imports neither torch nor pydantic: the names that need them are imported when they are first used.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from quire import records
 from quire.errors import (
     BadRequest,
     CheckpointError,
@@ -28,64 +29,7 @@ from quire.isolation.plugin_calls import Shared, SubprocessCalls
 from quire.params.pooling import PoolingParams
 from quire.params.sampling import BeamSearchParams, SamplingParams
 from quire.params.structured import StructuredOutputsParams, StructuredSpec
-from quire.records import (
-    CONTRACT_VERSION,
-    AdapterMetadata,
-    AdapterRuntime,
-    AdapterRuntimeImpl,
-    AdapterSource,
-    AdapterUses,
-    Architecture,
-    Channels,
-    CheckpointFormat,
-    Command,
-    Context,
-    CountAwareInputProcessor,
-    DemoModel,
-    GateRequest,
-    Generate,
-    Grammar,
-    GrammarBackend,
-    GrammarCompiler,
-    InputMapper,
-    InputProcessor,
-    IsolatedGrammarCompiler,
-    LanguageDetection,
-    LogitsProcessor,
-    LogitsProcessorImpl,
-    MappedMedia,
-    MappedText,
-    Matcher,
-    MessageKind,
-    MetricsExporter,
-    OpImpl,
-    OpQuery,
-    Option,
-    PluginCallCounts,
-    PluginInfo,
-    ProcessorRow,
-    Quantization,
-    QuantizationOptions,
-    ReasoningParser,
-    Registry,
-    RequestGate,
-    RequestGateImpl,
-    RequestRefused,
-    Router,
-    RouterContext,
-    SchedulerPolicy,
-    SchedulingPolicyImpl,
-    Segment,
-    SeqView,
-    SpeechTask,
-    StatsObserver,
-    StoredMatrix,
-    ToolCall,
-    ToolCallFormat,
-    ToolParser,
-    Transcriber,
-    TranscriberImpl,
-)
+from quire.records import *  # noqa: F403  (all of them)
 from quire.types import (
     AdapterInfo,
     AdapterStats,
@@ -134,10 +78,11 @@ from quire_models.parts.pooling import Normalize, classification_poolers
 from quire_models.parts.vision import Patches, Projector, VisionEncoder
 
 if TYPE_CHECKING:
+    from quire.types.request_model import RequestModel, json_body
     from quire_kernels.quantized import QuantizedMatrix
     from quire_models import DecoderModel, EncoderModel, ForwardBatch, Items, ModuleBuilder, Projection, TowerCall
 
-_NEED_TORCH = {
+_IMPORTED_LATER = {
     "DecoderModel": "quire_models",
     "EncoderModel": "quire_models",
     "ForwardBatch": "quire_models",
@@ -145,39 +90,28 @@ _NEED_TORCH = {
     "ModuleBuilder": "quire_models",
     "Projection": "quire_models",
     "QuantizedMatrix": "quire_kernels.quantized",
+    "RequestModel": "quire.types.request_model",
     "TowerCall": "quire_models",
+    "json_body": "quire.types.request_model",
 }
 
 __all__ = [
     "AdapterInfo",
-    "AdapterMetadata",
-    "AdapterRuntime",
-    "AdapterRuntimeImpl",
-    "AdapterSource",
     "AdapterStats",
-    "AdapterUses",
-    "Architecture",
     "Attention",
     "AttentionPart",
     "AudioTower",
     "BadRequest",
-    "CheckpointError",
     "BeamSearchParams",
     "Block",
     "BlockPart",
-    "CONTRACT_VERSION",
-    "Channels",
-    "CheckpointFormat",
+    "CheckpointError",
     "Chunk",
-    "Command",
     "ConfigError",
-    "Context",
-    "CountAwareInputProcessor",
     "CrossAttention",
     "CrossAttentionBlock",
     "Decoder",
     "DecoderModel",
-    "DemoModel",
     "Dense",
     "Encoder",
     "EncoderInput",
@@ -185,28 +119,12 @@ __all__ = [
     "EncoderModel",
     "EngineStats",
     "ForwardBatch",
-    "GateRequest",
     "GatedMlp",
-    "Generate",
-    "Grammar",
-    "GrammarBackend",
-    "GrammarCompiler",
     "Head",
-    "InputMapper",
-    "InputProcessor",
-    "IsolatedGrammarCompiler",
     "Items",
     "KvShape",
-    "LanguageDetection",
     "LayerNorm",
-    "LogitsProcessor",
-    "LogitsProcessorImpl",
-    "MappedMedia",
-    "MappedText",
-    "Matcher",
     "Media",
-    "MessageKind",
-    "MetricsExporter",
     "Mlp",
     "ModelInfo",
     "ModuleBuilder",
@@ -214,9 +132,6 @@ __all__ = [
     "Normalize",
     "NotFound",
     "NotSupported",
-    "OpImpl",
-    "OpQuery",
-    "Option",
     "Overloaded",
     "ParallelBlock",
     "Part",
@@ -225,52 +140,29 @@ __all__ = [
     "Patches",
     "PerHead",
     "Plan",
-    "PluginCallCounts",
     "PluginError",
-    "PluginInfo",
     "Pooler",
     "Pooling",
     "PoolingParams",
     "Positions",
     "PostNormBlock",
-    "ProcessorRow",
     "Projection",
     "Projector",
-    "Quantization",
-    "QuantizationOptions",
     "QuantizedMatrix",
     "QuireError",
     "RMSNorm",
-    "ReasoningParser",
-    "Registry",
-    "RequestGate",
-    "RequestGateImpl",
-    "RequestRefused",
+    "RequestModel",
     "RequestSummary",
     "Rope",
-    "Router",
-    "RouterContext",
     "RowAttention",
     "RowOrder",
     "SamplingParams",
-    "SchedulerPolicy",
-    "SchedulingPolicyImpl",
-    "Segment",
-    "SeqView",
     "Shared",
-    "SpeechTask",
-    "StatsObserver",
-    "StoredMatrix",
     "StructuredOutputsParams",
     "StructuredSpec",
     "SubprocessCalls",
     "TooLarge",
-    "ToolCall",
-    "ToolCallFormat",
-    "ToolParser",
     "TowerCall",
-    "Transcriber",
-    "TranscriberImpl",
     "Unprocessable",
     "UnsupportedConstraint",
     "VisionEncoder",
@@ -279,15 +171,17 @@ __all__ = [
     "config_fields",
     "headless",
     "hookimpl",
+    "json_body",
     "weight_names",
     "weight_names_encoders",
     "with_attention",
     "with_blocks",
     "without_head",
 ]
+__all__ += records.__all__
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _NEED_TORCH:
+    if name not in _IMPORTED_LATER:
         raise AttributeError(f"module 'quire.plugin' has no attribute {name!r}")
-    return getattr(import_module(_NEED_TORCH[name]), name)
+    return getattr(import_module(_IMPORTED_LATER[name]), name)

@@ -5,15 +5,16 @@ from __future__ import annotations
 import asyncio
 import copy
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, TypeVar
 
 import httpx
-from fastapi import APIRouter, FastAPI
+from fastapi import APIRouter, FastAPI, Request
+from pydantic import BaseModel
+from starlette.responses import Response, StreamingResponse
 
-from quire.errors import NotFound
-from quire.params.sampling import SamplingParams
+from quire.errors import NotFound, QuireError
 from quire.records import (
     Context,
     GateRequest,
@@ -24,9 +25,10 @@ from quire.records import (
     Router,
     RouterContext,
 )
-from quire.text.outputs.outputs import RequestOutput
 from quire.types import AdapterStats, EngineStats
 from quire_testing.require import require
+
+B = TypeVar("B", bound=BaseModel)
 
 THREADS = 8
 """Threads that call a gate at once."""
@@ -76,15 +78,9 @@ def _ask(gate: RequestGateImpl, request: GateRequest) -> GateRequest | RequestRe
 def check_router(record: Router, paths: Sequence[str] = (), *, options: Mapping[str, Any] | None = None) -> None:
     """The router is built from a `RouterContext`, describes its routes, and answers `GET` of `paths` below 500.
 
-    The context has no models: `generate` raises NotFound, as on a server that serves none.
+    The context has no models: what generates raises NotFound, as on a server that serves none.
     """
-
-    async def generate(
-        prompt: str | Sequence[int], params: SamplingParams | None = None, model: str | None = None
-    ) -> RequestOutput:
-        raise NotFound("No model is served.", "model")
-
-    router: object = record.build(RouterContext(options=options or {}, models=lambda: (), generate=generate))
+    router: object = record.build(_context(options or {}))
     if not isinstance(router, APIRouter):
         raise AssertionError(f"build must return a fastapi.APIRouter; got {router!r:.80}.")
     require(router.routes, f"{record.name} has no routes.")
@@ -92,9 +88,42 @@ def check_router(record: Router, paths: Sequence[str] = (), *, options: Mapping[
     app.include_router(router)
     app.add_exception_handler(NotFound, _not_found)
     app.openapi()
+    if record.error_body is not None:
+        body: object = record.error_body(NotFound("No model is served.", "model"))
+        require(isinstance(body, Mapping) and json.dumps(body), f"error_body must return a JSON object; got {body!r}.")
     for path in paths:
         status = asyncio.run(_get(app, path))
         require(status < 500 and status != 405, f"GET {path} is answered with {status}.")
+
+
+def _context(options: Mapping[str, Any]) -> RouterContext:
+    async def read(request: Request, schema: type[B]) -> B:
+        return schema.model_validate(await request.json())
+
+    async def stream(
+        request: Request,
+        pieces: AsyncGenerator[bytes, None],
+        failure: Callable[[QuireError], bytes],
+        media_type: str = "text/event-stream",
+    ) -> Response:
+        return StreamingResponse(pieces, media_type=media_type)
+
+    return RouterContext(
+        options=options,
+        models=lambda: (),
+        adapters=lambda: (),
+        generate=_no_model,
+        chat=_no_model,
+        complete=_no_model,
+        read=read,
+        stream=stream,
+        call=_no_model,
+        client_of=lambda request: "",
+    )
+
+
+async def _no_model(*args: Any, **kwargs: Any) -> Any:
+    raise NotFound("No model is served.", "model")
 
 
 async def _not_found(request: Any, error: Exception) -> Any:

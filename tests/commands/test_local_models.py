@@ -165,5 +165,5 @@ def test_a_download_that_is_not_possible_is_one_sentence(tmp_path, model, capsys
 @pytest.mark.parametrize(
     ("seconds", "text"), [(5, "now"), (60, "1 minute ago"), (7200, "2 hours ago"), (86400 * 800, "2 years ago")]
 )
-def test_the_last_use_is_told_in_the_largest_unit(seconds, text):
+def test_the_last_use_is_given_in_the_largest_unit(seconds, text):
     assert age(seconds) == text

@@ -60,7 +60,7 @@ class LoadingProgress:
         )
 
     def close(self) -> None:
-        """Remove the bar."""
+        """Remove the bar from the terminal."""
         self._bar.close()
 
     def advance(self, count: int) -> None:

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, runtime_checkable
 
 from quire.records.context import Context
 
 if TYPE_CHECKING:
-    from fastapi import APIRouter
+    import msgspec
+    from fastapi import APIRouter, Request as HttpRequest
+    from pydantic import BaseModel
+    from starlette.responses import Response
 
     from quire import RequestOutput
+    from quire.errors import QuireError
     from quire.params.sampling import SamplingParams
     from quire.types import EngineStats, ModelInfo
+    from quire.types.adapter_info import AdapterInfo
+
+B = TypeVar("B", bound="BaseModel")
 
 
 @dataclass(frozen=True)
@@ -69,25 +76,145 @@ class Generate(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class ToolCallDelta:
+    """The next part of a tool call. `index` counts the calls of a choice. The first part has `id` and `name`; the
+    `arguments` of all parts together are the JSON text.
+    """
+
+    index: int
+    arguments: str = ""
+    id: str | None = None
+    name: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerDelta:
+    """The next part of an answer: text, reasoning, a part of a tool call, or the end of a choice.
+
+    index: of the choice. logprobs: of the tokens of this part and of parts held back before it, if they were asked for:
+    the encoded objects `{token, logprob, bytes, top_logprobs}` of OpenAI's chat API. finish_reason: "stop", "length",
+    "tool_calls" or "abort" in the last part of a choice. stop_reason: the stop string or stop token id that ended it.
+    """
+
+    index: int
+    text: str = ""
+    reasoning: str = ""
+    tool_call: ToolCallDelta | None = None
+    logprobs: Sequence[msgspec.Raw] = ()
+    finish_reason: str | None = None
+    stop_reason: int | str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerUsage:
+    """Tokens of an answer so far. cached: of the prompt, from the prefix cache. reasoning: of the output."""
+
+    prompt: int
+    output: int
+    cached: int
+    reasoning: int
+
+
+class Answer(Protocol):
+    """A checked and tokenized request. Nothing is generated before `deltas` is iterated."""
+
+    model: str
+
+    def deltas(self) -> AsyncGenerator[AnswerDelta, None]:
+        """Generate. Closing the iterator aborts the request; raises errors of `quire.errors`."""
+        ...
+
+    def usage(self) -> AnswerUsage:
+        """The tokens so far; before the first delta those of the prompt alone."""
+        ...
+
+
+class StartAnswer(Protocol):
+    """Checks a request body, passes the request gates, renders and tokenizes."""
+
+    def __call__(self, request: HttpRequest, body: Mapping[str, Any]) -> Awaitable[Answer]:
+        """The answer that the built-in route would give to `body`.
+
+        request: of the client; gates see its path and headers. Raises errors of `quire.errors`.
+        """
+        ...
+
+
+class ReadBody(Protocol):
+    """Reads the JSON body of a request within the server's limits."""
+
+    def __call__(self, request: HttpRequest, schema: type[B]) -> Awaitable[B]:
+        """The body as an instance of a pydantic model. Raises errors of `quire.errors` that name the wrong fields."""
+        ...
+
+
+class StreamEvents(Protocol):
+    """Makes a response of server-sent events, or of other data that is sent piece by piece."""
+
+    def __call__(
+        self,
+        request: HttpRequest,
+        pieces: AsyncGenerator[bytes, None],
+        failure: Callable[[QuireError], bytes],
+        media_type: str = "text/event-stream",
+    ) -> Awaitable[Response]:
+        """Returns when the first piece is there, so that an earlier error still gets its HTTP status.
+
+        pieces: iterated in a task of its own, and closed when the client disconnects. failure: the last piece after an
+        error within the stream.
+        """
+        ...
+
+
+class CallRoute(Protocol):
+    """Sends a JSON body to another route of this server, without HTTP and without an API key."""
+
+    def __call__(self, path: str, body: Mapping[str, Any], client: str) -> Awaitable[tuple[int, Any]]:
+        """The status and the parsed JSON of the response to `POST path`; a stream is refused with status 400.
+
+        client: the client's share of the engine, see `RouterContext.client_of`. Cancelling the call aborts the request.
+        """
+        ...
+
+
 @dataclass(frozen=True, kw_only=True)
 class RouterContext:
     """What a plugin's routes may use of the server.
 
-    options: values of the plugin's `Option`s by name. models: returns the models that are served now. generate: runs a
-    request; it is counted in the metrics, and ends with the server.
+    options: values of the plugin's `Option`s by name. models: returns the models that are served now, adapters the
+    adapters that requests may name. generate: runs a prompt to its end. chat: begins the answer to a body of
+    `/v1/chat/completions`; complete: of `/v1/completions` with one prompt. All are counted in the metrics, and end with
+    the server. read: reads a body. stream: makes a streamed response. call: asks another route of the server.
+    client_of: the name under which the client of a request gets its share of the engine: a digest of its API key if the
+    server has keys, else its address.
     """
 
     options: Mapping[str, Any]
     models: Callable[[], Sequence[ModelInfo]]
+    adapters: Callable[[], Sequence[AdapterInfo]]
     generate: Generate
+    chat: StartAnswer
+    complete: StartAnswer
+    read: ReadBody
+    stream: StreamEvents
+    call: CallRoute
+    client_of: Callable[[HttpRequest], str]
 
 
 @dataclass(frozen=True)
 class Router:
-    """HTTP routes, mounted after the built-in ones. A path that is already taken stops the start."""
+    """HTTP routes, mounted after the built-in ones. A path that is already taken stops the start.
+
+    bodies: models of the bodies that the routes read with `RouterContext.read`, for the OpenAPI document; a route names
+    its own with `openapi_extra=json_body(Model)`. error_body: shape of the JSON body of error responses at the paths of
+    these routes, also of those that the server sends itself, such as 401 and 413; None: OpenAI's.
+    """
 
     name: str
     build: Callable[[RouterContext], APIRouter]
+    bodies: Sequence[type[BaseModel]] = ()
+    error_body: Callable[[QuireError], Mapping[str, Any]] | None = None
 
 
 class StatsObserver(Protocol):

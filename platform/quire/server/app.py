@@ -5,17 +5,20 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
+from re import Pattern
 from typing import Any
 
 from fastapi import APIRouter, FastAPI
 from fastapi.openapi.utils import get_openapi
+from pydantic import BaseModel
 from starlette.middleware.cors import CORSMiddleware
+from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 from quire import __version__
-from quire.errors import EngineDied, PluginError
+from quire.errors import EngineDied, PluginError, QuireError
 from quire.hooks.adapter_resolver import AdapterResolver
 from quire.hooks.call_stats import call_plugin
 from quire.hub import adapter_cache
@@ -25,7 +28,7 @@ from quire.server.audio import routes as speech_routes
 from quire.server.http.api_pages import PAGES, add_api_pages, installed_assets
 from quire.server.http.auth import METRICS, OPEN_PATHS, APIKeyMiddleware
 from quire.server.http.body import Bodies, with_bodies
-from quire.server.http.errors import error_response, install_handlers
+from quire.server.http.errors import ERROR_BODIES, error_response, install_handlers
 from quire.server.http.methods import install_methods
 from quire.server.http.middleware import (
     BodyLimitMiddleware,
@@ -41,6 +44,7 @@ from quire.server.metrics.throughput_log import ThroughputLog
 from quire.server.openai import native, routes as openai_routes
 from quire.server.pooling import routes as pooling_routes
 from quire.server.process.workers import WorkerPools
+from quire.server.routers.context import router_context
 from quire.server.schemas.adapters import LoadAdapterRequest, UnloadAdapterRequest
 from quire.server.schemas.requests import (
     ChatRequest,
@@ -54,7 +58,6 @@ from quire.server.service.client_protocol import ClientProtocol
 from quire.server.service.gates import Gates
 from quire.server.service.models import ModelDirectory, ServedModel
 from quire.server.service.request_fields import RequestFields
-from quire.server.service.router_context import router_context
 from quire.server.service.service import Service
 from quire.settings.server_config import ServerConfig
 
@@ -152,7 +155,7 @@ def build_app(
     install_handlers(app)
     install_methods(app)
     _include_routers(app, service, registry)
-    _install_openapi(app)
+    _install_openapi(app, [*BODIES, *(body for record in registry.all(ROUTERS) for body in record.bodies)])
     if has_docs:
         add_api_pages(app, installed_assets())
     _add_middleware(app, config, registry)
@@ -181,14 +184,20 @@ def _include_routers(app: FastAPI, service: Service, registry: Registry) -> None
         taken[path, "GET"] = "the server"
     for router in _built_in_routers(service.config):
         _include(app, router, "the server", taken)
+    error_bodies: list[tuple[Pattern[str], Callable[[QuireError], Mapping[str, Any]]]] = []
+    setattr(app.state, ERROR_BODIES, error_bodies)
     for record in registry.all(ROUTERS):
         plugin = registry.plugin_of(ROUTERS, record.name)
-        router = call_plugin(registry, plugin, record.build, router_context(service, plugin))
+        router = call_plugin(registry, plugin, record.build, router_context(app, service, plugin))
         if not isinstance(router, APIRouter):
             raise PluginError(
                 f"Plugin {plugin!r}: the router {record.name!r} must build an APIRouter; got {router!r:.80}."
             )
         _include(app, router, f"plugin {plugin!r}", taken)
+        if record.error_body is not None:
+            error_bodies += [
+                (route.path_regex, record.error_body) for route in router.routes if isinstance(route, Route)
+            ]
 
 
 def _built_in_routers(config: ServerConfig) -> Iterator[APIRouter]:
@@ -210,11 +219,11 @@ def _include(app: FastAPI, router: APIRouter, owner: str, taken: dict[tuple[str,
     app.include_router(router)
 
 
-def _install_openapi(app: FastAPI) -> None:
+def _install_openapi(app: FastAPI, bodies: Sequence[type[BaseModel]]) -> None:
     def openapi() -> dict[str, Any]:
         if app.openapi_schema is None:
             schema = get_openapi(title=app.title, version=app.version, routes=app.routes, servers=app.servers or None)
-            app.openapi_schema = _without_422(with_bodies(schema, BODIES))
+            app.openapi_schema = _without_422(with_bodies(schema, bodies))
         return app.openapi_schema
 
     app.openapi = openapi  # type: ignore[method-assign]

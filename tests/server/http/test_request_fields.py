@@ -7,8 +7,8 @@ from fake_client import PretendClient, classifier, embedder, http, info, pretend
 from pydantic import ValidationError
 
 from quire.server.app import BODIES
-from quire.server.schemas.base import RequestModel
 from quire.server.schemas.requests import TokenizeRequest
+from quire.types.request_model import RequestModel
 
 
 def descendants(kind):

@@ -188,7 +188,7 @@ async def test_a_stream_ends_its_source_when_the_client_goes_while_the_answer_be
         await never()
 
     stream = EventStream(run)
-    await stream.wait_first()
+    await stream.wait_first(never)
     await stream({"type": "http"}, receive, send)
     assert ended.is_set()
 
@@ -207,7 +207,7 @@ async def test_events_that_come_while_a_client_does_not_read_are_sent_together()
         await going_on.wait()
 
     stream = EventStream(run)
-    await stream.wait_first()
+    await stream.wait_first(never)
     await stream({"type": "http"}, never, send)
     assert b"".join(sent[1:]) == b"01234"
     assert len(sent) <= 4, "the head, what was there, what came meanwhile, the end"

@@ -1,4 +1,4 @@
-"""The command `completion`."""
+"""The command `completion`, which prints a script for a shell."""
 
 from __future__ import annotations
 

@@ -7,11 +7,12 @@ from typing import Any
 from fastapi import APIRouter, Request
 from starlette.responses import PlainTextResponse, Response
 
-from quire.server.http.body import json_body, validate
+from quire.server.http.body import validate
 from quire.server.http.responses import error_responses, json_response
 from quire.server.schemas.adapters import AdapterList, LoadAdapterRequest, UnloadAdapterRequest
 from quire.server.service.service import Service, get_service
 from quire.types.adapter_info import AdapterInfo
+from quire.types.request_model import json_body
 
 _DONE: dict[int | str, dict[str, Any]] = {
     200: {"description": "It is done.", "content": {"text/plain": {"schema": {"type": "string"}}}}

@@ -12,7 +12,6 @@ import msgspec
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from quire.server.http.body import json_body
 from quire.server.http.responses import error_responses, json_response
 from quire.server.openai.chat_prompt import render_template
 from quire.server.schemas.requests import DetokenizeRequest, TokenizeRequest
@@ -23,6 +22,7 @@ from quire.server.service.service import get_service
 from quire.text.inputs.inputs import InputLimits, truncate, truncate_chars
 from quire.text.tokenizer.files import NAMED_TOKENS
 from quire.text.tokenizer.long_texts import ShouldContinue
+from quire.types.request_model import json_body
 
 DEFAULT_TOKENIZER_CLASS = "PreTrainedTokenizerFast"
 

@@ -14,8 +14,8 @@ from starlette.datastructures import Headers
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from quire.errors import QuireError
-from quire.server.http.errors import error_response
+from quire.errors import QuireError, Unauthorized
+from quire.server.http.errors import ErrorResponse, error_response
 
 METRICS = "/metrics"
 OPEN_PATHS = frozenset({"/health", "/health/live", "/health/ready", "/ping", METRICS})
@@ -24,7 +24,11 @@ KEY_HEADERS = ("x-api-key", "api-key")
 KEY_DIGEST = "quire.api_key_digest"
 """Key in a request's scope: hexadecimal digest of the API key that authenticated it."""
 
+CLIENT = "quire.client"
+"""Key in the scope of a call from within the process, which needs no API key: the name of its client."""
+
 _BODY = b'{"error":"Unauthorized"}'
+"""As vLLM answers; routes with error bodies of their own have them here too."""
 
 
 class AdminKeyRequired(QuireError):
@@ -68,6 +72,8 @@ class APIKeyMiddleware:
         # Browsers send no credentials with a preflight request.
         if scope["type"] == "http" and scope["method"] == "OPTIONS":
             return True
+        if CLIENT in scope:
+            return True
         path = _path(scope)
         wanted = self._admin_keys if path in ADMIN_PATHS else self._keys
         if path in self._open or not wanted:
@@ -83,7 +89,7 @@ class APIKeyMiddleware:
             error = AdminKeyRequired(path, _known(Headers(scope=scope), self._keys) is not None)
             response = error_response(error)
         else:
-            response = Response(_BODY, status_code=401, media_type="application/json")
+            response = ErrorResponse(Unauthorized("The API key is missing or wrong."), _BODY)
         if response.status_code == 401:
             response.headers["WWW-Authenticate"] = "Bearer"
         return response

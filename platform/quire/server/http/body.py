@@ -21,6 +21,7 @@ from pydantic.json_schema import models_json_schema
 
 from quire.errors import QuireError, TooLarge
 from quire.server.http.errors import MalformedBody, validation_error
+from quire.server.http.long_strings import decode
 from quire.server.process.workers import Workers
 from quire.text.tokenizer.long_texts import ShouldContinue
 
@@ -140,7 +141,7 @@ def parse_object(data: bytes, max_values: int) -> dict[str, Any]:
     """Parse strict JSON: UTF-8, no NaN or Infinity, limits on depth and number of values, an object outermost."""
     check_json_size(data, max_values)
     try:
-        value = msgspec.json.decode(data)
+        value = decode(data)
     except RecursionError:
         raise MalformedBody(f"The body is nested more than {MAX_DEPTH} levels deep.") from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
@@ -218,12 +219,6 @@ def _end_of_block(data: bytes, begin: int) -> int:
     while end < len(data) and data[end - 1] == 0x5C:
         end += 1
     return end
-
-
-def json_body(model: type[BaseModel]) -> dict[str, Any]:
-    """`openapi_extra` of a route that reads its body itself; `with_bodies` adds the schema it refers to."""
-    schema = {"$ref": f"#/components/schemas/{model.__name__}"}
-    return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}
 
 
 def with_bodies(openapi: dict[str, Any], models: Sequence[type[BaseModel]]) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from starlette.requests import ClientDisconnect
 from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
 
 from quire.errors import EngineDied, Overloaded, PluginOff, QuireError
 from quire.records import RequestRefused
@@ -67,13 +68,38 @@ def as_quire_error(error: BaseException) -> QuireError:
     return QuireError("An internal error occurred; the server's log has the details.")
 
 
+ERROR_BODIES = "quire_error_bodies"
+"""Attribute of `app.state`: for routes whose error responses have a shape of their own, the pattern of the path and the
+function that makes the body."""
+
+
+class ErrorResponse(Response):
+    """A response with an error object, in the shape of the routes at the request's path.
+
+    body: instead of the usual shape.
+    """
+
+    media_type = "application/json"
+
+    def __init__(self, error: QuireError, body: bytes | None = None) -> None:
+        wait = RETRY_AFTER_S.get(type(error))
+        headers = {} if wait is None else {"retry-after": str(wait)}
+        content = msgspec.json.encode(error_object(error)) if body is None else body
+        super().__init__(content, status_code=error.status, headers=headers)
+        self._error = error
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        bodies = getattr(scope["app"].state, ERROR_BODIES, ()) if "app" in scope else ()
+        for pattern, make_body in bodies:
+            if pattern.match(scope["path"]):
+                self.body = msgspec.json.encode(make_body(self._error))
+                self.headers["content-length"] = str(len(self.body))
+                break
+        await super().__call__(scope, receive, send)
+
+
 def error_response(error: QuireError) -> Response:
-    headers = {}
-    wait = RETRY_AFTER_S.get(type(error))
-    if wait is not None:
-        headers["retry-after"] = str(wait)
-    body = msgspec.json.encode(error_object(error))
-    return Response(body, status_code=error.status, media_type="application/json", headers=headers)
+    return ErrorResponse(error)
 
 
 def validation_error(errors: Sequence[Mapping[str, Any]], value: Any, root: str = "body") -> MalformedBody:

@@ -41,13 +41,17 @@ class EventStream(Response):
     """Sends the events that `run` passes to `put`, and cancels `run` when the client disconnects.
 
     `run` starts at once in its own task; `put` may be called from anywhere on the event loop. An exception of `run`
-    becomes an error object in the stream, because the status has been sent by then.
+    becomes an error object in the stream, which `failure` makes, because the status has been sent by then.
     """
 
-    media_type = "text/event-stream"
-
-    def __init__(self, run: Callable[[Callable[[bytes], None]], Coroutine[Any, Any, None]]) -> None:
-        super().__init__(headers={"cache-control": "no-cache", "x-accel-buffering": "no"})
+    def __init__(
+        self,
+        run: Callable[[Callable[[bytes], None]], Coroutine[Any, Any, None]],
+        failure: Callable[[BaseException], bytes] = failure,
+        media_type: str = "text/event-stream",
+    ) -> None:
+        super().__init__(headers={"cache-control": "no-cache", "x-accel-buffering": "no"}, media_type=media_type)
+        self._failure = failure
         del self.headers["content-length"]
         self._unsent: list[bytes] = []
         self._reader: asyncio.Future[None] | None = None
@@ -70,8 +74,18 @@ class EventStream(Response):
             await self._reader
         return bool(self._unsent)
 
-    async def wait_first(self) -> None:
-        """Return when the first event is there; raises what `run` raised before it."""
+    async def wait_first(self, receive: Receive) -> None:
+        """Return when the first event is there.
+
+        Raises what `run` raised before it, and `ClientDisconnected` if the client went first; `run` has ended then.
+        """
+        try:
+            await cancel_on_disconnect(receive, self._first())
+        except BaseException:
+            await self.close()
+            raise
+
+    async def _first(self) -> None:
         if not await self._more():
             self._running.result()
 
@@ -92,7 +106,7 @@ class EventStream(Response):
             return
         error = self._running.exception()
         if error is not None:
-            await send({"type": "http.response.body", "body": failure(error), "more_body": True})
+            await send({"type": "http.response.body", "body": self._failure(error), "more_body": True})
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
     async def close(self) -> None:

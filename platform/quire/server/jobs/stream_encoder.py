@@ -10,7 +10,7 @@ from typing import Protocol
 from fastapi import Request as HttpRequest
 from starlette.responses import Response
 
-from quire.server.http.sse import DONE, EventStream, cancel_on_disconnect
+from quire.server.http.sse import DONE, EventStream
 from quire.server.jobs.generation import GenerationJob
 from quire.server.process.workers import Workers
 from quire.text.outputs.outputs import TextDelta
@@ -47,11 +47,7 @@ async def stream_response(request: HttpRequest, encoder: StreamEncoder, workers:
         put(encoder.final_event() + DONE)
 
     stream = EventStream(run)
-    try:
-        await cancel_on_disconnect(request.receive, stream.wait_first())
-    except BaseException:
-        await stream.close()
-        raise
+    await stream.wait_first(request.receive)
     return stream
 
 

@@ -63,9 +63,17 @@ class ChatCall:
 
 
 async def prepare(
-    service: Service, served: ServedModel, fields: ChatRequest, ids: ResponseIds, receive: Receive
+    service: Service,
+    served: ServedModel,
+    fields: ChatRequest,
+    ids: ResponseIds,
+    receive: Receive,
+    streams: bool | None = None,
 ) -> ChatCall:
-    """Check the fields, render and tokenize; nothing is generated yet. receive: notices a disconnect."""
+    """Check the fields, render and tokenize; nothing is generated yet.
+
+    receive: notices a disconnect. streams: the caller uses text deltas; None: if the request says `stream`.
+    """
     check_task("generate", served.info)
     check_stream_fields(fields)
     max_tokens = _max_tokens(fields)
@@ -90,7 +98,7 @@ async def prepare(
         fields=fields,
         ids=ids,
         created=int(time.time()),
-        job=service.generation_job(served, requests, streams=bool(fields.stream)),
+        job=service.generation_job(served, requests, streams=bool(fields.stream) if streams is None else streams),
         n=1 if fields.n is None else fields.n,
         rendered=rendered,
         parser=parser,

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from msgspec.structs import replace
-
 from quire.server.openai import format as wire
 from quire.server.openai.chat import ChatCall, base_fields, requested_logprobs, usage
+from quire.server.openai.chat_parts import ChatParts
 from quire.server.openai.chat_tools import call_delta
 from quire.server.service.service import system_fingerprint
 from quire.text.outputs.outputs import TextDelta
-from quire.text.parsing.output_parser import ChannelOutputParser, StreamingOutputParser
 from quire.text.parsing.reasoning import ReasoningDelta
 from quire.text.parsing.tool_calls import ToolDelta
 
@@ -23,7 +21,7 @@ class ChatStream:
         self._call, self.job = call, call.job
         self._chunks = wire.ChunkEncoder(base_fields(call, "chat.completion.chunk"))
         self._begun: set[int] = set()
-        self._parsers: dict[int, StreamingOutputParser | ChannelOutputParser] = {}
+        self._parts = ChatParts(call)
         self._usage = wire.StreamUsage.from_options(call.fields.stream_options, call.service.config)
         self._plain = call.parser is None and not (call.fields.return_token_ids or self._usage.always)
         self._templates: dict[int, wire.TextEventTemplate] = {}
@@ -47,14 +45,12 @@ class ChatStream:
             if self._plain:
                 event = self._chunk({"content": wire.PLACEHOLDER}, TextDelta(delta.index))
                 self._templates[delta.index] = wire.TextEventTemplate(event)
-        for content, part in self._contents(delta):
-            data += self._chunk(content, part)
+        for part, rest in self._parts.split(delta):
+            data += self._chunk(_content(part), rest)
         return data
 
     def _first_chunk(self, index: int) -> bytes:
         call = self._call
-        if call.parser is not None:
-            self._parsers[index] = call.parser.stream()
         choice: dict[str, Any] = {
             "index": index,
             "delta": {"role": call.rendered.role, "content": call.rendered.echo},
@@ -65,50 +61,6 @@ class ChatStream:
         if call.fields.return_token_ids:
             more["prompt_token_ids"] = call.job.requests[0].prompt.token_ids
         return self._chunks.choice(choice, self._usage_so_far(), **more)
-
-    def _contents(self, delta: TextDelta) -> list[tuple[dict[str, Any], TextDelta]]:
-        """The `delta` object of each chunk, with the text delta whose other fields the chunk carries."""
-        parser = self._parsers.get(delta.index)
-        if parser is not None:
-            return self._parsed_contents(delta, parser)
-        if delta.text:
-            return [({"content": delta.text}, delta)]
-        return [({} if delta.finish_reason else {"content": ""}, delta)] if self._has_more_than_text(delta) else []
-
-    def _has_more_than_text(self, delta: TextDelta) -> bool:
-        shows_ids = self._call.fields.return_token_ids and delta.token_ids
-        return bool(delta.finish_reason or delta.logprobs or shows_ids)
-
-    def _parsed_contents(
-        self, delta: TextDelta, parser: StreamingOutputParser | ChannelOutputParser
-    ) -> list[tuple[dict[str, Any], TextDelta]]:
-        parts = parser.push(delta.text)
-        if delta.finish_reason:
-            parts += parser.flush(truncated=delta.finish_reason == "length")
-        contents = [content for content in map(self._content, parts) if content is not None]
-        if not contents and not self._has_more_than_text(delta):
-            return []
-        bare = TextDelta(index=delta.index)
-        chunks = [(content, bare) for content in contents or [{}]]
-        chunks[0] = (chunks[0][0], replace(delta, finish_reason=None, stop_reason=None))
-        if delta.finish_reason:
-            tools = self._call.tools
-            if tools:
-                self._call.service.metrics.count_tool_parsing(
-                    self._call.served.name, streamed=True, found=parser.num_calls > 0
-                )
-            reason: Any = tools.finish_reason(delta.finish_reason, parser.num_calls) if tools else delta.finish_reason
-            chunks.append(({}, replace(bare, finish_reason=reason, stop_reason=delta.stop_reason)))
-        return chunks
-
-    def _content(self, part: str | ReasoningDelta | ToolDelta) -> dict[str, Any] | None:
-        """The `delta` object for a part; None if the request excludes the part."""
-        if isinstance(part, str):
-            return {"content": part}
-        if isinstance(part, ReasoningDelta):
-            return {"reasoning": part.text} if self._call.fields.include_reasoning else None
-        max_calls = self._call.tools.max_calls if self._call.tools else None
-        return {"tool_calls": [call_delta(part)]} if max_calls is None or part.index < max_calls else None
 
     def _chunk(self, content: dict[str, Any], delta: TextDelta) -> bytes:
         logprobs = requested_logprobs(self._call, delta.token_ids, delta.logprobs) if delta.logprobs else None
@@ -126,3 +78,14 @@ class ChatStream:
 
     def _usage_so_far(self) -> dict[str, Any] | None:
         return usage(self._call) if self._usage.always else None
+
+
+def _content(part: str | ReasoningDelta | ToolDelta | None) -> dict[str, Any]:
+    """The `delta` object of a chunk."""
+    if isinstance(part, str):
+        return {"content": part}
+    if isinstance(part, ReasoningDelta):
+        return {"reasoning": part.text}
+    if isinstance(part, ToolDelta):
+        return {"tool_calls": [call_delta(part)]}
+    return {}

@@ -53,9 +53,17 @@ class CompletionCall:
 
 
 async def prepare(
-    service: Service, served: ServedModel, fields: CompletionRequest, ids: ResponseIds, receive: Receive
+    service: Service,
+    served: ServedModel,
+    fields: CompletionRequest,
+    ids: ResponseIds,
+    receive: Receive,
+    streams: bool | None = None,
 ) -> CompletionCall:
-    """Check the fields and tokenize the prompts; nothing is generated yet. receive: notices a disconnect."""
+    """Check the fields and tokenize the prompts; nothing is generated yet.
+
+    receive: notices a disconnect. streams: the caller uses text deltas; None: if the request says `stream`.
+    """
     check_task("generate", served.info)
     check_stream_fields(fields)
     if fields.thinking_token_budget is not None:
@@ -77,7 +85,7 @@ async def prepare(
         fields=fields,
         ids=ids,
         created=int(time.time()),
-        job=service.generation_job(served, requests, streams=bool(fields.stream)),
+        job=service.generation_job(served, requests, streams=bool(fields.stream) if streams is None else streams),
         n=1 if fields.n is None else fields.n,
         prompt_only=prompt_only,
     )

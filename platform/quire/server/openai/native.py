@@ -10,7 +10,7 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from quire.errors import BadRequest
-from quire.server.http.body import Body, json_body, validate
+from quire.server.http.body import Body, validate
 from quire.server.http.responses import streamed_responses
 from quire.server.http.sse import cancel_on_disconnect, event
 from quire.server.jobs.stream_encoder import stream_response
@@ -22,6 +22,7 @@ from quire.server.service.models import supports
 from quire.server.service.request_fields import reject_unsupported
 from quire.server.service.service import ResponseIds, Service, get_service
 from quire.text.outputs.outputs import RequestOutput, TextDelta
+from quire.types.request_model import json_body
 
 PROMPT_FIELDS = ("prompt", "prompt_token_ids", "text", "input_ids")
 LARGE_PROMPT = 4096

@@ -8,7 +8,6 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Path, Request
 from starlette.responses import Response
 
-from quire.server.http.body import json_body
 from quire.server.http.responses import error_responses, json_response, streamed_responses
 from quire.server.http.sse import cancel_on_disconnect
 from quire.server.jobs.stream_encoder import stream_response
@@ -20,6 +19,7 @@ from quire.server.schemas.responses import ChatCompletion, Completion, ModelCard
 from quire.server.service.models import ServedModel, supports
 from quire.server.service.service import ResponseIds, Service, get_service
 from quire.types.adapter_info import AdapterInfo
+from quire.types.request_model import json_body
 
 ModelId = Annotated[str, Path(json_schema_extra={"pattern": "^[^\\r\\n]+$"})]
 """One line of text. A path parameter matches no line break, so an id with one is an unknown route."""

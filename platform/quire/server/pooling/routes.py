@@ -10,7 +10,6 @@ from starlette.responses import Response
 
 from quire.errors import BadRequest
 from quire.params.pooling import POOLING_TASKS, PoolingParams
-from quire.server.http.body import json_body
 from quire.server.http.responses import GENERATION_ERRORS, json_response
 from quire.server.http.sse import cancel_on_disconnect
 from quire.server.pooling import cohere, pooling, scores
@@ -34,6 +33,7 @@ from quire.server.schemas.pooling_responses import (
 )
 from quire.server.service.models import is_cross_encoder, supports
 from quire.server.service.service import ResponseIds, get_service
+from quire.types.request_model import json_body
 
 POOLING_BODIES = (EmbeddingRequest, PoolingRequest, ClassifyRequest, ScoreRequest, RerankRequest, CohereEmbedRequest)
 SCORING_MODELS = (is_cross_encoder, supports("embed", "token_embed"))

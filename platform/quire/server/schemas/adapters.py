@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import BaseModel, Field
 
-from quire.server.schemas.base import RequestModel
+from quire.types.request_model import RequestModel
 
 
 class AdapterChoice(RequestModel):

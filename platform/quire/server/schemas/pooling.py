@@ -11,9 +11,9 @@ from pydantic import BeforeValidator, ConfigDict, Field, ValidationError, Valida
 
 from quire.params.pooling import MAX_POOLING_INPUTS
 from quire.server.schemas.adapters import AdapterChoice
-from quire.server.schemas.base import RequestModel
 from quire.server.schemas.requests import ChatRequestMessage, TemplateFields, TokenPrompt
 from quire.server.schemas.sampling import INT64, MAX_CHOICES, within
+from quire.types.request_model import RequestModel
 
 Dtype = Literal["float32", "float16", "bfloat16"]
 Endianness = Literal["native", "little", "big"]

@@ -14,8 +14,8 @@ from pydantic import (
 )
 
 from quire.server.schemas.adapters import AdapterChoice
-from quire.server.schemas.base import RequestModel
 from quire.server.schemas.sampling import LogprobCount, SamplingFields, TokenId, TokenIds, within
+from quire.types.request_model import RequestModel
 
 MAX_PROMPTS = 1024
 MAX_TOOLS = 1024

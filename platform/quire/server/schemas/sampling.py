@@ -12,7 +12,7 @@ from pydantic import ConfigDict, Field
 
 from quire.params.sampling import MAX_BAD_WORDS, MAX_BIASES, MAX_N, MAX_STOP_LENGTH, MAX_STOP_STRINGS
 from quire.server.schemas.adapters import AdapterChoice
-from quire.server.schemas.base import RequestModel
+from quire.types.request_model import RequestModel
 
 INT64 = 2**63 - 1
 MAX_CHOICES = 64

@@ -7,8 +7,8 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, Json
 
 from quire.server.schemas.adapters import AdapterChoice
-from quire.server.schemas.base import RequestModel
 from quire.server.schemas.sampling import INT64, MAX_CHOICES, Penalty, within
+from quire.types.request_model import RequestModel
 
 SpeechFormat = Literal["json", "text", "verbose_json", "srt", "vtt"]
 TIMED: tuple[SpeechFormat, ...] = ("verbose_json", "srt", "vtt")

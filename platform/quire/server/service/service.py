@@ -16,7 +16,7 @@ from pydantic import BaseModel
 from quire import __version__
 from quire.errors import BadRequest
 from quire.records import Registry
-from quire.server.http.auth import KEY_DIGEST
+from quire.server.http.auth import CLIENT, KEY_DIGEST
 from quire.server.http.body import Bodies, Body, validate
 from quire.server.http.middleware import MAX_ID_LENGTH, header_id, random_id
 from quire.server.jobs.active import ActiveJobs
@@ -113,8 +113,11 @@ class Service:
 
 def client_identity(request: HttpRequest) -> str:
     """The name under which a client gets its share of the engine: its API key's digest if keys are required, else its
-    network address; empty if neither is known.
+    network address; empty if neither is known. Calls from within the process name the client.
     """
+    named: str | None = request.scope.get(CLIENT)
+    if named is not None:
+        return named
     digest: str | None = request.scope.get(KEY_DIGEST)
     if digest is not None:
         return f"key:{digest}"

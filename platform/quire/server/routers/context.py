@@ -1,30 +1,75 @@
-"""What the routes of a plugin may use of the server: its options, the served models, and generation."""
+"""What the routes of a plugin may use of the server."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import aclosing
 from dataclasses import replace
 from functools import partial
+from typing import TypeVar
 
+from fastapi import FastAPI, Request as HttpRequest
+from pydantic import BaseModel
+from starlette.responses import Response
+
+from quire.errors import QuireError
 from quire.params.sampling import SamplingParams
 from quire.records import RouterContext
+from quire.server.http.body import validate
+from quire.server.http.errors import as_quire_error
 from quire.server.http.middleware import random_id
+from quire.server.http.sse import EventStream
+from quire.server.routers.answers import start_chat, start_completion
+from quire.server.routers.route_calls import call_route
 from quire.server.service.models import supports
 from quire.server.service.prompts import check_context_length, check_token_ids
-from quire.server.service.service import Service
+from quire.server.service.request_fields import check_list_lengths
+from quire.server.service.service import Service, client_identity
 from quire.text.inputs.inputs import InputLimits, to_prompt, with_bad_words
 from quire.text.outputs.outputs import RequestOutput
 from quire.text.tokenizer.long_texts import ShouldContinue
 from quire.types import Prompt, Request
 
+B = TypeVar("B", bound=BaseModel)
 
-def router_context(service: Service, plugin: str) -> RouterContext:
+
+def router_context(app: FastAPI, service: Service, plugin: str) -> RouterContext:
     """The context of the routers of one plugin."""
     return RouterContext(
         options=service.registry.options.get(plugin, {}),
         models=lambda: [served.info for served in service.models.all],
+        adapters=service.adapters.ready,
         generate=partial(_generate, service, f"plugin {plugin}"),
+        chat=partial(start_chat, service),
+        complete=partial(start_completion, service),
+        read=partial(_read, service),
+        stream=_stream,
+        call=partial(call_route, app),
+        client_of=client_identity,
     )
+
+
+async def _read(service: Service, request: HttpRequest, schema: type[B]) -> B:
+    read = await service.bodies.read(request)
+    check_list_lengths(read.value)
+    fields: B = await service.bodies.validate(read, partial(validate, schema, read.value))
+    return fields
+
+
+async def _stream(
+    request: HttpRequest,
+    pieces: AsyncGenerator[bytes, None],
+    failure: Callable[[QuireError], bytes],
+    media_type: str = "text/event-stream",
+) -> Response:
+    async def run(put: Callable[[bytes], None]) -> None:
+        async with aclosing(pieces):
+            async for piece in pieces:
+                put(piece)
+
+    stream = EventStream(run, lambda error: failure(as_quire_error(error)), media_type)
+    await stream.wait_first(request.receive)
+    return stream
 
 
 async def _generate(

@@ -90,3 +90,9 @@ def _with_default(model: type[RequestModel]) -> frozenset[str]:
         if not field.is_required() and field.default is not None
         for alias in (name, field.alias or name)
     )
+
+
+def json_body(model: type[BaseModel]) -> dict[str, Any]:
+    """`openapi_extra` of a route that reads its body itself; the document gets the schema it refers to elsewhere."""
+    schema = {"$ref": f"#/components/schemas/{model.__name__}"}
+    return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}
