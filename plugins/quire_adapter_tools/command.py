@@ -111,6 +111,7 @@ def _isolated() -> Iterator[SubprocessCalls]:
 
 
 def _inspect(args: argparse.Namespace) -> int:
+    from quire.commands.terminal_text import visible
     from quire_adapter_tools.base_model import read_base
     from quire_adapter_tools.inspection import facts, problem_on, read_adapter
 
@@ -126,7 +127,7 @@ def _inspect(args: argparse.Namespace) -> int:
     for name, value in report.items():
         print(f"{name:20} {_shown(name, value)}")
     if problem is not None:
-        print(f"It does not run {where}: {problem}")
+        print(f"It does not run {where}: {visible(problem)}")
         return 1
     more = "" if args.model else " if it fits the model (--model MODEL compares them)"
     print(f"It runs {where}{more}.")

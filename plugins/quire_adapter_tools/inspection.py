@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from quire.errors import QuireError
+from quire.errors import BadRequest, QuireError
 from quire.isolation.plugin_calls import SubprocessCalls
 from quire.records import Registry
 from quire_adapter_tools.base_model import PLACEHOLDER, BaseModel
@@ -21,6 +21,7 @@ from quire_adapters.peft import headers
 from quire_adapters.peft.config import PeftConfig
 from quire_adapters.peft.loader import weights_of
 from quire_adapters.peft.lora_pairs import LoraPairs
+from quire_adapters.peft.tensor_files import SIZES
 from quire_adapters.target_modules import TargetModules
 
 LORA, IA3 = "LORA", "IA3"
@@ -124,8 +125,22 @@ def problem_on(
 def _check_low_rank(adapter: AdapterFile, shapes: LowRankShapes, base: BaseModel, max_rank: int) -> None:
     """Raise BadRequest unless the shapes fit the model, as loading does."""
     targets = TargetModules(base.module, base.names)
+    _check_size(adapter, targets, max_rank)
     pairs = LoraPairs(shapes.config, shapes.ranks, max_rank)
     weights_of(adapter.placeholders(), shapes.config, pairs, targets, torch.float32)
+
+
+def _check_size(adapter: AdapterFile, targets: TargetModules, max_rank: int) -> None:
+    """Raise BadRequest for more bytes or tensors than an adapter of the model can have, as loading does."""
+    most, num_bytes = targets.max_bytes(max_rank), adapter.num_parameters * min(SIZES.values())
+    if max(adapter.num_bytes, num_bytes) > most:
+        raise BadRequest(
+            f"The adapter has {max(adapter.num_bytes, num_bytes)} bytes; one of this model has at most {most}."
+        )
+    if len(adapter.tensors) > targets.max_tensors:
+        raise BadRequest(
+            f"The adapter has {len(adapter.tensors)} tensors; one of this model has at most {targets.max_tensors}."
+        )
 
 
 def _check_ia3(adapter: AdapterFile, base: BaseModel) -> None:
