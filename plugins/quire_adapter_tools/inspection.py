@@ -132,15 +132,11 @@ def _check_low_rank(adapter: AdapterFile, shapes: LowRankShapes, base: BaseModel
 
 def _check_size(adapter: AdapterFile, targets: TargetModules, max_rank: int) -> None:
     """Raise BadRequest for more bytes or tensors than an adapter of the model can have, as loading does."""
-    most, num_bytes = targets.max_bytes(max_rank), adapter.num_parameters * min(SIZES.values())
-    if max(adapter.num_bytes, num_bytes) > most:
-        raise BadRequest(
-            f"The adapter has {max(adapter.num_bytes, num_bytes)} bytes; one of this model has at most {most}."
-        )
-    if len(adapter.tensors) > targets.max_tensors:
-        raise BadRequest(
-            f"The adapter has {len(adapter.tensors)} tensors; one of this model has at most {targets.max_tensors}."
-        )
+    num_bytes = max(adapter.num_bytes, adapter.num_parameters * min(SIZES.values()))
+    limits = ((num_bytes, "bytes", targets.max_bytes(max_rank)), (len(adapter.tensors), "tensors", targets.max_tensors))
+    for count, what, most in limits:
+        if count > most:
+            raise BadRequest(f"The adapter has {count} {what}; one of this model has at most {most}.")
 
 
 def _check_ia3(adapter: AdapterFile, base: BaseModel) -> None:
