@@ -82,9 +82,9 @@ def test_reasoning_is_shown_before_the_answer_and_is_no_part_of_it(capsys):
 
 def test_a_terminal_shows_reasoning_dimmed_and_no_control_characters_of_the_answer(capsys, monkeypatch):
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
-    answer = print_response(iter([chunk(reasoning="hm"), chunk(content="a\x1b]0;title\x07\tb")]), False)
-    assert capsys.readouterr().out == "\x1b[2mhm\x1b[0m\n\na\\x1b]0;title\\x07\tb\n"
-    assert answer.text == "a\x1b]0;title\x07\tb"
+    answer = print_response(iter([chunk(reasoning="hm"), chunk(content="a\x1b]0;title\x07\tb\ud800")]), False)
+    assert capsys.readouterr().out == "\x1b[2mhm\x1b[0m\n\na\\x1b]0;title\\x07\tb\\ud800\n"
+    assert answer.text == "a\x1b]0;title\x07\tb\ud800"
 
 
 def test_an_interrupt_ends_the_answer_with_its_line_keeps_what_came_and_closes_the_connection(capsys):

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-_VISIBLE = {code: f"\\x{code:02x}" for code in (*range(32), *range(0x7F, 0xA0)) if chr(code) not in "\n\t"}
+_VISIBLE = {
+    **{code: f"\\x{code:02x}" for code in (*range(32), *range(0x7F, 0xA0)) if chr(code) not in "\n\t"},
+    **{code: f"\\u{code:04x}" for code in range(0xD800, 0xE000)},  # surrogates, which no encoding can write
+}
 
 
 def visible(text: str) -> str:
-    """The text with control characters, apart from line feeds and tabs, as escapes such as \\x1b."""
+    """The text with escapes in place of surrogates, and of control characters other than line feeds and tabs."""
     return text.translate(_VISIBLE)
 
 

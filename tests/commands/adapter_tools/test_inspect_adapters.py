@@ -75,6 +75,23 @@ def test_vectors_are_compared_with_the_matrices_they_scale(rig, shape, tmp_path)
     assert found is None if shape != (7, 1) else "it must be [1, 64] or [96, 1]" in found
 
 
+def test_a_sparse_file_with_huge_tensors_and_odd_settings_is_refused_in_a_sentence(rig, tmp_path, capsys):
+    settings = {"peft_type": "LORA", "r": 4, "lora_alpha": None, "target_modules": [1, None], "task_type": "\x1b[2J"}
+    (tmp_path / "adapter_config.json").write_text(json.dumps(settings))
+    name, columns = "base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight", 1 << 36
+    header = json.dumps({name: {"dtype": "F32", "shape": [4, columns], "data_offsets": [0, 16 * columns]}}).encode()
+    with (tmp_path / "adapter_model.safetensors").open("wb") as file:
+        file.write(len(header).to_bytes(8, "little") + header)
+        file.truncate(8 + len(header) + 16 * columns)
+    assert main(["adapters", "inspect", str(tmp_path), "--model", str(rig.base.folder)]) == 1
+    said = capsys.readouterr().out
+    assert "\x1b" not in said
+    assert "`lora_alpha` must be a number" in said
+    settings = {**settings, "lora_alpha": 4, "target_modules": ["q_proj"]}
+    (tmp_path / "adapter_config.json").write_text(json.dumps(settings))
+    assert "bytes; one of this model has at most" in problem(rig, tmp_path)
+
+
 def test_a_header_that_lies_is_refused(tmp_path):
     (tmp_path / "adapter_config.json").write_text(json.dumps({"peft_type": "LORA"}))
     header = json.dumps({"x": {"dtype": "F32", "shape": [1 << 40], "data_offsets": [0, 1 << 42]}}).encode()

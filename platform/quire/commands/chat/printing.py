@@ -97,5 +97,5 @@ class _Printer:
         self._section = section
 
     def _write(self, text: str, before: str = "", after: str = "") -> None:
-        shown = visible(text) if self._terminal else text
+        shown = visible(text) if self._terminal else text.encode(errors="replace").decode()
         print(f"{before}{shown}{after}", end="", flush=True)
