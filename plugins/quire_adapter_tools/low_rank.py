@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-EXACT = 2048
+EXACT = 1024
 """Up to this smaller dimension all singular values are computed; beyond, only the largest (arXiv 0909.4061)."""
 
 OVERSAMPLING, ITERATIONS = 16, 4
