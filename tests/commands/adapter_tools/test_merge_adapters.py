@@ -2,6 +2,7 @@
 
 import json
 import warnings
+from functools import cache
 from types import SimpleNamespace
 
 import pytest
@@ -11,11 +12,13 @@ from lora_rig import Base, Ours, random_seqs
 from safetensors.torch import load_file
 
 from quire.errors import BadRequest, CheckpointError, ConfigError
-from quire.hooks.registry import load
+from quire.hooks import registry
 from quire.isolation.plugin_calls import InProcessCalls
 from quire_adapter_tools.base_model import read_base
 from quire_adapter_tools.merging import merge
 from quire_adapter_tools.stored_weights import StoredWeights
+
+load = cache(registry.load)
 
 ALL = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
 LORA = {"r": 4, "lora_alpha": 8, "target_modules": ALL}
