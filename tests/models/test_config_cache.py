@@ -54,7 +54,9 @@ def test_the_cache_is_read_instead_of_parsing(tmp_path: Path, cache: Path, monke
         read_config(written(tmp_path, hidden_size=64), cache=cache)  # another config, which has to be parsed
 
 
-@pytest.mark.parametrize("text", ["", "[1]", "{}", '{"config": 3}', '{"mapping": []}', '{"config": {"a": {"b": 1, "c": 2}}}'])
+@pytest.mark.parametrize(
+    "text", ["", "[1]", "{}", '{"config": 3}', '{"mapping": []}', '{"config": {"a": {"b": 1, "c": 2}}}']
+)
 def test_a_damaged_file_is_written_again(tmp_path: Path, cache: Path, text: str) -> None:
     expected = read_config(written(tmp_path), cache=cache)
     (file,) = cache.iterdir()

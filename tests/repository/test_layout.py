@@ -19,7 +19,15 @@ SOURCE_ROOTS = {
     "kernels": ("quire_kernels",),
     "models": ("quire_models",),
     "adapters": ("quire_adapters",),
-    "plugins": ("quire_plugins", "quire_demos", "quire_bench", "quire_quantize", "quire_page", "quire_testing"),
+    "plugins": (
+        "quire_plugins",
+        "quire_demos",
+        "quire_adapter_tools",
+        "quire_bench",
+        "quire_quantize",
+        "quire_page",
+        "quire_testing",
+    ),
 }
 OURS = tuple(package for packages in SOURCE_ROOTS.values() for package in packages)
 
@@ -75,7 +83,14 @@ MAY_IMPORT = {
     "quire.server": CONTRACT | HOOKS | {"quire.text", "quire.media", "quire.hub"} | CLIENT,
 }
 
-ON_TOP = ("quire.cli", "quire.commands", "quire.entrypoints.openai", "quire_bench", "quire_quantize")
+ON_TOP = (
+    "quire.cli",
+    "quire.commands",
+    "quire.entrypoints.openai",
+    "quire_adapter_tools",
+    "quire_bench",
+    "quire_quantize",
+)
 """These may import anything, and no other module imports them."""
 
 
@@ -230,6 +245,15 @@ HEAVY = "('torch', 'transformers', 'fastapi', 'numpy', 'triton', 'huggingface_hu
 )
 def test_listing_plugins_imports_nothing_heavy(code: str) -> None:
     assert run(f"{code}\nimport sys\nprint([m for m in {HEAVY} if m in sys.modules])") == "[]"
+
+
+MORE_THAN_HELP_NEEDS = "('torch', 'numpy', 'httpx', 'yaml', 'configargparse', 'rich', 'asyncio', 'quire_models')"
+
+
+@pytest.mark.parametrize("code", ["import quire", "import quire.cli", "from quire.cli import main; main(['--help'])"])
+def test_help_imports_only_what_it_prints(code: str) -> None:
+    found = run(f"{code}\nimport sys\nprint([m for m in {MORE_THAN_HELP_NEEDS} if m in sys.modules])")
+    assert found.splitlines()[-1] == "[]"
 
 
 BLOCK = """

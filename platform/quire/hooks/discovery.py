@@ -1,7 +1,8 @@
 """Finds installed plugins by their entry points, and selects those to load, without importing any.
 
-The entry-point group `quire` has every plugin by name. Two more groups name plugins of Quire's own distribution:
-`quire.essential` those that always load, `quire.adapters` those that `enable_lora` adds.
+The entry-point group `quire` has every plugin by name. Three more groups name plugins of Quire's own distribution:
+`quire.essential` those that always load, `quire.adapters` those that `enable_lora` adds, and `quire.commands` those
+with subcommands of `platform`.
 """
 
 from __future__ import annotations
@@ -107,6 +108,12 @@ def adds_to_bundled(names: Sequence[str] | None) -> bool:
 def adapter_plugins(group: str = GROUP) -> list[str]:
     """Names of the plugins that `enable_lora` adds."""
     return _ours(f"{group}.adapters", _declared())
+
+
+def command_plugins(group: str = GROUP) -> list[EntryPoint]:
+    """The bundled plugins that have subcommands, which `platform --help` lists without loading the others."""
+    points = _declared().select(group=f"{group}.commands")
+    return sorted((point for point in points if is_bundled(point)), key=lambda point: point.name)
 
 
 def _declared() -> EntryPoints:

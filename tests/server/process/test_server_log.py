@@ -1,6 +1,8 @@
 """What the log of a server says: one format, the models, their work, a warning for an open server."""
 
+import io
 import logging
+from contextlib import closing
 
 import pytest
 
@@ -57,6 +59,24 @@ def test_loading_is_reported_every_few_seconds(caplog):
     now[0] = 6.0
     progress.advance(500_000_000)
     assert caplog.messages == ["loading weights: 50 % of 2.00 B parameters"]
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+def test_a_terminal_shows_a_bar_in_place_of_the_log(caplog, monkeypatch):
+    terminal, now = Terminal(), [0.0]
+    monkeypatch.setattr("sys.stderr", terminal)
+    monkeypatch.setattr("quire_models.loading.weights.BAR_DELAY_S", 0)
+    with closing(LoadingProgress(2_000_000_000, clock=lambda: now[0])) as progress:
+        now[0] = 5.0
+        progress.advance(500_000_000)
+        shown = terminal.getvalue()
+    assert "loading weights:" in shown
+    assert "2.00G" in shown
+    assert not caplog.messages
 
 
 def test_a_loaded_model_is_described(tmp_path):

@@ -20,6 +20,7 @@ from quire_kernels.quantized_rows import QuantizedRows
 if TYPE_CHECKING:
     from quire_kernels.cpu.ops import CpuOps
 
+
 class QuantizedLinear:
     """`ops.LinearQuantized` in C++: x [..., inputs] -> x weightᵀ + bias, [..., outputs].
 

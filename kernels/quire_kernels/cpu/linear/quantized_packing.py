@@ -106,9 +106,7 @@ class PackedCodes:
         return (-(-columns // LINE) + -(-steps * STEP_BYTES // LINE)) * LINE
 
 
-def pack(
-    library: Library, matrix: QuantizedMatrix | QuantizedRows, halves: bool, activation_bits: int
-) -> PackedCodes:
+def pack(library: Library, matrix: QuantizedMatrix | QuantizedRows, halves: bool, activation_bits: int) -> PackedCodes:
     form = matrix.form() if isinstance(matrix, QuantizedRows) else matrix
     kind, zero = _kind(form, activation_bits), form.zero
     form = _with_zero(form, kind)

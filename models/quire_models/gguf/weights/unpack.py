@@ -74,9 +74,7 @@ def unpacked(blocks: Array, kind: str, inputs: int) -> QuantizedMatrix:
     if library is None:
         problem = unpack_in_numpy(blocks, layout, matrix)
     else:
-        problem = unpack_blocks(
-            library, kind, blocks.ctypes.data, count, matrix.codes, matrix.scales, matrix.offsets
-        )
+        problem = unpack_blocks(library, kind, blocks.ctypes.data, count, matrix.codes, matrix.scales, matrix.offsets)
     if problem is not None:
         raise ValueError(f"{problem} that is not finite")
     return matrix
