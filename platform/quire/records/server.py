@@ -182,7 +182,7 @@ class CallRoute(Protocol):
 class ModelFormats:
     """How a model writes conversations; None: not at all.
 
-    template: its chat template. tool_parser, reasoning_parser: names of the formats of its tool calls and its reasoning.
+    template: its chat template. tool_parser, reasoning_parser: names of the formats of its tool calls and reasoning.
     limits_reasoning: whether the field `thinking_token_budget` works.
     """
 

@@ -48,5 +48,5 @@ def quire_options() -> Iterable[Option]:
         "fallback",
         str,
         "",
-        "model or adapter that answers requests for a model that is not served, such as claude-…; * = the default model",
+        "model or adapter that answers for models that are not served, such as claude-…; * = the default model",
     )

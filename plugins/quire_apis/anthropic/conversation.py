@@ -88,7 +88,7 @@ class _Messages:
         self.messages.append({"role": "tool", "tool_call_id": call_id, "content": list(parts)})
 
     def add_user_turn(self, content: Content, where: str) -> None:
-        """Results of tools come first; pictures in them follow as the user's, because templates show them only there."""
+        """Results of tools come first; their pictures follow as the user's, because templates show them only there."""
         if isinstance(content, str):
             self.add_user([_text(content)])
             return
@@ -172,8 +172,8 @@ def _document_parts(block: MessageBlock, where: str) -> Iterator[Part]:
             yield from read_parts(one, f"{where}.source.content")
     else:
         raise BadRequest(
-            f"`{where}.source` must be of type text or content: this server reads no {kind!r:.40} documents, so send the"
-            " text or pictures of the pages.",
+            f"`{where}.source` must be of type text or content: this server reads no {kind!r:.40} documents; send"
+            " the text or pictures of the pages.",
             where,
         )
 
@@ -201,7 +201,7 @@ def _thinking(block: MessageBlock, where: str) -> str:
 def _blocks(block: MessageBlock, where: str) -> list[MessageBlock]:
     """The blocks in `content`. Raises `BadRequest` for anything else."""
     content = _field(block, "content", where)
-    listed = content if isinstance(content, list) else [None]
+    listed: list[Any] = content if isinstance(content, list) else [None]
     if not all(isinstance(one, dict) and isinstance(one.get("type"), str) for one in listed):
         raise BadRequest(f"`{where}.content` must be a string or a list of blocks with a type.", where)
     return [MessageBlock(**one) for one in listed]

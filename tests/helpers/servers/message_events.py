@@ -1,5 +1,7 @@
 """The order of the events of a streamed message, as Anthropic publishes it, and their types, as its client has them."""
 
+import json
+
 from anthropic.lib.streaming._messages import accumulate_event
 from anthropic.types import RawMessageStreamEvent
 from pydantic import TypeAdapter
@@ -13,7 +15,7 @@ DELTAS = {
 
 
 class EventOrder:
-    """A machine that accepts the events of one message. state: "before", "between", "within" a block, "ended", "over"."""
+    """Accepts the events of one message: "before" it, "between" and "within" its blocks, "ended", "over"."""
 
     def __init__(self):
         self.state, self.index, self.block = "before", -1, None
@@ -58,10 +60,7 @@ class EventOrder:
 async def checked_stream(client, **asked):
     """The message that the events of a stream add up to; each event fits the client's types, and their order."""
     order, snapshot, buffers = EventOrder(), None, {}
-    events = []
     async with client.messages.with_streaming_response.create(**asked, stream=True) as response:
-        import json
-
         kind = None
         async for line in response.iter_lines():
             if line.startswith("event: "):
@@ -70,10 +69,22 @@ async def checked_stream(client, **asked):
                 event = json.loads(line.removeprefix("data: "))
                 assert event["type"] == kind
                 order.take(event)
-                events.append(event)
                 if kind == "ping":
                     continue
                 checked = EVENT.validate_python(event)
                 snapshot = accumulate_event(event=checked, current_snapshot=snapshot, json_bufs=buffers)
     assert order.state == "over"
     return snapshot
+
+
+async def both(client, **asked):
+    """The message, whole; and streamed, which must be the same. Events are checked on the way."""
+    whole = await client.messages.create(**asked)
+    streamed = await checked_stream(client, **asked)
+    for message in (whole, streamed):
+        message.id = "msg_"
+    for one, other in zip(whole.content, streamed.content, strict=True):
+        if one.type == "tool_use":
+            one.id = other.id = "id"
+    assert whole.to_dict(exclude_none=True) == streamed.to_dict(exclude_none=True)
+    return whole
