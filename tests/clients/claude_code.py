@@ -3,7 +3,7 @@
     python tests/clients/claude_code.py [COMMAND]
 
 COMMAND: the executable `claude`; by default npm installs it into a temporary folder. The model is a script that calls
-the tool Read and then says what is in the file. All between is real: the routes of the plugin `anthropic`, a socket, and
+the tool Read and then says what is in the file. Between are the routes of the plugin `anthropic`, a socket and
 the client. Prints how much of the second prompt was in the first one already, where the prefix cache has it.
 """
 

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import json
 from collections.abc import Iterator
 from typing import Any, TypeAlias
 
 from quire.plugin import AnswerDelta, AnswerUsage, ToolCallDelta
 from quire_apis.anthropic.conversation import HIDDEN_THINKING
+from quire_apis.collected_answer import parsed_arguments
 
 Event: TypeAlias = dict[str, Any]
 
@@ -130,7 +130,7 @@ class MessageWriter:
         if block["type"] == "text":
             block["text"] = self._text
         elif block["type"] == "tool_use":
-            block["input"] = _object(self._text)
+            block["input"] = parsed_arguments(self._text)
         else:
             block["thinking"] = "" if self._hides_thinking else self._text
             block["signature"] = _signature(self._text, self._hides_thinking)
@@ -149,15 +149,6 @@ class MessageWriter:
             return "stop_sequence", delta.stop_reason
         has_calls = any(block["type"] == "tool_use" for block in self.content)
         return ("tool_use" if has_calls else "end_turn"), None
-
-
-def _object(arguments: str) -> dict[str, Any]:
-    """The arguments of a call; empty for a call that was cut within them."""
-    try:
-        value = json.loads(arguments or "{}")
-    except (ValueError, RecursionError):
-        return {}
-    return value if isinstance(value, dict) else {}
 
 
 def _signature(thinking: str, holds_text: bool) -> str:
