@@ -11,7 +11,7 @@ from schemathesis.specs.openapi.checks import content_type_conformance, status_c
 
 CHECKS = [not_a_server_error, status_code_conformance, content_type_conformance]
 SETTINGS = settings(
-    max_examples=10, deadline=None, database=None, suppress_health_check=list(HealthCheck), phases=[Phase.generate]
+    max_examples=5, deadline=None, database=None, suppress_health_check=list(HealthCheck), phases=[Phase.generate]
 )
 POSTS = (
     "/v1/messages",

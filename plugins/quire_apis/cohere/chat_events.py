@@ -28,7 +28,7 @@ class ChatWriter:
         self._open: str | None = None  # "text", "thinking" or "call"
 
     def start(self) -> Event:
-        """The first event."""
+        """The event before the first content."""
         message = {"role": "assistant", "content": [], "tool_plan": "", "tool_calls": [], "citations": []}
         return {"type": "message-start", "id": self._id, "delta": {"message": message}}
 
@@ -48,7 +48,7 @@ class ChatWriter:
             yield from self._close()
 
     def end(self, usage: AnswerUsage) -> Event:
-        """The last event."""
+        """The event after the last content, with usage and the reason of the end."""
         delta = {"finish_reason": self._finish_reason(), "usage": _usage(usage)}
         return {"type": "message-end", "id": self._id, "delta": delta}
 
