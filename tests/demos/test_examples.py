@@ -77,6 +77,17 @@ def test_the_picture_in_the_readme_is_seen_as_it_is_shown(server, monkeypatch):
     assert done.stdout == shown
 
 
+@pytest.mark.parametrize("api", ["Anthropic's Messages API", "Ollama", "Cohere"])
+def test_clients_of_other_apis_are_answered_as_it_is_shown(server, monkeypatch, api):
+    section = (ROOT / "docs" / "apis.md").read_text().split(f"\n## {api}\n")[1].split("\n## ")[0]
+    (ask,) = re.findall(r"```python\n(.*?)```", section, re.DOTALL)
+    (shown,) = re.findall(r"```text\n(.*?)```", section, re.DOTALL)
+    monkeypatch.chdir(ROOT)  # the path that is shown begins there
+    ask = ask.replace("http://127.0.0.1:8000", server.url)
+    done = subprocess.run([sys.executable, "-c", ask], capture_output=True, text=True, timeout=120, check=True)
+    assert done.stdout == shown
+
+
 def test_the_tool_in_the_readme_is_called_as_it_is_shown(server):
     section = (ROOT / "README.md").read_text().split("\n## Tools\n")[1].split("\n## ")[0]
     (ask,) = re.findall(r"```python\n(.*?)```", section, re.DOTALL)

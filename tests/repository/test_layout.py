@@ -21,6 +21,7 @@ SOURCE_ROOTS = {
     "adapters": ("quire_adapters",),
     "plugins": (
         "quire_plugins",
+        "quire_apis",
         "quire_demos",
         "quire_adapter_tools",
         "quire_bench",
@@ -61,6 +62,7 @@ MAY_IMPORT = {
     "quire.plugin": CONTRACT | MODELS,
     "quire_adapters": CONTRACT | MODELS | {"quire.plugin"},
     "quire_plugins": CONTRACT | MODELS | {"quire.plugin", "quire_demos"},
+    "quire_apis": CONTRACT | {"quire.plugin"},
     "quire_demos": set(),
     "quire_page": {"quire.plugin"},
     "quire_testing": CONTRACT | HOOKS | ENGINE | MODELS | {"quire.text"},

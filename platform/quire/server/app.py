@@ -167,7 +167,7 @@ def build_app(
     install_handlers(app)
     install_methods(app)
     open_paths = _include_routers(app, service, registry)
-    _install_openapi(app, [*BODIES, *(body for record in registry.all(ROUTERS) for body in record.bodies)])
+    _install_openapi(app, [*BODIES, *(body for record in registry.all(ROUTERS) for body in record.body_models())])
     if has_docs:
         add_api_pages(app, installed_assets())
     _add_middleware(app, config, registry, open_paths, tracing)
@@ -198,7 +198,7 @@ def _include_routers(app: FastAPI, service: Service, registry: Registry) -> froz
         taken[path, "GET"] = "the server"
     for router in _built_in_routers(service.config):
         _include(app, router, "the server", taken)
-    error_bodies: list[tuple[Pattern[str], Callable[[QuireError], Mapping[str, Any]]]] = []
+    error_bodies: list[tuple[Pattern[str], Callable[[QuireError, str | None], Mapping[str, Any]]]] = []
     setattr(app.state, ERROR_BODIES, error_bodies)
     for record in registry.all(ROUTERS):
         if record.ui and not service.config.ui:

@@ -1,0 +1,42 @@
+"""The plugin `moderations`: OpenAI's `/v1/moderations`, answered by a classifier that is served.
+
+`schemas` has the bodies and `routes` the route.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+from quire.plugin import Option, Router, RouterContext, hookimpl
+
+if TYPE_CHECKING:
+    from fastapi import APIRouter
+    from pydantic import BaseModel
+
+SAFE = "safe,ok,neutral,normal,none,benign,non-toxic,not_toxic"
+
+
+def _build(context: RouterContext) -> APIRouter:
+    from quire_apis.moderations.routes import build_router
+
+    return build_router(context)
+
+
+def _bodies() -> Sequence[type[BaseModel]]:
+    from quire_apis.moderations.schemas import ModerationRequest
+
+    return (ModerationRequest,)
+
+
+@hookimpl
+def quire_routers() -> Iterable[Router]:
+    """The route of OpenAI's moderations."""
+    yield Router("moderations", _build, bodies=_bodies)
+
+
+@hookimpl
+def quire_options() -> Iterable[Option]:
+    """When a text is flagged."""
+    yield Option("safe", str, SAFE, "labels of classifiers that flag nothing, separated by commas, in any case")
+    yield Option("threshold", float, 0.5, "score of another label from which on a text is flagged")
