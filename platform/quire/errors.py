@@ -2,6 +2,7 @@
 
     QuireError                    500 InternalServerError
     ├── BadRequest                400 BadRequestError        also a ValueError
+    │   ├── PromptTooLong         more tokens than the context of the model
     │   └── UnsupportedConstraint a grammar back end cannot honor a constraint; another one may
     ├── Unauthorized              401
     ├── NotFound                  404 NotFoundError
@@ -54,6 +55,10 @@ class BadRequest(QuireError, ValueError):
 
     status = 400
     type = "BadRequestError"
+
+
+class PromptTooLong(BadRequest):
+    """A prompt does not fit into the context of the model, or leaves no room for an answer."""
 
 
 class UnsupportedConstraint(BadRequest):
@@ -149,6 +154,7 @@ STATUS_BY_TYPE_NAME: dict[str, type[QuireError]] = {
     for cls in (
         QuireError,
         BadRequest,
+        PromptTooLong,
         Unauthorized,
         NotFound,
         TooLarge,

@@ -206,15 +206,19 @@ class RouterContext:
 class Router:
     """HTTP routes, mounted after the built-in ones. A path that is already taken stops the start.
 
-    bodies: models of the bodies that the routes read with `RouterContext.read`, for the OpenAPI document; a route names
-    its own with `openapi_extra=json_body(Model)`. error_body: shape of the JSON body of error responses at the paths of
+    bodies: models of the bodies that the routes read with `RouterContext.read`, for the OpenAPI document, or a function
+    that imports and returns them; a route names its own with `openapi_extra=json_body(Model)`. error_body: shape of the JSON body of error responses at the paths of
     these routes, also of those that the server sends itself, such as 401 and 413; None: OpenAI's.
     """
 
     name: str
     build: Callable[[RouterContext], APIRouter]
-    bodies: Sequence[type[BaseModel]] = ()
+    bodies: Sequence[type[BaseModel]] | Callable[[], Sequence[type[BaseModel]]] = ()
     error_body: Callable[[QuireError], Mapping[str, Any]] | None = None
+
+    def body_models(self) -> Sequence[type[BaseModel]]:
+        """The models of the bodies, imported now if `bodies` is a function."""
+        return self.bodies() if callable(self.bodies) else self.bodies
 
 
 class StatsObserver(Protocol):

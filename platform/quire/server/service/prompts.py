@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from starlette.types import Receive
 
-from quire.errors import BadRequest
+from quire.errors import BadRequest, PromptTooLong
 from quire.params.sampling import BeamSearchParams, SamplingParams
 from quire.server.http.sse import cancel_on_disconnect
 from quire.server.jobs.active import ActiveJobs
@@ -147,7 +147,7 @@ def check_context_length(num_prompt: int, max_tokens: int | None, max_model_len:
     """Raise `BadRequest` if prompt and answer do not fit into the context."""
     num_left = max_model_len - num_prompt
     if num_left < 1:
-        raise BadRequest(
+        raise PromptTooLong(
             f"This model's maximum context length is {max_model_len} tokens, but the prompt has {num_prompt}; at least"
             " one must be left for the answer.",
             "prompt",

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeAlias
 
-from quire.errors import BadRequest
+from quire.errors import BadRequest, PromptTooLong
 from quire.params.sampling import SamplingParams
 from quire.text.inputs.multimodal import FIELD as MEDIA, MultimodalProcessor
 from quire.text.tokenizer.long_texts import LONG_TEXT, ShouldContinue
@@ -118,9 +118,9 @@ def _reject_truncation(ids: list[int], limits: InputLimits) -> None:
         )
 
 
-def too_long(count: int, limits: InputLimits) -> BadRequest:
+def too_long(count: int, limits: InputLimits) -> PromptTooLong:
     """The error for a prompt of `count` tokens that exceeds the context."""
-    return BadRequest(
+    return PromptTooLong(
         f"This model's maximum context length is {limits.max_model_len} tokens, but the prompt has {count}."
         " Please shorten it.",
         limits.param,
@@ -177,7 +177,7 @@ def encode_long_text(text: str, tokenizer: Tokenizer, limits: InputLimits, add_s
     max_tokens = None if limits.truncate_prompt_tokens is not None else limits.max_model_len
     ids = tokenizer.encode_long(text, add_special_tokens, max_tokens, limits.should_continue)
     if max_tokens is not None and len(text) > LONG_TEXT and len(ids) > max_tokens:
-        raise BadRequest(
+        raise PromptTooLong(
             f"This model's maximum context length is {max_tokens} tokens, but the prompt has more, in {len(text)}"
             " characters. Please shorten it.",
             limits.param,
@@ -205,7 +205,7 @@ def _within_context(text: str, limits: InputLimits) -> str:
         return text
     max_chars = max_tokens * MAX_CHARS_PER_TOKEN
     if limits.truncate_prompt_tokens is None:
-        raise BadRequest(
+        raise PromptTooLong(
             f"`{limits.param}` has {len(text)} characters; with this model's maximum context length of"
             f" {limits.max_model_len} tokens at most {max_chars} are accepted.",
             limits.param,
