@@ -62,9 +62,9 @@ def gives_logprobs(fields: ResponseRequest) -> bool:
 def _passed(fields: PromptFields) -> dict[str, Any]:
     """The fields of the chat that requests may have here too, such as `adapters`, `seed` and `top_k`."""
     passed = dict(fields.model_extra or {})
-    for name in REPLACEMENTS:
+    for name, other in REPLACEMENTS.items():
         if passed.get(name) is not None:
-            raise BadRequest(f"`{name}` is a field of /v1/chat/completions; use `{REPLACEMENTS[name]}`.", name)
+            raise BadRequest(f"`{name}` is a field of /v1/chat/completions; use `{other}`.", name)
     for name in REFUSED:
         if passed.get(name) not in (None, False, 1):
             raise BadRequest(f"`{name}` is not available here; use /v1/chat/completions.", name)

@@ -1,6 +1,6 @@
 """The SQLite database of responses and conversations. Every method is one transaction and blocks.
 
-A *holder* is a response or a conversation; both have items. `kept` has a row for each holder, `items` one for each item:
+A *holder* is a response or a conversation; both have items. `kept` has a row for each holder, `items` for each item:
 part 0 are the input of a response and the items of a conversation, part 1 the output of a response.
 """
 
@@ -62,14 +62,11 @@ class Database:
         file = Path(path) if path else Path(folder or "") / "responses.sqlite"
         try:
             self._connection = _open(file)
+            self._kept = Retention(self._connection, limits)
             self._prepare()
         except (sqlite3.Error, OSError) as error:
             raise ConfigError(f"--responses.path: {file} cannot be used: {error}.") from error
         self.close = weakref.finalize(self, _release, self._connection, folder)
-        self._kept = Retention(self._connection, limits)
-        self._kept.reload()
-        with self._change():
-            self._kept.keep_within("")
 
     def _prepare(self) -> None:
         version = self._connection.execute("PRAGMA user_version").fetchone()[0]
@@ -79,10 +76,12 @@ class Database:
             self._connection.executescript(f"BEGIN;{_SCHEMA}PRAGMA user_version = {VERSION};COMMIT;")
         with self._change():
             rows = self._connection.execute("SELECT id, data FROM kept WHERE status IN ('queued', 'in_progress')")
-            for id, data in rows.fetchall():
+            for id, data in rows.fetchall():  # a process that ended left them
                 failed = {"status": "failed", "error": {"code": "server_error", "message": CUT}}
                 changed = _encode({**msgspec.json.decode(data), **failed})
                 self._connection.execute("UPDATE kept SET status = 'failed', data = ? WHERE id = ?", (changed, id))
+            self._kept.reload()
+            self._kept.keep_within("")
 
     @contextlib.contextmanager
     def _change(self) -> Iterator[None]:
@@ -112,21 +111,21 @@ class Database:
             self._kept.keep_within(value["id"])
 
     def finish(self, owner: str, response: Mapping[str, Any], events: bytes | None) -> None:
-        """Keep the end of a response; nothing if it was deleted meanwhile. events: of its stream, None: none are kept."""
+        """Keep the end of a response, unless it was deleted meanwhile. events: of its stream, None: none are kept."""
         rows = [(item["id"], _encode(item)) for item in response["output"]]
         data = _encode({name: part for name, part in response.items() if name != "output"})
+        id = response["id"]
+        found = self._connection.execute("SELECT length(data) FROM kept WHERE id = ?", (id,)).fetchone()
+        if found is None:
+            return
         with self._change():
-            id = response["id"]
-            found = self._connection.execute("SELECT length(data) FROM kept WHERE id = ?", (id,)).fetchone()
-            if found is None:
-                return
             grown = len(data) - found[0] + sum(len(item) for _, item in rows) + len(events or b"")
             self._connection.execute(
-                "UPDATE kept SET status = ?, data = ?, events = ?, bytes = bytes + ?, used = ? WHERE id = ?",
-                (response["status"], data, events, grown, time.time(), id),
+                "UPDATE kept SET status = ?, data = ?, events = ?, used = ? WHERE id = ?",
+                (response["status"], data, events, time.time(), id),
             )
             self._insert(id, OUTPUT, 0, rows)
-            self._kept.add(owner, 0, grown)
+            self._kept.grow(owner, id, grown)
             self._kept.keep_within(id)
 
     def get(self, owner: str, kind: Kind, id: str) -> dict[str, Any] | None:

@@ -1,4 +1,4 @@
-"""The database in a thread of its own: nothing here blocks the event loop, and operations happen in the order of calls."""
+"""The database in a thread of its own: nothing here blocks the event loop, and operations keep the order of calls."""
 
 from __future__ import annotations
 
