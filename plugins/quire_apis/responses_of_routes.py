@@ -30,7 +30,9 @@ _JSON: dict[str, Any] = {"application/json": {}}
 def documented(stream_type: str | None = None) -> dict[int | str, dict[str, Any]]:
     """`responses=` of a route that answers with JSON. stream_type: media type of its streams, None: it has none."""
     success = {"description": "The answer.", "content": {**_JSON, **({stream_type: {}} if stream_type else {})}}
-    errors = {status: {"description": text, "content": _JSON} for status, text in _ERRORS.items()}
+    errors: dict[int | str, dict[str, Any]] = {
+        status: {"description": text, "content": _JSON} for status, text in _ERRORS.items()
+    }
     return {200: success, **errors}
 
 

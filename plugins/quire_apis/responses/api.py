@@ -14,11 +14,11 @@ from quire_apis.responses import OPTIONS
 from quire_apis.responses.background import BackgroundRuns
 from quire_apis.responses.chat_body import ENCRYPTED_REASONING
 from quire_apis.responses.draft import new_response
-from quire_apis.responses.output import OutputSettings
 from quire_apis.responses.prompts import begin_answer, read_prompt
 from quire_apis.responses.runs import Asked, ResponseRun, error_event, kept_events
 from quire_apis.responses.schemas import ResponseRequest, TokenCountRequest
-from quire_apis.responses.store import Store
+from quire_apis.responses.storage.store import Store
+from quire_apis.responses.writing.output import OutputSettings
 from quire_apis.responses_of_routes import whole_answer
 
 Json = dict[str, Any]

@@ -7,8 +7,8 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
 from quire.plugin import QuireError
-from quire_apis.responses.database import CUT
 from quire_apis.responses.runs import ResponseRun
+from quire_apis.responses.storage.database import CUT
 
 
 class BackgroundRun:

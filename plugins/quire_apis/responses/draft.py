@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from quire.plugin import AnswerUsage, BadRequest, EngineDied, Overloaded, QuireError
+from quire.plugin import AnswerUsage, BadRequest, Overloaded, QuireError
 from quire_apis.responses.items import new_id
 from quire_apis.responses.schemas import ResponseRequest
 
@@ -73,7 +73,7 @@ def usage(counts: AnswerUsage) -> dict[str, Any]:
 def error_object(error: QuireError) -> dict[str, Any]:
     """The `error` of a response that failed."""
     code = "server_error"
-    if isinstance(error, Overloaded) and not isinstance(error, EngineDied):
+    if isinstance(error, Overloaded):
         code = "rate_limit_exceeded"
     elif isinstance(error, BadRequest):
         code = "invalid_prompt"

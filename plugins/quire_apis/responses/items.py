@@ -145,7 +145,7 @@ def text_part(text: str, role: str) -> Item:
 
 def _part(part: Any, where: str) -> Item:
     kind = part.get("type") if isinstance(part, dict) else None
-    if kind in TEXT_PARTS:
+    if isinstance(kind, str) and kind in TEXT_PARTS:
         _text(part, TEXT_PARTS[kind], where)
         return {"annotations": [], **part} if kind == "output_text" else dict(part)
     if kind == "input_image":

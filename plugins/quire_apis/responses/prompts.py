@@ -13,7 +13,7 @@ from quire_apis.responses.draft import RUNNING
 from quire_apis.responses.items import Item, input_items, references
 from quire_apis.responses.messages import SYSTEM_ROLES, without_first
 from quire_apis.responses.schemas import MAX_ITEMS, PromptFields
-from quire_apis.responses.store import Store
+from quire_apis.responses.storage.store import Store
 from quire_apis.responses.tools import Tools
 
 

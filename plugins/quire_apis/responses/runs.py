@@ -12,12 +12,12 @@ from typing import Any
 import msgspec
 
 from quire.plugin import Answer, QuireError
-from quire_apis.responses.database import Database
 from quire_apis.responses.draft import ended, error_object
 from quire_apis.responses.items import Item
-from quire_apis.responses.output import Output, OutputSettings
-from quire_apis.responses.output_items import Event
-from quire_apis.responses.store import NotStored, Store
+from quire_apis.responses.storage.database import Database
+from quire_apis.responses.storage.store import NotStored, Store
+from quire_apis.responses.writing.output import Output, OutputSettings
+from quire_apis.responses.writing.output_items import Event
 
 log = logging.getLogger("quire.responses")
 
@@ -68,10 +68,11 @@ class ResponseRun:
         return [self._status_event("created"), self._status_event("queued")]
 
     async def make(self) -> AsyncGenerator[bytes, None]:
-        """Make the response and give its encoded events. The first come with the first part of the answer, unless `begin` was called before.
+        """Make the response and give its encoded events.
 
-        Raises what the answer raises before its first part; later the response fails. Closing the iterator, or
-        cancelling its task, cancels the response.
+        The first come with the first part of the answer, unless `begin` was called before. Raises what the answer
+        raises before its first event; later the response fails. Closing the iterator, or cancelling its task, cancels
+        the response.
         """
         finish: str | None = None
         try:

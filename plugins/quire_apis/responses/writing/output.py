@@ -13,8 +13,8 @@ import msgspec
 
 from quire.plugin import AnswerDelta, ToolCallDelta
 from quire_apis.responses.items import Item, new_id
-from quire_apis.responses.output_items import CallItem, Event, MessageItem, OpenItem, ReasoningItem
 from quire_apis.responses.tools import OfferedTool
+from quire_apis.responses.writing.output_items import CallItem, Event, MessageItem, OpenItem, ReasoningItem
 
 T = TypeVar("T")
 

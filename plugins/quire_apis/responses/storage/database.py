@@ -22,7 +22,7 @@ import msgspec
 
 from quire.plugin import ConfigError
 from quire_apis.responses.items import Item
-from quire_apis.responses.retention import Limits, Retention
+from quire_apis.responses.storage.retention import Limits, Retention
 
 Kind = Literal["response", "conversation"]
 INPUT, OUTPUT = 0, 1

@@ -10,9 +10,9 @@ from typing import Any, Protocol
 
 import msgspec
 
-from quire_apis.responses.custom_input import CustomInput
 from quire_apis.responses.items import Item, new_id, sealed
 from quire_apis.responses.tools import OfferedTool
+from quire_apis.responses.writing.custom_input import CustomInput
 
 Event = dict[str, Any]
 

@@ -9,8 +9,8 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
 from quire.plugin import QuireError
-from quire_apis.responses.database import Database
-from quire_apis.responses.retention import DAY_S, Limits
+from quire_apis.responses.storage.database import Database
+from quire_apis.responses.storage.retention import DAY_S, Limits
 
 T = TypeVar("T")
 
