@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Coroutine
+from collections.abc import AsyncGenerator, Coroutine, Mapping
 from typing import Any
 
 import msgspec
@@ -46,3 +46,21 @@ async def whole_answer(context: RouterContext, request: Request, work: Coroutine
         return b""  # there is one piece, and an error before it has a response of its own
 
     return await context.stream(request, pieces(), failure, "application/json")
+
+
+class RouteFailed(QuireError):
+    """Another route of the server answered with an error; `status` is that of its answer."""
+
+    def __init__(self, status: int, answer: Any) -> None:
+        error = answer.get("error") if isinstance(answer, dict) else None
+        message = error.get("message") if isinstance(error, dict) else error
+        super().__init__(str(message or answer))
+        self.status = status
+
+
+async def called(context: RouterContext, request: Request, path: str, body: Mapping[str, Any]) -> Any:
+    """The JSON answer of another route to `body`, asked as the client of `request`. Raises `RouteFailed`."""
+    status, answer = await context.call(path, body, context.client_of(request))
+    if status != 200:
+        raise RouteFailed(status, answer)
+    return answer

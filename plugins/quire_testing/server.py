@@ -86,10 +86,11 @@ def check_router(record: Router, paths: Sequence[str] = (), *, options: Mapping[
     require(router.routes, f"{record.name} has no routes.")
     app = FastAPI()
     app.include_router(router)
+    record.body_models()
     app.add_exception_handler(NotFound, _not_found)
     app.openapi()
     if record.error_body is not None:
-        body: object = record.error_body(NotFound("No model is served.", "model"))
+        body: object = record.error_body(NotFound("No model is served.", "model"), None)
         require(isinstance(body, Mapping) and json.dumps(body), f"error_body must return a JSON object; got {body!r}.")
     for path in paths:
         status = asyncio.run(_get(app, path))
@@ -119,6 +120,7 @@ def _context(options: Mapping[str, Any]) -> RouterContext:
         stream=stream,
         call=_no_model,
         client_of=lambda request: "",
+        formats=_no_model,
     )
 
 

@@ -179,6 +179,31 @@ class CallRoute(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True)
+class ModelFormats:
+    """How a model writes conversations; None: not at all.
+
+    template: its chat template. tool_parser, reasoning_parser: names of the formats of its tool calls and reasoning.
+    limits_reasoning: whether the field `thinking_token_budget` works.
+    """
+
+    template: str | None = None
+    tool_parser: str | None = None
+    reasoning_parser: str | None = None
+    limits_reasoning: bool = False
+
+
+class FindFormats(Protocol):
+    """Finds out how a model or adapter writes conversations."""
+
+    def __call__(self, model: str | None = None) -> Awaitable[ModelFormats]:
+        """The formats of the model that answers requests with this name, None: of the server's default.
+
+        An adapter that plugins find by its name is loaded. Raises `NotFound` for an unknown name.
+        """
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
 class RouterContext:
     """What a plugin's routes may use of the server.
 
@@ -187,7 +212,7 @@ class RouterContext:
     `/v1/chat/completions`; complete: of `/v1/completions` with one prompt. All are counted in the metrics, and end with
     the server. read: reads a body. stream: makes a streamed response. call: asks another route of the server.
     client_of: the name under which the client of a request gets its share of the engine: a digest of its API key if the
-    server has keys, else its address.
+    server has keys, else its address. formats: finds how a model writes conversations.
     """
 
     options: Mapping[str, Any]
@@ -200,6 +225,7 @@ class RouterContext:
     stream: StreamEvents
     call: CallRoute
     client_of: Callable[[HttpRequest], str]
+    formats: FindFormats
 
 
 @dataclass(frozen=True)
@@ -207,14 +233,15 @@ class Router:
     """HTTP routes, mounted after the built-in ones. A path that is already taken stops the start.
 
     bodies: models of the bodies that the routes read with `RouterContext.read`, for the OpenAPI document, or a function
-    that imports and returns them; a route names its own with `openapi_extra=json_body(Model)`. error_body: shape of the JSON body of error responses at the paths of
-    these routes, also of those that the server sends itself, such as 401 and 413; None: OpenAI's.
+    that imports and returns them; a route names its own with `openapi_extra=json_body(Model)`. error_body: makes the
+    JSON body of error responses at the paths of these routes, also of those that the server sends itself, such as 401
+    and 413, from the error and the request's id (its header `X-Request-Id`, None without one); None: OpenAI's shape.
     """
 
     name: str
     build: Callable[[RouterContext], APIRouter]
     bodies: Sequence[type[BaseModel]] | Callable[[], Sequence[type[BaseModel]]] = ()
-    error_body: Callable[[QuireError], Mapping[str, Any]] | None = None
+    error_body: Callable[[QuireError, str | None], Mapping[str, Any]] | None = None
 
     def body_models(self) -> Sequence[type[BaseModel]]:
         """The models of the bodies, imported now if `bodies` is a function."""

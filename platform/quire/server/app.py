@@ -184,7 +184,7 @@ def _include_routers(app: FastAPI, service: Service, registry: Registry) -> None
         taken[path, "GET"] = "the server"
     for router in _built_in_routers(service.config):
         _include(app, router, "the server", taken)
-    error_bodies: list[tuple[Pattern[str], Callable[[QuireError], Mapping[str, Any]]]] = []
+    error_bodies: list[tuple[Pattern[str], Callable[[QuireError, str | None], Mapping[str, Any]]]] = []
     setattr(app.state, ERROR_BODIES, error_bodies)
     for record in registry.all(ROUTERS):
         plugin = registry.plugin_of(ROUTERS, record.name)

@@ -61,13 +61,13 @@ def build(context: RouterContext) -> APIRouter:
     return router
 
 
-def error_body(error: QuireError) -> Mapping[str, Any]:
-    return {"oops": error.status}
+def error_body(error: QuireError, request_id: str | None) -> Mapping[str, Any]:
+    return {"oops": error.status, **({"id": request_id} if request_id else {})}
 
 
 @pytest.fixture
 def registry() -> Registry:
-    record = Router("ask", build, bodies=[Ask], error_body=error_body)
+    record = Router("ask", build, bodies=lambda: [Ask], error_body=error_body)
     return Registry(records={"quire_routers": {"ask": record}}, origin={("quire_routers", "ask"): "p"})
 
 

@@ -16,12 +16,14 @@ from typing import Any
 import msgspec
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
+from starlette.datastructures import Headers
 from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from quire.errors import EngineDied, Overloaded, PluginOff, QuireError
 from quire.records import RequestRefused
+from quire.server.http.request_ids import header_id
 
 log = logging.getLogger("quire.server")
 
@@ -92,7 +94,7 @@ class ErrorResponse(Response):
         bodies = getattr(scope["app"].state, ERROR_BODIES, ()) if "app" in scope else ()
         for pattern, make_body in bodies:
             if pattern.match(scope["path"]):
-                self.body = msgspec.json.encode(make_body(self._error))
+                self.body = msgspec.json.encode(make_body(self._error, header_id(Headers(scope=scope))))
                 self.headers["content-length"] = str(len(self.body))
                 break
         await super().__call__(scope, receive, send)

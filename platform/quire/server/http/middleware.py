@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import uuid
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -12,26 +11,13 @@ from quire.errors import Overloaded, QuireError, TooLarge
 from quire.hooks.call_stats import plugin_behind, plugin_fault
 from quire.records import Registry
 from quire.server.http.errors import ClientDisconnected, error_response
-
-REQUEST_ID_HEADER = "x-request-id"
-MAX_ID_LENGTH = 256
+from quire.server.http.request_ids import REQUEST_ID_HEADER, header_id, random_id
 
 MAX_LARGE_BODIES = 16
 """The bodies of all requests together may have the bytes of this many bodies of the largest size."""
 
 BLOCK_BYTES = 256 << 10
 """A response body is sent in blocks of this size."""
-
-
-def random_id() -> str:
-    """A random id of 32 hexadecimal digits."""
-    return uuid.uuid4().hex
-
-
-def header_id(headers: Headers) -> str | None:
-    """The client's `X-Request-Id`, cut to `MAX_ID_LENGTH` and to printable characters; None if it sent none."""
-    name = "".join(filter(str.isprintable, headers.get(REQUEST_ID_HEADER, "")[:MAX_ID_LENGTH]))
-    return name.strip() or None
 
 
 class RequestIdMiddleware:

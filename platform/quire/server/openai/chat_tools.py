@@ -19,7 +19,7 @@ from quire.server.service.structured_fields import CONSTRAINT_FIELDS
 from quire.text.parsing.default_tool_format import JSON_CALLS
 from quire.text.parsing.tool_calls import FinishedCall, ToolCallExtractor, ToolDelta
 
-TOOL_NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
+TOOL_NAME = re.compile(r"[a-zA-Z0-9_-]{1,128}")
 NO_PARAMETERS: Mapping[str, Any] = {"type": "object", "properties": {}, "additionalProperties": False}
 TOOLS_FIELD = "tools"
 CALLS_KIND = "calls"
@@ -241,7 +241,7 @@ def _checked_choice(fields: ChatRequest) -> str | NamedTool:
     for name in names:
         if not TOOL_NAME.fullmatch(name):
             raise BadRequest(
-                f"`tools`: {name!r:.80} is not a function name: use 1 to 64 letters a-z and A-Z, digits, _ and -.",
+                f"`tools`: {name!r:.80} is not a function name: use 1 to 128 letters a-z and A-Z, digits, _ and -.",
                 "tools",
             )
     choice = fields.tool_choice or "auto"

@@ -14,11 +14,12 @@ from starlette.responses import Response
 
 from quire.errors import QuireError
 from quire.params.sampling import SamplingParams
-from quire.records import RouterContext
+from quire.records import ModelFormats, RouterContext
 from quire.server.http.body import validate
 from quire.server.http.errors import as_quire_error
-from quire.server.http.middleware import random_id
+from quire.server.http.request_ids import random_id
 from quire.server.http.sse import EventStream
+from quire.server.openai.chat_reasoning import BUDGET_FIELD
 from quire.server.routers.answers import start_chat, start_completion
 from quire.server.routers.route_calls import call_route
 from quire.server.service.models import supports
@@ -46,6 +47,18 @@ def router_context(app: FastAPI, service: Service, plugin: str) -> RouterContext
         stream=_stream,
         call=partial(call_route, app),
         client_of=client_identity,
+        formats=partial(_formats, service),
+    )
+
+
+async def _formats(service: Service, model: str | None = None) -> ModelFormats:
+    served = await service.adapters.find(model or service.models.default_for(supports("generate")))
+    has_limit = BUDGET_FIELD in service.request_fields.extra_types
+    return ModelFormats(
+        template=served.template.default_template if served.template else None,
+        tool_parser=served.tool_parser.name if served.tool_parser else None,
+        reasoning_parser=served.reasoning_parser.name if served.reasoning_parser else None,
+        limits_reasoning=served.reasoning_parser is not None and has_limit,
     )
 
 

@@ -18,7 +18,7 @@ from quire.errors import BadRequest
 from quire.records import Registry
 from quire.server.http.auth import CLIENT, KEY_DIGEST
 from quire.server.http.body import Bodies, Body, validate
-from quire.server.http.middleware import MAX_ID_LENGTH, header_id, random_id
+from quire.server.http.request_ids import MAX_ID_LENGTH, header_id, random_id
 from quire.server.jobs.active import ActiveJobs
 from quire.server.jobs.generation import GenerationJob
 from quire.server.jobs.pooling import PoolingJob
