@@ -48,11 +48,11 @@ class Output:
         if delta.reasoning:
             if not isinstance(self._open, ReasoningItem):
                 yield from self._begin(ReasoningItem(self._settings.has_summary, self._settings.has_sealed))
-            yield from self._current(ReasoningItem).push(delta.reasoning)
+            yield from map(self._placed, self._current(ReasoningItem).push(delta.reasoning))
         elif delta.tool_call is not None:
             yield from self._push_call(delta.tool_call)
         elif isinstance(self._open, MessageItem):
-            yield from self._open.push(delta.text, delta.logprobs)
+            yield from map(self._placed, self._open.push(delta.text, delta.logprobs))
         elif delta.text:
             yield from self._push_text(delta.text, delta.logprobs)
 
@@ -60,7 +60,7 @@ class Output:
         """The events at the end of the answer. is_whole: it was not cut by its length."""
         if not self.items:  # an answer has at least one item
             yield from self._begin(MessageItem())
-            yield from self._current(MessageItem).push(self._blank, self._blank_logprobs)
+            yield from self._push_blank()
         yield from self._close("completed" if is_whole else "incomplete")
 
     def cut(self) -> Iterator[Event]:
@@ -74,15 +74,20 @@ class Output:
         if self._blank.isspace():
             return
         yield from self._begin(MessageItem())
-        yield from self._current(MessageItem).push(self._blank, self._blank_logprobs)
+        yield from self._push_blank()
+
+    def _push_blank(self) -> Iterator[Event]:
+        """What was held back, into the message that begins."""
+        text, logprobs = self._blank, self._blank_logprobs
         self._blank, self._blank_logprobs = "", []
+        yield from map(self._placed, self._current(MessageItem).push(text, logprobs))
 
     def _push_call(self, delta: ToolCallDelta) -> Iterator[Event]:
         if delta.index != self._call_index:
             self._call_index = delta.index
             tool = self._settings.tools.get(delta.name or "") or OfferedTool("function", delta.name or "")
             yield from self._begin(CallItem(tool, delta.id or new_id("call")))
-        yield from self._current(CallItem).push(delta.arguments)
+        yield from map(self._placed, self._current(CallItem).push(delta.arguments))
 
     def _current(self, kind: type[T]) -> T:
         assert isinstance(self._open, kind)
