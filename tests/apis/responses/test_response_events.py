@@ -1,12 +1,10 @@
 """Streams of the Responses API: order and types of events, and that they say the same as the whole response."""
 
 import json
-from types import SimpleNamespace
 
 import pytest
-from api_rig import REASONING_PARSERS, TOOL_PARSERS, api_app, in_process
+from api_rig import in_process
 from response_events import Machine, checked, parsed, timeless
-from scripted_server import Scripted
 
 from quire.errors import EngineDied, Overloaded
 
@@ -18,14 +16,6 @@ TOOLS = [FUNCTION, CUSTOM, SPACE, {"type": "web_search"}, {"type": "local_shell"
 
 def call(name, **arguments):
     return f"<tool_call>\n{json.dumps({'name': name, 'arguments': arguments})}\n</tool_call>"
-
-
-@pytest.fixture(scope="module")
-def rig(tmp_path_factory):
-    script = Scripted("")
-    parsers = {"tool_parser": TOOL_PARSERS["hermes"], "reasoning_parser": REASONING_PARSERS["qwen3"]}
-    app = api_app(tmp_path_factory.mktemp("rig"), script, ["responses"], **parsers)
-    return SimpleNamespace(app=app, script=script)
 
 
 async def asked(rig, reply, stream=True, **fields):
