@@ -16,6 +16,9 @@ from quire_apis.responses.schemas import MAX_ITEMS, PromptFields
 from quire_apis.responses.storage.store import Store
 from quire_apis.responses.tools import Tools
 
+ROOM = 256
+"""Tokens that truncation leaves for an answer whose length is not given."""
+
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
@@ -64,35 +67,46 @@ async def _before(store: Store, owner: str, fields: PromptFields) -> list[Item]:
 
 
 async def begin_answer(context: RouterContext, request: Request, fields: PromptFields, prompt: Prompt) -> Answer:
-    """The answer to a prompt. With truncation, as few items as possible are left out from its beginning.
+    """The answer to a prompt. Without truncation, an answer of `max_output_tokens` that would not fit into the context
+    may fill the context instead.
+    """
+    items = prompt.items
+    if fields.truncation == "auto":
+        items = await _truncated(context, request, fields, prompt)
+    body = chat_body(fields, items, prompt.tools)
+    try:
+        return await context.chat(request, body)
+    except BadRequest as error:
+        if error.param != "max_tokens" or body.pop("max_completion_tokens", None) is None:
+            raise
+        return await context.chat(request, body)
 
-    An answer of `max_output_tokens` that would not fit into the context may fill the context instead.
+
+async def _truncated(context: RouterContext, request: Request, fields: PromptFields, prompt: Prompt) -> list[Item]:
+    """The items without as few from their beginning as possible, so that the answer has room.
+
+    System messages stay, and the last item; if it does not fit, the answer is refused.
     """
 
-    async def begin(items: Sequence[Item]) -> Answer:
-        body = chat_body(fields, items, prompt.tools)
+    async def fits(count: int) -> bool:
+        body = chat_body(fields, without_first(prompt.items, count), prompt.tools)
         try:
-            return await context.chat(request, body)
-        except BadRequest as error:
-            if error.param != "max_tokens" or body.pop("max_completion_tokens", None) is None:
-                raise
-            return await context.chat(request, body)
-
-    items = prompt.items
-    try:
-        return await begin(items)
-    except PromptTooLong as error:
-        if fields.truncation != "auto":
-            raise
-        too_long = error
-    found: Answer | None = None
-    fewest, most = 1, sum(item.get("role") not in SYSTEM_ROLES for item in items) - 1
-    while fewest <= most:
-        count = (fewest + most) // 2
-        try:
-            found, most = await begin(without_first(items, count)), count - 1
+            await context.chat(request, {"max_completion_tokens": ROOM, **body})
         except PromptTooLong:
+            return False
+        except BadRequest as error:
+            if error.param != "max_tokens":
+                raise
+            return False
+        return True
+
+    if await fits(0):
+        return prompt.items
+    fewest, most = 1, max(0, sum(item.get("role") not in SYSTEM_ROLES for item in prompt.items) - 1)
+    while fewest < most:
+        count = (fewest + most) // 2
+        if await fits(count):
+            most = count
+        else:
             fewest = count + 1
-    if found is None:
-        raise too_long
-    return found
+    return without_first(prompt.items, most)

@@ -8,9 +8,9 @@ import re
 from quire_apis.responses.messages import CUSTOM_INPUT
 
 _BEGIN = re.compile(r'\s*\{\s*"' + CUSTOM_INPUT + r'"\s*:\s*"')
-_COMPLETE = re.compile(
-    r'(?:[^"\\]|\\u(?![dD][89abAB])[0-9a-fA-F]{4}|\\u[dD][89abAB][0-9a-fA-F]{2}\\u[0-9a-fA-F]{4}|\\[^u])*'
-)
+_HEX = "[0-9a-fA-F]"
+_HIGH, _LOW = f"[dD][89abAB]{_HEX}{{2}}", f"[dD][c-fC-F]{_HEX}{{2}}"
+_COMPLETE = re.compile(rf'(?:[^"\\]|\\[^u]|\\u(?!{_HIGH}){_HEX}{{4}}|\\u{_HIGH}\\u{_LOW})*')
 """The characters and escapes of a JSON string that are whole: no escape, and no pair of surrogates, is cut."""
 
 
@@ -37,7 +37,7 @@ class CustomInput:
         if found is None or found.end() == self._read_to:
             return ""
         try:
-            added = str(json.loads(f'"{found.group()}"', strict=False))
+            added = _valid(json.loads(f'"{found.group()}"', strict=False))
         except ValueError:  # a wrong escape: `end` returns the arguments as they are
             self._is_broken = True
             return ""
@@ -54,8 +54,14 @@ class CustomInput:
         whole = value.get(CUSTOM_INPUT) if isinstance(value, dict) else None
         if not isinstance(whole, str):
             whole = self.text or self._arguments
+        whole = _valid(whole)
         if not whole.startswith(self.text):  # the key came twice; what was said stays
             return ""
         added = whole.removeprefix(self.text)
         self.text = whole
         return added
+
+
+def _valid(text: str) -> str:
+    """The text with U+FFFD in place of surrogates that are not part of a pair, which UTF-8 cannot say."""
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
