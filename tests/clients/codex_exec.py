@@ -2,8 +2,8 @@
 
     python tests/clients/codex_exec.py [COMMAND]
 
-COMMAND: the executable `codex`; by default npm installs it into a temporary folder. The model is a script that calls the
-tool with which Codex runs commands and then says what the command printed. Between are the routes of the plugin
+COMMAND: the executable `codex`; by default npm installs it into a temporary folder. The model is a script that calls
+the tool with which Codex runs commands and then says what the command printed. Between are the routes of the plugin
 `responses`, a socket and the client.
 """
 

@@ -1,9 +1,9 @@
 """The plugin `responses`: OpenAI's Responses API and its conversations, `/v1/responses` and `/v1/conversations`.
 
 `schemas` has the bodies. `items` checks and completes the items of an input, `messages` turns items into the messages
-of a chat, `tools` the tools, and `chat_body` puts these together. `prompts` finds what a response continues and begins the
-answer. `runs` makes a response, `background` without a client; `draft` is its object, `writing` its output. `storage`
-keeps responses and conversations. `api` and `conversations` are what the routes of `routes` do.
+of a chat, `tools` the tools, and `chat_body` puts these together. `prompts` finds what a response continues and begins
+the answer. `runs` makes a response, `background` without a client; `draft` is its object, `writing` its output.
+`storage` keeps responses and conversations. `api` and `conversations` are what the routes of `routes` do.
 """
 
 from __future__ import annotations

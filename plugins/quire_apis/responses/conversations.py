@@ -20,7 +20,7 @@ class ConversationsApi:
         self._responses, self._store = responses, responses.store
 
     async def create(self, request: Request) -> Json:
-        """A new conversation."""
+        """Begin a conversation, with its first items if there are any."""
         need_store(self._store)
         fields = await self._responses.context.read(request, ConversationRequest)
         made: Json = {

@@ -60,7 +60,7 @@ def new_response(fields: ResponseRequest, model: str, conversation: str | None) 
 
 
 def usage(counts: AnswerUsage) -> dict[str, Any]:
-    """The usage object."""
+    """The object with the numbers of tokens."""
     return {
         "input_tokens": counts.prompt,
         "input_tokens_details": {"cached_tokens": counts.cached, "cache_write_tokens": 0},

@@ -24,7 +24,7 @@ def chat_messages(
     the start become one message, because many chat templates allow one only. Reasoning, text and calls of the model
     that follow each other become one message.
     """
-    writer = _Writer(call_name)
+    writer = _ChatWriter(call_name)
     if instructions:
         writer.add({"role": "system", "content": instructions})
     for item in items:
@@ -44,7 +44,7 @@ def without_first(items: Sequence[Item], count: int) -> list[Item]:
     return [item for item in kept if item["type"] not in CALL_OUTPUTS or item["call_id"] in calls]
 
 
-class _Writer:
+class _ChatWriter:
     """Writes messages item by item."""
 
     def __init__(self, call_name: Mapping[tuple[str, str], str]) -> None:

@@ -21,7 +21,7 @@ ROOM = 256
 
 
 @dataclass(frozen=True, slots=True)
-class Prompt:
+class RequestPrompt:
     """The items that a request continues, its own items, and all its tools."""
 
     before: Sequence[Item]
@@ -33,7 +33,7 @@ class Prompt:
         return [*self.before, *self.own]
 
 
-async def read_prompt(store: Store, owner: str, fields: PromptFields) -> Prompt:
+async def read_prompt(store: Store, owner: str, fields: PromptFields) -> RequestPrompt:
     """The prompt of a request of the client `owner`. Raises `BadRequest` and `NotFound`."""
     if fields.previous_response_id is not None and fields.conversation is not None:
         raise BadRequest("`previous_response_id` and `conversation` exclude each other.", "conversation")
@@ -45,7 +45,7 @@ async def read_prompt(store: Store, owner: str, fields: PromptFields) -> Prompt:
         named[id] = found
     own = input_items(fields.input, named.__getitem__)
     before = await _before(store, owner, fields)
-    return Prompt(before, own, tools_of(fields, [*before, *own]))
+    return RequestPrompt(before, own, tools_of(fields, [*before, *own]))
 
 
 async def _before(store: Store, owner: str, fields: PromptFields) -> list[Item]:
@@ -66,7 +66,7 @@ async def _before(store: Store, owner: str, fields: PromptFields) -> list[Item]:
     return items
 
 
-async def begin_answer(context: RouterContext, request: Request, fields: PromptFields, prompt: Prompt) -> Answer:
+async def begin_answer(context: RouterContext, request: Request, fields: PromptFields, prompt: RequestPrompt) -> Answer:
     """The answer to a prompt. Without truncation, an answer of `max_output_tokens` that would not fit into the context
     may fill the context instead.
     """
@@ -82,7 +82,9 @@ async def begin_answer(context: RouterContext, request: Request, fields: PromptF
         return await context.chat(request, body)
 
 
-async def _truncated(context: RouterContext, request: Request, fields: PromptFields, prompt: Prompt) -> list[Item]:
+async def _truncated(
+    context: RouterContext, request: Request, fields: PromptFields, prompt: RequestPrompt
+) -> list[Item]:
     """The items without as few from their beginning as possible, so that the answer has room.
 
     System messages stay, and the last item; if it does not fit, the answer is refused.

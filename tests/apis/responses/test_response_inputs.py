@@ -32,7 +32,12 @@ def test_a_text_is_what_the_user_says():
 
 
 def test_instructions_and_the_first_system_messages_become_one():
-    items = [{"role": "developer", "content": "b"}, {"role": "system", "content": "c"}, USER, {**USER, "role": "system"}]
+    items = [
+        {"role": "developer", "content": "b"},
+        {"role": "system", "content": "c"},
+        USER,
+        {**USER, "role": "system"},
+    ]
     found = messages_of(*items, instructions="a")
     assert found == [{"role": "system", "content": "a\n\nb\n\nc"}, USER, {**USER, "role": "system"}]
     assert body_of(instructions="a")["messages"] == [{"role": "system", "content": "a"}]

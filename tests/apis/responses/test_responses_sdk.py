@@ -1,4 +1,4 @@
-"""The official `openai` package, unmodified: responses whole, streamed and parsed, continued, stored, and conversations."""
+"""The official `openai` package, unmodified: responses whole, streamed, parsed, continued and stored; conversations."""
 
 import json
 

@@ -42,9 +42,8 @@ class Store:
         return await asyncio.shield(running)
 
     async def close(self) -> None:
-        """Close the database after all operations so far."""
+        """Close the database after all operations so far; the next one opens it again."""
         await asyncio.get_running_loop().run_in_executor(self._thread, self._close)
-        self._thread.shutdown(wait=False)
 
     def _run(self, work: Callable[[Database], T]) -> T:
         try:
@@ -57,3 +56,4 @@ class Store:
     def _close(self) -> None:
         if self._database is not None:
             self._database.close()
+            self._database = None
