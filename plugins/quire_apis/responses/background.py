@@ -58,7 +58,11 @@ class BackgroundRuns:
 
     async def start(self, owner: str, run: ResponseRun) -> BackgroundRun:
         """Begin to make a response."""
-        await run.begin()
+        try:
+            await run.begin()
+        except asyncio.CancelledError:
+            await run.cut()
+            raise
         started = BackgroundRun(owner, run)
         id = run.response["id"]
         self._runs[id] = started

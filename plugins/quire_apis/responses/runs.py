@@ -59,10 +59,14 @@ class ResponseRun:
 
     async def begin(self) -> list[bytes]:
         """Keep the response, and return its first events."""
+        self._has_begun = True  # also if this is cancelled while the response is stored
         if self._asked.stores:
             first = dict(self.response)
-            await self._store.run(lambda db: db.add(self._asked.owner, "response", first, self._asked.input))
-        self._has_begun = True
+            try:
+                await self._store.run(lambda db: db.add(self._asked.owner, "response", first, self._asked.input))
+            except NotStored:
+                self._has_begun = False
+                raise
         if not self.response["background"]:
             return [self._status_event("created"), self._status_event("in_progress")]
         return [self._status_event("created"), self._status_event("queued")]

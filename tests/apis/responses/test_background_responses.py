@@ -2,13 +2,15 @@
 
 import asyncio
 import json
+import sqlite3
+import threading
 
 import openai
 import pytest
 from response_events import Machine, checked, parsed
 
 from quire.errors import EngineDied
-from quire_apis.responses.storage.database import CUT
+from quire_apis.responses.storage.database import CUT, Database
 
 ASK = {"model": "tiny", "input": "Hi", "background": True}
 
@@ -124,6 +126,45 @@ async def test_a_stream_that_its_client_leaves_is_cancelled_unless_it_is_in_the_
     assert found.status == ("completed" if background else "cancelled")
     assert found.output[0].status == ("completed" if background else "incomplete")
     assert "Hello there.".startswith(found.output_text)
+    assert not rig.script.running
+
+
+@pytest.mark.parametrize("background", [False, True])
+async def test_a_request_that_ends_while_its_response_is_stored_leaves_it_cancelled(rig, monkeypatch, background):
+    begun, may_end, ids = threading.Event(), threading.Event(), []
+    add = Database.add
+
+    def slow(self, owner, kind, value, items):
+        ids.append(value["id"])
+        begun.set()
+        may_end.wait()
+        add(self, owner, kind, value, items)
+
+    monkeypatch.setattr(Database, "add", slow)
+    rig.says("Hello there.")
+    async with rig.openai() as client:
+        asking = asyncio.create_task(client.responses.create(**{**ASK, "background": background}))
+        await asyncio.to_thread(begun.wait)
+        asking.cancel()
+        may_end.set()
+        await asyncio.gather(asking, return_exceptions=True)
+        assert (await status_of(client, ids[0])).status == "cancelled"
+    assert not rig.script.running
+
+
+async def test_a_database_that_cannot_be_written_is_an_error_of_the_server(rig, monkeypatch):
+    def broken(*_):
+        raise sqlite3.OperationalError("disk full")
+
+    rig.says("Hello there.")
+    async with rig.openai() as client:
+        with monkeypatch.context() as patch:
+            patch.setattr(Database, "finish", broken)
+            assert (await client.responses.create(model="tiny", input="Hi")).output_text == "Hello there."
+            patch.setattr(Database, "add", broken)
+            for background in (True, False):
+                with pytest.raises(openai.InternalServerError, match="disk full"):
+                    await client.responses.create(**{**ASK, "background": background})
     assert not rig.script.running
 
 
