@@ -42,6 +42,8 @@ TEXT_PARTS: Mapping[str, str] = {
 }
 """Part type → the field that holds its text."""
 
+MAX_PARTS = 16_384
+_LISTS = ("content", "output", "summary", "tools")
 _SEALED = "quire1."
 
 
@@ -59,6 +61,9 @@ def input_items(given: str | Sequence[Item] | None, find: Callable[[str], Item] 
         return []
     if isinstance(given, str):
         return [_message({"role": "user", "content": given}, "input")]
+    lists = (item.get(name) for item in given for name in _LISTS)
+    if sum(len(one) for one in lists if isinstance(one, list)) > MAX_PARTS:
+        raise BadRequest(f"`input` may have at most {MAX_PARTS} parts in all its items.", "input")
     return [_item(item, f"input[{number}]", find) for number, item in enumerate(given)]
 
 

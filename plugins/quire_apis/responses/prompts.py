@@ -12,7 +12,7 @@ from quire_apis.responses.chat_body import chat_body, tools_of
 from quire_apis.responses.draft import RUNNING
 from quire_apis.responses.items import Item, input_items, references
 from quire_apis.responses.messages import SYSTEM_ROLES, without_first
-from quire_apis.responses.schemas import MAX_ITEMS, PromptFields
+from quire_apis.responses.schemas import PromptFields
 from quire_apis.responses.storage.store import Store
 from quire_apis.responses.tools import Tools
 
@@ -51,7 +51,7 @@ async def read_prompt(store: Store, owner: str, fields: PromptFields) -> Request
 async def _before(store: Store, owner: str, fields: PromptFields) -> list[Item]:
     id = fields.previous_response_id
     if id is not None:
-        chain = await store.run(lambda database: database.chain(owner, id, MAX_ITEMS)) if store.is_on else None
+        chain = await store.run(lambda database: database.chain(owner, id)) if store.is_on else None
         if chain is None:
             raise BadRequest(f"The previous response {id!r:.100} is not stored.", "previous_response_id")
         if chain[-1][0] in RUNNING:

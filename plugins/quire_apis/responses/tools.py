@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 from quire.plugin import BadRequest
 from quire_apis.responses.messages import CUSTOM_INPUT
+from quire_apis.responses.schemas import MAX_TOOLS
 
 Json = dict[str, Any]
 MODES = ("none", "auto", "required")
@@ -57,6 +58,8 @@ def read_tools(given: Sequence[Json], choice: str | Json | None, parallel: bool)
 
 def _offer(tool: Json, where: str, namespace: str, offered: dict[str, OfferedTool], functions: list[Json]) -> None:
     """Add a tool to the functions that are offered, if it is a kind that the client runs."""
+    if len(functions) >= MAX_TOOLS:
+        raise BadRequest(f"`tools` may have at most {MAX_TOOLS} functions.", "tools")
     kind = tool.get("type")
     if not isinstance(kind, str):
         raise BadRequest(f"`{where}.type` must be a text such as function.", "tools")

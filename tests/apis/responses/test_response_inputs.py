@@ -236,6 +236,8 @@ async def test_bodies_that_make_no_sense_are_refused(rig):
         {"input": "x", "tools": [{"type": "function"}]},
         {"input": "x", "tools": [{"type": "namespace", "name": "n", "tools": ["f"]}]},
         {"input": "x", "truncation": "some"},
+        {"input": [{"role": "user", "content": [{"type": "input_text", "text": ""}] * 17_000}]},
+        {"input": "x", "tools": [{"type": "namespace", "name": "n", "tools": [FUNCTION] * 1025}]},
     ]
     async with in_process(rig.app) as client:
         answers = [await client.post("/v1/responses", json=body) for body in wrong]

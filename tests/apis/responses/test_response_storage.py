@@ -7,8 +7,8 @@ import sys
 import openai
 import pytest
 
-from quire.errors import ConfigError
-from quire_apis.responses.storage import retention
+from quire.errors import ConfigError, TooLarge
+from quire_apis.responses.storage import database as database_module, retention
 from quire_apis.responses.storage.database import CUT, INPUT, Database
 from quire_apis.responses.storage.retention import Limits
 
@@ -44,7 +44,7 @@ def test_the_number_is_bounded_and_the_least_recently_used_go_first(open_databas
     database = open_database(Limits(count=3, num_bytes=1 << 20, age_s=1000))
     for id in "wxy":
         database.add("a", "response", response(id), [item(f"m{id}")])
-    assert database.chain("a", "w", 10) == [("completed", [item("mw")])]
+    assert database.chain("a", "w") == [("completed", [item("mw")])]
     database.add("a", "response", response("z"), [])
     assert kept(database, *"wxyz") == ["w", "y", "z"]
     assert database.page("x", None, 10, False).items == []
@@ -77,12 +77,12 @@ def test_what_was_not_used_for_long_is_gone(open_database, monkeypatch):
     now += 900
     database.add("a", "response", response("y", previous="x"), [])
     assert database.item("a", "m") == item("m")
-    database.chain("a", "y", 10)
+    database.chain("a", "y")
     now += 900
     assert kept(database, *"xy") == ["x", "y"]
     now += 200
     assert kept(database, *"xy") == []
-    assert (database.item("a", "m"), database.chain("a", "y", 10)) == (None, None)
+    assert (database.item("a", "m"), database.chain("a", "y")) == (None, None)
     database.add("a", "response", response("z"), [])
     assert database.page("x", None, 10, False).items == []
 
@@ -109,13 +109,28 @@ def test_clients_see_only_their_own(open_database):
     database = open_database()
     database.add("a", "response", response("x"), [item("m")])
     database.add("a", "conversation", {"id": "c"}, [item("n")])
-    assert database.get("b", "response", "x") is database.chain("b", "x", 9) is database.item("b", "m") is None
+    assert database.get("b", "response", "x") is database.chain("b", "x") is database.item("b", "m") is None
     assert database.conversation("b", "c") is database.update("b", "conversation", "c", {}) is None
     assert not database.append("b", "c", [item("o")])
     assert not database.delete_item("b", "c", "n")
     assert not database.delete("b", "response", "x")
     assert database.get("a", "conversation", "x") is None
     assert database.conversation("a", "c") == [item("n")]
+
+
+def test_what_is_continued_is_bounded_before_it_is_read(open_database, monkeypatch):
+    monkeypatch.setattr(database_module, "MAX_CONTEXT_ITEMS", 4)
+    database = open_database()
+    database.add("a", "conversation", {"id": "c"}, [item("m"), item("n")])
+    database.add("a", "response", response("x"), [item("m"), item("n")])
+    database.add("a", "response", response("y", previous="x"), [])
+    database.add("a", "response", response("z", previous="y"), [])
+    assert len(database.chain("a", "y")) == 2
+    with pytest.raises(TooLarge, match="begin anew"):
+        database.chain("a", "z")
+    monkeypatch.setattr(database_module, "MAX_CONTEXT_BYTES", 100)
+    with pytest.raises(TooLarge):
+        database.conversation("a", "c")
 
 
 def test_a_failed_transaction_changes_nothing(open_database):

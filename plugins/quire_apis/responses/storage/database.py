@@ -7,8 +7,6 @@ part 0 are the input of a response and the items of a conversation, part 1 the o
 from __future__ import annotations
 
 import contextlib
-import os
-import shutil
 import sqlite3
 import tempfile
 import time
@@ -20,27 +18,16 @@ from typing import Any, Literal
 
 import msgspec
 
-from quire.plugin import ConfigError
+from quire.plugin import ConfigError, TooLarge
 from quire_apis.responses.items import Item
+from quire_apis.responses.storage.opening import open_file, prepare, release
 from quire_apis.responses.storage.retention import Limits, Retention
 
 Kind = Literal["response", "conversation"]
 INPUT, OUTPUT = 0, 1
-VERSION = 1
+MAX_CONTEXT_ITEMS = 8192
+MAX_CONTEXT_BYTES = 64 << 20
 CUT = "The server was stopped before the response was complete."
-
-_SCHEMA = """
-CREATE TABLE kept (
-    id TEXT PRIMARY KEY, owner TEXT NOT NULL, kind TEXT NOT NULL, used REAL NOT NULL, status TEXT NOT NULL,
-    previous TEXT, data BLOB NOT NULL, events BLOB, bytes INTEGER NOT NULL
-) WITHOUT ROWID;
-CREATE INDEX kept_used ON kept (owner, used);
-CREATE TABLE items (
-    holder TEXT NOT NULL, part INTEGER NOT NULL, place INTEGER NOT NULL, id TEXT NOT NULL, data BLOB NOT NULL,
-    PRIMARY KEY (holder, part, place)
-);
-CREATE INDEX items_id ON items (id);
-"""
 
 _encode = msgspec.json.Encoder().encode
 
@@ -53,6 +40,22 @@ class Page:
     has_more: bool
 
 
+class ContextSize:
+    """Counts what a response continues, before it is read."""
+
+    def __init__(self) -> None:
+        self._count = self._num_bytes = 0
+
+    def add(self, count: int, num_bytes: int) -> None:
+        """Add items. Raises `TooLarge`."""
+        self._count += count + 1  # a response without items counts too
+        self._num_bytes += num_bytes
+        if self._count > MAX_CONTEXT_ITEMS or self._num_bytes > MAX_CONTEXT_BYTES:
+            raise TooLarge(
+                f"What this continues has more than {MAX_CONTEXT_ITEMS} items or {MAX_CONTEXT_BYTES} bytes: begin anew."
+            )
+
+
 class Database:
     """One open database, which no other process can open. Used by one thread at a time."""
 
@@ -61,19 +64,15 @@ class Database:
         folder = None if path else tempfile.mkdtemp(prefix="quire-responses-")
         file = Path(path) if path else Path(folder or "") / "responses.sqlite"
         try:
-            self._connection = _open(file)
+            self._connection = open_file(file)
             self._kept = Retention(self._connection, limits)
             self._prepare()
         except (sqlite3.Error, OSError) as error:
             raise ConfigError(f"--responses.path: {file} cannot be used: {error}.") from error
-        self.close = weakref.finalize(self, _release, self._connection, folder)
+        self.close = weakref.finalize(self, release, self._connection, folder)
 
     def _prepare(self) -> None:
-        version = self._connection.execute("PRAGMA user_version").fetchone()[0]
-        if version > VERSION:
-            raise ConfigError(f"--responses.path: the file was written by a newer version ({version}).")
-        if version == 0:
-            self._connection.executescript(f"BEGIN;{_SCHEMA}PRAGMA user_version = {VERSION};COMMIT;")
+        prepare(self._connection)
         with self._change():
             rows = self._connection.execute("SELECT id, data FROM kept WHERE status IN ('queued', 'in_progress')")
             for id, data in rows.fetchall():  # a process that ended left them
@@ -164,19 +163,21 @@ class Database:
             self._kept.remove(owner, id)
         return True
 
-    def chain(self, owner: str, id: str, max_length: int) -> list[tuple[str, list[Item]]] | None:
+    def chain(self, owner: str, id: str) -> list[tuple[str, list[Item]]] | None:
         """The status and the items of a response and of all before it, the oldest first. They count as used now.
 
-        None if one of them is not kept. max_length: of the chain; what is before is left out.
+        None if one of them is not kept. Raises `TooLarge`.
         """
         found: list[tuple[str, list[Item]]] = []
+        size = ContextSize()
         with self._change():
             now = time.time()
             following: str | None = id
-            while following is not None and len(found) < max_length:
+            while following is not None:
                 row = self._row(owner, "response", following, "status, previous")
                 if row is None:
                     return None
+                self._add_to(size, following)
                 items = [*self._items(following, INPUT), *self._items(following, OUTPUT)]
                 found.append((row[0], items))
                 self._connection.execute("UPDATE kept SET used = ? WHERE id = ?", (now, following))
@@ -184,10 +185,11 @@ class Database:
         return found[::-1]
 
     def conversation(self, owner: str, id: str) -> list[Item] | None:
-        """The items of a conversation, which counts as used now."""
+        """The items of a conversation, which counts as used now. Raises `TooLarge`."""
         with self._change():
             if self._row(owner, "conversation", id, "id") is None:
                 return None
+            self._add_to(ContextSize(), id)
             self._connection.execute("UPDATE kept SET used = ? WHERE id = ?", (time.time(), id))
         return self._items(id, INPUT)
 
@@ -252,6 +254,10 @@ class Database:
             (id, owner, kind, self._kept.oldest),
         ).fetchone()
 
+    def _add_to(self, size: ContextSize, holder: str) -> None:
+        query = "SELECT count(*), coalesce(sum(length(data)), 0) FROM items WHERE holder = ?"
+        size.add(*self._connection.execute(query, (holder,)).fetchone())
+
     def _items(self, holder: str, part: int) -> list[Item]:
         rows = self._connection.execute(
             "SELECT data FROM items WHERE holder = ? AND part = ? ORDER BY place", (holder, part)
@@ -269,23 +275,3 @@ class Database:
             "INSERT INTO items VALUES (?, ?, ?, ?, ?)",
             [(holder, part, first + number, id, data) for number, (id, data) in enumerate(rows)],
         )
-
-
-def _open(file: Path) -> sqlite3.Connection:
-    """A connection that keeps the file to itself. A new file is readable by its owner only: it holds conversations."""
-    file.parent.mkdir(parents=True, exist_ok=True)
-    os.close(os.open(file, os.O_CREAT | os.O_RDWR, 0o600))
-    connection = sqlite3.connect(file, timeout=0, isolation_level=None, check_same_thread=False)
-    try:
-        for pragma in ("locking_mode = EXCLUSIVE", "journal_mode = WAL", "synchronous = NORMAL"):
-            connection.execute(f"PRAGMA {pragma}")
-    except BaseException:
-        connection.close()
-        raise
-    return connection
-
-
-def _release(connection: sqlite3.Connection, folder: str | None) -> None:
-    connection.close()
-    if folder is not None:
-        shutil.rmtree(folder, ignore_errors=True)
