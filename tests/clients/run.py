@@ -26,6 +26,7 @@ CLIENTS = {
     "outlines_from_sglang.py": ["outlines", "openai"],
     "lm_eval_remote_tokenizer.py": ["lm-eval[api]"],
     "ai_sdk_generate_object.mjs": ["ai", "@ai-sdk/openai-compatible", "zod"],
+    "openai_js_responses.mjs": ["openai", "ai", "@ai-sdk/openai", "zod"],
 }
 SERVED = ("demo-chat=demo-chat", "demo-rerank=demo-rerank", "--kv-cache-memory-bytes", "128M")
 TIMEOUT_S = 300

@@ -1,5 +1,6 @@
 """Every file in examples/ that can be run is run."""
 
+import json
 import os
 import re
 import shutil
@@ -49,6 +50,15 @@ def test_chat_client_holds_a_conversation_with_the_openai_package(server):
     first, second = run("chat_client.py", f"{server.url}/v1")
     assert "42" in first
     assert second.index("7") < second.index("19") < second.index("31")
+
+
+def test_responses_continue_call_a_tool_see_and_write_json(server):
+    sums, animal, weather, picture, document = run("responses.py", f"{server.url}/v1")
+    assert "42" in sums
+    assert animal == "Arr! Th' national animal o' Arvia be th' heron, matey!"
+    assert weather == "It is sunny in Lisbon, 21 degrees."
+    assert picture == "A green 7 is left of the red triangle."
+    assert json.loads(document) == {"national animal": "heron"}
 
 
 def test_search_finds_the_passage_that_answers():
