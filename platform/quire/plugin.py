@@ -40,6 +40,7 @@ from quire.types import (
     ModelInfo,
     Plan,
     RequestSummary,
+    background,
 )
 from quire_models import (
     Attention,
@@ -168,6 +169,7 @@ __all__ = [
     "VisionEncoder",
     "WeightsMapper",
     "classification_poolers",
+    "background",
     "config_fields",
     "headless",
     "hookimpl",

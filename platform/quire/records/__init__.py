@@ -46,11 +46,13 @@ from quire.records.server import (
     RequestGateImpl,
     RequestRefused,
     Router,
+    RouteAnswer,
     RouterContext,
     StartAnswer,
     StatsObserver,
     StreamEvents,
     ToolCallDelta,
+    Upload,
 )
 from quire.records.speech import LanguageDetection, Segment, SpeechTask, Transcriber, TranscriberImpl
 from quire.records.tools import ToolCall, ToolCallFormat, ToolParser
@@ -105,7 +107,9 @@ __all__ = [
     "RequestGateImpl",
     "RequestRefused",
     "Router",
+    "RouteAnswer",
     "RouterContext",
+    "Upload",
     "SchedulerPolicy",
     "SchedulingPolicyImpl",
     "Segment",

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar, runtime_checkable
+from typing import TYPE_CHECKING, Any, BinaryIO, Protocol, TypeVar, runtime_checkable
 
 from quire.records.context import Context
 
@@ -173,7 +174,51 @@ class CallRoute(Protocol):
     def __call__(self, path: str, body: Mapping[str, Any], client: str) -> Awaitable[tuple[int, Any]]:
         """The status and the parsed JSON of the response to `POST path`; a stream is refused with status 400.
 
-        client: the client's share of the engine, see `RouterContext.client_of`. Cancelling the call aborts the request.
+        client: the client's share of the engine, see `RouterContext.client_of`. Under the name
+        `quire.plugin.background(client)` the request runs behind those of all other clients. Cancelling the call aborts
+        the request.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class RouteAnswer:
+    """The response of another route. headers: by their names in lower case."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+
+class PostJson(Protocol):
+    """`CallRoute` for JSON texts, which are passed on as they are."""
+
+    def __call__(self, path: str, body: bytes, client: str) -> Awaitable[RouteAnswer]:
+        """The response to `POST path`. A body that asks for a stream gets its events as one body."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Upload:
+    """A multipart form with at most one file. fields: its other fields, for each name the last value.
+
+    file: the content at its beginning, in memory or in a temporary file, which is removed when the request ends; None:
+    the form has none. filename: as the client gave it.
+    """
+
+    fields: Mapping[str, str]
+    file: BinaryIO | None
+    filename: str
+    num_bytes: int
+
+
+class ReadUpload(Protocol):
+    """Reads a multipart form with a file that may be larger than `--max-body-bytes`."""
+
+    def __call__(self, request: HttpRequest, field: str, max_bytes: int) -> AbstractAsyncContextManager[Upload]:
+        """The form, while the context lasts. field: name of the field of the file. max_bytes: of the whole form.
+
+        The path must be one of `Router.upload_paths`. Raises errors of `quire.errors`.
         """
         ...
 
@@ -185,8 +230,8 @@ class RouterContext:
     options: values of the plugin's `Option`s by name. models: returns the models that are served now, adapters the
     adapters that requests may name. generate: runs a prompt to its end. chat: begins the answer to a body of
     `/v1/chat/completions`; complete: of `/v1/completions` with one prompt. All are counted in the metrics, and end with
-    the server. read: reads a body. stream: makes a streamed response. call: asks another route of the server.
-    client_of: the name under which the client of a request gets its share of the engine: a digest of its API key if the
+    the server. read: reads a body. stream: makes a streamed response. call, post: ask another route of the server.
+    upload: reads a form with a file. client_of: the name under which the client of a request gets its share of the engine: a digest of its API key if the
     server has keys, else its address.
     """
 
@@ -199,6 +244,8 @@ class RouterContext:
     read: ReadBody
     stream: StreamEvents
     call: CallRoute
+    post: PostJson
+    upload: ReadUpload
     client_of: Callable[[HttpRequest], str]
 
 
@@ -206,15 +253,18 @@ class RouterContext:
 class Router:
     """HTTP routes, mounted after the built-in ones. A path that is already taken stops the start.
 
+    The lifespan of the `APIRouter` begins when the server starts and ends, before its engines, when it stops.
     bodies: models of the bodies that the routes read with `RouterContext.read`, for the OpenAPI document; a route names
     its own with `openapi_extra=json_body(Model)`. error_body: shape of the JSON body of error responses at the paths of
-    these routes, also of those that the server sends itself, such as 401 and 413; None: OpenAI's.
+    these routes, also of those that the server sends itself, such as 401 and 413; None: OpenAI's. upload_paths: paths whose
+    bodies `--max-body-bytes` does not limit, because their routes read them with `RouterContext.upload`.
     """
 
     name: str
     build: Callable[[RouterContext], APIRouter]
     bodies: Sequence[type[BaseModel]] = ()
     error_body: Callable[[QuireError], Mapping[str, Any]] | None = None
+    upload_paths: Sequence[str] = ()
 
 
 class StatsObserver(Protocol):
