@@ -18,7 +18,7 @@ SOURCE_ROOTS = {
     "kernels": ("quire_kernels",),
     "models": ("quire_models",),
     "adapters": ("quire_adapters",),
-    "plugins": ("quire_plugins", "quire_demos", "quire_bench", "quire_quantize", "quire_testing"),
+    "plugins": ("quire_plugins", "quire_demos", "quire_batches", "quire_bench", "quire_quantize", "quire_testing"),
 }
 OURS = tuple(package for packages in SOURCE_ROOTS.values() for package in packages)
 
@@ -52,6 +52,7 @@ MAY_IMPORT = {
     "quire.plugin": CONTRACT | MODELS,
     "quire_adapters": CONTRACT | MODELS | {"quire.plugin"},
     "quire_plugins": CONTRACT | MODELS | {"quire.plugin", "quire_demos"},
+    "quire_batches": CONTRACT | {"quire.plugin"},
     "quire_demos": set(),
     "quire_testing": CONTRACT | HOOKS | ENGINE | MODELS | {"quire.text"},
     "quire": CONTRACT,
