@@ -59,7 +59,7 @@ class Limits:
 
 
 class BatchService:
-    """Opens its folder at the first upload, or at the start if there is one. now: Unix seconds.
+    """Opens its folder at the first upload, or at the start if there is one.
 
     `folder`, `store` and `runner` exist once `open` has returned True.
     """
@@ -68,8 +68,8 @@ class BatchService:
     store: Store
     runner: Runner
 
-    def __init__(self, context: RouterContext, limits: Limits, now: Callable[[], float] = time.time) -> None:
-        self.limits, self.now, self._context = limits, now, context
+    def __init__(self, context: RouterContext, limits: Limits) -> None:
+        self.limits, self._context = limits, context
         self._is_open = False
         self._opening = asyncio.Lock()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="batches")  # the store's
@@ -122,6 +122,10 @@ class BatchService:
     async def call(self, work: Callable[[], T]) -> T:
         """The result of `work` in the thread of the store."""
         return await asyncio.get_running_loop().run_in_executor(self._thread, work)
+
+    def now(self) -> float:
+        """Unix seconds."""
+        return time.time()
 
     def new_id(self, prefix: str) -> str:
         return prefix + uuid.uuid4().hex
