@@ -27,7 +27,9 @@ def quire_options() -> Iterable[Option]:
     yield Option("max_files", int, 10_000, "maximum number of files")
     yield Option("max_lines", int, 50_000, "maximum number of requests of a batch")
     yield Option("max_batches", int, 100, "maximum number of batches that have not ended")
-    yield Option("retention_days", int, 30, "days after which files without another end, and ended batches, are removed")
+    yield Option(
+        "retention_days", int, 30, "days after which files without another end, and ended batches, are removed"
+    )
     yield Option("concurrency", int, 32, "maximum number of requests of all batches at a time")
 
 
@@ -47,7 +49,7 @@ def build_router(context: RouterContext) -> APIRouter:
 
 @hookimpl
 def quire_routers() -> Iterable[Router]:
-    """`/v1/files` and `/v1/batches`."""
+    """The routes `/v1/files` and `/v1/batches`."""
     from quire_batches.routes_batches import BatchRequest
 
     yield Router("batches", build_router, bodies=[BatchRequest], upload_paths=[UPLOAD_PATH])

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from quire.errors import QuireError
 from quire.types.batch_line import custom_id_of, error_line
 from quire_batches.lines import read_lines
-from quire_batches.records import StoredBatch, StoredFile
+from quire_batches.records import StoredBatch
 
 if TYPE_CHECKING:
     from quire_batches.service import BatchService

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import fcntl
 import os
-import shutil
 from collections.abc import Collection, Iterable
 from contextlib import suppress
 from pathlib import Path
-from typing import BinaryIO
 
 from quire.errors import Overloaded
 
@@ -42,15 +40,12 @@ class Folder:
         """Where the content of a file is."""
         return self._contents / file_id
 
-    def write(self, file_id: str, source: BinaryIO | Iterable[bytes]) -> int:
+    def write(self, file_id: str, blocks: Iterable[bytes]) -> int:
         """Write a content, which is there as a whole or not at all. Returns its number of bytes. Raises OSError."""
         unfinished = self._contents / (file_id + UNFINISHED)
         try:
             with unfinished.open("wb") as file:
-                if hasattr(source, "read"):
-                    shutil.copyfileobj(source, file, 1 << 20)
-                else:
-                    file.writelines(source)
+                file.writelines(blocks)
                 file.flush()
                 os.fsync(file.fileno())
                 size = file.tell()

@@ -24,7 +24,7 @@ class StoredFile(msgspec.Struct, frozen=True, kw_only=True):
     expires_at: int | None = None
 
     def public(self) -> dict[str, Any]:
-        """OpenAI's file object."""
+        """The file as an object of OpenAI's API."""
         return {
             "id": self.id,
             "object": "file",
@@ -81,7 +81,7 @@ class StoredBatch(msgspec.Struct, frozen=True, kw_only=True):
         return msgspec.structs.replace(self, status=status, times=times, **changes)
 
     def public(self) -> dict[str, Any]:
-        """OpenAI's batch object."""
+        """The batch as an object of OpenAI's API."""
         reached = ("in_progress", "finalizing", "completed", "failed", "expired", "cancelling", "cancelled")
         return {
             "id": self.id,

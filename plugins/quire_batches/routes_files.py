@@ -20,6 +20,7 @@ PURPOSES = ("assistants", "batch", "evals", "fine-tune", "user_data", "vision")
 FORM_BYTES = 1 << 20
 """Bytes of a form beside those of its file."""
 
+BLOCK_BYTES = 1 << 20
 MIN_EXPIRY_S, MAX_EXPIRY_S = 3600, 30 * 86_400
 MAX_NAME_CHARS = 255
 
@@ -46,9 +47,9 @@ def build(context: RouterContext, service: BatchService) -> APIRouter:
         announced = request.headers.get("content-length", "")
         limit = service.limits.max_file_bytes
         await service.open(create=True)
-        async with service.room_for(min(int(announced), limit) if announced.isdecimal() else limit):
-            async with context.upload(request, "file", limit + FORM_BYTES) as upload:
-                return answer((await _store(service, owner(request), upload)).public())
+        num_bytes = min(int(announced), limit) if announced.isdecimal() else limit
+        async with service.room_for(num_bytes), context.upload(request, "file", limit + FORM_BYTES) as upload:
+            return answer((await _store(service, owner(request), upload)).public())
 
     @router.get(UPLOAD_PATH)
     async def list_files(
@@ -115,7 +116,7 @@ async def _store(service: BatchService, owner: str, upload: Upload) -> StoredFil
     name = "".join(filter(str.isprintable, upload.filename))[:MAX_NAME_CHARS]
     expires_s = _lifetime(upload)
     file_id = service.new_id("file-")
-    size = await asyncio.to_thread(service.folder.write, file_id, file)
+    size = await asyncio.to_thread(service.folder.write, file_id, iter(lambda: file.read(BLOCK_BYTES), b""))
     stored = service.new_file(owner, purpose, name or "file", file_id, size, expires_s)
     await service.call(lambda: service.store.files.add(stored))
     return stored

@@ -14,6 +14,7 @@ import asyncio
 import logging
 import sqlite3
 from collections.abc import AsyncIterator, Callable, Iterator
+from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING
 
@@ -150,7 +151,7 @@ class Runner:
                 async for number, line in self._unanswered(batch):
                     num_slots = await self._acquire(len(line.body))
                     task = group.create_task(self._answer(batch, number, line))
-                    task.add_done_callback(lambda _, count=num_slots: self._release(count))
+                    task.add_done_callback(partial(self._release, num_slots))
         except BaseExceptionGroup as errors:
             raise errors.exceptions[0] from None
 
@@ -167,7 +168,7 @@ class Runner:
             raise
         return wanted
 
-    def _release(self, count: int) -> None:
+    def _release(self, count: int, _: object = None) -> None:
         for _ in range(count):
             self._slots.release()
 

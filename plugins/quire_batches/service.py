@@ -46,7 +46,7 @@ class Limits:
 
     @classmethod
     def from_options(cls, options: Mapping[str, Any]) -> Limits:
-        """Raises ConfigError."""
+        """Check the values of the options. Raises ConfigError."""
         for name, value in options.items():
             if isinstance(value, int) and value < 1:
                 raise ConfigError(f"--batches.{name} must be at least 1; got {value}.")
@@ -124,7 +124,7 @@ class BatchService:
         return await asyncio.get_running_loop().run_in_executor(self._thread, work)
 
     def now(self) -> float:
-        """Unix seconds."""
+        """The time in Unix seconds."""
         return time.time()
 
     def new_id(self, prefix: str) -> str:

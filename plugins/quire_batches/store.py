@@ -1,7 +1,7 @@
 """The journal of files, batches and answered lines: a SQLite database, which is on the disk after each call.
 
-A line has one row at most, by the primary key of `results`, however often it was computed. The end of a batch, the files
-with its answers, and the removal of its rows are one transaction.
+A line has one row at most, by the primary key of `results`, however often it was computed. The end of a batch, the
+files with its answers, and the removal of its rows are one transaction.
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ class Documents(Generic[R]):
     """The rows of a table, each of which is a record as JSON."""
 
     def __init__(self, connection: sqlite3.Connection, table: str, kind: type[R]) -> None:
-        self._connection, self._table, self._decode = connection, table, msgspec.json.Decoder(kind).decode
+        self._connection, self._table = connection, table
+        self._decode: Callable[[bytes], R] = msgspec.json.Decoder(kind).decode
 
     def add(self, record: R) -> None:
         self._run("INSERT INTO {} (id, owner, document) VALUES (?, ?, ?)", record.id, record.owner, _json(record))
@@ -133,7 +134,9 @@ class Store:
         """(line number, is good, content) of the answers in order of the lines; in any thread."""
         with closing(sqlite3.connect(self._path)) as connection:
             query = "SELECT number, is_good, content FROM results WHERE batch_id = ? ORDER BY number"
-            yield ((number, bool(is_good), content) for number, is_good, content in connection.execute(query, (batch_id,)))
+            yield (
+                (number, bool(is_good), content) for number, is_good, content in connection.execute(query, (batch_id,))
+            )
 
     def finish(self, batch: StoredBatch, files: Sequence[StoredFile]) -> None:
         """Store the end of a batch with the files of its answers, and remove its rows."""

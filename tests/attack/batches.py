@@ -112,7 +112,12 @@ async def begin_batch(port: int, model: str, lines: int) -> str:
     """The id of a batch that is in progress."""
     url = "/v1/chat/completions"
     rows = [
-        {"custom_id": f"{i}", "method": "POST", "url": url, "body": {**chat(f"What is {i} plus 5?", LINE_TOKENS), "model": model}}
+        {
+            "custom_id": f"{i}",
+            "method": "POST",
+            "url": url,
+            "body": {**chat(f"What is {i} plus 5?", LINE_TOKENS), "model": model},
+        }
         for i in range(lines)
     ]
     content = b"".join(json.dumps(row).encode() + b"\n" for row in rows)

@@ -231,8 +231,8 @@ class RouterContext:
     adapters that requests may name. generate: runs a prompt to its end. chat: begins the answer to a body of
     `/v1/chat/completions`; complete: of `/v1/completions` with one prompt. All are counted in the metrics, and end with
     the server. read: reads a body. stream: makes a streamed response. call, post: ask another route of the server.
-    upload: reads a form with a file. client_of: the name under which the client of a request gets its share of the engine: a digest of its API key if the
-    server has keys, else its address.
+    upload: reads a form with a file. client_of: the name under which the client of a request gets its share of the
+    engine: a digest of its API key if the server has keys, else its address.
     """
 
     options: Mapping[str, Any]
@@ -256,8 +256,8 @@ class Router:
     The lifespan of the `APIRouter` begins when the server starts and ends, before its engines, when it stops.
     bodies: models of the bodies that the routes read with `RouterContext.read`, for the OpenAPI document; a route names
     its own with `openapi_extra=json_body(Model)`. error_body: shape of the JSON body of error responses at the paths of
-    these routes, also of those that the server sends itself, such as 401 and 413; None: OpenAI's. upload_paths: paths whose
-    bodies `--max-body-bytes` does not limit, because their routes read them with `RouterContext.upload`.
+    these routes, also of those that the server sends itself, such as 401 and 413; None: OpenAI's. upload_paths: paths
+    whose bodies `--max-body-bytes` does not limit, because their routes read them with `RouterContext.upload`.
     """
 
     name: str

@@ -1,7 +1,7 @@
 """Lines of OpenAI's batch files: a request as JSON, and the line that answers it.
 
-    {"custom_id": "1", "method": "POST", "url": "/v1/chat/completions", "body": {"messages": [...]}}
-    {"id": "batch_req_...", "custom_id": "1", "response": {"status_code": 200, "body": {...}, ...}, "error": null}
+{"custom_id": "1", "method": "POST", "url": "/v1/chat/completions", "body": {"messages": [...]}}
+{"id": "batch_req_...", "custom_id": "1", "response": {"status_code": 200, "body": {...}, ...}, "error": null}
 """
 
 from __future__ import annotations

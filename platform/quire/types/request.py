@@ -27,6 +27,7 @@ def background(client: str) -> str:
 
 
 def in_background(client: str) -> bool:
+    """Whether requests of a client run in the background."""
     return client.startswith(BACKGROUND)
 
 
@@ -94,8 +95,8 @@ class Request:
     """One prompt and its parameters, which make `params.num_seqs` sequences.
 
     adapters: () = the base model alone. priority: under the priority policy, smaller runs first. cache_salt: sequences
-    share cached pages only if their salts are equal. client: the sender; clients share the engine evenly, except for those
-    in the background (see `BACKGROUND`).
+    share cached pages only if their salts are equal. client: the sender; clients share the engine evenly, except for
+    those in the background (see `BACKGROUND`).
     """
 
     id: str

@@ -86,7 +86,9 @@ class World:
             self.limits.bidirectional_media,
             self.limits.media_in_one,
         )
-        self.clients = choose.choice([[""], ["a", "b"], ["a", "a", "a", "b", "c"], ["a", BEHIND], ["a", "b", BEHIND, background("d")]])
+        self.clients = choose.choice(
+            [[""], ["a", "b"], ["a", "a", "a", "b", "c"], ["a", BEHIND], ["a", "b", BEHIND, background("d")]]
+        )
         self.prefixes = [[choose.randrange(VOCAB) for _ in range(20)] for _ in range(3)]
         self.accepted: dict[str, tuple[Request, int]] = {}
         self.reported: dict[tuple[str, int], Received] = {}

@@ -17,7 +17,9 @@ DEFAULTS = {option.name: option.default for option in quire_batches.quire_option
 
 def registry(folder, **options):
     given = {"batches": {**DEFAULTS, "folder": str(folder), **options}}
-    return Registry(records={"quire_routers": {"batches": ROUTER}}, origin={("quire_routers", "batches"): "batches"}, options=given)
+    return Registry(
+        records={"quire_routers": {"batches": ROUTER}}, origin={("quire_routers", "batches"): "batches"}, options=given
+    )
 
 
 @contextlib.asynccontextmanager
@@ -26,12 +28,13 @@ async def running(folder, pretend=None, *, keys=(), key="none", **options):
     config = ServerConfig(api_key=tuple(keys))
     made = registry(folder / "batches", **options)
     app = pretend_app(folder, pretend or PretendClient(reply="Hello"), config, made)
-    async with app.router.lifespan_context(app), http(app) as transport:
-        async with openai.AsyncOpenAI(
-            base_url="http://test/v1", api_key=key, max_retries=0, http_client=transport
-        ) as client:
-            client.app, client.transport = app, transport
-            yield client
+    async with (
+        app.router.lifespan_context(app),
+        http(app) as transport,
+        openai.AsyncOpenAI(base_url="http://test/v1", api_key=key, max_retries=0, http_client=transport) as client,
+    ):
+        client.app, client.transport = app, transport
+        yield client
 
 
 def request(custom_id, url="/v1/completions", **body):
@@ -50,9 +53,7 @@ async def upload(client, lines, purpose="batch"):
 async def begin(client, lines, endpoint="/v1/completions", **more):
     file = await upload(client, lines)
     window = more.pop("completion_window", "24h")
-    return await client.batches.create(
-        input_file_id=file.id, endpoint=endpoint, completion_window=window, **more
-    )
+    return await client.batches.create(input_file_id=file.id, endpoint=endpoint, completion_window=window, **more)
 
 
 async def ended(client, batch, wanted=("completed", "failed", "expired", "cancelled")):

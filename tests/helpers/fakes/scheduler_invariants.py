@@ -35,9 +35,7 @@ def check_scheduler(scheduler: Scheduler) -> None:
 def check_pool(pool: PagePool, tables: Iterable[Sequence[int]]) -> None:
     """Assert every invariant, given the page tables of all sequences that hold pages here."""
     held = Counter(page for table in tables for page in table)
-    assert all(pool.refs[page] == held[page] for page in range(pool.num_pages)), (
-        "references = tables listing a page"
-    )
+    assert all(pool.refs[page] == held[page] for page in range(pool.num_pages)), "references = tables listing a page"
     assert len(set(pool._free)) == len(pool._free), "a page is free once"
     assert len(pool._free) + len(pool._idle) + len(held) == pool.num_pages, "free + idle + held = all pages"
     assert not held.keys() & (pool._idle.keys() | set(pool._free)), "a held page is neither free nor idle"

@@ -1,4 +1,4 @@
-"""`/v1/batches` through the `openai` client: from the file to the answers, and everything that ends a batch otherwise."""
+"""`/v1/batches` through the `openai` client: from the file to the answers, and what ends a batch otherwise."""
 
 import asyncio
 
@@ -56,7 +56,9 @@ async def test_chats_and_embeddings_and_other_routes_are_answered(tmp_path):
     }
     async with running(tmp_path, pretend) as client:
         for url, body in bodies.items():
-            done = await ended(client, await begin(client, [{"custom_id": "a", "method": "POST", "url": url, "body": body}], url))
+            done = await ended(
+                client, await begin(client, [{"custom_id": "a", "method": "POST", "url": url, "body": body}], url)
+            )
             assert done.request_counts.completed == 1, url
 
 
@@ -158,8 +160,9 @@ async def test_requests_that_come_too_late_have_an_error_each(tmp_path):
 
 def expire(folder, batch_id):
     """Let the time of a batch end while no server runs."""
-    import msgspec
     from contextlib import closing
+
+    import msgspec
 
     from quire_batches.store import Store
 
@@ -252,7 +255,11 @@ async def test_a_second_server_on_the_same_folder_says_so(tmp_path, client):
 async def test_large_lines_take_more_places_and_all_are_answered(tmp_path, monkeypatch):
     monkeypatch.setattr("quire_batches.runner.BYTES_PER_SLOT", 200)
     async with running(tmp_path, concurrency=3) as client:
-        lines = [request(f"{kind}{i}", user="x" * size) for i in range(5) for kind, size in (("s", 1), ("m", 300), ("l", 5000))]
+        lines = [
+            request(f"{kind}{i}", user="x" * size)
+            for i in range(5)
+            for kind, size in (("s", 1), ("m", 300), ("l", 5000))
+        ]
         batches = [await begin(client, lines) for _ in range(3)]
         assert [(await ended(client, batch)).request_counts.completed for batch in batches] == [15] * 3
 
@@ -271,12 +278,12 @@ def test_the_openapi_document_has_the_routes():
 
     from quire_testing import check_router
 
-    check_router(ROUTER, ["/v1/files", "/v1/batches", "/v1/files/x"], options={**defaults(), "folder": "/nowhere/at/all"})
+    check_router(
+        ROUTER, ["/v1/files", "/v1/batches", "/v1/files/x"], options={**defaults(), "folder": "/nowhere/at/all"}
+    )
 
 
 def defaults():
     from batch_rig import DEFAULTS
 
     return DEFAULTS
-
-

@@ -98,7 +98,9 @@ async def test_contents_that_were_never_stored_are_removed_at_the_start(tmp_path
         assert contents(tmp_path) == [file.id]
 
 
-@pytest.mark.parametrize("name", ["../../../etc/passwd", "a\x00b", "x" * 300, "a/b\\c", 'q"\r\nX: y', "ümläut.jsonl", ""])
+@pytest.mark.parametrize(
+    "name", ["../../../etc/passwd", "a\x00b", "x" * 300, "a/b\\c", 'q"\r\nX: y', "ümläut.jsonl", ""]
+)
 async def test_a_name_is_only_a_name(client, tmp_path, name):
     made = await client.files.create(file=(name or "none", b"x"), purpose="batch")
     assert len(made.filename) <= 255
@@ -108,7 +110,9 @@ async def test_a_name_is_only_a_name(client, tmp_path, name):
     assert "content-disposition" not in response.headers
 
 
-@pytest.mark.parametrize("file_id", ["..", "../state.db", "..%2Fstate.db", "%2e%2e/state.db", "' OR 1=1 --", "file-\x00"])
+@pytest.mark.parametrize(
+    "file_id", ["..", "../state.db", "..%2Fstate.db", "%2e%2e/state.db", "' OR 1=1 --", "file-\x00"]
+)
 async def test_an_id_is_no_path(client, file_id):
     await client.files.create(file=("a", b"x"), purpose="batch")
     for path in (f"/v1/files/{file_id}/content", f"/v1/files/{file_id}"):

@@ -45,7 +45,11 @@ class Journal(RuleBasedStateMachine):
         self.known = {batch_id: {} for batch_id in BATCHES}
         self.done = {}
 
-    @rule(rows=st.lists(st.tuples(st.sampled_from(BATCHES), st.integers(1, NUM_LINES), st.booleans(), st.binary(max_size=9))))
+    @rule(
+        rows=st.lists(
+            st.tuples(st.sampled_from(BATCHES), st.integers(1, NUM_LINES), st.booleans(), st.binary(max_size=9))
+        )
+    )
     def answer(self, rows):
         rows = [row for row in rows if row[0] not in self.done]
         self.store.add_results([Result(*row) for row in rows])
@@ -59,7 +63,9 @@ class Journal(RuleBasedStateMachine):
         with self.store.answers(batch_id) as answers:
             found = [(number, (good, content)) for number, good, content in answers]
         assert found == sorted(self.known[batch_id].items())
-        file = StoredFile(id=f"file-{batch_id}", owner="o", purpose="batch_output", filename="f", num_bytes=7, created_at=1)
+        file = StoredFile(
+            id=f"file-{batch_id}", owner="o", purpose="batch_output", filename="f", num_bytes=7, created_at=1
+        )
         self.store.finish(self.store.batches.get(batch_id).moved("completed", output_file_id=file.id), [file])
         self.done[batch_id] = self.known[batch_id]
         self.known[batch_id] = {}

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from enum import Enum
+from functools import partial
 
 from quire.engine.scheduler.fairness.shares import over_share
 from quire.engine.scheduler.seq import QueueKey, Seq
@@ -47,7 +48,7 @@ class Candidates:
         late = late | self._late_clients(shares)
         spent = {client for client in shares if in_background(client) and shares[client] <= 0}
         for rank in range(3):  # others, late ones, those in the background
-            found = next(self._admissible(lambda c, r=rank: c not in spent and _rank(c, late) == r), None)
+            found = next(self._admissible(partial(_is_of_rank, rank, late, spent)), None)
             if found is not None:
                 return found
         return None
@@ -98,5 +99,5 @@ class Candidates:
         return over_share(waiting, running, state.limits.max_num_seqs) | state.clients.ahead(waiting) | spent
 
 
-def _rank(client: str, late: set[str]) -> int:
-    return 2 if in_background(client) else int(client in late)
+def _is_of_rank(rank: int, late: set[str], spent: set[str], client: str) -> bool:
+    return client not in spent and rank == (2 if in_background(client) else int(client in late))
