@@ -136,7 +136,7 @@ def test_a_huge_line_is_refused_by_its_number(tmp_path, monkeypatch):
     assert (error.line, error.message) == (2, "The line has more than 100 bytes.")
 
 
-def test_not_more_than_a_hundred_errors_are_told(tmp_path):
+def test_not_more_than_a_hundred_errors_are_reported(tmp_path):
     file = tmp_path / "f"
     file.write_bytes(b"no\n" * 1000)
     assert len(check_lines(file, "/tokenize", 5000).errors) == 100
