@@ -30,7 +30,7 @@ def quire_options() -> Iterable[Option]:
     yield Option(
         "retention_days", int, 30, "days after which files without another end, and ended batches, are removed"
     )
-    yield Option("concurrency", int, 32, "maximum number of requests of all batches at a time")
+    yield Option("concurrency", int, 64, "maximum number of requests of all batches at a time")
 
 
 def build_router(context: RouterContext) -> APIRouter:

@@ -2,7 +2,15 @@
 
 import pytest
 
-from quire.engine_process.background import CYCLE, MAX_BESIDE, OTHER_MODELS_SHARE, QUIET_S, BackgroundPacer
+from quire.engine_process.background import (
+    EVERY,
+    MIN_TOKENS,
+    OTHER_MODELS_SHARE,
+    QUIET_S,
+    QUIET_TOKENS,
+    SHORTER,
+    BackgroundPacer,
+)
 from quire.types import background
 
 BATCH = background("key:a")
@@ -26,42 +34,35 @@ def pacer(clock):
     return BackgroundPacer(clock)
 
 
-def settle(pacer, seconds_of, cycles=200):
-    """Tokens beside the others after many steps that take `seconds_of(tokens)`."""
+def limits_of(pacer, count, short=400):
+    """The limits of the next steps of the model `m`."""
     found = []
-    for _ in range(cycles * CYCLE):
-        tokens = pacer.max_beside("m")
-        found.append(tokens)
-        pacer.record("m", seconds_of(tokens))
-    return found[-10 * CYCLE :]
+    for _ in range(count):
+        found.append(pacer.limits("m", 512, short))
+        pacer.record("m", 0.003)
+    return found
 
 
-def test_steps_beside_other_requests_have_as_many_tokens_as_slow_them_down_by_a_tenth(pacer):
+def test_one_of_many_steps_beside_other_requests_has_tokens_for_the_background(pacer):
     pacer.begin("m", "a")
+    assert limits_of(pacer, 3) == [(512, 0)] * 3, "there is no background"
     pacer.begin("m", BATCH)
-    found = settle(pacer, lambda tokens: 0.01 + tokens * 0.0001)
-    assert 6 <= max(found) <= 11
-    assert found.count(0) == pytest.approx(len(found) / 4)
-
-
-def test_they_have_one_token_however_slow_it_is_and_never_more_than_the_bound(pacer):
-    pacer.begin("m", "a")
-    pacer.begin("m", BATCH)
-    assert max(settle(pacer, lambda tokens: 0.01 + tokens)) == 1
-    assert max(settle(pacer, lambda tokens: 0.01)) == MAX_BESIDE
+    found = limits_of(pacer, 3 * EVERY)
+    assert found == ([(512, 0)] * (EVERY - 1) + [(512, 400 // SHORTER)]) * 3
+    assert limits_of(pacer, EVERY, short=16)[-1] == (512, MIN_TOKENS)
 
 
 def test_a_model_has_whole_steps_for_the_background_when_it_was_quiet_for_a_while(pacer, clock):
     pacer.begin("m", BATCH)
-    assert pacer.max_tokens("m", None, 128) == 128
+    assert pacer.limits("m", None, 128) == (128, 0)
     pacer.begin("m", "a")
-    assert pacer.max_tokens("m", 512, 128) == 512, "of others, who have few tokens for the background"
+    assert pacer.limits("m", None, 128) == (None, 0), "prompts of others have whole steps"
     pacer.end("m", "a")
-    assert pacer.max_tokens("m", None, 128) == 1, "others may come back"
+    assert pacer.limits("m", None, 128) == (QUIET_TOKENS, 0), "others may come back"
     clock.now += QUIET_S
-    assert pacer.max_tokens("m", None, 128) == 128
+    assert pacer.limits("m", None, 128) == (128, 0)
     pacer.end("m", BATCH)
-    assert not pacer.has_behind("m")
+    assert pacer.limits("m", None, 128) == (None, 0)
 
 
 def test_work_in_the_background_for_a_model_beside_others_has_a_small_share_of_the_time(pacer, clock):

@@ -187,11 +187,10 @@ class StepLoop:
     def _step(self, name: str, alone: bool) -> list[SeqDelta]:
         begin, engine = self._clock(), self.engines[name]
         num_generating = engine.num_generating
-        limit = None if alone and not num_generating else self._slicer.limit(name, num_generating)
-        max_background = 0
-        if self._background.has_behind(name):
-            limit = self._background.max_tokens(name, limit, self._slicer.limit(name, num_generating))
-            max_background = self._background.max_beside(name)
+        short = self._slicer.limit(name, num_generating)
+        limit, max_background = self._background.limits(
+            name, None if alone and not num_generating else short, short
+        )
         try:
             deltas = engine.step(limit, max_background)
         except Exception as error:
