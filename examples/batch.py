@@ -1,7 +1,7 @@
 """Answers many requests as a batch, with the `openai` package: upload, wait, read.
 
-    platform serve demo-chat &
-    python examples/batch.py http://127.0.0.1:8000/v1
+platform serve demo-chat &
+python examples/batch.py http://127.0.0.1:8000/v1
 """
 
 import json

@@ -3,12 +3,16 @@
 import pytest
 
 from quire.engine_process.background import (
+    CLEAN,
+    CYCLE,
     EVERY,
+    MAX_BESIDE,
     MIN_TOKENS,
     OTHER_MODELS_SHARE,
     QUIET_S,
     QUIET_TOKENS,
     SHORTER,
+    TRY_EVERY,
     BackgroundPacer,
 )
 from quire.types import background
@@ -34,29 +38,48 @@ def pacer(clock):
     return BackgroundPacer(clock)
 
 
-def limits_of(pacer, count, short=400):
-    """The limits of the next steps of the model `m`."""
+def run(pacer, count, seconds_of, short=400):
+    """Tokens for the background in the next steps of the model `m`, which take `seconds_of(tokens)`."""
     found = []
     for _ in range(count):
-        found.append(pacer.limits("m", 512, short))
-        pacer.record("m", 0.003)
+        limit, tokens = pacer.limits("m", 512, short)
+        assert limit == 512
+        found.append(tokens)
+        pacer.record("m", seconds_of(tokens))
     return found
 
 
-def test_one_of_many_steps_beside_other_requests_has_tokens_for_the_background(pacer):
+def test_steps_beside_other_requests_have_as_many_tokens_as_slow_them_down_by_a_tenth(pacer):
     pacer.begin("m", "a")
-    assert limits_of(pacer, 3) == [(512, 0)] * 3, "there is no background"
+    assert run(pacer, 3, lambda tokens: 0.003) == [0] * 3, "there is no background"
     pacer.begin("m", BATCH)
-    found = limits_of(pacer, 3 * EVERY)
-    assert found == ([(512, 0)] * (EVERY - 1) + [(512, 400 // SHORTER)]) * 3
-    assert limits_of(pacer, EVERY, short=16)[-1] == (512, MIN_TOKENS)
+    run(pacer, 100 * CYCLE, lambda tokens: 0.01 + tokens * 0.0001)
+    found = run(pacer, 20 * CYCLE, lambda tokens: 0.01 + tokens * 0.0001)
+    few = [tokens for tokens in found if tokens != 400 // SHORTER]
+    assert 6 <= max(few) <= 11
+    assert few.count(0) == pytest.approx(len(few) * CLEAN / CYCLE, rel=0.1)
+    run(pacer, 200 * CYCLE, lambda tokens: 0.01)
+    assert MAX_BESIDE in run(pacer, CYCLE, lambda tokens: 0.01)
+
+
+def test_where_a_token_is_too_slow_one_of_many_steps_has_many_until_it_is_fast(pacer):
+    pacer.begin("m", "a")
+    pacer.begin("m", BATCH)
+    run(pacer, 2 * EVERY, lambda tokens: 0.01 + 0.004 * (tokens > 0))
+    found = run(pacer, 20 * TRY_EVERY, lambda tokens: 0.01 + 0.004 * (tokens > 0))
+    assert found.count(400 // SHORTER) == len(found) // EVERY
+    assert found.count(1) < len(found) / 300, "tries"
+    assert found.count(0) + found.count(1) + found.count(100) == len(found)
+    assert max(run(pacer, EVERY, lambda tokens: 0.01, short=16)) == MIN_TOKENS
+    run(pacer, 5 * TRY_EVERY, lambda tokens: 0.01)
+    assert run(pacer, CYCLE, lambda tokens: 0.01)[0] > 1
 
 
 def test_a_model_has_whole_steps_for_the_background_when_it_was_quiet_for_a_while(pacer, clock):
     pacer.begin("m", BATCH)
     assert pacer.limits("m", None, 128) == (128, 0)
     pacer.begin("m", "a")
-    assert pacer.limits("m", None, 128) == (None, 0), "prompts of others have whole steps"
+    assert pacer.limits("m", None, 128) == (None, 1), "prompts of others have whole steps"
     pacer.end("m", "a")
     assert pacer.limits("m", None, 128) == (QUIET_TOKENS, 0), "others may come back"
     clock.now += QUIET_S

@@ -188,9 +188,7 @@ class StepLoop:
         begin, engine = self._clock(), self.engines[name]
         num_generating = engine.num_generating
         short = self._slicer.limit(name, num_generating)
-        limit, max_background = self._background.limits(
-            name, None if alone and not num_generating else short, short
-        )
+        limit, max_background = self._background.limits(name, None if alone and not num_generating else short, short)
         try:
             deltas = engine.step(limit, max_background)
         except Exception as error:
