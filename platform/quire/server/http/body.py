@@ -21,6 +21,7 @@ from pydantic.json_schema import models_json_schema
 
 from quire.errors import QuireError, TooLarge
 from quire.server.http.errors import MalformedBody, validation_error
+from quire.server.http.long_strings import decode
 from quire.server.process.workers import Workers
 from quire.text.tokenizer.long_texts import ShouldContinue
 
@@ -140,7 +141,7 @@ def parse_object(data: bytes, max_values: int) -> dict[str, Any]:
     """Parse strict JSON: UTF-8, no NaN or Infinity, limits on depth and number of values, an object outermost."""
     check_json_size(data, max_values)
     try:
-        value = msgspec.json.decode(data)
+        value = decode(data)
     except RecursionError:
         raise MalformedBody(f"The body is nested more than {MAX_DEPTH} levels deep.") from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
