@@ -1,6 +1,6 @@
 """A batch behind streams: how much later their tokens come, and whether a killed server loses or repeats answers.
 
-    python tests/benchmarks/batch_behind_streams.py [--lines 10000] [--streams 8] [--seconds 20] [--turns 3] [--model demo-chat]
+    python tests/benchmarks/batch_behind_streams.py [--lines 10000] [--streams 8] [--seconds 20] [--turns 3]
 
 First the streams alone, then beside a batch, in alternating turns: the 99th percentiles of the time to the first token
 and of the gaps between tokens, and their ratios (the bound is 1.2). Then the whole batch behind the streams; the server
