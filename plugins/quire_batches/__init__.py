@@ -7,13 +7,14 @@ batch from `validating` to its end; `store` is the journal, a SQLite database; `
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from quire.plugin import Option, Router, RouterContext, hookimpl
 
 if TYPE_CHECKING:
     from fastapi import APIRouter
+    from pydantic import BaseModel
 
 UPLOAD_PATH = "/v1/files"
 
@@ -47,9 +48,14 @@ def build_router(context: RouterContext) -> APIRouter:
     return router
 
 
+def body_models() -> Sequence[type[BaseModel]]:
+    """The model of the body of `POST /v1/batches`."""
+    from quire_batches.routes_batches import BatchRequest
+
+    return [BatchRequest]
+
+
 @hookimpl
 def quire_routers() -> Iterable[Router]:
     """The routes `/v1/files` and `/v1/batches`."""
-    from quire_batches.routes_batches import BatchRequest
-
-    yield Router("batches", build_router, bodies=[BatchRequest], upload_paths=[UPLOAD_PATH])
+    yield Router("batches", build_router, bodies=body_models, upload_paths=[UPLOAD_PATH])

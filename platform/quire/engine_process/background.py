@@ -73,7 +73,7 @@ class _BesideOthers:
         return self.tokens if self.position % CYCLE < CYCLE - CLEAN else 0
 
     def record(self, seconds: float) -> None:
-        """Count a step."""
+        """Count a step that took `seconds`."""
         if not self.is_burst:
             (self.with_s if self.few else self.clean_s).append(seconds)
         self.position = (self.position + 1) % TRY_EVERY

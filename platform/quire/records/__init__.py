@@ -45,17 +45,16 @@ from quire.records.server import (
     RequestGate,
     RequestGateImpl,
     RequestRefused,
-    RouteAnswer,
     Router,
     RouterContext,
     StartAnswer,
     StatsObserver,
     StreamEvents,
     ToolCallDelta,
-    Upload,
 )
 from quire.records.speech import LanguageDetection, Segment, SpeechTask, Transcriber, TranscriberImpl
 from quire.records.tools import ToolCall, ToolCallFormat, ToolParser
+from quire.types.route_calls import RouteAnswer, Upload
 
 __all__ = [
     "AdapterMetadata",

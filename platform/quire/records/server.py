@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, BinaryIO, Protocol, TypeVar, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, runtime_checkable
 
 from quire.records.context import Context
+from quire.types.route_calls import PostJson, ReadUpload
 
 if TYPE_CHECKING:
     import msgspec
@@ -181,48 +181,6 @@ class CallRoute(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class RouteAnswer:
-    """The response of another route. headers: by their names in lower case."""
-
-    status: int
-    headers: Mapping[str, str]
-    body: bytes
-
-
-class PostJson(Protocol):
-    """`CallRoute` for JSON texts, which are passed on as they are."""
-
-    def __call__(self, path: str, body: bytes, client: str) -> Awaitable[RouteAnswer]:
-        """The response to `POST path`. A body that asks for a stream gets its events as one body."""
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class Upload:
-    """A multipart form with at most one file. fields: its other fields, for each name the last value.
-
-    file: the content at its beginning, in memory or in a temporary file, which is removed when the request ends; None:
-    the form has none. filename: as the client gave it.
-    """
-
-    fields: Mapping[str, str]
-    file: BinaryIO | None
-    filename: str
-    num_bytes: int
-
-
-class ReadUpload(Protocol):
-    """Reads a multipart form with a file that may be larger than `--max-body-bytes`."""
-
-    def __call__(self, request: HttpRequest, field: str, max_bytes: int) -> AbstractAsyncContextManager[Upload]:
-        """The form, while the context lasts. field: name of the field of the file. max_bytes: of the whole form.
-
-        The path must be one of `Router.upload_paths`. Raises errors of `quire.errors`.
-        """
-        ...
-
-
 @dataclass(frozen=True, kw_only=True)
 class RouterContext:
     """What a plugin's routes may use of the server.
@@ -254,17 +212,22 @@ class Router:
     """HTTP routes, mounted after the built-in ones. A path that is already taken stops the start.
 
     The lifespan of the `APIRouter` begins when the server starts and ends, before its engines, when it stops.
-    bodies: models of the bodies that the routes read with `RouterContext.read`, for the OpenAPI document; a route names
-    its own with `openapi_extra=json_body(Model)`. error_body: shape of the JSON body of error responses at the paths of
-    these routes, also of those that the server sends itself, such as 401 and 413; None: OpenAI's. upload_paths: paths
-    whose bodies `--max-body-bytes` does not limit, because their routes read them with `RouterContext.upload`.
+    bodies: models of the bodies that the routes read with `RouterContext.read`, for the OpenAPI document, or a function
+    that imports and returns them; a route names its own with `openapi_extra=json_body(Model)`. error_body: shape of the
+    JSON body of error responses at the paths of these routes, also of those that the server sends itself, such as 401
+    and 413; None: OpenAI's. upload_paths: paths whose bodies `--max-body-bytes` does not limit, because their routes
+    read them with `RouterContext.upload`.
     """
 
     name: str
     build: Callable[[RouterContext], APIRouter]
-    bodies: Sequence[type[BaseModel]] = ()
+    bodies: Sequence[type[BaseModel]] | Callable[[], Sequence[type[BaseModel]]] = ()
     error_body: Callable[[QuireError], Mapping[str, Any]] | None = None
     upload_paths: Sequence[str] = ()
+
+    def body_models(self) -> Sequence[type[BaseModel]]:
+        """The models of the bodies, imported now if `bodies` is a function."""
+        return self.bodies() if callable(self.bodies) else self.bodies
 
 
 class StatsObserver(Protocol):

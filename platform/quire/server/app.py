@@ -155,7 +155,7 @@ def build_app(
     install_handlers(app)
     install_methods(app)
     _include_routers(app, service, registry)
-    _install_openapi(app, [*BODIES, *(body for record in registry.all(ROUTERS) for body in record.bodies)])
+    _install_openapi(app, [*BODIES, *(body for record in registry.all(ROUTERS) for body in record.body_models())])
     if has_docs:
         add_api_pages(app, installed_assets())
     _add_middleware(app, config, registry)
