@@ -41,6 +41,7 @@ from quire.types import (
     ModelInfo,
     Plan,
     RequestSummary,
+    background,
 )
 from quire_models import (
     Attention,
@@ -170,6 +171,7 @@ __all__ = [
     "VisionEncoder",
     "WeightsMapper",
     "classification_poolers",
+    "background",
     "config_fields",
     "headless",
     "hookimpl",

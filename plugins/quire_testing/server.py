@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import copy
 import json
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
 import httpx
@@ -24,6 +25,7 @@ from quire.records import (
     RequestRefused,
     Router,
     RouterContext,
+    Upload,
 )
 from quire.types import AdapterStats, EngineStats
 from quire_testing.require import require
@@ -122,9 +124,16 @@ def _context(options: Mapping[str, Any]) -> RouterContext:
         read=read,
         stream=stream,
         call=_no_model,
+        post=_no_model,
+        upload=_no_upload,
         client_of=lambda request: "",
         formats=_no_model,
     )
+
+
+@asynccontextmanager
+async def _no_upload(request: Request, field: str, max_bytes: int) -> AsyncIterator[Upload]:
+    yield Upload({}, None, "", 0)
 
 
 async def _no_model(*args: Any, **kwargs: Any) -> Any:

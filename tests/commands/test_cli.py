@@ -205,11 +205,11 @@ class FullDisk(FileIO):
 
 def test_results_that_do_not_fit_on_the_disk_end_run_batch_after_a_whole_line(tmp_path):
     with FullDisk(tmp_path / "out", "w") as output:
-        run_batch._write(output, {"custom_id": "first"})
+        run_batch._write(output, b"first line\n")
         with pytest.raises(ConfigError, match=r"--output-file .*out cannot be written: No space left on device"):
-            run_batch._write(output, {"custom_id": "second " * 10})
-        run_batch._write(output, {"custom_id": "third"})  # of a request that ended meanwhile
-    assert (tmp_path / "out").read_text() == '{"custom_id": "first"}\n{"custom_id": "third"}\n'
+            run_batch._write(output, b"second " * 10)
+        run_batch._write(output, b"third line\n")  # of a request that ended meanwhile
+    assert (tmp_path / "out").read_text() == "first line\nthird line\n"
 
 
 def test_a_server_starts_though_its_output_cannot_be_written(monkeypatch):

@@ -6,6 +6,7 @@ The answer in the plainest engine, alone, is what every other way must give.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import combinations
 
 import pytest
@@ -14,6 +15,7 @@ from composition.features import FEATURES, SETTINGS, Feature, Setting
 from engine_rig import Answer
 
 from quire.hooks import registry
+from quire.types import background
 from quire_testing.tiny import tiny_llama
 
 PROMPT = list(b"The quick brown fox jumps over")
@@ -72,6 +74,15 @@ def test_two_ways_of_running_together_change_no_answer(
     rig = rigs(settings)
     for feature in features:
         assert same(ask(rig, PROMPT, (feature,), ways), plain[feature.name]), feature.name
+
+
+@pytest.mark.parametrize("feature", FEATURES, ids=[feature.name for feature in FEATURES])
+def test_a_request_in_the_background_is_answered_as_any_other(
+    rigs: Rigs, plain: dict[str, list[Answer]], feature: Feature
+) -> None:
+    behind = replace(feature, request={**feature.request, "client": background("a")})
+    way = next(way for way in SETTINGS if way.name == "recompute")
+    assert same(ask(rigs(way.settings), PROMPT, (behind,), (way,)), plain[feature.name])
 
 
 def test_the_ways_that_should_preempt_do(rigs: Rigs) -> None:

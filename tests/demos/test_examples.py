@@ -30,11 +30,11 @@ def run(name, *words):
 
 
 @pytest.fixture(scope="module")
-def server():
+def server(tmp_path_factory):
     """The demo models and their adapters, as the README starts them."""
     section = (ROOT / "README.md").read_text().split("\n## Five minutes\n")[1]
     assert section.lstrip().startswith("```sh\nplatform serve\n```")
-    with serving() as made:
+    with serving("--batches.folder", tmp_path_factory.mktemp("batches")) as made:
         yield made
 
 
@@ -59,6 +59,12 @@ def test_responses_continue_call_a_tool_see_and_write_json(server):
     assert weather == "It is sunny in Lisbon, 21 degrees."
     assert picture == "A green 7 is left of the red triangle."
     assert json.loads(document) == {"national animal": "heron"}
+
+
+def test_batch_answers_every_line(server):
+    lines = run("batch.py", f"{server.url}/v1")
+    assert [line.split()[0] for line in lines] == [f"sum-{number}" for number in range(10, 15)]
+    assert "42" in lines[2]
 
 
 def test_search_finds_the_passage_that_answers():

@@ -29,9 +29,9 @@ class Rig:
     def _slow(self, engine, seconds):
         step = engine.step
 
-        def timed(max_tokens=None):
+        def timed(max_tokens=None, max_background=0):
             self.now += seconds
-            return step(max_tokens)
+            return step(max_tokens, max_background)
 
         engine.step = timed
 
@@ -194,7 +194,7 @@ def test_a_leaving_model_is_let_go_when_its_last_request_is_aborted():
 def test_a_model_that_can_do_nothing_yet_pauses_ever_longer_until_a_request_comes():
     rig = Rig("a", seconds=0.0)
     rig.submit("a", "r")
-    step, rig.engines["a"].step = rig.engines["a"].step, lambda max_tokens=None: []
+    step, rig.engines["a"].step = rig.engines["a"].step, lambda max_tokens=None, max_background=0: []
     pauses = []
     for _ in range(7):
         assert rig.loop.step() == 0
@@ -211,7 +211,7 @@ def test_a_model_that_can_do_nothing_yet_pauses_ever_longer_until_a_request_come
 def test_a_model_that_pauses_leaves_the_others_all_steps():
     rig = Rig("a", "b", seconds=0.0)
     rig.submit("a", "r")
-    rig.engines["a"].step = lambda max_tokens=None: []
+    rig.engines["a"].step = lambda max_tokens=None, max_background=0: []
     rig.submit("b", "s", max_tokens=3)
     while "s" in rig.engines["b"].requests:
         assert rig.loop.step() == 0
@@ -237,8 +237,8 @@ def test_a_long_batch_on_one_model_at_most_doubles_the_others_median_time_betwee
         times = []
         step = rig.engines["quiet"].step
 
-        def noted(max_tokens=None):
-            deltas = step(max_tokens)
+        def noted(max_tokens=None, max_background=0):
+            deltas = step(max_tokens, max_background)
             times.append(rig.now)
             return deltas
 

@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import sys
-import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import IO, Any
@@ -23,19 +21,15 @@ from quire.records import Command
 from quire.settings.model_config import ModelConfig
 from quire.settings.options import add_config, model_list
 from quire.settings.server_config import ServerConfig
+from quire.types.batch_line import answer_line, custom_id_of, error_line, parse_line
 
-URLS = (
-    *("/v1/chat/completions", "/v1/completions", "/generate", "/tokenize"),
-    *("/v1/embeddings", "/v2/embed", "/pooling", "/classify"),
-    *("/score", "/v1/score", "/rerank", "/v1/rerank", "/v2/rerank"),
-)
-MAX_LINE_BYTES = 32 << 20
+JSON = {"Content-Type": "application/json"}
 
 DESCRIPTION = """\
 Process a file of requests without a server. Each line is a JSON object, as in OpenAI's batch files.
 
 input:   {"custom_id": "1", "method": "POST", "url": "/v1/chat/completions", "body": {"messages": [...]}}
-output:  {"id": "batch-...", "custom_id": "1", "response": {"status_code": 200, "body": {...}}, "error": null}
+output:  {"id": "batch_req_...", "custom_id": "1", "response": {"status_code": 200, "body": {...}}, "error": null}
 
 Results are written when they are ready, not in the order of the requests; use custom_id to match them. The exit
 status is 0 if every request succeeded, 1 if some failed (see their lines), and 2 if the batch could not start.
@@ -58,43 +52,7 @@ def _configure(parser: argparse.ArgumentParser) -> None:
     add_config(parser, ModelConfig)
 
 
-def _parse_line(text: str) -> dict[str, Any]:
-    """Parse a line; raises BadRequest if it is not a valid request."""
-    if len(text) > MAX_LINE_BYTES:
-        raise BadRequest(f"The line has more than {MAX_LINE_BYTES} bytes.")
-    try:
-        line = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise BadRequest(f"The line is not JSON: {error}.") from error
-    if not isinstance(line, dict) or not isinstance(line.get("body"), dict):
-        raise BadRequest("The line must be an object with custom_id, method, url and body.")
-    if line.get("method", "POST") != "POST":
-        raise BadRequest(f"`method` must be POST; got {line['method']!r}.", "method")
-    if line.get("url") not in URLS:
-        raise BadRequest(f"`url` must be one of {', '.join(URLS)}; got {line.get('url')!r}.", "url")
-    if line["body"].get("stream"):
-        raise BadRequest("`stream` cannot be used in a batch.", "stream")
-    if line["body"].get("encoding_format") in ("bytes", "bytes_only"):
-        raise BadRequest("`encoding_format` must be float or base64 in a batch.", "encoding_format")
-    return line
-
-
-def _result(line: Any, status: int, body: Any, request_id: str) -> dict[str, Any]:
-    response = {"status_code": status, "request_id": request_id, "body": body}
-    custom_id = line.get("custom_id") if isinstance(line, dict) else None
-    return {"id": f"batch-{uuid.uuid4().hex}", "custom_id": custom_id, "response": response, "error": None}
-
-
-def _rejection(text: str, error: BadRequest) -> dict[str, Any]:
-    try:
-        custom_id = json.loads(text)["custom_id"]
-    except (ValueError, KeyError, TypeError, RecursionError):
-        custom_id = None
-    error_object = {"message": error.message, "type": error.type, "param": error.param, "code": error.status}
-    return {"id": f"batch-{uuid.uuid4().hex}", "custom_id": custom_id, "response": None, "error": error_object}
-
-
-async def process_lines(app: Any, lines: Sequence[str], output: IO[bytes], max_concurrency: int) -> int:
+async def process_lines(app: Any, lines: Sequence[bytes], output: IO[bytes], max_concurrency: int) -> int:
     """Send every line through the application, with a progress bar on a terminal; returns the number of failures."""
     import httpx
     from tqdm import tqdm
@@ -104,16 +62,17 @@ async def process_lines(app: Any, lines: Sequence[str], output: IO[bytes], max_c
     transport = httpx.ASGITransport(app=app, raise_app_exceptions=False)
     async with httpx.AsyncClient(transport=transport, base_url="http://batch", timeout=None) as http:
 
-        async def process(text: str) -> None:
+        async def process(text: bytes) -> None:
             nonlocal num_failed
             async with semaphore:
                 try:
-                    line = _parse_line(text)
-                    reply = await http.post(line["url"], json=line["body"])
-                    result = _result(line, reply.status_code, reply.json(), reply.headers.get("x-request-id", ""))
+                    line = parse_line(text)
+                    reply = await http.post(line.url, content=line.body, headers=JSON)
+                    request_id = reply.headers.get("x-request-id", "")
+                    result = answer_line(line.custom_id, reply.status_code, reply.content, request_id)
                     num_failed += reply.status_code >= 400
                 except BadRequest as error:
-                    result = _rejection(text, error)
+                    result = error_line(custom_id_of(text), error)
                     num_failed += 1
             _write(output, result)
             progress.update()
@@ -123,9 +82,8 @@ async def process_lines(app: Any, lines: Sequence[str], output: IO[bytes], max_c
     return num_failed
 
 
-def _write(output: IO[bytes], result: Mapping[str, Any]) -> None:
+def _write(output: IO[bytes], line: bytes) -> None:
     """Write a line. Raises ConfigError if the disk is full; the file then ends with the last whole line."""
-    line = (json.dumps(result) + "\n").encode()
     begin = output.tell() if output.seekable() else None
     try:
         written = 0
@@ -137,7 +95,7 @@ def _write(output: IO[bytes], result: Mapping[str, Any]) -> None:
         raise ConfigError(f"--output-file {output.name} cannot be written: {error.strerror}.") from error
 
 
-async def _load_and_process(args: argparse.Namespace, lines: Sequence[str], output: IO[bytes]) -> int:
+async def _load_and_process(args: argparse.Namespace, lines: Sequence[bytes], output: IO[bytes]) -> int:
     from quire.engine_process.client import EngineClient
     from quire.server.app import build_app
     from quire.server.process.serve import load_frontends
@@ -160,8 +118,8 @@ async def _load_and_process(args: argparse.Namespace, lines: Sequence[str], outp
 
 def _run(args: argparse.Namespace) -> int:
     try:
-        text = Path(args.input_file).read_text()
-    except (OSError, UnicodeError) as error:
+        text = Path(args.input_file).read_bytes()
+    except OSError as error:
         raise ConfigError(f"--input-file {args.input_file} cannot be read: {error}.") from error
     lines = [line for line in text.splitlines() if line.strip()]
     log_to_stderr()

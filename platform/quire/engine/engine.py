@@ -88,7 +88,7 @@ class Engine:
 
     @property
     def num_generating(self) -> int:
-        """Running seqs that compute one token in each step."""
+        """Running seqs, not in the background, that compute one token in each step."""
         return self._scheduler.num_generating
 
     # --- requests -----------------------------------------------------------------------------------
@@ -128,14 +128,14 @@ class Engine:
 
     # --- steps --------------------------------------------------------------------------------------
 
-    def step(self, max_tokens: int | None = None) -> list[SeqDelta]:
-        """Compute at most `max_tokens` tokens and return what each seq gained.
+    def step(self, max_tokens: int | None = None, max_background: int = 0) -> list[SeqDelta]:
+        """Compute at most `max_tokens` tokens and return what each seq gained; `max_background`: see `Scheduler.plan`.
 
         If the runner fails, the requests that had begun end with an error. Other exceptions are raised; either way
         `failed_steps` counts the step.
         """
         try:
-            plan = self._scheduler.plan(max_tokens)
+            plan = self._scheduler.plan(max_tokens, max_background)
             self.num_step_tokens = plan.num_tokens
             result = self._run(plan)
             deltas = self._scheduler.commit(plan, result)

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from quire.engine_process.adapter_messages import AdapterRegistryProtocol
+from quire.engine_process.background import BackgroundPacer
 from quire.engine_process.time_slicing import TimeSlicer
 from quire.engine_process.wire.error_info import ErrorInfo, to_error_info
 from quire.engine_process.wire.protocol import Abort, RequestRejected, StepOutputs, Submit, WireMessage
@@ -55,7 +56,7 @@ class EngineProtocol(Protocol):
 
     @property
     def num_generating(self) -> int:
-        """Running seqs that compute one token in each step."""
+        """Running seqs, not in the background, that compute one token in each step."""
         ...
 
     @property
@@ -71,8 +72,8 @@ class EngineProtocol(Protocol):
         """Drop one seq of a request, or all; unknown ids are ignored."""
         ...
 
-    def step(self, max_tokens: int | None = None) -> list[SeqDelta]:
-        """Compute at most `max_tokens` tokens."""
+    def step(self, max_tokens: int | None = None, max_background: int = 0) -> list[SeqDelta]:
+        """Compute at most `max_tokens` tokens, at most `max_background` for the background beside other requests."""
         ...
 
     def stats(self) -> EngineStats: ...
@@ -95,6 +96,7 @@ class _Accepted:
     """A request that an engine accepted; `open`: its seqs that have not ended."""
 
     model: str
+    client: str
     open: set[int]
 
 
@@ -113,6 +115,7 @@ class StepLoop:
         self._accepted: dict[str, _Accepted] = {}
         self._draining: dict[str, Callable[[EngineProtocol], None]] = {}
         self._pauses: dict[str, _Pause] = {}
+        self._background = BackgroundPacer(clock)
 
     def add(self, engine: EngineProtocol, max_tokens: int) -> None:
         """Serve a model, the steps of which have at most `max_tokens` tokens."""
@@ -139,7 +142,8 @@ class StepLoop:
                 log.exception("Request %s could not be added", message.id, extra={"request_id": message.id})
             self._send(RequestRejected(message.id, info))
             return
-        self._accepted[message.id] = _Accepted(message.model, set(range(request.params.num_seqs)))
+        self._accepted[message.id] = _Accepted(message.model, request.client, set(range(request.params.num_seqs)))
+        self._background.begin(message.model, request.client)
 
     def abort(self, message: Abort) -> None:
         """Stop a request or one seq of it."""
@@ -163,7 +167,8 @@ class StepLoop:
         """
         with_work = [name for name, engine in self.engines.items() if engine.has_work]
         pauses = {name: self._pauses[name].until - self._clock() for name in with_work if name in self._pauses}
-        name = self._slicer.next(ready := [name for name in with_work if pauses.get(name, 0) <= 0])
+        ready = self._background.may_step([name for name in with_work if pauses.get(name, 0) <= 0])
+        name = self._slicer.next(ready)
         if name is None:
             return min(pauses.values(), default=None)
         deltas = self._step(name, alone=len(ready) == 1)
@@ -182,11 +187,15 @@ class StepLoop:
     def _step(self, name: str, alone: bool) -> list[SeqDelta]:
         begin, engine = self._clock(), self.engines[name]
         num_generating = engine.num_generating
+        short = self._slicer.limit(name, num_generating)
+        limit, max_background = self._background.limits(name, None if alone and not num_generating else short, short)
         try:
-            deltas = engine.step(None if alone and not num_generating else self._slicer.limit(name, num_generating))
+            deltas = engine.step(limit, max_background)
         except Exception as error:
             deltas = self._fail(name, error)
-        self._slicer.record(name, self._clock() - begin, engine.num_step_tokens, alone)
+        seconds = self._clock() - begin
+        self._slicer.record(name, seconds, engine.num_step_tokens, alone)
+        self._background.record(name, seconds)
         return deltas
 
     def _pause(self, name: str, idle: bool) -> None:
@@ -206,6 +215,7 @@ class StepLoop:
             entry.open.discard(index)
         if not entry.open:
             del self._accepted[request_id]
+            self._background.end(entry.model, entry.client)
 
     def _fail(self, name: str, error: Exception) -> list[SeqDelta]:
         """Abort all requests of an engine whose step raised; returns their last deltas, with the error."""

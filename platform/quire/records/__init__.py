@@ -56,6 +56,7 @@ from quire.records.server import (
 )
 from quire.records.speech import LanguageDetection, Segment, SpeechTask, Transcriber, TranscriberImpl
 from quire.records.tools import ToolCall, ToolCallFormat, ToolParser
+from quire.types.route_calls import RouteAnswer, Upload
 
 __all__ = [
     "AdapterMetadata",
@@ -110,7 +111,9 @@ __all__ = [
     "RequestGateImpl",
     "RequestRefused",
     "Router",
+    "RouteAnswer",
     "RouterContext",
+    "Upload",
     "SchedulerPolicy",
     "SchedulingPolicyImpl",
     "Segment",

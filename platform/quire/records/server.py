@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, runtime_checkable
 
 from quire.records.context import Context
+from quire.types.route_calls import PostJson, ReadUpload
 
 if TYPE_CHECKING:
     import msgspec
@@ -173,7 +174,9 @@ class CallRoute(Protocol):
     def __call__(self, path: str, body: Mapping[str, Any], client: str) -> Awaitable[tuple[int, Any]]:
         """The status and the parsed JSON of the response to `POST path`; a stream is refused with status 400.
 
-        client: the client's share of the engine, see `RouterContext.client_of`. Cancelling the call aborts the request.
+        client: the client's share of the engine, see `RouterContext.client_of`. Under the name
+        `quire.plugin.background(client)` the request runs behind those of all other clients. Cancelling the call aborts
+        the request.
         """
         ...
 
@@ -210,9 +213,10 @@ class RouterContext:
     options: values of the plugin's `Option`s by name. models: returns the models that are served now, adapters the
     adapters that requests may name. generate: runs a prompt to its end. chat: begins the answer to a body of
     `/v1/chat/completions`; complete: of `/v1/completions` with one prompt. All are counted in the metrics, and end with
-    the server. read: reads a body. stream: makes a streamed response. call: asks another route of the server.
-    client_of: the name under which the client of a request gets its share of the engine: a digest of its API key if the
-    server has keys, else its address. formats: finds how a model writes conversations.
+    the server. read: reads a body. stream: makes a streamed response. call, post: ask another route of the server.
+    upload: reads a form with a file. client_of: the name under which the client of a request gets its share of the
+    engine: a digest of its API key if the server has keys, else its address. formats: finds how a model writes
+    conversations.
     """
 
     options: Mapping[str, Any]
@@ -224,6 +228,8 @@ class RouterContext:
     read: ReadBody
     stream: StreamEvents
     call: CallRoute
+    post: PostJson
+    upload: ReadUpload
     client_of: Callable[[HttpRequest], str]
     formats: FindFormats
 
@@ -232,12 +238,14 @@ class RouterContext:
 class Router:
     """HTTP routes, mounted after the built-in ones. A path that is already taken stops the start.
 
+    The lifespan of the `APIRouter` begins when the server starts and ends, before its engines, when it stops.
     bodies: models of the bodies that the routes read with `RouterContext.read`, for the OpenAPI document, or a function
     that imports and returns them; a route names its own with `openapi_extra=json_body(Model)`. error_body: makes the
     JSON body of error responses at the paths of these routes, also of those that the server sends itself, such as 401
     and 413, from the error and the request's id (its header `X-Request-Id`, None without one); None: OpenAI's shape.
     open_paths: paths of these routes that need no API key; every other one does. ui: whether the routes are pages for
-    people, which `--no-ui` leaves out.
+    people, which `--no-ui` leaves out. upload_paths: paths whose bodies `--max-body-bytes` does not limit, because
+    their routes read them with `RouterContext.upload`.
     """
 
     name: str
@@ -246,6 +254,7 @@ class Router:
     error_body: Callable[[QuireError, str | None], Mapping[str, Any]] | None = None
     open_paths: tuple[str, ...] = ()
     ui: bool = False
+    upload_paths: Sequence[str] = ()
 
     def body_models(self) -> Sequence[type[BaseModel]]:
         """The models of the bodies, imported now if `bodies` is a function."""

@@ -273,7 +273,8 @@ def _add_middleware(
     """Middleware, the innermost first. open_paths: those of plugins that need no API key."""
     app.add_middleware(PluginErrorMiddleware, registry=registry)
     app.add_middleware(ResponseBlocksMiddleware)
-    app.add_middleware(BodyLimitMiddleware, max_bytes=config.max_body_bytes)
+    uploads = frozenset(path for record in registry.all(ROUTERS) for path in record.upload_paths)
+    app.add_middleware(BodyLimitMiddleware, max_bytes=config.max_body_bytes, upload_paths=uploads)
     if config.api_key or config.admin_api_key:
         paths = open_paths | (OPEN_PATHS - {METRICS} if config.metrics_require_key else OPEN_PATHS)
         app.add_middleware(APIKeyMiddleware, keys=config.api_key, admin_keys=config.admin_api_key, open_paths=paths)

@@ -8,7 +8,17 @@ a `StepResult`, and the engine sends a `SeqDelta` for each sequence back to the 
 from quire.types.adapter_info import AdapterInfo, AdapterStats
 from quire.types.encoder_input import EncoderInputInfo
 from quire.types.model_info import ModelInfo
-from quire.types.request import AdapterRef, LoRARequest, Media, Params, Prompt, Request, WeightedAdapter
+from quire.types.request import (
+    AdapterRef,
+    LoRARequest,
+    Media,
+    Params,
+    Prompt,
+    Request,
+    WeightedAdapter,
+    background,
+    in_background,
+)
 from quire.types.stats import EngineStats, RequestSummary
 from quire.types.step import Chunk, FinishReason, NewSeq, Plan, Sample, SeqDelta, StepResult, TokenLogprobs
 
@@ -20,6 +30,8 @@ __all__ = [
     "WeightedAdapter",
     "LoRARequest",
     "Request",
+    "background",
+    "in_background",
     "FinishReason",
     "Chunk",
     "NewSeq",

@@ -17,6 +17,19 @@ if TYPE_CHECKING:
 Params: TypeAlias = SamplingParams | BeamSearchParams | PoolingParams
 """What to do with a prompt: sample, beam search, or pool."""
 
+BACKGROUND = "background:"
+"""How the names of clients in the background begin. Their requests run behind those of all other clients."""
+
+
+def background(client: str) -> str:
+    """The name under which a client's requests run in the background."""
+    return BACKGROUND + client
+
+
+def in_background(client: str) -> bool:
+    """Whether requests of a client run in the background."""
+    return client.startswith(BACKGROUND)
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Media:
@@ -82,7 +95,8 @@ class Request:
     """One prompt and its parameters, which make `params.num_seqs` sequences.
 
     adapters: () = the base model alone. priority: under the priority policy, smaller runs first. cache_salt: sequences
-    share cached pages only if their salts are equal. client: the sender; clients share the engine evenly.
+    share cached pages only if their salts are equal. client: the sender; clients share the engine evenly, except for
+    those in the background (see `BACKGROUND`).
     """
 
     id: str

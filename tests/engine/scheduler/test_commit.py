@@ -1,6 +1,7 @@
 """What a step's result does: endings, errors, aborts, and what the deltas say."""
 
 import pytest
+from scheduler_invariants import check_scheduler
 from scheduler_rig import EOS, Rig, ScriptedRunner, commit_with
 
 from quire.engine.sampling.not_finite import NOT_FINITE
@@ -152,7 +153,7 @@ def test_a_request_can_be_aborted_at_any_time(when):
     assert rig.scheduler.abort("r1") == []
     if plan is not None:
         commit_with(rig, plan, {chunk.seq_id: Sample(5) for chunk in plan.chunks})
-    rig.scheduler.check()
+    check_scheduler(rig.scheduler)
     rig.run()
     assert set(rig.order()) == {"r0"}
     assert not rig.runner.rows

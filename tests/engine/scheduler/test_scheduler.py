@@ -4,6 +4,7 @@ import pickle
 from types import SimpleNamespace
 
 import pytest
+from scheduler_invariants import check_scheduler
 from scheduler_rig import Rig
 
 from quire.engine.scheduler.policy import Policy
@@ -145,6 +146,6 @@ def test_after_a_failed_step_its_requests_end_with_the_error_and_the_others_go_o
     assert len(plan.chunks) == 2
     deltas = rig.scheduler.fail_begun(QuireError("broken"))
     assert [(d.request_id, d.index, d.error) for d in deltas] == [("r0", i, ("QuireError", "broken")) for i in (0, 1)]
-    rig.scheduler.check()
+    check_scheduler(rig.scheduler)
     rig.run()
     assert (rig.order(), len(rig.output("r1"))) == (["r1"], 4)

@@ -7,6 +7,7 @@ import pytest
 from fake_runner import VOCAB, JumpingRunner, alone, entries, logprob, splitmix64
 from hypothesis import HealthCheck, settings, strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from scheduler_invariants import check_scheduler
 
 from quire.engine.scheduler.candidates import Admission
 from quire.engine.scheduler.limits import SchedulerLimits
@@ -15,10 +16,13 @@ from quire.engine.scheduler.scheduler import Scheduler
 from quire.errors import BadRequest, Overloaded
 from quire.params.sampling import BeamSearchParams, SamplingParams
 from quire.records import Context
-from quire.types import AdapterRef, Media, Prompt, Request, WeightedAdapter
+from quire.types import AdapterRef, Media, Prompt, Request, WeightedAdapter, background, in_background
 from quire_plugins.policies import ByPriority, FirstComeFirstServed
 
 BASE_SEED = 5
+BEHIND = background("a")
+MOST_FORKS = 4
+"""Outputs of a request that begin in the step that admits it, beside the first."""
 
 
 class Contrary:
@@ -82,7 +86,9 @@ class World:
             self.limits.bidirectional_media,
             self.limits.media_in_one,
         )
-        self.clients = choose.choice([[""], ["a", "b"], ["a", "a", "a", "b", "c"]])
+        self.clients = choose.choice(
+            [[""], ["a", "b"], ["a", "a", "a", "b", "c"], ["a", BEHIND], ["a", "b", BEHIND, background("d")]]
+        )
         self.prefixes = [[choose.randrange(VOCAB) for _ in range(20)] for _ in range(3)]
         self.accepted: dict[str, tuple[Request, int]] = {}
         self.reported: dict[tuple[str, int], Received] = {}
@@ -147,9 +153,14 @@ class World:
         self.blocked = set(self.choose.sample(list(self.accepted), min(len(self.accepted), 3)))
 
     def step(self, max_tokens: int | None = None, abort: bool = False) -> None:
-        plan = self.scheduler.plan(max_tokens)
+        max_background = self.choose.randint(0, 3)
+        plan = self.scheduler.plan(max_tokens, max_background)
         may_be_more = not self.limits.chunked_prefill or self.limits.bidirectional_media
         assert max_tokens is None or plan.num_tokens <= max_tokens or may_be_more
+        seqs = self.scheduler._state.seqs
+        behind = sum(len(chunk.token_ids) for chunk in plan.chunks if in_background(seqs[chunk.seq_id].client))
+        if 0 < behind < plan.num_tokens and not may_be_more:
+            assert behind <= max_background + MOST_FORKS
         unfinished = any(not self.finished(request) for request, _ in self.accepted.values())
         assert plan.chunks or self.blocked or not unfinished, "no progress"
         result = self.runner.run(plan)
@@ -192,7 +203,7 @@ class World:
         self.blocked = set()
         while self.scheduler.has_work:
             self.step()
-            self.scheduler.check()
+            check_scheduler(self.scheduler)
         assert not self.runner.rows, "the runner may forget all"
         context = min(self.limits.max_model_len, self.num_pages * self.page_size + 1)
         for request, seed in self.accepted.values():
@@ -231,7 +242,7 @@ class Load(RuleBasedStateMachine):
 
     @invariant()
     def consistent(self):
-        self.world.scheduler.check()
+        check_scheduler(self.world.scheduler)
 
     def teardown(self):
         if hasattr(self, "world"):
@@ -254,7 +265,7 @@ def test_thousands_of_requests_get_what_they_would_get_alone():
             world.add()
             for _ in range(choose.choice([0, 1, 2, 5])):
                 world.step(choose.choice([None, None, choose.randint(1, 6)]), abort=choose.random() < 0.03)
-                world.scheduler.check()
+                check_scheduler(world.scheduler)
         world.finish()
         stats = world.scheduler.stats("m")
         requests += len(world.accepted)

@@ -105,7 +105,7 @@ class FakeEngine:
         if index is None or not found[1]:
             del self.requests[request_id]
 
-    def step(self, max_tokens=None):
+    def step(self, max_tokens=None, max_background=0):
         self.steps.append(max_tokens)
         deltas = []
         for request, counts in list(self.requests.values()):

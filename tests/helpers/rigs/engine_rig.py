@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from scheduler_invariants import check_scheduler
+
 from quire.engine.build import build_engine
 from quire.engine.engine import Engine
 from quire.hooks import registry
@@ -61,7 +63,7 @@ class Rig:
                 answer.token_ids += delta.token_ids
                 answer.logprobs += delta.logprobs or ()
                 answer.deltas.append(delta)
-            self.engine._scheduler.check()
+            check_scheduler(self.engine._scheduler)
         return answers
 
     def tokens(self, prompts: Sequence[Sequence[int]], params: Params | Sequence[Params]) -> list[list[int]]:

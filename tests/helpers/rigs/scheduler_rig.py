@@ -1,6 +1,7 @@
 """A scheduler with a pretend runner, for examples of one rule each."""
 
 from fake_runner import PretendRunner
+from scheduler_invariants import check_scheduler
 
 from quire.engine.scheduler.candidates import Admission
 from quire.engine.scheduler.limits import SchedulerLimits
@@ -75,12 +76,12 @@ class Rig:
         self.scheduler.add(Request(id=request_id, prompt=prompt, params=params, **request))
         return request_id
 
-    def step(self, max_tokens=None):
+    def step(self, max_tokens=None, max_background=0):
         """One step; its deltas."""
-        plan = self.scheduler.plan(max_tokens)
+        plan = self.scheduler.plan(max_tokens, max_background)
         self.plans.append(plan)
         deltas = self.scheduler.commit(plan, self.runner.run(plan))
-        self.scheduler.check()
+        check_scheduler(self.scheduler)
         self.deltas += deltas
         return deltas
 

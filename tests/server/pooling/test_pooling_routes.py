@@ -211,7 +211,7 @@ async def test_batch_files_may_ask_for_numbers(app):
     lines = [{"custom_id": path, "url": path, "body": POOLED.get(path) or POOLED[path[3:]]} for path in paths]
     lines.append({"custom_id": "bytes", "url": "/v1/embeddings", "body": {"input": "a", "encoding_format": "bytes"}})
     output = io.BytesIO()
-    assert await process_lines(app, [json.dumps(line) for line in lines], output, max_concurrency=4) == 1
+    assert await process_lines(app, [json.dumps(line).encode() for line in lines], output, max_concurrency=4) == 1
     answers = {answer["custom_id"]: answer for answer in map(json.loads, output.getvalue().splitlines())}
     assert answers.pop("bytes")["error"]["param"] == "encoding_format"
     assert {path: answers[path]["response"]["status_code"] for path in paths} == dict.fromkeys(paths, 200)

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from enum import Enum
+from functools import partial
 
 from quire.engine.scheduler.fairness.shares import over_share
 from quire.engine.scheduler.seq import QueueKey, Seq
 from quire.engine.scheduler.state import SchedulerState
 from quire.errors import QuireError, WireError
-from quire.types import AdapterRef, Request
+from quire.types import AdapterRef, Request, in_background
 
 
 class Admission(Enum):
@@ -45,8 +46,9 @@ class Candidates:
         `late`, come after the other clients.
         """
         late = late | self._late_clients(shares)
-        for is_late in (False, True) if late else (False,):
-            found = next(self._admissible(late, is_late), None)
+        spent = {client for client in shares if in_background(client) and shares[client] <= 0}
+        for rank in range(3):  # others, late ones, those in the background
+            found = next(self._admissible(partial(_is_of_rank, rank, late, spent)), None)
             if found is not None:
                 return found
         return None
@@ -56,12 +58,8 @@ class Candidates:
         failures, self._failures = self._failures, {}
         return failures
 
-    def _admissible(self, late: set[str], is_late: bool) -> Iterator[Seq]:
+    def _admissible(self, accepts: Callable[[str], bool]) -> Iterator[Seq]:
         state = self._state
-
-        def accepts(client: str) -> bool:
-            return (client in late) is is_late
-
         for queue, last in ((state.swapped, set[QueueKey]()), (state.waiting, self._keys_over_share())):
             closed: set[QueueKey] = set()
             for seq in queue.schedulable(last, closed, accepts):
@@ -94,7 +92,12 @@ class Candidates:
             return set()
         waiting: dict[str, int] = {}
         for queue_key, seq in [*state.waiting.heads.items(), *state.swapped.heads.items()]:
-            waiting[queue_key.client] = min(seq.priority, waiting.get(queue_key.client, seq.priority))
-        running = (seq.client for seq in state.running.values())
+            if not in_background(queue_key.client):
+                waiting[queue_key.client] = min(seq.priority, waiting.get(queue_key.client, seq.priority))
+        running = (seq.client for seq in state.running.values() if not in_background(seq.client))
         spent = {client for client in waiting if shares and shares.get(client, 0) <= 0}
         return over_share(waiting, running, state.limits.max_num_seqs) | state.clients.ahead(waiting) | spent
+
+
+def _is_of_rank(rank: int, late: set[str], spent: set[str], client: str) -> bool:
+    return client not in spent and rank == (2 if in_background(client) else int(client in late))

@@ -14,7 +14,7 @@ page 0 covers the adapters with their revisions and weights, and the cache salt.
 from __future__ import annotations
 
 from array import array
-from collections import Counter, OrderedDict
+from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from hashlib import blake2b
 
@@ -119,21 +119,6 @@ class PagePool:
         self._page_of.clear()
         self._hash_of = [None] * self.num_pages
         return count
-
-    def check(self, tables: Iterable[Sequence[int]]) -> None:
-        """Assert every invariant, given the page tables of all sequences that hold pages here."""
-        held = Counter(page for table in tables for page in table)
-        assert all(self.refs[page] == held[page] for page in range(self.num_pages)), (
-            "references = tables listing a page"
-        )
-        assert len(set(self._free)) == len(self._free), "a page is free once"
-        assert len(self._free) + len(self._idle) + len(held) == self.num_pages, "free + idle + held = all pages"
-        assert not held.keys() & (self._idle.keys() | set(self._free)), "a held page is neither free nor idle"
-        assert not self._idle.keys() & set(self._free), "an idle page is not free"
-        registered = {page: page_hash for page, page_hash in enumerate(self._hash_of) if page_hash is not None}
-        assert {page_hash: page for page, page_hash in registered.items()} == self._page_of, "hashes and pages agree"
-        assert self._idle.keys() <= registered.keys(), "an idle page is registered"
-        assert not registered.keys() & set(self._free), "a free page is not"
 
 
 def hash_root(adapters: Sequence[WeightedAdapter], salt: str | None) -> bytes:

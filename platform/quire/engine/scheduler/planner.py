@@ -15,12 +15,11 @@ from dataclasses import dataclass, field
 
 from quire.engine.scheduler.candidates import Candidates, TryAdmit
 from quire.engine.scheduler.fairness.client_shares import ClientShares
-from quire.engine.scheduler.fairness.shares import max_min_shares
 from quire.engine.scheduler.media_bounds import align_to_media, trim_hits_to_media
 from quire.engine.scheduler.seq import Seq, Status
 from quire.engine.scheduler.state import SchedulerState
 from quire.errors import PluginFailed
-from quire.types import Chunk, NewSeq, Plan
+from quire.types import Chunk, NewSeq, Plan, in_background
 
 log = logging.getLogger(__name__)
 
@@ -60,8 +59,8 @@ class Planner:
         self._candidates = Candidates(state, try_admit)
         self._shares = ClientShares(state)
 
-    def plan(self, max_tokens: int | None) -> Plan:
-        """The next step, of at most `max_tokens` tokens.
+    def plan(self, max_tokens: int | None, max_background: int) -> Plan:
+        """The next step, of at most `max_tokens` tokens; see `ClientShares.divide` for `max_background`.
 
         `max_tokens` is exceeded by a prompt without chunked prefill, and by a medium that is computed in one step.
         """
@@ -72,8 +71,8 @@ class Planner:
             return Plan()
         self._preempt_until_fit()
         builder = PlanBuilder(limit, self._limits.max_num_batched_tokens)
-        if len(state.clients.tokens) > 1:
-            builder.shares = max_min_shares(limit, state.clients.by_tokens(self._shares.demands(limit)))
+        if state.clients.num_clients > 1:
+            builder.shares = self._shares.divide(limit, max_background)
             builder.late = self._preempt_over_share(builder.shares)
         self._schedule_running(builder)
         self._schedule_waiting(builder)
@@ -113,7 +112,7 @@ class Planner:
         late: set[str] = set()
         seq = self._candidates.first(shares, late)
         counts = Counter(running.client for running in self._state.running.values())
-        if seq is None or counts[seq.client] >= self._shares.max_seqs:
+        if seq is None or in_background(seq.client) or counts[seq.client] >= self._shares.max_seqs:
             return late
         while self._state.running and (client := self._client_in_the_way(seq, counts)) is not None:
             self._state.preempt(self._choose_victim(client))
@@ -126,19 +125,21 @@ class Planner:
 
     def _client_in_the_way(self, seq: Seq, counts: Counter[str]) -> str | None:
         """The client above its share of what a waiting seq lacks, if the seq lacks something and there is one."""
+        behind = next((client for client in counts if in_background(client) and counts[client]), None)
         if self._shares.exceeds_max_seqs(seq):
-            return self._shares.client_with_most_seqs(seq, counts)
+            return behind or self._shares.client_with_most_seqs(seq, counts)
         lacks_pages = self._shares.lacks_pages(
             seq, self._match_prefix(seq), self._pool.num_pages // PAGES_PER_SPARE_PAGE
         )
-        return self._shares.client_with_most_pages(seq, counts) if lacks_pages else None
+        return (behind or self._shares.client_with_most_pages(seq, counts)) if lacks_pages else None
 
     def _choose_victim(self, client: str | None = None) -> Seq:
-        """The running seq (of a client) to preempt, as the policy says."""
+        """The running seq (of a client) to preempt, as the policy says; those in the background come first."""
         every = self._state.running.values()
         running = [seq for seq in every if seq.client == client] if client is not None else every
         try:
-            return max(running, key=lambda seq: (self._state.policy.victim_key(seq), seq.id))
+            key = self._state.policy.victim_key
+            return max(running, key=lambda seq: (in_background(seq.client), key(seq), seq.id))
         except Exception as error:
             fault = error if isinstance(error, PluginFailed) else self._state.policy.fault(error)
             log.warning("The scheduling policy failed to choose a victim; the latest arrival is taken. %s", fault)
@@ -155,12 +156,12 @@ class Planner:
 
     def _schedule_running(self, builder: PlanBuilder) -> None:
         running = self._state.running
-        num_behind = sum(seq.candidates is None for seq in running.values())
+        num_behind = sum(seq.candidates is None and not in_background(seq.client) for seq in running.values())
         starved = False
         for seq in running.values():
             if seq.candidates is not None:
                 continue
-            num_behind -= 1
+            num_behind -= not in_background(seq.client)
             spent = bool(builder.shares) and builder.shares.get(seq.client, 0) <= 0
             if not builder.budget or spent or not self._schedule_chunk(seq, builder, num_behind):
                 starved = True

@@ -14,11 +14,10 @@ from quire.engine.scheduler.limits import SchedulerLimits
 from quire.engine.scheduler.page_pool import PagePool
 from quire.engine.scheduler.page_tables import PageTables
 from quire.engine.scheduler.planner import Planner
-from quire.engine.scheduler.seq import Status
 from quire.engine.scheduler.state import SchedulerState
 from quire.errors import BadRequest, Overloaded, QuireError
 from quire.records import SchedulingPolicyImpl
-from quire.types import EngineStats, Plan, Request, SeqDelta, StepResult
+from quire.types import EngineStats, Plan, Request, SeqDelta, StepResult, in_background
 
 MAX_ITERATIONS = 4096
 """Steps whose token counts are kept for the next `stats`."""
@@ -53,8 +52,8 @@ class Scheduler:
 
     @property
     def num_generating(self) -> int:
-        """Running seqs that compute one token in each step, so that a long step delays them."""
-        return sum(seq.to_compute == 1 for seq in self._state.running.values())
+        """Running seqs that compute one token in each step, so that a long step delays them; not in the background."""
+        return sum(seq.to_compute == 1 and not in_background(seq.client) for seq in self._state.running.values())
 
     def has_request(self, request_id: str) -> bool:
         """Whether a request was accepted and has not ended."""
@@ -80,7 +79,7 @@ class Scheduler:
         if len(state.groups) < max_requests:
             return False
         mine = state.clients.num_requests(client)
-        return mine >= max_requests // (len(state.clients.tokens) + (mine == 0))
+        return mine >= max_requests // (state.clients.num_clients + (mine == 0))
 
     def abort(self, request_id: str, index: int | None = None) -> list[SeqDelta]:
         """End a request, or one of its seqs, at any time; unknown ids are ignored."""
@@ -97,9 +96,12 @@ class Scheduler:
         finish = self._committer.finish_request
         return [delta for group in begun for delta in finish(group.request.id, "error", error.wire)]
 
-    def plan(self, max_tokens: int | None = None) -> Plan:
-        """The next step, of at most `max_tokens` tokens; without chunks if nothing can be computed now."""
-        return self._planner.plan(max_tokens)
+    def plan(self, max_tokens: int | None = None, max_background: int = 0) -> Plan:
+        """The next step, of at most `max_tokens` tokens; without chunks if nothing can be computed now.
+
+        max_background: tokens of clients in the background, if others have requests too.
+        """
+        return self._planner.plan(max_tokens, max_background)
 
     def commit(self, plan: Plan, result: StepResult) -> list[SeqDelta]:
         """Apply the result of a plan."""
@@ -150,26 +152,3 @@ class Scheduler:
         size = self._tables.pool.page_size
         filled = {seq.pages[-1]: seq.computed % size for seq in self._state.running.values() if seq.computed % size}
         return size * len(filled) - sum(filled.values())
-
-    def check(self) -> None:
-        """Assert every invariant that holds between steps; for tests and debugging."""
-        state, tables, size = self._state, self._tables, self._tables.pool.page_size
-        seqs = list(state.seqs.values())
-        tables.pool.check(seq.pages for seq in seqs)
-        tables.host_pool.check(seq.host_pages for seq in seqs)
-        for seq in seqs:
-            assert seq.computed <= len(seq.tokens), "computed tokens are tokens"
-            assert len(seq.pages) + len(seq.host_pages) == tables.pool.pages_for(seq.computed), "a page table fits"
-            assert not (seq.pages and seq.host_pages), "pages are on the device or in host memory"
-            assert seq.num_registered <= seq.computed // size, "only full pages are registered"
-            assert seq.in_runner <= (seq.status is Status.RUNNING), "only running seqs have a row in the runner"
-            assert seq.group.seqs[seq.index] is seq, "a group lists its seqs"
-            assert state.groups[seq.group.request.id] is seq.group, "the request of a seq is registered"
-        queued = [*state.running.values(), *state.waiting, *state.swapped]
-        paused = [seq for seq in seqs if seq.status is Status.PAUSED]
-        assert sorted(s.id for s in [*queued, *paused]) == sorted(state.seqs), "each seq is in one queue"
-        assert len(state.running) <= self._limits.max_num_seqs, "no more than max_num_seqs run"
-        assert all(seq.status is Status.RUNNING for seq in state.running.values()), "running seqs run"
-        assert all(group.seqs for group in state.groups.values()), "a live request has a live seq"
-        idle = [seq for seq in [*state.waiting, *paused] if seq.pages or seq.host_pages]
-        assert not idle, "waiting seqs hold no pages"

@@ -74,7 +74,7 @@ class APIKeyMiddleware:
             return True
         if CLIENT in scope:
             return True
-        path = _path(scope)
+        path = path_of(scope)
         wanted = self._admin_keys if path in ADMIN_PATHS else self._keys
         if path in self._open or not wanted:
             return True
@@ -84,7 +84,7 @@ class APIKeyMiddleware:
         return digest is not None
 
     def _refusal(self, scope: Scope) -> Response:
-        path = _path(scope)
+        path = path_of(scope)
         if path in ADMIN_PATHS and self._admin_keys is not self._keys:
             error = AdminKeyRequired(path, _known(Headers(scope=scope), self._keys) is not None)
             response = error_response(error)
@@ -95,7 +95,8 @@ class APIKeyMiddleware:
         return response
 
 
-def _path(scope: Scope) -> str:
+def path_of(scope: Scope) -> str:
+    """The path of a request, without the root path of a proxy."""
     path: str = scope["path"]
     return path.removeprefix(scope.get("root_path", ""))
 

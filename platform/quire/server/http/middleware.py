@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Collection
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -11,6 +12,7 @@ from quire.errors import Overloaded, QuireError, TooLarge
 from quire.hooks.call_stats import plugin_behind, plugin_fault
 from quire.log_format import request_fields
 from quire.records import Registry
+from quire.server.http.auth import path_of
 from quire.server.http.errors import ClientDisconnected, error_response
 from quire.server.http.request_ids import REQUEST_ID_HEADER, header_id, random_id
 
@@ -57,15 +59,17 @@ class BodyLimitMiddleware:
 
     A body that announces its length is refused before a byte is read, a chunked body as soon as it is over the limit.
     Starlette's `RequestBodyLimitMiddleware` answers in plain text and has no limit on all bodies together.
+    upload_paths: exempt, because their routes write bodies to files within limits of their own.
     """
 
-    def __init__(self, app: ASGIApp, max_bytes: int) -> None:
+    def __init__(self, app: ASGIApp, max_bytes: int, upload_paths: Collection[str] = ()) -> None:
         self.app = app
         self.max_bytes = max_bytes
+        self._upload_paths = upload_paths
         self._held = 0  # bytes of the bodies of requests that have not been answered
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
+        if scope["type"] != "http" or path_of(scope) in self._upload_paths:
             await self.app(scope, receive, send)
             return
         announced = Headers(scope=scope).get("content-length", "")

@@ -17,11 +17,12 @@ from quire.params.sampling import SamplingParams
 from quire.records import ModelFormats, RouterContext
 from quire.server.http.body import validate
 from quire.server.http.errors import as_quire_error
+from quire.server.http.forms import read_upload
 from quire.server.http.request_ids import random_id
 from quire.server.http.sse import EventStream
 from quire.server.openai.chat_reasoning import BUDGET_FIELD
 from quire.server.routers.answers import start_chat, start_completion
-from quire.server.routers.route_calls import call_route
+from quire.server.routers.route_calls import call_route, post_json
 from quire.server.service.models import supports
 from quire.server.service.prompts import check_context_length, check_token_ids
 from quire.server.service.request_fields import check_list_lengths
@@ -46,6 +47,8 @@ def router_context(app: FastAPI, service: Service, plugin: str) -> RouterContext
         read=partial(_read, service),
         stream=_stream,
         call=partial(call_route, app),
+        post=partial(post_json, app),
+        upload=read_upload,
         client_of=client_identity,
         formats=partial(_formats, service),
     )

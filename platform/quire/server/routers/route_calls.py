@@ -11,6 +11,7 @@ from fastapi import FastAPI
 from starlette.types import Message, Scope
 
 from quire.errors import BadRequest
+from quire.records import RouteAnswer
 from quire.server.http.auth import CLIENT
 
 
@@ -22,10 +23,15 @@ async def call_route(app: FastAPI, path: str, body: Mapping[str, Any], client: s
     """
     if body.get("stream"):
         raise BadRequest("`stream` is not available here: the whole answer is collected.", "stream")
-    sent = msgspec.json.encode(body)
-    unread: list[Message] = [{"type": "http.request", "body": sent, "more_body": False}]
+    answer = await post_json(app, path, msgspec.json.encode(body), client)
+    return answer.status, msgspec.json.decode(answer.body)
+
+
+async def post_json(app: FastAPI, path: str, body: bytes, client: str) -> RouteAnswer:
+    """The response to `POST path` with the JSON text `body`, collected whole. Otherwise as `call_route`."""
+    unread: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
     received: list[bytes] = []
-    status = 500
+    started: Message = {"status": 500}
 
     async def receive() -> Message:
         if unread:
@@ -34,14 +40,15 @@ async def call_route(app: FastAPI, path: str, body: Mapping[str, Any], client: s
         return await disconnected  # never done: the caller cancels instead
 
     async def send(message: Message) -> None:
-        nonlocal status
+        nonlocal started
         if message["type"] == "http.response.start":
-            status = message["status"]
+            started = message
         else:
             received.append(message.get("body", b""))
 
-    await app(_scope(path, len(sent), client), receive, send)
-    return status, msgspec.json.decode(b"".join(received))
+    await app(_scope(path, len(body), client), receive, send)
+    headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in started.get("headers", ())}
+    return RouteAnswer(started["status"], headers, b"".join(received))
 
 
 def _scope(path: str, num_bytes: int, client: str) -> Scope:

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from itertools import chain
 
+from quire.engine.scheduler.fairness.shares import max_min_shares
 from quire.engine.scheduler.seq import Seq, SeqGroup
 from quire.engine.scheduler.state import SchedulerState
+from quire.types import in_background
 
 
 class ClientShares:
@@ -24,7 +26,7 @@ class ClientShares:
     def num_pages_to_grow(self) -> int:
         """Pages that running seqs still need for tokens they have: only if several clients divide a step, some of these
         tokens are left for later steps."""
-        if len(self._state.clients.tokens) < 2:
+        if self._state.clients.num_clients < 2:
             return 0
         return sum(map(self._state.tables.num_pages_needed, self._state.running.values()))
 
@@ -67,7 +69,19 @@ class ClientShares:
         share = self._state.tables.pool.num_pages // len(self._state.clients.tokens)
         return found if found is not None and pages[found] > share else None
 
-    def demands(self, limit: int) -> dict[str, int]:
+    def divide(self, limit: int, max_background: int) -> dict[str, int]:
+        """Tokens of the next step by client: for those in the background what the others leave.
+
+        max_background: at most so many tokens are for the background while other clients have requests.
+        """
+        demands = self._demands(limit)
+        others = self._state.clients.by_tokens({c: demands[c] for c in demands if not in_background(c)})
+        shares = max_min_shares(limit, others)
+        left = limit - sum(shares.values())
+        behind = {client: demands[client] for client in demands if client not in others}
+        return shares | max_min_shares(min(left, max_background) if others else left, behind)
+
+    def _demands(self, limit: int) -> dict[str, int]:
         """Tokens that each client could use in the next step, up to `limit`."""
         state, demands = self._state, dict[str, int]()
         for seq in chain(state.running.values(), state.swapped, state.waiting):

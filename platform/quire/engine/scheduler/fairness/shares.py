@@ -6,6 +6,8 @@ from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping
 from typing import TypeVar
 
+from quire.types import in_background
+
 K = TypeVar("K", bound=Hashable)
 
 
@@ -42,7 +44,7 @@ class ClientTokens:
 
     Sheng et al., "Fairness in Serving Large Language Models", OSDI 2024. The counter of a client that comes (back)
     starts at the minimum of the others, so that idle time earns no credit. Tokens are counted only while there are
-    several clients.
+    several clients. Clients in the background only have their requests counted.
     """
 
     def __init__(self, tolerance: int) -> None:
@@ -51,15 +53,21 @@ class ClientTokens:
         self._num_requests: Counter[str] = Counter()
         self.tokens: dict[str, int] = {}
 
+    @property
+    def num_clients(self) -> int:
+        """Clients with unfinished requests, those in the background included."""
+        return len(self._num_requests)
+
     def add_request(self, client: str) -> None:
-        if client not in self.tokens:
+        if client not in self.tokens and not in_background(client):
             self.tokens[client] = min(self.tokens.values(), default=0)
         self._num_requests[client] += 1
 
     def remove_request(self, client: str) -> None:
         self._num_requests[client] -= 1
         if not self._num_requests[client]:
-            del self._num_requests[client], self.tokens[client]
+            del self._num_requests[client]
+            self.tokens.pop(client, None)
 
     def num_requests(self, client: str) -> int:
         """Unfinished requests of a client."""

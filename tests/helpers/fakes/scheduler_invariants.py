@@ -1,0 +1,46 @@
+"""The invariants of a scheduler that hold between steps."""
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
+from quire.engine.scheduler.page_pool import PagePool
+from quire.engine.scheduler.scheduler import Scheduler
+from quire.engine.scheduler.seq import Status
+
+
+def check_scheduler(scheduler: Scheduler) -> None:
+    """Assert all of them."""
+    state, tables, size = scheduler._state, scheduler._tables, scheduler._tables.pool.page_size
+    seqs = list(state.seqs.values())
+    check_pool(tables.pool, [seq.pages for seq in seqs])
+    check_pool(tables.host_pool, [seq.host_pages for seq in seqs])
+    for seq in seqs:
+        assert seq.computed <= len(seq.tokens), "computed tokens are tokens"
+        assert len(seq.pages) + len(seq.host_pages) == tables.pool.pages_for(seq.computed), "a page table fits"
+        assert not (seq.pages and seq.host_pages), "pages are on the device or in host memory"
+        assert seq.num_registered <= seq.computed // size, "only full pages are registered"
+        assert seq.in_runner <= (seq.status is Status.RUNNING), "only running seqs have a row in the runner"
+        assert seq.group.seqs[seq.index] is seq, "a group lists its seqs"
+        assert state.groups[seq.group.request.id] is seq.group, "the request of a seq is registered"
+    queued = [*state.running.values(), *state.waiting, *state.swapped]
+    paused = [seq for seq in seqs if seq.status is Status.PAUSED]
+    assert sorted(s.id for s in [*queued, *paused]) == sorted(state.seqs), "each seq is in one queue"
+    assert len(state.running) <= scheduler._limits.max_num_seqs, "no more than max_num_seqs run"
+    assert all(seq.status is Status.RUNNING for seq in state.running.values()), "running seqs run"
+    assert all(group.seqs for group in state.groups.values()), "a live request has a live seq"
+    idle = [seq for seq in [*state.waiting, *paused] if seq.pages or seq.host_pages]
+    assert not idle, "waiting seqs hold no pages"
+
+
+def check_pool(pool: PagePool, tables: Iterable[Sequence[int]]) -> None:
+    """Assert every invariant, given the page tables of all sequences that hold pages here."""
+    held = Counter(page for table in tables for page in table)
+    assert all(pool.refs[page] == held[page] for page in range(pool.num_pages)), "references = tables listing a page"
+    assert len(set(pool._free)) == len(pool._free), "a page is free once"
+    assert len(pool._free) + len(pool._idle) + len(held) == pool.num_pages, "free + idle + held = all pages"
+    assert not held.keys() & (pool._idle.keys() | set(pool._free)), "a held page is neither free nor idle"
+    assert not pool._idle.keys() & set(pool._free), "an idle page is not free"
+    registered = {page: page_hash for page, page_hash in enumerate(pool._hash_of) if page_hash is not None}
+    assert {page_hash: page for page, page_hash in registered.items()} == pool._page_of, "hashes and pages agree"
+    assert pool._idle.keys() <= registered.keys(), "an idle page is registered"
+    assert not registered.keys() & set(pool._free), "a free page is not"
