@@ -20,8 +20,9 @@ ROWS_AT_ONCE = 1024
 class BlockRows:
     """The rows of a matrix as they lie in a mapped file, in blocks.
 
-    kind: name of the blocks' type, in `quire_kernels.cpu.ggml_blocks.TYPES`. count: blocks of a row. addresses: of each row, int64. release: gives memory of rows that
-    were read back to the system. mapped: objects that keep the file mapped.
+    kind: name of the blocks' type, in `quire_kernels.cpu.ggml_blocks.TYPES`. count: blocks of a row. addresses: of each
+    row, int64. release: gives memory of rows that were read back to the system. mapped: objects that keep the file
+    mapped.
     """
 
     kind: str

@@ -39,9 +39,9 @@ def build_router(context: RouterContext) -> APIRouter:
     from fastapi import APIRouter
 
     from quire_batches import routes_batches, routes_files
-    from quire_batches.service import BatchService, Limits
+    from quire_batches.service import BatchLimits, BatchService
 
-    service = BatchService(context, Limits.from_options(context.options))
+    service = BatchService(context, BatchLimits.from_options(context.options))
     router = APIRouter(lifespan=service.lifespan)
     router.include_router(routes_files.build(context, service))
     router.include_router(routes_batches.build(context, service))

@@ -19,7 +19,7 @@ from quire.plugin import RouterContext
 from quire_batches.folder import Folder
 from quire_batches.records import RUNNING, Result, StoredBatch, StoredFile
 from quire_batches.runner import Runner
-from quire_batches.store import Store
+from quire_batches.store import BatchStore
 
 log = logging.getLogger(__name__)
 
@@ -32,7 +32,7 @@ DAY_S = 86_400
 
 
 @dataclass(frozen=True, kw_only=True)
-class Limits:
+class BatchLimits:
     """The options of the plugin. retention_s: of files without another end, and of ended batches."""
 
     root: Path
@@ -45,7 +45,7 @@ class Limits:
     concurrency: int
 
     @classmethod
-    def from_options(cls, options: Mapping[str, Any]) -> Limits:
+    def from_options(cls, options: Mapping[str, Any]) -> BatchLimits:
         """Check the values of the options. Raises ConfigError."""
         for name, value in options.items():
             if isinstance(value, int) and value < 1:
@@ -65,10 +65,10 @@ class BatchService:
     """
 
     folder: Folder
-    store: Store
+    store: BatchStore
     runner: Runner
 
-    def __init__(self, context: RouterContext, limits: Limits) -> None:
+    def __init__(self, context: RouterContext, limits: BatchLimits) -> None:
         self.limits, self._context = limits, context
         self._is_open = False
         self._opening = asyncio.Lock()
@@ -105,7 +105,7 @@ class BatchService:
     def _open(self) -> None:
         self.folder = Folder(self.limits.root)
         try:
-            self.store = Store(self.folder.database)
+            self.store = BatchStore(self.folder.database)
         except BaseException:
             self.folder.close()
             raise

@@ -74,7 +74,7 @@ class Documents(Generic[R]):
         return self._connection.execute(query.replace("{}", self._table), values)
 
 
-class Store:
+class BatchStore:
     """The database in a file. For one thread at a time; `answers` opens a connection of its own."""
 
     def __init__(self, path: Path) -> None:

@@ -107,13 +107,13 @@ class CheckpointLoader:
     def _store(self, parameter: str, tensor: Tensor, view: Tensor) -> None:
         """Copy a tensor to the view of a parameter, and pack the matrix if it is complete now."""
         module, names = self._packing.get(parameter, (None, ()))
-        complete = module is not None and all(map(self._is_filled, names))
-        if complete and self._pack_uncopied(module, self._parameters[parameter], tensor):
+        complete = module if all(map(self._is_filled, names)) else None
+        if complete is not None and self._pack_uncopied(complete, self._parameters[parameter], tensor):
             return
         with torch.no_grad():
             view.copy_(tensor)
-        if complete:
-            self._process(module)
+        if complete is not None:
+            self._process(complete)
 
     def _pack_uncopied(self, module: PackingModule, parameter: nn.Parameter, tensor: Tensor) -> bool:
         """Pack a tensor of a file in place of a whole parameter; False if the module needs a copy of it."""
@@ -230,12 +230,13 @@ def _widened(weight: Any, dtype: torch.dtype) -> Tensor:
 
 
 def process_weights(model: nn.Module, processed: Container[object] = ()) -> None:
-    """Let every module with a method `process_weights` derive data from its weights, such as a packed matrix or a norm's
-    weight plus one; needed whenever weights were written. processed: modules to leave out.
+    """Let every module with a method `process_weights` derive data from its weights, such as a packed matrix or a
+    norm's weight plus one; needed whenever weights were written. processed: modules to leave out.
     """
     for module in model.modules():
-        if module not in processed and hasattr(module, "process_weights"):
-            module.process_weights()
+        process = getattr(module, "process_weights", None)
+        if process is not None and module not in processed:
+            process()
 
 
 def load_state_dict_into(

@@ -164,9 +164,9 @@ def expire(folder, batch_id):
 
     import msgspec
 
-    from quire_batches.store import Store
+    from quire_batches.store import BatchStore
 
-    with closing(Store(folder / "batches" / "state.db")) as store:
+    with closing(BatchStore(folder / "batches" / "state.db")) as store:
         return store.update(batch_id, lambda batch: msgspec.structs.replace(batch, expires_at=0))
 
 

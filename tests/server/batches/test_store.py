@@ -11,7 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from quire_batches.lines import check_lines, read_lines
 from quire_batches.records import Result, StoredBatch, StoredFile
-from quire_batches.store import Store
+from quire_batches.store import BatchStore
 
 NUM_LINES = 12
 BATCHES = ("batch_a", "batch_b")
@@ -39,7 +39,7 @@ class Journal(RuleBasedStateMachine):
         self.scratch = TemporaryDirectory()
         self.folder = Path(self.scratch.name) / "0"
         self.folder.mkdir()
-        self.store = Store(self.folder / "state.db")
+        self.store = BatchStore(self.folder / "state.db")
         for batch_id in BATCHES:
             self.store.batches.add(batch(batch_id))
         self.known = {batch_id: {} for batch_id in BATCHES}
@@ -86,7 +86,7 @@ class Journal(RuleBasedStateMachine):
         shutil.copytree(self.folder, after)
         self.store.close()
         self.folder = after
-        self.store = Store(after / "state.db")
+        self.store = BatchStore(after / "state.db")
 
     @invariant()
     def agrees(self):
@@ -110,7 +110,7 @@ TestJournal = Journal.TestCase
 
 
 def test_pages_follow_the_order_of_creation(tmp_path):
-    with closing(Store(tmp_path / "state.db")) as store:
+    with closing(BatchStore(tmp_path / "state.db")) as store:
         for i in range(5):
             store.batches.add(batch(f"b{i}"))
         assert [one.id for one in store.batches.of("o", None, ascending=False)] == ["b4", "b3", "b2", "b1", "b0"]

@@ -59,7 +59,7 @@ def _of_config(folder: Path, raw: Any, registry: Registry) -> Iterator[tuple[str
 
 def _of_weights(found: hub.ModelFiles, raw: Any) -> Iterator[tuple[str, str]]:
     try:
-        files = tensor_files.find(found.folder) if found.gguf is None else open_tensors(found.gguf)
+        files = tensor_files.find(found.folder) if found.gguf is None else open_tensors(found.parts)
     except QuireError as error:
         yield "weights", error.message
         return
