@@ -62,8 +62,9 @@ fmt: $(STAMP)  ## format, and fix what lint can fix
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-docs: $(STAMP)  ## rewrite the generated parts of docs/
+docs: $(STAMP)  ## rewrite the generated parts of docs/, and build the web site build/site from it
 	$(BIN)/python docs/generating/generate.py
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet --clean -f docs/site/mkdocs.yml
 
 clean:  ## remove caches and .venv
 	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from cpu_isas import HERE
+from forked_popen import ForkedPopen, ForkServer
 from plugin_site import PluginSite
 
 # Read when torch is imported. Threads that wait for each other sleep soon, as in the host: others may use the cores.
@@ -30,6 +32,26 @@ def one_thread() -> None:
     import torch
 
     torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def forked_processes() -> Iterator[None]:
+    """Processes of Quire are forked from one that has imported it, unless `fresh_processes` says otherwise."""
+    if sys.platform != "linux" or Path("/dev/nvidiactl").exists():  # CUDA does not work in forks
+        yield
+        return
+    server = ForkServer()
+    popen = ForkedPopen(server.connect)
+    popen.install()
+    yield
+    popen.uninstall()
+    server.close()
+
+
+@pytest.fixture
+def fresh_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For tests of the start itself: the processes of this one are started as those of users are."""
+    monkeypatch.setattr("forked_popen.PROGRAMS", {})
 
 
 @pytest.fixture

@@ -48,6 +48,16 @@ class QuantizedMatrix:
 
     def problem(self) -> str | None:
         """Why the fields do not make a matrix; None if they do."""
+        found = self.problem_of_form()
+        for name, tensor in (("scales", self.scales), ("offsets", self.offsets)):
+            if found is None and tensor is not None and not bool(tensor.sum(dtype=torch.float64).isfinite()):
+                found = f"its {name} are not all finite"  # found in one pass, without a copy
+        if found is None and self.bits < 8 and self.codes.numel() and int(self.codes.max()) >= 1 << self.bits:
+            found = f"a code has more than {self.bits} bits"
+        return found
+
+    def problem_of_form(self) -> str | None:
+        """Why sizes and tables do not make a matrix; None if they do, whatever the codes, scales and offsets are."""
         outputs, inputs = self.codes.shape
         if self.group_size < 1:
             return f"a group size of {self.group_size} is not positive"
@@ -59,12 +69,6 @@ class QuantizedMatrix:
         for name, tensor in (("scales", self.scales), ("offsets", self.offsets)):
             if tensor is not None and tuple(tensor.shape) != groups:
                 return f"its {name} have shape {list(tensor.shape)}, expected {list(groups)}"
-            if tensor is not None and not bool(
-                tensor.sum(dtype=torch.float64).isfinite()
-            ):  # in one pass, without a copy
-                return f"its {name} are not all finite"
-        if self.bits < 8 and self.codes.numel() and int(self.codes.max()) >= 1 << self.bits:
-            return f"a code has more than {self.bits} bits"
         if self.table is not None and tuple(self.table.shape) != (1 << self.bits,):
             return f"its table has {len(self.table)} values for {self.bits} bits"
         if self.order is not None and not torch.equal(self.order.sort().values, torch.arange(inputs)):

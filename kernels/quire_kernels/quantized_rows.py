@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
 from typing import Any
 
@@ -17,15 +17,33 @@ ROWS_AT_ONCE = 1024
 
 
 @dataclass(frozen=True, eq=False)
+class BlockRows:
+    """The rows of a matrix as they lie in a mapped file, in blocks.
+
+    kind: name of the blocks' type, in `quire_kernels.cpu.ggml_blocks.TYPES`. count: blocks of a row. addresses: of each row, int64. release: gives memory of rows that
+    were read back to the system. mapped: objects that keep the file mapped.
+    """
+
+    kind: str
+    count: int
+    addresses: Tensor
+    release: Callable[[], None]
+    mapped: object
+
+
+@dataclass(frozen=True, eq=False)
 class QuantizedRows:
     """A matrix [outputs, inputs] that `read` makes rows of.
 
     read(ids): the matrix of the rows `ids`, int64, of which there may be none. All have the same form: bits, groups,
     zero, table, order, and whether there are offsets. It may be called in several threads at once.
+    blocks: the same rows in a file, if they are there; an op that reads them calls `read` where numbers are not finite,
+    which raises the error.
     """
 
     shape: torch.Size
     read: Callable[[Tensor], QuantizedMatrix]
+    blocks: BlockRows | None = None
 
     def form(self) -> QuantizedMatrix:
         """The matrix of no rows."""
@@ -38,7 +56,8 @@ class QuantizedRows:
     def rows(self, index: Tensor | slice) -> QuantizedRows:
         """The matrix of some outputs: ids int64, or a slice."""
         ids = torch.arange(self.shape[0])[index]
-        return QuantizedRows(torch.Size((len(ids), self.shape[1])), lambda some: self.read(ids[some]))
+        blocks = self.blocks and replace(self.blocks, addresses=self.blocks.addresses[ids])
+        return QuantizedRows(torch.Size((len(ids), self.shape[1])), lambda some: self.read(ids[some]), blocks)
 
     def dequantized(self, dtype: torch.dtype = torch.float32) -> Tensor:
         """The matrix [outputs, inputs] in `dtype`, computed in float32."""
@@ -75,4 +94,17 @@ def joined_rows(matrices: Sequence[QuantizedRows]) -> QuantizedRows | None:
         back = as_slice(torch.cat(inside).argsort())
         return one if isinstance(back, slice) else one.rows(back)
 
-    return QuantizedRows(torch.Size((starts[-1], matrices[0].shape[1])), read)
+    return QuantizedRows(torch.Size((starts[-1], matrices[0].shape[1])), read, _joined_blocks(matrices))
+
+
+def _joined_blocks(matrices: Sequence[QuantizedRows]) -> BlockRows | None:
+    """The blocks of all, if they have one type."""
+    parts = [matrix.blocks for matrix in matrices if matrix.blocks is not None]
+    if len(parts) < len(matrices) or len({(part.kind, part.count) for part in parts}) > 1:
+        return None
+
+    def release() -> None:
+        for part in parts:
+            part.release()
+
+    return replace(parts[0], addresses=torch.cat([part.addresses for part in parts]), release=release, mapped=parts)

@@ -1,58 +1,22 @@
-"""The `platform` command: finds the subcommand, loads plugins, parses the arguments and runs the command.
+"""The `platform` command: errors become one line, and `--help` lists the commands.
 
-Plugins add flags and commands, so parsing has two phases: the first reads only --plugins, --enable-lora, --trace-hooks
-and --config, the second all flags.
+`quire.commands.command_line` runs the commands. It is imported only for them, so that `platform --help` is fast.
 """
 
 from __future__ import annotations
 
-import argparse
 import os
 import sys
-from collections.abc import Mapping, Sequence
-from dataclasses import fields, replace
-from importlib import import_module
+from collections.abc import Sequence
 
 from quire import __version__
-from quire.errors import PluginError, QuireError
-from quire.hooks.discovery import DISTRIBUTION, plugin_names
-from quire.hooks.registry import listing, load, with_max_faults, with_options
-from quire.records import Command, Registry
-from quire.settings.flag_parser import ENV_PREFIX, FlagParser, unknown_variables
-from quire.settings.model_config import ModelConfig
-from quire.settings.near_names import near_name
-from quire.settings.options import add_plugin_options, new_parser, normalize_flags, plugin_options
-from quire.settings.server_config import ServerConfig
-
-BUILT_IN: Mapping[str, tuple[str, str]] = {
-    "serve": ("quire.commands.serve", "COMMAND"),
-    "chat": ("quire.commands.chat", "CHAT"),
-    "complete": ("quire.commands.chat", "COMPLETE"),
-    "plugins": ("quire.commands.plugins", "COMMAND"),
-    "doctor": ("quire.commands.doctor", "COMMAND"),
-    "run-batch": ("quire.commands.run_batch", "COMMAND"),
-}
-"""Module and attribute of each built-in command; imported when it runs, or for the list in --help."""
-
-CLIENTS = ("chat", "complete")
-"""Commands that use a running server; they have no plugin flags."""
-
-WITHOUT_OPTIONS = (*CLIENTS, "plugins", "doctor")
-"""Commands that run no model, and therefore have no plugin options."""
-
-EARLY_FLAGS = {
-    "--plugins": True,
-    "--config": True,
-    "--enable-lora": False,
-    "--no-enable-lora": False,
-    "--trace-hooks": False,
-}
-"""Flags that may precede the command, and whether they take a value."""
+from quire.commands.overview import bundled_commands, overview
+from quire.errors import QuireError
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command line; returns the exit status. User errors are one line on stderr, with status 2."""
-    words = normalize_flags(sys.argv[1:] if argv is None else argv)
+    words = list(sys.argv[1:] if argv is None else argv)
     try:
         return _run(words)
     except QuireError as error:
@@ -66,107 +30,29 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(words: list[str]) -> int:
-    words = _command_first(words)
-    if words[:1] in (["-V"], ["-v"], ["--version"], ["version"]):
+    if words in ([], ["-h"], ["--help"], ["help"]):
+        print(overview(bundled_commands()))
+        return 0
+    if words in (["-V"], ["-v"], ["--version"], ["version"]):
         print(__version__)
         return 0
-    early, _ = _first_phase().parse_known_args(words)
-    registry = load(early.plugins, enable_lora=bool(early.enable_lora), trace=early.trace_hooks)
-    if not words or words[0] in ("-h", "--help", "help"):
-        print(_overview(registry))
-        return 0
-    command = _find(words[0], registry)
-    parser = _second_phase(command, registry)
-    for warning in unknown_variables(os.environ, [*parser.env_names, *_setting_variables()]):
-        print(f"platform: warning: {warning}", file=sys.stderr)
-    args = parser.parse_args(words[1:])
-    if "plugin_max_faults" in args:
-        registry = with_max_faults(registry, args.plugin_max_faults)
-    args.registry = registry
-    if command.name not in WITHOUT_OPTIONS:
-        args.registry = with_options(registry, plugin_options(vars(args), registry))
-    return command.run(args)
+    if words[0] == "serve" and {"-h", "--help", "help"}.isdisjoint(words):
+        return _serve(words)
+    from quire.commands.command_line import run
+
+    return run(words)
 
 
-def _command_first(words: list[str]) -> list[str]:
-    """Reorder `--plugins x COMMAND …` to `COMMAND --plugins x …`."""
-    at = 0
-    while at < len(words) and words[at].partition("=")[0] in EARLY_FLAGS:
-        name, equals, _ = words[at].partition("=")
-        at += 1 if equals or not EARLY_FLAGS[name] else 2
-    if at < len(words) and not words[at].startswith("-"):
-        return [words[at], *words[:at], *words[at + 1 :]]
-    return words
+def _serve(words: list[str]) -> int:
+    from quire.engine_process.wire.spawn import spawn
 
+    spawned = spawn()  # it imports torch while plugins are loaded here, and flags are parsed
+    try:
+        from quire.commands.command_line import run
 
-def _setting_variables() -> list[str]:
-    """The variables of all settings, since one environment may serve several commands."""
-    names = [f.name for config in (ModelConfig, ServerConfig) for f in fields(config)]
-    return [ENV_PREFIX + name.upper() for name in (*names, "plugins", "enable_lora", "trace_hooks", "models")]
-
-
-def _add_plugin_flags(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("plugins")
-    names = "A,B: load only these plugins; +A,B: load them in addition to the bundled ones (default: the bundled ones)"
-    group.add_argument("--plugins", type=plugin_names, metavar="A,B", help=names)
-    lora = "load the adapter runtimes too (default: off; on for the demos when no model is given)"
-    group.add_argument("--enable-lora", action=argparse.BooleanOptionalAction, default=None, help=lora)
-    group.add_argument("--trace-hooks", action="store_true", help="print every call of a plugin hook")
-
-
-def _first_phase() -> FlagParser:
-    parser = new_parser("platform", "", add_help=False)
-    _add_plugin_flags(parser)
-    return parser
-
-
-def _second_phase(command: Command, registry: Registry) -> FlagParser:
-    parser = new_parser(f"platform {command.name}", command.help)
-    command.configure(parser)
-    if command.name not in CLIENTS:
-        _add_plugin_flags(parser)
-    if command.name not in WITHOUT_OPTIONS:
-        add_plugin_options(parser, registry)
-    return parser
-
-
-def _built_in(name: str) -> Command:
-    module, attribute = BUILT_IN[name]
-    command = vars(import_module(module))[attribute]
-    return replace(command, name=name)
-
-
-def _find(name: str, registry: Registry) -> Command:
-    provided = registry.by_hook("quire_commands")
-    for clash in set(provided) & set(BUILT_IN):
-        plugin = registry.plugin_of("quire_commands", clash)
-        raise PluginError(f"Plugin {plugin!r} provides a command {clash!r}, but that is a built-in command.")
-    if name in BUILT_IN:
-        return _built_in(name)
-    if name in provided:
-        return provided[name]  # type: ignore[no-any-return]
-    near = near_name(name, [*BUILT_IN, *provided])
-    hint = f" Did you mean {near!r}?" if near else ""
-    known = ", ".join([*BUILT_IN, *provided])
-    off = [info.name for info in listing(registry) if not info.enabled and info.distribution != DISTRIBUTION]
-    more = f" A plugin that is not enabled may provide it: `platform {name} --plugins +{','.join(off)}`." if off else ""
-    raise QuireError(f"There is no command {name!r}.{hint} Commands: {known}.{more}")
-
-
-def _overview(registry: Registry) -> str:
-    commands = [*map(_built_in, BUILT_IN), *registry.all("quire_commands")]
-    lines = [f"  {command.name:12} {command.help}" for command in commands]
-    return "\n".join(
-        [
-            f"Quire {__version__}: serves many base models and adapters; everything model-specific is a plugin.",
-            "",
-            "usage: platform COMMAND [options]      platform COMMAND --help      platform --version",
-            "",
-            *lines,
-            "",
-            "Settings come from the command line, then QUIRE_* variables, then --config FILE (YAML).",
-        ]
-    )
+        return run(words, spawned)
+    finally:
+        spawned.close()
 
 
 if __name__ == "__main__":

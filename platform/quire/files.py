@@ -8,6 +8,7 @@ blocks on a pipe or a device, and JSON with huge numbers or deep nesting is refu
 from __future__ import annotations
 
 import json
+import mmap
 import os
 import stat
 from collections.abc import Iterator
@@ -107,6 +108,16 @@ def parse_json(text: bytes | str) -> Any:
         raise FileRefused("it needs too much memory") from None
     except ValueError as error:  # not JSON, or not Unicode
         raise FileRefused(f"it is not valid JSON: {error}") from error
+
+
+def release_pages(data: mmap.mmap, start: int, end: int) -> None:
+    """Give the memory of bytes of a private mapping, which were read and not written, back to the system.
+
+    Only whole pages are; reading them again reads the file.
+    """
+    begin, end = -(-start // mmap.PAGESIZE) * mmap.PAGESIZE, end // mmap.PAGESIZE * mmap.PAGESIZE
+    if begin < end and hasattr(mmap, "MADV_DONTNEED"):
+        data.madvise(mmap.MADV_DONTNEED, begin, end - begin)
 
 
 def check_folder(folder: Path, suffixes: frozenset[str]) -> str | None:

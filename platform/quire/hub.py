@@ -10,11 +10,14 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from quire import files
 from quire.errors import CheckpointError, ConfigError
 from quire.settings.model_config import ModelConfig
+
+if TYPE_CHECKING:
+    from quire_models.gguf.file.reader import GGUFFile
 
 _TEXT_FILES = ("*.json", "*.txt", "*.model", "*.model.v*", "*.jinja", "*.tiktoken")
 _TEXT_SUFFIXES = frozenset(pattern[1:] for pattern in _TEXT_FILES)
@@ -37,11 +40,12 @@ Fetch = Callable[[Sequence[str]], str]
 @dataclass(frozen=True)
 class ModelFiles:
     """Where a model is. folder: its config, tokenizer and, usually, weights. gguf: the GGUF file that has the weights
-    (the first, if there are several parts), None if the folder has them.
+    (the first, if there are several parts), None if the folder has them; parts: that file, or all parts, opened.
     """
 
     folder: Path
     gguf: Path | None = None
+    parts: tuple[GGUFFile, ...] = ()
 
 
 def resolve(model: str, config: ModelConfig) -> Path:
@@ -71,9 +75,11 @@ def _located(found: Path, config: ModelConfig) -> ModelFiles:
         return ModelFiles(_checked(found))
     if config.load_format in ("safetensors", "pt"):
         raise ConfigError(f"--load-format {config.load_format}: {found.name} is a GGUF file; leave the setting out.")
+    from quire_models.gguf.file.parts import open_parts
     from quire_models.gguf.folder import model_folder
 
-    return ModelFiles(_checked(model_folder(found, gguf_cache(config.download_dir))), found)
+    parts = open_parts(found)
+    return ModelFiles(_checked(model_folder(parts, gguf_cache(config.download_dir))), found, parts)
 
 
 def _checked(folder: Path) -> Path:
@@ -93,9 +99,16 @@ def adapter_cache(folder: str | None) -> Path:
 
 def gguf_cache(download_dir: str | None) -> Path:
     """The folder for the folders that are made from GGUF files: inside `download_dir`, or the default."""
-    if download_dir is not None:
-        return Path(download_dir).expanduser() / "gguf"
-    return Path.home() / ".cache" / "quire" / "gguf"
+    return _cache(download_dir) / "gguf"
+
+
+def config_cache(download_dir: str | None) -> Path:
+    """The folder for parsed configs: inside `download_dir`, or the default."""
+    return _cache(download_dir) / "configs"
+
+
+def _cache(download_dir: str | None) -> Path:
+    return Path.home() / ".cache" / "quire" if download_dir is None else Path(download_dir).expanduser()
 
 
 def _resolve(model: str, config: ModelConfig, revision: str | None, weights: tuple[tuple[str, ...], ...]) -> Path:

@@ -1,7 +1,7 @@
 """Plugin quantize: the command `platform quantize`, which writes a quantized checkpoint in compressed-tensors format.
 
 `plan` finds the matrices of a checkpoint, `methods` quantize them, `calibration` runs the model on texts for the
-methods that need it, `stored` puts codes and scales into the tensors of the format, `writer` writes the folder.
+methods that need it, and `stored` puts codes and scales into the tensors of the format.
 """
 
 from __future__ import annotations

@@ -14,8 +14,8 @@ from quire import hub
 from quire.errors import ConfigError
 from quire.settings.model_config import ModelConfig
 from quire_kernels.quantized import QuantizedMatrix
-from quire_models.loading import checkpoint
-from quire_quantize import stored, writer
+from quire_models.loading import checkpoint, checkpoint_writer as writer
+from quire_quantize import stored
 from quire_quantize.methods.rounding import RoundingScheme, rounded
 from quire_quantize.plan import DEFAULT_IGNORED, QuantizationPlan, read_plan, unquantized_modules
 
@@ -88,7 +88,7 @@ def run(args: argparse.Namespace) -> int:
             groups = {None: [name for names in groups.values() for name in names]}
         config = stored.config_of(groups, unquantized_modules(plan), args.bits, args.asymmetric, args.activation_bits)
         writer.copy_other_files(folder, target)
-        writer.write_config(target, checkpoint.raw_config(folder), config)
+        writer.write_config(target, {**checkpoint.raw_config(folder), "quantization_config": config})
     print(f"{len(plan.matrices)} matrices of {args.model} in {args.bits} bits: {args.out}")
     return 0
 

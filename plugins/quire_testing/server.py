@@ -95,6 +95,9 @@ def check_router(record: Router, paths: Sequence[str] = (), *, options: Mapping[
     for path in paths:
         status = asyncio.run(_get(app, path))
         require(status < 500 and status != 405, f"GET {path} is answered with {status}.")
+    for path in record.open_paths:
+        status = asyncio.run(_get(app, path))
+        require(status < 400, f"{path} needs no key, but GET {path} is answered with {status}.")
 
 
 def _context(options: Mapping[str, Any]) -> RouterContext:

@@ -91,6 +91,7 @@ def test_a_call_that_wants_too_much_memory_is_refused(apart: IsolatedCalls) -> N
         apart(bytearray, 1 << 42)
 
 
+@pytest.mark.usefixtures("fresh_processes")
 def test_what_reads_files_has_no_secrets(apart: IsolatedCalls, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_TOKEN", "secret")
     calls = IsolatedCalls(60.0)

@@ -10,9 +10,11 @@ import httpx
 import pytest
 from serving import command, serving
 
-from quire.cli import BUILT_IN, main
+from quire.cli import main
 from quire.commands import run_batch, serve
+from quire.commands.built_in import BUILT_IN
 from quire.errors import ConfigError
+from quire.hooks.registry import load
 from quire_testing.tiny import tiny_llama
 
 
@@ -45,6 +47,14 @@ def test_every_command_explains_itself(name, capsys):
         main([name, "--help"])
     assert end.value.code == 0
     assert f"usage: platform {name}" in capsys.readouterr().out
+
+
+def test_help_lists_the_commands_of_every_bundled_plugin(capsys):
+    _, printed = run(capsys, "--help")
+    provided = load().by_hook("quire_commands")
+    assert provided
+    assert all(f"  {name:12} {command.help}" in printed.out for name, command in provided.items())
+    assert run(capsys, "--plugins", "llama", "--help")[1].out == printed.out
 
 
 def test_an_unknown_command_lists_those_there_are(capsys):

@@ -1,7 +1,7 @@
 import pytest
 from greeting_server import greeting_server
 
-from quire.commands.chat import run_chat, run_complete
+from quire.commands.chat.command import run_chat, run_complete
 from quire.commands.remote import OpenAIServer, RemoteError
 from quire_bench.report import percentile, spread
 from quire_bench.servers.load import arrivals
@@ -17,6 +17,7 @@ def options(url, **changes):
         temperature = None
         stats = False
         system_prompt = None
+        image = ()
 
     args = Args()
     args.url = url
@@ -33,21 +34,6 @@ def test_chat_prints_a_streamed_answer_and_its_cost(capsys):
     path, body, key = server.bodies[0]
     assert (path, key) == ("/v1/chat/completions", "Bearer k")
     assert [m["role"] for m in body["messages"]] == ["system", "user"]
-
-
-def test_a_conversation_carries_the_earlier_turns(monkeypatch):
-    lines = iter(["one", "two"])
-
-    def typed(_prompt):
-        try:
-            return next(lines)
-        except StopIteration as end:
-            raise EOFError from end
-
-    monkeypatch.setattr("builtins.input", typed)
-    with greeting_server() as (server, url):
-        run_chat(options(url, quick=None))
-    assert [m["content"] for m in server.bodies[1][1]["messages"]] == ["one", "hello world", "two"]
 
 
 def test_complete_sends_the_prompt_as_it_is(capsys):

@@ -18,8 +18,9 @@ from quire_testing.tiny import tiny_llama
 
 PROMPT = list(b"The quick brown fox jumps over")
 
-TURNS = 5
-"""Every fifth of the triples (feature, feature, way) and (way, way, feature) is tested, so that every pair is."""
+TURNS = 9
+"""Every ninth of the triples (feature, feature, way) and (way, way, feature) is tested: so is every pair of features,
+of a feature and a way, and of ways."""
 
 
 @pytest.fixture(scope="module")

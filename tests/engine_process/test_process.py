@@ -64,6 +64,7 @@ def two_models(tmp_path):
     return models, configs
 
 
+@pytest.mark.usefixtures("fresh_processes")
 async def test_two_models_answer_at_once_as_transformers_does_before_and_after_the_host_was_killed(two_models):
     models, configs = two_models
     wanted = {name: expected(model, 24) for name, model in models.items()}

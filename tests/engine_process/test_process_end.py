@@ -3,11 +3,12 @@
 import os
 import select
 import signal
+import time
 
 import httpx
 import pytest
 from plugin_site import PluginSite
-from serving import serving
+from serving import POLL_S, serving
 
 from quire_testing.tiny import tiny_llama
 
@@ -68,6 +69,7 @@ def test_a_hangup_changes_nothing_and_a_server_whose_restarts_are_used_up_ends_w
         assert "exits with status 1: The engine process was killed by signal 9." in server.output()
 
 
+@pytest.mark.usefixtures("fresh_processes")
 def test_plugins_that_hang_do_not_hold_the_end(model, tmp_path):
     site = PluginSite(tmp_path)
     site.add("hangs", HANGS)
@@ -89,6 +91,7 @@ def test_a_second_interrupt_ends_the_server_at_once_without_a_traceback(model):
             server.process.send_signal(signal.SIGINT)
             while "shutting down" not in server.output():
                 assert server.process.poll() is None
+                time.sleep(POLL_S)
             server.process.send_signal(signal.SIGINT)
             assert server.process.wait(60) == 130
             assert ended(host)

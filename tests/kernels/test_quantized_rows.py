@@ -9,7 +9,7 @@ import torch
 
 from quire_kernels.cpu.build import BuildError
 from quire_kernels.cpu.implementations import compiled
-from quire_kernels.cpu.linear import quantized as cpu_quantized
+from quire_kernels.cpu.linear import quantized_packing as cpu_quantized
 from quire_kernels.cpu.ops import CpuOps
 from quire_kernels.quantized import QuantizedMatrix, joined
 from quire_kernels.quantized_rows import QuantizedRows, as_slice, joined_rows

@@ -15,6 +15,7 @@ import sys
 import tokenize
 from collections import Counter, defaultdict
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
@@ -133,6 +134,7 @@ def repeated_classes(files: list[str]) -> Iterator[Finding]:
             yield from ((file, line, f"class {name}") for file, line in found)
 
 
+@cache
 def parsed(name: str) -> ast.Module:
     return ast.parse((ROOT / name).read_text())
 

@@ -4,11 +4,12 @@ import ast
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
 from core_lines import MAX_LINES as MAX_CORE_LINES, lines_by_folder
-from structure import Finding, import_circles, large_folders, long_files, repeated_classes, tracked
+from structure import Finding, import_circles, large_folders, long_files, parsed, repeated_classes, tracked
 
 import quire
 
@@ -18,7 +19,16 @@ SOURCE_ROOTS = {
     "kernels": ("quire_kernels",),
     "models": ("quire_models",),
     "adapters": ("quire_adapters",),
-    "plugins": ("quire_plugins", "quire_apis", "quire_demos", "quire_bench", "quire_quantize", "quire_testing"),
+    "plugins": (
+        "quire_plugins",
+        "quire_apis",
+        "quire_demos",
+        "quire_adapter_tools",
+        "quire_bench",
+        "quire_quantize",
+        "quire_page",
+        "quire_testing",
+    ),
 }
 OURS = tuple(package for packages in SOURCE_ROOTS.values() for package in packages)
 
@@ -54,6 +64,7 @@ MAY_IMPORT = {
     "quire_plugins": CONTRACT | MODELS | {"quire.plugin", "quire_demos"},
     "quire_apis": CONTRACT | {"quire.plugin"},
     "quire_demos": set(),
+    "quire_page": {"quire.plugin"},
     "quire_testing": CONTRACT | HOOKS | ENGINE | MODELS | {"quire.text"},
     "quire": CONTRACT,
     "quire.hooks": CONTRACT | HOOKS,
@@ -74,7 +85,14 @@ MAY_IMPORT = {
     "quire.server": CONTRACT | HOOKS | {"quire.text", "quire.media", "quire.hub"} | CLIENT,
 }
 
-ON_TOP = ("quire.cli", "quire.commands", "quire.entrypoints.openai", "quire_bench", "quire_quantize")
+ON_TOP = (
+    "quire.cli",
+    "quire.commands",
+    "quire.entrypoints.openai",
+    "quire_adapter_tools",
+    "quire_bench",
+    "quire_quantize",
+)
 """These may import anything, and no other module imports them."""
 
 
@@ -85,8 +103,13 @@ def modules() -> Iterator[tuple[str, Path]]:
             yield ".".join(parts[:-1] if parts[-1] == "__init__" else parts), file
 
 
-def imports(tree: ast.Module) -> Iterator[tuple[str, bool]]:
+@cache
+def imports(file: Path) -> list[tuple[str, bool]]:
     """(imported module, whether at module level and at run time)."""
+    return list(imports_in(parsed(str(file.relative_to(ROOT)))))
+
+
+def imports_in(tree: ast.Module) -> Iterator[tuple[str, bool]]:
     lazy = {
         child
         for node in ast.walk(tree)
@@ -121,7 +144,7 @@ def test_every_import_is_one_that_its_layer_allows() -> None:
     wrong = [
         f"{name} imports {imported}"
         for name, file in modules()
-        for imported, _ in imports(ast.parse(file.read_text()))
+        for imported, _ in imports(file)
         if is_ours(imported) and not name.startswith(ON_TOP) and name != "quire"
         if not within(imported, allowed(name))
     ]
@@ -135,16 +158,14 @@ def test_no_two_packages_import_each_other() -> None:
     pairs = {
         (package(name), package(imported))
         for name, file in modules()
-        for imported, at_run_time in imports(ast.parse(file.read_text()))
+        for imported, at_run_time in imports(file)
         if is_ours(imported) and at_run_time and package(imported) != package(name)
     }
     assert not [pair for pair in pairs if pair[::-1] in pairs]
 
 
 def test_only_the_registry_and_the_hookspecs_know_pluggy() -> None:
-    users = {
-        name for name, file in modules() for i, _ in imports(ast.parse(file.read_text())) if i.startswith("pluggy")
-    }
+    users = {name for name, file in modules() for i, _ in imports(file) if i.startswith("pluggy")}
     assert users == {"quire.hooks.hookspecs", "quire.hooks.registry"}
 
 
@@ -180,7 +201,7 @@ def test_the_core_of_the_engine_stays_small() -> None:
 
 
 def test_every_module_and_package_says_what_it_is() -> None:
-    silent = [name for name, file in modules() if not ast.get_docstring(ast.parse(file.read_text()))]
+    silent = [name for name, file in modules() if not ast.get_docstring(parsed(str(file.relative_to(ROOT))))]
     assert not silent
 
 
@@ -226,6 +247,15 @@ HEAVY = "('torch', 'transformers', 'fastapi', 'numpy', 'triton', 'huggingface_hu
 )
 def test_listing_plugins_imports_nothing_heavy(code: str) -> None:
     assert run(f"{code}\nimport sys\nprint([m for m in {HEAVY} if m in sys.modules])") == "[]"
+
+
+MORE_THAN_HELP_NEEDS = "('torch', 'numpy', 'httpx', 'yaml', 'configargparse', 'rich', 'asyncio', 'quire_models')"
+
+
+@pytest.mark.parametrize("code", ["import quire", "import quire.cli", "from quire.cli import main; main(['--help'])"])
+def test_help_imports_only_what_it_prints(code: str) -> None:
+    found = run(f"{code}\nimport sys\nprint([m for m in {MORE_THAN_HELP_NEEDS} if m in sys.modules])")
+    assert found.splitlines()[-1] == "[]"
 
 
 BLOCK = """

@@ -95,6 +95,7 @@ def test_every_entry_point_of_ours_names_a_module_of_ours() -> None:
         assert any((ROOT / r / f"{path}{end}").exists() for r in roots for end in (".py", "/__init__.py")), name
     assert groups["quire.essential"].items() <= groups["quire"].items()
     assert groups["quire.adapters"].items() <= groups["quire"].items()
+    assert groups["quire.commands"].items() <= groups["quire.essential"].items()
 
 
 def test_the_image_is_built_in_stages_and_runs_without_root() -> None:

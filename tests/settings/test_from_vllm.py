@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from quire.cli import BUILT_IN
+from quire.commands.built_in import BUILT_IN
 from quire.commands.serve import COMMAND
 from quire.from_vllm.arguments import ARGUMENTS
 from quire.from_vllm.variables import ELSEWHERE, HARMLESS, SETTINGS, VALUES, unread_variables

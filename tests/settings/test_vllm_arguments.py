@@ -31,6 +31,12 @@ def test_the_switch_for_log_lines_is_the_servers_and_accepted_by_the_class() -> 
     assert known_settings({"disable_log_stats": True}) == {}
 
 
+def test_a_setting_of_the_server_may_be_none_in_python() -> None:
+    assert known_settings({"otlp_traces_endpoint": None}) == {}
+    with pytest.raises(TypeError, match=r"setting of the server \(platform serve --otlp-traces-endpoint\)"):
+        known_settings({"otlp_traces_endpoint": "http://localhost:4318"})
+
+
 @pytest.mark.parametrize("name", ARGUMENTS)
 def test_every_argument_is_accepted_on_the_command_line_and_in_python_at_the_same_values(name: str) -> None:
     accepted = ARGUMENTS[name]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -32,9 +33,21 @@ def read(
     max_tensors = target_modules.max_tensors
     found = in_subprocess(targets.read, str(folder), max_bytes, max_tensors, memory_bytes=3 * max_bytes)
     config, ranks = PeftConfig(**found.value["config"]), found.value["ranks"]
-    loader = _PeftLoader(config, target_modules, LoraPairs(config, ranks, max_rank), dtype)
+    tensors = files.tensors_of(found.value["tensors"], found.memory)
+    return weights_of(tensors, config, LoraPairs(config, ranks, max_rank), target_modules, dtype)
+
+
+def weights_of(
+    tensors: Mapping[str, Tensor],
+    config: PeftConfig,
+    pairs: LoraPairs,
+    target_modules: TargetModules,
+    dtype: torch.dtype,
+) -> AdapterWeights:
+    """The weights of an adapter with these tensors, for a model that computes in `dtype`. Raises BadRequest."""
+    loader = _PeftLoader(config, target_modules, pairs, dtype)
     largest = min(torch.finfo(dtype).max, MAX_CHANGE)
-    for module in group_by_module(files.tensors_of(found.value["tensors"], found.memory), largest):
+    for module in group_by_module(tensors, largest):
         loader.load(module)
     if not loader.weights.targets:
         raise BadRequest("The adapter changes nothing: it has no tensors.", "lora_path")

@@ -97,10 +97,20 @@ def _safetensors(descriptor: int, size: int, max_bytes: int, max_tensors: int) -
     """
     memory = SharedBytes.create()
     size = memory.copy(descriptor, size)
-    length = int.from_bytes(os.pread(memory.fileno(), 8, 0), "little")
+    spans = spans_of(memory.fileno(), size, max_tensors)
+    memory.seal()
+    return Shared(spans, memory)
+
+
+def spans_of(descriptor: int, size: int, max_tensors: int) -> list[TensorSpan]:
+    """The tensors of a safetensors file by its header, which is all that is read. size: of the file, in bytes.
+
+    Raises FileRefused if the header is corrupt or does not fit the file's size.
+    """
+    length = int.from_bytes(os.pread(descriptor, 8, 0), "little")
     if size < 8 or length > min(MAX_HEADER, size - 8):
         raise files.FileRefused("it is truncated or corrupt: its header does not fit")
-    header = files.parse_json(os.pread(memory.fileno(), length, 8))
+    header = files.parse_json(os.pread(descriptor, length, 8))
     if not isinstance(header, dict):
         raise files.FileRefused("it is corrupt: its header is no object")
     header.pop("__metadata__", None)
@@ -116,8 +126,7 @@ def _safetensors(descriptor: int, size: int, max_bytes: int, max_tensors: int) -
         spans.append(span._replace(start=8 + length + span.start))
     if 8 + length + end != size:
         raise files.FileRefused("it is corrupt: there is more in it than its tensors")
-    memory.seal()
-    return Shared(spans, memory)
+    return spans
 
 
 def _entry(name: str, given: Any) -> tuple[TensorSpan, int]:
@@ -136,6 +145,13 @@ def _entry(name: str, given: Any) -> tuple[TensorSpan, int]:
     if not isinstance(dtype, str) or dtype not in SIZES:
         raise files.FileRefused(f"tensors are of {', '.join(SIZES)}, not {dtype!r:.20}")
     return TensorSpan(name, dtype, shape, start), stop
+
+
+def shapes_of(descriptor: int, size: int, max_tensors: int) -> list[TensorSpan]:
+    """The tensors of a file in torch's format, without their numbers; `start` is 0. Raises FileRefused."""
+    state = _unpickled(descriptor, size, "meta")
+    _check_count(len(state), max_tensors)
+    return [TensorSpan(name[:MAX_NAME], _dtype_name(tensor), list(tensor.shape), 0) for name, tensor in state.items()]
 
 
 def _torch(descriptor: int, size: int, max_bytes: int, max_tensors: int) -> Shared:
@@ -159,7 +175,8 @@ def _torch(descriptor: int, size: int, max_bytes: int, max_tensors: int) -> Shar
     return Shared(spans, memory)
 
 
-def _unpickled(descriptor: int, size: int) -> Mapping[str, Tensor]:
+def _unpickled(descriptor: int, size: int, device: str = "cpu") -> Mapping[str, Tensor]:
+    """device: cpu, or meta for tensors without numbers."""
     import torch
 
     torch.set_num_threads(1)
@@ -171,7 +188,7 @@ def _unpickled(descriptor: int, size: int) -> Mapping[str, Tensor]:
                 if unpacked > size:
                     raise files.FileRefused("its entries are compressed")
             file.seek(0)
-            state: Any = torch.load(file, map_location="cpu", weights_only=True)
+            state: Any = torch.load(file, map_location=device, weights_only=True)
     except (files.FileRefused, MemoryError):
         raise
     except Exception as error:  # a broken pickle can raise almost any exception
@@ -181,7 +198,7 @@ def _unpickled(descriptor: int, size: int) -> Mapping[str, Tensor]:
         isinstance(name, str)
         and isinstance(tensor, torch.Tensor)
         and tensor.layout == torch.strided
-        and tensor.device.type == "cpu"
+        and tensor.device.type == device
         and tensor.is_floating_point()
         for name, tensor in state.items()
     )

@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING, Any
 from quire.errors import CheckpointError, ConfigError
 from quire_models.gguf.config import Source, config
 from quire_models.gguf.file.metadata import Metadata
-from quire_models.gguf.file.parts import open_parts
 from quire_models.gguf.file.reader import GGUFFile, TensorInfo
 from quire_models.gguf.text.tokenizer import tokenizer, tokenizer_config
 from quire_models.gguf.text.vocabulary import Vocabulary
@@ -38,21 +37,20 @@ _SAMPLING = {"temp": "temperature", "top_k": "top_k", "top_p": "top_p", "min_p":
 """Names in generation_config.json of sampling settings that a file recommends (`general.sampling.…`)."""
 
 
-def open_tensors(path: Path) -> GGUFTensors:
-    """The tensors of the model that `path` is a file of. Raises CheckpointError as `model_folder` does."""
+def open_tensors(files: Sequence[GGUFFile]) -> GGUFTensors:
+    """The tensors of a model's files. Raises CheckpointError as `model_folder` does."""
     from quire_models.gguf.weights.tensors import (
         GGUFTensors,
     )  # imports torch, which the rest of this package does not need
 
-    return GGUFTensors(open_parts(path))
+    return GGUFTensors(files)
 
 
-def model_folder(path: Path, cache: Path) -> Path:
-    """The folder in `cache` for the model that `path` is a file of; it is written if it is not there.
+def model_folder(files: Sequence[GGUFFile], cache: Path) -> Path:
+    """The folder in `cache` for a model with these files (`parts.open_parts`); it is written if it is not there.
 
     Raises CheckpointError if the files are not usable, and ConfigError if the cache cannot be written.
     """
-    files = open_parts(path)
     target = cache / _digest(files)
     if target.is_dir():
         return target
@@ -61,8 +59,8 @@ def model_folder(path: Path, cache: Path) -> Path:
         _write(contents, target)
     except OSError as error:
         raise ConfigError(
-            f"The folder for {path.name} cannot be written to {cache} ({error.strerror or error}); --download-dir "
-            "names another place."
+            f"The folder for {files[0].path.name} cannot be written to {cache} ({error.strerror or error}); "
+            "--download-dir names another place."
         ) from error
     return target
 

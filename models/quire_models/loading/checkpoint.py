@@ -14,6 +14,7 @@ from typing import Any
 
 from quire.errors import BadRequest, CheckpointError
 from quire.params.sampling import SamplingParams
+from quire_models.loading.config_cache import cached
 from quire_models.loading.config_classes import config_mapping
 from quire_models.loading.json_files import read_object
 
@@ -61,11 +62,12 @@ class Generation:
     sampling_defaults: Mapping[str, Any] = field(default_factory=dict)
 
 
-def read_config(folder: Path, trust_remote_code: bool = False) -> Any:
+def read_config(folder: Path, trust_remote_code: bool = False, cache: Path | None = None) -> Any:
     """config.json with attribute access: transformers' class for its model_type, or else a plain namespace.
 
     trust_remote_code: where transformers has no class, use the folder's own config class, if it has one; a plain
-    namespace if that fails.
+    namespace if that fails. cache: folder of parsed configs (`quire_models.loading.config_cache`), which then returns a
+    namespace with the attributes that the class has.
     Raises CheckpointError when the file is missing or corrupt, names no architecture, or has implausible sizes.
     """
     raw = read_object(folder, "config.json")
@@ -76,7 +78,10 @@ def read_config(folder: Path, trust_remote_code: bool = False) -> Any:
         raise CheckpointError(f"{folder / 'config.json'} does not say which `architectures` the model has.")
     raw = decoded_floats(raw)
     check_sizes(raw, folder)
-    config = (_through_code(raw, folder) if trust_remote_code else None) or _parse(raw, folder)
+    if cache is not None and not (trust_remote_code and "auto_map" in raw):
+        config: Any = cached(folder / "config.json", cache, lambda: _parse(raw, folder))
+    else:
+        config = (_through_code(raw, folder) if trust_remote_code else None) or _parse(raw, folder)
     check_sizes(as_mapping(config), folder)
     return config
 

@@ -11,9 +11,9 @@ The caller reads the checkpoint and passes its tensors one by one:
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -34,20 +34,15 @@ class ParameterSlice:
     index: tuple[int | slice, ...] = ()
 
 
-@runtime_checkable
-class FusedModule(Protocol):
-    """A module with a parameter that is filled from several checkpoint tensors."""
-
-    def parameter_slices(self, path: str) -> Iterable[tuple[str, ParameterSlice]]:
-        """Names and slices of the fused parts. path: the module's own path in the model."""
-        ...
-
-
 def parameter_slices(model: nn.Module) -> dict[str, ParameterSlice]:
-    """Every name that a checkpoint tensor may have after renaming, and where it goes."""
+    """Every name that a checkpoint tensor may have after renaming, and where it goes.
+
+    A module with a parameter that is filled from several tensors has a method `parameter_slices(path)`: from its path
+    in the model to names and slices of the fused parts.
+    """
     found = {name: ParameterSlice(name) for name, _ in model.named_parameters()}
     for path, module in model.named_modules():
-        if isinstance(module, FusedModule):
+        if hasattr(module, "parameter_slices"):
             found.update((name, slice_) for name, slice_ in module.parameter_slices(path) if slice_.parameter in found)
     return found
 
@@ -55,6 +50,8 @@ def parameter_slices(model: nn.Module) -> dict[str, ParameterSlice]:
 class CheckpointLoader:
     """Copies the tensors of one checkpoint, in any order, to the parameters.
 
+    Modules that pack their matrices do so as soon as their parameters are complete, so that these are freed before the
+    next are filled; the others process their weights at the end.
     Raises CheckpointError, naming the tensor, for one that is unknown, has the wrong shape or occurs twice, and
     at the end for a parameter that is not completely filled. Not thread-safe.
     """
@@ -66,6 +63,8 @@ class CheckpointLoader:
         self._sizes = {name: parameter.numel() for name, parameter in self._parameters.items()}
         self._filled: dict[str, int] = dict.fromkeys(self._parameters, 0)
         self._quantizable = _quantizable(model)
+        self._packing = _packing(self._quantizable)
+        self._processed: set[object] = set()
         self._came_from: dict[str, str] = {}
 
     def needs(self, name: str) -> bool:
@@ -93,20 +92,43 @@ class CheckpointLoader:
             raise CheckpointError(f"The checkpoint has both {self._came_from[ours]!r} and {name!r} for {ours!r}.")
         view, _ = self.target(name)
         parameter = self._slices[ours].parameter
-        if self._filled[parameter] + view.numel() > self._sizes[parameter]:
+        size = view.numel()  # 0 if a module has emptied the parameter
+        if self._filled[parameter] + max(size, 1) > self._sizes[parameter] > 0:
             raise CheckpointError(f"The checkpoint has both a fused tensor and its parts for {parameter!r}: {name!r}.")
-        size = view.numel()  # before a module empties the parameter
-        if isinstance(weight, Tensor) or not self._put_quantized(ours, name, weight, view.shape):
-            self._copy(ours, name, weight if isinstance(weight, Tensor) else _widened(weight, view.dtype), view)
         self._came_from[ours] = name
         self._filled[parameter] += size
+        if isinstance(weight, Tensor) or not self._put_quantized(ours, name, weight, view.shape):
+            tensor = weight if isinstance(weight, Tensor) else _widened(weight, view.dtype)
+            transform = self._names.transform(ours)
+            tensor = tensor if transform is None else transform(tensor, self._decoder)
+            _check_shape(name, tensor.shape, view.shape)
+            self._store(parameter, tensor, view)
 
-    def _copy(self, ours: str, name: str, tensor: Tensor, view: Tensor) -> None:
-        transform = self._names.transform(ours)
-        tensor = tensor if transform is None else transform(tensor, self._decoder)
-        _check_shape(name, tensor.shape, view.shape)
+    def _store(self, parameter: str, tensor: Tensor, view: Tensor) -> None:
+        """Copy a tensor to the view of a parameter, and pack the matrix if it is complete now."""
+        module, names = self._packing.get(parameter, (None, ()))
+        complete = module is not None and all(map(self._is_filled, names))
+        if complete and self._pack_uncopied(module, self._parameters[parameter], tensor):
+            return
         with torch.no_grad():
             view.copy_(tensor)
+        if complete:
+            self._process(module)
+
+    def _pack_uncopied(self, module: PackingModule, parameter: nn.Parameter, tensor: Tensor) -> bool:
+        """Pack a tensor of a file in place of a whole parameter; False if the module needs a copy of it."""
+        memory = parameter.data
+        if module.keeps_weights or _form(tensor) != _form(memory):
+            return False
+        parameter.data = tensor
+        self._process(module)
+        if parameter.numel():
+            parameter.data = memory
+        return not parameter.numel()
+
+    def _process(self, module: PackingModule) -> None:
+        module.process_weights()
+        self._processed.add(module)
 
     def _put_quantized(self, ours: str, name: str, weight: Any, shape: torch.Size) -> bool:
         """Give a quantized weight to the module of its parameter; False if it must be widened."""
@@ -137,7 +159,7 @@ class CheckpointLoader:
         if missing:
             more = f" and {len(missing) - 8} more" if len(missing) > 8 else ""
             raise CheckpointError(f"The checkpoint lacks tensors for {', '.join(missing[:8])}{more}.")
-        process_weights(self._model)
+        process_weights(self._model, self._processed)
 
     def _is_filled(self, parameter: str) -> bool:
         return self._filled[parameter] == self._sizes[parameter]
@@ -148,7 +170,6 @@ class CheckpointLoader:
         return absent[0] if self._filled[parameter] and absent else parameter
 
 
-@runtime_checkable
 class QuantizableModule(Protocol):
     """A module that can hold its matrices quantized as the checkpoint has them."""
 
@@ -162,11 +183,35 @@ def _quantizable(model: nn.Module) -> dict[str, QuantizableModule]:
     the table's parameter.
     """
     names = {id(parameter): name for name, parameter in model.named_parameters()}
-    found: dict[str, QuantizableModule] = {}
+    found: dict[str, Any] = {}
     for module in model.modules():
-        if isinstance(module, QuantizableModule) and isinstance(module, nn.Module):
+        if hasattr(module, "put_quantized"):
             found.update((names[id(parameter)], module) for parameter in module.parameters(recurse=False))
     return found
+
+
+class PackingModule(Protocol):
+    """A module that processes its weights into matrices that its ops keep, and then empties the parameters.
+
+    keeps_weights: it does not empty them.
+    """
+
+    keeps_weights: bool
+
+    def process_weights(self) -> None: ...
+
+
+def _packing(modules: Mapping[str, Any]) -> dict[str, tuple[PackingModule, list[str]]]:
+    """For each parameter of a packing module: the module, and the names of all its parameters."""
+    names: dict[Any, list[str]] = {}
+    for name, module in modules.items():
+        if hasattr(module, "keeps_weights"):
+            names.setdefault(module, []).append(name)
+    return {name: (module, own) for module, own in names.items() for name in own}
+
+
+def _form(tensor: Tensor) -> tuple[object, ...]:
+    return tensor.shape, tensor.dtype, tensor.device
 
 
 def _check_shape(name: str, shape: torch.Size, expected: torch.Size) -> None:
@@ -184,19 +229,12 @@ def _widened(weight: Any, dtype: torch.dtype) -> Tensor:
     return widened
 
 
-@runtime_checkable
-class WeightsPostProcessor(Protocol):
-    """A module that derives data from its weights, such as a packed matrix or a norm's weight plus one."""
-
-    def process_weights(self) -> None:
-        """Called after the weights have changed."""
-        ...
-
-
-def process_weights(model: nn.Module) -> None:
-    """Let every module process its weights; needed whenever weights were written."""
+def process_weights(model: nn.Module, processed: Container[object] = ()) -> None:
+    """Let every module with a method `process_weights` derive data from its weights, such as a packed matrix or a norm's
+    weight plus one; needed whenever weights were written. processed: modules to leave out.
+    """
     for module in model.modules():
-        if isinstance(module, WeightsPostProcessor):
+        if module not in processed and hasattr(module, "process_weights"):
             module.process_weights()
 
 

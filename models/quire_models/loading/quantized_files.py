@@ -28,6 +28,10 @@ class WeightFiles(Protocol):
         """A tensor on the CPU, or a quantized weight as `quire.records.CheckpointFormat.read` returns it."""
         ...
 
+    def release(self, name: str) -> None:
+        """Give the memory of what `read` returned back to the system, where it is mapped from a file."""
+        ...
+
 
 class QuantizedFiles(Mapping[str, Shape]):
     """`TensorFiles` through a `CheckpointFormat`. A quantized weight has the name and shape of the unquantized one.
@@ -62,3 +66,9 @@ class QuantizedFiles(Mapping[str, Shape]):
             return self._tensors.read(name)
         tensors = {role: self._tensors.read(tensor) for role, tensor in stored.tensors.items()}
         return self._format.read(name, stored, tensors)
+
+    def release(self, name: str) -> None:
+        """Give memory of mapped files back to the system."""
+        stored = self._matrices.get(name)
+        for tensor in (name,) if stored is None else stored.tensors.values():
+            self._tensors.release(tensor)

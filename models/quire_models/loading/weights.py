@@ -9,13 +9,16 @@ from __future__ import annotations
 import logging
 import math
 import re
+import sys
 import time
 from collections import Counter
 from collections.abc import Callable
+from contextlib import closing
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
+from tqdm import tqdm
 
 from quire.errors import CheckpointError
 from quire_models.loading.mapping import CheckpointLoader, parameter_slices, process_weights
@@ -30,19 +33,42 @@ log = logging.getLogger(__name__)
 MAX_NAMED = 5
 """Maximum number of problems that an error lists."""
 
+BAR_DELAY_S = 1.0
+"""A model that loads faster than that gets no bar."""
+
 REPORT_EVERY_S = 5.0
 """Interval of the log messages about loading, in seconds."""
 
 
 class LoadingProgress:
-    """Logs the progress of loading. total: elements of all tensors. clock: in seconds."""
+    """Shows the progress of loading: as a bar if stderr is a terminal, else in the log.
+
+    total: elements of all tensors. clock: in seconds. The bar appears after `BAR_DELAY_S`.
+    """
 
     def __init__(self, total: int, clock: Callable[[], float] = time.monotonic) -> None:
         self._total, self._clock, self._done, self._reported = total, clock, 0, clock()
+        self._bar = tqdm(
+            total=total,
+            desc="loading weights",
+            unit=" parameters",
+            unit_scale=True,
+            delay=BAR_DELAY_S,
+            leave=False,
+            file=sys.stderr,
+            disable=None,
+        )
+
+    def close(self) -> None:
+        """Remove the bar from the terminal."""
+        self._bar.close()
 
     def advance(self, count: int) -> None:
         """Report `count` more loaded elements."""
         self._done += count
+        self._bar.update(count)
+        if not self._bar.disable:
+            return
         if self._clock() - self._reported >= REPORT_EVERY_S and self._done < self._total:
             self._reported = self._clock()
             log.info("loading weights: %d %% of %.2f B parameters", 100 * self._done // self._total, self._total / 1e9)
@@ -52,16 +78,20 @@ def load(model: nn.Module, decoder: Decoder, names: WeightsMapper, files: Weight
     """Copy the weights of `files` into `model`, converted to the dtype and device of its parameters.
 
     At most the parts of one matrix are in memory beside the model: files are mapped and read in their own order,
-    but vectors first, because a quantized matrix is bound with its bias as soon as it is complete.
+    except that vectors come first, because a matrix is packed with its bias as soon as it is complete, and then the
+    largest matrices, which are in memory twice while they are packed.
     Raises CheckpointError for a tensor that is missing, extra or has the wrong shape, and for unreadable files.
     """
     check(model, decoder, names, files)
     loader = CheckpointLoader(model, decoder, names)
-    needed = sorted(filter(loader.needs, files), key=lambda name: len(files[name]) > 1)
-    progress = LoadingProgress(sum(math.prod(files[name]) for name in needed))
-    for name in needed:
-        loader.put(name, files.read(name))
-        progress.advance(math.prod(files[name]))
+    sizes = {name: math.prod(files[name]) for name in filter(loader.needs, files)}
+    largest = max(sizes.values(), default=0)
+    progress = LoadingProgress(sum(sizes.values()))
+    with closing(progress):
+        for name in sorted(sizes, key=lambda name: 0 if len(files[name]) < 2 else 1 if sizes[name] == largest else 2):
+            loader.put(name, files.read(name))
+            files.release(name)
+            progress.advance(sizes[name])
     loader.finish()
 
 

@@ -30,7 +30,7 @@ class ExpertInputs(NamedTuple):
 class Experts(nn.Module):
     """Gated MLPs: gate_up [experts, 2 * intermediate_size, width], down [experts, width, intermediate_size].
 
-    Both are emptied if the experts are quantized.
+    Both are emptied if the experts are quantized. keeps_weights: they are not.
     delta: set by an adapter runtime; called with the result, [tokens, width], and `ExpertInputs`.
     """
 
@@ -41,7 +41,7 @@ class Experts(nn.Module):
         self.delta: ProjectionDelta | None = None
         self.gate_up = builder.parameter(part.experts, 2 * part.intermediate_size, width)
         self.down = builder.parameter(part.experts, width, part.intermediate_size)
-        self._builder = builder
+        self._builder, self.keeps_weights = builder, builder.linear is None
         self._pieces: dict[tuple[str, int], QuantizedPieces] = {}
         self._bound: dict[tuple[str, int], BoundLinear] = {}
 

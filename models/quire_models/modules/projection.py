@@ -45,6 +45,7 @@ class Projection(nn.Module):
     ("q" -> slice(0, 576)); empty for a single matrix.
     delta: set by an adapter runtime; None costs one attribute test.
     is_quantized: whether `--quantization` applies to it.
+    keeps_weights: whether the parameter stays when an op has packed it.
     holds_quantized_pieces: whether the matrix came quantized from a checkpoint and is computed from these bits.
     """
 
@@ -60,7 +61,7 @@ class Projection(nn.Module):
         self.weight = weight
         self.bias = bias
         self.outputs, self.inputs = weight.shape
-        self._gated, self._keeps_weight = gated, builder.keep_weights
+        self._gated, self.keeps_weights = gated, builder.keep_weights
         self.slices: dict[str, slice] = {}
         self.delta: ProjectionDelta | None = None
         self._ops, self._activation_bits, self._dtype = builder.ops, builder.activation_bits, builder.dtype
@@ -82,7 +83,7 @@ class Projection(nn.Module):
         if self._quantized.pieces:
             self._widen_pieces()
         self.multiply = self._linear(self.weight, self.bias, self._gated)
-        if not self._keeps_weight and hasattr(self.multiply, "unpacked"):
+        if not self.keeps_weights and hasattr(self.multiply, "unpacked"):
             self.weight.data = self.weight.new_empty(0, self.inputs)
 
     def _bind_and_multiply(self, x: Tensor, float32: bool = False) -> Tensor:

@@ -7,12 +7,13 @@ import json
 import os
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-import httpx
-
 from quire.errors import QuireError
+
+if TYPE_CHECKING:
+    import httpx
 
 
 class RemoteError(QuireError):
@@ -74,20 +75,36 @@ class OpenAIServer:
     def headers(self) -> dict[str, str]:
         return {"Authorization": f"Bearer {self.api_key}"} if self.api_key else {}
 
-    def first_model(self) -> str:
-        """The id of the first model that the server lists. Raises RemoteError."""
+    def models(self) -> dict[str, str | None]:
+        """The models and adapters that the server lists, each with its base model; None for a model.
+
+        Raises RemoteError.
+        """
+        import httpx
+
         try:
             reply = httpx.get(f"{self.url}/models", headers=self.headers, timeout=30)
-        except httpx.HTTPError as error:
-            raise RemoteError(f"No server responds at {self.url}: {error}") from error
+        except (httpx.HTTPError, httpx.InvalidURL) as error:
+            raise RemoteError(
+                f"No server responds at {self.url}: {error}. Start one with `platform serve`, or choose one with --url."
+            ) from error
         _check(reply.status_code, reply.content)
-        cards = reply.json()["data"]
-        if not cards:
+        try:
+            return {str(card["id"]): card.get("parent") for card in reply.json()["data"]}
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise RemoteError(f"{self.url} does not answer as an OpenAI-compatible server: {error!r}") from error
+
+    def first_model(self) -> str:
+        """The first model that the server lists. Raises RemoteError."""
+        models = self.models()
+        if not models:
             raise RemoteError(f"The server at {self.url} serves no models.")
-        return str(cards[0]["id"])
+        return next(iter(models))
 
     def stream(self, path: str, body: dict[str, Any]) -> Iterator[dict[str, Any]]:
         """Send a request, and yield the chunks of the streamed response."""
+        import httpx
+
         try:
             with httpx.stream(
                 "POST", self.url + path, json={**body, "stream": True}, headers=self.headers, timeout=self.timeout_s

@@ -9,16 +9,18 @@ import argparse
 import logging
 import os
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import replace
 
 from quire.commands.models import demo_adapters, demo_models, named_models
+from quire.commands.start_banner import print_banner
+from quire.errors import QuireError
 from quire.from_vllm.variables import unread_variables
 from quire.hooks.discovery import adds_to_bundled
 from quire.hooks.plugins_off import demos_off, plugins_off
 from quire.hooks.registry import load
 from quire.log_format import log_to_stderr
 from quire.records import Command, Registry
+from quire.server.process.started import OnReady, StartedServer
 from quire.settings.model_config import ModelConfig
 from quire.settings.options import add_config, model_list, read_config
 from quire.settings.server_config import ServerConfig, is_loopback
@@ -60,9 +62,23 @@ def _configure(parser: argparse.ArgumentParser) -> None:
 
 
 def _run(args: argparse.Namespace) -> int:
+    log_to_stderr(log_format=args.log_format)
+    if args.log_format == "text":
+        return _serve(args, print_banner)
+    try:
+        return _serve(args, _log_ready)
+    except QuireError as error:  # otherwise the command line would print it as text
+        log.critical("%s", error.message)
+        return 2
+
+
+def _log_ready(started: StartedServer) -> None:
+    log.info("Quire is ready at %s", started.url)
+
+
+def _serve(args: argparse.Namespace, on_ready: OnReady) -> int:
     from quire.server.process.start import run_server
 
-    log_to_stderr()
     demos = not named_models(vars(args), args.registry)
     tools = demos if args.enable_auto_tool_choice is None else args.enable_auto_tool_choice
     config = read_config(ServerConfig, {**vars(args), "enable_auto_tool_choice": tools})
@@ -80,13 +96,9 @@ def _run(args: argparse.Namespace) -> int:
         registry,
         plugins=args.plugins,
         enable_lora=lora,
-        on_ready=_print_ready,
+        on_ready=on_ready,
+        spawned=args.spawned,
     )
-
-
-def _print_ready(url: str) -> None:
-    with suppress(OSError):  # a full disk, or a closed pipe: the server works without
-        print(f"Quire is ready at {url}", flush=True)
 
 
 def with_adapters(args: argparse.Namespace, demos: bool) -> tuple[bool, Registry]:

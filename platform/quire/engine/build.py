@@ -12,7 +12,13 @@ from quire.engine.adapters.attached_runtimes import AttachedRuntimes
 from quire.engine.adapters.engine_adapters import EngineAdapters
 from quire.engine.engine import Engine, EngineParts, try_admit
 from quire.engine.loading.load import LoadedModel, available_bytes, choose_device, load_model
-from quire.engine.memory.kv_budget import check_memory_use, compute_num_host_pages, compute_num_pages, step_tokens
+from quire.engine.memory.kv_budget import (
+    check_memory_use,
+    compute_num_host_pages,
+    compute_num_pages,
+    page_bytes,
+    step_tokens,
+)
 from quire.engine.memory.ledger import MemoryBudget, MemoryLedger
 from quire.engine.memory.profile import activation_bytes
 from quire.engine.multimodal.embeddings import MultimodalEmbeddings
@@ -28,7 +34,7 @@ from quire.engine.structured.constraint_tracker import ConstraintTracker
 from quire.engine.structured.grammars import Grammars
 from quire.hooks.call_stats import step_fault
 from quire.isolation.isolated_calls import IsolatedCalls
-from quire.records import Context, Registry
+from quire.records import Context, Deferred, Registry
 from quire.settings.model_config import ModelConfig
 from quire_models.loading.checkpoint import raw_config
 
@@ -104,7 +110,12 @@ def build_engine(
     return Engine(
         EngineParts(
             loaded=loaded,
-            info=replace(loaded.info, num_pages=num_pages, max_model_len=max_model_len),
+            info=replace(
+                loaded.info,
+                num_pages=num_pages,
+                max_model_len=max_model_len,
+                kv_cache_bytes=0 if loaded.decoder.non_causal else num_pages * page_bytes(config, loaded),
+            ),
             registry=registry,
             memory=memory,
             scheduler=scheduler,
@@ -132,7 +143,7 @@ def _context(
         options=registry.options.get(plugin, {}),
         model=info.name,
         vocab_size=info.vocab_size,
-        tokenizer=tokenizer() if tokenizer else None,
+        tokenizer=Deferred(tokenizer) if tokenizer else None,  # for most plugins it need not be loaded
         device=info.device,
         config=config_json,
         folder=info.folder,

@@ -5,7 +5,8 @@ watches it (`watchdog`) and restarts it after a crash. `inflight`, `pending_call
 must outlive one engine process.
 
 In the engine process, `process` handles messages and runs the `step_loop`, in which `time_slicing` decides which model
-steps next; `engine_builder` builds engines and `adapter_messages` loads and unloads adapters.
+steps next; `engine_builder` builds engines, `model_summary` describes them for the log, and `adapter_messages` loads
+and unloads adapters.
 
 `wire` is the socket and the messages between the two. Requests go in as `Submit`; every step sends one `StepOutputs`.
 """

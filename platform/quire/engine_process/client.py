@@ -33,6 +33,7 @@ from quire.engine_process.wire.protocol import (
     Unload,
     UnloadDone,
 )
+from quire.engine_process.wire.spawn import SpawnedProcess
 from quire.errors import EngineDied, NotFound, Overloaded
 from quire.settings.model_config import ModelConfig
 from quire.types import EngineStats, ModelInfo, Request, SeqDelta
@@ -73,9 +74,9 @@ class EngineClient:
         await client.ready()
         return client
 
-    def launch(self) -> None:
-        """Start the engine process, which begins to load. Needs no event loop."""
-        self._supervisor.launch()
+    def launch(self, spawned: SpawnedProcess | None = None) -> None:
+        """Have the engine process begin to load: `spawned`, or a new one. Needs no event loop."""
+        self._supervisor.launch(spawned)
 
     async def ready(self) -> None:
         """Wait until the models are loaded; raises as `start` does."""
@@ -240,6 +241,7 @@ class EngineClient:
             enable_lora=settings.enable_lora,
             plugin_max_faults=settings.plugin_max_faults,
             log_level=settings.log_level,
+            log_format=settings.log_format,
             sys_path=list(sys.path),
             adapters=adapters,
             known_adapters=known,

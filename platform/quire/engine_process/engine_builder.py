@@ -6,6 +6,7 @@ import logging
 import time
 from typing import TYPE_CHECKING
 
+from quire.engine_process.model_summary import summary
 from quire.engine_process.step_loop import EngineProtocol
 from quire.errors import CheckpointError, UnknownArchitecture
 from quire.records import Registry
@@ -31,7 +32,6 @@ class EngineBuilder:
         """
         from quire.engine.build import build_engine
         from quire.engine.loading.load import choose_device
-        from quire.engine.loading.model_summary import summary
         from quire.engine.memory.ledger import MemoryLedger
         from quire.engine.memory.system_memory import free_bytes
         from quire.hooks.plugins_off import with_advice
@@ -46,7 +46,7 @@ class EngineBuilder:
             engine = build_engine(config, registry, budget, lambda: tokenizer_of(config))
         except UnknownArchitecture as error:
             raise with_advice(error, registry) from error
-        description = summary(engine.loaded, engine.info, config)
+        description = summary(engine.info, config)
         log.info("%s is loaded after %.1f s: %s", config.name, time.monotonic() - began, description)
         if on_cpu:
             self._ledger.enter(engine, config.name, engine.memory)

@@ -1,6 +1,6 @@
 """The engine process: loads plugins and models, then runs the step loop until it gets `Shutdown`.
 
-`quire.engine_process.wire.connection` starts it as `python -m quire.engine_process.process <file descriptor>`. The
+`quire.engine_process.wire.spawn` starts it as `python -m quire.engine_process.process <file descriptor>`. The
 descriptor is one end of a socket pair, and only the API process holds the other end: when that closes, this process
 exits, so it cannot outlive its parent. SIGINT, SIGTERM and SIGHUP are blocked from the start and then ignored: the
 API process decides when to stop. Models that are added later are built in a worker thread while others are served.
@@ -18,12 +18,13 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from functools import partial
 from queue import Empty, SimpleQueue
 
 from quire.engine_process.adapter_messages import AdapterMessageHandler
 from quire.engine_process.engine_builder import EngineBuilder
-from quire.engine_process.settings import GC_THRESHOLDS, IGNORED_SIGNALS
+from quire.engine_process.settings import GC_THRESHOLDS
 from quire.engine_process.step_loop import EngineProtocol, StepLoop, StepsKeepFailing
 from quire.engine_process.wire.error_info import to_error_info
 from quire.engine_process.wire.protocol import (
@@ -50,6 +51,7 @@ from quire.engine_process.wire.protocol import (
     UnloadDone,
     WireMessage,
 )
+from quire.engine_process.wire.spawn import IGNORED_SIGNALS
 from quire.engine_process.wire.transport import Transport
 from quire.errors import ConfigError, NotFound, StartupError
 from quire.log_format import log_to_stderr
@@ -205,6 +207,7 @@ class EngineProcess:
         def close(engine: EngineProtocol) -> None:
             self._background.submit(self._registry.engine_stopping, engine.info)
             engine.close()
+            log.info("%s is unloaded", message.model)
             self._send(UnloadDone(message.call_id))
 
         self._loop.remove(message.model, close)
@@ -214,8 +217,11 @@ def _names(engine: EngineProtocol) -> tuple[str, ...]:
     return (engine.info.name, *engine.info.aliases)
 
 
-def main(descriptor: str) -> int:
-    """Serve the API process at the other end of the socket with this file descriptor; returns the exit status."""
+def main(descriptor: str, prepare: Callable[[], None] = lambda: None) -> int:
+    """Serve the API process at the other end of the socket with this file descriptor; returns the exit status.
+
+    prepare: called before the first message is awaited.
+    """
     for number in IGNORED_SIGNALS:
         signal.signal(number, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, IGNORED_SIGNALS)
@@ -225,9 +231,10 @@ def main(descriptor: str) -> int:
     transport = Transport(socket.socket(fileno=int(descriptor)))
     inbox: SimpleQueue[Item] = SimpleQueue()
     threading.Thread(target=_read, args=(transport, inbox), name="reader", daemon=True).start()
+    prepare()
     start = inbox.get()
     assert isinstance(start, Start), start
-    log_to_stderr(start.log_level)
+    log_to_stderr(start.log_level, start.log_format)
     sys.path[:] = start.sys_path or sys.path
     try:
         builder = EngineBuilder()
@@ -271,5 +278,11 @@ def _raise(error: Exception) -> None:
     raise error
 
 
+def import_engine() -> None:
+    """Import what every engine needs, torch above all, while the API process still parses its settings."""
+    with suppress(Exception):  # an import that fails is reported when an engine is built
+        import quire.engine.build  # noqa: F401
+
+
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1]))
+    sys.exit(main(sys.argv[1], import_engine))

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from quire.engine_process.wire.spawn import MODULE
 from quire.types.adapter_info import AdapterInfo
-
-IGNORED_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-"""Signals that the engine process ignores. They are blocked from its start until it has installed SIG_IGN."""
 
 GC_THRESHOLDS = (20_000, 50, 50)
 """For `gc.set_threshold`, in both processes: collect rarely. Reference counts free nearly everything, and collections
@@ -31,8 +28,9 @@ class EngineProcessSettings:
     enable_lora: bool = False
     adapters: Sequence[AdapterInfo] = ()
     log_level: str = "info"
+    log_format: str = "text"
     max_restarts: int = 5
     plugin_max_faults: int = 100
     wait_ready_s: float = 15.0
     engine_timeout_s: float = 300.0
-    module: str = "quire.engine_process.process"
+    module: str = MODULE

@@ -136,7 +136,7 @@ class StepLoop:
         except Exception as error:  # the loop must go on, whatever a request does to its engine
             info = to_error_info(error)
             if info.kind == "QuireError":
-                log.exception("Request %s could not be added", message.id)
+                log.exception("Request %s could not be added", message.id, extra={"request_id": message.id})
             self._send(RequestRejected(message.id, info))
             return
         self._accepted[message.id] = _Accepted(message.model, set(range(request.params.num_seqs)))

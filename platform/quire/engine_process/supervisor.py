@@ -28,6 +28,7 @@ from quire.engine_process.wire.protocol import (
     StepOutputs,
     WireMessage,
 )
+from quire.engine_process.wire.spawn import SpawnedProcess, spawn
 from quire.errors import QuireError, StartupError
 from quire.types import SeqDelta
 
@@ -112,9 +113,12 @@ class Supervisor:
         """Seconds for which the process has neither answered nor used the CPU; 0 if it is healthy."""
         return self._watchdog.silent_s if self._watchdog is not None and self._watchdog.frozen else 0.0
 
-    def launch(self) -> EngineConnection:
-        """Start a process, which a later `run` takes over. Needs no event loop, so loading can begin early."""
-        connection = self._connection = self._pending = EngineConnection(self._module)
+    def launch(self, spawned: SpawnedProcess | None = None) -> EngineConnection:
+        """Have a process load the models, which a later `run` takes over. Needs no event loop.
+
+        spawned: a process that was started before; None = start one.
+        """
+        connection = self._connection = self._pending = EngineConnection(spawned or spawn(self._module))
         connection.send(self._start())
         return connection
 

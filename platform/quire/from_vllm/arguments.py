@@ -34,7 +34,7 @@ NO_RAY = "models run in one process on this machine, without Ray"
 NO_DRAFTS = "there is no speculative decoding"
 NO_GRAPHS = "no CUDA graphs are captured"
 NO_LOGGED_PROMPTS = "prompts and answers are never logged; --disable-access-log turns off the log line of each request"
-NO_TRACES = "there are no traces; plugins export metrics, and quire_request_finished gets every request"
+NO_STEP_TRACES = "traces have the queueing, prefill and decoding of each request, and no parts of the engine's steps"
 NO_TRANSFER = "keys and values stay in this process"
 EDIT_CONFIG = "edit config.json in a copy of the model's folder"
 CHOSEN_OPS = (
@@ -99,8 +99,7 @@ ARGUMENTS: Mapping[str, Accepted] = {
     "enable_log_requests": _only(NO_LOGGED_PROMPTS, False),
     "enable_log_outputs": _only(NO_LOGGED_PROMPTS, False),
     "max_log_len": _any(NO_LOGGED_PROMPTS),
-    "otlp_traces_endpoint": _only(NO_TRACES, None),
-    "collect_detailed_traces": _only(NO_TRACES, None),
+    "collect_detailed_traces": _only(NO_STEP_TRACES, None),
     "use_v2_block_manager": _switch(ONE_SCHEDULER),
     "num_scheduler_steps": _only(ONE_SCHEDULER, 1),
     "multi_step_stream_outputs": _switch(ONE_SCHEDULER),

@@ -1,15 +1,16 @@
 """Finds installed plugins by their entry points, and selects those to load, without importing any.
 
-The entry-point group `quire` has every plugin by name. Two more groups name plugins of Quire's own distribution:
-`quire.essential` those that always load, `quire.adapters` those that `enable_lora` adds.
+The entry-point group `quire` has every plugin by name. Three more groups name plugins of Quire's own distribution:
+`quire.essential` those that always load, `quire.adapters` those that `enable_lora` adds, and `quire.commands` those
+with subcommands of `platform`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from functools import cache
-from importlib.metadata import Distribution, EntryPoint, entry_points
-from typing import NamedTuple
+from importlib.metadata import Distribution, EntryPoint, EntryPoints, entry_points
+from typing import NamedTuple, cast
 
 from quire.errors import PluginError
 from quire.settings.near_names import near_name
@@ -63,8 +64,9 @@ def choose(names: Sequence[str] | None, enable_lora: bool = False, group: str = 
     set and these. enable_lora: adapter runtimes too, even if the allow-list lacks them. Raises PluginError for a name
     that is not installed or that two distributions have, and for a `+` before a later name only.
     """
-    points = list(entry_points(group=group))
-    adapters = adapter_plugins(group)
+    declared = _declared()
+    points = list(declared.select(group=group))
+    adapters = _ours(f"{group}.adapters", declared)
     bundled = [p.name for p in points if is_bundled(p) and p.name not in adapters]
     if names is None:
         asked = bundled
@@ -75,12 +77,12 @@ def choose(names: Sequence[str] | None, enable_lora: bool = False, group: str = 
             asked = [*bundled, *(name.removeprefix("+").strip() for name in asked)]
     if enable_lora:
         asked += adapters
-    return [_find(points, name) for name in dict.fromkeys([*essential(group), *asked])]
+    return [_find(points, name) for name in dict.fromkeys([*_ours(f"{group}.essential", declared), *asked])]
 
 
 def essential(group: str = GROUP) -> list[str]:
     """Names of the plugins that always load, and that are never switched off."""
-    return _ours(f"{group}.essential")
+    return _ours(f"{group}.essential", _declared())
 
 
 def plugin_names(text: str) -> list[str]:
@@ -105,12 +107,23 @@ def adds_to_bundled(names: Sequence[str] | None) -> bool:
 
 def adapter_plugins(group: str = GROUP) -> list[str]:
     """Names of the plugins that `enable_lora` adds."""
-    return _ours(f"{group}.adapters")
+    return _ours(f"{group}.adapters", _declared())
 
 
-def _ours(group: str) -> list[str]:
+def command_plugins(group: str = GROUP) -> list[EntryPoint]:
+    """The bundled plugins that have subcommands, which `platform --help` lists without loading the others."""
+    points = _declared().select(group=f"{group}.commands")
+    return sorted((point for point in points if is_bundled(point)), key=lambda point: point.name)
+
+
+def _declared() -> EntryPoints:
+    """The entry points of every installed distribution, whose metadata is read; Python 3.11 has another type for it."""
+    return cast(EntryPoints, entry_points())
+
+
+def _ours(group: str, declared: EntryPoints) -> list[str]:
     """Names of Quire's own plugins in another group, sorted."""
-    return sorted(point.name for point in entry_points(group=group) if is_bundled(point))
+    return sorted(point.name for point in declared.select(group=group) if is_bundled(point))
 
 
 def _find(points: Iterable[EntryPoint], name: str) -> EntryPoint:

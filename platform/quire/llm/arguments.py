@@ -29,12 +29,16 @@ _NOTHING_TO_SET = frozenset({"disable_log_stats"})
 
 
 def known_settings(given: Mapping[str, Any], call: str = "LLM") -> dict[str, Any]:
-    """The settings for `ModelConfig`, without vLLM arguments that have no effect here.
+    """The settings for `ModelConfig`, without vLLM arguments that have no effect here, as None for one of a server.
 
     call: name of the called function in error messages. Raises TypeError for an unknown argument, ConfigError for a
     vLLM argument that asks for a feature that does not exist here.
     """
-    known = {name: value for name, value in without_vllm_arguments(given).items() if name not in _NOTHING_TO_SET}
+    known = {
+        name: value
+        for name, value in without_vllm_arguments(given).items()
+        if name not in _NOTHING_TO_SET and not (value is None and name in _OF_THE_SERVER)
+    }
     for name in known.keys() - SETTINGS:
         raise TypeError(f"{call}() has no argument {name!r}{_instead(name)}")
     for name in ("served_model_name", "allowed_media_domains"):

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 from quire.errors import BadRequest, Overloaded, QuireError
 from quire.media.fetching.addresses import Resolve
-from quire.media.fetching.fetcher import Fetcher
+from quire.media.fetching.fetcher import Fetcher, TraceFetch
 from quire.media.fetching.local import read_data_url, read_file_url, read_path
 from quire.media.isolated_media import CAN_SHARE, IsolatedMedia
 from quire.media.items import MediaBytes, MediaURL
@@ -47,17 +47,22 @@ NUM_LOOKUPS = 8
 class MediaLoader:
     """Fetches and decodes the media of one model's prompts. Threads and event loops may share it.
 
-    resolve: the DNS lookup, None = that of the system.
+    resolve: the DNS lookup, None = that of the system. trace_fetch: traces requests to other servers.
     """
 
-    def __init__(self, limits: MediaLimits | None = None, resolve: Resolve | None = None) -> None:
+    def __init__(
+        self,
+        limits: MediaLimits | None = None,
+        resolve: Resolve | None = None,
+        trace_fetch: TraceFetch | None = None,
+    ) -> None:
         self._limits = limits or MediaLimits()
         self._threads = ThreadPoolExecutor(NUM_THREADS, thread_name_prefix="quire-media")
         self._heavy = ThreadPoolExecutor(NUM_HEAVY_THREADS, thread_name_prefix="quire-large-media")
         self._num_heavy = 0
         self._isolated = IsolatedMedia(self._limits.timeout_s)
         self._lookups = ThreadPoolExecutor(NUM_LOOKUPS, thread_name_prefix="quire-names")
-        self._fetcher = Fetcher(self._limits, self._lookups, resolve)
+        self._fetcher = Fetcher(self._limits, self._lookups, resolve, trace_fetch)
         self._fetch_slots = asyncio.Semaphore(MAX_FETCHES)
         self._waiting = 0
 

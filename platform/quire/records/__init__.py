@@ -11,7 +11,7 @@ Nothing here imports torch or another part of the platform at run time, except e
 from quire.records.adapters import AdapterMetadata, AdapterRuntime, AdapterRuntimeImpl, AdapterSource, AdapterUses
 from quire.records.channels import Channels, MessageKind
 from quire.records.cli import Command, DemoModel, Option
-from quire.records.context import CONTRACT_VERSION, Context
+from quire.records.context import CONTRACT_VERSION, Context, Deferred
 from quire.records.grammar import Grammar, GrammarBackend, GrammarCompiler, IsolatedGrammarCompiler, Matcher
 from quire.records.logits import LogitsProcessor, LogitsProcessorImpl, ProcessorRow
 from quire.records.models import (
@@ -73,6 +73,7 @@ __all__ = [
     "CheckpointFormat",
     "Command",
     "Context",
+    "Deferred",
     "CountAwareInputProcessor",
     "DemoModel",
     "FindFormats",

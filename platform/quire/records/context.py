@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,6 +10,27 @@ from quire.isolation.plugin_calls import InProcessCalls, SubprocessCalls
 
 CONTRACT_VERSION = (1, 0)
 """A major change may break plugins, a minor one only adds. A plugin may set `quire_contract = (1, 0)`."""
+
+
+@dataclass(frozen=True)
+class Deferred:
+    """A value of a field that is made when the field is read: `make` is called each time."""
+
+    make: Callable[[], Any]
+
+
+class _DeferrableField:
+    """A field of a dataclass, None by default, whose value may be `Deferred`."""
+
+    def __set_name__(self, _owner: type, name: str) -> None:
+        self._name = name
+
+    def __get__(self, instance: Any, _owner: type) -> Any:
+        value = None if instance is None else vars(instance)[self._name]
+        return value.make() if isinstance(value, Deferred) else value
+
+    def __set__(self, instance: Any, value: Any) -> None:
+        vars(instance)[self._name] = value
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,7 +47,7 @@ class Context:
     options: Mapping[str, Any] = field(default_factory=dict)
     model: str | None = None
     vocab_size: int | None = None
-    tokenizer: Any = None
+    tokenizer: Any = _DeferrableField()
     device: str | None = None
     config: Mapping[str, Any] = field(default_factory=dict)
     folder: str | None = None

@@ -236,12 +236,16 @@ class Router:
     that imports and returns them; a route names its own with `openapi_extra=json_body(Model)`. error_body: makes the
     JSON body of error responses at the paths of these routes, also of those that the server sends itself, such as 401
     and 413, from the error and the request's id (its header `X-Request-Id`, None without one); None: OpenAI's shape.
+    open_paths: paths of these routes that need no API key; every other one does. ui: whether the routes are pages for
+    people, which `--no-ui` leaves out.
     """
 
     name: str
     build: Callable[[RouterContext], APIRouter]
     bodies: Sequence[type[BaseModel]] | Callable[[], Sequence[type[BaseModel]]] = ()
     error_body: Callable[[QuireError, str | None], Mapping[str, Any]] | None = None
+    open_paths: tuple[str, ...] = ()
+    ui: bool = False
 
     def body_models(self) -> Sequence[type[BaseModel]]:
         """The models of the bodies, imported now if `bodies` is a function."""

@@ -8,13 +8,13 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from re import Pattern
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fastapi import APIRouter, FastAPI
 from fastapi.openapi.utils import get_openapi
 from pydantic import BaseModel
 from starlette.middleware.cors import CORSMiddleware
-from starlette.routing import Route
+from starlette.routing import Match, Route
 from starlette.types import Receive, Scope, Send
 
 from quire import __version__
@@ -22,7 +22,7 @@ from quire.errors import EngineDied, PluginError, QuireError
 from quire.hooks.adapter_resolver import AdapterResolver
 from quire.hooks.call_stats import call_plugin
 from quire.hub import adapter_cache
-from quire.records import Registry
+from quire.records import Registry, Router
 from quire.server.admin import routes_adapters, routes_admin, routes_health, routes_text
 from quire.server.audio import routes as speech_routes
 from quire.server.http.api_pages import PAGES, add_api_pages, installed_assets
@@ -61,6 +61,9 @@ from quire.server.service.request_fields import RequestFields
 from quire.server.service.service import Service
 from quire.settings.server_config import ServerConfig
 
+if TYPE_CHECKING:
+    from quire.server.tracing.tracing import Tracing
+
 log = logging.getLogger("quire.server")
 
 EXPOSED_HEADERS = ("X-Request-Id", "Retry-After", "WWW-Authenticate", "Metadata")
@@ -97,7 +100,11 @@ class _App(FastAPI):
 
 
 def build_service(
-    client: ClientProtocol, config: ServerConfig, registry: Registry, models: Sequence[ServedModel]
+    client: ClientProtocol,
+    config: ServerConfig,
+    registry: Registry,
+    models: Sequence[ServedModel],
+    tracing: Tracing | None = None,
 ) -> Service:
     """Build the `Service` that the routes use. Builds gates and exporters of plugins, and raises what they raise."""
     infos = [served.info for served in models]
@@ -108,6 +115,7 @@ def build_service(
     if enabled:
         log.info("requests may load adapters from %s", _describe_adapter_roots(config))
     pools = WorkerPools()
+    throughput = None if config.disable_log_stats else ThroughputLog()
     return Service(
         config=config,
         client=client,
@@ -116,7 +124,7 @@ def build_service(
         request_fields=RequestFields(registry),
         gates=Gates(registry, config.gate_threads, config.gate_timeout_s),
         metrics=metrics,
-        telemetry=Telemetry(client, registry, metrics, None if config.disable_log_stats else ThroughputLog()),
+        telemetry=Telemetry(client, registry, metrics, throughput, tracing=tracing),
         inflight=ActiveJobs(),
         adapters=AdapterService(served_models, client.adapters, sources, enabled),
         bodies=Bodies(config.max_body_bytes, config.max_json_values, pools.bodies),
@@ -133,13 +141,17 @@ def _describe_adapter_roots(config: ServerConfig) -> str:
 
 
 def build_app(
-    client: ClientProtocol, config: ServerConfig, registry: Registry, models: Sequence[ServedModel]
+    client: ClientProtocol,
+    config: ServerConfig,
+    registry: Registry,
+    models: Sequence[ServedModel],
+    tracing: Tracing | None = None,
 ) -> FastAPI:
     """Build the application; `app.state.service` is its `Service`. The caller closes `client`.
 
     Raises PluginError if a router of a plugin clashes with an existing route.
     """
-    service = build_service(client, config, registry, models)
+    service = build_service(client, config, registry, models, tracing)
     has_docs = not config.disable_fastapi_docs
     app = _App(
         title="Quire",
@@ -154,11 +166,11 @@ def build_app(
     app.state.service = service
     install_handlers(app)
     install_methods(app)
-    _include_routers(app, service, registry)
+    open_paths = _include_routers(app, service, registry)
     _install_openapi(app, [*BODIES, *(body for record in registry.all(ROUTERS) for body in record.body_models())])
     if has_docs:
         add_api_pages(app, installed_assets())
-    _add_middleware(app, config, registry)
+    _add_middleware(app, config, registry, open_paths, tracing)
     return app
 
 
@@ -178,7 +190,9 @@ def _lifespan(service: Service) -> Any:
     return lifespan
 
 
-def _include_routers(app: FastAPI, service: Service, registry: Registry) -> None:
+def _include_routers(app: FastAPI, service: Service, registry: Registry) -> frozenset[str]:
+    """Mount all routers; return the paths of plugins that need no API key."""
+    open_paths: set[str] = set()
     taken: dict[tuple[str, str], str] = {}
     for path in PAGES:
         taken[path, "GET"] = "the server"
@@ -187,6 +201,8 @@ def _include_routers(app: FastAPI, service: Service, registry: Registry) -> None
     error_bodies: list[tuple[Pattern[str], Callable[[QuireError, str | None], Mapping[str, Any]]]] = []
     setattr(app.state, ERROR_BODIES, error_bodies)
     for record in registry.all(ROUTERS):
+        if record.ui and not service.config.ui:
+            continue
         plugin = registry.plugin_of(ROUTERS, record.name)
         router = call_plugin(registry, plugin, record.build, router_context(app, service, plugin))
         if not isinstance(router, APIRouter):
@@ -198,6 +214,18 @@ def _include_routers(app: FastAPI, service: Service, registry: Registry) -> None
             error_bodies += [
                 (route.path_regex, record.error_body) for route in router.routes if isinstance(route, Route)
             ]
+        open_paths.update(_checked_open_paths(record, router, plugin))
+    return frozenset(open_paths)
+
+
+def _checked_open_paths(record: Router, router: APIRouter, plugin: str) -> tuple[str, ...]:
+    for path in record.open_paths:
+        scope = {"type": "http", "method": "GET", "path": path}
+        if not any(route.matches(scope)[0] is Match.FULL for route in router.routes):
+            raise PluginError(
+                f"Plugin {plugin!r}: the router {record.name!r} opens {path}, but has no route GET {path}."
+            )
+    return record.open_paths
 
 
 def _built_in_routers(config: ServerConfig) -> Iterator[APIRouter]:
@@ -239,16 +267,22 @@ def _without_422(schema: dict[str, Any]) -> dict[str, Any]:
     return schema
 
 
-def _add_middleware(app: FastAPI, config: ServerConfig, registry: Registry) -> None:
-    """Middleware, the innermost first."""
+def _add_middleware(
+    app: FastAPI, config: ServerConfig, registry: Registry, open_paths: frozenset[str], tracing: Tracing | None
+) -> None:
+    """Middleware, the innermost first. open_paths: those of plugins that need no API key."""
     app.add_middleware(PluginErrorMiddleware, registry=registry)
     app.add_middleware(ResponseBlocksMiddleware)
     app.add_middleware(BodyLimitMiddleware, max_bytes=config.max_body_bytes)
     if config.api_key or config.admin_api_key:
-        paths = OPEN_PATHS - {METRICS} if config.metrics_require_key else OPEN_PATHS
+        paths = open_paths | (OPEN_PATHS - {METRICS} if config.metrics_require_key else OPEN_PATHS)
         app.add_middleware(APIKeyMiddleware, keys=config.api_key, admin_keys=config.admin_api_key, open_paths=paths)
-    if config.enable_request_id_headers:
-        app.add_middleware(RequestIdMiddleware)
+    if tracing is not None:
+        from quire.server.tracing.middleware import TracingMiddleware
+
+        app.add_middleware(TracingMiddleware, tracing=tracing)
+    if config.enable_request_id_headers or config.log_format == "json":
+        app.add_middleware(RequestIdMiddleware, sends=config.enable_request_id_headers)
     if config.allowed_origins:
         app.add_middleware(
             CORSMiddleware,

@@ -103,7 +103,8 @@ def normalize_flags(argv: Sequence[str]) -> list[str]:
 
 def add_config(parser: argparse.ArgumentParser, *configs: type, skip: Sequence[str] = ()) -> None:
     """Add a flag for each field of the config classes, under the headings of `quire.settings.setting_groups`."""
-    settings = {f.name: (f, get_type_hints(config)[f.name]) for config in configs for f in fields(config)}
+    hints = {config: get_type_hints(config) for config in configs}
+    settings = {f.name: (f, hints[config][f.name]) for config in configs for f in fields(config)}
     for title, names in grouped(name for name in settings if name not in skip).items():
         group = parser.add_argument_group(title)
         for name in names:

@@ -92,6 +92,7 @@ class ServerConfig:
     stream_interval: int = setting(
         "Send the tokens of a stream in groups of this many; the first and the last tokens are sent at once.", 1
     )
+    ui: bool = setting("Serve the web page at /, if the plugin page is loaded.", True)
     disable_fastapi_docs: bool = setting("Disable /docs, /redoc and /openapi.json.", False)
     enable_tokenizer_info_endpoint: bool = setting(
         "Enable GET /tokenizer_info, which returns the chat template and the special tokens.", True
@@ -104,6 +105,15 @@ class ServerConfig:
         "info",
         choices=("debug", "info", "warning", "error", "critical"),
         also=("uvicorn_log_level",),
+    )
+    log_format: str = setting(
+        "Format of log lines; json: an object a line, with the request's id where there is one.",
+        "text",
+        choices=("text", "json"),
+    )
+    otlp_traces_endpoint: str | None = setting(
+        "URL of an OpenTelemetry collector to which traces of requests are sent, e.g. http://localhost:4318/v1/traces; "
+        "needs the extra otel (default: that of the OTEL_EXPORTER_OTLP_… variables, else no traces)."
     )
     shutdown_timeout_s: float = setting(
         "Maximum time in seconds that running requests get to finish at shutdown.", 30.0, also=("shutdown_timeout",)

@@ -23,7 +23,7 @@ GROUPS: Mapping[str, tuple[str, ...]] = {
     ),
     "HTTP": (
         *("host", "port", "root_path", "allowed_origins", "allowed_methods", "allowed_headers", "allow_credentials"),
-        *("ssl_keyfile", "ssl_certfile", "ssl_ca_certs", "disable_fastapi_docs", "enable_request_id_headers"),
+        *("ssl_keyfile", "ssl_certfile", "ssl_ca_certs", "ui", "disable_fastapi_docs", "enable_request_id_headers"),
         *("enable_tokenizer_info_endpoint", "metrics_prefix", "shutdown_timeout_s", "engine_timeout_s", "max_restarts"),
     ),
     "keys and limits": (
@@ -35,7 +35,8 @@ GROUPS: Mapping[str, tuple[str, ...]] = {
         *("plugin_max_faults", "gate_timeout_s", "gate_threads"),
     ),
     "logging and usage": (
-        *("log_level", "disable_access_log", "disable_log_stats", "stream_interval"),
+        *("log_level", "log_format", "disable_access_log", "disable_log_stats", "otlp_traces_endpoint"),
+        "stream_interval",
         *("enable_prompt_tokens_details", "enable_force_include_usage"),
     ),
     "scheduling": (

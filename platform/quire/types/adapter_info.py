@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Literal
 
 AdapterState = Literal["loading", "ready", "failed", "retired"]
@@ -40,7 +41,7 @@ class AdapterStats:
     """Statistics of a model's adapters: `num_…_total` since the start, the others now; bytes are in host memory.
 
     running, waiting: names of adapters whose requests run, or wait for a slot or for loading; only some if there are
-    many.
+    many. num_running: requests that hold a slot, by name of the adapter, of those in `running`.
     """
 
     max_slots: int = 0
@@ -54,3 +55,4 @@ class AdapterStats:
     num_evictions_total: int = 0
     running: tuple[str, ...] = ()
     waiting: tuple[str, ...] = ()
+    num_running: Mapping[str, int] = field(default_factory=dict)

@@ -17,7 +17,8 @@ class ModelInfo:
     dimensions: how many of the `embedding_size` numbers a request may ask for: None = no fewer, () = any number, else
     one of these. labels: names of the classes, in order. token_types: whether tokens of a pair of texts have types.
     position_axes: axes of the rotary positions of media. encoder_input: the item that prompts begin with, if any.
-    max_logprobs: log-probabilities per position that a request may ask for, -1 = any number.
+    max_logprobs: log-probabilities per position that a request may ask for, -1 = any number. operations: the
+    implementation of most operations, such as avx2 or torch. kv_cache_bytes: 0 = the model needs none.
     """
 
     name: str
@@ -43,3 +44,32 @@ class ModelInfo:
     position_axes: int = 1
     encoder_input: EncoderInputInfo | None = None
     max_logprobs: int = 20
+    operations: str = ""
+    kv_cache_bytes: int = 0
+
+    @property
+    def description(self) -> tuple[str, ...]:
+        """Size, data type, device, implementation of the operations, context length and KV cache, in words."""
+        operations = f" with {self.operations} operations" if self.operations else ""
+        cache = f"KV cache {bytes_in_words(self.kv_cache_bytes)} for {self.num_pages * self.page_size} tokens"
+        return (
+            f"{_count(self.num_parameters)} parameters",
+            f"{self.dtype} on {self.device}{operations}",
+            f"context {self.max_model_len} tokens",
+            cache if self.kv_cache_bytes else "no KV cache",
+        )
+
+
+def bytes_in_words(count: int) -> str:
+    """A number of bytes with its unit: 1536 → 1.5 KiB."""
+    for unit, size in (("GiB", 1 << 30), ("MiB", 1 << 20)):
+        if count >= size:
+            return f"{count / size:.1f} {unit}"
+    return f"{count / 1024:.1f} KiB"
+
+
+def _count(number: int) -> str:
+    for unit, size in (("B", 10**9), ("M", 10**6)):
+        if number >= size:
+            return f"{number / size:.1f} {unit}"
+    return str(number)

@@ -71,8 +71,6 @@ class BenchTarget:
             return cls(name, remote, model or remote.first_model())
         except RemoteError as error:
             raise RemoteError(f"{name}: {error.message}") from error
-        except (ValueError, KeyError, TypeError) as error:
-            raise RemoteError(f"{name}: {remote.url}/models does not answer as an OpenAI-compatible server.") from error
 
     def figures(self, load: LoadPattern) -> dict[str, Any]:
         """Sends a load and returns figures. Raises RemoteError if a request failed or returned another number of

@@ -37,7 +37,7 @@ def use(path: Path) -> str:
     """What came of a file: "used", "refused", or the error that must not be."""
     try:
         folder_contents(open_parts(path))
-        tensors = open_tensors(path)
+        tensors = open_tensors(open_parts(path))
         for name in tensors:
             value = tensors.read(name)
             if isinstance(value, QuantizedRows):

@@ -23,8 +23,8 @@ from quire.hooks import registry
 from quire.records import Registry
 from quire.settings.model_config import ModelConfig
 from quire_models.loading import tensor_files
+from quire_models.loading.checkpoint_writer import ShardWriter
 from quire_models.testing import run_tokens
-from quire_quantize.writer import ShardWriter
 from quire_testing.tiny import tiny_llama, tiny_model
 
 

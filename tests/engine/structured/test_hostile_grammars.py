@@ -121,6 +121,7 @@ class Careful:
         return "finished", attempted
 
 
+@pytest.mark.usefixtures("fresh_processes")
 def test_what_may_take_long_is_compiled_in_a_process_that_is_ended_in_time(tmp_path: Any) -> None:
     record = GrammarBackend("careful", frozenset({"words"}), Careful)
     hook = "quire_grammar_backends"

@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import os
 import signal
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import httpx
+from serving import POLL_S
 
 
 class AdapterClient:
@@ -41,6 +43,7 @@ class AdapterClient:
         """Ask until an adapter is in a state."""
         while (row := self.row(name))["state"] != state:
             assert row["state"] == "loading", row
+            time.sleep(POLL_S)
         return row
 
     def forget_all(self) -> None:
@@ -68,7 +71,7 @@ class AdapterClient:
         return ids
 
     @contextmanager
-    def stream(self, model: str, count: int, prompt: str = "x") -> Iterator[Iterator[str]]:
+    def stream(self, model: str, count: int, prompt: str = "x", **more: Any) -> Iterator[Iterator[str]]:
         """A request in flight: the pieces of its answer, as they come."""
         body = {
             "model": model,
@@ -77,6 +80,7 @@ class AdapterClient:
             "temperature": 0,
             "ignore_eos": True,
             "stream": True,
+            **more,
         }
         with self.http.stream("POST", "/v1/completions", json=body) as reply:
             assert reply.status_code == 200

@@ -14,6 +14,9 @@ import httpx
 
 READY_WITHIN_S = 120
 
+POLL_S = 0.02
+"""Time between two looks at another process, which needs the core meanwhile; it orders nothing."""
+
 
 def free_port():
     with socket.socket() as probe:
@@ -39,7 +42,7 @@ class Server:
                     return self
             except httpx.HTTPError:
                 pass
-            time.sleep(0.05)  # polling an outside process, not ordering anything
+            time.sleep(POLL_S)
         raise RuntimeError(f"the server was not ready in {READY_WITHIN_S} s:\n{self.output()}")
 
     def engine_pid(self):
@@ -66,6 +69,7 @@ class Server:
         os.kill(killed, signal.SIGKILL)
         while self.engine_pid() in (killed, None):
             assert self.process.poll() is None, self.output()
+            time.sleep(POLL_S)
         return self.wait_ready()
 
     def stop(self, sign=signal.SIGTERM, within_s=60):
@@ -80,7 +84,10 @@ def command(*words, python=sys.executable):
 
 @contextmanager
 def serving(*words, env=None, ready=True, python=sys.executable):
-    """`platform serve WORDS --port FREE`, ready to answer; stopped afterwards."""
+    """`platform serve WORDS --port FREE`, ready to answer; stopped afterwards.
+
+    Forked, with what it starts (`forked_popen`), but for tests with the fixture `fresh_processes`.
+    """
     port = free_port()
     with tempfile.NamedTemporaryFile("w+", suffix=".log") as log:
         process = subprocess.Popen(

@@ -13,6 +13,7 @@ from gguf import GGMLQuantizationType as Type
 from safetensors.torch import save_file
 
 from quire_kernels.quantized_rows import QuantizedRows
+from quire_models.gguf.file.parts import open_parts
 from quire_models.gguf.folder import model_folder, open_tensors
 
 VOCAB = 264
@@ -96,8 +97,8 @@ def in_transformers(case: Case, path: Path, cache: Path) -> Any:
     """transformers' model with the config that is made from the file, and with the file's tensors, dequantized."""
     folder = cache / "transformers"
     folder.mkdir(parents=True)
-    shutil.copy(model_folder(path, cache / "gguf") / "config.json", folder)
-    tensors = open_tensors(path)
+    shutil.copy(model_folder(open_parts(path), cache / "gguf") / "config.json", folder)
+    tensors = open_tensors(open_parts(path))
     values = {}
     for name in tensors:
         value = tensors.read(name)

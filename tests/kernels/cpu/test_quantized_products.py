@@ -11,7 +11,7 @@ from cpu_rig import FLOATS
 from quantized_rig import EVERY_BITS, FLOAT8, IQ4_NL, NF4, SHAPES, exact, near, random_matrix, random_x
 from torch import Tensor
 
-from quire_kernels.cpu.linear.quantized import CodeKind
+from quire_kernels.cpu.linear.quantized_packing import CodeKind
 from quire_kernels.cpu.ops import CpuOps
 from quire_kernels.quantized import QuantizedBoundLinear, QuantizedMatrix
 

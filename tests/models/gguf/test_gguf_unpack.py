@@ -15,6 +15,7 @@ from gguf_models import SCALES_AT, random_blocks
 from quire.errors import CheckpointError
 from quire_kernels.quantized import QuantizedMatrix, has_integer_values
 from quire_kernels.quantized_rows import QuantizedRows
+from quire_models.gguf.file.parts import open_parts
 from quire_models.gguf.file.types import OTHER_TYPES, TYPES
 from quire_models.gguf.folder import open_tensors
 from quire_models.gguf.weights import unpack
@@ -34,7 +35,7 @@ def write(path: Path, blocks: np.ndarray, kind: Type, name: str = "blk.0.ffn_up.
 
 
 def read(path: Path) -> QuantizedMatrix:
-    rows = open_tensors(path).read("model.layers.0.mlp.up_proj.weight")
+    rows = open_tensors(open_parts(path)).read("model.layers.0.mlp.up_proj.weight")
     assert isinstance(rows, QuantizedRows)
     matrix = rows.whole()
     return matrix
@@ -62,7 +63,9 @@ def test_every_byte_of_codes_is_read_as_the_package_reads_it(byte):
         if name == "MXFP4":
             blocks[0, 0] = byte % 200  # larger exponents overflow in the package
         expected = gguf.quants.dequantize(blocks, Type[name])
-        found = unpack.unpacked(blocks, layout, expected.shape[1])
+        found = unpack.unpacked(blocks, name, expected.shape[1])
+        assert torch.equal(found.dequantized(), torch.from_numpy(expected)), name
+        assert unpack.unpack_in_numpy(blocks, layout, found) is None
         assert torch.equal(found.dequantized(), torch.from_numpy(expected)), name
 
 
@@ -77,7 +80,7 @@ def test_sizes_of_types_are_those_of_the_package():
 def test_tensors_that_are_not_quantized_are_views_of_the_file(tmp_path, kind):
     values = np.arange(12, dtype=kind).reshape(3, 4)
     write(tmp_path / "model.gguf", values, Type.F32 if kind == np.float32 else Type.F16)
-    tensors = open_tensors(tmp_path / "model.gguf")
+    tensors = open_tensors(open_parts(tmp_path / "model.gguf"))
     found = tensors.read("model.layers.0.mlp.up_proj.weight")
     assert torch.equal(found, torch.from_numpy(values))
     assert found.data_ptr() == tensors.read("model.layers.0.mlp.up_proj.weight").data_ptr()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import shutil
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +14,7 @@ import pytest
 from adapter_client import AdapterClient, held_back
 from letter_adapters import Voices
 from lora_rig import Base
-from serving import Server, serving
+from serving import POLL_S, Server, serving
 
 from quire import LLM, LoRARequest, SamplingParams
 from quire.engine.adapters.admission import REQUESTS_PER_LEASE
@@ -66,7 +67,7 @@ def asks(rig: Rig) -> Iterator[AdapterClient]:
 def until_none_is_left(asks: AdapterClient) -> None:
     """An adapter goes with its last request, which ends soon after its answer, or after it was hung up on."""
     while asks.rows():
-        pass
+        time.sleep(POLL_S)
 
 
 def load(asks: AdapterClient, name: str, folder: Path, model: str = "base", **more: bool) -> None:
@@ -78,14 +79,15 @@ def load(asks: AdapterClient, name: str, folder: Path, model: str = "base", **mo
 
 
 def test_requests_in_flight_finish_on_the_weights_they_began_with(rig: Rig, asks: AdapterClient) -> None:
-    load(asks, "voice", rig.voice("A"))
-    with asks.stream("voice", 1000) as pieces:
+    old_voice, new_voice = rig.voice("A"), rig.voice("B")
+    load(asks, "voice", old_voice)
+    with asks.stream("voice", 1000, stream_interval=20) as pieces:
         first = next(pieces)
         assert asks.unload("voice").status_code == 200
         assert asks.complete("voice").status_code == 404
         (row,) = asks.rows()
         assert (row["state"], row["requests"]) == ("retired", 1)
-        load(asks, "voice", rig.voice("B"))
+        load(asks, "voice", new_voice)
         old, new = asks.rows()
         assert (old["state"], new["state"], old["requests"]) == ("retired", "ready", 1)
         assert new["revision"] > old["revision"]
@@ -150,7 +152,7 @@ async def test_with_one_slot_a_flood_on_one_adapter_does_not_lock_out_three_othe
 ) -> None:
     for letter in "ABCD":
         load(asks, letter, rig.voice(letter))
-    others_done, finished = asyncio.Event(), {letter: 0 for letter in "ABCD"}
+    begun, others_done, finished = asyncio.Event(), asyncio.Event(), {letter: 0 for letter in "ABCD"}
     async with httpx.AsyncClient(base_url=rig.server.url, timeout=120) as http:
 
         async def ask(letter: str) -> None:
@@ -162,6 +164,7 @@ async def test_with_one_slot_a_flood_on_one_adapter_does_not_lock_out_three_othe
         async def flood() -> None:
             while not others_done.is_set():
                 await ask("A")
+                begun.set()
 
         async def quiet(letter: str) -> int:
             """How many of A's requests ended while this one's turn came five times."""
@@ -171,8 +174,7 @@ async def test_with_one_slot_a_flood_on_one_adapter_does_not_lock_out_three_othe
             return finished["A"] - before
 
         floods = [asyncio.ensure_future(flood()) for _ in range(8)]
-        while not finished["A"]:
-            await asyncio.sleep(0)
+        await begun.wait()
         passed = await asyncio.gather(*map(quiet, "BCD"))  # it would never end if A kept the slot
         others_done.set()
         await asyncio.gather(*floods)

@@ -13,9 +13,10 @@ from schemathesis.specs.openapi.checks import (
 )
 
 CHECKS = [not_a_server_error, status_code_conformance, content_type_conformance, response_schema_conformance]
-SETTINGS = settings(
-    max_examples=25, deadline=None, database=None, suppress_health_check=list(HealthCheck), phases=[Phase.generate]
-)
+SETTINGS = settings(deadline=None, database=None, suppress_health_check=list(HealthCheck), phases=[Phase.generate])
+EXAMPLES, OF_ANOTHER_PATH = 20, 5
+"""How many requests each operation gets, and each that is another with a second path. To make one takes 0.1 s."""
+SECOND_PATHS = ("POST /v1/score", "POST /v1/rerank", "POST /v2/rerank")
 SPOKEN = ("POST /v1/audio/transcriptions", "POST /v1/audio/translations")
 POOLED = (
     "POST /v1/embeddings",
@@ -90,7 +91,7 @@ TRIED = [(label, mode) for label, mode in TRIED if mode is GenerationMode.POSITI
 @pytest.mark.parametrize(("label", "mode"), TRIED, ids=lambda value: getattr(value, "value", value))
 def test_an_operation_keeps_to_its_schema(operations, label, mode):
     @seed(20240607)
-    @SETTINGS
+    @settings(SETTINGS, max_examples=OF_ANOTHER_PATH if label in SECOND_PATHS else EXAMPLES)
     @given(case=operations[label].as_strategy(generation_mode=mode))
     def run(case):
         answer = case.call()

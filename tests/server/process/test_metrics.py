@@ -214,8 +214,11 @@ async def test_openmetrics_are_sent_to_clients_that_accept_them(tmp_path):
         accept = "application/openmetrics-text;version=1.0.0;q=0.8,text/plain;q=0.5"
         answer = await client.get("/metrics", headers={"Accept": accept})
     assert answer.headers["content-type"].startswith("application/openmetrics-text")
-    names = {family.name for family in openmetrics(answer.text)}
-    assert {"quire:request_success", "process_cpu_seconds", "python_info"} <= names
+    found = list(openmetrics(answer.text))
+    assert {"quire:request_success", "process_cpu_seconds", "python_info"} <= {family.name for family in found}
+    assert {"quire:num_requests_running", "quire:request_success_total"} <= {
+        sample.name for family in found for sample in family.samples
+    }
 
 
 async def test_answers_in_which_calls_were_sought_are_counted(tmp_path):

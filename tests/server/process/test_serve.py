@@ -99,6 +99,7 @@ def test_a_host_killed_mid_stream_ends_the_stream_with_an_error_and_serves_again
     assert complete(server, model="a").json()["choices"][0]["text"] == before
 
 
+@pytest.mark.usefixtures("fresh_processes")
 def test_sigterm_under_load_finishes_what_was_accepted(folders):
     with serving(f"a={folders / 'a'}", "--dtype", "float32", "--num-pages", "400") as server:
         begun, results = threading.Barrier(5), []
@@ -137,6 +138,7 @@ def fails_to_start(*words):
         return status, server.output()
 
 
+@pytest.mark.usefixtures("fresh_processes")
 def test_an_unknown_plugin_stops_the_start_with_the_list_of_installed_ones():
     status, output = fails_to_start("--plugins", "lama")
     assert status == 2

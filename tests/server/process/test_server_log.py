@@ -1,12 +1,14 @@
 """What the log of a server says: one format, the models, their work, a warning for an open server."""
 
+import io
 import logging
+from contextlib import closing
 
 import pytest
 
 from quire.commands.serve import warn_of_open_server
 from quire.engine.build import build_engine
-from quire.engine.loading.model_summary import summary
+from quire.engine_process.model_summary import summary
 from quire.hooks.registry import load
 from quire.server.metrics.throughput_log import ThroughputLog
 from quire.server.process.serve import _uvicorn_settings
@@ -59,11 +61,29 @@ def test_loading_is_reported_every_few_seconds(caplog):
     assert caplog.messages == ["loading weights: 50 % of 2.00 B parameters"]
 
 
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+def test_a_terminal_shows_a_bar_in_place_of_the_log(caplog, monkeypatch):
+    terminal, now = Terminal(), [0.0]
+    monkeypatch.setattr("sys.stderr", terminal)
+    monkeypatch.setattr("quire_models.loading.weights.BAR_DELAY_S", 0)
+    with closing(LoadingProgress(2_000_000_000, clock=lambda: now[0])) as progress:
+        now[0] = 5.0
+        progress.advance(500_000_000)
+        shown = terminal.getvalue()
+    assert "loading weights:" in shown
+    assert "2.00G" in shown
+    assert not caplog.messages
+
+
 def test_a_loaded_model_is_described(tmp_path):
     config = ModelConfig(model=str(tiny_llama(tmp_path / "tiny")), device="cpu", num_pages=20)
     engine = build_engine(config, load(["llama"]))
     try:
-        text = summary(engine.loaded, engine.info, config)
+        text = summary(engine.info, config)
     finally:
         engine.close()
     assert text.startswith("LlamaForCausalLM, ")

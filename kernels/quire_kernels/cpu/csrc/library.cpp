@@ -7,7 +7,7 @@
 #include "sampling/logprobs.hpp"
 #include "sampling/mask_logits.hpp"
 #include "program.hpp"
-#include "quantized/pack.hpp"
+#include "quantized/pack_blocks.hpp"
 #include "quantized/search.hpp"
 
 using namespace quire;
@@ -81,10 +81,24 @@ void quire_unpack_int8(int32_t is_bf16, const Packed* packed, const float* scale
   });
 }
 
-// The counterparts for matrices of few bits: q is complete, except for `bytes`; factors is float [panels * 32].
-void quire_pack_quantized(const QuantizedSource* from, const Packed* packed, Quantized* q, float* factors, int32_t threads) {
-  run_parallel(threads, [&](Worker& worker) { pack_quantized(worker, *from, *packed, *q, factors); });
+// The counterparts for matrices of few bits: q is complete, except for `bytes`; factors is float [panels * 32]. Returns
+// the bits of `PackProblem`.
+int32_t quire_pack_quantized(const QuantizedSource* from, const Packed* packed, Quantized* q, float* factors,
+                             int32_t threads) {
+  std::atomic<int32_t> problems{0};
+  run_parallel(threads, [&](Worker& worker) { pack_quantized(worker, *from, *packed, *q, factors, problems); });
+  return problems;
 }
+
+// The same from blocks of ggml's types.
+int32_t quire_pack_blocks(const BlockRows* from, const Packed* packed, Quantized* q, float* factors, int32_t threads) {
+  std::atomic<int32_t> problems{0};
+  run_parallel(threads, [&](Worker& worker) { pack_blocks(worker, *from, *packed, *q, factors, problems); });
+  return problems;
+}
+
+// Unpacks blocks of ggml's types in the calling thread; returns what `unpack_blocks` does.
+int32_t quire_unpack_blocks(int32_t type, const BlockCodes* to) { return unpack_blocks(static_cast<BlockType>(type), *to); }
 
 void quire_unpack_quantized(int32_t is_bf16, const Packed* packed, const Quantized* q, const int64_t* ids, int64_t count,
                             void* out, int32_t threads) {

@@ -15,7 +15,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from quire.errors import CheckpointError
-from quire.files import FileRefused, open_regular
+from quire.files import FileRefused, open_regular, release_pages
 from quire_models.gguf.file.cursor import Cursor, Value
 from quire_models.gguf.file.types import TYPES, TensorType, type_name
 
@@ -57,9 +57,7 @@ class GGUFFile:
 
     def release(self, start: int, size: int) -> None:
         """Give the memory of some bytes that were read, and not written, back to the system; the file keeps them."""
-        begin, end = _aligned(start, mmap.PAGESIZE), (start + size) // mmap.PAGESIZE * mmap.PAGESIZE
-        if begin < end and hasattr(mmap, "MADV_DONTNEED"):
-            self.data.madvise(mmap.MADV_DONTNEED, begin, end - begin)
+        release_pages(self.data, start, start + size)
 
 
 def open_gguf(path: Path, root: Path | None = None) -> GGUFFile:

@@ -16,11 +16,11 @@ import torch
 
 from quire.errors import CheckpointError
 from quire_kernels.quantized import QuantizedMatrix
-from quire_kernels.quantized_rows import QuantizedRows, as_slice
+from quire_kernels.quantized_rows import BlockRows, QuantizedRows, as_slice
 from quire_models.gguf.file.metadata import Metadata
 from quire_models.gguf.file.reader import GGUFFile, TensorInfo
 from quire_models.gguf.weights.names import FAMILIES, IGNORED, Family
-from quire_models.gguf.weights.unpack import LAYOUTS, unpacked
+from quire_models.gguf.weights.unpack import unpacked
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -130,6 +130,12 @@ class GGUFTensors(Mapping[str, Shape]):
         value = value.view(stored.shape)
         return value - 1 if stored.plus_one else value
 
+    def release(self, name: str) -> None:
+        """Give the memory of a tensor back to the system; that of quantized matrices was given back with their rows."""
+        stored = self._stored[name]
+        if stored.info.type.plain:
+            stored.file.release(stored.info.start, stored.info.size)
+
 
 def _checked_heads(stored: _Stored, heads: int) -> int:
     if not heads or stored.shape[0] % (2 * heads):
@@ -159,7 +165,6 @@ def _plain(stored: _Stored) -> Tensor:
 def _quantized(stored: _Stored) -> QuantizedRows:
     """The matrix as it is in the file; tensors that are no matrices as one with a row for each of their rows."""
     info = stored.info
-    layout = LAYOUTS[info.type.name]
     parts = 1 if stored.expert is None else info.shape[0]
     size, inputs = info.size // parts, info.shape[-1]
     outputs = math.prod(info.shape[:-1]) // parts
@@ -169,13 +174,15 @@ def _quantized(stored: _Stored) -> QuantizedRows:
     def read(ids: Tensor) -> QuantizedMatrix:
         index = as_slice(ids)
         rows = blocks[index] if isinstance(index, slice) else blocks[index.numpy()]
-        matrix = unpacked(rows, layout, inputs)
-        for what, values in (("a scale", matrix.scales), ("an offset", matrix.offsets)):
-            # faster than torch, whose threads must meet
-            if values is not None and not np.isfinite(values.numpy()).all():
-                raise CheckpointError(f"{stored.file.path}: tensor {info.name!r} has {what} that is not finite.")
+        try:
+            matrix = unpacked(rows, info.type.name, inputs)
+        except ValueError as error:
+            raise CheckpointError(f"{stored.file.path}: tensor {info.name!r} has {error}.") from error
         if isinstance(index, slice):
             stored.file.release(start + index.start * blocks.shape[1], rows.size)
         return matrix
 
-    return QuantizedRows(torch.Size((outputs, inputs)), read)
+    count = inputs // info.type.elements
+    addresses = blocks.ctypes.data + torch.arange(outputs) * blocks.shape[1]
+    rows = BlockRows(info.type.name, count, addresses, lambda: stored.file.release(start, size), blocks)
+    return QuantizedRows(torch.Size((outputs, inputs)), read, rows)

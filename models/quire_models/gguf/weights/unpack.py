@@ -1,8 +1,8 @@
 """Turns the blocks of a quantized tensor into a `QuantizedMatrix`: types with one scale for 32 weights, and the driver.
 
 Layouts are those of ggml (ggml/src/ggml-common.h and ggml-quants.c of llama.cpp). A layout is a structured numpy type,
-whose fields are views of the mapped file. Work is done in chunks that stay in the processor's cache, on words of eight
-bytes, or by copying fields of 16 or more bytes at once; every weight gets one byte.
+whose fields are views of the mapped file. Every weight gets one byte. CPUs do it in C++ where they can; numpy works in
+chunks that stay in the processor's cache, on words of eight bytes, or by copying fields of 16 or more bytes at once.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 import torch
 
+from quire_kernels.cpu.ggml_blocks import compiled_unpacking, unpack_blocks
 from quire_kernels.quantized import QuantizedMatrix
 from quire_models.gguf.weights import unpack_k
 
@@ -53,29 +54,49 @@ class BlockLayout:
     table: tuple[int, ...] | None = None
 
 
-def unpacked(blocks: Array, layout: BlockLayout, inputs: int) -> QuantizedMatrix:
-    """The matrix [outputs, inputs] whose rows have the blocks `blocks`, uint8 [outputs, bytes], contiguous."""
-    outputs, row_bytes = blocks.shape
-    stored = blocks.reshape(-1).view(layout.dtype)
-    elements = inputs * layout.dtype.itemsize // row_bytes
-    groups = elements // layout.group_size
-    codes = np.empty((len(stored), elements), np.uint8)
-    scales = np.empty((len(stored), groups), np.float32)
-    offsets = np.empty((len(stored) if layout.has_offsets else 0, groups), np.float32)
-    step = max(1, CHUNK // elements)
-    for start in range(0, len(stored), step):
-        part = slice(start, start + step)
-        with np.errstate(all="ignore"):  # scales that are not finite are found by the caller
-            layout.unpack(stored[part], codes[part], scales[part], offsets[part])
-    return QuantizedMatrix(
-        codes=torch.from_numpy(codes).view(outputs, inputs),
-        scales=torch.from_numpy(scales).view(outputs, inputs // layout.group_size),
+def unpacked(blocks: Array, kind: str, inputs: int) -> QuantizedMatrix:
+    """The matrix [outputs, inputs] whose rows have the blocks `blocks`, uint8 [outputs, bytes], contiguous.
+
+    kind: name of the type. Raises ValueError, naming it, if a scale or an offset is not finite.
+    """
+    layout, outputs = LAYOUTS[kind], len(blocks)
+    groups, count = inputs // layout.group_size, blocks.size // layout.dtype.itemsize
+    matrix = QuantizedMatrix(
+        codes=torch.empty(outputs, inputs, dtype=torch.uint8),
+        scales=torch.empty(outputs, groups),
         bits=layout.bits,
         group_size=layout.group_size,
         zero=layout.zero,
-        offsets=torch.from_numpy(offsets).view(outputs, inputs // layout.group_size) if layout.has_offsets else None,
+        offsets=torch.empty(outputs, groups) if layout.has_offsets else None,
         table=_table(layout.table),
     )
+    library = compiled_unpacking()
+    if library is None:
+        problem = unpack_in_numpy(blocks, layout, matrix)
+    else:
+        problem = unpack_blocks(library, kind, blocks.ctypes.data, count, matrix.codes, matrix.scales, matrix.offsets)
+    if problem is not None:
+        raise ValueError(f"{problem} that is not finite")
+    return matrix
+
+
+def unpack_in_numpy(blocks: Array, layout: BlockLayout, to: QuantizedMatrix) -> str | None:
+    """`quire_kernels.cpu.ggml_blocks.unpack_blocks` in numpy: the reference."""
+    stored = blocks.reshape(-1).view(layout.dtype)
+    if not len(stored):
+        return None
+    codes = to.codes.numpy().reshape(len(stored), -1)
+    scales = to.scales.numpy().reshape(len(stored), -1)
+    offsets = scales[:0] if to.offsets is None else to.offsets.numpy().reshape(len(stored), -1)
+    step = max(1, CHUNK // codes.shape[1])
+    for start in range(0, len(stored), step):
+        part = slice(start, start + step)
+        with np.errstate(all="ignore"):
+            layout.unpack(stored[part], codes[part], scales[part], offsets[part])
+    for what, values in (("a scale", scales), ("an offset", offsets)):
+        if not np.isfinite(values).all():
+            return what
+    return None
 
 
 def _table(values: tuple[int, ...] | None) -> Tensor | None:

@@ -16,6 +16,7 @@ Every call holds the lock of `quire.engine.adapters.engine_adapters`.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from quire.engine.adapters.attached_runtimes import AttachedRuntime
@@ -67,6 +68,11 @@ class SlotAdmission:
     def num_loaded(self) -> int:
         """Adapters that hold slots."""
         return len(self._leases)
+
+    @property
+    def running(self) -> Iterable[AdapterRevision]:
+        """Adapters that hold slots."""
+        return self._leases.keys()
 
     def names(self, max_waiting: int) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """Names of adapters that hold slots, and of at most `max_waiting` that queued requests need."""

@@ -147,6 +147,9 @@ class EngineAdapters:
         with self._lock:
             registry, tiers = self.registry, Counter(adapter.tier for adapter in self.registry.known.values())
             running, waiting = self._admission.names(MAX_REPORTED)
+            num_running: Counter[str] = Counter()
+            for adapter in self._admission.running:
+                num_running[adapter.ref.name] += len(adapter.holding_requests)
             in_memory = [adapter.metadata for adapter in registry.known.values() if adapter.loaded is not None]
             return AdapterStats(
                 max_slots=self._max_slots,
@@ -160,6 +163,7 @@ class EngineAdapters:
                 num_evictions_total=registry.host_cache.num_evictions,
                 running=running,
                 waiting=waiting,
+                num_running=num_running,
             )
 
     def close(self) -> None:

@@ -2,5 +2,5 @@
 
 `load` resolves the folder, reads config.json, finds the architecture's plugin, and builds and fills the module.
 `description` is what the plugin derives from the config; `op_choice` and `quantization` choose the implementations of
-operations. `speech_tasks` derives the speech tasks for `ModelInfo`. `model_summary` is the line that is logged.
+operations. `speech_tasks` derives the speech tasks for `ModelInfo`.
 """

@@ -5,6 +5,7 @@ The number of pages is not known yet: `info.num_pages` is 0 until the engine has
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -84,7 +85,7 @@ def _load(config: ModelConfig, registry: Registry, max_bytes: int | None) -> Loa
     device = choose_device(config.device)
     located = hub.locate(config.model, config)
     folder = located.folder
-    parsed = checkpoint.read_config(folder, config.trust_remote_code)
+    parsed = checkpoint.read_config(folder, config.trust_remote_code, hub.config_cache(config.download_dir))
     architecture = find_architecture(parsed.architectures, registry)
     modalities = _modalities(architecture, registry)
     dtype = choose_dtype(config.dtype, checkpoint.checkpoint_dtype(folder), device)
@@ -133,6 +134,7 @@ def _load(config: ModelConfig, registry: Registry, max_bytes: int | None) -> Loa
         position_axes=decoder.position_axes,
         encoder_input=encoder_input_info(decoder, modalities, architecture.name, config.page_size, max_model_len),
         max_logprobs=config.max_logprobs,
+        operations=Counter(choice.name for choice in ops.report).most_common(1)[0][0],
     )
     return LoadedModel(
         module=module,

@@ -33,7 +33,7 @@ class WeightSource:
         if self.config.load_format == "dummy":
             return None
         if self.located.gguf is not None:
-            read = open_tensors(self.located.gguf)
+            read = open_tensors(self.located.parts)
             if read.quantized_types and self.config.quantization is not None:
                 raise ConfigError(
                     f"--quantization {self.config.quantization}: {self.located.gguf} is quantized already "

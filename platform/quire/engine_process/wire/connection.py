@@ -1,4 +1,4 @@
-"""One engine process, seen from the API process: start it, exchange messages with it, notice its exit.
+"""One engine process, seen from the API process: exchange messages with it, notice its exit.
 
 A connection is used for one process only; `quire.engine_process.supervisor` starts the next one.
 """
@@ -7,52 +7,25 @@ from __future__ import annotations
 
 import asyncio
 import os
-import signal
-import socket
-import subprocess
-import sys
 import threading
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-from quire.engine_process.settings import IGNORED_SIGNALS
 from quire.engine_process.wire.protocol import FromEngine, WireMessage, decode_from_engine, encode
+from quire.engine_process.wire.spawn import SpawnedProcess
 from quire.engine_process.wire.transport import FrameDecoder, encode_frame
 
 EXIT_DRAIN_S = 0.1
 """The process exits and its socket closes in either order; after the first, wait this long for the second."""
 
-CLOSE_S = 2.0
-"""Longest wait for a killed process to exit."""
-
-OPENMP_ENV = {"GOMP_SPINCOUNT": "20000"}
-"""Threads of torch's pool spin for some microseconds before they sleep. The default is milliseconds: as soon as
-another process needs a core, each operation waits for a thread that is not running, and a step takes many times as
-long. No spinning at all would cost more than a third of the speed of an idle machine."""
-
 
 class EngineConnection(asyncio.Protocol):
-    """A running engine process and the socket to it. The socket has no name, so no other process can connect."""
+    """A running engine process and the socket to it."""
 
-    def __init__(self, module: str) -> None:
-        """Start `module` as a process. Needs no event loop: the socket buffers messages sent before `listen`."""
-        self._socket, theirs = socket.socketpair()
-        number = theirs.fileno()
-        with theirs:
-            # The child inherits the mask of this thread.
-            before = signal.pthread_sigmask(signal.SIG_BLOCK, IGNORED_SIGNALS)
-            try:
-                # -P: nothing from the working directory may shadow a package.
-                self._process = subprocess.Popen(
-                    [sys.executable, "-P", "-m", module, str(number)],
-                    stdin=subprocess.DEVNULL,
-                    pass_fds=(number,),
-                    start_new_session=True,
-                    env=_environment(),
-                )
-            finally:
-                signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    def __init__(self, spawned: SpawnedProcess) -> None:
+        """Needs no event loop: the socket buffers messages sent before `listen`."""
+        self._spawned, self._socket, self._process = spawned, spawned.socket, spawned.process
         self._kill_reason: str | None = None
         self._frames = FrameDecoder()
         self._ended = asyncio.Event()
@@ -141,11 +114,7 @@ class EngineConnection(asyncio.Protocol):
 
     def close(self) -> None:
         """Kill the process if it still runs, and close the socket."""
-        self._process.kill()
-        try:
-            self._process.wait(CLOSE_S)
-        except subprocess.TimeoutExpired:  # to free its memory takes the system longer
-            threading.Thread(target=self._process.wait, name="engine-exit", daemon=True).start()
+        self._spawned.end()
         if self._transport is not None:
             self._transport.abort()
         else:
@@ -155,8 +124,3 @@ class EngineConnection(asyncio.Protocol):
         self._process.wait()
         with suppress(RuntimeError):  # the event loop is closed, so no task waits for the exit
             loop.call_soon_threadsafe(self._ended.set)
-
-
-def _environment() -> dict[str, str]:
-    """The environment of the engine process. A variable that the user has set wins."""
-    return {**OPENMP_ENV, **os.environ}

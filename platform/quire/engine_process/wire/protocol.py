@@ -41,6 +41,7 @@ class Start(WireMessage, frozen=True, tag=True, kw_only=True):
     enable_lora: bool = False
     plugin_max_faults: int = 100
     log_level: str = "info"
+    log_format: str = "text"
     sys_path: list[str] = []
     adapters: list[AdapterInfo] = []
     known_adapters: list[AdapterInfo] = []

@@ -10,9 +10,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ssl
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Mapping
 from concurrent.futures import Executor
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
 from functools import partial
+from typing import Protocol, TypeAlias
 
 import httpx
 
@@ -25,15 +28,51 @@ REDIRECTS = frozenset({301, 302, 303, 307, 308})
 HEADERS = {"user-agent": f"quire/{__version__}", "accept": "*/*", "accept-encoding": "identity"}
 
 
+class FetchTrace(Protocol):
+    """The trace of one request. headers: tell the server that is asked which trace it belongs to."""
+
+    @property
+    def headers(self) -> Mapping[str, str]: ...
+
+    def answered(self, status: int) -> None:
+        """The response has begun."""
+        ...
+
+
+TraceFetch: TypeAlias = Callable[[str, str, int], AbstractContextManager[FetchTrace]]
+"""(scheme, host, port) → around a request to that server."""
+
+
+@dataclass(frozen=True)
+class _Untraced:
+    """What takes the place of a trace."""
+
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+    def answered(self, status: int) -> None:
+        pass
+
+
+def _untraced(_scheme: str, _host: str, _port: int) -> AbstractContextManager[FetchTrace]:
+    return nullcontext(_Untraced())
+
+
 class Fetcher:
     """Fetches http: and https: URLs within limits. Event loops and threads may share it.
 
-    threads: run the DNS lookups. resolve: the DNS lookup, None = that of the system. Proxies of the environment are not
-    used, because they would look up the names themselves.
+    threads: run the DNS lookups. resolve: the DNS lookup, None = that of the system. trace: traces each request; only
+    hosts that --allowed-media-domains names get its headers. Proxies of the environment are not used, because they
+    would look up the names themselves.
     """
 
-    def __init__(self, limits: MediaLimits, threads: Executor, resolve: Resolve | None = None) -> None:
-        self._limits, self._threads = limits, threads
+    def __init__(
+        self,
+        limits: MediaLimits,
+        threads: Executor,
+        resolve: Resolve | None = None,
+        trace: TraceFetch | None = None,
+    ) -> None:
+        self._limits, self._threads, self._trace = limits, threads, trace or _untraced
         self._resolve = resolve or system_resolve
         self._tls: ssl.SSLContext | None = None
 
@@ -69,13 +108,23 @@ class Fetcher:
         self._check_domain(url)
         port = url.port or (443 if url.scheme == "https" else 80)
         host = url.raw_host.decode("ascii")
+        with self._trace(url.scheme, host, port) as trace:
+            headers = trace.headers if self._limits.allowed_domains else {}
+            async with self._connect(url, host, port, headers) as response:
+                trace.answered(response.status_code)
+                yield response
+
+    @contextlib.asynccontextmanager
+    async def _connect(
+        self, url: httpx.URL, host: str, port: int, headers: Mapping[str, str]
+    ) -> AsyncIterator[httpx.Response]:
         look_up = partial(allowed_addresses, host, port, self._resolve, self._limits.private_addresses)
         loop = asyncio.get_running_loop()
         addresses = await loop.run_in_executor(self._threads, look_up)
         if self._tls is None:
             self._tls = await loop.run_in_executor(self._threads, _context)
         async with httpx.AsyncHTTPTransport(verify=self._tls, trust_env=False) as transport:
-            response = await _send(transport, url, addresses)
+            response = await _send(transport, url, addresses, headers)
             try:
                 yield response
             except httpx.HTTPError as error:
@@ -112,14 +161,16 @@ def _parse(url: str, base: httpx.URL | None = None) -> httpx.URL:
     return parsed.copy_with(fragment=None)
 
 
-async def _send(transport: httpx.AsyncHTTPTransport, url: httpx.URL, addresses: list[str]) -> httpx.Response:
+async def _send(
+    transport: httpx.AsyncHTTPTransport, url: httpx.URL, addresses: list[str], headers: Mapping[str, str]
+) -> httpx.Response:
     """Send the request to the first address that accepts a connection, with the URL's host name for Host and TLS."""
     failure: httpx.HTTPError | None = None
     for address in addresses:
         request = httpx.Request(
             "GET",
             url.copy_with(host=address),
-            headers={"host": url.netloc.decode("ascii"), **HEADERS},
+            headers={**headers, "host": url.netloc.decode("ascii"), **HEADERS},
             extensions={"sni_hostname": url.raw_host.decode("ascii")},
         )
         try:

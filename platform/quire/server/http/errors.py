@@ -27,6 +27,9 @@ from quire.server.http.request_ids import header_id
 
 log = logging.getLogger("quire.server")
 
+SCOPE_ERROR = "quire.error"
+"""Key in a request's scope: the error that was answered."""
+
 MAX_REPORTED_ERRORS = 10
 MAX_READ_ERRORS = 100
 MAX_SHOWN_INPUT = 200
@@ -145,8 +148,9 @@ def _has(value: Any, part: Any) -> bool:
     return isinstance(value, Mapping) and part in value
 
 
-async def _on_quire_error(_: Request, error: Exception) -> Response:
-    return error_response(as_quire_error(error))
+async def _on_quire_error(request: Request, error: Exception) -> Response:
+    answered = request.scope[SCOPE_ERROR] = as_quire_error(error)
+    return error_response(answered)
 
 
 async def _on_validation_error(_: Request, error: Exception) -> Response:

@@ -9,6 +9,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from quire.errors import Overloaded, QuireError, TooLarge
 from quire.hooks.call_stats import plugin_behind, plugin_fault
+from quire.log_format import request_fields
 from quire.records import Registry
 from quire.server.http.errors import ClientDisconnected, error_response
 from quire.server.http.request_ids import REQUEST_ID_HEADER, header_id, random_id
@@ -21,13 +22,14 @@ BLOCK_BYTES = 256 << 10
 
 
 class RequestIdMiddleware:
-    """Adds `X-Request-Id` to every response: the client's id, or a new one.
+    """Gives every request an id, that of its `X-Request-Id` or a new one, for log records and responses.
 
-    The id is for people and logs. Clients may send the same id twice, so the engine never uses it alone.
+    Clients may send the same id twice, so the engine never uses it alone.
     """
 
-    def __init__(self, app: ASGIApp) -> None:
-        self.app = app
+    def __init__(self, app: ASGIApp, sends: bool = True) -> None:
+        """sends: add `X-Request-Id` to responses."""
+        self.app, self._sends = app, sends
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -43,7 +45,11 @@ class RequestIdMiddleware:
                 MutableHeaders(scope=message)[REQUEST_ID_HEADER] = name
             await send(message)
 
-        await self.app(scope, receive, send_with_id)
+        fields = request_fields.set({**request_fields.get(), "request_id": name})
+        try:
+            await self.app(scope, receive, send_with_id if self._sends else send)
+        finally:
+            request_fields.reset(fields)
 
 
 class BodyLimitMiddleware:

@@ -46,7 +46,7 @@ class GenerationJob:
         self.requests = requests
         needed: LogprobsIn = "deltas" if streams else "result"
         self.collectors = [Collector(request, tokenizer, eos_ids, needed) for request in requests]
-        self._timers = RequestTimers(requests, model, telemetry, metrics)
+        self._timers = RequestTimers(requests, model, telemetry, metrics, streams)
         self._numbers = {request.id: number for number, request in enumerate(requests)}
         self._client = client
         self._model = model
@@ -75,8 +75,8 @@ class GenerationJob:
         except (Overloaded, BadRequest) as error:
             self._timers.on_rejected(error)
             raise
-        except QuireError:
-            self._end_timers("error")
+        except QuireError as error:
+            self._end_timers("error", error)
             raise
         finally:
             self._inflight.remove(self)
@@ -98,5 +98,5 @@ class GenerationJob:
             for request_id, index in collector.take_aborts():
                 self._client.abort(request_id, index)
 
-    def _end_timers(self, reason: str) -> None:
-        self._timers.end(reason, [collector.done for collector in self.collectors])
+    def _end_timers(self, reason: str, error: QuireError | None = None) -> None:
+        self._timers.end(reason, [collector.done for collector in self.collectors], error)

@@ -50,8 +50,8 @@ class PoolingJob:
         except (Overloaded, BadRequest) as error:
             self._timers.on_rejected(error)
             raise
-        except QuireError:
-            self._end_timers("error")
+        except QuireError as error:
+            self._end_timers("error", error)
             raise
         finally:
             self._inflight.remove(self)
@@ -77,5 +77,5 @@ class PoolingJob:
             raise QuireError("A prompt ended before it was pooled.")
         return result
 
-    def _end_timers(self, reason: str) -> None:
-        self._timers.end(reason, [result is not None for result in self._results])
+    def _end_timers(self, reason: str, error: QuireError | None = None) -> None:
+        self._timers.end(reason, [result is not None for result in self._results], error)

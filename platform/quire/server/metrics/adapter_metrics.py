@@ -73,6 +73,21 @@ class AdapterMetrics(Collector):
             for (model, name), use in list(self._uses.items()):
                 family.add_metric([model, name], use[i])
             yield family
+        yield self._running(stats)
+
+    def _running(self, stats: Mapping[str, AdapterStats]) -> Metric:
+        """Requests that run now, with zeros for adapters that had requests before."""
+        family = GaugeMetricFamily(
+            f"{self._prefix}adapter_requests_running",
+            "Requests being computed, by adapter.",
+            labels=["model_name", "adapter_name"],
+        )
+        rows = dict.fromkeys((key for key in list(self._uses) if key[1] != OTHER), 0)
+        for model, adapters in stats.items():
+            rows.update({(model, name): count for name, count in adapters.num_running.items()})
+        for (model, name), count in rows.items():
+            family.add_metric([model, name], count)
+        return family
 
     def _of_models(self, stats: Mapping[str, AdapterStats]) -> Iterable[Metric]:
         tiers = GaugeMetricFamily(

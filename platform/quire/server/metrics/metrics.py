@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from prometheus_client import CollectorRegistry, GCCollector, Histogram, PlatformCollector, ProcessCollector
@@ -136,6 +137,9 @@ class Metrics:
     def text(self, accept: str = "") -> tuple[bytes, str]:
         """The exposition text and its content type: OpenMetrics if `accept` names it, else Prometheus' text format."""
         encode, content_type = choose_encoder(accept)
+        if isinstance(encode, partial) and encode.keywords.get("escaping") == "underscores":
+            # prometheus_client 0.26 would replace the colon of a prefix too, which every client accepts.
+            encode = partial(encode, escaping="allow-utf-8")
         return encode(_WithEngineLabel(self.registry)), content_type
 
 

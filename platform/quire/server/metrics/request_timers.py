@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 
-from quire.errors import BadRequest, Overloaded
+from quire.errors import BadRequest, Overloaded, QuireError
 from quire.server.metrics.metrics import Metrics, Timings
 from quire.server.metrics.telemetry import Telemetry
 from quire.types import Request, RequestSummary, SeqDelta
@@ -15,7 +16,7 @@ class RequestTimer:
     """Times and token counts of one request. `reason`: finish reason of its last seq."""
 
     def __init__(self, request: Request, model: str) -> None:
-        self._request = request
+        self.request = request
         self._model = model
         self._arrival_s = time.perf_counter()
         self._first_s: float | None = None
@@ -30,6 +31,11 @@ class RequestTimer:
         self.num_cached = 0
         self.started = False
         self.ended = False
+
+    @property
+    def age_s(self) -> float:
+        """Time since the request arrived."""
+        return time.perf_counter() - self._arrival_s
 
     def on_delta(self, delta: SeqDelta) -> None:
         """Record a delta at the time of its arrival."""
@@ -56,13 +62,13 @@ class RequestTimer:
         self.ended = True
         first = None if self._first_s is None else self._first_s - self._arrival_s
         queue = self._queue_s
-        params = self._request.params
+        params = self.request.params
         summary = RequestSummary(
-            request_id=self._request.id,
+            request_id=self.request.id,
             model=self._model,
-            adapters=tuple(use.ref.name for use in self._request.adapters),
+            adapters=tuple(use.ref.name for use in self.request.adapters),
             finish_reason=reason or self.reason,
-            num_prompt_tokens=len(self._request.prompt.token_ids),
+            num_prompt_tokens=len(self.request.prompt.token_ids),
             num_cached_tokens=self.num_cached,
             num_generated_tokens=self.num_generated,
             n=params.num_seqs,
@@ -78,11 +84,16 @@ class RequestTimer:
 
 
 class RequestTimers:
-    """Timers of the requests of one call. Each request is reported once."""
+    """Timers of the requests of one call. Each request is reported once, and traced if the server traces."""
 
-    def __init__(self, requests: Sequence[Request], model: str, telemetry: Telemetry, metrics: Metrics) -> None:
+    def __init__(
+        self, requests: Sequence[Request], model: str, telemetry: Telemetry, metrics: Metrics, streams: bool = False
+    ) -> None:
+        """streams: the output is sent while it is generated."""
         self._timers = [RequestTimer(request, model) for request in requests]
         self._model, self._telemetry, self._metrics = model, telemetry, metrics
+        self._tracing = telemetry.tracing
+        self._scope = self._tracing.scope(streams) if self._tracing else None
 
     def __getitem__(self, number: int) -> RequestTimer:
         return self._timers[number]
@@ -93,8 +104,19 @@ class RequestTimers:
         for timer in self._timers:
             timer.ended = timer.ended or not timer.started
 
-    def end(self, reason: str, done: Sequence[bool]) -> None:
-        """Report all requests: with their own finish reason if `done`, otherwise with `reason`."""
+    def end(self, reason: str, done: Sequence[bool], error: QuireError | None = None) -> None:
+        """Report all requests: with their own finish reason if `done`, otherwise with `reason` and `error`."""
         for timer, finished in zip(self._timers, done, strict=True):
             if not timer.ended:
-                self._telemetry.finished(*timer.end(None if finished else reason))
+                summary, timings = timer.end(None if finished else reason)
+                self._telemetry.finished(summary, timings, self._record(timer, summary, None if finished else error))
+
+    def _record(
+        self, timer: RequestTimer, summary: RequestSummary, error: QuireError | None
+    ) -> Callable[[], None] | None:
+        """A function that makes the spans of a request; None if it is not traced."""
+        if self._tracing is None or self._scope is None:
+            return None
+        end_ns = time.time_ns()
+        begin_ns = end_ns - int(timer.age_s * 1e9)
+        return partial(self._tracing.record, self._scope, timer.request, summary, (begin_ns, end_ns), error)

@@ -12,7 +12,7 @@ import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from quire.errors import PluginOff, QuireError
 from quire.hooks.call_stats import call_plugin
@@ -23,6 +23,9 @@ from quire.server.metrics.throughput_log import ThroughputLog
 from quire.server.process.plugin_threads import PluginNotifier
 from quire.server.service.client_protocol import ClientProtocol
 from quire.types import EngineStats, RequestSummary
+
+if TYPE_CHECKING:
+    from quire.server.tracing.tracing import Tracing
 
 log = logging.getLogger("quire.server")
 
@@ -38,7 +41,10 @@ WAITING_STATS, WAITING_EVENTS = 16, 4096
 DRAIN_S = 5.0
 """How long plugins may take at shutdown to process their queues."""
 
-Batch = list[tuple[RequestSummary, Timings]]
+Record = Callable[[], None] | None
+"""Makes the spans of an ended request; None if it is not traced."""
+
+Batch = list[tuple[RequestSummary, Timings, Record]]
 
 BATCH_INTERVAL_S = 0.1
 """Requests that end within this time are reported together: waking a thread for each takes CPU time from the steps."""
@@ -54,13 +60,15 @@ class Telemetry:
         metrics: Metrics,
         throughput: ThroughputLog | None = None,
         interval_s: float = 1.0,
+        tracing: Tracing | None = None,
     ) -> None:
+        self.tracing = tracing
         self._client = client
         self._registry = registry
         self._metrics = metrics
         self._throughput = throughput
         self._interval_s = interval_s
-        self._ended: list[tuple[RequestSummary, Timings]] = []
+        self._ended: Batch = []
         self._has_ended = asyncio.Event()
         self._exporters = [self._build(record) for record in registry.all(HOOK)]
         self._request_notifiers = _request_notifiers(registry)
@@ -74,9 +82,9 @@ class Telemetry:
         exporter: StatsObserver = call_plugin(self._registry, plugin, record.build, context)
         return PluginNotifier(plugin, partial(self._export, plugin, exporter.observe), WAITING_STATS)
 
-    def finished(self, summary: RequestSummary, timings: Timings) -> None:
-        """Queue an ended request for the next batch; cheap for the caller."""
-        self._ended.append((summary, timings))
+    def finished(self, summary: RequestSummary, timings: Timings, record: Record = None) -> None:
+        """Queue an ended request for the next batch; cheap for the caller. record: called with it, in the thread."""
+        self._ended.append((summary, timings, record))
         self._has_ended.set()
 
     def start(self) -> None:
@@ -84,12 +92,16 @@ class Telemetry:
         self._tasks = [asyncio.create_task(self._report()), asyncio.create_task(self._poll())]
 
     async def stop(self, timeout_s: float = STOP_S) -> None:
-        """Report the remaining requests, then stop; plugins get `timeout_s`, but at least a second."""
+        """Report the remaining requests, then stop; plugins get `timeout_s`, but at least a second, as do traces."""
+        begun = time.monotonic()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self.report_finished()
         await self.drain(min(DRAIN_S, max(MIN_STOP_S, timeout_s)))
+        if self.tracing is not None:
+            left_s = timeout_s - (time.monotonic() - begun)
+            await self.tracing.shut_down(min(DRAIN_S, max(MIN_STOP_S, left_s)))
 
     async def drain(self, timeout_s: float) -> None:
         """Wait up to `timeout_s` for all plugins together to process their queues."""
@@ -163,8 +175,10 @@ class Telemetry:
             await self.report_finished()
 
     def _observe(self, batch: Batch) -> None:
-        for summary, timings in batch:
+        for summary, timings, record in batch:
             self._metrics.finished(summary, timings)
+            if record is not None:
+                record()
             for notifier in self._request_notifiers:
                 notifier.put(summary)
 

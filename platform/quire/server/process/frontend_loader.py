@@ -7,7 +7,8 @@ from contextlib import suppress
 from pathlib import Path
 
 from quire.errors import ConfigError, StartupError
-from quire.hub import resolve_tokenizer
+from quire.hub import resolve, resolve_tokenizer
+from quire.media.fetching.fetcher import TraceFetch
 from quire.media.limits import MediaLimits
 from quire.media.loader import MediaLoader
 from quire.records import Registry, ToolParser
@@ -29,8 +30,9 @@ from quire.types import ModelInfo
 class FrontendLoader:
     """Loads tokenizers, templates and parsers. All methods block."""
 
-    def __init__(self, config: ServerConfig, registry: Registry) -> None:
-        self._config, self._registry = config, registry
+    def __init__(self, config: ServerConfig, registry: Registry, trace_fetch: TraceFetch | None = None) -> None:
+        """trace_fetch: traces what is fetched for prompts."""
+        self._config, self._registry, self._trace_fetch = config, registry, trace_fetch
         self._renderer = TemplatePool(timeout_s=config.template_timeout_s)
         self._prepared: dict[Hashable, Tokenizer] = {}
 
@@ -38,7 +40,9 @@ class FrontendLoader:
         """Load tokenizers of local models while the engine process loads weights. Errors are left to `load`."""
         for model in models:
             with suppress(Exception):
-                folder = Path(model.tokenizer or model.model).expanduser().resolve(strict=True)
+                for name in filter(None, (model.model, model.tokenizer)):
+                    Path(name).expanduser().resolve(strict=True)  # the engine process downloads those that are not here
+                folder = resolve_tokenizer(model, resolve(model.model, model))
                 tokenizer = _load_tokenizer(model, folder)
                 tokenizer.token_text(0)  # builds tables, for which the first response would have to wait
                 self._prepared[_tokenizer_key(model, folder)] = tokenizer
@@ -62,7 +66,10 @@ class FrontendLoader:
         if model.chat_template is not None:
             templates = {DEFAULT_TEMPLATE: read_template(model.chat_template)}
         limits = MediaLimits.from_config(model, self._registry)
-        media = MultimodalProcessor(self._registry, info, tokenizer, MediaLoader(limits)) if info.modalities else None
+        media = None
+        if info.modalities:
+            loader = MediaLoader(limits, trace_fetch=self._trace_fetch)
+            media = MultimodalProcessor(self._registry, info, tokenizer, loader)
         template = None
         if tokenizer.chat_backend is not None:
             template = choose_chat(tokenizer, self._renderer, model.chat_template)

@@ -15,7 +15,7 @@ import ssl
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import uvicorn
 from fastapi import FastAPI
@@ -27,11 +27,17 @@ from quire.server.app import build_app
 from quire.server.connections.connections import ConnectionLimits, Connections
 from quire.server.connections.http_protocol import BoundedHttpProtocol
 from quire.server.connections.listen import url_of
+from quire.server.http.methods import allowed_methods
 from quire.server.jobs.active import UNFINISHED, ActiveJobs
 from quire.server.process.frontend_loader import FrontendLoader, load_frontends
 from quire.server.process.shutdown import ServerShutdown, handle_signals
+from quire.server.process.started import PAGES, OnReady, StartedServer
+from quire.server.service.service import Service
 from quire.settings.model_config import ModelConfig
 from quire.settings.server_config import ServerConfig
+
+if TYPE_CHECKING:
+    from quire.server.tracing.tracing import Tracing
 
 __all__ = ["DrainingServer", "load_frontends", "serve_until_stopped"]
 
@@ -53,7 +59,8 @@ async def serve_until_stopped(
     models: Sequence[ModelConfig],
     config: ServerConfig,
     registry: Registry,
-    on_ready: Callable[[str], None] | None = None,
+    on_ready: OnReady | None = None,
+    tracing: Tracing | None = None,
 ) -> int:
     """Serve on a bound socket until SIGINT or SIGTERM; returns the exit status. `client` must have been launched.
 
@@ -65,11 +72,11 @@ async def serve_until_stopped(
     shutdown = ServerShutdown(config.shutdown_timeout_s, client.kill)
     with handle_signals(shutdown):
         try:
-            server = await _load(client, models, config, registry, shutdown)
+            server = await _load(client, models, config, registry, tracing, shutdown)
             if server is None:
                 return 128 + (shutdown.signal or 0)
             if on_ready is not None:
-                server.on_started = lambda: on_ready(url_of(listener, config))
+                server.on_started = lambda: on_ready(_started(server.app, url_of(listener, config)))
             gc.freeze()  # everything loaded so far stays: exclude it from collections
             watching = asyncio.create_task(_end_when_failed(client, shutdown))
             await server.serve(sockets=[listener])
@@ -86,15 +93,16 @@ async def _load(
     models: Sequence[ModelConfig],
     config: ServerConfig,
     registry: Registry,
+    tracing: Tracing | None,
     shutdown: ServerShutdown,
 ) -> DrainingServer | None:
     """The server, when the models are loaded; None if a signal stopped it before."""
 
     async def load() -> DrainingServer:
-        frontends = FrontendLoader(config, registry)
+        frontends = FrontendLoader(config, registry, tracing.fetching if tracing else None)
         await asyncio.gather(client.ready(), asyncio.to_thread(frontends.prepare, models))
         served = await asyncio.to_thread(frontends.load, models, client.models())
-        return DrainingServer(build_app(client, config, registry, served), config)
+        return DrainingServer(build_app(client, config, registry, served, tracing), config)
 
     loading = asyncio.create_task(load())
     shutdown.stop = loading.cancel
@@ -108,6 +116,19 @@ async def _load(
     return server
 
 
+def _started(app: FastAPI, url: str) -> StartedServer:
+    service: Service = app.state.service
+    served = service.models.all
+    return StartedServer(
+        url=url,
+        models=tuple(one.info for one in served),
+        adapters=tuple(service.adapters.ready()),
+        pages=frozenset(path for path in PAGES if "GET" in allowed_methods({"type": "http", "app": app, "path": path})),
+        chats=frozenset(one.name for one in served if one.template is not None),
+        requires_key=bool(service.config.api_key),
+    )
+
+
 async def _end_when_failed(client: EngineClient, shutdown: ServerShutdown) -> None:
     await client.failed()
     log.error("the server exits with status %d: %s", STATUS_FAILED, client.unavailable)
@@ -119,6 +140,7 @@ class DrainingServer(uvicorn.Server):
 
     def __init__(self, app: FastAPI, config: ServerConfig) -> None:
         super().__init__(uvicorn.Config(app, **_uvicorn_settings(config)))
+        self.app = app
         self.on_started: Callable[[], None] | None = None
         self._inflight: ActiveJobs = app.state.service.inflight
         self._timeout_s = config.shutdown_timeout_s

@@ -1,7 +1,7 @@
 """Starts the server from its settings, in the order that takes the least time.
 
-The engine process takes longest, so it is launched first; FastAPI and the rest of the server are imported meanwhile.
-For that reason this module imports none of them at the top.
+The engine process takes longest, so it gets its models first; FastAPI and the rest of the server are imported
+meanwhile. For that reason this module imports none of them at the top.
 """
 
 from __future__ import annotations
@@ -10,17 +10,21 @@ import asyncio
 import contextlib
 import gc
 import logging
+import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from quire.engine_process.client import EngineClient
 from quire.engine_process.settings import GC_THRESHOLDS, EngineProcessSettings
+from quire.engine_process.wire.spawn import SpawnedProcess
 from quire.media.limits import MediaLimits
 from quire.records import Registry
 from quire.server.connections.listen import bind, check_tls
 from quire.server.process.allocator import return_freed_memory
 from quire.server.process.shutdown import ignore_hangups
+from quire.server.process.started import OnReady
 from quire.server.process.startup_adapters import parse_lora_modules
+from quire.server.tracing.exporting import build_tracing
 from quire.settings.model_config import ModelConfig
 from quire.settings.server_config import ServerConfig
 
@@ -35,15 +39,16 @@ def run_server(
     *,
     plugins: Sequence[str] | None = None,
     enable_lora: bool = False,
-    on_ready: Callable[[str], None] | None = None,
+    on_ready: OnReady | None = None,
+    spawned: SpawnedProcess | None = None,
 ) -> int:
     """Run the server until SIGINT or SIGTERM; returns the exit status. Raises StartupError if it cannot start.
 
     The status is 0 after a signal, 1 if the models could not be kept running, and 128 plus the signal's number if the
     signal arrived while they were loading. The process ends some seconds after `shutdown_timeout_s` at the latest.
 
-    plugins, enable_lora: as given to `quire.hooks.registry.load`, for the engine process. on_ready: called with the
-    server's URL when it accepts requests.
+    plugins, enable_lora: as given to `quire.hooks.registry.load`, for the engine process. on_ready: called when the
+    server accepts requests. spawned: a process for the engine that was started before.
     """
     return_freed_memory()
     gc.set_threshold(*GC_THRESHOLDS)
@@ -52,6 +57,7 @@ def run_server(
     check_tls(config)
     for model in models:
         MediaLimits.from_config(model, registry)  # raises ConfigError now instead of after loading
+    tracing = build_tracing(config.otlp_traces_endpoint, os.environ)
     with ignore_hangups(), contextlib.closing(bind(config)) as listener:
         settings = EngineProcessSettings(
             plugins=plugins,
@@ -59,16 +65,17 @@ def run_server(
             enable_lora=enable_lora,
             adapters=parse_lora_modules(models, config, registry),
             log_level=config.log_level,
+            log_format=config.log_format,
             max_restarts=config.max_restarts,
             engine_timeout_s=config.engine_timeout_s,
             plugin_max_faults=config.plugin_max_faults,
         )
         client = EngineClient(models, settings)
-        client.launch()
+        client.launch(spawned)
 
         import uvloop
 
         from quire.server.process.serve import serve_until_stopped
 
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            return runner.run(serve_until_stopped(client, listener, models, config, registry, on_ready))
+            return runner.run(serve_until_stopped(client, listener, models, config, registry, on_ready, tracing))

@@ -11,6 +11,7 @@ import os
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -42,7 +43,8 @@ class Workers:
         if self._threads is None:
             self._threads = ThreadPoolExecutor(self._num_threads, thread_name_prefix=self._what.replace(" ", "-"))
         canceled = threading.Event()
-        future = self._threads.submit(lambda: work(lambda: not canceled.is_set()))
+        context = copy_context()  # log records of the work belong to the request
+        future = self._threads.submit(lambda: context.run(work, lambda: not canceled.is_set()))
         self._count += 1
         future.add_done_callback(self._on_ended(asyncio.get_running_loop()))
         try:

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
+from contextvars import copy_context
 from dataclasses import dataclass
-from functools import wraps
+from functools import partial, wraps
 from typing import Any
 
 from quire.errors import Overloaded
@@ -71,7 +72,7 @@ class Gates:
 
     async def _run_in_thread(self, run: _GateRun) -> GateRequest:
         try:
-            answer = self._threads.submit(lambda: self._run(run))
+            answer = self._threads.submit(partial(copy_context().run, self._run, run))
         except QueueFull:
             raise Overloaded("Too many requests wait for the request gates of plugins. Try again later.") from None
         try:

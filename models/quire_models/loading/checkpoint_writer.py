@@ -99,7 +99,7 @@ def copy_other_files(source: Path, target: Path) -> None:
         shutil.copyfile(file, target / inside)
 
 
-def write_config(target: Path, config: Mapping[str, Any], quantization_config: Mapping[str, Any]) -> None:
-    """Write config.json with a `quantization_config`."""
-    text = json.dumps({**config, "quantization_config": quantization_config}, indent=2, ensure_ascii=False)
+def write_config(target: Path, config: Mapping[str, Any]) -> None:
+    """Write the settings of a model to its config.json."""
+    text = json.dumps(config, indent=2, ensure_ascii=False)
     (target / "config.json").write_text(text + "\n", encoding="utf-8")

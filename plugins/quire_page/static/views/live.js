@@ -1,0 +1,179 @@
+// The live view: speed, queue, KV cache and slots of each model, and the use of each adapter, from GET /metrics.
+
+import { html, useEffect, useRef, useState } from "../vendor/preact-htm.js";
+import { growth, parse, snapshot } from "../app/metrics.js";
+import { percent, rate, short } from "../app/numbers.js";
+import { getText } from "../app/requests.js";
+import { Chart, colorOf } from "../parts/chart.js";
+import { Problem } from "../parts/fields.js";
+
+const POLL_MS = 1000;
+const KEPT = 300;
+const ADAPTER_WINDOW = 60;
+
+export function Live({ active, theme }) {
+  const [history, setHistory] = useState([]);
+  const [error, setError] = useState(null);
+  const asking = useRef(false);
+
+  useEffect(() => {
+    if (!active) return;
+    const ask = async () => {
+      if (asking.current || document.hidden) return;
+      asking.current = true;
+      try {
+        const taken = snapshot(parse(await getText("metrics")), Date.now());
+        setHistory((before) => [...before.slice(1 - KEPT), taken]);
+        setError(null);
+      } catch (problem) {
+        setError(problem);
+      }
+      asking.current = false;
+    };
+    ask();
+    const timer = setInterval(ask, POLL_MS);
+    return () => clearInterval(timer);
+  }, [active]);
+
+  const now = history.at(-1);
+  const models = now ? Object.keys(now.models) : [];
+  const speeds = (field) =>
+    lines(history, models, (i, name) => growth(history[i - 1], history[i], "models", name, field));
+  const values = (field) => lines(history, models, (i, name) => history[i].models[name]?.[field] ?? 0);
+  return html`
+    <div class="page">
+      <h1>Live</h1>
+      <${Problem} error=${error} />
+      ${
+        now &&
+        html`
+        <div class="charts">
+          <${Chart}
+            title="Generated tokens/s"
+            names=${models}
+            data=${speeds("generated")}
+            format=${short}
+            theme=${theme}
+          />
+          <${Chart} title="Prompt tokens/s" names=${models} data=${speeds("prompt")} format=${short} theme=${theme} />
+          <${Chart}
+            title="Waiting sequences"
+            names=${models}
+            data=${values("waiting")}
+            format=${short}
+            theme=${theme}
+          />
+          <${Chart}
+            title="KV cache in use"
+            floor=${0.01}
+            names=${models}
+            data=${values("kv")}
+            format=${percent}
+            theme=${theme}
+          />
+        </div>
+        <${ModelTable} history=${history} models=${models} />
+        <${AdapterTable} history=${history} />
+      `
+      }
+    </div>
+  `;
+}
+
+const lines = (history, models, value) => [
+  history.map(({ time }) => time / 1000),
+  ...models.map((name) => history.map((_, i) => value(i, name))),
+];
+
+function ModelTable({ history, models }) {
+  const [before, now] = [history.at(-2), history.at(-1)];
+  return html`
+    <div class="scroll" tabindex="0" role="region" aria-label="Models now">
+      <table>
+        <caption>
+          Models now
+        </caption>
+        <thead>
+          <tr>
+            <th scope="col">Model</th>
+            <th scope="col" class="number">Generated tokens/s</th>
+            <th scope="col" class="number">Prompt tokens/s</th>
+            <th scope="col" class="number">Running</th>
+            <th scope="col" class="number">Waiting</th>
+            <th scope="col">KV cache</th>
+            <th scope="col" class="number">Prefix cache hits</th>
+            <th scope="col" class="number">Adapter slots</th>
+            <th scope="col" class="number">Generated so far</th>
+          </tr>
+        </thead>
+        <tbody>
+          ${models.map((name, i) => {
+            const row = now.models[name];
+            return html`
+              <tr key=${name}>
+                <th scope="row"><span class="swatch" style=${{ background: `var(${colorOf(i)})` }}></span>${name}</th>
+                <td class="number">${rate(growth(before, now, "models", name, "generated"))}</td>
+                <td class="number">${rate(growth(before, now, "models", name, "prompt"))}</td>
+                <td class="number">${row.running}</td>
+                <td class="number">${row.waiting}</td>
+                <td>
+                  <meter min="0" max="1" value=${row.kv} aria-label="KV cache of ${name} in use"></meter>
+                  ${" "}${percent(row.kv)}
+                </td>
+                <td class="number">${row.looked ? percent(row.hits / row.looked) : "–"}</td>
+                <td class="number">${row.slots === undefined ? "–" : `${row.tier_device ?? 0} of ${row.slots}`}</td>
+                <td class="number">${short(row.generated)}</td>
+              </tr>
+            `;
+          })}
+        </tbody>
+      </table>
+    </div>
+  `;
+}
+
+function AdapterTable({ history }) {
+  const now = history.at(-1);
+  const before = history.at(-1 - ADAPTER_WINDOW) ?? history[0];
+  const rows = Object.entries(now.adapters);
+  if (!rows.length) return html`<p class="hint">No request has used an adapter yet.</p>`;
+  const stateOf = ({ model, name }) => {
+    const { inUse = [], queued = [] } = now.models[model] ?? {};
+    return inUse.includes(name) ? "running" : queued.includes(name) ? "waiting" : "idle";
+  };
+  return html`
+    <div class="scroll" tabindex="0" role="region" aria-label="Adapters">
+      <table>
+        <caption>
+          Adapters; their tokens are counted when a request ends
+        </caption>
+        <thead>
+          <tr>
+            <th scope="col">Adapter</th>
+            <th scope="col">Model</th>
+            <th scope="col">Now</th>
+            <th scope="col" class="number">Requests</th>
+            <th scope="col" class="number">Tokens/s of the last minute</th>
+            <th scope="col" class="number">Prompt tokens</th>
+            <th scope="col" class="number">Generated tokens</th>
+          </tr>
+        </thead>
+        <tbody>
+          ${rows.map(
+            ([key, row]) => html`
+              <tr key=${key}>
+                <th scope="row">${row.name}</th>
+                <td>${row.model}</td>
+                <td><span class="state ${stateOf(row)}">${stateOf(row)}</span></td>
+                <td class="number">${short(row.requests)}</td>
+                <td class="number">${rate(growth(before, now, "adapters", key, "generated"))}</td>
+                <td class="number">${short(row.prompt)}</td>
+                <td class="number">${short(row.generated)}</td>
+              </tr>
+            `,
+          )}
+        </tbody>
+      </table>
+    </div>
+  `;
+}
