@@ -79,7 +79,7 @@ def test_the_picture_in_the_readme_is_seen_as_it_is_shown(server, monkeypatch):
 
 @pytest.mark.parametrize("api", ["Anthropic's Messages API", "Ollama", "Cohere"])
 def test_clients_of_other_apis_are_answered_as_it_is_shown(server, monkeypatch, api):
-    section = (ROOT / "docs" / "apis.md").read_text().split(f"\n## {api}\n")[1].split("\n## ")[0]
+    section = (ROOT / "docs" / "apis" / "README.md").read_text().split(f"\n## {api}\n")[1].split("\n## ")[0]
     (ask,) = re.findall(r"```python\n(.*?)```", section, re.DOTALL)
     (shown,) = re.findall(r"```text\n(.*?)```", section, re.DOTALL)
     monkeypatch.chdir(ROOT)  # the path that is shown begins there

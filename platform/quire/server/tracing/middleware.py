@@ -13,7 +13,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from quire.log_format import request_fields
 from quire.server.http.auth import OPEN_PATHS
 from quire.server.http.errors import SCOPE_ERROR
-from quire.server.http.middleware import REQUEST_ID_HEADER, header_id
+from quire.server.http.request_ids import REQUEST_ID_HEADER, header_id
 from quire.server.tracing.request_spans import OPERATION, operation_of
 from quire.server.tracing.tracing import Tracing
 
