@@ -53,7 +53,11 @@ CONTRACT = {
 }
 HOOKS = {"quire.hooks", "quire.log_format"}
 ENGINE = {"quire.engine", "quire.hub"}
-CLIENT = {"quire.engine_process.client", "quire.engine_process.settings"}
+CLIENT = {
+    "quire.engine_process.client",
+    "quire.engine_process.settings",
+    "quire.engine_process.wire.spawn",
+}
 MODELS = {"quire_models", "quire_kernels"}
 
 MAY_IMPORT = {
