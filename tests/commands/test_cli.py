@@ -11,10 +11,12 @@ import pytest
 from serving import command, serving
 
 from quire.cli import main
-from quire.commands import run_batch, serve
+from quire.commands import run_batch
 from quire.commands.built_in import BUILT_IN
+from quire.commands.start_banner import print_banner
 from quire.errors import ConfigError
 from quire.hooks.registry import load
+from quire.server.process.started import StartedServer
 from quire_testing.tiny import tiny_llama
 
 
@@ -217,4 +219,5 @@ def test_a_server_starts_though_its_output_cannot_be_written(monkeypatch):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr("builtins.print", full)
-    serve._print_ready("http://127.0.0.1:8000")
+    nothing = {"models": (), "adapters": (), "pages": frozenset(), "chats": frozenset()}
+    print_banner(StartedServer(url="http://127.0.0.1:8000", requires_key=False, **nothing))

@@ -73,7 +73,8 @@ def test_two_files_of_one_quantization_are_listed_by_their_names(tmp_path, capsy
 
 @pytest.mark.parametrize("name", ["org/tiny", "org/some-GGUF:Q4_K_M", "org/some-GGUF:m-Q8_0.gguf"])
 def test_what_is_in_the_cache_is_found_to_be_served_without_the_hub(cache, name, monkeypatch):
-    monkeypatch.setattr("quire_models.gguf.folder.model_folder", lambda path, cache: path.parent)
+    monkeypatch.setattr("quire_models.gguf.file.parts.open_parts", lambda path: (path,))
+    monkeypatch.setattr("quire_models.gguf.folder.model_folder", lambda parts, cache: parts[0].parent)
     found = hub.locate(name, ModelConfig(model=name, download_dir=str(cache)))
     assert (found.gguf or found.folder / "config.json").is_file()
 

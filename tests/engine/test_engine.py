@@ -219,7 +219,7 @@ def test_failed_steps_are_counted_until_one_computes_something(
         assert rig.engine.failed_steps == 0
 
 
-def _broken(plan: Any) -> Any:
+def _broken(*_: Any) -> Any:
     raise RuntimeError("the device is on fire")
 
 

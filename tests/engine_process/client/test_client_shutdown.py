@@ -15,6 +15,7 @@ from quire.engine_process.client import EngineClient
 from quire.engine_process.settings import EngineProcessSettings
 from quire.engine_process.wire.connection import EngineConnection
 from quire.engine_process.wire.protocol import GetStats
+from quire.engine_process.wire.spawn import spawn
 from quire.engine_process.wire.transport import encode_frame
 from quire.errors import (
     EngineDied,
@@ -77,7 +78,7 @@ def test_the_host_does_not_outlive_a_parent_that_is_killed():
 
 
 async def test_messages_to_a_process_that_is_gone_are_dropped():
-    connection = EngineConnection("no_such_module_to_run")
+    connection = EngineConnection(spawn("no_such_module_to_run"))
     heard = []
     await asyncio.wait_for(connection.listen(heard.append), WITHIN_S)
     assert connection.exit_description == "ended with status 1"

@@ -36,7 +36,8 @@ def test_a_file_and_a_folder_with_only_it_are_found(path):
     found = hub.locate(str(path), ModelConfig())
     assert found.gguf == path
     assert found.folder.parent == Path.home() / ".cache" / "quire" / "gguf"
-    assert hub.locate(str(path.parent), ModelConfig()) == found
+    of_folder = hub.locate(str(path.parent), ModelConfig())
+    assert (of_folder.folder, of_folder.gguf) == (found.folder, found.gguf)
     config = checkpoint.read_config(found.folder)
     assert (config.architectures, config.hidden_size, config.vocab_size) == (["LlamaForCausalLM"], 256, 264)
     assert checkpoint.checkpoint_dtype(found.folder) == "bfloat16"

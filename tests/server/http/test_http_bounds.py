@@ -223,7 +223,7 @@ async def test_bodies_are_bounded_together_and_forgotten_when_their_requests_end
     body = {"type": "http.request", "body": b"a" * 100, "more_body": False}
 
     async def ask():
-        await limit({"type": "http", "headers": []}, lambda: asyncio.sleep(0, body), None)
+        await limit({"type": "http", "path": "/", "headers": []}, lambda: asyncio.sleep(0, body), None)
 
     asking = [asyncio.create_task(ask()) for _ in range(MAX_LARGE_BODIES)]
     for _ in asking:

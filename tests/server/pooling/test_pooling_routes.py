@@ -173,7 +173,7 @@ async def test_ended_requests_are_counted_and_reported_to_plugins(tmp_path, pret
     app = pretend_app(tmp_path, pretend)
     reported = []
     service = app.state.service
-    monkeypatch.setattr(service.telemetry, "_observe", lambda batch: reported.extend(summary for summary, _ in batch))
+    monkeypatch.setattr(service.telemetry, "_observe", lambda batch: reported.extend(summary for summary, *_ in batch))
     service.telemetry.start()
     async with http(app) as client:
         await ask(client, "/v1/embeddings", input=["ab", "cde"])
