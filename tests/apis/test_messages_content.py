@@ -200,3 +200,10 @@ async def test_documents_and_blocks_of_other_servers_tools_are_read(folder) -> N
         ):
             with pytest.raises(anthropic.BadRequestError, match="messages"):
                 await client.messages.create(**{**ASK, "messages": [{"role": "user", "content": [block]}]})
+
+
+async def test_a_conversation_of_empty_messages_is_refused(folder) -> None:
+    app, _ = scripted_messages(folder, "x")
+    async with anthropic_client(app) as client:
+        with pytest.raises(anthropic.BadRequestError, match="needs a message with content"):
+            await client.messages.count_tokens(model="tiny", messages=[{"role": "user", "content": []}])

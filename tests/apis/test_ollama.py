@@ -2,6 +2,7 @@
 
 import base64
 import json
+from types import SimpleNamespace
 
 import numpy as np
 import ollama
@@ -12,7 +13,8 @@ from httpx import ASGITransport
 from pydantic import BaseModel
 from scripted_server import TALK, Scripted
 
-from quire.errors import EngineDied
+from quire.errors import EngineDied, NotFound
+from quire_apis.ollama.descriptions import shown
 from quire_plugins.reasoning.formats import quire_reasoning_parsers
 
 QWEN = next(parser for parser in quire_reasoning_parsers() if parser.name == "qwen3")
@@ -215,3 +217,9 @@ async def test_errors_are_a_sentence(folder) -> None:
         lines = (await http.post("/api/chat", json=ASK)).text.splitlines()
         assert json.loads(lines[-1]) == {"error": "gone"}
     assert not pretend.running
+
+
+def test_an_adapter_that_was_unloaded_while_it_was_described_is_unknown() -> None:
+    context = SimpleNamespace(models=lambda: (info(),), adapters=lambda: ())
+    with pytest.raises(NotFound, match="'style' does not exist"):
+        shown(context, "style", None)

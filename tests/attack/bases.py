@@ -10,6 +10,7 @@ from typing import Any
 from demos import EXAMPLES
 
 GREEDY = {"temperature": 0, "max_tokens": 4}
+HELLO = [{"role": "user", "content": "Hello!"}]
 TEXTS = ["How warm is the sea?", "A poem about rain."]
 BASES: dict[str, dict[str, Any]] = {
     "/v1/completions": {"model": "demo-chat", "prompt": "Once upon a time", **GREEDY},
@@ -31,6 +32,25 @@ BASES: dict[str, dict[str, Any]] = {
     "/v1/audio/translations": {"model": "demo-whisper"},
     "/v1/load_lora_adapter": {"lora_name": "other", "lora_path": "/nowhere"},
     "/v1/unload_lora_adapter": {"lora_name": "other"},
+    "/v1/messages": {"model": "demo-chat", "messages": HELLO, "max_tokens": 4},
+    "/v1/messages/count_tokens": {"model": "demo-chat", "messages": HELLO},
+    "/v1/responses": {"model": "demo-chat", "input": "Hello!", "max_output_tokens": 16},
+    "/v1/responses/input_tokens": {"model": "demo-chat", "input": "Hello!"},
+    "/v1/conversations": {"items": [{"type": "message", **HELLO[0]}]},
+    "/v1/conversations/{conversation_id}": {"metadata": {"topic": "rain"}},
+    "/v1/conversations/{conversation_id}/items": {"items": [{"type": "message", **HELLO[0]}]},
+    "/v1/files": {"purpose": "user_data"},
+    "/v1/batches": {"input_file_id": "file-0", "endpoint": "/v1/completions", "completion_window": "24h"},
+    "/v1/moderations": {"model": "demo-rerank", "input": "How warm is the sea?"},
+    "/v2/chat": {"model": "demo-chat", "messages": HELLO, "max_tokens": 4},
+    "/v1/tokenize": {"model": "demo-chat", "text": "Once upon a time"},
+    "/v1/detokenize": {"model": "demo-chat", "tokens": [20, 30, 40]},
+    "/api/chat": {"model": "demo-chat", "messages": HELLO, "stream": False, "options": {"num_predict": 4}},
+    "/api/generate": {"model": "demo-chat", "prompt": "Once", "stream": False, "options": {"num_predict": 4}},
+    "/api/embed": {"model": "demo-embed", "input": TEXTS},
+    "/api/embeddings": {"model": "demo-embed", "prompt": TEXTS[0]},
+    "/api/show": {"model": "demo-chat"},
+    "/api/pull": {"model": "demo-chat", "stream": False},
 }
 RECORDING = (EXAMPLES / "digits.wav").read_bytes()
 

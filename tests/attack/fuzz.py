@@ -75,9 +75,12 @@ def what_is_wrong(made: Made, answer: Answer | None) -> str:
 
 
 def has_reason(answer: Answer) -> bool:
+    """Whether an error has a sentence where its API has it: OpenAI and Anthropic, Ollama, or Cohere."""
     try:
-        return bool(answer.json()["error"]["message"])
-    except (ValueError, KeyError, TypeError):
+        found = answer.json()
+        error = found.get("error", found)
+        return bool(error if isinstance(error, str) else error["message"])
+    except (ValueError, KeyError, TypeError, AttributeError):
         return False
 
 

@@ -44,6 +44,8 @@ def chat_body(fields: CountTokensRequest, model: str | None, formats: ModelForma
             raise BadRequest(f"`{name}` is not supported by this server.", name)
     body: dict[str, Any] = {name: value for name, value in given.items() if name not in IGNORED and name not in REFUSED}
     body["messages"] = chat_messages(fields.system, fields.messages)
+    if not body["messages"]:
+        raise BadRequest("`messages` needs a message with content.", "messages")
     if model is not None:
         body["model"] = model
     if body["messages"][-1]["role"] == "assistant" and _continues(body["messages"]):

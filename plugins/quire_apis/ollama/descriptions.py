@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from quire.plugin import AdapterInfo, ModelFormats, ModelInfo, RouterContext
+from quire.plugin import AdapterInfo, ModelFormats, ModelInfo, NotFound, RouterContext
 
 WEIGHTS = (".safetensors", ".gguf", ".bin", ".pt")
 """Endings of files with weights."""
@@ -51,10 +51,12 @@ def running_rows(context: RouterContext) -> list[dict[str, Any]]:
 
 
 def shown(context: RouterContext, name: str, formats: ModelFormats) -> dict[str, Any]:
-    """The answer of `/api/show` for a model or adapter that was found by its name."""
+    """The answer of `/api/show`. Raises NotFound for a name that is no model's or loaded adapter's."""
     infos = {alias: info for info in context.models() for alias in (*info.aliases, info.name)}
     adapter = next((one for one in context.adapters() if one.name == name), None)
-    info = infos[adapter.model if adapter is not None else name]
+    info = infos.get(adapter.model if adapter is not None else name)
+    if info is None:  # an adapter that has been unloaded since it was found
+        raise NotFound(f"The model {name!r:.80} does not exist.", "model")
     family = family_of(info)
     facts: dict[str, Any] = {
         "general.architecture": family,

@@ -91,7 +91,7 @@ def unsealed(given: Any) -> str:
 def _kind(item: Item) -> Any:
     """The type of an item, which messages and references may leave out."""
     if item.get("type") is not None:
-        return item["type"]
+        return item["type"] if isinstance(item["type"], str) else str(item["type"])
     if "role" in item:
         return "message"
     return REFERENCE if set(item) == {"id"} else None

@@ -83,6 +83,7 @@ def test_items_that_other_services_made_are_left_out():
 
 WRONG = {
     "an unknown type": {"type": "mesage"},
+    "a type that is a list": {"type": [1], "role": "user", "content": "x"},
     "no type": {"text": "x"},
     "an unknown role": {"role": "robot", "content": "x"},
     "no content": {"role": "user"},
