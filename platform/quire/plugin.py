@@ -80,7 +80,7 @@ from quire_models.parts.pooling import Normalize, classification_poolers
 from quire_models.parts.vision import Patches, Projector, VisionEncoder
 
 if TYPE_CHECKING:
-    from quire.types.request_model import RequestModel, json_body
+    from quire.types.request_model import Identifier, RequestModel, json_body
     from quire_kernels.quantized import QuantizedMatrix
     from quire_models import DecoderModel, EncoderModel, ForwardBatch, Items, ModuleBuilder, Projection, TowerCall
 
@@ -88,6 +88,7 @@ _IMPORTED_LATER = {
     "DecoderModel": "quire_models",
     "EncoderModel": "quire_models",
     "ForwardBatch": "quire_models",
+    "Identifier": "quire.types.request_model",
     "Items": "quire_models",
     "ModuleBuilder": "quire_models",
     "Projection": "quire_models",
@@ -123,6 +124,7 @@ __all__ = [
     "ForwardBatch",
     "GatedMlp",
     "Head",
+    "Identifier",
     "Items",
     "KvShape",
     "LayerNorm",

@@ -12,7 +12,7 @@ from starlette.responses import Response
 from starlette.routing import Match
 
 from quire.errors import BadRequest
-from quire.plugin import RequestModel, RouterContext, json_body
+from quire.plugin import Identifier, RequestModel, RouterContext, json_body
 from quire.types.batch_line import URLS
 from quire_batches.records import RUNNING, StoredBatch, page
 from quire_batches.routes_files import MAX_EXPIRY_S, MIN_EXPIRY_S, answer, first, owner_of
@@ -37,8 +37,8 @@ class OutputExpiresAfter(RequestModel):
 class BatchRequest(RequestModel):
     """The body of `POST /v1/batches`. completion_window: a number of minutes, hours or days, as in 90m, 24h or 7d."""
 
-    input_file_id: str
-    endpoint: str
+    input_file_id: Identifier
+    endpoint: Identifier
     completion_window: str = Field(pattern=r"^[1-9][0-9]{0,4}[mhd]$")
     metadata: dict[str, str] | None = None
     output_expires_after: OutputExpiresAfter | None = None

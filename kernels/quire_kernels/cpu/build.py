@@ -20,6 +20,7 @@ import tempfile
 import textwrap
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
@@ -29,7 +30,7 @@ from quire_kernels.cpu.isa import InstructionSet
 log = logging.getLogger(__name__)
 
 SOURCES = Path(__file__).parent / "csrc"
-OPTIONS = ("-std=c++17", "-O3", "-fPIC", "-shared", "-fopenmp", "-fno-math-errno", "-fno-trapping-math")
+OPTIONS = ("-std=c++17", "-O3", "-fPIC", "-fopenmp", "-fno-math-errno", "-fno-trapping-math")
 COMPILE_SECONDS = 300
 MIN_FREE_BYTES = 1 << 20
 OLD_SECONDS = 30 * 24 * 3600
@@ -143,20 +144,31 @@ def version(command: tuple[str, ...]) -> str:
 
 
 def _compile(command: tuple[str, ...], isa: InstructionSet, folder: Path, stem: str) -> Path:
-    log.warning("Compiling the CPU ops for %s, once on this machine (some seconds) ...", isa.name)
+    log.warning("Compiling the CPU ops for %s, once on this machine: up to a minute ...", isa.name)
+    options = (*command, *OPTIONS, *isa.options, "-I", str(SOURCES))
     with tempfile.TemporaryDirectory(dir=folder) as temporary:
+        objects = [(source, Path(temporary) / f"{source.stem}.o") for source in sorted(SOURCES.glob("*.cpp"))]
+        lines = [[*options, "-c", str(source), "-o", str(made)] for source, made in objects]
+        with ThreadPoolExecutor(max_workers=len(lines), thread_name_prefix="compiler") as compilers:
+            for _ in compilers.map(lambda line: _run_compiler(command, line, folder, temporary), lines):
+                pass  # raises the first error
         compiled = Path(temporary) / f"{stem}.so"
-        line = [*command, *OPTIONS, *isa.options, "-I", str(SOURCES), str(SOURCES / "library.cpp"), "-o", str(compiled)]
-        done = _run(line, COMPILE_SECONDS, temporary)
-        if done.returncode and _is_full(folder, done.stderr):
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(folder))
-        if done.returncode:
-            errors = [text for text in done.stderr.splitlines() if "error" in text] or done.stderr.splitlines()
-            message = textwrap.shorten(" ".join(errors[:3]), 600) or f"status {done.returncode}"
-            raise BuildError(f"{shlex.join(command)} failed: {message}")
+        link = [*options, "-shared", *(str(made) for _, made in objects), "-o", str(compiled)]
+        _run_compiler(command, link, folder, temporary)
         target = folder / f"{stem}-{_content_digest(compiled)}.so"
         os.replace(compiled, target)  # another process may have compiled the same file: the last one stays
     return target
+
+
+def _run_compiler(command: tuple[str, ...], line: list[str], folder: Path, temporary: str) -> None:
+    """Compile or link. Raises OSError if the disk is full, BuildError for other failures."""
+    done = _run(line, COMPILE_SECONDS, temporary)
+    if done.returncode and _is_full(folder, done.stderr):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(folder))
+    if done.returncode:
+        errors = [text for text in done.stderr.splitlines() if "error" in text] or done.stderr.splitlines()
+        message = textwrap.shorten(" ".join(errors[:3]), 600) or f"status {done.returncode}"
+        raise BuildError(f"{shlex.join(command)} failed: {message}")
 
 
 def _is_full(folder: Path, messages: str) -> bool:

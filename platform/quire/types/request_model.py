@@ -1,35 +1,42 @@
-"""The base class of request bodies: in all of them, null means absent and a boolean is not a number.
+"""The base class of request bodies: null means absent, a boolean is not a number, and one wrong item ends a list.
 
 Clients generated from the OpenAPI document send null for optional fields. Pydantic alone would accept booleans as the
-numbers 0 and 1.
+numbers 0 and 1, and collect an error for each of 500 000 items.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cache
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler, GetJsonSchemaHandler, model_validator
+from pydantic import BaseModel, ConfigDict, Field, GetCoreSchemaHandler, GetJsonSchemaHandler, model_validator
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
+
+Identifier = Annotated[str, Field(max_length=512)]
+"""A name or an id that a client chooses or returns. A str without a bound may have as many characters as a body."""
 
 _NUMBERS: Mapping[str, str] = {"int": "integer", "float": "number"}
 
 
-def _without_booleans(schema: Any, model: Any) -> Any:
-    """The core schema of a model in which numbers refuse booleans; strict numbers do so already."""
+_COLLECTIONS = ("list", "dict")
+
+
+def _stricter(schema: Any, model: Any) -> Any:
+    """The core schema of a model in which numbers refuse booleans and the first wrong item ends a list or object."""
     if isinstance(schema, list | tuple):
-        return type(schema)(_without_booleans(part, model) for part in schema)
+        return type(schema)(_stricter(part, model) for part in schema)
     if not isinstance(schema, dict):
         return schema
     kind = schema.get("type")  # in a schema of fields, this may be the schema of a field called "type"
     if isinstance(kind, str) and kind in _NUMBERS:
-        return schema if schema.get("strict") else _number(schema)
+        return schema if schema.get("strict") else _number(schema)  # strict numbers refuse booleans already
     if kind == "model" and schema["cls"] is not model:  # a nested model has its own pass
         return schema
-    left = ("metadata", "serialization", "cls", "default")
-    return {key: part if key in left else _without_booleans(part, model) for key, part in schema.items()}
+    left = ("metadata", "serialization", "cls", "default") if isinstance(kind, str) else ()
+    stricter = {key: part if key in left else _stricter(part, model) for key, part in schema.items()}
+    return {**stricter, "fail_fast": True} if kind in _COLLECTIONS else stricter
 
 
 def _number(schema: Any) -> CoreSchema:
@@ -65,8 +72,8 @@ class RequestModel(BaseModel):
 
     @classmethod
     def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        """The usual core schema, in which numbers refuse booleans."""
-        schema: CoreSchema = _without_booleans(handler(source), source)
+        """The usual core schema, made stricter."""
+        schema: CoreSchema = _stricter(handler(source), source)
         return schema
 
     @classmethod

@@ -6,7 +6,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field
 
-from quire.plugin import RequestModel
+from quire.plugin import Identifier, RequestModel
+
+MAX_TOOLS = 1024
 
 
 class MessageBlock(RequestModel):
@@ -14,10 +16,10 @@ class MessageBlock(RequestModel):
 
     model_config = ConfigDict(extra="allow")
 
-    type: str
+    type: Identifier
 
 
-Blocks = Annotated[list[MessageBlock], Field(fail_fast=True)]
+Blocks = list[MessageBlock]
 
 
 class MessageTurn(RequestModel):
@@ -32,8 +34,8 @@ class MessageTool(RequestModel):
 
     model_config = ConfigDict(extra="allow")
 
-    name: str = ""
-    type: str | None = None
+    name: Identifier = ""
+    type: Identifier | None = None
     description: str | None = None
     input_schema: dict[str, Any] | None = None
     strict: bool | None = None
@@ -43,7 +45,7 @@ class MessageToolChoice(RequestModel):
     """Which tools the model must call, and whether it may call several."""
 
     type: Literal["auto", "any", "tool", "none"]
-    name: str | None = None
+    name: Identifier | None = None
     disable_parallel_tool_use: bool = False
 
 
@@ -72,7 +74,7 @@ class OutputConfig(RequestModel):
 class MessageMetadata(RequestModel):
     """An id of the person who asks."""
 
-    user_id: str | None = None
+    user_id: Identifier | None = None
 
 
 class CountTokensRequest(RequestModel):
@@ -80,10 +82,10 @@ class CountTokensRequest(RequestModel):
 
     model_config = ConfigDict(extra="allow")
 
-    model: str
-    messages: Annotated[list[MessageTurn], Field(min_length=1, fail_fast=True)]
+    model: Identifier
+    messages: Annotated[list[MessageTurn], Field(min_length=1)]
     system: str | Blocks | None = None
-    tools: Annotated[list[MessageTool], Field(fail_fast=True)] | None = None
+    tools: Annotated[list[MessageTool], Field(max_length=MAX_TOOLS)] | None = None
     tool_choice: MessageToolChoice | None = None
     thinking: ThinkingConfig | None = None
     output_config: OutputConfig | None = None

@@ -6,7 +6,12 @@ from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field
 
-from quire.plugin import RequestModel
+from quire.plugin import Identifier, RequestModel
+
+MAX_TOOLS = 1024
+MAX_DOCUMENTS = 4096
+MAX_TOKENIZED = 1 << 16
+"""Characters of a text, or tokens, of the tokenizer routes, as Cohere bounds them."""
 
 
 class CoherePart(RequestModel):
@@ -22,14 +27,14 @@ class CoherePart(RequestModel):
 class CohereFunction(RequestModel):
     """The function of an earlier tool call; `arguments` is JSON text."""
 
-    name: str
+    name: Identifier
     arguments: str = "{}"
 
 
 class CohereToolCall(RequestModel):
     """An earlier tool call."""
 
-    id: str
+    id: Identifier
     function: CohereFunction
 
 
@@ -37,10 +42,10 @@ class CohereMessage(RequestModel):
     """A message of the conversation. tool_plan: what the model said before its calls."""
 
     role: Literal["user", "assistant", "system", "tool"]
-    content: str | Annotated[list[CoherePart], Field(fail_fast=True)] | None = None
-    tool_calls: Annotated[list[CohereToolCall], Field(fail_fast=True)] | None = None
+    content: str | list[CoherePart] | None = None
+    tool_calls: list[CohereToolCall] | None = None
     tool_plan: str | None = None
-    tool_call_id: str | None = None
+    tool_call_id: Identifier | None = None
 
 
 class CohereResponseFormat(RequestModel):
@@ -62,7 +67,7 @@ class CohereDocument(RequestModel):
     """A document that the answer may use."""
 
     data: dict[str, Any]
-    id: str | None = None
+    id: Identifier | None = None
 
 
 class CohereChatRequest(RequestModel):
@@ -70,13 +75,13 @@ class CohereChatRequest(RequestModel):
 
     model_config = ConfigDict(extra="allow")
 
-    model: str | None = None
-    messages: Annotated[list[CohereMessage], Field(min_length=1, fail_fast=True)]
+    model: Identifier | None = None
+    messages: Annotated[list[CohereMessage], Field(min_length=1)]
     stream: bool = False
-    tools: list[dict[str, Any]] | None = None
+    tools: Annotated[list[dict[str, Any]], Field(max_length=MAX_TOOLS)] | None = None
     strict_tools: bool = False
     tool_choice: Literal["REQUIRED", "NONE"] | None = None
-    documents: Annotated[list[str | CohereDocument], Field(fail_fast=True)] | None = None
+    documents: Annotated[list[str | CohereDocument], Field(max_length=MAX_DOCUMENTS)] | None = None
     response_format: CohereResponseFormat | None = None
     thinking: CohereThinking | None = None
     max_tokens: int | None = None
@@ -93,15 +98,15 @@ class CohereChatRequest(RequestModel):
 class CohereTokenizeRequest(RequestModel):
     """The body of `POST /v1/tokenize`."""
 
-    text: str
-    model: str | None = None
+    text: Annotated[str, Field(max_length=MAX_TOKENIZED)]
+    model: Identifier | None = None
 
 
 class CohereDetokenizeRequest(RequestModel):
     """The body of `POST /v1/detokenize`."""
 
-    tokens: list[int]
-    model: str | None = None
+    tokens: Annotated[list[int], Field(max_length=MAX_TOKENIZED)]
+    model: Identifier | None = None
 
 
 BODIES = (CohereChatRequest, CohereTokenizeRequest, CohereDetokenizeRequest)

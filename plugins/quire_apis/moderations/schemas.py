@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from quire.plugin import RequestModel
+from quire.plugin import Identifier, RequestModel
 
 
 class ModerationText(RequestModel):
@@ -23,4 +23,4 @@ class ModerationRequest(RequestModel):
     """The body of `POST /v1/moderations`: a text, several, or one input of several parts."""
 
     input: str | ModerationInputs
-    model: str | None = None
+    model: Identifier | None = None

@@ -6,37 +6,40 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from quire.plugin import RequestModel
+from quire.plugin import Identifier, RequestModel
 
 Format = Literal["", "json"] | dict[str, Any]
 Think = bool | Literal["none", "minimal", "low", "medium", "high", "max"]
-ModelName = Annotated[str, Field(min_length=1)]
+ModelName = Annotated[str, Field(min_length=1, max_length=512)]
+MAX_IMAGES = 1024
+MAX_TOOLS = 1024
+Images = Annotated[list[str], Field(max_length=MAX_IMAGES)]
 
 
 class OllamaFunction(RequestModel):
     """The function and the arguments of an earlier tool call."""
 
-    name: str
+    name: Identifier
     arguments: dict[str, Any] = Field(default_factory=dict)
 
 
 class OllamaToolCall(RequestModel):
     """An earlier tool call."""
 
-    id: str | None = None
+    id: Identifier | None = None
     function: OllamaFunction
 
 
 class OllamaMessage(RequestModel):
     """A message; `images` are base64."""
 
-    role: str
+    role: Identifier
     content: str = ""
     thinking: str | None = None
-    images: Annotated[list[str], Field(fail_fast=True)] | None = None
-    tool_calls: Annotated[list[OllamaToolCall], Field(fail_fast=True)] | None = None
-    tool_name: str | None = None
-    tool_call_id: str | None = None
+    images: Images | None = None
+    tool_calls: list[OllamaToolCall] | None = None
+    tool_name: Identifier | None = None
+    tool_call_id: Identifier | None = None
 
 
 class OllamaRequest(RequestModel):
@@ -55,8 +58,8 @@ class OllamaRequest(RequestModel):
 class OllamaChatRequest(OllamaRequest):
     """The body of `POST /api/chat`."""
 
-    messages: Annotated[list[OllamaMessage], Field(fail_fast=True)] | None = None
-    tools: list[dict[str, Any]] | None = None
+    messages: list[OllamaMessage] | None = None
+    tools: Annotated[list[dict[str, Any]], Field(max_length=MAX_TOOLS)] | None = None
 
 
 class OllamaGenerateRequest(OllamaRequest):
@@ -64,7 +67,7 @@ class OllamaGenerateRequest(OllamaRequest):
 
     prompt: str | None = None
     suffix: str | None = None
-    images: Annotated[list[str], Field(fail_fast=True)] | None = None
+    images: Images | None = None
     system: str | None = None
     template: str | None = None
     context: list[int] | None = None
@@ -75,7 +78,7 @@ class OllamaEmbedRequest(RequestModel):
     """The body of `POST /api/embed`."""
 
     model: ModelName
-    input: str | Annotated[list[str], Field(fail_fast=True)] | None = None
+    input: str | list[str] | None = None
     truncate: bool = True
     dimensions: int | None = None
     options: dict[str, Any] | None = None
@@ -94,8 +97,8 @@ class OllamaEmbeddingsRequest(RequestModel):
 class OllamaModelRequest(RequestModel):
     """The body of `POST /api/show` and `POST /api/pull`. `name` is the older name of `model`."""
 
-    model: str | None = None
-    name: str | None = None
+    model: Identifier | None = None
+    name: Identifier | None = None
     stream: bool = True
     verbose: bool = False
     insecure: bool = False

@@ -6,16 +6,17 @@ from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field, field_validator
 
-from quire.plugin import RequestModel
+from quire.plugin import Identifier, RequestModel
 
 MAX_ITEMS = 4096
 MAX_TOOLS = 1024
 MAX_PAIRS, MAX_KEY, MAX_VALUE = 16, 64, 512
+MAX_DESCRIPTION = 1 << 14
 MAX_ADDED_ITEMS = 20
 """Items that one request may add to a conversation."""
 
-Items = Annotated[list[dict[str, Any]], Field(max_length=MAX_ITEMS, fail_fast=True)]
-AddedItems = Annotated[list[dict[str, Any]], Field(max_length=MAX_ADDED_ITEMS, fail_fast=True)]
+Items = Annotated[list[dict[str, Any]], Field(max_length=MAX_ITEMS)]
+AddedItems = Annotated[list[dict[str, Any]], Field(max_length=MAX_ADDED_ITEMS)]
 Metadata = Annotated[
     dict[Annotated[str, Field(max_length=MAX_KEY)], Annotated[str, Field(max_length=MAX_VALUE)]],
     Field(max_length=MAX_PAIRS),
@@ -28,8 +29,8 @@ class TextFormat(RequestModel):
     model_config = ConfigDict(populate_by_name=True)
 
     type: Literal["text", "json_object", "json_schema"]
-    name: str | None = None
-    description: str | None = None
+    name: Annotated[str, Field(max_length=MAX_KEY)] | None = None
+    description: Annotated[str, Field(max_length=MAX_DESCRIPTION)] | None = None
     json_schema: dict[str, Any] | None = Field(default=None, alias="schema")
     strict: bool | None = None
 
@@ -44,7 +45,7 @@ class TextConfig(RequestModel):
 class ReasoningConfig(RequestModel):
     """How much the model reasons, and whether its reasoning is given as a summary instead of as its text."""
 
-    effort: str | None = None
+    effort: Identifier | None = None
     summary: Literal["auto", "concise", "detailed"] | None = None
     generate_summary: Literal["auto", "concise", "detailed"] | None = None
 
@@ -52,7 +53,7 @@ class ReasoningConfig(RequestModel):
 class ConversationId(RequestModel):
     """A conversation, by its id."""
 
-    id: str
+    id: Identifier
 
 
 class PromptFields(RequestModel):
@@ -60,13 +61,13 @@ class PromptFields(RequestModel):
 
     model_config = ConfigDict(extra="allow")
 
-    model: str | None = None
+    model: Identifier | None = None
     input: str | Items | None = None
     instructions: str | None = None
-    previous_response_id: str | None = None
-    conversation: str | ConversationId | None = None
-    tools: Annotated[list[dict[str, Any]], Field(max_length=MAX_TOOLS, fail_fast=True)] | None = None
-    tool_choice: str | dict[str, Any] | None = None
+    previous_response_id: Identifier | None = None
+    conversation: Identifier | ConversationId | None = None
+    tools: Annotated[list[dict[str, Any]], Field(max_length=MAX_TOOLS)] | None = None
+    tool_choice: Identifier | dict[str, Any] | None = None
     parallel_tool_calls: bool = True
     reasoning: ReasoningConfig | None = None
     text: TextConfig | None = None
@@ -85,7 +86,7 @@ class ResponseRequest(PromptFields):
     stream: bool = False
     background: bool = False
     store: bool = True
-    include: Annotated[list[str], Field(max_length=64)] | None = None
+    include: Annotated[list[Identifier], Field(max_length=64)] | None = None
     max_output_tokens: Annotated[int, Field(ge=1)] | None = None
     max_tool_calls: Annotated[int, Field(ge=0)] | None = None
     temperature: float | None = None
@@ -93,11 +94,11 @@ class ResponseRequest(PromptFields):
     top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
     metadata: Metadata | None = None
     prompt: dict[str, Any] | None = None
-    prompt_cache_key: str | None = None
-    prompt_cache_retention: str | None = None
-    safety_identifier: str | None = None
-    service_tier: str | None = None
-    user: str | None = None
+    prompt_cache_key: Identifier | None = None
+    prompt_cache_retention: Identifier | None = None
+    safety_identifier: Identifier | None = None
+    service_tier: Identifier | None = None
+    user: Identifier | None = None
 
     @field_validator("prompt")
     @classmethod

@@ -251,4 +251,8 @@ void run(const Step& step, const Instruction* program, int64_t count) {
   });
 }
 
+// Compiled in program_bf16.cpp and program_float.cpp, which a compiler can work on at the same time.
+extern template void run<bf16>(const Step&, const Instruction*, int64_t);
+extern template void run<float>(const Step&, const Instruction*, int64_t);
+
 }  // namespace quire

@@ -35,7 +35,7 @@ def _plain(value: Any) -> Any:
     return value["text"] if alone else value
 
 
-_SOME: Any = Field(min_length=1, max_length=MAX_POOLING_INPUTS, fail_fast=True)
+_SOME: Any = Field(min_length=1, max_length=MAX_POOLING_INPUTS)
 _Texts = Annotated[list[str], _SOME]
 _ANY_INPUT = str | TokenPrompt | _Texts | Annotated[list[TokenPrompt], _SOME]
 

@@ -20,12 +20,12 @@ from quire.types.request_model import RequestModel
 MAX_PROMPTS = 1024
 MAX_TOOLS = 1024
 
-TokenPrompt = Annotated[list[TokenId], Field(min_length=1, fail_fast=True)]
+TokenPrompt = Annotated[list[TokenId], Field(min_length=1)]
 _ANY_PROMPT = (
     str
     | TokenPrompt
-    | Annotated[list[str], Field(min_length=1, max_length=MAX_PROMPTS, fail_fast=True)]
-    | Annotated[list[TokenPrompt], Field(min_length=1, max_length=MAX_PROMPTS, fail_fast=True)]
+    | Annotated[list[str], Field(min_length=1, max_length=MAX_PROMPTS)]
+    | Annotated[list[TokenPrompt], Field(min_length=1, max_length=MAX_PROMPTS)]
 )
 
 
@@ -84,9 +84,9 @@ class ChatRequestMessage(RequestModel):
     model_config = ConfigDict(extra="allow")
 
     role: str
-    content: str | Annotated[list[ContentPart], Field(fail_fast=True)] | None = None
+    content: str | list[ContentPart] | None = None
     name: str | None = None
-    tool_calls: Annotated[list[MessageToolCall], Field(fail_fast=True)] | None = None
+    tool_calls: list[MessageToolCall] | None = None
     tool_call_id: str | None = None
 
 
@@ -134,7 +134,7 @@ class AllowedTools(RequestModel):
     """A subset of the tools; `mode` says whether the model must call one of them."""
 
     mode: Literal["auto", "required"]
-    tools: Annotated[list[NamedTool], Field(min_length=1, max_length=MAX_TOOLS, fail_fast=True)]
+    tools: Annotated[list[NamedTool], Field(min_length=1, max_length=MAX_TOOLS)]
 
 
 class AllowedToolsChoice(RequestModel):
@@ -168,13 +168,13 @@ class TemplateFields(RequestModel):
     chat_template: str | None = None
     chat_template_kwargs: dict[str, Any] | None = None
     documents: list[dict[str, Any]] | None = None
-    tools: Annotated[list[Tool], Field(max_length=MAX_TOOLS, fail_fast=True)] | None = None
+    tools: Annotated[list[Tool], Field(max_length=MAX_TOOLS)] | None = None
 
 
 class ChatRequest(SamplingFields, TemplateFields):
     """The body of `POST /v1/chat/completions`."""
 
-    messages: Annotated[list[ChatRequestMessage], Field(min_length=1, fail_fast=True)]
+    messages: Annotated[list[ChatRequestMessage], Field(min_length=1)]
     max_completion_tokens: Annotated[int, within(1)] | None = None
     max_tokens: Annotated[int, within(1)] | None = None
     logprobs: bool | None = False
@@ -194,7 +194,7 @@ class TokenizeRequest(TemplateFields):
 
     model: str | None = None
     prompt: str | None = None
-    messages: Annotated[list[ChatRequestMessage], Field(min_length=1, fail_fast=True)] | None = None
+    messages: Annotated[list[ChatRequestMessage], Field(min_length=1)] | None = None
     add_special_tokens: bool | None = None  # type: ignore[assignment]
     return_token_strs: bool | None = False
 

@@ -26,12 +26,12 @@ def within(low: float | None = None, high: float | None = None, **more: Any) -> 
 
 
 TokenId = Annotated[int, Field(strict=True, ge=0, le=2**31 - 1)]
-TokenIds = Annotated[list[TokenId], Field(fail_fast=True)]
+TokenIds = list[TokenId]
 TokenKey = Annotated[str, Field(pattern="^[0-9]{1,10}$")]
 StopString = Annotated[str, within(minLength=1, maxLength=MAX_STOP_LENGTH)]
 Penalty = Annotated[float, within(-2, 2)]
 LogprobCount = Annotated[int, within(-1)]
-Choices = Annotated[list[str], Field(max_length=1 << 14, fail_fast=True)]
+Choices = Annotated[list[str], Field(max_length=1 << 14)]
 
 
 class StreamOptions(RequestModel):

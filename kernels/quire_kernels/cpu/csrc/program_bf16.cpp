@@ -1,0 +1,6 @@
+// Programs whose buffers hold bfloat16 numbers.
+#include "program.hpp"
+
+namespace quire {
+template void run<bf16>(const Step&, const Instruction*, int64_t);
+}  // namespace quire
