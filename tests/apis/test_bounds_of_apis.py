@@ -1,14 +1,14 @@
 """Fields whose size alone is refused, in the bodies of all APIs that plugins add."""
 
 import pytest
+from pydantic import ValidationError
+
 import quire_apis.anthropic.schemas as anthropic
 import quire_apis.cohere.schemas as cohere
 import quire_apis.moderations.schemas as moderations
 import quire_apis.ollama.schemas as ollama
 import quire_apis.responses.schemas as responses
 import quire_batches.routes_batches as batches
-from pydantic import ValidationError
-
 from quire.plugin import RequestModel
 
 MODULES = (anthropic, cohere, moderations, ollama, responses, batches)
