@@ -19,6 +19,11 @@ PAGES = [
 ]
 
 
+SPAN_ATTRIBUTES = set(
+    re.findall(r'yield "(quire\.\w+)"', (ROOT / "platform/quire/server/tracing/request_spans.py").read_text())
+)
+
+
 def text(page: str) -> str:
     return (ROOT / page).read_text()
 
@@ -41,7 +46,8 @@ def resolve(dotted: str) -> object:
 @pytest.mark.parametrize("page", PAGES)
 def test_every_symbol_that_is_named_exists(page: str) -> None:
     for dotted in re.findall(r"`((?:quire|quire_\w+)(?:\.\w+)+)`", text(page)):
-        resolve(dotted)
+        if dotted not in SPAN_ATTRIBUTES:
+            resolve(dotted)
 
 
 @pytest.mark.parametrize("page", PAGES)
