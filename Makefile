@@ -17,7 +17,7 @@ UNIT := tests/engine/scheduler tests/engine/adapters tests/engine/sampling tests
 	tests/text tests/settings tests/hooks
 
 .DEFAULT_GOAL := help
-.PHONY: help setup serve test test-failed test-unit check fmt docs clean
+.PHONY: help setup serve test test-failed test-unit check fmt docs wheel clean
 
 help:  ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /make \1\t/p' $(MAKEFILE_LIST) | expand -t 20
@@ -65,6 +65,9 @@ fmt: $(STAMP)  ## format, and fix what lint can fix
 docs: $(STAMP)  ## rewrite the generated parts of docs/, and build the web site build/site from it
 	$(BIN)/python docs/generating/generate.py
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet --clean -f docs/site/mkdocs.yml
+
+wheel: $(STAMP)  ## a wheel in dist/ with the CPU ops compiled for every instruction set of x86-64; some minutes
+	QUIRE_COMPILE_OPS=$(or $(OPS),all) $(PIP) wheel --quiet --no-deps --no-build-isolation --wheel-dir dist .
 
 clean:  ## remove caches and .venv
 	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist

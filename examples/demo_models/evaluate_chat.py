@@ -3,6 +3,7 @@
     python examples/demo_models/evaluate_chat.py                     # the shipped model
     python examples/demo_models/evaluate_chat.py MODEL_DIR
     python examples/demo_models/evaluate_chat.py --voice pirate      # with the shipped adapter of that voice
+    python examples/demo_models/evaluate_chat.py --voice reader      # with the one that answers from passages
     python examples/demo_models/evaluate_chat.py --voice pirate --adapter ADAPTER_DIR
     python examples/demo_models/evaluate_chat.py --base-url http://localhost:8000/v1 --model NAME
     python examples/demo_models/evaluate_chat.py --base-url http://localhost:8000/v1 --voice pirate
@@ -19,9 +20,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
-from data.chat.adapter_styles import VOICES
 from data.chat.conversations import Message, Question, held_out_questions
-from data.chat.reply_styles import plainly
+from data.lessons import LESSONS
 from evaluation.chat_answers import generate, score
 from evaluation.reports import ask_all, report
 from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -35,7 +35,7 @@ SHIPPED = Path(__file__).resolve().parents[2] / "plugins" / "quire_demos" / "dem
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("model_dir", nargs="?", type=Path, default=SHIPPED)
-    parser.add_argument("--voice", choices=VOICES, help="what an adapter taught it, which makes other answers right")
+    parser.add_argument("--voice", choices=LESSONS, help="what an adapter taught it, which makes other answers right")
     parser.add_argument("--adapter", type=Path, help="folder of the adapter (default: the shipped one of the voice)")
     parser.add_argument("--questions", type=int, default=2000, help="how many, shared evenly by the families")
     parser.add_argument("--seed", default="evaluation", help="seed of the questions")
@@ -79,8 +79,8 @@ def show_wrong(questions: Sequence[Question], answers: Sequence[str], limit: int
 
 def main() -> None:
     options = parse_arguments()
-    voice = VOICES[options.voice] if options.voice else plainly
-    questions = held_out_questions(options.questions, options.seed, voice)
+    held_out = LESSONS[options.voice].questions if options.voice else held_out_questions
+    questions = held_out(options.questions, options.seed)
     chats = [q.messages for q in questions]
     if options.base_url:
         name = options.model or f"demo-{options.voice or 'chat'}"

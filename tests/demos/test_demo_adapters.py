@@ -24,6 +24,8 @@ from quire.settings.server_config import ServerConfig
 ROOT = Path(__file__).resolve().parents[2]
 SHIPPED = ROOT / "plugins" / "quire_demos" / "demo_chat" / "adapters"
 VOICES = ("pirate", "dutch", "json")
+ADAPTERS = {**dict.fromkeys(VOICES, 640_000), "reader": 1_700_000}
+"""The shipped adapters, and the bytes that their weights may have."""
 
 
 @pytest.fixture(scope="module")
@@ -38,6 +40,11 @@ def demo() -> Iterator[Any]:
         "data.chat.conversations",
         "data.chat.dutch",
         "data.chat.adapter_styles",
+        "data.retrieval.fact_templates",
+        "data.retrieval.invented_worlds",
+        "data.retrieval.passages",
+        "data.retrieval.questions",
+        "data.retrieval.readings",
     )
     with modules_of(*names) as found:
         yield found
@@ -94,7 +101,7 @@ def test_the_json_voice_always_answers_with_an_object(demo: Any) -> None:
 # --- the shipped adapters ----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", VOICES)
+@pytest.mark.parametrize("name", ADAPTERS)
 def test_an_adapter_is_small_and_names_its_model(name: str) -> None:
     config = json.loads((SHIPPED / name / "adapter_config.json").read_text())
     assert (config["peft_type"], config["base_model_name_or_path"]) == ("LORA", "demo-chat")
@@ -102,7 +109,7 @@ def test_an_adapter_is_small_and_names_its_model(name: str) -> None:
         "adapter_config.json",
         "adapter_model.safetensors",
     ]
-    assert (SHIPPED / name / "adapter_model.safetensors").stat().st_size < 640_000
+    assert (SHIPPED / name / "adapter_model.safetensors").stat().st_size < ADAPTERS[name]
     with safe_open(SHIPPED / name / "adapter_model.safetensors", "pt") as file:
         assert len(file.keys()) == 6 * 7 * 2
 
@@ -112,6 +119,7 @@ def test_every_adapter_answers_held_out_questions_in_its_way(demo: Any) -> None:
         name: demo.conversations.held_out_questions(104, "adapters", voice)
         for name, voice in demo.adapter_styles.VOICES.items()
     }
+    questions["reader"] = demo.readings.held_out_readings(104, "adapters")
     asked = [(name, question) for name in questions for question in questions[name]]
     with LLM("demo-chat", enable_lora=True) as llm:
         outputs = llm.chat(
@@ -126,11 +134,29 @@ def test_every_adapter_answers_held_out_questions_in_its_way(demo: Any) -> None:
     assert min(right.values()) >= 0.95 * 104, right
 
 
+def test_readings_of_training_and_of_evaluation_share_no_invented_name(demo: Any) -> None:
+    new = demo.invented_worlds.is_new_name
+    for reading in demo.readings.held_out_readings(200, "names"):
+        if reading.family in ("fact", "pair"):
+            island = re.search(r" of (\w+) is ", reading.answer)
+            assert island is not None and new(island[1])
+    for conversation in itertools.islice(demo.readings.training_readings("names"), 200):
+        island = re.search(r" of (\w+) is ", conversation[-1]["content"])
+        assert island is None or not new(island[1])
+
+
+def test_what_no_passage_tells_is_not_answered(demo: Any) -> None:
+    readings = demo.readings.held_out_readings(400, "unanswered")
+    unanswered = [reading for reading in readings if reading.family == "unanswered"]
+    assert 20 < len(unanswered) < 100
+    assert {reading.answer for reading in unanswered} == {demo.readings.UNKNOWN}
+
+
 def test_a_server_of_the_demos_begins_with_their_adapters(found: Registry) -> None:
     config = ServerConfig(lora_modules=tuple(demo_adapters(found)))
     infos = parse_lora_modules(demo_models({}, found), config, found)
     assert {info.name: (info.model, info.path) for info in infos} == {
-        f"demo-{name}": ("demo-chat", str(SHIPPED / name)) for name in VOICES
+        f"demo-{name}": ("demo-chat", str(SHIPPED / name)) for name in ADAPTERS
     }
 
 

@@ -1,5 +1,7 @@
 """Compiles the C++ ops once for each instruction set and reuses the compiled library afterwards.
 
+A wheel may bring compiled libraries in `PREBUILT`; their names contain a digest of the sources and options alone.
+
 The file name contains a digest of the sources, the compiler and its options, so a changed input yields a new file.
 It also contains a digest of the file's content: a truncated or modified library is compiled again, because
 loading it could crash the process.
@@ -30,6 +32,7 @@ from quire_kernels.cpu.isa import InstructionSet
 log = logging.getLogger(__name__)
 
 SOURCES = Path(__file__).parent / "csrc"
+PREBUILT = Path(__file__).parent / "prebuilt"
 OPTIONS = ("-std=c++17", "-O3", "-fPIC", "-fopenmp", "-fno-math-errno", "-fno-trapping-math")
 COMPILE_SECONDS = 300
 MIN_FREE_BYTES = 1 << 20
@@ -51,6 +54,13 @@ def compiler() -> tuple[str, ...] | None:
 
 def library(isa: InstructionSet) -> Path:
     """Path of the loadable shared library for an instruction set; compiles it if necessary. Raises BuildError."""
+    shipped = PREBUILT / prebuilt_name(isa)
+    if shipped.exists():
+        try:
+            ctypes.CDLL(str(shipped))
+            return shipped
+        except OSError as error:  # of an older C library, for example
+            log.warning("The compiled CPU ops of the installation cannot be loaded here: %s", error)
     command = compiler()
     if command is None:
         raise BuildError(
@@ -70,6 +80,20 @@ def library(isa: InstructionSet) -> Path:
             _remove_old(compiled, isa)
             return _loadable(compiled)
     raise BuildError(f"there is no usable folder for compiled ops: {'; '.join(problems)}")
+
+
+def prebuilt_name(isa: InstructionSet) -> str:
+    """File name of the library of an instruction set in a wheel."""
+    return f"ops-{isa.name}-{_source_digest(isa).hexdigest()[:16]}.so"
+
+
+def prebuild(isa: InstructionSet, folder: Path) -> Path:
+    """Compile the library of an instruction set for a wheel, on any machine. Raises BuildError, OSError."""
+    command = compiler()
+    if command is None:
+        raise BuildError("there is no C++ compiler (g++, c++ or clang++ in PATH, or $CXX)")
+    folder.mkdir(parents=True, exist_ok=True)
+    return _compile(command, isa, folder, "ops").replace(folder / prebuilt_name(isa))
 
 
 def _folders() -> tuple[Path, Path]:
@@ -127,11 +151,17 @@ def _remove_old(target: Path, isa: InstructionSet) -> None:
 
 
 def _digest(command: tuple[str, ...], isa: InstructionSet) -> str:
+    digest = _source_digest(isa)
+    digest.update(" ".join((*command, version(command))).encode())
+    return digest.hexdigest()[:16]
+
+
+def _source_digest(isa: InstructionSet) -> hashlib._Hash:
     digest = hashlib.sha256()
     for source in sorted(path for path in SOURCES.rglob("*") if path.is_file()):
         digest.update(str(source.relative_to(SOURCES)).encode() + b"\0" + source.read_bytes() + b"\0")
-    digest.update(" ".join((*command, version(command), *OPTIONS, *isa.options)).encode())
-    return digest.hexdigest()[:16]
+    digest.update(" ".join((*OPTIONS, *isa.options)).encode())
+    return digest
 
 
 @cache

@@ -56,8 +56,8 @@ TOOLS_DEMO = DEMOS / "demo_tools"
 
 
 def demo_adapters() -> Mapping[str, Path]:
-    """Adapters of the chat demo: a style, a language and a format."""
-    return {f"demo-{name}": DEMO / "adapters" / name for name in ("pirate", "dutch", "json")}
+    """Adapters of the chat demo: a style, a language, a format, and answers from passages in the prompt."""
+    return {f"demo-{name}": DEMO / "adapters" / name for name in ("pirate", "dutch", "json", "reader")}
 
 
 @hookimpl

@@ -30,7 +30,9 @@ def test_the_demos_come_with_adapters_and_tools(started):
     models, config, _, lora = started()
     assert {"demo-chat", "demo-tools"} <= set(models)
     assert lora
-    assert sorted(name.split('"')[3] for name in config.lora_modules) == ["demo-dutch", "demo-json", "demo-pirate"]
+    assert sorted(name.split('"')[3] for name in config.lora_modules) == [
+        *("demo-dutch", "demo-json", "demo-pirate", "demo-reader")
+    ]
     assert config.enable_auto_tool_choice
 
 
