@@ -139,7 +139,8 @@ def test_readings_of_training_and_of_evaluation_share_no_invented_name(demo: Any
     for reading in demo.readings.held_out_readings(200, "names"):
         if reading.family in ("fact", "pair"):
             island = re.search(r" of (\w+) is ", reading.answer)
-            assert island is not None and new(island[1])
+            assert island is not None
+            assert new(island[1])
     for conversation in itertools.islice(demo.readings.training_readings("names"), 200):
         island = re.search(r" of (\w+) is ", conversation[-1]["content"])
         assert island is None or not new(island[1])
