@@ -1,4 +1,4 @@
-"""langchain: `ChatOpenAI` (chat and responses), `ChatAnthropic`, `ChatOllama` and `OpenAIEmbeddings`. Arguments: URL."""
+"""langchain: chat through OpenAI's two APIs, Anthropic's and Ollama's, with a tool; embeddings. Arguments: URL."""
 
 import sys
 from typing import Literal

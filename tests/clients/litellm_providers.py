@@ -1,4 +1,4 @@
-"""litellm: chat, streams, tools and embeddings, as the providers `openai`, `anthropic` and `ollama_chat`. Arguments: URL."""
+"""litellm: `openai`, `anthropic` and `ollama_chat` with streams and tools; responses, embeddings. Arguments: URL."""
 
 import json
 import sys

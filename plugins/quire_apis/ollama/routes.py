@@ -88,7 +88,9 @@ class _OllamaApi:
         """
         headers = request.scope["headers"]
         if "origin" not in request.headers:
-            headers = [pair for pair in headers if pair[0] != b"content-type"] + [(b"content-type", b"application/json")]
+            headers = [pair for pair in headers if pair[0] != b"content-type"] + [
+                (b"content-type", b"application/json")
+            ]
         return await self._context.read(Request({**request.scope, "headers": headers}, request.receive), schema)
 
     async def chat(self, request: Request) -> Response:
