@@ -24,7 +24,10 @@ def test_every_block_has_a_language_and_follows_its_syntax():
             LANGUAGES[block.language](block.code)
 
 
-def test_commands_of_platform_parse(capsys):
+def test_commands_of_platform_parse(capsys, tmp_path, monkeypatch):
+    (file,) = (block.code for block in BLOCKS if block.language == "yaml" and "--config serve.yaml" in block.code)
+    (tmp_path / "serve.yaml").write_text(file)
+    monkeypatch.chdir(tmp_path)
     registry = load(enable_lora=True)
     parsers = {command.name: command_parser(command, registry) for command in all_commands(registry)}
     for block in BLOCKS:
