@@ -16,6 +16,7 @@ from torch import Tensor
 
 from quire_kernels import int8, quantized, reference_low_rank
 from quire_kernels.ops import AttentionMetadata, BoundLinear
+from quire_kernels.reference_state import causal_conv, gated_delta, gated_rms_norm, selective_scan, ssd_scan
 from quire_kernels.sampling import Floats, Integers
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Any, Protocol
 
-from quire_kernels import attention, low_rank, ops, sampling
+from quire_kernels import attention, low_rank, ops, sampling, state
 
 BUILT_IN = "built-in"
 """Plugin name of this package's implementations in reports."""
@@ -149,6 +149,11 @@ class Ops:
     argmax: sampling.Argmax
     sample: sampling.SampleOp
     logprobs: sampling.LogprobsOp
+    causal_conv: state.CausalConv
+    gated_delta: state.GatedDelta
+    ssd_scan: state.SsdScan
+    selective_scan: state.SelectiveScan
+    gated_rms_norm: state.GatedRmsNorm
     fused_blocks: ops.FusedBlocks
     report: tuple[Choice, ...] = ()
 
