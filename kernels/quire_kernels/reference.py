@@ -14,9 +14,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from quire_kernels import int8, quantized, reference_low_rank
+from quire_kernels import int8, quantized, reference_low_rank, reference_state
 from quire_kernels.ops import AttentionMetadata, BoundLinear
-from quire_kernels.reference_state import causal_conv, gated_delta, gated_rms_norm, selective_scan, ssd_scan
 from quire_kernels.sampling import Floats, Integers
 
 
@@ -168,6 +167,11 @@ def linear_batched(weight: Tensor, bias: Tensor | None, gated: bool = False) -> 
 linear_int8 = int8.linear_int8
 linear_quantized = quantized.linear_quantized
 low_rank = reference_low_rank.low_rank
+causal_conv = reference_state.causal_conv
+gated_delta = reference_state.gated_delta
+ssd_scan = reference_state.ssd_scan
+selective_scan = reference_state.selective_scan
+gated_rms_norm = reference_state.gated_rms_norm
 
 
 def embedding(ids: Tensor, table: Tensor, scale: float = 1.0) -> Tensor:

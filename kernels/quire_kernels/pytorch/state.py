@@ -87,8 +87,9 @@ def gated_delta(
 
 
 def _delta_chunk(q: Tensor, k: Tensor, v: Tensor, logs: Tensor, scale: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
-    """One chunk; logs: sums of the logarithms of decays [R, H, n, D or 1]. Each token's delta solves a triangular system
-    over those before it (the UT transform of arXiv 2406.06484).
+    """One chunk; logs: sums of the logarithms of decays [R, H, n, D or 1].
+
+    Each token's delta solves a triangular system over those before it (the UT transform of arXiv 2406.06484).
     """
     begun = logs.exp()
     seen = (k * begun) @ state

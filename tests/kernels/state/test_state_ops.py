@@ -112,7 +112,6 @@ def test_extreme_gates_stay_finite(cpp: CpuOps) -> None:
     x = torch.randn(40, 64, generator=torch.Generator().manual_seed(0))
     x[:, 0], x[:, 1] = 1e4, -1e4
     for module in (reference, torch_ops, cpp):
-        for case in CUT:
-            run, shape, _ = CUT[case]
+        for case, (run, shape, _) in CUT.items():
             for found in _in_steps(run, module, x, shape, [40]):
                 assert found.isfinite().all(), case
