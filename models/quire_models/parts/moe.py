@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Expert:
-    """One MLP of a mixture: down(act(gate(x)) * up(x)), or down(act(up(x))) if it is not `gated`.
+    """One MLP of a mixture: down(act(gate(x)) * up(x)).
 
     intermediate_size: outputs of gate and of up (moe_intermediate_size). act: a name in `quire_kernels.ops.ACTS`, or
-    `ClampedSwiglu`. bias: whether the matrices have biases.
+    `ClampedSwiglu`. gated: without a gate it is down(act(up(x))). bias: whether the matrices have biases.
     """
 
     intermediate_size: int
@@ -51,9 +51,9 @@ class ExpertRouterPart(Protocol):
 
 @dataclass(frozen=True)
 class ExpertRouter:
-    """Chooses and weights experts as `routing` says, by softmax or sigmoid of the logits.
+    """Chooses and weights experts by softmax or sigmoid of the logits.
 
-    bias: of the matrix that gives the logits. corrected: a bias for each expert is added to the scores for the choice
+    routing: how it chooses (`quire_kernels.moe.Routing`). bias: of the matrix that gives the logits. corrected: a bias for each expert is added to the scores for the choice
     only (e_score_correction_bias of DeepSeek V3); its parameter is `mlp.routing.correction`, float32.
     """
 
@@ -92,7 +92,7 @@ class SigmoidGated:
 class Moe:
     """Mixture of experts: each token uses some of `experts` MLPs (num_experts), which the router chooses.
 
-    shared: computed for every token and added, for example a `GatedMlp`. weighs_inputs: an expert's weight is a factor
+    router: gives logits, and chooses by them. shared: computed for every token and added, for example a `GatedMlp`. weighs_inputs: an expert's weight is a factor
     of its input instead of its output (Llama 4).
     """
 
