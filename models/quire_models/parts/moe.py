@@ -53,8 +53,9 @@ class ExpertRouterPart(Protocol):
 class ExpertRouter:
     """Chooses and weights experts by softmax or sigmoid of the logits.
 
-    routing: how it chooses (`quire_kernels.moe.Routing`). bias: of the matrix that gives the logits. corrected: a bias for each expert is added to the scores for the choice
-    only (e_score_correction_bias of DeepSeek V3); its parameter is `mlp.routing.correction`, float32.
+    routing: how it chooses (`quire_kernels.moe.Routing`). bias: of the matrix that gives the logits. corrected: a bias
+    for each expert is added to the scores for the choice only (e_score_correction_bias of DeepSeek V3); its parameter
+    is `mlp.routing.correction`, float32.
     """
 
     routing: Routing
@@ -92,8 +93,8 @@ class SigmoidGated:
 class Moe:
     """Mixture of experts: each token uses some of `experts` MLPs (num_experts), which the router chooses.
 
-    router: gives logits, and chooses by them. shared: computed for every token and added, for example a `GatedMlp`. weighs_inputs: an expert's weight is a factor
-    of its input instead of its output (Llama 4).
+    router: gives logits, and chooses by them. shared: computed for every token and added, for example a `GatedMlp`.
+    weighs_inputs: an expert's weight is a factor of its input instead of its output (Llama 4).
     """
 
     expert: Expert
