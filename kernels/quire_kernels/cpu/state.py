@@ -16,7 +16,7 @@ from quire_kernels.ops import ACTS, AttentionMetadata
 
 
 class StateOps:
-    """The ops of `quire_kernels.state`. Called with proxies, an op records its instruction."""
+    """The ops of `quire_kernels.state.ops`. Called with proxies, an op records its instruction."""
 
     def run(self, op: Op, inputs: Sequence[Tensor], out: Tensor, **fields: Any) -> None:
         """Run one instruction, see `quire_kernels.cpu.ops.CpuOps.run`."""

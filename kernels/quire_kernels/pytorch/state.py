@@ -12,9 +12,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from quire_kernels import reference, reference_state
+from quire_kernels import reference
 from quire_kernels.ops import AttentionMetadata
-from quire_kernels.reference_state import gated_rms_norm, split_groups, split_heads
+from quire_kernels.state import reference as state_reference
+from quire_kernels.state.reference import gated_rms_norm, split_groups, split_heads
 
 __all__ = ["causal_conv", "gated_delta", "gated_rms_norm", "selective_scan", "ssd_scan"]
 
@@ -149,7 +150,7 @@ def selective_scan(
 ) -> Tensor:
     """Rows of one token together; a longer row token by token, because every channel decays in its own way."""
     if rows.max_query > 1:
-        return reference_state.selective_scan(x, step, b, c, rate, skip, state, slots, rows)
+        return state_reference.selective_scan(x, step, b, c, rate, skip, state, slots, rows)
     dt, values = F.softplus(step.float()), x.float()
     states = (rate * dt[:, None]).exp() * state[slots] + (dt * values)[:, None] * b.float()[..., None]
     state[slots] = states

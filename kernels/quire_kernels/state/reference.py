@@ -1,4 +1,4 @@
-"""The ops of `quire_kernels.state`, one token after another. A part of `quire_kernels.reference`."""
+"""The ops of `quire_kernels.state.ops`, one token after another. A part of `quire_kernels.reference`."""
 
 from __future__ import annotations
 
