@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Any, Protocol
 
-from quire_kernels import attention, low_rank, ops, sampling
+from quire_kernels import attention, low_rank, moe, ops, sampling
 
 BUILT_IN = "built-in"
 """Plugin name of this package's implementations in reports."""
@@ -143,7 +143,8 @@ class Ops:
     linear_quantized: ops.LinearQuantized
     low_rank: low_rank.LowRank
     embedding: ops.EmbeddingOp
-    moe: ops.MoeOp
+    route: moe.RouteOp
+    moe: moe.MoeOp
     scale_logits: ops.ScaleLogits
     mask_logits: sampling.MaskLogits
     argmax: sampling.Argmax
