@@ -163,7 +163,8 @@ def our_logits(loaded: LoadedModel, prompt: Prompt) -> Tensor:
     forward = driver.forward([ChunkSpec(0, len(prompt.token_ids))])
     if prompt.media:
         rows = module.tower([medium.tensors for medium in prompt.media], TowerCall("cpu"))
-        index = torch.cat([torch.arange(m.start, m.start + m.length) for m in prompt.media])
+        places = [np.arange(m.length) if m.rows_at is None else m.rows_at for m in prompt.media]
+        index = torch.from_numpy(np.concatenate([m.start + at for m, at in zip(prompt.media, places, strict=True)]))
         forward.media = MediaRows(index, torch.cat(rows))
     if prompt.media and loaded.decoder.bidirectional_media:
         ends = np.arange(len(prompt.token_ids), dtype=np.int32) + 1
