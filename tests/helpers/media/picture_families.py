@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from llava_rig import TEXT
 from picture_model import FIRST_TOKEN, VOCAB, Family, text_config
 from PIL import Image
 
@@ -126,11 +127,61 @@ def _internvl(**vision: Any) -> Family:
         processing={"size": {"height": TILE, "width": TILE}, "max_patches": 4},
         tokens=("<IMG_CONTEXT>", "<img>", "</img>"),
         marker="<IMG_CONTEXT>",
-        expanded=lambda processor, image: (
-            f"<img>{'<IMG_CONTEXT>' * 4 * len(pixels(processor, image, 'np'))}</img>"
-        ),
+        expanded=lambda processor, image: f"<img>{'<IMG_CONTEXT>' * 4 * len(pixels(processor, image, 'np'))}</img>",
         tensors=lambda processor, image: {"pixels": pixels(processor, image, "np")},
         inputs=lambda processor, images: {"pixel_values": pixels(processor, list(images), "pt")},
+    )
+
+
+def _qwen3_vl() -> Family:
+    from transformers import Qwen3VLTextConfig, Qwen3VLVisionConfig
+
+    def squares(processor: Any, image: Image.Image) -> int:
+        made = processor(images=image, return_tensors="np")
+        return int(made["image_grid_thw"].prod() // 4)
+
+    def tensors(processor: Any, image: Image.Image) -> Mapping[str, Any]:
+        made = processor(images=image, return_tensors="np")
+        patches = made["pixel_values"]
+        return {
+            "patches": patches.reshape(len(patches), 3, 2, 16)[:, :, :1],
+            "grid": made["image_grid_thw"][0],
+        }
+
+    rope = {"rope_type": "default", "rope_theta": 10_000.0, "mrope_section": [4, 2, 2], "mrope_interleaved": True}
+    return Family(
+        architecture="Qwen3VLForConditionalGeneration",
+        config={
+            "vision_config": Qwen3VLVisionConfig(
+                depth=3,
+                hidden_size=48,
+                intermediate_size=80,
+                num_heads=4,
+                patch_size=4,
+                out_hidden_size=64,
+                num_position_embeddings=25,
+                deepstack_visual_indexes=[0, 2],
+                rope_parameters={"rope_type": "axial", "rope_theta": 10_000.0},
+            ),
+            "text_config": Qwen3VLTextConfig(**{**TEXT, "vocab_size": VOCAB, "rope_parameters": rope}),
+            "image_token_id": FIRST_TOKEN,
+            "video_token_id": FIRST_TOKEN + 1,
+            "vision_start_token_id": FIRST_TOKEN + 2,
+            "vision_end_token_id": FIRST_TOKEN + 3,
+            "tie_word_embeddings": False,
+        },
+        processor="Qwen2VLImageProcessorPil",
+        processing={
+            "size": {"shortest_edge": 256, "longest_edge": 1024},
+            "patch_size": 4,
+            "temporal_patch_size": 2,
+            "merge_size": 2,
+        },
+        tokens=("<|image_pad|>", "<|video_pad|>", "<|vision_start|>", "<|vision_end|>"),
+        marker="<|image_pad|>",
+        expanded=lambda processor, image: "<|image_pad|>" * squares(processor, image),
+        tensors=tensors,
+        has_token_types=True,
     )
 
 
@@ -157,6 +208,7 @@ def families() -> Mapping[str, Family]:
             "SmolVLMImageProcessorPil",
         ),
         "internvl": _internvl(use_mean_pooling=False),
+        "qwen3-vl": _qwen3_vl(),
         "internvl of six billion": _internvl(
             norm_type="rms_norm", use_qk_norm=True, attention_bias=True, use_mean_pooling=True
         ),

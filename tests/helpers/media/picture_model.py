@@ -44,7 +44,8 @@ class Family:
 
     inputs: what transformers' model takes for the pictures of a prompt, from the processor and the pictures.
     expanded: the text that transformers' processor puts in place of a picture's marker. tensors: the same name and
-    values as in the item that Quire's mapper makes, from what the processor makes of one picture.
+    values as in the item that Quire's mapper makes, from what the processor makes of one picture. has_token_types: the
+    model is told which ids are pictures.
     """
 
     architecture: str
@@ -59,6 +60,7 @@ class Family:
         processor(images=list(pictures), return_tensors="pt")
     )
     sizes: Sequence[tuple[int, int]] = ((40, 30), (60, 30), (20, 90), (31, 31))
+    has_token_types: bool = False
     files: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -87,10 +89,12 @@ class PictureModel:
         """None, one, several; of different sizes; at the start, in the middle and at the end."""
         pictures = [picture(seed, *size) for seed, size in enumerate(self.family.sizes, 1)]
         mark = self.family.marker
+        # a model of transformers that is told the types places what it generates after a picture wrongly
+        end = "." if self.family.has_token_types else ""
         return [
             ("no picture, but a text", []),
             (f"{mark}first", [pictures[0]]),
-            (f"what is at the end? {mark}", [pictures[1]]),
+            (f"what is at the end? {mark}{end}", [pictures[1]]),
             (f"this {mark} and {mark}, again {mark}.", [pictures[2], pictures[0], pictures[3]]),
         ]
 
@@ -107,15 +111,17 @@ class PictureModel:
         ]
         return self.tokenizer.encode("".join(expanded), add_special_tokens=True)
 
-    def _inputs(self, pictures: Pictures) -> dict[str, Tensor]:
-        return self.family.inputs(self.processor, pictures) if pictures else {}
+    def _inputs(self, ids: Tensor, pictures: Pictures) -> dict[str, Tensor]:
+        found = self.family.inputs(self.processor, pictures) if pictures else {}
+        if self.family.has_token_types:
+            found["mm_token_type_ids"] = (ids == FIRST_TOKEN).long()
+        return found
 
     @torch.inference_mode()
     def logits(self, prompt: Prompt, *pictures: Image.Image) -> Tensor:
         """[tokens, vocab] of a prompt, by transformers."""
-        logits: Tensor = self.reference(
-            input_ids=torch.tensor([prompt.token_ids]), **self._inputs(pictures), use_cache=False
-        ).logits[0]
+        ids = torch.tensor([prompt.token_ids])
+        logits: Tensor = self.reference(input_ids=ids, **self._inputs(ids, pictures), use_cache=False).logits[0]
         return logits
 
     @cache  # noqa: B019 - as long as the model
@@ -128,7 +134,7 @@ class PictureModel:
         made = self.oracle(adapter).generate(
             input_ids=ids,
             attention_mask=torch.ones_like(ids),
-            **self._inputs(pictures),
+            **self._inputs(ids, pictures),
             do_sample=False,
             max_new_tokens=count,
             eos_token_id=None,

@@ -1,7 +1,7 @@
 """Image inputs of Pixtral and Mistral 3: the image processor of transformers, and the ids of each image.
 
-    [IMG][IMG][IMG][IMG_BREAK]      one line of embeddings; the tokens that end lines keep their own embeddings
-    [IMG][IMG][IMG][IMG_END]
+[IMG][IMG][IMG][IMG_BREAK]      one line of embeddings; the tokens that end lines keep their own embeddings
+[IMG][IMG][IMG][IMG_END]
 """
 
 from __future__ import annotations
@@ -32,9 +32,7 @@ class PixtralImageProcessor:
         self._id, self._square = image_id, square
         settings = read_object(Path(str(context.folder)), "processor_config.json") or {}
         self.marker: str = settings.get("image_token") or "[IMG]"
-        self._break, self._end = (
-            token_id(context, settings.get(field) or default) for field, default in NAMES.items()
-        )
+        self._break, self._end = (token_id(context, settings.get(field) or default) for field, default in NAMES.items())
 
     def map(self, item: Any) -> MappedMedia:
         """Maps a Pillow image to one id per embedding, and one for the end of each line. Raises BadRequest."""
