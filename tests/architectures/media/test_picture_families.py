@@ -73,7 +73,7 @@ def test_preemption_and_short_steps_change_nothing(model: PictureModel, found: R
     wanted = [model.greedy(prompt, *pictures) for prompt, (_, pictures) in zip(prompts, model.prompts, strict=True)]
     shorter, longest = sorted(-(-len(prompt.token_ids) // 4) for prompt in prompts)[-2:]
     pages = shorter + longest + 3  # each answer takes four
-    with rig_of(model.folder, found, max_num_batched_tokens=7, num_pages=pages) as rig:
+    with rig_of(model.folder, found, max_num_batched_tokens=17, num_pages=pages) as rig:
         ids = [rig.add(prompt, greedy(16, ignore_eos=True)) for prompt in reversed(prompts)]
         answers = rig.drain()
         assert [answers[request_id, 0].token_ids for request_id in reversed(ids)] == wanted
