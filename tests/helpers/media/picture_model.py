@@ -45,7 +45,7 @@ class Family:
     inputs: what transformers' model takes for the pictures of a prompt, from the processor and the pictures.
     expanded: the text that transformers' processor puts in place of a picture's marker. tensors: the same name and
     values as in the item that Quire's mapper makes, from what the processor makes of one picture. has_token_types: the
-    model is told which ids are pictures.
+    model takes the type of each id: picture or text.
     """
 
     architecture: str
@@ -89,7 +89,7 @@ class PictureModel:
         """None, one, several; of different sizes; at the start, in the middle and at the end."""
         pictures = [picture(seed, *size) for seed, size in enumerate(self.family.sizes, 1)]
         mark = self.family.marker
-        # a model of transformers that is told the types places what it generates after a picture wrongly
+        # given types, transformers places what it generates directly after a picture wrongly
         end = "." if self.family.has_token_types else ""
         return [
             ("no picture, but a text", []),

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class LayerScaleModule(nn.Module):
-    """attn_scale, mlp_scale: [width]."""
+    """A block whose branches are scaled before they are added. attn_scale, mlp_scale: [width]."""
 
     def __init__(self, width: int, part: LayerScaleBlock, builder: ModuleBuilder) -> None:
         super().__init__()
