@@ -12,12 +12,14 @@ kv_heads = num_key_value_heads, tied = tie_word_embeddings, act = hidden_act, ep
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
 
 from quire_models.parts.attention import has_kv_cache_variants, kv_cache_variant, position_axes
 from quire_models.parts.rope_config import Rope
+from quire_models.parts.state import KvShape, StateShape, kv_shape, parts_of, state_shape
+
+__all__ = ["KvShape"]
 
 if TYPE_CHECKING:
     from torch import nn
@@ -25,13 +27,6 @@ if TYPE_CHECKING:
     from quire_models.modules.blocks import DecoderModel
     from quire_models.modules.builder import ModuleBuilder
     from quire_models.parts.cross_attention import EncoderInput
-
-
-class KvShape(NamedTuple):
-    """Shape of the keys, and of the values, that one block stores per token."""
-
-    kv_heads: int
-    head_dim: int
 
 
 class Part(Protocol):
@@ -52,12 +47,7 @@ class AttentionPart(Part, Protocol):
 
 
 class BlockPart(Part, Protocol):
-    """A decoder layer: an attention part and other parts."""
-
-    @property
-    def attn(self) -> AttentionPart:
-        """The attention part of the block."""
-        ...
+    """A decoder layer. `quire_models.parts.state` says how it states what it keeps for each seq."""
 
 
 @dataclass(frozen=True)
@@ -134,34 +124,13 @@ class Mlp:
 
 
 @dataclass(frozen=True)
-class Moe:
-    """Mixture of experts: `experts` gated MLPs (num_experts), of which each token uses `top_k` (num_experts_per_tok).
-
-    intermediate_size: of one expert (moe_intermediate_size). Experts are weighted by the router's softmax over all
-    experts; `renormalize` scales the weights of the selected ones to sum 1 (norm_topk_prob).
-    """
-
-    intermediate_size: int
-    experts: int
-    top_k: int
-    renormalize: bool = True
-    act: str = "silu"
-
-    def build(self, width: int, builder: ModuleBuilder) -> nn.Module:
-        """A module (x, forward) -> [tokens, width]."""
-        from quire_models.modules.mlp import MoEModule
-
-        return MoEModule(width, self, builder)
-
-
-@dataclass(frozen=True)
 class Block:
     """x += scale * attention, x += scale * mlp, with norms before (norm_in) and after (norm_out) each branch.
 
     Llama has norm_in, OLMo 2 norm_out, Gemma 2 both.
     """
 
-    attn: AttentionPart
+    attn: Part
     mlp: Part
     norm: Part
     norm_in: bool = True
@@ -182,7 +151,7 @@ class ParallelBlock:
     norms: 1 if both branches share the norm `attn_in`; 2 if the MLP has a norm of its own, `mlp_in`.
     """
 
-    attn: AttentionPart
+    attn: Part
     mlp: Part
     norm: Part
     norms: int = 1
@@ -201,7 +170,7 @@ class PostNormBlock:
     The norms are named `attn_in` and `mlp_in`, because some checkpoints use one set of names for both kinds of block.
     """
 
-    attn: AttentionPart
+    attn: Part
     mlp: Part
     norm: Part
 
@@ -231,8 +200,9 @@ class Decoder:
     head_bias: the LM head has a bias. positions: learned position embeddings. embed_width: width of the embedding
     table where it differs from `width` (OPT: word_embed_proj_dim); then there are projections in and out.
     has_lm_head: without one, the model is for pooling only. bidirectional_media: tokens of an image attend to all of
-    it, also to later tokens, so the image must be computed in one step. encoder_input: what the blocks read by
-    cross-attention, if anything.
+    it, also to later tokens, so the image must be computed in one step. deepstack: number of first blocks after each of
+    which the rows of media add further features; a row holds these after its embedding (Qwen3-VL). encoder_input: what
+    the blocks read by cross-attention, if anything.
     """
 
     vocab: int
@@ -248,6 +218,7 @@ class Decoder:
     embed_width: int | None = None
     has_lm_head: bool = True
     bidirectional_media: bool = False
+    deepstack: int = 0
     encoder_input: EncoderInput | None = None
 
     @property
@@ -262,38 +233,37 @@ class Decoder:
 
     @property
     def row_width(self) -> int:
-        """Width of an embedding, and of the rows that a tower returns."""
-        return self.embed_width or self.width
+        """Width of the rows that a tower returns: that of an embedding, and of the features for `deepstack`."""
+        return (self.embed_width or self.width) * (1 + self.deepstack)
 
     @property
     def position_axes(self) -> int:
-        return position_axes([block.attn for block in self.blocks])
+        return position_axes(self._parts)
 
     @property
     def kv_shapes(self) -> tuple[KvShape, ...]:
         """What each block stores per token."""
-        return tuple(block.attn.kv_shape for block in self.blocks)
+        return tuple(map(kv_shape, self.blocks))
+
+    @property
+    def state_shapes(self) -> tuple[StateShape | None, ...]:
+        """The state that each block keeps for each seq."""
+        return tuple(map(state_shape, self.blocks))
+
+    @property
+    def _parts(self) -> list[Any]:
+        return [part for block in self.blocks for part in parts_of(block)]
 
     @property
     def has_kv_cache_variants(self) -> bool:
-        return has_kv_cache_variants([block.attn for block in self.blocks])
+        return has_kv_cache_variants(self._parts)
 
     def kv_cache_variant(self, prompt_len: int) -> int:
         """Part of the page hash: prompts share cached pages only if this is equal for their lengths."""
-        return kv_cache_variant([block.attn for block in self.blocks], prompt_len)
+        return kv_cache_variant(self._parts, prompt_len)
 
     def build(self, builder: ModuleBuilder) -> DecoderModel:
         """The model, with uninitialized weights."""
         from quire_models.modules.blocks import DecoderModel
 
         return DecoderModel(self, builder)
-
-
-def with_blocks(decoder: Decoder, change: Callable[[int, Any], BlockPart]) -> Decoder:
-    """A copy of the decoder with each block replaced by change(index, block)."""
-    return replace(decoder, blocks=tuple(change(i, block) for i, block in enumerate(decoder.blocks)))
-
-
-def with_attention(decoder: Decoder, **changes: Any) -> Decoder:
-    """A copy of the decoder with these fields changed in every attention."""
-    return with_blocks(decoder, lambda _, block: replace(block, attn=replace(block.attn, **changes)))

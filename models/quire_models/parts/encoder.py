@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from quire_models.parts.decoder import BlockPart, KvShape, Part, Positions
 from quire_models.parts.rope_config import Rope
+from quire_models.parts.state import StateShape
 
 if TYPE_CHECKING:
     from torch import nn
@@ -24,6 +25,7 @@ class RowAttention:
 
     heads, kv_heads, head_dim: as in `Attention`. rope: None for models with learned positions. window: a token
     attends to itself and the window - 1 tokens on each side. scale: factor of the scores, head_dim ** -0.5 by default.
+    qk_norm: norm of all queries of a token at once, and of all its keys.
     """
 
     heads: int
@@ -34,6 +36,7 @@ class RowAttention:
     out_bias: bool = True
     window: int | None = None
     scale: float | None = None
+    qk_norm: Part | None = None
 
     @property
     def kv_shape(self) -> KvShape:
@@ -106,6 +109,11 @@ class Encoder:
     @property
     def kv_shapes(self) -> tuple[KvShape, ...]:
         """Empty: no block uses the KV cache."""
+        return ()
+
+    @property
+    def state_shapes(self) -> tuple[StateShape | None, ...]:
+        """Empty: no block keeps state."""
         return ()
 
     @property
