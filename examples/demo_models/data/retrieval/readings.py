@@ -26,9 +26,9 @@ PROMPTS = (
     "{passages}\n\n{question}",
 )
 SYSTEM = "Answer from these passages:\n{passages}"
-MAX_ISLANDS, MAX_OTHERS = 5, 4
+MAX_ISLANDS, MAX_OTHERS = 4, 2
 SHARES = {asked.ask_fact: 10.0, asked.ask_owner: 4.0, asked.ask_pair: 2.0}
-UNANSWERED = 0.12
+UNANSWERED = 0.1
 
 
 def training_readings(seed: int | str) -> Iterator[list[Message]]:
@@ -52,9 +52,9 @@ def _reading(rng: random.Random, new: bool) -> Question:
     question = rng.choices(list(SHARES), list(SHARES.values()))[0](rng, isles)
     answering = [passage for passage in passages if asked.answers(passage, question)]
     others = [passage for passage in passages if not passage.tells & question.asks]
-    chosen = rng.sample(others, rng.randint(1, min(MAX_OTHERS, len(others))))
+    chosen = rng.sample(others, rng.randint(0, min(MAX_OTHERS, len(others))))
     family, answer = "unanswered", UNKNOWN
-    if rng.random() >= UNANSWERED:
+    if not chosen or rng.random() >= UNANSWERED:
         chosen.append(rng.choice(answering))
         family, answer = question.sense.split(":")[0], _answer(isles, question)
     rng.shuffle(chosen)
