@@ -7,17 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from quire_kernels.select import Ops
-from quire_models.modules.blocks import DecoderModel
 from quire_models.modules.builder import ModuleBuilder
-from quire_models.modules.encoder import EncoderModel
-from quire_models.parts.decoder import Decoder
-from quire_models.parts.encoder import Encoder
+from quire_models.parts.model import ModelPart
 from quire_models.step.forward_batch import ForwardBatch, ForwardBuffers, KVCache
 
 
@@ -34,8 +32,8 @@ class ModelDriver:
 
     def __init__(
         self,
-        model: DecoderModel | EncoderModel,
-        decoder: Decoder | Encoder,
+        model: Any,
+        decoder: ModelPart,
         sequences: Sequence[Sequence[int]],
         page_size: int = 16,
         prompt_lens: Sequence[int] | None = None,
@@ -58,7 +56,6 @@ class ModelDriver:
 
     def step(self, chunks: Sequence[ChunkSpec]) -> list[Tensor]:
         """Compute the chunks in one forward pass; returns logits [count, vocab] of each."""
-        assert isinstance(self.model, DecoderModel), "an encoder has no logits"
         logits = self.model.logits(self.model(self.forward(chunks)))
         return list(logits.split([chunk.count for chunk in chunks]))
 
@@ -90,14 +87,14 @@ class ModelDriver:
         )
 
 
-def build(decoder: Decoder, ops: Ops, dtype: torch.dtype = torch.float32, device: str = "cpu") -> DecoderModel:
+def build(decoder: ModelPart, ops: Ops, dtype: torch.dtype = torch.float32, device: str = "cpu") -> Any:
     """The module of a decoder, with uninitialized weights."""
     return decoder.build(ModuleBuilder(ops, dtype, torch.device(device)))
 
 
 def run_tokens(
-    model: DecoderModel,
-    decoder: Decoder,
+    model: Any,
+    decoder: ModelPart,
     sequences: Sequence[Sequence[int]],
     chunking: Iterable[Sequence[ChunkSpec]] | None = None,
     page_size: int = 16,

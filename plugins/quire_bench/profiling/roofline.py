@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from quire.engine.loading.load import LoadedModel
     from quire_models.modules.blocks import DecoderModel
     from quire_models.modules.projection import Projection
-    from quire_models.parts.decoder import Decoder
+    from quire_models.parts.model import ModelPart
 
 
 class TokenSpan(NamedTuple):
@@ -151,7 +151,7 @@ def _read_bytes(loaded: LoadedModel) -> float:
     return sum(m.inputs * m.outputs * getattr(m.multiply, "element_bytes", loaded.dtype.itemsize) for m in every)
 
 
-def _heads(decoder: Decoder) -> Iterable[Heads]:
+def _heads(decoder: ModelPart) -> Iterable[Heads]:
     """Attention of each block; an attention other than `quire_models.Attention` counts one query head per KV head."""
     from quire_models.parts.decoder import Attention
 
