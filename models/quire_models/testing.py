@@ -45,14 +45,14 @@ class ModelDriver:
         self.computed = [0] * len(sequences)
         self.page_size = page_size
         self._prompt_lens = np.array(prompt_lens or [len(tokens) for tokens in sequences], dtype=np.int32)
-        weight = model.embed.weight
+        dtype, device = model.dtype, model.device
         max_pages = max(-(-len(tokens) // page_size) for tokens in self.sequences)
         total = max_pages * len(sequences)
         order = np.random.default_rng(0).permutation(total)
         self._pages = order.reshape(len(sequences), max_pages).astype(np.int32)
-        self.kv = KVCache.allocate(decoder.kv_shapes, total, page_size, weight.dtype, weight.device)
+        self.kv = KVCache.allocate(decoder.kv_shapes, total, page_size, dtype, device)
         num_tokens = sum(map(len, self.sequences))
-        self._buffers = ForwardBuffers(num_tokens, len(sequences), max_pages, weight.device)
+        self._buffers = ForwardBuffers(num_tokens, len(sequences), max_pages, device)
 
     def step(self, chunks: Sequence[ChunkSpec]) -> list[Tensor]:
         """Compute the chunks in one forward pass; returns logits [count, vocab] of each."""
