@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 if TYPE_CHECKING:
     from quire_models.modules.builder import ModuleBuilder
     from quire_models.parts.cross_attention import EncoderInput
-    from quire_models.parts.decoder import KvShape, Positions
+    from quire_models.parts.decoder import Positions
+    from quire_models.parts.state import KvShape, StateShape
 
 
 @runtime_checkable
@@ -70,6 +71,11 @@ class ModelPart(Protocol):
     @property
     def kv_shapes(self) -> tuple[KvShape, ...]:
         """What each layer of the KV cache stores per token."""
+        ...
+
+    @property
+    def state_shapes(self) -> tuple[StateShape | None, ...]:
+        """What each layer keeps of a seq besides, None for nothing."""
         ...
 
     @property

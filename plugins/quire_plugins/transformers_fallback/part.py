@@ -75,6 +75,11 @@ class TransformersPart:
         return tuple(KvShape(c.kv_heads, c.head_dim) for c in self.traced.calls) if self.traced.causal else ()
 
     @property
+    def state_shapes(self) -> tuple[None, ...]:
+        """None for each layer: no state is kept."""
+        return (None,) * len(self.kv_shapes)
+
+    @property
     def has_kv_cache_variants(self) -> bool:
         return False
 

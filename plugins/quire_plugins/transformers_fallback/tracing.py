@@ -131,6 +131,7 @@ def build_on_meta(found: ModelClass, dtype: torch.dtype) -> Any:
             config._experts_implementation = NAME
         with torch.device("meta"), no_init_weights():
             model = found.cls._from_config(config, dtype=dtype).eval()
+        model.tie_weights()
     except Exception as error:  # transformers and code of checkpoints may raise anything
         raise CheckpointError(f"its modules cannot be built ({_short(error)})") from error
     return model
