@@ -10,7 +10,7 @@ from quire_models.loading.headless import sequence_classes, token_classes
 from quire_plugins.transformers_fallback.model_class import ModelClass, find_class
 from quire_plugins.transformers_fallback.names import names_of
 from quire_plugins.transformers_fallback.part import TransformersPart
-from quire_plugins.transformers_fallback.tracing import Trace, trace
+from quire_plugins.transformers_fallback.tracing import TracedModel, trace
 
 
 def find(query: ArchitectureQuery) -> Architecture:
@@ -27,7 +27,7 @@ def find(query: ArchitectureQuery) -> Architecture:
     return Architecture(found.name, lambda _: part, names_of(traced, heads), pooling=pooling)
 
 
-def describe(found: ModelClass, traced: Trace) -> TransformersPart:
+def describe(found: ModelClass, traced: TracedModel) -> TransformersPart:
     """The part of a traced model. Raises CheckpointError with a reason."""
     for call in traced.calls:
         if call.value_dim != call.head_dim:

@@ -44,16 +44,16 @@ class TransformersModel(nn.Module):
         table = body.get_input_embeddings()
         self.embed: StepEmbedding | None = replacement.embedding(table)
         self.embed_scale = 1.0 if self.embed is None else self.embed.scale
+        self.body = body  # before the head, whose parameter has the name of a table that it shares
         self.head: StepProjection | None = None
         self._output = BodyOutput()
         if part.has_lm_head:
             self.head = replacement.head(self.embed, whole.get_output_embeddings(), part.tied)
-            whole.set_output_embeddings(self.head)
+            _put(whole, whole.get_output_embeddings(), self.head)
         if self.embed is not None:
-            body.set_input_embeddings(self.embed)
+            _put(body, table, self.embed)
         replacement.replace_modules(body)
         replacement.materialize(body)
-        self.body = body
         self.rest = nn.Module()
         if part.has_lm_head:
             setattr(whole, part.traced.body_path, self._output)
@@ -137,6 +137,14 @@ class TransformersModel(nn.Module):
     def _language_head(self) -> StepProjection:
         assert self.head is not None, "a model without an LM head has no logits"
         return self.head
+
+
+def _put(model: nn.Module, old: nn.Module, new: nn.Module) -> None:
+    """Replace a module wherever the model has it."""
+    for parent in list(model.modules()):
+        for name, child in list(parent.named_children()):
+            if child is old:
+                setattr(parent, name, new)
 
 
 def _has_plain_head(whole: Any) -> bool:

@@ -118,8 +118,25 @@ class BodyOutput(nn.Module):
         super().__init__()
         self.hidden: Tensor | None = None
 
-    def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """An output of transformers with the hidden states [1, rows, width]."""
-        from transformers.modeling_outputs import MoeModelOutputWithPast
+    def forward(self, *args: Any, **kwargs: Any) -> _HiddenOnly:
+        """The hidden states [1, rows, width], in the form of an output of transformers."""
+        return _HiddenOnly(self.hidden)
 
-        return MoeModelOutputWithPast(last_hidden_state=self.hidden)
+    @property
+    def decoder(self) -> BodyOutput:
+        """This module too: some models call a part of their body."""
+        return self
+
+
+class _HiddenOnly:
+    """An output with hidden states; everything else in it is None."""
+
+    def __init__(self, hidden: Tensor | None) -> None:
+        self.last_hidden_state = hidden
+
+    def __getitem__(self, index: int) -> Tensor | None:
+        return self.last_hidden_state if index == 0 else None
+
+    def __getattr__(self, name: str) -> None:
+        if name.startswith("__"):
+            raise AttributeError(name)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from quire_models.loading.weight_names import ROTARY_TABLES, WeightsMapper, transpose
 from quire_plugins.transformers_fallback.replacing import transposed_paths
-from quire_plugins.transformers_fallback.tracing import Trace
+from quire_plugins.transformers_fallback.tracing import TracedModel
 
 if TYPE_CHECKING:
     from quire_models.loading.quantized_files import WeightFiles
@@ -20,6 +20,7 @@ class TransformersNames(WeightsMapper):
 
     exact: names of single modules. body_prefix: of the body in transformers' model, with a dot. unused: regular
     expressions for tensors that the model does not use. duplicates: names of tied parameters that have another name.
+    known: names of all parameters.
     """
 
     exact: tuple[tuple[str, str], ...] = ()
@@ -27,7 +28,8 @@ class TransformersNames(WeightsMapper):
     has_rest: bool = True
     unused: tuple[str, ...] = ()
     duplicates: frozenset[str] = frozenset()
-    traced: Trace | None = field(default=None, compare=False, repr=False)
+    known: frozenset[str] = frozenset()
+    traced: TracedModel | None = field(default=None, compare=False, repr=False)
 
     def converted(self, files: WeightFiles) -> WeightFiles:
         """The tensors as transformers names and shapes them."""
@@ -52,10 +54,10 @@ class TransformersNames(WeightsMapper):
             return True
         if not self.has_rest and self.rename(name).startswith("rest."):
             return True
-        return any(re.search(pattern, name) for pattern in self.unused)
+        return name not in self.known and any(re.search(pattern, name) for pattern in self.unused)
 
 
-def names_of(traced: Trace, heads: tuple[tuple[str, str], ...] = ()) -> TransformersNames:
+def names_of(traced: TracedModel, heads: tuple[tuple[str, str], ...] = ()) -> TransformersNames:
     """The names of a traced model. heads: further names, of heads for pooling."""
     model = traced.model
     prefix = f"{traced.body_path}." if traced.body_path else ""
@@ -79,16 +81,18 @@ def names_of(traced: Trace, heads: tuple[tuple[str, str], ...] = ()) -> Transfor
         body_prefix=prefix,
         has_rest=names.has_rest,
         unused=names.unused,
-        duplicates=frozenset(duplicates(model)),
+        duplicates=frozenset(duplicates(model, prefix)),
+        known=frozenset(model.state_dict()),
         traced=traced,
     )
 
 
-def duplicates(model: Any) -> set[str]:
-    """Names of parameters that are tied to one that comes before them."""
+def duplicates(model: Any, body_prefix: str) -> set[str]:
+    """Names of parameters that are tied to another one; that of the body counts."""
     first: dict[int, str] = {}
     found = set()
-    for name, parameter in model.named_parameters(remove_duplicate=False):
+    every = list(model.named_parameters(remove_duplicate=False))
+    for name, parameter in sorted(every, key=lambda pair: not pair[0].startswith(body_prefix)):
         if first.setdefault(id(parameter), name) != name:
             found.add(name)
     return found

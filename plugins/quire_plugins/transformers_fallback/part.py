@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from quire_models.parts.decoder import KvShape
 from quire_plugins.transformers_fallback.model_class import ModelClass
-from quire_plugins.transformers_fallback.tracing import Trace
+from quire_plugins.transformers_fallback.tracing import TracedModel
 
 if TYPE_CHECKING:
     from quire_models.modules.builder import ModuleBuilder
@@ -23,7 +23,7 @@ class TransformersPart:
     """
 
     found: ModelClass
-    traced: Trace = field(repr=False)
+    traced: TracedModel = field(repr=False)
     vocab: int
     width: int
     embed_width: int

@@ -31,12 +31,14 @@ ROUTERS = frozenset({"gate", "router", "shared_expert_gate"})
 class Replacement:
     """Replaces the modules of one model.
 
-    made: the parameters so far, by the id of that on the meta device, so that tied ones stay tied.
+    made: the parameters so far, by the id of that on the meta device, so that tied ones stay tied. kept: those on the
+    meta device, so that no other gets the id of one that is gone.
     """
 
     builder: ModuleBuilder
     step: ModelStep
     made: dict[int, nn.Parameter] = field(default_factory=dict)
+    kept: list[Any] = field(default_factory=list)
 
     def replace_modules(self, model: nn.Module) -> None:
         """Replace all modules that have a counterpart, in place."""
@@ -80,6 +82,7 @@ class Replacement:
             return None
         made = StepEmbedding(table.num_embeddings, table.embedding_dim, scale, self.builder, self.step)
         self.made[id(table.weight)] = made.weight
+        self.kept.append(table.weight)
         return made
 
     def _counterpart(self, name: str, module: Any) -> nn.Module | None:
@@ -123,6 +126,7 @@ class Replacement:
         if id(like) not in self.made:
             empty = torch.empty(like.shape, dtype=like.dtype, device=self.builder.device)
             self.made[id(like)] = nn.Parameter(empty, requires_grad=False)
+            self.kept.append(like)
         return self.made[id(like)]
 
 

@@ -39,7 +39,7 @@ class AttentionCall:
 
 
 @dataclass(frozen=True)
-class Trace:
+class TracedModel:
     """A model as it was traced. model: transformers' model on the meta device. body_path: of the part without the head,
     empty if it is the whole model. takes: which optional arguments its `forward` has.
     """
@@ -95,8 +95,8 @@ class _Tracer:
         return torch.empty_like(x)
 
 
-def trace(found: ModelClass) -> Trace:
-    """Trace a model. Raises CheckpointError with a reason if it cannot be served."""
+def trace(found: ModelClass) -> TracedModel:
+    """TracedModel a model. Raises CheckpointError with a reason if it cannot be served."""
     model = build_on_meta(found, torch.float32)
     _check(found, model)
     body_path = _body_path(model)
@@ -108,7 +108,7 @@ def trace(found: ModelClass) -> Trace:
     for module in model.modules():
         module.quire_step = tracer
     width = _run(body, takes, tracer)
-    return Trace(
+    return TracedModel(
         model,
         body_path,
         tuple(tracer.calls),
