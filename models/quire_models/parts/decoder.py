@@ -124,27 +124,6 @@ class Mlp:
 
 
 @dataclass(frozen=True)
-class Moe:
-    """Mixture of experts: `experts` gated MLPs (num_experts), of which each token uses `top_k` (num_experts_per_tok).
-
-    intermediate_size: of one expert (moe_intermediate_size). Experts are weighted by the router's softmax over all
-    experts; `renormalize` scales the weights of the selected ones to sum 1 (norm_topk_prob).
-    """
-
-    intermediate_size: int
-    experts: int
-    top_k: int
-    renormalize: bool = True
-    act: str = "silu"
-
-    def build(self, width: int, builder: ModuleBuilder) -> nn.Module:
-        """A module (x, forward) -> [tokens, width]."""
-        from quire_models.modules.mlp import MoEModule
-
-        return MoEModule(width, self, builder)
-
-
-@dataclass(frozen=True)
 class Block:
     """x += scale * attention, x += scale * mlp, with norms before (norm_in) and after (norm_out) each branch.
 
