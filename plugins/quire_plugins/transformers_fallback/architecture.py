@@ -30,7 +30,7 @@ def find(query: ArchitectureQuery) -> Architecture:
 def describe(found: ModelClass, traced: TracedModel) -> TransformersPart:
     """The part of a traced model. Raises CheckpointError with a reason."""
     for call in traced.calls:
-        if call.value_dim != call.head_dim:
+        if call.value_dim > call.head_dim:
             raise CheckpointError(f"its values have {call.value_dim} dimensions and its keys {call.head_dim}")
         if call.has_sinks:
             raise CheckpointError("its attention has sinks")
@@ -49,8 +49,17 @@ def describe(found: ModelClass, traced: TracedModel) -> TransformersPart:
         width=traced.width,
         embed_width=int(table.weight.shape[1]),
         tied=head is not None and head.weight is table.weight,
+        position_offset=_position_offset(model),
         has_token_types="token_type_ids" in traced.takes and (getattr(config, "type_vocab_size", 0) or 0) > 1,
     )
+
+
+def _position_offset(model: Any) -> int:
+    """The number of the first position: one after that of padding, in models that number positions by their tokens."""
+    for module in model.modules():
+        if hasattr(module, "create_position_ids_from_input_ids"):
+            return int(getattr(module, "padding_idx", None) or 0) + 1
+    return 0
 
 
 def _classes(found: ModelClass) -> tuple[Any, tuple[tuple[str, str], ...]]:

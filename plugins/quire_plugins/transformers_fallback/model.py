@@ -13,9 +13,10 @@ from quire_models.modules.blocks import OpTimes
 from quire_models.modules.projection import apply_adapters
 from quire_plugins.transformers_fallback.building import build_with_buffers
 from quire_plugins.transformers_fallback.modules import BodyOutput, StepEmbedding, StepProjection
-from quire_plugins.transformers_fallback.replacing import Replacement, act_of_experts
+from quire_plugins.transformers_fallback.replacing import Replacement
 from quire_plugins.transformers_fallback.same_code import same_code
 from quire_plugins.transformers_fallback.step import ModelStep
+from quire_plugins.transformers_fallback.verification import verify
 
 if TYPE_CHECKING:
     from quire_models.modules.builder import ModuleBuilder
@@ -60,21 +61,16 @@ class TransformersModel(nn.Module):
             replacement.replace_modules(whole)
             replacement.materialize(whole)
             self.rest = whole
+        self.blocks = nn.ModuleList()  # none of Quire's
         self._plain_head = part.has_lm_head and _has_plain_head(whole)
         self._ones = torch.ones(1, 1, dtype=torch.bool, device=self.device)
 
     def _share_step(self, whole: nn.Module, builder: ModuleBuilder) -> ModelStep:
         """The step, given to all modules that call the interfaces."""
         traced = self.part.traced
-        acts: dict[str, str] = {}
-        for path in traced.expert_paths:
-            module = whole.get_submodule(path)
-            act = act_of_experts(module, module.config)
-            acts.update({} if act is None else {path: act})
-        step = ModelStep(builder.ops, traced.calls, acts)
+        step = ModelStep(builder.ops, traced.calls)
         for path in {*traced.expert_paths, *(call.path for call in traced.calls)}:
-            module = whole.get_submodule(path)
-            module.quire_step, module.quire_path = step, path  # type: ignore[assignment]
+            whole.get_submodule(path).quire_step = step  # type: ignore[assignment]
         return step
 
     def forward(self, fwd: ForwardBatch) -> Tensor:
@@ -85,12 +81,12 @@ class TransformersModel(nn.Module):
 
     def _inputs(self, fwd: ForwardBatch) -> dict[str, Any]:
         """Arguments of the body: the tokens of all rows as one sequence, with their positions."""
-        count = len(fwd.tokens)
+        count, offset = len(fwd.tokens), self.part.position_offset
         if self._ones.shape[1] < count:
             self._ones = torch.ones(1, 2 * count, dtype=torch.bool, device=self.device)
         given: dict[str, Any] = {
             "input_ids": fwd.tokens[None],
-            "position_ids": fwd.positions[None],
+            "position_ids": (fwd.positions + offset if offset else fwd.positions)[None],
             "attention_mask": self._ones[:, :count],
             "use_cache": False,
         }
@@ -100,6 +96,10 @@ class TransformersModel(nn.Module):
             ]
         takes = self.part.traced.takes
         return {name: value for name, value in given.items() if name in takes or name == "use_cache"}
+
+    def verify(self) -> None:
+        """Refuse a model whose results depend on how its tokens are batched. Raises CheckpointError."""
+        verify(self, self.part)
 
     def embed_rows(self, ids: Tensor) -> Tensor:
         """Unscaled rows of the embedding table, [len(ids), width], for ids int64. May be called from any thread."""

@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor, nn
 
 from quire_models.modules.embedding import EmbeddingTable
-from quire_models.modules.projection import Projection
+from quire_models.modules.experts import ExpertInputs, Experts
+from quire_models.modules.projection import Projection, apply_adapters
+from quire_models.parts.moe import Expert, Moe, softmax_router
 from quire_plugins.transformers_fallback.step import ModelStep
 
 if TYPE_CHECKING:
@@ -78,6 +80,19 @@ class FusedOutput(nn.Module):
         """x [..., inputs] -> [..., outputs]."""
         fused, index = self._of
         return fused.output(x, index)
+
+
+class StepExperts(Experts):
+    """The experts of a mixture, which transformers' modules have chosen."""
+
+    def __init__(self, width: int, expert: Expert, count: int, builder: ModuleBuilder, step: ModelStep) -> None:
+        super().__init__(width, Moe(expert, count, softmax_router(1)), builder)
+        self._step = step
+
+    def forward(self, x: Tensor, chosen: Tensor, weights: Tensor) -> Tensor:  # type: ignore[override]
+        """x [tokens, width]; chosen, weights [tokens, top_k] -> [tokens, width]."""
+        inputs = ExpertInputs(x, weights.float(), chosen)
+        return apply_adapters(self, self.bound(*inputs), inputs, self._step.adapters)
 
 
 class StepEmbedding(EmbeddingTable):

@@ -7,11 +7,15 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from quire_models.loading.weight_names import ROTARY_TABLES, WeightsMapper, transpose
-from quire_plugins.transformers_fallback.replacing import transposed_paths
+from quire_plugins.transformers_fallback.replacing import act_of_experts, scale_of, transposed_paths
 from quire_plugins.transformers_fallback.tracing import TracedModel
 
 if TYPE_CHECKING:
     from quire_models.loading.quantized_files import WeightFiles
+
+
+_EXPERTS = WeightsMapper((("gate_up_proj", "gate_up"), ("gate_proj", "gate"), ("up_proj", "up"), ("down_proj", "down")))
+"""Names of matrices of experts, stacked or one by one."""
 
 
 @dataclass(frozen=True)
@@ -20,7 +24,7 @@ class TransformersNames(WeightsMapper):
 
     exact: names of single modules. body_prefix: of the body in transformers' model, with a dot. unused: regular
     expressions for tensors that the model does not use. duplicates: names of tied parameters that have another name.
-    known: names of all parameters.
+    known: names of all parameters. experts: paths of experts that Quire computes.
     """
 
     exact: tuple[tuple[str, str], ...] = ()
@@ -29,6 +33,7 @@ class TransformersNames(WeightsMapper):
     unused: tuple[str, ...] = ()
     duplicates: frozenset[str] = frozenset()
     known: frozenset[str] = frozenset()
+    experts: tuple[str, ...] = ()
     traced: TracedModel | None = field(default=None, compare=False, repr=False)
 
     def converted(self, files: WeightFiles) -> WeightFiles:
@@ -39,6 +44,9 @@ class TransformersNames(WeightsMapper):
 
     def rename(self, name: str) -> str:
         """The name in `TransformersModel` of a tensor or module of transformers' model."""
+        path, _, of_expert = name.rpartition(".experts.")
+        if of_expert and f"{path}.experts" in self.experts:
+            name = f"{path}.experts.{_EXPERTS.rename(of_expert)}"
         for theirs, ours in self.exact:
             if name == theirs or name.startswith(f"{theirs}."):
                 return ours + name[len(theirs) :]
@@ -62,8 +70,6 @@ def names_of(traced: TracedModel, heads: tuple[tuple[str, str], ...] = ()) -> Tr
     model = traced.model
     prefix = f"{traced.body_path}." if traced.body_path else ""
     paths = {id(module): path for path, module in model.named_modules()}
-    from quire_plugins.transformers_fallback.replacing import scale_of
-
     exact = list(heads)
     table = model.get_submodule(traced.body_path).get_input_embeddings()
     if table is not None and scale_of(table) is not None:
@@ -83,6 +89,7 @@ def names_of(traced: TracedModel, heads: tuple[tuple[str, str], ...] = ()) -> Tr
         unused=names.unused,
         duplicates=frozenset(duplicates(model, prefix)),
         known=frozenset(model.state_dict()),
+        experts=tuple(path for path, module in model.named_modules() if act_of_experts(module) is not None),
         traced=traced,
     )
 

@@ -19,7 +19,8 @@ class TransformersPart:
     """A model of transformers, which has the interface of `quire_models.parts.model.ModelPart`.
 
     found: its class and config. traced: what its layers ask for. has_token_types: its embeddings distinguish the texts
-    of a pair. embed_width: width of its embedding table.
+    of a pair. embed_width: width of its embedding table. position_offset: the number that it gives to the first
+    position.
     """
 
     found: ModelClass
@@ -29,6 +30,7 @@ class TransformersPart:
     embed_width: int
     tied: bool
     has_token_types: bool = False
+    position_offset: int = 0
 
     @property
     def has_lm_head(self) -> bool:
@@ -72,7 +74,8 @@ class TransformersPart:
     @property
     def kv_shapes(self) -> tuple[KvShape, ...]:
         """What each call of attention stores per token."""
-        return tuple(KvShape(c.kv_heads, c.head_dim) for c in self.traced.calls) if self.traced.causal else ()
+        calls = self.traced.calls if self.traced.causal else ()
+        return tuple(KvShape(call.kv_heads, call.head_dim) for call in calls)
 
     @property
     def state_shapes(self) -> tuple[None, ...]:

@@ -12,8 +12,15 @@ from torch import nn
 from quire.errors import CheckpointError
 from quire_models.loading.config_fields import act
 from quire_models.modules.norms import RMSNormModule
+from quire_models.parts.moe import Expert
 from quire_models.parts.norms import RMSNorm
-from quire_plugins.transformers_fallback.modules import FusedOutput, FusedProjection, StepEmbedding, StepProjection
+from quire_plugins.transformers_fallback.modules import (
+    FusedOutput,
+    FusedProjection,
+    StepEmbedding,
+    StepExperts,
+    StepProjection,
+)
 from quire_plugins.transformers_fallback.same_code import same_code
 from quire_plugins.transformers_fallback.step import ModelStep
 
@@ -94,6 +101,10 @@ class Replacement:
             return StepProjection(
                 self.builder.parameter(outputs, inputs), self._bias(module), {}, self.builder, self.step
             )
+        act = act_of_experts(module)
+        if act is not None:
+            count, outputs, width = module.gate_up_proj.shape
+            return StepExperts(width, Expert(outputs // 2, act), count, self.builder, self.step)
         norm = norm_of(module)
         if norm is not None and self._has_dtype(module.weight):
             return RMSNormModule(module.weight.shape[0], norm, self.builder)
@@ -159,28 +170,30 @@ def norm_of(module: Any) -> RMSNorm | None:
 
 def scale_of(table: Any) -> float | None:
     """The factor of the rows of an embedding, None for a class whose rows are made in another way."""
+    from transformers.models.biogpt.modeling_biogpt import BioGptScaledWordEmbedding
     from transformers.models.gemma3.modeling_gemma3 import Gemma3TextScaledWordEmbedding
 
     if type(table) is nn.Embedding:
         return 1.0
+    if same_code(type(table).forward, BioGptScaledWordEmbedding.forward):
+        return float(table.embed_scale)
     if same_code(type(table).forward, Gemma3TextScaledWordEmbedding.forward):
         scale: float | None = getattr(table, "scalar_embed_scale", None)
         return scale
     return None
 
 
-def act_of_experts(module: Any, config: Any) -> str | None:
-    """The activation of experts whose layout the op `moe` has; None if another function must compute them."""
+def act_of_experts(module: Any) -> str | None:
+    """The activation of experts whose layout `quire_models.modules.experts.Experts` has; None for other modules."""
     from transformers.integrations.moe import _default_apply_gate
 
-    usual = (
-        module.has_gate
-        and module.is_concatenated
-        and not (module.is_transposed or module.has_bias or module.has_post_expert_norm)
-    )
-    if not usual or not same_code(type(module)._apply_gate, _default_apply_gate):
+    if not hasattr(module, "is_concatenated") or not same_code(type(module)._apply_gate, _default_apply_gate):
         return None
+    has_own_layout = module.is_transposed or module.has_bias or module.has_post_expert_norm
+    if not (module.has_gate and module.is_concatenated) or has_own_layout or not hasattr(module, "gate_up_proj"):
+        return None
+    config = module.config
     try:
-        return act(getattr(config, "hidden_act", None) or getattr(config, "hidden_activation", None) or "")
+        return act(str(getattr(config, "hidden_act", None) or getattr(config, "hidden_activation", None)))
     except CheckpointError:
         return None

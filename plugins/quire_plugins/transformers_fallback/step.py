@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
+from torch.nn.functional import pad
 
 from quire_kernels.select import Ops
 from quire_plugins.transformers_fallback.tracing import AttentionCall
@@ -20,10 +21,10 @@ class ModelStep:
     order in which they were traced, each with pages of its own.
     """
 
-    def __init__(self, ops: Ops, calls: tuple[AttentionCall, ...], acts: dict[str, str]) -> None:
+    def __init__(self, ops: Ops, calls: tuple[AttentionCall, ...]) -> None:
         self.forward: ForwardBatch | None = None
         self.adapters: Any = None
-        self._ops, self._calls, self._acts = ops, calls, acts
+        self._ops, self._calls = ops, calls
         self._next = 0
 
     def begin(self, forward: ForwardBatch) -> None:
@@ -38,16 +39,16 @@ class ModelStep:
         assert forward is not None, "no step has begun"
         call = self._calls[index]
         q, k, v = q[0].transpose(0, 1), k[0].transpose(0, 1), v[0].transpose(0, 1)  # [tokens, heads, head_dim]
+        narrow = call.head_dim - call.value_dim
+        if narrow:
+            v = pad(v, (0, narrow))
         if not call.causal:
             return self._ops.row_attention(q, k, v, forward.rows, call.scale, call.window).unsqueeze(0)
         k_pool, v_pool = forward.kv.k[index], forward.kv.v[index]
         self._ops.write_kv(k, v, k_pool, v_pool, forward.slot_mapping)
         seen = self._ops.paged_attention(q, k_pool, v_pool, forward.rows, call.scale, call.window, call.softcap)
-        return seen.unsqueeze(0)
+        return (seen[..., : call.value_dim] if narrow else seen).unsqueeze(0)
 
     def mix_experts(self, module: Any, x: Tensor, chosen: Tensor, weights: Tensor) -> Tensor:
-        act = self._acts.get(module.quire_path)
-        if act is None:
-            computed: Tensor = type(module).forward.__wrapped__(module, x, chosen, weights)
-            return computed
-        return self._ops.moe(x, weights.float(), chosen, module.gate_up_proj, module.down_proj, act)
+        computed: Tensor = type(module).forward.__wrapped__(module, x, chosen, weights)
+        return computed
