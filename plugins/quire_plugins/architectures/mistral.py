@@ -1,4 +1,4 @@
-"""Mistral: Llama with an optional sliding window. Mixtral: the same with a mixture of experts."""
+"""Mistral: Llama with an optional sliding window, in Ministral for each layer. Mixtral: with a mixture of experts."""
 
 from __future__ import annotations
 
@@ -24,6 +24,13 @@ def decoder(c: Any) -> Decoder:
     return with_attention(llama.decoder(c), window=configs.optional(c, "sliding_window", None))
 
 
+def ministral(c: Any) -> Decoder:
+    def block(layer: int, part: Any) -> Any:
+        return replace(part, attn=replace(part.attn, window=configs.window(c, layer)))
+
+    return with_blocks(llama.decoder(c), block)
+
+
 def mixtral(c: Any) -> Decoder:
     moe = Moe(c.intermediate_size, c.num_local_experts, c.num_experts_per_tok, act=configs.act(c.hidden_act))
     return with_blocks(decoder(c), lambda _, block: replace(block, mlp=moe))
@@ -31,8 +38,10 @@ def mixtral(c: Any) -> Decoder:
 
 @hookimpl
 def quire_architectures() -> Iterable[Architecture]:
-    """Mistral, Mixtral, and the classes without a language head."""
+    """Mistral, Ministral, Mixtral, and the classes without a language head."""
     yield Architecture(name="MistralForCausalLM", decoder=decoder, names=names.LLAMA)
+    yield Architecture(name="MinistralForCausalLM", decoder=ministral, names=names.LLAMA)
     yield Architecture(name="MixtralForCausalLM", decoder=mixtral, names=names.LLAMA | names.MIXTRAL)
     yield from headless("Mistral", decoder, names.LLAMA)
+    yield from headless("Ministral", ministral, names.LLAMA)
     yield from headless("Mixtral", mixtral, names.LLAMA | names.MIXTRAL)
