@@ -34,7 +34,7 @@ NAMES = names.LLAMA | WeightsMapper(
 
 @dataclass(frozen=True)
 class Xielu:
-    """xIELU (arXiv 2411.13010)."""
+    """The activation xIELU (arXiv 2411.13010), which is quadratic above zero."""
 
     def build(self, width: int, builder: ModuleBuilder) -> nn.Module:
         """A module [..., width] -> [..., width]."""

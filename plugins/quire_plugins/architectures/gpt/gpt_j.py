@@ -66,6 +66,6 @@ def decoder(c: Any) -> Decoder:
 
 @hookimpl
 def quire_architectures() -> Iterable[Architecture]:
-    """Both language models."""
+    """The language models `GPTJForCausalLM` and `CodeGenForCausalLM`."""
     yield Architecture("GPTJForCausalLM", decoder, GPTJ)
     yield Architecture("CodeGenForCausalLM", decoder, CODEGEN)
