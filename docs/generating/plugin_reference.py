@@ -5,11 +5,12 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import re
+from collections.abc import Callable
 from typing import Any
 
 import quire_models
 from quire import records
-from quire_models.loading import weight_names
+from quire_models.loading import config_fields, weight_names
 
 HUGGING_FACE = {
     "act": "hidden_act",
@@ -26,7 +27,8 @@ HUGGING_FACE = {
     "qk_norm": "q_norm, k_norm",
     "qkv_bias": "attention_bias (of q_proj, k_proj, v_proj)",
     "scale": "attention_multiplier, query_pre_attn_scalar",
-    "softcap": "attn_logit_softcapping, final_logit_softcapping",
+    "logit_softcap": "final_logit_softcapping",
+    "softcap": "attn_logit_softcapping",
     "theta": "rope_theta",
     "tied": "tie_word_embeddings",
     "top_k": "num_experts_per_tok",
@@ -36,16 +38,20 @@ HUGGING_FACE = {
 }
 """The name in Hugging Face configs, by the name of a part's field."""
 
-_FIELDS = re.compile(r"(?:^|(?<=[.;)] )|(?<=\n))((?:[a-z_]\w*)(?:(?:, | and )[a-z_]\w*)*): ")
+NOT_OF_CONFIGS = ("AudioTower", "Pooling")
+"""Parts whose fields have names of their own in configs, or none."""
+
+_FIELDS = re.compile(r"(?:^|(?<=[.;)] )|(?<=\n))((?:[a-z_]\w*)(?:(?:, then |, | and )[a-z_]\w*)*): ")
+_BETWEEN = r", then |, | and "
 
 
 def described(text: str, names: set[str]) -> tuple[str, dict[str, str]]:
     """The beginning of a docstring, and what it says of each field (`name: text` or `one, two: text`)."""
     text = re.sub(r"\s*\n\s*", " ", re.sub(r"\n\s*\n", " ", text)).strip()
-    found = [m for m in _FIELDS.finditer(text) if set(re.split(r", | and ", m.group(1))) & names]
+    found = [m for m in _FIELDS.finditer(text) if set(re.split(_BETWEEN, m.group(1))) & names]
     ends = [*(m.start() for m in found[1:]), len(text)][: len(found)]
     texts = {m.group(1): text[m.end() : end].strip() for m, end in zip(found, ends, strict=True)}
-    by_name = {name: meaning for group, meaning in texts.items() for name in re.split(r", | and ", group)}
+    by_name = {name: meaning for group, meaning in texts.items() for name in re.split(_BETWEEN, group)}
     return text[: found[0].start()].strip() if found else text, by_name
 
 
@@ -76,7 +82,7 @@ def table(cls: type, hugging_face: bool) -> str:
     if fields:
         lines += ["| " + " | ".join(heads) + " |", "|" + "---|" * len(heads)]
     for f in fields:
-        theirs = HUGGING_FACE.get(f.name, "")
+        theirs = HUGGING_FACE.get(f.name, "") if cls.__name__ not in NOT_OF_CONFIGS else ""
         names = [", ".join(f"`{name}`" for name in theirs.split(", ")) if theirs and "(" not in theirs else theirs]
         cells = [
             f"`{f.name}`",
@@ -86,7 +92,17 @@ def table(cls: type, hugging_face: bool) -> str:
             meanings.get(f.name, ""),
         ]
         lines.append("| " + " | ".join(cell(text) for text in cells) + " |")
+    made_by = [name for name, member in vars(cls).items() if isinstance(member, classmethod)]
+    for name in made_by:
+        lines += ["", function(getattr(cls, name), f"{cls.__name__}.{name}")]
     return "\n".join(lines).strip()
+
+
+def function(made: Callable[..., Any], name: str) -> str:
+    """The signature of a function, and its docstring."""
+    text = " ".join((inspect.getdoc(made) or "").split())
+    signature = str(inspect.signature(made)).replace("'", "")
+    return f"`{name}{signature}`: {text}"
 
 
 def protocol(cls: type) -> str:
@@ -111,6 +127,16 @@ def parts() -> str:
     exported = [getattr(quire_models, name) for name in sorted(quire_models.__all__)]
     classes = [c for c in exported if inspect.isclass(c) and dataclasses.is_dataclass(c) and ".parts." in c.__module__]
     return "\n\n".join(table(cls, hugging_face=True) for cls in classes)
+
+
+def fields_of_configs() -> str:
+    """The functions of `config_fields`."""
+    functions = [
+        (name, member)
+        for name, member in vars(config_fields).items()
+        if inspect.isfunction(member) and member.__module__ == config_fields.__name__ and not name.startswith("_")
+    ]
+    return "\n".join(f"- {function(member, name)}" for name, member in functions)
 
 
 def names() -> str:
