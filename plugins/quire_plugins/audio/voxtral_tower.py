@@ -31,6 +31,6 @@ class GroupedAudioModule(nn.Module):
         return list(rows.split(counts))
 
     def dummy_input(self) -> tuple[Mapping[str, Tensor], int]:
-        """A window."""
+        """One window of the longest input."""
         item, _ = self.encoder.dummy_input()  # type: ignore[operator]
         return item, self.part.length
