@@ -195,13 +195,15 @@ class Positions:
 class Decoder:
     """A complete language model.
 
-    vocab, width: vocab_size, hidden_size. norm: the final norm, if any. tied: the LM head is the embedding table
+    vocab, width: vocab_size, hidden_size. norm: the final norm, if any. embed_norm: norm of the first block's input
+    (BLOOM). tied: the LM head is the embedding table
     (tie_word_embeddings). embed_scale: factor of embeddings. logit_scale, then logit_softcap: applied to logits.
     head_bias: the LM head has a bias. positions: learned position embeddings. embed_width: width of the embedding
     table where it differs from `width` (OPT: word_embed_proj_dim); then there are projections in and out.
     has_lm_head: without one, the model is for pooling only. bidirectional_media: tokens of an image attend to all of
-    it, also to later tokens, so the image must be computed in one step. encoder_input: what the blocks read by
-    cross-attention, if anything.
+    it, also to later tokens, so the image must be computed in one step. deepstack: number of first blocks after each of
+    which the rows of media add further features; a row holds these after its embedding (Qwen3-VL). encoder_input: what
+    the blocks read by cross-attention, if anything.
     """
 
     vocab: int
@@ -217,7 +219,9 @@ class Decoder:
     embed_width: int | None = None
     has_lm_head: bool = True
     bidirectional_media: bool = False
+    deepstack: int = 0
     encoder_input: EncoderInput | None = None
+    embed_norm: Part | None = None
 
     @property
     def non_causal(self) -> bool:
@@ -231,8 +235,8 @@ class Decoder:
 
     @property
     def row_width(self) -> int:
-        """Width of an embedding, and of the rows that a tower returns."""
-        return self.embed_width or self.width
+        """Width of the rows that a tower returns: that of an embedding, and of the features for `deepstack`."""
+        return (self.embed_width or self.width) * (1 + self.deepstack)
 
     @property
     def position_axes(self) -> int:
