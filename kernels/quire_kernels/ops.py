@@ -23,6 +23,7 @@ from quire_kernels.low_rank import LowRank
 from quire_kernels.moe import MoeOp, RouteOp
 from quire_kernels.quantized import QuantizedMatrix
 from quire_kernels.sampling import Argmax, LogprobsOp, MaskLogits, SampleOp
+from quire_kernels.state.ops import CausalConv, GatedDelta, GatedRmsNorm, SelectiveScan, SsdScan
 
 
 @dataclass(slots=True)
@@ -278,6 +279,11 @@ TABLE: Mapping[str, type] = {
     "argmax": Argmax,
     "sample": SampleOp,
     "logprobs": LogprobsOp,
+    "causal_conv": CausalConv,
+    "gated_delta": GatedDelta,
+    "ssd_scan": SsdScan,
+    "selective_scan": SelectiveScan,
+    "gated_rms_norm": GatedRmsNorm,
     "fused_blocks": FusedBlocks,
 }
 """Every op by name; `OpImpl.op` is one of these names."""

@@ -19,6 +19,7 @@ from quire_kernels.moe import ExpertMlp
 from quire_kernels.ops import AttentionMetadata, BoundLinear
 from quire_kernels.reference_moe import Activations, ReferenceExperts
 from quire_kernels.sampling import Floats, Integers
+from quire_kernels.state import reference as state_reference
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
@@ -169,6 +170,11 @@ def linear_batched(weight: Tensor, bias: Tensor | None, gated: bool = False) -> 
 linear_int8 = int8.linear_int8
 linear_quantized = quantized.linear_quantized
 low_rank = reference_low_rank.low_rank
+causal_conv = state_reference.causal_conv
+gated_delta = state_reference.gated_delta
+ssd_scan = state_reference.ssd_scan
+selective_scan = state_reference.selective_scan
+gated_rms_norm = state_reference.gated_rms_norm
 route = reference_moe.route
 
 

@@ -12,6 +12,7 @@ from importlib import import_module
 from typing import Any, Protocol
 
 from quire_kernels import attention, low_rank, moe, ops, sampling
+from quire_kernels.state import ops as state
 
 BUILT_IN = "built-in"
 """Plugin name of this package's implementations in reports."""
@@ -150,6 +151,11 @@ class Ops:
     argmax: sampling.Argmax
     sample: sampling.SampleOp
     logprobs: sampling.LogprobsOp
+    causal_conv: state.CausalConv
+    gated_delta: state.GatedDelta
+    ssd_scan: state.SsdScan
+    selective_scan: state.SelectiveScan
+    gated_rms_norm: state.GatedRmsNorm
     fused_blocks: ops.FusedBlocks
     report: tuple[Choice, ...] = ()
 

@@ -19,10 +19,16 @@ from quire_kernels.pytorch.low_rank import low_rank
 from quire_kernels.pytorch.moe import SortedExperts
 from quire_kernels.pytorch.row_attention import row_attention
 from quire_kernels.pytorch.sampling import logprobs, mask_logits, sample
+from quire_kernels.pytorch.state import causal_conv, gated_delta, gated_rms_norm, selective_scan, ssd_scan
 from quire_kernels.reference_moe import Activations
 
 __all__ = [
     "add_rms_norm",
+    "causal_conv",
+    "gated_delta",
+    "gated_rms_norm",
+    "selective_scan",
+    "ssd_scan",
     "sample",
     "embedding",
     "gated_act",

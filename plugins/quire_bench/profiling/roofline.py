@@ -93,7 +93,7 @@ class Geometry:
 
         body, head, experts = _matrices(loaded.module)
         shapes = loaded.decoder.kv_shapes
-        elements = sum(2 * shape.kv_heads * shape.head_dim for shape in shapes)
+        elements = sum(shape.kv_heads * (shape.head_dim + shape.value_width) for shape in shapes)
         return cls(
             body,
             head,

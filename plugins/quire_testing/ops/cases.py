@@ -19,6 +19,7 @@ from quire_testing.ops.attention_cases import paged_attention, pools, row_attent
 from quire_testing.ops.low_rank_cases import low_rank
 from quire_testing.ops.moe_cases import moe, route
 from quire_testing.ops.quantized_cases import linear_quantized
+from quire_testing.ops.state_cases import causal_conv, gated_delta, gated_rms_norm, selective_scan, ssd_scan
 
 Case = tuple[Any, ...]
 
@@ -262,6 +263,11 @@ CASES: Mapping[str, Callable[[RandomInputs], Iterator[Case]]] = {
         argmax,
         sample,
         logprobs,
+        causal_conv,
+        gated_delta,
+        ssd_scan,
+        selective_scan,
+        gated_rms_norm,
         fused_blocks,
     )
 }
