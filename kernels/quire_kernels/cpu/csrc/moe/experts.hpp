@@ -12,7 +12,7 @@
 
 namespace quire {
 
-// The struct `MixtureStruct` in `structs_moe.py`. finish: what joins or activates the sums of `up`.
+// The struct `MixtureStruct` in `cpu/moe/structs.py`. finish: what joins or activates the sums of `up`.
 struct Mixture {
   int64_t experts, top_k, width, hidden;
   ExpertMatrices up, down;

@@ -10,7 +10,7 @@ namespace quire {
 
 enum class RouterScores : int32_t { softmax, sigmoid, sparsemixer };
 
-// The struct `RoutingStruct` in `structs_moe.py`; `Routing` in `quire_kernels/moe.py` explains the fields. groups: 0
+// The struct `RoutingStruct` in `cpu/moe/structs.py`; `Routing` in `quire_kernels/moe.py` explains the fields. groups: 0
 // for none. correction: [experts], or null.
 struct RoutingRule {
   int32_t top_k;
@@ -41,7 +41,7 @@ struct ChosenExperts {
   }
 };
 
-inline float largest_of(const float* x, int64_t count) {
+inline float largest_score(const float* x, int64_t count) {
   float largest = -INFINITY;
   for (int64_t i = 0; i < count; i++) largest = std::max(largest, x[i]);
   return largest;
@@ -49,7 +49,7 @@ inline float largest_of(const float* x, int64_t count) {
 
 // x becomes its softmax; entries of -∞ become 0.
 inline void softmax_in_place(float* x, int64_t count) {
-  const F16 largest = set1(largest_of(x, count));
+  const F16 largest = set1(largest_score(x, count));
   lanes(count, [&](int64_t i, int n) { set(x + i, exp(get(x + i, n) - largest), n); });
   float total = 0;
   for (int64_t i = 0; i < count; i++) total += x[i];
