@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from quire_kernels.select import Ops
+from quire_models.model_part import ModelPart
 from quire_models.modules.builder import ModuleBuilder
-from quire_models.parts.model import ModelPart
 from quire_models.step.forward_batch import ForwardBatch, ForwardBuffers, KVCache
 from quire_models.step.state_cache import StateCache
 

@@ -19,9 +19,9 @@ from quire.settings.model_config import ModelConfig
 from quire_kernels import select
 from quire_models.loading import checkpoint
 from quire_models.loading.weight_names import WeightsMapper
+from quire_models.model_part import ModelPart
 from quire_models.modules.blocks import DecoderModel
 from quire_models.modules.builder import ModuleBuilder
-from quire_models.parts.model import ModelPart
 
 PLACEHOLDER = 1e-3
 """The number in place of each weight, here and in adapters of which only the shapes are known.

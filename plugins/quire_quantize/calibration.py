@@ -16,11 +16,11 @@ from quire.errors import CheckpointError, ConfigError
 from quire.records import Registry
 from quire.text.tokenizer.tokenizer import Tokenizer
 from quire_models.loading.mapping import CheckpointLoader, parameter_slices
+from quire_models.model_part import ModelPart
 from quire_models.modules.blocks import DecoderModel
 from quire_models.modules.builder import ModuleBuilder
 from quire_models.modules.projection import Projection
 from quire_models.parts.decoder import Decoder
-from quire_models.parts.model import ModelPart
 from quire_models.step.kv_cache import KVCache
 from quire_models.testing import ChunkSpec, ModelDriver
 from quire_quantize.plan import Matrix, QuantizationPlan

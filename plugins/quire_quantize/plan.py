@@ -20,10 +20,10 @@ from quire_models.loading import checkpoint, tensor_files
 from quire_models.loading.mapping import ParameterSlice, parameter_slices
 from quire_models.loading.tensor_files import TensorFiles
 from quire_models.loading.weight_names import RowOrder, WeightsMapper
+from quire_models.model_part import ModelPart
 from quire_models.modules.builder import ModuleBuilder
 from quire_models.modules.experts import Experts
 from quire_models.modules.projection import Projection
-from quire_models.parts.model import ModelPart
 
 DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 

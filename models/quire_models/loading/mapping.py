@@ -23,7 +23,7 @@ from quire_models.loading.weight_names import RowOrder
 
 if TYPE_CHECKING:
     from quire_models.loading.weight_names import WeightsMapper
-    from quire_models.parts.model import ModelPart
+    from quire_models.model_part import ModelPart
 
 
 @dataclass(frozen=True)

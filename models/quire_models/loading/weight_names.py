@@ -54,8 +54,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from quire_models.loading.quantized_files import WeightFiles
-
 
 @dataclass(frozen=True)
 class WeightsMapper:
@@ -84,12 +82,6 @@ class WeightsMapper:
             tuple(dict.fromkeys(self.ignored + other.ignored)),
             tuple(dict.fromkeys(self.zeros + other.zeros)),
         )
-
-    def converted(self, files: WeightFiles) -> WeightFiles:
-        """The tensors that `rename` and the other methods are about: those of the checkpoint, or, in a class of a
-        plugin, what is computed from them.
-        """
-        return files
 
     def rename(self, name: str) -> str:
         """Quire's name of a checkpoint tensor, or of a module (as adapters name them); unknown segments are kept."""

@@ -26,7 +26,7 @@ from quire_models.loading.mapping import CheckpointLoader, parameter_slices, pro
 if TYPE_CHECKING:
     from quire_models.loading.quantized_files import WeightFiles
     from quire_models.loading.weight_names import WeightsMapper
-    from quire_models.parts.model import ModelPart
+    from quire_models.model_part import ModelPart
 
 log = logging.getLogger(__name__)
 
@@ -82,7 +82,7 @@ def load(model: nn.Module, decoder: ModelPart, names: WeightsMapper, files: Weig
     largest matrices, which are in memory twice while they are packed.
     Raises CheckpointError for a tensor that is missing, extra or has the wrong shape, and for unreadable files.
     """
-    files = names.converted(files)
+    files = _converted(names, files)
     _check(model, decoder, names, files)
     loader = CheckpointLoader(model, decoder, names)
     sizes = {name: math.prod(files[name]) for name in filter(loader.needs, files)}
@@ -98,7 +98,15 @@ def load(model: nn.Module, decoder: ModelPart, names: WeightsMapper, files: Weig
 
 def check(model: nn.Module, decoder: ModelPart, names: WeightsMapper, files: WeightFiles) -> None:
     """Raise CheckpointError unless the tensors of `files` are exactly those that the model needs, in their shapes."""
-    _check(model, decoder, names, names.converted(files))
+    _check(model, decoder, names, _converted(names, files))
+
+
+def _converted(names: WeightsMapper, files: WeightFiles) -> WeightFiles:
+    """The tensors that `names` names: those of the checkpoint, or what the method `converted(files)` of a plugin's
+    class makes of them.
+    """
+    convert: Callable[[WeightFiles], WeightFiles] | None = getattr(names, "converted", None)
+    return files if convert is None else convert(files)
 
 
 def _check(model: nn.Module, decoder: ModelPart, names: WeightsMapper, files: WeightFiles) -> None:

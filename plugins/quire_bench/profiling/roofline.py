@@ -15,9 +15,9 @@ from quire_bench.workload import BenchRequest
 
 if TYPE_CHECKING:
     from quire.engine.loading.load import LoadedModel
+    from quire_models.model_part import ModelPart
     from quire_models.modules.blocks import DecoderModel
     from quire_models.modules.projection import Projection
-    from quire_models.parts.model import ModelPart
     from quire_models.parts.moe import Expert
 
 

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from quire_models.modules.blocks import OpTimes
 from quire_models.modules.projection import apply_adapters
 from quire_plugins.transformers_fallback.building import build_with_buffers
+from quire_plugins.transformers_fallback.known_layers import StepAttention, StepMlp, attention_parts, mlp_parts
 from quire_plugins.transformers_fallback.modules import BodyOutput, StepEmbedding, StepProjection
 from quire_plugins.transformers_fallback.replacing import Replacement
 from quire_plugins.transformers_fallback.same_code import same_code
@@ -53,6 +54,7 @@ class TransformersModel(nn.Module):
             _put(whole, whole.get_output_embeddings(), self.head)
         if self.embed is not None:
             _put(body, table, self.embed)
+        self._replace_known(whole, builder)
         replacement.replace_modules(body)
         replacement.materialize(body)
         self.rest = nn.Module()
@@ -64,6 +66,15 @@ class TransformersModel(nn.Module):
         self.blocks = nn.ModuleList()  # none of Quire's
         self._plain_head = part.has_lm_head and _has_plain_head(whole)
         self._ones = torch.ones(1, 1, dtype=torch.bool, device=self.device)
+
+    def _replace_known(self, whole: nn.Module, builder: ModuleBuilder) -> None:
+        """Replace the attention and MLPs whose code Quire knows."""
+        for path, (index, attention) in attention_parts(self.part.traced).items():
+            width = _inputs_of(whole, f"{path}.q_proj")
+            _set(whole, path, StepAttention(width, attention, builder.at_layer(index), self.step))
+        for path, mlp in mlp_parts(self.part.traced.model).items():
+            width = _inputs_of(whole, f"{path}.gate_proj")
+            _set(whole, path, StepMlp(width, mlp, builder, self.step))
 
     def _share_step(self, whole: nn.Module, builder: ModuleBuilder) -> ModelStep:
         """The step, given to all modules that call the interfaces."""
@@ -137,6 +148,16 @@ class TransformersModel(nn.Module):
     def _language_head(self) -> StepProjection:
         assert self.head is not None, "a model without an LM head has no logits"
         return self.head
+
+
+def _inputs_of(model: nn.Module, path: str) -> int:
+    linear: Any = model.get_submodule(path)
+    return int(linear.in_features)
+
+
+def _set(model: nn.Module, path: str, module: nn.Module) -> None:
+    parent, _, name = path.rpartition(".")
+    setattr(model.get_submodule(parent), name, module)
 
 
 def _put(model: nn.Module, old: nn.Module, new: nn.Module) -> None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from quire_models.loading.weight_names import ROTARY_TABLES, WeightsMapper, transpose
+from quire_plugins.transformers_fallback.known_layers import attention_parts, mlp_parts
 from quire_plugins.transformers_fallback.replacing import act_of_experts, scale_of, transposed_paths
 from quire_plugins.transformers_fallback.tracing import TracedModel
 
@@ -14,8 +15,13 @@ if TYPE_CHECKING:
     from quire_models.loading.quantized_files import WeightFiles
 
 
-_EXPERTS = WeightsMapper((("gate_up_proj", "gate_up"), ("gate_proj", "gate"), ("up_proj", "up"), ("down_proj", "down")))
-"""Names of matrices of experts, stacked or one by one."""
+_INNER = WeightsMapper(
+    (
+        *(("gate_up_proj", "gate_up"), ("gate_proj", "gate"), ("up_proj", "up"), ("down_proj", "down")),
+        *(("q_proj", "q"), ("k_proj", "k"), ("v_proj", "v"), ("o_proj", "o")),
+    )
+)
+"""Names of matrices in attention, MLPs and experts that Quire's parts build."""
 
 
 @dataclass(frozen=True)
@@ -24,7 +30,7 @@ class TransformersNames(WeightsMapper):
 
     exact: names of single modules. body_prefix: of the body in transformers' model, with a dot. unused: regular
     expressions for tensors that the model does not use. duplicates: names of tied parameters that have another name.
-    known: names of all parameters. experts: paths of experts that Quire computes.
+    known: names of all parameters. inner: paths of modules whose matrices have Quire's names.
     """
 
     exact: tuple[tuple[str, str], ...] = ()
@@ -33,7 +39,7 @@ class TransformersNames(WeightsMapper):
     unused: tuple[str, ...] = ()
     duplicates: frozenset[str] = frozenset()
     known: frozenset[str] = frozenset()
-    experts: tuple[str, ...] = ()
+    inner: frozenset[str] = frozenset()
     traced: TracedModel | None = field(default=None, compare=False, repr=False)
 
     def converted(self, files: WeightFiles) -> WeightFiles:
@@ -44,9 +50,8 @@ class TransformersNames(WeightsMapper):
 
     def rename(self, name: str) -> str:
         """The name in `TransformersModel` of a tensor or module of transformers' model."""
-        path, _, of_expert = name.rpartition(".experts.")
-        if of_expert and f"{path}.experts" in self.experts:
-            name = f"{path}.experts.{_EXPERTS.rename(of_expert)}"
+        for path in self._inner_paths(name):
+            name = f"{path}.{_INNER.rename(name[len(path) + 1 :])}"
         for theirs, ours in self.exact:
             if name == theirs or name.startswith(f"{theirs}."):
                 return ours + name[len(theirs) :]
@@ -55,6 +60,12 @@ class TransformersNames(WeightsMapper):
         if name.startswith(self.body_prefix):
             return f"body.{name[len(self.body_prefix) :]}"
         return f"rest.{name}"
+
+    def _inner_paths(self, name: str) -> list[str]:
+        """The module with matrices named by Quire that a tensor or module belongs to, if there is one."""
+        parts = name.split(".")
+        paths = (".".join(parts[:end]) for end in range(len(parts) - 1, 0, -1))
+        return next(([path] for path in paths if path in self.inner), [])
 
     def ignores(self, name: str) -> bool:
         """Whether to skip a tensor: a table, a copy of a tied tensor, or a part that is not used."""
@@ -79,6 +90,7 @@ def names_of(traced: TracedModel, heads: tuple[tuple[str, str], ...] = ()) -> Tr
     names = TransformersNames(
         exact=tuple(exact), body_prefix=prefix, has_rest=traced.has_lm_head, unused=_unused(model), traced=traced
     )
+    experts = [path for path, module in model.named_modules() if act_of_experts(module) is not None]
     transposed = tuple((f"{names.rename(path)}.weight", transpose) for path in transposed_paths(model))
     return TransformersNames(
         transforms=transposed,
@@ -89,7 +101,7 @@ def names_of(traced: TracedModel, heads: tuple[tuple[str, str], ...] = ()) -> Tr
         unused=names.unused,
         duplicates=frozenset(duplicates(model, prefix)),
         known=frozenset(model.state_dict()),
-        experts=tuple(path for path, module in model.named_modules() if act_of_experts(module) is not None),
+        inner=frozenset((*experts, *attention_parts(traced), *mlp_parts(model))),
         traced=traced,
     )
 

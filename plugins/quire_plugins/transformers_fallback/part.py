@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class TransformersPart:
-    """A model of transformers, which has the interface of `quire_models.parts.model.ModelPart`.
+    """A model of transformers, which has the interface of `quire_models.model_part.ModelPart`.
 
     found: its class and config. traced: what its layers ask for. has_token_types: its embeddings distinguish the texts
     of a pair. embed_width: width of its embedding table. position_offset: the number that it gives to the first

@@ -28,15 +28,25 @@ class ModelStep:
         self._next = 0
 
     def begin(self, forward: ForwardBatch) -> None:
-        """Start a step."""
+        """Make this the current step."""
         self.forward, self.adapters, self._next = forward, forward.adapters, 0
+
+    @property
+    def current(self) -> ForwardBatch:
+        """The current step."""
+        assert self.forward is not None, "no step has begun"
+        return self.forward
+
+    def enter(self, call: int) -> ForwardBatch:
+        """The current step, for the layer that makes this call of attention itself."""
+        self._next = call + 1
+        return self.current
 
     def attend(
         self, module: Any, q: Tensor, k: Tensor, v: Tensor, mask: Any, scale: float | None, options: dict[str, Any]
     ) -> Tensor:
-        index, forward = self._next, self.forward
-        self._next = index + 1
-        assert forward is not None, "no step has begun"
+        index = self._next
+        forward = self.enter(index)
         call = self._calls[index]
         q, k, v = q[0].transpose(0, 1), k[0].transpose(0, 1), v[0].transpose(0, 1)  # [tokens, heads, head_dim]
         narrow = call.head_dim - call.value_dim

@@ -9,8 +9,8 @@ from typing import Any
 from quire.errors import PluginError, QuireError
 from quire.records import Architecture
 from quire_models.loading.weight_names import WeightsMapper
+from quire_models.model_part import ModelPart
 from quire_models.parts.decoder import Part
-from quire_models.parts.model import ModelPart
 from quire_models.parts.pooling import Pooling
 
 

@@ -32,10 +32,10 @@ from quire.types import ModelInfo
 from quire_kernels.select import Ops
 from quire_models.loading import checkpoint, weights
 from quire_models.loading.weight_names import WeightsMapper
+from quire_models.model_part import ModelPart
 from quire_models.modules.blocks import DecoderModel
 from quire_models.modules.builder import ModuleBuilder
 from quire_models.parts.decoder import Part
-from quire_models.parts.model import ModelPart
 from quire_models.parts.pooling import Pooling
 
 _DTYPES = {

@@ -10,7 +10,7 @@ import torch
 from quire.errors import ConfigError
 from quire.records import OpQuery, Registry
 from quire_kernels.select import BUILT_IN, Ops, choose
-from quire_models.parts.model import ModelPart
+from quire_models.model_part import ModelPart
 from quire_models.parts.state import parts_of
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from quire.errors import ConfigError, PluginError
 from quire.types.encoder_input import EncoderInputInfo
 from quire_models import EncoderInput
-from quire_models.parts.model import ModelPart
+from quire_models.model_part import ModelPart
 
 
 def encoder_input_info(

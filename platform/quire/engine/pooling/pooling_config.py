@@ -11,8 +11,8 @@ from quire.errors import CheckpointError, ConfigError
 from quire.settings.model_config import ModelConfig
 from quire_models.loading.config_fields import optional
 from quire_models.loading.sentence_transformers import HEAD, SentenceTransformersConfig, load_dense, read_modules
+from quire_models.model_part import ModelPart
 from quire_models.modules.builder import ModuleBuilder
-from quire_models.parts.model import ModelPart
 from quire_models.parts.pooling import Head, Pooler, Pooling, PoolingType, embedding_poolers
 
 _POOLING_TYPES: Mapping[str, PoolingType] = {"last": "last", "cls": "first", "mean": "mean"}
