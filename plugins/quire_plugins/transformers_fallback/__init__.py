@@ -10,7 +10,8 @@ architecture of a plugin.
     architecture    from a model folder to an `Architecture`, or a sentence that says why not
     part            the model as the engine sees it before it is built
     model, modules, replacing    the module that it builds
-    names, converted_files       tensors of the checkpoint
+    known_layers, same_code      layers that run as recorded programs
+    checkpoint      tensors of the checkpoint
 """
 
 from __future__ import annotations

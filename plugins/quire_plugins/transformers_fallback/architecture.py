@@ -7,8 +7,8 @@ from typing import Any
 from quire.errors import CheckpointError
 from quire.records import Architecture, ArchitectureQuery
 from quire_models.loading.headless import sequence_classes, token_classes
+from quire_plugins.transformers_fallback.checkpoint.names import names_of
 from quire_plugins.transformers_fallback.model_class import ModelClass, find_class
-from quire_plugins.transformers_fallback.names import names_of
 from quire_plugins.transformers_fallback.part import TransformersPart
 from quire_plugins.transformers_fallback.tracing import TracedModel, trace
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
@@ -65,8 +66,20 @@ class StepMlp(GatedFeedForward):
         return self._run(x, forward)
 
     def forward(self, x: Tensor) -> Tensor:  # type: ignore[override]
-        """x [1, tokens, width] -> [1, tokens, width]."""
-        return self._run(x[0], self._step.current).unsqueeze(0)
+        """x [..., width] -> the same shape. The program is for all tokens of a step; other rows get no adapters."""
+        rows, forward = x.reshape(-1, self._width), self._step.current
+        if len(rows) == len(forward.tokens):
+            return self._run(rows, forward).view(x.shape)
+        adaptable = self.gate_up.delta is not None or self.down.delta is not None
+        context = _Context(self._step.adapters_for(len(rows)) if adaptable else None)
+        return GatedFeedForward.forward(self, rows, context).view(x.shape)  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True)
+class _Context:
+    """What projections ask of a step."""
+
+    adapters: Any
 
 
 def attention_parts(traced: TracedModel) -> dict[str, tuple[int, Attention]]:

@@ -125,7 +125,7 @@ class TransformersModel(nn.Module):
         head = self._language_head
         if self._plain_head:
             return apply_adapters(head, head.multiply(hidden, float32=True), hidden, adapters)
-        self.step.adapters, self._output.hidden = adapters, hidden[None]
+        self.step.adapters, self.step.rows, self._output.hidden = adapters, len(hidden), hidden[None]
         logits: Tensor = self.rest(use_cache=False).logits[0].float()
         return logits
 

@@ -37,7 +37,8 @@ class StepProjection(Projection):
         y = self.multiply(x)
         if self.delta is None or self._step.adapters is None:
             return y
-        return self.delta(y.view(-1, self.outputs), x.reshape(-1, self.inputs), self._step.adapters).view(y.shape)
+        rows = x.reshape(-1, self.inputs)
+        return self.delta(y.view(-1, self.outputs), rows, self._step.adapters_for(len(rows))).view(y.shape)
 
 
 class FusedProjection(StepProjection):
@@ -122,7 +123,7 @@ class StepEmbedding(EmbeddingTable):
         else:
             found = self.look_up(flat, self.scale)
         if self.delta is not None and self._step.adapters is not None:
-            found = self.delta(found, flat, self._step.adapters)
+            found = self.delta(found, flat, self._step.adapters_for(len(flat)))
         return found.view(*ids.shape, self.width)
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 from torch.nn.functional import pad
 
+from quire.errors import PluginError
 from quire_kernels.select import Ops
 from quire_plugins.transformers_fallback.tracing import AttentionCall
 
@@ -17,23 +18,33 @@ if TYPE_CHECKING:
 class ModelStep:
     """The `Step` of a model that serves.
 
-    forward: the current step. adapters: those of the current step, or of its logits. The calls of attention come in the
+    forward: the current step. adapters: those of the current step, or of its logits; rows: what they are bound for. The calls of attention come in the
     order in which they were traced, each with pages of its own.
     """
 
     def __init__(self, ops: Ops, calls: tuple[AttentionCall, ...]) -> None:
         self.forward: ForwardBatch | None = None
         self.adapters: Any = None
+        self.rows = 0
         self._ops, self._calls = ops, calls
         self._next = 0
 
     def begin(self, forward: ForwardBatch) -> None:
         """Make this the current step."""
-        self.forward, self.adapters, self._next = forward, forward.adapters, 0
+        self.forward, self._next = forward, 0
+        self.adapters, self.rows = forward.adapters, len(forward.tokens)
+
+    def adapters_for(self, rows: int) -> Any:
+        """The adapters of the current step, for a module that gets this many rows. Raises PluginError."""
+        if self.adapters is not None and rows != self.rows:
+            raise PluginError(
+                "An adapter changes a layer that is not applied to every token, which cannot be computed."
+            )
+        return self.adapters
 
     @property
     def current(self) -> ForwardBatch:
-        """The current step."""
+        """The step that runs now."""
         assert self.forward is not None, "no step has begun"
         return self.forward
 

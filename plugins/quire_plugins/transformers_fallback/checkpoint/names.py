@@ -44,7 +44,7 @@ class TransformersNames(WeightsMapper):
 
     def converted(self, files: WeightFiles) -> WeightFiles:
         """The tensors as transformers names and shapes them."""
-        from quire_plugins.transformers_fallback.converted_files import ConvertedFiles
+        from quire_plugins.transformers_fallback.checkpoint.converted_files import ConvertedFiles
 
         return files if self.traced is None else ConvertedFiles(files, self.traced.model)
 
