@@ -22,6 +22,7 @@ from tqdm import tqdm
 
 from quire.errors import CheckpointError
 from quire_models.loading.mapping import CheckpointLoader, parameter_slices, process_weights
+from quire_models.loading.weight_names import RowOrder
 
 if TYPE_CHECKING:
     from quire_models.loading.quantized_files import WeightFiles
@@ -127,7 +128,7 @@ def check(model: nn.Module, decoder: Decoder, names: WeightsMapper, files: Weigh
 
 def _stored_shape(shape: tuple[int, ...], decoder: Decoder, names: WeightsMapper, ours: str) -> tuple[int, ...]:
     transform = names.transform(ours)
-    if transform is None:
+    if transform is None or isinstance(transform, RowOrder):
         return shape
     try:
         return tuple(transform(torch.empty(shape, device="meta"), decoder).shape)
