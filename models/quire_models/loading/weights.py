@@ -119,6 +119,9 @@ def check(model: nn.Module, decoder: Decoder, names: WeightsMapper, files: Weigh
     for parameter, tensor in model.named_parameters():
         if filled[parameter] < tensor.numel():
             slices = [o for o, slice_ in found.items() if slice_.parameter == parameter and slice_.index]
+            one_by_one = {o for o in slices if isinstance(found[o].index[0], int)}  # experts may also be stacked
+            came_so = bool(one_by_one & present)
+            slices = [o for o in slices if (o in one_by_one) == came_so] if len(one_by_one) < len(slices) else slices
             absent = [o for o in slices if o not in present and not names.is_optional(o)] if filled[parameter] else []
             problems += [f"The checkpoint lacks {_theirs(names, ours)}." for ours in absent or [parameter]]
     if problems:
