@@ -2,7 +2,7 @@
 
 A generated part stands between `<!-- begin NAME -->` and `<!-- end NAME -->`. In hooks.md it is the
 signature of each hook, in serving.md the table of settings of each config class, in from_vllm.md what vLLM has, in
-models.md the tables of `model_reference`, and in plugins/ the references of `plugin_reference`.
+models/ the tables of `model_reference`, and in plugins/ the references of `plugin_reference`.
 """
 
 from __future__ import annotations
@@ -90,9 +90,9 @@ def parts() -> Iterator[tuple[str, str, str]]:
     yield "from_vllm.md", "renamed settings", renamed()
     yield "from_vllm.md", "accepted arguments", accepted()
     yield "from_vllm.md", "variables", variables()
-    yield "models.md", "language models", model_reference.language_models()
-    yield "models.md", "models with media", model_reference.models_with_media()
-    yield "models.md", "encoders and others", model_reference.others()
+    yield "models/README.md", "language models", model_reference.language_models()
+    yield "models/README.md", "models with media", model_reference.models_with_media()
+    yield "models/README.md", "encoders and others", model_reference.others()
     yield "plugins/parts.md", "parts", plugin_reference.parts()
     yield "plugins/parts.md", "fields of configs", plugin_reference.fields_of_configs()
     yield "plugins/weights.md", "names of parameters", plugin_reference.names()

@@ -1,4 +1,4 @@
-"""Tables of models.md: the architectures of the bundled plugins, and what the tests compare each with."""
+"""Tables of models/README.md: the architectures of the bundled plugins, and what the tests compare each with."""
 
 from __future__ import annotations
 
