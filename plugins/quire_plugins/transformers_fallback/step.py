@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 class ModelStep:
     """The `Step` of a model that serves.
 
-    forward: the current step. adapters: those of the current step, or of its logits; rows: what they are bound for. The calls of attention come in the
-    order in which they were traced, each with pages of its own.
+    forward: the current step. adapters: those of the current step, or of its logits. rows: what they are bound for. The
+    calls of attention come in the order in which they were traced, each with pages of its own.
     """
 
     def __init__(self, ops: Ops, calls: tuple[AttentionCall, ...]) -> None:

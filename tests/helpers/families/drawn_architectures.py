@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
+from functools import cache
 from typing import Any
 
 import torch
@@ -12,12 +13,11 @@ from family_case import FamilyCase
 from transformers.initialization import no_init_weights
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
-from quire.errors import CheckpointError
 from quire.hooks import registry
 from quire_plugins.transformers_fallback.architecture import describe
 from quire_plugins.transformers_fallback.model_class import ModelClass
 from quire_plugins.transformers_fallback.tracing import trace
-from quire_testing.tiny import SIZES
+from quire_testing.tiny import SIZES, reference_model
 
 MORE_SIZES = {
     "moe_intermediate_size": 32,
@@ -58,20 +58,26 @@ def tiny_case(name: str) -> FamilyCase | None:
         with torch.device("meta"), no_init_weights():
             model = cls(config)
         size = sum(parameter.numel() for parameter in model.parameters())
+        if size > MAX_PARAMETERS:
+            return None
         found = ModelClass(name, cls, config)
-        describe(found, trace(found))
-    except CheckpointError:
+        part = describe(found, trace(found))
+        reference_model(name, **sizes)
+    except Exception:  # refused, or the tiny sizes do not fit the config or the modules of this architecture
         return None
-    except Exception:  # the tiny sizes do not fit the config or the modules of this architecture
-        return None
-    if size > MAX_PARAMETERS:
+    if not part.has_lm_head:
         return None
     settings = {"model_impl": "transformers"}
     return FamilyCase(name, sizes, lora=_linear_names(model), settings=settings)
 
 
-def drawn(seed: int, count: int) -> Iterator[FamilyCase]:
+@cache
+def drawn(seed: int, count: int) -> tuple[FamilyCase, ...]:
     """`count` architectures without a plugin, in the order of the draw."""
+    return tuple(_draw(seed, count))
+
+
+def _draw(seed: int, count: int) -> Iterator[FamilyCase]:
     names = without_plugin()
     random.Random(seed).shuffle(names)
     for name in names:
