@@ -15,7 +15,7 @@ import torch
 from quire import hub
 from quire.engine.loading.description import Description
 from quire.engine.loading.op_choice import choose_ops, dtype_name, needed_ops, op_query
-from quire.engine.loading.speech_tasks import with_speech
+from quire.engine.multimodal.speech_tasks import with_speech
 from quire.engine.loading.weight_source import WeightSource
 from quire.engine.memory.system_memory import free_bytes
 from quire.engine.multimodal.encoder_inputs import encoder_input_info, max_positions

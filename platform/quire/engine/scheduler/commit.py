@@ -26,6 +26,10 @@ class Committer:
     def commit(self, plan: Plan, result: StepResult) -> list[SeqDelta]:
         """Apply one step. Chunks of sequences that were aborted since `plan` are skipped."""
         state = self._state
+        if state.tables.states is not None:
+            state.tables.states.commit(result.lost.union(result.failures))
+        if result.lost:  # some pages were registered when the step was planned
+            state.tables.pool.reset()
         deltas: list[SeqDelta] = []
         for request_id, error in plan.failures.items():
             deltas += self.finish_request(request_id, "error", error)
@@ -38,6 +42,8 @@ class Committer:
                 if seq.is_infallible:  # some of them were registered when the step was planned
                     state.tables.pool.reset()
                 deltas += self._finish_group(seq.group, "error", ("PluginFailed", result.failures[seq.id]))
+            elif seq.id in result.lost:
+                state.rewind(seq)
             else:
                 self._advance(seq, chunk, result)
                 if chunk.samples:

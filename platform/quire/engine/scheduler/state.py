@@ -164,7 +164,7 @@ class SchedulerState:
         del self.running[seq.id]
         self._drop_row(seq)
         may_swap = self.limits.preemption != "recompute" and seq.group.resumable_from_kv
-        swap = may_swap and 0 < len(seq.pages) <= tables.host_pool.available
+        swap = may_swap and tables.can_swap(seq)
         if swap:
             counts.swaps += 1
             tables.swap_out(seq)
@@ -183,6 +183,13 @@ class SchedulerState:
                 "swapped back in" if swap else "recomputed",
                 total,
             )
+
+    def rewind(self, seq: Seq) -> None:
+        """Let a running seq whose state was lost be computed again."""
+        del self.running[seq.id]
+        self._drop_row(seq)
+        self.tables.free(seq)
+        self.wait(seq)
 
     def wait(self, seq: Seq) -> None:
         """Queue a seq without pages, or pause a beam that waits for the candidates of the other beams."""
