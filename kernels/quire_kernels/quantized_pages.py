@@ -37,7 +37,7 @@ def stored_elements(dim: int, dtype: torch.dtype) -> int:
     """Elements of a pool of `dtype` that a head of `dim` takes, including scales and offsets."""
     if dtype == torch.uint8:
         return dim // BLOCK * BLOCK_BYTES
-    return dim + SCALE_BYTES if dtype == torch.int8 else dim
+    return dim + SCALE_BYTES if dtype == torch.int8 and dim else dim
 
 
 def unsupported_dim(kv_dtype: str, head_dims: Iterable[int]) -> int | None:

@@ -77,3 +77,19 @@ def test_a_step_larger_than_the_buffers_is_a_bug_and_said_to_be() -> None:
     kv = KVCache.allocate([KvShape(1, 2)], 4, 4, torch.float32, "cpu")
     with pytest.raises(AssertionError, match="9 values do not fit a buffer of 8"):
         fill(ForwardBuffers(8, 3, 2, "cpu"), kv, [9], [9])
+
+
+def test_values_of_another_width_and_blocks_without_values() -> None:
+    shapes = [KvShape(2, 4, 6), KvShape(1, 8, 0), KvShape(0, 0)]
+    assert [shape.value_width for shape in (*shapes, KvShape(2, 3))] == [6, 0, 0, 3]
+    kv = KVCache.allocate(shapes, 3, 4, torch.float32, "cpu")
+    assert [list(pool.shape) for pool in kv.k] == [[3, 4, 2, 4], [3, 4, 1, 8], [3, 4, 0, 0]]
+    assert [list(pool.shape) for pool in kv.v] == [[3, 4, 2, 6], [3, 4, 1, 0], [3, 4, 0, 0]]
+    assert KVCache.page_bytes(shapes, 4, torch.float32) == 4 * 4 * (2 * (4 + 6) + 8)
+    assert KVCache.page_bytes([KvShape(1, 8, 0)], 4, torch.int8) == 4 * (8 + 4)
+    for pool in kv.k + kv.v:
+        pool[0] = 1.0
+    kv.prefault(lambda: True)
+    kv.copy([(0, 2)])
+    assert kv.num_pages == 3
+    assert all(pool[2].eq(1).all() and not pool[1].any() for pool in kv.k + kv.v)

@@ -35,6 +35,12 @@ class Op(IntEnum):
     ROTARY = 15
     PRODUCT_SPLIT = 16
     PRODUCT_QUANTIZED = 17
+    MULTIPLY = 18
+    GATED_RMS_NORM = 19
+    CAUSAL_CONV = 20
+    GATED_DELTA = 21
+    SSD_SCAN = 22
+    SELECTIVE_SCAN = 23
 
 
 PRODUCTS = (Op.PRODUCT, Op.PRODUCT_INT8, Op.PRODUCT_SPLIT, Op.PRODUCT_QUANTIZED)
@@ -70,6 +76,11 @@ class PackedMatrix(ctypes.Structure):
     )
 
 
+def packed_copy(packed: PackedMatrix) -> PackedMatrix:
+    """A copy of the matrix description, for an instruction."""
+    return PackedMatrix.from_buffer_copy(packed)
+
+
 class PanelCodebook(ctypes.Structure):
     """Data shared by all compressed panels of a matrix: the C++ struct of the same name in `csrc/gemm/packed.hpp`."""
 
@@ -99,6 +110,25 @@ class Instruction(ctypes.Structure):
         ("gated", c_int32),
         ("selected", c_int32),
         ("of_encoder", c_int32),
+    )
+
+
+class ScanParams(ctypes.Structure):
+    """Sizes and weights of a scan: the C++ struct of the same name in `csrc/state/scan_inputs.hpp`."""
+
+    __slots__ = ()
+    _fields_ = (
+        ("rate", POINTER),
+        ("bias", POINTER),
+        ("skip", POINTER),
+        ("heads", c_int64),
+        ("key_heads", c_int64),
+        ("key_dim", c_int64),
+        ("value_dim", c_int64),
+        ("factor", c_float),
+        ("low", c_float),
+        ("high", c_float),
+        ("by_channel", c_int32),
     )
 
 
@@ -140,6 +170,8 @@ class StepStruct(ctypes.Structure):
         ("kv_bits", c_int32),
         ("segments", POINTER),
         ("cross_rows", StepRows),
+        ("state_slots", POINTER),
+        ("states", POINTER),
     )
 
 

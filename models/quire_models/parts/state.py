@@ -16,10 +16,20 @@ from typing import Any, NamedTuple
 
 
 class KvShape(NamedTuple):
-    """Shape of the keys, and of the values, that one block stores per token. All zero: it stores none."""
+    """Shape of the keys, and of the values, that one block stores per token.
+
+    head_dim: of the keys. value_dim: of the values, None = head_dim; 0: no values are stored, because they are part of
+    the keys (latent attention). A block that stores nothing has KvShape(0, 0).
+    """
 
     kv_heads: int
     head_dim: int
+    value_dim: int | None = None
+
+    @property
+    def value_width(self) -> int:
+        """Elements of a stored value."""
+        return self.head_dim if self.value_dim is None else self.value_dim
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ PREFAULT_BYTES = 1 << 21
 
 @dataclass(frozen=True)
 class KVCache:
-    """Keys and values of each block: k[i] and v[i] are [num_pages, page_size, kv_heads, head_dim].
+    """Keys and values of each block: k[i] is [num_pages, page_size, kv_heads, head_dim], v[i] has the width of values.
 
     Quantized, in int8 or in uint8 for 4 bits, the last dimension has what `quire_kernels.quantized_pages` stores.
     """
@@ -44,16 +44,22 @@ class KVCache:
     ) -> KVCache:
         """A cache of zeros: padding is read and multiplied by 0, so it must not be NaN."""
 
-        def pool(shape: KvShape) -> Tensor:
-            heads, dim = shape.kv_heads, stored_elements(shape.head_dim, dtype)
-            return _zeros((num_pages, page_size, heads, dim), dtype, torch.device(device), pin_memory)
+        def pool(heads: int, dim: int) -> Tensor:
+            size = (num_pages, page_size, heads, stored_elements(dim, dtype))
+            return _zeros(size, dtype, torch.device(device), pin_memory)
 
-        return cls(tuple(map(pool, shapes)), tuple(map(pool, shapes)), page_size)
+        keys = tuple(pool(shape.kv_heads, shape.head_dim) for shape in shapes)
+        return cls(keys, tuple(pool(shape.kv_heads, shape.value_width) for shape in shapes), page_size)
 
     @staticmethod
     def page_bytes(shapes: Sequence[KvShape], page_size: int, dtype: torch.dtype) -> int:
         """Bytes of one page over all blocks, keys and values."""
-        return 2 * page_size * dtype.itemsize * sum(heads * stored_elements(dim, dtype) for heads, dim in shapes)
+        stored = sum(
+            shape.kv_heads * stored_elements(dim, dtype)
+            for shape in shapes
+            for dim in (shape.head_dim, shape.value_width)
+        )
+        return page_size * dtype.itemsize * stored
 
     @property
     def num_pages(self) -> int:
@@ -65,7 +71,8 @@ class KVCache:
         It proceeds from the first pages to the last and stops early when `should_continue` returns False. On a CPU
         only.
         """
-        tensors = [pool.view(-1).view(torch.uint8) for pool in self.k + self.v if pool.device.type == "cpu"]
+        pools = [pool for pool in self.k + self.v if pool.device.type == "cpu" and pool.numel()]
+        tensors = [pool.view(-1).view(torch.uint8) for pool in pools]
         num_bytes = max(map(len, tensors), default=0)
         for start in range(0, num_bytes, PREFAULT_BYTES):
             for tensor in tensors:
@@ -85,6 +92,8 @@ class KVCache:
         if not pairs:
             return
         for from_pool, to_pool in zip(source.k + source.v, destination.k + destination.v, strict=True):
+            if not from_pool[0].numel():
+                continue
             index = torch.tensor(pairs, dtype=torch.int64).T
             pages = from_pool.index_select(0, index[0].to(from_pool.device))
             to_pool.index_copy_(0, index[1].to(to_pool.device), pages.to(to_pool.device))

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from quire_kernels.cpu.compiled.proxies import AngleProxy, ProxyForward, SegmentsProxy, Untraceable, layer_of
-from quire_kernels.cpu.structs import ACTIVE, GATED, PRODUCTS, Instruction, Op, PackedMatrix, TensorView
+from quire_kernels.cpu.structs import ACTIVE, GATED, PRODUCTS, Instruction, Op, TensorView, packed_copy
 from quire_kernels.ops import ACTS
 
 
@@ -72,14 +72,16 @@ class Proxy:
         return Proxy(self.tracer, self.buffer, self.offset, self.stride, 1, self.columns, False)
 
     def add_(self, other: Any) -> Proxy:
-        return self.tracer.add(self, other, self)
+        return self.tracer.combine(Op.ADD, self, other, self)
 
     def __add__(self, other: Any) -> Proxy:
-        return self.tracer.add(self, other, self.tracer.like(self))
+        return self.tracer.combine(Op.ADD, self, other, self.tracer.like(self))
 
     def __mul__(self, factor: Any) -> Proxy:
+        if isinstance(factor, Proxy):
+            return self.tracer.combine(Op.MULTIPLY, self, factor, self.tracer.like(self))
         if not isinstance(factor, int | float):
-            raise Untraceable("a proxy can only be multiplied by a number")
+            raise Untraceable("a proxy can only be multiplied by a number or a proxy")
         return self.tracer.write(Op.SCALE, [self.flatten(1)], self.tracer.like(self), factor=factor)
 
 
@@ -90,6 +92,7 @@ class Tracer:
         self.instructions: list[Instruction] = []
         self.widths = [width]
         self.angles: list[Any] = []
+        self.states: list[tuple[int, int]] = []  # layer and index of each state tensor
         self.stored: dict[int, TensorView] = {}
         self.kept: list[Any] = []
         self.runtimes = 0  # number of adapter runtimes
@@ -190,11 +193,11 @@ class Tracer:
         self.runtimes = max(self.runtimes, segments.runtime_index + 1)
         return self.write(Op.LOW_RANK, [x, y], y, weight=addressof(slots.struct), layer=segments.runtime_index)
 
-    def add(self, x: Proxy, y: Any, out: Proxy) -> Proxy:
-        """Record out = x + y."""
+    def combine(self, op: Op, x: Proxy, y: Any, out: Proxy) -> Proxy:
+        """Record out = x + y or x · y."""
         if not isinstance(y, Proxy) or (y.headed, y.parts, y.width) != (x.headed, x.parts, x.width):
-            raise Untraceable("only tensors of the same shape can be added")
-        return self.write(Op.ADD, [x.flatten(1), y.flatten(1)], out)
+            raise Untraceable("only tensors of the same shape can be added or multiplied")
+        return self.write(op, [x.flatten(1), y.flatten(1)], out)
 
     def add_norm(self, x: Proxy, residual: Any, **fields: Any) -> Proxy:
         """Record residual += x; returns its norm."""
@@ -293,8 +296,3 @@ def _have_equal_heads(k: Any, v: Any) -> bool:
     """Whether k and v have heads of the same shape."""
     both = isinstance(k, Proxy) and isinstance(v, Proxy) and k.headed and v.headed
     return both and (k.parts, k.width) == (v.parts, v.width)
-
-
-def packed_copy(packed: PackedMatrix) -> PackedMatrix:
-    """A copy of the matrix description, for an instruction."""
-    return PackedMatrix.from_buffer_copy(packed)

@@ -141,12 +141,19 @@ void activation(Worker& worker, int64_t tokens, Rows<T> x, Act act, Rows<T> out)
   });
 }
 
-// out = x + y, out = x · factor
+// out = x + y, out = x · y, out = x · factor
 template <class T>
 void add(Worker& worker, int64_t tokens, Rows<T> x, Rows<T> y, Rows<T> out) {
   each_row_block(worker, tokens, x.width, [&](int64_t first, int64_t count) {
     for (int64_t t = first; t < first + count; t++)
       lanes(x.width, [&](int64_t i, int n) { set(out.row(t, 0) + i, get(x.row(t, 0) + i, n) + get(y.row(t, 0) + i, n), n); });
+  });
+}
+template <class T>
+void multiply_rows(Worker& worker, int64_t tokens, Rows<T> x, Rows<T> y, Rows<T> out) {
+  each_row_block(worker, tokens, x.width, [&](int64_t first, int64_t count) {
+    for (int64_t t = first; t < first + count; t++)
+      lanes(x.width, [&](int64_t i, int n) { set(out.row(t, 0) + i, get(x.row(t, 0) + i, n) * get(y.row(t, 0) + i, n), n); });
   });
 }
 template <class T>
