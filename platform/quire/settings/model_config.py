@@ -110,8 +110,8 @@ class ModelConfig:
     page_size: int = setting("Number of tokens in a page of the KV cache.", 16)
     gpu_memory_utilization: float = setting("Fraction of the GPU memory that all models together may use.", 0.9)
     kv_cache_memory_bytes: int | None = setting(
-        "Size of the KV cache in bytes, the state of recurrent blocks included, e.g. 2G (default: see the section Memory "
-        "in docs/serving.md)."
+        "Size of the KV cache in bytes, the state of recurrent blocks included, e.g. 2G (default: see the section "
+        "Memory in docs/serving.md)."
     )
     num_pages: int | None = setting("Size of the KV cache in pages, instead of in bytes.")
     num_state_checkpoints: int | None = setting(

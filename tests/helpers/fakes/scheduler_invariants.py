@@ -36,7 +36,7 @@ def check_scheduler(scheduler: Scheduler) -> None:
 
 
 def check_states(states: StateSlots, seqs: Sequence[Seq]) -> None:
-    """Assert that running seqs own a slot each, swapped ones a host slot, and that promises are kept by running seqs."""
+    """Assert that running seqs own a slot each, swapped ones a host slot, and that running seqs keep promises."""
     running = {seq.id for seq in seqs if seq.status is Status.RUNNING}
     check_pool(states.pool, [[seq.state_slot] for seq in seqs if seq.state_slot >= 0])
     check_pool(states.host_pool, [[seq.host_slot] for seq in seqs if seq.host_slot >= 0])

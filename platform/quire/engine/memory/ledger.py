@@ -21,7 +21,7 @@ GIB = 2**30
 
 @dataclass(frozen=True, kw_only=True)
 class MemoryUse:
-    """Bytes of memory that a model has reserved. weights: an upper bound. state: of recurrent blocks, with checkpoints."""
+    """Bytes of memory that a model has reserved. weights: an upper bound. state: of recurrent blocks."""
 
     weights: int
     kv_cache: int = 0
@@ -85,8 +85,8 @@ class MemoryLedger:
         """A table as text: the bytes of each model, their sum, and the bytes available."""
         rows = [(name, use) for name, use in self._uses.values()]
         width = max([len("model"), *(len(name) for name, _ in rows)])
-        head = f"{'model':{width}}  {'weights':>9}  {'KV cache':>9}  {'state':>9}  {'swap':>9}  {'encoder':>9}  {'total':>9}"
-        lines = [head]
+        titles = ("weights", "KV cache", "state", "swap", "encoder", "total")
+        lines = [f"{'model':{width}}  " + "  ".join(f"{title:>9}" for title in titles)]
         for name, use in rows:
             columns = (use.weights, use.kv_cache, use.state, use.swap, use.encoder_cache, use.total)
             lines.append(f"{name:{width}}  " + "  ".join(f"{_gib(number):>9}" for number in columns))
@@ -100,9 +100,9 @@ def check_fits(name: str, use: MemoryUse, left: int) -> None:
         return
     raise ConfigError(
         f"The model {name!r} would take {_gib(use.total)} of memory (weights {_gib(use.weights)}, KV cache "
-        f"{_gib(use.kv_cache)}, state {_gib(use.state)}, swap {_gib(use.swap)}, encoder cache {_gib(use.encoder_cache)}), but {_gib(left)} are "
-        "left: lower --kv-cache-memory-bytes, --num-pages, --swap-space or --encoder-cache-bytes, or serve fewer "
-        "models."
+        f"{_gib(use.kv_cache)}, state {_gib(use.state)}, swap {_gib(use.swap)}, encoder cache "
+        f"{_gib(use.encoder_cache)}), but {_gib(left)} are left: lower --kv-cache-memory-bytes, "
+        "--num-pages, --swap-space or --encoder-cache-bytes, or serve fewer models."
     )
 
 

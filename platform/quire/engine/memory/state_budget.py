@@ -78,18 +78,18 @@ def plan_slots(config: ModelConfig, per_slot: int, total: int | None, one_seq: i
         return SlotNumbers(config.max_num_seqs, config.max_num_seqs if wanted is None else wanted)
     fitting = max(0, total - one_seq) // per_slot or total // per_slot
     if fitting < 1 + (wanted or 0):
-        advice = "raise --kv-cache-memory-bytes" + (" or lower --num-state-checkpoints" if wanted else "")
+        also, advice = (f" and --num-state-checkpoints {wanted}", " or lower it") if wanted else ("", "")
         raise ConfigError(
             f"The state of one sequence takes {per_slot / 2**20:.1f} MiB, and --kv-cache-memory-bytes has room for "
-            f"{fitting}, but one sequence{f' and --num-state-checkpoints {wanted}' if wanted else ''} must fit: {advice}."
+            f"{fitting}, but one sequence{also} must fit: raise --kv-cache-memory-bytes{advice}."
         )
     share = SEQ_SHARE if one_seq else 1 - CHECKPOINT_SHARE
     num_seqs = max(1, min(config.max_num_seqs, int(share * total) // per_slot, fitting - (wanted or 0)))
     default = min(int(CHECKPOINT_SHARE * total) // per_slot, CHECKPOINTS_PER_SEQ * config.max_num_seqs)
     if num_seqs < config.max_num_seqs:
         log.warning(
-            "The state of a sequence takes %.1f MiB: at most %d sequences run at once, not --max-num-seqs %d. For more, "
-            "raise --kv-cache-memory-bytes.",
+            "The state of a sequence takes %.1f MiB: at most %d sequences run at once, not --max-num-seqs %d. "
+            "For more, raise --kv-cache-memory-bytes.",
             *(per_slot / 2**20, num_seqs, config.max_num_seqs),
         )
     return SlotNumbers(num_seqs, min(default, fitting - num_seqs) if wanted is None else wanted)

@@ -46,7 +46,7 @@ class StateRunner:
             self._suspects[chunk.seq_id] = chunk.start + len(chunk.token_ids)
 
     def has_suspects(self, chunks: Sequence[Chunk]) -> bool:
-        """Whether each of these chunks must be computed alone. Seqs that get beyond their suspected chunk are cleared."""
+        """Whether each of these chunks must be computed alone. Seqs that get past their suspected chunk are cleared."""
         suspects = [chunk for chunk in chunks if chunk.seq_id in self._suspects]
         for chunk in suspects:
             if chunk.start + len(chunk.token_ids) >= self._suspects[chunk.seq_id]:

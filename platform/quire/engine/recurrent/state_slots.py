@@ -5,6 +5,7 @@ All changes of `Seq.state_slot` and `Seq.host_slot` happen here.
 
 from __future__ import annotations
 
+from collections.abc import Container
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -79,8 +80,9 @@ class StateSlots:
         return []
 
     def is_promised(self, seq: Seq, num_tokens: int) -> bool:
-        """Whether a running seq will take a checkpoint that a waiting one can use for its first `num_tokens` tokens, and
-        that is better than those there are."""
+        """Whether a running seq will take a checkpoint that a waiting one can use for its first `num_tokens` tokens,
+        and that is better than those there are.
+        """
         if not self._promised:
             return False
         last, size = num_tokens // self.page_size, self.page_size
@@ -112,7 +114,7 @@ class StateSlots:
         (copy,) = self.pool.allocate(1)
         self._taken.append(_Taken(seq.id, seq.state_slot, copy, page_hash))
 
-    def commit(self, failed: frozenset[int]) -> None:
+    def commit(self, failed: Container[int]) -> None:
         """Register the checkpoints of the step that has ended, except those of `failed` seqs."""
         for taken in self._taken:
             if taken.seq_id not in failed:

@@ -108,8 +108,8 @@ class ForwardExecutor:
         """Like `hidden_states`, after that raised `error`: each row in a forward of its own, in the order of the plan.
 
         Rows that raise alone, and those that read pages which these should have filled, are added to `failures`; their
-        hidden states are 0. Raises the last error if none of several rows can be computed. error: None if the seqs of an
-        earlier step that raised are computed again.
+        hidden states are 0. Raises the last error if none of several rows can be computed. error: None if an earlier
+        step with these seqs raised.
         """
         again = error is None
         if error is not None and (self._cross_attention is not None or len(plan.chunks) == 1):

@@ -26,24 +26,18 @@ class Committer:
     def commit(self, plan: Plan, result: StepResult) -> list[SeqDelta]:
         """Apply one step. Chunks of sequences that were aborted since `plan` are skipped."""
         state = self._state
-        if state.tables.states is not None:
-            state.tables.states.commit(result.lost.union(result.failures))
-        if result.lost:  # some pages were registered when the step was planned
-            state.tables.pool.reset()
         deltas: list[SeqDelta] = []
         for request_id, error in plan.failures.items():
             deltas += self.finish_request(request_id, "error", error)
         beam_groups: dict[str, SeqGroup] = {}
         for chunk in plan.chunks:
             seq = state.seqs.get(chunk.seq_id)
-            if seq is None:
+            if seq is None or seq.id in result.lost:
                 continue
             if seq.id in result.failures:  # its pages hold nothing that others may find
                 if seq.is_infallible:  # some of them were registered when the step was planned
                     state.tables.pool.reset()
                 deltas += self._finish_group(seq.group, "error", ("PluginFailed", result.failures[seq.id]))
-            elif seq.id in result.lost:
-                state.rewind(seq)
             else:
                 self._advance(seq, chunk, result)
                 if chunk.samples:

@@ -13,9 +13,9 @@ import logging
 from collections import Counter
 from dataclasses import dataclass, field
 
+from quire.engine.multimodal.media_bounds import align_to_media, trim_hits_to_media
 from quire.engine.scheduler.candidates import Candidates, TryAdmit
 from quire.engine.scheduler.fairness.client_shares import ClientShares
-from quire.engine.multimodal.media_bounds import align_to_media, trim_hits_to_media
 from quire.engine.scheduler.seq import Seq, Status
 from quire.engine.scheduler.state import SchedulerState
 from quire.errors import PluginFailed
@@ -260,7 +260,7 @@ class Planner:
         return hits
 
     def _waits_for_state(self, seq: Seq) -> bool:
-        """Whether a running seq computes the prefix of a waiting one and will take a checkpoint that it can begin with."""
+        """Whether a running seq will take a checkpoint that a waiting one can begin with."""
         assert self._states is not None
         return seq.status is not Status.SWAPPED and self._states.is_promised(seq, self._num_cacheable(seq))
 

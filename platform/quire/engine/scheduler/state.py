@@ -7,7 +7,7 @@ moves and when, `Committer` what is reported of it.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 
@@ -184,12 +184,14 @@ class SchedulerState:
                 total,
             )
 
-    def rewind(self, seq: Seq) -> None:
-        """Let a running seq whose state was lost be computed again."""
-        del self.running[seq.id]
-        self._drop_row(seq)
-        self.tables.free(seq)
-        self.wait(seq)
+    def rewind(self, lost: Iterable[int]) -> None:
+        """Let running seqs whose state was lost be computed again."""
+        for seq in [self.seqs[seq_id] for seq_id in lost if seq_id in self.seqs]:
+            self.tables.pool.reset()  # some pages were registered when the step was planned
+            del self.running[seq.id]
+            self._drop_row(seq)
+            self.tables.free(seq)
+            self.wait(seq)
 
     def wait(self, seq: Seq) -> None:
         """Queue a seq without pages, or pause a beam that waits for the candidates of the other beams."""
