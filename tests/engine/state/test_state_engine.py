@@ -202,7 +202,7 @@ def test_only_the_request_that_makes_a_step_raise_fails(root: Path) -> None:
 
 def test_adapters_have_states_of_their_own(root: Path) -> None:
     with hybrid_engine(root) as rig:
-        adapter = lora_on_state(root / "adapter", rig.engine.loaded.module)
+        adapter = lora_on_state(root / "adapter")
         info = rig.engine.load_adapter("a", adapter)
         use = (WeightedAdapter(AdapterRef(name="a", revision=info.revision)),)
         prompt = random_ids(random.Random(8), 30)

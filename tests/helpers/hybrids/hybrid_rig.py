@@ -94,12 +94,11 @@ def check_logprobs(rig: Rig, prompt: Sequence[int], answer: Answer) -> None:
     torch.testing.assert_close(found, known, atol=1e-4, rtol=1e-4)
 
 
-def lora_on_state(folder: Path, module: Any) -> Path:
+def lora_on_state(folder: Path) -> Path:
     """A LoRA adapter of the projections of the first block, which keeps state."""
     folder.mkdir(exist_ok=True)
     generator, tensors = torch.Generator().manual_seed(4), {}
-    for name in ("inner", "out"):
-        outputs, inputs = getattr(module.blocks[0].attn, name).weight.shape
+    for name, outputs, inputs in (("inner", STATE.channels, WIDTH), ("out", WIDTH, STATE.channels)):
         path = f"base_model.model.blocks.0.attn.{name}"
         tensors[f"{path}.lora_A.weight"] = torch.randn(4, inputs, generator=generator)
         tensors[f"{path}.lora_B.weight"] = torch.randn(outputs, 4, generator=generator)
