@@ -18,7 +18,7 @@ GROUPS: Mapping[str, tuple[str, ...]] = {
         ),
         *("load_format", "dtype", "quantization", "quantization_group_size", "quantization_ignore", "activation_bits"),
         *("device", "max_model_len", "task", "seed"),
-        "trust_remote_code",
+        *("trust_remote_code", "model_impl"),
         *("chat_template", "response_role", "generation_config", "override_generation_config"),
     ),
     "HTTP": (
@@ -45,6 +45,7 @@ GROUPS: Mapping[str, tuple[str, ...]] = {
     ),
     "memory": (
         *("kv_cache_memory_bytes", "gpu_memory_utilization", "kv_cache_dtype", "num_pages", "page_size"),
+        *("num_state_checkpoints", "state_checkpoint_interval"),
         *("enable_prefix_caching", "swap_space", "encoder_cache_bytes", "max_num_encoder_tokens"),
     ),
     "adapters": (

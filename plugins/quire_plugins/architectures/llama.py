@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,14 +20,14 @@ from quire.plugin import (
     headless,
     hookimpl,
     weight_names as names,
+    with_blocks,
 )
 from quire_demos import FOLDER as DEMOS
 
 
-def decoder(c: Any) -> Decoder:
-    norm = RMSNorm(c.rms_norm_eps)
+def attention(c: Any) -> Attention:
     head_dim = configs.head_dim(c)
-    attention = Attention(
+    return Attention(
         heads=c.num_attention_heads,
         kv_heads=configs.kv_heads(c),
         head_dim=head_dim,
@@ -34,20 +35,35 @@ def decoder(c: Any) -> Decoder:
         qkv_bias=configs.optional(c, "attention_bias", False),
         out_bias=configs.optional(c, "attention_bias", False),
     )
+
+
+def decoder(c: Any) -> Decoder:
+    norm = RMSNorm(configs.optional(c, "rms_norm_eps", 1e-6))
     mlp = GatedMlp(c.intermediate_size, configs.act(c.hidden_act), bias=configs.optional(c, "mlp_bias", False))
     return Decoder(
         vocab=c.vocab_size,
         width=c.hidden_size,
-        blocks=(Block(attention, mlp, norm),) * c.num_hidden_layers,
+        blocks=(Block(attention(c), mlp, norm),) * c.num_hidden_layers,
         norm=norm,
         tied=configs.optional(c, "tie_word_embeddings", False),  # language models inside larger configs omit it
     )
 
 
+def windowed(c: Any) -> Decoder:
+    """Describes models whose config says of each layer whether it has a sliding window."""
+
+    def block(layer: int, part: Any) -> Block:
+        return replace(part, attn=replace(part.attn, window=configs.window(c, layer)))
+
+    return with_blocks(decoder(c), block)
+
+
 @hookimpl
 def quire_architectures() -> Iterable[Architecture]:
-    """The language model, and the classes without a language head."""
+    """Llama, models with the same parts (IQuest-Coder, Code World Model), and the classes without a language head."""
     yield Architecture(name="LlamaForCausalLM", decoder=decoder, names=names.LLAMA)
+    yield Architecture(name="IQuestCoderForCausalLM", decoder=decoder, names=names.LLAMA)
+    yield Architecture(name="CwmForCausalLM", decoder=windowed, names=names.LLAMA)
     yield from headless("Llama", decoder, names.LLAMA)
 
 

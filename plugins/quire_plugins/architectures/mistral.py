@@ -1,4 +1,4 @@
-"""Mistral: Llama with an optional sliding window. Mixtral: the same with a mixture of experts."""
+"""Mistral: Llama with an optional sliding window, in Ministral for each layer. Mixtral: with a mixture of experts."""
 
 from __future__ import annotations
 
@@ -34,8 +34,10 @@ def mixtral(c: Any) -> Decoder:
 
 @hookimpl
 def quire_architectures() -> Iterable[Architecture]:
-    """Mistral, Mixtral, and the classes without a language head."""
+    """Mistral, Ministral, Mixtral, and the classes without a language head."""
     yield Architecture(name="MistralForCausalLM", decoder=decoder, names=names.LLAMA)
+    yield Architecture(name="MinistralForCausalLM", decoder=llama.windowed, names=names.LLAMA)
     yield Architecture(name="MixtralForCausalLM", decoder=mixtral, names=names.LLAMA | names.MIXTRAL)
     yield from headless("Mistral", decoder, names.LLAMA)
+    yield from headless("Ministral", llama.windowed, names.LLAMA)
     yield from headless("Mixtral", mixtral, names.LLAMA | names.MIXTRAL)
