@@ -17,7 +17,7 @@
 
 namespace quire {
 
-enum class Op : int32_t { rms_norm, add_rms_norm, layer_norm, product, rotary_write, attention, gated_act, act, add, scale, product_int8, select, low_rank, argmax, row_attention, rotary, product_split, product_quantized };
+enum class Op : int32_t { rms_norm, add_rms_norm, layer_norm, product, rotary_write, attention, gated_act, act, add, scale, product_int8, select, low_rank, argmax, row_attention, rotary, product_split, product_quantized, act_times, join_parts, product_heads };
 
 // Part of a buffer: token t, part p starts at offset + t · stride + p · width (in elements).
 struct View {
@@ -32,7 +32,7 @@ struct Instruction {
   View out;
   const void *weight, *bias;
   Packed packed;
-  int64_t window;
+  int64_t window, chunk;
   float factor, softcap;  // eps of a norm, or the scale
   int32_t layer, angles;
   int32_t wide;         // weight (of norms) or output (of products) is float32
@@ -118,10 +118,13 @@ struct Interpreter {
                     pool(step.k_pools, i, i.in[1]), pool(step.v_pools, i, i.in[2]), step.slot_mapping);
   }
 
-  // in[1] describes keys and values; only its parts and width are used
+  // in[1] and in[2] describe keys and values; only their parts and widths are used. Values without parts are part of
+  // the keys. weight: sinks, bias: slopes
   void attention(const Instruction& i) const {
-    const AttentionArgs args{pool(step.k_pools, i, i.in[1]), pool(step.v_pools, i, i.in[1]), i.in[0].parts, i.factor,
-                             i.softcap, i.window};
+    AttentionArgs args{pool(step.k_pools, i, i.in[1]), pool(step.v_pools, i, i.in[2]), i.in[0].parts, i.factor,
+                       i.softcap, i.window};
+    args.chunk = i.chunk, args.latent = i.in[2].parts == 0;
+    args.sinks = static_cast<const float*>(i.weight), args.slopes = static_cast<const float*>(i.bias);
     attend<T>(worker, args, i.of_encoder ? step.cross_rows : step.rows, rows(i.in[0]), rows(i.out));
   }
 
@@ -178,6 +181,12 @@ struct Interpreter {
         return gated_act(worker, tokens, rows(i.in[0]), i.act, rows(i.out));
       case Op::act:
         return activation(worker, tokens, rows(i.in[0]), i.act, rows(i.out));
+      case Op::act_times:
+        return act_times(worker, tokens, rows(i.in[0]), i.act, rows(i.in[1]), rows(i.out));
+      case Op::join_parts:
+        return join_parts(worker, tokens, rows(i.in[0]), rows(i.in[1]), rows(i.out));
+      case Op::product_heads:
+        return multiply_heads<T>(worker, rows(i.in[0]), tokens, i.packed, rows(i.out));
       case Op::add:
         return add(worker, tokens, rows(i.in[0]), rows(i.in[1]), rows(i.out));
       case Op::select:

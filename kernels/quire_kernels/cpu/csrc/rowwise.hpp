@@ -141,6 +141,29 @@ void activation(Worker& worker, int64_t tokens, Rows<T> x, Act act, Rows<T> out)
   });
 }
 
+// out = act(x) · y
+template <class T>
+void act_times(Worker& worker, int64_t tokens, Rows<T> x, Act act, Rows<T> y, Rows<T> out) {
+  each_row_block(worker, tokens, x.width, [&](int64_t first, int64_t count) {
+    for (int64_t t = first; t < first + count; t++)
+      lanes(x.width, [&](int64_t i, int n) {
+        set(out.row(t, 0) + i, activate<T>(act, get(x.row(t, 0) + i, n)) * get(y.row(t, 0) + i, n), n);
+      });
+  });
+}
+
+// Parts of x and parts of y side by side; one that has fewer parts gives its only part to all.
+template <class T>
+void join_parts(Worker& worker, int64_t tokens, Rows<T> x, Rows<T> y, Rows<T> out) {
+  each_row_block(worker, tokens, out.parts * out.width, [&](int64_t first, int64_t count) {
+    for (int64_t t = first; t < first + count; t++)
+      for (int64_t p = 0; p < out.parts; p++) {
+        std::memcpy(out.row(t, p), x.row(t, x.parts > 1 ? p : 0), x.width * sizeof(T));
+        std::memcpy(out.row(t, p) + x.width, y.row(t, y.parts > 1 ? p : 0), y.width * sizeof(T));
+      }
+  });
+}
+
 // out = x + y, out = x · factor
 template <class T>
 void add(Worker& worker, int64_t tokens, Rows<T> x, Rows<T> y, Rows<T> out) {
