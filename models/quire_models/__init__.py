@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from quire_models.loading import config_fields as configs, weight_names as names
 from quire_models.loading.weight_names import WeightsMapper
 from quire_models.parts.audio import AudioTower
+from quire_models.parts.changes import with_attention, with_blocks
 from quire_models.parts.cross_attention import CrossAttention, CrossAttentionBlock, EncoderInput
 from quire_models.parts.decoder import (
     Attention,
@@ -34,10 +35,9 @@ from quire_models.parts.decoder import (
     Part,
     Positions,
     PostNormBlock,
-    with_attention,
-    with_blocks,
 )
 from quire_models.parts.encoder import Encoder, RowAttention
+from quire_models.parts.mixers import MixerBlock, ParallelMixers
 from quire_models.parts.norms import LayerNorm, PerHead, RMSNorm
 from quire_models.parts.patch_grid import PatchGridTower, PatchMerger
 from quire_models.parts.pooling import (
@@ -52,6 +52,7 @@ from quire_models.parts.pooling import (
     embedding_poolers,
 )
 from quire_models.parts.rope_config import DynamicNtk, LinearScaling, Llama3, LongRope, Rope, Yarn
+from quire_models.parts.state import StateShape, StateTensor
 from quire_models.parts.vision import Patches, Projector, VisionEncoder
 
 if TYPE_CHECKING:
@@ -67,6 +68,7 @@ if TYPE_CHECKING:
         MediaRows as MediaRows,
     )
     from quire_models.step.kv_cache import KVCache as KVCache
+    from quire_models.step.state_cache import StateCache as StateCache
     from quire_models.towers.grid_positions import Grid as Grid, grid_positions as grid_positions
     from quire_models.towers.tower import Items as Items, TowerCall as TowerCall, TowerContext as TowerContext
 
@@ -83,6 +85,7 @@ _LAZY = {
     "MediaRows": "quire_models.step.forward_batch",
     "ModuleBuilder": "quire_models.modules.builder",
     "Projection": "quire_models.modules.projection",
+    "StateCache": "quire_models.step.state_cache",
     "TowerCall": "quire_models.towers.tower",
     "TowerContext": "quire_models.towers.tower",
     "grid_positions": "quire_models.towers.grid_positions",
@@ -119,11 +122,13 @@ __all__ = [
     "Llama3",
     "LongRope",
     "MediaRows",
+    "MixerBlock",
     "Mlp",
     "ModuleBuilder",
     "Moe",
     "Normalize",
     "ParallelBlock",
+    "ParallelMixers",
     "Part",
     "PatchGridTower",
     "PatchMerger",
@@ -140,6 +145,9 @@ __all__ = [
     "RMSNorm",
     "Rope",
     "RowAttention",
+    "StateCache",
+    "StateShape",
+    "StateTensor",
     "TowerCall",
     "TowerContext",
     "VisionEncoder",

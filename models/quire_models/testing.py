@@ -19,6 +19,7 @@ from quire_models.modules.encoder import EncoderModel
 from quire_models.parts.decoder import Decoder
 from quire_models.parts.encoder import Encoder
 from quire_models.step.forward_batch import ForwardBatch, ForwardBuffers, KVCache
+from quire_models.step.state_cache import StateCache
 
 
 @dataclass(frozen=True)
@@ -30,7 +31,7 @@ class ChunkSpec:
 
 
 class ModelDriver:
-    """A KV cache and buffers for some seqs, whose pages are scattered in random order."""
+    """A KV cache, state and buffers for some seqs, whose pages and slots are scattered in random order."""
 
     def __init__(
         self,
@@ -53,6 +54,9 @@ class ModelDriver:
         order = np.random.default_rng(0).permutation(total)
         self._pages = order.reshape(len(sequences), max_pages).astype(np.int32)
         self.kv = KVCache.allocate(decoder.kv_shapes, total, page_size, weight.dtype, weight.device)
+        slots = 2 * len(sequences)
+        self.state = StateCache.allocate(decoder.state_shapes, slots, weight.dtype, weight.device)
+        self._slots = np.random.default_rng(1).permutation(slots)[: len(sequences)] if self.state.flat else None
         num_tokens = sum(map(len, self.sequences))
         self._buffers = ForwardBuffers(num_tokens, len(sequences), max_pages, weight.device)
 
@@ -87,6 +91,8 @@ class ModelDriver:
             kv=self.kv,
             prompt_lens=self._prompt_lens[[seq for seq, _, _ in spans]],
             token_types=None if types is None else np.concatenate([types[seq][start:end] for seq, start, end in spans]),
+            state=self.state if self._slots is not None else None,
+            state_slots=self._slots[[seq for seq, _, _ in spans]] if self._slots is not None else None,
         )
 
 

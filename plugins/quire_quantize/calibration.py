@@ -186,8 +186,11 @@ def load_model(plan: QuantizationPlan, registry: Registry) -> DecoderModel:
     Raises CheckpointError if it has no blocks that can be run one by one, and for weights that do not fit.
     """
     decoder, dtype = plan.decoder, plan.files.read(plan.matrices[0].name).dtype
-    if not isinstance(decoder, Decoder) or any(hasattr(block, "cross") for block in decoder.blocks):
-        raise CheckpointError(f"{plan.folder}: methods with calibration are for decoders; use --method search.")
+    needs_more = not isinstance(decoder, Decoder) or any(hasattr(block, "cross") for block in decoder.blocks)
+    if needs_more or any(decoder.state_shapes):
+        raise CheckpointError(
+            f"{plan.folder}: methods with calibration are for decoders without state; use --method search."
+        )
     query = op_query(
         torch.device("cpu"),
         dtype,

@@ -15,7 +15,7 @@ from quire_models import Block, Decoder, Moe, RMSNorm
 from quire_models.loading import weight_names as names
 from quire_models.loading.mapping import CheckpointLoader, ParameterSlice, load_state_dict_into, parameter_slices
 from quire_models.loading.weight_names import WeightsMapper
-from quire_models.parts.decoder import with_blocks
+from quire_models.parts.changes import with_blocks
 from quire_models.testing import build
 
 

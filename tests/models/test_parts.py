@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from quire_kernels import select
 from quire_models import Decoder, LayerNorm, Rope
 from quire_models.modules.projection import Projection
-from quire_models.parts.decoder import with_attention, with_blocks
+from quire_models.parts.changes import with_attention, with_blocks
 from quire_models.parts.rope_config import DynamicNtk, LongRope, Yarn
 from quire_models.step.forward_batch import KvShape
 from quire_models.testing import ChunkSpec, ModelDriver, build

@@ -12,12 +12,14 @@ kv_heads = num_key_value_heads, tied = tie_word_embeddings, act = hidden_act, ep
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
 
 from quire_models.parts.attention import has_kv_cache_variants, kv_cache_variant, position_axes
 from quire_models.parts.rope_config import Rope
+from quire_models.parts.state import KvShape, StateShape, kv_shape, parts_of, state_shape
+
+__all__ = ["KvShape"]
 
 if TYPE_CHECKING:
     from torch import nn
@@ -25,23 +27,6 @@ if TYPE_CHECKING:
     from quire_models.modules.blocks import DecoderModel
     from quire_models.modules.builder import ModuleBuilder
     from quire_models.parts.cross_attention import EncoderInput
-
-
-class KvShape(NamedTuple):
-    """Shape of the keys, and of the values, that one block stores per token.
-
-    head_dim: of the keys. value_dim: of the values, None = head_dim; 0: no values are stored, because they are part of
-    the keys (latent attention). A block that stores nothing has KvShape(0, 0).
-    """
-
-    kv_heads: int
-    head_dim: int
-    value_dim: int | None = None
-
-    @property
-    def value_width(self) -> int:
-        """Elements of a stored value."""
-        return self.head_dim if self.value_dim is None else self.value_dim
 
 
 class Part(Protocol):
@@ -62,12 +47,7 @@ class AttentionPart(Part, Protocol):
 
 
 class BlockPart(Part, Protocol):
-    """A decoder layer: an attention part and other parts."""
-
-    @property
-    def attn(self) -> AttentionPart:
-        """The attention part of the block."""
-        ...
+    """A decoder layer. `quire_models.parts.state` says how it states what it keeps for each seq."""
 
 
 @dataclass(frozen=True)
@@ -171,7 +151,7 @@ class Block:
     Llama has norm_in, OLMo 2 norm_out, Gemma 2 both.
     """
 
-    attn: AttentionPart
+    attn: Part
     mlp: Part
     norm: Part
     norm_in: bool = True
@@ -192,7 +172,7 @@ class ParallelBlock:
     norms: 1 if both branches share the norm `attn_in`; 2 if the MLP has a norm of its own, `mlp_in`.
     """
 
-    attn: AttentionPart
+    attn: Part
     mlp: Part
     norm: Part
     norms: int = 1
@@ -211,7 +191,7 @@ class PostNormBlock:
     The norms are named `attn_in` and `mlp_in`, because some checkpoints use one set of names for both kinds of block.
     """
 
-    attn: AttentionPart
+    attn: Part
     mlp: Part
     norm: Part
 
@@ -277,33 +257,32 @@ class Decoder:
 
     @property
     def position_axes(self) -> int:
-        return position_axes([block.attn for block in self.blocks])
+        return position_axes(self._parts)
 
     @property
     def kv_shapes(self) -> tuple[KvShape, ...]:
         """What each block stores per token."""
-        return tuple(block.attn.kv_shape for block in self.blocks)
+        return tuple(map(kv_shape, self.blocks))
+
+    @property
+    def state_shapes(self) -> tuple[StateShape | None, ...]:
+        """The state that each block keeps for each seq."""
+        return tuple(map(state_shape, self.blocks))
+
+    @property
+    def _parts(self) -> list[Any]:
+        return [part for block in self.blocks for part in parts_of(block)]
 
     @property
     def has_kv_cache_variants(self) -> bool:
-        return has_kv_cache_variants([block.attn for block in self.blocks])
+        return has_kv_cache_variants(self._parts)
 
     def kv_cache_variant(self, prompt_len: int) -> int:
         """Part of the page hash: prompts share cached pages only if this is equal for their lengths."""
-        return kv_cache_variant([block.attn for block in self.blocks], prompt_len)
+        return kv_cache_variant(self._parts, prompt_len)
 
     def build(self, builder: ModuleBuilder) -> DecoderModel:
         """The model, with uninitialized weights."""
         from quire_models.modules.blocks import DecoderModel
 
         return DecoderModel(self, builder)
-
-
-def with_blocks(decoder: Decoder, change: Callable[[int, Any], BlockPart]) -> Decoder:
-    """A copy of the decoder with each block replaced by change(index, block)."""
-    return replace(decoder, blocks=tuple(change(i, block) for i, block in enumerate(decoder.blocks)))
-
-
-def with_attention(decoder: Decoder, **changes: Any) -> Decoder:
-    """A copy of the decoder with these fields changed in every attention."""
-    return with_blocks(decoder, lambda _, block: replace(block, attn=replace(block.attn, **changes)))

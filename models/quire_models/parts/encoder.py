@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from quire_models.parts.decoder import BlockPart, KvShape, Part, Positions
 from quire_models.parts.rope_config import Rope
+from quire_models.parts.state import StateShape
 
 if TYPE_CHECKING:
     from torch import nn
@@ -106,6 +107,11 @@ class Encoder:
     @property
     def kv_shapes(self) -> tuple[KvShape, ...]:
         """Empty: no block uses the KV cache."""
+        return ()
+
+    @property
+    def state_shapes(self) -> tuple[StateShape | None, ...]:
+        """Empty: no block keeps state."""
         return ()
 
     @property

@@ -18,6 +18,7 @@ from torch import Tensor
 from quire_kernels.ops import AttentionMetadata
 from quire_models.parts.decoder import KvShape
 from quire_models.step.kv_cache import KVCache
+from quire_models.step.state_cache import StateCache
 
 __all__ = ["ForwardBatch", "ForwardBuffers", "KVCache", "KvShape", "MediaRows", "CrossAttentionBuffers"]
 
@@ -43,6 +44,8 @@ class ForwardBatch:
     rope_positions: int64 [axes, T], where rotary embeddings use other positions; None = `positions`.
     adapters: what the adapter runtime bound for this step. step_cache: data that layers share within the step.
     cross_attention: pages of each token's encoder input, one row per token; None for models without cross-attention.
+    state, state_slots: for models with state, else None. state_slots: int64 [R], the slot of each row, all different.
+    A slot holds the state after the tokens before the row's own; blocks advance it in place.
     """
 
     tokens: Tensor
@@ -57,6 +60,8 @@ class ForwardBatch:
     token_types: Tensor | None = None
     rope_positions: Tensor | None = None
     cross_attention: AttentionMetadata | None = None
+    state: StateCache | None = None
+    state_slots: Tensor | None = None
     step_cache: dict[Any, Any] = field(default_factory=dict)
 
     @property
@@ -108,6 +113,7 @@ class ForwardBuffers:
         self._query_starts = _Buffer(max_rows + 1, torch.int32, device)
         self._contexts = _Buffer(max_rows, torch.int32, device)
         self._pages = _Buffer(max_rows * max_pages, torch.int32, device)
+        self._state_slots = _Buffer(max_rows, torch.int64, device)
         self._ones = np.ones(max_rows, np.int32)
 
     def fill(
@@ -127,6 +133,8 @@ class ForwardBuffers:
         rope_positions: NDArray[np.int64] | None = None,
         visible_ends: NDArray[np.int32] | None = None,
         cross_attention: AttentionMetadata | None = None,
+        state: StateCache | None = None,
+        state_slots: NDArray[np.int64] | None = None,
     ) -> ForwardBatch:
         """Copy one step into the buffers.
 
@@ -135,7 +143,7 @@ class ForwardBuffers:
         logit_rows: [L], indices into the tokens. prompt_lens: [R], lengths of the seqs' prompts; needed only by models
         whose rotary embedding depends on the length (`quire_models.parts.rope_config`). token_types: [T].
         rope_positions: [axes, T]. visible_ends: [T], as in `quire_kernels.ops.AttentionMetadata`. cross_attention: from
-        `CrossAttentionBuffers`.
+        `CrossAttentionBuffers`. state_slots: [R].
         """
         num_rows = len(query_starts) - 1
         single_tokens = num_rows == len(token_ids)  # one token per row, as in nearly every step
@@ -168,6 +176,8 @@ class ForwardBuffers:
             token_types=None if token_types is None else self._token_types.fill(token_types),
             rope_positions=None if rope_positions is None else self._rope_positions.fill(rope_positions),
             cross_attention=cross_attention,
+            state=state,
+            state_slots=None if state_slots is None else self._state_slots.fill(state_slots),
         )
 
 

@@ -154,9 +154,12 @@ def _read_bytes(loaded: LoadedModel) -> float:
 def _heads(decoder: Decoder) -> Iterable[Heads]:
     """Attention of each block; an attention other than `quire_models.Attention` counts one query head per KV head."""
     from quire_models.parts.decoder import Attention
+    from quire_models.parts.state import kv_shape
 
     for block in decoder.blocks:
-        attention, shape = block.attn, block.attn.kv_shape
+        attention, shape = getattr(block, "attn", None), kv_shape(block)
+        if not shape.kv_heads:
+            continue
         if isinstance(attention, Attention):
             yield Heads(attention.heads, shape.kv_heads, shape.head_dim, attention.window)
         else:

@@ -97,7 +97,7 @@ def _load(config: ModelConfig, registry: Registry, max_bytes: int | None) -> Loa
     pooling = choose_pooling(config, own, decoder, parsed, folder)
     of_model = max_positions(checkpoint.max_length(parsed), decoder)
     max_model_len = choose_length(config.max_model_len, of_model, pooling.max_length)
-    head_dims = tuple({shape.head_dim for shape in decoder.kv_shapes})
+    head_dims = tuple({shape.head_dim for shape in decoder.kv_shapes if shape.head_dim})
     kv_dtype = choose_kv_dtype(config.kv_cache_dtype, dtype, head_dims)
     needs = needed_ops(architecture.needs_ops, decoder)
     query = op_query(

@@ -11,6 +11,7 @@ from quire.errors import ConfigError
 from quire.records import OpQuery, Registry
 from quire_kernels.select import BUILT_IN, Ops, choose
 from quire_models.parts.decoder import Decoder
+from quire_models.parts.state import parts_of
 
 
 def dtype_name(dtype: torch.dtype) -> str:
@@ -25,7 +26,7 @@ def op_query(device: torch.device, dtype: torch.dtype, **pages: Any) -> OpQuery:
 
 def needed_ops(of_architecture: Iterable[str], decoder: Decoder) -> frozenset[str]:
     """Names of the implementations that an architecture and the parts of its blocks require (`needs_ops`)."""
-    parts = {id(part): part for block in decoder.blocks for part in (block, block.attn, getattr(block, "mlp", None))}
+    parts = {id(part): part for block in decoder.blocks for part in parts_of(block)}
     return frozenset(of_architecture).union(*(getattr(part, "needs_ops", ()) for part in parts.values()))
 
 
