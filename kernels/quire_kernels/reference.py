@@ -196,6 +196,10 @@ def linear_batched(weight: Tensor, bias: Tensor | None, gated: bool = False) -> 
     return linear(weight, bias, gated)
 
 
+def linear_heads(weight: Tensor) -> Callable[[Tensor], Tensor]:
+    return lambda x: torch.einsum("thm,hnm->thn", x.float(), weight.float()).to(x.dtype)
+
+
 linear_int8 = int8.linear_int8
 linear_quantized = quantized.linear_quantized
 low_rank = reference_low_rank.low_rank

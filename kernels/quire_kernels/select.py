@@ -22,7 +22,7 @@ PLAIN = "plain"
 STORES = ("write_kv", "rotary_write_kv")
 """Ops that must write pages in the layout that `paged_attention` reads."""
 
-PAGED = ("paged_attention", *STORES)
+PAGED = ("paged_attention", *STORES, "read_kv")
 
 
 class Query(Protocol):
@@ -51,6 +51,11 @@ class Query(Protocol):
     @property
     def kv_dtype(self) -> str:
         """Data type of cached keys and values: auto (the model's data type), int8 or int4."""
+        ...
+
+    @property
+    def attention_options(self) -> frozenset[str]:
+        """Those of `quire_kernels.attention.OPTIONS` that the model's blocks use."""
         ...
 
     @property
@@ -102,6 +107,11 @@ class Implementation(Protocol):
         """Whether it is chosen only for models that require it by name."""
         ...
 
+    @property
+    def attention_options(self) -> tuple[str, ...]:
+        """Values of `Query.attention_options` that it supports, if it reads or writes pages."""
+        ...
+
 
 @dataclass(frozen=True)
 class Rejected:
@@ -134,11 +144,13 @@ class Ops:
     write_kv: ops.WriteKv
     rotary_write_kv: ops.RotaryWriteKv
     paged_attention: attention.PagedAttention
+    read_kv: attention.ReadKv
     row_attention: attention.RowAttentionOp
     gated_act: ops.GatedAct
     act: ops.Act
     linear: ops.LinearOp
     linear_batched: ops.LinearBatched
+    linear_heads: attention.LinearHeads
     linear_int8: ops.LinearInt8
     linear_quantized: ops.LinearQuantized
     low_rank: low_rank.LowRank
@@ -162,6 +174,7 @@ class _BuiltIn:
     layout: str = PLAIN
     kv_dtypes: tuple[str, ...] = ("auto",)
     on_request: bool = False
+    attention_options: tuple[str, ...] = attention.OPTIONS
 
     def supports(self, query: Any) -> str | None:
         return None
@@ -237,7 +250,20 @@ def _choose_paged(query: Query, candidates: _Candidates) -> dict[str, _Chosen]:
         except LookupError as error:
             unstorable[layout] = f"its pages are {layout}, and no implementation stores that layout: {error}"
             continue
-        return {"paged_attention": attention, **stores}
+        return {"paged_attention": attention, **stores, "read_kv": _choose_read(query, candidates, layout)}
+
+
+def _choose_read(query: Query, candidates: _Candidates, layout: str) -> _Chosen:
+    """Choose `read_kv`, which few models need: without one for the layout, a function that says so."""
+    try:
+        return _choose_one("read_kv", query, candidates, _other_layout(layout))
+    except LookupError as error:
+        reason = f"pages with the layout {layout!r} cannot be read by read_kv: {error}"
+
+    def unavailable(*_: Any) -> Any:
+        raise RuntimeError(reason)
+
+    return _Chosen(unavailable, Choice("read_kv", "none", BUILT_IN), layout)
 
 
 def _other_layout(layout: str) -> Callable[[Implementation], str | None]:
@@ -252,6 +278,14 @@ def _other_kv_dtype(op: str, query: Query, impl: Implementation) -> str | None:
     if op not in PAGED or query.kv_dtype in impl.kv_dtypes:
         return None
     return f"it stores keys and values as {' or '.join(impl.kv_dtypes)}, not {query.kv_dtype}"
+
+
+def _lacks_option(op: str, query: Query, impl: Implementation) -> str | None:
+    if op not in PAGED:
+        return None
+    needed = query.attention_options if op == "paged_attention" else query.attention_options & {"value_dim"}
+    lacking = sorted(needed.difference(getattr(impl, "attention_options", ())))
+    return f"it has no {' and no '.join(lacking)}, which the model's attention needs" if lacking else None
 
 
 def _not_requested(query: Query, impl: Implementation) -> str | None:
@@ -276,7 +310,7 @@ def _choose_one(
             continue
         kv_mismatch = None
         try:
-            reason = impl.supports(query) or _not_requested(query, impl)
+            reason = impl.supports(query) or _not_requested(query, impl) or _lacks_option(op, query, impl)
             kv_mismatch = None if reason else _other_kv_dtype(op, query, impl)
             reason = reason or kv_mismatch or mismatch(impl)
             if reason is None:

@@ -35,6 +35,10 @@ class Op(IntEnum):
     ROTARY = 15
     PRODUCT_SPLIT = 16
     PRODUCT_QUANTIZED = 17
+    MULTIPLY = 18
+    JOIN_PARTS = 19
+    PRODUCT_HEADS = 20
+    CLAMP = 21
 
 
 PRODUCTS = (Op.PRODUCT, Op.PRODUCT_INT8, Op.PRODUCT_SPLIT, Op.PRODUCT_QUANTIZED)
@@ -70,6 +74,11 @@ class PackedMatrix(ctypes.Structure):
     )
 
 
+def packed_copy(packed: PackedMatrix) -> PackedMatrix:
+    """A copy of the matrix description, for an instruction."""
+    return PackedMatrix.from_buffer_copy(packed)
+
+
 class PanelCodebook(ctypes.Structure):
     """Data shared by all compressed panels of a matrix: the C++ struct of the same name in `csrc/gemm/packed.hpp`."""
 
@@ -90,6 +99,7 @@ class Instruction(ctypes.Structure):
         ("bias", POINTER),
         ("packed", PackedMatrix),
         ("window", c_int64),
+        ("chunk", c_int64),
         ("factor", c_float),
         ("softcap", c_float),
         ("layer", c_int32),

@@ -5,6 +5,8 @@ They use only what torch offers on all devices. Each is tested against `referenc
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -21,6 +23,7 @@ __all__ = [
     "embedding",
     "gated_act",
     "layer_norm",
+    "linear_heads",
     "scale_logits",
     "logprobs",
     "low_rank",
@@ -65,9 +68,10 @@ def rotary(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, interleaved: bool = F
     return joined[:, :heads], joined[:, heads:]
 
 
-def write_kv(k: Tensor, v: Tensor, k_pool: Tensor, v_pool: Tensor, slot_mapping: Tensor) -> None:
+def write_kv(k: Tensor, v: Tensor | None, k_pool: Tensor, v_pool: Tensor, slot_mapping: Tensor) -> None:
     k_pool.view(-1, *k.shape[1:]).index_copy_(0, slot_mapping, k)
-    v_pool.view(-1, *v.shape[1:]).index_copy_(0, slot_mapping, v)
+    if v is not None:
+        v_pool.view(-1, *v.shape[1:]).index_copy_(0, slot_mapping, v)
 
 
 def rotary_write_kv(
@@ -84,6 +88,11 @@ def rotary_write_kv(
     q, k = rotary(q, k, cos, sin, interleaved)
     write_kv(k, v, k_pool, v_pool, slot_mapping)
     return q
+
+
+def linear_heads(weight: Tensor) -> Callable[[Tensor], Tensor]:
+    columns = weight.transpose(1, 2)  # [H, M, N]
+    return lambda x: torch.bmm(x.transpose(0, 1), columns).transpose(0, 1)
 
 
 def gated_act(gate_up: Tensor, act: str) -> Tensor:

@@ -17,7 +17,7 @@
 
 namespace quire {
 
-enum class Op : int32_t { rms_norm, add_rms_norm, layer_norm, product, rotary_write, attention, gated_act, act, add, scale, product_int8, select, low_rank, argmax, row_attention, rotary, product_split, product_quantized, act_times, join_parts, product_heads };
+enum class Op : int32_t { rms_norm, add_rms_norm, layer_norm, product, rotary_write, attention, gated_act, act, add, scale, product_int8, select, low_rank, argmax, row_attention, rotary, product_split, product_quantized, multiply, join_parts, product_heads, clamp };
 
 // Part of a buffer: token t, part p starts at offset + t · stride + p · width (in elements).
 struct View {
@@ -181,20 +181,22 @@ struct Interpreter {
         return gated_act(worker, tokens, rows(i.in[0]), i.act, rows(i.out));
       case Op::act:
         return activation(worker, tokens, rows(i.in[0]), i.act, rows(i.out));
-      case Op::act_times:
-        return act_times(worker, tokens, rows(i.in[0]), i.act, rows(i.in[1]), rows(i.out));
       case Op::join_parts:
         return join_parts(worker, tokens, rows(i.in[0]), rows(i.in[1]), rows(i.out));
       case Op::product_heads:
         return multiply_heads<T>(worker, rows(i.in[0]), tokens, i.packed, rows(i.out));
       case Op::add:
         return add(worker, tokens, rows(i.in[0]), rows(i.in[1]), rows(i.out));
+      case Op::multiply:
+        return multiply_rows(worker, tokens, rows(i.in[0]), rows(i.in[1]), rows(i.out));
       case Op::select:
         return gather(worker, tokens, step.selected, rows(i.in[0]), rows(i.out));
       case Op::low_rank:  // weight: the adapter slots; layer: the runtime's index; out: y, changed in place
         return i.wide ? apply_adapters<float>(i) : apply_adapters<T>(i);
       case Op::argmax:
         return find_argmax(i);
+      case Op::clamp:
+        return clamp(worker, tokens, rows(i.in[0]), i.factor, rows(i.out));
       case Op::scale:
         return scale(worker, tokens, rows(i.in[0]), i.factor, rows(i.out));
     }

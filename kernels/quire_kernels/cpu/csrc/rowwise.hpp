@@ -141,17 +141,6 @@ void activation(Worker& worker, int64_t tokens, Rows<T> x, Act act, Rows<T> out)
   });
 }
 
-// out = act(x) · y
-template <class T>
-void act_times(Worker& worker, int64_t tokens, Rows<T> x, Act act, Rows<T> y, Rows<T> out) {
-  each_row_block(worker, tokens, x.width, [&](int64_t first, int64_t count) {
-    for (int64_t t = first; t < first + count; t++)
-      lanes(x.width, [&](int64_t i, int n) {
-        set(out.row(t, 0) + i, activate<T>(act, get(x.row(t, 0) + i, n)) * get(y.row(t, 0) + i, n), n);
-      });
-  });
-}
-
 // Parts of x and parts of y side by side; one that has fewer parts gives its only part to all.
 template <class T>
 void join_parts(Worker& worker, int64_t tokens, Rows<T> x, Rows<T> y, Rows<T> out) {
@@ -164,7 +153,7 @@ void join_parts(Worker& worker, int64_t tokens, Rows<T> x, Rows<T> y, Rows<T> ou
   });
 }
 
-// out = x + y, out = x · factor
+// out = x + y, out = x · y, out = x · factor
 template <class T>
 void add(Worker& worker, int64_t tokens, Rows<T> x, Rows<T> y, Rows<T> out) {
   each_row_block(worker, tokens, x.width, [&](int64_t first, int64_t count) {
@@ -173,10 +162,27 @@ void add(Worker& worker, int64_t tokens, Rows<T> x, Rows<T> y, Rows<T> out) {
   });
 }
 template <class T>
+void multiply_rows(Worker& worker, int64_t tokens, Rows<T> x, Rows<T> y, Rows<T> out) {
+  each_row_block(worker, tokens, x.width, [&](int64_t first, int64_t count) {
+    for (int64_t t = first; t < first + count; t++)
+      lanes(x.width, [&](int64_t i, int n) { set(out.row(t, 0) + i, get(x.row(t, 0) + i, n) * get(y.row(t, 0) + i, n), n); });
+  });
+}
+template <class T>
 void scale(Worker& worker, int64_t tokens, Rows<T> x, float factor, Rows<T> out) {
   each_row_block(worker, tokens, x.width, [&](int64_t first, int64_t count) {
     for (int64_t t = first; t < first + count; t++)
       lanes(x.width, [&](int64_t i, int n) { set(out.row(t, 0) + i, get(x.row(t, 0) + i, n) * set1(factor), n); });
+  });
+}
+
+// out = x between -bound and bound; NaN stays NaN
+template <class T>
+void clamp(Worker& worker, int64_t tokens, Rows<T> x, float bound, Rows<T> out) {
+  const F16 most = set1(bound), least = set1(-bound);
+  each_row_block(worker, tokens, x.width, [&](int64_t first, int64_t count) {
+    for (int64_t t = first; t < first + count; t++)
+      lanes(x.width, [&](int64_t i, int n) { set(out.row(t, 0) + i, max(least, min(most, get(x.row(t, 0) + i, n))), n); });
   });
 }
 

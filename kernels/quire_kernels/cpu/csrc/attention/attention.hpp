@@ -265,7 +265,8 @@ inline void split_tiles(const StepRows& rows, const AttentionArgs& args, std::ve
   tiles.clear();
   const int64_t per_head = args.heads / args.k.heads;
   const int64_t most = std::max<int64_t>(1, std::min(MAX_TILE_TOKENS, MAX_LINES / per_head));
-  const int64_t together = BLOCK % args.k.page_size || args.window || args.chunk ? 1 : std::max<int64_t>(1, STRIP / per_head);
+  const bool apart = args.window || args.chunk || args.slopes;  // what a token reads depends on its own position
+  const int64_t together = BLOCK % args.k.page_size || apart ? 1 : std::max<int64_t>(1, STRIP / per_head);
   for (int64_t r = 0; r < rows.count;) {
     const int64_t first = rows.query_starts[r], length = rows.query_starts[r + 1] - first;
     const int64_t start = rows.contexts[r] - length;
@@ -287,8 +288,17 @@ inline void split_tiles(const StepRows& rows, const AttentionArgs& args, std::ve
 
 constexpr int64_t ITEMS_PER_THREAD = 6;  // with so many items, threads finish at about the same time
 
+// All query heads of latent attention share one head of keys. With few tokens they are divided among the threads, as if
+// each had keys of its own.
+inline void divide_heads(AttentionArgs& args, int64_t tokens, int threads) {
+  int64_t parts = 1;
+  while (tokens * parts < 2 * threads && args.heads % (2 * parts * args.k.heads) == 0) parts *= 2;
+  args.k.heads *= parts, args.k.shared = parts;
+}
+
 template <class T>
-void attend(Worker& worker, const AttentionArgs& args, const StepRows& rows, Rows<T> q, Rows<T> out) {
+void attend(Worker& worker, AttentionArgs args, const StepRows& rows, Rows<T> q, Rows<T> out) {
+  if (args.latent) divide_heads(args, rows.query_starts[rows.count], worker.size);
   std::vector<Tile>& tiles = scratch<T>().tiles;
   split_tiles(rows, args, tiles);
   const int64_t count = static_cast<int64_t>(tiles.size());
