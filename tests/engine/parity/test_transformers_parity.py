@@ -1,4 +1,4 @@
-"""The engine generates the tokens that transformers generates."""
+"""The engine ends texts, scores tokens and searches beams as transformers does. Greedy tokens: tests/families/."""
 
 from __future__ import annotations
 
@@ -10,51 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-import transformers
 from engine_rig import Rig, greedy, related_prompts, rig_of
-from parity_model import NEW_TOKENS, SPECIAL, Model, total_preemptions
+from parity_model import NEW_TOKENS, Model
 
-from quire.hooks import registry
 from quire.params.sampling import BeamSearchParams, SamplingParams
-
-ARCHITECTURES = tuple(
-    name
-    for name in registry.load(None).by_hook("quire_architectures")
-    if name.endswith(("ForCausalLM", "LMHeadModel")) and hasattr(transformers, name)
-)
-"""The language models; those that see or pool have tests of their own."""
-
-
-LENGTH = 160
-"""Slots of a page pool that holds one request and a half of those below."""
-
-
-# --- against transformers ------------------------------------------------------------------------------
-
-
-# Both ways where layers keep tokens of a window; elsewhere in turns, as pages are the same whatever the layers compute.
-PREEMPTED = [
-    (name, way)
-    for number, name in enumerate(ARCHITECTURES)
-    for turn, way in enumerate(("recompute", "swap"))
-    if number % 2 == turn or "sliding_window" in SPECIAL.get(name, {})
-]
-
-
-@pytest.mark.parametrize(("architecture", "preemption"), PREEMPTED)
-def test_sixty_four_greedy_tokens_are_those_of_transformers(models: Any, architecture: str, preemption: str) -> None:
-    model, prompts = models(architecture), related_prompts()
-    swap = 0.01 if preemption == "swap" else 0.0
-    with rig_of(model.folder, num_pages=LENGTH // 4, preemption=preemption, swap_space=swap) as rig:
-        found = rig.tokens(prompts, greedy(NEW_TOKENS, ignore_eos=True))
-        stats = rig.engine.stats()
-        recomputed, swapped = total_preemptions(rig)
-    expected = [model.generate(tuple(prompt))[0] for prompt in prompts]
-    assert found == expected
-    assert swapped > 0 if preemption == "swap" else recomputed > 0
-    assert stats.num_cached_tokens_total > 0
-    assert any(len(prompt) > 13 for prompt in prompts), "some prompts are computed in several chunks"
-    assert len({token for tokens in expected for token in tokens}) > 20, "the model is lively enough to be wrong"
 
 
 def test_output_ends_where_transformers_ends(llama: Model, roomy: Rig) -> None:

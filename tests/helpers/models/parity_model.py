@@ -14,25 +14,12 @@ from quire_testing.tiny import byte_tokenizer, reference_model, save
 NEW_TOKENS = 64
 
 
-SPECIAL: dict[str, dict[str, Any]] = {
-    "Gemma2ForCausalLM": {"sliding_window": 9, "query_pre_attn_scalar": 24},
-    "Gemma3ForCausalLM": {"sliding_window": 9, "query_pre_attn_scalar": 24, "sliding_window_pattern": 2},
-    "MistralForCausalLM": {"sliding_window": 13},
-    "MixtralForCausalLM": {"num_local_experts": 4},
-    "Qwen3MoeForCausalLM": {"num_experts": 4, "moe_intermediate_size": 32, "num_experts_per_tok": 2},
-    "GraniteForCausalLM": {"residual_multiplier": 0.7, "embedding_multiplier": 1.5},
-    "OPTForCausalLM": {"ffn_dim": 96, "word_embed_proj_dim": 64},
-    "GPT2LMHeadModel": {"n_embd": 64, "n_layer": 2, "n_head": 4, "n_positions": 512},
-}
-"""What is special about an architecture, at a size that shows it."""
-
-
 class Model:
     """A tiny random model on disk and in transformers."""
 
     def __init__(self, architecture: str, folder: Path) -> None:
         self.folder = folder
-        self.reference = reference_model(architecture, **SPECIAL.get(architecture, {}))
+        self.reference = reference_model(architecture)
         if self.reference.config.tie_word_embeddings:
             with torch.no_grad():  # else a tied model says the last token for ever
                 self.reference.get_input_embeddings().weight.mul_(0.1)

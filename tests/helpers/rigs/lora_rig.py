@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -59,9 +59,7 @@ class Base:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             model = get_peft_model(self.reference(), LoraConfig(task_type="CAUSAL_LM", **config))
-            with torch.no_grad():
-                for path, parameter in model.named_parameters():
-                    _train(path, parameter, like, generator)
+            randomize_adapter(model, like, generator)
             model.save_pretrained(folder)
         return folder
 
@@ -96,6 +94,14 @@ class Base:
         return model if adapter is None else PeftModel.from_pretrained(model, adapter).eval()
 
 
+def randomize_adapter(model: Any, like: float = 1.0, generator: torch.Generator | None = None) -> None:
+    """Give the trainable numbers of a model of peft random values; `like`: how large they are."""
+    generator = generator or torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for path, parameter in model.named_parameters():
+            _train(path, parameter, like, generator)
+
+
 def _train(path: str, parameter: Any, like: float, generator: torch.Generator) -> None:
     if not parameter.requires_grad:
         return
@@ -108,12 +114,18 @@ def _train(path: str, parameter: Any, like: float, generator: torch.Generator) -
         parameter.copy_(like * noise / parameter.shape[-1] ** 0.5)
 
 
+class OnDisk(Protocol):
+    """A model in a folder."""
+
+    folder: Path
+
+
 class Ours:
     """The same model here, with the runtime attached to it."""
 
     def __init__(
         self,
-        base: Base,
+        base: OnDisk,
         slots: int = 8,
         max_rank: int = 64,
         found: Registry | None = None,

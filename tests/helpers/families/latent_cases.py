@@ -1,0 +1,7 @@
+"""Cases of latent attention."""
+
+from __future__ import annotations
+
+from family_case import FamilyCase
+
+CASES: tuple[FamilyCase, ...] = ()
