@@ -9,109 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from importlib import import_module
-from typing import Any, Protocol
+from typing import Any
 
 from quire_kernels import attention, low_rank, ops, sampling
+from quire_kernels.candidates.built_in import BUILT_IN, PAGED, REFERENCE, STORES, built_in
+from quire_kernels.candidates.protocols import Implementation, Query
 
-BUILT_IN = "built-in"
-"""Plugin name of this package's implementations in reports."""
-
-PLAIN = "plain"
-"""The page layout that the op table describes."""
-
-STORES = ("write_kv", "rotary_write_kv")
-"""Ops that must write pages in the layout that `paged_attention` reads."""
-
-PAGED = ("paged_attention", *STORES, "read_kv")
-
-
-class Query(Protocol):
-    """Where the ops will run; `quire.records.OpQuery` is one."""
-
-    @property
-    def device(self) -> str:
-        """Device type: cpu, cuda."""
-        ...
-
-    @property
-    def dtype(self) -> str:
-        """Name of the data type: float32, float16, bfloat16."""
-        ...
-
-    @property
-    def page_size(self) -> int:
-        """Tokens in a page."""
-        ...
-
-    @property
-    def head_dims(self) -> tuple[int, ...]:
-        """Head dimensions of the model's blocks, each once."""
-        ...
-
-    @property
-    def kv_dtype(self) -> str:
-        """Data type of cached keys and values: auto (the model's data type), int8 or int4."""
-        ...
-
-    @property
-    def attention_options(self) -> frozenset[str]:
-        """Those of `quire_kernels.attention.OPTIONS` that the model's blocks use."""
-        ...
-
-    @property
-    def needs(self) -> frozenset[str]:
-        """Names of implementations that the model requires; these are preferred to all others."""
-        ...
-
-
-class Implementation(Protocol):
-    """An implementation of an op; `quire.records.OpImpl` is one."""
-
-    @property
-    def name(self) -> str:
-        """Name of the implementation in reports."""
-        ...
-
-    @property
-    def op(self) -> str:
-        """Name of the op in the op table."""
-        ...
-
-    @property
-    def supports(self) -> Callable[[Any], str | None]:
-        """Returns None if the implementation can run for a query, else the reason why not."""
-        ...
-
-    @property
-    def load(self) -> Callable[[], Callable[..., Any]]:
-        """Imports or compiles the implementation and returns the callable."""
-        ...
-
-    @property
-    def priority(self) -> int:
-        """The implementation with the highest priority is chosen."""
-        ...
-
-    @property
-    def layout(self) -> str:
-        """Layout of keys and values in a page; "plain" is [page_size, heads, head_dim]."""
-        ...
-
-    @property
-    def kv_dtypes(self) -> tuple[str, ...]:
-        """Values of `Query.kv_dtype` that it supports, if it reads or writes pages."""
-        ...
-
-    @property
-    def on_request(self) -> bool:
-        """Whether it is chosen only for models that require it by name."""
-        ...
-
-    @property
-    def attention_options(self) -> tuple[str, ...]:
-        """Values of `Query.attention_options` that it supports, if it reads or writes pages."""
-        ...
-
+__all__ = ["BUILT_IN", "Choice", "Ops", "Rejected", "choose", "reference"]
 
 @dataclass(frozen=True)
 class Rejected:
@@ -165,44 +69,6 @@ class Ops:
     report: tuple[Choice, ...] = ()
 
 
-@dataclass(frozen=True)
-class _BuiltIn:
-    name: str
-    op: str
-    module: str
-    priority: int
-    layout: str = PLAIN
-    kv_dtypes: tuple[str, ...] = ("auto",)
-    on_request: bool = False
-    attention_options: tuple[str, ...] = attention.OPTIONS
-
-    def supports(self, query: Any) -> str | None:
-        return None
-
-    def load(self) -> Callable[..., Any]:
-        found: Callable[..., Any] = getattr(import_module(self.module), self.op)
-        return found
-
-
-def built_in() -> list[tuple[str, Implementation]]:
-    """This package's implementations, as pairs of plugin name and implementation."""
-    from quire_kernels.cpu.implementations import implementations
-    from quire_kernels.pytorch import ops as torch_ops
-    from quire_kernels.triton_gpu.ops import MODULES, TritonOp
-
-    found: list[Implementation] = [*implementations(), *map(TritonOp, MODULES)]
-    found += [_BuiltIn("torch", op, torch_ops.__name__, 1) for op in ops.TABLE if op in torch_ops.__all__]
-    found += [_BuiltIn("reference", op, _REFERENCE, 0) for op in ops.TABLE]
-    found += [
-        _BuiltIn(f"torch-{kv}", op, _QUANTIZED_PAGES, 0, kv_dtypes=(kv,)) for kv in ("int8", "int4") for op in PAGED
-    ]
-    return [(BUILT_IN, impl) for impl in found]
-
-
-_REFERENCE = "quire_kernels.reference"
-_QUANTIZED_PAGES = "quire_kernels.quantized_pages"
-
-
 def choose(query: Query, impls: Iterable[tuple[str, Implementation]] = ()) -> Ops:
     """The best implementation of every op for a device and data type.
 
@@ -224,7 +90,7 @@ def choose(query: Query, impls: Iterable[tuple[str, Implementation]] = ()) -> Op
 
 def reference() -> Ops:
     """The reference implementation of every op."""
-    module = import_module(_REFERENCE)
+    module = import_module(REFERENCE)
     report = tuple(Choice(op, "reference", BUILT_IN) for op in ops.TABLE)
     return Ops(**{op: getattr(module, op) for op in ops.TABLE}, report=report)
 
