@@ -18,7 +18,6 @@ from quire_kernels.low_rank import AdapterSlots, Segments
 from quire_kernels.ops import BoundLinear
 
 if TYPE_CHECKING:
-    from quire_kernels.ops import GatedAct
     from quire_models.modules.experts import ExpertInputs, Experts
 
 W = TypeVar("W")
@@ -93,9 +92,9 @@ class _TokenShare:
 class ExpertsDelta(SlotWeights[ExpertsUpdate]):
     """The delta of experts. It recomputes the tokens whose adapters change them, as updates precede the activation."""
 
-    def __init__(self, experts: Experts, gated_act: GatedAct, device: torch.device) -> None:
+    def __init__(self, experts: Experts, device: torch.device) -> None:
         super().__init__()
-        self._experts, self._gated_act, self._device = experts, gated_act, device
+        self._experts, self._device = experts, device
 
     def put(self, slot: int, weights: ExpertsUpdate) -> None:
         super().put(slot, weights.to(self._device))
@@ -115,18 +114,20 @@ class ExpertsDelta(SlotWeights[ExpertsUpdate]):
 
     def _recompute(self, x: Tensor, weights: Tensor, chosen: Tensor, shares: list[_TokenShare]) -> Tensor:
         """x [tokens, width]; weights and chosen [tokens, top_k] -> float32 [tokens, width]."""
-        out = torch.zeros(x.shape, device=x.device)
+        out, bound = torch.zeros(x.shape, device=x.device), self._experts.bound
         for expert in chosen.unique().tolist():
             tokens, which = (chosen == expert).nonzero(as_tuple=True)
-            given = x[tokens]
-            h = self._experts.product("gate_up", expert, given).float()
+            factors, given = weights[tokens, which, None], x[tokens]
+            if self._experts.mlp.weighs_inputs:
+                given = (given * factors).to(x.dtype)
+            h = bound.product(False, expert, given).float()
             for share in shares:
                 _add(h, given, share.factors[tokens], share.update.gate_up.get(expert, []))
-            activated = self._gated_act(h.to(x.dtype), self._experts.act)
-            result = self._experts.product("down", expert, activated).float()
+            activated = bound.activate(h.to(x.dtype))
+            result = bound.product(True, expert, activated).float()
             for share in shares:
                 _add(result, activated, share.factors[tokens], share.update.down.get(expert, []))
-            out.index_add_(0, tokens, result * weights[tokens, which, None])
+            out.index_add_(0, tokens, result if self._experts.mlp.weighs_inputs else result * factors)
         return out
 
 

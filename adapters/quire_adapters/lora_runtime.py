@@ -59,10 +59,7 @@ class AttachedModel:
         """Put a delta on every module that an adapter can change."""
         adapter_slots = targets.adapter_slots(model.ops.low_rank, num_slots, model.dtype, model.device)
         tables = {path: EmbeddingDelta(model.device) for path in targets.tables}
-        experts = {
-            path: ExpertsDelta(target.experts, model.ops.gated_act, model.device)
-            for path, target in targets.experts.items()
-        }
+        experts = {path: ExpertsDelta(target.experts, model.device) for path, target in targets.experts.items()}
         replaced = {path: ReplacedWeightDelta(slots) for path, slots in adapter_slots.items() if can_be_replaced(path)}
         deltas: dict[str, Any] = {**adapter_slots, **tables, **experts, **replaced}
         for path, delta in deltas.items():

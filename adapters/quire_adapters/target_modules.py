@@ -99,7 +99,16 @@ class ExpertsTarget:
     def shape(self, matrix: str) -> tuple[int, int]:
         """(outputs, inputs) of a matrix of each expert: gate, up, gate_up or down."""
         hidden, width = self.experts.intermediate_size, self.experts.width
-        return {"gate_up": (2 * hidden, width), "down": (width, hidden)}.get(matrix, (hidden, width))
+        return {"gate_up": (self.experts.first_outputs, width), "down": (width, hidden)}.get(matrix, (hidden, width))
+
+    def stacked_name(self, matrix: str) -> str:
+        """The name of a stacked matrix without `_proj`: gate_up, down, or up for experts without gates."""
+        return "up" if matrix == "gate_up" and not self.experts.mlp.gated else matrix
+
+    @property
+    def up_start(self) -> int:
+        """The first output of up in the first matrix."""
+        return self.experts.first_outputs - self.experts.intermediate_size
 
 
 Target = LinearTarget | EmbeddingTarget | ExpertsTarget

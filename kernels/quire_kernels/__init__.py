@@ -1,6 +1,6 @@
 """The operations that models are computed with, and their implementations.
 
-    ops, attention, sampling, low_rank    the op table: definition and signature of each op
+    ops, attention, sampling, low_rank, moe, state    the op table: definition and signature of each op
     reference                             executable definitions, which all implementations are tested against
     pytorch, cpu, triton_gpu              implementations: plain torch, C++, Triton
     int8, quantized, quantized_pages      quantization of weights and pages in plain torch

@@ -20,8 +20,10 @@ from torch import Tensor
 
 from quire_kernels.attention import LinearHeads, PagedAttention, ReadKv, RowAttentionOp
 from quire_kernels.low_rank import LowRank
+from quire_kernels.moe import MoeOp, RouteOp
 from quire_kernels.quantized import QuantizedMatrix
 from quire_kernels.sampling import Argmax, LogprobsOp, MaskLogits, SampleOp
+from quire_kernels.state.ops import CausalConv, GatedDelta, GatedRmsNorm, SelectiveScan, SsdScan
 
 
 @dataclass(slots=True)
@@ -229,18 +231,6 @@ class EmbeddingOp(Protocol):
     def __call__(self, ids: Tensor, table: Tensor, scale: float = 1.0) -> Tensor: ...
 
 
-class MoeOp(Protocol):
-    """Weighted sum of the gated MLPs of each token's selected experts.
-
-    out[t] = Σ_j weights[t, j] * down[e] · gated_act(gate_up[e] · x[t], act),  e = experts[t, j]
-    x [T, W]; weights float32 [T, J]; experts int64 [T, J]; gate_up [E, 2N, W]; down [E, W, N] -> [T, W], data type of x
-    """
-
-    def __call__(
-        self, x: Tensor, weights: Tensor, experts: Tensor, gate_up: Tensor, down: Tensor, act: str
-    ) -> Tensor: ...
-
-
 class ScaleLogits(Protocol):
     """Scale and soft-cap logits: y = float32(x) * scale;  y = softcap * tanh(y / softcap) if softcap.
 
@@ -284,12 +274,18 @@ TABLE: Mapping[str, type] = {
     "linear_quantized": LinearQuantized,
     "low_rank": LowRank,
     "embedding": EmbeddingOp,
+    "route": RouteOp,
     "moe": MoeOp,
     "scale_logits": ScaleLogits,
     "mask_logits": MaskLogits,
     "argmax": Argmax,
     "sample": SampleOp,
     "logprobs": LogprobsOp,
+    "causal_conv": CausalConv,
+    "gated_delta": GatedDelta,
+    "ssd_scan": SsdScan,
+    "selective_scan": SelectiveScan,
+    "gated_rms_norm": GatedRmsNorm,
     "fused_blocks": FusedBlocks,
 }
 """Every op by name; `OpImpl.op` is one of these names."""

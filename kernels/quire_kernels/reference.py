@@ -14,9 +14,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from quire_kernels import int8, quantized, reference_low_rank
+from quire_kernels import int8, quantized, reference_low_rank, reference_moe
+from quire_kernels.moe import ExpertMlp
 from quire_kernels.ops import AttentionMetadata, BoundLinear
+from quire_kernels.reference_moe import Activations, ReferenceExperts
 from quire_kernels.sampling import Floats, Integers
+from quire_kernels.state import reference as state_reference
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
@@ -203,19 +206,26 @@ def linear_heads(weight: Tensor) -> Callable[[Tensor], Tensor]:
 linear_int8 = int8.linear_int8
 linear_quantized = quantized.linear_quantized
 low_rank = reference_low_rank.low_rank
+causal_conv = state_reference.causal_conv
+gated_delta = state_reference.gated_delta
+ssd_scan = state_reference.ssd_scan
+selective_scan = state_reference.selective_scan
+gated_rms_norm = state_reference.gated_rms_norm
+route = reference_moe.route
 
 
 def embedding(ids: Tensor, table: Tensor, scale: float = 1.0) -> Tensor:
     return table[ids] * scale
 
 
-def moe(x: Tensor, weights: Tensor, experts: Tensor, gate_up: Tensor, down: Tensor, act: str) -> Tensor:
-    out = torch.zeros(x.shape, dtype=torch.float32, device=x.device)
-    for expert in range(gate_up.shape[0]):
-        tokens, chosen = (experts == expert).nonzero(as_tuple=True)
-        y = gated_act(x[tokens] @ gate_up[expert].T, act) @ down[expert].T
-        out.index_add_(0, tokens, y.float() * weights[tokens, chosen, None])
-    return out.to(x.dtype)
+def moe(
+    up: Tensor | Sequence[BoundLinear],
+    down: Tensor | Sequence[BoundLinear],
+    mlp: ExpertMlp,
+    up_bias: Tensor | None = None,
+    down_bias: Tensor | None = None,
+) -> ReferenceExperts:
+    return ReferenceExperts(up, down, mlp, up_bias, down_bias, Activations(gated_act, act))
 
 
 def scale_logits(x: Tensor, scale: float = 1.0, softcap: float | None = None) -> Tensor:

@@ -11,11 +11,13 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
 
-from quire_kernels import attention, low_rank, ops, sampling
+from quire_kernels import attention, low_rank, moe, ops, sampling
 from quire_kernels.candidates.built_in import BUILT_IN, PAGED, REFERENCE, STORES, built_in
 from quire_kernels.candidates.protocols import Implementation, Query
+from quire_kernels.state import ops as state
 
 __all__ = ["BUILT_IN", "Choice", "Ops", "Rejected", "choose", "reference"]
+
 
 @dataclass(frozen=True)
 class Rejected:
@@ -59,12 +61,18 @@ class Ops:
     linear_quantized: ops.LinearQuantized
     low_rank: low_rank.LowRank
     embedding: ops.EmbeddingOp
-    moe: ops.MoeOp
+    route: moe.RouteOp
+    moe: moe.MoeOp
     scale_logits: ops.ScaleLogits
     mask_logits: sampling.MaskLogits
     argmax: sampling.Argmax
     sample: sampling.SampleOp
     logprobs: sampling.LogprobsOp
+    causal_conv: state.CausalConv
+    gated_delta: state.GatedDelta
+    ssd_scan: state.SsdScan
+    selective_scan: state.SelectiveScan
+    gated_rms_norm: state.GatedRmsNorm
     fused_blocks: ops.FusedBlocks
     report: tuple[Choice, ...] = ()
 

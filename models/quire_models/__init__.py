@@ -16,6 +16,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from quire_kernels.moe import ClampedSwiglu, ExpertGroups, Routing
 from quire_models.loading import config_fields as configs, weight_names as names
 from quire_models.loading.weight_names import WeightsMapper
 from quire_models.parts.audio import AudioTower
@@ -30,7 +31,6 @@ from quire_models.parts.decoder import (
     GatedMlp,
     KvShape,
     Mlp,
-    Moe,
     ParallelBlock,
     Part,
     Positions,
@@ -38,6 +38,14 @@ from quire_models.parts.decoder import (
 )
 from quire_models.parts.encoder import Encoder, RowAttention
 from quire_models.parts.mixers import MixerBlock, ParallelMixers
+from quire_models.parts.moe import (
+    Expert,
+    ExpertRouter,
+    ExpertRouterPart,
+    Moe,
+    SigmoidGated,
+    softmax_router,
+)
 from quire_models.parts.norms import LayerNorm, PerHead, RMSNorm
 from quire_models.parts.patch_grid import PatchGridTower, PatchMerger
 from quire_models.parts.pooling import (
@@ -98,6 +106,7 @@ __all__ = [
     "AudioTower",
     "Block",
     "BlockPart",
+    "ClampedSwiglu",
     "CrossAttention",
     "CrossAttentionBlock",
     "CrossAttentionBuffers",
@@ -109,6 +118,10 @@ __all__ = [
     "EncoderInput",
     "EncoderModel",
     "EncoderSlotMapping",
+    "Expert",
+    "ExpertGroups",
+    "ExpertRouter",
+    "ExpertRouterPart",
     "ForwardBatch",
     "ForwardBuffers",
     "GatedMlp",
@@ -144,7 +157,9 @@ __all__ = [
     "Projector",
     "RMSNorm",
     "Rope",
+    "Routing",
     "RowAttention",
+    "SigmoidGated",
     "StateCache",
     "StateShape",
     "StateTensor",
@@ -158,6 +173,7 @@ __all__ = [
     "embedding_poolers",
     "grid_positions",
     "names",
+    "softmax_router",
     "with_attention",
     "with_blocks",
 ]

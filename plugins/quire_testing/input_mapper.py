@@ -61,9 +61,10 @@ def check_input_mapper(
             inputs.append(given)
             (rows,) = _run(tower, inputs[-1:])
             alone.append(rows)
+            count = len(mapped.ids) if mapped.rows_at is None else len(mapped.rows_at)
             require(
-                tuple(rows.shape) == (len(mapped.ids), decoder.row_width),
-                f"{len(mapped.ids)} ids of width {decoder.row_width}, but the tower returns {tuple(rows.shape)}.",
+                tuple(rows.shape) == (count, decoder.row_width),
+                f"{count} ids of width {decoder.row_width}, but the tower returns {tuple(rows.shape)}.",
             )
             require(all(0 <= i < decoder.vocab for i in mapped.ids), "Ids must be within the vocabulary.")
             _check_positions(mapped, decoder.position_axes)

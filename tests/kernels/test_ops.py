@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from quire_kernels import ops, reference
+from quire_kernels.moe import ExpertMlp
 from quire_kernels.ops import AttentionMetadata
 from quire_kernels.pytorch import attention as torch_attention, ops as torch_ops
 
@@ -100,8 +101,8 @@ def test_mixture_is_the_reference(dtype: torch.dtype, experts: int) -> None:
     weights, chosen = torch.randn(7, experts).softmax(-1).topk(top_k, -1)
     gate_up = (torch.randn(experts, 2 * hidden, 16) / 4).to(dtype)
     down = (torch.randn(experts, 16, hidden) / 4).to(dtype)
-    arguments = (x, weights, chosen, gate_up, down, "silu")
-    close(torch_ops.moe(*arguments), reference.moe(*arguments))
+    arguments = (gate_up, down, ExpertMlp("silu"))
+    close(torch_ops.moe(*arguments)(x, weights, chosen), reference.moe(*arguments)(x, weights, chosen))
 
 
 # --- rotary and page pool ----------------------------------------------------------------------------

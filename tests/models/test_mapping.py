@@ -11,7 +11,7 @@ from torch import Tensor
 
 from quire.errors import CheckpointError
 from quire_kernels import select
-from quire_models import Block, Decoder, Moe, RMSNorm
+from quire_models import Block, Decoder, Expert, Moe, RMSNorm, softmax_router
 from quire_models.loading import weight_names as names
 from quire_models.loading.mapping import CheckpointLoader, ParameterSlice, load_state_dict_into, parameter_slices
 from quire_models.loading.weight_names import WeightsMapper
@@ -113,7 +113,7 @@ def test_transforms_see_our_names_and_the_decoder() -> None:
 
 
 def test_places_name_wholes_and_pieces() -> None:
-    moe = with_blocks(DECODER, lambda _, block: Block(ATTENTION, Moe(12, experts=3, top_k=2), NORM))
+    moe = with_blocks(DECODER, lambda _, block: Block(ATTENTION, Moe(Expert(12), 3, softmax_router(2)), NORM))
     found = parameter_slices(build(moe, select.reference()))
     assert found["blocks.0.attn.qkv.weight"] == ParameterSlice("blocks.0.attn.qkv.weight")
     assert found["blocks.0.attn.v.weight"] == ParameterSlice("blocks.0.attn.qkv.weight", (slice(48, 64),))

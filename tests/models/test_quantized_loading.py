@@ -21,7 +21,7 @@ from quire_kernels.quantized import QuantizedMatrix
 from quire_models.loading import checkpoint, tensor_files, weights
 from quire_models.loading.quantized_files import QuantizedFiles
 from quire_models.modules.builder import ModuleBuilder
-from quire_models.modules.mlp import MoEModule
+from quire_models.modules.moe import MoEModule
 from quire_models.testing import ChunkSpec, ModelDriver
 
 LLAMA: dict[str, Any] = {

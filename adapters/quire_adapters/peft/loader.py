@@ -204,13 +204,14 @@ class _PeftLoader:
             raise BadRequest(f"The adapter uses DoRA on experts ({path!r}), which is not supported.", "lora_path")
         updates = self.weights.experts.setdefault(target.path, ExpertsUpdate())
         if target.expert is not None:
-            matrix, start = target.matrix, target.experts.intermediate_size if target.matrix == "up" else 0
+            matrix, start = target.matrix, target.up_start if target.matrix == "up" else 0
             pair = self._pair(module, target.shape(matrix))
             found = {} if pair is None else {target.expert: pair}
         else:
             matrix, start = self._stacked_matrix(module, target), 0
-            pairs = self._pairs.take_stacked(module, path, matrix, target.shape(matrix), target.count)
-            self._note_rank(-(-pairs[0].rank // LoraPairs.parts(matrix)))
+            stacked = target.stacked_name(matrix)
+            pairs = self._pairs.take_stacked(module, path, stacked, target.shape(matrix), target.count)
+            self._note_rank(-(-pairs[0].rank // LoraPairs.parts(stacked)))
             found = dict(enumerate(pairs))
         for one in ("gate", "up") if matrix == "gate_up" else (matrix,):
             if self._experts_seen & {(target.path, one, expert) for expert in found}:

@@ -11,7 +11,7 @@ from quire_adapters.peft.config import PeftConfig
 from quire_adapters.peft.modules import split_name, unwrap_path
 from quire_adapters.peft.patterns import Patterns, Targets
 
-STACKED = ("gate_up_proj", "down_proj")
+STACKED = ("gate_up_proj", "up_proj", "down_proj")
 """Parameters of stacked experts."""
 
 

@@ -37,6 +37,11 @@ OPS = (
     "linear_int8",
     "linear_quantized",
     "low_rank",
+    "causal_conv",
+    "gated_delta",
+    "ssd_scan",
+    "selective_scan",
+    "gated_rms_norm",
     "fused_blocks",
 )
 SAMPLING = ("mask_logits", "argmax", "sample", "logprobs")

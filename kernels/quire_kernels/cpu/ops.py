@@ -22,6 +22,7 @@ from quire_kernels.cpu.linear.quantized import QuantizedLinear
 from quire_kernels.cpu.linear.split_bf16 import SplitBf16Linear
 from quire_kernels.cpu.low_rank import CpuAdapterSlots, StepSegments
 from quire_kernels.cpu.read_pages import read_pages
+from quire_kernels.cpu.state import StateOps
 from quire_kernels.cpu.structs import Instruction, Op, StepStruct, TensorView, pointers
 from quire_kernels.ops import ACTS, AttentionMetadata
 from quire_kernels.quantized import QuantizedMatrix
@@ -29,7 +30,7 @@ from quire_kernels.quantized_pages import BITS
 from quire_kernels.quantized_rows import QuantizedRows
 
 
-class CpuOps:
+class CpuOps(StateOps):
     """The ops of one compiled library. Pages have the layout of `csrc/attention/pages.hpp`."""
 
     def __init__(self, library: Library) -> None:
@@ -45,10 +46,11 @@ class CpuOps:
         rows: AttentionMetadata | None = None,
         tables: tuple[Tensor, Tensor] | None = None,
         segments: StepSegments | None = None,
+        states: tuple[Tensor, Tensor] | None = None,
         **fields: Any,
     ) -> None:
         """Run one instruction on tensors [tokens, width] or [tokens, parts, width]; `fields` are the instruction's
-        fields.
+        fields. states: a state tensor, and the slots of the rows.
         """
         tensors = [*inputs, out]
         views = [_view(tensor, i) for i, tensor in enumerate(tensors)]
@@ -72,6 +74,9 @@ class CpuOps:
         if segments is not None:
             arrays.append((c_void_p * 1)(addressof(segments)))
             step.segments = addressof(arrays[-1])
+        if states is not None:
+            arrays.append(pointers(states[:1]))
+            step.states, step.state_slots = addressof(arrays[-1]), states[1].data_ptr()
         self.library.run(step, program)
 
     def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:

@@ -36,9 +36,14 @@ class Op(IntEnum):
     PRODUCT_SPLIT = 16
     PRODUCT_QUANTIZED = 17
     MULTIPLY = 18
-    JOIN_PARTS = 19
-    PRODUCT_HEADS = 20
-    CLAMP = 21
+    GATED_RMS_NORM = 19
+    CAUSAL_CONV = 20
+    GATED_DELTA = 21
+    SSD_SCAN = 22
+    SELECTIVE_SCAN = 23
+    JOIN_PARTS = 24
+    PRODUCT_HEADS = 25
+    CLAMP = 26
 
 
 PRODUCTS = (Op.PRODUCT, Op.PRODUCT_INT8, Op.PRODUCT_SPLIT, Op.PRODUCT_QUANTIZED)
@@ -112,6 +117,25 @@ class Instruction(ctypes.Structure):
     )
 
 
+class ScanParams(ctypes.Structure):
+    """Sizes and weights of a scan: the C++ struct of the same name in `csrc/state/scan_inputs.hpp`."""
+
+    __slots__ = ()
+    _fields_ = (
+        ("rate", POINTER),
+        ("bias", POINTER),
+        ("skip", POINTER),
+        ("heads", c_int64),
+        ("key_heads", c_int64),
+        ("key_dim", c_int64),
+        ("value_dim", c_int64),
+        ("factor", c_float),
+        ("low", c_float),
+        ("high", c_float),
+        ("by_channel", c_int32),
+    )
+
+
 class StepRows(ctypes.Structure):
     """The rows of a step: pointers to the tensors of `quire_kernels.ops.AttentionMetadata`."""
 
@@ -150,6 +174,8 @@ class StepStruct(ctypes.Structure):
         ("kv_bits", c_int32),
         ("segments", POINTER),
         ("cross_rows", StepRows),
+        ("state_slots", POINTER),
+        ("states", POINTER),
     )
 
 

@@ -5,20 +5,30 @@ They use only what torch offers on all devices. Each is tested against `referenc
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from quire_kernels import reference
+from quire_kernels.moe import ExpertMlp
+from quire_kernels.ops import BoundLinear
 from quire_kernels.pytorch.attention import paged_attention
 from quire_kernels.pytorch.low_rank import low_rank
+from quire_kernels.pytorch.moe import SortedExperts
 from quire_kernels.pytorch.row_attention import row_attention
 from quire_kernels.pytorch.sampling import logprobs, mask_logits, sample
+from quire_kernels.pytorch.state import causal_conv, gated_delta, gated_rms_norm, selective_scan, ssd_scan
+from quire_kernels.reference_moe import Activations
 
 __all__ = [
     "add_rms_norm",
+    "causal_conv",
+    "gated_delta",
+    "gated_rms_norm",
+    "selective_scan",
+    "ssd_scan",
     "sample",
     "embedding",
     "gated_act",
@@ -105,19 +115,14 @@ def embedding(ids: Tensor, table: Tensor, scale: float = 1.0) -> Tensor:
     return found if scale == 1.0 else found.mul_(scale)
 
 
-def moe(x: Tensor, weights: Tensor, experts: Tensor, gate_up: Tensor, down: Tensor, act: str) -> Tensor:
-    """Tokens are sorted by expert, and only experts that some token uses are computed."""
-    top_k = experts.shape[1]
-    chosen, order = experts.reshape(-1).sort(stable=True)
-    tokens = order // top_k
-    gathered = x.index_select(0, tokens)
-    scale = weights.reshape(-1).index_select(0, order)[:, None]
-    out = torch.zeros(x.shape, dtype=torch.float32, device=x.device)
-    active, counts = chosen.unique_consecutive(return_counts=True)
-    pieces = []
-    for expert, part in zip(active.tolist(), gathered.split(counts.tolist()), strict=True):
-        pieces.append(F.linear(gated_act(F.linear(part, gate_up[expert]), act), down[expert]))
-    return out.index_add_(0, tokens, torch.cat(pieces).float().mul_(scale)).to(x.dtype)
+def moe(
+    up: Tensor | Sequence[BoundLinear],
+    down: Tensor | Sequence[BoundLinear],
+    mlp: ExpertMlp,
+    up_bias: Tensor | None = None,
+    down_bias: Tensor | None = None,
+) -> SortedExperts:
+    return SortedExperts(up, down, mlp, up_bias, down_bias, Activations(gated_act, reference.act))
 
 
 def scale_logits(x: Tensor, scale: float = 1.0, softcap: float | None = None) -> Tensor:

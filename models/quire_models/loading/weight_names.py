@@ -20,9 +20,12 @@ field):
     blocks.N.mlp.gate_up.weight   [2 intermediate_size, width]: gate, then up (GatedMlp); (.bias)
     blocks.N.mlp.up.weight        [intermediate_size, width]     (Mlp);      (.bias)
     blocks.N.mlp.down.weight      [width, intermediate_size]     (.bias)
-    blocks.N.mlp.router.weight    [experts, width]               (Moe)
-    blocks.N.mlp.experts.gate_up  [experts, 2 intermediate_size, width]  (Moe)
-    blocks.N.mlp.experts.down     [experts, width, intermediate_size]    (Moe)
+    blocks.N.mlp.router.weight    [experts, width]               (Moe); (.bias)
+    blocks.N.mlp.routing.correction  float32 [experts]           (ExpertRouter, corrected)
+    blocks.N.mlp.experts.gate_up  [experts, 2 intermediate_size, width]  (Moe); gate_up_bias [experts, outputs]
+    blocks.N.mlp.experts.down     [experts, width, intermediate_size]    (Moe); down_bias [experts, width]
+    blocks.N.mlp.shared.…         parameters of what is added for every token (Moe); of a gated one shared.scale.weight
+                                  [1, width] and shared.mlp.…     (SigmoidGated)
     blocks.N.mlp_out.weight       norm after the MLP             (norm_out)
     norm.weight                   final norm
     head.weight                   [vocab, embed width]           (absent when the decoder is tied)
@@ -31,7 +34,8 @@ field):
 
 A checkpoint tensor may also fill a slice of a parameter. Slices have names of their own, beside the
 whole parameter: `blocks.N.attn.q.weight` (k, v), `blocks.N.cross.k.weight` (v), `blocks.N.mlp.gate.weight` (up), and
-`blocks.N.mlp.experts.E.gate.weight` (up, down) of expert E. `quire_models.loading.mapping` maps these names to slices.
+`blocks.N.mlp.experts.E.gate.weight` (up, down) of expert E, and `blocks.N.mlp.experts.gate` (up) of all, stacked;
+experts without gates have only up in `gate_up`. `quire_models.loading.mapping` maps these names to slices.
 
 So a table only renames: a tensor fused in Quire's order (Phi-3's `qkv_proj`) to the whole parameter, separate
 tensors to its slices. Tensors with another layout need a transform. This module imports no torch.
@@ -211,8 +215,20 @@ PRE_AND_POST_NORM = WeightsMapper(
 )
 """Added to LLAMA: norms after attention and MLP, as in Gemma 2 and 3 and OLMo 2."""
 
-MOE = WeightsMapper((("mlp.gate", "mlp.router"),))
-"""Added to LLAMA: experts as in Qwen3-MoE, one tensor each or stacked."""
+MOE = WeightsMapper(
+    (
+        ("mlp.gate", "mlp.router"),
+        ("mlp.gate.e_score_correction_bias", "mlp.routing.correction"),
+        ("shared_experts", "shared"),
+        ("shared_expert", "shared"),
+    )
+)
+"""Added to LLAMA: experts as in Qwen3-MoE, one tensor each or stacked; shared experts and corrections of the choice as
+in DeepSeek V3.
+"""
+
+GATED_SHARED = WeightsMapper((("shared_expert", "shared.mlp"), ("shared_expert_gate", "shared.scale")))
+"""Added to MOE: a shared expert behind a gate, as in Qwen2-MoE."""
 
 MIXTRAL = WeightsMapper(
     (

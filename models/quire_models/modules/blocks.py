@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -129,8 +131,12 @@ class TransformerStack(nn.Module):
             yield OpTimes(rows)
 
     def _bind_and_run(self, x: Tensor, fwd: ForwardBatch) -> Tensor:
-        self._run = self.ops.fused_blocks((*self.blocks, self._final_norm), self._width)
+        self._run = self.ops.fused_blocks((*self._steps(), self._final_norm), self._width)
         return self._run(x, fwd)
+
+    def _steps(self) -> Sequence[Callable[[Tensor, ForwardBatch], Tensor]]:
+        """What runs before the final norm, in order."""
+        return tuple(self.blocks)
 
 
 class DecoderModel(TransformerStack):
@@ -182,6 +188,11 @@ class DecoderModel(TransformerStack):
         """
         return self._run(self.embed_tokens(fwd), fwd)
 
+    def _steps(self) -> Sequence[Callable[[Tensor, ForwardBatch], Tensor]]:
+        count = self.part.deepstack
+        features = [(block, partial(_add_features, i)) for i, block in enumerate(self.blocks[:count], 1)]
+        return (*chain.from_iterable(features), *self.blocks[count:])
+
     def store(self, rows: Tensor, slots: EncoderSlotMapping) -> None:
         """Store keys and values of encoder-input rows [N, width] for all blocks; every block has cross-attention."""
         block: Any
@@ -194,7 +205,7 @@ class DecoderModel(TransformerStack):
         """
         x = apply_adapters(self.embed, self._look_up(fwd.tokens), fwd.tokens, fwd.adapters)
         if fwd.media is not None:
-            x.index_copy_(0, fwd.media.index, fwd.media.rows.to(x.dtype))
+            x.index_copy_(0, fwd.media.index, fwd.media.rows[:, : x.shape[-1]].to(x.dtype))
         if self.embed_in is not None:
             x = self.embed_in(x, fwd)
         if self.positions is not None and self.part.positions is not None:
@@ -237,3 +248,11 @@ class DecoderModel(TransformerStack):
             return found_by_op
         tokens: list[int] = found(hidden)
         return tokens
+
+
+def _add_features(part: int, x: Tensor, fwd: ForwardBatch) -> Tensor:
+    """x [tokens, width] plus the features of media that follow their embeddings. part: which of them, from 1."""
+    if fwd.media is None:
+        return x
+    width = x.shape[-1]
+    return x.index_add_(0, fwd.media.index, fwd.media.rows[:, part * width : (part + 1) * width].to(x.dtype))

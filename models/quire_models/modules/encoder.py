@@ -27,6 +27,8 @@ class WholeRowAttention(nn.Module):
         q_size, kv_size = part.heads * part.head_dim, part.kv_heads * part.head_dim
         self.qkv = builder.projection(width, {"q": q_size, "k": kv_size, "v": kv_size}, part.qkv_bias)
         self.o = builder.projection(q_size, width, part.out_bias)
+        self.q_norm = part.qk_norm.build(q_size, builder) if part.qk_norm else None
+        self.k_norm = part.qk_norm.build(kv_size, builder) if part.qk_norm else None
         self._angles = builder.angles(part.rope) if part.rope else None
         self._sizes = [q_size, kv_size, kv_size]
         self._scale = part.head_dim**-0.5 if part.scale is None else part.scale
@@ -34,7 +36,9 @@ class WholeRowAttention(nn.Module):
     def forward(self, x: Tensor, fwd: ForwardBatch) -> Tensor:
         """x [tokens, width] -> [tokens, width]."""
         part, ops = self.part, self._ops
-        parts = self.qkv(x, fwd).split(self._sizes, -1)
+        parts = list(self.qkv(x, fwd).split(self._sizes, -1))
+        if self.q_norm is not None and self.k_norm is not None:
+            parts[:2] = self.q_norm(parts[0]), self.k_norm(parts[1])
         q, k, v = (t.unflatten(-1, (-1, part.head_dim)) for t in parts)  # [tokens, heads, head_dim]
         if self._angles is not None:
             assert part.rope is not None

@@ -5,18 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
+from quire_kernels.moe import ExpertMlp
 from quire_models.loading.mapping import ParameterSlice
 from quire_models.modules.quantized import QuantizedPieces
 
 if TYPE_CHECKING:
+    from quire_kernels.moe import BoundMoe
     from quire_kernels.ops import BoundLinear
     from quire_models.modules.builder import ModuleBuilder
     from quire_models.modules.projection import ProjectionDelta
-    from quire_models.parts.decoder import Moe
+    from quire_models.parts.moe import Moe
+
+MATRICES = ("gate_up", "down")
 
 
 class ExpertInputs(NamedTuple):
@@ -28,65 +30,82 @@ class ExpertInputs(NamedTuple):
 
 
 class Experts(nn.Module):
-    """Gated MLPs: gate_up [experts, 2 * intermediate_size, width], down [experts, width, intermediate_size].
+    """MLPs: gate_up [experts, first_outputs, width], down [experts, width, intermediate_size]; biases
+    [experts, outputs], or None. Experts without gates have only up in gate_up.
 
-    Both are emptied if the experts are quantized. keeps_weights: they are not.
+    The matrices are emptied if the op keeps a copy, or if the experts are quantized; keeps_weights: they never are.
     delta: set by an adapter runtime; called with the result, [tokens, width], and `ExpertInputs`.
     """
 
     def __init__(self, width: int, part: Moe, builder: ModuleBuilder) -> None:
         super().__init__()
-        self.count, self.width = part.experts, width
-        self.intermediate_size, self.act = part.intermediate_size, part.act
+        expert = part.expert
+        self.count, self.width, self.intermediate_size = part.experts, width, expert.intermediate_size
+        self.first_outputs = expert.first_outputs
+        self.mlp = ExpertMlp(expert.act, expert.gated, part.weighs_inputs)
         self.delta: ProjectionDelta | None = None
-        self.gate_up = builder.parameter(part.experts, 2 * part.intermediate_size, width)
-        self.down = builder.parameter(part.experts, width, part.intermediate_size)
-        self._builder, self.keeps_weights = builder, builder.linear is None
+        self.gate_up = builder.parameter(part.experts, expert.first_outputs, width)
+        self.down = builder.parameter(part.experts, width, expert.intermediate_size)
+        self.gate_up_bias = builder.parameter(part.experts, expert.first_outputs) if expert.bias else None
+        self.down_bias = builder.parameter(part.experts, width) if expert.bias else None
+        self._builder, self.keeps_weights = builder, builder.linear is None and builder.keep_weights
         self._pieces: dict[tuple[str, int], QuantizedPieces] = {}
         self._bound: dict[tuple[str, int], BoundLinear] = {}
+        self._moe: BoundMoe | None = None
 
     def forward(self, inputs: ExpertInputs) -> Tensor:
         """The weighted sum of each token's experts, [tokens, width]."""
-        x, weights, chosen = inputs
-        if not self._bound:
-            return self._builder.ops.moe(x, weights, chosen, self.gate_up, self.down, self.act)
-        out = torch.zeros(x.shape, dtype=torch.float32, device=x.device)
-        for expert in chosen.unique().tolist():
-            tokens, place = (chosen == expert).nonzero(as_tuple=True)
-            hidden = self._builder.ops.gated_act(self._bound["gate_up", expert](x[tokens]), self.act)
-            y = self._bound["down", expert](hidden, float32=True)
-            out.index_add_(0, tokens, y * weights[tokens, place, None])
-        return out.to(x.dtype)
+        return self.bound(*inputs)
 
-    def product(self, parameter: str, expert: int, x: Tensor) -> Tensor:
-        """x [rows, inputs] times one matrix of an expert, "gate_up" or "down", [rows, outputs]."""
-        bound = self._bound.get((parameter, expert))
-        return F.linear(x, getattr(self, parameter)[expert]) if bound is None else bound(x)
+    @property
+    def bound(self) -> BoundMoe:
+        """The experts, bound by the op."""
+        if self._moe is None:  # not in __init__, because the weights are not loaded yet
+            self.process_weights()
+        assert self._moe is not None, "processing binds the experts"
+        return self._moe
 
     def put_quantized(self, parameter: str, index: tuple[int | slice, ...], matrix: Any) -> bool:
         """Take a quantized matrix of one expert, or the gate or up of its `gate_up`, from a checkpoint."""
-        if not index or not isinstance(index[0], int):
+        if not index or not isinstance(index[0], int) or parameter not in MATRICES:
             return False
-        key = parameter, index[0]
+        key, rows = (parameter, index[0]), index[-1]
         pieces = self._pieces.setdefault(key, QuantizedPieces(getattr(self, parameter).shape[1]))
-        pieces.put((index[1].start or 0) if len(index) > 1 and isinstance(index[1], slice) else 0, matrix)
+        pieces.put((rows.start or 0) if isinstance(rows, slice) else 0, matrix)
         if pieces.complete:
             builder = self._builder
             self._bound[key] = pieces.bind(
-                builder.ops, None, builder.dtype, parameter == "gate_up", builder.activation_bits
+                builder.ops, self._bias_of(*key), builder.dtype, self._halves(parameter), builder.activation_bits
             )
             del self._pieces[key]
         return True
 
+    def _halves(self, parameter: str) -> bool:
+        return parameter == "gate_up" and self.mlp.gated
+
+    def _bias_of(self, parameter: str, expert: int) -> Tensor | None:
+        biases = getattr(self, f"{parameter}_bias")
+        return None if biases is None else biases.data[expert]
+
     def process_weights(self) -> None:
-        """Quantize the matrices if a quantization is chosen; widen all if the checkpoint quantized only some."""
+        """Bind the experts: quantized if a quantization is chosen, widened if the checkpoint quantized only some."""
+        if self._moe is not None and not self.gate_up.numel():
+            return
         if 0 < len(self._bound) < 2 * self.count or self._pieces:
             self._widen()
         if not self._bound and self._builder.linear is not None:
-            for name, stacked in (("gate_up", self.gate_up), ("down", self.down)):
-                for expert, weight in enumerate(stacked):
-                    self._bound[name, expert] = self._builder.linear(weight, None, name == "gate_up")
-        if self._bound and all(hasattr(bound, "unpacked") for bound in self._bound.values()):
+            for name in MATRICES:
+                for expert, weight in enumerate(getattr(self, name)):
+                    bias = self._bias_of(name, expert)
+                    self._bound[name, expert] = self._builder.linear(weight, bias, self._halves(name))
+        if self._bound:
+            up, down = ([self._bound[name, expert] for expert in range(self.count)] for name in MATRICES)
+            self._moe = self._builder.ops.moe(up, down, self.mlp)
+            copied = all(hasattr(bound, "unpacked") for bound in self._bound.values())
+        else:
+            self._moe = self._builder.ops.moe(self.gate_up, self.down, self.mlp, self.gate_up_bias, self.down_bias)
+            copied = not self.keeps_weights and getattr(self._moe, "keeps_copy", False)
+        if copied:
             self.gate_up.data, self.down.data = self.gate_up.new_empty(0), self.down.new_empty(0)
 
     def _widen(self) -> None:
@@ -100,9 +119,16 @@ class Experts(nn.Module):
         self._pieces, self._bound = {}, {}
 
     def parameter_slices(self, path: str) -> Iterable[tuple[str, ParameterSlice]]:
-        """The matrices of each expert, for example `experts.3.gate.weight`."""
-        gate, up = slice(0, self.intermediate_size), slice(self.intermediate_size, None)
-        for expert in range(self.count):
-            yield f"{path}.{expert}.gate.weight", ParameterSlice(f"{path}.gate_up", (expert, gate))
-            yield f"{path}.{expert}.up.weight", ParameterSlice(f"{path}.gate_up", (expert, up))
-            yield f"{path}.{expert}.down.weight", ParameterSlice(f"{path}.down", (expert,))
+        """The matrices of each expert, for example `experts.3.gate.weight`, and stacked ones that are not fused, for
+        example `experts.gate`; biases likewise, for example `experts.3.gate.bias` and `experts.gate_bias`.
+        """
+        up = slice(self.first_outputs - self.intermediate_size, None)
+        fused = {"up": up} | ({"gate": slice(0, self.intermediate_size)} if self.mlp.gated else {})
+        for kind, ending in (("weight", ""), ("bias", "_bias")):
+            for name, rows in fused.items():
+                yield f"{path}.{name}{ending}", ParameterSlice(f"{path}.gate_up{ending}", (slice(None), rows))
+            for expert in range(self.count):
+                for name, rows in fused.items():
+                    slice_ = ParameterSlice(f"{path}.gate_up{ending}", (expert, rows))
+                    yield f"{path}.{expert}.{name}.{kind}", slice_
+                yield f"{path}.{expert}.down.{kind}", ParameterSlice(f"{path}.down{ending}", (expert,))

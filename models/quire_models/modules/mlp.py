@@ -1,4 +1,4 @@
-"""Feed-forward modules: gated, plain, and mixtures of experts."""
+"""Feed-forward modules, gated and plain."""
 
 from __future__ import annotations
 
@@ -6,12 +6,9 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor, nn
 
-from quire_models.modules.experts import ExpertInputs, Experts
-from quire_models.modules.projection import apply_adapters
-
 if TYPE_CHECKING:
     from quire_models.modules.builder import ModuleBuilder
-    from quire_models.parts.decoder import GatedMlp, Mlp, Moe, Part
+    from quire_models.parts.decoder import GatedMlp, Mlp, Part
     from quire_models.step.forward_batch import ForwardBatch
 
 
@@ -56,25 +53,3 @@ class FeedForward(nn.Module):
 def _activation(act: str | Part, size: int, builder: ModuleBuilder) -> tuple[str, nn.Module | None]:
     """Name of an activation that the ops support, or ("", module of the activation part)."""
     return (act, None) if isinstance(act, str) else ("", act.build(size, builder))
-
-
-class MoEModule(nn.Module):
-    """The module that the part `parts.decoder.Moe` builds."""
-
-    def __init__(self, width: int, part: Moe, builder: ModuleBuilder) -> None:
-        super().__init__()
-        self.part = part
-        self._ops = builder.ops
-        self.router = builder.unquantized().projection(
-            width, part.experts
-        )  # quantization errors here select other experts
-        self.experts = Experts(width, part, builder)
-
-    def forward(self, x: Tensor, fwd: ForwardBatch) -> Tensor:
-        """x [tokens, width] -> [tokens, width]."""
-        part = self.part
-        weights, chosen = self.router(x, fwd).float().softmax(-1).topk(part.top_k, -1)  # [tokens, top_k]
-        if part.renormalize:
-            weights = weights / weights.sum(-1, keepdim=True)
-        inputs = ExpertInputs(x, weights, chosen)
-        return apply_adapters(self.experts, self.experts(inputs), inputs, fwd.adapters)

@@ -22,9 +22,9 @@ class ProjectionDelta(Protocol):
         """Return `y` with the adapters applied, possibly in place; rows of the base model must not change.
 
         y: [tokens, outputs], the base result. x: the module's input: [tokens, inputs] for a projection, ids [tokens]
-        for an embedding table, `quire_models.modules.mlp.ExpertInputs` for experts. adapters: `ForwardBatch.adapters`
-        of this step; for modules after the hidden states, rows instead of tokens, and the `adapters` that
-        `DecoderModel.logits` got.
+        for an embedding table, `quire_models.modules.experts.ExpertInputs` for experts. adapters:
+        `ForwardBatch.adapters` of this step; for modules after the hidden states, rows instead of
+        tokens, and the `adapters` that `DecoderModel.logits` got.
         """
         ...
 

@@ -159,27 +159,6 @@ class Mlp:
 
 
 @dataclass(frozen=True)
-class Moe:
-    """Mixture of experts: `experts` gated MLPs (num_experts), of which each token uses `top_k` (num_experts_per_tok).
-
-    intermediate_size: of one expert (moe_intermediate_size). Experts are weighted by the router's softmax over all
-    experts; `renormalize` scales the weights of the selected ones to sum 1 (norm_topk_prob).
-    """
-
-    intermediate_size: int
-    experts: int
-    top_k: int
-    renormalize: bool = True
-    act: str = "silu"
-
-    def build(self, width: int, builder: ModuleBuilder) -> nn.Module:
-        """A module (x, forward) -> [tokens, width]."""
-        from quire_models.modules.mlp import MoEModule
-
-        return MoEModule(width, self, builder)
-
-
-@dataclass(frozen=True)
 class Block:
     """x += scale * attention, x += scale * mlp, with norms before (norm_in) and after (norm_out) each branch.
 
@@ -256,8 +235,9 @@ class Decoder:
     head_bias: the LM head has a bias. positions: learned position embeddings. embed_width: width of the embedding
     table where it differs from `width` (OPT: word_embed_proj_dim); then there are projections in and out.
     has_lm_head: without one, the model is for pooling only. bidirectional_media: tokens of an image attend to all of
-    it, also to later tokens, so the image must be computed in one step. encoder_input: what the blocks read by
-    cross-attention, if anything.
+    it, also to later tokens, so the image must be computed in one step. deepstack: number of first blocks after each of
+    which the rows of media add further features; a row holds these after its embedding (Qwen3-VL). encoder_input: what
+    the blocks read by cross-attention, if anything.
     """
 
     vocab: int
@@ -273,6 +253,7 @@ class Decoder:
     embed_width: int | None = None
     has_lm_head: bool = True
     bidirectional_media: bool = False
+    deepstack: int = 0
     encoder_input: EncoderInput | None = None
 
     @property
@@ -287,8 +268,8 @@ class Decoder:
 
     @property
     def row_width(self) -> int:
-        """Width of an embedding, and of the rows that a tower returns."""
-        return self.embed_width or self.width
+        """Width of the rows that a tower returns: that of an embedding, and of the features for `deepstack`."""
+        return (self.embed_width or self.width) * (1 + self.deepstack)
 
     @property
     def position_axes(self) -> int:

@@ -25,6 +25,7 @@ class RowAttention:
 
     heads, kv_heads, head_dim: as in `Attention`. rope: None for models with learned positions. window: a token
     attends to itself and the window - 1 tokens on each side. scale: factor of the scores, head_dim ** -0.5 by default.
+    qk_norm: norm of all queries of a token at once, and of all its keys.
     """
 
     heads: int
@@ -35,6 +36,7 @@ class RowAttention:
     out_bias: bool = True
     window: int | None = None
     scale: float | None = None
+    qk_norm: Part | None = None
 
     @property
     def kv_shape(self) -> KvShape:

@@ -1,4 +1,4 @@
-"""Parts of towers over grids of patches (Qwen2-VL), for images of any size and for videos: descriptions without torch.
+"""Parts of towers over grids of patches (Qwen-VL), for images of any size and for videos: descriptions without torch.
 
 An image is cut into patches of one size; merge × merge neighboring patches become one embedding row. A grid
 (frames, rows, columns) counts patches; a frame may be several images deep. Patches are ordered square by square, so
@@ -26,11 +26,12 @@ if TYPE_CHECKING:
 class PatchMerger:
     """Norm, then down(gelu(up(x))) of a square's concatenated patches; the intermediate width equals the input's.
 
-    merge: patches of a square's side (spatial_merge_size).
+    merge: patches of a square's side (spatial_merge_size). norm_joined: the norm is of the concatenated patches.
     """
 
     norm: Part
     merge: int
+    norm_joined: bool = False
 
     def build(self, width: int, rows_width: int, builder: ModuleBuilder) -> nn.Module:
         """A module (x [patches, width], context of the squares) -> [squares, rows_width]."""
@@ -47,7 +48,10 @@ class PatchGridTower:
     depth, patch²] with a depth of `depth`, or of 1 if all images of a frame are the same; and `grid`, int64 [3].
     patch: pixels of a patch's side (patch_size). width: hidden size. blocks: with `RowAttention` that rotates by
     `rope`. window: side, in squares, of the windows that attention stays within; None = no windows. full_attention:
-    indices of the blocks without windows (fullatt_block_indexes).
+    indices of the blocks without windows (fullatt_block_indexes). patch_bias: of the patch projection. positions: side
+    of a square table of learned positions, which is stretched over each image; None = no such table. deepstack:
+    indices of the blocks after which `deepstack_merger` makes further features of each square. They follow the square's
+    row in the width: a tower's row is as wide as 1 + len(deepstack) rows of the decoder (`Decoder.deepstack`).
     """
 
     channels: int
@@ -59,6 +63,10 @@ class PatchGridTower:
     merger: PatchMerger
     window: int | None = None
     full_attention: frozenset[int] = frozenset()
+    patch_bias: bool = False
+    positions: int | None = None
+    deepstack: tuple[int, ...] = ()
+    deepstack_merger: PatchMerger | None = None
 
     def build(self, width: int, builder: ModuleBuilder) -> PatchGridEncoder:
         """The tower; its rows have this width."""

@@ -98,8 +98,10 @@ class Rope:
 
     theta: base of the frequencies (rope_theta). Dimension i rotates together with i + dim/2, or with its neighbor if
     `interleaved`. sections: number of dimension pairs for each axis of `ForwardBatch.rope_positions`, where positions
-    have several (M-RoPE, arXiv 2409.12191; mrope_section); () = one axis. axial: each section has its own
-    frequencies, starting with the highest; only without scaling.
+    have several (M-RoPE, arXiv 2409.12191; mrope_section); () = one axis. mixed: pairs of dimensions belong to the axes
+    in turn, and to the first axis when the others have all of theirs (mrope_interleaved). axial: each section has its
+    own frequencies, starting with the highest; only without scaling. axial_turns: the sections of an axial embedding
+    take the frequencies of one series in turn (Pixtral).
     """
 
     dim: int
@@ -107,7 +109,9 @@ class Rope:
     scaling: Scaling | None = None
     interleaved: bool = False
     sections: tuple[int, ...] = ()
+    mixed: bool = False
     axial: bool = False
+    axial_turns: bool = False
 
     @classmethod
     def from_config(cls, config: Any, head_dim: int, layer_type: str | None = None) -> Rope:
@@ -128,7 +132,8 @@ class Rope:
                 f"config.json has {len(scaling.short_factor)} and {len(scaling.long_factor)} rotary factors; it must"
                 f" have {dim // 2} of each, half of the rotary dimensions."
             )
-        return cls(dim, theta, scaling, sections=_sections(parameters, dim))
+        sections = _sections(parameters, dim)
+        return cls(dim, theta, scaling, sections=sections, mixed=bool(sections and parameters.get("mrope_interleaved")))
 
     @property
     def axes(self) -> int:
@@ -159,8 +164,6 @@ def _sections(p: Mapping[str, Any], dim: int) -> tuple[int, ...]:
         raise CheckpointError(
             f"config.json has mrope_section {list(sections)}; its sum must be {dim // 2}, half of the rotary dimensions"
         )
-    if p.get("mrope_interleaved"):
-        raise CheckpointError("config.json asks for interleaved M-RoPE sections, which are not supported.")
     return sections
 
 

@@ -83,6 +83,9 @@ class RotaryAngles:
 
 def frequencies(rope: Rope, long: bool = False) -> Tensor:
     """Angle per position of each pair of dimensions, float32 [dim / 2]; `long`: for seqs above the original length."""
+    if rope.axial_turns:
+        series = plain_frequencies(rope.dim, rope.theta)
+        return torch.cat([series[axis :: rope.axes] for axis in range(rope.axes)])
     if rope.axial:
         return torch.cat([plain_frequencies(2 * pairs, rope.theta) for pairs in rope.sections])
     plain = plain_frequencies(rope.dim, rope.theta)
@@ -100,6 +103,11 @@ def frequencies(rope: Rope, long: bool = False) -> Tensor:
 
 def axes_of_pairs(rope: Rope) -> Tensor:
     """The position axis of each pair of dimensions: int64 [dim / 2]."""
+    if rope.mixed:
+        found = torch.zeros(rope.dim // 2, dtype=torch.int64)
+        for axis in range(1, rope.axes):
+            found[axis : rope.axes * rope.sections[axis] : rope.axes] = axis
+        return found
     sections = torch.tensor(rope.sections or (rope.dim // 2,))
     return torch.arange(len(sections)).repeat_interleave(sections)
 

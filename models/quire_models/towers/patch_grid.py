@@ -27,13 +27,14 @@ class PatchMergerModule(nn.Module):
         super().__init__()
         self._ops = builder.ops
         self._inputs = width * part.merge**2
-        self.norm = part.norm.build(width, builder)
+        self._joined = part.norm_joined
+        self.norm = part.norm.build(self._inputs if part.norm_joined else width, builder)
         self.up = builder.projection(self._inputs, self._inputs, bias=True)
         self.down = builder.projection(self._inputs, rows_width, bias=True)
 
     def forward(self, x: Tensor, context: TowerContext) -> Tensor:
         """x [patches, width], the patches of a square contiguous -> [squares, rows_width]."""
-        squares = self.norm(x).view(-1, self._inputs)
+        squares = self.norm(x.view(-1, self._inputs)) if self._joined else self.norm(x).view(-1, self._inputs)
         return self.down(self._ops.act(self.up(squares, context), "gelu"), context)
 
 
@@ -43,9 +44,14 @@ class PatchGridEncoder(nn.Module):
     def __init__(self, rows_width: int, part: PatchGridTower, builder: ModuleBuilder) -> None:
         super().__init__()
         self.part = part
-        self.patches = builder.projection(part.channels * part.depth * part.patch**2, part.width)
+        self.patches = builder.projection(part.channels * part.depth * part.patch**2, part.width, part.patch_bias)
+        self.positions = builder.parameter(part.positions**2, part.width) if part.positions else None
         self.blocks = nn.ModuleList(block.build(part.width, builder.at_layer(i)) for i, block in enumerate(part.blocks))
-        self.merger = part.merger.build(part.width, rows_width, builder)
+        width = rows_width // (1 + len(part.deepstack))
+        self.merger = part.merger.build(part.width, width, builder)
+        self.deepstack = nn.ModuleList(
+            part.deepstack_merger.build(part.width, width, builder) for _ in part.deepstack if part.deepstack_merger
+        )
         self._angles = builder.angles(part.rope)
 
     def forward(self, items: Items, call: TowerCall) -> list[Tensor]:
@@ -54,11 +60,16 @@ class PatchGridEncoder(nn.Module):
         grids = [Grid(frames, height, width, self.part.merger.merge) for frames, height, width in shapes]
         order, contexts = self._order_and_contexts(grids, call)
         x = self.patches(torch.cat([self._flat(item["patches"]) for item in items]), contexts[0])
+        if self.positions is not None and self.part.positions:
+            x = x + torch.cat([_stretched(self.positions, self.part.positions, grid) for grid in grids])
         x = _reordered_squares(x, order, self.part.merger.merge) if order is not None else x
-        for block, context in zip(self.blocks, contexts, strict=True):
-            x = block(x, context)
         counts = [grid.num_squares for grid in grids]
-        rows: Tensor = self.merger(x, call.context(counts))
+        further = []
+        for i, (block, context) in enumerate(zip(self.blocks, contexts, strict=True)):
+            x = block(x, context)
+            if i in self.part.deepstack:
+                further.append(self.deepstack[self.part.deepstack.index(i)](x, call.context(counts)))
+        rows: Tensor = torch.cat([self.merger(x, call.context(counts)), *further], -1)
         if order is not None:
             rows = torch.empty_like(rows).index_copy_(0, order, rows)
         return list(rows.split(counts))
@@ -98,6 +109,19 @@ class PatchGridEncoder(nn.Module):
         angles = self._angles.for_positions(torch.from_numpy(positions).to(self.patches.weight.device))
         for context in contexts:
             context.step_cache[self._angles] = angles
+
+
+def _stretched(table: Tensor, side: int, grid: Grid) -> Tensor:
+    """Positions of a grid's patches: bilinear interpolation in a table [side², width] whose corners are the grid's."""
+    taps, weights = [], []
+    for index, length in zip(grid.positions, (grid.height, grid.width), strict=True):
+        place = torch.from_numpy(index).float() * (side - 1) / max(length - 1, 1)
+        low = place.floor()
+        taps.append(torch.stack([low, (low + 1).clamp(max=side - 1)]).long())  # [2, patches]
+        weights.append(torch.stack([1 - (place - low), place - low]))
+    rows = (taps[0][:, None] * side + taps[1][None]).flatten(0, 1).to(table.device)  # [4, patches]
+    shares = (weights[0][:, None] * weights[1][None]).flatten(0, 1).to(table)
+    return torch.stack([table[row] * share[:, None] for row, share in zip(rows, shares, strict=True)]).sum(0)
 
 
 def _reordered_squares(x: Tensor, order: Tensor, merge: int) -> Tensor:

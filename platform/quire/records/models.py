@@ -37,12 +37,15 @@ class Architecture:
 class MappedMedia:
     """One media item as token ids and the tensors of the tower.
 
-    positions: rotary positions of the ids, int64 [axes, ids], as in `quire.types.Media`.
+    positions: rotary positions of the ids, int64 [axes, ids], as in `quire.types.Media`. rows_at: indices of the ids
+    that the tower's rows replace, in order; the other ids (line ends, times of frames) keep their own embeddings. None
+    = all ids.
     """
 
     ids: Sequence[int]
     tensors: Mapping[str, Any]
     positions: Any = None
+    rows_at: Any = None
 
 
 @dataclass(frozen=True)
@@ -61,7 +64,8 @@ class InputProcessor(Protocol):
     """Turns one decoded media item into ids and tensors. Called in worker threads, possibly several at once.
 
     Items of "image" are RGB images of Pillow, of "audio" `quire.media.audio.Audio`, of "video"
-    `quire.media.video.Video`; items of other modalities arrive as the prompt has them.
+    `quire.media.video.Video`; items of other modalities arrive as the prompt has them. An attribute `marker`, if it has
+    one, takes the place of `InputMapper.marker`, for markers that the model's folder names.
     """
 
     def map(self, item: Any) -> MappedMedia | MappedText:

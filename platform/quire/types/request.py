@@ -37,7 +37,9 @@ class Media:
 
     start, length: prompt positions. tensors: inputs of the tower. digest: identifies the content, so that equal media
     share pages and different ones never do. positions: rotary positions of its tokens, int64 [axes, length], relative
-    to its start; the next token has the largest of them plus one. None = consecutive positions.
+    to its start; the next token has the largest of them plus one. None = consecutive positions. rows_at: the positions
+    that get the tower's rows, int64 [rows], sorted, relative to its start; tokens at the others keep their own
+    embeddings. None = all positions.
     """
 
     modality: str
@@ -46,6 +48,12 @@ class Media:
     digest: str
     tensors: Mapping[str, Tensor]
     positions: NDArray[np.int64] | None = None
+    rows_at: NDArray[np.int64] | None = None
+
+    @property
+    def num_rows(self) -> int:
+        """Rows that the tower returns for it."""
+        return self.length if self.rows_at is None else len(self.rows_at)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

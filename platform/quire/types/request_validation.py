@@ -89,6 +89,7 @@ def _check_media(media: Iterable[Media], prompt_len: int, info: ModelInfo) -> No
             )
         free = end
         _check_positions(item, info.position_axes)
+        _check_rows(item)
 
 
 def _check_encoder_input(request: Request, source: EncoderInputInfo) -> None:
@@ -124,6 +125,17 @@ def _check_positions(item: Media, axes: int) -> None:
         raise BadRequest(
             f"Positions of {item.modality} must be whole numbers from 0 on, of shape {[axes, item.length]}; got"
             f" {given.dtype} {list(given.shape)}.",
+            "prompt",
+        )
+
+
+def _check_rows(item: Media) -> None:
+    at = item.rows_at
+    if at is None:
+        return
+    if at.ndim != 1 or not len(at) or at[0] < 0 or at[-1] >= item.length or (at[1:] <= at[:-1]).any():
+        raise BadRequest(
+            f"The rows of {item.modality} must be at different positions from 0 to {item.length - 1}, in order.",
             "prompt",
         )
 

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from quire_models.modules.blocks import DecoderModel
     from quire_models.modules.projection import Projection
     from quire_models.parts.decoder import Decoder
+    from quire_models.parts.moe import Expert
 
 
 class TokenSpan(NamedTuple):
@@ -134,15 +135,19 @@ def _projections(module: DecoderModel) -> tuple[list[Projection], list[Projectio
 
 def _matrices(module: DecoderModel) -> tuple[int, int, list[ExpertGeometry]]:
     """(elements of the matrices for every token, elements of the head, mixtures of experts)."""
-    from quire_models.modules.mlp import MoEModule
+    from quire_models.modules.moe import MoEModule
 
     body, head = (sum(m.inputs * m.outputs for m in some) for some in _projections(module))
     mixtures = [
-        ExpertGeometry(m.part.experts, m.part.top_k, 3 * m.part.intermediate_size * m.router.inputs)
+        ExpertGeometry(m.part.experts, m.part.router.top_k, _elements(m.part.expert) * m.router.inputs)
         for m in module.blocks.modules()
         if isinstance(m, MoEModule)
     ]
     return body, head, mixtures
+
+
+def _elements(expert: Expert) -> int:
+    return expert.first_outputs + expert.intermediate_size
 
 
 def _read_bytes(loaded: LoadedModel) -> float:

@@ -9,10 +9,12 @@ from typing import Any
 from quire.plugin import (
     Architecture,
     Decoder,
+    Expert,
     Moe,
     config_fields as configs,
     headless,
     hookimpl,
+    softmax_router,
     weight_names as names,
     with_attention,
     with_blocks,
@@ -25,7 +27,8 @@ def decoder(c: Any) -> Decoder:
 
 
 def mixtral(c: Any) -> Decoder:
-    moe = Moe(c.intermediate_size, c.num_local_experts, c.num_experts_per_tok, act=configs.act(c.hidden_act))
+    expert = Expert(c.intermediate_size, configs.act(c.hidden_act))
+    moe = Moe(expert, c.num_local_experts, softmax_router(c.num_experts_per_tok))
     return with_blocks(decoder(c), lambda _, block: replace(block, mlp=moe))
 
 

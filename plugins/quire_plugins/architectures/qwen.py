@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from quire import Architecture, hookimpl
-from quire_models import Decoder, Moe, RMSNorm, with_attention, with_blocks
+from quire_models import Decoder, Expert, Moe, RMSNorm, softmax_router, with_attention, with_blocks
 from quire_models.loading import config_fields as configs, weight_names as names
 from quire_models.loading.headless import headless, without_head
 from quire_models.parts.pooling import Dense, Head, Pooler, Pooling, classification_poolers
@@ -31,13 +31,8 @@ def qwen3(c: Any) -> Decoder:
 
 def qwen3_moe(c: Any) -> Decoder:
     """Describes `Qwen3MoeConfig`: every `decoder_sparse_step`-th layer is a mixture of experts."""
-    moe = Moe(
-        intermediate_size=c.moe_intermediate_size,
-        experts=c.num_experts,
-        top_k=c.num_experts_per_tok,
-        renormalize=c.norm_topk_prob,
-        act=configs.act(c.hidden_act),
-    )
+    expert = Expert(c.moe_intermediate_size, configs.act(c.hidden_act))
+    moe = Moe(expert, c.num_experts, softmax_router(c.num_experts_per_tok, c.norm_topk_prob))
 
     def change(layer: int, block: Any) -> Any:
         dense = layer in c.mlp_only_layers or (layer + 1) % c.decoder_sparse_step

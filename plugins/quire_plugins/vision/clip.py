@@ -19,15 +19,22 @@ if TYPE_CHECKING:
 CLIP, SIGLIP = "clip_vision_model", "siglip_vision_model"
 
 
-def encoder(c: Any, layers: tuple[int, ...] = (-1,), drop_first: bool = False, normed: bool = False) -> VisionEncoder:
+def encoder(
+    c: Any,
+    layers: tuple[int, ...] = (-1,),
+    drop_first: bool = False,
+    normed: bool = False,
+    kinds: tuple[str, ...] = (CLIP, SIGLIP),
+) -> VisionEncoder:
     """Describes `CLIPVisionConfig` or `SiglipVisionConfig`. layers, drop_first: which hidden states it returns.
 
-    normed: whether the output of the last block is normalized.
+    normed: whether the output of the last block is normalized. kinds: `model_type`s that are accepted; all but CLIP
+    have SigLIP's parts.
 
     Raises CheckpointError for another kind of encoder, or a layer that does not exist.
     """
-    if c.model_type not in (CLIP, SIGLIP):
-        raise CheckpointError(f"The model sees with {c.model_type!r}; what can be built is {CLIP} and {SIGLIP}.")
+    if c.model_type not in kinds:
+        raise CheckpointError(f"The model sees with {c.model_type!r}; what can be built is {' and '.join(kinds)}.")
     norm, is_clip = LayerNorm(c.layer_norm_eps), c.model_type == CLIP
     attention = RowAttention(c.num_attention_heads, c.num_attention_heads, c.hidden_size // c.num_attention_heads)
     block = Block(attention, Mlp(c.intermediate_size, configs.act(c.hidden_act)), norm)

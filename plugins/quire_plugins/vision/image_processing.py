@@ -59,6 +59,14 @@ class HFImageProcessor:
         )
 
 
+def token_id(context: Context, name: str) -> int:
+    """The id of a token that pictures need, by its name. Raises CheckpointError."""
+    ids = None if context.tokenizer is None else context.tokenizer.encode(name, add_special_tokens=False)
+    if ids is None or len(ids) != 1:
+        raise CheckpointError(f"{context.folder}: pictures need the token {name}, which the tokenizer does not have.")
+    return int(ids[0])
+
+
 def black_square(side: int) -> Any:
     """A black square image."""
     from PIL import Image

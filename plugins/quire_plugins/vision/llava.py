@@ -1,6 +1,7 @@
 """LLaVA: CLIP or SigLIP embeddings in the prompt of a Llama, Mistral or Qwen.
 
-LLaVA 1.5 scales an image to one square; LLaVA-NeXT and LLaVA-OneVision add tiles; LLaVA-OneVision accepts videos.
+LLaVA 1.5 scales an image to one square, or with Pixtral's encoder sees it as it is; LLaVA-NeXT and LLaVA-OneVision add
+tiles; LLaVA-OneVision accepts videos.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from quire_models.loading import config_fields as configs, weight_names as names
 from quire_models.parts.vision import Projector, VisionEncoder
 from quire_plugins.architectures import llama, mistral, qwen
 from quire_plugins.vision import clip
+from quire_plugins.vision.pixtral import encoder as pixtral
 
 if TYPE_CHECKING:
     from torch import nn
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
         TiledImageProcessor,
     )
     from quire_plugins.vision.llava_tiles import Tiling
+    from quire_plugins.vision.pixtral.inputs import PixtralImageProcessor
 
 SINGLE, NEXT, ONEVISION = (f"Llava{form}ForConditionalGeneration" for form in ("", "Next", "Onevision"))
 
@@ -43,6 +46,8 @@ _SEEING = clip.names("vision_tower", "tower.vision") | names.WeightsMapper(
         ("image_newline", "tower.newline"),
     )
 )
+
+PIXTRAL_NAMES = names.LLAMA.under("language_model") | names.LANGUAGE_MODEL | pixtral.NAMES.and_under("model")
 
 NAMES = names.LLAMA.under("language_model") | names.LANGUAGE_MODEL | _SEEING.and_under("model")
 
@@ -81,6 +86,16 @@ def tower(c: Any) -> TiledVisionTower:
     )
 
 
+def any_tower(c: Any) -> TiledVisionTower | pixtral.PixtralTower:
+    """The tower of `LlavaForConditionalGeneration`, by its encoder."""
+    return pixtral.tower(c) if c.vision_config.model_type == pixtral.PIXTRAL else tower(c)
+
+
+def any_names(c: Any) -> names.WeightsMapper:
+    """Names of `LlavaForConditionalGeneration`, by its encoder."""
+    return PIXTRAL_NAMES if c.vision_config.model_type == pixtral.PIXTRAL else NAMES
+
+
 def tiled_tower(c: Any) -> TiledVisionTower:
     """Encoder and projector of LLaVA-NeXT and LLaVA-OneVision."""
     return replace(tower(c), newline=True, most_tiles=tiling(c).most_tiles)
@@ -103,11 +118,14 @@ def tiling(c: Any) -> Tiling:
     )
 
 
-def _pictures(context: Context) -> LlavaImageProcessor:
+def _pictures(context: Context) -> LlavaImageProcessor | PixtralImageProcessor:
     from quire_plugins.architectures.model_config import parsed
     from quire_plugins.vision.llava_inputs import LlavaImageProcessor
+    from quire_plugins.vision.pixtral.inputs import PixtralImageProcessor
 
     config = parsed(context)
+    if config.vision_config.model_type == pixtral.PIXTRAL:
+        return PixtralImageProcessor(context, config.image_token_id, config.vision_config.patch_size)
     return LlavaImageProcessor(context, config, tower(config).vision.tokens)
 
 
@@ -144,7 +162,7 @@ def quire_options() -> Iterable[Option]:
 @hookimpl
 def quire_architectures() -> Iterable[Architecture]:
     """LLaVA 1.5, LLaVA-NeXT and LLaVA-OneVision."""
-    yield Architecture(SINGLE, decoder, NAMES, tower=tower)
+    yield Architecture(SINGLE, decoder, any_names, tower=any_tower)
     yield Architecture(NEXT, decoder, NAMES, tower=tiled_tower)
     yield Architecture(ONEVISION, decoder, NAMES, tower=tiled_tower)
 

@@ -89,6 +89,9 @@ def _flat(kernel: Tensor, _: Any) -> Tensor:
     return kernel.flatten(1)
 
 
+FLAT_PATCHES = (("tower.patches.weight", _flat),)
+"""Transforms of the patch projection."""
+
 _TOWER = names.WeightsMapper(
     (
         ("visual", "tower"),
@@ -102,7 +105,7 @@ _TOWER = names.WeightsMapper(
         ("merger.mlp.0", "merger.up"),
         ("merger.mlp.2", "merger.down"),
     ),
-    transforms=(("tower.patches.weight", _flat),),
+    transforms=FLAT_PATCHES,
 )
 
 NAMES = names.LLAMA | names.LANGUAGE_MODEL | _TOWER.and_under("model")

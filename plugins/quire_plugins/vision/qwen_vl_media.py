@@ -1,4 +1,4 @@
-"""Image and video inputs of Qwen2-VL and Qwen2.5-VL: resized to whole squares of patches and cut into patches.
+"""Image and video inputs of Qwen-VL: resized to whole squares of patches and cut into patches.
 
 The image processor of transformers computes the pixels with the settings of the model folder. A video is a list of
 images; as many of them as a patch is deep make one frame.
@@ -20,6 +20,9 @@ from quire_models.towers.grid_positions import grid_positions
 
 FPS = 2.0
 """Default frame rate, for sampling a video and for videos without a rate."""
+
+PATCH = 14
+"""Default of the patch size."""
 
 Pixels: TypeAlias = NDArray[np.float32]
 
@@ -43,14 +46,15 @@ class VideoSource(Protocol):
 class QwenImageProcessor:
     """Maps Pillow images to patches and placeholder ids."""
 
-    def __init__(self, context: Context) -> None:
-        self._patches = MediaPatches(context, "image_processor", ("preprocessor_config.json",))
+    def __init__(self, context: Context, patch: int = PATCH) -> None:
+        """patch: default of the patch size."""
+        self._patches = MediaPatches(context, "image_processor", ("preprocessor_config.json",), patch=patch)
         self._token_id: int = context.config["image_token_id"]
 
     def map(self, item: Any) -> MappedMedia:
         """Maps an image to one id per square; the image is repeated over the depth of a patch."""
         pixels, (height, width) = self._patches.of([item])
-        return _mapped(self._token_id, pixels[0], (1, height, width), self._patches.merge, 1.0)
+        return mapped_grid(self._token_id, pixels[0], (1, height, width), self._patches.merge, 1.0)
 
 
 class QwenVideoProcessor:
@@ -78,18 +82,15 @@ class QwenVideoProcessor:
         together = frames.transpose(0, 2, 3, 1, 4)  # [frames, patches, channels, depth, patch²]
         interval = 1.0 if self._per_second is None else self._per_second * depth / fps
         grid = len(together), height, width
-        return _mapped(self._token_id, together.reshape(-1, *together.shape[2:]), grid, self._patches.merge, interval)
+        return mapped_grid(
+            self._token_id, together.reshape(-1, *together.shape[2:]), grid, self._patches.merge, interval
+        )
 
     def _frames(self, item: Any) -> tuple[list[Any], float]:
         """The sampled images, and their rate per second."""
-        if isinstance(item, VideoSource):
-            numbers = item.uniform(self._count(item))
-            taken = item.fps and item.fps * len(numbers) / item.num_frames
-            return list(item.frames(numbers)), taken or FPS
-        good = item.ndim == 4 and item.shape[-1] == 3 if isinstance(item, np.ndarray) else isinstance(item, list)
-        if not good or not len(item):
-            raise BadRequest("A video must be an array of uint8 [frames, height, width, 3] or a list of pictures.")
-        return list(item), FPS
+        numbers = item.uniform(self._count(item)) if isinstance(item, VideoSource) else None
+        taken = item.fps and item.fps * len(numbers) / item.num_frames if numbers is not None else FPS
+        return video_frames(item, numbers), taken or FPS
 
     def _most_pixels(self, count: int) -> int | None:
         """Pixels per image, if the settings limit the total."""
@@ -115,14 +116,19 @@ class MediaPatches:
     """
 
     def __init__(
-        self, context: Context, part: str, files: Sequence[str], defaults: Mapping[str, Any] | None = None
+        self,
+        context: Context,
+        part: str,
+        files: Sequence[str],
+        defaults: Mapping[str, Any] | None = None,
+        patch: int = PATCH,
     ) -> None:
         from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 
         self.settings = _settings(context.folder, part, files)
         vision = context.config["vision_config"]
         shape = {
-            "patch_size": vision.get("patch_size", 14),
+            "patch_size": vision.get("patch_size", patch),
             "temporal_patch_size": vision.get("temporal_patch_size", 2),
             "merge_size": vision.get("spatial_merge_size", 2),
         }
@@ -141,6 +147,18 @@ class MediaPatches:
             made = self._processor(images=list(pictures), return_tensors="np", size=self._size(most_pixels))
         except ValueError as error:
             raise BadRequest(f"The picture cannot be used: {error}.") from error
+        return self._cut(pictures, made)
+
+    @property
+    def bounds(self) -> tuple[int, int]:
+        """Fewest and most pixels of the settings."""
+        return self._processor.size["shortest_edge"], self._processor.size["longest_edge"]
+
+    def as_they_are(self, pictures: Sequence[Any]) -> tuple[Pixels, tuple[int, int]]:
+        """The result of `of` for images whose sides are whole squares: they are not resized."""
+        return self._cut(pictures, self._processor(images=list(pictures), return_tensors="np", do_resize=False))
+
+    def _cut(self, pictures: Sequence[Any], made: Any) -> tuple[Pixels, tuple[int, int]]:
         grids = {tuple(grid) for grid in made["image_grid_thw"].tolist()}
         if len(grids) > 1:
             raise BadRequest("The pictures of a video must be of one size.")
@@ -150,7 +168,7 @@ class MediaPatches:
         return pixels[:, :, :, :1], (height, width)
 
     def _size(self, most_pixels: int | None) -> dict[str, int]:
-        fewest, most = self._processor.size["shortest_edge"], self._processor.size["longest_edge"]
+        fewest, most = self.bounds
         if most_pixels is not None:
             most = max(min(most, most_pixels), int(fewest * 1.05))
         return {"shortest_edge": fewest, "longest_edge": most}
@@ -173,7 +191,18 @@ def _settings(folder: str | None, part: str, files: Sequence[str]) -> Mapping[st
     return next((settings for settings in given if settings is not None), {})
 
 
-def _mapped(token_id: int, patches: Pixels, grid: tuple[int, int, int], merge: int, interval: float) -> MappedMedia:
+def video_frames(item: Any, numbers: Sequence[int] | None) -> list[Any]:
+    """The frames of a video: of a `VideoSource` those with these numbers. Raises BadRequest for other objects."""
+    if isinstance(item, VideoSource):
+        return list(item.frames(list(numbers or ())))
+    good = item.ndim == 4 and item.shape[-1] == 3 if isinstance(item, np.ndarray) else isinstance(item, list)
+    if not good or not len(item):
+        raise BadRequest("A video must be an array of uint8 [frames, height, width, 3] or a list of pictures.")
+    return list(item)
+
+
+def mapped_grid(token_id: int, patches: Pixels, grid: tuple[int, int, int], merge: int, interval: float) -> MappedMedia:
+    """The ids, tensors and positions of a grid (frames, rows, columns) of patches. interval: positions of a frame."""
     frames, height, width = grid
     positions = grid_positions((frames, height // merge, width // merge), interval)
     tensors = {"patches": np.ascontiguousarray(patches), "grid": np.array(grid)}

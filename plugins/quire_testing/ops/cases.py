@@ -17,7 +17,9 @@ from quire_kernels.ops import ACTS
 from quire_models.step.forward_batch import ForwardBatch, ForwardBuffers, KVCache, KvShape
 from quire_testing.ops.attention_cases import paged_attention, pools, row_attention
 from quire_testing.ops.low_rank_cases import low_rank
+from quire_testing.ops.moe_cases import moe, route
 from quire_testing.ops.quantized_cases import linear_quantized
+from quire_testing.ops.state_cases import causal_conv, gated_delta, gated_rms_norm, selective_scan, ssd_scan
 
 Case = tuple[Any, ...]
 
@@ -127,17 +129,6 @@ def embedding(draw: RandomInputs) -> Iterator[Case]:
     """Arguments: ids, table, scale."""
     for scale in (1.0, 8.0):
         yield draw.ids(50, 9), draw(50, 32), scale
-
-
-def moe(draw: RandomInputs) -> Iterator[Case]:
-    """x, weights, experts, gate_up, down, act; one expert for all, and all different."""
-    for tokens, experts, top_k in ((1, 4, 2), (9, 4, 2), (5, 8, 1)):
-        width, hidden = 32, 24
-        matrices = draw(experts, 2 * hidden, width, scale=width**-0.5), draw(experts, width, hidden, scale=hidden**-0.5)
-        weights = draw(tokens, top_k, dtype=torch.float32).softmax(-1)
-        order = torch.rand(tokens, experts, generator=draw.generator).argsort(-1)[:, :top_k]
-        for chosen in (order, order[:1].expand(tokens, top_k).contiguous()):
-            yield draw(tokens, width), weights, chosen.to(draw.device), *matrices, "silu"
 
 
 def fused_blocks(draw: RandomInputs) -> Iterator[Case]:
@@ -265,12 +256,18 @@ CASES: Mapping[str, Callable[[RandomInputs], Iterator[Case]]] = {
         linear_quantized,
         low_rank,
         embedding,
+        route,
         moe,
         scale_logits,
         mask_logits,
         argmax,
         sample,
         logprobs,
+        causal_conv,
+        gated_delta,
+        ssd_scan,
+        selective_scan,
+        gated_rms_norm,
         fused_blocks,
     )
 }
@@ -281,6 +278,7 @@ BOUND: Mapping[str, int] = {
     "linear_batched": 2,
     "linear_int8": 2,
     "linear_quantized": 5,
+    "moe": 5,
     "fused_blocks": 2,
 }
 """By operation, the number of arguments to bind; the result is called with the others."""

@@ -16,6 +16,7 @@ from quire_kernels.select import PLAIN
 from quire_testing.ops.cases import BOUND, CASES, WRITTEN, Case, RandomInputs
 from quire_testing.ops.low_rank_cases import run_low_rank
 from quire_testing.ops.page_layouts import POOLS, layouts_of
+from quire_testing.ops.state_cases import STATES
 from quire_testing.require import require
 
 TOLERANCE = {torch.float32: 2e-5, torch.bfloat16: 2e-2, torch.float16: 3e-3}
@@ -102,7 +103,8 @@ class _Subject:
         function = self.function(*case[:bound]) if bound else self.function
         given = function(*case[bound:])
         returned = [] if given is None else list(given) if isinstance(given, tuple) else [given]
-        return [*returned, *(case[place] for place in (POOLS[self.op] if self.op in WRITTEN else ()))]
+        written = (*(POOLS[self.op] if self.op in WRITTEN else ()), *([STATES[self.op]] if self.op in STATES else ()))
+        return [*returned, *(case[place] for place in written)]
 
 
 def _compare(found: Tensor, expected: Tensor, what: str, tolerance: float) -> None:

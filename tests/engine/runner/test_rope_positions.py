@@ -18,7 +18,7 @@ from quire.text.inputs.prompt_assembly import digest
 from quire.types import Chunk, Media, ModelInfo, Prompt, Request
 from quire.types.request_validation import validate_request
 from quire_models import Rope
-from quire_models.step.rope import RotaryAngles, frequencies
+from quire_models.step.rope import RotaryAngles, axes_of_pairs, frequencies
 
 GRID = np.array([[0, 0, 0, 0, 0, 0], [0, 0, 0, 1, 1, 1], [0, 1, 2, 0, 1, 2]])
 """A picture of two rows and three columns."""
@@ -138,8 +138,9 @@ def test_sections_come_from_the_config_and_must_fill_the_head() -> None:
     with pytest.raises(CheckpointError, match=r"mrope_section \[2, 1, 1\]; its sum must be 8"):
         Rope.from_config(config, 16)
     config.rope_parameters["mrope_interleaved"] = True
-    with pytest.raises(CheckpointError, match="interleaved"):
-        Rope.from_config(config, 8)
+    mixed = Rope.from_config(config, 8)
+    assert mixed.mixed
+    assert axes_of_pairs(mixed).tolist() == [0, 1, 2, 0]
 
 
 # --- on the way --------------------------------------------------------------------------------------

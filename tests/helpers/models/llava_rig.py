@@ -13,6 +13,7 @@ from PIL import Image
 from torch import Tensor
 
 from quire.engine.loading.load import LoadedModel
+from quire.engine.multimodal.rope_positions import RopePositions
 from quire.records import Registry
 from quire.text.inputs.inputs import to_prompt
 from quire.text.inputs.multimodal import MultimodalProcessor
@@ -163,8 +164,12 @@ def our_logits(loaded: LoadedModel, prompt: Prompt) -> Tensor:
     forward = driver.forward([ChunkSpec(0, len(prompt.token_ids))])
     if prompt.media:
         rows = module.tower([medium.tensors for medium in prompt.media], TowerCall("cpu"))
-        index = torch.cat([torch.arange(m.start, m.start + m.length) for m in prompt.media])
+        places = [np.arange(m.length) if m.rows_at is None else m.rows_at for m in prompt.media]
+        index = torch.from_numpy(np.concatenate([m.start + at for m, at in zip(prompt.media, places, strict=True)]))
         forward.media = MediaRows(index, torch.cat(rows))
+    axes = loaded.decoder.position_axes
+    if axes > 1 and (ropes := RopePositions.from_media(prompt.media, len(prompt.token_ids), axes)) is not None:
+        forward.rope_positions = torch.from_numpy(ropes.prompt)
     if prompt.media and loaded.decoder.bidirectional_media:
         ends = np.arange(len(prompt.token_ids), dtype=np.int32) + 1
         for medium in prompt.media:

@@ -49,6 +49,7 @@ class Program:
         self._angle_rows = (c_void_p * len(tracer.angles))()
         self._segments = (c_void_p * tracer.runtimes)()
         self._pools: tuple[Any, Any, Any] = (None, None, None)
+        self._states: tuple[Any, Any] = (None, None)
         self._step = StepStruct(
             buffers=addressof(self._buffers),
             cos=addressof(self._cos),
@@ -71,6 +72,8 @@ class Program:
         step.selected, step.num_selected = fwd.logit_rows.data_ptr(), len(fwd.logit_rows)
         step.seconds = addressof(self._seconds) if timed else None
         self._point_to_pools(fwd.kv)
+        if self._tracer.states:
+            self._point_to_states(fwd)
         self._point_to_buffers(x, max(len(x), len(fwd.logit_rows)))
         tables = self._point_to_angles(fwd)
         self._point_to_segments(fwd.adapters)
@@ -94,6 +97,13 @@ class Program:
             self._step.k_pools, self._step.v_pools = addressof(self._pools[1]), addressof(self._pools[2])
             self._step.page_size = kv.page_size
             self._step.kv_bits = BITS.get(kv.k[0].dtype, 0) if kv.k else 0
+
+    def _point_to_states(self, fwd: Any) -> None:
+        self._step.state_slots = fwd.state_slots.data_ptr()
+        if self._states[0] is not fwd.state:
+            tensors = fwd.state.tensors
+            self._states = (fwd.state, pointers([tensors[layer][index] for layer, index in self._tracer.states]))
+            self._step.states = addressof(self._states[1])
 
     def _point_to_buffers(self, x: Tensor, tokens: int) -> None:
         """Buffer 0 is x; the others, of `tokens` rows each, share one arena that grows with the largest step."""

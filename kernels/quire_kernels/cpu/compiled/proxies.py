@@ -163,6 +163,39 @@ class RuntimesProxy:
         return SegmentsProxy(runtime_index)
 
 
+class StateProxy:
+    """One state tensor of a block; `number` is its place among those of the program."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+
+class _BlockStates:
+    def __init__(self, tracer: Tracer, layer: int) -> None:
+        self._tracer, self._layer = tracer, layer
+
+    def __getitem__(self, index: int) -> StateProxy:
+        key, states = (self._layer, index), self._tracer.states
+        if key not in states:
+            states.append(key)
+        return StateProxy(states.index(key))
+
+
+class _StateTensors:
+    def __init__(self, tracer: Tracer) -> None:
+        self._tracer = tracer
+
+    def __getitem__(self, layer: int) -> _BlockStates:
+        return _BlockStates(self._tracer, layer)
+
+
+class _StateProxies:
+    """Proxy of `ForwardBatch.state`; a block takes its tensors by index, because their number is unknown here."""
+
+    def __init__(self, tracer: Tracer) -> None:
+        self.tensors = _StateTensors(tracer)
+
+
 class ProxyForward:
     """Stands for the `ForwardBatch` of every later step, with adapters or without. A block that reads another field
     of it cannot be traced.
@@ -172,9 +205,11 @@ class ProxyForward:
     rows = slot_mapping = object()
     logit_rows = object()
     cross_attention = object()
+    state_slots = object()
 
     def __init__(self, tracer: Tracer, adapters: SegmentsProxy | RuntimesProxy | None = None) -> None:
         self.step_cache = _StepCacheProxy(tracer)
+        self.state = _StateProxies(tracer)
         self.adapters = adapters
 
 

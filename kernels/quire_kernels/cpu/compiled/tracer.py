@@ -26,6 +26,7 @@ class Tracer:
         self.widths = [width]
         self.angles: list[Any] = []
         self.stored: dict[int, tuple[TensorView, TensorView]] = {}  # shapes of the keys and values of a layer
+        self.states: list[tuple[int, int]] = []  # layer and index of each state tensor
         self.kept: list[Any] = []
         self.runtimes = 0  # number of adapter runtimes
         self.replaced: set[int] = set()  # buffers whose instruction was fused away
@@ -258,4 +259,3 @@ def _have_equal_heads(k: Any, v: Any) -> bool:
     """Whether k and v have heads of the same shape."""
     both = isinstance(k, Proxy) and isinstance(v, Proxy) and k.headed and v.headed
     return both and (k.parts, k.width) == (v.parts, v.width)
-

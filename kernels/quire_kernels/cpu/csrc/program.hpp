@@ -14,10 +14,11 @@
 #include "attention/row_attention.hpp"
 #include "rowwise.hpp"
 #include "sampling/sampling.hpp"
+#include "state/instructions.hpp"
 
 namespace quire {
 
-enum class Op : int32_t { rms_norm, add_rms_norm, layer_norm, product, rotary_write, attention, gated_act, act, add, scale, product_int8, select, low_rank, argmax, row_attention, rotary, product_split, product_quantized, multiply, join_parts, product_heads, clamp };
+enum class Op : int32_t { rms_norm, add_rms_norm, layer_norm, product, rotary_write, attention, gated_act, act, add, scale, product_int8, select, low_rank, argmax, row_attention, rotary, product_split, product_quantized, multiply, gated_rms_norm, causal_conv, gated_delta, ssd_scan, selective_scan, join_parts, product_heads, clamp };
 
 // Part of a buffer: token t, part p starts at offset + t · stride + p · width (in elements).
 struct View {
@@ -60,6 +61,8 @@ struct Step {
   Stored stored;  // how keys and values are stored in the pools
   const StepSegments* const* segments;  // of each adapter runtime; null if it has no adapters in this step
   StepRows cross_rows;  // one row per token, if the program has cross-attention
+  const int64_t* state_slots;  // of each row
+  void* const* states;         // the program's state tensors
 };
 
 constexpr int64_t MIN_TOKENS_BESIDE = 24;  // minimum tokens of a product during which other memory is prefetched
@@ -156,6 +159,8 @@ struct Interpreter {
     argmax(worker, logits, static_cast<float*>(step.buffers[i.in[1].buffer]), static_cast<int64_t*>(step.buffers[i.out.buffer]));
   }
 
+  StateInstructions<T, Interpreter, Instruction> state(const Instruction& i) const { return {*this, i}; }
+
   void run(const Instruction& i) const {
     switch (i.op) {
       case Op::rms_norm:
@@ -189,6 +194,16 @@ struct Interpreter {
         return add(worker, tokens, rows(i.in[0]), rows(i.in[1]), rows(i.out));
       case Op::multiply:
         return multiply_rows(worker, tokens, rows(i.in[0]), rows(i.in[1]), rows(i.out));
+      case Op::gated_rms_norm:
+        return state(i).normalize();
+      case Op::causal_conv:
+        return state(i).convolve();
+      case Op::gated_delta:
+        return state(i).template scan_heads<true>();
+      case Op::ssd_scan:
+        return state(i).template scan_heads<false>();
+      case Op::selective_scan:
+        return state(i).scan_channels();
       case Op::select:
         return gather(worker, tokens, step.selected, rows(i.in[0]), rows(i.out));
       case Op::low_rank:  // weight: the adapter slots; layer: the runtime's index; out: y, changed in place

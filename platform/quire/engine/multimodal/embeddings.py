@@ -65,9 +65,14 @@ class _Need(NamedTuple):
     high: int
     token: int
 
-    @property
-    def rows(self) -> slice:
-        return slice(self.low - self.medium.start, self.high - self.medium.start)
+    def places(self) -> tuple[NDArray[np.int64], slice]:
+        """Tokens of the step, int64 [n], and which of the medium's rows they need."""
+        low, high = self.low - self.medium.start, self.high - self.medium.start
+        at = self.medium.rows_at
+        if at is None:
+            return np.arange(high - low, dtype=np.int64) + self.token, slice(low, high)
+        first, end = np.searchsorted(at, (low, high))
+        return at[first:end] + (self.token - low), slice(first, end)
 
 
 class MultimodalEmbeddings:
@@ -121,13 +126,15 @@ class MultimodalEmbeddings:
         found = [need for need in needs if need.seq_id not in failures]
         for need in found:  # all of them, before any is released
             self._cache.hold(need.key)
-        index = [np.arange(need.high - need.low, dtype=np.int64) + need.token for need in found]
-        rows = [self._cache.rows(need.key)[need.rows] for need in found]
+        places = [need.places() for need in found]
+        rows = [self._cache.rows(need.key)[part] for need, (_, part) in zip(found, places, strict=True)]
         for need in found:
             self._update_held(need, fresh)
         for chunk in chunks:
             self._drop_computed(chunk.seq_id, chunk.start + len(chunk.token_ids))
-        return (StepMedia(np.concatenate(index), torch.cat(rows)) if rows else None), failures
+        if not any(len(index) for index, _ in places):
+            return None, failures
+        return StepMedia(np.concatenate([index for index, _ in places]), torch.cat(rows)), failures
 
     def _needs(self, chunk: Chunk, first: int) -> Iterator[_Need]:
         """The rows that a chunk needs. first: its first token in the step."""

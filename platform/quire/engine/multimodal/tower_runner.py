@@ -41,7 +41,7 @@ class TowerRunner:
     def _batches(self, media: Sequence[SeqMedium]) -> Iterator[list[SeqMedium]]:
         batch: list[SeqMedium] = []
         for each in media:
-            if batch and sum(medium.length for _, medium in batch) + each[1].length > self._max_rows:
+            if batch and sum(medium.num_rows for _, medium in batch) + each[1].num_rows > self._max_rows:
                 yield batch
                 batch = []
             batch.append(each)
@@ -77,11 +77,11 @@ class TowerRunner:
                 f"Plugin {self._plugin!r}: a tower must return a list of {len(batch)} tensors; got {got}."
             )
         for (_, medium), rows in zip(batch, output, strict=True):
-            expected = (medium.length, self._width)
+            expected = (medium.num_rows, self._width)
             if not isinstance(rows, Tensor) or tuple(rows.shape) != expected:
                 got = str(list(rows.shape)) if isinstance(rows, Tensor) else type(rows).__name__
                 raise PluginFailed(
-                    f"Plugin {self._plugin!r}: {medium.modality} that became {medium.length} tokens needs rows of "
+                    f"Plugin {self._plugin!r}: {medium.modality} that became {medium.num_rows} tokens needs rows of "
                     f"shape {list(expected)}; the tower returned {got}."
                 )
         return [_own_memory(rows) for rows in output]

@@ -31,6 +31,7 @@ class WireMedia(msgspec.Struct, frozen=True, kw_only=True):
     digest: str
     tensors: dict[str, WireTensor]
     positions: WireTensor | None = None
+    rows_at: WireTensor | None = None
 
 
 def pack_media(media: Media) -> WireMedia:
@@ -41,6 +42,7 @@ def pack_media(media: Media) -> WireMedia:
         digest=media.digest,
         tensors={name: _pack(tensor) for name, tensor in media.tensors.items()},
         positions=None if media.positions is None else _pack_positions(media.positions),
+        rows_at=None if media.rows_at is None else _pack_positions(media.rows_at),
     )
 
 
@@ -52,6 +54,7 @@ def unpack_media(media: WireMedia) -> Media:
         digest=media.digest,
         tensors={name: _unpack(tensor) for name, tensor in media.tensors.items()},
         positions=None if media.positions is None else _unpack_positions(media.positions),
+        rows_at=None if media.rows_at is None else _unpack_positions(media.rows_at),
     )
 
 

@@ -65,7 +65,8 @@ class MultimodalProcessor:
             built: InputProcessor = call_plugin(self._registry, plugin, record.build, context)
         except PluginFailed as error:
             raise PluginError(f"The input mapper {record.name!r} cannot be built. {error.message}") from error
-        return _Mapper(plugin, record.marker or f"<{record.modality}>", built, record.numbered_marker)
+        marker = getattr(built, "marker", None) or record.marker or f"<{record.modality}>"
+        return _Mapper(plugin, marker, built, record.numbered_marker)
 
     @property
     def markers(self) -> dict[str, str]:

@@ -61,22 +61,30 @@ def _medium(modality: str, start: int, mapped: MappedMedia) -> Media:
 
     tensors = {name: torch.as_tensor(value).detach().cpu().contiguous() for name, value in mapped.tensors.items()}
     positions = None if mapped.positions is None else np.ascontiguousarray(mapped.positions, np.int64)
+    rows_at = None if mapped.rows_at is None else np.ascontiguousarray(mapped.rows_at, np.int64)
     return Media(
         modality=modality,
         start=start,
         length=len(mapped.ids),
-        digest=digest(modality, tensors, positions),
+        digest=digest(modality, tensors, positions, rows_at),
         tensors=tensors,
         positions=positions,
+        rows_at=rows_at,
     )
 
 
-def digest(modality: str, tensors: Mapping[str, Tensor], positions: NDArray[np.int64] | None = None) -> str:
+def digest(
+    modality: str,
+    tensors: Mapping[str, Tensor],
+    positions: NDArray[np.int64] | None = None,
+    rows_at: NDArray[np.int64] | None = None,
+) -> str:
     """A hash of modality, names, dtypes, shapes, bytes and positions, as a hex string."""
     import torch
 
     hasher = blake2b(digest_size=DIGEST_BYTES)
     hasher.update(b"null" if positions is None else json.dumps(positions.shape).encode() + positions.tobytes())
+    hasher.update(b"all" if rows_at is None else json.dumps(rows_at.shape).encode() + rows_at.tobytes())
     for name, tensor in sorted(tensors.items()):
         head = json.dumps([modality, name, str(tensor.dtype), list(tensor.shape)]).encode()
         data = tensor.reshape(-1).view(torch.uint8).numpy().tobytes() if tensor.numel() else b""

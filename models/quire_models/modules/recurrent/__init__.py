@@ -1,0 +1,1 @@
+"""The modules that the parts in `quire_models.parts.recurrent` build."""
