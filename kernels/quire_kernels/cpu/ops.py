@@ -21,7 +21,7 @@ from quire_kernels.cpu.linear.packed import PackedLinear
 from quire_kernels.cpu.linear.quantized import QuantizedLinear
 from quire_kernels.cpu.linear.split_bf16 import SplitBf16Linear
 from quire_kernels.cpu.low_rank import CpuAdapterSlots, StepSegments
-from quire_kernels.cpu.read_pages import read_pages
+from quire_kernels.cpu.pages.read import read_pages
 from quire_kernels.cpu.state import StateOps
 from quire_kernels.cpu.structs import Instruction, Op, StepStruct, TensorView, pointers
 from quire_kernels.ops import ACTS, AttentionMetadata

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
+from quire_models.modules.attention.query_scales import query_scales, scaled_queries
+
 if TYPE_CHECKING:
     from quire_models.modules.builder import ModuleBuilder
     from quire_models.parts.attention.latent import LatentAttention
@@ -42,6 +44,7 @@ class LatentSelfAttention(nn.Module):
         self.o = builder.projection(heads * part.value_dim, width, part.bias)
         self._angles = builder.angles(part.rope) if part.rope else None
         self._scale = (part.plain_dim + part.rope_dim) ** -0.5 if part.scale is None else part.scale
+        self._scales = query_scales(part.query_scaling, part.latent_dim + part.rope_dim, builder)
         self._identity = (part.latent_dim, builder.dtype, builder.device)
         self._absorbed: tuple[Any, Any] | None = None
 
@@ -63,7 +66,9 @@ class LatentSelfAttention(nn.Module):
         ops.write_kv(torch.cat((latent, key), -1), None, k_pool, v_pool, fwd.slot_mapping)
         adapted = fwd.adapters is not None and self.kv_b.delta is not None
         expand = AdaptedExpansion(self, fwd) if adapted else self
-        queries = torch.cat((expand.compressed_queries(plain), turned), -1)
+        queries = scaled_queries(
+            torch.cat((expand.compressed_queries(plain), turned), -1), self._scales, ops, fwd
+        )
         seen = ops.paged_attention(
             queries, k_pool, v_pool, fwd.rows, self._scale, value_dim=part.latent_dim
         )  # [tokens, heads, latent_dim]

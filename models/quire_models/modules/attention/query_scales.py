@@ -8,6 +8,8 @@ import torch
 from torch import Tensor
 
 if TYPE_CHECKING:
+    from quire_kernels.select import Ops
+    from quire_models.modules.builder import ModuleBuilder
     from quire_models.parts.attention.query_scaling import QueryScaling
     from quire_models.step.forward_batch import ForwardBatch
 
@@ -44,3 +46,21 @@ class QueryScales:
         steps = ((positions.float() + part.offset) / part.floor).floor()
         factors = (1 + part.factor * torch.log(steps + 1))[:, None].repeat(1, self._half)
         return factors, torch.zeros_like(factors)
+
+
+def query_scales(part: QueryScaling | None, dim: int, builder: ModuleBuilder) -> QueryScales | None:
+    """The factors of queries of `dim` dimensions; the same object for equal parts, None without one."""
+    if part is None:
+        return None
+    if (part, dim) not in builder.shared:
+        builder.shared[part, dim] = QueryScales(part, dim // 2, builder.device)
+    found: QueryScales = builder.shared[part, dim]
+    return found
+
+
+def scaled_queries(q: Tensor, scales: QueryScales | None, ops: Ops, fwd: ForwardBatch) -> Tensor:
+    """q [tokens, heads, dim], multiplied in place."""
+    if scales is None:
+        return q
+    cos, sin = scales.for_step(fwd)
+    return ops.rotary(q, q[:, :0], cos, sin)[0]

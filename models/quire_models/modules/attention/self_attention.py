@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
 
-from quire_models.modules.attention.query_scales import QueryScales
+from quire_models.modules.attention.query_scales import query_scales, scaled_queries
 from quire_models.parts.norms import PerHead
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ class SelfAttention(nn.Module):
         self.v_norm = part.v_norm.build(part.value_width, builder) if part.v_norm and part.kv_from is None else None
         self.sinks = builder.parameter(part.heads) if part.sinks else None
         self._angles = builder.angles(part.rope) if part.rope else None
-        self._scales = _scales(part, builder)
+        self._scales = query_scales(part.query_scaling, part.head_dim, builder)
         self._sizes = list(sizes.values())
         self._scale = part.head_dim**-0.5 if part.scale is None else part.scale
         self._slopes = builder.constant(part.alibi) if part.alibi else None
@@ -73,9 +73,7 @@ class SelfAttention(nn.Module):
         else:
             q, gate = self._split_gate(_clipped(self.q(x, fwd), part.clip))
             q = self._queries(q, fwd)
-        if self._scales is not None:
-            cos, sin = self._scales.for_step(fwd)
-            q = ops.rotary(q, q[:, :0], cos, sin)[0]
+        q = scaled_queries(q, self._scales, ops, fwd)
         seen = ops.paged_attention(
             q, k_pool, v_pool, fwd.rows, self._scale, part.window, part.softcap, **self._options
         ).flatten(1)
@@ -149,17 +147,6 @@ def _sizes(part: Attention) -> dict[str, int]:
     queries = part.heads * (part.head_dim + (part.value_width if part.gate else 0))
     sizes = {"q": queries, "k": part.kv_heads * part.head_dim}
     return sizes if part.v_from_k else sizes | {"v": part.kv_heads * part.value_width}
-
-
-def _scales(part: Attention, builder: ModuleBuilder) -> QueryScales | None:
-    """The factors of queries; the same object for equal parts."""
-    if part.query_scaling is None:
-        return None
-    key = part.query_scaling, part.head_dim
-    if key not in builder.shared:
-        builder.shared[key] = QueryScales(part.query_scaling, part.head_dim // 2, builder.device)
-    found: QueryScales = builder.shared[key]
-    return found
 
 
 def _clipped(x: Tensor, bound: float | None) -> Tensor:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from quire_models.parts.attention.query_scaling import QueryScaling
 from quire_models.parts.state import KvShape
 
 if TYPE_CHECKING:
@@ -24,7 +25,8 @@ class LatentAttention:
     qk_rope_head_dim). value_dim: of a value (v_head_dim). q_rank: width of compressed queries (q_lora_rank), None: they
     are not compressed. rope: of rope_dim, None: no rotation. norm: of the compressed rows. bias: of the matrices that
     compress and of the output. scale: factor of the scores, (plain_dim + rope_dim) ** -0.5 by default. q_factor,
-    latent_factor: of the compressed queries and rows, after their norm (LongCat).
+    latent_factor: of the compressed queries and rows, after their norm (LongCat). query_scaling: factor of queries by
+    position (Mistral 4).
     """
 
     heads: int
@@ -39,6 +41,7 @@ class LatentAttention:
     scale: float | None = None
     q_factor: float = 1.0
     latent_factor: float = 1.0
+    query_scaling: QueryScaling | None = None
 
     @property
     def kv_shape(self) -> KvShape:
