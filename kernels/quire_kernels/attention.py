@@ -14,7 +14,12 @@ if TYPE_CHECKING:
 
 OPTIONS = ("sinks", "slopes", "chunk", "value_dim")
 """What only some models ask of `paged_attention`; an implementation states which of these it has
-(`OpImpl.attention_options`). `value_dim` stands for any width of values other than the width of keys.
+(`OpImpl.attention_options`), and gets no others.
+
+sinks: a score for each head that has no value (arXiv 2309.17453). slopes: ALiBi (arXiv 2108.12409). chunk: neighboring
+positions that attend to each other (Llama 4). value_dim: values are the first value_dim elements of the keys, and pools
+of values are empty (latent attention, arXiv 2405.04434); the name stands for any width of values that is not that of
+keys.
 """
 
 
@@ -23,15 +28,10 @@ class PagedAttention(Protocol):
 
     token t of row r is at position p = contexts[r] - query_starts[r+1] + t; it attends to positions i with p - i <
     window, i // chunk = p // chunk and i < visible_ends[t], which is p + 1 where `rows.visible_ends` is None
-    s = scale * q[t] · k[i];  s = softcap * tanh(s / softcap) if softcap;  s = s + slopes[h] * (i - p) if slopes
-    out[t] = Σ exp(s[i]) v[i] / (Σ exp(s[i]) + exp(sinks[h])), without the last term if there are no sinks
+    s = scale * q[t] · k[i];  s = softcap * tanh(s / softcap) if softcap;  s = s + slopes[h] * (i - p) if slopes;
+    out[t] = Σ exp(s[i]) v[i] / (Σ exp(s[i]) + exp(sinks[h]) if sinks);  v[i] = k[i, :value_dim] if value_dim
     query head h uses key-value head h // (H / K); scores and sums in float32
-    q [T, H, D]; k_pool [pages, page_size, K, D]; v_pool [pages, page_size, K, V], the step's tokens already written;
-    sinks, slopes float32 [H] -> [T, H, V]
-    value_dim: for pools without values, V = 0: v[i] is the first value_dim elements of k[i] (latent attention, arXiv
-    2405.04434), and the result is [T, H, value_dim].
-    Sinks: arXiv 2309.17453; slopes: ALiBi, arXiv 2108.12409; chunk: neighboring positions that attend to each other
-    (Llama 4). An implementation needs the options that it states only; the others are None.
+    q [T, H, D]; k_pool [pages, page_size, K, D]; v_pool [pages, page_size, K, V]; sinks, slopes [H] -> [T, H, V]
     """
 
     def __call__(
@@ -59,9 +59,7 @@ class ReadKv(Protocol):
     dtype: of the result -> (k [N, K, D], v [N, K, V])
     """
 
-    def __call__(
-        self, k_pool: Tensor, v_pool: Tensor, slots: Tensor, dtype: torch.dtype
-    ) -> tuple[Tensor, Tensor]: ...
+    def __call__(self, k_pool: Tensor, v_pool: Tensor, slots: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]: ...
 
 
 class LinearHeads(Protocol):

@@ -111,7 +111,7 @@ class WriteKv(Protocol):
     """Store the keys and values of the step's tokens in their slots of the KV cache.
 
     k_pool.view(-1, K, D)[slot_mapping[t]] = k[t];  v likewise, unless it is None;  no slot occurs twice
-    k [T, K, D]; v [T, K, V] (any strides between tokens and heads); k_pool, v_pool [pages, page_size, K, D or V];
+    k [T, K, D]; v [T, K, V] (any strides between tokens and heads); k_pool [pages, page_size, K, D]; v_pool likewise;
     slot_mapping int64 [T]
     """
 

@@ -118,9 +118,7 @@ class CpuOps(StateOps):
         self.run(Op.ROTARY, [q, k], q, tables=(cos.contiguous(), sin.contiguous()), interleaved=int(interleaved))
         return q, k
 
-    def write_kv(
-        self, k: Tensor, v: Tensor | None, k_pool: Tensor, v_pool: Tensor, slot_mapping: Tensor
-    ) -> None:
+    def write_kv(self, k: Tensor, v: Tensor | None, k_pool: Tensor, v_pool: Tensor, slot_mapping: Tensor) -> None:
         if isinstance(k, Proxy):
             k.tracer.store(None, k, v, k_pool, v_pool, angles=-1)
             return
@@ -164,7 +162,8 @@ class CpuOps(StateOps):
         chunk: int | None = None,
         value_dim: int | None = None,
     ) -> Tensor:
-        fields = {"factor": scale, "window": window or 0, "softcap": softcap or 0.0, "chunk": chunk or 0}
+        fields: dict[str, Any] = {"factor": scale, "window": window or 0, "softcap": softcap or 0.0}
+        fields["chunk"] = chunk or 0
         if isinstance(q, Proxy):
             of_encoder, by_head = int(rows is ProxyForward.cross_attention), (sinks, slopes)
             return q.tracer.attend(q, k_pool, v_pool, by_head, value_dim, of_encoder=of_encoder, **fields)

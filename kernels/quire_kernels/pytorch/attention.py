@@ -52,7 +52,7 @@ def paged_attention(
 ) -> Tensor:
     if value_dim is not None:
         v_pool = k_pool[..., :value_dim]
-    scores = _Scores(scale, softcap, sinks, slopes)
+    scores = _Scoring(scale, softcap, sinks, slopes)
     groups = _groups_of(rows, k_pool.shape[1], _Reach(window, chunk), not scores.is_plain, q)
     if len(groups) == 1 and groups[0].tokens is None:
         return _attend(q, k_pool, v_pool, groups[0], scores)
@@ -67,7 +67,7 @@ def paged_attention(
 
 
 @dataclass(frozen=True, slots=True)
-class _Scores:
+class _Scoring:
     """How scores become weights: the options of `paged_attention`."""
 
     scale: float
@@ -136,7 +136,7 @@ class _AttentionGroup:
     firsts: Tensor
 
 
-def _attend(q: Tensor, k_pool: Tensor, v_pool: Tensor, group: _AttentionGroup, scores: _Scores) -> Tensor:
+def _attend(q: Tensor, k_pool: Tensor, v_pool: Tensor, group: _AttentionGroup, scores: _Scoring) -> Tensor:
     """q [count * length, H, D] -> [count * length, H, V]."""
     heads, dim = q.shape[1:]
     k, v = (
@@ -153,7 +153,7 @@ def _attend(q: Tensor, k_pool: Tensor, v_pool: Tensor, group: _AttentionGroup, s
     return out.transpose(1, 2).reshape(-1, heads, v.shape[-1])
 
 
-def _explicit(q: Tensor, k: Tensor, v: Tensor, group: _AttentionGroup, scores: _Scores) -> Tensor:
+def _explicit(q: Tensor, k: Tensor, v: Tensor, group: _AttentionGroup, scores: _Scoring) -> Tensor:
     """Attention with what torch's fused call does not support. Shapes as in `_attend`."""
     count, heads, length, dim = q.shape
     kv_heads, cap = k.shape[1], scores.softcap
@@ -234,9 +234,7 @@ def _shared_calls(tiles: list[_Tile], page_size: int) -> Iterator[list[_Tile]]:
         yield sorted(members, key=lambda t: t.start)
 
 
-def _group(
-    tiles: list[_Tile], rows: AttentionMetadata, page_size: int, reach: _Reach, q: Tensor
-) -> _AttentionGroup:
+def _group(tiles: list[_Tile], rows: AttentionMetadata, page_size: int, reach: _Reach, q: Tensor) -> _AttentionGroup:
     device = q.device
     length, causal = tiles[0].length, tiles[0].causal
     starts = _column(tiles, "start")
@@ -253,9 +251,7 @@ def _group(
     mask = None if causal else _mask(_visible_ends(tiles, rows), positions, firsts, keys, reach)
     added = None if mask is None else torch.zeros(mask.shape, dtype=q.dtype).masked_fill_(mask, -torch.inf).to(device)
     of_tokens, of_keys = torch.from_numpy(positions), torch.from_numpy(firsts)
-    return _AttentionGroup(
-        int(starts[0]), len(tiles), length, tokens, pages, keys, added, causal, of_tokens, of_keys
-    )
+    return _AttentionGroup(int(starts[0]), len(tiles), length, tokens, pages, keys, added, causal, of_tokens, of_keys)
 
 
 def _column(tiles: Iterable[_Tile], name: str) -> NDArray[np.int64]:

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from family_case import GATED_MLP, FamilyCase
 
-LATENT = {"num_key_value_heads": 4, "q_lora_rank": 20, "kv_lora_rank": 24, "qk_nope_head_dim": 12, "qk_rope_head_dim": 8, "v_head_dim": 20}
+LATENT = {
+    "num_key_value_heads": 4,
+    "q_lora_rank": 20,
+    "kv_lora_rank": 24,
+    "qk_nope_head_dim": 12,
+    "qk_rope_head_dim": 8,
+    "v_head_dim": 20,
+}
 EXPERTS = {"n_routed_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 24, "n_shared_experts": 2}
 GROUPS = {"n_group": 4, "topk_group": 2, "routed_scaling_factor": 1.5, "first_k_dense_replace": 1}
 SPARSE = {**LATENT, **EXPERTS, **GROUPS}
@@ -27,7 +34,7 @@ CASES = (
     ),
     FamilyCase(
         "DeepseekV3ForCausalLM",
-        SPARSE,
+        {**SPARSE, "head_dim": 8},
         lora=LORA,
         variants={
             "YaRN and halves": {
@@ -43,10 +50,11 @@ CASES = (
         "Mistral4ForCausalLM",
         {
             **SPARSE,
+            "head_dim": 20,
             "rope_parameters": {**YARN, "type": "yarn", "mscale_all_dim": 1.0, "llama_4_scaling_beta": 0.3},
         },
         lora=LORA,
     ),
-    FamilyCase("YoutuForCausalLM", LATENT, lora=LORA),
+    FamilyCase("YoutuForCausalLM", {**LATENT, "head_dim": 8}, lora=LORA),
     FamilyCase("MiniCPM3ForCausalLM", {**LATENT, "dim_model_base": 32, "scale_emb": 3}, lora=LORA),
 )

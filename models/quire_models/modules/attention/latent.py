@@ -7,6 +7,7 @@ expands values ("absorbed" in the paper), so a token's row is read once for all 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -16,6 +17,7 @@ from quire_models.modules.attention.query_scales import query_scales, scaled_que
 
 if TYPE_CHECKING:
     from quire_models.modules.builder import ModuleBuilder
+    from quire_models.modules.projection import Projection
     from quire_models.parts.attention.latent import LatentAttention
     from quire_models.step.forward_batch import ForwardBatch
 
@@ -23,8 +25,8 @@ if TYPE_CHECKING:
 class LatentSelfAttention(nn.Module):
     """The module that the part `parts.attention.latent.LatentAttention` builds.
 
-    Matrices: `q`, or `q_a` and `q_b`, whose outputs are the plain dimensions of all heads, then the rotary ones; `kv_a`:
-    the compressed row, then its rotary key; `kv_b`: the keys of all heads, then the values of all heads; `o`.
+    Matrices: `q`, or `q_a` and `q_b`, whose outputs are the plain dimensions of all heads, then the rotary ones;
+    `kv_a`: the compressed row, then its rotary key; `kv_b`: the keys of all heads, then the values of all heads; `o`.
     """
 
     def __init__(self, width: int, part: LatentAttention, builder: ModuleBuilder) -> None:
@@ -37,7 +39,8 @@ class LatentSelfAttention(nn.Module):
         self.q_a = builder.projection(width, part.q_rank, part.bias) if part.q_rank else None
         self.q_a_norm = part.norm.build(part.q_rank, builder) if part.q_rank else None
         matrix = builder.projection(inputs, sum(self._q_sizes))
-        self.q, self.q_b = (None, matrix) if part.q_rank else (matrix, None)
+        self.q: Projection | None = None if part.q_rank else matrix
+        self.q_b: Projection | None = matrix if part.q_rank else None
         self.kv_a = builder.projection(width, part.latent_dim + part.rope_dim, part.bias)
         self.kv_a_norm = part.norm.build(part.latent_dim, builder)
         self.kv_b = builder.projection(part.latent_dim, heads * (part.plain_dim + part.value_dim))
@@ -66,9 +69,7 @@ class LatentSelfAttention(nn.Module):
         ops.write_kv(torch.cat((latent, key), -1), None, k_pool, v_pool, fwd.slot_mapping)
         adapted = fwd.adapters is not None and self.kv_b.delta is not None
         expand = AdaptedExpansion(self, fwd) if adapted else self
-        queries = scaled_queries(
-            torch.cat((expand.compressed_queries(plain), turned), -1), self._scales, ops, fwd
-        )
+        queries = scaled_queries(torch.cat((expand.compressed_queries(plain), turned), -1), self._scales, ops, fwd)
         seen = ops.paged_attention(
             queries, k_pool, v_pool, fwd.rows, self._scale, value_dim=part.latent_dim
         )  # [tokens, heads, latent_dim]
@@ -79,7 +80,9 @@ class LatentSelfAttention(nn.Module):
         if self.q is not None:
             q = self.q(x, fwd)
         else:
-            assert self.q_a is not None and self.q_a_norm is not None and self.q_b is not None
+            assert self.q_a is not None
+            assert self.q_a_norm is not None
+            assert self.q_b is not None
             q = self.q_b(_scaled(self.q_a_norm(self.q_a(x, fwd)), self.part.q_factor), fwd)
         plain, turned = q.split(self._q_sizes, -1)
         return plain.unflatten(-1, (-1, self.part.plain_dim)), turned.unflatten(-1, (-1, self.part.rope_dim))
@@ -127,7 +130,7 @@ class AdaptedExpansion:
         starts = [int(start) for start in fwd.query_starts]
         groups: dict[Any, list[Tensor]] = {}
         device = fwd.tokens.device
-        for first, last in zip(starts, starts[1:], strict=False):
+        for first, last in pairwise(starts):
             if first < last:
                 uses = _uses(fwd.adapters, first)
                 groups.setdefault(uses, []).append(torch.arange(first, last, device=device))
@@ -139,14 +142,14 @@ class AdaptedExpansion:
             self._groups.append((torch.cat(tokens), *module.split_heads(module.expansion(adapters))))
 
     def compressed_queries(self, plain: Tensor) -> Tensor:
-        """As `LatentSelfAttention.compressed_queries`."""
+        """[tokens, heads, plain_dim] -> [tokens, heads, latent_dim], each chunk by its own matrix."""
         out = plain.new_empty(*plain.shape[:2], self._module.part.latent_dim)
         for tokens, keys, _ in self._groups:
             out[tokens] = torch.bmm(plain[tokens].transpose(0, 1), keys).transpose(0, 1)
         return out
 
     def values(self, seen: Tensor) -> Tensor:
-        """As `LatentSelfAttention.values`."""
+        """[tokens, heads, latent_dim] -> [tokens, heads, value_dim], each chunk by its own matrix."""
         out = seen.new_empty(*seen.shape[:2], self._module.part.value_dim)
         for tokens, _, values in self._groups:
             out[tokens] = torch.bmm(seen[tokens].transpose(0, 1), values.transpose(1, 2)).transpose(0, 1)

@@ -105,7 +105,9 @@ class SelfAttention(nn.Module):
         early = not part.norm_after_rope and self.q_norm is not None and self.k_norm is not None
         if early and part.qk_norm_wide:
             q, k = self.q_norm(q), self.k_norm(k)  # type: ignore[misc]
-        q, k, v = (t.unflatten(-1, (-1, size)) for t, size in ((q, part.head_dim), (k, part.head_dim), (v, part.value_width)))
+        q, k, v = (
+            t.unflatten(-1, (-1, size)) for t, size in ((q, part.head_dim), (k, part.head_dim), (v, part.value_width))
+        )
         if self.v_norm is not None:
             v = self.v_norm(v)
         if early and not part.qk_norm_wide:
@@ -119,9 +121,7 @@ class SelfAttention(nn.Module):
         if self._angles is not None and part.rope is not None:
             cos, sin = self._angles.for_step(fwd)
             if not late:
-                return ops.rotary_write_kv(
-                    q, k, v, cos, sin, k_pool, v_pool, fwd.slot_mapping, part.rope.interleaved
-                )
+                return ops.rotary_write_kv(q, k, v, cos, sin, k_pool, v_pool, fwd.slot_mapping, part.rope.interleaved)
             q, k = ops.rotary(q, k, cos, sin, part.rope.interleaved)
         if late:
             q, k = self.q_norm(q), self.k_norm(k)  # type: ignore[misc]
@@ -129,7 +129,7 @@ class SelfAttention(nn.Module):
         return q
 
     def _queries(self, q: Tensor, fwd: ForwardBatch) -> Tensor:
-        """Queries [tokens, columns] of a block that stores nothing, normalized and rotated: [tokens, heads, head_dim]."""
+        """Queries of a block that stores nothing, normalized and rotated: [tokens, heads, head_dim]."""
         part, norm = self.part, self.q_norm
         if norm is not None and part.qk_norm_wide:
             q = norm(q)

@@ -19,5 +19,5 @@ def decoder(c: Any) -> Decoder:
 
 @hookimpl
 def quire_architectures() -> Iterable[Architecture]:
-    """The language model."""
+    """The language model, with compressed queries or without."""
     yield Architecture(name="MiniCPM3ForCausalLM", decoder=decoder, names=names.LLAMA | latent_attention.NAMES)
