@@ -90,6 +90,7 @@ def parts() -> Iterator[tuple[str, str, str]]:
     yield "from_vllm.md", "accepted arguments", accepted()
     yield "from_vllm.md", "variables", variables()
     yield "plugins/parts.md", "parts", plugin_reference.parts()
+    yield "plugins/parts.md", "fields of configs", plugin_reference.fields_of_configs()
     yield "plugins/weights.md", "names of parameters", plugin_reference.names()
     yield "plugins/records.md", "records and protocols", plugin_reference.records_and_protocols()
 

@@ -72,7 +72,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     extract.add_argument("tuned", metavar="TUNED", help="folder or hub id of the tuned model, or of an adapter")
     extract.add_argument("out", metavar="OUT", type=Path, help="folder to write; it must not exist, or be empty")
     extract.add_argument("--rank", type=int, default=16, help="largest rank of a matrix")
-    energy = "share of each difference (of its squared norm) to keep with fewer ranks than --rank, from 0 to 1"
+    energy = "give a matrix the smallest rank up to --rank that keeps this share of its squared norm, from 0 to 1"
     extract.add_argument("--energy", type=float, default=1.0, help=energy)
     extract.add_argument("--dtype", choices=DTYPES, default="float32", help="data type of the adapter")
 

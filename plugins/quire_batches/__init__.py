@@ -29,7 +29,10 @@ def quire_options() -> Iterable[Option]:
     yield Option("max_lines", int, 50_000, "maximum number of requests of a batch")
     yield Option("max_batches", int, 100, "maximum number of batches that have not ended")
     yield Option(
-        "retention_days", int, 30, "days after which files without another end, and ended batches, are removed"
+        "retention_days",
+        int,
+        30,
+        "days after which ended batches, and files without an expiry of their own, are removed",
     )
     yield Option("concurrency", int, 64, "maximum number of requests of all batches at a time")
 

@@ -99,6 +99,16 @@ async def test_lines_are_the_default_and_times_are_measured(plain, pretend) -> N
         assert (loaded.json()["done_reason"], loaded.json()["response"]) == ("load", "")
 
 
+@pytest.mark.parametrize("kind", [None, "application/x-www-form-urlencoded"])
+async def test_only_web_pages_must_say_that_they_send_json(plain, pretend, kind) -> None:
+    headers = {} if kind is None else {"Content-Type": kind}
+    async with in_process(plain[0]) as http:
+        answer = await http.post("/api/chat", content=json.dumps({**ASK, "stream": False}), headers=headers)
+        assert (answer.status_code, answer.json()["message"]["content"]) == (200, "Hello.")
+        of_a_page = await http.post("/api/chat", content=json.dumps(ASK), headers={**headers, "Origin": "http://x"})
+        assert (of_a_page.status_code, of_a_page.json()["error"][:22]) == (400, "Unsupported Media Type")
+
+
 async def test_a_tool_is_called_and_its_result_goes_back(folder) -> None:
     pretend = Scripted(CALL)
     client = client_of(api_app(folder, pretend, ["ollama"], tool_parser=TOOL_PARSERS["hermes"]))

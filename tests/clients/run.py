@@ -21,14 +21,20 @@ sys.path.insert(0, str(HERE.parent / "helpers" / "fakes"))
 from serving import serving  # noqa: E402
 
 CLIENTS = {
+    "langchain_chat.py": ["langchain-anthropic", "langchain-ollama", "langchain-openai"],
     "langchain_cohere_rerank.py": ["langchain-cohere"],
+    "litellm_providers.py": ["litellm"],
+    "pydantic_ai_agent.py": ["pydantic-ai-slim[anthropic,openai]"],
     "guidance_vllm_model.py": ["guidance", "openai"],
     "outlines_from_sglang.py": ["outlines", "openai"],
     "lm_eval_remote_tokenizer.py": ["lm-eval[api]"],
     "ai_sdk_generate_object.mjs": ["ai", "@ai-sdk/openai-compatible", "zod"],
+    "ai_sdk_tools.mjs": ["ai", "@ai-sdk/anthropic", "@ai-sdk/openai", "@ai-sdk/openai-compatible", "zod"],
+    "anthropic_js_messages.mjs": ["@anthropic-ai/sdk"],
     "openai_js_responses.mjs": ["openai", "ai", "@ai-sdk/openai", "zod"],
 }
-SERVED = ("demo-chat=demo-chat", "demo-rerank=demo-rerank", "--kv-cache-memory-bytes", "128M")
+MODELS = ("demo-chat", "demo-embed", "demo-rerank", "demo-tools")
+SERVED = (*(f"{name}={name}" for name in MODELS), "--kv-cache-memory-bytes", "128M", "--enable-auto-tool-choice")
 TIMEOUT_S = 300
 
 

@@ -1,20 +1,57 @@
-"""Every file in examples/ that can be run is run."""
+"""Files in examples/ are run, and so are the blocks of code in the documentation that are not marked as not run."""
 
 import json
 import os
-import re
 import shutil
 import subprocess
 import sys
+from contextlib import chdir
 from pathlib import Path
 
 import pytest
+from code_blocks import PAGES, code_blocks
+from paths import ROOT
 from serving import serving
 
-ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples"
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.process]
+
+DEMO_CHAT = ROOT / "plugins" / "quire_demos" / "demo_chat"
+LINKS = {
+    "examples": ROOT / "examples",
+    "plugins": ROOT / "plugins",
+    "my-model": DEMO_CHAT,
+    "my-adapter": DEMO_CHAT / "adapters" / "pirate",
+    "adapters/style": DEMO_CHAT / "adapters" / "pirate",
+    "adapters/poems": DEMO_CHAT / "adapters" / "dutch",
+    "talk.mp3": ROOT / "examples" / "demo_models" / "digits.wav",
+}
+"""What the blocks find in their folder."""
+
+SERVED = {"my-embedder": "demo-embed", "my-classifier": "demo-rerank", "my-ranker": "demo-rerank"}
+"""The demo model of each name that stands for a model of the reader."""
+
+OF_PAGES = {"docs/apis/speech.md": {"my-model": "demo-whisper"}}
+"""Names that stand for another demo model on one page."""
+
+RUN_ELSEWHERE = ("docs/hooks.md",)
+"""Pages whose blocks `tests/hooks/test_hooks.py` runs."""
+
+RUN = """
+import inspect, json, sys, tempfile
+from pathlib import Path
+
+sys.path.insert(0, ".")
+names = {}
+for source, place in json.load(sys.stdin):
+    exec(compile(source, place, "exec"), names)
+    for name, test in [*names.items()]:
+        if name.startswith("test_"):
+            test(*([Path(tempfile.mkdtemp())] if inspect.signature(test).parameters else []))
+            del names[name]
+    print("\\0")
+"""
 
 
 def run(name, *words):
@@ -30,11 +67,21 @@ def run(name, *words):
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory):
-    """The demo models and their adapters, as the README starts them."""
+def folder(tmp_path_factory):
+    made = tmp_path_factory.mktemp("folder")
+    (made / ".curlrc").write_text("fail-with-body")
+    (made / "adapters").mkdir()
+    for name, target in LINKS.items():
+        (made / name).symlink_to(target)
+    return made
+
+
+@pytest.fixture(scope="module")
+def server(folder, tmp_path_factory):
+    """The demo models and their adapters, as the README starts them, in the folder of the blocks."""
     section = (ROOT / "README.md").read_text().split("\n## Five minutes\n")[1]
-    assert section.lstrip().startswith("```sh\nplatform serve\n```")
-    with serving("--batches.folder", tmp_path_factory.mktemp("batches")) as made:
+    assert "```sh\nplatform serve\n```" in section
+    with chdir(folder), serving("--batches.folder", tmp_path_factory.mktemp("batches")) as made:
         yield made
 
 
@@ -74,85 +121,44 @@ def test_search_finds_the_passage_that_answers():
     assert float(best.split()[0]) > 0.5 > float(others[0].split()[0])
 
 
-def test_the_conversation_in_the_readme_goes_as_it_is_shown(server):
-    readme = (ROOT / "README.md").read_text()
-    code = next(block for block in re.findall(r"```python\n(.*?)```", readme, re.DOTALL) if "OpenAI(" in block)
-    (shown,) = re.findall(r"```text\n(You:.*?)```", readme, re.DOTALL)
-    code = code.replace("http://127.0.0.1:8000", server.url)
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True)
-    assert done.stdout == shown
+def run_block(words, folder, text=None):
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    env = {**os.environ, "HF_HUB_OFFLINE": "1", "PATH": path, "ADMIN_KEY": "none", "CURL_HOME": str(folder)}
+    done = subprocess.run(words, capture_output=True, text=True, input=text, timeout=120, cwd=folder, env=env)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
 
 
-def test_the_picture_in_the_readme_is_seen_as_it_is_shown(server, monkeypatch):
-    section = (ROOT / "README.md").read_text().split("\n## Images\n")[1].split("\n## ")[0]
-    (ask,) = re.findall(r"```python\n(.*?)```", section, re.DOTALL)
-    (shown,) = re.findall(r"```text\n(.*?)```", section, re.DOTALL)
-    monkeypatch.chdir(ROOT)  # the path that is shown begins there
-    ask = ask.replace("http://127.0.0.1:8000", server.url)
-    done = subprocess.run([sys.executable, "-c", ask], capture_output=True, text=True, timeout=120, check=True)
-    assert done.stdout == shown
-
-
-@pytest.mark.parametrize("api", ["Anthropic's Messages API", "Ollama", "Cohere"])
-def test_clients_of_other_apis_are_answered_as_it_is_shown(server, monkeypatch, api):
-    section = (ROOT / "docs" / "apis" / "README.md").read_text().split(f"\n## {api}\n")[1].split("\n## ")[0]
-    (ask,) = re.findall(r"```python\n(.*?)```", section, re.DOTALL)
-    (shown,) = re.findall(r"```text\n(.*?)```", section, re.DOTALL)
-    monkeypatch.chdir(ROOT)  # the path that is shown begins there
-    ask = ask.replace("http://127.0.0.1:8000", server.url)
-    done = subprocess.run([sys.executable, "-c", ask], capture_output=True, text=True, timeout=120, check=True)
-    assert done.stdout == shown
-
-
-def test_the_tool_in_the_readme_is_called_as_it_is_shown(server):
-    section = (ROOT / "README.md").read_text().split("\n## Tools\n")[1].split("\n## ")[0]
-    (ask,) = re.findall(r"```python\n(.*?)```", section, re.DOTALL)
-    (shown,) = re.findall(r"```text\n(.*?)```", section, re.DOTALL)
-    ask = ask.replace("http://127.0.0.1:8000", server.url)
-    done = subprocess.run([sys.executable, "-c", ask], capture_output=True, text=True, timeout=120, check=True)
-    assert done.stdout == shown
+def compare(block, said):
+    if block.shown_is_cut:
+        lines = iter(said.splitlines())
+        assert all(line in lines for line in block.shown.splitlines()), f"{block.place}: {said}"
+    elif block.shown:
+        assert said.strip() == block.shown.strip(), block.place
 
 
 @pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed")
-def test_ranking_and_embedding_in_the_readme_go_as_they_are_shown(server):
-    section = (ROOT / "README.md").read_text().split("\n## Embeddings and ranking\n")[1].split("\n## ")[0]
-    (rank,) = re.findall(r"```sh\n(.*?)```", section, re.DOTALL)
-    (shown,) = re.findall(r"```text\n(.*?)```", section, re.DOTALL)
-    (embed,) = re.findall(r"```python\n(.*?)```", section, re.DOTALL)
-    for command, wanted in ((["bash", "-ec", rank], shown), ([sys.executable, "-c", embed], "64\n")):
-        words = [word.replace("http://127.0.0.1:8000", server.url) for word in command]
-        done = subprocess.run(words, capture_output=True, text=True, timeout=120, check=True)
-        assert done.stdout == wanted
-
-
-@pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed")
-def test_the_recording_in_the_readme_is_written_down_as_it_is_shown(server, monkeypatch):
-    section = (ROOT / "README.md").read_text().split("\n## Speech\n")[1].split("\n## ")[0]
-    (ask,) = re.findall(r"```sh\n(.*?)```", section, re.DOTALL)
-    (shown,) = re.findall(r"```text\n(.*?)```", section, re.DOTALL)
-    monkeypatch.chdir(ROOT)  # the path that is shown begins there
-    words = ["bash", "-ec", ask.replace("http://127.0.0.1:8000", server.url)]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=120, check=True)
-    assert done.stdout.strip() == shown.strip()
-
-
-@pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed")
-def test_the_adapters_of_the_readme_answer_as_it_is_shown(server, monkeypatch):
-    section = (ROOT / "README.md").read_text().split("\n## Adapters\n")[1].split("\n## ")[0]
-    ask, change = re.findall(r"```sh\n(.*?)```", section, re.DOTALL)
-    (shown,) = re.findall(r"```text\n(.*?)```", section, re.DOTALL)
-    monkeypatch.chdir(ROOT)  # the paths that are shown begin there
-    answers, changes = (
-        subprocess.run(
-            ["bash", "-ec", lines.replace("http://127.0.0.1:8000", server.url)],
-            capture_output=True,
-            text=True,
-            timeout=120,
-            check=True,
-        ).stdout
-        for lines in (ask, change)
-    )
-    assert answers == shown
-    assert changes.startswith("Success: LoRA adapter 'captain' added successfully.")
-    assert '"id": "captain"' in changes
-    assert changes.endswith("Success: LoRA adapter 'captain' removed successfully.")
+@pytest.mark.parametrize("page", [page for page in PAGES if page not in RUN_ELSEWHERE])
+def test_blocks_do_what_the_page_says(page, folder, request):
+    blocks = [block for block in code_blocks(page) if not block.why_not]
+    served = {**SERVED, **OF_PAGES.get(page, {})}
+    programs, commands = [], []
+    for block in blocks:
+        code = block.code
+        for name, demo in served.items():
+            code = code.replace(name, demo)
+        if ":8000" in code:
+            code = code.replace("http://127.0.0.1:8000", request.getfixturevalue("server").url)
+        if block.file:
+            (folder / block.file).write_text(code)
+        if block.language == "python":
+            programs.append((block, code))
+        elif block.language == "sh":
+            commands.append((block, code))
+    for block, code in commands:
+        compare(block, run_block(["bash", "-eo", "pipefail", "-c", code], folder))
+    if programs:
+        sources = json.dumps([(code, block.place) for block, code in programs])
+        said = run_block([sys.executable, "-c", RUN], folder, sources).split("\0\n")
+        for (block, _), output in zip(programs, said[:-1], strict=True):
+            compare(block, output)

@@ -1,15 +1,17 @@
 """The contract as a whole: every hook is documented, implemented somewhere and tested."""
 
 import ast
+import builtins
 import inspect
 import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from quire import records
+from quire import plugin as exported, records
 from quire.hooks import hookspecs
 from quire.hooks.registry import load
 from quire.records import RECORDS
@@ -17,6 +19,24 @@ from quire.records import RECORDS
 ROOT = Path(__file__).parents[2]
 DOCS = (ROOT / "docs" / "hooks.md").read_text()
 HOOKS = {name: hook for name, hook in vars(hookspecs).items() if name.startswith("quire_")}
+
+
+class StandIn(type):
+    """Makes classes that may be called, and have every attribute."""
+
+    def __getattr__(cls, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return cls
+
+
+class Names(dict[str, Any]):
+    """The names that an example sees: those of `quire.plugin`, and a stand-in for each that it leaves out."""
+
+    def __missing__(self, name: str) -> Any:
+        if hasattr(builtins, name):
+            raise KeyError(name)
+        return getattr(exported, name, None) or StandIn(name, (), {"__init__": lambda self, *args, **more: None})
 
 
 def signature(name: str) -> str:
@@ -30,8 +50,11 @@ def test_every_hook_is_documented_with_its_exact_signature_and_an_example(name: 
     signature_block, *examples = re.findall(r"```python\n(.*?)```", section.group(1), re.DOTALL)
     assert signature_block == f"{signature(name)}\n", "run `make docs`"
     assert any(f"def {name}(" in example and "@hookimpl" in example for example in examples)
+    found: dict[str, Any] = Names({**vars(exported), "Path": Path, "__file__": __file__})
     for example in examples:
-        ast.parse(example)
+        exec(compile(example, f"hooks.md, {name}", "exec"), found)
+    if name in RECORDS:
+        assert all(isinstance(record, RECORDS[name]) for record in found[name]())
 
 
 def test_the_documentation_has_no_section_for_a_hook_that_is_not_there() -> None:

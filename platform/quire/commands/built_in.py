@@ -18,7 +18,7 @@ BUILT_IN: Mapping[str, tuple[str, str, str]] = {
     "doctor": (
         "quire.commands.doctor",
         "COMMAND",
-        "show this machine, and which implementation of each op is used and why",
+        "show this machine, and which implementation of each operation runs and why",
     ),
     "top": ("quire.commands.top.command", "COMMAND", "show the load of a running server"),
     "run-batch": ("quire.commands.run_batch", "COMMAND", "process a file of requests without a server"),

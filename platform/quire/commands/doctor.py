@@ -116,4 +116,6 @@ def _rows(choices: list[dict[str, Any]]) -> list[tuple[str, str, str, str]]:
     return [("\n".join(ops), *columns) for columns, ops in grouped.items()]
 
 
-COMMAND = Command("doctor", "show this machine, and which implementation of each op is used and why", _configure, _run)
+COMMAND = Command(
+    "doctor", "show this machine, and which implementation of each operation runs and why", _configure, _run
+)

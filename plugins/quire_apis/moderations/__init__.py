@@ -38,5 +38,5 @@ def quire_routers() -> Iterable[Router]:
 @hookimpl
 def quire_options() -> Iterable[Option]:
     """When a text is flagged."""
-    yield Option("safe", str, SAFE, "labels of classifiers that flag nothing, separated by commas, in any case")
-    yield Option("threshold", float, 0.5, "score of another label from which on a text is flagged")
+    yield Option("safe", str, SAFE, "labels that do not flag a text, separated by commas; case does not matter")
+    yield Option("threshold", float, 0.5, "a text is flagged if another label has at least this score")

@@ -6,9 +6,10 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
-from typing import Any
+from typing import Any, TypeVar
 
 from fastapi import APIRouter, Request
+from pydantic import BaseModel
 from starlette.responses import JSONResponse, Response
 
 from quire.plugin import Answer, BadRequest, RouterContext, json_body
@@ -30,6 +31,8 @@ API_VERSION = "0.14.0"
 """The version of Ollama whose API this is: clients refuse older ones."""
 
 LINES = "application/x-ndjson"
+
+_Fields = TypeVar("_Fields", bound=BaseModel)
 
 
 def build_router(context: RouterContext) -> APIRouter:
@@ -78,10 +81,22 @@ class _OllamaApi:
     def __init__(self, context: RouterContext) -> None:
         self._context = context
 
+    async def _read(self, request: Request, schema: type[_Fields]) -> _Fields:
+        """The body. Its media type does not matter, because some clients (curl, LiteLLM) do not say JSON.
+
+        Those of web pages must say it: a page of another site can only do so if `--allowed-origins` lets it.
+        """
+        headers = request.scope["headers"]
+        if "origin" not in request.headers:
+            headers = [pair for pair in headers if pair[0] != b"content-type"] + [
+                (b"content-type", b"application/json")
+            ]
+        return await self._context.read(Request({**request.scope, "headers": headers}, request.receive), schema)
+
     async def chat(self, request: Request) -> Response:
         """The answer to a conversation; without messages, whether the model is there."""
         begun = time.perf_counter_ns()
-        fields = await self._context.read(request, OllamaChatRequest)
+        fields = await self._read(request, OllamaChatRequest)
         model = find_name(self._context, fields.model)
         if not fields.messages:
             return await self._loaded(model, {"message": {"role": "assistant", "content": ""}})
@@ -95,7 +110,7 @@ class _OllamaApi:
     async def generate(self, request: Request) -> Response:
         """The answer to a prompt; without one, whether the model is there."""
         begun = time.perf_counter_ns()
-        fields = await self._context.read(request, OllamaGenerateRequest)
+        fields = await self._read(request, OllamaGenerateRequest)
         model = find_name(self._context, fields.model)
         if not fields.prompt and not fields.images:
             return await self._loaded(model, {"response": ""})
@@ -146,7 +161,7 @@ class _OllamaApi:
     async def embed(self, request: Request) -> Response:
         """The embeddings of texts."""
         begun = time.perf_counter_ns()
-        fields = await self._context.read(request, OllamaEmbedRequest)
+        fields = await self._read(request, OllamaEmbedRequest)
         texts = [fields.input] if isinstance(fields.input, str) else fields.input or []
 
         async def whole() -> dict[str, Any]:
@@ -159,7 +174,7 @@ class _OllamaApi:
 
     async def embeddings(self, request: Request) -> Response:
         """The embedding of one text."""
-        fields = await self._context.read(request, OllamaEmbeddingsRequest)
+        fields = await self._read(request, OllamaEmbeddingsRequest)
         texts = [fields.prompt] if fields.prompt else []
 
         async def whole() -> dict[str, Any]:
@@ -205,7 +220,7 @@ class _OllamaApi:
         return Response(encoded_line({"status": "success"}), media_type=LINES)
 
     async def _named(self, request: Request) -> str:
-        fields = await self._context.read(request, OllamaModelRequest)
+        fields = await self._read(request, OllamaModelRequest)
         name = fields.model or fields.name
         if not name:
             raise BadRequest("`model` is needed.", "model")

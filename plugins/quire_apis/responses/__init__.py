@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 OPTIONS = (
     Option("path", str, "", "SQLite file that keeps responses across restarts; by default a temporary file"),
     Option("max-stored", int, 10_000, "responses and conversations that are kept; 0 = nothing is stored"),
-    Option("max-age-days", float, 30.0, "days after their last use that responses and conversations are kept"),
-    Option("max-bytes", int, 1 << 30, "bytes of all responses and conversations that are kept"),
+    Option("max-age-days", float, 30.0, "days that responses and conversations are kept after their last use"),
+    Option("max-bytes", int, 1 << 30, "maximum total size of all responses and conversations"),
 )
 
 

@@ -95,11 +95,9 @@ async def test_a_background_response_that_fails_says_why(rig):
             await client.responses.create(**ASK, store=False)
 
 
-@pytest.mark.parametrize("background", [False, True])
-async def test_a_stream_that_its_client_leaves_is_cancelled_unless_it_is_in_the_background(rig, background):
-    await held(rig)
-    body = {**ASK, "background": background, "stream": True}
-    sent = [{"type": "http.request", "body": json.dumps(body).encode(), "more_body": False}]
+async def left(rig, body, leaves):
+    """The events of a stream until its client disconnects: when `leaves` is true for the bytes so far."""
+    sent = [{"type": "http.request", "body": json.dumps({**body, "stream": True}).encode(), "more_body": False}]
     gone, data = asyncio.Event(), []
 
     async def receive():
@@ -110,16 +108,23 @@ async def test_a_stream_that_its_client_leaves_is_cancelled_unless_it_is_in_the_
 
     async def send(message):
         data.append(message.get("body", b""))
-        if b"output_text.delta" in data[-1]:
+        if leaves(b"".join(data)):
             gone.set()
 
     scope = {"type": "http", "method": "POST", "path": "/v1/responses", "query_string": b"", "http_version": "1.1"}
     scope |= {"headers": [(b"content-type", b"application/json")], "client": ("127.0.0.1", 1), "server": None}
     await rig.app(scope, receive, send)
     events = parsed(b"".join(data).decode())
-    machine = Machine(background)
+    machine = Machine(body["background"])
     for event in events:
         machine.take(event)
+    return events
+
+
+@pytest.mark.parametrize("background", [False, True])
+async def test_a_stream_that_its_client_leaves_is_cancelled_unless_it_is_in_the_background(rig, background):
+    await held(rig)
+    events = await left(rig, {**ASK, "background": background}, lambda data: b"output_text.delta" in data)
     rig.script.hold.set()
     async with rig.openai() as client:
         found = await status_of(client, events[0]["response"]["id"])
@@ -127,6 +132,27 @@ async def test_a_stream_that_its_client_leaves_is_cancelled_unless_it_is_in_the_
     assert found.output[0].status == ("completed" if background else "incomplete")
     assert "Hello there.".startswith(found.output_text)
     assert not rig.script.running
+
+
+@pytest.mark.parametrize("background", [False, True])
+async def test_a_stream_that_is_cut_after_any_event_leaves_a_consistent_response(rig, tool_call, background):
+    rig.says(f"<think>Hm.</think>I add.{tool_call('add', a=1)}")
+    tool = {"type": "function", "name": "add", "parameters": {"type": "object"}, "strict": False}
+    body = {**ASK, "background": background, "tools": [tool]}
+    async with rig.openai() as client, rig.http() as http:
+        whole = checked((await http.post("/v1/responses", json={**body, "stream": True})).text, background)
+        for number in range(1, len(whole) + 1):
+            events = await left(rig, body, lambda data, number=number: data.count(b"\n\n") >= number)
+            found = await status_of(client, events[0]["response"]["id"])
+            kinds = [item.type for item in found.output]
+            assert kinds == ["reasoning", "message", "function_call"][: len(kinds)]
+            done = [event["item"]["id"] for event in events if event["type"] == "response.output_item.done"]
+            assert [item.id for item in found.output][: len(done)] == done
+            assert found.status in ("completed", "completed" if background else "cancelled")
+            if found.status == "completed":
+                assert (len(kinds), found.output_text) == (3, "I add.")
+            assert {item.status for item in found.output[:-1]} <= {"completed", "incomplete"}
+            assert not rig.script.running
 
 
 @pytest.mark.parametrize("background", [False, True])

@@ -36,7 +36,9 @@ def _configure(parser: argparse.ArgumentParser) -> None:
         "--temperature", type=float, default=None, help="sampling temperature; 0: always the most likely token"
     )
     parser.add_argument("--stats", action="store_true", help="print token counts and seconds after each response")
-    history = "file for what was typed; an empty TEXT keeps no history (default: ~/.local/state/quire/NAME-history)"
+    history = (
+        'file that keeps what was typed; "": none (default: chat-history or complete-history in ~/.local/state/quire)'
+    )
     parser.add_argument("--history-file", metavar="FILE", default=None, help=history)
 
 

@@ -14,7 +14,7 @@ def _configure(parser: argparse.ArgumentParser) -> None:
         "--api-key", default=os.environ.get("OPENAI_API_KEY"), help="API key (default: $OPENAI_API_KEY)"
     )
     parser.add_argument("--interval", type=float, default=1.0, metavar="S", help="seconds between two frames")
-    parser.add_argument("--once", action="store_true", help="print one frame, of one interval, and exit")
+    parser.add_argument("--once", action="store_true", help="measure one interval, print it and exit")
 
 
 def _run(args: argparse.Namespace) -> int:
