@@ -118,7 +118,11 @@ def reference_model(architecture: str, seed: int = 0, attention: str = "eager", 
 def _can_set(config: Any, name: str) -> bool:
     """Whether a config has a setting that is not derived from others."""
     declared = getattr(type(config), name, None)
-    return hasattr(config, name) and not (isinstance(declared, property) and declared.fset is None)
+    try:
+        exists = hasattr(config, name)
+    except Exception:  # transformers' error for a setting that differs between layers
+        exists = True
+    return exists and not (isinstance(declared, property) and declared.fset is None)
 
 
 def _perturb(parameter: Any, generator: Any) -> None:

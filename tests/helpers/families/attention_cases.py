@@ -28,8 +28,32 @@ LLAMA4 = {
     "floor_scale": 5,
 }
 
+GEMMA4 = {
+    "num_hidden_layers": 6,
+    "layer_types": ["sliding_attention", "full_attention"] * 3,
+    "num_kv_shared_layers": 2,
+    "sliding_window": 9,
+    "hidden_size_per_layer_input": 12,
+    "vocab_size_per_layer_input": 288,
+    "global_head_dim": 24,
+    "use_double_wide_mlp": True,
+}
+
 CASES = (
     FamilyCase("GptOssForCausalLM", GPT_OSS, lora=ATTENTION),
+    FamilyCase(
+        "Gemma4ForCausalLM",
+        GEMMA4,
+        lora=(*LLAMA, "per_layer_input_gate", "per_layer_projection"),
+        variants={
+            "one projection for keys and values, no embeddings for layers": {
+                "attention_k_eq_v": True,
+                "num_global_key_value_heads": 1,
+                "hidden_size_per_layer_input": 0,
+                "num_kv_shared_layers": 0,
+            }
+        },
+    ),
     FamilyCase(
         "Llama4ForCausalLM",
         LLAMA4,
@@ -44,7 +68,7 @@ CASES = (
     ),
     FamilyCase(
         "BloomForCausalLM",
-        {"n_head": 4, "n_layer": 2},
+        {"n_head": 4, "n_layer": 2, "tie_word_embeddings": False},
         lora=FUSED,
         variants={"six heads": {"hidden_size": 96, "n_head": 6}},
     ),
@@ -52,12 +76,13 @@ CASES = (
         "MptForCausalLM",
         {"d_model": 64, "n_heads": 4, "n_layers": 2, "attn_config": {"clip_qkv": 1.5}},
         lora=("Wqkv", "out_proj", "up_proj", "down_proj"),
-        variants={"six heads": {"d_model": 96, "n_heads": 6, "attn_config": {"alibi_bias_max": 4}}},
+        variants={"six heads": {"d_model": 96, "n_heads": 6, "attn_config": {"softmax_scale": 0.3}}},
     ),
     FamilyCase(
         "FalconForCausalLM",
         {"new_decoder_architecture": True, "num_kv_heads": 2, "ffn_hidden_size": 96},
         lora=FUSED,
+        attention="sdpa",  # "eager" adds ALiBi twice
         variants={
             "one head of keys": {"new_decoder_architecture": False, "multi_query": True},
             "ALiBi in sequence": {

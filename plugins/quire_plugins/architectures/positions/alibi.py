@@ -6,7 +6,7 @@ import math
 
 
 def bloom_slopes(heads: int) -> tuple[float, ...]:
-    """Powers of 2 ** (-8 / n) for the largest n = 2 ** k up to `heads`, then every second one for 2n (BLOOM, Falcon)."""
+    """Powers of 2 ** (-8 / n) for the largest n = 2 ** k up to `heads`, then every second for 2n (BLOOM, Falcon)."""
     whole = 2 ** math.floor(math.log2(heads))
     between = _powers(2 * whole)[0::2]
     return (_powers(whole) + between[: heads - whole])[:heads]
