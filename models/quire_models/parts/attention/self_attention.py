@@ -33,8 +33,8 @@ class Attention:
     (arXiv 2108.12409). chunk: a token attends to the positions of its own chunk of so many (Llama 4:
     attention_chunk_size). norm_after_rope: `qk_norm` applies to rotated queries and keys. v_norm: norm of each value.
     v_from_k: values are the projected keys, before `qk_norm`; needs v_norm. clip: bound of projected queries, keys and
-    values (clip_qkv). query_scaling: factor of queries by position. kv_from: index of an earlier block whose keys and values
-    it reads instead of its own (shared KV).
+    values (clip_qkv). query_scaling: factor of queries by position. kv_from: index of an earlier block whose keys and
+    values it reads instead of its own (shared KV).
     """
 
     heads: int
