@@ -156,7 +156,8 @@ class Side:
         )
 
     def seconds(self, count: int, number: int) -> float:
-        assert self._process.stdin is not None and self._process.stdout is not None
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
         print(json.dumps([count, number]), file=self._process.stdin, flush=True)
         for line in self._process.stdout:
             if line.startswith("seconds "):

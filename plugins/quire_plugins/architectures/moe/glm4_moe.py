@@ -51,6 +51,6 @@ def dots1(c: Any) -> Decoder:
 
 @hookimpl
 def quire_architectures() -> Iterable[Architecture]:
-    """Both language models."""
+    """GLM-4-MoE and dots.llm1 as language models."""
     yield Architecture(name="Glm4MoeForCausalLM", decoder=glm4_moe, names=glm4_moe_names)
     yield Architecture(name="Dots1ForCausalLM", decoder=dots1, names=NAMES)

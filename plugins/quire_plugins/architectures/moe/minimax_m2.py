@@ -39,5 +39,5 @@ def decoder(c: Any) -> Decoder:
 
 @hookimpl
 def quire_architectures() -> Iterable[Architecture]:
-    """The language model."""
+    """MiniMax M2 as a language model."""
     yield Architecture(name="MiniMaxM2ForCausalLM", decoder=decoder, names=NAMES)

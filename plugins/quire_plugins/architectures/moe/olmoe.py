@@ -41,6 +41,6 @@ def flex_olmo(c: Any) -> Decoder:
 
 @hookimpl
 def quire_architectures() -> Iterable[Architecture]:
-    """Both language models."""
+    """OLMoE and FlexOlmo as language models."""
     yield Architecture(name="OlmoeForCausalLM", decoder=olmoe, names=NAMES)
     yield Architecture(name="FlexOlmoForCausalLM", decoder=flex_olmo, names=NAMES | names.PRE_AND_POST_NORM)

@@ -14,6 +14,7 @@ from quire.plugin import (
     LayerNorm,
     Rope,
     Routing,
+    config_fields as configs,
     hookimpl,
     weight_names as names,
     with_attention,
@@ -38,7 +39,8 @@ def _rope(c: Any, rope: Rope) -> Rope:
 
 def decoder(c: Any) -> Decoder:
     norm, plain = LayerNorm(c.rms_norm_eps), llama.decoder(c)
-    plain = with_attention(plain, rope=_rope(c, plain.blocks[0].attn.rope), window=c.sliding_window)
+    rope = _rope(c, Rope.from_config(c, configs.head_dim(c)))
+    plain = with_attention(plain, rope=rope, window=c.sliding_window)
     normed = with_blocks(plain, lambda _, block: replace(block, norm=norm))
     router = ExpertRouter(Routing(c.num_experts_per_tok, "sparsemixer", jitter=c.router_jitter_noise))
     moe = mixture(c, c.intermediate_size, c.num_local_experts, router)
