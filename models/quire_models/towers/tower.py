@@ -73,3 +73,12 @@ class SupportsDummyInput(Protocol):
     def dummy_input(self) -> tuple[Mapping[str, Tensor], int]:
         """Tensors of an item as large as usual inputs get, on the device, and its number of embedding rows."""
         ...
+
+
+@runtime_checkable
+class UsesEmbeddings(Protocol):
+    """A tower that reads the decoder's embedding table (text encoders). The engine calls it once, before any input."""
+
+    def use_embeddings(self, rows: Callable[[Tensor], Tensor]) -> None:
+        """rows: ids int64 [n] -> rows of the table, [n, width], not scaled."""
+        ...

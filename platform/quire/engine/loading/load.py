@@ -35,6 +35,7 @@ from quire_models.modules.blocks import DecoderModel
 from quire_models.modules.builder import ModuleBuilder
 from quire_models.parts.decoder import Decoder, Part
 from quire_models.parts.pooling import Pooling
+from quire_models.towers.tower import UsesEmbeddings
 
 _DTYPES = {
     "half": torch.float16,
@@ -232,6 +233,8 @@ def _assemble(parts: ModelParts, builder: ModuleBuilder) -> DecoderModel:
     module = decoder.build(builder)
     if parts.tower is not None:
         module.tower = parts.tower.build(decoder.row_width, plain.for_many_rows())
+        if isinstance(module.tower, UsesEmbeddings):
+            module.tower.use_embeddings(module.embed_rows)
     for name, head in parts.pooling.own_heads.items():
         module.heads[name] = head.build(decoder.width, plain)
     return module

@@ -19,10 +19,11 @@ from torch import Tensor
 from quire.engine.adapters.mapping import AdapterMapping
 from quire.engine.multimodal.embeddings import StepMedia
 from quire.engine.multimodal.encoder_inputs import check_encoder_input
-from quire.engine.runner.input_batch import Int64Array, StepInputs
+from quire.engine.runner.input_batch import Int32Array, Int64Array, StepInputs
 from quire.types import Chunk, Plan
 from quire_kernels.ops import AttentionMetadata
 from quire_models import CrossAttentionBuffers, DecoderModel, EncoderInput, EncoderSlotMapping, KVCache
+from quire_models.parts.cross_attention import PADDING_MULTIPLE, padded
 
 
 class TextStep(NamedTuple):
@@ -52,21 +53,23 @@ class CrossAttentionInputs:
     ) -> None:
         """Raises ConfigError for page sizes or lengths that no prompt can have."""
         check_encoder_input(source, kv.page_size, max_model_len)
-        self._length, self._text_start = source.length, source.padded_length
+        self._length = source.length
         self._module, self._kv, self._adapters, self._batch_invariant = module, kv, adapters, batch_invariant
-        self._num_pages = source.padded_length // kv.page_size
-        self._buffers = CrossAttentionBuffers(max_tokens, source.length, self._num_pages, module.device)
+        num_pages = source.padded_length // kv.page_size
+        self._buffers = CrossAttentionBuffers(max_tokens, source.length, num_pages, module.device)
 
     def metadata(self, inputs: StepInputs) -> AttentionMetadata | None:
         """Where the tokens of inputs that `text` returned find their encoder inputs."""
-        return None if inputs.sources is None else self._buffers.fill(inputs.sources)
+        if inputs.sources is None:
+            return None
+        return self._buffers.fill(inputs.sources, inputs.source_lens)
 
     def text(self, plan: Plan, inputs: StepInputs, index: Int64Array) -> TextStep | None:
         """The step without encoder inputs; None if nothing else is in it.
 
         index: tokens whose hidden states are needed, all of them text.
         """
-        is_text = inputs.positions >= self._text_start
+        is_text = inputs.positions >= self._starts(inputs)
         if not is_text.all():
             if not is_text.any():
                 return None
@@ -76,16 +79,25 @@ class CrossAttentionInputs:
             plan = replace(plan, chunks=tuple(_last_tokens(plan.chunks, lens)))
         return TextStep(plan, self._shifted(inputs), index)
 
+    def _starts(self, inputs: StepInputs) -> Int64Array:
+        """The position where the text of each token's sequence begins: int64 [T]."""
+        if inputs.source_lens is None:
+            return np.full(len(inputs.tokens), padded(self._length), np.int64)
+        return -(-inputs.source_lens.astype(np.int64) // PADDING_MULTIPLE) * PADDING_MULTIPLE
+
     def _shifted(self, inputs: StepInputs) -> StepInputs:
         """Inputs of text, counted from where it begins; the pages before it are those of the encoder inputs."""
         owners = np.repeat(np.arange(len(inputs.contexts)), np.diff(inputs.starts))
+        starts = self._starts(inputs)
+        by_row = starts[inputs.starts[:-1]]
+        first = by_row // self._kv.page_size  # the page where each text begins
         return replace(
             inputs,
-            positions=inputs.positions - self._text_start,
-            contexts=inputs.contexts - self._text_start,
-            pages=inputs.pages[:, self._num_pages :],
-            prompt_lens=inputs.prompt_lens - np.int32(self._text_start),
-            sources=inputs.pages[owners, : self._num_pages],
+            positions=inputs.positions - starts,
+            contexts=inputs.contexts - by_row,
+            pages=_from_page(inputs.pages, first),
+            prompt_lens=inputs.prompt_lens - by_row.astype(np.int32),
+            sources=inputs.pages[owners, : int(first.max())],
         )
 
     def store(self, plan: Plan, inputs: StepInputs, media: StepMedia | None, failures: dict[int, str]) -> None:
@@ -95,7 +107,7 @@ class CrossAttentionInputs:
         """
         if media is None:
             return
-        chunks = self._encoder_chunks(plan, failures)
+        chunks = self._encoder_chunks(plan, inputs, failures)
         slot_mapping = torch.from_numpy(inputs.slot_mapping[media.index]).to(media.rows.device)
         if not self._batch_invariant:
             self._store_rows(chunks, media.rows, slot_mapping, failures)
@@ -108,9 +120,12 @@ class CrossAttentionInputs:
         for i, single in enumerate(singles):
             self._store_rows([single], media.rows[i : i + 1], slot_mapping[i : i + 1], failures)
 
-    def _encoder_chunks(self, plan: Plan, failures: dict[int, str]) -> list[Chunk]:
+    def _encoder_chunks(self, plan: Plan, inputs: StepInputs, failures: dict[int, str]) -> list[Chunk]:
         """The part of each chunk that is encoder input, in the order of the step's tokens."""
-        counts = ((chunk, self._length - chunk.start) for chunk in plan.chunks if chunk.seq_id not in failures)
+        lens = inputs.source_lens
+        lengths = [self._length] * len(plan.chunks) if lens is None else lens[inputs.starts[:-1]].tolist()
+        pairs = zip(plan.chunks, lengths, strict=True)
+        counts = ((chunk, length - chunk.start) for chunk, length in pairs if chunk.seq_id not in failures)
         return [replace(chunk, token_ids=chunk.token_ids[:count]) for chunk, count in counts if count > 0]
 
     def _store_rows(
@@ -120,6 +135,15 @@ class CrossAttentionInputs:
         adapters, failed = self._adapters.bind(Plan(chunks=tuple(chunks)))
         failures |= failed
         self._module.store(rows, EncoderSlotMapping(slot_mapping, self._kv, adapters))
+
+
+def _from_page(pages: Int32Array, first: Int64Array) -> Int32Array:
+    """pages [rows, P] without the first[i] pages of row i, the rest moved to the front; the ends of rows repeat."""
+    low, high = int(first.min()), int(first.max())
+    if low == high:
+        return pages[:, low:]
+    columns = np.arange(pages.shape[1] - low) + first[:, None]
+    return np.take_along_axis(pages, np.minimum(columns, pages.shape[1] - 1), 1)
 
 
 def _last_tokens(chunks: Sequence[Chunk], lens: NDArray[np.int64]) -> list[Chunk]:
@@ -145,4 +169,5 @@ def _only_text(inputs: StepInputs, is_text: NDArray[np.bool_], lens: NDArray[np.
         prompt_lens=inputs.prompt_lens[rows],
         token_types=None if inputs.token_types is None else inputs.token_types[is_text],
         rope_positions=None if ropes is None else ropes[:, is_text],
+        source_lens=None if inputs.source_lens is None else inputs.source_lens[is_text],
     )

@@ -79,6 +79,7 @@ class ModelRunner:
             sizes.page_size,
             loaded.decoder.position_axes,
             loaded.decoder.bidirectional_media,
+            loaded.decoder.encoder_input is not None and loaded.decoder.encoder_input.is_text,
         )
         self._executor = ForwardExecutor(loaded, sizes, self._kv, adapters, batch_invariant, describe_error)
 

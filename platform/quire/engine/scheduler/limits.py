@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from quire.errors import BadRequest
 from quire.settings.model_config import ModelConfig
-from quire.types import Prompt, Request
+from quire.types import EncoderInputInfo, Prompt, Request
 
 if TYPE_CHECKING:
     from quire.engine.loading.load import LoadedModel
@@ -21,7 +21,7 @@ class SchedulerLimits:
     step. max_num_queued_reqs: accepted and unfinished. chunked_prefill: a prompt may be split over steps. preemption:
     "auto" and "swap" use host pages while there are some. eos_ids: end-of-text tokens. seed: for requests without one.
     bidirectional_media: each medium is computed in a single step; media_in_one: even if its beginning is in the prefix
-    cache.
+    cache. encoder_input: of a model with cross-attention.
     """
 
     max_model_len: int
@@ -34,6 +34,7 @@ class SchedulerLimits:
     seed: int = 0
     bidirectional_media: bool = False
     media_in_one: bool = False
+    encoder_input: EncoderInputInfo | None = None
 
     @classmethod
     def from_config(
@@ -52,6 +53,7 @@ class SchedulerLimits:
             seed=config.seed,
             bidirectional_media=bidirectional_media,
             media_in_one=bidirectional_media and config.batch_invariant,
+            encoder_input=loaded.info.encoder_input,
         )
 
     def num_unshared_tokens(self, prompt: Prompt) -> int:
@@ -78,9 +80,12 @@ class SchedulerLimits:
         prompt_len, max_tokens = len(request.prompt.token_ids), request.params.max_tokens
         if prompt_len == 0:
             raise BadRequest("The prompt has no tokens; at least one is needed.", "prompt")
-        if prompt_len + (max_tokens != 0) > self.max_model_len:
+        limit = self.max_model_len
+        if self.encoder_input is not None and request.prompt.media:  # a short one leaves no more space for the text
+            limit -= self.encoder_input.reserved - self.encoder_input.reserved_for(request.prompt.media[0].length)
+        if prompt_len + (max_tokens != 0) > limit:
             raise BadRequest(
-                f"The prompt has {prompt_len} tokens; with the output at most {self.max_model_len} fit this model.",
+                f"The prompt has {prompt_len} tokens; with the output at most {limit} fit this model.",
                 "prompt",
             )
         if not self.chunked_prefill and prompt_len > self.max_num_batched_tokens:
@@ -90,8 +95,8 @@ class SchedulerLimits:
                 "prompt",
             )
         self._check_media(request.prompt)
-        context = min(self.max_model_len, num_slots + 1)  # the last token generated is never computed
-        longest = context if max_tokens is None else min(self.max_model_len, prompt_len + max_tokens)
+        context = min(limit, num_slots + 1)  # the last token generated is never computed
+        longest = context if max_tokens is None else min(limit, prompt_len + max_tokens)
         if longest > context or prompt_len > num_slots:
             raise BadRequest(
                 f"{prompt_len} prompt tokens and at most {max_tokens} new ones can never fit the KV cache, "
