@@ -29,6 +29,7 @@ from quire.text.inputs.prompt_assembly import (
     encoder_padding,
     mapped_items,
     split_at_markers,
+    text_ids,
 )
 from quire.text.tokenizer.tokenizer import Tokenizer
 from quire.types import Media, ModelInfo
@@ -81,7 +82,7 @@ class MultimodalProcessor:
     @property
     def encodes_text(self) -> bool:
         """Whether the text of a prompt is what the encoder reads."""
-        return self._info.encoder_input is not None and self._info.encoder_input.modality == ENCODER_PROMPT
+        return ENCODER_PROMPT in self._mappers
 
     def process_encoder_prompt(self, ids: Sequence[int], param: str) -> tuple[list[int], tuple[Media, ...]]:
         """The prompt whose encoder reads `ids` and whose decoder starts as the mapper says. Raises `BadRequest`."""
@@ -89,8 +90,7 @@ class MultimodalProcessor:
         assert source is not None, "the caller asks `encodes_text`"
         check_source_length(len(ids), source, self._info.name, param)
         mapped, start = self._map(ENCODER_PROMPT, ids, 1), list(getattr(built, "decoder_start", ()))
-        padding = encoder_padding(mapped, source)
-        return assemble([ENCODER_PROMPT, padding, start], {ENCODER_PROMPT: [mapped]}, param)
+        return assemble([ENCODER_PROMPT, encoder_padding(mapped, source), start], {ENCODER_PROMPT: [mapped]}, param)
 
     @property
     def markers(self) -> dict[str, str]:
@@ -119,9 +119,7 @@ class MultimodalProcessor:
         items = self._items(data, param)
         text = self._replace_numbered_markers(text, items, param)
         if self.encodes_text:
-            items = {
-                key: [encode(one, True) if isinstance(one, str) else one for one in some] for key, some in items.items()
-            }
+            items = {key: [text_ids(one, encode) for one in some] for key, some in items.items()}
         parts = self._split_prompt(text or "", ids, items, encode, param)
         items = self.loader.fetch_sync(items, param)
         mapped = {

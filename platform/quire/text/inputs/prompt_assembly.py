@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import re
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from hashlib import blake2b
 from itertools import chain
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from quire.errors import BadRequest, PluginFailed
 from quire.records import MappedMedia, MappedText
@@ -37,6 +37,11 @@ def encoder_padding(part: MappedItem, source: EncoderInputInfo) -> list[int]:
     """Padding ids between an encoder input and the text of the decoder; these positions are never computed."""
     (mapped,) = mapped_items(part)
     return [mapped.ids[-1]] * max(0, source.reserved_for(len(mapped.ids)) - len(mapped.ids))
+
+
+def text_ids(item: Any, encode: Callable[[str, bool], list[int]]) -> Any:
+    """The token ids of a text; other items are unchanged."""
+    return encode(item, True) if isinstance(item, str) else item
 
 
 def check_source_length(length: int, source: EncoderInputInfo, name: str, param: str) -> None:
