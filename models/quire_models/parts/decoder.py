@@ -222,7 +222,6 @@ class Decoder:
     bidirectional_media: bool = False
     deepstack: int = 0
     encoder_input: EncoderInput | None = None
-    embed_norm: Part | None = None
 
     @property
     def non_causal(self) -> bool:
