@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from quire.types.request import Media
 
 ENCODER_PROMPT = "encoder_prompt"
 """The modality of an encoder input that is a text."""
@@ -25,3 +30,8 @@ class EncoderInputInfo:
     def reserved_for(self, length: int) -> int:
         """Positions before the text of the decoder, for an item of this length."""
         return self.reserved if self.multiple is None else -(-length // self.multiple) * self.multiple
+
+
+def unused_positions(source: EncoderInputInfo | None, media: Sequence[Media]) -> int:
+    """Positions of the longest encoder input that a prompt's own does not take: they add none for the decoder."""
+    return source.reserved - source.reserved_for(media[0].length) if source is not None and media else 0

@@ -15,10 +15,10 @@ import torch
 from quire import hub
 from quire.engine.loading.description import Description
 from quire.engine.loading.op_choice import choose_ops, dtype_name, needed_ops, op_query
-from quire.engine.loading.speech_tasks import with_speech
 from quire.engine.loading.weight_source import WeightSource
 from quire.engine.memory.system_memory import free_bytes
 from quire.engine.multimodal.encoder_inputs import encoder_input_info, max_positions
+from quire.engine.multimodal.speech_tasks import with_speech
 from quire.engine.pooling.pooling_config import PoolingConfig, choose_pooling
 from quire.engine.quantization.at_load import choose_linear, quantize_modules, spare_modules
 from quire.engine.quantization.checkpoint_format import stored_format
@@ -35,7 +35,6 @@ from quire_models.modules.blocks import DecoderModel
 from quire_models.modules.builder import ModuleBuilder
 from quire_models.parts.decoder import Decoder, Part
 from quire_models.parts.pooling import Pooling
-from quire_models.towers.tower import UsesEmbeddings
 
 _DTYPES = {
     "half": torch.float16,
@@ -232,9 +231,7 @@ def _assemble(parts: ModelParts, builder: ModuleBuilder) -> DecoderModel:
     decoder, plain = parts.decoder, builder.unquantized()
     module = decoder.build(builder)
     if parts.tower is not None:
-        module.tower = parts.tower.build(decoder.row_width, plain.for_many_rows())
-        if isinstance(module.tower, UsesEmbeddings):
-            module.tower.use_embeddings(module.embed_rows)
+        module.attach_tower(parts.tower.build(decoder.row_width, plain.for_many_rows()))
     for name, head in parts.pooling.own_heads.items():
         module.heads[name] = head.build(decoder.width, plain)
     return module

@@ -28,7 +28,6 @@ class BatchRow:
     table_row: its row of the page table. sampling: None if it is pooled. num_prompt_logprobs: alternatives to report
     for each prompt token, None = prompt tokens are not scored. token_types: of the prompt, () = all 0. rope: None if
     tokens rotate by their position. spans: begin and end of media whose tokens see all of them, while some are ahead.
-    source_len: tokens of its text for the encoder.
     """
 
     table_row: int
@@ -39,7 +38,6 @@ class BatchRow:
     rope: RopePositions | None = None
     spans: Sequence[tuple[int, int]] = ()
     has_media: bool = False
-    source_len: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,8 +47,8 @@ class StepInputs:
     tokens, positions, slot_mapping: int64 [T]. starts: int64 [R + 1], first token of each row. contexts: int64 [R],
     tokens of each sequence after the step. prompt_lens: int32 [R]. pages: int32 [R, P], P = pages of the longest row.
     token_types: int64 [T], None = all 0. rope_positions: int64 [axes, T], None = `positions`. ends: int32 [T], end of
-    what each token sees, None = its own position. sources: int32 [T, S], pages of each token's encoder input, if any;
-    source_lens: int32 [T], its rows, None = all have as many.
+    what each token sees, None = its own position. sources: int32 [T, S], where each token's encoder input is.
+    state_slots: int64 [R], for models with state.
     """
 
     tokens: Int64Array
@@ -64,7 +62,7 @@ class StepInputs:
     rope_positions: Int64Array | None = None
     ends: Int32Array | None = None
     sources: Int32Array | None = None
-    source_lens: Int32Array | None = None
+    state_slots: Int64Array | None = None
 
     def row(self, row: int) -> StepInputs:
         """The inputs of one row."""
@@ -81,7 +79,7 @@ class StepInputs:
             rope_positions=None if self.rope_positions is None else self.rope_positions[:, begin:end],
             ends=None if self.ends is None else self.ends[begin:end],
             sources=None if self.sources is None else self.sources[begin:end],
-            source_lens=None if self.source_lens is None else self.source_lens[begin:end],
+            state_slots=None if self.state_slots is None else self.state_slots[row : row + 1],
         )
 
     def independent_ranges(self) -> Iterator[tuple[int, int]]:
@@ -107,28 +105,21 @@ class StepInputs:
             rope_positions=None if self.rope_positions is None else self.rope_positions[:, begin:end],
             ends=None if self.ends is None or end == begin + 1 else self.ends[begin:end],
             sources=None if self.sources is None else self.sources[begin:end],
-            source_lens=None if self.source_lens is None else self.source_lens[begin:end],
+            state_slots=None if self.state_slots is None else self.state_slots[row : row + 1],
         )
 
 
 class InputBatch:
     """All live rows by sequence id, and their page table: int32 [rows, pages of the longest sequence].
 
-    position_axes: of rotary positions. bidirectional_media: tokens of a medium see all of it. encoder_text: each
-    sequence begins with a text for the encoder. num_constrained, num_with_media, num_pooled: rows with a grammar, with
-    media, that are pooled.
+    position_axes: of rotary positions. bidirectional_media: tokens of a medium see all of it. num_constrained: rows
+    with a grammar. num_with_media: rows of sequences with media. num_pooled: rows of sequences that are pooled.
     """
 
     def __init__(
-        self,
-        num_rows: int,
-        max_pages: int,
-        page_size: int,
-        position_axes: int = 1,
-        bidirectional_media: bool = False,
-        encoder_text: bool = False,
+        self, num_rows: int, max_pages: int, page_size: int, position_axes: int = 1, bidirectional_media: bool = False
     ) -> None:
-        self.page_size, self._encoder_text = page_size, encoder_text
+        self.page_size = page_size
         self._axes, self._bidirectional_media = position_axes, bidirectional_media
         self._table = np.zeros((num_rows, max_pages), np.int32)
         self._free = list(range(num_rows - 1, -1, -1))
@@ -154,13 +145,13 @@ class InputBatch:
         """Add a row for a sequence that has none. Its first chunk brings its page table."""
         assert seq_id not in self._rows, f"seq {seq_id} has a row"
         if not self._free:
-            self._free = list(range(2 * len(self._table) - 1, len(self._table) - 1, -1))
+            num_rows = len(self._table)
             self._table = np.concatenate([self._table, np.zeros_like(self._table)])
-        length = media[0].length if media and self._encoder_text else 0
+            self._free = list(range(2 * num_rows - 1, num_rows - 1, -1))
         rope = RopePositions.from_media(media, len(prompt_ids), self._axes) if media else None
         spans = [(medium.start, medium.start + medium.length) for medium in media] if self._bidirectional_media else ()
         self._rows[seq_id] = BatchRow(
-            self._free.pop(), sampling, prompt_ids, num_prompt_logprobs, token_types, rope, spans, bool(media), length
+            self._free.pop(), sampling, prompt_ids, num_prompt_logprobs, token_types, rope, spans, bool(media)
         )
         self._num_with_types += bool(token_types)
         self.num_constrained += sampling is not None and sampling.constraint is not None
@@ -209,7 +200,9 @@ class InputBatch:
             token_types=_token_types(rows, chunks, len(tokens)) if self._num_with_types else None,
             rope_positions=self._rope_positions(rows, chunks, positions, starts) if self._num_with_rope else None,
             ends=self._ends(rows, chunks, positions, starts) if self._num_with_spans else None,
-            source_lens=np.array([row.source_len for row in rows], np.int32)[owners] if self._encoder_text else None,
+            state_slots=(
+                np.fromiter((chunk.state_slot for chunk in chunks), np.int64) if chunks[0].state_slot >= 0 else None
+            ),
         )
 
     def _rope_positions(
@@ -278,7 +271,8 @@ class SelectedTokens:
 
 
 def _token_types(rows: Sequence[BatchRow], chunks: Sequence[Chunk], num_tokens: int) -> Int64Array:
-    types, first = np.zeros(num_tokens, np.int64), 0
+    types = np.zeros(num_tokens, np.int64)
+    first = 0
     for row, chunk in zip(rows, chunks, strict=True):
         count = len(chunk.token_ids)
         if row.token_types:
@@ -295,6 +289,7 @@ def _spread(
         every = np.arange(num_tokens + 1)
         return every[:-1], first, every, first + 1
     lens = np.fromiter((len(chunk.token_ids) for chunk in chunks), np.int64, len(chunks))
-    starts = np.concatenate(([0], np.cumsum(lens)))
+    starts = np.zeros(len(chunks) + 1, np.int64)
+    np.cumsum(lens, out=starts[1:])
     owners = np.repeat(np.arange(len(chunks)), lens)
     return owners, np.arange(num_tokens) + (first - starts[:-1])[owners], starts, first + lens

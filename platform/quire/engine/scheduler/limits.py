@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from quire.errors import BadRequest
 from quire.settings.model_config import ModelConfig
 from quire.types import EncoderInputInfo, Prompt, Request
+from quire.types.encoder_input import unused_positions
 
 if TYPE_CHECKING:
     from quire.engine.loading.load import LoadedModel
@@ -21,7 +22,7 @@ class SchedulerLimits:
     step. max_num_queued_reqs: accepted and unfinished. chunked_prefill: a prompt may be split over steps. preemption:
     "auto" and "swap" use host pages while there are some. eos_ids: end-of-text tokens. seed: for requests without one.
     bidirectional_media: each medium is computed in a single step; media_in_one: even if its beginning is in the prefix
-    cache. encoder_input: of a model with cross-attention.
+    cache.
     """
 
     max_model_len: int
@@ -80,9 +81,7 @@ class SchedulerLimits:
         prompt_len, max_tokens = len(request.prompt.token_ids), request.params.max_tokens
         if prompt_len == 0:
             raise BadRequest("The prompt has no tokens; at least one is needed.", "prompt")
-        limit = self.max_model_len
-        if self.encoder_input is not None and request.prompt.media:  # a short one leaves no more space for the text
-            limit -= self.encoder_input.reserved - self.encoder_input.reserved_for(request.prompt.media[0].length)
+        limit = self.max_model_len - unused_positions(self.encoder_input, request.prompt.media)
         if prompt_len + (max_tokens != 0) > limit:
             raise BadRequest(
                 f"The prompt has {prompt_len} tokens; with the output at most {limit} fit this model.",
