@@ -15,7 +15,6 @@ from torch import Tensor, nn
 from quire_models.modules.embedding import EmbeddingTable
 from quire_models.modules.norms import RMSNormModule
 from quire_models.modules.projection import Projection, apply_adapters
-from quire_models.towers.tower import UsesEmbeddings
 
 if TYPE_CHECKING:
     from quire_models.modules.builder import ModuleBuilder
@@ -111,16 +110,6 @@ class TransformerStack(nn.Module):
         self.heads = nn.ModuleDict()
         self.ops, self.dtype, self.device = builder.ops, builder.dtype, builder.device
         self._run: Callable[[Tensor, ForwardBatch], Tensor] = self._bind_and_run
-
-    def attach_tower(self, tower: nn.Module) -> None:
-        """Set the tower, and give it the embedding table if it reads it."""
-        self.tower = tower
-        if isinstance(tower, UsesEmbeddings):
-            tower.use_embeddings(self.embed_rows)
-
-    def embed_rows(self, ids: Tensor) -> Tensor:
-        """Unscaled rows of the embedding table for ids int64."""
-        raise NotImplementedError
 
     def _final_norm(self, x: Tensor, fwd: ForwardBatch) -> Tensor:
         """x [tokens, width] -> [L, width], the logit rows after the final norm."""

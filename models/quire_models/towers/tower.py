@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from quire_kernels.ops import AttentionMetadata
 
@@ -82,3 +82,10 @@ class UsesEmbeddings(Protocol):
     def use_embeddings(self, rows: Callable[[Tensor], Tensor]) -> None:
         """rows: ids int64 [n] -> rows of the table, [n, width], not scaled."""
         ...
+
+
+def attach_tower(module: Any, tower: nn.Module) -> None:
+    """Make it the tower of a model, and give it the model's embedding table if it reads that."""
+    module.tower = tower
+    if isinstance(tower, UsesEmbeddings):
+        tower.use_embeddings(module.embed_rows)

@@ -83,10 +83,8 @@ class SchedulerLimits:
             raise BadRequest("The prompt has no tokens; at least one is needed.", "prompt")
         limit = self.max_model_len - unused_positions(self.encoder_input, request.prompt.media)
         if prompt_len + (max_tokens != 0) > limit:
-            raise BadRequest(
-                f"The prompt has {prompt_len} tokens; with the output at most {limit} fit this model.",
-                "prompt",
-            )
+            error = f"The prompt has {prompt_len} tokens; with the output at most {limit} fit this model."
+            raise BadRequest(error, "prompt")
         if not self.chunked_prefill and prompt_len > self.max_num_batched_tokens:
             raise BadRequest(
                 f"The prompt has {prompt_len} tokens; without chunked prefill at most "
