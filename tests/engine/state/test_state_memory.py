@@ -46,7 +46,7 @@ def test_a_state_that_does_not_fit_is_refused() -> None:
         plan_slots(many, SLOT, total=50 * SLOT, one_seq=SLOT)
     with pytest.raises(ConfigError, match=r"The state of one sequence takes .* but one sequence must fit"):
         plan_slots(ModelConfig(model="m"), SLOT, total=SLOT - 1, one_seq=0)
-    with pytest.raises(ConfigError, match="is less than one page .* and the state of a sequence"):
+    with pytest.raises(ConfigError, match=r"is less than one page .* and the state of a sequence"):
         plan_host_memory(replace(many, swap_space=SLOT / 2**30), 100, SLOT, 10, 10)
     assert plan_host_memory(replace(many, swap_space=40 * SLOT / 2**30), 0, SLOT, 99, 10) == (99, 10)
 
