@@ -92,6 +92,7 @@ SILU = {"activation_function": "silu", "layer_norm_epsilon": 1e-6, "num_layers":
 CASES: dict[str, tuple[dict[str, Any], Callable[[str], Any], Callable[[State], State]]] = {
     "InternLM2ForCausalLM": ({"bias": False}, reference_model, internlm2),
     "InternLM3ForCausalLM": ({"qkv_bias": False}, reference_model, dict),
+    "IQuestCoderForCausalLM": ({}, reference_model, dict),
     "ExaoneForCausalLM": (SILU, reference_model, exaone),
     "BaichuanForCausalLM": ({}, baichuan_reference, baichuan),
     "MiniCPMForCausalLM": (MINICPM, lambda name: reference_model(name, attention_multiplier=0.25, **MULTIPLIERS), dict),

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 SAME_PARTS: Mapping[str, str] = {
     "BaichuanForCausalLM": "LlamaForCausalLM",
     "ExaoneForCausalLM": "LlamaForCausalLM",
+    "IQuestCoderForCausalLM": "LlamaForCausalLM",
     "InternLM2ForCausalLM": "LlamaForCausalLM",
     "InternLM3ForCausalLM": "LlamaForCausalLM",
     "MiniCPMForCausalLM": "GraniteForCausalLM",
