@@ -112,6 +112,10 @@ def reference_model(architecture: str, seed: int = 0, attention: str = "eager", 
     with torch.no_grad():
         for parameter in model.parameters():
             _perturb(parameter, generator)
+        saved = model.state_dict().keys()
+        for name, buffer in model.named_buffers():
+            if name in saved and buffer.is_floating_point():  # such as the corrections of routers, which are zeros
+                _perturb(buffer, generator)
     return model
 
 
