@@ -32,8 +32,10 @@ def decoder(c: Any) -> Decoder:
 
 def ministral3(c: Any) -> Decoder:
     rope = configs.rope_settings(c)
-    beta, floor = rope.get("llama_4_scaling_beta"), rope.get("original_max_position_embeddings")
-    return with_attention(decoder(c), query_scaling=QueryScaling(beta, floor) if beta else None)
+    if "llama_4_scaling_beta" not in rope:
+        return decoder(c)
+    scaling = QueryScaling(rope["llama_4_scaling_beta"], rope["original_max_position_embeddings"])
+    return with_attention(decoder(c), query_scaling=scaling)
 
 
 def mixtral(c: Any) -> Decoder:
