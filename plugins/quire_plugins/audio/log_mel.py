@@ -62,6 +62,11 @@ class LogMelExtractor:
         """Float32 [frames, mels], padded with silence to the longest input."""
         return self._frames(samples, self._extract.n_samples)
 
+    def windows(self, samples: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Float32 [windows, frames, mels] of audio of any length, padded with silence to whole windows."""
+        length = -(-len(samples) // self._extract.n_samples) * self._extract.n_samples
+        return self._frames(samples, length).reshape(-1, self.frames, self._extract.feature_size)
+
     def valid_frames(self, samples: NDArray[np.float32]) -> NDArray[np.float32]:
         """Float32 [n, mels]: the frames that contain samples, rounded up to an even number, and the next one if it
         exists.
