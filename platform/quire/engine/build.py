@@ -12,17 +12,12 @@ from quire.engine.adapters.attached_runtimes import AttachedRuntimes
 from quire.engine.adapters.engine_adapters import EngineAdapters
 from quire.engine.engine import Engine, EngineParts, try_admit
 from quire.engine.loading.load import LoadedModel, available_bytes, choose_device, load_model
-from quire.engine.memory.kv_budget import (
-    check_memory_use,
-    compute_num_host_pages,
-    compute_num_pages,
-    page_bytes,
-    step_tokens,
-)
+from quire.engine.memory.kv_budget import check_memory_use, plan_caches, step_tokens
 from quire.engine.memory.ledger import MemoryBudget, MemoryLedger
 from quire.engine.memory.profile import activation_bytes
 from quire.engine.multimodal.embeddings import MultimodalEmbeddings
 from quire.engine.pooling.poolers import Poolers
+from quire.engine.recurrent.state_slots import StateSlots
 from quire.engine.runner.model_runner import ModelRunner
 from quire.engine.runner.sizes import RunnerSizes
 from quire.engine.sampling.logits_processors import LogitsProcessors
@@ -62,11 +57,9 @@ def build_engine(
     adapters = EngineAdapters(runtimes, config, loaded.info.name, isolated_calls)
 
     max_tokens = step_tokens(config, loaded)
-    num_pages, max_model_len = compute_num_pages(
-        config, loaded, lambda: activation_bytes(loaded, config, max_tokens), budget
-    )
-    num_host_pages = compute_num_host_pages(config, loaded, num_pages)
-    memory = check_memory_use(config, loaded, num_pages, num_host_pages, budget)
+    caches = plan_caches(config, loaded, lambda: activation_bytes(loaded, config, max_tokens), budget)
+    memory = check_memory_use(config, loaded, caches, budget)
+    config = replace(config, max_num_seqs=caches.max_num_seqs)
 
     processors = LogitsProcessors(registry, context)
     grammars = Grammars(
@@ -80,19 +73,22 @@ def build_engine(
         config.structured_outputs_cache_bytes,
     )
     scheduler = Scheduler(
-        PagePool(num_pages, config.page_size, config.enable_prefix_caching and not loaded.decoder.non_causal),
+        PagePool(caches.num_pages, config.page_size, config.enable_prefix_caching and not loaded.decoder.non_causal),
         choose_policy(registry, config.scheduling_policy, context),
-        SchedulerLimits.from_config(config, loaded, max_model_len=max_model_len, max_tokens=max_tokens),
-        PagePool(num_host_pages, config.page_size, caching=False),
+        SchedulerLimits.from_config(config, loaded, max_model_len=caches.max_model_len, max_tokens=max_tokens),
+        PagePool(caches.num_host_pages, config.page_size, caching=False),
         partial(try_admit, grammars, adapters),
+        states=StateSlots.from_sizes(caches, config),
     )
     sizes = RunnerSizes(
-        num_pages=num_pages,
-        num_host_pages=num_host_pages,
+        num_pages=caches.num_pages,
+        num_host_pages=caches.num_host_pages,
         page_size=config.page_size,
         max_tokens=max_tokens,
         max_rows=min(config.max_num_seqs, max_tokens),
-        max_model_len=max_model_len,
+        max_model_len=caches.max_model_len,
+        num_state_slots=caches.num_state_slots,
+        num_host_state_slots=caches.num_host_slots,
     )
     towers = MultimodalEmbeddings.from_model(loaded, registry, adapters.mapping, config)
     poolers = Poolers(loaded.pooling.poolers, loaded.module.heads, loaded.dtype, config.batch_invariant)
@@ -112,9 +108,12 @@ def build_engine(
             loaded=loaded,
             info=replace(
                 loaded.info,
-                num_pages=num_pages,
-                max_model_len=max_model_len,
-                kv_cache_bytes=0 if loaded.decoder.non_causal else num_pages * page_bytes(config, loaded),
+                num_pages=caches.num_pages,
+                max_model_len=caches.max_model_len,
+                kv_cache_bytes=memory.kv_cache,
+                state_bytes=memory.state,
+                num_state_slots=caches.num_state_slots,
+                num_state_checkpoints=caches.num_checkpoints,
             ),
             registry=registry,
             memory=memory,

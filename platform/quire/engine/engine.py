@@ -145,7 +145,8 @@ class Engine:
                 raise
             deltas = self._fail_begun(error)
         else:
-            if plan.chunks:  # a step that computed nothing does not show that the model works again
+            self.failed_steps += bool(result.lost)
+            if len(result.failures) + len(result.lost) < len(plan.chunks):  # others do not show that the model works
                 self.failed_steps = 0
         self._release_finished(deltas)
         return deltas

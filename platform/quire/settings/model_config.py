@@ -110,9 +110,18 @@ class ModelConfig:
     page_size: int = setting("Number of tokens in a page of the KV cache.", 16)
     gpu_memory_utilization: float = setting("Fraction of the GPU memory that all models together may use.", 0.9)
     kv_cache_memory_bytes: int | None = setting(
-        "Size of the KV cache in bytes, e.g. 2G (default: see the section Memory in docs/serving.md)."
+        "Size of the KV cache in bytes, the state of recurrent blocks included, e.g. 2G (default: see the section "
+        "Memory in docs/serving.md)."
     )
     num_pages: int | None = setting("Size of the KV cache in pages, instead of in bytes.")
+    num_state_checkpoints: int | None = setting(
+        "Checkpoints of the state of recurrent blocks that the prefix cache may hold (default: a quarter of the memory "
+        "of the KV cache)."
+    )
+    state_checkpoint_interval: int | None = setting(
+        "Pages between two checkpoints of the state of one sequence; 0: only at the ends of prompts and where prompts "
+        "part (default: about as many pages as take the memory of a checkpoint)."
+    )
     max_num_encoder_tokens: int = setting(
         "Maximum number of image, video or audio embeddings computed in one call of the model's encoder.", 4096
     )
@@ -120,7 +129,7 @@ class ModelConfig:
         "Size in bytes of the cache of image, video and audio embeddings; 0 disables it.",
         256 << 20,
     )
-    swap_space: float = setting("CPU memory in GiB for KV pages of preempted sequences.", 0.0)
+    swap_space: float = setting("CPU memory in GiB for KV pages and state of preempted sequences.", 0.0)
     task: str = setting(
         "Task to serve the model for; auto: every task that the model supports.",
         "auto",
@@ -192,8 +201,13 @@ class ModelConfig:
         check_positive(self, "media_timeout_s", "lora_load_timeout_s")
         if self.max_media_redirects < 0:
             raise ConfigError(f"--max-media-redirects must be at least 0; got {self.max_media_redirects}.")
-        for name in ("encoder_cache_bytes", "structured_outputs_cache_bytes"):
-            if getattr(self, name) < 0:
+        for name in (
+            "encoder_cache_bytes",
+            "structured_outputs_cache_bytes",
+            "num_state_checkpoints",
+            "state_checkpoint_interval",
+        ):
+            if (getattr(self, name) or 0) < 0:
                 raise ConfigError(f"--{name.replace('_', '-')} must be at least 0; got {getattr(self, name)}.")
         if self.max_logprobs < -1:
             raise ConfigError(f"--max-logprobs must be at least 0, or -1 for any number; got {self.max_logprobs}.")

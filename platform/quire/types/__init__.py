@@ -19,8 +19,8 @@ from quire.types.request import (
     background,
     in_background,
 )
-from quire.types.stats import EngineStats, RequestSummary
-from quire.types.step import Chunk, FinishReason, NewSeq, Plan, Sample, SeqDelta, StepResult, TokenLogprobs
+from quire.types.stats import EngineStats, RequestSummary, StateStats
+from quire.types.step import Chunk, FinishReason, NewSeq, Plan, Sample, SeqDelta, StateMoves, StepResult, TokenLogprobs
 
 __all__ = [
     "Params",
@@ -38,11 +38,13 @@ __all__ = [
     "Plan",
     "TokenLogprobs",
     "Sample",
+    "StateMoves",
     "StepResult",
     "SeqDelta",
     "ModelInfo",
     "EngineStats",
     "RequestSummary",
+    "StateStats",
     "EncoderInputInfo",
     "AdapterInfo",
     "AdapterStats",

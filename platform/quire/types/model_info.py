@@ -18,7 +18,8 @@ class ModelInfo:
     one of these. labels: names of the classes, in order. token_types: whether tokens of a pair of texts have types.
     position_axes: axes of the rotary positions of media. encoder_input: the item that prompts begin with, if any.
     max_logprobs: log-probabilities per position that a request may ask for, -1 = any number. operations: the
-    implementation of most operations, such as avx2 or torch. kv_cache_bytes: 0 = the model needs none.
+    implementation of most operations, such as avx2 or torch. kv_cache_bytes: 0 = the model needs none. state_bytes: of
+    all slots for the state of recurrent blocks, of which num_state_checkpoints are for checkpoints; 0 = it keeps none.
     """
 
     name: str
@@ -46,10 +47,13 @@ class ModelInfo:
     max_logprobs: int = 20
     operations: str = ""
     kv_cache_bytes: int = 0
+    state_bytes: int = 0
+    num_state_slots: int = 0
+    num_state_checkpoints: int = 0
 
     @property
     def description(self) -> tuple[str, ...]:
-        """Size, data type, device, implementation of the operations, context length and KV cache, in words."""
+        """Size, data type, device, implementation of the operations, context length and caches, in words."""
         operations = f" with {self.operations} operations" if self.operations else ""
         cache = f"KV cache {bytes_in_words(self.kv_cache_bytes)} for {self.num_pages * self.page_size} tokens"
         return (
@@ -57,7 +61,14 @@ class ModelInfo:
             f"{self.dtype} on {self.device}{operations}",
             f"context {self.max_model_len} tokens",
             cache if self.kv_cache_bytes else "no KV cache",
+            *([self._state] if self.num_state_slots else []),
         )
+
+    @property
+    def _state(self) -> str:
+        num_seqs = self.num_state_slots - self.num_state_checkpoints
+        per_slot = bytes_in_words(self.state_bytes // self.num_state_slots)
+        return f"state {per_slot} for each of {num_seqs} sequences and {self.num_state_checkpoints} checkpoints"
 
 
 def bytes_in_words(count: int) -> str:

@@ -8,13 +8,25 @@ from quire.types.adapter_info import AdapterStats
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class StateStats:
+    """Slots of the state of recurrent blocks. hits: requests and resumed sequences that began with a checkpoint."""
+
+    num_slots: int
+    num_slots_used: int
+    num_checkpoints: int
+    num_checkpoints_total: int
+    num_hits_total: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class EngineStats:
     """Counters since the start (`num_…_total`) and current gauges of one model.
 
     num_deferred: waiting sequences whose grammar is being compiled, or whose adapters have no slot yet.
     num_media_encoded_total: media that went through the tower; num_media_found_total: media found in the encoder cache.
     num_corrupted_total: requests that ended because logits were not finite. iteration_tokens: tokens of each step since
-    the previous report; ended_preemptions: preemptions of each request that ended since then.
+    the previous report; ended_preemptions: preemptions of each request that ended since then. state: of models with
+    state.
     """
 
     model: str
@@ -40,6 +52,7 @@ class EngineStats:
     iteration_tokens: tuple[int, ...] = ()
     ended_preemptions: tuple[int, ...] = ()
     adapters: AdapterStats | None = None
+    state: StateStats | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

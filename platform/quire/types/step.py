@@ -19,7 +19,7 @@ class Chunk:
 
     new_pages: entries of the sequence's page table from `first_page` on. A copied page replaces a shared one, the
     others extend the table; the first chunk after a `NewSeq` has the whole table. The runner keeps the other entries.
-    samples: whether to sample the next token from the logits of the last token.
+    samples: whether to sample the next token from the logits of the last token. state_slot: of a model with state.
     """
 
     seq_id: int
@@ -28,6 +28,7 @@ class Chunk:
     new_pages: Sequence[int]
     samples: bool
     first_page: int = 0
+    state_slot: int = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,12 +49,28 @@ class NewSeq:
 
 
 @dataclass(frozen=True, slots=True)
+class StateMoves:
+    """Moves of state slots, as pairs of source and destination.
+
+    swaps_out, copies, cleared (to zeros) and swaps_in take effect before the chunks are computed; they read what the
+    slots held before all of them. checkpoints are copied once the chunks are computed.
+    """
+
+    copies: tuple[tuple[int, int], ...] = ()
+    cleared: tuple[int, ...] = ()
+    swaps_out: tuple[tuple[int, int], ...] = ()
+    swaps_in: tuple[tuple[int, int], ...] = ()
+    checkpoints: tuple[tuple[int, int], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Plan:
     """One step: the tokens to compute, and the page moves before them.
 
     Order of effect: rows of `ended` sequences are dropped; `swaps_out`, `swaps_in` and `copies` move pages (pairs of
     source and destination); rows of `started` sequences are created; then `chunks` are computed.
-    failures: errors of requests that can never run, by request id; `Scheduler.commit` ends them.
+    failures: errors of requests that can never run, by request id; `Scheduler.commit` ends them. state: for models with
+    state, moves at the time of the page moves and after the chunks.
     """
 
     chunks: tuple[Chunk, ...] = ()
@@ -63,6 +80,7 @@ class Plan:
     swaps_out: tuple[tuple[int, int], ...] = ()
     swaps_in: tuple[tuple[int, int], ...] = ()
     failures: Mapping[str, WireError] = field(default_factory=dict)
+    state: StateMoves | None = None
 
     @property
     def num_tokens(self) -> int:
@@ -100,13 +118,15 @@ class StepResult:
     """Samples by sequence id, and log-probabilities of the prompt tokens of this step's chunks.
 
     pooled: results of pooled sequences whose last chunk this was. failures: sequences whose chunk could not be
-    computed, with the reason; the contents of their pages are invalid.
+    computed, with the reason; the contents of their pages are invalid. lost: sequences whose state was lost, because a
+    forward raised midway; they must be computed again from what is cached.
     """
 
     samples: Mapping[int, Sample]
     prompt_logprobs: Mapping[int, Sequence[TokenLogprobs]] = field(default_factory=dict)
     failures: Mapping[int, str] = field(default_factory=dict)
     pooled: Mapping[int, PoolingResult] = field(default_factory=dict)
+    lost: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, strategies as st
 from scheduler_rig import Rig
 
-from quire.engine.scheduler.media_bounds import align_to_media, trim_hits_to_media
+from quire.engine.multimodal.media_bounds import align_to_media, trim_hits_to_media
 from quire.errors import BadRequest
 from quire.types import Media
 

@@ -4,6 +4,9 @@ The entry of a position is a hash of all tokens up to it (and of adapter and med
 position that a chunk attends to must hold the entry of its own seq, so a wrong copy, swap, cache hit or page
 table fails at once. A sampled token is a pure function of the entry, the seed and nothing else, so that
 `alone` can say what a request must get whatever else was running.
+
+The state of a seq is the entry of its last computed position: each chunk must find in its slot the state right before
+it, and takes it further. A slot is overwritten where it is not moved, as by a step that comes too early or too late.
 """
 
 from dataclasses import dataclass, field
@@ -66,13 +69,18 @@ class PretendRunner:
         max_tokens: int,
         bidirectional_media: bool = False,
         media_in_one: bool = False,
+        num_state_slots: int = 0,
+        num_host_state_slots: int = 0,
     ) -> None:
         self.size, self.max_rows, self.max_tokens = page_size, max_rows, max_tokens
         self.bidirectional_media, self.media_in_one = bidirectional_media, media_in_one
         self.pages = [[None] * page_size for _ in range(num_pages)]
         self.host = [[None] * page_size for _ in range(num_host_pages)]
         self.rows: dict[int, Row] = {}
-        self.num_copies = 0
+        self.states: list[int | str] = ["never written"] * num_state_slots
+        self.host_states: list[int | str] = ["never written"] * num_host_state_slots
+        self.num_copies = self.num_lost = 0
+        self.losing = False  # whether the next forward raises midway
 
     @staticmethod
     def move(source, target, pairs):
@@ -89,12 +97,18 @@ class PretendRunner:
         self.move(self.host, self.pages, plan.swaps_in)
         self.move(self.pages, self.pages, plan.copies)
         self.num_copies += len(plan.copies)
+        self.move_states(plan)
         for start in plan.started:
             assert start.seq_id not in self.rows, "started twice"
             self.rows[start.seq_id] = Row(start, [*start.prompt_ids, *start.output_ids])
         assert len({chunk.seq_id for chunk in plan.chunks}) == len(plan.chunks) <= self.max_rows
         assert plan.num_tokens <= self.max_tokens
         self.write(plan)
+        if self.states:
+            self.advance_states(plan)
+            if self.losing:
+                self.num_lost += 1
+                return StepResult({}, lost=frozenset(chunk.seq_id for chunk in plan.chunks))
         samples, prompt_logprobs = {}, {}
         for chunk in plan.chunks:
             row = self.rows[chunk.seq_id]
@@ -111,6 +125,34 @@ class PretendRunner:
                 for p in range(chunk.start, min(end, len(prompt) - 1))
             ]
         return StepResult(samples, prompt_logprobs)
+
+    def move_states(self, plan: Plan) -> None:
+        moves = plan.state
+        assert (moves is not None) == bool(self.states) or not plan.chunks
+        if moves is None:
+            return
+        written = [*(b for _, b in moves.copies), *moves.cleared, *(b for _, b in moves.swaps_in)]
+        assert len(set(written)) == len(written), "one slot gets two contents"
+        out = [(b, self.states[a]) for a, b in moves.swaps_out]
+        copied = [(b, self.states[a]) for a, b in moves.copies]
+        for b, content in out:
+            self.host_states[b] = content
+        for b, content in [*copied, *((b, "zeros") for b in moves.cleared)]:
+            self.states[b] = content
+        for a, b in moves.swaps_in:
+            self.states[b], self.host_states[a] = self.host_states[a], "moved away"
+
+    def advance_states(self, plan: Plan) -> None:
+        slots = [chunk.state_slot for chunk in plan.chunks]
+        assert len(set(slots)) == len(slots), "two rows share a slot"
+        for chunk in plan.chunks:
+            known, end = self.rows[chunk.seq_id].entries(), chunk.start + len(chunk.token_ids)
+            expected = known[chunk.start - 1] if chunk.start else "zeros"
+            assert self.states[chunk.state_slot] == expected, f"seq {chunk.seq_id} has the state of another position"
+            self.states[chunk.state_slot] = "lost" if self.losing else known[end - 1]
+        for a, b in () if self.losing else plan.state.checkpoints:
+            assert b not in slots, "a checkpoint in the slot of a row"
+            self.states[b] = self.states[a]
 
     def write(self, plan: Plan) -> None:
         written = set()

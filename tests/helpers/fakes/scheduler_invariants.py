@@ -3,9 +3,10 @@
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
+from quire.engine.recurrent.state_slots import StateSlots
 from quire.engine.scheduler.page_pool import PagePool
 from quire.engine.scheduler.scheduler import Scheduler
-from quire.engine.scheduler.seq import Status
+from quire.engine.scheduler.seq import Seq, Status
 
 
 def check_scheduler(scheduler: Scheduler) -> None:
@@ -14,6 +15,8 @@ def check_scheduler(scheduler: Scheduler) -> None:
     seqs = list(state.seqs.values())
     check_pool(tables.pool, [seq.pages for seq in seqs])
     check_pool(tables.host_pool, [seq.host_pages for seq in seqs])
+    if tables.states is not None:
+        check_states(tables.states, seqs)
     for seq in seqs:
         assert seq.computed <= len(seq.tokens), "computed tokens are tokens"
         assert len(seq.pages) + len(seq.host_pages) == tables.pool.pages_for(seq.computed), "a page table fits"
@@ -30,6 +33,21 @@ def check_scheduler(scheduler: Scheduler) -> None:
     assert all(group.seqs for group in state.groups.values()), "a live request has a live seq"
     idle = [seq for seq in [*state.waiting, *paused] if seq.pages or seq.host_pages]
     assert not idle, "waiting seqs hold no pages"
+
+
+def check_states(states: StateSlots, seqs: Sequence[Seq]) -> None:
+    """Assert that running seqs own a slot each, swapped ones a host slot, and that running seqs keep promises."""
+    running = {seq.id for seq in seqs if seq.status is Status.RUNNING}
+    check_pool(states.pool, [[seq.state_slot] for seq in seqs if seq.state_slot >= 0])
+    check_pool(states.host_pool, [[seq.host_slot] for seq in seqs if seq.host_slot >= 0])
+    for seq in seqs:
+        assert (seq.state_slot >= 0) == (seq.id in running), "a seq has a slot as long as it runs"
+        assert (seq.host_slot >= 0) == (seq.status is Status.SWAPPED), "a seq has a host slot as long as it is swapped"
+    goals = {page_hash: seq_id for seq_id, ends in states._goals.items() for _, page_hash in ends}
+    assert {page_hash: seq_id for page_hash, (_, seq_id) in states._promised.items()} == goals, "promises are goals"
+    assert running >= states._goals.keys(), "running seqs have boundaries"
+    assert {seq.id for seq in seqs} >= states._branches.keys(), "nothing is kept of ended seqs"
+    assert not states._taken, "no checkpoint is pending between steps"
 
 
 def check_pool(pool: PagePool, tables: Iterable[Sequence[int]]) -> None:

@@ -15,10 +15,10 @@ import torch
 from quire import hub
 from quire.engine.loading.description import Description
 from quire.engine.loading.op_choice import choose_ops, dtype_name, needed_ops, op_query
-from quire.engine.loading.speech_tasks import with_speech
 from quire.engine.loading.weight_source import WeightSource
 from quire.engine.memory.system_memory import free_bytes
 from quire.engine.multimodal.encoder_inputs import encoder_input_info, max_positions
+from quire.engine.multimodal.speech_tasks import with_speech
 from quire.engine.pooling.pooling_config import PoolingConfig, choose_pooling
 from quire.engine.quantization.at_load import choose_linear, quantize_modules, spare_modules
 from quire.engine.quantization.checkpoint_format import stored_format

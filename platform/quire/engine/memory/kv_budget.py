@@ -1,4 +1,4 @@
-"""Computes how many pages of KV cache fit a model's memory budget, and reports when they are too few."""
+"""Computes how many KV pages and state slots fit a model's memory budget, and reports when they are too few."""
 
 from __future__ import annotations
 
@@ -9,11 +9,21 @@ import torch
 
 from quire.engine.loading.load import LoadedModel
 from quire.engine.memory.ledger import MemoryBudget, MemoryUse, check_fits
+from quire.engine.memory.state_budget import (
+    CacheSizes,
+    checkpoint_interval,
+    plan_host_memory,
+    plan_slots,
+    slot_bytes,
+)
 from quire.errors import ConfigError
 from quire.settings.model_config import ModelConfig
 from quire_models import KVCache
 
 log = logging.getLogger(__name__)
+
+MAX_FREE_PAGES = 1 << 17
+"""Pages without memory, of models that keep only state, unless one sequence needs more."""
 
 
 def page_bytes(config: ModelConfig, loaded: LoadedModel) -> int:
@@ -27,34 +37,57 @@ def step_tokens(config: ModelConfig, loaded: LoadedModel) -> int:
     return max(limit, loaded.info.max_model_len) if loaded.decoder.non_causal else limit
 
 
-def compute_num_pages(
+def plan_caches(
     config: ModelConfig, loaded: LoadedModel, activations: Callable[[], int], budget: MemoryBudget
-) -> tuple[int, int]:
-    """(number of pages, maximum sequence length) that fit.
+) -> CacheSizes:
+    """The pages and state slots that fit, planned from one budget.
 
     activations: measures the bytes that the largest step takes; called on a GPU if no size was configured. budget: of
     the model, on its device. Raises ConfigError if one sequence of --max-model-len does not fit. A length that was not
-    configured is reduced instead, with a warning.
+    configured is reduced instead, with a warning; so is the number of sequences whose state fits.
     """
     size, length = config.page_size, loaded.info.max_model_len
     if loaded.decoder.non_causal:  # its pages are numbers without memory: enough for any step
-        return -(-step_tokens(config, loaded) // size) + config.max_num_seqs + 1, length
-    per_page, per_seq = page_bytes(config, loaded), -(-length // size)
+        num_pages = -(-step_tokens(config, loaded) // size) + config.max_num_seqs + 1
+        return CacheSizes(num_pages=num_pages, max_model_len=length, max_num_seqs=config.max_num_seqs)
+    per_page, per_seq, per_slot = page_bytes(config, loaded), -(-length // size), slot_bytes(loaded)
+    total = None if config.num_pages is not None else config.kv_cache_memory_bytes
+    if config.num_pages is None and total is None:
+        total = max(0, _free_for_pages(config, loaded, activations, budget, per_seq * per_page + per_slot))
+    slots = plan_slots(config, per_slot, total, per_seq * per_page)
     if config.num_pages is not None:
         num_pages = config.num_pages
-    elif config.kv_cache_memory_bytes is not None:
-        num_pages = config.kv_cache_memory_bytes // per_page
+    elif not per_page:  # pages are numbers, for positions and for hashes of the prefix cache
+        num_pages = min(slots.num_seqs * per_seq, max(per_seq, MAX_FREE_PAGES))
     else:
-        free = _free_for_pages(config, loaded, activations, budget, per_seq * per_page)
-        num_pages = min(max(free, 0) // per_page, config.max_num_seqs * per_seq)
+        assert total is not None
+        num_pages = (total - slots.total * per_slot) // per_page
+        if config.kv_cache_memory_bytes is None:
+            num_pages = min(num_pages, config.max_num_seqs * per_seq)
+    length = _check_length(config, num_pages, per_seq, per_page, length)
+    host = plan_host_memory(config, per_page, per_slot, num_pages, slots.num_seqs)
+    return CacheSizes(
+        num_pages=num_pages,
+        max_model_len=length,
+        max_num_seqs=slots.num_seqs,
+        num_checkpoints=slots.num_checkpoints,
+        num_state_slots=slots.total,
+        num_host_pages=host[0],
+        num_host_slots=host[1],
+        checkpoint_interval=checkpoint_interval(config, per_page, per_slot),
+    )
+
+
+def _check_length(config: ModelConfig, num_pages: int, per_seq: int, per_page: int, length: int) -> int:
+    """The maximum length of a sequence with so many pages, of which one of `length` tokens needs `per_seq`."""
     if num_pages >= per_seq:
-        return num_pages, length
-    slots = num_pages * size
+        return length
+    slots = num_pages * config.page_size
     have, need = f"{num_pages * per_page / 2**20:.1f} MiB", f"{per_seq * per_page / 2**20:.1f} MiB"
     advice = "raise --kv-cache-memory-bytes, --num-pages or (on a GPU) --gpu-memory-utilization"
     if num_pages < 1 or config.max_model_len is not None:
         raise ConfigError(
-            f"The KV cache has {num_pages} pages of {size} tokens ({have}), but one sequence of "
+            f"The KV cache has {num_pages} pages of {config.page_size} tokens ({have}), but one sequence of "
             f"--max-model-len {length} needs {per_seq} ({need}): {advice}, or lower --max-model-len to {slots}."
         )
     log.warning(
@@ -62,7 +95,7 @@ def compute_num_pages(
         "%d tokens. For more, %s.",
         *(slots, have, length, need, slots, advice),
     )
-    return num_pages, slots
+    return slots
 
 
 def _free_for_pages(
@@ -78,30 +111,18 @@ def _free_for_pages(
     return min(unused, budget.total - loaded.weight_bytes - step)
 
 
-def check_memory_use(
-    config: ModelConfig, loaded: LoadedModel, num_pages: int, num_host_pages: int, budget: MemoryBudget
-) -> MemoryUse:
+def check_memory_use(config: ModelConfig, loaded: LoadedModel, sizes: CacheSizes, budget: MemoryBudget) -> MemoryUse:
     """What the model takes of its device's memory. Raises ConfigError if that is more than its budget.
 
-    Pages in host memory count if the model runs on the CPU.
+    Pages and slots in host memory count if the model runs on the CPU.
     """
-    per_page, on_cpu = page_bytes(config, loaded), loaded.device.type == "cpu"
+    per_page, per_slot, on_cpu = page_bytes(config, loaded), slot_bytes(loaded), loaded.device.type == "cpu"
     use = MemoryUse(
         weights=loaded.weight_bytes,
-        kv_cache=0 if loaded.decoder.non_causal else num_pages * per_page,
-        swap=num_host_pages * per_page if on_cpu else 0,
+        kv_cache=0 if loaded.decoder.non_causal else sizes.num_pages * per_page,
+        state=sizes.num_state_slots * per_slot,
+        swap=sizes.num_host_pages * per_page + sizes.num_host_slots * per_slot if on_cpu else 0,
         encoder_cache=config.encoder_cache_bytes if loaded.module.tower is not None else 0,
     )
     check_fits(config.name, use, budget.total)
     return use
-
-
-def compute_num_host_pages(config: ModelConfig, loaded: LoadedModel, num_pages: int) -> int:
-    """Pages in host memory for swapped sequences. Raises ConfigError if --swap-space is less than one page."""
-    if not config.swap_space or config.preemption == "recompute" or loaded.decoder.non_causal:
-        return 0
-    per_page = page_bytes(config, loaded)
-    num_pages_of_space = int(config.swap_space * 2**30) // per_page
-    if num_pages_of_space < 1:
-        raise ConfigError(f"--swap-space {config.swap_space} GiB is less than one page ({per_page / 2**20:.2f} MiB).")
-    return min(num_pages_of_space, config.max_num_seqs * num_pages)

@@ -21,16 +21,17 @@ GIB = 2**30
 
 @dataclass(frozen=True, kw_only=True)
 class MemoryUse:
-    """Bytes of memory that a model has reserved. weights: an upper bound."""
+    """Bytes of memory that a model has reserved. weights: an upper bound. state: of recurrent blocks."""
 
     weights: int
     kv_cache: int = 0
+    state: int = 0
     swap: int = 0
     encoder_cache: int = 0
 
     @property
     def total(self) -> int:
-        return self.weights + self.kv_cache + self.swap + self.encoder_cache
+        return self.weights + self.kv_cache + self.state + self.swap + self.encoder_cache
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,16 +79,16 @@ class MemoryLedger:
     def enter(self, model: object, name: str, use: MemoryUse) -> None:
         """Count `use` until `model` is freed."""
         self._uses[model] = (name, use)
-        self._group_kv = max(0, self._group_kv - use.kv_cache)
+        self._group_kv = max(0, self._group_kv - use.kv_cache - use.state)
 
     def table(self) -> str:
         """A table as text: the bytes of each model, their sum, and the bytes available."""
         rows = [(name, use) for name, use in self._uses.values()]
         width = max([len("model"), *(len(name) for name, _ in rows)])
-        head = f"{'model':{width}}  {'weights':>9}  {'KV cache':>9}  {'swap':>9}  {'encoder':>9}  {'total':>9}"
-        lines = [head]
+        titles = ("weights", "KV cache", "state", "swap", "encoder", "total")
+        lines = [f"{'model':{width}}  " + "  ".join(f"{title:>9}" for title in titles)]
         for name, use in rows:
-            columns = (use.weights, use.kv_cache, use.swap, use.encoder_cache, use.total)
+            columns = (use.weights, use.kv_cache, use.state, use.swap, use.encoder_cache, use.total)
             lines.append(f"{name:{width}}  " + "  ".join(f"{_gib(number):>9}" for number in columns))
         lines.append(f"together {_gib(self.reserved)} of the {_gib(self.available)} that were free")
         return "\n".join(lines)
@@ -99,9 +100,9 @@ def check_fits(name: str, use: MemoryUse, left: int) -> None:
         return
     raise ConfigError(
         f"The model {name!r} would take {_gib(use.total)} of memory (weights {_gib(use.weights)}, KV cache "
-        f"{_gib(use.kv_cache)}, swap {_gib(use.swap)}, encoder cache {_gib(use.encoder_cache)}), but {_gib(left)} are "
-        "left: lower --kv-cache-memory-bytes, --num-pages, --swap-space or --encoder-cache-bytes, or serve fewer "
-        "models."
+        f"{_gib(use.kv_cache)}, state {_gib(use.state)}, swap {_gib(use.swap)}, encoder cache "
+        f"{_gib(use.encoder_cache)}), but {_gib(left)} are left: lower --kv-cache-memory-bytes, "
+        "--num-pages, --swap-space or --encoder-cache-bytes, or serve fewer models."
     )
 
 

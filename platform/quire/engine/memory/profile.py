@@ -8,7 +8,7 @@ import torch
 from quire.engine.loading.load import LoadedModel
 from quire.settings.model_config import ModelConfig
 from quire_kernels.ops import AttentionMetadata
-from quire_models import CrossAttentionBuffers, EncoderInput, ForwardBuffers, KVCache, TowerCall
+from quire_models import CrossAttentionBuffers, EncoderInput, ForwardBuffers, KVCache, StateCache, TowerCall
 from quire_models.towers.tower import SupportsDummyInput
 
 
@@ -43,6 +43,7 @@ def _step_bytes(loaded: LoadedModel, max_tokens: int, max_rows: int, page_size: 
     lens[-1] = max_tokens - length * (len(lens) - 1)
     num_pages = -(-max(length, text_start) // page_size)
     kv = KVCache.allocate(shapes, num_pages, page_size, loaded.kv_dtype, device)
+    state = StateCache.allocate(loaded.decoder.state_shapes, len(lens), loaded.dtype, device)
     buffers = ForwardBuffers(max_tokens, len(lens), num_pages, device)
     positions = np.concatenate([np.arange(n) for n in lens])
     torch.cuda.reset_peak_memory_stats(device)
@@ -57,13 +58,15 @@ def _step_bytes(loaded: LoadedModel, max_tokens: int, max_rows: int, page_size: 
         np.arange(min(max_rows, max_tokens), dtype=np.int64),
         kv,
         cross_attention=_sources(source, max_tokens, num_pages, page_size, device),
+        state=state,
+        state_slots=np.arange(len(lens)),
     )
     last = loaded.module(forward)
     if loaded.decoder.has_lm_head:
         last = torch.softmax(loaded.module.logits(last), -1).mul_(2.0).floor_()
     torch.cuda.synchronize(device)
     peak = torch.cuda.max_memory_allocated(device) - before
-    del forward, buffers, kv, last
+    del forward, buffers, kv, state, last
     torch.cuda.empty_cache()
     return peak
 

@@ -17,7 +17,7 @@ from quire.engine.multimodal.embeddings import StepMedia
 from quire.engine.runner.input_batch import Int64Array, StepInputs
 from quire.engine.runner.sizes import RunnerSizes
 from quire.types import Plan
-from quire_models import ForwardBatch, ForwardBuffers, KVCache, MediaRows
+from quire_models import ForwardBatch, ForwardBuffers, KVCache, MediaRows, StateCache
 
 
 class ForwardExecutor:
@@ -31,11 +31,13 @@ class ForwardExecutor:
         adapters: AdapterMapping,
         batch_invariant: bool,
         describe_error: Callable[[Exception], str] = str,
+        state: StateCache | None = None,
     ) -> None:
         decoder = loaded.decoder
-        self._model, self._kv, self._adapters = loaded.module, kv, adapters
+        self._model, self._kv, self._state, self._adapters = loaded.module, kv, state, adapters
         self._batch_invariant, self._describe_error = batch_invariant, describe_error
         self._non_causal, self._page_size = decoder.non_causal, sizes.page_size
+        self._width, self._dtype, self._device = decoder.width, loaded.dtype, loaded.device
         self._buffers = ForwardBuffers(
             sizes.max_tokens, sizes.max_rows, sizes.max_pages, loaded.device, decoder.position_axes
         )
@@ -101,14 +103,16 @@ class ForwardExecutor:
         index: Int64Array,
         media: StepMedia | None,
         failures: dict[int, str],
-        error: Exception,
+        error: Exception | None,
     ) -> Tensor:
         """Like `hidden_states`, after that raised `error`: each row in a forward of its own, in the order of the plan.
 
         Rows that raise alone, and those that read pages which these should have filled, are added to `failures`; their
-        hidden states are 0. Raises `error` again if no row can be computed.
+        hidden states are 0. Raises the last error if none of several rows can be computed. error: None if an earlier
+        step with these seqs raised.
         """
-        if self._cross_attention is not None or len(plan.chunks) == 1:
+        again = error is None
+        if error is not None and (self._cross_attention is not None or len(plan.chunks) == 1):
             raise error
         hidden: Tensor | None = None
         unfilled: set[int] = set()
@@ -117,21 +121,24 @@ class ForwardExecutor:
             pages = inputs.pages[row, : -(-int(inputs.contexts[row]) // self._page_size)]
             in_row = (index >= begin) & (index < end)
             try:
-                if not unfilled.isdisjoint(pages.tolist()):
+                if error is not None and not unfilled.isdisjoint(pages.tolist()):
                     raise error
                 adapters = self._bind(replace(plan, chunks=(chunk,)), failures)
                 rows = media.some(begin, end) if media else None
                 found = self._model(self._fill(inputs.row(row), index[in_row] - begin, rows, adapters))
             except Exception as raised:
+                error = raised
                 failures[chunk.seq_id] = self._describe_error(raised)
                 unfilled.update(pages[chunk.start // self._page_size :].tolist())
                 continue
             if hidden is None:
                 hidden = found.new_zeros(len(index), found.shape[-1])
             hidden[torch.from_numpy(in_row).to(hidden.device)] = found
-        if hidden is None:
+        if hidden is not None:
+            return hidden
+        if error is not None and not (again and len(plan.chunks) == 1):
             raise error
-        return hidden
+        return torch.zeros(len(index), self._width, dtype=self._dtype, device=self._device)
 
     def _bind(self, plan: Plan, failures: dict[int, str]) -> Any:
         """`ForwardBatch.adapters` for these chunks. Adds to `failures`."""
@@ -158,6 +165,8 @@ class ForwardExecutor:
             rope_positions=inputs.rope_positions,
             visible_ends=inputs.ends,
             cross_attention=None if self._cross_attention is None else self._cross_attention.metadata(inputs),
+            state=self._state,
+            state_slots=inputs.state_slots,
         )
 
 

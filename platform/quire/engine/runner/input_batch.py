@@ -48,6 +48,7 @@ class StepInputs:
     tokens of each sequence after the step. prompt_lens: int32 [R]. pages: int32 [R, P], P = pages of the longest row.
     token_types: int64 [T], None = all 0. rope_positions: int64 [axes, T], None = `positions`. ends: int32 [T], end of
     what each token sees, None = its own position. sources: int32 [T, S], pages of each token's encoder input, if any.
+    state_slots: int64 [R], for models with state.
     """
 
     tokens: Int64Array
@@ -61,6 +62,7 @@ class StepInputs:
     rope_positions: Int64Array | None = None
     ends: Int32Array | None = None
     sources: Int32Array | None = None
+    state_slots: Int64Array | None = None
 
     def row(self, row: int) -> StepInputs:
         """The inputs of one row."""
@@ -77,6 +79,7 @@ class StepInputs:
             rope_positions=None if self.rope_positions is None else self.rope_positions[:, begin:end],
             ends=None if self.ends is None else self.ends[begin:end],
             sources=None if self.sources is None else self.sources[begin:end],
+            state_slots=None if self.state_slots is None else self.state_slots[row : row + 1],
         )
 
     def independent_ranges(self) -> Iterator[tuple[int, int]]:
@@ -102,6 +105,7 @@ class StepInputs:
             rope_positions=None if self.rope_positions is None else self.rope_positions[:, begin:end],
             ends=None if self.ends is None or end == begin + 1 else self.ends[begin:end],
             sources=None if self.sources is None else self.sources[begin:end],
+            state_slots=None if self.state_slots is None else self.state_slots[row : row + 1],
         )
 
 
@@ -196,6 +200,9 @@ class InputBatch:
             token_types=_token_types(rows, chunks, len(tokens)) if self._num_with_types else None,
             rope_positions=self._rope_positions(rows, chunks, positions, starts) if self._num_with_rope else None,
             ends=self._ends(rows, chunks, positions, starts) if self._num_with_spans else None,
+            state_slots=(
+                np.fromiter((chunk.state_slot for chunk in chunks), np.int64) if chunks[0].state_slot >= 0 else None
+            ),
         )
 
     def _rope_positions(

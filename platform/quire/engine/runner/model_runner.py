@@ -15,6 +15,7 @@ from quire.engine.adapters.mapping import AdapterMapping
 from quire.engine.loading.load import LoadedModel
 from quire.engine.multimodal.embeddings import MultimodalEmbeddings, StepMedia
 from quire.engine.pooling.poolers import Poolers
+from quire.engine.recurrent.state_runner import StateLost, StateRunner
 from quire.engine.runner.forward_executor import ForwardExecutor
 from quire.engine.runner.input_batch import InputBatch, Int64Array, SelectedTokens, StepInputs
 from quire.engine.runner.sizes import RunnerSizes
@@ -80,7 +81,9 @@ class ModelRunner:
             loaded.decoder.position_axes,
             loaded.decoder.bidirectional_media,
         )
-        self._executor = ForwardExecutor(loaded, sizes, self._kv, adapters, batch_invariant, describe_error)
+        self._state = StateRunner(loaded, sizes) if sizes.num_state_slots else None
+        cache = self._state.cache if self._state is not None else None
+        self._executor = ForwardExecutor(loaded, sizes, self._kv, adapters, batch_invariant, describe_error, cache)
 
     def prefault(self, go_on: Callable[[], bool]) -> None:
         """Allocate the memory of the KV cache from the system, in another thread; see `KVCache.prefault`."""
@@ -106,7 +109,12 @@ class ModelRunner:
         media, failures = None, dict[int, str]()
         if self._batch.num_with_media:
             media, failures = self._towers.rows(plan.chunks, inputs.starts)
-        hidden = self._hidden_states(plan, inputs, selected.index, media, failures)
+        try:
+            hidden = self._hidden_states(plan, inputs, selected.index, media, failures)
+        except StateLost:
+            return StepResult({}, lost=frozenset(chunk.seq_id for chunk in plan.chunks))
+        if self._state is not None and plan.state is not None:
+            self._state.after(plan.state)
         samples = self._sample(hidden, selected, states, masks, failures)
         prompt_logprobs = self._prompt_logprobs(hidden, selected, failures)
         return StepResult(samples, prompt_logprobs, failures, self._pool(plan, hidden, selected, failures))
@@ -122,6 +130,8 @@ class ModelRunner:
             KVCache.swap(self._kv, self._host_kv, plan.swaps_out)
             KVCache.swap(self._host_kv, self._kv, plan.swaps_in)
             self._kv.copy(plan.copies)
+        if self._state is not None and plan.state is not None:
+            self._state.before(plan.state)
         for new_seq in plan.started:
             self._start(new_seq)
             if new_seq.media:
@@ -162,11 +172,16 @@ class ModelRunner:
         self, plan: Plan, inputs: StepInputs, index: Int64Array, media: StepMedia | None, failures: dict[int, str]
     ) -> Tensor:
         """Hidden states of the tokens in `index`. If the model raises, rows are computed one by one and only those that
-        raise fail; raises if all do."""
+        raise fail; raises if all do. Rows with state are computed one by one in later steps: raises StateLost."""
+        if self._state is not None and self._state.has_suspects(plan.chunks):
+            return self._executor.hidden_states_by_row(plan, inputs, index, media, failures, None)
         try:
             return self._executor.hidden_states(plan, inputs, index, media, failures)
         except Exception as error:
             log.exception("A step of %d tokens failed; its rows are computed one by one", plan.num_tokens)
+            if self._state is not None:
+                self._state.suspect(plan.chunks)
+                raise StateLost from error
             return self._executor.hidden_states_by_row(plan, inputs, index, media, failures, error)
 
     def _start_masks(self, plan: Plan, states: Sequence[SamplingState]) -> PendingBitmask | None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, kw_only=True)
 class RunnerSizes:
-    """Sizes for one model. num_host_pages: for swapped sequences. max_tokens and max_rows: of a step."""
+    """Sizes for one model. num_host_…: for swapped sequences. max_tokens and max_rows: of a step."""
 
     num_pages: int
     num_host_pages: int
@@ -15,6 +15,8 @@ class RunnerSizes:
     max_tokens: int
     max_rows: int
     max_model_len: int
+    num_state_slots: int = 0
+    num_host_state_slots: int = 0
 
     @property
     def max_pages(self) -> int:

@@ -32,11 +32,12 @@ TryAdmit = Callable[[Request], Admission | QuireError]
 
 
 class Candidates:
-    """Finds the next sequence to schedule in the queues of `state`."""
+    """Finds the next sequence to schedule in the queues of `state`. waits: whether a seq is better scheduled later."""
 
-    def __init__(self, state: SchedulerState, try_admit: TryAdmit) -> None:
+    def __init__(self, state: SchedulerState, try_admit: TryAdmit, waits: Callable[[Seq], bool] | None) -> None:
         self._state = state
         self._try_admit = try_admit
+        self._waits = waits
         self._failures: dict[str, WireError] = {}
 
     def first(self, shares: Mapping[str, int], late: set[str]) -> Seq | None:
@@ -65,6 +66,8 @@ class Candidates:
             for seq in queue.schedulable(last, closed, accepts):
                 request = seq.group.request
                 if seq.candidates is not None or request.id in self._failures:
+                    continue
+                if self._waits is not None and self._waits(seq):
                     continue
                 admission = self._try_admit(request)
                 if admission is Admission.READY:

@@ -32,7 +32,7 @@ class Committer:
         beam_groups: dict[str, SeqGroup] = {}
         for chunk in plan.chunks:
             seq = state.seqs.get(chunk.seq_id)
-            if seq is None:
+            if seq is None or seq.id in result.lost:
                 continue
             if seq.id in result.failures:  # its pages hold nothing that others may find
                 if seq.is_infallible:  # some of them were registered when the step was planned

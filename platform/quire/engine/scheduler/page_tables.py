@@ -6,6 +6,7 @@ exactly the pages of its computed positions. The diagram in the docstring of the
 
 from __future__ import annotations
 
+from quire.engine.recurrent.state_slots import StateSlots
 from quire.engine.scheduler.page_pool import PagePool
 from quire.engine.scheduler.seq import Seq
 
@@ -13,11 +14,15 @@ Moves = list[tuple[int, int]]
 
 
 class PageTables:
-    """Page tables over a pool on the device and, for swapped sequences, a pool in host memory."""
+    """Page tables over a pool on the device and, for swapped sequences, a pool in host memory.
 
-    def __init__(self, pool: PagePool, host_pool: PagePool) -> None:
+    states: slots for the state of the sequences; None for models without state.
+    """
+
+    def __init__(self, pool: PagePool, host_pool: PagePool, states: StateSlots | None = None) -> None:
         self.pool = pool
         self.host_pool = host_pool
+        self.states = states
         self._copies: Moves = []
         self._swaps_out: Moves = []
         self._swaps_in: Moves = []
@@ -62,6 +67,8 @@ class PageTables:
         self.pool.incref(parent.pages)
         child.pages = list(parent.pages)
         child.computed, child.num_registered = parent.computed, parent.num_registered
+        if self.states is not None:
+            self.states.fork(parent, child)
 
     def free(self, seq: Seq) -> None:
         """Free the pages of a seq on the device and in host memory; none of its tokens is computed any more."""
@@ -69,6 +76,8 @@ class PageTables:
         self.host_pool.free(seq.host_pages)
         seq.pages, seq.host_pages = [], []
         seq.computed = seq.num_registered = 0
+        if self.states is not None:
+            self.states.free(seq)
 
     def match_prefix(self, seq: Seq, num_tokens: int) -> list[int]:
         """Cached pages that hold the beginning of its first `num_tokens` tokens."""
@@ -88,6 +97,8 @@ class PageTables:
         seq.pages = hits
         seq.num_registered = len(hits)
         seq.computed = len(hits) * self.pool.page_size
+        if self.states is not None:
+            self.states.begin(seq, len(hits))
 
     def swap_out(self, seq: Seq) -> None:
         """Move its pages to host memory, which must have enough free pages."""
@@ -95,6 +106,13 @@ class PageTables:
         self._swaps_out.extend(zip(seq.pages, seq.host_pages, strict=True))
         self.pool.free(seq.pages)
         seq.pages = []
+        if self.states is not None:
+            self.states.swap_out(seq)
+
+    def can_swap(self, seq: Seq) -> bool:
+        """Whether a running seq has pages, and host memory has room for them and for its state."""
+        fits = 0 < len(seq.pages) <= self.host_pool.available
+        return fits and (self.states is None or self.states.can_swap(seq))
 
     def swap_in(self, seq: Seq, hits: list[int]) -> None:
         """Bring its pages back from host memory, except for `hits`, which are still cached on the device."""
@@ -105,6 +123,8 @@ class PageTables:
         seq.host_pages = []
         seq.pages = hits + own
         seq.num_registered = len(hits)
+        if self.states is not None:
+            self.states.swap_in(seq)
 
     def register(self, seq: Seq, end: int) -> None:
         """Register its pages that are full once positions up to `end` - 1 are computed.

@@ -13,9 +13,9 @@ import logging
 from collections import Counter
 from dataclasses import dataclass, field
 
+from quire.engine.multimodal.media_bounds import align_to_media, trim_hits_to_media
 from quire.engine.scheduler.candidates import Candidates, TryAdmit
 from quire.engine.scheduler.fairness.client_shares import ClientShares
-from quire.engine.scheduler.media_bounds import align_to_media, trim_hits_to_media
 from quire.engine.scheduler.seq import Seq, Status
 from quire.engine.scheduler.state import SchedulerState
 from quire.errors import PluginFailed
@@ -56,7 +56,8 @@ class Planner:
         self._tables = state.tables
         self._pool = state.tables.pool
         self._limits = state.limits
-        self._candidates = Candidates(state, try_admit)
+        self._states = state.tables.states
+        self._candidates = Candidates(state, try_admit, self._waits_for_state if self._states is not None else None)
         self._shares = ClientShares(state)
 
     def plan(self, max_tokens: int | None, max_background: int) -> Plan:
@@ -93,6 +94,7 @@ class Planner:
             swaps_out=tuple(swaps_out),
             swaps_in=tuple(swaps_in),
             failures=self._candidates.drain_failures(),
+            state=None if self._states is None else self._states.drain_moves(),
         )
 
     # --- preemption ---------------------------------------------------------------------------------
@@ -178,6 +180,8 @@ class Planner:
         tokens, start = seq.tokens, seq.computed
         max_tokens = min(builder.budget - num_behind, builder.shares.get(seq.client, builder.budget))
         end = min(start + seq.to_compute, start + max(1, max_tokens))
+        if self._states is not None:
+            end = self._states.cut(seq, end)
         hard_budget = builder.hard_budget - num_behind if builder.chunks else builder.hard_budget
         end = self._align_to_media(seq, start, end, hard_budget)
         if end == start:
@@ -188,7 +192,10 @@ class Planner:
             seq.in_runner = True
             builder.started.append(seq.start())
             first_page = 0
-        builder.chunks.append(Chunk(seq.id, start, tokens[start:end], seq.pages[first_page:], samples, first_page))
+        pages = seq.pages[first_page:]
+        builder.chunks.append(Chunk(seq.id, start, tokens[start:end], pages, samples, first_page, seq.state_slot))
+        if self._states is not None:
+            self._states.take(seq, end)
         if seq.is_infallible and end // self._pool.page_size > seq.num_registered:
             self._tables.register(seq, end)  # seqs that are planned after it in this step share its pages already
         builder.budget = max(0, builder.budget - (end - start))
@@ -248,7 +255,14 @@ class Planner:
         hits = self._tables.match_prefix(seq, self._num_cacheable(seq))
         if self._limits.media_in_one and seq.status is not Status.SWAPPED:
             del hits[trim_hits_to_media(seq.group.request.prompt.media, len(hits), self._pool.page_size) :]
+        if self._states is not None and seq.status is not Status.SWAPPED:
+            return self._states.trim(seq, hits)
         return hits
+
+    def _waits_for_state(self, seq: Seq) -> bool:
+        """Whether a running seq will take a checkpoint that a waiting one can begin with."""
+        assert self._states is not None
+        return seq.status is not Status.SWAPPED and self._states.is_promised(seq, self._num_cacheable(seq))
 
     def _num_cacheable(self, seq: Seq) -> int:
         """How many of its first tokens need not be computed if the prefix cache has them."""

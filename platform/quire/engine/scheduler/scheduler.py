@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from time import monotonic
 
+from quire.engine.recurrent.state_slots import StateSlots
 from quire.engine.scheduler.candidates import Admission, TryAdmit
 from quire.engine.scheduler.commit import Committer
 from quire.engine.scheduler.limits import SchedulerLimits
@@ -28,6 +29,7 @@ class Scheduler:
 
     pool: pages on the device. host_pool: pages in host memory for swapped sequences, if any. try_admit: called before a
     request is admitted or resumed, until it returns `Admission.READY`; see `Admission`. clock: seconds, for statistics.
+    states: for models with state beside pages.
     """
 
     def __init__(
@@ -38,9 +40,10 @@ class Scheduler:
         host_pool: PagePool | None = None,
         try_admit: TryAdmit = lambda request: Admission.READY,
         clock: Callable[[], float] = monotonic,
+        states: StateSlots | None = None,
     ) -> None:
         self._limits = limits
-        self._tables = PageTables(pool, host_pool or PagePool(0, pool.page_size, caching=False))
+        self._tables = PageTables(pool, host_pool or PagePool(0, pool.page_size, caching=False), states)
         self._state = SchedulerState(self._tables, policy, limits, clock)
         self._planner = Planner(self._state, try_admit)
         self._committer = Committer(self._state)
@@ -90,7 +93,9 @@ class Scheduler:
 
         The prefix cache is emptied: some pages were registered before they were computed.
         """
-        self._tables.pool.reset()
+        self.reset_prefix_cache()
+        if self._tables.states is not None:
+            self._tables.states.drop_taken()
         groups = list(self._state.groups.values())
         begun = [g for g in groups if any(s.pages or s.host_pages or s.in_runner for s in g.seqs.values())]
         finish = self._committer.finish_request
@@ -105,6 +110,9 @@ class Scheduler:
 
     def commit(self, plan: Plan, result: StepResult) -> list[SeqDelta]:
         """Apply the result of a plan."""
+        if self._tables.states is not None:
+            self._tables.states.commit(result.lost.union(result.failures))
+            self._state.rewind(result.lost)
         deltas = self._committer.commit(plan, result)
         if plan.chunks:
             counts = self._state.counts
@@ -115,6 +123,8 @@ class Scheduler:
 
     def reset_prefix_cache(self) -> int:
         """Empty the prefix cache. Returns the number of pages freed."""
+        if self._tables.states is not None:
+            self._tables.states.pool.reset()
         return self._tables.pool.reset()
 
     def stats(self, model: str) -> EngineStats:
@@ -141,6 +151,7 @@ class Scheduler:
             num_corrupted_total=counts.corrupted,
             iteration_tokens=iterations,
             ended_preemptions=preempted,
+            state=None if self._tables.states is None else self._tables.states.stats(),
         )
 
     def waiting(self) -> Iterator[Request]:

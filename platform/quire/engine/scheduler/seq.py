@@ -126,11 +126,12 @@ class Seq:
     """One generation. Positions 0 … computed - 1 have K and V, in `pages` (or `host_pages` while swapped).
 
     tokens: prompt and output. max_len: number of tokens at which it ends with "length"; below min_len neither
-    end-of-text nor stop ids end it. page_hashes: of its first full pages, computed when needed. num_registered: pages
-    that were offered to the prefix cache. in_runner: the runner has a row for it. aborted: the client does not wait for
-    it, but it computes the prompt that its forks need. num_unreported: its newest tokens that are in no delta yet;
-    unreported_logprobs: theirs, if the client asked for them. cumulative: summed logprob of the output, None if the
-    sampler does not report it. candidates: of this round of a beam search; while set, nothing is computed.
+    end-of-text nor stop ids end it. state_slot, host_slot: where its state is, -1 = not there. page_hashes: of its
+    first full pages, computed when needed. num_registered: pages that were offered to the prefix cache. in_runner: the
+    runner has a row for it. aborted: the client does not wait for it, but it computes the prompt that its forks need.
+    num_unreported: its newest tokens that are in no delta yet; unreported_logprobs: theirs, if the client asked for
+    them. cumulative: summed logprob of the output, None if the sampler does not report it. candidates: of this round of
+    a beam search; while set, nothing is computed.
     """
 
     id: int
@@ -145,6 +146,8 @@ class Seq:
     computed: int = 0
     pages: list[int] = field(default_factory=list)
     host_pages: list[int] = field(default_factory=list)
+    state_slot: int = -1
+    host_slot: int = -1
     page_hashes: list[bytes] = field(default_factory=list)
     num_registered: int = 0
     in_runner: bool = False

@@ -7,7 +7,7 @@ moves and when, `Committer` what is reported of it.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 
@@ -164,7 +164,7 @@ class SchedulerState:
         del self.running[seq.id]
         self._drop_row(seq)
         may_swap = self.limits.preemption != "recompute" and seq.group.resumable_from_kv
-        swap = may_swap and 0 < len(seq.pages) <= tables.host_pool.available
+        swap = may_swap and tables.can_swap(seq)
         if swap:
             counts.swaps += 1
             tables.swap_out(seq)
@@ -183,6 +183,15 @@ class SchedulerState:
                 "swapped back in" if swap else "recomputed",
                 total,
             )
+
+    def rewind(self, lost: Iterable[int]) -> None:
+        """Let running seqs whose state was lost be computed again."""
+        for seq in [self.seqs[seq_id] for seq_id in lost if seq_id in self.seqs]:
+            self.tables.pool.reset()  # some pages were registered when the step was planned
+            del self.running[seq.id]
+            self._drop_row(seq)
+            self.tables.free(seq)
+            self.wait(seq)
 
     def wait(self, seq: Seq) -> None:
         """Queue a seq without pages, or pause a beam that waits for the candidates of the other beams."""
