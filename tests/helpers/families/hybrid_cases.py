@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from family_case import ATTENTION, GATED_MLP, FamilyCase
 
 MAMBA2 = {"mamba_n_heads": 8, "mamba_d_head": 16, "mamba_n_groups": 2, "mamba_d_state": 16, "mamba_chunk_size": 8}
@@ -13,26 +16,34 @@ DELTA = {
 }
 BOTH = {"layer_types": ["linear_attention", "full_attention"]}
 
+OFTEN = {"state_checkpoint_interval": 1, "num_state_checkpoints": 200}
+"""Settings of an engine that can use any cached page of a short prompt."""
+
+
+def hybrid(architecture: str, config: Mapping[str, Any], lora: tuple[str, ...], **options: Any) -> FamilyCase:
+    return FamilyCase(architecture, config, lora, settings=OFTEN, **options)
+
+
 CASES: tuple[FamilyCase, ...] = (
-    FamilyCase(
+    hybrid(
         "Lfm2ForCausalLM",
         {"layer_types": ["conv", "full_attention"], "block_multiple_of": 16},
         lora=("in_proj", "out_proj", "q_proj", "k_proj", "v_proj", "w1", "w2", "w3"),
         variants={"biases": {"conv_bias": True}},
     ),
-    FamilyCase(
+    hybrid(
         "Mamba2ForCausalLM",
         {"num_heads": 8, "head_dim": 16, "state_size": 16, "n_groups": 2, "chunk_size": 8},
         lora=("in_proj",),
         variants={"biases, limits": {"use_bias": True, "time_step_limit": (0.2, 0.9)}},
     ),
-    FamilyCase(
+    hybrid(
         "BambaForCausalLM",
         {**MAMBA2, "attn_layer_indices": [1]},
         lora=("in_proj", "out_proj", *ATTENTION, *GATED_MLP),
         variants={"biases": {"mamba_proj_bias": True, "attention_bias": True}},
     ),
-    FamilyCase(
+    hybrid(
         "GraniteMoeHybridForCausalLM",
         {
             **MAMBA2,
@@ -49,7 +60,7 @@ CASES: tuple[FamilyCase, ...] = (
             "rotary embeddings": {"position_embedding_type": "rope"},
         },
     ),
-    FamilyCase(
+    hybrid(
         "FalconH1ForCausalLM",
         {
             **MAMBA2,
@@ -70,7 +81,7 @@ CASES: tuple[FamilyCase, ...] = (
             "norm before the gate": {"mamba_rms_norm": True},
         },
     ),
-    FamilyCase(
+    hybrid(
         "NemotronHForCausalLM",
         {
             "layers_block_type": ["linear_attention", "mlp", "full_attention", "mlp"],
@@ -91,13 +102,13 @@ CASES: tuple[FamilyCase, ...] = (
             }
         },
     ),
-    FamilyCase(
+    hybrid(
         "OlmoHybridForCausalLM",  # transformers writes its three convolutions right only if they have equal widths
         {**DELTA, **BOTH, "linear_num_value_heads": 2, "rope_parameters": None},
         lora=("a_proj", "b_proj", "g_proj", *ATTENTION, *GATED_MLP),
         variants={"positions": {"rope_parameters": {"rope_type": "default", "rope_theta": 1e4}}},
     ),
-    FamilyCase(
+    hybrid(
         "MambaForCausalLM",
         {"state_size": 8, "time_step_rank": 6},
         lora=(
@@ -106,7 +117,7 @@ CASES: tuple[FamilyCase, ...] = (
         ),
         variants={"biases": {"use_bias": True}},
     ),
-    FamilyCase(
+    hybrid(
         "FalconMambaForCausalLM",
         {"state_size": 8, "time_step_rank": 6},
         lora=(
@@ -114,7 +125,7 @@ CASES: tuple[FamilyCase, ...] = (
             "x_proj",
         ),
     ),
-    FamilyCase(
+    hybrid(
         "JambaForCausalLM",
         {
             "attn_layer_period": 2,
@@ -126,7 +137,7 @@ CASES: tuple[FamilyCase, ...] = (
         lora=("in_proj", "x_proj", *ATTENTION, *GATED_MLP),
         variants={"experts": {"num_experts": 4}},
     ),
-    FamilyCase(
+    hybrid(
         "Lfm2MoeForCausalLM",
         {
             "layer_types": ["conv", "full_attention"],
