@@ -9,7 +9,8 @@ from collections.abc import Callable
 from typing import Any
 
 import quire_models
-from quire import records
+from quire import plugin, records
+from quire.errors import QuireError
 from quire_models.loading import config_fields, weight_names
 
 HUGGING_FACE = {
@@ -38,6 +39,43 @@ HUGGING_FACE = {
 }
 """The name in Hugging Face configs, by the name of a part's field."""
 
+MEANINGS = {
+    "affine": "whether there is a weight.",
+    "attention_factor": "factor of cos and sin, None: computed from the other fields.",
+    "attn": "the attention.",
+    "beta_fast": "rotations within `original_len` above which a frequency is kept.",
+    "beta_slow": "rotations within `original_len` below which a frequency is divided by `factor`.",
+    "bias": "whether there are biases.",
+    "blocks": "one for each layer.",
+    "channels": "channels of a pixel.",
+    "cross": "the cross-attention.",
+    "eps": "added to the variance or mean square.",
+    "factor": "of the longer context (`factor` in rope_scaling).",
+    "head_dim": "dimensions of a head.",
+    "high_freq_factor": "as in rope_scaling.",
+    "long_factor": "divisors for texts longer than `original_len` (rope_scaling).",
+    "low_freq_factor": "as in rope_scaling.",
+    "max_len": "context of the model without scaling (max_position_embeddings).",
+    "mixer": "the part that takes the place of attention.",
+    "mlp": "the MLP or mixture of experts.",
+    "mscale": "as in rope_scaling.",
+    "mscale_all_dim": "as in rope_scaling.",
+    "norm": "a norm, built separately for each place that needs one.",
+    "norm_in": "whether there are norms before the branches.",
+    "norm_out": "whether there are norms after the branches.",
+    "original_len": "context of the model without scaling (original_max_position_embeddings).",
+    "out_bias": "whether the output projection has a bias.",
+    "outputs": "number of outputs.",
+    "positions": "learned position embeddings.",
+    "qkv_bias": "whether queries, keys and values have biases.",
+    "residual_scale": "factor of what a branch adds.",
+    "rope": "rotary embedding.",
+    "scaling": "how it is extended to longer contexts.",
+    "short_factor": "divisors for texts up to `original_len` (rope_scaling).",
+    "truncate": "whether the range of interpolated frequencies is rounded to whole dimensions.",
+}
+"""What a field of a part means if the docstring of the part does not say it, by the name of the field."""
+
 NOT_OF_CONFIGS = ("AudioTower", "Pooling")
 """Parts whose fields have names of their own in configs, or none."""
 
@@ -50,7 +88,7 @@ def described(text: str, names: set[str]) -> tuple[str, dict[str, str]]:
     text = re.sub(r"\s*\n\s*", " ", re.sub(r"\n\s*\n", " ", text)).strip()
     found = [m for m in _FIELDS.finditer(text) if set(re.split(_BETWEEN, m.group(1))) & names]
     ends = [*(m.start() for m in found[1:]), len(text)][: len(found)]
-    texts = {m.group(1): text[m.end() : end].strip() for m, end in zip(found, ends, strict=True)}
+    texts = {m.group(1): text[m.end() : end].strip().removesuffix(";") for m, end in zip(found, ends, strict=True)}
     by_name = {name: meaning for group, meaning in texts.items() for name in re.split(_BETWEEN, group)}
     return text[: found[0].start()].strip() if found else text, by_name
 
@@ -89,7 +127,7 @@ def table(cls: type, hugging_face: bool) -> str:
             f"`{f.type}`",
             default_of(f),
             *(names if hugging_face else []),
-            meanings.get(f.name, ""),
+            meanings.get(f.name) or (MEANINGS.get(f.name, "") if hugging_face else ""),
         ]
         lines.append("| " + " | ".join(cell(text) for text in cells) + " |")
     made_by = [name for name, member in vars(cls).items() if isinstance(member, classmethod)]
@@ -161,7 +199,28 @@ def records_and_protocols() -> str:
             "| hook | record |\n|---|---|\n" + hooks,
             "## Records and other data",
             *(table(cls, hugging_face=False) for cls in made),
+            "## Types that functions receive",
+            *(table(cls, hugging_face=False) for cls in received_types()),
+            "## Errors to raise",
+            errors(),
             "## Protocols",
             *(protocol(cls) for cls in protocols),
         ]
     )
+
+
+def received_types() -> list[type]:
+    """The dataclasses of `quire.types` and `quire.params` that `quire.plugin` exports."""
+    exported = [getattr(plugin, name) for name in sorted(dir(plugin))]
+    modules = ("quire.types", "quire.params")
+    return [
+        c for c in exported if inspect.isclass(c) and dataclasses.is_dataclass(c) and c.__module__.startswith(modules)
+    ]
+
+
+def errors() -> str:
+    """A table of the errors that `quire.plugin` exports: HTTP status, and when to raise them."""
+    exported = [getattr(plugin, name) for name in sorted(dir(plugin))]
+    classes = [c for c in exported if inspect.isclass(c) and issubclass(c, QuireError)]
+    rows = [f"| `{c.__name__}` | {c.status} | {' '.join((inspect.getdoc(c) or '').split())} |" for c in classes]
+    return "\n".join(["| error | status | meaning |", "|---|---|---|", *rows])

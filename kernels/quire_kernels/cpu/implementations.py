@@ -34,6 +34,8 @@ OPS = (
     "linear_int8",
     "linear_quantized",
     "low_rank",
+    "route",
+    "moe",
     "causal_conv",
     "gated_delta",
     "ssd_scan",

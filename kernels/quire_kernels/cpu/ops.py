@@ -21,9 +21,12 @@ from quire_kernels.cpu.linear.packed import PackedLinear
 from quire_kernels.cpu.linear.quantized import QuantizedLinear
 from quire_kernels.cpu.linear.split_bf16 import SplitBf16Linear
 from quire_kernels.cpu.low_rank import CpuAdapterSlots, StepSegments
+from quire_kernels.cpu.moe import experts
+from quire_kernels.cpu.moe.route import route
 from quire_kernels.cpu.state import StateOps
 from quire_kernels.cpu.structs import Instruction, Op, StepStruct, TensorView, pointers
-from quire_kernels.ops import ACTS, AttentionMetadata
+from quire_kernels.moe import BoundMoe, ExpertMlp, Routing
+from quire_kernels.ops import ACTS, AttentionMetadata, BoundLinear
 from quire_kernels.quantized import QuantizedMatrix
 from quire_kernels.quantized_pages import BITS
 from quire_kernels.quantized_rows import QuantizedRows
@@ -214,6 +217,19 @@ class CpuOps(StateOps):
         return QuantizedLinear(self, matrix, bias, dtype, gated, activation_bits)
 
     linear_quantized.packs_rows = True  # type: ignore[attr-defined]
+
+    def route(self, logits: Tensor, routing: Routing, correction: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        return route(self, logits, routing, correction)
+
+    def moe(
+        self,
+        up: Tensor | Sequence[BoundLinear],
+        down: Tensor | Sequence[BoundLinear],
+        mlp: ExpertMlp,
+        up_bias: Tensor | None = None,
+        down_bias: Tensor | None = None,
+    ) -> BoundMoe:
+        return experts.bind(self, up, down, mlp, up_bias, down_bias)
 
     def low_rank(
         self,

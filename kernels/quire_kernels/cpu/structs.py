@@ -41,12 +41,16 @@ class Op(IntEnum):
     GATED_DELTA = 21
     SSD_SCAN = 22
     SELECTIVE_SCAN = 23
+    ROUTE = 24
+    MOE = 25
 
 
 PRODUCTS = (Op.PRODUCT, Op.PRODUCT_INT8, Op.PRODUCT_SPLIT, Op.PRODUCT_QUANTIZED)
 
-PLAIN, GATED, ACTIVE = 0, 1, 2
-"""What is applied to a product's sums (`Instruction.gated`): nothing; act(first half) · second half; act."""
+PLAIN, GATED, ACTIVE, CLAMPED = 0, 1, 2, 3
+"""What is applied to a product's sums (`Instruction.gated`): nothing; act(first half) · second half; act; the
+activation `quire_kernels.moe.ClampedSwiglu`.
+"""
 
 
 class TensorView(ctypes.Structure):

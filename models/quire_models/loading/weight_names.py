@@ -5,6 +5,7 @@ field):
 
     embed.weight                  [vocab, embed width]
     positions.weight              [learned positions, width]     (Positions)
+    embed_norm.weight             norm of the first block's input (embed_norm)
     embed_in.weight               [width, embed width]           (embed_width)
     embed_out.weight              [embed width, width]           (embed_width)
     blocks.N.attn_in.weight       norm before attention          (norm_in);  LayerNorm has .bias too

@@ -155,6 +155,7 @@ class DecoderModel(TransformerStack):
             if part.positions
             else None
         )
+        self.embed_norm = part.embed_norm.build(part.width, builder) if part.embed_norm else None
         self.embed_in = builder.projection(embed_width, part.width) if part.embed_width else None
         self.embed_out = builder.projection(part.width, embed_width) if part.embed_width else None
         self.blocks = nn.ModuleList(block.build(part.width, builder.at_layer(i)) for i, block in enumerate(part.blocks))
@@ -211,7 +212,7 @@ class DecoderModel(TransformerStack):
         if self.positions is not None and self.part.positions is not None:
             ids = fwd.positions + self.part.positions.offset
             x = x + apply_adapters(self.positions, self.positions.look_up(ids), ids, fwd.adapters)
-        return x
+        return x if self.embed_norm is None else self.embed_norm(x)
 
     def _look_up(self, ids: Tensor) -> Tensor:
         """Rows of the embedding table, scaled."""

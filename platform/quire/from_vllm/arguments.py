@@ -41,7 +41,7 @@ CHOSEN_OPS = (
     "the fastest operation that the device supports is used, of Quire or of a plugin; "
     "`platform doctor` lists the choice"
 )
-ONE_SCHEDULER = "every step is scheduled"
+ONE_SCHEDULER = "the scheduler runs before every step"
 KINDS_BY_PLUGIN = "plugins add adapter kinds besides LoRA (--enable-lora)"
 
 
@@ -108,7 +108,7 @@ ARGUMENTS: Mapping[str, Accepted] = {
     "disable_async_output_proc": _switch(ONE_SCHEDULER),
     "prefix_caching_hash_algo": _any("pages are always found by a cryptographic hash"),
     "skip_tokenizer_init": _only("prompts and stop strings need the tokenizer", False),
-    "chat_template_content_format": _only("both forms are given to the template as it needs them", "auto"),
+    "chat_template_content_format": _only("a template gets the form that it needs", "auto"),
     "hf_token": _only("set the variable HF_TOKEN, or log in with `hf auth login`", None),
     "hf_overrides": _only(EDIT_CONFIG, None, {}),
     "hf_config_path": _only(EDIT_CONFIG, None),

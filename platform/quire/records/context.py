@@ -39,9 +39,9 @@ class Context:
 
     options: values of the plugin's `Option`s by name. model: name of the base model. tokenizer: the `Tokenizer` of the
     text front end. device: "cpu", "cuda:0". config, folder: the model's config.json unchanged, and the model's folder.
-    names: the architecture's `WeightsMapper`.
-    For adapter runtimes: max_slots, the number of slots to allocate; max_rank, the largest rank to accept;
-    in_subprocess, which calls a function that reads files in a subprocess with limits on time and memory.
+    names: the architecture's `WeightsMapper`. vocab_size: number of token ids. max_slots: for adapter runtimes,
+    the number of slots to allocate. max_rank: for adapter runtimes, the largest rank to accept. in_subprocess: calls a
+    function that reads files in a subprocess with limits on time and memory.
     """
 
     options: Mapping[str, Any] = field(default_factory=dict)

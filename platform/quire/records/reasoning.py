@@ -13,9 +13,9 @@ class ReasoningParser:
     """An answer may begin with reasoning between `start` and `end`.
 
     matches(chat template): whether a model with this template writes the format. A prompt that ends with `start` has
-    opened the reasoning, one that ends with `end` has closed it. implicit: if it does neither, the answer begins
-    inside the reasoning, with or without `start`. special_tokens: special tokens within the delimiters, which must
-    stay in the text.
+    opened the reasoning, one that ends with `end` has closed it. implicit: after a prompt that has done neither, the
+    answer begins inside the reasoning, with or without `start`. special_tokens: special tokens within the delimiters,
+    which must stay in the text.
     """
 
     name: str

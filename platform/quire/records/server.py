@@ -210,13 +210,15 @@ class FindFormats(Protocol):
 class RouterContext:
     """What a plugin's routes may use of the server.
 
-    options: values of the plugin's `Option`s by name. models: returns the models that are served now, adapters the
-    adapters that requests may name. generate: runs a prompt to its end. chat: begins the answer to a body of
-    `/v1/chat/completions`; complete: of `/v1/completions` with one prompt. All are counted in the metrics, and end with
-    the server. read: reads a body. stream: makes a streamed response. call, post: ask another route of the server.
-    upload: reads a form with a file. client_of: the name under which the client of a request gets its share of the
-    engine: a digest of its API key if the server has keys, else its address. formats: finds how a model writes
-    conversations.
+    Requests of generate, chat and complete are counted in the metrics, and end with the server.
+
+    options: values of the plugin's `Option`s by name. models: returns the models that are served now. adapters: returns
+    the adapters that requests may name. generate: runs a prompt to its end. chat: begins the answer to a body of
+    `/v1/chat/completions`. complete: begins the answer to a body of `/v1/completions` with one prompt. read: reads a
+    body. stream: makes a streamed response. call: sends a body to another route of the server. post: sends JSON text to
+    another route, and returns the whole response. upload: reads a form with a file. client_of: the name under which the
+    client of a request gets its share of the engine: a digest of its API key if the server has keys, else its address.
+    formats: finds how a model writes conversations.
     """
 
     options: Mapping[str, Any]

@@ -14,7 +14,7 @@ class SpeechTask:
     """What to do with one window of speech.
 
     language: code of the spoken language, one of `TranscriberImpl.languages`; None = the model detects it.
-    translate: translate instead of transcribing; to_language: code of the target, None = the model's default.
+    translate: translate instead of transcribing. to_language: code of the target, None = the model's default.
     timestamps: whether to divide the text into segments with times. previous: the text before this window.
     """
 

@@ -1,4 +1,4 @@
-"""Gemma 2 and 3: norms before and after each branch, and layers with sliding-window attention.
+"""Gemma 1, 2 and 3: from 2 on norms before and after each branch, and layers with sliding-window attention.
 
 Gemma 3 also with images, whose tokens attend to each other in both directions.
 """
@@ -11,15 +11,22 @@ from typing import TYPE_CHECKING, Any
 
 from quire import Architecture, InputMapper, hookimpl
 from quire.records import Context
-from quire_models import Attention, Block, Decoder, GatedMlp, RMSNorm, Rope, with_attention
+from quire_models import Attention, Block, Decoder, GatedMlp, RMSNorm, Rope, with_attention, with_blocks
 from quire_models.loading import config_fields as configs, weight_names as names
 from quire_models.loading.headless import headless
+from quire_plugins.architectures import llama
 from quire_plugins.vision import gemma as gemma_vision
 
 if TYPE_CHECKING:
     from quire_plugins.vision.gemma_inputs import GemmaImageProcessor
 
 SEEING = "Gemma3ForConditionalGeneration"
+
+
+def gemma1(c: Any) -> Decoder:
+    norm = _norm(c)
+    scaled = replace(llama.decoder(c), norm=norm, tied=c.tie_word_embeddings, embed_scale=c.hidden_size**0.5)
+    return with_blocks(scaled, lambda _, block: replace(block, norm=norm))
 
 
 def gemma2(c: Any) -> Decoder:
@@ -76,10 +83,12 @@ def _pictures(context: Context) -> GemmaImageProcessor:
 
 @hookimpl
 def quire_architectures() -> Iterable[Architecture]:
-    """Gemma 2, Gemma 3 with and without images, and the classes without a language head."""
+    """Gemma 1 and 2, Gemma 3 with and without images, and the classes without a language head."""
+    yield Architecture(name="GemmaForCausalLM", decoder=gemma1, names=names.LLAMA)
     yield Architecture(name="Gemma2ForCausalLM", decoder=gemma2, names=names.LLAMA | names.PRE_AND_POST_NORM)
     yield Architecture(name="Gemma3ForCausalLM", decoder=gemma3, names=names.LLAMA | names.PRE_AND_POST_NORM)
     yield Architecture(name=SEEING, decoder=seeing, names=gemma_vision.NAMES, tower=gemma_vision.tower)
+    yield from headless("Gemma", gemma1, names.LLAMA)
     yield from headless("Gemma2", gemma2, names.LLAMA | names.PRE_AND_POST_NORM)
     yield from headless("Gemma3Text", gemma3, names.LLAMA | names.PRE_AND_POST_NORM)
 

@@ -1,4 +1,7 @@
-"""Granite: Llama with multipliers on embeddings, attention scores, residuals and logits."""
+"""Granite: Llama with multipliers on embeddings, attention scores, residuals and logits.
+
+HyperCLOVA X has the same, a norm after each branch as well, and multiplies logits where Granite divides them.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,16 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
-from quire.plugin import Architecture, Decoder, hookimpl, weight_names as names, with_attention, with_blocks
+from quire.plugin import (
+    Architecture,
+    Decoder,
+    WeightsMapper,
+    headless,
+    hookimpl,
+    weight_names as names,
+    with_attention,
+    with_blocks,
+)
 from quire_plugins.architectures import llama
 
 
@@ -16,7 +28,17 @@ def decoder(c: Any) -> Decoder:
     return replace(scaled, embed_scale=c.embedding_multiplier, logit_scale=1 / c.logits_scaling)
 
 
+CLOVA = names.LLAMA | WeightsMapper((("post_norm1", "attn_out"), ("post_norm2", "mlp_out")))
+
+
+def clova(c: Any) -> Decoder:
+    normed = with_blocks(decoder(c), lambda _, block: replace(block, norm_out=c.use_post_norm))
+    return replace(normed, logit_scale=c.logits_scaling)
+
+
 @hookimpl
 def quire_architectures() -> Iterable[Architecture]:
-    """`GraniteForCausalLM`, the only architecture."""
+    """Both language models, and the classes of HyperCLOVA X without a language head."""
     yield Architecture(name="GraniteForCausalLM", decoder=decoder, names=names.LLAMA)
+    yield Architecture(name="HyperCLOVAXForCausalLM", decoder=clova, names=CLOVA)
+    yield from headless("HyperCLOVAX", clova, CLOVA)

@@ -23,10 +23,9 @@ from quire.plugin import (
 from quire_demos import FOLDER as DEMOS
 
 
-def decoder(c: Any) -> Decoder:
-    norm = RMSNorm(c.rms_norm_eps)
+def attention(c: Any) -> Attention:
     head_dim = configs.head_dim(c)
-    attention = Attention(
+    return Attention(
         heads=c.num_attention_heads,
         kv_heads=configs.kv_heads(c),
         head_dim=head_dim,
@@ -34,11 +33,15 @@ def decoder(c: Any) -> Decoder:
         qkv_bias=configs.optional(c, "attention_bias", False),
         out_bias=configs.optional(c, "attention_bias", False),
     )
+
+
+def decoder(c: Any) -> Decoder:
+    norm = RMSNorm(configs.optional(c, "rms_norm_eps", 1e-6))
     mlp = GatedMlp(c.intermediate_size, configs.act(c.hidden_act), bias=configs.optional(c, "mlp_bias", False))
     return Decoder(
         vocab=c.vocab_size,
         width=c.hidden_size,
-        blocks=(Block(attention, mlp, norm),) * c.num_hidden_layers,
+        blocks=(Block(attention(c), mlp, norm),) * c.num_hidden_layers,
         norm=norm,
         tied=configs.optional(c, "tie_word_embeddings", False),  # language models inside larger configs omit it
     )

@@ -1,4 +1,4 @@
-"""Mistral: Llama with an optional sliding window. Mixtral: the same with a mixture of experts."""
+"""Mistral: Llama with an optional sliding window, in Ministral for each layer. Mixtral: with a mixture of experts."""
 
 from __future__ import annotations
 
@@ -26,6 +26,13 @@ def decoder(c: Any) -> Decoder:
     return with_attention(llama.decoder(c), window=configs.optional(c, "sliding_window", None))
 
 
+def ministral(c: Any) -> Decoder:
+    def block(layer: int, part: Any) -> Any:
+        return replace(part, attn=replace(part.attn, window=configs.window(c, layer)))
+
+    return with_blocks(llama.decoder(c), block)
+
+
 def mixtral(c: Any) -> Decoder:
     expert = Expert(c.intermediate_size, configs.act(c.hidden_act))
     moe = Moe(expert, c.num_local_experts, softmax_router(c.num_experts_per_tok))
@@ -34,8 +41,10 @@ def mixtral(c: Any) -> Decoder:
 
 @hookimpl
 def quire_architectures() -> Iterable[Architecture]:
-    """Mistral, Mixtral, and the classes without a language head."""
+    """Mistral, Ministral, Mixtral, and the classes without a language head."""
     yield Architecture(name="MistralForCausalLM", decoder=decoder, names=names.LLAMA)
+    yield Architecture(name="MinistralForCausalLM", decoder=ministral, names=names.LLAMA)
     yield Architecture(name="MixtralForCausalLM", decoder=mixtral, names=names.LLAMA | names.MIXTRAL)
     yield from headless("Mistral", decoder, names.LLAMA)
+    yield from headless("Ministral", ministral, names.LLAMA)
     yield from headless("Mixtral", mixtral, names.LLAMA | names.MIXTRAL)

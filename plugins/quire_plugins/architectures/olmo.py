@@ -1,4 +1,8 @@
-"""OLMo 2: Llama with norms after each branch instead of before, and one norm over all heads of queries and keys."""
+"""OLMo 1: Llama with layer norms without weights. OLMo 2 and 3: norms after each branch instead of before.
+
+OLMo 2 and 3 have one norm over all heads of queries and keys; OLMo 3 has windows in three of four layers, whose rotary
+embedding is not scaled.
+"""
 
 from __future__ import annotations
 
@@ -6,16 +10,53 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
-from quire.plugin import Architecture, Decoder, RMSNorm, hookimpl, weight_names as names, with_attention, with_blocks
+from quire.plugin import (
+    Architecture,
+    Block,
+    CheckpointError,
+    Decoder,
+    LayerNorm,
+    RMSNorm,
+    Rope,
+    config_fields as configs,
+    headless,
+    hookimpl,
+    weight_names as names,
+    with_attention,
+    with_blocks,
+)
 from quire_plugins.architectures import llama
 
+NAMES = names.LLAMA | names.PRE_AND_POST_NORM
 
-def decoder(c: Any) -> Decoder:
+
+def olmo(c: Any) -> Decoder:
+    if c.clip_qkv is not None:
+        raise CheckpointError(f"config.json has clip_qkv {c.clip_qkv}; clipped queries and keys are not supported.")
+    norm = LayerNorm(affine=False)
+    plain = with_blocks(llama.decoder(c), lambda _, block: replace(block, norm=norm))
+    return replace(plain, norm=norm)
+
+
+def olmo2(c: Any) -> Decoder:
     normed = with_attention(llama.decoder(c), qk_norm=RMSNorm(c.rms_norm_eps), qk_norm_wide=True)
     return with_blocks(normed, lambda _, block: replace(block, norm_in=False, norm_out=True))
 
 
+def olmo3(c: Any) -> Decoder:
+    def block(layer: int, part: Any) -> Block:
+        rope = Rope.from_config(c, part.attn.head_dim, c.layer_types[layer])
+        return replace(part, attn=replace(part.attn, rope=rope, window=configs.window(c, layer)))
+
+    return with_blocks(olmo2(c), block)
+
+
 @hookimpl
 def quire_architectures() -> Iterable[Architecture]:
-    """`Olmo2ForCausalLM`, the only architecture."""
-    yield Architecture(name="Olmo2ForCausalLM", decoder=decoder, names=names.LLAMA | names.PRE_AND_POST_NORM)
+    """OLMo 1, 2 and 3, and the classes without a language head that transformers has."""
+    yield Architecture(name="OlmoForCausalLM", decoder=olmo, names=names.LLAMA)
+    yield Architecture(name="Olmo2ForCausalLM", decoder=olmo2, names=NAMES)
+    yield Architecture(name="Olmo3ForCausalLM", decoder=olmo3, names=NAMES)
+    yield from headless("Olmo", olmo, names.LLAMA)
+    yield from headless("Olmo2", olmo2, NAMES)
+    yield from headless("Olmo3", olmo3, NAMES)

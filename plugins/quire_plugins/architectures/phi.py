@@ -1,4 +1,4 @@
-"""Phi-3 and Phi-4: Llama with fused tensors, partial rotary embedding and LongRoPE; and Phi-3.5-vision."""
+"""Phi-1, 1.5, 2, 3, 4 and Phi-3.5-vision. Phi-3: Llama with fused tensors, partial rotary embedding and LongRoPE."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from quire.plugin import (
     with_attention,
 )
 from quire_plugins.architectures import llama
+from quire_plugins.architectures.dense import phi2
 from quire_plugins.vision import phi as phi_vision
 
 if TYPE_CHECKING:
@@ -49,11 +50,13 @@ def quire_options() -> Iterable[Option]:
 
 @hookimpl
 def quire_architectures() -> Iterable[Architecture]:
-    """The language model, the classes without a language head (LLAMA names cover its fused tensors), and
+    """The language models, the classes without a language head (LLAMA names cover the fused tensors), and
     Phi-3.5-vision.
     """
     yield Architecture(name="Phi3ForCausalLM", decoder=decoder, names=names.LLAMA)
     yield from headless("Phi3", decoder, names.LLAMA)
+    yield Architecture(name="PhiForCausalLM", decoder=phi2.decoder, names=phi2.NAMES)
+    yield from headless("Phi", phi2.decoder, phi2.NAMES)
     yield Architecture(VISION_ARCHITECTURE, multimodal_text, phi_vision.NAMES, tower=phi_vision.tower)
 
 

@@ -46,9 +46,9 @@ def test_all_blocks_of_these_are_one_program(case_id: str) -> None:
     assert pieces_of(case_id) == ["program"]
 
 
-def test_mixtures_of_experts_run_as_they_are_and_their_neighbours_do_not() -> None:
-    assert pieces_of("mixtral") == ["block", "block"]
-    assert pieces_of("qwen3 moe, some layers dense") == ["program", "block"]
+def test_mixtures_of_experts_are_recorded_too() -> None:
+    assert pieces_of("mixtral") == ["program"]
+    assert pieces_of("qwen3 moe, some layers dense") == ["program"]
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

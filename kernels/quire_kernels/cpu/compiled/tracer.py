@@ -194,8 +194,9 @@ class Tracer:
         return self.write(Op.LOW_RANK, [x, y], y, weight=addressof(slots.struct), layer=segments.runtime_index)
 
     def combine(self, op: Op, x: Proxy, y: Any, out: Proxy) -> Proxy:
-        """Record out = x + y or x · y."""
-        if not isinstance(y, Proxy) or (y.headed, y.parts, y.width) != (x.headed, x.parts, x.width):
+        """Record out = x + y or x · y; a factor y may have one column, for all of x."""
+        scales = op == Op.MULTIPLY and isinstance(y, Proxy) and y.columns == 1
+        if not isinstance(y, Proxy) or not (scales or (y.headed, y.parts, y.width) == (x.headed, x.parts, x.width)):
             raise Untraceable("only tensors of the same shape can be added or multiplied")
         return self.write(op, [x.flatten(1), y.flatten(1)], out)
 

@@ -10,6 +10,7 @@
 #include "gemm/gemm.hpp"
 #include "gemm/gemm_int8.hpp"
 #include "gemm/gemm_bf16x3.hpp"
+#include "moe/experts.hpp"
 #include "quantized/multiply.hpp"
 #include "attention/row_attention.hpp"
 #include "rowwise.hpp"
@@ -18,7 +19,7 @@
 
 namespace quire {
 
-enum class Op : int32_t { rms_norm, add_rms_norm, layer_norm, product, rotary_write, attention, gated_act, act, add, scale, product_int8, select, low_rank, argmax, row_attention, rotary, product_split, product_quantized, multiply, gated_rms_norm, causal_conv, gated_delta, ssd_scan, selective_scan };
+enum class Op : int32_t { rms_norm, add_rms_norm, layer_norm, product, rotary_write, attention, gated_act, act, add, scale, product_int8, select, low_rank, argmax, row_attention, rotary, product_split, product_quantized, multiply, gated_rms_norm, causal_conv, gated_delta, ssd_scan, selective_scan, route, moe };
 
 // Part of a buffer: token t, part p starts at offset + t · stride + p · width (in elements).
 struct View {
@@ -197,6 +198,11 @@ struct Interpreter {
         return state(i).template scan_heads<false>();
       case Op::selective_scan:
         return state(i).scan_channels();
+      case Op::route:  // weight: the `RoutingRule`
+        return quire::route(worker, tokens, rows(i.in[0]), *static_cast<const RoutingRule*>(i.weight), rows(i.out));
+      case Op::moe:  // weight: the `Mixture`; in[1]: what `route` has chosen; in[2]: scratch memory
+        return compute_experts(worker, tokens, *static_cast<const Mixture*>(i.weight), rows(i.in[0]), rows(i.in[1]),
+                               rows(i.in[2]), rows(i.out));
       case Op::select:
         return gather(worker, tokens, step.selected, rows(i.in[0]), rows(i.out));
       case Op::low_rank:  // weight: the adapter slots; layer: the runtime's index; out: y, changed in place

@@ -153,7 +153,10 @@ template <class T>
 void multiply_rows(Worker& worker, int64_t tokens, Rows<T> x, Rows<T> y, Rows<T> out) {
   each_row_block(worker, tokens, x.width, [&](int64_t first, int64_t count) {
     for (int64_t t = first; t < first + count; t++)
-      lanes(x.width, [&](int64_t i, int n) { set(out.row(t, 0) + i, get(x.row(t, 0) + i, n) * get(y.row(t, 0) + i, n), n); });
+      if (y.width == 1 && x.width != 1)  // one factor for each token
+        lanes(x.width, [&](int64_t i, int n) { set(out.row(t, 0) + i, get(x.row(t, 0) + i, n) * set1(to_float(*y.row(t, 0))), n); });
+      else
+        lanes(x.width, [&](int64_t i, int n) { set(out.row(t, 0) + i, get(x.row(t, 0) + i, n) * get(y.row(t, 0) + i, n), n); });
   });
 }
 template <class T>

@@ -7,10 +7,11 @@
 
 namespace quire {
 
-enum class EpilogueKind : int32_t { plain, gated, active };
+enum class EpilogueKind : int32_t { plain, gated, active, clamped };
 
 // Output of a product: y [rows, outputs] of T (of float, if `wide`); gated: y [rows, outputs / 2] = act(gate) · up;
-// active: y = act(sum).
+// active: y = act(sum); clamped: y [rows, outputs / 2] = a sigmoid(alpha a) (b + 1), a = min(gate, limit), b = up
+// within ± limit; act must be sigmoid.
 struct GemmOutput {
   void* y;
   int64_t stride;  // elements between rows of y
@@ -18,6 +19,7 @@ struct GemmOutput {
   EpilogueKind finish;
   Act act;
   int32_t wide;
+  float alpha = 0, limit = 0;
 };
 
 template <class Y>
@@ -45,7 +47,7 @@ class Epilogue {
       if (at0_ < end0_) bias0_ = load(bias + at0_, static_cast<int>(std::min<int64_t>(LANES, end0_ - at0_)));
       if (at1_ < end1_) bias1_ = load(bias + at1_, static_cast<int>(std::min<int64_t>(LANES, end1_ - at1_)));
     }
-    whole_ = at0_ + LANES <= end0_ && at1_ + LANES <= end1_ && !to.wide && (to.finish == EpilogueKind::gated || !w.halves);
+    whole_ = at0_ + LANES <= end0_ && at1_ + LANES <= end1_ && !to.wide && (to.finish == EpilogueKind::gated || !w.halves) && to.finish != EpilogueKind::clamped;
   }
 
   void some(int64_t rows) {
@@ -74,7 +76,14 @@ class Epilogue {
     return activate<T>(ACT, rounded<T>(left(r))) * rounded<T>(right(r));
   }
   F16 active(F16 sum) const { return activate<T>(to_->act, rounded<T>(sum)); }
+  F16 clamped(int64_t r) const {
+    const F16 limit = set1(to_->limit), gate = min(limit, rounded<T>(left(r)));
+    const F16 up = max(zero() - limit, min(limit, rounded<T>(right(r))));
+    return gate * sigmoid<T>(set1(to_->alpha) * gate) * (up + set1(1.0f));
+  }
   void piecewise(int64_t r) const {
+    if (to_->finish == EpilogueKind::clamped)
+      return put_lanes(static_cast<T*>(to_->y) + (row_ + r) * to_->stride, at0_, end0_, clamped(r));
     if (to_->finish == EpilogueKind::gated)
       return put_lanes(static_cast<T*>(to_->y) + (row_ + r) * to_->stride, at0_, end0_,
                        activate<T>(to_->act, rounded<T>(left(r))) * rounded<T>(right(r)));

@@ -1,0 +1,54 @@
+"""Baichuan 7B, versions 1 and 2: Llama with fused queries, keys and values; version 2 normalizes the LM head's rows.
+
+transformers has no class for the config, whose checkpoints bring code; its fields are those of Llama. The models of
+13B have ALiBi instead of rotary embeddings, which their configs show by `model_max_length` in place of
+`max_position_embeddings`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from quire.plugin import (
+    Architecture,
+    CheckpointError,
+    Decoder,
+    WeightsMapper,
+    config_fields as configs,
+    hookimpl,
+    weight_names as names,
+)
+from quire_plugins.architectures import llama
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+VOCAB_1 = 64_000
+"""Vocabulary of version 1, whose LM head is used as it is."""
+
+
+def decoder(c: Any) -> Decoder:
+    if configs.optional(c, "max_position_embeddings", None) is None:
+        raise CheckpointError("config.json is that of a Baichuan of 13B, whose ALiBi positions are not supported.")
+    return llama.decoder(c)
+
+
+def weights(c: Any) -> WeightsMapper:
+    """Names of the tensors; version 2 also has a transform of the LM head."""
+    transforms = (("head.weight", normalized),) if c.vocab_size != VOCAB_1 else ()
+    return names.LLAMA | WeightsMapper((("W_pack", "qkv"),), transforms=transforms)
+
+
+def normalized(head: Tensor, decoder: Any) -> Tensor:
+    """Each row of [vocab, width] divided by its length."""
+    from torch.nn.functional import normalize
+
+    return normalize(head.float()).to(head.dtype)
+
+
+@hookimpl
+def quire_architectures() -> Iterable[Architecture]:
+    """Both spellings that checkpoints have."""
+    yield Architecture("BaichuanForCausalLM", decoder, weights)
+    yield Architecture("BaiChuanForCausalLM", decoder, weights)
