@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from quire_kernels.ops import LinearOp
 from quire_kernels.select import Ops
@@ -58,6 +58,10 @@ class ModuleBuilder:
     def parameter(self, *shape: int) -> nn.Parameter:
         """A parameter with uninitialized memory."""
         return nn.Parameter(torch.empty(*shape, dtype=self.dtype, device=self.device), requires_grad=False)
+
+    def constant(self, values: Sequence[float]) -> Tensor:
+        """Numbers of a part as a float32 tensor, which is no parameter."""
+        return torch.tensor(values, dtype=torch.float32, device=self.device)
 
     def projection(
         self, inputs: int, outputs: int | Mapping[str, int], bias: bool = False, gated: bool = False

@@ -16,10 +16,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from quire_models.parts.attention import has_kv_cache_variants, kv_cache_variant, position_axes
-from quire_models.parts.rope_config import Rope
+from quire_models.parts.attention.self_attention import Attention
 from quire_models.parts.state import KvShape, StateShape, kv_shape, parts_of, state_shape
 
-__all__ = ["KvShape"]
+__all__ = ["Attention", "KvShape"]
 
 if TYPE_CHECKING:
     from torch import nn
@@ -48,41 +48,6 @@ class AttentionPart(Part, Protocol):
 
 class BlockPart(Part, Protocol):
     """A decoder layer. `quire_models.parts.state` says how it states what it keeps for each seq."""
-
-
-@dataclass(frozen=True)
-class Attention:
-    """Grouped-query self-attention over the seq's pages.
-
-    heads, kv_heads: query and key-value heads (num_attention_heads, num_key_value_heads). rope: rotary embedding,
-    None for models with learned positions. qkv_bias, out_bias: biases of the projections. qk_norm: norm of queries
-    and keys, with one weight for all heads, or over all heads at once if qk_norm_wide (OLMo 2); `PerHead` has a
-    weight for each head. window: a token attends to itself and the window - 1 tokens before it (sliding_window).
-    softcap: scores are squashed to ± softcap (attn_logit_softcapping). scale: factor of the scores, head_dim ** -0.5
-    by default. An attention part of a plugin may have `needs_ops`, as `Architecture` has.
-    """
-
-    heads: int
-    kv_heads: int
-    head_dim: int
-    rope: Rope | None = None
-    qkv_bias: bool = False
-    out_bias: bool = False
-    qk_norm: Part | None = None
-    qk_norm_wide: bool = False
-    window: int | None = None
-    softcap: float | None = None
-    scale: float | None = None
-
-    @property
-    def kv_shape(self) -> KvShape:
-        return KvShape(self.kv_heads, self.head_dim)
-
-    def build(self, width: int, builder: ModuleBuilder) -> nn.Module:
-        """A module (x, forward) -> [tokens, width]."""
-        from quire_models.modules.attention import SelfAttention
-
-        return SelfAttention(width, self, builder)
 
 
 @dataclass(frozen=True)

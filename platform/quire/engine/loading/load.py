@@ -33,6 +33,7 @@ from quire_models.loading import checkpoint, weights
 from quire_models.loading.weight_names import WeightsMapper
 from quire_models.modules.blocks import DecoderModel
 from quire_models.modules.builder import ModuleBuilder
+from quire_models.parts.attention import attention_options
 from quire_models.parts.decoder import Decoder, Part
 from quire_models.parts.pooling import Pooling
 
@@ -101,7 +102,13 @@ def _load(config: ModelConfig, registry: Registry, max_bytes: int | None) -> Loa
     kv_dtype = choose_kv_dtype(config.kv_cache_dtype, dtype, head_dims)
     needs = needed_ops(architecture.needs_ops, decoder)
     query = op_query(
-        device, dtype, page_size=config.page_size, head_dims=head_dims, kv_dtype=config.kv_cache_dtype, needs=needs
+        device,
+        dtype,
+        page_size=config.page_size,
+        head_dims=head_dims,
+        kv_dtype=config.kv_cache_dtype,
+        needs=needs,
+        attention_options=attention_options(decoder.blocks),
     )
     ops = choose_ops(query, registry)
     stored_as = stored_format(folder, config, registry, query)
