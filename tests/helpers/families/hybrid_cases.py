@@ -14,6 +14,7 @@ DELTA = {
     "linear_key_head_dim": 16,
     "linear_value_head_dim": 16,
 }
+EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
 BOTH = {"layer_types": ["linear_attention", "full_attention"]}
 
 OFTEN = {"state_checkpoint_interval": 1, "num_state_checkpoints": 200}
@@ -147,5 +148,21 @@ CASES: tuple[FamilyCase, ...] = (
             "moe_intermediate_size": 32,
         },
         lora=("in_proj", "q_proj", "k_proj", "v_proj"),
+    ),
+    hybrid(
+        "Qwen3NextForCausalLM",
+        {**DELTA, **BOTH, "num_experts": 0, "linear_num_value_heads": 4},
+        lora=("in_proj_qkvz", "in_proj_ba", "out_proj", *ATTENTION, *GATED_MLP),
+        variants={"experts": {**EXPERTS, "shared_expert_intermediate_size": 48}},
+    ),
+    hybrid(
+        "Qwen3_5ForCausalLM",
+        {**DELTA, **BOTH},
+        lora=("in_proj_qkv", "in_proj_z", "in_proj_b", "in_proj_a", "out_proj", *ATTENTION, *GATED_MLP),
+    ),
+    hybrid(
+        "Qwen3_5MoeForCausalLM",
+        {**DELTA, **BOTH, **EXPERTS, "shared_expert_intermediate_size": 48},
+        lora=("in_proj_qkv", "in_proj_z", "in_proj_b", "in_proj_a", "out_proj", *ATTENTION),
     ),
 )
