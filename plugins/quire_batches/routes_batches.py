@@ -15,7 +15,7 @@ from quire.errors import BadRequest
 from quire.plugin import Identifier, RequestModel, RouterContext, json_body
 from quire.types.batch_line import URLS
 from quire_batches.records import RUNNING, StoredBatch, page
-from quire_batches.routes_files import MAX_EXPIRY_S, MIN_EXPIRY_S, answer, first, owner_of
+from quire_batches.routes_files import ERRORS, MAX_EXPIRY_S, MIN_EXPIRY_S, answer, first, owner_of
 from quire_batches.service import BatchService
 
 PATH = "/v1/batches"
@@ -55,7 +55,7 @@ class BatchRequest(RequestModel):
 
 
 def build(context: RouterContext, service: BatchService) -> APIRouter:
-    router = APIRouter(tags=["Batches"])
+    router = APIRouter(tags=["Batches"], responses=ERRORS)
     owner = partial(owner_of, context)
 
     @router.post(PATH, openapi_extra=json_body(BatchRequest))

@@ -34,11 +34,30 @@ _UPLOAD = {
         "expires_after[seconds]": {"type": "integer", "minimum": MIN_EXPIRY_S, "maximum": MAX_EXPIRY_S},
     },
 }
+_STATUSES = {
+    400: "The request is malformed, or asks for something that is not allowed.",
+    401: "The API key is missing or wrong.",
+    403: "A request gate refused.",
+    404: "There is no such file or batch.",
+    413: "The body is larger than the server accepts.",
+    415: "The body is compressed in a way that the server does not know.",
+    429: "A request gate refused for now.",
+    500: "The server or a plugin failed.",
+    503: "A bound was reached, or another server uses the folder; try again later.",
+}
+ERRORS: dict[int | str, dict[str, Any]] = {
+    status: {"description": text, "content": {"application/json": {}}} for status, text in _STATUSES.items()
+}
+"""`responses=` of all these routes."""
+
+_CONTENT: dict[int | str, dict[str, Any]] = {
+    200: {"description": "The bytes of the file.", "content": {"application/octet-stream": {}}}
+}
 _UPLOAD_BODY = {"requestBody": {"required": True, "content": {"multipart/form-data": {"schema": _UPLOAD}}}}
 
 
 def build(context: RouterContext, service: BatchService) -> APIRouter:
-    router = APIRouter(tags=["Files"])
+    router = APIRouter(tags=["Files"], responses=ERRORS)
     owner = partial(owner_of, context)
 
     @router.post(UPLOAD_PATH, openapi_extra=_UPLOAD_BODY)
@@ -73,7 +92,7 @@ def build(context: RouterContext, service: BatchService) -> APIRouter:
         """What is known of a file."""
         return answer((await service.file(owner(request), file_id)).public())
 
-    @router.get(UPLOAD_PATH + "/{file_id}/content")
+    @router.get(UPLOAD_PATH + "/{file_id}/content", response_class=Response, responses=_CONTENT)
     async def content(request: Request, file_id: str) -> Response:
         """The content of a file."""
         file = await service.file(owner(request), file_id)
