@@ -1,8 +1,8 @@
 """Rewrites the generated parts of the documentation: `make docs`. A test checks that they are current.
 
 A generated part stands between `<!-- begin NAME -->` and `<!-- end NAME -->`. In hooks.md it is the
-signature of each hook, in serving.md the table of settings of each config class, in from_vllm.md what vLLM has, and in
-plugins/ the references of `plugin_reference`.
+signature of each hook, in serving.md the table of settings of each config class, in from_vllm.md what vLLM has, in
+models/ the tables of `model_reference`, and in plugins/ the references of `plugin_reference`.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from dataclasses import MISSING, fields
 from pathlib import Path
 from typing import Any
 
+import model_reference
 import plugin_reference
 
 from quire.from_vllm import arguments, variables as of_environment
@@ -89,6 +90,9 @@ def parts() -> Iterator[tuple[str, str, str]]:
     yield "from_vllm.md", "renamed settings", renamed()
     yield "from_vllm.md", "accepted arguments", accepted()
     yield "from_vllm.md", "variables", variables()
+    yield "models/README.md", "language models", model_reference.language_models()
+    yield "models/README.md", "models with media", model_reference.models_with_media()
+    yield "models/README.md", "encoders and others", model_reference.others()
     yield "plugins/parts.md", "parts", plugin_reference.parts()
     yield "plugins/parts.md", "fields of configs", plugin_reference.fields_of_configs()
     yield "plugins/weights.md", "names of parameters", plugin_reference.names()

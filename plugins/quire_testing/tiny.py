@@ -103,7 +103,7 @@ def reference_model(architecture: str, seed: int = 0, attention: str = "eager", 
     if model_class is None:
         raise ValueError(f"transformers {transformers.__version__} has no {architecture!r} to compare with.")
     config_class = model_class.config_class
-    known = config_class(bos_token_id=None, eos_token_id=None, pad_token_id=None)
+    known = config_class(**{name: overrides.get(name) for name in ("bos_token_id", "eos_token_id", "pad_token_id")})
     sizes = {name: size for name, size in SIZES.items() if _can_set(known, name)}
     ids = {"bos_token_id": None, "eos_token_id": END_ID, "pad_token_id": END_ID}
     config = config_class(**{**sizes, **ids, **overrides})

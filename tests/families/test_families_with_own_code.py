@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from own_code_classes import SAME_PARTS
 from safetensors.torch import save_file
 from torch import Tensor
 
@@ -78,8 +79,8 @@ def baichuan(state: State) -> State:
     return found
 
 
-def baichuan_reference() -> Any:
-    model = reference_model("LlamaForCausalLM", num_key_value_heads=4)
+def baichuan_reference(name: str) -> Any:
+    model = reference_model(name, num_key_value_heads=4)
     with torch.no_grad():
         model.lm_head.weight.copy_(torch.nn.functional.normalize(model.lm_head.weight))
     return model
@@ -88,25 +89,22 @@ def baichuan_reference() -> Any:
 MULTIPLIERS = {"embedding_multiplier": 1.5, "residual_multiplier": 1.4 / 2**0.5, "logits_scaling": 4.0}
 MINICPM = {"scale_emb": 1.5, "scale_depth": 1.4, "dim_model_base": 16, "tie_word_embeddings": False}
 SILU = {"activation_function": "silu", "layer_norm_epsilon": 1e-6, "num_layers": 2}
-CASES: dict[str, tuple[dict[str, Any], Callable[[], Any], Callable[[State], State]]] = {
-    "InternLM2ForCausalLM": ({"bias": False}, lambda: reference_model("LlamaForCausalLM"), internlm2),
-    "InternLM3ForCausalLM": ({"qkv_bias": False}, lambda: reference_model("LlamaForCausalLM"), dict),
-    "ExaoneForCausalLM": (SILU, lambda: reference_model("LlamaForCausalLM"), exaone),
+CASES: dict[str, tuple[dict[str, Any], Callable[[str], Any], Callable[[State], State]]] = {
+    "InternLM2ForCausalLM": ({"bias": False}, reference_model, internlm2),
+    "InternLM3ForCausalLM": ({"qkv_bias": False}, reference_model, dict),
+    "IQuestCoderForCausalLM": ({}, reference_model, dict),
+    "ExaoneForCausalLM": (SILU, reference_model, exaone),
     "BaichuanForCausalLM": ({}, baichuan_reference, baichuan),
-    "MiniCPMForCausalLM": (
-        MINICPM,
-        lambda: reference_model("GraniteForCausalLM", attention_multiplier=0.25, **MULTIPLIERS),
-        dict,
-    ),
+    "MiniCPMForCausalLM": (MINICPM, lambda name: reference_model(name, attention_multiplier=0.25, **MULTIPLIERS), dict),
 }
 
 
-@pytest.mark.parametrize("architecture", CASES)
+@pytest.mark.parametrize("architecture", SAME_PARTS)
 def test_it_has_the_logits_of_the_class_with_the_same_parts(architecture: str) -> None:
     settings, build, change = CASES[architecture]
 
     def reference(folder: Path) -> Callable[[Tensor], Tensor]:
-        model = build()
+        model = build(SAME_PARTS[architecture])
         base = {key: value for key, value in model.config.to_dict().items() if key in SIZES or key == "rms_norm_eps"}
         config = {**base, "architectures": [architecture], "model_type": "own_code", "hidden_act": "silu", **settings}
         (folder / "config.json").write_text(json.dumps(config))

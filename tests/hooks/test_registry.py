@@ -139,6 +139,33 @@ def test_one_name_from_two_plugins_is_an_error_naming_both(site: PluginSite) -> 
         load(["first", "second"])
 
 
+ARCHITECTURE = """
+@hookimpl
+def quire_architectures():
+    yield Architecture('LlamaForCausalLM', None, '{name}', replaces={replaces!r})
+"""
+
+
+@pytest.mark.parametrize("order", [["llama", "mine"], ["mine", "llama"]])
+def test_an_architecture_may_replace_that_of_the_plugin_it_names(site: PluginSite, order: list[str]) -> None:
+    site.add("mine", ARCHITECTURE.format(name="mine", replaces="llama"))
+    found = load(order)
+    assert found.by_hook("quire_architectures")["LlamaForCausalLM"].names == "mine"
+    assert found.plugin_of("quire_architectures", "LlamaForCausalLM") == "mine"
+    assert found.plugin_of("quire_architectures", "LlamaModel") == "llama"
+    assert set(found.by_hook("quire_demo_models")) == {"demo-chat", "demo-tools"}
+
+
+def test_an_architecture_of_two_plugins_that_names_no_replacement_is_refused(site: PluginSite) -> None:
+    site.add("mine", ARCHITECTURE.format(name="mine", replaces=None))
+    site.add("other", ARCHITECTURE.format(name="other", replaces="llama"))
+    site.add("third", ARCHITECTURE.format(name="third", replaces="llama"))
+    with pytest.raises(PluginError, match=r"both provide Architecture 'LlamaForCausalLM'.* one `replaces` in its rec"):
+        load(["llama", "mine"])
+    with pytest.raises(PluginError, match="'other' and 'third' both provide Architecture"):
+        load(["llama", "other", "third"])
+
+
 def test_one_name_twice_from_one_plugin_is_an_error(site: PluginSite) -> None:
     site.add("echo", PROCESSOR + '    yield LogitsProcessor("dry", {}, build=lambda context: None)\n')
     with pytest.raises(PluginError, match="Plugin 'echo' provides LogitsProcessor 'dry' twice"):

@@ -51,9 +51,9 @@ def test_parts_are_found_at_any_depth() -> None:
 
 
 def test_two_mixers_that_keep_state_cannot_share_a_block() -> None:
-    with pytest.raises(ValueError, match="both have a state_shape"):
+    with pytest.raises(ValueError, match="keep the same kind"):
         ParallelMixers(MIXER, MIXER)
-    with pytest.raises(ValueError, match="both have a kv_shape"):
+    with pytest.raises(ValueError, match="keep the same kind"):
         ParallelMixers(ATTENTION, ATTENTION)
 
 

@@ -95,13 +95,15 @@ def test_the_readme_asks_a_demo_model_that_there_is() -> None:
     assert asked
 
 
-def test_the_references_for_plugin_authors_are_current(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_references_for_plugin_authors_and_the_tables_of_models_are_current(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.syspath_prepend(str(ROOT / "docs" / "generating"))
     generate = importlib.import_module("generate")
     stale = [
         f"{file}: {name}"
         for file, name, content in generate.parts()
-        if file.startswith("plugins/")
+        if file.startswith(("plugins/", "models"))
         and f"<!-- begin {name} -->\n{content}\n<!-- end {name} -->" not in text(f"docs/{file}")
     ]
     assert not stale, "run `make docs`"

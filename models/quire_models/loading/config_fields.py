@@ -69,6 +69,14 @@ def window(config: Any, layer: int) -> int | None:
     return config.sliding_window if config.layer_types[layer] == "sliding_attention" else None
 
 
+def prediction_layers(config: Any) -> tuple[str, ...]:
+    """Globs of the checkpoint's layers that follow the decoder's own and predict further tokens
+    (num_nextn_predict_layers), for `WeightsMapper.ignored`.
+    """
+    first, count = config.num_hidden_layers, optional(config, "num_nextn_predict_layers", 0) or 0
+    return tuple(f"model.layers.{layer}.*" for layer in range(first, first + count))
+
+
 def num_labels(config: Any) -> int:
     """Number of classes of a classifier; 2 without the field, as in transformers."""
     given: int | None = optional(config, "num_labels", None)

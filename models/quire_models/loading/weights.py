@@ -22,6 +22,7 @@ from tqdm import tqdm
 
 from quire.errors import CheckpointError
 from quire_models.loading.mapping import CheckpointLoader, parameter_slices, process_weights
+from quire_models.loading.weight_names import RowOrder
 
 if TYPE_CHECKING:
     from quire_models.loading.quantized_files import WeightFiles
@@ -118,6 +119,9 @@ def check(model: nn.Module, decoder: Decoder, names: WeightsMapper, files: Weigh
     for parameter, tensor in model.named_parameters():
         if filled[parameter] < tensor.numel():
             slices = [o for o, slice_ in found.items() if slice_.parameter == parameter and slice_.index]
+            one_by_one = {o for o in slices if isinstance(found[o].index[0], int)}  # experts may also be stacked
+            came_so = bool(one_by_one & present)
+            slices = [o for o in slices if (o in one_by_one) == came_so] if len(one_by_one) < len(slices) else slices
             absent = [o for o in slices if o not in present and not names.is_optional(o)] if filled[parameter] else []
             problems += [f"The checkpoint lacks {_theirs(names, ours)}." for ours in absent or [parameter]]
     if problems:
@@ -127,7 +131,7 @@ def check(model: nn.Module, decoder: Decoder, names: WeightsMapper, files: Weigh
 
 def _stored_shape(shape: tuple[int, ...], decoder: Decoder, names: WeightsMapper, ours: str) -> tuple[int, ...]:
     transform = names.transform(ours)
-    if transform is None:
+    if transform is None or isinstance(transform, RowOrder):
         return shape
     try:
         return tuple(transform(torch.empty(shape, device="meta"), decoder).shape)

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from quire_models.parts.decoder import BlockPart, Decoder
+from quire_models.parts.state import kv_shape
 
 
 def with_blocks(decoder: Decoder, change: Callable[[int, Any], BlockPart]) -> Decoder:
@@ -19,7 +20,7 @@ def with_attention(decoder: Decoder, **changes: Any) -> Decoder:
 
     def change(_: int, block: Any) -> BlockPart:
         attn: Any = getattr(block, "attn", None)
-        changed: BlockPart = replace(block, attn=replace(attn, **changes)) if hasattr(attn, "kv_shape") else block
+        changed: BlockPart = replace(block, attn=replace(attn, **changes)) if any(kv_shape(attn)) else block
         return changed
 
     return with_blocks(decoder, change)

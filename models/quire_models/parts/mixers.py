@@ -60,14 +60,15 @@ class ParallelMixers:
     mixer_out_scale: float = 1.0
 
     def __post_init__(self) -> None:
-        for name in ("kv_shape", "state_shape"):
-            if getattr(self.attn, name, None) and getattr(self.mixer, name, None):
-                raise ValueError(f"attention and mixer of one block both have a {name}; at most one can")
+        parts = (self.attn, self.mixer)
+        if all(any(state.kv_shape(part)) for part in parts) or all(map(state.state_shape, parts)):
+            raise ValueError("attention and mixer of one block keep the same kind; at most one can")
 
     @property
     def kv_shape(self) -> KvShape:
         """That of the part which stores keys and values."""
-        return state.kv_shape(self.attn if hasattr(self.attn, "kv_shape") else self.mixer)
+        own = state.kv_shape(self.attn)
+        return own if any(own) else state.kv_shape(self.mixer)
 
     @property
     def state_shape(self) -> StateShape | None:

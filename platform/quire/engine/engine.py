@@ -77,6 +77,7 @@ class Engine:
         self._adapters = parts.adapters
         self._towers = parts.towers
         self._tokenizer = parts.tokenizer
+        self._has_variants = parts.loaded.decoder.has_kv_cache_variants  # it asks all parts of all blocks
         self.failed_steps = 0  # since the last step that computed something
         self.num_step_tokens = 0  # computed by the latest step
         self._preparation = BackgroundWork(self._prepare)
@@ -108,7 +109,7 @@ class Engine:
                 self._processors.check(params)
             if params.structured is not None:
                 self._grammars.submit(params)
-        if self.loaded.decoder.has_kv_cache_variants:
+        if self._has_variants:
             request = self._with_cache_salt(request)
         with self._adapters.acquire(request) if request.adapters else nullcontext(request) as acquired:
             self._scheduler.add(acquired)

@@ -200,7 +200,12 @@ def _collect(manager: pluggy.PluginManager) -> tuple[Records, Origin]:
             for record in _records_of(manager, name, plugin, hook):
                 key = f"{name}.{record.name}" if hook == "quire_options" else record.name
                 if key in records[hook]:
-                    raise PluginError(_clash(hook, f"{key!r}", origin[hook, key], name))
+                    other = origin[hook, key]
+                    replaces = (getattr(record, "replaces", None), getattr(records[hook][key], "replaces", None))
+                    if (replaces[0] == other) == (replaces[1] == name):  # neither replaces the other, or both do
+                        raise PluginError(_clash(hook, f"{key!r}", other, name))
+                    if replaces[1] == name:
+                        continue
                 records[hook][key] = record
                 origin[hook, key] = name
     for hook, what in _UNIQUE_BY.items():
@@ -228,7 +233,8 @@ def _clash(hook: str, what: str, first: str, second: str) -> str:
     kind = RECORDS[hook].__name__
     if first == second:
         return f"Plugin {first!r} provides {kind} {what} twice."
-    return f"Plugins {first!r} and {second!r} both provide {kind} {what}; enable only one of them with --plugins."
+    text = f"Plugins {first!r} and {second!r} both provide {kind} {what}; enable only one of them with --plugins."
+    return text if kind != "Architecture" else f"{text[:-1]}, or name the plugin that one `replaces` in its record."
 
 
 def _check_unique(records: Mapping[str, Any], origin: Origin, hook: str, what: Callable[[Any], str]) -> None:

@@ -23,6 +23,8 @@ class Architecture:
     it the model embeds, as its folder says, or by its last token (an encoder: the mean of all tokens).
     needs_ops: names of the `OpImpl`s without which its answers would be wrong. If one cannot run, the model does not
     load.
+    replaces: name of a plugin whose architecture of the same name it takes the place of; the other architectures of
+    that plugin stay. Without it, an architecture of two plugins stops the start.
     """
 
     name: str
@@ -31,6 +33,7 @@ class Architecture:
     tower: Callable[[Any], Any] | None = None
     pooling: Callable[[Any], Any] | None = None
     needs_ops: tuple[str, ...] = ()
+    replaces: str | None = None
 
 
 @dataclass(frozen=True)

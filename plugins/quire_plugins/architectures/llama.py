@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from quire.plugin import (
     headless,
     hookimpl,
     weight_names as names,
+    with_blocks,
 )
 from quire_demos import FOLDER as DEMOS
 
@@ -47,10 +49,21 @@ def decoder(c: Any) -> Decoder:
     )
 
 
+def windowed(c: Any) -> Decoder:
+    """Describes models whose config says of each layer whether it has a sliding window."""
+
+    def block(layer: int, part: Any) -> Block:
+        return replace(part, attn=replace(part.attn, window=configs.window(c, layer)))
+
+    return with_blocks(decoder(c), block)
+
+
 @hookimpl
 def quire_architectures() -> Iterable[Architecture]:
-    """The language model, and the classes without a language head."""
+    """Llama, models with the same parts (IQuest-Coder, Code World Model), and the classes without a language head."""
     yield Architecture(name="LlamaForCausalLM", decoder=decoder, names=names.LLAMA)
+    yield Architecture(name="IQuestCoderForCausalLM", decoder=decoder, names=names.LLAMA)
+    yield Architecture(name="CwmForCausalLM", decoder=windowed, names=names.LLAMA)
     yield from headless("Llama", decoder, names.LLAMA)
 
 

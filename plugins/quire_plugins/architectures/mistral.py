@@ -26,13 +26,6 @@ def decoder(c: Any) -> Decoder:
     return with_attention(llama.decoder(c), window=configs.optional(c, "sliding_window", None))
 
 
-def ministral(c: Any) -> Decoder:
-    def block(layer: int, part: Any) -> Any:
-        return replace(part, attn=replace(part.attn, window=configs.window(c, layer)))
-
-    return with_blocks(llama.decoder(c), block)
-
-
 def mixtral(c: Any) -> Decoder:
     expert = Expert(c.intermediate_size, configs.act(c.hidden_act))
     moe = Moe(expert, c.num_local_experts, softmax_router(c.num_experts_per_tok))
@@ -43,8 +36,8 @@ def mixtral(c: Any) -> Decoder:
 def quire_architectures() -> Iterable[Architecture]:
     """Mistral, Ministral, Mixtral, and the classes without a language head."""
     yield Architecture(name="MistralForCausalLM", decoder=decoder, names=names.LLAMA)
-    yield Architecture(name="MinistralForCausalLM", decoder=ministral, names=names.LLAMA)
+    yield Architecture(name="MinistralForCausalLM", decoder=llama.windowed, names=names.LLAMA)
     yield Architecture(name="MixtralForCausalLM", decoder=mixtral, names=names.LLAMA | names.MIXTRAL)
     yield from headless("Mistral", decoder, names.LLAMA)
-    yield from headless("Ministral", ministral, names.LLAMA)
+    yield from headless("Ministral", llama.windowed, names.LLAMA)
     yield from headless("Mixtral", mixtral, names.LLAMA | names.MIXTRAL)

@@ -32,6 +32,7 @@ CASES = (
             "yarn with mscale": _scaled("yarn", factor=4.0, mscale=0.7, mscale_all_dim=1.0, truncate=False, **ORIGINAL),
         },
     ),
+    FamilyCase("CwmForCausalLM", {**PLAIN_ROPE, "sliding_window": 9, "layer_types": WINDOWS[:2], "bos_token_id": 1}),
     FamilyCase("MistralForCausalLM", {"sliding_window": 13}),
     FamilyCase("MinistralForCausalLM", {"sliding_window": 9, "layer_types": WINDOWS[:2]}),
     FamilyCase(

@@ -85,11 +85,14 @@ class MemoryLedger:
         """A table as text: the bytes of each model, their sum, and the bytes available."""
         rows = [(name, use) for name, use in self._uses.values()]
         width = max([len("model"), *(len(name) for name, _ in rows)])
-        titles = ("weights", "KV cache", "state", "swap", "encoder", "total")
-        lines = [f"{'model':{width}}  " + "  ".join(f"{title:>9}" for title in titles)]
+        columns = {"weights": "weights", "KV cache": "kv_cache"}
+        if any(use.state for _, use in rows):
+            columns["state"] = "state"
+        columns |= {"swap": "swap", "encoder": "encoder_cache", "total": "total"}
+        lines = [f"{'model':{width}}  " + "  ".join(f"{title:>9}" for title in columns)]
         for name, use in rows:
-            columns = (use.weights, use.kv_cache, use.state, use.swap, use.encoder_cache, use.total)
-            lines.append(f"{name:{width}}  " + "  ".join(f"{_gib(number):>9}" for number in columns))
+            numbers = [_gib(getattr(use, field)) for field in columns.values()]
+            lines.append(f"{name:{width}}  " + "  ".join(f"{number:>9}" for number in numbers))
         lines.append(f"together {_gib(self.reserved)} of the {_gib(self.available)} that were free")
         return "\n".join(lines)
 
