@@ -79,7 +79,7 @@ def _decoder(c: Any, mixer: Mamba1 | Mamba2) -> Decoder:
 
 @hookimpl
 def quire_architectures() -> Iterable[Architecture]:
-    """The language models."""
+    """Mamba, Falcon Mamba and Mamba-2, without attention."""
     yield Architecture(name="MambaForCausalLM", decoder=mamba, names=NAMES)
     yield Architecture(name="FalconMambaForCausalLM", decoder=falcon_mamba, names=NAMES)
     yield Architecture(name="Mamba2ForCausalLM", decoder=mamba2, names=NAMES)
