@@ -7,17 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from quire_kernels.select import Ops
-from quire_models.modules.blocks import DecoderModel
+from quire_models.model_part import ModelPart
 from quire_models.modules.builder import ModuleBuilder
-from quire_models.modules.encoder import EncoderModel
-from quire_models.parts.decoder import Decoder
-from quire_models.parts.encoder import Encoder
 from quire_models.step.forward_batch import ForwardBatch, ForwardBuffers, KVCache
 from quire_models.step.state_cache import StateCache
 
@@ -35,8 +33,8 @@ class ModelDriver:
 
     def __init__(
         self,
-        model: DecoderModel | EncoderModel,
-        decoder: Decoder | Encoder,
+        model: Any,
+        decoder: ModelPart,
         sequences: Sequence[Sequence[int]],
         page_size: int = 16,
         prompt_lens: Sequence[int] | None = None,
@@ -48,21 +46,20 @@ class ModelDriver:
         self.computed = [0] * len(sequences)
         self.page_size = page_size
         self._prompt_lens = np.array(prompt_lens or [len(tokens) for tokens in sequences], dtype=np.int32)
-        weight = model.embed.weight
+        dtype, device = model.dtype, model.device
         max_pages = max(-(-len(tokens) // page_size) for tokens in self.sequences)
         total = max_pages * len(sequences)
         order = np.random.default_rng(0).permutation(total)
         self._pages = order.reshape(len(sequences), max_pages).astype(np.int32)
-        self.kv = KVCache.allocate(decoder.kv_shapes, total, page_size, weight.dtype, weight.device)
+        self.kv = KVCache.allocate(decoder.kv_shapes, total, page_size, dtype, device)
         slots = 2 * len(sequences)
-        self.state = StateCache.allocate(decoder.state_shapes, slots, weight.dtype, weight.device)
+        self.state = StateCache.allocate(decoder.state_shapes, slots, dtype, device)
         self._slots = np.random.default_rng(1).permutation(slots)[: len(sequences)] if self.state.flat else None
         num_tokens = sum(map(len, self.sequences))
-        self._buffers = ForwardBuffers(num_tokens, len(sequences), max_pages, weight.device)
+        self._buffers = ForwardBuffers(num_tokens, len(sequences), max_pages, device)
 
     def step(self, chunks: Sequence[ChunkSpec]) -> list[Tensor]:
         """Compute the chunks in one forward pass; returns logits [count, vocab] of each."""
-        assert isinstance(self.model, DecoderModel), "an encoder has no logits"
         logits = self.model.logits(self.model(self.forward(chunks)))
         return list(logits.split([chunk.count for chunk in chunks]))
 
@@ -96,14 +93,14 @@ class ModelDriver:
         )
 
 
-def build(decoder: Decoder, ops: Ops, dtype: torch.dtype = torch.float32, device: str = "cpu") -> DecoderModel:
+def build(decoder: ModelPart, ops: Ops, dtype: torch.dtype = torch.float32, device: str = "cpu") -> Any:
     """The module of a decoder, with uninitialized weights."""
     return decoder.build(ModuleBuilder(ops, dtype, torch.device(device)))
 
 
 def run_tokens(
-    model: DecoderModel,
-    decoder: Decoder,
+    model: Any,
+    decoder: ModelPart,
     sequences: Sequence[Sequence[int]],
     chunking: Iterable[Sequence[ChunkSpec]] | None = None,
     page_size: int = 16,

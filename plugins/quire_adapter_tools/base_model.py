@@ -10,8 +10,8 @@ import torch
 from torch import nn
 
 from quire import hub
+from quire.engine.architectures.choice import find_architecture
 from quire.engine.loading.description import Description
-from quire.engine.loading.load import find_architecture
 from quire.engine.pooling.pooling_config import choose_pooling
 from quire.hooks.demos import from_demo
 from quire.records import Registry
@@ -19,9 +19,9 @@ from quire.settings.model_config import ModelConfig
 from quire_kernels import select
 from quire_models.loading import checkpoint
 from quire_models.loading.weight_names import WeightsMapper
+from quire_models.model_part import ModelPart
 from quire_models.modules.blocks import DecoderModel
 from quire_models.modules.builder import ModuleBuilder
-from quire_models.parts.decoder import Decoder
 
 PLACEHOLDER = 1e-3
 """The number in place of each weight, here and in adapters of which only the shapes are known.
@@ -35,7 +35,7 @@ class BaseModel:
     """A model without its weights. module: each parameter is one number, expanded to the parameter's shape."""
 
     files: hub.ModelFiles
-    decoder: Decoder
+    decoder: ModelPart
     names: WeightsMapper
     module: DecoderModel
 
@@ -52,7 +52,8 @@ def read_base(model: str, registry: Registry) -> BaseModel:
     config = from_demo(ModelConfig(model=model), registry)
     files = hub.locate(config.model, config)
     parsed = checkpoint.read_config(files.folder)
-    description = Description(find_architecture(parsed.architectures, registry), parsed, registry)
+    architecture = find_architecture(parsed.architectures, registry)
+    description = Description(architecture, parsed, registry.plugin_of("quire_architectures", architecture.name))
     decoder, tower = description.decoder(), description.tower()
     builder = ModuleBuilder(select.reference(), torch.float32, torch.device("meta"))
     module: Any = decoder.build(builder)

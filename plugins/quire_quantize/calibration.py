@@ -16,6 +16,7 @@ from quire.errors import CheckpointError, ConfigError
 from quire.records import Registry
 from quire.text.tokenizer.tokenizer import Tokenizer
 from quire_models.loading.mapping import CheckpointLoader, parameter_slices
+from quire_models.model_part import ModelPart
 from quire_models.modules.blocks import DecoderModel
 from quire_models.modules.builder import ModuleBuilder
 from quire_models.modules.projection import Projection
@@ -75,7 +76,7 @@ class BlockRunner:
     advance(i) computes the inputs of block i + 1, with the weights that block i has then.
     """
 
-    def __init__(self, model: DecoderModel, decoder: Decoder, samples: Sequence[Sequence[int]]) -> None:
+    def __init__(self, model: DecoderModel, decoder: ModelPart, samples: Sequence[Sequence[int]]) -> None:
         self._model, self._decoder = model, decoder
         self._slices = parameter_slices(model)
         self._states: list[tuple[Tensor, Any]] = []
@@ -174,7 +175,7 @@ def _batches(samples: Sequence[Sequence[int]]) -> Iterator[list[Sequence[int]]]:
         yield batch
 
 
-def _shared_cache(decoder: Decoder, cache: KVCache) -> KVCache:
+def _shared_cache(decoder: ModelPart, cache: KVCache) -> KVCache:
     """A cache whose blocks of equal shape share their memory: a block reads only what it wrote in the same step."""
     first = {shape: index for index, shape in reversed(list(enumerate(decoder.kv_shapes)))}
     use = [first[shape] for shape in decoder.kv_shapes]

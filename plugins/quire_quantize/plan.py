@@ -11,8 +11,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from quire.engine.architectures.choice import find_architecture
 from quire.engine.loading.description import Description
-from quire.engine.loading.load import find_architecture
 from quire.errors import CheckpointError, ConfigError
 from quire.records import Architecture, Registry
 from quire_kernels import select
@@ -20,10 +20,10 @@ from quire_models.loading import checkpoint, tensor_files
 from quire_models.loading.mapping import ParameterSlice, parameter_slices
 from quire_models.loading.tensor_files import TensorFiles
 from quire_models.loading.weight_names import RowOrder, WeightsMapper
+from quire_models.model_part import ModelPart
 from quire_models.modules.builder import ModuleBuilder
 from quire_models.modules.experts import Experts
 from quire_models.modules.projection import Projection
-from quire_models.parts.decoder import Decoder
 
 DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 
@@ -58,7 +58,7 @@ class QuantizationPlan:
     folder: Path
     files: TensorFiles
     architecture: Architecture
-    decoder: Decoder
+    decoder: ModelPart
     names: WeightsMapper
     matrices: tuple[Matrix, ...]
     names_of: Mapping[str, str]
@@ -90,7 +90,7 @@ def read_plan(folder: Path, registry: Registry, ignored: Sequence[str]) -> Quant
         raise CheckpointError(f"{folder} is quantized already; use the original.")
     parsed = checkpoint.read_config(folder)
     architecture = find_architecture(parsed.architectures, registry)
-    description = Description(architecture, parsed, registry)
+    description = Description(architecture, parsed, registry.plugin_of("quire_architectures", architecture.name))
     decoder, names = description.decoder(), description.names()
     files = tensor_files.find(folder)
     model = decoder.build(ModuleBuilder(select.reference(), torch.float32, torch.device("meta")))

@@ -23,7 +23,7 @@ from quire_models.loading.weight_names import RowOrder
 
 if TYPE_CHECKING:
     from quire_models.loading.weight_names import WeightsMapper
-    from quire_models.parts.decoder import Decoder
+    from quire_models.model_part import ModelPart
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class CheckpointLoader:
     at the end for a parameter that is not completely filled. Not thread-safe.
     """
 
-    def __init__(self, model: nn.Module, decoder: Decoder, names: WeightsMapper) -> None:
+    def __init__(self, model: nn.Module, decoder: ModelPart, names: WeightsMapper) -> None:
         self._model, self._decoder, self._names = model, decoder, names
         self._parameters = dict(model.named_parameters())
         self._slices = parameter_slices(model)
@@ -240,7 +240,7 @@ def process_weights(model: nn.Module, processed: Container[object] = ()) -> None
 
 
 def load_state_dict_into(
-    model: nn.Module, decoder: Decoder, names: WeightsMapper, state_dict: Mapping[str, Tensor]
+    model: nn.Module, decoder: ModelPart, names: WeightsMapper, state_dict: Mapping[str, Tensor]
 ) -> None:
     """Fill a model from tensors in memory. Raises CheckpointError as `CheckpointLoader` does."""
     loader = CheckpointLoader(model, decoder, names)

@@ -27,7 +27,7 @@ from quire_models.loading.weight_names import RowOrder
 if TYPE_CHECKING:
     from quire_models.loading.quantized_files import WeightFiles
     from quire_models.loading.weight_names import WeightsMapper
-    from quire_models.parts.decoder import Decoder
+    from quire_models.model_part import ModelPart
 
 log = logging.getLogger(__name__)
 
@@ -75,7 +75,7 @@ class LoadingProgress:
             log.info("loading weights: %d %% of %.2f B parameters", 100 * self._done // self._total, self._total / 1e9)
 
 
-def load(model: nn.Module, decoder: Decoder, names: WeightsMapper, files: WeightFiles) -> None:
+def load(model: nn.Module, decoder: ModelPart, names: WeightsMapper, files: WeightFiles) -> None:
     """Copy the weights of `files` into `model`, converted to the dtype and device of its parameters.
 
     At most the parts of one matrix are in memory beside the model: files are mapped and read in their own order,
@@ -83,7 +83,8 @@ def load(model: nn.Module, decoder: Decoder, names: WeightsMapper, files: Weight
     largest matrices, which are in memory twice while they are packed.
     Raises CheckpointError for a tensor that is missing, extra or has the wrong shape, and for unreadable files.
     """
-    check(model, decoder, names, files)
+    files = _converted(names, files)
+    _check(model, decoder, names, files)
     loader = CheckpointLoader(model, decoder, names)
     sizes = {name: math.prod(files[name]) for name in filter(loader.needs, files)}
     largest = max(sizes.values(), default=0)
@@ -96,8 +97,20 @@ def load(model: nn.Module, decoder: Decoder, names: WeightsMapper, files: Weight
     loader.finish()
 
 
-def check(model: nn.Module, decoder: Decoder, names: WeightsMapper, files: WeightFiles) -> None:
+def check(model: nn.Module, decoder: ModelPart, names: WeightsMapper, files: WeightFiles) -> None:
     """Raise CheckpointError unless the tensors of `files` are exactly those that the model needs, in their shapes."""
+    _check(model, decoder, names, _converted(names, files))
+
+
+def _converted(names: WeightsMapper, files: WeightFiles) -> WeightFiles:
+    """The tensors that `names` names: those of the checkpoint, or what the method `converted(files)` of a plugin's
+    class makes of them.
+    """
+    convert: Callable[[WeightFiles], WeightFiles] | None = getattr(names, "converted", None)
+    return files if convert is None else convert(files)
+
+
+def _check(model: nn.Module, decoder: ModelPart, names: WeightsMapper, files: WeightFiles) -> None:
     loader = CheckpointLoader(model, decoder, names)
     found = parameter_slices(model)
     filled: Counter[str] = Counter()
@@ -129,7 +142,7 @@ def check(model: nn.Module, decoder: Decoder, names: WeightsMapper, files: Weigh
         raise CheckpointError(" ".join(problems[:MAX_NAMED]) + more)
 
 
-def _stored_shape(shape: tuple[int, ...], decoder: Decoder, names: WeightsMapper, ours: str) -> tuple[int, ...]:
+def _stored_shape(shape: tuple[int, ...], decoder: ModelPart, names: WeightsMapper, ours: str) -> tuple[int, ...]:
     transform = names.transform(ours)
     if transform is None or isinstance(transform, RowOrder):
         return shape

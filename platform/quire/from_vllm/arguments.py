@@ -94,7 +94,6 @@ ARGUMENTS: Mapping[str, Accepted] = {
     "compilation_config": _only(CHOSEN_OPS, None),
     "attention_config": _only(CHOSEN_OPS, None),
     "attention_backend": _only(CHOSEN_OPS, None),
-    "model_impl": _only("a model's code is a plugin's, with the operations of this platform", "auto", "vllm"),
     "disable_log_requests": _switch(NO_LOGGED_PROMPTS),
     "enable_log_requests": _only(NO_LOGGED_PROMPTS, False),
     "enable_log_outputs": _only(NO_LOGGED_PROMPTS, False),

@@ -23,6 +23,7 @@ from quire.records import (
     AdapterRuntime,
     AdapterSource,
     Architecture,
+    ArchitectureFallback,
     Command,
     DemoModel,
     GrammarBackend,
@@ -55,6 +56,11 @@ hookimpl = pluggy.HookimplMarker(PROJECT)
 @hookspec
 def quire_architectures() -> Iterable[Architecture]:  # type: ignore[empty-body]
     """Model architectures, by the names that config.json uses."""
+
+
+@hookspec
+def quire_architecture_fallbacks() -> Iterable[ArchitectureFallback]:  # type: ignore[empty-body]
+    """Builders of models whose architecture no plugin names, chosen by `--model-impl`."""
 
 
 @hookspec

@@ -16,6 +16,8 @@ from quire.records.grammar import Grammar, GrammarBackend, GrammarCompiler, Isol
 from quire.records.logits import LogitsProcessor, LogitsProcessorImpl, ProcessorRow
 from quire.records.models import (
     Architecture,
+    ArchitectureFallback,
+    ArchitectureQuery,
     CountAwareInputProcessor,
     InputMapper,
     InputProcessor,
@@ -68,6 +70,8 @@ __all__ = [
     "AnswerDelta",
     "AnswerUsage",
     "Architecture",
+    "ArchitectureFallback",
+    "ArchitectureQuery",
     "CONTRACT_VERSION",
     "CallRoute",
     "Channels",

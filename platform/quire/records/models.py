@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 from quire.records.context import Context
@@ -34,6 +35,32 @@ class Architecture:
     pooling: Callable[[Any], Any] | None = None
     needs_ops: tuple[str, ...] = ()
     replaces: str | None = None
+
+
+@dataclass(frozen=True)
+class ArchitectureQuery:
+    """A model that a fallback is asked for.
+
+    names: `architectures` of its config.json. config: the parsed config.json, as `Architecture.decoder` gets it.
+    folder: of the model. trust_remote_code: whether code in that folder may run (`--trust-remote-code`).
+    """
+
+    names: tuple[str, ...]
+    config: Any
+    folder: Path
+    trust_remote_code: bool
+
+
+@dataclass(frozen=True)
+class ArchitectureFallback:
+    """Builds models of architectures that no `Architecture` names, such as with the code of another library.
+
+    It is asked when no plugin has the architecture, or always with `--model-impl <name>`. find: returns the
+    architecture, without allocating memory for weights; raises CheckpointError with a sentence that says why it cannot.
+    """
+
+    name: str
+    find: Callable[[ArchitectureQuery], Architecture]
 
 
 @dataclass(frozen=True)

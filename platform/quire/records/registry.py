@@ -12,7 +12,7 @@ from quire.records.adapters import AdapterRuntime, AdapterSource
 from quire.records.cli import Command, DemoModel, Option
 from quire.records.grammar import GrammarBackend
 from quire.records.logits import LogitsProcessor
-from quire.records.models import Architecture, InputMapper
+from quire.records.models import Architecture, ArchitectureFallback, InputMapper
 from quire.records.ops import OpImpl, Quantization
 from quire.records.reasoning import ReasoningParser
 from quire.records.scheduling import SchedulerPolicy
@@ -22,6 +22,7 @@ from quire.records.tools import ToolParser
 
 RECORDS: Mapping[str, type] = {
     "quire_architectures": Architecture,
+    "quire_architecture_fallbacks": ArchitectureFallback,
     "quire_input_mappers": InputMapper,
     "quire_transcribers": Transcriber,
     "quire_ops": OpImpl,

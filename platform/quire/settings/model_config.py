@@ -30,9 +30,14 @@ class ModelConfig:
         choices=("auto", "slow", "mistral"),
     )
     trust_remote_code: bool = setting(
-        "Run Python code from the checkpoint for its config and tokenizer. Model code from a checkpoint is never run: "
-        "architectures come from plugins.",
+        "Run Python code from the checkpoint for its config and tokenizer, and for the model itself if a fallback "
+        "(--model-impl) builds it.",
         False,
+    )
+    model_impl: str = setting(
+        "What builds the model: auto (the plugin of its architecture, else a fallback), quire (only plugins of "
+        "architectures), or the name of a fallback, such as transformers, also where a plugin has the architecture.",
+        "auto",
     )
     revision: str | None = setting("Branch, tag or commit of the model on the hub.")
     tokenizer_revision: str | None = setting("Branch, tag or commit of the tokenizer on the hub.")

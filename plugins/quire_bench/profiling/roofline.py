@@ -15,9 +15,9 @@ from quire_bench.workload import BenchRequest
 
 if TYPE_CHECKING:
     from quire.engine.loading.load import LoadedModel
+    from quire_models.model_part import ModelPart
     from quire_models.modules.blocks import DecoderModel
     from quire_models.modules.projection import Projection
-    from quire_models.parts.decoder import Decoder
     from quire_models.parts.moe import Expert
 
 
@@ -156,7 +156,7 @@ def _read_bytes(loaded: LoadedModel) -> float:
     return sum(m.inputs * m.outputs * getattr(m.multiply, "element_bytes", loaded.dtype.itemsize) for m in every)
 
 
-def _heads(decoder: Decoder) -> Iterable[Heads]:
+def _heads(decoder: ModelPart) -> Iterable[Heads]:
     """Attention of each block; an attention other than `quire_models.Attention` counts one query head per KV head."""
     from quire_models.parts.decoder import Attention
     from quire_models.parts.state import kv_shape

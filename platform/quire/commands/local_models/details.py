@@ -35,7 +35,7 @@ def details(path: str, config: ModelConfig, registry: Registry) -> Iterator[tupl
 
 
 def _of_config(folder: Path, raw: Any, registry: Registry) -> Iterator[tuple[str, str]]:
-    from quire.engine.loading.load import find_architecture
+    from quire.engine.architectures.choice import find_architecture
 
     parsed = checkpoint.read_config(folder)
     names = [str(name) for name in parsed.architectures]

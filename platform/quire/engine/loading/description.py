@@ -7,25 +7,28 @@ from dataclasses import dataclass
 from typing import Any
 
 from quire.errors import PluginError, QuireError
-from quire.records import Architecture, Registry
+from quire.records import Architecture
 from quire_models.loading.weight_names import WeightsMapper
-from quire_models.parts.decoder import Decoder, Part
-from quire_models.parts.encoder import Encoder
+from quire_models.model_part import ModelPart
+from quire_models.parts.decoder import Part
 from quire_models.parts.pooling import Pooling
 
 
 @dataclass(frozen=True)
 class Description:
-    """The parts of a model by an architecture and a config. Methods raise PluginError if a part is unusable."""
+    """The parts of a model by an architecture and a config. Methods raise PluginError if a part is unusable.
+
+    plugin: the plugin that brings the architecture, for errors.
+    """
 
     architecture: Architecture
     config: Any
-    registry: Registry
+    plugin: str
 
-    def decoder(self) -> Decoder:
+    def decoder(self) -> ModelPart:
         """The model's decoder, or its encoder, which is treated the same way."""
-        decoder: Decoder = self._call("decoder", self.architecture.decoder)
-        self._check(isinstance(decoder, Decoder | Encoder), "decoder", decoder, "a Decoder or an Encoder")
+        decoder: ModelPart = self._call("decoder", self.architecture.decoder)
+        self._check(isinstance(decoder, ModelPart), "decoder", decoder, "a Decoder or an Encoder")
         return decoder
 
     def tower(self) -> Part | None:
@@ -71,6 +74,4 @@ class Description:
             raise PluginError(f"{self._error_prefix(what)}: it returned {found!r:.80}, which is not {expected}.")
 
     def _error_prefix(self, what: str) -> str:
-        name = self.architecture.name
-        plugin = self.registry.plugin_of("quire_architectures", name)
-        return f"Plugin {plugin!r} could not make a {what} of this config.json for {name}"
+        return f"Plugin {self.plugin!r} could not make a {what} of this config.json for {self.architecture.name}"

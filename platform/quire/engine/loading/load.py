@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from quire import hub
+from quire.engine.architectures.choice import ChosenArchitecture, choose_architecture
 from quire.engine.loading.description import Description
 from quire.engine.loading.op_choice import choose_ops, dtype_name, needed_ops, op_query
 from quire.engine.loading.weight_source import WeightSource
@@ -23,18 +24,19 @@ from quire.engine.pooling.pooling_config import PoolingConfig, choose_pooling
 from quire.engine.quantization.at_load import choose_linear, quantize_modules, spare_modules
 from quire.engine.quantization.checkpoint_format import stored_format
 from quire.engine.quantization.kv_cache import choose_kv_dtype
-from quire.errors import CheckpointError, ConfigError, PluginError, UnknownArchitecture
+from quire.errors import CheckpointError, ConfigError, PluginError
 from quire.hooks.call_stats import naming_plugin
-from quire.records import Architecture, Registry
+from quire.records import ArchitectureQuery, Registry
 from quire.settings.model_config import ModelConfig
 from quire.types import ModelInfo
 from quire_kernels.select import Ops
 from quire_models.loading import checkpoint, weights
 from quire_models.loading.weight_names import WeightsMapper
+from quire_models.model_part import ModelPart
 from quire_models.modules.blocks import DecoderModel
 from quire_models.modules.builder import ModuleBuilder
 from quire_models.parts.attention import attention_options
-from quire_models.parts.decoder import Decoder, Part
+from quire_models.parts.decoder import Part
 from quire_models.parts.pooling import Pooling
 
 _DTYPES = {
@@ -57,7 +59,7 @@ class LoadedModel:
     """
 
     module: DecoderModel
-    decoder: Decoder
+    decoder: ModelPart
     config: Any
     names: WeightsMapper
     info: ModelInfo
@@ -87,12 +89,13 @@ def _load(config: ModelConfig, registry: Registry, max_bytes: int | None) -> Loa
     located = hub.locate(config.model, config)
     folder = located.folder
     parsed = checkpoint.read_config(folder, config.trust_remote_code, hub.config_cache(config.download_dir))
-    architecture = find_architecture(parsed.architectures, registry)
-    modalities = _modalities(architecture, registry)
+    query = ArchitectureQuery(tuple(parsed.architectures), parsed, folder, config.trust_remote_code)
+    chosen = choose_architecture(config.model_impl, query, registry)
+    architecture, modalities = chosen.architecture, _modalities(chosen, registry)
     dtype = choose_dtype(config.dtype, checkpoint.checkpoint_dtype(folder), device)
     generation = checkpoint.read_generation(folder, parsed)
     defaults = choose_defaults(config, generation.sampling_defaults)
-    description = Description(architecture, parsed, registry)
+    description = Description(architecture, parsed, chosen.plugin)
     decoder, names, own = description.decoder(), description.names(), description.pooling()
     tower = description.tower()
     pooling = choose_pooling(config, own, decoder, parsed, folder)
@@ -101,18 +104,18 @@ def _load(config: ModelConfig, registry: Registry, max_bytes: int | None) -> Loa
     head_dims = tuple({shape.head_dim for shape in decoder.kv_shapes if shape.head_dim})
     kv_dtype = choose_kv_dtype(config.kv_cache_dtype, dtype, head_dims)
     needs = needed_ops(architecture.needs_ops, decoder)
-    query = op_query(
+    op_needs = op_query(
         device,
         dtype,
         page_size=config.page_size,
         head_dims=head_dims,
         kv_dtype=config.kv_cache_dtype,
         needs=needs,
-        attention_options=attention_options(decoder.blocks),
+        attention_options=attention_options(getattr(decoder, "blocks", ())),
     )
-    ops = choose_ops(query, registry)
-    stored_as = stored_format(folder, config, registry, query)
-    linear_at = None if stored_as else choose_linear(config, registry, query, ops)
+    ops = choose_ops(op_needs, registry)
+    stored_as = stored_format(folder, config, registry, op_needs)
+    linear_at = None if stored_as else choose_linear(config, registry, op_needs, ops)
     source = WeightSource(located, config, names, stored_as, linear_at)
     linear, bits = linear_at and linear_at(""), config.activation_bits
     builder = ModuleBuilder(ops, dtype, device, linear=linear, keep_weights=False, activation_bits=bits)
@@ -207,16 +210,6 @@ def choose_defaults(config: ModelConfig, of_model: Mapping[str, Any]) -> dict[st
     return {**({} if config.generation_config == "none" else of_model), **override}
 
 
-def find_architecture(architectures: list[str], registry: Registry) -> Architecture:
-    """The first of config.json's `architectures` that a plugin builds. Raises UnknownArchitecture."""
-    known = registry.by_hook("quire_architectures")
-    for name in architectures:
-        if name in known:
-            found: Architecture = known[name]
-            return found
-    raise UnknownArchitecture(f"No loaded plugin can build {', '.join(architectures)}.", ",".join(architectures))
-
-
 @dataclass(frozen=True)
 class _Size:
     """The size of a model's weights in the dtype that it runs in, or of its files if they are quantized."""
@@ -229,7 +222,7 @@ class _Size:
 class ModelParts:
     """The parts that a model is built from."""
 
-    decoder: Decoder
+    decoder: ModelPart
     tower: Part | None
     pooling: PoolingConfig
 
@@ -271,7 +264,11 @@ def _build(
         weights.load(module, decoder, source.names, files)
     parts.pooling.add_sentence_head(module, builder.unquantized())
     count = sum(parameter.numel() for parameter in plan.parameters())
-    return module.eval().requires_grad_(False), _Size(count, need)
+    module = module.eval().requires_grad_(False)
+    verify = getattr(module, "verify", None)
+    if callable(verify):
+        verify()
+    return module, _Size(count, need)
 
 
 def available_bytes(device: torch.device) -> int:
@@ -279,8 +276,11 @@ def available_bytes(device: torch.device) -> int:
     return torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else free_bytes()
 
 
-def _modalities(architecture: Architecture, registry: Registry) -> tuple[str, ...]:
+def _modalities(chosen: ChosenArchitecture, registry: Registry) -> tuple[str, ...]:
     """The modalities with an input mapper for the model. Raises PluginError if there are some but no tower."""
+    architecture = chosen.architecture
+    if chosen.is_fallback and architecture.tower is None:
+        return ()
     mappers = [m for m in registry.all("quire_input_mappers") if m.architecture == architecture.name]
     if mappers and architecture.tower is None:
         plugin = registry.plugin_of("quire_input_mappers", mappers[0].name)

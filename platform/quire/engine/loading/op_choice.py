@@ -10,7 +10,7 @@ import torch
 from quire.errors import ConfigError
 from quire.records import OpQuery, Registry
 from quire_kernels.select import BUILT_IN, Ops, choose
-from quire_models.parts.decoder import Decoder
+from quire_models.model_part import ModelPart
 from quire_models.parts.state import parts_of
 
 
@@ -24,7 +24,7 @@ def op_query(device: torch.device, dtype: torch.dtype, **pages: Any) -> OpQuery:
     return OpQuery(device.type, dtype_name(dtype), _features(device), **pages)
 
 
-def needed_ops(of_architecture: Iterable[str], decoder: Decoder) -> frozenset[str]:
+def needed_ops(of_architecture: Iterable[str], decoder: ModelPart) -> frozenset[str]:
     """Names of the implementations that an architecture and the parts of its blocks require (`needs_ops`)."""
     parts = {id(part): part for block in decoder.blocks for part in parts_of(block)}
     return frozenset(of_architecture).union(*(getattr(part, "needs_ops", ()) for part in parts.values()))

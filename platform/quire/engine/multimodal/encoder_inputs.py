@@ -6,11 +6,12 @@ from collections.abc import Sequence
 
 from quire.errors import ConfigError, PluginError
 from quire.types.encoder_input import EncoderInputInfo
-from quire_models import Decoder, EncoderInput
+from quire_models import EncoderInput
+from quire_models.model_part import ModelPart
 
 
 def encoder_input_info(
-    decoder: Decoder, modalities: Sequence[str], architecture: str, page_size: int, max_model_len: int
+    decoder: ModelPart, modalities: Sequence[str], architecture: str, page_size: int, max_model_len: int
 ) -> EncoderInputInfo | None:
     """The description of a model's encoder input; None if it has none. modalities: those that the model accepts.
 
@@ -43,7 +44,7 @@ def check_encoder_input(encoder_input: EncoderInput, page_size: int, max_model_l
         )
 
 
-def max_positions(of_config: int | None, decoder: Decoder) -> int | None:
+def max_positions(of_config: int | None, decoder: ModelPart) -> int | None:
     """The longest sequence by the config and by the table of position embeddings, if there is one.
 
     Positions of an encoder input are added.

@@ -11,8 +11,8 @@ from quire.errors import CheckpointError, ConfigError
 from quire.settings.model_config import ModelConfig
 from quire_models.loading.config_fields import optional
 from quire_models.loading.sentence_transformers import HEAD, SentenceTransformersConfig, load_dense, read_modules
+from quire_models.model_part import ModelPart
 from quire_models.modules.builder import ModuleBuilder
-from quire_models.parts.decoder import Decoder
 from quire_models.parts.pooling import Head, Pooler, Pooling, PoolingType, embedding_poolers
 
 _POOLING_TYPES: Mapping[str, PoolingType] = {"last": "last", "cls": "first", "mean": "mean"}
@@ -57,7 +57,7 @@ class PoolingConfig:
 
 
 def choose_pooling(
-    config: ModelConfig, own: Pooling | None, decoder: Decoder, parsed: Any, folder: Path
+    config: ModelConfig, own: Pooling | None, decoder: ModelPart, parsed: Any, folder: Path
 ) -> PoolingConfig:
     """Resolve the poolers of a model. own: those of its architecture (`Architecture.pooling`), if it has some.
 
@@ -106,7 +106,7 @@ def _dimensions(config: ModelConfig, own: Pooling | None, parsed: Any) -> tuple[
     return () if config.matryoshka or optional(parsed, "is_matryoshka", False) is True else None
 
 
-def _tasks(config: ModelConfig, decoder: Decoder, pooling: Pooling) -> tuple[str, ...]:
+def _tasks(config: ModelConfig, decoder: ModelPart, pooling: Pooling) -> tuple[str, ...]:
     supported = (*(("generate",) if decoder.has_lm_head else ()), *pooling.poolers)
     if config.task == "auto":
         return supported

@@ -1,0 +1,97 @@
+"""A model as the engine sees it before it is built."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from quire_models.parts.decoder import KvShape
+from quire_plugins.transformers_fallback.model_class import ModelClass
+from quire_plugins.transformers_fallback.tracing import TracedModel
+
+if TYPE_CHECKING:
+    from quire_models.modules.builder import ModuleBuilder
+    from quire_plugins.transformers_fallback.model import TransformersModel
+
+
+@dataclass(frozen=True, eq=False)
+class TransformersPart:
+    """A model of transformers, which has the interface of `quire_models.model_part.ModelPart`.
+
+    found: its class and config. traced: what its layers ask for. has_token_types: its embeddings distinguish the texts
+    of a pair. embed_width: width of its embedding table. position_offset: the number that it gives to the first
+    position.
+    """
+
+    found: ModelClass
+    traced: TracedModel = field(repr=False)
+    vocab: int
+    width: int
+    embed_width: int
+    tied: bool
+    has_token_types: bool = False
+    position_offset: int = 0
+
+    @property
+    def has_lm_head(self) -> bool:
+        return self.traced.has_lm_head
+
+    @property
+    def row_width(self) -> int:
+        """Width of an embedding."""
+        return self.embed_width
+
+    @property
+    def blocks(self) -> tuple[()]:
+        """Empty: it is not made of parts."""
+        return ()
+
+    @property
+    def positions(self) -> None:
+        """None: its own modules have tables of positions, if any."""
+        return None
+
+    @property
+    def non_causal(self) -> bool:
+        """Whether a prompt must be computed in one step: if tokens attend to later ones."""
+        return not self.traced.causal
+
+    @property
+    def bidirectional_media(self) -> bool:
+        """Always false: it takes text only."""
+        return False
+
+    @property
+    def encoder_input(self) -> None:
+        """Always None: there is no cross-attention."""
+        return None
+
+    @property
+    def position_axes(self) -> int:
+        """Number of position axes of the rotary embeddings."""
+        return 1
+
+    @property
+    def kv_shapes(self) -> tuple[KvShape, ...]:
+        """What each call of attention stores per token."""
+        calls = self.traced.calls if self.traced.causal else ()
+        return tuple(KvShape(call.kv_heads, call.head_dim) for call in calls)
+
+    @property
+    def state_shapes(self) -> tuple[None, ...]:
+        """None for each layer: no state is kept."""
+        return (None,) * len(self.kv_shapes)
+
+    @property
+    def has_kv_cache_variants(self) -> bool:
+        return False
+
+    def kv_cache_variant(self, prompt_len: int) -> int:
+        """Always 0: no keys depend on the length of the prompt."""
+        return 0
+
+    def build(self, builder: ModuleBuilder) -> TransformersModel:
+        """The model, with uninitialized weights."""
+        from quire_plugins.transformers_fallback.model import TransformersModel
+
+        return TransformersModel(self, builder)
