@@ -75,9 +75,9 @@ class ModuleBuilder:
         weight, added = self.parameter(total, inputs), self.parameter(total) if bias else None
         return Projection(weight, added, sizes, self, gated)
 
-    def projection_of(self, weight: nn.Parameter) -> Projection:
-        """A matrix that shares its parameter with another module, such as a tied head."""
-        return Projection(weight, None, {}, self)
+    def projection_of(self, weight: nn.Parameter, bias: bool = False) -> Projection:
+        """A matrix that shares its parameter with another module, such as a tied head; its bias is its own."""
+        return Projection(weight, self.parameter(len(weight)) if bias else None, {}, self)
 
     def angles(self, rope: Rope) -> RotaryAngles:
         """The rotary angles of `rope`; the same object for equal ropes."""

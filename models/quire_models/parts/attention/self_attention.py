@@ -32,9 +32,9 @@ class Attention:
     for each head, without a value (GPT-OSS). alibi: for each head, what a score loses with each position of distance
     (arXiv 2108.12409). chunk: a token attends to the positions of its own chunk of so many (Llama 4:
     attention_chunk_size). norm_after_rope: `qk_norm` applies to rotated queries and keys. v_norm: norm of each value.
-    v_from_k: values are the projected keys, before `qk_norm`. clip: bound of projected queries, keys and values
-    (clip_qkv). query_scaling: factor of queries by position. kv_from: index of an earlier block whose keys and values
-    it reads instead of its own (shared KV).
+    v_from_k: values are the projected keys, before `qk_norm`; needs v_norm. clip: bound of projected queries, keys and
+    values (clip_qkv). query_scaling: factor of queries by position. kv_from: index of an earlier block whose keys and
+    values it reads instead of its own (shared KV).
     """
 
     heads: int
@@ -59,6 +59,10 @@ class Attention:
     clip: float | None = None
     query_scaling: QueryScaling | None = None
     kv_from: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.v_from_k and self.v_norm is None:
+            raise ValueError("v_from_k needs v_norm: queries and keys are rotated in place")
 
     @property
     def value_width(self) -> int:

@@ -111,7 +111,7 @@ def _load(config: ModelConfig, registry: Registry, max_bytes: int | None) -> Loa
         head_dims=head_dims,
         kv_dtype=config.kv_cache_dtype,
         needs=needs,
-        attention_options=attention_options(getattr(decoder, "blocks", ())),
+        attention_options=attention_options(decoder.blocks),
     )
     ops = choose_ops(op_needs, registry)
     stored_as = stored_format(folder, config, registry, op_needs)
