@@ -89,6 +89,7 @@ from quire_models.loading.headless import headless, without_head
 from quire_models.loading.weight_names import RowOrder, WeightsMapper
 from quire_models.parts.audio import AudioTower
 from quire_models.parts.decoder import AttentionPart, BlockPart, Part
+from quire_models.parts.encoder import TextEncoderTower
 from quire_models.parts.patch_grid import PatchGridTower, PatchMerger
 from quire_models.parts.pooling import Normalize, classification_poolers
 from quire_models.parts.vision import Patches, Projector, VisionEncoder
@@ -193,6 +194,7 @@ __all__ = [
     "StructuredOutputsParams",
     "StructuredSpec",
     "SubprocessCalls",
+    "TextEncoderTower",
     "TooLarge",
     "TowerCall",
     "Unprocessable",

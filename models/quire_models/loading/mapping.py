@@ -117,8 +117,8 @@ class CheckpointLoader:
     def _pack_uncopied(self, module: PackingModule, parameter: nn.Parameter, tensor: Tensor) -> bool:
         """Pack a tensor of a file in place of a whole parameter; False if the module needs a copy of it."""
         memory = parameter.data
-        if module.keeps_weights or _form(tensor) != _form(memory):
-            return False
+        if module.keeps_weights or memory.dim() < 2 or _form(tensor) != _form(memory):
+            return False  # a bias is kept, so it must be copied
         parameter.data = tensor
         self._process(module)
         if parameter.numel():

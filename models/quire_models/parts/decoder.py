@@ -164,7 +164,7 @@ class Decoder:
     """A complete language model.
 
     vocab, width: vocab_size, hidden_size. norm: the final norm, if any. embed_norm: norm of the first block's input
-    (BLOOM). tied: the LM head is the embedding table
+    (BLOOM, BART). tied: the LM head is the embedding table
     (tie_word_embeddings). embed_scale: factor of embeddings. logit_scale, then logit_softcap: applied to logits.
     head_bias: the LM head has a bias. positions: learned position embeddings. embed_width: width of the embedding
     table where it differs from `width` (OPT: word_embed_proj_dim); then there are projections in and out.
@@ -185,11 +185,11 @@ class Decoder:
     head_bias: bool = False
     positions: Positions | None = None
     embed_width: int | None = None
+    embed_norm: Part | None = None
     has_lm_head: bool = True
     bidirectional_media: bool = False
     deepstack: int = 0
     encoder_input: EncoderInput | None = None
-    embed_norm: Part | None = None
 
     @property
     def non_causal(self) -> bool:

@@ -38,6 +38,7 @@ from quire_models.modules.builder import ModuleBuilder
 from quire_models.parts.attention import attention_options
 from quire_models.parts.decoder import Part
 from quire_models.parts.pooling import Pooling
+from quire_models.towers.tower import attach_tower
 
 _DTYPES = {
     "half": torch.float16,
@@ -231,7 +232,7 @@ def _assemble(parts: ModelParts, builder: ModuleBuilder) -> DecoderModel:
     decoder, plain = parts.decoder, builder.unquantized()
     module = decoder.build(builder)
     if parts.tower is not None:
-        module.tower = parts.tower.build(decoder.row_width, plain.for_many_rows())
+        attach_tower(module, parts.tower.build(decoder.row_width, plain.for_many_rows()))
     for name, head in parts.pooling.own_heads.items():
         module.heads[name] = head.build(decoder.width, plain)
     return module
