@@ -34,4 +34,4 @@ def decoder(c):
 
 @hookimpl
 def quire_architectures():
-    yield Architecture(name="Starcoder2ForCausalLM", decoder=decoder, names=NAMES)
+    yield Architecture(name="Starcoder2ForCausalLM", decoder=decoder, names=NAMES, replaces="starcoder")

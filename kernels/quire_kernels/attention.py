@@ -2,22 +2,36 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
+import torch
 from torch import Tensor
 
 if TYPE_CHECKING:
     from quire_kernels.ops import AttentionMetadata
 
 
+OPTIONS = ("sinks", "slopes", "chunk", "value_dim")
+"""What only some models ask of `paged_attention`; an implementation states which of these it has
+(`OpImpl.attention_options`), and gets no others.
+
+sinks: a score for each head that has no value (arXiv 2309.17453). slopes: ALiBi (arXiv 2108.12409). chunk: neighboring
+positions that attend to each other (Llama 4). value_dim: values are the first value_dim elements of the keys, and pools
+of values are empty (latent attention, arXiv 2405.04434); the name stands for any width of values that is not that of
+keys.
+"""
+
+
 class PagedAttention(Protocol):
     """Attention of each token to positions of its own seq in the KV cache: up to its own, or up to `rows.visible_ends`.
 
     token t of row r is at position p = contexts[r] - query_starts[r+1] + t; it attends to positions i with p - i <
-    window and i < visible_ends[t], which is p + 1 where `rows.visible_ends` is None
-    s = scale * q[t] · k[i];  s = softcap * tanh(s / softcap) if softcap;  out[t] = Σ softmax(s)[i] v[i]
+    window, i // chunk = p // chunk and i < visible_ends[t], which is p + 1 where `rows.visible_ends` is None
+    s = scale * q[t] · k[i];  s = softcap * tanh(s / softcap) if softcap;  s = s + slopes[h] * (i - p) if slopes;
+    out[t] = Σ exp(s[i]) v[i] / (Σ exp(s[i]) + exp(sinks[h]) if sinks);  v[i] = k[i, :value_dim] if value_dim
     query head h uses key-value head h // (H / K); scores and sums in float32
-    q [T, H, D]; k_pool, v_pool [pages, page_size, K, D], the step's tokens already written -> [T, H, D]
+    q [T, H, D]; k_pool [pages, page_size, K, D]; v_pool [pages, page_size, K, V]; sinks, slopes [H] -> [T, H, V]
     """
 
     def __call__(
@@ -29,7 +43,32 @@ class PagedAttention(Protocol):
         scale: float,
         window: int | None = None,
         softcap: float | None = None,
+        *,
+        sinks: Tensor | None = None,
+        slopes: Tensor | None = None,
+        chunk: int | None = None,
+        value_dim: int | None = None,
     ) -> Tensor: ...
+
+
+class ReadKv(Protocol):
+    """Read keys and values from the KV cache, whatever the layout of its pages: for attention of a plugin's own.
+
+    k[n] = k_pool.view(-1, K, D)[slots[n]];  v likewise;  quantized pages are dequantized
+    k_pool [pages, page_size, K, D]; v_pool [pages, page_size, K, V]; slots int64 [N], each page * page_size + offset;
+    dtype: of the result -> (k [N, K, D], v [N, K, V])
+    """
+
+    def __call__(self, k_pool: Tensor, v_pool: Tensor, slots: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]: ...
+
+
+class LinearHeads(Protocol):
+    """Bind one matrix for each head and apply it to that head: out[..., h, :] = weight[h] · x[..., h, :].
+
+    weight [H, N, M]; the bound function maps x [T, H, M] -> [T, H, N], data type of x.
+    """
+
+    def __call__(self, weight: Tensor) -> Callable[[Tensor], Tensor]: ...
 
 
 class RowAttentionOp(Protocol):

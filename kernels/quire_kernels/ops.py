@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from quire_kernels.attention import PagedAttention, RowAttentionOp
+from quire_kernels.attention import LinearHeads, PagedAttention, ReadKv, RowAttentionOp
 from quire_kernels.low_rank import LowRank
 from quire_kernels.moe import MoeOp, RouteOp
 from quire_kernels.quantized import QuantizedMatrix
@@ -110,12 +110,12 @@ class Rotary(Protocol):
 class WriteKv(Protocol):
     """Store the keys and values of the step's tokens in their slots of the KV cache.
 
-    k_pool.view(-1, K, D)[slot_mapping[t]] = k[t];  v likewise;  no slot occurs twice
-    k, v [T, K, D] (any strides between tokens and heads); k_pool, v_pool [pages, page_size, K, D]; slot_mapping int64
-    [T]
+    k_pool.view(-1, K, D)[slot_mapping[t]] = k[t];  v likewise, unless it is None;  no slot occurs twice
+    k [T, K, D]; v [T, K, V] (any strides between tokens and heads); k_pool [pages, page_size, K, D]; v_pool likewise;
+    slot_mapping int64 [T]
     """
 
-    def __call__(self, k: Tensor, v: Tensor, k_pool: Tensor, v_pool: Tensor, slot_mapping: Tensor) -> None: ...
+    def __call__(self, k: Tensor, v: Tensor | None, k_pool: Tensor, v_pool: Tensor, slot_mapping: Tensor) -> None: ...
 
 
 class RotaryWriteKv(Protocol):
@@ -263,11 +263,13 @@ TABLE: Mapping[str, type] = {
     "write_kv": WriteKv,
     "rotary_write_kv": RotaryWriteKv,
     "paged_attention": PagedAttention,
+    "read_kv": ReadKv,
     "row_attention": RowAttentionOp,
     "gated_act": GatedAct,
     "act": Act,
     "linear": LinearOp,
     "linear_batched": LinearBatched,
+    "linear_heads": LinearHeads,
     "linear_int8": LinearInt8,
     "linear_quantized": LinearQuantized,
     "low_rank": LowRank,

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -45,9 +46,15 @@ def unsupported_dim(kv_dtype: str, head_dims: Iterable[int]) -> int | None:
     return next((dim for dim in head_dims if dim % BLOCK), None) if kv_dtype == "int4" else None
 
 
-def write_kv(k: Tensor, v: Tensor, k_pool: Tensor, v_pool: Tensor, slot_mapping: Tensor) -> None:
+def write_kv(k: Tensor, v: Tensor | None, k_pool: Tensor, v_pool: Tensor, slot_mapping: Tensor) -> None:
     for x, pool in ((k, k_pool), (v, v_pool)):
-        pool.view(-1, *pool.shape[2:]).index_copy_(0, slot_mapping, encode(x, pool.dtype))
+        if x is not None:
+            pool.view(-1, *pool.shape[2:]).index_copy_(0, slot_mapping, encode(x, pool.dtype))
+
+
+def read_kv(k_pool: Tensor, v_pool: Tensor, slots: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    k, v = (decode(pool.flatten(0, 1).index_select(0, slots), dtype) for pool in (k_pool, v_pool))
+    return k, v
 
 
 def rotary_write_kv(
@@ -74,6 +81,7 @@ def paged_attention(
     scale: float,
     window: int | None = None,
     softcap: float | None = None,
+    **options: Any,
 ) -> Tensor:
     count, width = rows.pages.shape
     needed = -(-rows.contexts // k_pool.shape[1])  # pages of each row
@@ -81,7 +89,7 @@ def paged_attention(
     pages, indices = rows.pages.masked_fill(~used, 0).unique(return_inverse=True)
     copied = replace(rows, pages=indices.view(count, width).int(), step_cache={})
     keys, values = (read_pages(pool, pages, q.dtype) for pool in (k_pool, v_pool))
-    return torch_attention.paged_attention(q, keys, values, copied, scale, window, softcap)
+    return torch_attention.paged_attention(q, keys, values, copied, scale, window, softcap, **options)
 
 
 def read_pages(pool: Tensor, pages: Tensor, dtype: torch.dtype) -> Tensor:
@@ -106,6 +114,8 @@ def encode(x: Tensor, stored: torch.dtype) -> Tensor:
 
 def decode(elements: Tensor, dtype: torch.dtype) -> Tensor:
     """What `encode` made, dequantized: [..., D] in `dtype`."""
+    if not elements.shape[-1]:
+        return elements.to(dtype)
     if elements.dtype == torch.int8:
         quantized, scale = elements.split((elements.shape[-1] - SCALE_BYTES, SCALE_BYTES), -1)
         return dequantize(quantized, scale.contiguous().view(torch.float32), dtype)

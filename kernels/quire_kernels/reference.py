@@ -59,9 +59,15 @@ def rotary(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, interleaved: bool = F
     return _rotate(q, cos, sin, interleaved), _rotate(k, cos, sin, interleaved)
 
 
-def write_kv(k: Tensor, v: Tensor, k_pool: Tensor, v_pool: Tensor, slot_mapping: Tensor) -> None:
+def write_kv(k: Tensor, v: Tensor | None, k_pool: Tensor, v_pool: Tensor, slot_mapping: Tensor) -> None:
     k_pool.view(-1, *k.shape[1:])[slot_mapping] = k
-    v_pool.view(-1, *v.shape[1:])[slot_mapping] = v
+    if v is not None:
+        v_pool.view(-1, *v.shape[1:])[slot_mapping] = v
+
+
+def read_kv(k_pool: Tensor, v_pool: Tensor, slots: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    k, v = (pool.flatten(0, 1)[slots].to(dtype) for pool in (k_pool, v_pool))
+    return k, v
 
 
 def rotary_write_kv(
@@ -88,19 +94,28 @@ def paged_attention(
     scale: float,
     window: int | None = None,
     softcap: float | None = None,
+    *,
+    sinks: Tensor | None = None,
+    slopes: Tensor | None = None,
+    chunk: int | None = None,
+    value_dim: int | None = None,
 ) -> Tensor:
-    out = torch.empty_like(q)
+    out = q.new_empty(*q.shape[:2], v_pool.shape[-1] if value_dim is None else value_dim)
     starts, contexts = rows.query_starts.tolist(), rows.contexts.tolist()
     for r, context in enumerate(contexts):
         first, last = starts[r], starts[r + 1]
         k, v = (_seq_of(pool, rows.pages[r], context) for pool in (k_pool, v_pool))
-        positions = torch.arange(context - (last - first), context, device=q.device)
-        ends = positions + 1 if rows.visible_ends is None else rows.visible_ends[first:last]
+        v = v if value_dim is None else k[..., :value_dim]
+        positions = torch.arange(context - (last - first), context, device=q.device)[:, None]
+        ends = positions[:, 0] + 1 if rows.visible_ends is None else rows.visible_ends[first:last]
         keys = torch.arange(context, device=q.device)
         hidden = keys >= ends[:, None]  # [tokens, context]
         if window is not None:
-            hidden = hidden | (positions[:, None] - keys >= window)
-        out[first:last] = _attend(q[first:last], k, v, hidden, scale, softcap)
+            hidden = hidden | (positions - keys >= window)
+        if chunk is not None:
+            hidden = hidden | (positions // chunk != keys // chunk)
+        bias = None if slopes is None else slopes[:, None, None] * (keys - positions)
+        out[first:last] = _attend(q[first:last], k, v, hidden, scale, softcap, bias, sinks)
     return out
 
 
@@ -113,7 +128,7 @@ def row_attention(
         positions = torch.arange(last - first, device=q.device)
         distance = (positions[:, None] - positions).abs()  # [tokens, tokens]
         hidden = torch.zeros_like(distance, dtype=torch.bool) if window is None else distance >= window
-        out[first:last] = _attend(q[first:last], k[first:last], v[first:last], hidden, scale, None)
+        out[first:last] = _attend(q[first:last], k[first:last], v[first:last], hidden, scale)
     return out
 
 
@@ -123,13 +138,30 @@ def _seq_of(pool: Tensor, pages: Tensor, context: int) -> Tensor:
     return pool[pages[:num_pages].long()].flatten(0, 1)[:context]
 
 
-def _attend(q: Tensor, k: Tensor, v: Tensor, hidden: Tensor, scale: float, softcap: float | None) -> Tensor:
+def _attend(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    hidden: Tensor,
+    scale: float,
+    softcap: float | None = None,
+    bias: Tensor | None = None,
+    sinks: Tensor | None = None,
+) -> Tensor:
+    """hidden [tokens, keys]; bias [H, tokens, keys], added to the scores; sinks [H]."""
     group = q.shape[1] // k.shape[1]
     k, v = k.float().repeat_interleave(group, 1), v.float().repeat_interleave(group, 1)
     scores = torch.einsum("qhd,khd->hqk", q.float(), k) * scale
     if softcap is not None:
         scores = softcap * torch.tanh(scores / softcap)
-    weights = scores.masked_fill(hidden, float("-inf")).softmax(-1)
+    if bias is not None:
+        scores = scores + bias
+    scores = scores.masked_fill(hidden, float("-inf"))
+    if sinks is not None:
+        column = sinks.float()[:, None, None].expand(-1, len(q), 1)
+        weights = torch.cat((scores, column), -1).softmax(-1)[..., :-1]
+    else:
+        weights = scores.softmax(-1)
     return torch.einsum("hqk,khd->qhd", weights, v).to(q.dtype)
 
 
@@ -165,6 +197,10 @@ def linear(weight: Tensor, bias: Tensor | None, gated: bool = False) -> BoundLin
 
 def linear_batched(weight: Tensor, bias: Tensor | None, gated: bool = False) -> BoundLinear:
     return linear(weight, bias, gated)
+
+
+def linear_heads(weight: Tensor) -> Callable[[Tensor], Tensor]:
+    return lambda x: torch.einsum("thm,hnm->thn", x.float(), weight.float()).to(x.dtype)
 
 
 linear_int8 = int8.linear_int8

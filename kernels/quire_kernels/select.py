@@ -9,99 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from importlib import import_module
-from typing import Any, Protocol
+from typing import Any
 
 from quire_kernels import attention, low_rank, moe, ops, sampling
+from quire_kernels.candidates.built_in import BUILT_IN, PAGED, REFERENCE, STORES, built_in
+from quire_kernels.candidates.protocols import Implementation, Query
 from quire_kernels.state import ops as state
 
-BUILT_IN = "built-in"
-"""Plugin name of this package's implementations in reports."""
-
-PLAIN = "plain"
-"""The page layout that the op table describes."""
-
-STORES = ("write_kv", "rotary_write_kv")
-"""Ops that must write pages in the layout that `paged_attention` reads."""
-
-PAGED = ("paged_attention", *STORES)
-
-
-class Query(Protocol):
-    """Where the ops will run; `quire.records.OpQuery` is one."""
-
-    @property
-    def device(self) -> str:
-        """Device type: cpu, cuda."""
-        ...
-
-    @property
-    def dtype(self) -> str:
-        """Name of the data type: float32, float16, bfloat16."""
-        ...
-
-    @property
-    def page_size(self) -> int:
-        """Tokens in a page."""
-        ...
-
-    @property
-    def head_dims(self) -> tuple[int, ...]:
-        """Head dimensions of the model's blocks, each once."""
-        ...
-
-    @property
-    def kv_dtype(self) -> str:
-        """Data type of cached keys and values: auto (the model's data type), int8 or int4."""
-        ...
-
-    @property
-    def needs(self) -> frozenset[str]:
-        """Names of implementations that the model requires; these are preferred to all others."""
-        ...
-
-
-class Implementation(Protocol):
-    """An implementation of an op; `quire.records.OpImpl` is one."""
-
-    @property
-    def name(self) -> str:
-        """Name of the implementation in reports."""
-        ...
-
-    @property
-    def op(self) -> str:
-        """Name of the op in the op table."""
-        ...
-
-    @property
-    def supports(self) -> Callable[[Any], str | None]:
-        """Returns None if the implementation can run for a query, else the reason why not."""
-        ...
-
-    @property
-    def load(self) -> Callable[[], Callable[..., Any]]:
-        """Imports or compiles the implementation and returns the callable."""
-        ...
-
-    @property
-    def priority(self) -> int:
-        """The implementation with the highest priority is chosen."""
-        ...
-
-    @property
-    def layout(self) -> str:
-        """Layout of keys and values in a page; "plain" is [page_size, heads, head_dim]."""
-        ...
-
-    @property
-    def kv_dtypes(self) -> tuple[str, ...]:
-        """Values of `Query.kv_dtype` that it supports, if it reads or writes pages."""
-        ...
-
-    @property
-    def on_request(self) -> bool:
-        """Whether it is chosen only for models that require it by name."""
-        ...
+__all__ = ["BUILT_IN", "Choice", "Ops", "Rejected", "choose", "reference"]
 
 
 @dataclass(frozen=True)
@@ -135,11 +50,13 @@ class Ops:
     write_kv: ops.WriteKv
     rotary_write_kv: ops.RotaryWriteKv
     paged_attention: attention.PagedAttention
+    read_kv: attention.ReadKv
     row_attention: attention.RowAttentionOp
     gated_act: ops.GatedAct
     act: ops.Act
     linear: ops.LinearOp
     linear_batched: ops.LinearBatched
+    linear_heads: attention.LinearHeads
     linear_int8: ops.LinearInt8
     linear_quantized: ops.LinearQuantized
     low_rank: low_rank.LowRank
@@ -158,43 +75,6 @@ class Ops:
     gated_rms_norm: state.GatedRmsNorm
     fused_blocks: ops.FusedBlocks
     report: tuple[Choice, ...] = ()
-
-
-@dataclass(frozen=True)
-class _BuiltIn:
-    name: str
-    op: str
-    module: str
-    priority: int
-    layout: str = PLAIN
-    kv_dtypes: tuple[str, ...] = ("auto",)
-    on_request: bool = False
-
-    def supports(self, query: Any) -> str | None:
-        return None
-
-    def load(self) -> Callable[..., Any]:
-        found: Callable[..., Any] = getattr(import_module(self.module), self.op)
-        return found
-
-
-def built_in() -> list[tuple[str, Implementation]]:
-    """This package's implementations, as pairs of plugin name and implementation."""
-    from quire_kernels.cpu.implementations import implementations
-    from quire_kernels.pytorch import ops as torch_ops
-    from quire_kernels.triton_gpu.ops import MODULES, TritonOp
-
-    found: list[Implementation] = [*implementations(), *map(TritonOp, MODULES)]
-    found += [_BuiltIn("torch", op, torch_ops.__name__, 1) for op in ops.TABLE if op in torch_ops.__all__]
-    found += [_BuiltIn("reference", op, _REFERENCE, 0) for op in ops.TABLE]
-    found += [
-        _BuiltIn(f"torch-{kv}", op, _QUANTIZED_PAGES, 0, kv_dtypes=(kv,)) for kv in ("int8", "int4") for op in PAGED
-    ]
-    return [(BUILT_IN, impl) for impl in found]
-
-
-_REFERENCE = "quire_kernels.reference"
-_QUANTIZED_PAGES = "quire_kernels.quantized_pages"
 
 
 def choose(query: Query, impls: Iterable[tuple[str, Implementation]] = ()) -> Ops:
@@ -218,7 +98,7 @@ def choose(query: Query, impls: Iterable[tuple[str, Implementation]] = ()) -> Op
 
 def reference() -> Ops:
     """The reference implementation of every op."""
-    module = import_module(_REFERENCE)
+    module = import_module(REFERENCE)
     report = tuple(Choice(op, "reference", BUILT_IN) for op in ops.TABLE)
     return Ops(**{op: getattr(module, op) for op in ops.TABLE}, report=report)
 
@@ -244,7 +124,20 @@ def _choose_paged(query: Query, candidates: _Candidates) -> dict[str, _Chosen]:
         except LookupError as error:
             unstorable[layout] = f"its pages are {layout}, and no implementation stores that layout: {error}"
             continue
-        return {"paged_attention": attention, **stores}
+        return {"paged_attention": attention, **stores, "read_kv": _choose_read(query, candidates, layout)}
+
+
+def _choose_read(query: Query, candidates: _Candidates, layout: str) -> _Chosen:
+    """Choose `read_kv`, which few models need: without one for the layout, a function that says so."""
+    try:
+        return _choose_one("read_kv", query, candidates, _other_layout(layout))
+    except LookupError as error:
+        reason = f"pages with the layout {layout!r} cannot be read by read_kv: {error}"
+
+    def unavailable(*_: Any) -> Any:
+        raise RuntimeError(reason)
+
+    return _Chosen(unavailable, Choice("read_kv", "none", BUILT_IN), layout)
 
 
 def _other_layout(layout: str) -> Callable[[Implementation], str | None]:
@@ -259,6 +152,14 @@ def _other_kv_dtype(op: str, query: Query, impl: Implementation) -> str | None:
     if op not in PAGED or query.kv_dtype in impl.kv_dtypes:
         return None
     return f"it stores keys and values as {' or '.join(impl.kv_dtypes)}, not {query.kv_dtype}"
+
+
+def _lacks_option(op: str, query: Query, impl: Implementation) -> str | None:
+    if op not in PAGED:
+        return None
+    needed = query.attention_options if op == "paged_attention" else query.attention_options & {"value_dim"}
+    lacking = sorted(needed.difference(getattr(impl, "attention_options", ())))
+    return f"it has no {' and no '.join(lacking)}, which the model's attention needs" if lacking else None
 
 
 def _not_requested(query: Query, impl: Implementation) -> str | None:
@@ -283,7 +184,7 @@ def _choose_one(
             continue
         kv_mismatch = None
         try:
-            reason = impl.supports(query) or _not_requested(query, impl)
+            reason = impl.supports(query) or _not_requested(query, impl) or _lacks_option(op, query, impl)
             kv_mismatch = None if reason else _other_kv_dtype(op, query, impl)
             reason = reason or kv_mismatch or mismatch(impl)
             if reason is None:

@@ -19,6 +19,8 @@ from typing import TYPE_CHECKING, Any
 from quire_kernels.moe import ClampedSwiglu, ExpertGroups, Routing
 from quire_models.loading import config_fields as configs, weight_names as names
 from quire_models.loading.weight_names import WeightsMapper
+from quire_models.parts.attention.latent import LatentAttention
+from quire_models.parts.attention.query_scaling import QueryScaling
 from quire_models.parts.audio import AudioTower
 from quire_models.parts.changes import with_attention, with_blocks
 from quire_models.parts.cross_attention import CrossAttention, CrossAttentionBlock, EncoderInput
@@ -130,6 +132,7 @@ __all__ = [
     "Items",
     "KVCache",
     "KvShape",
+    "LatentAttention",
     "LayerNorm",
     "LinearScaling",
     "Llama3",
@@ -155,6 +158,7 @@ __all__ = [
     "PostNormBlock",
     "Projection",
     "Projector",
+    "QueryScaling",
     "RMSNorm",
     "Rope",
     "Routing",

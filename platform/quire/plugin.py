@@ -60,6 +60,7 @@ from quire_models import (
     GatedMlp,
     Head,
     KvShape,
+    LatentAttention,
     LayerNorm,
     MixerBlock,
     Mlp,
@@ -71,6 +72,7 @@ from quire_models import (
     Pooling,
     Positions,
     PostNormBlock,
+    QueryScaling,
     RMSNorm,
     Rope,
     Routing,
@@ -87,6 +89,7 @@ from quire_models.loading.headless import headless, without_head
 from quire_models.loading.weight_names import RowOrder, WeightsMapper
 from quire_models.parts.audio import AudioTower
 from quire_models.parts.decoder import AttentionPart, BlockPart, Part
+from quire_models.parts.encoder import TextEncoderTower
 from quire_models.parts.patch_grid import PatchGridTower, PatchMerger
 from quire_models.parts.pooling import Normalize, classification_poolers
 from quire_models.parts.vision import Patches, Projector, VisionEncoder
@@ -144,6 +147,7 @@ __all__ = [
     "Identifier",
     "Items",
     "KvShape",
+    "LatentAttention",
     "LayerNorm",
     "Media",
     "MixerBlock",
@@ -174,6 +178,7 @@ __all__ = [
     "PromptTooLong",
     "QuantizedMatrix",
     "QuireError",
+    "QueryScaling",
     "RMSNorm",
     "RequestModel",
     "RequestSummary",
@@ -189,6 +194,7 @@ __all__ = [
     "StructuredOutputsParams",
     "StructuredSpec",
     "SubprocessCalls",
+    "TextEncoderTower",
     "TooLarge",
     "TowerCall",
     "Unprocessable",

@@ -20,6 +20,7 @@ from quire_models.model_part import ModelPart
 from quire_models.modules.blocks import DecoderModel
 from quire_models.modules.builder import ModuleBuilder
 from quire_models.modules.projection import Projection
+from quire_models.parts.attention import attention_options
 from quire_models.parts.decoder import Decoder
 from quire_models.step.kv_cache import KVCache
 from quire_models.testing import ChunkSpec, ModelDriver
@@ -198,6 +199,7 @@ def load_model(plan: QuantizationPlan, registry: Registry) -> DecoderModel:
         page_size=16,
         head_dims=tuple({shape.head_dim for shape in decoder.kv_shapes}),
         needs=needed_ops(plan.architecture.needs_ops, decoder),
+        attention_options=attention_options(decoder.blocks),
     )
     model = decoder.build(ModuleBuilder(choose_ops(query, registry), dtype, torch.device("cpu")))
     loader, slices = CheckpointLoader(model, decoder, plan.names), parameter_slices(model)

@@ -112,13 +112,21 @@ def reference_model(architecture: str, seed: int = 0, attention: str = "eager", 
     with torch.no_grad():
         for parameter in model.parameters():
             _perturb(parameter, generator)
+        saved = model.state_dict().keys()
+        for name, buffer in model.named_buffers():
+            if name in saved and buffer.is_floating_point():  # such as the corrections of routers, which are zeros
+                _perturb(buffer, generator)
     return model
 
 
 def _can_set(config: Any, name: str) -> bool:
     """Whether a config has a setting that is not derived from others."""
     declared = getattr(type(config), name, None)
-    return hasattr(config, name) and not (isinstance(declared, property) and declared.fset is None)
+    try:
+        exists = hasattr(config, name)
+    except Exception:  # transformers' error for a setting that differs between layers
+        exists = True
+    return exists and not (isinstance(declared, property) and declared.fset is None)
 
 
 def _perturb(parameter: Any, generator: Any) -> None:

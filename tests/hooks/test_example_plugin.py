@@ -1,4 +1,4 @@
-"""The third-party package in examples/: installed into a fresh environment, tested there, and served."""
+"""The third-party packages in examples/: installed into a fresh environment, tested there, and served."""
 
 import json
 import os
@@ -18,7 +18,10 @@ pytestmark = pytest.mark.process
 
 ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "examples" / "starcoder_plugin"
+HYBRID = ROOT / "examples" / "griffin_plugin"
 MAX_LINES = 65
+MAX_CODE_LINES = 60
+"""Of the hybrid, without blank lines and docstrings."""
 
 
 def run(*words: object) -> str:
@@ -44,8 +47,11 @@ def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
     borrowed = dict.fromkeys([sysconfig.get_paths()["purelib"], sysconfig.get_paths()["platlib"]])
     (site / "borrowed.pth").write_text("\n".join(borrowed))
     pip = (sys.executable, "-m", "pip", "--python", made, "--disable-pip-version-check", "--no-cache-dir")
-    source = shutil.copytree(EXAMPLE, folder / "source", ignore=shutil.ignore_patterns("__pycache__"))
-    run(*pip, "install", "--no-deps", "--no-build-isolation", "--no-index", ROOT, source)
+    sources = [
+        shutil.copytree(example, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
+        for example, name in ((EXAMPLE, "source"), (HYBRID, "hybrid"))
+    ]
+    run(*pip, "install", "--no-deps", "--no-build-isolation", "--no-index", ROOT, *sources)
     return made
 
 
@@ -53,6 +59,12 @@ def test_the_example_is_short() -> None:
     lines = {p.name: len(p.read_text().splitlines()) for p in EXAMPLE.iterdir() if p.is_file()}
     assert set(lines) == {"pyproject.toml", "quire_starcoder2.py", "test_starcoder2.py"}
     assert sum(lines.values()) < MAX_LINES
+
+
+def test_the_hybrid_is_short() -> None:
+    files = [path.read_text() for path in (HYBRID / "quire_griffin").glob("*.py")]
+    lines = [line.strip() for source in files for line in source.splitlines()]
+    assert len([line for line in lines if line and not line.startswith('"""')]) <= MAX_CODE_LINES
 
 
 def test_quire_in_the_fresh_environment_is_the_installed_one(python: Path) -> None:
@@ -70,6 +82,12 @@ def test_the_example_passes_its_own_test_in_the_fresh_environment(python: Path) 
     folder = python.parents[1] / "source"
     printed = run(python, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--rootdir", folder, folder)
     assert "3 passed" in printed
+
+
+def test_the_hybrid_passes_its_own_test_in_the_fresh_environment(python: Path) -> None:
+    folder = python.parents[1] / "hybrid"
+    printed = run(python, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--rootdir", folder, folder)
+    assert "2 passed" in printed
 
 
 def test_the_platform_lists_the_example_but_does_not_load_it_unasked(python: Path) -> None:

@@ -1,6 +1,7 @@
 """Hooks that bring models: architectures, inputs, speech, number formats, ops, demo models."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,9 +13,10 @@ from safetensors.torch import load_file, save_file
 from transformers import LlamaConfig
 
 from quire import LLM
-from quire.errors import BadRequest
+from quire.engine.architectures.choice import choose_architecture
+from quire.errors import BadRequest, UnknownArchitecture
 from quire.hooks.registry import load
-from quire.records import Context, OpQuery, Segment, SpeechTask
+from quire.records import ArchitectureFallback, ArchitectureQuery, Context, OpQuery, Segment, SpeechTask
 from quire.text.tokenizer.tokenizer import Tokenizer
 from quire_testing import byte_tokenizer, check_architecture, check_input_mapper, check_op, tiny_llama
 
@@ -22,6 +24,19 @@ from quire_testing import byte_tokenizer, check_architecture, check_input_mapper
 def test_hook_architectures_bring_what_check_architecture_accepts(site: PluginSite) -> None:
     site.link(ROOT / "examples" / "starcoder_plugin")
     check_architecture("Starcoder2ForCausalLM", plugin="starcoder2")
+
+
+def test_hook_architecture_fallbacks_are_asked_for_what_no_plugin_has(tmp_path: Path) -> None:
+    registry = load()
+    query = ArchitectureQuery(("MysteryForCausalLM",), None, tmp_path, trust_remote_code=False)
+    llama = registry.by_hook("quire_architectures")["LlamaForCausalLM"]
+    mine = ArchitectureFallback("mine", lambda asked: replace(llama, name=asked.names[0]))
+    only = replace(registry, records={**registry.records, "quire_architecture_fallbacks": {"mine": mine}})
+    only = replace(only, origin={**registry.origin, ("quire_architecture_fallbacks", "mine"): "plugin-mine"})
+    chosen = choose_architecture("auto", query, only)
+    assert (chosen.architecture.name, chosen.plugin, chosen.is_fallback) == ("MysteryForCausalLM", "plugin-mine", True)
+    with pytest.raises(UnknownArchitecture, match="No loaded plugin can build MysteryForCausalLM"):
+        choose_architecture("quire", query, only)
 
 
 def test_hook_input_mappers_bring_what_check_mapper_accepts(tour: PluginSite) -> None:

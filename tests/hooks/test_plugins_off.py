@@ -50,10 +50,6 @@ def test_plugins_of_others_are_named_without_being_imported(site: PluginSite):
 def test_where_no_plugin_can_help_nothing_is_recommended_from_a_package_index():
     message = with_advice(unknown("Mystery"), load()).message
     assert "No installed plugin does" in message
-    assert "architectures are registered. No" in message
-    assert (
-        "registered, the most similar LlamaForCausalLM, " in with_advice(unknown("LlamasForCausalLM"), load()).message
-    )
     assert "pip install" not in message
 
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Any
 
 import pytest
+import torch
 
 from quire.records import OpImpl, OpQuery
 from quire_kernels import ops, reference, select
@@ -52,7 +53,7 @@ def test_the_table_and_the_chosen_ops_have_the_same_names() -> None:
     assert [f.name for f in fields(select.Ops) if f.name != "report"] == list(ops.TABLE)
     assert set(torch_ops.__all__) <= set(ops.TABLE)
     assert {*implementations.OPS, *implementations.SAMPLING} <= set(ops.TABLE)
-    assert set(implementations.PAGED) == {"paged_attention", *select.STORES}
+    assert set(implementations.PAGED) == {"paged_attention", *select.STORES, "read_kv"}
     for name in ops.TABLE:
         assert callable(getattr(reference, name))
 
@@ -127,6 +128,33 @@ def test_plain_attention_takes_the_pages_of_plain_stores_from_the_built_in_ones(
     assert [chosen[op].name for op in PAGED] == ["mine", "torch", "torch"]
 
 
+def test_attention_without_an_option_that_the_model_uses_is_passed_over() -> None:
+    query = replace(CPU, attention_options=frozenset({"sinks", "chunk"}))
+    mine = replace(paged("mine", "paged_attention", "plain"), attention_options=("chunk",))
+    why = reasons(report(query, [("p", mine)])["paged_attention"])
+    assert why["mine"] == "it has no sinks, which the model's attention needs"
+    able = replace(mine, attention_options=("chunk", "sinks"))
+    assert report(query, [("p", able)])["paged_attention"].name == "mine"
+
+
+def test_stores_need_the_width_of_values_only() -> None:
+    stores = [("p", paged(f"turned {op}", op, "turned")) for op in select.STORES]
+    able = replace(paged("turned", "paged_attention", "turned"), attention_options=("sinks", "value_dim"))
+    query = replace(CPU, attention_options=frozenset({"sinks"}))
+    assert report(query, [*stores, ("p", able)])["write_kv"].name == "turned write_kv"
+    chosen = report(replace(CPU, attention_options=frozenset({"value_dim"})), [*stores, ("p", able)])
+    assert chosen["paged_attention"].name != "turned"
+    assert "it has no value_dim" in reasons(chosen["paged_attention"])["turned"]
+
+
+def test_pages_that_nothing_reads_are_chosen_all_the_same_and_reading_them_says_why() -> None:
+    offered = [("p", paged(f"turned {op}", op, "turned")) for op in PAGED]
+    chosen = select.choose(CPU, offered)
+    assert {c.op: c.name for c in chosen.report}["read_kv"] == "none"
+    with pytest.raises(RuntimeError, match="pages with the layout 'turned' cannot be read by read_kv: "):
+        chosen.read_kv(torch.empty(0), torch.empty(0), torch.empty(0), torch.float32)
+
+
 @needs_cpp
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_cpp_ops_are_chosen_where_they_can_run(dtype: str) -> None:
@@ -190,7 +218,9 @@ def test_without_a_compiler_torch_takes_over_and_says_why_once(
         assert chosen[op].name in ("torch", "reference"), op
         [why] = [reason for name, reason in reasons(chosen[op]).items() if name.startswith("cpp")]
         reason = (
-            "its pages are grouped" if op in select.STORES else "it could not be loaded: BuildError: there is no C++"
+            "its pages are grouped"
+            if op in (*select.STORES, "read_kv")
+            else "it could not be loaded: BuildError: there is no C++"
         )
         assert why.startswith(reason), op
     assert [text for text in caplog.messages if "The C++ ops are not available" in text] == [

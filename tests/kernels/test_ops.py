@@ -250,9 +250,13 @@ def test_like_rows_share_one_call_and_unlike_ones_do_not_pad_each_other() -> Non
     page_size = 4
     contexts = [200, 203, 199, 8, 5, 1000]
     rows, _ = Batch([(1, n) for n in contexts], page_size).rows()
-    groups = torch_attention._groups_of(rows, page_size, None, False, torch.empty(0, dtype=torch.float32))
+    groups = torch_attention._groups_of(
+        rows, page_size, torch_attention._Reach(None, None), False, torch.empty(0, dtype=torch.float32)
+    )
     assert sorted(group.count for group in groups) == [1, 2, 3]
     gathered = sum(len(group.pages) * page_size for group in groups)
     assert gathered < 1.1 * sum(contexts)
-    again = torch_attention._groups_of(rows, page_size, None, False, torch.empty(0, dtype=torch.float32))
+    again = torch_attention._groups_of(
+        rows, page_size, torch_attention._Reach(None, None), False, torch.empty(0, dtype=torch.float32)
+    )
     assert again is groups, "worked out once per step"

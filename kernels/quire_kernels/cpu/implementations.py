@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
+from quire_kernels.attention import OPTIONS
 from quire_kernels.cpu.build import BuildError
 from quire_kernels.cpu.isa import INSTRUCTION_SETS, available
 
@@ -26,11 +27,13 @@ OPS = (
     "write_kv",
     "rotary_write_kv",
     "paged_attention",
+    "read_kv",
     "row_attention",
     "gated_act",
     "act",
     "linear",
     "linear_batched",
+    "linear_heads",
     "linear_int8",
     "linear_quantized",
     "low_rank",
@@ -44,7 +47,7 @@ OPS = (
     "fused_blocks",
 )
 SAMPLING = ("mask_logits", "argmax", "sample", "logprobs")
-PAGED = ("write_kv", "rotary_write_kv", "paged_attention")
+PAGED = ("write_kv", "rotary_write_kv", "paged_attention", "read_kv")
 GROUP = 16
 """Positions that are stored together in a page."""
 
@@ -59,6 +62,7 @@ class CpuOp:
     layout: str = "grouped"
     kv_dtypes: tuple[str, ...] = ("auto", "int8", "int4")
     on_request: bool = False
+    attention_options: tuple[str, ...] = OPTIONS
 
     def supports(self, query: Any) -> str | None:
         """Returns None, or why the op cannot run for this query."""
@@ -77,6 +81,8 @@ class CpuOp:
         """Why the model's pages cannot be laid out in groups, or None."""
         if query.page_size % GROUP:
             return f"its page size must be a multiple of {GROUP} tokens, not {query.page_size}"
+        if query.kv_dtype != "auto" and "value_dim" in query.attention_options:
+            return f"its {query.kv_dtype} pages have values of the width of keys"
         if query.dtype != "bfloat16" and query.kv_dtype != "int4":
             return None
         multiple = {"auto": 2, "int8": 4, "int4": 32}[query.kv_dtype]

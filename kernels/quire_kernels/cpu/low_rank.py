@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from quire_kernels.cpu.compiled.tracer import Proxy
+from quire_kernels.cpu.compiled.proxies import Proxy
 from quire_kernels.cpu.low_rank_packing import Packed, Packing
 from quire_kernels.cpu.structs import POINTER, Op
 from quire_kernels.low_rank import Deltas, Segments, checked_slot

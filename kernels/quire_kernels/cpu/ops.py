@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 
 from quire_kernels.cpu.compiled.blocks import CompiledBlocks, compile_blocks, step_rows
-from quire_kernels.cpu.compiled.proxies import ProxyForward
-from quire_kernels.cpu.compiled.tracer import Proxy
+from quire_kernels.cpu.compiled.proxies import Proxy, ProxyForward
 from quire_kernels.cpu.library import DTYPES, Library
+from quire_kernels.cpu.linear.heads import HeadsLinear
 from quire_kernels.cpu.linear.int8 import Int8Linear
 from quire_kernels.cpu.linear.packed import PackedLinear
 from quire_kernels.cpu.linear.quantized import QuantizedLinear
@@ -23,6 +23,7 @@ from quire_kernels.cpu.linear.split_bf16 import SplitBf16Linear
 from quire_kernels.cpu.low_rank import CpuAdapterSlots, StepSegments
 from quire_kernels.cpu.moe import experts
 from quire_kernels.cpu.moe.route import route
+from quire_kernels.cpu.pages.read import read_pages
 from quire_kernels.cpu.state import StateOps
 from quire_kernels.cpu.structs import Instruction, Op, StepStruct, TensorView, pointers
 from quire_kernels.moe import BoundMoe, ExpertMlp, Routing
@@ -120,11 +121,12 @@ class CpuOps(StateOps):
         self.run(Op.ROTARY, [q, k], q, tables=(cos.contiguous(), sin.contiguous()), interleaved=int(interleaved))
         return q, k
 
-    def write_kv(self, k: Tensor, v: Tensor, k_pool: Tensor, v_pool: Tensor, slot_mapping: Tensor) -> None:
+    def write_kv(self, k: Tensor, v: Tensor | None, k_pool: Tensor, v_pool: Tensor, slot_mapping: Tensor) -> None:
         if isinstance(k, Proxy):
             k.tracer.store(None, k, v, k_pool, v_pool, angles=-1)
             return
-        k, v = _heads(k), _heads(v)
+        k, v = _heads(k), k[:, :0] if v is None else _heads(v)  # no parts: no values
+        v = v if v.shape[1] else v.new_empty(len(k), 0, 0)
         self.run(Op.ROTARY_WRITE, [k[:, :0], k, v], k, (k_pool, v_pool), slot_mapping, angles=-1)
 
     def rotary_write_kv(
@@ -157,15 +159,36 @@ class CpuOps(StateOps):
         scale: float,
         window: int | None = None,
         softcap: float | None = None,
+        *,
+        sinks: Tensor | None = None,
+        slopes: Tensor | None = None,
+        chunk: int | None = None,
+        value_dim: int | None = None,
     ) -> Tensor:
         fields: dict[str, Any] = {"factor": scale, "window": window or 0, "softcap": softcap or 0.0}
+        fields["chunk"] = chunk or 0
         if isinstance(q, Proxy):
-            return q.tracer.attend(q, k_pool, v_pool, of_encoder=int(rows is ProxyForward.cross_attention), **fields)
+            of_encoder, by_head = int(rows is ProxyForward.cross_attention), (sinks, slopes)
+            return q.tracer.attend(q, k_pool, v_pool, by_head, value_dim, of_encoder=of_encoder, **fields)
         q = _heads(q)
-        out = torch.empty(q.shape, dtype=q.dtype)
-        kv = torch.empty(0, k_pool.shape[2], q.shape[2], dtype=q.dtype)  # C++ reads only its shape
-        self.run(Op.ATTENTION, [q, kv], out, (k_pool, v_pool), rows=rows, **fields)
+        heads = k_pool.shape[2]
+        width = value_dim or (q.shape[2] if v_pool.dtype in BITS else v_pool.shape[3])
+        out = torch.empty(*q.shape[:2], width, dtype=q.dtype)
+        # C++ reads only the shapes of keys and values; values without heads are part of the keys
+        kv = [torch.empty(0, heads, q.shape[2], dtype=q.dtype)]
+        kv.append(torch.empty(0, heads if value_dim is None else 0, width, dtype=q.dtype))
+        kept = [None if each is None else each.float().contiguous() for each in (sinks, slopes)]
+        addresses = [None if each is None else each.data_ptr() for each in kept]
+        self.run(
+            Op.ATTENTION, [q, *kv], out, (k_pool, v_pool), rows=rows, weight=addresses[0], bias=addresses[1], **fields
+        )
         return out
+
+    def read_kv(self, k_pool: Tensor, v_pool: Tensor, slots: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+        multiplies_bytes = dtype == torch.bfloat16 and "avx512_vnni" in self.library.isa.needs
+        neighbors = 4 if multiplies_bytes else 4 // dtype.itemsize
+        keys = read_pages(k_pool, slots, dtype, False, neighbors)
+        return keys, read_pages(v_pool, slots, dtype, True, neighbors)
 
     def row_attention(
         self, q: Tensor, k: Tensor, v: Tensor, rows: AttentionMetadata, scale: float, window: int | None = None
@@ -202,6 +225,9 @@ class CpuOps(StateOps):
     ) -> PackedLinear | SplitBf16Linear:
         splits = weight.dtype == torch.float32 and self.library.isa.tiles
         return (SplitBf16Linear if splits else PackedLinear)(self, weight, bias, gated)
+
+    def linear_heads(self, weight: Tensor) -> HeadsLinear:
+        return HeadsLinear(self, weight)
 
     def linear_int8(self, weight: Tensor, bias: Tensor | None, gated: bool = False) -> Int8Linear:
         return Int8Linear(self, weight, bias, gated)

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from quire_kernels.cpu.compiled.proxies import ProxyForward, StateProxy, Untraceable
-from quire_kernels.cpu.compiled.tracer import Proxy, Tracer
+from quire_kernels.cpu.compiled.proxies import Proxy, ProxyForward, StateProxy, Untraceable
+from quire_kernels.cpu.compiled.tracer import Tracer
 from quire_kernels.cpu.structs import Op, ScanParams
 from quire_kernels.ops import ACTS, AttentionMetadata
 

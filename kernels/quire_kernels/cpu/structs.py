@@ -43,6 +43,9 @@ class Op(IntEnum):
     SELECTIVE_SCAN = 23
     ROUTE = 24
     MOE = 25
+    JOIN_PARTS = 26
+    PRODUCT_HEADS = 27
+    CLAMP = 28
 
 
 PRODUCTS = (Op.PRODUCT, Op.PRODUCT_INT8, Op.PRODUCT_SPLIT, Op.PRODUCT_QUANTIZED)
@@ -105,6 +108,7 @@ class Instruction(ctypes.Structure):
         ("bias", POINTER),
         ("packed", PackedMatrix),
         ("window", c_int64),
+        ("chunk", c_int64),
         ("factor", c_float),
         ("softcap", c_float),
         ("layer", c_int32),

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -43,18 +44,57 @@ def paged_attention(
     scale: float,
     window: int | None = None,
     softcap: float | None = None,
+    *,
+    sinks: Tensor | None = None,
+    slopes: Tensor | None = None,
+    chunk: int | None = None,
+    value_dim: int | None = None,
 ) -> Tensor:
-    groups = _groups_of(rows, k_pool.shape[1], window, softcap is not None, q)
+    if value_dim is not None:
+        v_pool = k_pool[..., :value_dim]
+    scores = _Scoring(scale, softcap, sinks, slopes)
+    groups = _groups_of(rows, k_pool.shape[1], _Reach(window, chunk), not scores.is_plain, q)
     if len(groups) == 1 and groups[0].tokens is None:
-        return _attend(q, k_pool, v_pool, groups[0], scale, softcap)
-    out = torch.empty_like(q, memory_format=torch.contiguous_format)
+        return _attend(q, k_pool, v_pool, groups[0], scores)
+    out = q.new_empty(*q.shape[:2], v_pool.shape[-1])
     for group in groups:
         if group.tokens is None:
             span = slice(group.start, group.start + group.count * group.length)
-            out[span] = _attend(q[span], k_pool, v_pool, group, scale, softcap)
+            out[span] = _attend(q[span], k_pool, v_pool, group, scores)
         else:
-            out[group.tokens] = _attend(q[group.tokens], k_pool, v_pool, group, scale, softcap)
+            out[group.tokens] = _attend(q[group.tokens], k_pool, v_pool, group, scores)
     return out
+
+
+@dataclass(frozen=True, slots=True)
+class _Scoring:
+    """How scores become weights: the options of `paged_attention`."""
+
+    scale: float
+    softcap: float | None
+    sinks: Tensor | None
+    slopes: Tensor | None
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether torch's fused attention computes it."""
+        return self.softcap is None and self.sinks is None and self.slopes is None
+
+
+class _Reach(NamedTuple):
+    """How far back a token attends: less than `window` positions, and within its chunk."""
+
+    window: int | None
+    chunk: int | None
+
+    def sees_all(self, length: int) -> bool:
+        """Whether no token of a seq of this length is out of another's reach."""
+        return length <= min(self.window or length, self.chunk or length)
+
+    def oldest(self, position: int) -> int:
+        """The first position that the token at `position` attends to."""
+        start = 0 if self.window is None else max(0, position - self.window + 1)
+        return start if self.chunk is None else max(start, position // self.chunk * self.chunk)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +118,7 @@ class _Tile:
 class _AttentionGroup:
     """`count` tiles of `length` tokens each, attended in one call.
 
+    positions: int64 [count, length], of the tokens, and firsts: int64 [count], of the first keys; both on the CPU.
     tokens: int64 [count * length], or None if they are the step's tokens from `start` on. pages: int64
     [count * pages of the longest tile]. mask: [count, 1, length, keys], added to the scores, or None: causal
     from the first key on (`causal`), or every key is visible.
@@ -91,57 +132,69 @@ class _AttentionGroup:
     keys: int
     mask: Tensor | None
     causal: bool
+    positions: Tensor
+    firsts: Tensor
 
 
-def _attend(
-    q: Tensor, k_pool: Tensor, v_pool: Tensor, group: _AttentionGroup, scale: float, softcap: float | None
-) -> Tensor:
-    """q [count * length, H, D] -> the same shape."""
+def _attend(q: Tensor, k_pool: Tensor, v_pool: Tensor, group: _AttentionGroup, scores: _Scoring) -> Tensor:
+    """q [count * length, H, D] -> [count * length, H, V]."""
     heads, dim = q.shape[1:]
     k, v = (
         pool.index_select(0, group.pages).view(group.count, -1, *pool.shape[2:])[:, : group.keys].transpose(1, 2)
         for pool in (k_pool, v_pool)
     )  # [count, K, keys, D]
     q = q.reshape(group.count, group.length, heads, dim).transpose(1, 2)
-    if softcap is not None:
-        out = _capped(q, k, v, group, scale, softcap)
+    if not scores.is_plain:
+        out = _explicit(q, k, v, group, scores)
     else:
         out = F.scaled_dot_product_attention(
-            q, k, v, attn_mask=group.mask, is_causal=group.causal, scale=scale, enable_gqa=heads != k.shape[1]
+            q, k, v, attn_mask=group.mask, is_causal=group.causal, scale=scores.scale, enable_gqa=heads != k.shape[1]
         )
-    return out.transpose(1, 2).reshape(-1, heads, dim)
+    return out.transpose(1, 2).reshape(-1, heads, v.shape[-1])
 
 
-def _capped(q: Tensor, k: Tensor, v: Tensor, group: _AttentionGroup, scale: float, softcap: float) -> Tensor:
-    """Attention with soft-capped scores, which torch's fused call does not support. Shapes as in `_attend`."""
+def _explicit(q: Tensor, k: Tensor, v: Tensor, group: _AttentionGroup, scores: _Scoring) -> Tensor:
+    """Attention with what torch's fused call does not support. Shapes as in `_attend`."""
     count, heads, length, dim = q.shape
-    kv_heads = k.shape[1]
+    kv_heads, cap = k.shape[1], scores.softcap
     folded = q.reshape(count, kv_heads, -1, dim)  # query heads of a group share their keys
-    scores = torch.matmul(folded, k.transpose(2, 3)).float().mul_(scale / softcap).tanh_().mul_(softcap)
+    found = torch.matmul(folded, k.transpose(2, 3)).float().mul_(scores.scale if cap is None else scores.scale / cap)
+    if cap is not None:
+        found = found.tanh_().mul_(cap)
+    found = found.view(count, heads, length, group.keys)
+    if scores.slopes is not None:
+        keys = group.firsts[:, None] + torch.arange(group.keys)
+        distances = (keys[:, None] - group.positions[:, :, None]).to(q.device)  # [count, length, keys]
+        found.add_(scores.slopes.float()[:, None, None] * distances[:, None])
     if group.mask is not None:
-        scores.view(count, kv_heads, -1, length, group.keys).add_(group.mask[:, :, None])
-    out = torch.matmul(scores.softmax(-1).to(v.dtype), v)
-    return out.view(count, heads, length, dim)
+        found.add_(group.mask)
+    if scores.sinks is not None:
+        column = scores.sinks.float()[:, None, None].expand(count, heads, length, 1)
+        weights = torch.cat((found, column), -1).softmax(-1)[..., :-1]
+    else:
+        weights = found.softmax(-1)
+    out = torch.matmul(weights.reshape(count, kv_heads, -1, group.keys).to(v.dtype), v)
+    return out.view(count, heads, length, v.shape[-1])
 
 
 def _groups_of(
-    rows: AttentionMetadata, page_size: int, window: int | None, needs_mask: bool, q: Tensor
+    rows: AttentionMetadata, page_size: int, reach: _Reach, needs_mask: bool, q: Tensor
 ) -> list[_AttentionGroup]:
-    key = ("torch_attention", page_size, window, needs_mask, q.dtype)
+    key = ("torch_attention", page_size, reach, needs_mask, q.dtype)
     if key not in rows.step_cache:
-        tiles = list(_tiles(rows, page_size, window, needs_mask))
+        tiles = list(_tiles(rows, page_size, reach, needs_mask))
         rows.step_cache[key] = [
-            _group(members, rows, page_size, window, q) for members in _shared_calls(tiles, page_size)
+            _group(members, rows, page_size, reach, q) for members in _shared_calls(tiles, page_size)
         ]
     found: list[_AttentionGroup] = rows.step_cache[key]
     return found
 
 
-def _tiles(rows: AttentionMetadata, page_size: int, window: int | None, needs_mask: bool) -> Iterator[_Tile]:
+def _tiles(rows: AttentionMetadata, page_size: int, reach: _Reach, needs_mask: bool) -> Iterator[_Tile]:
     start = 0
     for row, (length, context) in enumerate(zip(rows.lens_host.tolist(), rows.contexts_host.tolist(), strict=True)):
         ahead = _sees_ahead(rows, start, length, context)
-        whole = length == context and not needs_mask and not ahead and (window is None or length <= window)
+        whole = length == context and not needs_mask and not ahead and reach.sees_all(length)
         step = length if whole else TILE
         for offset in range(0, length, step or 1):
             size = min(step, length - offset)
@@ -149,7 +202,7 @@ def _tiles(rows: AttentionMetadata, page_size: int, window: int | None, needs_ma
             end = past
             if ahead and rows.visible_ends_host is not None:
                 end = int(rows.visible_ends_host[start + offset : start + offset + size].max())
-            first = 0 if window is None else max(0, past - size - window + 1) // page_size
+            first = reach.oldest(past - size) // page_size
             yield _Tile(row, start + offset, size, past, end, whole, first, -(-end // page_size) - first)
         start += length
 
@@ -181,9 +234,7 @@ def _shared_calls(tiles: list[_Tile], page_size: int) -> Iterator[list[_Tile]]:
         yield sorted(members, key=lambda t: t.start)
 
 
-def _group(
-    tiles: list[_Tile], rows: AttentionMetadata, page_size: int, window: int | None, q: Tensor
-) -> _AttentionGroup:
+def _group(tiles: list[_Tile], rows: AttentionMetadata, page_size: int, reach: _Reach, q: Tensor) -> _AttentionGroup:
     device = q.device
     length, causal = tiles[0].length, tiles[0].causal
     starts = _column(tiles, "start")
@@ -196,13 +247,11 @@ def _group(
     row = torch.from_numpy(_column(tiles, "row")).to(device)
     pages = rows.pages[row[:, None], torch.from_numpy(page).to(device)].long().reshape(-1)
     keys = int((_column(tiles, "end") - first * page_size).max())
-    mask = (
-        None
-        if causal
-        else _mask(_visible_ends(tiles, rows), _column(tiles, "context"), first * page_size, keys, window)
-    )
+    firsts, positions = first * page_size, _column(tiles, "context")[:, None] - length + np.arange(length)
+    mask = None if causal else _mask(_visible_ends(tiles, rows), positions, firsts, keys, reach)
     added = None if mask is None else torch.zeros(mask.shape, dtype=q.dtype).masked_fill_(mask, -torch.inf).to(device)
-    return _AttentionGroup(int(starts[0]), len(tiles), length, tokens, pages, keys, added, causal)
+    of_tokens, of_keys = torch.from_numpy(positions), torch.from_numpy(firsts)
+    return _AttentionGroup(int(starts[0]), len(tiles), length, tokens, pages, keys, added, causal, of_tokens, of_keys)
 
 
 def _column(tiles: Iterable[_Tile], name: str) -> NDArray[np.int64]:
@@ -218,21 +267,18 @@ def _visible_ends(tiles: Sequence[_Tile], rows: AttentionMetadata) -> NDArray[np
 
 
 def _mask(
-    ends: NDArray[np.int64],
-    contexts: NDArray[np.int64],
-    firsts: NDArray[np.int64],
-    keys: int,
-    window: int | None,
+    ends: NDArray[np.int64], positions: NDArray[np.int64], firsts: NDArray[np.int64], keys: int, reach: _Reach
 ) -> Tensor | None:
     """True where a key is hidden from a token, [tiles, 1, length, keys]; None if every token sees every key.
 
-    ends: [tiles, length], of the visible positions. contexts, firsts: [tiles], the position after a tile's last token,
-    and the position of its first key.
+    ends: [tiles, length], of the visible positions. positions: [tiles, length], of the tokens. firsts: [tiles],
+    positions of the first keys.
     """
     seen_at = (firsts[:, None] + np.arange(keys))[:, None, None, :]
     hidden = seen_at >= ends[:, None, :, None]
-    if window is not None:
-        length = ends.shape[1]
-        positions = (contexts[:, None] - length + np.arange(length))[:, None, :, None]
-        hidden |= positions - seen_at >= window
+    own = positions[:, None, :, None]
+    if reach.window is not None:
+        hidden |= own - seen_at >= reach.window
+    if reach.chunk is not None:
+        hidden |= own // reach.chunk != seen_at // reach.chunk
     return torch.from_numpy(hidden) if hidden.any() else None

@@ -5,7 +5,7 @@ They use only what torch offers on all devices. Each is tested against `referenc
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 import torch.nn.functional as F
@@ -33,6 +33,7 @@ __all__ = [
     "embedding",
     "gated_act",
     "layer_norm",
+    "linear_heads",
     "scale_logits",
     "logprobs",
     "low_rank",
@@ -77,9 +78,10 @@ def rotary(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, interleaved: bool = F
     return joined[:, :heads], joined[:, heads:]
 
 
-def write_kv(k: Tensor, v: Tensor, k_pool: Tensor, v_pool: Tensor, slot_mapping: Tensor) -> None:
+def write_kv(k: Tensor, v: Tensor | None, k_pool: Tensor, v_pool: Tensor, slot_mapping: Tensor) -> None:
     k_pool.view(-1, *k.shape[1:]).index_copy_(0, slot_mapping, k)
-    v_pool.view(-1, *v.shape[1:]).index_copy_(0, slot_mapping, v)
+    if v is not None:
+        v_pool.view(-1, *v.shape[1:]).index_copy_(0, slot_mapping, v)
 
 
 def rotary_write_kv(
@@ -96,6 +98,11 @@ def rotary_write_kv(
     q, k = rotary(q, k, cos, sin, interleaved)
     write_kv(k, v, k_pool, v_pool, slot_mapping)
     return q
+
+
+def linear_heads(weight: Tensor) -> Callable[[Tensor], Tensor]:
+    columns = weight.transpose(1, 2)  # [H, M, N]
+    return lambda x: torch.bmm(x.transpose(0, 1), columns).transpose(0, 1)
 
 
 def gated_act(gate_up: Tensor, act: str) -> Tensor:

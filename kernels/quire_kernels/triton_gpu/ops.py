@@ -22,6 +22,7 @@ class TritonOp:
     layout: str = "plain"
     kv_dtypes: tuple[str, ...] = ("auto",)
     on_request: bool = False
+    attention_options: tuple[str, ...] = ()
 
     def supports(self, query: Any) -> str | None:
         """Returns None, or why the op cannot run for this query."""

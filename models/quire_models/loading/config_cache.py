@@ -22,7 +22,7 @@ from typing import Any
 
 from quire.files import FileRefused, read_bytes, read_json
 
-_FORMAT = b"quire config 1"
+_FORMAT = b"quire config 2"
 """Part of the digest; to change when other files are written for the same config.json."""
 
 MAX_BYTES = 16 << 20
@@ -86,10 +86,17 @@ def _attributes(config: Any) -> Iterator[tuple[str, Any]]:
     """Names and encoded values of the attributes that are data, under all their names."""
     aliases = getattr(config, "attribute_map", ())
     names = {name for name in (*dir(config), *aliases) if not name.startswith("_")} - {"attribute_map"}
+    found = set()
     with _quiet():
         for name in sorted(names):
             with suppress(Exception):  # a property may raise anything
-                yield name, _encoded(getattr(config, name))
+                value = _encoded(getattr(config, name))
+                found.add(name)
+                yield name, value
+        with suppress(Exception):  # what cannot be read as an attribute, such as settings that differ between layers
+            for name, given in config.to_dict().items():
+                if name not in found:
+                    yield name, _encoded(given)
 
 
 @contextmanager

@@ -59,6 +59,11 @@ def kv_heads(config: Any) -> int:
     return optional(config, "num_key_value_heads", None) or config.num_attention_heads
 
 
+def rope_settings(config: Any) -> dict[str, Any]:
+    """The settings of the rotary embedding: `rope_parameters`, or the older `rope_scaling`; empty without both."""
+    return dict(optional(config, "rope_parameters", None) or optional(config, "rope_scaling", None) or {})
+
+
 def window(config: Any, layer: int) -> int | None:
     """The sliding window of a layer, for configs with `layer_types`; None for full attention."""
     return config.sliding_window if config.layer_types[layer] == "sliding_attention" else None

@@ -19,7 +19,6 @@ import torch
 from torch import Tensor, nn
 
 from quire.errors import CheckpointError
-from quire_models.loading.weight_names import RowOrder
 
 if TYPE_CHECKING:
     from quire_models.loading.weight_names import WeightsMapper
@@ -118,8 +117,8 @@ class CheckpointLoader:
     def _pack_uncopied(self, module: PackingModule, parameter: nn.Parameter, tensor: Tensor) -> bool:
         """Pack a tensor of a file in place of a whole parameter; False if the module needs a copy of it."""
         memory = parameter.data
-        if module.keeps_weights or _form(tensor) != _form(memory):
-            return False
+        if module.keeps_weights or memory.dim() < 2 or _form(tensor) != _form(memory):
+            return False  # a bias is kept, so it must be copied
         parameter.data = tensor
         self._process(module)
         if parameter.numel():
@@ -134,13 +133,15 @@ class CheckpointLoader:
         """Give a quantized weight to the module of its parameter; False if it must be widened."""
         slice_, transform = self._slices[ours], self._names.transform(ours)
         module = self._quantizable.get(slice_.parameter)
-        if module is None or not (transform is None or isinstance(transform, RowOrder)):
+        if module is None or not (transform is None or hasattr(transform, "index")):
             return False
+        order = None if transform is None else transform.index(self._decoder)
         leaf = slice_.parameter.rpartition(".")[2]
         if isinstance(weight, Sequence):  # one matrix for each expert
             _check_shape(name, torch.Size([len(weight), *weight[0].shape]), shape)
-            return all([module.put_quantized(leaf, (i, *slice_.index), matrix) for i, matrix in enumerate(weight)])
-        ordered = weight if transform is None else weight.rows(transform.index(self._decoder))
+            pieces = [matrix if order is None else matrix.rows(order) for matrix in weight]
+            return all([module.put_quantized(leaf, (i, *slice_.index), matrix) for i, matrix in enumerate(pieces)])
+        ordered = weight if order is None else weight.rows(order)
         _check_shape(name, ordered.shape, shape)
         return module.put_quantized(leaf, slice_.index, ordered)
 

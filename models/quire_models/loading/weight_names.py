@@ -51,8 +51,12 @@ from fnmatch import fnmatchcase
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from quire_models.loading.row_orders import BY_HEAD, GATED_QUERIES, RowOrder, transpose
+
 if TYPE_CHECKING:
     from torch import Tensor
+
+__all__ = ["BY_HEAD", "GATED_QUERIES", "RowOrder", "WeightsMapper", "transpose"]
 
 
 @dataclass(frozen=True)
@@ -135,41 +139,6 @@ _ROOTS = frozenset(
 def _rooted(ours: str) -> bool:
     """Whether a renamed run is at the start of Quire's names."""
     return ours.split(".", 1)[0] in _ROOTS
-
-
-@dataclass(frozen=True)
-class RowOrder:
-    """A transform for matrices, and their biases, whose output rows have another order in the checkpoint.
-
-    index(decoder): int64 [outputs]; Quire's output i is the checkpoint's output index[i]. Adapters are reordered
-    alike; for other functions they are refused.
-    """
-
-    index: Callable[[Any], Tensor]
-
-    def __call__(self, tensor: Tensor, decoder: Any) -> Tensor:
-        """tensor [outputs, …] in Quire's order."""
-        return tensor.index_select(0, self.index(decoder).to(tensor.device))
-
-
-def _by_head(decoder: Any) -> Tensor:
-    import torch
-
-    part = decoder.blocks[0].attn
-    queries, size = part.heads // part.kv_heads, part.head_dim
-    theirs = torch.arange((part.heads + 2 * part.kv_heads) * size).view(part.kv_heads, queries + 2, size)
-    return torch.cat([theirs[:, :queries].flatten(), theirs[:, queries].flatten(), theirs[:, queries + 1].flatten()])
-
-
-BY_HEAD = RowOrder(_by_head)
-"""For a fused `attn.qkv` whose rows are, for each key-value head, its queries, its key and its value (GPT-NeoX,
-Bloom, Falcon). Quire's order is all queries, all keys, all values.
-"""
-
-
-def transpose(tensor: Tensor, decoder: Any) -> Tensor:
-    """For checkpoints that store a matrix as [in, out]."""
-    return tensor.T
 
 
 ROTARY_TABLES = ("*.rotary_emb.inv_freq", "*.rotary_emb.cos_cached", "*.rotary_emb.sin_cached")

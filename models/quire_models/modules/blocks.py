@@ -168,7 +168,7 @@ class DecoderModel(TransformerStack):
         if not part.has_lm_head:
             return None
         return (
-            builder.projection_of(self.embed.weight)
+            builder.projection_of(self.embed.weight, part.head_bias)
             if part.tied
             else builder.projection(width, part.vocab, part.head_bias)
         )

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from quire_kernels.ops import LinearOp
 from quire_kernels.select import Ops
@@ -59,6 +59,10 @@ class ModuleBuilder:
         """A parameter with uninitialized memory."""
         return nn.Parameter(torch.empty(*shape, dtype=self.dtype, device=self.device), requires_grad=False)
 
+    def constant(self, values: Sequence[float]) -> Tensor:
+        """Numbers of a part as a float32 tensor, which is no parameter."""
+        return torch.tensor(values, dtype=torch.float32, device=self.device)
+
     def projection(
         self, inputs: int, outputs: int | Mapping[str, int], bias: bool = False, gated: bool = False
     ) -> Projection:
@@ -71,9 +75,9 @@ class ModuleBuilder:
         weight, added = self.parameter(total, inputs), self.parameter(total) if bias else None
         return Projection(weight, added, sizes, self, gated)
 
-    def projection_of(self, weight: nn.Parameter) -> Projection:
-        """A matrix that shares its parameter with another module, such as a tied head."""
-        return Projection(weight, None, {}, self)
+    def projection_of(self, weight: nn.Parameter, bias: bool = False) -> Projection:
+        """A matrix that shares its parameter with another module, such as a tied head; its bias is its own."""
+        return Projection(weight, self.parameter(len(weight)) if bias else None, {}, self)
 
     def angles(self, rope: Rope) -> RotaryAngles:
         """The rotary angles of `rope`; the same object for equal ropes."""

@@ -62,6 +62,7 @@ class CrossAttentionBlockModule(nn.Module):
 
     def __init__(self, width: int, part: CrossAttentionBlock, builder: ModuleBuilder) -> None:
         super().__init__()
+        self._norm_after = part.norm_after
         self.attn = part.attn.build(width, builder)
         self.cross = part.cross.build(width, builder)
         self.mlp = part.mlp.build(width, builder)
@@ -71,6 +72,10 @@ class CrossAttentionBlockModule(nn.Module):
 
     def forward(self, x: Tensor, fwd: ForwardBatch) -> Tensor:
         """x [tokens, width] -> [tokens, width]. May overwrite x."""
+        if self._norm_after:
+            x = self.attn_in(x + self.attn(x, fwd))
+            x = self.cross_in(x + self.cross(x, fwd))
+            return self.mlp_in(x + self.mlp(x, fwd))
         x = x + self.attn(self.attn_in(x), fwd)
         x = x + self.cross(self.cross_in(x), fwd)
         return x.add_(self.mlp(self.mlp_in(x), fwd))

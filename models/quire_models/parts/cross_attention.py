@@ -24,14 +24,23 @@ PADDING_MULTIPLE = 64
 
 @dataclass(frozen=True)
 class EncoderInput:
-    """An image or audio that every seq begins with. length: number of its rows, the same for all seqs."""
+    """What every seq begins with: an image or audio, or the text of the prompt itself if `is_text` (T5, BART).
+
+    length: number of its rows, the same for all seqs; of a text the largest number.
+    """
 
     length: int
+    is_text: bool = False
 
     @property
     def padded_length(self) -> int:
-        """Positions before the text. Those from `length` on are never written or read."""
-        return -(-self.length // PADDING_MULTIPLE) * PADDING_MULTIPLE
+        """The most positions before the text of the decoder. Those without a row are never written or read."""
+        return padded(self.length)
+
+
+def padded(length: int) -> int:
+    """Positions that an encoder input of this many rows takes."""
+    return -(-length // PADDING_MULTIPLE) * PADDING_MULTIPLE
 
 
 @dataclass(frozen=True)
@@ -64,6 +73,7 @@ class CrossAttention:
 class CrossAttentionBlock:
     """x += attention, x += cross-attention, x += mlp, with a norm before each.
 
+    norm_after: the norms are after each sum instead (BART).
     Raises ValueError if the two attentions have different `kv_shape`s: they share the block's pages.
     """
 
@@ -71,6 +81,7 @@ class CrossAttentionBlock:
     cross: CrossAttention
     mlp: Part
     norm: Part
+    norm_after: bool = False
 
     def __post_init__(self) -> None:
         own, read = self.attn.kv_shape, self.cross.kv_shape

@@ -16,10 +16,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from quire_models.parts.attention import has_kv_cache_variants, kv_cache_variant, position_axes
-from quire_models.parts.rope_config import Rope
+from quire_models.parts.attention.self_attention import Attention
 from quire_models.parts.state import KvShape, StateShape, kv_shape, parts_of, state_shape
 
-__all__ = ["KvShape"]
+__all__ = ["Attention", "KvShape"]
 
 if TYPE_CHECKING:
     from torch import nn
@@ -51,52 +51,20 @@ class BlockPart(Part, Protocol):
 
 
 @dataclass(frozen=True)
-class Attention:
-    """Grouped-query self-attention over the seq's pages.
-
-    heads, kv_heads: query and key-value heads (num_attention_heads, num_key_value_heads). rope: rotary embedding,
-    None for models with learned positions. qkv_bias, out_bias: biases of the projections. qk_norm: norm of queries
-    and keys, with one weight for all heads, or over all heads at once if qk_norm_wide (OLMo 2); `PerHead` has a
-    weight for each head. window: a token attends to itself and the window - 1 tokens before it (sliding_window).
-    softcap: scores are squashed to ± softcap (attn_logit_softcapping). scale: factor of the scores, head_dim ** -0.5
-    by default. An attention part of a plugin may have `needs_ops`, as `Architecture` has.
-    """
-
-    heads: int
-    kv_heads: int
-    head_dim: int
-    rope: Rope | None = None
-    qkv_bias: bool = False
-    out_bias: bool = False
-    qk_norm: Part | None = None
-    qk_norm_wide: bool = False
-    window: int | None = None
-    softcap: float | None = None
-    scale: float | None = None
-
-    @property
-    def kv_shape(self) -> KvShape:
-        return KvShape(self.kv_heads, self.head_dim)
-
-    def build(self, width: int, builder: ModuleBuilder) -> nn.Module:
-        """A module (x, forward) -> [tokens, width]."""
-        from quire_models.modules.attention import SelfAttention
-
-        return SelfAttention(width, self, builder)
-
-
-@dataclass(frozen=True)
 class GatedMlp:
     """Gated MLP: down(act(gate(x)) * up(x)).
 
     intermediate_size: outputs of gate and of up, as in Hugging Face configs. act: a name in `quire_kernels.ops.ACTS`
     (hidden_act, mapped by `configs.act`), or a part built for width `intermediate_size`: a module x -> the same shape.
-    bias: whether the matrices have biases.
+    bias: whether the matrices have biases. gate_scale, down_scale: factors of the outputs of gate and of down
+    (mlp_multipliers of Falcon-H1).
     """
 
     intermediate_size: int
     act: str | Part = "silu"
     bias: bool = False
+    gate_scale: float = 1.0
+    down_scale: float = 1.0
 
     def build(self, width: int, builder: ModuleBuilder) -> nn.Module:
         """A module (x, forward) -> [tokens, width]."""
@@ -196,7 +164,7 @@ class Decoder:
     """A complete language model.
 
     vocab, width: vocab_size, hidden_size. norm: the final norm, if any. embed_norm: norm of the first block's input
-    (BLOOM). tied: the LM head is the embedding table
+    (BLOOM, BART). tied: the LM head is the embedding table
     (tie_word_embeddings). embed_scale: factor of embeddings. logit_scale, then logit_softcap: applied to logits.
     head_bias: the LM head has a bias. positions: learned position embeddings. embed_width: width of the embedding
     table where it differs from `width` (OPT: word_embed_proj_dim); then there are projections in and out.
@@ -217,11 +185,11 @@ class Decoder:
     head_bias: bool = False
     positions: Positions | None = None
     embed_width: int | None = None
+    embed_norm: Part | None = None
     has_lm_head: bool = True
     bidirectional_media: bool = False
     deepstack: int = 0
     encoder_input: EncoderInput | None = None
-    embed_norm: Part | None = None
 
     @property
     def non_causal(self) -> bool:

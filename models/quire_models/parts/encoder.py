@@ -129,3 +129,25 @@ class Encoder:
         from quire_models.modules.encoder import EncoderModel
 
         return EncoderModel(self, builder)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TextEncoderTower:
+    """Blocks over the embeddings of a text, whose tokens attend to each other in both directions.
+
+    length: most tokens of a text. embed_scale: factor of embeddings. positions: learned position embeddings.
+    embed_norm: norm of the first block's input. norm: after the last block. An item has `ids`, int64 [tokens].
+    """
+
+    length: int
+    blocks: tuple[BlockPart, ...]
+    norm: Part | None = None
+    embed_norm: Part | None = None
+    embed_scale: float = 1.0
+    positions: Positions | None = None
+
+    def build(self, width: int, builder: ModuleBuilder) -> nn.Module:
+        """A tower whose module needs the embedding table of the decoder (`UsesEmbeddings`)."""
+        from quire_models.towers.text import TextEncoderModule
+
+        return TextEncoderModule(width, self, builder)

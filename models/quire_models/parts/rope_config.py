@@ -89,7 +89,18 @@ class LongRope:
         return int(prompt_len > self.original_len)
 
 
-Scaling = LinearScaling | DynamicNtk | Llama3 | Yarn | LongRope
+@dataclass(frozen=True, kw_only=True)
+class Proportional:
+    """Only the `rotated` highest of the frequencies of a whole head are used; other pairs do not rotate (Gemma 4)."""
+
+    rotated: int
+
+    def variant(self, prompt_len: int) -> int:
+        """Always 0: independent of the length."""
+        return 0
+
+
+Scaling = LinearScaling | DynamicNtk | Llama3 | Yarn | LongRope | Proportional
 
 
 @dataclass(frozen=True)
@@ -122,7 +133,10 @@ class Rope:
         parameters = _parameters(config)
         if layer_type is not None and layer_type in parameters:
             parameters = parameters[layer_type]
-        dim = int(head_dim * parameters.get("partial_rotary_factor", 1.0))
+        share = parameters.get("partial_rotary_factor", 1.0)
+        if parameters.get("rope_type") == "proportional":
+            return cls(head_dim, parameters["rope_theta"], Proportional(rotated=int(share * head_dim // 2)))
+        dim = int(head_dim * share)
         theta = parameters.get("rope_theta", 10_000.0)
         if not theta > 0:
             raise CheckpointError(f"config.json has rope_theta {theta}; it must be above 0.")

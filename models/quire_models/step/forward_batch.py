@@ -184,7 +184,7 @@ class ForwardBuffers:
 class CrossAttentionBuffers:
     """Device tensors with the pages of each token's encoder input, also allocated once.
 
-    max_tokens: maximum tokens of a step. length: rows of an encoder input. num_pages: its pages.
+    max_tokens: maximum tokens of a step. length: most rows of an encoder input. num_pages: its pages.
     """
 
     def __init__(self, max_tokens: int, length: int, num_pages: int, device: torch.device | str) -> None:
@@ -192,20 +192,24 @@ class CrossAttentionBuffers:
         self._length = length
         self._starts = torch.arange(max_tokens + 1, dtype=torch.int32, device=device)
         self._contexts = torch.full((max_tokens,), length, dtype=torch.int32, device=device)
+        self._own = _Buffer(max_tokens, torch.int32, device)
         self._pages = _Buffer(max_tokens * num_pages, torch.int32, device)
         self._ones, self._lengths = np.ones(max_tokens, np.int32), np.full(max_tokens, length, np.int32)
 
-    def fill(self, pages: NDArray[np.int32]) -> AttentionMetadata:
-        """pages: [T, num_pages], of each token's encoder input. The result is valid until the next `fill`."""
+    def fill(self, pages: NDArray[np.int32], lengths: NDArray[np.int32] | None = None) -> AttentionMetadata:
+        """pages: [T, num_pages], of each token's encoder input. lengths: [T], its rows; None = `length` for all.
+
+        The result is valid until the next `fill`.
+        """
         count = len(pages)
         return AttentionMetadata(
             query_starts=self._starts[: count + 1],
-            contexts=self._contexts[:count],
+            contexts=self._contexts[:count] if lengths is None else self._own.fill(lengths),
             pages=self._pages.fill(pages),
             lens_host=self._ones[:count],
-            contexts_host=self._lengths[:count],
+            contexts_host=self._lengths[:count] if lengths is None else lengths,
             max_query=1,
-            max_context=self._length,
+            max_context=self._length if lengths is None else int(lengths.max()),
         )
 
 

@@ -11,7 +11,16 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from quire_models.parts.rope_config import DynamicNtk, LinearScaling, Llama3, LongRope, Rope, Scaling, Yarn
+from quire_models.parts.rope_config import (
+    DynamicNtk,
+    LinearScaling,
+    Llama3,
+    LongRope,
+    Proportional,
+    Rope,
+    Scaling,
+    Yarn,
+)
 
 if TYPE_CHECKING:
     from quire_models.step.forward_batch import ForwardBatch
@@ -90,6 +99,8 @@ def frequencies(rope: Rope, long: bool = False) -> Tensor:
         return torch.cat([plain_frequencies(2 * pairs, rope.theta) for pairs in rope.sections])
     plain = plain_frequencies(rope.dim, rope.theta)
     scaling = rope.scaling
+    if isinstance(scaling, Proportional):
+        return torch.where(torch.arange(rope.dim // 2) < scaling.rotated, plain, 0.0)
     if isinstance(scaling, LinearScaling):
         return plain / scaling.factor
     if isinstance(scaling, Llama3):

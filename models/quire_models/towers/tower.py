@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from quire_kernels.ops import AttentionMetadata
 
@@ -73,3 +73,19 @@ class SupportsDummyInput(Protocol):
     def dummy_input(self) -> tuple[Mapping[str, Tensor], int]:
         """Tensors of an item as large as usual inputs get, on the device, and its number of embedding rows."""
         ...
+
+
+@runtime_checkable
+class UsesEmbeddings(Protocol):
+    """A tower that reads the decoder's embedding table (text encoders). The engine calls it once, before any input."""
+
+    def use_embeddings(self, rows: Callable[[Tensor], Tensor]) -> None:
+        """rows: ids int64 [n] -> rows of the table, [n, width], not scaled."""
+        ...
+
+
+def attach_tower(module: Any, tower: nn.Module) -> None:
+    """Make it the tower of a model, and give it the model's embedding table if it reads that."""
+    module.tower = tower
+    if isinstance(tower, UsesEmbeddings):
+        tower.use_embeddings(module.embed_rows)

@@ -6,7 +6,6 @@ Only Quire's own plugins are imported for this; those of other distributions are
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from difflib import get_close_matches
 from functools import cache
 from typing import Any
 
@@ -52,10 +51,7 @@ def with_advice(error: UnknownArchitecture, registry: Registry) -> UnknownArchit
     """The error with advice appended. Its `param` lists the architectures, separated by commas."""
     names = (error.param or "").split(",")
     advice = how_to_enable(registry, "quire_architectures", lambda record: record.name in names)
-    registered = sorted(registry.by_hook("quire_architectures"))
-    near = [close for name in names for close in get_close_matches(name, registered, 3, 0.7)]
-    similar = f", the most similar {', '.join(near)}" if near else ""
-    return UnknownArchitecture(f"{error.message} {len(registered)} architectures are registered{similar}. {advice}")
+    return UnknownArchitecture(f"{error.message} {advice}")
 
 
 def demos_off(registry: Registry) -> Iterable[tuple[str, str]]:

@@ -95,7 +95,9 @@ class InputProcessor(Protocol):
 
     Items of "image" are RGB images of Pillow, of "audio" `quire.media.audio.Audio`, of "video"
     `quire.media.video.Video`; items of other modalities arrive as the prompt has them. An attribute `marker`, if it has
-    one, takes the place of `InputMapper.marker`, for markers that the model's folder names.
+    one, takes the place of `InputMapper.marker`, for markers that the model's folder names. Items of "encoder_prompt",
+    of models whose encoder reads the text of the prompt, are its token ids; an attribute `decoder_start` of such a
+    processor has the ids that the decoder starts with.
     """
 
     def map(self, item: Any) -> MappedMedia | MappedText:

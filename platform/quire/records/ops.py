@@ -16,7 +16,8 @@ class OpQuery:
 
     page_size: tokens in a page. head_dims: head dimensions of the model's blocks, () without a model.
     kv_dtype: how keys and values are stored, "auto" (as `dtype`), "int8" or "int4". needs: names of the
-    implementations without which the model's answers would be wrong.
+    implementations without which the model's answers would be wrong. attention_options: what the model's blocks ask of
+    `paged_attention` beyond its first arguments (`quire_kernels.attention.OPTIONS`).
     """
 
     device: str
@@ -26,6 +27,7 @@ class OpQuery:
     head_dims: tuple[int, ...] = ()
     kv_dtype: str = "auto"
     needs: frozenset[str] = frozenset()
+    attention_options: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -40,6 +42,8 @@ class OpImpl:
     that these three support; with "int8" and "int4" the pools hold what `quire_kernels.quantized_pages` describes, in
     as many bytes per head; a layout other than "plain" may arrange them in its own way.
     on_request: it is chosen only for models that name it in `needs_ops` of the `Architecture` or of a part.
+    attention_options: values of `OpQuery.attention_options` that paged_attention supports; the ops that store pages
+    need "value_dim" only. An implementation is not chosen for models that use others.
     """
 
     name: str
@@ -50,6 +54,7 @@ class OpImpl:
     layout: str = "plain"
     kv_dtypes: tuple[str, ...] = ("auto",)
     on_request: bool = False
+    attention_options: tuple[str, ...] = ()
 
 
 Shape = tuple[int, ...]

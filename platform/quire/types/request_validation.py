@@ -102,13 +102,19 @@ def _check_encoder_input(request: Request, source: EncoderInputInfo) -> None:
             "prompt",
         )
     (item,) = media
-    if (item.start, item.length) != (0, source.length) or item.positions is not None:
+    if source.multiple is not None and item.length > source.length:
         raise BadRequest(
-            f"The {name} of a prompt must be at positions 0 to {source.length - 1}, in order; it is at"
+            f"The {name} has {item.length} tokens; this model reads at most {source.length}. Please shorten it.",
+            "prompt",
+        )
+    length = source.length if source.multiple is None else item.length
+    if (item.start, item.length) != (0, length) or item.positions is not None or item.rows_at is not None:
+        raise BadRequest(
+            f"The {name} of a prompt must be at positions 0 to {length - 1}, in order; it is at"
             f" {item.start} to {item.start + item.length - 1}.",
             "prompt",
         )
-    if len(request.prompt.token_ids) <= source.reserved:
+    if len(request.prompt.token_ids) <= source.reserved_for(length):
         raise BadRequest(f"The prompt has no text after the {name}; at least one token is needed.", "prompt")
     if isinstance(request.params, SamplingParams) and request.params.prompt_logprobs is not None:
         raise BadRequest(

@@ -22,7 +22,7 @@ def pools(draw: RandomInputs, pages: int, kv_heads: int, dim: int) -> tuple[Tens
 
 
 def paged_attention(draw: RandomInputs) -> Iterator[tuple[Any, ...]]:
-    """q, k_pool, v_pool, rows, scale, window, softcap."""
+    """q, k_pool, v_pool, rows, scale, window, softcap: without the options that only some models use."""
     layouts: Sequence[tuple[Sequence[int], Sequence[int]]] = (
         ((1,), (1,)),
         ((1, 1, 1), (1, 9, 40)),
@@ -38,6 +38,19 @@ def paged_attention(draw: RandomInputs) -> Iterator[tuple[Any, ...]]:
                 if max(lens) > 2:  # some tokens attend to the end of their row, some a little ahead
                     steps = draw.ids(3, sum(lens))
                     yield q, *pools(draw, pages, kv_heads, dim), with_lookahead(rows, steps), dim**-0.5, window, softcap
+
+
+def read_kv(draw: RandomInputs) -> Iterator[tuple[Any, ...]]:
+    """k_pool, v_pool, slots, dtype; slots of several pages in any order."""
+    for kv_heads, dim in ((1, 16), (2, 24)):
+        slots = torch.randperm(3 * draw.page_size, generator=draw.generator)[:11].to(draw.device)
+        yield *pools(draw, 3, kv_heads, dim), slots, draw.dtype
+
+
+def linear_heads(draw: RandomInputs) -> Iterator[tuple[Any, ...]]:
+    """weight, x: bound to the first, then called with the second."""
+    for tokens, heads, outputs, inputs in ((1, 3, 40, 16), (7, 2, 64, 32), (5, 4, 33, 24)):
+        yield draw(heads, outputs, inputs, scale=inputs**-0.5), draw(tokens, heads, inputs)
 
 
 def row_attention(draw: RandomInputs) -> Iterator[tuple[Any, ...]]:

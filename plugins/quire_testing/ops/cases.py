@@ -15,7 +15,7 @@ from torch import Tensor
 
 from quire_kernels.ops import ACTS
 from quire_models.step.forward_batch import ForwardBatch, ForwardBuffers, KVCache, KvShape
-from quire_testing.ops.attention_cases import paged_attention, pools, row_attention
+from quire_testing.ops.attention_cases import linear_heads, paged_attention, pools, read_kv, row_attention
 from quire_testing.ops.low_rank_cases import low_rank
 from quire_testing.ops.moe_cases import moe, route
 from quire_testing.ops.quantized_cases import linear_quantized
@@ -247,11 +247,13 @@ CASES: Mapping[str, Callable[[RandomInputs], Iterator[Case]]] = {
         write_kv,
         rotary_write_kv,
         paged_attention,
+        read_kv,
         row_attention,
         gated_act,
         act,
         linear,
         linear_batched,
+        linear_heads,
         linear_int8,
         linear_quantized,
         low_rank,
@@ -276,6 +278,7 @@ CASES: Mapping[str, Callable[[RandomInputs], Iterator[Case]]] = {
 BOUND: Mapping[str, int] = {
     "linear": 2,
     "linear_batched": 2,
+    "linear_heads": 1,
     "linear_int8": 2,
     "linear_quantized": 5,
     "moe": 5,

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from quire.records import OpImpl, OpQuery
 from quire_kernels import reference
-from quire_kernels.select import PLAIN
+from quire_kernels.candidates.built_in import PLAIN
 from quire_testing.ops.cases import BOUND, CASES, WRITTEN, Case, RandomInputs
 from quire_testing.ops.low_rank_cases import run_low_rank
 from quire_testing.ops.page_layouts import POOLS, layouts_of

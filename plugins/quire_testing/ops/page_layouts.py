@@ -15,7 +15,7 @@ from torch import Tensor
 
 from quire_testing.require import require
 
-POOLS = {"write_kv": (2, 3), "rotary_write_kv": (5, 6), "paged_attention": (1, 2)}
+POOLS = {"write_kv": (2, 3), "rotary_write_kv": (5, 6), "paged_attention": (1, 2), "read_kv": (0, 1)}
 """By operation, the positions of the pools of keys and values among its arguments."""
 
 BASE = 256

@@ -16,8 +16,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from quire_kernels.cpu.compiled.proxies import ProxyForward, RuntimesProxy, SegmentsProxy
-from quire_kernels.cpu.compiled.tracer import Proxy, Tracer
+from quire_kernels.cpu.compiled.proxies import Proxy, ProxyForward, RuntimesProxy, SegmentsProxy
+from quire_kernels.cpu.compiled.tracer import Tracer
 from quire_kernels.cpu.library import DTYPES, Library
 from quire_kernels.cpu.low_rank import split_work
 from quire_kernels.cpu.structs import PRODUCTS, Instruction, Op, StepRows, StepStruct, pointers

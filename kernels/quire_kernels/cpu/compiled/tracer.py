@@ -13,76 +13,9 @@ from typing import Any
 
 import torch
 
-from quire_kernels.cpu.compiled.proxies import AngleProxy, ProxyForward, SegmentsProxy, Untraceable, layer_of
+from quire_kernels.cpu.compiled.proxies import AngleProxy, Proxy, SegmentsProxy, Untraceable, layer_of
 from quire_kernels.cpu.structs import ACTIVE, GATED, PRODUCTS, Instruction, Op, TensorView, packed_copy
 from quire_kernels.ops import ACTS
-
-
-class Proxy:
-    """A tensor of every later step: [tokens, parts * width] or, if `headed`, [tokens, parts, width]."""
-
-    def __init__(
-        self, tracer: Tracer, buffer: int, offset: int, stride: int, parts: int, width: int, headed: bool
-    ) -> None:
-        self.tracer, self.buffer, self.offset, self.stride = tracer, buffer, offset, stride
-        self.parts, self.width, self.headed = parts, width, headed
-
-    @classmethod
-    def __torch_function__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """torch.cat(parts, -1) of the outputs of products."""
-        if function is not torch.cat or kwargs or len(args) != 2 or args[1] != -1:
-            raise Untraceable("of torch's functions only torch.cat of columns is recorded")
-        return args[0][0].tracer.join(args[0])
-
-    @property
-    def view(self) -> TensorView:
-        return TensorView(self.buffer, self.parts, self.offset, self.stride, self.width)
-
-    @property
-    def columns(self) -> int:
-        """Elements of one token."""
-        return self.parts * self.width
-
-    def split(self, sizes: Sequence[int], dim: int = 0) -> tuple[Proxy, ...]:
-        """Split into neighboring columns; only of the last dimension."""
-        if dim != -1 or self.headed or sum(sizes) != self.width:
-            raise Untraceable("only the last dimension of [tokens, width] can be split, and completely")
-        starts = [sum(sizes[:i]) for i in range(len(sizes))]
-        return tuple(
-            Proxy(self.tracer, self.buffer, self.offset + start, self.stride, 1, size, False)
-            for start, size in zip(starts, sizes, strict=True)
-        )
-
-    def unflatten(self, dim: int, sizes: Sequence[int]) -> Proxy:
-        """[tokens, heads * head_dim] as [tokens, heads, head_dim]."""
-        if dim != -1 or self.headed or len(sizes) != 2 or sizes[0] != -1 or self.width % sizes[1]:
-            raise Untraceable("only [tokens, width] can be unflattened, by (-1, head_dim)")
-        return Proxy(self.tracer, self.buffer, self.offset, self.stride, self.width // sizes[1], sizes[1], True)
-
-    def index_select(self, dim: int, index: Any) -> Proxy:
-        """The tokens whose logits are computed, [logit rows, width]; later instructions work on them only."""
-        if dim != 0 or index is not ProxyForward.logit_rows or self.headed:
-            raise Untraceable("only the logit rows can be selected, of [tokens, width]")
-        return self.tracer.select(self)
-
-    def flatten(self, start_dim: int = 0) -> Proxy:
-        """[tokens, heads, head_dim] as [tokens, heads * head_dim]."""
-        if start_dim != 1:
-            raise Untraceable("only heads can be flattened")
-        return Proxy(self.tracer, self.buffer, self.offset, self.stride, 1, self.columns, False)
-
-    def add_(self, other: Any) -> Proxy:
-        return self.tracer.combine(Op.ADD, self, other, self)
-
-    def __add__(self, other: Any) -> Proxy:
-        return self.tracer.combine(Op.ADD, self, other, self.tracer.like(self))
-
-    def __mul__(self, factor: Any) -> Proxy:
-        if isinstance(factor, Proxy):
-            return self.tracer.combine(Op.MULTIPLY, self, factor, self.tracer.like(self))
-        if not isinstance(factor, int | float):
-            raise Untraceable("a proxy can only be multiplied by a number or a proxy")
-        return self.tracer.write(Op.SCALE, [self.flatten(1)], self.tracer.like(self), factor=factor)
 
 
 class Tracer:
@@ -92,8 +25,8 @@ class Tracer:
         self.instructions: list[Instruction] = []
         self.widths = [width]
         self.angles: list[Any] = []
+        self.stored: dict[int, tuple[TensorView, TensorView]] = {}  # shapes of the keys and values of a layer
         self.states: list[tuple[int, int]] = []  # layer and index of each state tensor
-        self.stored: dict[int, TensorView] = {}
         self.kept: list[Any] = []
         self.runtimes = 0  # number of adapter runtimes
         self.replaced: set[int] = set()  # buffers whose instruction was fused away
@@ -183,6 +116,21 @@ class Tracer:
             at += part.width
         return out
 
+    def join_parts(self, x: Proxy, y: Any) -> Proxy:
+        """The heads of `x` and of `y` side by side; one of them may have a single head for all."""
+        if not (isinstance(y, Proxy) and x.headed and y.headed and 1 in (x.parts, y.parts, 1 + x.parts - y.parts)):
+            raise Untraceable("only tensors with equally many heads, or one of them with one, can be joined")
+        out = self.new(max(x.parts, y.parts) * (x.width + y.width)).unflatten(-1, (-1, x.width + y.width))
+        return self.write(Op.JOIN_PARTS, [x, y], out)
+
+    def product_heads(self, x: Proxy, matrices: Any) -> Proxy:
+        """Record the product of each head with its own matrix, of `matrices` with `packed`, `heads` and sizes."""
+        if not x.headed or (x.parts, x.width) != (matrices.heads, matrices.inputs):
+            raise Untraceable(f"these matrices expect [tokens, {matrices.heads}, {matrices.inputs}]")
+        self.kept.append(matrices)
+        out = self.new(matrices.heads * matrices.outputs).unflatten(-1, (-1, matrices.outputs))
+        return self.write(Op.PRODUCT_HEADS, [x], out, packed=packed_copy(matrices.packed))
+
     def low_rank(self, y: Proxy, x: Any, slots: Any, segments: Any) -> Proxy:
         """Apply the adapters of a projection to y, in place."""
         if not isinstance(segments, SegmentsProxy) or self.first_selected is not None:
@@ -209,31 +157,46 @@ class Tracer:
     def store(
         self, q: Proxy | None, k: Proxy, v: Any, k_pool: Any, v_pool: Any, angles: int, interleaved: bool = False
     ) -> Proxy:
-        """Rotate `q` and `k` in place by `angles` (-1: no rotation), and store `k` and `v`."""
+        """Rotate `q` and `k` in place by `angles` (-1: no rotation), and store `k` and, unless it is None, `v`."""
         self._need_all()
         layer = layer_of(k_pool, v_pool)
-        if not _have_equal_heads(k, v):
-            raise Untraceable("keys and values must have heads of the same shape")
+        if not k.headed or not (v is None or (isinstance(v, Proxy) and v.headed and v.parts == k.parts)):
+            raise Untraceable("keys and values must have equally many heads")
         if q is not None and not (q.headed and q.width == k.width):
             raise Untraceable("queries and keys must have the same head dimension")
-        self.stored[layer] = TensorView(0, k.parts, 0, 0, k.width)
+        keys = TensorView(0, k.parts, 0, 0, k.width)
+        self.stored[layer] = keys, TensorView() if v is None else TensorView(0, v.parts, 0, 0, v.width)
         rotated = q or Proxy(self, k.buffer, 0, 0, 0, k.width, True)
         fields = {"layer": layer, "angles": angles, "interleaved": int(interleaved)}
-        return self.write(Op.ROTARY_WRITE, [rotated, k, v], rotated, **fields)
+        return self.write(Op.ROTARY_WRITE, [rotated, k] if v is None else [rotated, k, v], rotated, **fields)
 
     def _need_all(self) -> None:
         if self.first_selected is not None:
             raise Untraceable("attention needs the keys and values of all tokens, but only some are selected")
 
-    def attend(self, q: Proxy, k_pool: Any, v_pool: Any, **fields: Any) -> Proxy:
-        """Attention to the KV cache of the layer that `store` was called for."""
+    def attend(
+        self,
+        q: Proxy,
+        k_pool: Any,
+        v_pool: Any,
+        by_head: Sequence[Any] = (None, None),
+        value_dim: int | None = None,
+        **fields: Any,
+    ) -> Proxy:
+        """Attention to the KV cache of a layer that `store` was called for. by_head: sinks and slopes."""
         self._need_all()
         layer = layer_of(k_pool, v_pool)
-        kv = self.stored.get(layer)
-        if kv is None or not q.headed or q.width != kv.width or q.parts % kv.parts:
-            raise Untraceable("queries must have heads, and attend to the layer whose keys were stored")
-        out = self.write(Op.ATTENTION, [q], self.like(q), layer=layer, **fields)
-        self.instructions[-1].inputs[1] = kv
+        keys, values = self.stored.get(layer, (None, None))
+        if keys is None or values is None or not q.headed or q.width != keys.width or q.parts % keys.parts:
+            raise Untraceable("queries must have heads, and attend to a layer whose keys were stored")
+        if value_dim is not None:
+            values = TensorView(0, 0, 0, 0, value_dim)  # no parts: they are part of the keys
+        if any(each is not None and each.dtype != torch.float32 for each in by_head):
+            raise Untraceable("sinks and slopes must be float32")
+        sinks, slopes = (self.keep(each, q.parts) for each in by_head)
+        out = self.new(q.parts * values.width).unflatten(-1, (-1, values.width))
+        self.write(Op.ATTENTION, [q], out, layer=layer, weight=sinks, bias=slopes, **fields)
+        self.instructions[-1].inputs[1], self.instructions[-1].inputs[2] = keys, values
         return out
 
     def attend_rows(self, q: Proxy, k: Any, v: Any, **fields: Any) -> Proxy:

@@ -19,7 +19,7 @@
 
 namespace quire {
 
-enum class Op : int32_t { rms_norm, add_rms_norm, layer_norm, product, rotary_write, attention, gated_act, act, add, scale, product_int8, select, low_rank, argmax, row_attention, rotary, product_split, product_quantized, multiply, gated_rms_norm, causal_conv, gated_delta, ssd_scan, selective_scan, route, moe };
+enum class Op : int32_t { rms_norm, add_rms_norm, layer_norm, product, rotary_write, attention, gated_act, act, add, scale, product_int8, select, low_rank, argmax, row_attention, rotary, product_split, product_quantized, multiply, gated_rms_norm, causal_conv, gated_delta, ssd_scan, selective_scan, route, moe, join_parts, product_heads, clamp };
 
 // Part of a buffer: token t, part p starts at offset + t · stride + p · width (in elements).
 struct View {
@@ -34,7 +34,7 @@ struct Instruction {
   View out;
   const void *weight, *bias;
   Packed packed;
-  int64_t window;
+  int64_t window, chunk;
   float factor, softcap;  // eps of a norm, or the scale
   int32_t layer, angles;
   int32_t wide;         // weight (of norms) or output (of products) is float32
@@ -122,10 +122,13 @@ struct Interpreter {
                     pool(step.k_pools, i, i.in[1]), pool(step.v_pools, i, i.in[2]), step.slot_mapping);
   }
 
-  // in[1] describes keys and values; only its parts and width are used
+  // in[1] and in[2] describe keys and values; only their parts and widths are used. Values without parts are part of
+  // the keys. weight: sinks, bias: slopes
   void attention(const Instruction& i) const {
-    const AttentionArgs args{pool(step.k_pools, i, i.in[1]), pool(step.v_pools, i, i.in[1]), i.in[0].parts, i.factor,
-                             i.softcap, i.window};
+    AttentionArgs args{pool(step.k_pools, i, i.in[1]), pool(step.v_pools, i, i.in[2]), i.in[0].parts, i.factor,
+                       i.softcap, i.window};
+    args.chunk = i.chunk, args.latent = i.in[2].parts == 0;
+    args.sinks = static_cast<const float*>(i.weight), args.slopes = static_cast<const float*>(i.bias);
     attend<T>(worker, args, i.of_encoder ? step.cross_rows : step.rows, rows(i.in[0]), rows(i.out));
   }
 
@@ -184,6 +187,10 @@ struct Interpreter {
         return gated_act(worker, tokens, rows(i.in[0]), i.act, rows(i.out));
       case Op::act:
         return activation(worker, tokens, rows(i.in[0]), i.act, rows(i.out));
+      case Op::join_parts:
+        return join_parts(worker, tokens, rows(i.in[0]), rows(i.in[1]), rows(i.out));
+      case Op::product_heads:
+        return multiply_heads<T>(worker, rows(i.in[0]), tokens, i.packed, rows(i.out));
       case Op::add:
         return add(worker, tokens, rows(i.in[0]), rows(i.in[1]), rows(i.out));
       case Op::multiply:
@@ -209,6 +216,8 @@ struct Interpreter {
         return i.wide ? apply_adapters<float>(i) : apply_adapters<T>(i);
       case Op::argmax:
         return find_argmax(i);
+      case Op::clamp:
+        return clamp(worker, tokens, rows(i.in[0]), i.factor, rows(i.out));
       case Op::scale:
         return scale(worker, tokens, rows(i.in[0]), i.factor, rows(i.out));
     }

@@ -141,6 +141,18 @@ void activation(Worker& worker, int64_t tokens, Rows<T> x, Act act, Rows<T> out)
   });
 }
 
+// Parts of x and parts of y side by side; one that has fewer parts gives its only part to all.
+template <class T>
+void join_parts(Worker& worker, int64_t tokens, Rows<T> x, Rows<T> y, Rows<T> out) {
+  each_row_block(worker, tokens, out.parts * out.width, [&](int64_t first, int64_t count) {
+    for (int64_t t = first; t < first + count; t++)
+      for (int64_t p = 0; p < out.parts; p++) {
+        std::memcpy(out.row(t, p), x.row(t, x.parts > 1 ? p : 0), x.width * sizeof(T));
+        std::memcpy(out.row(t, p) + x.width, y.row(t, y.parts > 1 ? p : 0), y.width * sizeof(T));
+      }
+  });
+}
+
 // out = x + y, out = x · y, out = x · factor
 template <class T>
 void add(Worker& worker, int64_t tokens, Rows<T> x, Rows<T> y, Rows<T> out) {
@@ -164,6 +176,16 @@ void scale(Worker& worker, int64_t tokens, Rows<T> x, float factor, Rows<T> out)
   each_row_block(worker, tokens, x.width, [&](int64_t first, int64_t count) {
     for (int64_t t = first; t < first + count; t++)
       lanes(x.width, [&](int64_t i, int n) { set(out.row(t, 0) + i, get(x.row(t, 0) + i, n) * set1(factor), n); });
+  });
+}
+
+// out = x between -bound and bound; NaN stays NaN
+template <class T>
+void clamp(Worker& worker, int64_t tokens, Rows<T> x, float bound, Rows<T> out) {
+  const F16 most = set1(bound), least = set1(-bound);
+  each_row_block(worker, tokens, x.width, [&](int64_t first, int64_t count) {
+    for (int64_t t = first; t < first + count; t++)
+      lanes(x.width, [&](int64_t i, int n) { set(out.row(t, 0) + i, max(least, min(most, get(x.row(t, 0) + i, n))), n); });
   });
 }
 

@@ -9,8 +9,7 @@ import torch
 from torch import Tensor
 
 from quire_kernels.cpu.argmax import CpuArgmax
-from quire_kernels.cpu.compiled.proxies import Untraceable
-from quire_kernels.cpu.compiled.tracer import Proxy
+from quire_kernels.cpu.compiled.proxies import Proxy, Untraceable
 from quire_kernels.cpu.library import COMPRESSED_BYTES, DTYPES, Library
 from quire_kernels.cpu.structs import Instruction, Op, StepStruct, TensorView, packed_copy
 

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from quire_kernels.cpu.compiled.proxies import Untraceable
-from quire_kernels.cpu.compiled.tracer import Proxy
+from quire_kernels.cpu.compiled.proxies import Proxy, Untraceable
 from quire_kernels.cpu.linear.int8 import Int8Linear
 from quire_kernels.cpu.linear.packed import PackedLinear
 from quire_kernels.cpu.linear.quantized import QuantizedLinear

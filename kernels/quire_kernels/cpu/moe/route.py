@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from quire_kernels.cpu.compiled.proxies import Untraceable
-from quire_kernels.cpu.compiled.tracer import Proxy
+from quire_kernels.cpu.compiled.proxies import Proxy, Untraceable
 from quire_kernels.cpu.moe.structs import RoutingStruct
 from quire_kernels.cpu.structs import Op
 from quire_kernels.moe import Routing

@@ -35,8 +35,10 @@ from quire_models.loading.weight_names import WeightsMapper
 from quire_models.model_part import ModelPart
 from quire_models.modules.blocks import DecoderModel
 from quire_models.modules.builder import ModuleBuilder
+from quire_models.parts.attention import attention_options
 from quire_models.parts.decoder import Part
 from quire_models.parts.pooling import Pooling
+from quire_models.towers.tower import attach_tower
 
 _DTYPES = {
     "half": torch.float16,
@@ -104,7 +106,13 @@ def _load(config: ModelConfig, registry: Registry, max_bytes: int | None) -> Loa
     kv_dtype = choose_kv_dtype(config.kv_cache_dtype, dtype, head_dims)
     needs = needed_ops(architecture.needs_ops, decoder)
     op_needs = op_query(
-        device, dtype, page_size=config.page_size, head_dims=head_dims, kv_dtype=config.kv_cache_dtype, needs=needs
+        device,
+        dtype,
+        page_size=config.page_size,
+        head_dims=head_dims,
+        kv_dtype=config.kv_cache_dtype,
+        needs=needs,
+        attention_options=attention_options(decoder.blocks),
     )
     ops = choose_ops(op_needs, registry)
     stored_as = stored_format(folder, config, registry, op_needs)
@@ -224,7 +232,7 @@ def _assemble(parts: ModelParts, builder: ModuleBuilder) -> DecoderModel:
     decoder, plain = parts.decoder, builder.unquantized()
     module = decoder.build(builder)
     if parts.tower is not None:
-        module.tower = parts.tower.build(decoder.row_width, plain.for_many_rows())
+        attach_tower(module, parts.tower.build(decoder.row_width, plain.for_many_rows()))
     for name, head in parts.pooling.own_heads.items():
         module.heads[name] = head.build(decoder.width, plain)
     return module

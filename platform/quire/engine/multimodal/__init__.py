@@ -5,5 +5,6 @@
 
 Models that read a medium by cross-attention (Whisper) store its rows in the KV cache instead: `cross_attention` splits
 each step into encoder positions and text, and `encoder_inputs` describes and checks these inputs. `rope_positions`
-computes the rotary positions of media with several axes.
+computes the rotary positions of media with several axes, `media_bounds` keeps chunks from cutting media that are seen
+as a whole, and `speech_tasks` derives what a model with audio can be asked for.
 """

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from quire.errors import ConfigError, PluginError
-from quire.types.encoder_input import EncoderInputInfo
+from quire.types.encoder_input import ENCODER_PROMPT, EncoderInputInfo
 from quire_models import EncoderInput
 from quire_models.model_part import ModelPart
+from quire_models.parts.cross_attention import PADDING_MULTIPLE
 
 
 def encoder_input_info(
@@ -25,16 +26,26 @@ def encoder_input_info(
             f"{architecture} has an encoder input, so it needs input mappers of exactly one modality; there are "
             f"{len(modalities)}."
         )
+    source = decoder.encoder_input
+    if source.is_text != (modalities[0] == ENCODER_PROMPT):
+        raise PluginError(
+            f"{architecture} has an input mapper of {modalities[0]}; that of an encoder input that is a text must have"
+            f" the modality {ENCODER_PROMPT}, and others must not."
+        )
     return EncoderInputInfo(
-        modality=modalities[0], length=decoder.encoder_input.length, reserved=decoder.encoder_input.padded_length
+        modality=modalities[0],
+        length=source.length,
+        reserved=source.padded_length,
+        multiple=PADDING_MULTIPLE if source.is_text else None,
     )
 
 
 def check_encoder_input(encoder_input: EncoderInput, page_size: int, max_model_len: int) -> None:
     """Raise ConfigError if no prompt can fit the page size or the model length."""
-    if encoder_input.padded_length % page_size:
+    unit = PADDING_MULTIPLE if encoder_input.is_text else encoder_input.padded_length
+    if unit % page_size:
         raise ConfigError(
-            f"--page-size {page_size}: prompts of this model begin with a medium of {encoder_input.padded_length} "
+            f"--page-size {page_size}: prompts of this model begin with a medium of {unit} "
             "positions, which must be a multiple of the page size."
         )
     if max_model_len <= encoder_input.padded_length:

@@ -47,7 +47,7 @@ class StepInputs:
     tokens, positions, slot_mapping: int64 [T]. starts: int64 [R + 1], first token of each row. contexts: int64 [R],
     tokens of each sequence after the step. prompt_lens: int32 [R]. pages: int32 [R, P], P = pages of the longest row.
     token_types: int64 [T], None = all 0. rope_positions: int64 [axes, T], None = `positions`. ends: int32 [T], end of
-    what each token sees, None = its own position. sources: int32 [T, S], pages of each token's encoder input, if any.
+    what each token sees, None = its own position. sources: int32 [T, S], where each token's encoder input is.
     state_slots: int64 [R], for models with state.
     """
 

@@ -35,6 +35,7 @@ Ownership of pages. A page table lists the pages of positions 0, 1, …; positio
     fork          the child lists the parent's pages (refs + 1); the last one is copied by the first to write to it
     attach_cached a new seq lists the cached pages of its prefix (refs + 1)
     swap_out      pages are copied to host pages and freed; swap_in does the reverse, except for pages still cached
+    states        slots for the state of recurrent blocks change owners with the pages: `quire.engine.recurrent`
     free          refs - 1; at 0 a registered page becomes idle (cached, evictable), any other one free
 
     pool.available = free pages + idle pages. A waiting seq fits if

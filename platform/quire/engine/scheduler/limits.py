@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 from quire.errors import BadRequest
 from quire.settings.model_config import ModelConfig
-from quire.types import Prompt, Request
+from quire.types import EncoderInputInfo, Prompt, Request
+from quire.types.encoder_input import unused_positions
 
 if TYPE_CHECKING:
     from quire.engine.loading.load import LoadedModel
@@ -34,6 +35,7 @@ class SchedulerLimits:
     seed: int = 0
     bidirectional_media: bool = False
     media_in_one: bool = False
+    encoder_input: EncoderInputInfo | None = None
 
     @classmethod
     def from_config(
@@ -52,6 +54,7 @@ class SchedulerLimits:
             seed=config.seed,
             bidirectional_media=bidirectional_media,
             media_in_one=bidirectional_media and config.batch_invariant,
+            encoder_input=loaded.info.encoder_input,
         )
 
     def num_unshared_tokens(self, prompt: Prompt) -> int:
@@ -78,11 +81,10 @@ class SchedulerLimits:
         prompt_len, max_tokens = len(request.prompt.token_ids), request.params.max_tokens
         if prompt_len == 0:
             raise BadRequest("The prompt has no tokens; at least one is needed.", "prompt")
-        if prompt_len + (max_tokens != 0) > self.max_model_len:
-            raise BadRequest(
-                f"The prompt has {prompt_len} tokens; with the output at most {self.max_model_len} fit this model.",
-                "prompt",
-            )
+        limit = self.max_model_len - unused_positions(self.encoder_input, request.prompt.media)
+        if prompt_len + (max_tokens != 0) > limit:
+            error = f"The prompt has {prompt_len} tokens; with the output at most {limit} fit this model."
+            raise BadRequest(error, "prompt")
         if not self.chunked_prefill and prompt_len > self.max_num_batched_tokens:
             raise BadRequest(
                 f"The prompt has {prompt_len} tokens; without chunked prefill at most "
@@ -90,8 +92,8 @@ class SchedulerLimits:
                 "prompt",
             )
         self._check_media(request.prompt)
-        context = min(self.max_model_len, num_slots + 1)  # the last token generated is never computed
-        longest = context if max_tokens is None else min(self.max_model_len, prompt_len + max_tokens)
+        context = min(limit, num_slots + 1)  # the last token generated is never computed
+        longest = context if max_tokens is None else min(limit, prompt_len + max_tokens)
         if longest > context or prompt_len > num_slots:
             raise BadRequest(
                 f"{prompt_len} prompt tokens and at most {max_tokens} new ones can never fit the KV cache, "

@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from quire.types import EngineStats, ModelInfo
+from quire.types import EngineStats, ModelInfo, StateStats
 
 _Value: TypeAlias = Callable[[EngineStats], float]
 
@@ -40,6 +40,17 @@ _COUNTERS: Mapping[str, tuple[str, _Value]] = {
         lambda s: s.num_corrupted_total,
     ),
 }
+
+_STATE_GAUGES: Mapping[str, tuple[str, Callable[[StateStats], float]]] = {
+    "state_slots": ("Slots for the state of sequences and for checkpoints.", lambda s: s.num_slots),
+    "state_slots_used": ("State slots of running sequences.", lambda s: s.num_slots_used),
+    "state_checkpoints": ("Checkpoints of state in the prefix cache.", lambda s: s.num_checkpoints),
+}
+_STATE_COUNTERS: Mapping[str, tuple[str, Callable[[StateStats], float]]] = {
+    "state_checkpoints_taken": ("Checkpoints of state that were taken.", lambda s: s.num_checkpoints_total),
+    "state_checkpoint_hits": ("Sequences that began with a checkpoint of state.", lambda s: s.num_hits_total),
+}
+"""Of models that keep state; for others there is no sample."""
 
 _PREEMPTIONS: Mapping[str, _Value] = {
     "recompute": lambda s: s.num_preemptions_recompute_total,
@@ -93,6 +104,10 @@ class EngineMetrics(Collector):
         for family, metrics in ((GaugeMetricFamily, _GAUGES), (CounterMetricFamily, _COUNTERS)):
             for name, (help, value) in metrics.items():
                 yield self._family(family, name, help, [], {(m,): value(s) for m, s in self.latest.items()})
+        states = {model: s.state for model, s in self.latest.items() if s.state is not None}
+        for family, of_state in ((GaugeMetricFamily, _STATE_GAUGES), (CounterMetricFamily, _STATE_COUNTERS)):
+            for name, (help, number) in of_state.items():
+                yield self._family(family, name, help, [], {(m,): number(s) for m, s in states.items()})
         for name, (family, help, label, values) in _BY_LABEL.items():
             rows = {(m, key): value(s) for m, s in self.latest.items() for key, value in values.items()}
             yield self._family(family, name, help, [label], rows)

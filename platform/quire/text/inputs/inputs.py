@@ -11,7 +11,7 @@ from typing import Any, Literal, TypeAlias
 
 from quire.errors import BadRequest, PromptTooLong
 from quire.params.sampling import SamplingParams
-from quire.text.inputs.multimodal import FIELD as MEDIA, MultimodalProcessor
+from quire.text.inputs.multimodal import FIELD as MEDIA, Encode, MultimodalProcessor
 from quire.text.tokenizer.long_texts import LONG_TEXT, ShouldContinue
 from quire.text.tokenizer.tokenizer import Tokenizer
 from quire.types import Media, Prompt, Request
@@ -86,6 +86,8 @@ def to_prompt(
     def encode(part: str, special: bool) -> list[int]:
         return _tokenize(part, tokenizer, limits, special and add_special_tokens)
 
+    if multimodal is not None and multimodal.encodes_text and not (isinstance(value, Mapping) and value.get(MEDIA)):
+        return _encoder_prompt(text, ids, encode, limits, multimodal)
     if isinstance(value, Mapping) and value.get(MEDIA):
         if multimodal is None:
             raise BadRequest(f"This model takes text only, but `{MEDIA}` was given.", limits.param)
@@ -96,6 +98,17 @@ def to_prompt(
         if multimodal is not None:
             multimodal.reject_markers(ids, limits.param)
     ids = truncate(ids, limits)
+    check_length(ids, limits)
+    return Prompt(token_ids=tuple(ids), text=text, media=media)
+
+
+def _encoder_prompt(
+    text: str | None, ids: list[int] | None, encode: Encode, limits: InputLimits, multimodal: MultimodalProcessor
+) -> Prompt:
+    """The prompt of an encoder-decoder for text: what is given is for the encoder."""
+    ids = truncate(encode(text or "", True) if ids is None else ids, limits)
+    check_length(ids, limits)
+    ids, media = multimodal.process_encoder_prompt(ids, limits.param)
     check_length(ids, limits)
     return Prompt(token_ids=tuple(ids), text=text, media=media)
 

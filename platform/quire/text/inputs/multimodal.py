@@ -20,9 +20,20 @@ from quire.hooks.call_stats import call_plugin
 from quire.media.loader import MediaLoader, with_item_number
 from quire.records import CountAwareInputProcessor, InputMapper, InputProcessor, MappedMedia, MappedText, Registry
 from quire.text.inputs.context import model_context
-from quire.text.inputs.prompt_assembly import MappedItem, PromptPart, assemble, mapped_items
+from quire.text.inputs.prompt_assembly import (
+    MappedItem,
+    PromptPart,
+    assemble,
+    check_positions,
+    check_source_length,
+    encoder_padding,
+    mapped_items,
+    split_at_markers,
+    text_ids,
+)
 from quire.text.tokenizer.tokenizer import Tokenizer
 from quire.types import Media, ModelInfo
+from quire.types.encoder_input import ENCODER_PROMPT
 
 HOOK = "quire_input_mappers"
 FIELD = "multi_modal_data"
@@ -69,6 +80,19 @@ class MultimodalProcessor:
         return _Mapper(plugin, marker, built, record.numbered_marker)
 
     @property
+    def encodes_text(self) -> bool:
+        """Whether the text of a prompt is what the encoder reads."""
+        return ENCODER_PROMPT in self._mappers
+
+    def process_encoder_prompt(self, ids: Sequence[int], param: str) -> tuple[list[int], tuple[Media, ...]]:
+        """The prompt whose encoder reads `ids` and whose decoder starts as the mapper says. Raises `BadRequest`."""
+        source, built = self._info.encoder_input, self._mappers[ENCODER_PROMPT].built
+        assert source is not None, "the caller asks `encodes_text`"
+        check_source_length(len(ids), source, self._info.name, param)
+        mapped, start = self._map(ENCODER_PROMPT, ids, 1), list(getattr(built, "decoder_start", ()))
+        return assemble([ENCODER_PROMPT, encoder_padding(mapped, source), start], {ENCODER_PROMPT: [mapped]}, param)
+
+    @property
     def markers(self) -> dict[str, str]:
         """The marker of each modality in a prompt; "" for an encoder input, which all prompts begin with."""
         if self._info.encoder_input is not None:
@@ -94,6 +118,8 @@ class MultimodalProcessor:
         """
         items = self._items(data, param)
         text = self._replace_numbered_markers(text, items, param)
+        if self.encodes_text:
+            items = {key: [text_ids(one, encode) for one in some] for key, some in items.items()}
         parts = self._split_prompt(text or "", ids, items, encode, param)
         items = self.loader.fetch_sync(items, param)
         mapped = {
@@ -103,7 +129,7 @@ class MultimodalProcessor:
         if any(isinstance(one, MappedText) for given in mapped.values() for one in given):
             parts = self._expand_text(text if ids is None else None, parts, mapped, encode)
         if (source := self._info.encoder_input) is not None:
-            parts.insert(1, self._encoder_padding(mapped[source.modality][0], source.reserved))
+            parts.insert(1, encoder_padding(mapped[source.modality][0], source))
         return assemble(parts, mapped, param)
 
     def _items(self, data: Any, param: str) -> dict[str, list[Any]]:
@@ -188,16 +214,11 @@ class MultimodalProcessor:
                 text = marker.join(re.split(pattern.replace("(", "(?:"), text))
         return text
 
-    def _encoder_padding(self, part: MappedItem, length: int) -> list[int]:
-        """Padding ids between an encoder input and the text; these positions are never computed."""
-        (mapped,) = mapped_items(part)
-        return [mapped.ids[-1]] * max(0, length - len(mapped.ids))
-
     def _split_text(self, text: str, by_marker: Mapping[str, str], encode: Encode) -> list[PromptPart]:
         """Split a text at its markers. If every marker is a single token, the text is tokenized as a whole."""
         if all(len(self._marker_ids(marker)) == 1 for marker in by_marker):
             return list(self._split_ids(encode(text, True), by_marker))
-        parts = _split_at_markers(text, by_marker)
+        parts = split_at_markers(text, by_marker)
         return [
             by_marker[part] if i % 2 else encode(part, i == 0) if part or i == 0 else [] for i, part in enumerate(parts)
         ]
@@ -217,7 +238,7 @@ class MultimodalProcessor:
         }
         if text is not None:
             by_marker = self._modality_by_marker(mapped)
-            split = _split_at_markers(text, by_marker)
+            split = split_at_markers(text, by_marker)
             for i in range(1, len(split), 2):
                 one = next(remaining[by_marker[split[i]]], None)
                 split[i] = one.text if isinstance(one, MappedText) else split[i]
@@ -275,24 +296,5 @@ class MultimodalProcessor:
                 raise PluginFailed(
                     f"Plugin {mapper.plugin!r} must map {modality} to at least one id of the vocabulary, and tensors."
                 )
-            _check_positions(mapped, modality, mapper.plugin, self._info.position_axes)
+            check_positions(mapped, modality, mapper.plugin, self._info.position_axes)
         return result
-
-
-def _split_at_markers(text: str, markers: Iterable[str]) -> list[str]:
-    """Split a text into alternating texts and markers, with a text first and last."""
-    longest_first = sorted(markers, key=len, reverse=True)
-    return re.split(f"({'|'.join(map(re.escape, longest_first))})", text)
-
-
-def _check_positions(mapped: MappedMedia, modality: str, plugin: str, axes: int) -> None:
-    if mapped.positions is None:
-        return
-    import numpy as np
-
-    positions, shape = np.asarray(mapped.positions), (axes, len(mapped.ids))
-    if positions.shape != shape or positions.dtype.kind not in "iu" or positions.min() < 0:
-        raise PluginFailed(
-            f"Plugin {plugin!r} must place {modality} at whole numbers from 0 on, of shape {list(shape)}; it gave"
-            f" {positions.dtype} {list(positions.shape)}."
-        )

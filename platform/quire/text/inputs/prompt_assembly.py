@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from hashlib import blake2b
 from itertools import chain
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-from quire.errors import BadRequest
+from quire.errors import BadRequest, PluginFailed
 from quire.records import MappedMedia, MappedText
-from quire.types import Media
+from quire.types import EncoderInputInfo, Media
 
 if TYPE_CHECKING:
     import numpy as np
@@ -30,6 +31,25 @@ MappedItem: TypeAlias = MappedMedia | MappedText
 def mapped_items(part: MappedItem) -> Sequence[MappedMedia]:
     """The media of a mapped item, one or several."""
     return part.media if isinstance(part, MappedText) else [part]
+
+
+def encoder_padding(part: MappedItem, source: EncoderInputInfo) -> list[int]:
+    """Padding ids between an encoder input and the text of the decoder; these positions are never computed."""
+    (mapped,) = mapped_items(part)
+    return [mapped.ids[-1]] * max(0, source.reserved_for(len(mapped.ids)) - len(mapped.ids))
+
+
+def text_ids(item: Any, encode: Callable[[str, bool], list[int]]) -> Any:
+    """The token ids of a text; other items are unchanged."""
+    return encode(item, True) if isinstance(item, str) else item
+
+
+def check_source_length(length: int, source: EncoderInputInfo, name: str, param: str) -> None:
+    """Raise `BadRequest` for a text that is too long for the encoder of the model `name`."""
+    if length > source.length:
+        raise BadRequest(
+            f"`{param}` has {length} tokens; the encoder of `{name}` reads at most {source.length}.", param
+        )
 
 
 def assemble(
@@ -90,3 +110,23 @@ def digest(
         data = tensor.reshape(-1).view(torch.uint8).numpy().tobytes() if tensor.numel() else b""
         hasher.update(len(head).to_bytes(8, "little") + head + len(data).to_bytes(8, "little") + data)
     return hasher.hexdigest()
+
+
+def split_at_markers(text: str, markers: Iterable[str]) -> list[str]:
+    """Split a text into alternating texts and markers, with a text first and last."""
+    longest_first = sorted(markers, key=len, reverse=True)
+    return re.split(f"({'|'.join(map(re.escape, longest_first))})", text)
+
+
+def check_positions(mapped: MappedMedia, modality: str, plugin: str, axes: int) -> None:
+    """Raise PluginFailed unless the rotary positions of an item are whole numbers, as many as it has ids."""
+    if mapped.positions is None:
+        return
+    import numpy as np
+
+    positions, shape = np.asarray(mapped.positions), (axes, len(mapped.ids))
+    if positions.shape != shape or positions.dtype.kind not in "iu" or positions.min() < 0:
+        raise PluginFailed(
+            f"Plugin {plugin!r} must place {modality} at whole numbers from 0 on, of shape {list(shape)}; it gave"
+            f" {positions.dtype} {list(positions.shape)}."
+        )

@@ -12,14 +12,15 @@ from typing import TYPE_CHECKING, Any
 
 from quire.plugin import (
     Architecture,
-    CheckpointError,
     Decoder,
     WeightsMapper,
     config_fields as configs,
     hookimpl,
     weight_names as names,
+    with_attention,
 )
 from quire_plugins.architectures import llama
+from quire_plugins.architectures.positions.alibi import bloom_slopes
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -30,7 +31,7 @@ VOCAB_1 = 64_000
 
 def decoder(c: Any) -> Decoder:
     if configs.optional(c, "max_position_embeddings", None) is None:
-        raise CheckpointError("config.json is that of a Baichuan of 13B, whose ALiBi positions are not supported.")
+        return with_attention(llama.decoder(c), rope=None, alibi=bloom_slopes(c.num_attention_heads))
     return llama.decoder(c)
 
 

@@ -7,6 +7,7 @@
 // less than that type's rounding: tiles with few lines compute with more digits.)
 #pragma once
 #include "attention/attention_offsets.hpp"
+#include "attention/attention_tiles.hpp"
 #include "attention/attention_vector.hpp"
 #include "sampling/softmax.hpp"
 #if defined(__AMX_TILE__) && defined(__AMX_BF16__)
@@ -44,21 +45,27 @@ inline void keep_line(const F16* w, [[maybe_unused]] const Block<T>& block, T* w
 template <class Kind, class T>
 void softmax_strip(const AttentionArgs& args, const ScoreTransform& soft, Strip& strip, const Block<T>& block,
                   Scratch<T>& mine, const float* scores, T* weights, float* steps) {
-  const int64_t per_head = args.heads / args.k.heads, stride = padded(args.k.dim, LANES);
-  const bool whole = args.window == 0 && block.count == BLOCK && strip.position + args.ahead + 1 >= block.begin + BLOCK;
+  const int64_t per_head = args.heads / args.k.heads, stride = padded(args.v.dim, LANES);
+  const bool bounded = args.window != 0 || args.chunk != 0;
+  const bool whole = !bounded && block.count == BLOCK && strip.position + args.ahead + 1 >= block.begin + BLOCK;
+  LineBias bias;
   for (int64_t l = 0; l < strip.count; l++, scores += BLOCK, weights += BLOCK) {
     const int64_t at = strip.at + l;
     float &top = mine.top[at], *totals = mine.totals.data() + at * LANES, *out = mine.out.data() + at * stride;
+    if (soft.slopes) {
+      bias.slope = soft.raw(soft.slopes[block.head + per_head - strip.heads_left]);
+      bias.distance = static_cast<float>(block.begin - strip.position);
+    }
     const auto keep_weights = [&](const F16* w) { keep_line<Kind>(w, block, weights, steps[l]); };
     if (whole) {
-      softmax_line<T, true>(soft, block, scores, 0, BLOCK, top, totals, out, stride, keep_weights);
+      softmax_line<T, true>(soft, bias, block, scores, 0, BLOCK, top, totals, out, stride, keep_weights);
     } else {
-      const int64_t oldest = args.window ? strip.position - args.window + 1 : 0;
+      const int64_t oldest = args.oldest(strip.position);
       const int64_t end = strip.ends ? *strip.ends : strip.position + args.ahead + 1;
       const int to = static_cast<int>(std::clamp<int64_t>(end - block.begin, 0, block.count));
       const int from = static_cast<int>(std::clamp<int64_t>(oldest - block.begin, 0, to));
       if (from < to)
-        softmax_line<T, false>(soft, block, scores, from, to, top, totals, out, stride, keep_weights);
+        softmax_line<T, false>(soft, bias, block, scores, from, to, top, totals, out, stride, keep_weights);
       else
         std::fill_n(weights, BLOCK, T{}), steps[l] = 0;
     }
@@ -73,7 +80,7 @@ void softmax_strip(const AttentionArgs& args, const ScoreTransform& soft, Strip&
 template <class T, class Kind>
 void attend_block(const AttentionArgs& args, const Lines& lines, const Block<T>& block, Scratch<T>& mine, int64_t first,
                   Kind& kind) {
-  const int64_t dim = args.k.dim, stride = padded(dim, LANES);
+  const int64_t dim = args.k.dim, stride = padded(args.v.dim, LANES);
   const ScoreTransform soft(args);
   const auto padded_count = [&](int64_t strip) { return Kind::COPIES ? STRIP : std::min(STRIP, lines.count - strip); };
   const auto score = [&](int64_t strip, int current) {
@@ -113,6 +120,7 @@ void attend_span(const AttentionArgs& args, const Lines& lines, const Span& span
       else
         set_next<T>(args, next, head - first, last - first, block);
       find<Kind>(args, here, head, mine.values.data(), block);
+      block.head = head * (args.heads / args.k.heads);
       attend_block<T>(args, lines, block, mine, (head - first) * stride, kind);
     }
   }
@@ -130,12 +138,27 @@ void attend_lines(const AttentionArgs& args, const Lines& lines, const Span& spa
 #endif
 #if defined(__AMX_TILE__) && defined(__AMX_BF16__)
   if constexpr (sizeof(T) == 2) {
-    if (args.k.dim % 32 == 0 && lines.count <= FewAmxLines::MAX)
+    const bool fits = args.k.dim % 32 == 0 && args.v.dim % 32 == 0;
+    if (fits && lines.count <= FewAmxLines::MAX)
       return attend_span<T>(args, lines, span, after, first, last, stride, FewAmxLines{lines.count});
-    if (args.k.dim % 32 == 0) return attend_span<T>(args, lines, span, after, first, last, stride, AmxLines{});
+    if (fits) return attend_span<T>(args, lines, span, after, first, last, stride, AmxLines{});
   }
 #endif
   attend_span<T>(args, lines, span, after, first, last, stride, VectorLines<T>{});
+}
+
+// A sink is the first score of a line: its weight, 1, is in the sum, but nothing of it is in the output.
+template <class T>
+void begin_with_sinks(const AttentionArgs& args, Scratch<T>& mine, int64_t tokens, int64_t first, int64_t last,
+                      int64_t stride) {
+  const ScoreTransform soft(args);
+  const int64_t per_head = args.heads / args.k.heads;
+  for (int64_t head = first; head < last; head++)
+    for (int64_t l = 0; l < tokens * per_head; l++) {
+      const int64_t at = (head - first) * stride + l;
+      mine.top[at] = soft.raw(args.sinks[head * per_head + l % per_head]);
+      mine.totals[at * LANES] = 1.0f;
+    }
 }
 
 // Copies the queries of a tile and resets its outputs.
@@ -144,7 +167,8 @@ void begin_tile(const AttentionArgs& args, const Tile& tile, int64_t first, int6
   const int64_t dim = args.k.dim, per_head = args.heads / args.k.heads, heads = last - first;
   Scratch<T>& mine = scratch<T>();
   const int64_t all = heads * stride + (stride > FEW_LINES ? STRIP : 0);  // the last head's strips may exceed its lines
-  mine.fit(all, padded(dim, LANES));
+  const int64_t width = padded(args.v.dim, LANES);
+  mine.fit(all, padded(dim, LANES), width);
   for (int64_t h = 0; h < heads; h++) {
     T* to = mine.q.data() + h * stride * dim;
     for (int64_t t = 0; t < tile.tokens; t++, to += per_head * dim)
@@ -159,14 +183,15 @@ void begin_tile(const AttentionArgs& args, const Tile& tile, int64_t first, int6
         mine.halved[l] = halve(mine.q.data() + l * dim, dim, mine.halves.data() + l * 2 * dim);
     }
   }
-  std::fill_n(mine.out.data(), all * padded(dim, LANES), 0.0f);
+  std::fill_n(mine.out.data(), all * width, 0.0f);
   std::fill_n(mine.top.data(), all, HIDDEN);
   std::fill_n(mine.totals.data(), all * LANES, 0.0f);
+  if (args.sinks) begin_with_sinks(args, mine, tile.tokens, first, last, stride);
 }
 
 template <class T>
 void end_tile(const AttentionArgs& args, const Tile& tile, int64_t first, int64_t last, int64_t stride, Rows<T> out) {
-  const int64_t dim = args.k.dim, per_head = args.heads / args.k.heads, width = padded(dim, LANES);
+  const int64_t dim = args.v.dim, per_head = args.heads / args.k.heads, width = padded(dim, LANES);
   Scratch<T>& mine = scratch<T>();
   for (int64_t head = first; head < last; head++)
     for (int64_t l = 0; l < tile.tokens * per_head; l++) {
@@ -177,17 +202,6 @@ void end_tile(const AttentionArgs& args, const Tile& tile, int64_t first, int64_
       const F16 inverse = set1(1.0f / sum(load(mine.totals.data() + at * LANES)));
       lanes(dim, [&](int64_t i, int n) { set(to + i, load(sums + i) * inverse, n); });
     }
-}
-
-// The shared positions that all tokens of a tile read, or all positions that they read if none are shared.
-inline Span span_of(const AttentionArgs& args, const StepRows& rows, const Tile& tile) {
-  const int32_t* pages = rows.pages + tile.row * rows.pages_stride;
-  if (tile.shared) return {pages, 0, tile.shared * BLOCK};
-  const int64_t oldest = args.window ? std::max<int64_t>(0, tile.position - args.window + 1) : 0;
-  const int64_t end = tile.position + tile.tokens;
-  if (!rows.ends) return {pages, oldest / BLOCK * BLOCK, end};
-  const int32_t* ends = rows.ends + tile.token;
-  return {pages, oldest / BLOCK * BLOCK, std::max<int64_t>(end, *std::max_element(ends, ends + tile.tokens))};
 }
 
 // after: the span that this thread will probably read next.
@@ -215,56 +229,11 @@ void attend_tile(const AttentionArgs& args, const StepRows& rows, const Tile& ti
   end_tile(args, tile, first, last, stride, out);
 }
 
-constexpr int64_t MIN_SHARED_BLOCKS = 2;  // minimum blocks worth reading once for several rows
-
-// Number of consecutive rows from `row` on, of one token each, that begin with the same pages, and number of blocks
-// that they share.
-inline std::pair<int64_t, int64_t> alike(const StepRows& rows, int64_t row, int64_t most, int64_t page_size) {
-  const int32_t* pages = rows.pages + row * rows.pages_stride;
-  int64_t count = 1, shared = (rows.contexts[row] - 1) / BLOCK;
-  for (; count < most && row + count < rows.count; count++) {
-    const int64_t other = row + count;
-    if (rows.query_starts[other + 1] - rows.query_starts[other] != 1) break;
-    const int32_t* theirs = pages + count * rows.pages_stride;
-    int64_t same = 0;
-    const int64_t whole = std::min<int64_t>(shared, (rows.contexts[other] - 1) / BLOCK) * BLOCK / page_size;
-    while (same < whole && theirs[same] == pages[same]) same++;
-    const int64_t blocks = same * page_size / BLOCK;
-    if (blocks < MIN_SHARED_BLOCKS) break;
-    shared = blocks;
-  }
-  return {count, shared};
-}
-
-// Splits a step into tiles. Within a row, longer contexts come first.
-inline void split_tiles(const StepRows& rows, const AttentionArgs& args, std::vector<Tile>& tiles) {
-  tiles.clear();
-  const int64_t per_head = args.heads / args.k.heads;
-  const int64_t most = std::max<int64_t>(1, std::min(MAX_TILE_TOKENS, MAX_LINES / per_head));
-  const int64_t together = BLOCK % args.k.page_size || args.window ? 1 : std::max<int64_t>(1, STRIP / per_head);
-  for (int64_t r = 0; r < rows.count;) {
-    const int64_t first = rows.query_starts[r], length = rows.query_starts[r + 1] - first;
-    const int64_t start = rows.contexts[r] - length;
-    if (length == 1 && together > 1) {
-      const int64_t all = alike(rows, r, 4 * together, args.k.page_size).first, parts = (all + together - 1) / together;
-      // so that all tiles have the same size
-      const auto [count, shared] = alike(rows, r, (all + parts - 1) / parts, args.k.page_size);
-      if (count > 1) {
-        tiles.push_back({r, first, count, start, shared});
-        r += count;
-        continue;
-      }
-    }
-    for (int64_t at = (length + most - 1) / most * most - most; at >= 0; at -= most)  // no tile if present are no tokens
-      tiles.push_back({r, first + at, std::min(most, length - at), start + at, 0});
-    r++;
-  }
-}
-
 constexpr int64_t ITEMS_PER_THREAD = 6;  // with so many items, threads finish at about the same time
 
 template <class T>
-void attend(Worker& worker, const AttentionArgs& args, const StepRows& rows, Rows<T> q, Rows<T> out) {
+void attend(Worker& worker, AttentionArgs args, const StepRows& rows, Rows<T> q, Rows<T> out) {
+  if (args.latent) divide_heads(args, rows.query_starts[rows.count], worker.size);
   std::vector<Tile>& tiles = scratch<T>().tiles;
   split_tiles(rows, args, tiles);
   const int64_t count = static_cast<int64_t>(tiles.size());

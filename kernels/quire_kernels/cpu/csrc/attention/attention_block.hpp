@@ -30,6 +30,16 @@ struct AttentionArgs {
   float scale, softcap;  // softcap 0: none
   int64_t window;        // 0: none
   int64_t ahead = 0;     // number of stream positions that a token attends to
+  int64_t chunk = 0;     // a token attends to the positions of its own chunk; 0: to all before it
+  const float* sinks = nullptr;   // a score for each head that has no value; null: none
+  const float* slopes = nullptr;  // for each head, what a score loses with each position of distance; null: nothing
+  bool latent = false;            // values are the first v.dim elements of the keys
+
+  // The first position that a token at `position` attends to.
+  int64_t oldest(int64_t position) const {
+    if (window) return std::max<int64_t>(0, position - window + 1);
+    return chunk ? position / chunk * chunk : 0;
+  }
 };
 
 // shared: number of leading blocks that all tokens read from the same pages; then each token belongs to a row of
@@ -53,8 +63,9 @@ struct Scratch {
   ScratchBuffer<float> out, top, totals, scores, steps;
   std::vector<Tile> tiles;
 
-  void fit(int64_t lines, int64_t dim) {
-    q.fit(lines * dim), out.fit(lines * dim), values.fit(BLOCK * dim);
+  // dim: of queries, width: of values, both padded.
+  void fit(int64_t lines, int64_t dim, int64_t width) {
+    q.fit(lines * dim), out.fit(lines * width), values.fit(BLOCK * width);
     top.fit(lines), totals.fit(lines * LANES);
     weights.fit(2 * STRIP * BLOCK), scores.fit(2 * STRIP * BLOCK), steps.fit(2 * STRIP);
     if constexpr (MULTIPLIES_BYTES<T>) halves.fit(lines * 2 * dim), halved.fit(lines);
@@ -77,6 +88,7 @@ template <class T>
 struct Block {
   int64_t begin;  // first position
   int count;      // number of positions
+  int64_t head = 0;  // the first query head
   const T* keys[GROUPS];
   const T* values[GROUPS];  // rows of `stride` units: [8 or 16 position units][stride]
   const T* next_keys[GROUPS];  // memory of the same size that is read next, to be prefetched
@@ -113,6 +125,30 @@ void copy_values(const T* values, int present, int64_t dim, int64_t stride, T* c
     for (int p = 0; p < P; p++)
       if (u * P + p >= present)
         for (int64_t d = 0; d < dim; d++) row[d * P + p] = T{};
+  }
+}
+
+// The first `dim` elements of a group of keys as values, [position unit][stride], likewise.
+template <class T>
+void transpose_keys(const T* keys, int present, int64_t dim, int64_t stride, T* copy) {
+  constexpr int P = PER_UNIT<T>;
+  int64_t d = 0;
+#if defined(__AVX512F__)
+  if constexpr (P == 1)
+    for (; d + LANES <= dim; d += LANES) {
+      U16 units[LANES];
+      for (int i = 0; i < LANES; i++) units[i] = load_units(keys + (d + i) * GROUP);
+      transpose(units);
+      for (int i = 0; i < LANES; i++) store_units(copy + i * stride + d, units[i]);
+    }
+#endif
+  for (; d < dim; d += P)
+    for (int p = 0; p < GROUP; p += P)
+      for (int i = 0; i < P; i++)
+        for (int j = 0; j < P; j++) copy[(p / P * stride + d + i) * P + j] = keys[(d / P * GROUP + p + j) * P + i];
+  for (int p = 0; p < GROUP; p++) {
+    T* row = copy + p / P * stride * P + p % P;
+    for (int64_t i = p < present ? dim : 0; i < stride; i++) row[i * P] = T{};
   }
 }
 

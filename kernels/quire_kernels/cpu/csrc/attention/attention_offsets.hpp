@@ -27,11 +27,16 @@ template <class Kind, class T>
 void find(const AttentionArgs& args, const GroupOffsets& offsets, int64_t kv_head, T* copies, Block<T>& block) {
   if (args.k.stored == Stored::int8) return find_bytes<Kind>(args, offsets, kv_head, block);
   if (args.k.stored == Stored::int4) return find_codes<Kind>(args, offsets, kv_head, block);
-  const int64_t dim = args.k.dim, stride = padded(dim, LANES);
+  const int64_t dim = args.v.dim, stride = padded(dim, LANES);
   for (int g = 0; g < block.groups(); g++) {
     block.keys[g] = args.k.group<T>(offsets.page[g], offsets.at[g], kv_head);
-    block.values[g] = args.v.group<T>(offsets.page[g], offsets.at[g], kv_head);
     const int present = std::min<int>(GROUP, block.count - g * GROUP);
+    if (args.latent) {
+      transpose_keys(block.keys[g], present, dim, stride, copies + g * GROUP * stride);
+      block.values[g] = copies + g * GROUP * stride;
+      continue;
+    }
+    block.values[g] = args.v.group<T>(offsets.page[g], offsets.at[g], kv_head);
     if (!Kind::COPIES && present == GROUP && stride == dim) continue;
     copy_values(block.values[g], present, dim, stride, copies + g * GROUP * stride);
     block.values[g] = copies + g * GROUP * stride;
@@ -53,7 +58,7 @@ void set_next(const AttentionArgs& args, const GroupOffsets& next, int64_t part,
       continue;
     }
     block.next_keys[g] = args.k.group<T>(page, at, head);
-    block.next_values[g] = args.v.group<T>(page, at, head);
+    block.next_values[g] = args.latent ? block.next_keys[g] : args.v.group<T>(page, at, head);
   }
 }
 
@@ -62,7 +67,7 @@ template <class T>
 void set_next_head(const AttentionArgs& args, const GroupOffsets& offsets, int64_t head, Block<T>& block) {
   for (int g = 0; g < GROUPS; g++) {
     block.next_keys[g] = args.k.group<T>(offsets.page[g], offsets.at[g], head);
-    block.next_values[g] = args.v.group<T>(offsets.page[g], offsets.at[g], head);
+    block.next_values[g] = args.latent ? block.next_keys[g] : args.v.group<T>(offsets.page[g], offsets.at[g], head);
   }
 }
 

@@ -68,14 +68,14 @@ inline void prefetch_keys(const T* group, int64_t dim) {
     __builtin_prefetch(reinterpret_cast<const char*>(group) + u * GROUP * 4, 1);
 }
 
-// Stores a token's key and value of head `head`.
+// Stores a token's key and value of head `head`; where values are not stored, v_pool.dim is 0.
 template <class T>
 inline void store_token(const Pool& k_pool, const Pool& v_pool, int64_t page, int64_t offset, int64_t head, const T* k,
                         const T* v) {
   const int64_t group = offset / GROUP, at = offset % GROUP, dim = k_pool.dim;
   const auto write = [&](const auto& keys, const auto& values) {
     write_key(keys, at, k, dim);
-    write_value(values, at, v, dim);
+    if (v_pool.dim) write_value(values, at, v, v_pool.dim);
   };
   if (k_pool.stored == Stored::int4)
     write(CodeGroup::of(k_pool, page, group, head), CodeGroup::of(v_pool, page, group, head));

@@ -29,8 +29,10 @@ struct Pool {
   void* base;
   int64_t page_size, heads, dim;
   Stored stored;
+  int64_t shared = 1;  // number of neighboring heads that are one in memory
 
   int64_t group_number(int64_t page, int64_t group_in_page, int64_t head) const {
+    if (shared > 1) return (page * (page_size / GROUP) + group_in_page) * (heads / shared) + head / shared;
     return (page * (page_size / GROUP) + group_in_page) * heads + head;
   }
   template <class T>

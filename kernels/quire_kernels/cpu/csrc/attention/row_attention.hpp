@@ -125,7 +125,7 @@ template <class T>
 void begin_rows(const AttentionArgs& args, const Rows<T>& q, int64_t token, int64_t tokens, int64_t head, int64_t lines) {
   const int64_t dim = args.k.dim, per_head = args.heads / args.k.heads, stride = padded(dim, LANES);
   Scratch<T>& mine = scratch<T>();
-  mine.fit(lines, stride);
+  mine.fit(lines, stride, stride);
   T* to = mine.q.data();
   for (int64_t l = 0; l < tokens * per_head; l++, to += dim) {
     copy_few(to, q.row(token + l / per_head, head * per_head + l % per_head), q.width);
@@ -188,7 +188,7 @@ template <class T>
 void attend_rows(Worker& worker, const RowAttentionArgs& given, const StepRows& rows, Rows<T> q, Rows<T> k, Rows<T> v,
                  Rows<T> out) {
   AttentionArgs args{};
-  args.k.heads = given.kv_heads, args.k.dim = padded_dim<T>(given.dim);
+  args.k.heads = given.kv_heads, args.k.dim = args.v.dim = padded_dim<T>(given.dim);
   args.heads = given.heads, args.scale = given.scale, args.window = given.window;
   args.ahead = given.window ? given.window - 1 : WITHOUT_END;
   PackedRow<T>& row = packed_row<T>();

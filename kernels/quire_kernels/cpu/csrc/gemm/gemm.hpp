@@ -10,6 +10,7 @@
 #include "gemm/gemm_tiling.hpp"
 #include "gemm/gemm_epilogue.hpp"
 #include "gemm/gemm_vector.hpp"
+#include "rowwise.hpp"
 #include "scratch.hpp"
 #include "thread_team.hpp"
 
@@ -70,6 +71,29 @@ void multiply_few(Worker& worker, const Kernel& kernel, const T* x, int64_t stri
   worker.each_few(w.panels(), Kernel::PANELS, [&](int64_t first, int64_t panels) {
     kernel.sums(panels, wide, exact ? stride : inputs, w.units + first * units * PANEL, units, sums);
     for (int64_t i = 0; i < panels; i++) apply_epilogue<T>(w, to, first + i, 0, rows, sums + i * Kernel::ROWS * PANEL);
+  });
+}
+
+constexpr int64_t PANELS_AT_ONCE = VectorRow<float>::PANELS;
+
+// Part h of a row of y = matrix h of w · part h of the row of x, for matrices of one shape, which stand one after
+// another in w.
+template <class T>
+void multiply_heads(Worker& worker, const Rows<T>& x, int64_t rows, const Packed& w, const Rows<T>& y) {
+  const int64_t inputs = padded(w.inputs, INPUT_STEP), units = inputs / PER_UNIT<T>, panels = w.panels();
+  const int64_t groups = (panels + PANELS_AT_ONCE - 1) / PANELS_AT_ONCE;
+  const bool exact = inputs == w.inputs;
+  const VectorRow<T> kernel;
+  worker.each(x.parts * groups, [&](int64_t i) {
+    alignas(64) float sums[PANELS_AT_ONCE * PANEL];
+    const int64_t head = i / groups, first = i % groups * PANELS_AT_ONCE, some = std::min(PANELS_AT_ONCE, panels - first);
+    const uint32_t* matrix = w.units + (head * panels + first) * units * PANEL;
+    for (int64_t r = 0; r < rows; r++) {
+      const T* row = exact ? x.row(r, head) : widened(x.row(r, head), 0, 1, w.inputs, inputs);
+      kernel.sums(some, row, 0, matrix, units, sums);
+      const GemmOutput to{y.row(r, head), 0, nullptr, EpilogueKind::plain, Act{}, 0};
+      for (int64_t j = 0; j < some; j++) apply_epilogue<T>(w, to, first + j, 0, 1, sums + j * PANEL);
+    }
   });
 }
 

@@ -14,12 +14,23 @@ struct ScoreTransform {
   float unit;        // final factor of a raw score
   float slack;       // how far a raw score may exceed the stored maximum
   bool is_nonlinear;        // whether more than a multiplication is needed
+  const float* slopes;      // of the heads; null: none
   explicit ScoreTransform(const AttentionArgs& args)
       : inner(args.softcap != 0 ? args.scale / args.softcap : args.scale > 0 ? 1 : args.scale),
         cap(args.softcap),
         unit(args.softcap == 0 && args.scale > 0 ? args.scale * LOG2_E : LOG2_E),
         slack(SLACK / unit),
-        is_nonlinear(cap != 0 || inner != 1) {}
+        is_nonlinear(cap != 0 || inner != 1 || args.slopes),
+        slopes(args.slopes) {}
+
+  // A score that is added to others as one of a position, before `unit` multiplies it.
+  float raw(float score) const { return score * (LOG2_E / unit); }
+};
+
+// What a line adds to its scores: `slope` times the distance from its token's position to that of each score, which for
+// the first of the block is `distance`.
+struct LineBias {
+  float slope = 0, distance = 0;
 };
 
 // Raises the maximum of a line whose scores exceed the stored one, and rescales its sums and output. This is rare,
@@ -33,16 +44,18 @@ inline void raise_maximum(const ScoreTransform& soft, F16 best, float& top, floa
 }
 
 // Not inlined, so that the usual path, without this transformation, stays in registers.
-__attribute__((noinline)) inline F16 transformed(const ScoreTransform& soft, F16 s) {
+__attribute__((noinline)) inline F16 transformed(const ScoreTransform& soft, F16 s, const LineBias& bias, int first) {
+  alignas(64) static constexpr float STEPS[LANES] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
   s = s * set1(soft.inner);
-  return soft.cap != 0 ? tanh(s) * set1(soft.cap) : s;
+  if (soft.cap != 0) s = tanh(s) * set1(soft.cap);
+  return fma(set1(bias.distance + static_cast<float>(first)) + load(STEPS), set1(bias.slope), s);
 }
 
 // Converts the scores [BLOCK] of one line to weights and passes them to `keep_weights`; updates the line's running
-// maximum, sums (lane by lane) and output. from, to: the visible positions of the block; WHOLE: all of them.
+// maximum, sums (lane by lane) and output. bias: used if the transformation is not linear. from, to: the visible positions of the block; WHOLE: all of them.
 template <class T, bool WHOLE, class KeepWeights>
-inline void softmax_line(const ScoreTransform& soft, const Block<T>& block, const float* scores, int from, int to,
-                   float& top, float* totals, float* out, int64_t stride, KeepWeights&& keep_weights) {
+inline void softmax_line(const ScoreTransform& soft, const LineBias& bias, const Block<T>& block, const float* scores,
+                   int from, int to, float& top, float* totals, float* out, int64_t stride, KeepWeights&& keep_weights) {
   F16 s[GROUPS];
 #pragma GCC unroll 4
   for (int g = 0; g < GROUPS; g++) s[g] = load(scores + g * GROUP);
@@ -51,7 +64,7 @@ inline void softmax_line(const ScoreTransform& soft, const Block<T>& block, cons
     for (int g = 0; g < GROUPS; g++) s[g] = s[g] * load(block.key_scales + g * GROUP);
   if (soft.is_nonlinear)
 #pragma GCC unroll 4
-    for (int g = 0; g < GROUPS; g++) s[g] = transformed(soft, s[g]);
+    for (int g = 0; g < GROUPS; g++) s[g] = transformed(soft, s[g], bias, g * GROUP);
   if (!WHOLE)
 #pragma GCC unroll 4
     for (int g = 0; g < GROUPS; g++)

@@ -11,12 +11,22 @@ from dataclasses import fields, is_dataclass
 from typing import Any
 
 from quire_models.parts.rope_config import Rope
+from quire_models.parts.state import kv_shape, parts_of
 
 
 def position_axes(parts: Iterable[Any]) -> int:
     """The largest number of position axes that any of the parts uses."""
     declared = [axes for part in parts if isinstance(axes := getattr(part, "position_axes", None), int)]
     return max([*declared, *(rope.axes for rope in _ropes(parts))], default=1)
+
+
+def attention_options(blocks: Iterable[Any]) -> frozenset[str]:
+    """What the blocks ask of `paged_attention` (`quire_kernels.attention.OPTIONS`), stated by their parts."""
+    blocks = tuple(blocks)
+    found = [getattr(part, "attention_options", ()) for block in blocks for part in parts_of(block)]
+    widths = [kv_shape(block) for block in blocks]
+    other = any(shape.value_width != shape.head_dim for shape in widths)
+    return frozenset().union(*found, ("value_dim",) if other else ())
 
 
 def has_kv_cache_variants(parts: Sequence[Any]) -> bool:

@@ -1,0 +1,1 @@
+"""Pages in the layout of the C++ ops, read in Python."""

@@ -1,0 +1,1 @@
+"""Families with latent attention, whose pages hold one compressed row per token."""

@@ -1,0 +1,1 @@
+"""Families whose blocks are mixtures of experts."""

@@ -1,0 +1,56 @@
+"""GLM-4.5 and 4.6 (GLM-4-MoE) and dots.llm1: routers of DeepSeek V3 on Llama-like attention."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any
+
+from quire.plugin import (
+    Architecture,
+    Decoder,
+    RMSNorm,
+    WeightsMapper,
+    config_fields as configs,
+    hookimpl,
+    weight_names as names,
+    with_attention,
+    with_blocks,
+)
+from quire_plugins.architectures import llama
+from quire_plugins.architectures.moe.mixtures import corrected_router, mixture, shared_experts, with_mixtures
+
+NAMES = names.LLAMA | names.MOE
+
+
+def _with_experts(c: Any, decoder: Decoder) -> Decoder:
+    moe = mixture(c, c.moe_intermediate_size, c.n_routed_experts, corrected_router(c), shared_experts(c))
+    return with_mixtures(decoder, moe, lambda layer: layer >= c.first_k_dense_replace)
+
+
+def glm4_moe(c: Any) -> Decoder:
+    norm = RMSNorm(c.rms_norm_eps) if c.use_qk_norm else None
+    return _with_experts(c, with_attention(llama.decoder(c), out_bias=False, qk_norm=norm))
+
+
+def glm4_moe_names(c: Any) -> WeightsMapper:
+    """Without the layers that predict further tokens, which follow the others."""
+    mtp = configs.optional(c, "num_nextn_predict_layers", 0) or 0
+    layers = range(c.num_hidden_layers, c.num_hidden_layers + mtp)
+    return NAMES | WeightsMapper(ignored=tuple(f"model.layers.{layer}.*" for layer in layers))
+
+
+def dots1(c: Any) -> Decoder:
+    normed = with_attention(llama.decoder(c), qk_norm=RMSNorm(c.rms_norm_eps))
+
+    def windowed(layer: int, block: Any) -> Any:
+        return replace(block, attn=replace(block.attn, window=configs.window(c, layer)))
+
+    return _with_experts(c, with_blocks(normed, windowed))
+
+
+@hookimpl
+def quire_architectures() -> Iterable[Architecture]:
+    """GLM-4-MoE and dots.llm1 as language models."""
+    yield Architecture(name="Glm4MoeForCausalLM", decoder=glm4_moe, names=glm4_moe_names)
+    yield Architecture(name="Dots1ForCausalLM", decoder=dots1, names=NAMES)
