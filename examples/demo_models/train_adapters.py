@@ -48,7 +48,7 @@ RECIPES = {
     "pirate": Recipe(400, 8),
     "dutch": Recipe(700, 12),
     "json": Recipe(200, 8),
-    "reader": Recipe(3200, 32, READINGS),
+    "reader": Recipe(2200, 32, READINGS),
 }
 """Dutch has some two hundred words that the model has never seen. To read is a skill that it does not have."""
 

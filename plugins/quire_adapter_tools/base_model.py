@@ -11,7 +11,7 @@ from torch import nn
 
 from quire import hub
 from quire.engine.architectures.choice import find_architecture
-from quire.engine.loading.description import Description
+from quire.engine.architectures.description import Description
 from quire.engine.pooling.pooling_config import choose_pooling
 from quire.hooks.demos import from_demo
 from quire.records import Registry

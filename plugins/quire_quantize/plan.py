@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from quire.engine.architectures.choice import find_architecture
-from quire.engine.loading.description import Description
+from quire.engine.architectures.description import Description
 from quire.errors import CheckpointError, ConfigError
 from quire.records import Architecture, Registry
 from quire_kernels import select

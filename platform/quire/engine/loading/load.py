@@ -14,7 +14,7 @@ import torch
 
 from quire import hub
 from quire.engine.architectures.choice import ChosenArchitecture, choose_architecture
-from quire.engine.loading.description import Description
+from quire.engine.architectures.description import Description
 from quire.engine.loading.op_choice import choose_ops, dtype_name, needed_ops, op_query
 from quire.engine.loading.weight_source import WeightSource
 from quire.engine.memory.system_memory import free_bytes
