@@ -57,7 +57,7 @@ NAMES = WeightsMapper(
 
 
 def decoder(c: Any) -> Decoder:
-    """Describes `DbrxConfig`."""
+    """Describes `DbrxConfig`, whose sizes of attention and of experts are in configs of their own."""
     attention, ffn, head_dim = c.attn_config, c.ffn_config, c.d_model // c.n_heads
     if ffn.moe_normalize_expert_weights not in (None, 1, 1.0):
         raise CheckpointError(
