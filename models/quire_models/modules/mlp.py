@@ -26,11 +26,14 @@ class GatedFeedForward(nn.Module):
 
     def forward(self, x: Tensor, fwd: ForwardBatch) -> Tensor:
         """x [tokens, width] -> [tokens, width]."""
-        both = self.gate_up(x, fwd)
-        if self.act is None:
-            return self.down(self._ops.gated_act(both, self._name), fwd)
-        gate, up = both.chunk(2, -1)
-        return self.down(self.act(gate) * up, fwd)
+        part, both = self.part, self.gate_up(x, fwd)
+        if self.act is None and part.gate_scale == 1.0:
+            y = self.down(self._ops.gated_act(both, self._name), fwd)
+        else:
+            gate, up = both.split([part.intermediate_size] * 2, -1)
+            gate = gate if part.gate_scale == 1.0 else gate * part.gate_scale
+            y = self.down((self._ops.act(gate, self._name) if self.act is None else self.act(gate)) * up, fwd)
+        return y if part.down_scale == 1.0 else y * part.down_scale
 
 
 class FeedForward(nn.Module):

@@ -56,12 +56,15 @@ class GatedMlp:
 
     intermediate_size: outputs of gate and of up, as in Hugging Face configs. act: a name in `quire_kernels.ops.ACTS`
     (hidden_act, mapped by `configs.act`), or a part built for width `intermediate_size`: a module x -> the same shape.
-    bias: whether the matrices have biases.
+    bias: whether the matrices have biases. gate_scale, down_scale: factors of the outputs of gate and of down
+    (mlp_multipliers of Falcon-H1).
     """
 
     intermediate_size: int
     act: str | Part = "silu"
     bias: bool = False
+    gate_scale: float = 1.0
+    down_scale: float = 1.0
 
     def build(self, width: int, builder: ModuleBuilder) -> nn.Module:
         """A module (x, forward) -> [tokens, width]."""

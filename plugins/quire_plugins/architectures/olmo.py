@@ -13,7 +13,6 @@ from typing import Any
 from quire.plugin import (
     Architecture,
     Block,
-    CheckpointError,
     Decoder,
     LayerNorm,
     RMSNorm,
@@ -31,10 +30,9 @@ NAMES = names.LLAMA | names.PRE_AND_POST_NORM
 
 
 def olmo(c: Any) -> Decoder:
-    if c.clip_qkv is not None:
-        raise CheckpointError(f"config.json has clip_qkv {c.clip_qkv}; clipped queries and keys are not supported.")
     norm = LayerNorm(affine=False)
-    plain = with_blocks(llama.decoder(c), lambda _, block: replace(block, norm=norm))
+    clipped = with_attention(llama.decoder(c), clip=c.clip_qkv)
+    plain = with_blocks(clipped, lambda _, block: replace(block, norm=norm))
     return replace(plain, norm=norm)
 
 

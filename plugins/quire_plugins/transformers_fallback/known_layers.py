@@ -38,6 +38,7 @@ class StepAttention(SelfAttention):
 
     def process_weights(self) -> None:
         """Record the program again at the next step."""
+        super().process_weights()
         self._run = self._bind_and_run
 
     def _bind_and_run(self, x: Tensor, forward: Any) -> Tensor:

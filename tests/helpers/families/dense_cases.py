@@ -7,6 +7,7 @@ from typing import Any
 from family_case import ATTENTION, GEMMA, PARTLY_ROTARY, FamilyCase
 
 ORIGINAL = {"rope_theta": 1e4, "original_max_position_embeddings": 16}
+YARN = {"rope_type": "yarn", "factor": 4.0, "mscale": 1.0, "mscale_all_dim": 1.0, **ORIGINAL}
 WINDOWS = ["sliding_attention", "full_attention", "sliding_attention"]
 GPT2 = {"n_embd": 64, "n_layer": 2, "n_head": 4, "n_positions": 512}
 OPT = {"ffn_dim": 96, "word_embed_proj_dim": 64}
@@ -32,6 +33,7 @@ CASES = (
             "yarn with mscale": _scaled("yarn", factor=4.0, mscale=0.7, mscale_all_dim=1.0, truncate=False, **ORIGINAL),
         },
     ),
+    FamilyCase("Ministral3ForCausalLM", {"rope_parameters": {**YARN, "llama_4_scaling_beta": 0.3}}),
     FamilyCase("CwmForCausalLM", {**PLAIN_ROPE, "sliding_window": 9, "layer_types": WINDOWS[:2], "bos_token_id": 1}),
     FamilyCase("MistralForCausalLM", {"sliding_window": 13}),
     FamilyCase("MinistralForCausalLM", {"sliding_window": 9, "layer_types": WINDOWS[:2]}),
@@ -50,7 +52,7 @@ CASES = (
     FamilyCase("GemmaForCausalLM"),
     FamilyCase("Gemma2ForCausalLM", GEMMA),
     FamilyCase("Gemma3ForCausalLM", {**GEMMA, "num_hidden_layers": 3, "layer_types": WINDOWS}),
-    FamilyCase("OlmoForCausalLM"),
+    FamilyCase("OlmoForCausalLM", variants={"clipped queries, keys and values": {"clip_qkv": 1.0}}),
     FamilyCase("Olmo2ForCausalLM"),
     FamilyCase("Olmo3ForCausalLM", {"sliding_window": 9, "layer_types": WINDOWS, "num_hidden_layers": 3}),
     FamilyCase(

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
+
+from quire_models.loading.mapping import ParameterSlice
 
 if TYPE_CHECKING:
     from quire_models.modules.builder import ModuleBuilder
@@ -17,6 +20,7 @@ class CausalConvolution(nn.Module):
     """A causal convolution of each channel by itself; its inputs are the first tensor of the block's state.
 
     weight [channels, 1, kernel]; bias [channels] or None. factors: of the inputs of each channel, float32 [channels].
+    pieces: names and channels of convolutions that some checkpoints store one by one, beside this module.
     """
 
     def __init__(
@@ -27,13 +31,22 @@ class CausalConvolution(nn.Module):
         act: str,
         builder: ModuleBuilder,
         factors: Tensor | None = None,
+        pieces: Mapping[str, int] | None = None,
     ) -> None:
         super().__init__()
         self.layer = builder.layer
         self._ops, self._act, self._factors = builder.ops, act, factors
         self.weight = builder.parameter(channels, 1, kernel)
         self.bias = builder.parameter(channels) if bias else None
+        self._pieces = dict(pieces or {})
         self.process_weights()
+
+    def parameter_slices(self, path: str) -> Iterable[tuple[str, ParameterSlice]]:
+        """The weight of each piece: `attn.q_conv.weight` for the q of `attn.conv`."""
+        start, parent = 0, path.rpartition(".")[0]
+        for name, count in self._pieces.items():
+            yield f"{parent}.{name}.weight", ParameterSlice(f"{path}.weight", (slice(start, start + count),))
+            start += count
 
     def process_weights(self) -> None:
         """Derive the weights as the op takes them, float32 [kernel, channels]."""

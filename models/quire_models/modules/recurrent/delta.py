@@ -25,7 +25,8 @@ class GatedDeltaNetModule(nn.Module):
         sizes = {"q": keys, "k": keys, "v": values, "z": values, "b": part.heads, "a": part.heads}
         self._sizes = [part.channels, values, part.heads, part.heads]
         self.in_proj = builder.projection(width, {name: sum(map(sizes.__getitem__, name)) for name in part.matrices})
-        self.conv = CausalConvolution(part.channels, part.kernel, False, part.act, builder)
+        pieces = {f"{name}_conv": sizes[name] for name in "qkv"}
+        self.conv = CausalConvolution(part.channels, part.kernel, False, part.act, builder, pieces=pieces)
         self.A_log, self.dt_bias = (float32_parameter(builder, part.heads) for _ in range(2))
         self.norm = GatedNormModule(part.value_dim, part.value_dim, part.eps, "silu", builder)
         self.o = builder.projection(values, width)
@@ -67,7 +68,8 @@ class KimiDeltaModule(nn.Module):
         self._sizes = [3 * inner, part.heads, rank, rank]
         self.in_proj = builder.projection(width, names)
         self.f_b, self.g_b = (builder.projection(rank, inner) for _ in range(2))
-        self.conv = CausalConvolution(3 * inner, part.kernel, False, part.act, builder)
+        pieces = dict.fromkeys(("q_conv", "k_conv", "v_conv"), inner)
+        self.conv = CausalConvolution(3 * inner, part.kernel, False, part.act, builder, pieces=pieces)
         self.A_log, self.dt_bias = float32_parameter(builder, part.heads), float32_parameter(builder, inner)
         self.norm = GatedNormModule(part.head_dim, part.head_dim, part.eps, "sigmoid", builder)
         self.o = builder.projection(inner, width)

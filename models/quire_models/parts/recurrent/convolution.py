@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from quire_models.parts.state import KvShape, StateShape, StateTensor
+from quire_models.parts.state import StateShape, StateTensor
 
 if TYPE_CHECKING:
     from torch import nn
@@ -24,10 +24,6 @@ class ShortConv:
     width: int
     kernel: int
     bias: bool = False
-
-    @property
-    def kv_shape(self) -> KvShape:
-        return KvShape(0, 0)
 
     @property
     def state_shape(self) -> StateShape:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from quire_models.parts.state import KvShape, StateShape, StateTensor
+from quire_models.parts.state import StateShape, StateTensor
 
 if TYPE_CHECKING:
     from torch import nn
@@ -40,10 +40,6 @@ class GatedDeltaNet:
         return 2 * self.key_heads * self.key_dim + self.heads * self.value_dim
 
     @property
-    def kv_shape(self) -> KvShape:
-        return KvShape(0, 0)
-
-    @property
     def state_shape(self) -> StateShape:
         """Inputs of the convolution, oldest first, and a matrix for each head."""
         matrices = StateTensor((self.heads, self.key_dim, self.value_dim), float32=True)
@@ -69,10 +65,6 @@ class KimiDelta:
     kernel: int = 4
     act: str = "silu"
     eps: float = 1e-6
-
-    @property
-    def kv_shape(self) -> KvShape:
-        return KvShape(0, 0)
 
     @property
     def state_shape(self) -> StateShape:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from quire_models.parts.norms import RMSNorm
-from quire_models.parts.state import KvShape, StateShape, StateTensor
+from quire_models.parts.state import StateShape, StateTensor
 
 if TYPE_CHECKING:
     from torch import nn
@@ -60,10 +60,6 @@ class Mamba2:
         return self.inner + 2 * self.groups * self.state_size
 
     @property
-    def kv_shape(self) -> KvShape:
-        return KvShape(0, 0)
-
-    @property
     def state_shape(self) -> StateShape:
         """Inputs of the convolution, oldest first, and a matrix for each head."""
         matrices = StateTensor((self.heads, self.state_size, self.head_dim), float32=True)
@@ -93,10 +89,6 @@ class Mamba1:
     conv_bias: bool = True
     bias: bool = False
     norm: RMSNorm | None = None
-
-    @property
-    def kv_shape(self) -> KvShape:
-        return KvShape(0, 0)
 
     @property
     def state_shape(self) -> StateShape:

@@ -1,0 +1,1 @@
+"""Architectures with a state of fixed size: hybrids with attention, and models without attention."""
