@@ -79,4 +79,26 @@ CASES = (
         lora=ATTENTION,
         lora_options=STACKED,
     ),
+    FamilyCase(
+        "HunYuanDenseV1ForCausalLM",
+        variants={
+            "a larger base": {
+                "rope_parameters": {"rope_type": "dynamic", "rope_theta": 1e4, "alpha": 50.0, "factor": 1.0}
+            }
+        },
+    ),
+    FamilyCase("HunYuanMoEV1ForCausalLM", {"num_experts": 4, "moe_topk": 2}, lora_options=STACKED),
+    FamilyCase(
+        "DbrxForCausalLM",
+        {
+            "d_model": 64,
+            "rope_parameters": {"rope_type": "default", "rope_theta": 1e4},
+            "n_heads": 4,
+            "n_layers": 2,
+            "max_seq_len": 512,
+            "attn_config": {"kv_n_heads": 2, "clip_qkv": 1.0, "rope_theta": 1e4},
+            "ffn_config": {"hidden_size": 64, "ffn_hidden_size": 48, "moe_num_experts": 4, "moe_top_k": 2},
+        },
+        lora=("Wqkv", "out_proj", "layer"),
+    ),
 )
