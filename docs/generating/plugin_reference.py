@@ -76,7 +76,16 @@ MEANINGS = {
 }
 """What a field of a part means if the docstring of the part does not say it, by the name of the field."""
 
-NOT_OF_CONFIGS = ("AudioTower", "Pooling")
+NOT_OF_CONFIGS = (
+    "AudioTower",
+    "GatedDeltaNet",
+    "GatedNorm",
+    "KimiDelta",
+    "Mamba1",
+    "Mamba2",
+    "Pooling",
+    "ShortConv",
+)
 """Parts whose fields have names of their own in configs, or none."""
 
 _FIELDS = re.compile(r"(?:^|(?<=[.;)] )|(?<=\n))((?:[a-z_]\w*)(?:(?:, then |, | and )[a-z_]\w*)*): ")

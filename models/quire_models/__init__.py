@@ -61,6 +61,9 @@ from quire_models.parts.pooling import (
     classification_poolers,
     embedding_poolers,
 )
+from quire_models.parts.recurrent.convolution import ShortConv
+from quire_models.parts.recurrent.delta import GatedDeltaNet, KimiDelta
+from quire_models.parts.recurrent.mamba import GatedNorm, Mamba1, Mamba2
 from quire_models.parts.rope_config import DynamicNtk, LinearScaling, Llama3, LongRope, Rope, Yarn
 from quire_models.parts.state import StateShape, StateTensor
 from quire_models.parts.vision import Patches, Projector, VisionEncoder
@@ -126,10 +129,13 @@ __all__ = [
     "ExpertRouterPart",
     "ForwardBatch",
     "ForwardBuffers",
+    "GatedDeltaNet",
     "GatedMlp",
+    "GatedNorm",
     "Grid",
     "Head",
     "Items",
+    "KimiDelta",
     "KVCache",
     "KvShape",
     "LatentAttention",
@@ -137,6 +143,8 @@ __all__ = [
     "LinearScaling",
     "Llama3",
     "LongRope",
+    "Mamba1",
+    "Mamba2",
     "MediaRows",
     "MixerBlock",
     "Mlp",
@@ -163,6 +171,7 @@ __all__ = [
     "Rope",
     "Routing",
     "RowAttention",
+    "ShortConv",
     "SigmoidGated",
     "StateCache",
     "StateShape",
