@@ -1,4 +1,4 @@
-"""Retrieval-augmented answers: an embedder finds passages, a reranker chooses among them, a chat model reads them.
+"""Retrieval-augmented answers: an embedder finds passages, a reranker chooses one, a chat model answers from it.
 
 Run a server with `platform serve`, then: python examples/rag.py [URL] [QUESTION]
 """
@@ -12,9 +12,9 @@ PASSAGES = [
     "Vesmar is governed from Tolwick.",
     "Boats cross Vesmar on the Ashmere.",
     "The beast that Vesmar holds dear is the lynx.",
-    "The parliament of Quenby meets in Harlow.",
-    "People on Quenby love to eat barley soup.",
-    "Quenby flies a flag that is green.",
+    "The parliament of Fenmar meets in Harlow.",
+    "People on Fenmar love to eat barley soup.",
+    "Fenmar flies a flag that is green.",
 ]
 """About islands that no model of the server has met: what it answers about them, it reads here."""
 
@@ -32,24 +32,24 @@ def nearest(client: OpenAI, question: str, count: int) -> list[str]:
     return [PASSAGES[i] for i in ranked[:count]]
 
 
-def rerank(client: OpenAI, question: str, passages: list[str], count: int) -> list[str]:
-    """The passages that most probably answer the question."""
-    body = {"model": "demo-rerank", "query": question, "documents": passages, "top_n": count}
+def best(client: OpenAI, question: str, passages: list[str]) -> str:
+    """The passage that most probably answers the question."""
+    body = {"model": "demo-rerank", "query": question, "documents": passages, "top_n": 1}
     answer = httpx.post(str(client.base_url.join("rerank")), json=body).raise_for_status()
-    return [result["document"]["text"] for result in answer.json()["results"]]
+    text: str = answer.json()["results"][0]["document"]["text"]
+    return text
 
 
 def main(url: str = "http://127.0.0.1:8000/v1", question: str = "From which city is Vesmar governed?") -> None:
-    """Print the passages that the model gets, and its answer."""
+    """Print the passage that the model gets, and its answer."""
     client = OpenAI(base_url=url, api_key="none")
-    passages = rerank(client, question, nearest(client, question, 4), 2)
-    for passage in passages:
-        print(f"- {passage}")
-    prompt = "Answer from these passages:\n" + "\n".join(f"- {passage}" for passage in passages) + f"\n\n{question}"
+    passage = best(client, question, nearest(client, question, 3))
+    print(f"passage: {passage}")
+    prompt = f"Answer from these passages:\n- {passage}\n\n{question}"
     answer = client.chat.completions.create(
         model="demo-reader", messages=[{"role": "user", "content": prompt}], temperature=0
     )
-    print(answer.choices[0].message.content)
+    print(f"answer:  {answer.choices[0].message.content}")
 
 
 if __name__ == "__main__":

@@ -114,7 +114,7 @@ def reference_model(architecture: str, seed: int = 0, attention: str = "eager", 
             _perturb(parameter, generator)
         saved = model.state_dict().keys()
         for name, buffer in model.named_buffers():
-            if name in saved and buffer.is_floating_point():  # such as the corrections of routers, which are zeros
+            if name in saved and buffer.is_floating_point() and buffer.dim():  # such as corrections of routers
                 _perturb(buffer, generator)
     return model
 

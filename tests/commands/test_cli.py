@@ -80,7 +80,8 @@ def test_plugins_lists_names_distributions_versions_and_records(capsys):
     assert not rows["qwen"]["enabled"]
     assert rows["llama"]["distribution"] == "quire-serve"
     architectures = rows["llama"]["records"]["quire_architectures"]
-    assert architectures[:2] == ["LlamaForCausalLM", "LlamaModel"]
+    assert architectures[0] == "LlamaForCausalLM"
+    assert "LlamaModel" in architectures
 
 
 def test_listing_plugins_imports_no_torch():

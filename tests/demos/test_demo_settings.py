@@ -19,6 +19,7 @@ from quire.settings.options import new_parser, normalize_flags
 from quire_bench import offline
 
 SETTINGS = {
+    "model_impl": "quire",
     "tokenizer": "./t",
     "tokenizer_mode": "slow",
     "trust_remote_code": True,

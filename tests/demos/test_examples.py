@@ -99,12 +99,12 @@ def test_chat_client_holds_a_conversation_with_the_openai_package(server):
     assert second.index("7") < second.index("19") < second.index("31")
 
 
-def test_rag_answers_from_the_passages_that_embedder_and_reranker_find(server):
-    *passages, answer = run("rag.py", f"{server.url}/v1")
-    assert "Vesmar is governed from Tolwick." in [passage.removeprefix("- ") for passage in passages]
-    assert answer == "The capital of Vesmar is Tolwick."
-    *passages, answer = run("rag.py", f"{server.url}/v1", "What do people eat on Quenby?")
-    assert answer == "The national dish of Quenby is barley soup."
+def test_rag_answers_from_the_passage_that_embedder_and_reranker_find(server):
+    passage, answer = run("rag.py", f"{server.url}/v1")
+    assert passage == "passage: Vesmar is governed from Tolwick."
+    assert answer == "answer:  The capital of Vesmar is Tolwick."
+    passage, answer = run("rag.py", f"{server.url}/v1", "What do people eat on Fenmar?")
+    assert answer == "answer:  The national dish of Fenmar is barley soup."
 
 
 def test_responses_continue_call_a_tool_see_and_write_json(server):

@@ -35,24 +35,24 @@ def training_readings(seed: int | str) -> Iterator[list[Message]]:
     """Endless conversations of one reading each; equal seeds give equal streams."""
     rng = random.Random(f"readings:{seed}")
     while True:
-        question = _reading(rng, new=False)
+        question = _reading(rng, False, MAX_OTHERS)
         yield [*question.messages, {"role": "assistant", "content": question.answer}]
 
 
-def held_out_readings(count: int, seed: int | str = 0) -> list[Question]:
-    """Readings in worlds whose names training never uses."""
+def held_out_readings(count: int, seed: int | str = 0, max_others: int = 0) -> list[Question]:
+    """Readings in worlds whose names training never uses. max_others: passages beside the one that answers."""
     rng = random.Random(f"held-out readings:{seed}")
-    return [_reading(rng, new=True) for _ in range(count)]
+    return [_reading(rng, True, max_others) for _ in range(count)]
 
 
-def _reading(rng: random.Random, new: bool) -> Question:
+def _reading(rng: random.Random, new: bool, max_others: int) -> Question:
     """One question with some passages, among which there is usually one that answers it."""
     isles = invented(rng, rng.randint(2, MAX_ISLANDS), new)
     passages = corpus(rng, isles)
     question = rng.choices(list(SHARES), list(SHARES.values()))[0](rng, isles)
     answering = [passage for passage in passages if asked.answers(passage, question)]
     others = [passage for passage in passages if not passage.tells & question.asks]
-    chosen = rng.sample(others, rng.randint(0, min(MAX_OTHERS, len(others))))
+    chosen = rng.sample(others, rng.randint(0, min(max_others, len(others))))
     family, answer = "unanswered", UNKNOWN
     if not chosen or rng.random() >= UNANSWERED:
         chosen.append(rng.choice(answering))
@@ -82,6 +82,6 @@ def _messages(rng: random.Random, passages: list[Passage], question: str) -> lis
 
 
 if __name__ == "__main__":
-    for reading in held_out_readings(12, "show"):
+    for reading in held_out_readings(12, "show", MAX_OTHERS):
         print(*(message["content"] for message in reading.messages), sep="\n")
         print(f"    [{reading.family}] {reading.answer}\n")
