@@ -7,6 +7,7 @@ before it.
 from __future__ import annotations
 
 import copy
+import pickle
 import random
 import warnings
 from collections.abc import Mapping, Sequence
@@ -156,6 +157,7 @@ def _check_tokens(family: Family) -> None:
         if family.adapted is not None:
             _check_adapted_tokens(rig, family, prompts, found)
         _check_prefix_hits(rig, family, prompts[0])
+        pickle.loads(pickle.dumps(rig.engine.loaded.names))  # as processes that compile grammars receive it
     with _engine(family, num_pages=ROOMY, max_num_batched_tokens=1) as rig:
         assert _answers(rig, prompts[:2]) == found[:2], f"{family.case}: tokens change in chunks of 1"
     tight = {"num_pages": TIGHT, "enable_prefix_caching": False, "max_num_batched_tokens": 33}

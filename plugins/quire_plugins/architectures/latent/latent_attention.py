@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from quire.plugin import LatentAttention, RMSNorm, Rope, RowOrder, config_fields as configs, weight_names as names
@@ -40,21 +40,18 @@ def _temperature(settings: dict[str, Any]) -> float:
     return 0.1 * float(mscale) * math.log(settings["factor"]) + 1.0
 
 
-def _by_head(first: str, second: str) -> Callable[[Any], Tensor]:
+def _by_head(first: str, second: str, decoder: Any) -> Tensor:
     """Rows [heads, first and second] of a checkpoint in Quire's order: first of all heads, then second of all heads."""
+    import torch
 
-    def index(decoder: Any) -> Tensor:
-        import torch
-
-        part = decoder.blocks[0].attn
-        at, both = getattr(part, first), getattr(part, first) + getattr(part, second)
-        theirs = torch.arange(part.heads * both).view(part.heads, both)
-        return torch.cat((theirs[:, :at].flatten(), theirs[:, at:].flatten()))
-
-    return index
+    part = decoder.blocks[0].attn
+    at, both = getattr(part, first), getattr(part, first) + getattr(part, second)
+    theirs = torch.arange(part.heads * both).view(part.heads, both)
+    return torch.cat((theirs[:, :at].flatten(), theirs[:, at:].flatten()))
 
 
-_QUERIES, _EXPANSION = RowOrder(_by_head("plain_dim", "rope_dim")), RowOrder(_by_head("plain_dim", "value_dim"))
+_QUERIES = RowOrder(partial(_by_head, "plain_dim", "rope_dim"))
+_EXPANSION = RowOrder(partial(_by_head, "plain_dim", "value_dim"))
 
 NAMES = names.WeightsMapper(
     (

@@ -42,6 +42,10 @@ class TransformersNames(WeightsMapper):
     inner: frozenset[str] = frozenset()
     traced: TracedModel | None = field(default=None, compare=False, repr=False)
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Without the traced model, which only loading needs: names are sent to processes that compile grammars."""
+        return {**self.__dict__, "traced": None}
+
     def converted(self, files: WeightFiles) -> WeightFiles:
         """The tensors as transformers names and shapes them."""
         from quire_plugins.transformers_fallback.checkpoint.converted_files import ConvertedFiles
