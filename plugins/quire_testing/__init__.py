@@ -4,6 +4,7 @@ A check takes a record and a few examples, and raises AssertionError with a sent
 contract is broken:
 
     check_architecture      logits equal those of transformers, and do not depend on chunks or on other sequences
+    check_architecture_fallback  models of other architectures are described, or refused with a sentence
     check_input_mapper      a media item becomes as many ids as its tower returns rows
     check_transcriber       prompts, parameters and segments are valid for every task
     check_op                an operation equals the reference over shapes and dtypes
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
         check_adapter_source as check_adapter_source,
     )
     from quire_testing.architecture import check_architecture as check_architecture
+    from quire_testing.architecture_fallback import check_architecture_fallback as check_architecture_fallback
     from quire_testing.cli import (
         check_command as check_command,
         check_demo_model as check_demo_model,
@@ -67,6 +69,7 @@ _HOME = {
     "check_adapter_runtime": "adapters",
     "check_adapter_source": "adapters",
     "check_architecture": "architecture",
+    "check_architecture_fallback": "architecture_fallback",
     "check_checkpoint_format": "ops.checkpoint_format",
     "check_command": "cli",
     "check_demo_model": "cli",
