@@ -30,15 +30,18 @@ def find(query: ArchitectureQuery) -> Architecture:
 def describe(found: ModelClass, traced: TracedModel) -> TransformersPart:
     """The part of a traced model. Raises CheckpointError with a reason."""
     for call in traced.calls:
-        if call.value_dim > call.head_dim:
+        if not call.causal and call.value_dim > call.head_dim:
             raise CheckpointError(f"its values have {call.value_dim} dimensions and its keys {call.head_dim}")
-        if call.has_sinks:
-            raise CheckpointError("its attention has sinks")
-        if not call.causal and (traced.causal or call.softcap):
-            raise CheckpointError("its attention to later tokens is capped")
+        if not call.causal and (call.softcap or call.attention_options):
+            raise CheckpointError("its attention to later tokens is capped, or has sinks or chunks")
     if not traced.causal and any(call.causal for call in traced.calls):
         raise CheckpointError("only some of its layers attend to later tokens")
+    if not traced.causal and traced.states:
+        raise CheckpointError("its layers keep a state for each sequence, and attend to later tokens")
     model = traced.model
+    ropes = {rope for _, rope in traced.ropes}
+    if len(ropes) > 1:
+        raise CheckpointError("it has several rotary embeddings that depend on the length of the text")
     table = model.get_submodule(traced.body_path).get_input_embeddings()
     head = model.get_output_embeddings() if traced.has_lm_head else None
     config = found.config.get_text_config(decoder=True)
@@ -51,6 +54,7 @@ def describe(found: ModelClass, traced: TracedModel) -> TransformersPart:
         tied=head is not None and head.weight is table.weight,
         position_offset=_position_offset(model),
         has_token_types="token_type_ids" in traced.takes and (getattr(config, "type_vocab_size", 0) or 0) > 1,
+        rope=next(iter(ropes), None),
     )
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
@@ -9,6 +11,7 @@ from torch.nn.functional import pad
 
 from quire.errors import PluginError
 from quire_kernels.select import Ops
+from quire_plugins.transformers_fallback.state.rows import RowGroup, row_groups
 from quire_plugins.transformers_fallback.tracing import AttentionCall
 
 if TYPE_CHECKING:
@@ -28,10 +31,11 @@ class ModelStep:
         self.rows = 0
         self._ops, self._calls = ops, calls
         self._next = 0
+        self._groups: list[RowGroup] | None = None
 
     def begin(self, forward: ForwardBatch) -> None:
         """Make this the current step."""
-        self.forward, self._next = forward, 0
+        self.forward, self._next, self._groups = forward, 0, None
         self.adapters, self.rows = forward.adapters, len(forward.tokens)
 
     def adapters_for(self, rows: int) -> Any:
@@ -41,6 +45,23 @@ class ModelStep:
                 "An adapter changes a layer that is not applied to every token, which cannot be computed."
             )
         return self.adapters
+
+    @contextmanager
+    def only(self, tokens: Tensor) -> Iterator[None]:
+        """While some tokens of the step are computed, int64 [n]: the adapters are theirs."""
+        saved = self.adapters, self.rows
+        if self.adapters is not None:
+            self.adapters, self.rows = _selected(self.adapters, tokens), len(tokens)
+        try:
+            yield
+        finally:
+            self.adapters, self.rows = saved
+
+    def row_groups(self) -> list[RowGroup]:
+        """The rows of the step, as modules that keep state compute them."""
+        if self._groups is None:
+            self._groups = row_groups(self.current)
+        return self._groups
 
     @property
     def current(self) -> ForwardBatch:
@@ -60,16 +81,26 @@ class ModelStep:
         forward = self.enter(index)
         call = self._calls[index]
         q, k, v = q[0].transpose(0, 1), k[0].transpose(0, 1), v[0].transpose(0, 1)  # [tokens, heads, head_dim]
-        narrow = call.head_dim - call.value_dim
-        if narrow:
-            v = pad(v, (0, narrow))
         if not call.causal:
-            return self._ops.row_attention(q, k, v, forward.rows, call.scale, call.window).unsqueeze(0)
+            v = pad(v, (0, call.head_dim - call.value_dim))
+            seen = self._ops.row_attention(q, k, v, forward.rows, call.scale, call.window)
+            return seen[..., : call.value_dim].unsqueeze(0)
+        chosen: dict[str, Any] = {} if call.chunk is None else {"chunk": call.chunk}
+        if call.has_sinks:
+            chosen["sinks"] = options["s_aux"].float().flatten()
         k_pool, v_pool = forward.kv.k[index], forward.kv.v[index]
         self._ops.write_kv(k, v, k_pool, v_pool, forward.slot_mapping)
-        seen = self._ops.paged_attention(q, k_pool, v_pool, forward.rows, call.scale, call.window, call.softcap)
-        return (seen[..., : call.value_dim] if narrow else seen).unsqueeze(0)
+        return self._ops.paged_attention(
+            q, k_pool, v_pool, forward.rows, call.scale, call.window, call.softcap, **chosen
+        ).unsqueeze(0)
 
     def mix_experts(self, module: Any, x: Tensor, chosen: Tensor, weights: Tensor) -> Tensor:
         computed: Tensor = type(module).forward.__wrapped__(module, x, chosen, weights)
         return computed
+
+
+def _selected(adapters: Any, tokens: Tensor) -> Any:
+    """What adapters bound for a step are for some of its tokens."""
+    if isinstance(adapters, Mapping):
+        return {runtime: segments.select(tokens) for runtime, segments in adapters.items()}
+    return adapters.select(tokens)
