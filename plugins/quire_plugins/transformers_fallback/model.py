@@ -15,8 +15,8 @@ from quire_plugins.transformers_fallback.building import build_with_buffers
 from quire_plugins.transformers_fallback.known_layers import StepAttention, StepMlp, attention_parts, mlp_parts
 from quire_plugins.transformers_fallback.modules import BodyOutput, StepEmbedding, StepProjection
 from quire_plugins.transformers_fallback.replacing import Replacement
-from quire_plugins.transformers_fallback.same_code import same_code
 from quire_plugins.transformers_fallback.rotary import StepRotary
+from quire_plugins.transformers_fallback.same_code import same_code
 from quire_plugins.transformers_fallback.state.cache import StepCache
 from quire_plugins.transformers_fallback.state.rows import RowByRow
 from quire_plugins.transformers_fallback.step import ModelStep

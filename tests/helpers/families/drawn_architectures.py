@@ -8,9 +8,9 @@ from dataclasses import replace
 from functools import cache
 from typing import Any
 
+import hybrid_cases
 import torch
 import transformers
-import hybrid_cases
 from family_case import FamilyCase
 from hybrid_cases import OFTEN
 from transformers.initialization import no_init_weights
