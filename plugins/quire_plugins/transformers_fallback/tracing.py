@@ -60,9 +60,9 @@ class AttentionCall:
 class TracedModel:
     """A model as it was traced. model: transformers' model on the meta device. body_path: of the part without the head,
     empty if it is the whole model. takes: which optional arguments its `forward` has. states: what modules keep beside
-    keys and values. cache: the argument that takes transformers' cache, if there are some. read_directly: paths of linear
-    layers whose weights other modules multiply with themselves. ropes: rotary embeddings that depend on the length of a
-    text, by the path of their module.
+    keys and values. cache: the argument that takes transformers' cache, if there are some. read_directly: paths of
+    linear layers whose weights other modules multiply with themselves. ropes: rotary embeddings that depend on the
+    length of a text, by the path of their module.
     """
 
     model: Any
