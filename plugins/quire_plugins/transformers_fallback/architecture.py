@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import logging
+from dataclasses import replace
 from typing import Any
 
 from quire.errors import CheckpointError
-from quire.records import Architecture, ArchitectureQuery
+from quire.records import Architecture, ArchitectureQuery, Context
+from quire_models.loading.checkpoint import raw_config
 from quire_models.loading.headless import sequence_classes, token_classes
 from quire_plugins.transformers_fallback.checkpoint.names import names_of
 from quire_plugins.transformers_fallback.model_class import ModelClass, find_class
 from quire_plugins.transformers_fallback.part import TransformersPart
-from quire_plugins.transformers_fallback.tracing import TracedModel, trace
+from quire_plugins.transformers_fallback.pictures.processing import PictureProcessor
+from quire_plugins.transformers_fallback.pictures.tower import PictureTower
+from quire_plugins.transformers_fallback.replacing import scale_of
+from quire_plugins.transformers_fallback.tracing import TracedModel, body_of, trace
+
+log = logging.getLogger(__name__)
 
 
 def find(query: ArchitectureQuery) -> Architecture:
@@ -18,13 +26,33 @@ def find(query: ArchitectureQuery) -> Architecture:
     found = find_class(query)
     try:
         traced = trace(found)
-        part = describe(found, traced)
+        part = with_pictures(describe(found, traced), query)
     except CheckpointError as error:
         raise CheckpointError(
             f"transformers has {found.name}, but its model cannot run over pages of a KV cache: {error.message}."
         ) from error
     pooling, heads = _classes(found)
-    return Architecture(found.name, lambda _: part, names_of(traced, heads), pooling=pooling)
+    tower = None if part.pictures is None else (lambda _: PictureTower())
+    return Architecture(found.name, lambda _: part, names_of(traced, heads), tower, pooling)
+
+
+def with_pictures(part: TransformersPart, query: ArchitectureQuery) -> TransformersPart:
+    """The part, with transformers' processor of pictures if the model takes pictures and the folder has one."""
+    body = body_of(part.traced.model)
+    if not hasattr(body, "get_image_features") or not part.has_lm_head or "inputs_embeds" not in part.traced.takes:
+        return part
+    if scale_of(body.get_input_embeddings()) is None:
+        return part
+    try:
+        processor = PictureProcessor(Context(config=raw_config(query.folder), folder=str(query.folder)))
+    except CheckpointError as error:
+        log.warning("%s: the model takes text only, no pictures: %s.", part.found.name, error.message)
+        return part
+    axes = 1
+    if hasattr(body, "get_rope_index"):
+        text = part.found.config.get_text_config(decoder=True)
+        axes = len((getattr(text, "rope_parameters", None) or {}).get("mrope_section") or (0, 0, 0))
+    return replace(part, pictures=processor, position_axes=axes)
 
 
 def describe(found: ModelClass, traced: TracedModel) -> TransformersPart:

@@ -47,7 +47,8 @@ class StepAttention(SelfAttention):
 
     def forward(self, hidden_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, None]:  # type: ignore[override]
         """hidden_states [1, tokens, width] -> ([1, tokens, width], no weights)."""
-        return self._run(hidden_states[0], self._step.enter(self.layer)).unsqueeze(0), None
+        forward = self._step.enter(self.layer, kwargs.get("attention_mask"))
+        return self._run(hidden_states[0], forward).unsqueeze(0), None
 
 
 class StepMlp(GatedFeedForward):

@@ -20,7 +20,7 @@ from quire_plugins.transformers_fallback.same_code import same_code
 from quire_plugins.transformers_fallback.state.cache import StepCache
 from quire_plugins.transformers_fallback.state.rows import RowByRow
 from quire_plugins.transformers_fallback.step import ModelStep
-from quire_plugins.transformers_fallback.verification import verify
+from quire_plugins.transformers_fallback.verification import verify, verify_pictures
 
 if TYPE_CHECKING:
     from quire_models.modules.builder import ModuleBuilder
@@ -106,17 +106,29 @@ class TransformersModel(nn.Module):
     def forward(self, fwd: ForwardBatch) -> Tensor:
         """Hidden states of the logit rows [L, width]; writes keys and values of all tokens to the KV cache."""
         self.step.begin(fwd)
-        hidden: Tensor = self.body(**self._inputs(fwd))[0]
+        hidden: Tensor = self.body(**self._spliced(fwd))[0]
         return hidden[0].index_select(0, fwd.logit_rows)
 
-    def _inputs(self, fwd: ForwardBatch) -> dict[str, Any]:
+    def _spliced(self, fwd: ForwardBatch) -> dict[str, Any]:
+        """Arguments of the body; with media, rows of embeddings instead of tokens."""
+        given = self.inputs(fwd)
+        if fwd.media is not None:
+            assert self.embed is not None, "checked by `find`"
+            rows = self.embed(given.pop("input_ids"))
+            rows[0].index_copy_(0, fwd.media.index, fwd.media.rows.to(rows.dtype))
+            given["inputs_embeds"] = rows
+        return given
+
+    def inputs(self, fwd: ForwardBatch) -> dict[str, Any]:
         """Arguments of the body: the tokens of all rows as one sequence, with their positions."""
         count, offset = len(fwd.tokens), self.part.position_offset
         if self._ones.shape[1] < count:
             self._ones = torch.ones(1, 2 * count, dtype=torch.bool, device=self.device)
         given: dict[str, Any] = {
             "input_ids": fwd.tokens[None],
-            "position_ids": (fwd.positions + offset if offset else fwd.positions)[None],
+            "position_ids": (fwd.positions + offset if offset else fwd.positions)[None]
+            if fwd.rope_positions is None
+            else fwd.rope_positions[:, None],
         }
         if self.part.has_token_types:
             given["token_type_ids"] = (torch.zeros_like(fwd.tokens) if fwd.token_types is None else fwd.token_types)[
@@ -131,8 +143,13 @@ class TransformersModel(nn.Module):
         )
 
     def verify(self) -> None:
-        """Refuse a model whose results depend on how its tokens are batched. Raises CheckpointError."""
+        """Refuse a model whose results depend on how its tokens are batched, or whose pictures are more than rows.
+
+        Raises CheckpointError.
+        """
         verify(self, self.part)
+        if self.part.pictures is not None:
+            verify_pictures(self, self.part)
 
     def embed_rows(self, ids: Tensor) -> Tensor:
         """Unscaled rows of the embedding table, [len(ids), width], for ids int64. May be called from any thread."""

@@ -14,6 +14,7 @@ from quire_plugins.transformers_fallback.tracing import AttentionCall, TracedMod
 if TYPE_CHECKING:
     from quire_models.modules.builder import ModuleBuilder
     from quire_plugins.transformers_fallback.model import TransformersModel
+    from quire_plugins.transformers_fallback.pictures.processing import PictureProcessor
 
 
 @dataclass(frozen=True, eq=False)
@@ -22,7 +23,8 @@ class TransformersPart:
 
     found: its class and config. traced: what its layers ask for. has_token_types: its embeddings distinguish the texts
     of a pair. embed_width: width of its embedding table. position_offset: the number that it gives to the first
-    position. rope: its rotary embedding, if that depends on the length of the text.
+    position. rope: its rotary embedding, if that depends on the length of the text. pictures: transformers' processor,
+    if it takes pictures. position_axes: of the rotary embeddings.
     """
 
     found: ModelClass
@@ -34,6 +36,8 @@ class TransformersPart:
     has_token_types: bool = False
     position_offset: int = 0
     rope: Rope | None = None
+    pictures: PictureProcessor | None = field(default=None, repr=False)
+    position_axes: int = 1
 
     @property
     def has_lm_head(self) -> bool:
@@ -61,18 +65,13 @@ class TransformersPart:
 
     @property
     def bidirectional_media(self) -> bool:
-        """Always false: it takes text only."""
+        """Always false: tokens of a picture attend as those of text do."""
         return False
 
     @property
     def encoder_input(self) -> None:
         """Always None: there is no cross-attention."""
         return None
-
-    @property
-    def position_axes(self) -> int:
-        """Number of position axes of the rotary embeddings."""
-        return 1
 
     @property
     def kv_shapes(self) -> tuple[KvShape, ...]:

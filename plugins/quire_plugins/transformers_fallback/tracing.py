@@ -20,6 +20,9 @@ from quire_plugins.transformers_fallback.rotary import depends_on_length, rotary
 from quire_plugins.transformers_fallback.state.cache import KNOWN_KINDS, cache_argument
 from quire_plugins.transformers_fallback.state.tracing import StateUse, TracedCache, entered_modules
 
+ENCODERS = "sdpa"
+"""transformers' attention of encoders of pictures, whose tokens are not in pages."""
+
 TOKENS = 7
 """Tokens of the traced step."""
 
@@ -93,7 +96,7 @@ class _Tracer:
     def attend(
         self, module: Any, q: Tensor, k: Tensor, v: Tensor, mask: Any, scale: float | None, options: dict[str, Any]
     ) -> Tensor:
-        kind = _mask_of(module, mask, options)
+        kind = mask_of(module, mask, options)
         path = self._paths[id(module)]
         if kind.other:
             raise CheckpointError(f"its layer {path} masks attention in a way that cannot be computed ({kind.other})")
@@ -164,7 +167,8 @@ def build_on_meta(found: ModelClass, dtype: torch.dtype) -> Any:
     register()
     config = found.config
     try:
-        config._attn_implementation = NAME
+        config._attn_implementation = {"": NAME} | dict.fromkeys(config.sub_configs, ENCODERS)
+        config.get_text_config(decoder=True)._attn_implementation = NAME
         with suppress(Exception):  # models without experts may not have the setting
             config._experts_implementation = NAME
         with torch.device("meta"), no_init_weights():
@@ -189,6 +193,11 @@ def _check(found: ModelClass, model: Any) -> None:
                 f"its rotary embedding ({module.rope_type}) depends on the length of the text, which transformers "
                 "computes for a whole batch"
             )
+
+
+def body_of(model: Any) -> Any:
+    """The part of a model without the head."""
+    return model.get_submodule(_body_path(model))
 
 
 def _body_path(model: Any) -> str:
@@ -238,7 +247,7 @@ def _check_calls(calls: Sequence[AttentionCall], states: Sequence[StateUse], tak
             raise CheckpointError(f"its layer {call.path} both attends and keeps a state")
 
 
-def _mask_of(module: Any, mask: Any, options: dict[str, Any]) -> Mask:
+def mask_of(module: Any, mask: Any, options: dict[str, Any]) -> Mask:
     """The mask of a call; if the model gives none, what the module says of itself."""
     if isinstance(mask, Mask):
         return mask

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from quire.errors import CheckpointError
+from quire.errors import CheckpointError, QuireError
 from quire_models.testing import ChunkSpec, ModelDriver
+from quire_plugins.transformers_fallback.pictures.verification import difference_with_picture
 
 if TYPE_CHECKING:
     from quire_plugins.transformers_fallback.part import TransformersPart
@@ -43,6 +44,20 @@ def verify(model: Any, part: TransformersPart) -> None:
                 f"transformers has {part.found.name}, but its model cannot run over pages of a KV cache: computed "
                 f"{what}, a text has other results than alone."
             )
+
+
+@torch.inference_mode()
+def verify_pictures(model: Any, part: TransformersPart) -> None:
+    """Raise CheckpointError if a text with a picture has other hidden states than one with the picture's rows."""
+    assert part.pictures is not None
+    try:
+        difference = difference_with_picture(model, part.pictures)
+        if difference > TOLERANCES.get(model.dtype, OTHER_TOLERANCE):
+            raise CheckpointError("the model computes more of a picture than rows in the place of its tokens")
+    except QuireError as error:
+        raise CheckpointError(
+            f"transformers has {part.found.name}, but its pictures cannot be computed: {error.message}."
+        ) from error
 
 
 def _with_state(model: Any, part: TransformersPart, seqs: Any, steps: Any, alone: Tensor, at_once: Tensor) -> Tensor:

@@ -57,19 +57,19 @@ class TracedCache(StepCache):
         self.users.setdefault((layer, kind, index), set()).add(self._entered[-1])
 
     def get_conv_state(self, layer_idx: int, state_idx: int = 0) -> Tensor | None:
-        """As in transformers."""
+        """transformers' method, which is noted."""
         self._note(layer_idx, "conv", state_idx)
         found: Tensor | None = super().get_conv_state(layer_idx, state_idx)
         return found
 
     def get_recurrent_state(self, layer_idx: int, state_idx: int = 0) -> Tensor | None:
-        """As in transformers."""
+        """transformers' method, which is noted."""
         self._note(layer_idx, "recurrent", state_idx)
         found: Tensor | None = super().get_recurrent_state(layer_idx, state_idx)
         return found
 
     def update_conv_state(self, conv_states: Tensor, layer_idx: int, state_idx: int = 0, **kwargs: Any) -> Tensor:
-        """As in transformers."""
+        """transformers' method, which is noted."""
         self._note(layer_idx, "conv", state_idx)
         found: Tensor = super().update_conv_state(conv_states, layer_idx, state_idx, **kwargs)
         return found
@@ -77,7 +77,7 @@ class TracedCache(StepCache):
     def update_recurrent_state(
         self, recurrent_states: Tensor, layer_idx: int, state_idx: int = 0, **kwargs: Any
     ) -> Tensor:
-        """As in transformers."""
+        """transformers' method, which is noted."""
         self._note(layer_idx, "recurrent", state_idx)
         found: Tensor = super().update_recurrent_state(recurrent_states, layer_idx, state_idx, **kwargs)
         return found
