@@ -65,7 +65,7 @@ class _Audio(msgspec.Struct, forbid_unknown_fields=True):
     input: _Input | None = None
 
 
-class _Kind(msgspec.Struct):
+class _SessionKind(msgspec.Struct):
     type: str | None = None
 
 
@@ -96,7 +96,7 @@ class _OldSession(msgspec.Struct, forbid_unknown_fields=True):
 
 def updated(settings: SessionSettings, session: Raw) -> SessionSettings:
     """The settings after `session.update`. Raises `EventFault` for what is wrong or not available."""
-    if _decoded(session, _Kind).type not in (None, "transcription"):
+    if _decoded(session, _SessionKind).type not in (None, "transcription"):
         raise EventFault(
             "unsupported", "This server transcribes: `session.type` must be transcription.", "session.type"
         )
