@@ -23,7 +23,7 @@ def _build(context: RouterContext) -> APIRouter:
 
 @hookimpl
 def quire_routers() -> Iterable[Router]:
-    """The WebSocket."""
+    """The WebSocket of transcription sessions."""
     yield Router("realtime", _build)
 
 

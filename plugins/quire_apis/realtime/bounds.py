@@ -39,5 +39,5 @@ class SessionBounds:
         self._held += num_bytes
 
     def release(self, num_bytes: int) -> None:
-        """Forget audio."""
+        """Forget audio that no longer waits."""
         self._held -= num_bytes

@@ -1,4 +1,4 @@
-"""The WebSocket `/v1/realtime`."""
+"""The route of `/v1/realtime`, which is a WebSocket."""
 
 from __future__ import annotations
 

@@ -65,7 +65,7 @@ class BoundedWebSocketProtocol(WebSocketsSansIOProtocol):
     # The end: a transport that closes first sends its buffer, for which a client may never make room.
 
     def shutdown(self) -> None:
-        """The server ends: the client is told to connect again (1012)."""
+        """The server ends; code 1012 asks the client to connect again."""
         super().shutdown()
         self._reset_later()
 
