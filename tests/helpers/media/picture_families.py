@@ -136,6 +136,36 @@ def _internvl(**vision: Any) -> Family:
     )
 
 
+def _aya() -> Family:
+    def pixels(processor: Any, images: Any, kind: str) -> Any:
+        return processor(images=images, return_tensors=kind, crop_to_patches=True)["pixel_values"]
+
+    def expanded(processor: Any, image: Image.Image) -> str:
+        tile = "<|IMG_PATCH|>" * 4
+        numbered = "".join(f"TILE_{number}{tile}" for number in range(1, len(pixels(processor, image, "np"))))
+        return f"<|START_OF_IMG|>{numbered}TILE_GLOBAL{tile}<|END_OF_IMG|>"
+
+    return Family(
+        architecture="AyaVisionForConditionalGeneration",
+        config={
+            "vision_config": siglip_config(),
+            "text_config": text_config(
+                "cohere2", sliding_window=9, layer_types=["sliding_attention", "full_attention"]
+            ),
+            "image_token_index": FIRST_TOKEN,
+            "alignment_intermediate_size": 40,
+        },
+        processor="GotOcr2ImageProcessorPil",
+        processing={"size": {"height": TILE, "width": TILE}, "max_patches": 4},
+        tokens=("<|IMG_PATCH|>", "<|START_OF_IMG|>", "<|END_OF_IMG|>"),
+        marker="<image>",
+        expanded=expanded,
+        tensors=lambda processor, image: {"pixels": pixels(processor, image, "np")[:1]},
+        inputs=lambda processor, images: {"pixel_values": pixels(processor, list(images), "pt")},
+        scale=0.1,
+    )
+
+
 def _paligemma(text: Any) -> Family:
     """A prompt with its pictures is computed in one step, so that all of its tokens see each other."""
 
@@ -198,6 +228,7 @@ def families() -> Mapping[str, Family]:
         ),
         "paligemma": _paligemma(text_config("gemma", num_key_value_heads=1)),
         "paligemma 2": _paligemma(text_config("gemma2", sliding_window=64, query_pre_attn_scalar=24)),
+        "aya vision": _aya(),
         "llama 4": llama4_family(),
         **qwen_families(),
     }

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from quire.errors import CheckpointError
-from quire.plugin import Part, Projector, VisionEncoder
+from quire.plugin import Part, VisionEncoder
 
 if TYPE_CHECKING:
     from torch import nn
@@ -25,7 +25,7 @@ class ShuffledTower:
     vision: VisionEncoder
     merge: int
     norm: Part | None = None
-    projector: Projector | None = None
+    projector: Part | None = None
     bias: bool = False
     most_tiles: int = 1
 
