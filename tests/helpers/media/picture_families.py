@@ -166,6 +166,25 @@ def _aya() -> Family:
     )
 
 
+def _deepseek_vl() -> Family:
+    return Family(
+        architecture="DeepseekVLForConditionalGeneration",
+        config={
+            "vision_config": siglip_config(),
+            "text_config": text_config("llama"),
+            "image_token_id": FIRST_TOKEN,
+            "tie_word_embeddings": False,
+        },
+        processor="DeepseekVLImageProcessorPil",
+        processing={"size": {"height": TILE, "width": TILE}},
+        tokens=("<image_placeholder>",),
+        marker="<image_placeholder>",
+        expanded=lambda processor, image: "<image_placeholder>" * 16,
+        tensors=lambda processor, image: {"pixels": processor(images=image, return_tensors="np")["pixel_values"]},
+        lora=rf"{LINEAR}|.*aligner\.linear[12]",
+    )
+
+
 def _paligemma(text: Any) -> Family:
     """A prompt with its pictures is computed in one step, so that all of its tokens see each other."""
 
@@ -229,6 +248,7 @@ def families() -> Mapping[str, Family]:
         "paligemma": _paligemma(text_config("gemma", num_key_value_heads=1)),
         "paligemma 2": _paligemma(text_config("gemma2", sliding_window=64, query_pre_attn_scalar=24)),
         "aya vision": _aya(),
+        "deepseek-vl": _deepseek_vl(),
         "llama 4": llama4_family(),
         **qwen_families(),
     }

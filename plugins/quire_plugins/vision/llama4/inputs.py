@@ -104,10 +104,7 @@ class Tiles:
         across = sides[:, 1].astype(np.float32) / np.float32(width)
         scales = np.minimum(sides[:, 0].astype(np.float32) / np.float32(height), across)
         larger = scales[scales >= 1]
-        if len(larger):
-            chosen = larger.max() if self._largest else larger.min()
-        else:
-            chosen = scales.max()
+        chosen = larger.min() if len(larger) and not self._largest else scales.max()
         fitting = np.flatnonzero(scales == chosen)
         rows, columns = self._canvases[fitting[sides[fitting].prod(1).argmin()]]
         return rows, columns
