@@ -139,9 +139,8 @@ class MultimodalProcessor:
             parts = self._expand_text(text if ids is None else None, parts, mapped, encode)
         if (source := self._info.encoder_input) is not None:
             parts.insert(1, encoder_padding(mapped[source.modality][0], source))
-        for modality in mapped:
-            mapper, built = self._mappers[modality], self._mappers[modality].built
-            if isinstance(built, PromptInputProcessor):
+        for modality, mapper in self._mappers.items():
+            if modality in mapped and isinstance(built := mapper.built, PromptInputProcessor):
                 whole = call_plugin(self._registry, mapper.plugin, built.map_prompt, interleaved(parts, mapped, param))
                 return assemble([modality], {modality: [whole]}, param)
         return assemble(parts, mapped, param)
