@@ -138,6 +138,8 @@ def _internvl(**vision: Any) -> Family:
 
 
 def _aya() -> Family:
+    """Without a scale of logits, which transformers applies only in the language model alone."""
+
     def pixels(processor: Any, images: Any, kind: str) -> Any:
         return processor(images=images, return_tensors=kind, crop_to_patches=True)["pixel_values"]
 
@@ -151,7 +153,7 @@ def _aya() -> Family:
         config={
             "vision_config": siglip_config(),
             "text_config": text_config(
-                "cohere2", sliding_window=9, layer_types=["sliding_attention", "full_attention"]
+                "cohere2", sliding_window=9, layer_types=["sliding_attention", "full_attention"], logit_scale=1.0
             ),
             "image_token_index": FIRST_TOKEN,
             "alignment_intermediate_size": 40,
@@ -247,7 +249,7 @@ def families() -> Mapping[str, Family]:
             norm_type="rms_norm", use_qk_norm=True, attention_bias=True, use_mean_pooling=True
         ),
         "paligemma": _paligemma(text_config("gemma", num_key_value_heads=1)),
-        "paligemma 2": _paligemma(text_config("gemma2", sliding_window=64, query_pre_attn_scalar=24)),
+        "paligemma 2": _paligemma(text_config("gemma2", sliding_window=80, query_pre_attn_scalar=24)),
         "aya vision": _aya(),
         "deepseek-vl": _deepseek_vl(),
         "gemma 4": gemma4_family(),

@@ -49,7 +49,10 @@ class GatedProjector:
 
 
 def decoder(c: Any) -> Decoder:
-    """Describes the language model. Raises CheckpointError for another than Cohere 2."""
+    """Describes the language model. Raises CheckpointError for another than Cohere 2.
+
+    Its `logit_scale` applies to logits as in the language model alone; transformers leaves it out with images.
+    """
     if c.text_config.model_type != "cohere2":
         raise CheckpointError(f"config.json: the language model is {c.text_config.model_type!r:.60}, not cohere2.")
     return replace(command.cohere2(c.text_config), tied=c.tie_word_embeddings)
