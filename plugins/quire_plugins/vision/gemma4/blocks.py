@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from quire_plugins.vision.gemma4.encoder import GridBlock
 
 ROTATION = "rotation of patches"
-"""Key in `TowerContext.step_cache`: (cos, sin), each [patches, 1, 2, 1, head_dim / 4], for columns and rows."""
+"""Key in `TowerContext.step_cache`: (cos, sin), each [patches, 1, 2, head_dim / 4], for columns and rows."""
 
 
 class ClippedLinear(nn.Module):
