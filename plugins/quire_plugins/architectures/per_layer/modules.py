@@ -30,9 +30,9 @@ class PerLayerInputs(nn.Module):
         self.norm = RMSNorm(part.eps).build(part.inputs, builder)
         self._scale = part.width**-0.5
 
-    def forward(self, x: Tensor, tokens: Tensor, fwd: ForwardBatch) -> Tensor:
-        """x [tokens, width], the first block's input; tokens int64 [tokens] -> [tokens, blocks, inputs]."""
-        found = apply_adapters(self.embed, self.embed.look_up(tokens, self._inputs**0.5), tokens, fwd.adapters)
+    def forward(self, x: Tensor, fwd: ForwardBatch) -> Tensor:
+        """x [tokens, width], the first block's input -> [tokens, blocks, inputs]."""
+        found = apply_adapters(self.embed, self.embed.look_up(fwd.tokens, self._inputs**0.5), fwd.tokens, fwd.adapters)
         projected = (self.projection(x, fwd) * self._scale).unflatten(-1, (-1, self._inputs))
         return (self.norm(projected) + found.unflatten(-1, (-1, self._inputs))) * 2**-0.5
 
@@ -43,22 +43,13 @@ class PerLayerDecoderModel(DecoderModel):
     def __init__(self, part: PerLayerDecoder, builder: ModuleBuilder) -> None:
         super().__init__(part, builder)
         self.per_layer = PerLayerInputs(part, builder) if part.inputs else None
-        self._media_token = part.media_token
 
     def embed_tokens(self, fwd: ForwardBatch) -> Tensor:
         """Input of the first block, [tokens, width]; stores those of the others in the step's cache."""
         x = super().embed_tokens(fwd)
         if self.per_layer is not None:
-            fwd.step_cache[INPUTS] = self.per_layer(*self._without_media(x, fwd), fwd)
+            fwd.step_cache[INPUTS] = self.per_layer(x, fwd)
         return x
-
-    def _without_media(self, x: Tensor, fwd: ForwardBatch) -> tuple[Tensor, Tensor]:
-        """The first block's input and the tokens of a step, with one token in place of all media."""
-        if fwd.media is None or self._media_token is None:
-            return x, fwd.tokens
-        tokens = fwd.tokens.index_fill(0, fwd.media.index, self._media_token)
-        plain = self.embed_rows(tokens.index_select(0, fwd.media.index)).to(x.dtype)
-        return x.index_copy(0, fwd.media.index, plain), tokens
 
 
 class PerLayerResidualBlock(ResidualBlock):
