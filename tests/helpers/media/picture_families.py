@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
+from gemma4_family import gemma4_family
 from llama4_family import llama4_family
 from llava_rig import siglip_config
 from picture_model import FIRST_TOKEN, LINEAR, Family, text_config
@@ -251,6 +252,7 @@ def families() -> Mapping[str, Family]:
         "paligemma 2": _paligemma(text_config("gemma2", sliding_window=80, query_pre_attn_scalar=24)),
         "aya vision": _aya(),
         "deepseek-vl": _deepseek_vl(),
+        "gemma 4": gemma4_family(),
         "llama 4": llama4_family(),
         **qwen_families(),
     }

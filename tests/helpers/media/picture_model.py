@@ -53,8 +53,8 @@ class Family:
     the item that Quire's mapper makes, from what the processor makes of one picture. types: further inputs of the model
     that say what kind each id has, from the ids of the prompt and the number of those after it. text_only: a prompt may
     have no picture. prefix: where a prompt has pictures, nothing of it is shared with other prompts. lora: modules that
-    peft adapts. scale: of the embeddings, as in `FamilyCase`. head_scale: of the language head. least_step: tokens of
-    the longest medium, where it must be computed in one step.
+    peft adapts. scale: of the embeddings, as in `FamilyCase`. head_scale: of the language head. change: sets
+    weights of a new model. least_step: tokens of the longest medium, where it must be computed in one step.
     """
 
     architecture: str
@@ -77,6 +77,7 @@ class Family:
     lora_options: Mapping[str, Any] = field(default_factory=dict)
     scale: float = 1.0
     head_scale: float = 1.0
+    change: Callable[[Any], None] = lambda model: None
     settings: Mapping[str, Any] = field(default_factory=dict)
     least_step: int = 1
     files: Mapping[str, str] = field(default_factory=dict)
@@ -94,6 +95,7 @@ class PictureModel:
         with torch.no_grad():
             self.reference.get_input_embeddings().weight.mul_(family.scale)
             self.reference.get_output_embeddings().weight.mul_(family.head_scale)
+            family.change(self.reference)
         save(self.reference, self.folder)
         byte_tokenizer(self.folder)
         made = tokenizers.Tokenizer.from_file(str(self.folder / "tokenizer.json"))

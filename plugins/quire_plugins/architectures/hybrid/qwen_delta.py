@@ -41,12 +41,12 @@ def next_decoder(c: Any) -> Decoder:
 
 
 def decoder(c: Any) -> Decoder:
-    """Describes `Qwen3_5TextConfig`."""
+    """Describes `Qwen3_5TextConfig`: every MLP is dense."""
     return _decoder(c, [_mlp(c)] * c.num_hidden_layers)
 
 
 def moe_decoder(c: Any) -> Decoder:
-    """Describes `Qwen3_5MoeTextConfig`."""
+    """Describes `Qwen3_5MoeTextConfig`: every MLP is a mixture of experts."""
     return _decoder(c, [_moe(c)] * c.num_hidden_layers)
 
 
