@@ -69,7 +69,7 @@ def _rotated(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 
 
 class GridMlp(nn.Module):
-    """down(act(gate(x)) * up(x))."""
+    """A gated MLP: down(act(gate(x)) * up(x))."""
 
     def __init__(self, width: int, part: GridBlock, builder: ModuleBuilder) -> None:
         super().__init__()
