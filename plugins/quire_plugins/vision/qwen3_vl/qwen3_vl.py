@@ -113,7 +113,10 @@ NAMES = names.LLAMA | names.LANGUAGE_MODEL | SEEING.and_under("model")
 
 
 def _outputs_first(experts: Tensor, decoder: Any) -> Tensor:
-    """Experts [experts, outputs, inputs]. Published checkpoints have [experts, inputs, outputs]; newer ones may not."""
+    """Experts [experts, outputs, inputs]. Published checkpoints have inputs first, newer ones may have outputs first.
+
+    As in transformers, a matrix whose shape fits is not turned, so that square ones have outputs first.
+    """
     expert = next(block.mlp.expert for block in decoder.blocks if hasattr(block.mlp, "expert"))
     expected = {(expert.first_outputs, decoder.width), (decoder.width, expert.intermediate_size)}
     return experts if tuple(experts.shape[1:]) in expected else experts.transpose(1, 2)
