@@ -31,6 +31,9 @@ NUM_TOP = 20
 MAX_AT_ONCE = 8
 """Questions that run at the same time, so that one request does not fill the server's queues."""
 
+MAX_NAMES = 1024
+"""Names of models and adapters whose labels are kept."""
+
 MEDIA = {
     "images": ("image_url", "image/png"),
     "videos": ("video_url", "video/mp4"),
@@ -47,6 +50,27 @@ class LabelRead:
     probabilities: Mapping[int, float]
     top: int
     prompt_tokens: int
+
+
+class LabelIds:
+    """The token ids of labels, by the name of a model, looked up once for each."""
+
+    def __init__(self, context: RouterContext) -> None:
+        self._context = context
+        self._known: dict[str | None, dict[str, int | None]] = {}
+
+    async def find(self, request: Request, model: str | None, labels: Sequence[str]) -> Mapping[str, int]:
+        """The id of each label that is one token. Raises `RouteFailed` for an unknown model."""
+        known = dict(self._known.get(model, {}))
+        for label in labels:
+            if label not in known:
+                body = {"prompt": label, "add_special_tokens": False, "model": model}
+                tokens = (await called(self._context, request, "/tokenize", body))["tokens"]
+                known[label] = tokens[0] if len(tokens) == 1 else None
+        if len(self._known) >= MAX_NAMES:
+            self._known.clear()
+        self._known[model] = known
+        return {label: token for label, token in known.items() if token is not None}
 
 
 class LabelReader:
@@ -68,16 +92,6 @@ class LabelReader:
             "logprobs": True,
             "return_tokens_as_token_ids": True,
         }
-
-    async def token_ids(self, labels: Sequence[str]) -> Mapping[str, int]:
-        """The id of each label that is one token."""
-        found: dict[str, int] = {}
-        for label in labels:
-            body = {"prompt": label, "add_special_tokens": False, "model": self._model}
-            tokens = (await called(self._context, self._request, "/tokenize", body))["tokens"]
-            if len(tokens) == 1:
-                found[label] = tokens[0]
-        return found
 
     async def read_all(self, questions: Sequence[tuple[TypedQuestion, Sequence[int]]]) -> list[LabelRead]:
         """What the model would reply to each question. questions: each with the token ids of its labels."""

@@ -11,7 +11,7 @@ from starlette.responses import Response
 
 from quire.plugin import RouterContext, json_body
 from quire_apis.decisions.questions import TypedQuestion, typed_question
-from quire_apis.decisions.reading import NUM_TOP, LabelRead, LabelReader, label_ids
+from quire_apis.decisions.reading import NUM_TOP, LabelIds, LabelRead, LabelReader, label_ids
 from quire_apis.decisions.schemas import DecisionRequest
 from quire_apis.responses_of_routes import documented, whole_answer
 
@@ -19,6 +19,7 @@ from quire_apis.responses_of_routes import documented, whole_answer
 def build_router(context: RouterContext) -> APIRouter:
     """The route, which asks the models of `context`."""
     router = APIRouter(tags=["OpenAI"])
+    ids_of_labels = LabelIds(context)
 
     @router.post(
         "/v1/systemone",
@@ -30,17 +31,21 @@ def build_router(context: RouterContext) -> APIRouter:
     async def decide(request: Request) -> Response:
         fields = await context.read(request, DecisionRequest)
         questions = [typed_question(name, spec) for name, spec in fields.questions.items()]
-        return await whole_answer(context, request, _decided(context, request, fields, questions))
+        return await whole_answer(context, request, _decided(context, request, fields, questions, ids_of_labels))
 
     return router
 
 
 async def _decided(
-    context: RouterContext, request: Request, fields: DecisionRequest, questions: list[TypedQuestion]
+    context: RouterContext,
+    request: Request,
+    fields: DecisionRequest,
+    questions: list[TypedQuestion],
+    ids_of_labels: LabelIds,
 ) -> dict[str, Any]:
     reader = LabelReader(context, request, fields, _num_top(context, fields.model))
     labels = dict.fromkeys(label for one in questions for option in one.options for label in option.labels)
-    known = await reader.token_ids(list(labels))
+    known = await ids_of_labels.find(request, fields.model, list(labels))
     ids = [label_ids(question, known) for question in questions]
     flat = [[one for option in options for one in option] for options in ids]
     reads = await reader.read_all(list(zip(questions, flat, strict=True)))
