@@ -111,7 +111,7 @@ ADMINS = {"api_key": ("one", "two"), "admin_api_key": ("boss",)}
 @pytest.mark.parametrize(
     ("settings", "key", "seen"),
     [
-        (ADMINS, "boss", [("key a5e7c002", False), ("key 3fc4ccfe", False), ("key 7692c3ad", False)]),
+        (ADMINS, "boss", [("key a5e7c002", True), ("key 3fc4ccfe", False), ("key 7692c3ad", False)]),
         (ADMINS, "one", [("key 7692c3ad", True)]),
         ({"api_key": ("one", "two")}, "two", [("key 3fc4ccfe", True), ("key 7692c3ad", False)]),
         ({}, "", [("127.0.0.1", True)]),
