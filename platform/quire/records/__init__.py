@@ -23,6 +23,7 @@ from quire.records.models import (
     InputProcessor,
     MappedMedia,
     MappedText,
+    PromptInputProcessor,
 )
 from quire.records.ops import (
     CheckpointFormat,
@@ -106,6 +107,7 @@ __all__ = [
     "PluginCallCounts",
     "PluginInfo",
     "ProcessorRow",
+    "PromptInputProcessor",
     "Quantization",
     "QuantizationOptions",
     "RECORDS",
