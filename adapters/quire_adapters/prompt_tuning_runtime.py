@@ -57,7 +57,9 @@ class EmbeddingRows(Segments):
     def of(cls, index: Tensor, rows: Tensor) -> EmbeddingRows:
         """Rows without segments."""
         no = Segments.from_uses((), ())
-        return cls(no.tokens, no.weights, no.starts, no.slots, no.passes, no.host, no.min_tokens, index=index, rows=rows)
+        return cls(
+            no.tokens, no.weights, no.starts, no.slots, no.passes, no.host, no.min_tokens, index=index, rows=rows
+        )
 
 
 def put_rows(y: Tensor, x: Any, adapters: Any) -> Tensor:
@@ -101,7 +103,7 @@ def takes_of(model: Any) -> VirtualTokensShape:
 
 
 class PromptTuningRuntime:
-    """The adapter runtime of PROMPT_TUNING, P_TUNING and PREFIX_TUNING, a `quire.records.AdapterRuntimeImpl`."""
+    """The adapter runtime of PROMPT_TUNING, P_TUNING and PREFIX_TUNING, a `quire.records.VirtualKvImpl`."""
 
     def __init__(self, context: Context) -> None:
         self._in_subprocess = context.in_subprocess
@@ -125,7 +127,9 @@ class PromptTuningRuntime:
         if not rows.isfinite().all():
             raise BadRequest(f"`{TENSOR}` has numbers that are not finite.", "lora_path")
         metadata = AdapterMetadata(num_bytes=rows.nbytes, virtual_tokens=len(rows), has_virtual_kv=is_prefix)
-        return VirtualTokens(rows.unflatten(1, (-1, self._takes.heads, self._takes.head_dim)) if is_prefix else rows, metadata)
+        return VirtualTokens(
+            rows.unflatten(1, (-1, self._takes.heads, self._takes.head_dim)) if is_prefix else rows, metadata
+        )
 
     def describe(self, adapter: VirtualTokens) -> AdapterMetadata:
         return adapter.metadata

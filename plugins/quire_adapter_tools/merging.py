@@ -19,7 +19,7 @@ from tqdm import tqdm
 
 from quire.errors import CheckpointError, ConfigError
 from quire.isolation.plugin_calls import SubprocessCalls
-from quire_adapter_tools.inspection import IA3, LORA, read_adapter
+from quire_adapter_tools.inspection import IA3, LORA, VIRTUAL_TOKENS, read_adapter
 from quire_adapter_tools.stored_weights import StoredWeights
 from quire_adapter_tools.vectors import ScalingVectors, read_vectors
 from quire_adapters.peft.loader import read
@@ -49,6 +49,8 @@ def merge(stored: StoredWeights, adapter: Path, out: Path, in_subprocess: Subpro
     """
     kind = read_adapter(adapter, in_subprocess).kind
     if kind not in (LORA, IA3):
+        if kind in VIRTUAL_TOKENS:
+            raise ConfigError(f"Adapters of the kind {kind} put tokens before the prompt, which no weights contain.")
         raise ConfigError(f"Adapters of the kind {kind} are not merged; `platform adapters extract` makes one LoRA.")
     weights, vectors = AdapterWeights(), ScalingVectors()
     if kind == LORA:

@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import hybrid_cases
+import latent_cases
 import pytest
 import torch
 from engine_rig import Rig, greedy, rig_of
@@ -17,6 +19,7 @@ from quire.params.sampling import BeamSearchParams, SamplingParams
 pytestmark = pytest.mark.filterwarnings("ignore:Position ids are not supported:UserWarning")  # peft says so
 
 ALL: Sequence[str] = tuple(str(kind) for kind in KINDS)
+HYBRID, LATENT = ({case.architecture: case.config for case in cases.CASES} for cases in (hybrid_cases, latent_cases))
 GPT2 = {"n_embd": 64, "n_head": 4, "n_layer": 2, "n_positions": 512}
 NEOX = {"rotary_pct": 0.25, "num_key_value_heads": 4}
 TIGHT = {"num_pages": 24, "enable_prefix_caching": False, "max_num_batched_tokens": 33}
@@ -81,14 +84,20 @@ def test_tokens_are_those_of_peft_however_steps_are_cut(name: str, request: pyte
         ("Gemma2ForCausalLM", {"sliding_window": 8}),  # embeddings are scaled, virtual tokens are not
         ("GraniteForCausalLM", {"embedding_multiplier": 3.0}),  # both are
         ("GPTNeoXForCausalLM", NEOX),  # fused matrices, partial rotation
-        ("BloomForCausalLM", {"n_head": 4, "n_layer": 2}),  # ALiBi, a norm of embeddings
+        ("BloomForCausalLM", {"n_head": 4, "n_layer": 2, "seq_length": 512}),  # ALiBi, a norm of embeddings
         ("OPTForCausalLM", {"ffn_dim": 96, "word_embed_proj_dim": 64}),
         ("HeliumForCausalLM", {}),  # interleaved rotation
+        ("Qwen3NextForCausalLM", dict(HYBRID["Qwen3NextForCausalLM"])),
+        ("FalconH1ForCausalLM", dict(HYBRID["FalconH1ForCausalLM"])),
+        ("DeepseekV3ForCausalLM", dict(LATENT["DeepseekV3ForCausalLM"])),
+        ("LlamaForCausalLM", {"settings": {"model_impl": "transformers"}}),
     ],
 )
 def test_tokens_are_those_of_peft_in_other_models(architecture: str, config: Any, tmp_path: Path) -> None:
-    world = World(tmp_path, architecture, ("prompt", "prefix"), **config)
-    with rig_of(world.folder, FOUND) as rig:
+    settings = {"max_model_len": 80, **config.pop("settings", {})}
+    takes_keys = architecture not in {**HYBRID, **LATENT}
+    world = World(tmp_path, architecture, ("prompt", "prefix") if takes_keys else ("prompt",), **config)
+    with rig_of(world.folder, FOUND, **settings) as rig:
         world.load(rig)
         found = mixed(rig, world)
     for (kind, i), tokens in found.items():
@@ -155,3 +164,27 @@ def test_penalties_count_what_the_client_sent(llama: World, kind: str) -> None:
     assert 0 not in prompt
     assert 255 not in prompt
     assert found.token_ids == [0 if likely[0] > likely[255] else 255]
+
+
+def test_quantized_pages_hold_virtual_tokens_however_steps_are_cut(llama: World) -> None:
+    found = []
+    for settings in ({}, {"max_num_batched_tokens": 2}, {"page_size": 16}):
+        with rig_of(llama.folder, FOUND, kv_cache_dtype="int8", **settings) as rig:
+            llama.load(rig)
+            found.append([answer(rig, kind, PROMPTS[0])[0].token_ids for kind in ("prefix", "projected")])
+    assert found[0] == found[1] == found[2]
+
+
+def test_an_adapter_is_replaced_and_unloaded_while_requests_use_it(llama: World) -> None:
+    prompt = PROMPTS[1]
+    params = greedy(8, ignore_eos=True)
+    with rig_of(llama.folder, FOUND, max_loras=1) as rig:
+        rig.engine.load_adapter("a", llama.paths["prefix"])
+        first = rig.add(prompt, params, adapters=using("a"))
+        rig.engine.step()
+        rig.engine.load_adapter("a", llama.paths["mlp"])
+        second = rig.add(prompt, params, adapters=using("a"))
+        rig.engine.unload_adapter("a")
+        answers = rig.drain()
+    llama.check_greedy("prefix", prompt, answers[first, 0].token_ids)
+    llama.check_greedy("mlp", prompt, answers[second, 0].token_ids)

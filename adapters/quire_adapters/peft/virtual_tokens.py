@@ -71,7 +71,8 @@ def check_config(config: Mapping[str, Any], takes: VirtualTokensShape) -> int:
     count = config.get("num_virtual_tokens")
     if type(count) is not int or not 1 <= count <= MAX_TOKENS:
         raise BadRequest(
-            f"{FILE}: `num_virtual_tokens` must be a whole number from 1 to {MAX_TOKENS}, not {count!r:.40}.", "lora_path"
+            f"{FILE}: `num_virtual_tokens` must be a whole number from 1 to {MAX_TOKENS}, not {count!r:.40}.",
+            "lora_path",
         )
     if config.get("num_transformer_submodules") not in (None, 1):
         raise BadRequest(

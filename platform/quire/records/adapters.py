@@ -27,7 +27,7 @@ class AdapterMetadata:
     targets: the modules it changes, by the names in its own files, each once: "q_proj". in_tower: whether it changes
     the tower of the model too. virtual_tokens: positions that it takes before the prompt of a request. Their tokens
     reach the deltas as ids 0, from which a delta on the embedding table makes rows. has_virtual_kv: they are not
-    computed, because the adapter brings their keys and values (`AdapterRuntimeImpl.store_virtual`).
+    computed, because the adapter brings their keys and values (`VirtualKvImpl.store_virtual`).
     """
 
     num_bytes: int
@@ -105,11 +105,15 @@ class AdapterRuntimeImpl(Protocol):
         """
         ...
 
+
+class VirtualKvImpl(AdapterRuntimeImpl, Protocol):
+    """A runtime with adapters that bring keys and values (`AdapterMetadata.has_virtual_kv`)."""
+
     def store_virtual(self, adapter: Any, kv: Any, slot_mapping: Tensor) -> None:
         """Store keys and values of an adapter's virtual tokens in the `quire_models.KVCache` (op `write_kv`).
 
-        slot_mapping: int64 [virtual_tokens], as in `ForwardBatch`. Called when a sequence begins whose pages do not have
-        them, and only for adapters with `AdapterMetadata.has_virtual_kv`; other runtimes need no such method.
+        slot_mapping: int64 [virtual_tokens], as in `ForwardBatch`. Called before the first step of a sequence whose
+        pages do not have them.
         """
         ...
 

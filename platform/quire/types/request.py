@@ -60,9 +60,9 @@ class Media:
 class Prompt:
     """The prompt as token ids. Its length is final, except that the engine adds the virtual tokens of an adapter.
 
-    token_types: the type of each token, 0 or 1, for models that take pairs of texts; () = all 0. num_virtual: so many of
-    the first token_ids stand for virtual tokens. num_given: so many are not computed, because the adapter brings their
-    keys and values.
+    token_types: the type of each token, 0 or 1, for models that take pairs of texts; () = all 0. num_virtual: so many
+    of the first token_ids stand for virtual tokens. num_given: so many are not computed, because the adapter brings
+    their keys and values.
     """
 
     token_ids: tuple[int, ...]

@@ -31,9 +31,7 @@ KINDS: Mapping[str | None, Callable[[], Any]] = {
     "projected": lambda: peft.PrefixTuningConfig(
         num_virtual_tokens=9, prefix_projection=True, encoder_hidden_size=24, task_type="CAUSAL_LM"
     ),
-    "lora": lambda: peft.LoraConfig(
-        r=4, target_modules="all-linear", init_lora_weights=False, task_type="CAUSAL_LM"
-    ),
+    "lora": lambda: peft.LoraConfig(r=4, target_modules="all-linear", init_lora_weights=False, task_type="CAUSAL_LM"),
 }
 """Adapters by kind; one of each number of tokens fills whole pages of three tokens, the others do not."""
 

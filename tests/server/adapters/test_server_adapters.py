@@ -144,6 +144,7 @@ def test_the_list_says_state_size_place_and_use(rig: Rig, asks: AdapterClient) -
         "rank": 4,
         "bytes": size,
         "targets": fresh["targets"],
+        "virtual_tokens": 0,
         "pinned": True,
         "requests": 0,
         "requests_total": 0,

@@ -74,11 +74,12 @@ class AdapterMapping:
             if adapter is None or adapter.metadata is None or chunk.start > adapter.metadata.virtual_tokens:
                 continue
             assert adapter.runtime is not None, "it was read"
+            runtime: Any = adapter.runtime.built  # a VirtualKvImpl
             positions = torch.arange(adapter.metadata.virtual_tokens)
             pages = torch.tensor(chunk.new_pages, dtype=torch.int64)[positions // kv.page_size]
             slot_mapping = (pages * kv.page_size + positions % kv.page_size).to(kv.k[0].device)
             try:
-                adapter.runtime.call(adapter.runtime.built.store_virtual, adapter.loaded, kv, slot_mapping)
+                adapter.runtime.call(runtime.store_virtual, adapter.loaded, kv, slot_mapping)
             except QuireError as error:
                 failures[chunk.seq_id] = error.message
         return failures

@@ -23,7 +23,9 @@ def with_virtual_tokens(prompt: Prompt, uses: Sequence[tuple[WeightedAdapter, Ad
         raise BadRequest(f"A request can use one adapter that puts tokens before the prompt, not {names}.", "adapters")
     ((use, metadata),) = found
     if use.weight != 1:
-        raise BadRequest(f"{names} puts tokens before the prompt, so its weight must be 1, not {use.weight}.", "adapters")
+        raise BadRequest(
+            f"{names} puts tokens before the prompt, so its weight must be 1, not {use.weight}.", "adapters"
+        )
     return prompt.with_virtual(metadata.virtual_tokens, metadata.has_virtual_kv)
 
 

@@ -46,7 +46,8 @@ class SeqGroup:
     seqs: the live ones by index. pending_forks: indices of seqs that begin when the prompt is computed, except for its
     last `num_unshared` tokens, which each of them computes by itself to sample from.
     prompt_logprobs: one entry per prompt token scored so far (virtual tokens and the first have None), if the client
-    asked for them. num_cached: prompt tokens found in the prefix cache; queue_s: seconds from arrival to admission; None before it.
+    asked for them. num_cached: prompt tokens found in the prefix cache; queue_s: seconds from arrival to admission;
+    None before it.
     num_reserved: places among the running seqs that are kept for pending forks.
     hypotheses: finished beams so far, the best first.
     """
