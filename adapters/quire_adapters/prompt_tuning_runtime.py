@@ -81,7 +81,7 @@ def embeddings_of(model: Any) -> tuple[int, str | None]:
 
 
 def keys_of(part: ModelPart) -> tuple[tuple[int, int, int], str | None]:
-    """(layers, heads, head_dim) of keys and of values in prefix tuning, or zeros and why a model does not support it."""
+    """(layers, heads, head_dim) of keys and values in prefix tuning, or zeros and why a model does not support it."""
     none, shapes = (0, 0, 0), {shape for shape in part.kv_shapes if shape.kv_heads}
     if part.encoder_input is not None:
         return none, "its decoder is not the only reader of a prompt"

@@ -136,19 +136,21 @@ def test_logprobs_of_prompts_and_answers_are_those_of_peft(llama: World, kind: s
     assert (torch.tensor(given) - expected).abs().max() < 1e-4
 
 
-@pytest.mark.parametrize("kind", ["prompt", "prefix", "projected"])
-@pytest.mark.parametrize("prompt", [[7], PROMPTS[1]])
-def test_several_answers_and_beams_share_virtual_tokens(llama: World, kind: str, prompt: list[int]) -> None:
+def test_several_answers_and_beams_share_virtual_tokens(llama: World) -> None:
     several = SamplingParams(n=3, temperature=1.0, seed=3, max_tokens=6, ignore_eos=True)
     found = []
     for settings in ({}, {"batch_invariant": True}, {"max_num_batched_tokens": 2}):
         with rig_of(llama.folder, FOUND, **settings) as rig:
             llama.load(rig)
-            for params in (several, BeamSearchParams(beam_width=2, max_tokens=5)):
-                found.append([one.token_ids for one in answer(rig, kind, prompt, params)])
-    assert found[:2] == found[2:4] == found[4:]
-    assert len(found[0]) == 3
-    assert len(found[1]) == 2
+            asked = [
+                (kind, prompt, params)
+                for kind in ("prompt", "prefix", "projected")
+                for prompt in ([7], PROMPTS[1])
+                for params in (several, BeamSearchParams(beam_width=2, max_tokens=5))
+            ]
+            found.append([[one.token_ids for one in answer(rig, *each)] for each in asked])
+    assert found[0] == found[1] == found[2]
+    assert [len(each) for each in found[0]] == [3, 2] * 6
 
 
 @pytest.mark.parametrize("kind", ["prompt", "prefix"])

@@ -53,8 +53,8 @@ def beside(rng: Any, number: int) -> tuple[Any, Mapping[str, Any]]:
 @pytest.mark.parametrize("way", SETTINGS, ids=[way.name for way in SETTINGS])
 def test_features_hold_in_every_way_of_running(rigs: Rigs, way: Setting) -> None:
     number = SETTINGS.index(way)
-    for feature in FEATURES[number % 3 :: 3]:  # each in every third way
-        name = ("rows", "keys")[(FEATURES.index(feature) + number // 3) % 2]
+    for feature in FEATURES[number % 4 :: 4]:  # each in every fourth way
+        name = ("rows", "keys")[(FEATURES.index(feature) // 4 + number // 4) % 2]
         adapted: Feature = replace(feature, request={**feature.request, **USES[name]})
         check_in_ways(rigs, PROMPT, adapted, (way,), beside)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import random
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -50,7 +51,7 @@ class World:
         save(self.models[None], self.folder)
         byte_tokenizer(self.folder)
         for kind, path in self.paths.items():
-            self.models[kind] = _adapted(reference_model(architecture, **config), KINDS[kind](), path)
+            self.models[kind] = _adapted(copy.deepcopy(self.models[None]), KINDS[kind](), path)
 
     def load(self, rig: Rig) -> None:
         for kind, path in self.paths.items():
@@ -79,6 +80,8 @@ class World:
 def _adapted(model: Any, config: Any, folder: Path) -> Any:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
+        if not hasattr(model, "prepare_inputs_for_generation") or not model.can_generate():
+            config.task_type = "FEATURE_EXTRACTION"
         adapted = peft.get_peft_model(model, config)
         generator = torch.Generator().manual_seed(len(folder.name))
         with torch.no_grad():
