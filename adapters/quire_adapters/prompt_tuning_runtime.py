@@ -55,7 +55,7 @@ class EmbeddingRows(Segments):
 
     @classmethod
     def of(cls, index: Tensor, rows: Tensor) -> EmbeddingRows:
-        """Rows without segments."""
+        """The rows, with segments of no tokens."""
         no = Segments.from_uses((), ())
         return cls(
             no.tokens, no.weights, no.starts, no.slots, no.passes, no.host, no.min_tokens, index=index, rows=rows

@@ -1,7 +1,7 @@
 """Virtual tokens: positions that an adapter takes before the prompt of a request (prompt tuning, prefix tuning).
 
 In the engine they are the first positions of a sequence, so that they count against the context length, take pages, and
-are found in the prefix cache like all others. Nothing that a client is told counts them.
+are found in the prefix cache like all others. No count in an answer includes them.
 """
 
 from __future__ import annotations

@@ -57,7 +57,7 @@ class Poolers:
         return len(self._states)
 
     def start(self, new_seq: NewSeq, params: PoolingParams) -> None:
-        """Begin a sequence."""
+        """Begin to pool the prompt of a sequence."""
         length, num_virtual, num_given = len(new_seq.prompt_ids), new_seq.num_virtual, new_seq.num_given
         pooler = self._poolers[params.task]
         self._states[new_seq.seq_id] = _PoolingState(params, pooler, length, num_virtual, num_given)
