@@ -30,6 +30,7 @@ from quire.records.models import (
     InputProcessor,
     MappedMedia,
     MappedText,
+    PromptInputProcessor,
 )
 from quire.records.ops import (
     CheckpointFormat,
@@ -114,6 +115,7 @@ __all__ = [
     "PluginCallCounts",
     "PluginInfo",
     "ProcessorRow",
+    "PromptInputProcessor",
     "Quantization",
     "QuantizationOptions",
     "RECORDS",
