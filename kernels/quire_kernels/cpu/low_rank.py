@@ -106,6 +106,10 @@ class CpuAdapterSlots:
         checked_slot(slot, len(self._adapter_slots))
         self._adapter_slots[slot] = self._pointers[slot] = None
 
+    def is_empty(self, slot: int, runtime_index: int = 0) -> bool:
+        """Whether no adapter in this slot changes the projection. runtime_index: its own, where there are several."""
+        return self._adapter_slots[slot] is None
+
     def __call__(self, y: Tensor, x: Tensor, segments: Segments) -> Tensor:
         if isinstance(y, Proxy):
             return y.tracer.low_rank(y, x, self, segments)  # type: ignore[return-value]

@@ -73,6 +73,10 @@ class TorchAdapterSlots:
     def clear(self, slot: int) -> None:
         self._adapter_slots[checked_slot(slot, len(self._adapter_slots))] = None
 
+    def is_empty(self, slot: int, runtime_index: int = 0) -> bool:
+        """Whether no adapter in this slot changes the projection. runtime_index: its own, where there are several."""
+        return self._adapter_slots[slot] is None
+
     def __call__(self, y: Tensor, x: Tensor, segments: Segments) -> Tensor:
         starts = segments.host.starts
         for s, slot in enumerate(segments.host.slots.tolist()):  # passes run in order

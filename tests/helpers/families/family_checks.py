@@ -37,7 +37,7 @@ ROOMY, TIGHT = 400, 26
 def check_family(case: FamilyCase, root: Path) -> None:
     """Everything that holds for a family, with four engines. Raises AssertionError."""
     family = Family(case, root)
-    _check_logits(family)
+    check_logits(family)
     for name, settings in case.variants.items():
         _check_variant(case, root / "variant", name, settings)
     _check_tokens(family)
@@ -96,7 +96,7 @@ def _reference(case: FamilyCase, settings: Mapping[str, Any]) -> Any:
 # --- logits ---------------------------------------------------------------------------------------------
 
 
-def _check_logits(family: Family) -> None:
+def check_logits(family: Family) -> None:
     """One batch of the base and the adapter, whole and in chunks."""
     ours = Ours(family, found=plugins(), **_config(family.case))
     seqs = _seqs(41, 23, 1, 30)

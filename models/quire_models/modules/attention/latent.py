@@ -114,6 +114,11 @@ class LatentSelfAttention(nn.Module):
             y = self.kv_b.delta(y, rows, adapters)
         return y.T
 
+    def changes_expansion(self, uses: tuple[Any, ...]) -> bool:
+        """Whether adapters, as `_uses` describes them, may change `kv_b`: deltas may tell which slots are empty."""
+        is_empty = getattr(self.kv_b.delta, "is_empty", None)
+        return bool(uses) and (is_empty is None or not all(is_empty(slot, runtime) for runtime, slot, _ in uses))
+
     def split_heads(self, matrix: Tensor) -> tuple[Tensor, Tensor]:
         """[outputs, latent_dim] as keys [heads, plain_dim, latent_dim] and values [heads, value_dim, latent_dim]."""
         part = self.part
@@ -127,33 +132,46 @@ class AdaptedExpansion:
     """
 
     def __init__(self, module: LatentSelfAttention, fwd: ForwardBatch) -> None:
-        starts = [int(start) for start in fwd.query_starts]
-        groups: dict[Any, list[Tensor]] = {}
-        device = fwd.tokens.device
-        for first, last in pairwise(starts):
-            if first < last:
-                uses = _uses(fwd.adapters, first)
-                groups.setdefault(uses, []).append(torch.arange(first, last, device=device))
-        rows = module.part.latent_dim
-        self._module = module
+        if AdaptedExpansion not in fwd.step_cache:
+            fwd.step_cache[AdaptedExpansion] = _chunks_by_use(fwd)
+        self._module, rows = module, module.part.latent_dim
         self._groups = []
-        for tokens in groups.values():
-            adapters = _selected(fwd.adapters, torch.full((rows,), int(tokens[0][0]), device=device))
-            self._groups.append((torch.cat(tokens), *module.split_heads(module.expansion(adapters))))
+        for uses, tokens in fwd.step_cache[AdaptedExpansion].items():
+            if not module.changes_expansion(uses):
+                self._groups.append((tokens, None, None))
+                continue
+            adapters = _selected(fwd.adapters, tokens[:1].expand(rows))
+            self._groups.append((tokens, *module.split_heads(module.expansion(adapters))))
 
     def compressed_queries(self, plain: Tensor) -> Tensor:
         """[tokens, heads, plain_dim] -> [tokens, heads, latent_dim], each chunk by its own matrix."""
         out = plain.new_empty(*plain.shape[:2], self._module.part.latent_dim)
         for tokens, keys, _ in self._groups:
-            out[tokens] = torch.bmm(plain[tokens].transpose(0, 1), keys).transpose(0, 1)
+            if keys is None:
+                out[tokens] = self._module.compressed_queries(plain[tokens])
+            else:
+                out[tokens] = torch.bmm(plain[tokens].transpose(0, 1), keys).transpose(0, 1)
         return out
 
     def values(self, seen: Tensor) -> Tensor:
         """[tokens, heads, latent_dim] -> [tokens, heads, value_dim], each chunk by its own matrix."""
         out = seen.new_empty(*seen.shape[:2], self._module.part.value_dim)
         for tokens, _, values in self._groups:
-            out[tokens] = torch.bmm(seen[tokens].transpose(0, 1), values.transpose(1, 2)).transpose(0, 1)
+            if values is None:
+                out[tokens] = self._module.values(seen[tokens])
+            else:
+                out[tokens] = torch.bmm(seen[tokens].transpose(0, 1), values.transpose(1, 2)).transpose(0, 1)
         return out
+
+
+def _chunks_by_use(fwd: ForwardBatch) -> dict[tuple[Any, ...], Tensor]:
+    """The tokens of all chunks with the same adapters, by these; the same for all blocks of a step."""
+    groups: dict[Any, list[Tensor]] = {}
+    for first, last in pairwise([int(start) for start in fwd.query_starts]):
+        if first < last:
+            tokens = torch.arange(first, last, device=fwd.tokens.device)
+            groups.setdefault(_uses(fwd.adapters, first), []).append(tokens)
+    return {uses: torch.cat(tokens) for uses, tokens in groups.items()}
 
 
 def _uses(adapters: Any, token: int) -> tuple[Any, ...]:

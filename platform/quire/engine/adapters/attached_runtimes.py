@@ -89,6 +89,11 @@ class _ChainedDeltas:
                 y = delta(y, x, adapters[runtime_index])
         return y
 
+    def is_empty(self, slot: int, runtime_index: int) -> bool:
+        """Whether the adapter in a slot of a runtime is known to change nothing."""
+        found = next((delta for index, delta in self.deltas if index == runtime_index), None)
+        return found is None or (hasattr(found, "is_empty") and found.is_empty(slot))
+
 
 def _attach(model: nn.Module, runtimes: Sequence[AttachedRuntime]) -> None:
     if len(runtimes) == 1:
