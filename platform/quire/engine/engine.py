@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from threading import Event
@@ -111,7 +110,7 @@ class Engine:
                 self._grammars.submit(params)
         if self._has_variants:
             request = self._with_cache_salt(request)
-        with self._adapters.acquire(request) if request.adapters else nullcontext(request) as acquired:
+        with self._adapters.acquire(request) as acquired:
             self._scheduler.add(acquired)
 
     def _with_cache_salt(self, request: Request) -> Request:

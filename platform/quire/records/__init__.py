@@ -23,6 +23,7 @@ from quire.records.models import (
     InputProcessor,
     MappedMedia,
     MappedText,
+    ModalityAwareInputProcessor,
 )
 from quire.records.ops import (
     CheckpointFormat,
@@ -95,6 +96,7 @@ __all__ = [
     "LogitsProcessorImpl",
     "MappedMedia",
     "MappedText",
+    "ModalityAwareInputProcessor",
     "Matcher",
     "MessageKind",
     "MetricsExporter",
