@@ -48,7 +48,7 @@ NAMES = names.LLAMA.under("language_model") | names.LANGUAGE_MODEL | _TOWER.and_
 class GroupedAudioTower:
     """An audio encoder; then every `group` tokens are concatenated and projected to one embedding.
 
-    An item is a window of the encoder's longest input, as `quire_models.towers.audio` documents it.
+    An item is a window of at most the encoder's longest input, as `quire_models.towers.audio` documents it.
     """
 
     encoder: AudioTower
@@ -58,7 +58,11 @@ class GroupedAudioTower:
     @property
     def length(self) -> int:
         """Embeddings of a window."""
-        return self.encoder.count // self.group
+        return self.rows(2 * self.encoder.count)
+
+    def rows(self, frames: int) -> int:
+        """Embeddings of so many frames."""
+        return self.encoder.rows(frames // 2) // self.group
 
     def build(self, width: int, builder: ModuleBuilder) -> nn.Module:
         """The tower; its rows have this width."""

@@ -7,7 +7,16 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from quire.errors import CheckpointError
-from quire.plugin import Architecture, Context, Decoder, InputMapper, hookimpl, weight_names as names
+from quire.plugin import (
+    Architecture,
+    Context,
+    Decoder,
+    InputMapper,
+    SpeechTask,
+    Transcriber,
+    hookimpl,
+    weight_names as names,
+)
 from quire_plugins.architectures import granite
 from quire_plugins.audio.granite_speech import conformer, query_windows
 from quire_plugins.audio.granite_speech.conformer import Conformer
@@ -17,6 +26,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from quire_models.modules.builder import ModuleBuilder
+    from quire_plugins.audio.chat_transcriber import ChatTranscriber
     from quire_plugins.audio.granite_speech.inputs import GraniteSpeechProcessor
 
 NAME = "GraniteSpeechForConditionalGeneration"
@@ -70,6 +80,27 @@ def _audio(context: Context) -> GraniteSpeechProcessor:
 
     config = parsed(context)
     return GraniteSpeechProcessor(context, config.audio_token_index, tower(config))
+
+
+LANGUAGES = {"en": "English", "fr": "French", "de": "German", "pt": "Portuguese", "es": "Spanish", "ja": "Japanese"}
+
+
+def _instruction(task: SpeechTask) -> str:
+    if task.translate:
+        return f"translate the speech to {LANGUAGES[task.to_language or 'en']}"
+    return "can you transcribe the speech into a written format?"
+
+
+def _asks(context: Context) -> ChatTranscriber:
+    from quire_plugins.audio.chat_transcriber import ChatTranscriber
+
+    return ChatTranscriber(context, _instruction, LANGUAGES, lambda words: f"{MARKER}{words}")
+
+
+@hookimpl
+def quire_transcribers() -> Iterable[Transcriber]:
+    """Transcription, and translation into the languages of the model."""
+    yield Transcriber("granite-speech", NAME, _asks)
 
 
 @hookimpl
