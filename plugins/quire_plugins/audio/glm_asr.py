@@ -59,14 +59,14 @@ def tower(c: Any) -> GroupedAudioTower:
     a = c.audio_config
     if a.model_type != "glmasr_encoder":
         raise CheckpointError(f"The model hears with {a.model_type!r}; what can be built is glmasr_encoder.")
-    if a.intermediate_size != GROUP * a.hidden_size or a.num_key_value_heads != a.num_attention_heads:
+    if a.intermediate_size != GROUP * a.hidden_size or a.max_position_embeddings % GROUP:
         raise CheckpointError(
             f"config.json: `audio_config.intermediate_size` {a.intermediate_size} must be {GROUP} times `hidden_size`"
-            f" {a.hidden_size}, with as many `num_key_value_heads` as `num_attention_heads`."
+            f" {a.hidden_size}, and `max_position_embeddings` {a.max_position_embeddings} a multiple of {GROUP}."
         )
     size = a.hidden_size // a.num_attention_heads
     rope = Rope.from_config(a, size)
-    attention = RowAttention(a.num_attention_heads, a.num_attention_heads, size, rope)
+    attention = RowAttention(a.num_attention_heads, a.num_key_value_heads, size, rope)
     block = Block(attention, Mlp(a.intermediate_size, configs.act(a.hidden_act)), LayerNorm(1e-5))
     encoder = AudioTower(
         mels=a.num_mel_bins,

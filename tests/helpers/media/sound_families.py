@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import torch
 from llava_rig import TEXT
 from sound_model import FIRST_TOKEN, RATE, Samples, SoundFamily
 from torch import Tensor
+from window_families import window_families
 
 PATIENT = {"lora_load_timeout_s": 900.0}
 """The adapter of a folder is read when the engine is built, also on a busy machine."""
@@ -75,71 +75,6 @@ def _granite_speech() -> SoundFamily:
     )
 
 
-HEARING = {
-    "hidden_size": 32,
-    "intermediate_size": 128,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_mel_bins": 16,
-}
-WINDOW = RATE
-"""Samples of a window of these encoders, which hear one second."""
-
-
-def _extractor() -> Any:
-    from transformers import WhisperFeatureExtractor
-
-    return WhisperFeatureExtractor(feature_size=16, chunk_length=1)
-
-
-def _windows(samples: Samples) -> list[Samples]:
-    return [samples[start : start + WINDOW] for start in range(0, len(samples), WINDOW)]
-
-
-def _features(windows: Sequence[Samples]) -> dict[str, Tensor]:
-    made = _extractor()(list(windows), sampling_rate=RATE, return_attention_mask=True, return_tensors="pt")
-    return {"input_features": made["input_features"], "input_features_mask": made["attention_mask"]}
-
-
-def _whisper_like(architecture: str, marker: str, group: int, heard: Mapping[str, Any], **config: Any) -> SoundFamily:
-    """A model of windows of one second. group: tokens of an embedding."""
-
-    def rows(samples: Samples) -> int:
-        return sum((-(-len(one) // 320)) // group for one in _windows(samples))
-
-    def first(samples: Samples) -> tuple[str, Tensor]:
-        found = _features(_windows(samples)[:1])
-        count = 100 if "rope_parameters" in heard else -(-len(samples[:WINDOW]) // 320) * 2 + 1
-        return "frames", found["input_features"][0].T[:count]
-
-    return SoundFamily(
-        architecture=architecture,
-        config={"audio_config": {**HEARING, **heard}, "audio_token_id": FIRST_TOKEN, **config},
-        tokens=(marker,),
-        marker=marker,
-        inputs=lambda sounds: _features([window for one in sounds for window in _windows(one)]),
-        expanded=lambda samples: marker * rows(samples),
-        tensor=first,
-        prepare=lambda folder: _extractor().save_pretrained(folder),
-    )
-
-
 def families() -> Mapping[str, SoundFamily]:
     """By name."""
-    return {
-        "granite-speech": _granite_speech(),
-        "audio-flamingo": _whisper_like(
-            "AudioFlamingo3ForConditionalGeneration",
-            "<sound>",
-            2,
-            {"max_source_positions": 50},
-            text_config={**TEXT, "model_type": "qwen2"},
-        ),
-        "glm-asr": _whisper_like(
-            "GlmAsrForConditionalGeneration",
-            "<|pad|>",
-            4,
-            {"max_position_embeddings": 50, "rope_parameters": {"rope_theta": 1e4, "partial_rotary_factor": 0.5}},
-            text_config={**TEXT, "model_type": "llama"},
-        ),
-    }
+    return {"granite-speech": _granite_speech(), **window_families()}
