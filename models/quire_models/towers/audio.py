@@ -49,7 +49,7 @@ class AudioEncoderModule(nn.Module):
             x = x + torch.cat([self.positions[:count] for count in counts])  # [tokens, own width]
         if self._angles is not None:
             places = torch.cat([torch.arange(count) for count in counts]).to(x.device)
-            context.step_cache[self._angles] = self._angles.for_positions(places)
+            context.step_cache[self._angles] = self._angles.for_positions(places[None])
         for block in self.blocks:
             x = block(x, context)
         if self.part.pooled:

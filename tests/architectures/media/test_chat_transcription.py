@@ -54,6 +54,17 @@ def test_glm_asr_gets_its_audio_as_a_part_of_a_message(tmp_path: Path) -> None:
     )
 
 
+def test_qwen3_asr_is_told_the_language_and_the_context(tmp_path: Path) -> None:
+    asks = transcriber("Qwen3ASRForConditionalGeneration", tmp_path, None)
+    found = Tokenizer.load(tmp_path).decode(asks.prompt(SpeechTask(language="de", previous=" Ada ")))
+    assert found == (
+        "<|im_start|>system\nAda<|im_end|>\n<|im_start|>user\n<|audio_start|><|audio_pad|><|audio_end|><|im_end|>\n"
+        "<|im_start|>assistant\nlanguage German<asr_text>"
+    )
+    with pytest.raises(BadRequest, match="set `language`"):
+        asks.prompt(SpeechTask())
+
+
 def test_without_a_chat_template_speech_to_text_is_refused(tmp_path: Path) -> None:
     asks = transcriber("GlmAsrForConditionalGeneration", tmp_path, None)
     with pytest.raises(BadRequest, match="no chat template"):

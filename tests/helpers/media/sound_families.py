@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 from llava_rig import TEXT
@@ -75,6 +76,47 @@ def _granite_speech() -> SoundFamily:
     )
 
 
+def _qwen3_asr() -> SoundFamily:
+    def features(sounds: Sequence[Samples]) -> dict[str, Tensor]:
+        made = _qwen3_extractor()(list(sounds), sampling_rate=RATE, padding=True)
+        return {"input_features": made["input_features"], "input_features_mask": made["attention_mask"]}
+
+    def rows(samples: Samples) -> int:
+        frames = max(len(samples), 2000) // 160
+        return frames // 100 * 13 + -(-(frames % 100) // 8)
+
+    return SoundFamily(
+        architecture="Qwen3ASRForConditionalGeneration",
+        config={
+            "text_config": {**TEXT, "model_type": "qwen3"},
+            "audio_config": {
+                "d_model": 32,
+                "encoder_layers": 2,
+                "encoder_attention_heads": 4,
+                "encoder_ffn_dim": 48,
+                "num_mel_bins": 16,
+                "downsample_hidden_size": 6,
+                "output_dim": 64,
+                "n_window_infer": 200,
+            },
+            "audio_token_id": FIRST_TOKEN,
+        },
+        tokens=("<|audio_pad|>",),
+        marker="<|audio_pad|>",
+        inputs=features,
+        expanded=lambda samples: "<|audio_pad|>" * rows(samples),
+        tensor=lambda samples: ("frames", features([samples])["input_features"][0].T[: max(len(samples), 2000) // 160]),
+        prepare=lambda folder: _qwen3_extractor().save_pretrained(folder),
+        seconds=(0.6, 2.45, 0.31),
+    )
+
+
+def _qwen3_extractor() -> Any:
+    from transformers.models.qwen3_asr.feature_extraction_qwen3_asr import Qwen3ASRFeatureExtractor
+
+    return Qwen3ASRFeatureExtractor(feature_size=16, min_length=2000)
+
+
 def families() -> Mapping[str, SoundFamily]:
     """By name."""
-    return {"granite-speech": _granite_speech(), **window_families()}
+    return {"granite-speech": _granite_speech(), "qwen3-asr": _qwen3_asr(), **window_families()}
