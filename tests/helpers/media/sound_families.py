@@ -108,7 +108,7 @@ def _qwen3_asr() -> SoundFamily:
         expanded=lambda samples: "<|audio_pad|>" * rows(samples),
         tensor=lambda samples: ("frames", features([samples])["input_features"][0].T[: max(len(samples), 2000) // 160]),
         prepare=lambda folder: _qwen3_extractor().save_pretrained(folder),
-        seconds=(0.6, 2.45, 0.31),
+        seconds=(0.6, 2.45, 1.1),
     )
 
 

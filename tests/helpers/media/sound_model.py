@@ -41,7 +41,8 @@ class SoundFamily:
     inputs: what transformers' model takes for the sounds of a prompt, from float32 [samples] of each at 16 kHz, all
     equally long. expanded: the text in place of a sound's marker. tensor: the name and values of the tensor that
     Quire's mapper makes of one sound. files: JSON files of the folder; prepare: writes others. lora: modules that peft
-    adapts. own: folders, within the model's, of adapters for prompts with a modality. seconds: length of the sounds.
+    adapts. own: folders, within the model's, of adapters for prompts with a modality. seconds: length of the sounds,
+    of which the last is in the longest question.
     """
 
     architecture: str

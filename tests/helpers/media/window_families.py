@@ -122,6 +122,7 @@ def window_families() -> Mapping[str, SoundFamily]:
             4,
             _config("llama", max_position_embeddings=100, rope_parameters=rope),
             "whole",
+            (0.6, 2.3, 0.9),
         ),
         "qwen2-audio": _family(
             "Qwen2AudioForConditionalGeneration",

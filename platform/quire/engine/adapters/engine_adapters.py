@@ -15,19 +15,24 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from threading import RLock
+from typing import TYPE_CHECKING
 
 from quire.engine.adapters.admission import SlotAdmission
 from quire.engine.adapters.attached_runtimes import AttachedRuntimes
 from quire.engine.adapters.loader import AdapterLoader
 from quire.engine.adapters.mapping import AdapterMapping
-from quire.engine.adapters.modality_adapters import adapter_name, with_modality_adapter
+from quire.engine.adapters.modality_adapters import adapter_name, modality_adapters, with_modality_adapter
 from quire.engine.adapters.registry import AdapterRegistry
 from quire.engine.adapters.revision import AdapterRequest
 from quire.errors import BadRequest, ConfigError, NotFound, QuireError
 from quire.isolation.isolated_calls import IsolatedCalls
+from quire.records import Registry
 from quire.settings.model_config import ModelConfig
 from quire.types import Request, WeightedAdapter
 from quire.types.adapter_info import AdapterStats
+
+if TYPE_CHECKING:
+    from quire.engine.loading.load import LoadedModel
 
 log = logging.getLogger(__name__)
 
@@ -194,3 +199,12 @@ class EngineAdapters:
 
     def close(self) -> None:
         self._loader.close()
+
+
+def engine_adapters(
+    runtimes: AttachedRuntimes, config: ModelConfig, registry: Registry, loaded: LoadedModel, isolated: IsolatedCalls
+) -> EngineAdapters:
+    """The adapters of an engine, with those that prompts with media use. Raises ConfigError if one cannot be used."""
+    found = EngineAdapters(runtimes, config, loaded.info.name, isolated)
+    found.load_for_modalities(modality_adapters(config, registry, loaded))
+    return found
