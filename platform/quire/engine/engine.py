@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from threading import Event
@@ -110,8 +111,8 @@ class Engine:
                 self._grammars.submit(params)
         if self._has_variants:
             request = self._with_cache_salt(request)
-        with self._adapters.acquire(request) as acquired:
-            self._scheduler.add(acquired)
+        with self._adapters.acquire(request) if request.adapters or request.prompt.media else nullcontext(request) as it:
+            self._scheduler.add(it)
 
     def _with_cache_salt(self, request: Request) -> Request:
         """With the RoPE variant of its prompt length in the cache salt (see `Decoder.kv_cache_variant`)."""
