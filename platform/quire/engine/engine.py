@@ -100,7 +100,7 @@ class Engine:
         Raises BadRequest, Overloaded (too many requests wait) or PluginFailed; then the request is not accepted.
         """
         validate_request(request, self.info)
-        params = request.params
+        params, media = request.params, request.prompt.media
         if isinstance(params, PoolingParams):
             last = self.loaded.pooling.poolers[params.task].pooling_type == "last"
             request = replace(request, params=replace(params, reads_cache=last))  # the last hidden state suffices
@@ -111,8 +111,8 @@ class Engine:
                 self._grammars.submit(params)
         if self._has_variants:
             request = self._with_cache_salt(request)
-        with self._adapters.acquire(request) if request.adapters or request.prompt.media else nullcontext(request) as it:
-            self._scheduler.add(it)
+        with self._adapters.acquire(request) if request.adapters or media else nullcontext(request) as acquired:
+            self._scheduler.add(acquired)
 
     def _with_cache_salt(self, request: Request) -> Request:
         """With the RoPE variant of its prompt length in the cache salt (see `Decoder.kv_cache_variant`)."""
