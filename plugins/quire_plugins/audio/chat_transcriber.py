@@ -10,8 +10,6 @@ from typing import Any
 
 from quire.errors import BadRequest
 from quire.records import Context, LanguageDetection, Segment, SpeechTask
-from quire.text.chat.template_pool import TemplatePool
-from quire.text.chat.templates import ChatTemplate
 
 RATE, WINDOW_S = 16_000, 30.0
 _WORDS = "\ue000words\ue000"
@@ -62,15 +60,10 @@ class ChatTranscriber:
 
 def _around_words(context: Context, content: Any) -> list[str] | None:
     """The text before and after the words in a message; None without a chat template that writes them once."""
-    renderer = TemplatePool()
+    if context.render_chat is None:
+        return None
     try:
-        template = ChatTemplate.from_tokenizer(context.tokenizer, renderer)
-        if template.default_template is None:
-            return None
-        chat = {"messages": [{"role": "user", "content": content}], "add_generation_prompt": True}
-        parts = renderer.render(template.default_template, {**template.special_tokens, **chat}).split(_WORDS)
+        parts = context.render_chat([{"role": "user", "content": content}]).split(_WORDS)
     except BadRequest:
         return None
-    finally:
-        renderer.close()
     return parts if len(parts) == 2 else None

@@ -13,8 +13,10 @@ from sound_model import SoundModel
 from quire import LLM, SamplingParams
 from quire.errors import BadRequest
 from quire.hooks import registry
-from quire.records import Context, SpeechTask, TranscriberImpl
+from quire.records import SpeechTask, TranscriberImpl
+from quire.text.inputs.context import model_context
 from quire.text.tokenizer.tokenizer import Tokenizer
+from quire.types import ModelInfo
 from quire_testing.tiny import byte_tokenizer
 
 AS_TEXT = "{% for message in messages %}<|user|>{{ message['content'] }}<|end|>{% endfor %}<|assistant|>"
@@ -22,8 +24,15 @@ AS_TEXT = "{% for message in messages %}<|user|>{{ message['content'] }}<|end|>{
 
 def transcriber(architecture: str, folder: Path, template: str | None) -> TranscriberImpl:
     byte_tokenizer(folder, template)
-    records = [one for one in registry.load(None).all("quire_transcribers") if one.architecture == architecture]
-    built: TranscriberImpl = records[0].build(Context(folder=str(folder), tokenizer=Tokenizer.load(folder)))
+    found = registry.load(None)
+    records = [one for one in found.all("quire_transcribers") if one.architecture == architecture]
+    info = dict.fromkeys(("name", "root", "architecture", "dtype", "device"), "tiny")
+    sizes = dict.fromkeys(("max_model_len", "vocab_size", "num_pages", "page_size", "num_parameters"), 300)
+    model = ModelInfo(**info, **sizes, folder=str(folder), aliases=(), eos_ids=())
+    context = model_context(
+        found, found.plugin_of("quire_transcribers", records[0].name), model, Tokenizer.load(folder)
+    )
+    built: TranscriberImpl = records[0].build(context)
     return built
 
 

@@ -100,7 +100,7 @@ def _qwen3_asr() -> SoundFamily:
                 "n_window_infer": 200,
             },
             "audio_token_id": FIRST_TOKEN,
-            "pad_token_id": 256,
+            **dict.fromkeys(("pad_token_id", "eos_token_id"), 256),
         },
         tokens=("<|audio_pad|>",),
         marker="<|audio_pad|>",

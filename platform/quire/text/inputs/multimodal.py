@@ -66,8 +66,7 @@ class MultimodalProcessor:
         for record in registry.by_hook(HOOK).values():
             if record.architecture == info.architecture and record.modality in info.modalities:
                 self._mappers[record.modality] = self._build(record)
-        markers = [mapper.marker for mapper in self._mappers.values()]
-        if len(set(markers)) < len(markers):
+        if len(set(markers := [mapper.marker for mapper in self._mappers.values()])) < len(markers):
             raise PluginError(f"Input mappers of {info.architecture} share a marker: {', '.join(sorted(markers))}.")
 
     def _build(self, record: InputMapper) -> _Mapper:
@@ -284,8 +283,8 @@ class MultimodalProcessor:
 
     def _map(self, modality: str, item: Any, count: int, beside: Collection[str] = ()) -> MappedItem:
         """Map one of `count` items, and validate what the mapper returns."""
-        mapper = self._mappers[modality]
-        result: MappedItem = call_plugin(self._registry, mapper.plugin, mapping(mapper.built, count, beside), item)
+        mapper, call = self._mappers[modality], mapping(self._mappers[modality].built, count, beside)
+        result: MappedItem = call_plugin(self._registry, mapper.plugin, call, item)
         if isinstance(result, MappedText) and not len(result.media) == result.text.count(result.placeholder) > 0:
             raise PluginFailed(
                 f"Plugin {mapper.plugin!r} must word {modality} with {result.placeholder!r} once for each of"

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from quire_models.modules.builder import ModuleBuilder
-    from quire_plugins.audio.voxtral_inputs import WindowProcessor
+    from quire_plugins.audio.windows.voxtral_inputs import WindowProcessor
 
 NAME = "VoxtralForConditionalGeneration"
 MARKER = "[AUDIO]"
@@ -66,7 +66,7 @@ class GroupedAudioTower:
 
     def build(self, width: int, builder: ModuleBuilder) -> nn.Module:
         """The tower; its rows have this width."""
-        from quire_plugins.audio.voxtral_tower import GroupedAudioModule
+        from quire_plugins.audio.windows.voxtral_tower import GroupedAudioModule
 
         return GroupedAudioModule(width, self, builder)
 
@@ -96,7 +96,7 @@ def tower(c: Any) -> GroupedAudioTower:
 
 def _audio(context: Context) -> WindowProcessor:
     from quire_plugins.architectures.model_config import parsed
-    from quire_plugins.audio.voxtral_inputs import WindowProcessor
+    from quire_plugins.audio.windows.voxtral_inputs import WindowProcessor
 
     config = parsed(context)
     return WindowProcessor(context, config.audio_token_id, tower(config), MARKER)

@@ -28,11 +28,11 @@ from quire.plugin import (
     hookimpl,
 )
 from quire_plugins.architectures import llama
-from quire_plugins.audio.voxtral import NAMES as VOXTRAL, GroupedAudioTower
+from quire_plugins.audio.windows.voxtral import NAMES as VOXTRAL, GroupedAudioTower
 
 if TYPE_CHECKING:
     from quire_plugins.audio.chat_transcriber import ChatTranscriber
-    from quire_plugins.audio.cut_windows import CutWindowProcessor
+    from quire_plugins.audio.windows.cut_windows import CutWindowProcessor
 
 NAME = "GlmAsrForConditionalGeneration"
 MARKER = "<|pad|>"
@@ -82,7 +82,7 @@ def tower(c: Any) -> GroupedAudioTower:
 
 def _audio(context: Context) -> CutWindowProcessor:
     from quire_plugins.architectures.model_config import parsed
-    from quire_plugins.audio.cut_windows import CutWindowProcessor
+    from quire_plugins.audio.windows.cut_windows import CutWindowProcessor
 
     config = parsed(context)
     return CutWindowProcessor(context, config.audio_token_id, tower(config), MARKER, padded=True)

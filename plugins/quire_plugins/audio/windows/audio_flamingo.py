@@ -10,10 +10,10 @@ from quire.errors import CheckpointError
 from quire.plugin import Architecture, Context, Decoder, InputMapper, Projector, config_fields as configs, hookimpl
 from quire_plugins.architectures import qwen
 from quire_plugins.audio import whisper_encoder
-from quire_plugins.audio.voxtral import NAMES, GroupedAudioTower
+from quire_plugins.audio.windows.voxtral import NAMES, GroupedAudioTower
 
 if TYPE_CHECKING:
-    from quire_plugins.audio.cut_windows import CutWindowProcessor
+    from quire_plugins.audio.windows.cut_windows import CutWindowProcessor
 
 NAME = "AudioFlamingo3ForConditionalGeneration"
 MARKER = "<sound>"
@@ -39,7 +39,7 @@ def tower(c: Any) -> GroupedAudioTower:
 
 def _audio(context: Context) -> CutWindowProcessor:
     from quire_plugins.architectures.model_config import parsed
-    from quire_plugins.audio.cut_windows import CutWindowProcessor
+    from quire_plugins.audio.windows.cut_windows import CutWindowProcessor
 
     config = parsed(context)
     return CutWindowProcessor(context, config.audio_token_id, tower(config), MARKER, padded=False)

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from quire_models import Items, ModuleBuilder, TowerCall
 
 if TYPE_CHECKING:
-    from quire_plugins.audio.voxtral import GroupedAudioTower
+    from quire_plugins.audio.windows.voxtral import GroupedAudioTower
 
 
 class GroupedAudioModule(nn.Module):
