@@ -54,7 +54,7 @@ class ChatTranscriber:
         return {}
 
     def segments(self, token_ids: Sequence[int], task: SpeechTask) -> Sequence[Segment]:
-        """The whole answer."""
+        """One segment: the whole answer."""
         return [Segment(begin=0, end=len(token_ids), text_ids=tuple(token_ids))]
 
 

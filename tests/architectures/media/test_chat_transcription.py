@@ -36,7 +36,7 @@ def transcriber(architecture: str, folder: Path, template: str | None) -> Transc
     return built
 
 
-def test_granite_speech_is_told_to_transcribe_or_to_translate(tmp_path: Path) -> None:
+def test_prompts_of_granite_speech_transcribe_or_translate(tmp_path: Path) -> None:
     asks = transcriber("GraniteSpeechForConditionalGeneration", tmp_path, AS_TEXT)
     tokenizer = Tokenizer.load(tmp_path)
     for task, words in (
@@ -63,7 +63,7 @@ def test_glm_asr_gets_its_audio_as_a_part_of_a_message(tmp_path: Path) -> None:
     )
 
 
-def test_qwen3_asr_is_told_the_language_and_the_context(tmp_path: Path) -> None:
+def test_prompts_of_qwen3_asr_name_the_language_and_the_context(tmp_path: Path) -> None:
     asks = transcriber("Qwen3ASRForConditionalGeneration", tmp_path, None)
     found = Tokenizer.load(tmp_path).decode(asks.prompt(SpeechTask(language="de", previous=" Ada ")))
     assert found == (

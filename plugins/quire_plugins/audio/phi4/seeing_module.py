@@ -117,7 +117,7 @@ class SeeingBlock(nn.Module):
 
 
 class SeeingAttention(nn.Module):
-    """Attention within crops."""
+    """Attention of patches within their crop."""
 
     def __init__(self, part: Seeing, builder: ModuleBuilder) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Qwen3-ASR."""
+"""Qwen3-ASR: chunks of one second of audio in the prompt of a Qwen 3."""
 
 from __future__ import annotations
 
