@@ -78,7 +78,7 @@ def _granite_speech() -> SoundFamily:
 
 def _qwen3_asr() -> SoundFamily:
     def features(sounds: Sequence[Samples]) -> dict[str, Tensor]:
-        made = _qwen3_extractor()(list(sounds), sampling_rate=RATE, padding=True)
+        made = _qwen3_extractor()(list(sounds), sampling_rate=RATE, padding=True, return_attention_mask=True)
         return {"input_features": made["input_features"], "input_features_mask": made["attention_mask"]}
 
     def rows(samples: Samples) -> int:

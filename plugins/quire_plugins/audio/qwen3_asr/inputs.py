@@ -41,7 +41,8 @@ class ChunkProcessor:
         samples = item.resample(rate)
         if not len(samples):
             raise Unprocessable("The audio is empty.")
-        made = self._extract(samples, sampling_rate=rate, padding=True, n_window=0, return_tensors="np")
+        settings = {"padding": True, "n_window": 0, "return_attention_mask": True, "return_tensors": "np"}
+        made = self._extract(samples, sampling_rate=rate, **settings)
         frames = made["input_features"][0].T[: int(made["attention_mask"][0].sum())]
         if not np.isfinite(frames).all():
             raise Unprocessable("The audio is too loud: its samples should be from -1 to 1.")
