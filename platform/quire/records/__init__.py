@@ -24,6 +24,7 @@ from quire.records.models import (
     MappedMedia,
     MappedText,
     ModalityAwareInputProcessor,
+    PromptInputProcessor,
 )
 from quire.records.ops import (
     CheckpointFormat,
@@ -108,6 +109,7 @@ __all__ = [
     "PluginCallCounts",
     "PluginInfo",
     "ProcessorRow",
+    "PromptInputProcessor",
     "Quantization",
     "QuantizationOptions",
     "RECORDS",

@@ -30,9 +30,9 @@ class PerLayerInputs(nn.Module):
         self.norm = RMSNorm(part.eps).build(part.inputs, builder)
         self._scale = part.width**-0.5
 
-    def forward(self, x: Tensor, fwd: ForwardBatch) -> Tensor:
-        """x [tokens, width], the first block's input -> [tokens, blocks, inputs]."""
-        found = apply_adapters(self.embed, self.embed.look_up(fwd.tokens, self._inputs**0.5), fwd.tokens, fwd.adapters)
+    def forward(self, x: Tensor, tokens: Tensor, fwd: ForwardBatch) -> Tensor:
+        """x [tokens, width], the first block's input; tokens int64 [tokens] -> [tokens, blocks, inputs]."""
+        found = apply_adapters(self.embed, self.embed.look_up(tokens, self._inputs**0.5), tokens, fwd.adapters)
         projected = (self.projection(x, fwd) * self._scale).unflatten(-1, (-1, self._inputs))
         return (self.norm(projected) + found.unflatten(-1, (-1, self._inputs))) * 2**-0.5
 
@@ -43,13 +43,20 @@ class PerLayerDecoderModel(DecoderModel):
     def __init__(self, part: PerLayerDecoder, builder: ModuleBuilder) -> None:
         super().__init__(part, builder)
         self.per_layer = PerLayerInputs(part, builder) if part.inputs else None
+        self._media_token = part.media_token
 
     def embed_tokens(self, fwd: ForwardBatch) -> Tensor:
         """Input of the first block, [tokens, width]; stores those of the others in the step's cache."""
         x = super().embed_tokens(fwd)
         if self.per_layer is not None:
-            fwd.step_cache[INPUTS] = self.per_layer(x, fwd)
+            fwd.step_cache[INPUTS] = self.per_layer(x, self._text_tokens(fwd), fwd)
         return x
+
+    def _text_tokens(self, fwd: ForwardBatch) -> Tensor:
+        """The tokens of a step, with one token in place of all media: int64 [tokens]."""
+        if fwd.media is None or self._media_token is None:
+            return fwd.tokens
+        return fwd.tokens.index_fill(0, fwd.media.index, self._media_token)
 
 
 class PerLayerResidualBlock(ResidualBlock):
