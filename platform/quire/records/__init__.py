@@ -8,7 +8,14 @@ others) say what `build` must return.
 Nothing here imports torch or another part of the platform at run time, except errors.
 """
 
-from quire.records.adapters import AdapterMetadata, AdapterRuntime, AdapterRuntimeImpl, AdapterSource, AdapterUses
+from quire.records.adapters import (
+    AdapterMetadata,
+    AdapterRuntime,
+    AdapterRuntimeImpl,
+    AdapterSource,
+    AdapterUses,
+    VirtualKvImpl,
+)
 from quire.records.channels import Channels, MessageKind
 from quire.records.cli import Command, DemoModel, Option
 from quire.records.context import CONTRACT_VERSION, Context, Deferred
@@ -67,6 +74,7 @@ __all__ = [
     "AdapterMetadata",
     "AdapterRuntime",
     "AdapterRuntimeImpl",
+    "VirtualKvImpl",
     "AdapterSource",
     "AdapterUses",
     "Answer",
