@@ -135,7 +135,7 @@ class AdaptedExpansion:
         if AdaptedExpansion not in fwd.step_cache:
             fwd.step_cache[AdaptedExpansion] = _chunks_by_use(fwd)
         self._module, rows = module, module.part.latent_dim
-        self._groups = []
+        self._groups: list[tuple[Tensor, Any, Any]] = []
         for uses, tokens in fwd.step_cache[AdaptedExpansion].items():
             if not module.changes_expansion(uses):
                 self._groups.append((tokens, None, None))
