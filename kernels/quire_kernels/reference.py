@@ -99,6 +99,7 @@ def paged_attention(
     slopes: Tensor | None = None,
     chunk: int | None = None,
     value_dim: int | None = None,
+    biases: Tensor | None = None,
 ) -> Tensor:
     out = q.new_empty(*q.shape[:2], v_pool.shape[-1] if value_dim is None else value_dim)
     starts, contexts = rows.query_starts.tolist(), rows.contexts.tolist()
@@ -114,22 +115,37 @@ def paged_attention(
             hidden = hidden | (positions - keys >= window)
         if chunk is not None:
             hidden = hidden | (positions // chunk != keys // chunk)
-        bias = None if slopes is None else slopes[:, None, None] * (keys - positions)
+        bias = _of_distance(biases, keys - positions) if slopes is None else slopes[:, None, None] * (keys - positions)
         out[first:last] = _attend(q[first:last], k, v, hidden, scale, softcap, bias, sinks)
     return out
 
 
 def row_attention(
-    q: Tensor, k: Tensor, v: Tensor, rows: AttentionMetadata, scale: float, window: int | None = None
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    rows: AttentionMetadata,
+    scale: float,
+    window: int | None = None,
+    biases: Tensor | None = None,
 ) -> Tensor:
     out = torch.empty_like(q, memory_format=torch.contiguous_format)
     starts = rows.query_starts.tolist()
     for first, last in pairwise(starts):
         positions = torch.arange(last - first, device=q.device)
-        distance = (positions[:, None] - positions).abs()  # [tokens, tokens]
-        hidden = torch.zeros_like(distance, dtype=torch.bool) if window is None else distance >= window
-        out[first:last] = _attend(q[first:last], k[first:last], v[first:last], hidden, scale)
+        ahead = positions - positions[:, None]  # [tokens, tokens]
+        hidden = torch.zeros_like(ahead, dtype=torch.bool) if window is None else ahead.abs() >= window
+        seen = k[first:last], v[first:last], hidden
+        out[first:last] = _attend(q[first:last], *seen, scale, bias=_of_distance(biases, ahead))
     return out
+
+
+def _of_distance(biases: Tensor | None, ahead: Tensor) -> Tensor | None:
+    """biases [H, 2 R + 1] and relative positions [tokens, keys] -> [H, tokens, keys]."""
+    if biases is None:
+        return None
+    reach = biases.shape[1] // 2
+    return biases[:, ahead.clamp(-reach, reach) + reach]
 
 
 def _seq_of(pool: Tensor, pages: Tensor, context: int) -> Tensor:
@@ -154,8 +170,7 @@ def _attend(
     scores = torch.einsum("qhd,khd->hqk", q.float(), k) * scale
     if softcap is not None:
         scores = softcap * torch.tanh(scores / softcap)
-    if bias is not None:
-        scores = scores + bias
+    scores = scores if bias is None else scores + bias
     scores = scores.masked_fill(hidden, float("-inf"))
     if sinks is not None:
         column = sinks.float()[:, None, None].expand(-1, len(q), 1)
@@ -195,14 +210,11 @@ def linear(weight: Tensor, bias: Tensor | None, gated: bool = False) -> BoundLin
     return bound
 
 
-def linear_batched(weight: Tensor, bias: Tensor | None, gated: bool = False) -> BoundLinear:
-    return linear(weight, bias, gated)
-
-
 def linear_heads(weight: Tensor) -> Callable[[Tensor], Tensor]:
     return lambda x: torch.einsum("thm,hnm->thn", x.float(), weight.float()).to(x.dtype)
 
 
+linear_batched = linear
 linear_int8 = int8.linear_int8
 linear_quantized = quantized.linear_quantized
 low_rank = reference_low_rank.low_rank

@@ -41,6 +41,8 @@ def options(draw: RandomInputs, heads: int) -> Iterator[dict[str, Any]]:
     yield {"sinks": numbers(3.0)}
     yield {"sinks": numbers(60.0)}
     yield {"slopes": numbers(0.3).abs()}
+    yield {"biases": draw(heads, 2 * 20 + 1, dtype=torch.float32)}
+    yield {"biases": draw(heads, 2 * 128 + 1, dtype=torch.float32), "softcap": 5.0}
     yield {"chunk": 7}
     yield {"chunk": 64}
     yield {"window": 20, "sinks": numbers(1.0)}

@@ -49,10 +49,11 @@ def paged_attention(
     slopes: Tensor | None = None,
     chunk: int | None = None,
     value_dim: int | None = None,
+    biases: Tensor | None = None,
 ) -> Tensor:
     if value_dim is not None:
         v_pool = k_pool[..., :value_dim]
-    scores = _Scoring(scale, softcap, sinks, slopes)
+    scores = _Scoring(scale, softcap, sinks, slopes, biases)
     groups = _groups_of(rows, k_pool.shape[1], _Reach(window, chunk), not scores.is_plain, q)
     if len(groups) == 1 and groups[0].tokens is None:
         return _attend(q, k_pool, v_pool, groups[0], scores)
@@ -74,11 +75,12 @@ class _Scoring:
     softcap: float | None
     sinks: Tensor | None
     slopes: Tensor | None
+    biases: Tensor | None
 
     @property
     def is_plain(self) -> bool:
         """Whether torch's fused attention computes it."""
-        return self.softcap is None and self.sinks is None and self.slopes is None
+        return self.softcap is None and self.sinks is None and self.slopes is None and self.biases is None
 
 
 class _Reach(NamedTuple):
@@ -153,6 +155,12 @@ def _attend(q: Tensor, k_pool: Tensor, v_pool: Tensor, group: _AttentionGroup, s
     return out.transpose(1, 2).reshape(-1, heads, v.shape[-1])
 
 
+def by_distance(biases: Tensor, ahead: Tensor) -> Tensor:
+    """Biases [H, 2 R + 1] of relative positions [...] -> [H, ...]."""
+    reach = biases.shape[1] // 2
+    return biases[:, ahead.clamp(-reach, reach) + reach]
+
+
 def _explicit(q: Tensor, k: Tensor, v: Tensor, group: _AttentionGroup, scores: _Scoring) -> Tensor:
     """Attention with what torch's fused call does not support. Shapes as in `_attend`."""
     count, heads, length, dim = q.shape
@@ -162,10 +170,13 @@ def _explicit(q: Tensor, k: Tensor, v: Tensor, group: _AttentionGroup, scores: _
     if cap is not None:
         found = found.tanh_().mul_(cap)
     found = found.view(count, heads, length, group.keys)
-    if scores.slopes is not None:
+    if scores.slopes is not None or scores.biases is not None:
         keys = group.firsts[:, None] + torch.arange(group.keys)
         distances = (keys[:, None] - group.positions[:, :, None]).to(q.device)  # [count, length, keys]
-        found.add_(scores.slopes.float()[:, None, None] * distances[:, None])
+        if scores.slopes is not None:
+            found.add_(scores.slopes.float()[:, None, None] * distances[:, None])
+        if scores.biases is not None:
+            found.add_(by_distance(scores.biases, distances).transpose(0, 1))
     if group.mask is not None:
         found.add_(group.mask)
     if scores.sinks is not None:

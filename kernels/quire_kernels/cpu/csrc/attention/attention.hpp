@@ -56,6 +56,10 @@ void softmax_strip(const AttentionArgs& args, const ScoreTransform& soft, Strip&
       bias.slope = soft.raw(soft.slopes[block.head + per_head - strip.heads_left]);
       bias.distance = static_cast<float>(block.begin - strip.position);
     }
+    if (args.biases) {
+      bias.unit = soft.raw(1.0f);
+      bias.biases = args.biases_of(block.head + per_head - strip.heads_left, block.begin - strip.position);
+    }
     const auto keep_weights = [&](const F16* w) { keep_line<Kind>(w, block, weights, steps[l]); };
     if (whole) {
       softmax_line<T, true>(soft, bias, block, scores, 0, BLOCK, top, totals, out, stride, keep_weights);

@@ -34,11 +34,19 @@ struct AttentionArgs {
   const float* sinks = nullptr;   // a score for each head that has no value; null: none
   const float* slopes = nullptr;  // for each head, what a score loses with each position of distance; null: nothing
   bool latent = false;            // values are the first v.dim elements of the keys
+  const float* biases = nullptr;  // for each head, what is added to scores by relative position; null: nothing
+  int64_t reach = 0;              // … of a row of biases: relative positions from -reach - BLOCK to reach + BLOCK
 
   // The first position that a token at `position` attends to.
   int64_t oldest(int64_t position) const {
     if (window) return std::max<int64_t>(0, position - window + 1);
     return chunk ? position / chunk * chunk : 0;
+  }
+
+  // What a head adds to the scores of a block, whose first position is `first` positions after the token's.
+  const float* biases_of(int64_t head, int64_t first) const {
+    const int64_t from = std::clamp(first, -reach - BLOCK, reach + 1);  // beyond the reach all biases are equal
+    return biases + head * (2 * (reach + BLOCK) + 1) + from + reach + BLOCK;
   }
 };
 
