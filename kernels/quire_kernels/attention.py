@@ -3,31 +3,45 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Protocol
-
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
     from quire_kernels.ops import AttentionMetadata
 
 
-OPTIONS = ("sinks", "slopes", "chunk", "value_dim", "biases")
+OPTIONS = ("sinks", "slopes", "chunk", "value_dim", "biases", "stripes")
 """What only some models ask of `paged_attention`; an implementation states which of these it has
 (`OpImpl.attention_options`), and gets no others.
 
 sinks: a score for each head that has no value (arXiv 2309.17453). slopes: ALiBi (arXiv 2108.12409). chunk: neighboring
 positions that attend to each other (Llama 4). value_dim: values are the first value_dim elements of the keys, and pools
 of values are empty (latent attention, arXiv 2405.04434); the name stands for any width of values that is not that of
-keys. biases: of relative positions (T5, arXiv 1910.10683).
+keys. biases: of relative positions (T5, arXiv 1910.10683). stripes: block-sparse attention (arXiv 2404.14219).
 """
+
+
+class Stripes(NamedTuple):
+    """Which blocks of `block` positions a token attends to: the `local` last ones, and every `stride`-th.
+
+    All tokens of head h attend to the blocks b with (b + 1 + h * step) divisible by `stride`. Not to be combined with
+    windows, chunks, biases, slopes and visible ends.
+    """
+
+    block: int
+    local: int
+    stride: int
+    step: int = 0
 
 
 class PagedAttention(Protocol):
     """Attention of each token to positions of its own seq in the KV cache: up to its own, or up to `rows.visible_ends`.
 
     token t of row r is at position p = contexts[r] - query_starts[r+1] + t; it attends to positions i with p - i <
-    window, i // chunk = p // chunk and i < visible_ends[t], which is p + 1 where `rows.visible_ends` is None
+    window, i // chunk = p // chunk and i < visible_ends[t], which is p + 1 where `rows.visible_ends` is None; and with
+    stripes, if p // block - i // block < local or (i // block + 1 + h * step) % stride = 0
     s = scale * q[t] · k[i];  s = softcap * tanh(s / softcap) if softcap;  s = s + slopes[h] * (i - p) if slopes;
     s = s + biases[h, R + min(max(i - p, -R), R)] if biases, which are [H, 2 R + 1] with R > 0; not both of them;
     out[t] = Σ exp(s[i]) v[i] / (Σ exp(s[i]) + exp(sinks[h]) if sinks);  v[i] = k[i, :value_dim] if value_dim
@@ -50,6 +64,7 @@ class PagedAttention(Protocol):
         chunk: int | None = None,
         value_dim: int | None = None,
         biases: Tensor | None = None,
+        stripes: Stripes | None = None,
     ) -> Tensor: ...
 
 

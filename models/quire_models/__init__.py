@@ -16,6 +16,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from quire_kernels.attention import Stripes
 from quire_kernels.moe import ClampedSwiglu, ExpertGroups, Routing
 from quire_models.loading import config_fields as configs, weight_names as names
 from quire_models.loading.weight_names import WeightsMapper
@@ -178,6 +179,7 @@ __all__ = [
     "StateCache",
     "StateShape",
     "StateTensor",
+    "Stripes",
     "TowerCall",
     "TowerContext",
     "VisionEncoder",

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from quire_kernels.attention import Stripes
 from quire_kernels.cpu.compiled.blocks import CompiledBlocks, compile_blocks, step_rows
 from quire_kernels.cpu.compiled.proxies import Proxy, ProxyForward
 from quire_kernels.cpu.library import DTYPES, Library
@@ -176,13 +177,14 @@ class CpuOps(StateOps):
         chunk: int | None = None,
         value_dim: int | None = None,
         biases: Tensor | None = None,
+        stripes: Stripes | None = None,
     ) -> Tensor:
-        table, reach = padded_biases(biases)
+        (table, reach), sparse = padded_biases(biases), None if stripes is None else torch.tensor(stripes)
         fields: dict[str, Any] = {"factor": scale, "window": window or 0, "softcap": softcap or 0.0}
         fields |= {"chunk": chunk or 0, "reach": reach}
         if isinstance(q, Proxy):
-            of_encoder, by_head = int(rows is ProxyForward.cross_attention), (sinks, slopes)
-            return q.tracer.attend(q, k_pool, v_pool, by_head, value_dim, table, of_encoder=of_encoder, **fields)
+            fields["of_encoder"] = int(rows is ProxyForward.cross_attention)
+            return q.tracer.attend(q, k_pool, v_pool, (sinks, slopes), value_dim, table, sparse, **fields)
         q = as_heads(q)
         heads = k_pool.shape[2]
         width = value_dim or (q.shape[2] if v_pool.dtype in BITS else v_pool.shape[3])
@@ -192,7 +194,8 @@ class CpuOps(StateOps):
         kv.append(torch.empty(0, heads if value_dim is None else 0, width, dtype=q.dtype))
         added = slopes if table is None else table
         kept = [None if each is None else each.float().contiguous() for each in (sinks, added)]
-        addresses = [None if each is None else each.data_ptr() for each in kept]
+        addresses = [None if each is None else each.data_ptr() for each in (*kept, sparse)]
+        fields["stripes"] = addresses[2]
         self.run(
             Op.ATTENTION, [q, *kv], out, (k_pool, v_pool), rows=rows, weight=addresses[0], bias=addresses[1], **fields
         )

@@ -107,6 +107,7 @@ class Instruction(ctypes.Structure):
         ("out", TensorView),
         ("weight", POINTER),
         ("bias", POINTER),
+        ("stripes", POINTER),
         ("packed", PackedMatrix),
         ("window", c_int64),
         ("chunk", c_int64),

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from quire_kernels.ops import AttentionMetadata
-from quire_kernels.pytorch.attention import by_distance
+from quire_kernels.pytorch.scoring import by_distance
 
 PADDING = 1.2
 """Rows share a call if the shortest is padded to at most this times its own length; rows up to `SMALL` tokens always

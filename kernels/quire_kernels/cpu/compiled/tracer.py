@@ -182,10 +182,11 @@ class Tracer:
         by_head: Sequence[Any] = (None, None),
         value_dim: int | None = None,
         biases: Any = None,
+        stripes: Any = None,
         **fields: Any,
     ) -> Proxy:
         """Attention to the KV cache of a layer that `store` was called for. by_head: sinks and slopes. biases: in place
-        of slopes, as `quire_kernels.cpu.pages.biases` pads them.
+        of slopes, as `quire_kernels.cpu.pages.biases` pads them. stripes: int64 [4].
         """
         self._need_all()
         layer = layer_of(k_pool, v_pool)
@@ -199,7 +200,8 @@ class Tracer:
         sinks, slopes = (self.keep(each, q.parts) for each in by_head)
         slopes = slopes if biases is None else self.keep(biases, biases.numel())
         out = self.new(q.parts * values.width).unflatten(-1, (-1, values.width))
-        self.write(Op.ATTENTION, [q], out, layer=layer, weight=sinks, bias=slopes, **fields)
+        fields |= {"weight": sinks, "bias": slopes, "stripes": self.keep(stripes, 4)}
+        self.write(Op.ATTENTION, [q], out, layer=layer, **fields)
         self.instructions[-1].inputs[1], self.instructions[-1].inputs[2] = keys, values
         return out
 

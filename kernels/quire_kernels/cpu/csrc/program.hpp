@@ -32,7 +32,7 @@ struct Instruction {
   Act act;
   View in[3];
   View out;
-  const void *weight, *bias;
+  const void *weight, *bias, *stripes;
   Packed packed;
   int64_t window, chunk, reach;
   float factor, softcap;  // eps of a norm, or the scale
@@ -129,6 +129,7 @@ struct Interpreter {
                        i.softcap, i.window};
     args.chunk = i.chunk, args.latent = i.in[2].parts == 0;
     args.sinks = static_cast<const float*>(i.weight), args.reach = i.reach;
+    args.stripes = static_cast<const Stripes*>(i.stripes);
     (i.reach ? args.biases : args.slopes) = static_cast<const float*>(i.bias);
     attend<T>(worker, args, i.of_encoder ? step.cross_rows : step.rows, rows(i.in[0]), rows(i.out));
   }

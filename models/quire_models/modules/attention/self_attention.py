@@ -54,8 +54,7 @@ class SelfAttention(nn.Module):
             options["slopes"] = self._slopes
         if self.position_bias is not None:
             options["biases"] = self.position_bias.by_distance()
-        if part.chunk is not None:
-            options["chunk"] = part.chunk
+        options |= {name: value for name in ("chunk", "stripes") if (value := getattr(part, name)) is not None}
         self._options = options
 
     def _norm(self, heads: int, builder: ModuleBuilder) -> nn.Module | None:

@@ -20,7 +20,7 @@ struct ScoreTransform {
         cap(args.softcap),
         unit(args.softcap == 0 && args.scale > 0 ? args.scale * LOG2_E : LOG2_E),
         slack(SLACK / unit),
-        is_nonlinear(cap != 0 || inner != 1 || args.slopes || args.biases),
+        is_nonlinear(cap != 0 || inner != 1 || args.slopes || args.biases || args.stripes),
         slopes(args.slopes) {}
 
   // A score that is added to others as one of a position, before `unit` multiplies it.
