@@ -45,7 +45,7 @@ GEMMA3N = {
     "num_kv_shared_layers": 2,
     "sliding_window": 9,
     "hidden_size_per_layer_input": 12,
-    "vocab_size_per_layer_input": 240,
+    "vocab_size_per_layer_input": 260,
     "altup_num_inputs": 3,
     "laurel_rank": 6,
     "activation_sparsity_pattern": [0.6, 0.0] * 3,

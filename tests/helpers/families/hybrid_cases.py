@@ -207,13 +207,8 @@ CASES: tuple[FamilyCase, ...] = (
         },
         lora=("in_proj", "out_proj", *ATTENTION, "gate_up_proj", "down_proj", "linear"),
         variants={
-            "matrices of two, corrected attention": {
-                "num_hidden_layers": 4,
-                "layers_block_type": ["hybrid"] * 3 + ["linear_attention"],
-                "num_mem_blocks": 2,
-                "use_shared_attention_adapter": True,
-                "use_mem_rope": False,
-            }
+            "matrices of two": {"layers_block_type": ["hybrid"] * 3, "num_mem_blocks": 2, "use_mem_rope": False},
+            "corrected attention": {"use_shared_attention_adapter": True},
         },
     ),
 )

@@ -135,4 +135,20 @@ CASES = (
             }
         },
     ),
+    FamilyCase(
+        "MiMoV2FlashForCausalLM",
+        {
+            "n_routed_experts": 8,
+            "num_experts_per_tok": 3,
+            "moe_intermediate_size": 32,
+            "v_head_dim": 12,
+            "sliding_window": 9,
+            "layer_types": ["sliding_attention", "full_attention"],
+            "rope_parameters": {
+                kind: {"rope_type": "default", "rope_theta": theta, "partial_rotary_factor": 0.5}
+                for kind, theta in (("full_attention", 5e4), ("sliding_attention", 1e4))
+            },
+        },
+        lora_options=STACKED,
+    ),
 )

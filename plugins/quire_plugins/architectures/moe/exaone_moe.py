@@ -32,7 +32,11 @@ def decoder(c: Any) -> Decoder:
     return with_mixtures(before, moe, lambda layer: c.mlp_layer_types[layer] == "sparse")
 
 
-NAMES = names.LLAMA | names.MOE | WeightsMapper(ignored=("mtp.*",))
+NAMES = (
+    names.LLAMA
+    | names.MOE
+    | WeightsMapper((("mlp.e_score_correction_bias", "mlp.routing.correction"),), ignored=("mtp.*",))
+)
 
 
 @hookimpl

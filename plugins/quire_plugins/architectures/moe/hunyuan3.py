@@ -32,9 +32,14 @@ def decoder(c: Any) -> Decoder:
 
 def tensor_names(c: Any) -> WeightsMapper:
     """Without the layers that predict further tokens, which follow the others."""
-    correction = ("mlp.e_score_correction_bias", "mlp.routing.correction")
+    renames = (
+        ("mlp.router.gate", "mlp.router"),
+        ("mlp.expert_bias", "mlp.routing.correction"),
+        ("mlp.e_score_correction_bias", "mlp.routing.correction"),
+        ("shared_mlp", "shared"),
+    )
     further = tuple(f"model.layers.{c.num_hidden_layers + i}.*" for i in range(4))
-    return names.LLAMA | names.MOE | WeightsMapper((correction,), ignored=further)
+    return names.LLAMA | names.MOE | WeightsMapper(renames, ignored=further)
 
 
 @hookimpl
