@@ -154,3 +154,16 @@ def test_loading_a_tokenizer_imports_neither_torch_nor_transformers(tmp_path: Pa
         f"Tokenizer.load({str(folder)!r}).encode('hi'); assert not {{'torch', 'transformers'}} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.process
+def test_words_that_never_come_back_take_little_memory(tmp_path: Path) -> None:
+    folder = save(byte_level(), tmp_path)
+    code = (
+        "import random; from pathlib import Path; from quire.text.tokenizer.tokenizer import Tokenizer;"
+        f"tokenizer = Tokenizer.load({str(folder)!r}); draw = random.Random(0);"
+        "size = lambda: int(Path('/proc/self/statm').read_text().split()[1]) / 256;"
+        "words = lambda count: [tokenizer.encode(''.join(draw.choices('abcdefgh', k=240))) for _ in range(count)];"
+        "words(100); before = size(); [words(100) for _ in range(120)]; assert size() - before < 50, size() - before"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
