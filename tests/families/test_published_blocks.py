@@ -10,11 +10,13 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from engine_rig import greedy, rig_of
+from family_checks import plugins
 from safetensors.torch import save_file
 from torch import Tensor
 
 from quire_testing import check_architecture
-from quire_testing.tiny import SIZES, reference_model
+from quire_testing.tiny import SIZES, byte_tokenizer, reference_model
 
 WIDTH, VOCAB = SIZES["hidden_size"], SIZES["vocab_size"]
 Logits = Callable[[Tensor], Tensor]
@@ -41,7 +43,8 @@ def alibi(length: int) -> Tensor:
 
 
 def baichuan(folder: Path) -> Logits:
-    model = reference_model("LlamaForCausalLM", num_attention_heads=HEADS, num_key_value_heads=HEADS)
+    sizes = {"hidden_size": 16 * HEADS, "num_attention_heads": HEADS, "num_key_value_heads": HEADS}
+    model = reference_model("LlamaForCausalLM", **sizes)
     model.model.rotary_emb = NoRotation()
     with torch.no_grad():
         model.lm_head.weight.copy_(F.normalize(model.lm_head.weight))
@@ -55,8 +58,7 @@ def baichuan(folder: Path) -> Logits:
         "model_type": "baichuan",
         "hidden_act": "silu",
         "rms_norm_eps": 1e-6,
-        "num_attention_heads": HEADS,
-        "num_key_value_heads": HEADS,
+        **sizes,
         "model_max_length": 512,
     }
     write(folder, config, state)
@@ -87,7 +89,7 @@ PHI = {
     "mup_width_multiplier": 2.0,
     "mup_attn_multiplier": 3.0,
     "mup_embedding_multiplier": 1.5,
-    "dummy_token_indices": [7, 261],
+    "dummy_token_indices": [],
 }
 
 
@@ -122,9 +124,7 @@ class Phi3Small:
             path = f"model.layers.{layer}."
             x = x + self.attention(path + "self_attn.", self.norm(path + "input_layernorm", x), sparse=layer == 0)
             x = x + self.mlp(path + "mlp.", self.norm(path + "post_attention_layernorm", x))
-        logits = self.norm("model.final_layernorm", x) @ table.T / c["mup_width_multiplier"]
-        logits[:, c["dummy_token_indices"]] = -torch.inf
-        return logits
+        return self.norm("model.final_layernorm", x) @ table.T / c["mup_width_multiplier"]
 
     def norm(self, path: str, x: Tensor) -> Tensor:
         return F.layer_norm(x, (WIDTH,), self.state[f"{path}.weight"], self.state[f"{path}.bias"], 1e-5)
@@ -176,6 +176,15 @@ def write(folder: Path, config: dict[str, Any], state: dict[str, Tensor]) -> Non
 @pytest.mark.parametrize("limit", [20.0, 1.5])
 def test_phi3_small_has_the_logits_of_its_published_blocks(limit: float) -> None:
     check_architecture("Phi3SmallForCausalLM", reference=phi3_small(limit))
+
+
+def test_phi3_small_never_says_a_token_without_text(tmp_path: Path) -> None:
+    model = Phi3Small({**PHI, "gegelu_limit": 20.0, "dummy_token_indices": list(range(0, VOCAB, 2))})
+    write(tmp_path, model.c, model.state)
+    byte_tokenizer(tmp_path)
+    with rig_of(tmp_path, plugins(), num_pages=40) as rig:
+        answer = rig.add([72, 105], greedy(20, ignore_eos=True))
+        assert all(token % 2 for token in rig.drain()[answer, 0].token_ids)
 
 
 def test_baichuan_13b_has_the_logits_of_llama_with_alibi() -> None:

@@ -208,7 +208,10 @@ CASES: tuple[FamilyCase, ...] = (
         lora=("in_proj", "out_proj", *ATTENTION, "gate_up_proj", "down_proj", "linear"),
         variants={
             "matrices of two": {"layers_block_type": ["hybrid"] * 3, "num_mem_blocks": 2, "use_mem_rope": False},
-            "corrected attention": {"use_shared_attention_adapter": True},
+            "corrected attention": {
+                "use_shared_attention_adapter": True,
+                "layers_block_type": ["linear_attention", "linear_attention", "hybrid"],
+            },
         },
     ),
 )
