@@ -155,7 +155,7 @@ def test_a_folder_without_a_first_token_of_the_decoder_is_refused(
 
 
 def test_the_library_answers(model: TextPairModel) -> None:
-    with LLM(str(model.folder), plugins=["bart"], num_pages=64, dtype="float32") as llm:
+    with LLM(str(model.folder), plugins=["bart", "t5"], num_pages=64, dtype="float32") as llm:
         outputs = llm.generate([TEXTS[1], TEXTS[2]], greedy(8, ignore_eos=True), use_tqdm=False)
     assert [list(output.outputs[0].token_ids) for output in outputs] == [
         model.greedy(text, count=8) for text in TEXTS[1:3]

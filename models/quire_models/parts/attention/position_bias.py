@@ -15,9 +15,9 @@ class PositionBias:
     """A learned number for each head that is added to the scores of keys at similar distances.
 
     buckets: classes of distances (relative_attention_num_buckets): half of them for one distance each, the others for
-    ranges that grow with the distance, the last one from `reach` on (relative_attention_max_distance). bidirectional:
-    earlier and later keys have half of the buckets each; otherwise there are no later ones. shared: all blocks use the
-    same numbers, which have the name of the first (T5, not UMT5).
+    ranges that grow with the distance. reach: distance from which on all keys are in the last one
+    (relative_attention_max_distance). bidirectional: earlier and later keys have half of the buckets each; otherwise
+    there are no later ones. shared: all blocks use the same numbers, which have the name of the first (T5, not UMT5).
     """
 
     buckets: int = 32

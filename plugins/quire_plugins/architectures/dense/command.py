@@ -18,6 +18,7 @@ from quire.plugin import (
     ParallelBlock,
     PerHead,
     RMSNorm,
+    Rope,
     Routing,
     config_fields as configs,
     headless,
@@ -60,12 +61,12 @@ def cohere2_moe(c: Any) -> Decoder:
     routing = Routing(c.num_experts_per_tok, scores, scores == "softmax" or c.norm_topk_prob, share)
     shared = GatedMlp(size, configs.act(c.hidden_act), down_scale=share) if size else None
     moe = mixture(c, c.intermediate_size, c.num_experts, ExpertRouter(routing), shared)
+    rope = replace(Rope.from_config(c, configs.head_dim(c)), interleaved=True)
 
     def block(layer: int, part: Any) -> ParallelBlock:
         is_dense = c.mlp_layer_types[layer] == "dense"
         rotates = part.attn.window is not None or (is_dense and c.prefix_dense_sliding_window_pattern == 1)
-        rope = replace(llama.attention(c).rope, interleaved=True) if rotates else None
-        return ParallelBlock(replace(part.attn, rope=rope), dense if is_dense else moe, norm)
+        return ParallelBlock(replace(part.attn, rope=rope if rotates else None), dense if is_dense else moe, norm)
 
     return replace(with_blocks(cohere2(c), block), norm=norm)
 

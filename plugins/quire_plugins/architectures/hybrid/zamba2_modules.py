@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -57,9 +57,9 @@ class SharedTransformer(nn.Module):
         super().__init__()
         shared = sharing(builder, ("shared transformer", part.shared))
         self.attn_in = part.norm.build(2 * width, shared)
-        self.attn = part.attn.build(2 * width, shared)
+        self.attn: Any = part.attn.build(2 * width, shared)
         self.mlp_in = part.norm.build(width, shared)
-        self.mlp = part.mlp.build(width, shared)
+        self.mlp: Any = part.mlp.build(width, shared)
         if part.corrects_attention:
             qkv = {name: rows.stop - rows.start for name, rows in self.attn.qkv.slices.items()}
             self.attn.qkv = CorrectedProjection(self.attn.qkv, qkv, part.rank, builder)
