@@ -57,9 +57,9 @@ class SharedTransformer(nn.Module):
         super().__init__()
         shared = sharing(builder, ("shared transformer", part.shared))
         self.attn_in = part.norm.build(2 * width, shared)
-        self.attn: Any = part.attn.build(2 * width, shared)
+        self.attn = _built(part.attn, 2 * width, shared)
         self.mlp_in = part.norm.build(width, shared)
-        self.mlp: Any = part.mlp.build(width, shared)
+        self.mlp = _built(part.mlp, width, shared)
         if part.corrects_attention:
             qkv = {name: rows.stop - rows.start for name, rows in self.attn.qkv.slices.items()}
             self.attn.qkv = CorrectedProjection(self.attn.qkv, qkv, part.rank, builder)
@@ -70,6 +70,11 @@ class SharedTransformer(nn.Module):
         """x [tokens, width] -> [tokens, width]."""
         both = torch.cat((x, fwd.step_cache[FIRST_INPUT]), -1)
         return self.mlp(self.mlp_in(self.attn(self.attn_in(both), fwd)), fwd)
+
+
+def _built(part: Any, width: int, builder: ModuleBuilder) -> Any:
+    """The module of a part, of which more is known than that it is one."""
+    return part.build(width, builder)
 
 
 class SharedBlockModule(nn.Module):
