@@ -121,6 +121,7 @@ def _context(options: Mapping[str, Any]) -> RouterContext:
         generate=_no_model,
         chat=_no_model,
         complete=_no_model,
+        transcribe=_no_model,
         read=read,
         stream=stream,
         call=_no_model,

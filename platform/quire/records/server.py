@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     import msgspec
     from fastapi import APIRouter, Request as HttpRequest
     from pydantic import BaseModel
+    from starlette.requests import HTTPConnection
     from starlette.responses import Response
 
     from quire import RequestOutput
@@ -142,6 +143,18 @@ class StartAnswer(Protocol):
         ...
 
 
+class StartTranscription(Protocol):
+    """Checks fields, passes the request gates, and decodes a recording, for a route that may be a WebSocket."""
+
+    def __call__(self, connection: HTTPConnection, recording: bytes, fields: Mapping[str, Any]) -> Awaitable[Answer]:
+        """The answer, in text alone, that `/v1/audio/transcriptions` would give to a form with this file.
+
+        connection: of the client; gates see its path and headers. recording: the bytes of an audio file. fields: the
+        other fields of the form. The spoken language is detected first, if it must be. Raises errors of `quire.errors`.
+        """
+        ...
+
+
 class ReadBody(Protocol):
     """Reads the JSON body of a request within the server's limits."""
 
@@ -210,15 +223,15 @@ class FindFormats(Protocol):
 class RouterContext:
     """What a plugin's routes may use of the server.
 
-    Requests of generate, chat and complete are counted in the metrics, and end with the server.
+    Requests of generate, chat, complete and transcribe are counted in the metrics, and end with the server.
 
     options: values of the plugin's `Option`s by name. models: returns the models that are served now. adapters: returns
     the adapters that requests may name. generate: runs a prompt to its end. chat: begins the answer to a body of
-    `/v1/chat/completions`. complete: begins the answer to a body of `/v1/completions` with one prompt. read: reads a
-    body. stream: makes a streamed response. call: sends a body to another route of the server. post: sends JSON text to
-    another route, and returns the whole response. upload: reads a form with a file. client_of: the name under which the
-    client of a request gets its share of the engine: a digest of its API key if the server has keys, else its address.
-    formats: finds how a model writes conversations.
+    `/v1/chat/completions`. complete: begins the answer to a body of `/v1/completions` with one prompt. transcribe:
+    begins to write down a recording. read: reads a body. stream: makes a streamed response. call: sends a body to
+    another route of the server. post: sends JSON text to another route, and returns the whole response. upload: reads a
+    form with a file. client_of: the name under which the client of a request gets its share of the engine: a digest of
+    its API key if the server has keys, else its address. formats: finds how a model writes conversations.
     """
 
     options: Mapping[str, Any]
@@ -227,6 +240,7 @@ class RouterContext:
     generate: Generate
     chat: StartAnswer
     complete: StartAnswer
+    transcribe: StartTranscription
     read: ReadBody
     stream: StreamEvents
     call: CallRoute
@@ -240,6 +254,8 @@ class RouterContext:
 class Router:
     """HTTP routes, mounted after the built-in ones. A path that is already taken stops the start.
 
+    Routes may be WebSockets (`APIRouter.websocket`), at paths without parameters: their handshakes need a key as
+    requests do, and web pages of other origins are refused. A message has at most --max-body-bytes, and 16 MiB.
     The lifespan of the `APIRouter` begins when the server starts and ends, before its engines, when it stops.
     bodies: models of the bodies that the routes read with `RouterContext.read`, for the OpenAPI document, or a function
     that imports and returns them; a route names its own with `openapi_extra=json_body(Model)`. error_body: makes the

@@ -14,7 +14,7 @@ from fastapi import APIRouter, FastAPI
 from fastapi.openapi.utils import get_openapi
 from pydantic import BaseModel
 from starlette.middleware.cors import CORSMiddleware
-from starlette.routing import Match, Route
+from starlette.routing import Match, Route, WebSocketRoute
 from starlette.types import Receive, Scope, Send
 
 from quire import __version__
@@ -200,6 +200,7 @@ def _include_routers(app: FastAPI, service: Service, registry: Registry) -> froz
         _include(app, router, "the server", taken)
     error_bodies: list[tuple[Pattern[str], Callable[[QuireError, str | None], Mapping[str, Any]]]] = []
     setattr(app.state, ERROR_BODIES, error_bodies)
+    websocket_paths: set[str] = set()
     for record in registry.all(ROUTERS):
         if record.ui and not service.config.ui:
             continue
@@ -214,7 +215,9 @@ def _include_routers(app: FastAPI, service: Service, registry: Registry) -> froz
             error_bodies += [
                 (route.path_regex, record.error_body) for route in router.routes if isinstance(route, Route)
             ]
+        websocket_paths.update(route.path for route in router.routes if isinstance(route, WebSocketRoute))
         open_paths.update(_checked_open_paths(record, router, plugin))
+    app.state.websocket_paths = frozenset(websocket_paths)
     return frozenset(open_paths)
 
 

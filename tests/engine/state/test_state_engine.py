@@ -114,7 +114,7 @@ def test_a_prompt_is_found_in_the_cache_up_to_its_last_page_or_where_prompts_par
 
 
 def test_requests_with_one_prefix_wait_for_its_checkpoint(root: Path) -> None:
-    """W4: many requests at once with one shared prefix hit nearly as often as with attention only."""
+    """W4: many requests at once compute the prefix that they share once, as with attention only."""
     rates = {}
     for kind in ("attention only", "hybrid"):
         with hybrid_engine(root, kind, num_pages=400, max_num_batched_tokens=256) as rig:
@@ -125,7 +125,7 @@ def test_requests_with_one_prefix_wait_for_its_checkpoint(root: Path) -> None:
                 check_greedy(rig, prompt, tokens)
             stats = rig.engine.stats()
             rates[kind] = stats.num_cached_tokens_total / stats.num_queried_tokens_total
-    assert rates["hybrid"] >= 0.9 * rates["attention only"] > 0.5
+    assert rates["hybrid"] == rates["attention only"] > 0.5
 
 
 def test_few_checkpoints_are_replaced(root: Path) -> None:

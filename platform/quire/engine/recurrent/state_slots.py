@@ -5,7 +5,7 @@ All changes of `Seq.state_slot` and `Seq.host_slot` happen here.
 
 from __future__ import annotations
 
-from collections.abc import Container
+from collections.abc import Container, Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -36,7 +36,7 @@ class StateSlots:
     page_size: of the KV pages. interval: pages between two checkpoints of one seq. num_checkpoints: those that a step
     may take, so that a slot is left for every seq that may run.
 
-    Of seqs by id: the cached pages that each could use if there were a checkpoint (_branches), and the ends of chunks
+    Of seqs by id: the pages that it shares with the cache or with waiting seqs (_branches), and the ends of chunks
     where it takes checkpoints, with their hashes (_goals). Each goal is a promise to other seqs: _promised has its page
     and its seq. _sources: by slot, what is copied into it before the next step; None for zeros.
     """
@@ -48,7 +48,7 @@ class StateSlots:
     num_checkpoints: int
     _promised: dict[bytes, tuple[int, int]] = field(default_factory=dict)
     _goals: dict[int, list[tuple[int, bytes]]] = field(default_factory=dict)
-    _branches: dict[int, int] = field(default_factory=dict)
+    _branches: dict[int, set[int]] = field(default_factory=dict)
     _sources: dict[int, int | None] = field(default_factory=dict)
     _swaps_out: list[tuple[int, int]] = field(default_factory=list)
     _swaps_in: list[tuple[int, int]] = field(default_factory=list)
@@ -73,11 +73,20 @@ class StateSlots:
 
     def trim(self, seq: Seq, hits: list[int]) -> list[int]:
         """The longest part of these cached pages at whose end there is a checkpoint."""
-        self._branches[seq.id] = len(hits)
+        self._branches[seq.id] = {len(hits)}
         for i in range(len(hits), 0, -1):
             if self.pool.lookup(seq.page_hash(i - 1, self.page_size)) is not None:
                 return hits[:i]
         return []
+
+    def share(self, seq: Seq, others: Iterable[Seq]) -> None:
+        """Plan checkpoints where the tokens of waiting seqs part from those of a seq that will begin."""
+        size, most = self.page_size, (seq.num_tokens - 1) // self.page_size
+        for other in others if self.pool.caching else ():
+            page, last = 0, min(most, (other.num_tokens - 1) // size)
+            while page < last and seq.page_hash(page, size) == other.page_hash(page, size):
+                page += 1
+            self._branches.setdefault(seq.id, set()).add(page)
 
     def is_promised(self, seq: Seq, num_tokens: int) -> bool:
         """Whether a running seq will take a checkpoint that a waiting one can use for its first `num_tokens` tokens,
@@ -151,7 +160,7 @@ class StateSlots:
     def _promise(self, seq: Seq, num_hits: int) -> None:
         """Set the boundaries of a seq up to its last token but one."""
         last = (seq.num_tokens - 1) // self.page_size
-        pages = {self._branches.pop(seq.id, 0), last, *range(self.interval, last, self.interval)}
+        pages = {*self._branches.pop(seq.id, ()), last, *range(self.interval, last, self.interval)}
         goals = []
         for page in sorted(page for page in pages if page > num_hits):
             page_hash = seq.page_hash(page - 1, self.page_size)

@@ -12,6 +12,7 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from dataclasses import dataclass, field
+from itertools import islice
 
 from quire.engine.multimodal.media_bounds import align_to_media, trim_hits_to_media
 from quire.engine.scheduler.candidates import Candidates, TryAdmit
@@ -25,6 +26,9 @@ log = logging.getLogger(__name__)
 
 MIN_TOKENS = 8
 """Tokens left to each client in the step that admits a request of another client by preemption."""
+
+MAX_COMPARED = 16
+"""Waiting seqs whose tokens are compared with those of an admitted one, to find prefixes that they share."""
 
 PAGES_PER_SPARE_PAGE = 100
 """One page in so many is kept for the growth of running seqs when another one is admitted."""
@@ -219,6 +223,8 @@ class Planner:
             if hits is None:
                 builder.blocked = True
                 return
+            if self._states is not None and seq.status is not Status.SWAPPED:
+                self._states.share(seq, islice(self._state.waiting, MAX_COMPARED))
             for member in self._state.admit(seq, hits):
                 if not builder.budget or self._tables.num_pages_needed(member) > self._pool.available:
                     return  # such a fork waits for the next step, where `_preempt_until_fit` comes first

@@ -19,34 +19,19 @@ async def prepare_stream(call: TranscriptionCall) -> SpeechStream:
     return SpeechStream(call, await make_windows_job(call, await resolve_task(call)))
 
 
-class SpeechStream:
-    """Encodes the text deltas of all windows: an event for each addition to the text, then one with the whole text."""
+class WindowTexts:
+    """Puts the text deltas of all windows in the order of the recording; deltas of later windows wait."""
 
-    def __init__(self, call: TranscriptionCall, job: GenerationJob) -> None:
-        self.job = job
+    def __init__(self, num_windows: int) -> None:
         self._joiner = TextJoiner()
-        self._sent: list[str] = []
-        self._waiting: list[list[str]] = [[] for _ in job.requests]
-        self._ended = [False] * len(job.requests)
+        self._waiting: list[list[str]] = [[] for _ in range(num_windows)]
+        self._ended = [False] * num_windows
         self._current = 0
-        self._usage_at_end = call.fields.stream_include_usage is not False
-        self._usage_always = call.fields.stream_continuous_usage_stats
 
-    def events_for(self, number: int, delta: TextDelta) -> bytes:
-        """The event for the text that can be sent now, b"" if there is none. number: of the window."""
+    def push(self, number: int, delta: TextDelta) -> str:
+        """The text that can be sent after a delta of window `number`; empty if there is none."""
         self._waiting[number].append(delta.text)
         self._ended[number] = self._ended[number] or delta.finish_reason is not None
-        text = "".join(self._ready())
-        if not text:
-            return b""
-        self._sent.append(text)
-        value: dict[str, Any] = {"type": "transcript.text.delta", "delta": text}
-        if self._usage_always:
-            value["usage"] = self._usage()
-        return event(value)
-
-    def _ready(self) -> list[str]:
-        """The text of the current window and, if that one is complete, of the windows after it."""
         found: list[str] = []
         while self._current < len(self._waiting):
             found += map(self._joiner.push, self._waiting[self._current])
@@ -55,7 +40,29 @@ class SpeechStream:
                 break
             self._current += 1
             self._joiner.next_window()
-        return found
+        return "".join(found)
+
+
+class SpeechStream:
+    """Encodes the text deltas of all windows: an event for each addition to the text, then one with the whole text."""
+
+    def __init__(self, call: TranscriptionCall, job: GenerationJob) -> None:
+        self.job = job
+        self._texts = WindowTexts(len(job.requests))
+        self._sent: list[str] = []
+        self._usage_at_end = call.fields.stream_include_usage is not False
+        self._usage_always = call.fields.stream_continuous_usage_stats
+
+    def events_for(self, number: int, delta: TextDelta) -> bytes:
+        """The event for the text that can be sent now, b"" if there is none. number: of the window."""
+        text = self._texts.push(number, delta)
+        if not text:
+            return b""
+        self._sent.append(text)
+        value: dict[str, Any] = {"type": "transcript.text.delta", "delta": text}
+        if self._usage_always:
+            value["usage"] = self._usage()
+        return event(value)
 
     def final_event(self) -> bytes:
         """The event with the whole text and the usage."""

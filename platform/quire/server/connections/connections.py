@@ -37,7 +37,9 @@ class ClientConnection(Protocol):
 class ConnectionLimits:
     """Limits for connections. Times in seconds; `max_per_address` 0 means no limit.
 
-    max_header_bytes: of one request, including the request line. min_body_rate: bytes per second.
+    max_header_bytes: of one request, including the request line. min_body_rate: bytes per second. websocket_paths:
+    where a connection may become a WebSocket. allowed_origins: of web pages that may open WebSockets, besides the
+    server's own; "*" allows all.
     """
 
     max_connections: int
@@ -48,9 +50,11 @@ class ConnectionLimits:
     body_timeout_s: float
     keep_alive_s: float
     min_body_rate: int = 1024
+    websocket_paths: frozenset[str] = frozenset()
+    allowed_origins: frozenset[str] = frozenset()
 
     @classmethod
-    def from_config(cls, config: ServerConfig) -> ConnectionLimits:
+    def from_config(cls, config: ServerConfig, websocket_paths: frozenset[str] = frozenset()) -> ConnectionLimits:
         """The limits of the settings, lowered to what the process has file descriptors for."""
         return cls(
             max_connections=_limit_by_descriptors(config.max_connections),
@@ -60,6 +64,8 @@ class ConnectionLimits:
             header_timeout_s=config.header_timeout_s,
             body_timeout_s=config.body_timeout_s,
             keep_alive_s=config.keep_alive_timeout_s,
+            websocket_paths=websocket_paths,
+            allowed_origins=frozenset(config.allowed_origins),
         )
 
 

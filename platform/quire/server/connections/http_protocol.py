@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import asyncio
 import http
+from functools import partial
 from typing import Any
+from urllib.parse import urlsplit
 
 import msgspec
 from uvicorn.config import Config
@@ -26,7 +28,7 @@ DISCARDED_BYTES = 1 << 20
 FLUSH_TIMEOUT_S = 2.0
 """A rejected client may send so many more bytes for so long: a reset in between could destroy the response."""
 
-TYPES = {400: "BadRequestError", 503: "ServiceUnavailableError"}
+TYPES = {400: "BadRequestError", 403: "PermissionDeniedError", 503: "ServiceUnavailableError"}
 
 
 class _RejectedByLimit(Exception):
@@ -168,6 +170,38 @@ class BoundedHttpProtocol(HttpToolsProtocol):
     def _stop_parsing(self, status: int, message: str) -> None:
         self._error = status, message
         raise _RejectedByLimit
+
+    # WebSockets
+
+    def _should_upgrade_to_ws(self) -> bool:
+        """Other paths answer a request for a WebSocket as one without it, as RFC 9110 allows."""
+        path = self.url.partition(b"?")[0].decode("latin-1")
+        return path in self._limits.websocket_paths and self.parser.get_method() == b"GET"
+
+    def _unsupported_upgrade_warning(self) -> None:
+        """Log nothing: any client may ask for any protocol."""
+
+    def handle_websocket_upgrade(self) -> None:
+        """Give the connection to `BoundedWebSocketProtocol`, unless a web page of another origin asks.
+
+        Browsers let every page open WebSockets to every server, unlike requests, which CORS restricts.
+        """
+        from quire.server.connections.websocket_protocol import BoundedWebSocketProtocol  # few servers need websockets
+
+        headers = {name: value.decode("latin-1") for name, value in self.headers}
+        origin, allowed = headers.get(b"origin"), self._limits.allowed_origins
+        own = headers.get(b"host", "").lower()
+        if origin is not None and urlsplit(origin).netloc.lower() != own and not allowed & {origin, "*"}:
+            self._reject(403, f"Web pages of {origin:.200} may not connect (--allowed-origins).")
+            return
+        self.ws_protocol_class = partial(  # type: ignore[assignment]
+            BoundedWebSocketProtocol,
+            on_lost=partial(self._connections.remove, self),
+            handshake_timeout_s=self._limits.header_timeout_s,
+        )
+        self._stop_waiting()
+        super().handle_websocket_upgrade()
+        self.parser = None  # type: ignore[assignment]  # bytes that were sent before the answer are not HTTP
 
     # Time limits
 

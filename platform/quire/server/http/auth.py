@@ -1,7 +1,8 @@
 """Checks API keys: every path except probes needs a key, and paths that change the server need an admin key.
 
-A key is sent as `Authorization: Bearer`, or as `x-api-key` or `api-key`, as clients of other services do. Users and
-quotas are the business of request gates.
+A key is sent as `Authorization: Bearer`, or as `x-api-key` or `api-key`, as clients of other services do; for a
+WebSocket also among the subprotocols, because browsers send no other header. Users and quotas are the business of
+request gates.
 """
 
 from __future__ import annotations
@@ -21,6 +22,9 @@ METRICS = "/metrics"
 OPEN_PATHS = frozenset({"/health", "/health/live", "/health/ready", "/ping", METRICS})
 ADMIN_PATHS = frozenset({"/v1/load_lora_adapter", "/v1/unload_lora_adapter"})
 KEY_HEADERS = ("x-api-key", "api-key")
+KEY_SUBPROTOCOL = "openai-insecure-api-key."
+"""Beginning of the WebSocket subprotocol that carries a key. The server never selects it, so it sends no key back."""
+
 KEY_DIGEST = "quire.api_key_digest"
 """Key in a request's scope: hexadecimal digest of the API key that authenticated it."""
 
@@ -63,8 +67,6 @@ class APIKeyMiddleware:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] not in ("http", "websocket") or self._allowed(scope):
             await self.app(scope, receive, send)
-        elif scope["type"] == "websocket":
-            await send({"type": "websocket.close", "code": 1008, "reason": "Unauthorized"})
         else:
             await self._refusal(scope)(scope, receive, send)
 
@@ -78,7 +80,7 @@ class APIKeyMiddleware:
         wanted = self._admin_keys if path in ADMIN_PATHS else self._keys
         if path in self._open or not wanted:
             return True
-        digest = _known(Headers(scope=scope), wanted)
+        digest = _known(Headers(scope=scope), wanted, scope.get("subprotocols", ()))
         if digest is not None:
             scope[KEY_DIGEST] = digest.hex()
         return digest is not None
@@ -101,9 +103,10 @@ def path_of(scope: Scope) -> str:
     return path.removeprefix(scope.get("root_path", ""))
 
 
-def _known(headers: Headers, digests: Sequence[bytes]) -> bytes | None:
-    """The digest of the key in the headers, if it is one of `digests`."""
+def _known(headers: Headers, digests: Sequence[bytes], subprotocols: Sequence[str] = ()) -> bytes | None:
+    """The digest of the key in the headers or subprotocols, if it is one of `digests`."""
     given = [_digest(headers[name].strip()) for name in KEY_HEADERS if headers.get(name)]
+    given += [_digest(one.removeprefix(KEY_SUBPROTOCOL)) for one in subprotocols if one.startswith(KEY_SUBPROTOCOL)]
     scheme, _, token = headers.get("authorization", "").partition(" ")
     if scheme.lower() == "bearer" and token:
         given.append(_digest(token.strip()))

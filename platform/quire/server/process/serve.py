@@ -49,6 +49,9 @@ NUM_THREADS = 32
 GRACE_S = 2.0
 """Time for requests that the shutdown ended to send their error."""
 
+MAX_MESSAGE_BYTES = 16 << 20
+"""Maximum size of a WebSocket message, if --max-body-bytes is not lower."""
+
 STATUS_FAILED = 1
 """Exit status if the models could not be kept running."""
 
@@ -139,7 +142,7 @@ class DrainingServer(uvicorn.Server):
     """Lets running requests finish at shutdown; those that take longer than `shutdown_timeout_s` get an error."""
 
     def __init__(self, app: FastAPI, config: ServerConfig) -> None:
-        super().__init__(uvicorn.Config(app, **_uvicorn_settings(config)))
+        super().__init__(uvicorn.Config(app, **_uvicorn_settings(config, app.state.websocket_paths)))
         self.app = app
         self.on_started: Callable[[], None] | None = None
         self._inflight: ActiveJobs = app.state.service.inflight
@@ -174,11 +177,14 @@ class DrainingServer(uvicorn.Server):
         yield
 
 
-def _uvicorn_settings(config: ServerConfig) -> dict[str, Any]:
+def _uvicorn_settings(config: ServerConfig, websocket_paths: frozenset[str] = frozenset()) -> dict[str, Any]:
+    limits = ConnectionLimits.from_config(config, websocket_paths)
     return {
-        "http": partial(BoundedHttpProtocol, connections=Connections(ConnectionLimits.from_config(config))),
+        "http": partial(BoundedHttpProtocol, connections=Connections(limits)),
         "loop": "none",
-        "ws": "none",
+        "ws": "none",  # the HTTP protocol chooses it itself
+        "ws_max_size": min(config.max_body_bytes, MAX_MESSAGE_BYTES),
+        "ws_per_message_deflate": False,  # a small message could unpack to one of the largest size
         "log_level": config.log_level,
         "log_config": None,  # uvicorn's records use the root handler, in our format
         "access_log": not config.disable_access_log,

@@ -7,9 +7,12 @@ from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
 from typing import Any
 
 from fastapi import Request as HttpRequest
+from starlette.requests import HTTPConnection
 
 from quire.errors import BadRequest
 from quire.records import AnswerDelta, AnswerUsage, ToolCallDelta
+from quire.server.audio import transcription
+from quire.server.audio.stream import WindowTexts
 from quire.server.http.body import LARGE_BODY, Body
 from quire.server.http.sse import gather_quietly
 from quire.server.jobs.generation import GenerationJob
@@ -18,6 +21,7 @@ from quire.server.openai.chat import ChatCall
 from quire.server.openai.chat_parts import ChatParts
 from quire.server.openai.logprobs import chat_logprobs
 from quire.server.schemas.requests import ChatRequest, CompletionRequest
+from quire.server.schemas.speech import TranscriptionRequest
 from quire.server.service.models import supports
 from quire.server.service.service import ResponseIds, Service
 from quire.text.outputs.outputs import TextDelta
@@ -26,13 +30,13 @@ from quire.text.parsing.tool_calls import ToolDelta
 
 
 class JobAnswer:
-    """An answer that a generation job gives. `split` turns a text delta into answer deltas."""
+    """An answer that a generation job gives. `split` turns a text delta of a numbered request into answer deltas."""
 
     def __init__(
         self,
         model: str,
         job: GenerationJob,
-        split: Callable[[TextDelta], Iterator[AnswerDelta]],
+        split: Callable[[int, TextDelta], Iterator[AnswerDelta]],
         count_reasoning: Callable[[], int],
     ) -> None:
         self.model = model
@@ -40,12 +44,12 @@ class JobAnswer:
 
     async def deltas(self) -> AsyncGenerator[AnswerDelta, None]:
         """Generate. Closing the iterator aborts the request."""
-        found: asyncio.Queue[TextDelta | None] = asyncio.Queue()
-        running = asyncio.create_task(self._job.run(lambda _, delta: found.put_nowait(delta)))
+        found: asyncio.Queue[tuple[int, TextDelta] | None] = asyncio.Queue()
+        running = asyncio.create_task(self._job.run(lambda number, delta: found.put_nowait((number, delta))))
         running.add_done_callback(lambda _: found.put_nowait(None))
         try:
             while (delta := await found.get()) is not None:
-                for part in self._split(delta):
+                for part in self._split(*delta):
                     yield part
             running.result()
         finally:
@@ -71,7 +75,7 @@ async def start_chat(service: Service, request: HttpRequest, body: Mapping[str, 
     parts = ChatParts(call)
     reasoning = call.reasoning_usage
 
-    def split(delta: TextDelta) -> Iterator[AnswerDelta]:
+    def split(_: int, delta: TextDelta) -> Iterator[AnswerDelta]:
         for part, rest in parts.split(delta):
             yield _chat_delta(call, part, rest)
 
@@ -90,11 +94,28 @@ async def start_completion(service: Service, request: HttpRequest, body: Mapping
     if len(call.job.requests) != 1 or call.prompt_only or fields.echo:
         raise BadRequest("This route continues one prompt, without `echo`.", "prompt")
 
-    def split(delta: TextDelta) -> Iterator[AnswerDelta]:
+    def split(_: int, delta: TextDelta) -> Iterator[AnswerDelta]:
         logprobs = chat_logprobs(delta.token_ids, delta.logprobs, fields.logprobs or 0, False) if delta.logprobs else {}
         yield _delta(delta, logprobs, text=delta.text)
 
     return JobAnswer(served.name, call.job, split, lambda: 0)
+
+
+async def start_transcription(
+    service: Service, connection: HTTPConnection, recording: bytes, fields: Mapping[str, Any]
+) -> JobAnswer:
+    """The answer to a form of `/v1/audio/transcriptions` with these fields and this file."""
+    read = Body(dict(fields), large=False)
+    served, checked = await service.validate_body(connection, read, TranscriptionRequest, supports("transcribe"))
+    ids = ResponseIds.from_request(connection, checked.request_id)
+    call = await transcription.prepare(service, served, checked, ids, recording, translate=False)
+    job = await transcription.make_windows_job(call, await transcription.resolve_task(call))
+    texts = WindowTexts(len(job.requests))
+
+    def split(number: int, delta: TextDelta) -> Iterator[AnswerDelta]:
+        yield AnswerDelta(0, text=texts.push(number, delta))
+
+    return JobAnswer(served.name, job, split, lambda: 0)
 
 
 def _body_of(request: HttpRequest, body: Mapping[str, Any]) -> Body:

@@ -21,7 +21,7 @@ from quire.server.http.forms import read_upload
 from quire.server.http.request_ids import random_id
 from quire.server.http.sse import EventStream
 from quire.server.openai.chat_reasoning import BUDGET_FIELD
-from quire.server.routers.answers import start_chat, start_completion
+from quire.server.routers.answers import start_chat, start_completion, start_transcription
 from quire.server.routers.route_calls import call_route, post_json
 from quire.server.service.models import supports
 from quire.server.service.prompts import check_context_length, check_token_ids
@@ -44,6 +44,7 @@ def router_context(app: FastAPI, service: Service, plugin: str) -> RouterContext
         generate=partial(_generate, service, f"plugin {plugin}"),
         chat=partial(start_chat, service),
         complete=partial(start_completion, service),
+        transcribe=partial(start_transcription, service),
         read=partial(_read, service),
         stream=_stream,
         call=partial(call_route, app),

@@ -12,6 +12,7 @@ from typing import Any, TypeVar, cast
 
 from fastapi import Request as HttpRequest
 from pydantic import BaseModel
+from starlette.requests import HTTPConnection
 
 from quire import __version__
 from quire.errors import BadRequest
@@ -64,7 +65,7 @@ class Service:
         return await self.validate_body(request, await self.bodies.read(request), schema, *filters)
 
     async def validate_body(
-        self, request: HttpRequest, read: Body, schema: type[B], *filters: ModelFilter
+        self, request: HTTPConnection, read: Body, schema: type[B], *filters: ModelFilter
     ) -> tuple[ServedModel, B]:
         """`parse_request` for a body that was read already."""
         body = read.value
@@ -111,7 +112,7 @@ class Service:
         return [replace(request, cache_salt=f"{request.client}\0{request.cache_salt or ''}") for request in requests]
 
 
-def client_identity(request: HttpRequest) -> str:
+def client_identity(request: HTTPConnection) -> str:
     """The name under which a client gets its share of the engine: its API key's digest if keys are required, else its
     network address; empty if neither is known. Calls from within the process name the client.
     """
@@ -136,7 +137,7 @@ class ResponseIds:
     client: str
 
     @classmethod
-    def from_request(cls, request: HttpRequest, body_id: str | None) -> ResponseIds:
+    def from_request(cls, request: HTTPConnection, body_id: str | None) -> ResponseIds:
         """The base is the `X-Request-Id` header, else the body's `request_id`, else random. Raises `BadRequest`."""
         if body_id is not None and not 0 < len(body_id) <= MAX_ID_LENGTH:
             raise BadRequest(f"`request_id` must have from 1 to {MAX_ID_LENGTH} characters.", "request_id")

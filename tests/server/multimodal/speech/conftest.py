@@ -26,7 +26,7 @@ HEARS = {
 @pytest.fixture(scope="module")
 def found(tmp_path_factory):
     with installed(tmp_path_factory.mktemp("plugins") / "site", "ears", PLUGIN):
-        yield registry.load(["llama", "ears"])
+        yield registry.load(["llama", "ears", "realtime"])
 
 
 @pytest.fixture
@@ -34,11 +34,14 @@ def app_of(found, tmp_path):
     """An application with one model that hears and one that does not, and the client that pretends to run them."""
     intakes = []
 
-    def app_of(config=None, records=None, limits=None, **client):
+    def app_of(config=None, records=None, limits=None, options=None, **client):
         client = PretendClient(info(**HEARS), info("deaf"), **{"ends_after": 13, **client})
         hears, deaf = served(tmp_path, client.infos)
         intakes.append(MediaLoader(limits or MediaLimits()))
-        loaded = replace(found, records={**found.records, **(records or {})})
+        realtime = {**found.options["realtime"], **(options or {})}
+        loaded = replace(
+            found, records={**found.records, **(records or {})}, options={**found.options, "realtime": realtime}
+        )
         media = MultimodalProcessor(loaded, hears.info, Tokenizer.load(tmp_path), intakes[-1])
         speech = TranscriptionModel.from_model_info(loaded, hears.info, hears.tokenizer, media)
         models = [replace(hears, media=media, speech=speech), deaf]
