@@ -22,12 +22,13 @@ COPY . .
 RUN pip install --no-deps .
 
 FROM python:${PYTHON_VERSION}-slim AS runtime
-# A compiler, so that the fast operations can be built at first use.
+# A compiler, so that the fast operations can be built at first use. Any version of it does.
+# hadolint ignore=DL3008
 RUN apt-get update && apt-get install -y --no-install-recommends g++ libgomp1 && rm -rf /var/lib/apt/lists/* \
     && useradd --create-home --uid 1000 quire
 COPY --from=build /opt/quire /opt/quire
 ENV PATH=/opt/quire/bin:$PATH PYTHONUNBUFFERED=1
-USER quire
+USER 1000
 WORKDIR /home/quire
 EXPOSE 8000
 HEALTHCHECK --interval=10s --timeout=5s --start-period=300s --retries=3 \

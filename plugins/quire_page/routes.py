@@ -1,4 +1,4 @@
-"""The routes of the page: `/`, `/ui/…` for its files, and `/ui/models`, which describes what each model can do."""
+"""The routes of the page: `/`, `/ui/…` for files, `/ui/models` (what models can do), `/ui/clients` (what they used)."""
 
 from __future__ import annotations
 
@@ -41,6 +41,23 @@ class PageModel(BaseModel):
     max_logprobs: int
 
 
+class PageClient(BaseModel):
+    """What one client has used: the requests that ended, and their tokens."""
+
+    client: str
+    is_me: bool
+    num_requests: int
+    num_prompt_tokens: int
+    num_generated_tokens: int
+
+
+class PageClients(BaseModel):
+    """The clients that the sender of the request may see, the latest first."""
+
+    object: str = "list"
+    data: list[PageClient]
+
+
 class PageModels(BaseModel):
     """The served models, in the order of the server."""
 
@@ -65,6 +82,26 @@ def build_router(context: RouterContext) -> APIRouter:
     async def models() -> PageModels:
         return PageModels(data=[_row(info) for info in context.models()])
 
+    @router.get(
+        "/ui/clients",
+        summary="What each client has used, for the page",
+        responses={401: {"description": "The request has no known API key."}},
+    )
+    async def clients(request: Request) -> PageClients:
+        own = context.client_of(request)
+        return PageClients(
+            data=[
+                PageClient(
+                    client=client_name(usage.client),
+                    is_me=usage.client == own,
+                    num_requests=usage.num_requests,
+                    num_prompt_tokens=usage.num_prompt_tokens,
+                    num_generated_tokens=usage.num_generated_tokens,
+                )
+                for usage in context.clients(request)
+            ]
+        )
+
     @router.get("/ui/{name:path}", include_in_schema=False)
     async def file(name: str, request: Request) -> Response:
         if name not in files:
@@ -72,6 +109,14 @@ def build_router(context: RouterContext) -> APIRouter:
         return _answer(files[name], request)
 
     return router
+
+
+def client_name(client: str) -> str:
+    """How the page names a client: the first digits of its key's digest, or its address."""
+    kind, _, rest = client.partition(":")
+    if kind == "key":
+        return f"key {rest[:8]}"
+    return rest if kind == "address" else client or "unknown"
 
 
 def _answer(file: PageFile, request: Request) -> Response:

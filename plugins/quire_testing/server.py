@@ -129,6 +129,7 @@ def _context(options: Mapping[str, Any]) -> RouterContext:
         upload=_no_upload,
         client_of=lambda request: "",
         formats=_no_model,
+        clients=lambda request: (),
     )
 
 

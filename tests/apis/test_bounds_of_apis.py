@@ -5,13 +5,14 @@ from pydantic import ValidationError
 
 import quire_apis.anthropic.schemas as anthropic
 import quire_apis.cohere.schemas as cohere
+import quire_apis.decisions.schemas as decisions
 import quire_apis.moderations.schemas as moderations
 import quire_apis.ollama.schemas as ollama
 import quire_apis.responses.schemas as responses
 import quire_batches.routes_batches as batches
 from quire.plugin import RequestModel
 
-MODULES = (anthropic, cohere, moderations, ollama, responses, batches)
+MODULES = (anthropic, cohere, decisions, moderations, ollama, responses, batches)
 MODELS = [
     model
     for module in MODULES
@@ -20,7 +21,17 @@ MODELS = [
 ]
 TEXTS = {
     *("text", "content", "input", "instructions", "thinking", "prompt", "system", "suffix", "template"),
-    *("arguments", "tool_plan", "description", "images", "stop_sequences", "documents", "keep_alive"),
+    *(
+        "arguments",
+        "tool_plan",
+        "description",
+        "images",
+        "videos",
+        "audios",
+        "stop_sequences",
+        "documents",
+        "keep_alive",
+    ),
 }
 """Fields that hold what a tokenizer reads, which has bounds of its own, media, or parts of those."""
 
@@ -49,6 +60,8 @@ def test_every_name_and_id_has_a_bound(model):
         (ollama.OllamaGenerateRequest, {"model": "m", "images": ["x"] * 2000}),
         (ollama.OllamaChatRequest, {"model": "m", "messages": [7] * 4000}),
         (anthropic.CountTokensRequest, {"model": "m", "messages": [7] * 4000}),
+        (decisions.DecisionRequest, {"state": "s", "questions": {str(n): {"type": "noul"} for n in range(4000)}}),
+        (decisions.DecisionRequest, {"state": "s", "questions": {"a": {"type": "noul"}}, "images": ["x"] * 2000}),
         (responses.ResponseRequest, {"metadata": {str(number): number for number in range(4000)}}),
         (responses.ResponseRequest, {"previous_response_id": "x" * 513}),
         (batches.BatchRequest, {"input_file_id": "x" * 513, "endpoint": "/v1/embeddings", "completion_window": "24h"}),

@@ -26,14 +26,15 @@ POSTS = (
     "/v1/tokenize",
     "/v1/detokenize",
     "/v1/moderations",
+    "/v1/systemone",
 )
-GETS = ("/api/tags", "/api/ps", "/api/version")
+GETS = ("/api/tags", "/api/ps", "/api/version", "/ui/models")
 
 
 @pytest.fixture(scope="module")
 def operations(tmp_path_factory):
     able = info(tasks=("generate", "embed", "classify"), embedding_size=4, dimensions=(), labels=("no", "yes"))
-    plugins = ["anthropic", "ollama", "cohere", "moderations"]
+    plugins = ["anthropic", "ollama", "cohere", "decisions", "moderations", "page"]
     options = {"anthropic": {"fallback": "*"}}
     app = api_app(tmp_path_factory.mktemp("tokenizer"), PretendClient(able, ends_after=20), plugins, options)
     schema = schemathesis.openapi.from_asgi("/openapi.json", app)

@@ -11,6 +11,7 @@ from demos import EXAMPLES
 
 GREEDY = {"temperature": 0, "max_tokens": 4}
 HELLO = [{"role": "user", "content": "Hello!"}]
+DECISIONS = {"a": {"type": "choice", "criteria": {"b": None, "c": "d"}}, "e": {"type": "score", "criteria": ["f", "g"]}}
 TEXTS = ["How warm is the sea?", "A poem about rain."]
 BASES: dict[str, dict[str, Any]] = {
     "/v1/completions": {"model": "demo-chat", "prompt": "Once upon a time", **GREEDY},
@@ -42,6 +43,7 @@ BASES: dict[str, dict[str, Any]] = {
     "/v1/files": {"purpose": "user_data"},
     "/v1/batches": {"input_file_id": "file-0", "endpoint": "/v1/completions", "completion_window": "24h"},
     "/v1/moderations": {"model": "demo-rerank", "input": "How warm is the sea?"},
+    "/v1/systemone": {"model": "demo-chat", "state": "My card was charged twice.", "questions": DECISIONS},
     "/v2/chat": {"model": "demo-chat", "messages": HELLO, "max_tokens": 4},
     "/v1/tokenize": {"model": "demo-chat", "text": "Once upon a time"},
     "/v1/detokenize": {"model": "demo-chat", "tokens": [20, 30, 40]},

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 from collections.abc import Iterator
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 from bases import BASES
 from demos import form, picture, wav
 from largest import MAX_CHARS, MAX_CONTAINERS, MAX_VALUES, Case, of_json
+from wire import WEBSOCKET
 
 CHAT, COMPLETE, TOKENIZE = "/v1/chat/completions", "/v1/completions", "/tokenize"
 ALL = {"ignore_eos": True}
@@ -112,7 +114,32 @@ def media() -> Iterator[Case]:
     for seconds, rate, channels in ((600, 16000, 1), (599, 8000, 2), (100, 44100, 2)):
         sound = lambda s=seconds, r=rate, c=channels: form(wav(s, r, c), model="demo-whisper")  # noqa: E731
         yield Case(f"{seconds} s of audio at {rate} × {channels}", speech, sound)
+    yield from spoken()
     yield Case("31 MB of audio, 8 channels", speech, lambda: form(wav(40, 48000, 8), model="demo-whisper"))
+
+
+def spoken() -> Iterator[Case]:
+    """Messages to the WebSocket."""
+    update = '{"type": "session.update", "session": %s}'
+    commit = '{"type": "input_audio_buffer.commit"}'
+    append = '{"type": "input_audio_buffer.append", "audio": "%s"}'
+    sound = base64.b64encode(bytes(11 << 20)).decode()
+    heard = {"format": {"type": "audio/pcmu"}, "transcription": {"model": "demo-whisper", "language": "en"}}
+    whisper = update % json.dumps({"type": "transcription", "audio": {"input": heard}})
+    cases = {
+        "15 MB of audio in one event": [append % sound],
+        "500 s of audio in one turn": [whisper, append % sound[: 4 * (4_000_000 // 3)], commit],
+        "2000 small events": [append % "AAAA"] * 2000,
+        "16 MB of nested lists": ['{"type": "a", "b": ' + "[" * (8 << 20) + "]" * (8 << 20) + "}"],
+        "15 MB in an unknown field": ['{"type": "a", "b": "' + "x" * (15 << 20) + '"}'],
+        "15 MB of a prompt": [
+            update % json.dumps({"audio": {"input": {"transcription": {"prompt": "y" * (15 << 20)}}}})
+        ],
+        "15 MB of wrong base64": [append % ("!" * (15 << 20))],
+    }
+    for name, messages in cases.items():
+        body = "\n".join(messages).encode()
+        yield Case(f"realtime: {name}", "/v1/realtime", lambda body=body: (body, WEBSOCKET))
 
 
 def grammars() -> Iterator[Case]:

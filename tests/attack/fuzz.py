@@ -25,7 +25,7 @@ from bases import openapi, others, routes
 from demos import IDLE_BOUND_MS, LOADED_BOUND_MS, Size, demos, percentile, sizes
 from mutations import Made, Mutator
 from serving import Server
-from wire import Answer, Wire
+from wire import WEBSOCKET, Answer, Wire
 
 TEXTS = frozenset({"/metrics", "/openapi.json", "/docs", "/redoc", "/", "/ping", "/health/live"})
 GROWTH = 1.02
@@ -60,6 +60,8 @@ def what_is_wrong(made: Made, answer: Answer | None) -> str:
         return "no end"
     if answer.status == 0:
         return "the connection was closed without an answer"
+    if answer.content_type == WEBSOCKET:
+        return spoken_fault(answer.body)
     if answer.status >= 500 and answer.status != 503:
         return f"{answer.status} {answer.body[:300]!r}"
     if answer.status >= 400:
@@ -71,6 +73,20 @@ def what_is_wrong(made: Made, answer: Answer | None) -> str:
             return f"200 with what is no JSON: {answer.body[:200]!r}"
     if answer.content_type.startswith("text/event-stream"):
         return whole_stream(answer.body)
+    return ""
+
+
+def spoken_fault(body: bytes) -> str:
+    """Why the events of a WebSocket are not right: one that is no JSON, an error without a reason, or a fault."""
+    for line in body.split(b"\n"):
+        try:
+            event = json.loads(line)
+            error = event.get("error")
+            reason = error if isinstance(error, str) or error is None else error["message"]
+        except (ValueError, KeyError, TypeError, AttributeError):
+            return f"an event that is wrong: {line[:300]!r}"
+        if reason == "" or event.get("code") in (1006, 1011) or b"internal error" in line:
+            return f"a fault: {line[:300]!r}"
     return ""
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import copy
 import json
 import random
@@ -11,6 +12,7 @@ from typing import Any
 from bases import RECORDING, Route, resolved
 from demos import EXAMPLES, form
 from findings import tools
+from wire import WEBSOCKET
 
 WORDS = (
     "a",
@@ -70,6 +72,8 @@ class Mutator:
                 [*self._others, "/v1/models/demo-chat", "/v1/models/%2e%2e", "/nothing", "/health?model=x"]
             )
             return Made("GET" if method == "HEAD" else method, path, b"")
+        if rng.random() < 0.02:
+            return self._spoken()
         route = rng.choice(self._routes)
         body = copy.deepcopy(route.base)
         if rng.random() < 0.4:
@@ -154,6 +158,29 @@ class Mutator:
             raw = raw.replace(b"}", b',"model":"demo-chat"}', 1)
         kind = KINDS[0] if rng.random() < 0.96 else rng.choice(KINDS)
         return Made("POST", route.path, raw, kind)
+
+    def _spoken(self) -> Made:
+        """Events of a realtime session."""
+        rng = self._rng
+        sound = base64.b64encode(RECORDING[44 : 44 + 2 * rng.randrange(16_000)]).decode()
+        heard = {"format": {"type": "audio/pcm", "rate": 16_000}, "transcription": {"model": "demo-whisper"}}
+        kinds: list[Any] = [
+            {"type": "session.update", "session": {"type": "transcription", "audio": {"input": heard}}},
+            {"type": "session.update", "model": "demo-whisper"},
+            {"type": "transcription_session.update", "session": {"input_audio_format": "pcm16"}},
+            {"type": "input_audio_buffer.append", "audio": sound},
+            {"type": "input_audio_buffer.commit", "final": True},
+            {"type": "input_audio_buffer.clear"},
+            {"type": "response.create"},
+        ]
+        events = [copy.deepcopy(rng.choice(kinds)) for _ in range(rng.choice([1, 3, 6]))]
+        for event in events:
+            if rng.random() < 0.3:
+                self._inside(event)
+        lines = [json.dumps(event).encode("utf-8", "surrogatepass") for event in events]
+        if rng.random() < 0.2:
+            lines[-1] = lines[-1][: rng.randrange(len(lines[-1]))]
+        return Made("GET", "/v1/realtime", b"\n".join(lines), WEBSOCKET)
 
     def _form(self, route: Route, body: dict[str, Any]) -> Made:
         rng = self._rng

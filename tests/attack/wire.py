@@ -10,6 +10,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
+from websockets.asyncio.client import connect
+from websockets.exceptions import ConnectionClosed, InvalidHandshake
+
 LARGEST_LINE = 1 << 20
 
 
@@ -27,6 +30,32 @@ class Answer:
         return json.loads(self.body)
 
 
+WEBSOCKET = "websocket"
+"""Content type of a body whose lines are messages to a WebSocket."""
+
+LAST = b'{"type": "last", "event_id": "last"}'
+
+
+async def converse(port: int, path: str, messages: list[bytes], within_s: float = 90.0) -> Answer:
+    """What a WebSocket answers to these messages and to `LAST`, an event a line. status: 101, or 0 if it was closed.
+
+    TimeoutError: it did not end in time.
+    """
+    begin, received, status = time.perf_counter(), list[bytes](), 101
+    try:
+        async with asyncio.timeout(within_s), connect(f"ws://127.0.0.1:{port}{path}", max_size=None) as socket:
+            for message in [*messages, LAST]:
+                await socket.send(message.decode("utf-8", "replace"))
+            while not received or b'"last"' not in received[-1]:
+                received.append(bytes(await socket.recv(decode=False)))
+    except ConnectionClosed as closed:
+        status = 0 if closed.rcvd is None else 101
+        received.append(json.dumps({"type": "closed", "code": closed.rcvd.code if closed.rcvd else 0}).encode())
+    except (InvalidHandshake, OSError):
+        status = 0
+    return Answer(status, b"\n".join(received), time.perf_counter() - begin, WEBSOCKET)
+
+
 class Wire:
     """A connection that is opened when it is needed, and again when it was closed."""
 
@@ -39,6 +68,8 @@ class Wire:
         self, method: str, path: str, body: bytes = b"", kind: str = "application/json", within_s: float = 90.0
     ) -> Answer:
         """One exchange. TimeoutError: it did not end in time, and the connection is closed."""
+        if kind == WEBSOCKET:
+            return await converse(self._port, path, body.split(b"\n"), within_s)
         begin = time.perf_counter()
         try:
             async with asyncio.timeout(within_s):

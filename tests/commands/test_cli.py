@@ -222,3 +222,21 @@ def test_a_server_starts_though_its_output_cannot_be_written(monkeypatch):
     monkeypatch.setattr("builtins.print", full)
     nothing = {"models": (), "adapters": (), "pages": frozenset(), "chats": frozenset()}
     print_banner(StartedServer(url="http://127.0.0.1:8000", requires_key=False, **nothing))
+
+
+def test_doctor_says_what_would_build_a_model_and_what_its_sequences_take(tmp_path, capsys):
+    config = {"hidden_size": 64, "num_heads": 4, "head_dim": 32, "state_size": 16, "n_groups": 1, "vocab_size": 99}
+    found = {}
+    for name, kind in (("Mamba2ForCausalLM", "mamba2"), ("RwkvForCausalLM", "rwkv"), ("PhimoeForCausalML", "phimoe")):
+        (tmp_path / kind).mkdir()
+        text = json.dumps({"architectures": [name], "model_type": kind, **config})
+        (tmp_path / kind / "config.json").write_text(text)
+        assert main(["doctor", "--json", "--model", str(tmp_path / kind)]) == 0
+        found[kind] = json.loads(capsys.readouterr().out)
+    assert found["mamba2"]["built by"] == "the plugin mamba, as Mamba2ForCausalLM"
+    assert found["mamba2"]["KV cache"] == "none"
+    assert found["mamba2"]["state"].endswith("per sequence and per checkpoint")
+    assert "slots for sequences" in found["mamba2"]["state slots"]
+    assert "for checkpoints, every" in found["mamba2"]["state slots"]
+    assert "not in transformers' cache class" in found["rwkv"]["not built"]
+    assert "PhimoeForCausalML" in found["phimoe"]["not built"]

@@ -69,22 +69,26 @@ def test_an_unknown_architecture_says_what_is_registered_and_what_the_fallback_s
     assert "architectures are registered, the nearest are LlamaForCausalLM" in message
 
 
+DYNAMIC = {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 1e4}
+SMALL = {"num_hidden_layers": 1, "num_blocks": 1}
+
+
 @pytest.mark.parametrize(
     ("architecture", "settings", "reason"),
     [
-        ("MambaForCausalLM", {"model_type": "mamba"}, "keep a state for each sequence"),
-        ("RwkvForCausalLM", {"model_type": "rwkv"}, "keep a state for each sequence"),
+        ("RwkvForCausalLM", {"model_type": "rwkv"}, "keep a state .* not in transformers' cache class"),
+        ("xLSTMForCausalLM", {"model_type": "xlstm", **SMALL}, "keep a state .* not in transformers' cache class"),
         ("T5ForConditionalGeneration", {"model_type": "t5"}, "encoder-decoder"),
         ("OpenAIGPTLMHeadModel", {"model_type": "openai-gpt"}, "do not use transformers' interface for attention"),
         ("MptForCausalLM", {"model_type": "mpt"}, "takes no positions"),
         (
-            "LlamaForCausalLM",
+            "Gemma3ForCausalLM",
             {
-                "model_type": "llama",
+                "model_type": "gemma3_text",
                 "num_hidden_layers": 1,
-                "rope_parameters": {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 1e4},
+                "rope_parameters": {"full_attention": DYNAMIC, "sliding_attention": DYNAMIC},
             },
-            r"rotary embedding \(dynamic\)",
+            r"rotary embedding .* depends on the length",
         ),
     ],
 )

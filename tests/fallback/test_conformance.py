@@ -15,9 +15,9 @@ from quire_testing.tiny import tiny_llama, tiny_model
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """A model that the fallback builds, and one with state, which it refuses."""
+    """A model that the fallback builds, and one with state in a form of its own, which it refuses."""
     root = tmp_path_factory.mktemp("fallbacks")
-    return tiny_llama(root / "llama"), tiny_model(root / "mamba", "MambaForCausalLM", state_size=4)
+    return tiny_llama(root / "llama"), tiny_model(root / "rwkv", "RwkvForCausalLM", attention_hidden_size=64)
 
 
 def test_the_bundled_fallback_passes(folders: tuple[Path, Path]) -> None:

@@ -229,8 +229,24 @@ def test_without_a_compiler_torch_takes_over_and_says_why_once(
     ]
 
 
-def test_the_reason_names_the_instructions_that_a_cpu_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("machine", "reason"),
+    [
+        ("x86_64", "this CPU lacks instructions (at least avx2, f16c, fma)"),
+        ("aarch64", "the C++ ops are for x86-64, and this machine is aarch64 (Linux)"),
+        ("arm64", "the C++ ops are for x86-64, and this machine is arm64 (Darwin)"),
+    ],
+)
+def test_where_no_instruction_set_is_there_torch_takes_over_and_says_why_once(
+    machine: str, reason: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     monkeypatch.setattr(implementations, "available", tuple)
+    monkeypatch.setattr(implementations, "machine", lambda: machine)
+    monkeypatch.setattr(implementations, "system", lambda: "Darwin" if machine == "arm64" else "Linux")
+    implementations._no_instruction_set.cache_clear()
     chosen = report()
     assert {choice.name for choice in chosen.values()} == {"torch", "reference"}
-    assert reasons(chosen["linear"])["cpp"] == "this CPU lacks instructions (at least avx2, f16c, fma)"
+    assert reasons(chosen["linear"])["cpp"] == reason
+    said = [text for text in caplog.messages if "several times slower" in text]
+    assert said == [f"Plain torch takes the place of the C++ ops, which is several times slower: {reason}."]
+    implementations._no_instruction_set.cache_clear()

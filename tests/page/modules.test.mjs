@@ -9,7 +9,7 @@ const load = (name) => import(pathToFileURL(`${process.env.STATIC}/${name}`).hre
 const { EventParser, eventsOf } = await load("app/events.js");
 const { follow, withChatEvent, withCompletionEvent } = await load("app/answers.js");
 const { chatBody, DEFAULTS, messagesOf } = await load("app/chat_body.js");
-const { growth, parse, snapshot } = await load("app/metrics.js");
+const { clientsOf, growth, parse, snapshot } = await load("app/metrics.js");
 const { curl, literal, python } = await load("app/snippets.js");
 const { bytes, percent, short } = await load("app/numbers.js");
 const { wav } = await load("app/recording.js");
@@ -118,6 +118,14 @@ python_info{x="1"} 1`;
   assert.equal(growth(after, { ...before, time: 5000 }, "models", name, "generated"), 0);
   assert.equal(growth({ time: 1000, models: {}, adapters: {} }, after, "models", name, "generated"), 15);
   assert.equal(growth(undefined, after, "models", name, "generated"), 0);
+});
+
+test("rows of clients become a group of a snapshot", () => {
+  const row = (generated) => ({ client: "key 1", is_me: true, num_requests: 2, num_prompt_tokens: 3, num_generated_tokens: generated });
+  const before = { time: 1000, clients: clientsOf([row(4)]) };
+  const after = { time: 3000, clients: clientsOf([row(10)]) };
+  assert.deepEqual(after.clients, { "key 1": { isMe: true, requests: 2, prompt: 3, generated: 10 } });
+  assert.equal(growth(before, after, "clients", "key 1", "generated"), 3);
 });
 
 test("commands quote what they contain and read the key from the environment", () => {

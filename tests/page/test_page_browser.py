@@ -165,10 +165,12 @@ def test_completions_embeddings_and_ranking(open_view):
 
 
 def test_the_live_view_and_the_plugins(open_view):
+    ask(open_view("chat"), "What is 12 plus 30?")
     page = open_view("live")
     page.locator("canvas").nth(3).wait_for()
     row = page.get_by_role("row", name="demo-chat").first
     assert row.locator(".number").count() == 7
+    page.get_by_role("row", name="(this page)").wait_for()
     page.keyboard.press("Alt+7")
     page.get_by_label("Show those with").fill("whisper")
     page.get_by_role("row", name="whisper").wait_for()

@@ -37,7 +37,7 @@ def text(name):
 
 def test_the_router_is_one():
     (record,) = quire_routers()
-    check_router(record, ["/ui/models"])
+    check_router(record, ["/ui/models", "/ui/clients"])
 
 
 def test_every_file_of_the_folder_is_served_and_no_other():
@@ -103,6 +103,31 @@ async def test_models_are_described(app):
         (row,) = (await client.get("/ui/models")).json()["data"]
     assert row["aliases"] == [row["id"]]
     assert "generate" in row["tasks"]
+
+
+ADMINS = {"api_key": ("one", "two"), "admin_api_key": ("boss",)}
+
+
+@pytest.mark.parametrize(
+    ("settings", "key", "seen"),
+    [
+        (ADMINS, "boss", [("key a5e7c002", True), ("key 3fc4ccfe", False), ("key 7692c3ad", False)]),
+        (ADMINS, "one", [("key 7692c3ad", True)]),
+        ({"api_key": ("one", "two")}, "two", [("key 3fc4ccfe", True), ("key 7692c3ad", False)]),
+        ({}, "", [("127.0.0.1", True)]),
+    ],
+)
+async def test_what_clients_used_is_seen_by_those_who_may(app_with, settings, key, seen):
+    app = app_with(**settings)
+    async with http(app) as client:
+        for name in settings.get("api_key", ("",)) + settings.get("admin_api_key", ()):
+            body, headers = {"prompt": "abc", "max_tokens": 2}, {"x-api-key": name}
+            assert (await client.post("/v1/completions", json=body, headers=headers)).status_code == 200
+            await app.state.service.telemetry.report_finished()
+        rows = (await client.get("/ui/clients", headers={"x-api-key": key})).json()["data"]
+    assert [(row["client"], row["is_me"]) for row in rows] == seen
+    assert {(row["num_requests"], row["num_prompt_tokens"]) for row in rows} == {(1, 3)}
+    assert all(row["num_generated_tokens"] > 0 for row in rows)
 
 
 async def test_a_flag_switches_the_page_off(app_with):

@@ -6,6 +6,8 @@ import configparser
 import json
 import re
 import shlex
+import subprocess
+import sysconfig
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,7 @@ from quire.settings.server_config import ServerConfig
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "examples" / "deployment"
+HADOLINT = Path(sysconfig.get_path("scripts")) / "hadolint"
 
 
 def compose() -> dict[str, Any]:
@@ -37,6 +40,12 @@ def test_the_image_is_a_target_of_the_dockerfile_with_its_arguments() -> None:
     dockerfile = (FOLDER / build["context"] / "Dockerfile").read_text()
     assert re.search(rf"^FROM \w+ AS {build['target']}$", dockerfile, re.MULTILINE)
     assert set(build["args"]) <= set(re.findall(r"^ARG (\w+)", dockerfile, re.MULTILINE))
+
+
+@pytest.mark.skipif(not HADOLINT.exists(), reason="hadolint is not installed")
+def test_the_dockerfile_has_no_finding_of_hadolint() -> None:
+    found = subprocess.run([HADOLINT, "--no-color", ROOT / "Dockerfile"], capture_output=True, text=True, check=False)
+    assert (found.returncode, found.stdout) == (0, "")
 
 
 def test_prometheus_reads_quire_by_the_name_of_its_container_and_the_rules_that_are_mounted() -> None:

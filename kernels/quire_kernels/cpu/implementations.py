@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
+from platform import machine, system
 from typing import TYPE_CHECKING, Any
 
 from quire_kernels.attention import OPTIONS
@@ -47,6 +48,7 @@ OPS = (
     "fused_blocks",
 )
 SAMPLING = ("mask_logits", "argmax", "sample", "logprobs")
+X86 = ("x86_64", "amd64")
 PAGED = ("write_kv", "rotary_write_kv", "paged_attention", "read_kv")
 GROUP = 16
 """Positions that are stored together in a page."""
@@ -69,8 +71,7 @@ class CpuOp:
         if query.device != "cpu":
             return "it is for CPUs"
         if not available():
-            needs = ", ".join(sorted(INSTRUCTION_SETS[-1].needs))
-            return f"this CPU lacks instructions (at least {needs})"
+            return _no_instruction_set()
         if self.op in SAMPLING:
             return None
         if query.dtype not in ("float32", "bfloat16"):
@@ -99,6 +100,17 @@ def implementations() -> list[CpuOp]:
     """One implementation for each op, for this machine's best instruction set."""
     here = available()
     return [CpuOp(f"cpp-{here[0].name}" if here else "cpp", op) for op in (*OPS, *SAMPLING)]
+
+
+@cache
+def _no_instruction_set() -> str:
+    """Why no op runs on this machine; logged once, because a user should know what it costs."""
+    if machine().lower() in X86:
+        reason = f"this CPU lacks instructions (at least {', '.join(sorted(INSTRUCTION_SETS[-1].needs))})"
+    else:
+        reason = f"the C++ ops are for x86-64, and this machine is {machine() or 'unknown'} ({system()})"
+    log.warning("Plain torch takes the place of the C++ ops, which is several times slower: %s.", reason)
+    return reason
 
 
 @cache

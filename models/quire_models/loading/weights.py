@@ -72,7 +72,8 @@ class LoadingProgress:
             return
         if self._clock() - self._reported >= REPORT_EVERY_S and self._done < self._total:
             self._reported = self._clock()
-            log.info("loading weights: %d %% of %.2f B parameters", 100 * self._done // self._total, self._total / 1e9)
+            size = f"{self._total / 1e9:.2f} B" if self._total >= 1e9 else f"{self._total / 1e6:.1f} M"
+            log.info("loading weights: %d %% of %s parameters", 100 * self._done // self._total, size)
 
 
 def load(model: nn.Module, decoder: ModelPart, names: WeightsMapper, files: WeightFiles) -> None:

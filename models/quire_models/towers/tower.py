@@ -84,8 +84,19 @@ class UsesEmbeddings(Protocol):
         ...
 
 
+@runtime_checkable
+class UsesModel(Protocol):
+    """A tower that computes with matrices of the model itself."""
+
+    def use_model(self, model: Any) -> None:
+        """model: the module of the decoder, which has the tower from now on."""
+        ...
+
+
 def attach_tower(module: Any, tower: nn.Module) -> None:
     """Make it the tower of a model, and give it the model's embedding table if it reads that."""
     module.tower = tower
+    if isinstance(tower, UsesModel):
+        tower.use_model(module)
     if isinstance(tower, UsesEmbeddings):
         tower.use_embeddings(module.embed_rows)

@@ -24,6 +24,13 @@ def _configure(parser: argparse.ArgumentParser) -> None:
         choices=("float32", "float16", "bfloat16"),
         help="data type to choose the ops for",
     )
+    parser.add_argument(
+        "--model", help="a folder or repository: say what would build it, and what its sequences would take"
+    )
+    parser.add_argument("--model-impl", default="auto", help="as for serve, for --model")
+    parser.add_argument(
+        "--trust-remote-code", action="store_true", help="allow code of the model's folder to run, for --model"
+    )
     parser.add_argument("--json", action="store_true", help="print the report as JSON")
 
 
@@ -80,11 +87,24 @@ def _choices(args: argparse.Namespace, device: Any) -> list[dict[str, Any]]:
     ]
 
 
+def _model_facts(args: argparse.Namespace) -> dict[str, str]:
+    """What would build the model that is asked for, and the state and pages of its sequences."""
+    import torch
+
+    from quire.engine.architectures.report import model_report
+    from quire.settings.model_config import ModelConfig
+
+    if args.model is None:
+        return {}
+    config = ModelConfig(model=args.model, model_impl=args.model_impl, trust_remote_code=args.trust_remote_code)
+    return model_report(config, args.registry, getattr(torch, args.dtype))
+
+
 def _run(args: argparse.Namespace) -> int:
     from quire.engine.loading.load import choose_device
 
     device = choose_device(args.device)
-    facts, choices = _facts(device), _choices(args, device)
+    facts, choices = _facts(device) | _model_facts(args), _choices(args, device)
     plugins = [plugin.name for plugin in args.registry.plugins]
     if args.json:
         print(json.dumps({**facts, "plugins": plugins, "ops": choices}, indent=1))

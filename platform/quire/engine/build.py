@@ -45,12 +45,26 @@ def build_engine(
     budget: of its device's memory, None = what is free now. tokenizer: returns the tokenizer of the text side, for
     plugins; called at most once. Raises StartupError: a setting cannot work, or the model cannot be loaded.
     """
+    isolated_calls = IsolatedCalls(config.lora_load_timeout_s)
+    try:
+        return _build(config, registry, budget, tokenizer, isolated_calls)
+    except BaseException:
+        isolated_calls.close()  # its process would run on
+        raise
+
+
+def _build(
+    config: ModelConfig,
+    registry: Registry,
+    budget: MemoryBudget | None,
+    tokenizer: Callable[[], object] | None,
+    isolated_calls: IsolatedCalls,
+) -> Engine:
     budget = budget or MemoryLedger(available_bytes(choose_device(config.device))).budget()
     loaded = load_model(config, registry, budget.total)
     tokenizer = cache(tokenizer) if tokenizer else None
     context = partial(_context, loaded, raw_config(Path(loaded.info.folder)), config, registry, tokenizer)
     # adapter runtimes take device memory for their slots, so they are built before pages are counted
-    isolated_calls = IsolatedCalls(config.lora_load_timeout_s)
     runtimes = AttachedRuntimes(
         registry, lambda plugin: replace(context(plugin), in_subprocess=isolated_calls), loaded.module
     )

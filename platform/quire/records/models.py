@@ -118,6 +118,7 @@ class CountAwareInputProcessor(InputProcessor, Protocol):
 class InputMapper:
     """How an architecture accepts one modality ("image", "audio", …).
 
+    architecture: its name; "*" for every architecture that a fallback of the same plugin builds.
     marker: the text in a prompt that an item replaces, `<modality>` by default. numbered_marker: an alternative with
     {number} in it, counted from 1; items then replace the markers with their numbers.
     """

@@ -103,5 +103,12 @@ class Registry:
         """Name of the plugin that provides a record."""
         return self.origin.get((hook, name), "?")
 
+    def input_mappers(self, architecture: str, fallback: str = "") -> list[Any]:
+        """The input mappers of an architecture. fallback: the plugin whose fallback builds it, if one does."""
+        mappers = self.by_hook("quire_input_mappers")
+        own = [mapper for mapper in mappers.values() if mapper.architecture == architecture]
+        of_plugin = [name for name in mappers if self.plugin_of("quire_input_mappers", name) == fallback]
+        return [mappers[name] for name in of_plugin if mappers[name].architecture == "*"] or own
+
     def all(self, hook: str) -> Iterable[Any]:
         return self.by_hook(hook).values()

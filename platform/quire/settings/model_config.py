@@ -125,7 +125,7 @@ class ModelConfig:
     )
     state_checkpoint_interval: int | None = setting(
         "Pages between two checkpoints of the state of one sequence; 0: only at the ends of prompts and where prompts "
-        "part (default: about as many pages as take the memory of a checkpoint)."
+        "with a common beginning diverge (default: about as many pages as take the memory of a checkpoint)."
     )
     max_num_encoder_tokens: int = setting(
         "Maximum number of image, video or audio embeddings computed in one call of the model's encoder.", 4096

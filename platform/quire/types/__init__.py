@@ -19,7 +19,7 @@ from quire.types.request import (
     background,
     in_background,
 )
-from quire.types.stats import EngineStats, RequestSummary, StateStats
+from quire.types.stats import ClientUsage, EngineStats, RequestSummary, StateStats
 from quire.types.step import Chunk, FinishReason, NewSeq, Plan, Sample, SeqDelta, StateMoves, StepResult, TokenLogprobs
 
 __all__ = [
@@ -44,6 +44,7 @@ __all__ = [
     "ModelInfo",
     "EngineStats",
     "RequestSummary",
+    "ClientUsage",
     "StateStats",
     "EncoderInputInfo",
     "AdapterInfo",

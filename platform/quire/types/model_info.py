@@ -18,7 +18,8 @@ class ModelInfo:
     one of these. labels: names of the classes, in order. token_types: whether tokens of a pair of texts have types.
     position_axes: axes of the rotary positions of media. encoder_input: the item that prompts begin with, if any.
     max_logprobs: log-probabilities per position that a request may ask for, -1 = any number. operations: the
-    implementation of most operations, such as avx2 or torch. kv_cache_bytes: 0 = the model needs none. state_bytes: of
+    implementation of most operations, such as avx2 or torch. fallback: the plugin whose fallback builds the model, ""
+    if its architecture is a plugin's own. kv_cache_bytes: 0 = the model needs none. state_bytes: of
     all slots for the state of recurrent blocks, of which num_state_checkpoints are for checkpoints; 0 = it keeps none.
     """
 
@@ -46,6 +47,7 @@ class ModelInfo:
     encoder_input: EncoderInputInfo | None = None
     max_logprobs: int = 20
     operations: str = ""
+    fallback: str = ""
     kv_cache_bytes: int = 0
     state_bytes: int = 0
     num_state_slots: int = 0

@@ -57,7 +57,10 @@ class EngineStats:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RequestSummary:
-    """One ended request, for events and metrics. Times are in seconds; None = that stage was not reached."""
+    """One ended request, for events and metrics. Times are in seconds; None = that stage was not reached.
+
+    client: the name under which its client got a share of the engine, see `RouterContext.client_of`.
+    """
 
     request_id: str
     model: str
@@ -73,3 +76,23 @@ class RequestSummary:
     decode_s: float | None
     e2e_s: float
     first_token_s: float | None
+    client: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ClientUsage:
+    """Ended requests of one client and their tokens. client: see `RouterContext.client_of`."""
+
+    client: str
+    num_requests: int = 0
+    num_prompt_tokens: int = 0
+    num_generated_tokens: int = 0
+
+    def plus(self, summary: RequestSummary) -> ClientUsage:
+        """With one more request."""
+        return ClientUsage(
+            self.client,
+            self.num_requests + 1,
+            self.num_prompt_tokens + summary.num_prompt_tokens,
+            self.num_generated_tokens + summary.num_generated_tokens,
+        )

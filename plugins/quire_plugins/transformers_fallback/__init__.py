@@ -12,6 +12,9 @@ architecture of a plugin.
     model, modules, replacing    the module that it builds
     known_layers, same_code      layers that run as recorded programs
     checkpoint      tensors of the checkpoint
+    state           what layers keep beside keys and values
+    rotary          rotary embeddings that depend on the length of a text
+    pictures        transformers' processor, and the rows of pictures
 """
 
 from __future__ import annotations
@@ -19,7 +22,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from quire.hooks.hookspecs import hookimpl
-from quire.records import Architecture, ArchitectureFallback, ArchitectureQuery
+from quire.records import (
+    Architecture,
+    ArchitectureFallback,
+    ArchitectureQuery,
+    Context,
+    InputMapper,
+    InputProcessor,
+)
 
 
 def _find(query: ArchitectureQuery) -> Architecture:
@@ -31,3 +41,14 @@ def _find(query: ArchitectureQuery) -> Architecture:
 @hookimpl
 def quire_architecture_fallbacks() -> Iterable[ArchitectureFallback]:
     yield ArchitectureFallback("transformers", _find)
+
+
+def _pictures(context: Context) -> InputProcessor:
+    from quire_plugins.transformers_fallback.pictures.processing import PictureProcessor
+
+    return PictureProcessor(context)
+
+
+@hookimpl
+def quire_input_mappers() -> Iterable[InputMapper]:
+    yield InputMapper("transformers/image", "*", "image", _pictures)

@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import logging
+from dataclasses import replace
 from typing import Any
 
 from quire.errors import CheckpointError
-from quire.records import Architecture, ArchitectureQuery
+from quire.records import Architecture, ArchitectureQuery, Context
+from quire_models.loading.checkpoint import raw_config
 from quire_models.loading.headless import sequence_classes, token_classes
 from quire_plugins.transformers_fallback.checkpoint.names import names_of
 from quire_plugins.transformers_fallback.model_class import ModelClass, find_class
 from quire_plugins.transformers_fallback.part import TransformersPart
-from quire_plugins.transformers_fallback.tracing import TracedModel, trace
+from quire_plugins.transformers_fallback.pictures.processing import PictureProcessor
+from quire_plugins.transformers_fallback.pictures.tower import PictureTower
+from quire_plugins.transformers_fallback.replacing import scale_of
+from quire_plugins.transformers_fallback.tracing import TracedModel, body_of, trace
+
+log = logging.getLogger(__name__)
 
 
 def find(query: ArchitectureQuery) -> Architecture:
@@ -18,27 +26,50 @@ def find(query: ArchitectureQuery) -> Architecture:
     found = find_class(query)
     try:
         traced = trace(found)
-        part = describe(found, traced)
+        part = with_pictures(describe(found, traced), query)
     except CheckpointError as error:
         raise CheckpointError(
             f"transformers has {found.name}, but its model cannot run over pages of a KV cache: {error.message}."
         ) from error
     pooling, heads = _classes(found)
-    return Architecture(found.name, lambda _: part, names_of(traced, heads), pooling=pooling)
+    tower = None if part.pictures is None else (lambda _: PictureTower())
+    return Architecture(found.name, lambda _: part, names_of(traced, heads), tower, pooling)
+
+
+def with_pictures(part: TransformersPart, query: ArchitectureQuery) -> TransformersPart:
+    """The part, with transformers' processor of pictures if the model takes pictures and the folder has one."""
+    body = body_of(part.traced.model)
+    if not hasattr(body, "get_image_features") or not part.has_lm_head or "inputs_embeds" not in part.traced.takes:
+        return part
+    if scale_of(body.get_input_embeddings()) is None:
+        return part
+    try:
+        processor = PictureProcessor(Context(config=raw_config(query.folder), folder=str(query.folder)))
+    except CheckpointError as error:
+        log.warning("%s: the model takes text only, no pictures: %s.", part.found.name, error.message)
+        return part
+    axes = 1
+    if hasattr(body, "get_rope_index"):
+        text = part.found.config.get_text_config(decoder=True)
+        axes = len((getattr(text, "rope_parameters", None) or {}).get("mrope_section") or (0, 0, 0))
+    return replace(part, pictures=processor, position_axes=axes)
 
 
 def describe(found: ModelClass, traced: TracedModel) -> TransformersPart:
     """The part of a traced model. Raises CheckpointError with a reason."""
     for call in traced.calls:
-        if call.value_dim > call.head_dim:
+        if not call.causal and call.value_dim > call.head_dim:
             raise CheckpointError(f"its values have {call.value_dim} dimensions and its keys {call.head_dim}")
-        if call.has_sinks:
-            raise CheckpointError("its attention has sinks")
-        if not call.causal and (traced.causal or call.softcap):
-            raise CheckpointError("its attention to later tokens is capped")
+        if not call.causal and (call.softcap or call.attention_options):
+            raise CheckpointError("its attention to later tokens is capped, or has sinks or chunks")
     if not traced.causal and any(call.causal for call in traced.calls):
         raise CheckpointError("only some of its layers attend to later tokens")
+    if not traced.causal and traced.states:
+        raise CheckpointError("its layers keep a state for each sequence, and attend to later tokens")
     model = traced.model
+    ropes = {rope for _, rope in traced.ropes}
+    if len(ropes) > 1:
+        raise CheckpointError("it has several rotary embeddings that depend on the length of the text")
     table = model.get_submodule(traced.body_path).get_input_embeddings()
     head = model.get_output_embeddings() if traced.has_lm_head else None
     config = found.config.get_text_config(decoder=True)
@@ -51,6 +82,7 @@ def describe(found: ModelClass, traced: TracedModel) -> TransformersPart:
         tied=head is not None and head.weight is table.weight,
         position_offset=_position_offset(model),
         has_token_types="token_type_ids" in traced.takes and (getattr(config, "type_vocab_size", 0) or 0) > 1,
+        rope=next(iter(ropes), None),
     )
 
 

@@ -21,13 +21,14 @@ MaskKind = Literal["causal", "bidirectional"]
 @dataclass(frozen=True)
 class Mask:
     """Stands for an attention mask, which is never built. window: as in `quire_models.Attention`, for causal masks; for
-    bidirectional ones a token attends to the window - 1 tokens on each side. other: what a mask does that cannot be
-    computed, None if there is nothing.
+    bidirectional ones a token attends to the window - 1 tokens on each side. chunk: as in `quire_models.Attention`.
+    other: what a mask does that cannot be computed, None if there is nothing.
     """
 
     kind: MaskKind
     window: int | None = None
     other: str | None = None
+    chunk: int | None = None
 
 
 class Step(Protocol):
@@ -66,6 +67,8 @@ def describe_mask(mask_function: Any = None, allow_is_causal_skip: bool = True, 
         return Mask("causal")
     if kinds == {"sliding_window_overlay", "causal_mask_function"}:
         return Mask("causal", window)
+    if kinds == {"chunked_overlay", "causal_mask_function"}:
+        return Mask("causal", chunk=window)
     if kinds == {"bidirectional_mask_function"}:
         return Mask("bidirectional")
     if kinds == {"sliding_window_bidirectional_overlay", "bidirectional_mask_function"} and window is not None:

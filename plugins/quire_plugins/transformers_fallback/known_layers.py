@@ -47,7 +47,8 @@ class StepAttention(SelfAttention):
 
     def forward(self, hidden_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, None]:  # type: ignore[override]
         """hidden_states [1, tokens, width] -> ([1, tokens, width], no weights)."""
-        return self._run(hidden_states[0], self._step.enter(self.layer)).unsqueeze(0), None
+        forward = self._step.enter(self.layer, kwargs.get("attention_mask"))
+        return self._run(hidden_states[0], forward).unsqueeze(0), None
 
 
 class StepMlp(GatedFeedForward):
@@ -127,7 +128,7 @@ def mlp_parts(model: Any) -> dict[str, GatedMlp]:
 def _is_plain(call: AttentionCall, module: Any) -> bool:
     """Whether a module of attention does what `quire_models.Attention` describes."""
     linears = [getattr(module, name, None) for name in ("q_proj", "k_proj", "v_proj")]
-    usual = call.causal and not call.has_sinks and call.value_dim == call.head_dim
+    usual = call.causal and not call.attention_options and call.value_dim == call.head_dim
     if not usual or not _alike(linears) or type(getattr(module, "o_proj", None)) is not nn.Linear:
         return False
     if not any(same_code(type(module).forward, known) for known in _known_attention()):
@@ -165,7 +166,7 @@ def _rope(traced: TracedModel, module: Any) -> Rope | None:
     if rotary is None or not same_code(type(rotary).forward, LlamaRotaryEmbedding.forward):
         return None
     kinds = type(rotary).compute_default_rope_parameters, LlamaRotaryEmbedding.compute_default_rope_parameters
-    if rotary.rope_type not in ("default", "linear", "llama3", "yarn") or not same_code(*kinds):
+    if rotary.rope_type not in ("default", "linear", "llama3", "yarn", "dynamic", "longrope") or not same_code(*kinds):
         return None
     try:
         return Rope.from_config(rotary.config, module.head_dim)

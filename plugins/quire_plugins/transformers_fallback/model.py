@@ -15,9 +15,12 @@ from quire_plugins.transformers_fallback.building import build_with_buffers
 from quire_plugins.transformers_fallback.known_layers import StepAttention, StepMlp, attention_parts, mlp_parts
 from quire_plugins.transformers_fallback.modules import BodyOutput, StepEmbedding, StepProjection
 from quire_plugins.transformers_fallback.replacing import Replacement
+from quire_plugins.transformers_fallback.rotary import StepRotary
 from quire_plugins.transformers_fallback.same_code import same_code
+from quire_plugins.transformers_fallback.state.cache import StepCache
+from quire_plugins.transformers_fallback.state.rows import RowByRow
 from quire_plugins.transformers_fallback.step import ModelStep
-from quire_plugins.transformers_fallback.verification import verify
+from quire_plugins.transformers_fallback.verification import verify, verify_pictures
 
 if TYPE_CHECKING:
     from quire_models.modules.builder import ModuleBuilder
@@ -42,13 +45,16 @@ class TransformersModel(nn.Module):
         whole = build_with_buffers(part.found, builder.dtype, builder.device)
         body = whole.get_submodule(part.traced.body_path)
         self.step = self._share_step(whole, builder)
-        replacement = Replacement(builder, self.step)
+        self._cache = StepCache(config=part.found.config) if part.traced.states else None
+        self.keeping = self._compute_by_row(whole)
+        spared = frozenset(whole.get_submodule(path) for path in part.traced.read_directly)
+        replacement = Replacement(builder, self.step, spared=spared)
         table = body.get_input_embeddings()
         self.embed: StepEmbedding | None = replacement.embedding(table)
         self.embed_scale = 1.0 if self.embed is None else self.embed.scale
         self.body = body  # before the head, whose parameter has the name of a table that it shares
         self.head: StepProjection | None = None
-        self._output = BodyOutput()
+        self._output = BodyOutput(body)
         if part.has_lm_head:
             self.head = replacement.head(self.embed, whole.get_output_embeddings(), part.tied)
             _put(whole, whole.get_output_embeddings(), self.head)
@@ -76,6 +82,19 @@ class TransformersModel(nn.Module):
             width = _inputs_of(whole, f"{path}.gate_proj")
             _set(whole, path, StepMlp(width, mlp, builder, self.step))
 
+        for path, rope in self.part.traced.ropes:
+            _set(whole, path, StepRotary(builder.angles(rope), self.step))
+
+    def _compute_by_row(self, whole: nn.Module) -> list[RowByRow]:
+        """Let modules that keep state compute the rows of a step one after another."""
+        found = []
+        for number, use in enumerate(self.part.traced.states):
+            assert self._cache is not None
+            module = whole.get_submodule(use.path)
+            found.append(RowByRow(module, use, number, self._cache, self.step))
+            module.forward = found[-1]  # type: ignore[method-assign]
+        return found
+
     def _share_step(self, whole: nn.Module, builder: ModuleBuilder) -> ModelStep:
         """The step, given to all modules that call the interfaces."""
         traced = self.part.traced
@@ -87,30 +106,50 @@ class TransformersModel(nn.Module):
     def forward(self, fwd: ForwardBatch) -> Tensor:
         """Hidden states of the logit rows [L, width]; writes keys and values of all tokens to the KV cache."""
         self.step.begin(fwd)
-        hidden: Tensor = self.body(**self._inputs(fwd))[0]
+        hidden: Tensor = self.body(**self._spliced(fwd))[0]
         return hidden[0].index_select(0, fwd.logit_rows)
 
-    def _inputs(self, fwd: ForwardBatch) -> dict[str, Any]:
+    def _spliced(self, fwd: ForwardBatch) -> dict[str, Any]:
+        """Arguments of the body; with media, rows of embeddings instead of tokens."""
+        given = self.inputs(fwd)
+        if fwd.media is not None:
+            assert self.embed is not None, "checked by `find`"
+            rows = self.embed(given.pop("input_ids"))
+            rows[0].index_copy_(0, fwd.media.index, fwd.media.rows.to(rows.dtype))
+            given["inputs_embeds"] = rows
+        return given
+
+    def inputs(self, fwd: ForwardBatch) -> dict[str, Any]:
         """Arguments of the body: the tokens of all rows as one sequence, with their positions."""
         count, offset = len(fwd.tokens), self.part.position_offset
         if self._ones.shape[1] < count:
             self._ones = torch.ones(1, 2 * count, dtype=torch.bool, device=self.device)
         given: dict[str, Any] = {
             "input_ids": fwd.tokens[None],
-            "position_ids": (fwd.positions + offset if offset else fwd.positions)[None],
-            "attention_mask": self._ones[:, :count],
-            "use_cache": False,
+            "position_ids": (fwd.positions + offset if offset else fwd.positions)[None]
+            if fwd.rope_positions is None
+            else fwd.rope_positions[:, None],
         }
         if self.part.has_token_types:
             given["token_type_ids"] = (torch.zeros_like(fwd.tokens) if fwd.token_types is None else fwd.token_types)[
                 None
             ]
-        takes = self.part.traced.takes
-        return {name: value for name, value in given.items() if name in takes or name == "use_cache"}
+        traced = self.part.traced
+        if traced.cache is None:
+            given["attention_mask"] = self._ones[:, :count]
+        found = {name: value for name, value in given.items() if name in traced.takes}
+        return found | (
+            {"use_cache": False} if traced.cache is None else {traced.cache: self._cache, "use_cache": True}
+        )
 
     def verify(self) -> None:
-        """Refuse a model whose results depend on how its tokens are batched. Raises CheckpointError."""
+        """Refuse a model whose results depend on how its tokens are batched, or whose pictures are more than rows.
+
+        Raises CheckpointError.
+        """
         verify(self, self.part)
+        if self.part.pictures is not None:
+            verify_pictures(self, self.part)
 
     def embed_rows(self, ids: Tensor) -> Tensor:
         """Unscaled rows of the embedding table, [len(ids), width], for ids int64. May be called from any thread."""

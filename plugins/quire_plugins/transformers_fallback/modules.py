@@ -128,11 +128,20 @@ class StepEmbedding(EmbeddingTable):
 
 
 class BodyOutput(nn.Module):
-    """In the place of a model's body: returns the hidden states that it is given, so that only the head is computed."""
+    """In the place of a model's body: returns the hidden states that it is given, so that only the head is computed.
 
-    def __init__(self) -> None:
+    body: whose other attributes, such as factors of logits, it has.
+    """
+
+    def __init__(self, body: nn.Module) -> None:
         super().__init__()
+        self._of = (body,)  # in a tuple, so that the body is no submodule of this one
         self.hidden: Tensor | None = None
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "_of" or name in ("_parameters", "_buffers", "_modules"):
+            return super().__getattr__(name)
+        return getattr(self._of[0], name)
 
     def forward(self, *args: Any, **kwargs: Any) -> _HiddenOnly:
         """The hidden states [1, rows, width], in the form of an output of transformers."""

@@ -6,12 +6,15 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from quire_models.parts.decoder import KvShape
+from quire_models.parts.rope_config import Rope
+from quire_models.parts.state import StateShape
 from quire_plugins.transformers_fallback.model_class import ModelClass
-from quire_plugins.transformers_fallback.tracing import TracedModel
+from quire_plugins.transformers_fallback.tracing import AttentionCall, TracedModel
 
 if TYPE_CHECKING:
     from quire_models.modules.builder import ModuleBuilder
     from quire_plugins.transformers_fallback.model import TransformersModel
+    from quire_plugins.transformers_fallback.pictures.processing import PictureProcessor
 
 
 @dataclass(frozen=True, eq=False)
@@ -20,7 +23,8 @@ class TransformersPart:
 
     found: its class and config. traced: what its layers ask for. has_token_types: its embeddings distinguish the texts
     of a pair. embed_width: width of its embedding table. position_offset: the number that it gives to the first
-    position.
+    position. rope: its rotary embedding, if that depends on the length of the text. pictures: transformers' processor,
+    if it takes pictures. position_axes: of the rotary embeddings.
     """
 
     found: ModelClass
@@ -31,6 +35,9 @@ class TransformersPart:
     tied: bool
     has_token_types: bool = False
     position_offset: int = 0
+    rope: Rope | None = None
+    pictures: PictureProcessor | None = field(default=None, repr=False)
+    position_axes: int = 1
 
     @property
     def has_lm_head(self) -> bool:
@@ -42,9 +49,9 @@ class TransformersPart:
         return self.embed_width
 
     @property
-    def blocks(self) -> tuple[()]:
-        """Empty: it is not made of parts."""
-        return ()
+    def blocks(self) -> tuple[AttentionCall, ...]:
+        """The calls of attention, which state what they ask of operations; it is not made of parts."""
+        return self._paged_calls
 
     @property
     def positions(self) -> None:
@@ -58,7 +65,7 @@ class TransformersPart:
 
     @property
     def bidirectional_media(self) -> bool:
-        """Always false: it takes text only."""
+        """Always false: tokens of a picture attend as those of text do."""
         return False
 
     @property
@@ -67,28 +74,26 @@ class TransformersPart:
         return None
 
     @property
-    def position_axes(self) -> int:
-        """Number of position axes of the rotary embeddings."""
-        return 1
-
-    @property
     def kv_shapes(self) -> tuple[KvShape, ...]:
-        """What each call of attention stores per token."""
-        calls = self.traced.calls if self.traced.causal else ()
-        return tuple(KvShape(call.kv_heads, call.head_dim) for call in calls)
+        """What each call of attention stores per token; a model without attention has one that stores nothing."""
+        return tuple(call.kv_shape for call in self._paged_calls) or (KvShape(0, 0),)
 
     @property
-    def state_shapes(self) -> tuple[None, ...]:
-        """None for each layer: no state is kept."""
-        return (None,) * len(self.kv_shapes)
+    def _paged_calls(self) -> tuple[AttentionCall, ...]:
+        return self.traced.calls if self.traced.causal else ()
+
+    @property
+    def state_shapes(self) -> tuple[StateShape | None, ...]:
+        """What each module with state keeps; their numbers are not those of `kv_shapes`."""
+        return tuple(use.shape for use in self.traced.states) or (None,)
 
     @property
     def has_kv_cache_variants(self) -> bool:
-        return False
+        return self.rope is not None and self.rope.has_variants
 
     def kv_cache_variant(self, prompt_len: int) -> int:
-        """Always 0: no keys depend on the length of the prompt."""
-        return 0
+        """How the keys of a prompt of this length are rotated."""
+        return 0 if self.rope is None else self.rope.variant(prompt_len)
 
     def build(self, builder: ModuleBuilder) -> TransformersModel:
         """The model, with uninitialized weights."""

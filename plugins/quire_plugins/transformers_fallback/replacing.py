@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -39,13 +39,14 @@ class Replacement:
     """Replaces the modules of one model.
 
     made: the parameters so far, by the id of that on the meta device, so that tied ones stay tied. kept: those on the
-    meta device, so that no other gets the id of one that is gone.
+    meta device, so that no other gets the id of one that is gone. spared: modules that stay as they are.
     """
 
     builder: ModuleBuilder
     step: ModelStep
     made: dict[int, nn.Parameter] = field(default_factory=dict)
     kept: list[Any] = field(default_factory=list)
+    spared: Collection[nn.Module] = ()
 
     def replace_modules(self, model: nn.Module) -> None:
         """Replace all modules that have a counterpart, in place."""
@@ -53,7 +54,7 @@ class Replacement:
             for names in FUSED:
                 self._fuse(parent, names)
             for name, child in list(parent.named_children()):
-                made = self._counterpart(name, child)
+                made = None if child in self.spared else self._counterpart(name, child)
                 if made is not None:
                     setattr(parent, name, made)
 

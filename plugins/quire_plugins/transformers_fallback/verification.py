@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from quire.errors import CheckpointError
+from quire.errors import CheckpointError, QuireError
 from quire_models.testing import ChunkSpec, ModelDriver
+from quire_plugins.transformers_fallback.pictures.verification import difference_with_picture
 
 if TYPE_CHECKING:
     from quire_plugins.transformers_fallback.part import TransformersPart
@@ -19,18 +20,23 @@ TOLERANCES = {torch.float32: 0.01}
 
 OTHER_TOLERANCE = 0.15
 
+ROUNDING = 1e-4
+"""Relative difference that is rounding, whatever the data type."""
+
 
 @torch.inference_mode()
 def verify(model: Any, part: TransformersPart) -> None:
     """Raise CheckpointError if tokens have other hidden states in parts, or beside others, than alone."""
     first, second = _tokens(part.vocab, 9), _tokens(part.vocab, 5)[::-1]
     alone = _hidden(model, part, [first], [[ChunkSpec(0, 9)]])
+    by_itself = _unbatched(model, first)
     if part.non_causal:
         steps = [[ChunkSpec(1, 5), ChunkSpec(0, 9)]]
     else:
         steps = [[ChunkSpec(0, 4), ChunkSpec(1, 3)], [ChunkSpec(1, 2), ChunkSpec(0, 5)]]
     beside = _hidden(model, part, [first, second], steps)
-    by_itself = _unbatched(model, first)
+    if model.keeping:
+        beside = _with_state(model, part, [first, second], steps, alone, beside)
     tolerance = TOLERANCES.get(model.dtype, OTHER_TOLERANCE)
     for what, other in (("in parts beside other texts", beside), ("with positions of its own", by_itself)):
         if _difference(alone, other) > tolerance:
@@ -38,6 +44,34 @@ def verify(model: Any, part: TransformersPart) -> None:
                 f"transformers has {part.found.name}, but its model cannot run over pages of a KV cache: computed "
                 f"{what}, a text has other results than alone."
             )
+
+
+@torch.inference_mode()
+def verify_pictures(model: Any, part: TransformersPart) -> None:
+    """Raise CheckpointError if a text with a picture has other hidden states than one with the picture's rows."""
+    assert part.pictures is not None
+    try:
+        difference = difference_with_picture(model, part.pictures)
+        if difference > TOLERANCES.get(model.dtype, OTHER_TOLERANCE):
+            raise CheckpointError("the model computes more of a picture than rows in the place of its tokens")
+    except QuireError as error:
+        raise CheckpointError(
+            f"transformers has {part.found.name}, but its pictures cannot be computed: {error.message}."
+        ) from error
+
+
+def _with_state(model: Any, part: TransformersPart, seqs: Any, steps: Any, alone: Tensor, at_once: Tensor) -> Tensor:
+    """The hidden states in parts with modules that read their state as they must: for several tokens at once, or, if
+    they read it for one token only, token by token.
+    """
+    for module in model.keeping:
+        module.by_token = True
+    by_token = _hidden(model, part, seqs, steps)
+    if _worst(alone, at_once) > max(4 * _worst(alone, by_token), ROUNDING):
+        return by_token
+    for module in model.keeping:
+        module.by_token = False
+    return at_once
 
 
 def _tokens(vocab: int, count: int) -> list[int]:
@@ -70,3 +104,9 @@ def _difference(states: Tensor, others: Tensor) -> float:
     states, others = states.float(), others.float()
     scale = states.norm(dim=-1).clamp(min=1e-6)
     return float(((states - others).norm(dim=-1) / scale).median())
+
+
+def _worst(states: Tensor, others: Tensor) -> float:
+    """The largest relative difference of a token."""
+    states, others = states.float(), others.float()
+    return float(((states - others).norm(dim=-1) / states.norm(dim=-1).clamp(min=1e-6)).max())

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
+import hybrid_cases
 import torch
 import transformers
 from family_case import FamilyCase
+from hybrid_cases import OFTEN
 from transformers.initialization import no_init_weights
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
@@ -38,6 +41,8 @@ MORE_SIZES = {
 """Config values that some architectures have, beside those of `SIZES`."""
 
 MAX_PARAMETERS = 1_000_000
+
+FORCED = {"model_impl": "transformers"}
 
 ROUGH = frozenset({"HrmTextForCausalLM"})
 """Models that apply their layers many times, so that rounding exceeds the tolerance of the checks."""
@@ -70,8 +75,15 @@ def tiny_case(name: str) -> FamilyCase | None:
         return None
     if not part.has_lm_head:
         return None
-    settings = {"model_impl": "transformers"}
+    settings = FORCED | (OFTEN if part.traced.states else {})
     return FamilyCase(name, sizes, lora=_linear_names(model), settings=settings)
+
+
+@cache
+def drawn_with_state(seed: int, count: int) -> tuple[FamilyCase, ...]:
+    """`count` architectures that keep state: hybrids, which plugins have too, built by the fallback."""
+    cases = [replace(case, settings=FORCED | case.settings, variants={}) for case in hybrid_cases.CASES]
+    return tuple(random.Random(seed).sample(cases, count))
 
 
 @cache

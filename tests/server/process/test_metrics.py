@@ -1,6 +1,9 @@
 """/metrics: names that dashboards know, and what feeds them."""
 
+from dataclasses import replace
+
 from fake_client import PretendClient, http, info, pretend_app
+from hook_rig import SUMMARY
 from metrics_text import families, scrape, values
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as openmetrics
 from scripted_server import Scripted, talking
@@ -8,9 +11,10 @@ from tool_calls import ASK, BASE, PARSERS
 from tool_texts import SERIES
 
 from quire.errors import Overloaded
+from quire.server.metrics.client_usage import MAX_CLIENTS, ClientUsages
 from quire.server.metrics.metrics import Metrics, Timings
 from quire.settings.server_config import ServerConfig
-from quire.types import EngineStats, RequestSummary
+from quire.types import ClientUsage, EngineStats, RequestSummary
 
 GAUGES = (
     "num_requests_running",
@@ -183,6 +187,17 @@ def test_times_of_a_request_go_into_their_histograms():
     }
     assert {name: found[f"{name}_sum", "tiny"] for name in sums} == sums
     assert found["request_params_max_tokens_count", "tiny"] == 0
+
+
+def test_the_client_whose_last_request_is_the_oldest_is_forgotten_first():
+    usages, summary = ClientUsages(), SUMMARY
+    for number in [*range(MAX_CLIENTS), 0, MAX_CLIENTS]:
+        usages.finished(replace(summary, client=f"key:{number}"))
+    found = usages.all()
+    assert [usage.client for usage in found[:2]] == [f"key:{MAX_CLIENTS}", "key:0"]
+    assert found[1] == ClientUsage("key:0", 2, 2 * summary.num_prompt_tokens, 2 * summary.num_generated_tokens)
+    assert "key:1" not in {usage.client for usage in found}
+    assert len(found) == MAX_CLIENTS
 
 
 async def test_the_engines_are_asked_once_for_all_figures_so_that_none_is_lost(tmp_path):

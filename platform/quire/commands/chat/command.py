@@ -28,9 +28,20 @@ examples:
   cat questions.txt | platform chat --temperature 0"""
 
 
-def _configure(parser: argparse.ArgumentParser) -> None:
+COMPLETE_DESCRIPTION = """\
+Complete text with a running server: the model continues a prompt, without a chat template.
+
+On a terminal it has the keys of `platform chat`. In a pipe, each line is a prompt.
+
+examples:
+  platform complete
+  platform complete -q "The capital of Arvia is" --max-tokens 8
+  cat prompts.txt | platform complete --temperature 0"""
+
+
+def _configure(parser: argparse.ArgumentParser, text: str = "message") -> None:
     add_remote_flags(parser)
-    parser.add_argument("-q", "--quick", metavar="TEXT", help="send one message, print the response and exit")
+    parser.add_argument("-q", "--quick", metavar="TEXT", help=f"send one {text}, print the response and exit")
     parser.add_argument("--max-tokens", type=int, default=None, help="maximum number of tokens per response")
     parser.add_argument(
         "--temperature", type=float, default=None, help="sampling temperature; 0: always the most likely token"
@@ -48,6 +59,11 @@ def _configure_chat(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--system-prompt", default=None, help="system message at the start of the conversation")
     picture = "picture for the first message: a file, or a URL that the server may fetch; may be given several times"
     parser.add_argument("--image", action="append", default=[], metavar="FILE", help=picture)
+
+
+def _configure_complete(parser: argparse.ArgumentParser) -> None:
+    parser.description = COMPLETE_DESCRIPTION
+    _configure(parser, "prompt")
 
 
 def _settings(args: argparse.Namespace) -> dict[str, Any]:
@@ -111,4 +127,4 @@ def run_complete(args: argparse.Namespace) -> int:
 
 
 CHAT = Command("chat", "chat with a running server", _configure_chat, run_chat)
-COMPLETE = Command("complete", "complete text with a running server", _configure, run_complete)
+COMPLETE = Command("complete", "complete text with a running server", _configure_complete, run_complete)

@@ -18,8 +18,8 @@ from quire.settings.model_config import ModelConfig
 PULL_DESCRIPTION = """\
 Download a model or an adapter, so that it can be served without the internet later.
 
-Files go to the Hugging Face cache ($HF_HOME, or ~/.cache/huggingface), which other programs share. A download that was
-interrupted goes on where it ended. For repositories that need a login: `hf auth login`, or $HF_TOKEN.
+Files go to the Hugging Face cache ($HF_HOME, or ~/.cache/huggingface), which other programs share. An interrupted
+download is resumed. For repositories that need a login: `hf auth login`, or $HF_TOKEN.
 
 examples:
   platform pull Qwen/Qwen2.5-0.5B-Instruct

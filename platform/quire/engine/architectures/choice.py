@@ -24,6 +24,11 @@ class ChosenArchitecture:
     plugin: str
     is_fallback: bool = False
 
+    @property
+    def fallback(self) -> str:
+        """The plugin whose fallback found it, "" if it is a plugin's own."""
+        return self.plugin if self.is_fallback else ""
+
 
 def find_architecture(names: Sequence[str], registry: Registry) -> Architecture:
     """The first of config.json's `architectures` that a plugin has. Raises UnknownArchitecture."""

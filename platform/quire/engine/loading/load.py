@@ -145,6 +145,7 @@ def _load(config: ModelConfig, registry: Registry, max_bytes: int | None) -> Loa
         position_axes=decoder.position_axes,
         encoder_input=encoder_input_info(decoder, modalities, architecture.name, config.page_size, max_model_len),
         max_logprobs=config.max_logprobs,
+        fallback=chosen.fallback,
         operations=Counter(choice.name for choice in ops.report).most_common(1)[0][0],
     )
     return LoadedModel(
@@ -282,7 +283,7 @@ def _modalities(chosen: ChosenArchitecture, registry: Registry) -> tuple[str, ..
     architecture = chosen.architecture
     if chosen.is_fallback and architecture.tower is None:
         return ()
-    mappers = [m for m in registry.all("quire_input_mappers") if m.architecture == architecture.name]
+    mappers = registry.input_mappers(architecture.name, chosen.fallback)
     if mappers and architecture.tower is None:
         plugin = registry.plugin_of("quire_input_mappers", mappers[0].name)
         raise PluginError(

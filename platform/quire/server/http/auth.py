@@ -17,6 +17,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from quire.errors import QuireError, Unauthorized
 from quire.server.http.errors import ErrorResponse, error_response
+from quire.settings.server_config import is_loopback
 
 METRICS = "/metrics"
 OPEN_PATHS = frozenset({"/health", "/health/live", "/health/ready", "/ping", METRICS})
@@ -113,6 +114,15 @@ def _known(headers: Headers, digests: Sequence[bytes], subprotocols: Sequence[st
     # No early exit: the response time must not depend on which key nearly matched.
     known = [one for one in given for digest in digests if hmac.compare_digest(one, digest)]
     return known[0] if known else None
+
+
+def may_see_all_clients(scope: Scope, keys: Sequence[str], admin_keys: Sequence[str]) -> bool:
+    """Whether the sender of a request may see what other clients use: with an admin key if there are any, else with a
+    key, and from this machine where no key is needed.
+    """
+    if admin_keys:
+        return scope.get(KEY_DIGEST) in {_digest(key).hex() for key in admin_keys}
+    return bool(keys) or is_loopback((scope.get("client") or ("",))[0])
 
 
 def _digest(key: str) -> bytes:

@@ -16,6 +16,7 @@ from prometheus_client.core import Metric
 from prometheus_client.exposition import choose_encoder
 
 from quire.server.metrics.adapter_metrics import AdapterMetrics
+from quire.server.metrics.client_usage import ClientUsages
 from quire.server.metrics.engine_metrics import EngineMetrics
 from quire.server.metrics.histograms import (
     INTER_TOKEN_S,
@@ -46,6 +47,7 @@ class Metrics:
 
     def __init__(self, infos: Sequence[ModelInfo], prefix: str = DEFAULT_PREFIX) -> None:
         self.registry = CollectorRegistry(auto_describe=False)
+        self.clients = ClientUsages()
         for process in (ProcessCollector, PlatformCollector, GCCollector):
             process(registry=self.registry)
         self._engines = EngineMetrics(prefix, infos)
@@ -113,6 +115,7 @@ class Metrics:
         key = (summary.model, summary.finish_reason)
         self._engines.finished[key] = self._engines.finished.get(key, 0) + 1
         self._adapters.finished(summary)
+        self.clients.finished(summary)
         observations: list[tuple[Histogram, float | None]] = [
             (self._prompt, summary.num_prompt_tokens),
             (self._generated, summary.num_generated_tokens),

@@ -78,6 +78,7 @@ class RequestTimer:
             decode_s=None if self._first_s is None else self._last_s - self._first_s,
             e2e_s=self._last_s - self._arrival_s,
             first_token_s=first,
+            client=self.request.client,
         )
         longest = max(self._counts.values(), default=0) if self._counts else self.num_generated
         return summary, Timings(token_gaps_s=tuple(self._gaps_s), longest=longest)

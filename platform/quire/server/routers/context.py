@@ -15,6 +15,7 @@ from starlette.responses import Response
 from quire.errors import QuireError
 from quire.params.sampling import SamplingParams
 from quire.records import ModelFormats, RouterContext
+from quire.server.http.auth import may_see_all_clients
 from quire.server.http.body import validate
 from quire.server.http.errors import as_quire_error
 from quire.server.http.forms import read_upload
@@ -30,7 +31,7 @@ from quire.server.service.service import Service, client_identity
 from quire.text.inputs.inputs import InputLimits, to_prompt, with_bad_words
 from quire.text.outputs.outputs import RequestOutput
 from quire.text.tokenizer.long_texts import ShouldContinue
-from quire.types import Prompt, Request
+from quire.types import ClientUsage, Prompt, Request
 
 B = TypeVar("B", bound=BaseModel)
 
@@ -52,7 +53,14 @@ def router_context(app: FastAPI, service: Service, plugin: str) -> RouterContext
         upload=read_upload,
         client_of=client_identity,
         formats=partial(_formats, service),
+        clients=partial(_clients, service),
     )
+
+
+def _clients(service: Service, request: HttpRequest) -> Sequence[ClientUsage]:
+    own, config = client_identity(request), service.config
+    sees_all = may_see_all_clients(request.scope, config.api_key, config.admin_api_key)
+    return [usage for usage in service.metrics.clients.all() if sees_all or usage.client == own]
 
 
 async def _formats(service: Service, model: str | None = None) -> ModelFormats:

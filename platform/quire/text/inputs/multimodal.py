@@ -62,8 +62,8 @@ class MultimodalProcessor:
         self._registry, self._info, self._tokenizer = registry, info, tokenizer
         self.loader = loader or MediaLoader()
         self._mappers: dict[str, _Mapper] = {}
-        for record in registry.by_hook(HOOK).values():
-            if record.architecture == info.architecture and record.modality in info.modalities:
+        for record in registry.input_mappers(info.architecture, info.fallback):
+            if record.modality in info.modalities:
                 self._mappers[record.modality] = self._build(record)
         markers = [mapper.marker for mapper in self._mappers.values()]
         if len(set(markers)) < len(markers):

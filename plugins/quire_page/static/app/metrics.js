@@ -58,6 +58,21 @@ export function snapshot(samples, time) {
   return { time, models, adapters };
 }
 
+// The rows of GET /ui/clients as a group of a snapshot.
+export function clientsOf(rows) {
+  return Object.fromEntries(
+    rows.map((row) => [
+      row.client,
+      {
+        isMe: row.is_me,
+        requests: row.num_requests,
+        prompt: row.num_prompt_tokens,
+        generated: row.num_generated_tokens,
+      },
+    ]),
+  );
+}
+
 function slotsOf(labels) {
   const names = (text) => (text ? text.split(",") : []);
   return {

@@ -1,15 +1,16 @@
-// The live view: speed, queue, KV cache and slots of each model, and the use of each adapter, from GET /metrics.
+// The live view: speed, queue, KV cache and slots of each model, and the use of each adapter, from GET /metrics; and the
+// use of each client, from GET /ui/clients.
 
 import { html, useEffect, useRef, useState } from "../vendor/preact-htm.js";
-import { growth, parse, snapshot } from "../app/metrics.js";
+import { clientsOf, growth, parse, snapshot } from "../app/metrics.js";
 import { percent, rate, short } from "../app/numbers.js";
-import { getText } from "../app/requests.js";
+import { getJson, getText } from "../app/requests.js";
 import { Chart, colorOf } from "../parts/chart.js";
 import { Problem } from "../parts/fields.js";
 
 const POLL_MS = 1000;
 const KEPT = 300;
-const ADAPTER_WINDOW = 60;
+const WINDOW = 60;
 
 export function Live({ active, theme }) {
   const [history, setHistory] = useState([]);
@@ -22,7 +23,8 @@ export function Live({ active, theme }) {
       if (asking.current || document.hidden) return;
       asking.current = true;
       try {
-        const taken = snapshot(parse(await getText("metrics")), Date.now());
+        const [metrics, clients] = await Promise.all([getText("metrics"), getJson("ui/clients")]);
+        const taken = { ...snapshot(parse(metrics), Date.now()), clients: clientsOf(clients.data) };
         setHistory((before) => [...before.slice(1 - KEPT), taken]);
         setError(null);
       } catch (problem) {
@@ -74,6 +76,7 @@ export function Live({ active, theme }) {
         </div>
         <${ModelTable} history=${history} models=${models} />
         <${AdapterTable} history=${history} />
+        <${ClientTable} history=${history} />
       `
       }
     </div>
@@ -134,7 +137,7 @@ function ModelTable({ history, models }) {
 
 function AdapterTable({ history }) {
   const now = history.at(-1);
-  const before = history.at(-1 - ADAPTER_WINDOW) ?? history[0];
+  const before = history.at(-1 - WINDOW) ?? history[0];
   const rows = Object.entries(now.adapters);
   if (!rows.length) return html`<p class="hint">No request has used an adapter yet.</p>`;
   const stateOf = ({ model, name }) => {
@@ -167,6 +170,44 @@ function AdapterTable({ history }) {
                 <td><span class="state ${stateOf(row)}">${stateOf(row)}</span></td>
                 <td class="number">${short(row.requests)}</td>
                 <td class="number">${rate(growth(before, now, "adapters", key, "generated"))}</td>
+                <td class="number">${short(row.prompt)}</td>
+                <td class="number">${short(row.generated)}</td>
+              </tr>
+            `,
+          )}
+        </tbody>
+      </table>
+    </div>
+  `;
+}
+
+function ClientTable({ history }) {
+  const now = history.at(-1);
+  const before = history.at(-1 - WINDOW) ?? history[0];
+  const rows = Object.entries(now.clients);
+  if (!rows.length) return null;
+  return html`
+    <div class="scroll" tabindex="0" role="region" aria-label="Clients">
+      <table>
+        <caption>
+          Clients; a client is an API key, or an address where no key is needed
+        </caption>
+        <thead>
+          <tr>
+            <th scope="col">Client</th>
+            <th scope="col" class="number">Requests</th>
+            <th scope="col" class="number">Tokens/s of the last minute</th>
+            <th scope="col" class="number">Prompt tokens</th>
+            <th scope="col" class="number">Generated tokens</th>
+          </tr>
+        </thead>
+        <tbody>
+          ${rows.map(
+            ([name, row]) => html`
+              <tr key=${name}>
+                <th scope="row">${name}${row.isMe ? " (this page)" : ""}</th>
+                <td class="number">${short(row.requests)}</td>
+                <td class="number">${rate(growth(before, now, "clients", name, "generated"))}</td>
                 <td class="number">${short(row.prompt)}</td>
                 <td class="number">${short(row.generated)}</td>
               </tr>
