@@ -68,6 +68,13 @@ class ModelDriver:
         chunks = [ChunkSpec(seq, len(self.sequences[seq])) for seq in seqs]
         return list(self.model(self.forward(chunks)).clone().split([chunk.count for chunk in chunks]))
 
+    def skip(self, seq: int, count: int) -> Tensor:
+        """The slots of the next `count` tokens of a seq, int64 [count], which from now on count as computed."""
+        positions = np.arange(self.computed[seq], self.computed[seq] + count)
+        self.computed[seq] += count
+        pages = self._pages[seq, positions // self.page_size].astype(np.int64)
+        return torch.from_numpy(pages * self.page_size + positions % self.page_size).to(self.model.device)
+
     def forward(self, chunks: Sequence[ChunkSpec]) -> ForwardBatch:
         """The ForwardBatch of one step; afterwards its chunks count as computed."""
         spans = [(p.seq, self.computed[p.seq], self.computed[p.seq] + p.count) for p in chunks]

@@ -22,6 +22,9 @@ from quire_adapters.peft.config import PeftConfig
 from quire_adapters.peft.loader import weights_of
 from quire_adapters.peft.lora_pairs import LoraPairs
 from quire_adapters.peft.tensor_files import SIZES
+from quire_adapters.peft.virtual_tokens import check_config, check_tensors
+from quire_adapters.prompt_tuning import KINDS as VIRTUAL_TOKENS, PREFIX_TUNING
+from quire_adapters.prompt_tuning_runtime import takes_of
 from quire_adapters.target_modules import TargetModules
 
 LORA, IA3 = "LORA", "IA3"
@@ -86,6 +89,7 @@ def facts(adapter: AdapterFile) -> dict[str, Any]:
         "kind": ", ".join([adapter.kind, *parts]),
         "base model": config.get("base_model_name_or_path"),
         "task": config.get("task_type"),
+        "virtual tokens": config.get("num_virtual_tokens"),
         "rank": _range([rank for rank in ranks if isinstance(rank, int)]),
         "alpha": _range([a for a in (config.get("lora_alpha"), *_values(config.get("alpha_pattern"))) if _number(a)]),
         "target modules": _names(config.get("target_modules")),
@@ -117,6 +121,8 @@ def problem_on(
                 _check_low_rank(adapter, shapes, base, max_rank)
         elif adapter.kind == IA3 and base is not None:
             _check_ia3(adapter, base)
+        elif adapter.kind in VIRTUAL_TOKENS and base is not None:
+            _check_virtual_tokens(adapter, base)
     except QuireError as error:
         return error.message
     return None
@@ -143,6 +149,13 @@ def _check_ia3(adapter: AdapterFile, base: BaseModel) -> None:
     targets = TargetModules(base.module, base.names)
     for name, _, shape in adapter.tensors:
         target_of(name, shape, targets)
+
+
+def _check_virtual_tokens(adapter: AdapterFile, base: BaseModel) -> None:
+    takes = takes_of(base.module)
+    count = check_config(adapter.config, takes)
+    shapes = [(name, shape) for name, _, shape in adapter.tensors]
+    check_tensors(shapes, count, takes, adapter.kind == PREFIX_TUNING)
 
 
 def _values(table: Any) -> list[Any]:

@@ -23,6 +23,7 @@ from quire_adapter_tools.inspection import IA3, LORA, read_adapter
 from quire_adapter_tools.stored_weights import StoredWeights
 from quire_adapter_tools.vectors import ScalingVectors, read_vectors
 from quire_adapters.peft.loader import read
+from quire_adapters.prompt_tuning import KINDS
 from quire_adapters.weights import AdapterWeights, EmbeddingUpdate, ExpertsUpdate
 from quire_models.loading import checkpoint, checkpoint_writer
 from quire_models.loading.mapping import ParameterSlice
@@ -49,6 +50,8 @@ def merge(stored: StoredWeights, adapter: Path, out: Path, in_subprocess: Subpro
     """
     kind = read_adapter(adapter, in_subprocess).kind
     if kind not in (LORA, IA3):
+        if kind in KINDS:
+            raise ConfigError(f"Adapters of the kind {kind} put tokens before the prompt, which no weights contain.")
         raise ConfigError(f"Adapters of the kind {kind} are not merged; `platform adapters extract` makes one LoRA.")
     weights, vectors = AdapterWeights(), ScalingVectors()
     if kind == LORA:

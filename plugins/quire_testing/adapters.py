@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -57,12 +57,10 @@ def check_adapter_runtime(
     loaded = [runtime.load(f"adapter-{i}", path) for i, path in enumerate(adapters)]
     copy = runtime.load("copy", adapters[0])
     for adapter in loaded:
-        about: object = runtime.describe(adapter)
-        require(isinstance(about, AdapterMetadata), f"describe must return AdapterMetadata; got {about!r:.80}.")
-        require(runtime.describe(adapter).num_bytes > 0, "num_bytes must be the size in memory, above 0.")
+        _check_metadata(runtime, adapter)
     _check_bad_folder(runtime)
 
-    slots = [_slot(runtime, adapter) for adapter in loaded]
+    slots = [bench.slot(adapter) for adapter in loaded]
     require(sorted(slots) == list(range(len(slots))), f"{len(slots)} adapters must have as many slots; got {slots}.")
     require(runtime.acquire_slot(copy) is None, "acquire_slot must return None when all slots are in use.")
     batch = [None, slots[0], slots[1], None]
@@ -75,9 +73,9 @@ def check_adapter_runtime(
         require(torch.equal(again, mixed[i]), "The same step has other logits the second time.")
 
     runtime.release_slot(loaded[1])
-    require(_slot(runtime, loaded[1]) == slots[1], "An adapter whose weights are in a slot must get that slot again.")
+    require(bench.slot(loaded[1]) == slots[1], "An adapter whose weights are in a slot must get that slot again.")
     runtime.release_slot(loaded[1])
-    other = _slot(runtime, copy)
+    other = bench.slot(copy)
     require(other == slots[1], f"The free slot is {slots[1]}; acquire_slot gave {other}.")
     moved = bench.logits([None, other, slots[0], None])
     _check_base(moved, plain, batch, "after an adapter took another's slot")
@@ -92,15 +90,23 @@ def check_adapter_runtime(
 
 @dataclass
 class _Bench:
-    """A tiny model and sequences of random tokens, the same each time."""
+    """A tiny model and sequences of random tokens, the same each time. held: the adapter of each slot."""
 
     loaded: LoadedModel
     runtime: AdapterRuntimeImpl | None = None
+    held: dict[int, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         generator = torch.Generator().manual_seed(0)
         vocab = self.loaded.decoder.vocab
         self.seqs = [torch.randint(0, vocab, (length,), generator=generator).tolist() for length in LENGTHS]
+
+    def slot(self, adapter: Any) -> int:
+        """The slot that the runtime gives an adapter."""
+        assert self.runtime is not None, "it was built"
+        slot = _slot(self.runtime, adapter)
+        self.held[slot] = adapter
+        return slot
 
     def logits(self, slots: Sequence[int | None]) -> list[Tensor]:
         """Logits [tokens, vocab] of each sequence, all in one step; slots[i]: of the adapter of sequence i."""
@@ -114,17 +120,41 @@ class _Bench:
     def _run(self, seqs: Sequence[list[int]], slots: Sequence[int | None]) -> list[Tensor]:
         module: Any = self.loaded.module
         uses = [() if slot is None else ((slot, 1.0),) for slot in slots]
-        forward = ModelDriver(module, self.loaded.decoder, seqs).forward(
-            [ChunkSpec(i, len(tokens)) for i, tokens in enumerate(seqs)]
-        )
-        bound = None
+        whole = [[0] * self._about(slot).virtual_tokens + ids for slot, ids in zip(slots, seqs, strict=True)]
+        driver = ModelDriver(module, self.loaded.decoder, whole)
+        for i, slot in enumerate(slots):
+            runtime: Any = self.runtime
+            if slot is not None and self._about(slot).has_virtual_kv:
+                runtime.store_virtual(self.held[slot], driver.kv, driver.skip(i, len(whole[i]) - len(seqs[i])))
+        starts = list(driver.computed)
+        counts = [len(ids) - start for ids, start in zip(whole, starts, strict=True)]
+        forward, bound = driver.forward([ChunkSpec(i, count) for i, count in enumerate(counts)]), None
         if self.runtime is not None and any(uses):
-            chunks = [Chunk(i, 0, tokens, (), False) for i, tokens in enumerate(seqs)]
+            chunks = [Chunk(i, starts[i], ids[starts[i] :], (), False) for i, ids in enumerate(whole)]
             forward.adapters = self.runtime.bind_step(Plan(chunks=tuple(chunks)), uses)
         hidden = module(forward).clone()
         if self.runtime is not None and any(uses):
-            bound = self.runtime.bind_logits([use for use, ids in zip(uses, seqs, strict=True) for _ in ids])
-        return list(module.logits(hidden, bound).split([len(tokens) for tokens in seqs]))
+            bound = self.runtime.bind_logits([use for use, n in zip(uses, counts, strict=True) for _ in range(n)])
+        found = module.logits(hidden, bound).split(counts)
+        return [logits[-len(ids) :] for logits, ids in zip(found, seqs, strict=True)]
+
+    def _about(self, slot: int | None) -> AdapterMetadata:
+        """Facts about the adapter in a slot."""
+        if slot is None or self.runtime is None:
+            return AdapterMetadata(num_bytes=0)
+        return self.runtime.describe(self.held[slot])
+
+
+def _check_metadata(runtime: AdapterRuntimeImpl, adapter: Any) -> None:
+    about: object = runtime.describe(adapter)
+    require(isinstance(about, AdapterMetadata), f"describe must return AdapterMetadata; got {about!r:.80}.")
+    facts = runtime.describe(adapter)
+    require(facts.num_bytes > 0, "num_bytes must be the size in memory, above 0.")
+    count: object = facts.virtual_tokens
+    require(type(count) is int and count >= 0, f"virtual_tokens must be a number of tokens; got {count!r:.80}.")
+    if facts.has_virtual_kv:
+        require(count, "has_virtual_kv says that virtual tokens are not computed; virtual_tokens must be above 0.")
+        require(hasattr(runtime, "store_virtual"), "A runtime with has_virtual_kv must have the method store_virtual.")
 
 
 def _slot(runtime: AdapterRuntimeImpl, adapter: Any) -> int:

@@ -53,7 +53,7 @@ def test_third_party_code_loads_only_when_named(site: PluginSite) -> None:
 
 def test_the_bundled_set_leaves_what_adapters_need_to_enable_lora() -> None:
     everything = {p.name for p in bundled_entry_points()}
-    added = {"ia3", "lora", "lora-folder", "lora-hub"}
+    added = {"ia3", "lora", "lora-folder", "lora-hub", "prompt-tuning"}
     assert {p.name for p in choose(None)} == everything - added
     assert {p.name for p in choose(None, enable_lora=True)} == everything
     assert {p.name for p in choose(["llama"], enable_lora=True)} >= {"llama", *added}

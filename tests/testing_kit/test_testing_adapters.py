@@ -1,13 +1,18 @@
 """The checks of adapter runtimes and of adapter sources accept correct ones, and name the fault of others."""
 
+import json
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from random_adapters import Scale, write_adapter
+from safetensors.torch import save_file
 
 from quire.errors import BadRequest
+from quire.hooks.registry import load
 from quire.records import AdapterRuntime, AdapterSource, Context
 from quire_testing import check_adapter_runtime, check_adapter_source, tiny_llama
 
@@ -42,7 +47,12 @@ class Faulty(Scale):
         return slot
 
     def describe(self, adapter: Any) -> Any:
-        return {"num_bytes": 1} if self.fault == "describes with a dict" else super().describe(adapter)
+        if self.fault == "describes with a dict":
+            return {"num_bytes": 1}
+        about = super().describe(adapter)
+        if self.fault.startswith("keys"):
+            return replace(about, has_virtual_kv=True, virtual_tokens=0 if self.fault == "keys of no tokens" else 3)
+        return replace(about, virtual_tokens=-1) if self.fault == "fewer than none" else about
 
 
 @pytest.fixture(scope="module")
@@ -64,6 +74,18 @@ def test_a_correct_runtime_passes(model: Path, adapters: list[Path]) -> None:
     check_adapter_runtime(record(""), adapters, model)
 
 
+@pytest.mark.parametrize(("kind", "width"), [("PROMPT_TUNING", 64), ("PREFIX_TUNING", 128)])
+def test_a_correct_runtime_of_virtual_tokens_passes(kind: str, width: int, model: Path, tmp_path: Path) -> None:
+    (found,) = load(["prompt-tuning"]).by_hook("quire_adapter_runtimes").values()
+    for count in (3, 20):
+        folder = tmp_path / str(count)
+        folder.mkdir()
+        (folder / "adapter_config.json").write_text(json.dumps({"peft_type": kind, "num_virtual_tokens": count}))
+        rows = torch.randn(count, width, generator=torch.Generator().manual_seed(count))
+        save_file({"prompt_embeddings": rows}, folder / "adapter_model.safetensors")
+    check_adapter_runtime(found, [tmp_path / "3", tmp_path / "20"], model)
+
+
 @pytest.mark.parametrize(
     ("fault", "sentence"),
     [
@@ -74,6 +96,9 @@ def test_a_correct_runtime_passes(model: Path, adapters: list[Path]) -> None:
         ("loads anything", "must raise BadRequest for a folder without weights"),
         ("raises anything", "must raise BadRequest for a folder without weights; got"),
         ("describes with a dict", "must return AdapterMetadata"),
+        ("fewer than none", "virtual_tokens must be a number of tokens; got -1"),
+        ("keys of no tokens", "virtual_tokens must be above 0"),
+        ("keys that are not stored", "must have the method store_virtual"),
     ],
 )
 def test_a_faulty_runtime_is_noticed(model: Path, adapters: list[Path], fault: str, sentence: str) -> None:

@@ -165,7 +165,8 @@ class Decoder:
 
     vocab, width: vocab_size, hidden_size. norm: the final norm, if any. embed_norm: norm of the first block's input
     (BLOOM, BART). tied: the LM head is the embedding table
-    (tie_word_embeddings). embed_scale: factor of embeddings. logit_scale, then logit_softcap: applied to logits.
+    (tie_word_embeddings). embed_scale: factor of embeddings; also of the rows that an adapter puts in their place, if
+    scales_rows. logit_scale, then logit_softcap: applied to logits.
     head_bias: the LM head has a bias. positions: learned position embeddings. embed_width: width of the embedding
     table where it differs from `width` (OPT: word_embed_proj_dim); then there are projections in and out.
     has_lm_head: without one, the model is for pooling only. bidirectional_media: tokens of an image attend to all of
@@ -180,6 +181,7 @@ class Decoder:
     norm: Part | None
     tied: bool = False
     embed_scale: float = 1.0
+    scales_rows: bool = False
     logit_scale: float = 1.0
     logit_softcap: float | None = None
     head_bias: bool = False

@@ -109,10 +109,8 @@ class Engine:
                 self._processors.check(params)
             if params.structured is not None:
                 self._grammars.submit(params)
-        if self._has_variants:
-            request = self._with_cache_salt(request)
         with self._adapters.acquire(request) if request.adapters else nullcontext(request) as acquired:
-            self._scheduler.add(acquired)
+            self._scheduler.add(self._with_cache_salt(acquired) if self._has_variants else acquired)
 
     def _with_cache_salt(self, request: Request) -> Request:
         """With the RoPE variant of its prompt length in the cache salt (see `Decoder.kv_cache_variant`)."""

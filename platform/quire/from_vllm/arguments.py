@@ -42,7 +42,7 @@ CHOSEN_OPS = (
     "`platform doctor` lists the choice"
 )
 ONE_SCHEDULER = "the scheduler runs before every step"
-KINDS_BY_PLUGIN = "plugins add adapter kinds besides LoRA (--enable-lora)"
+PROMPT_ADAPTERS = "--enable-lora runs prompt tuning, P-tuning and prefix tuning too; such adapters load like LoRA"
 
 
 def _only(why: str, *values: Any) -> Accepted:
@@ -128,8 +128,8 @@ ARGUMENTS: Mapping[str, Accepted] = {
     "long_lora_scaling_factors": _only("adapters for longer contexts are not supported", None),
     "fully_sharded_loras": _switch(ONE_DEVICE),
     "enable_tower_connector_lora": _switch("adapters work on towers and projectors too, without a switch"),
-    "enable_prompt_adapter": _only(KINDS_BY_PLUGIN, False),
-    "max_prompt_adapters": _only(KINDS_BY_PLUGIN, None, 1),
+    "enable_prompt_adapter": _only(PROMPT_ADAPTERS, False),
+    "max_prompt_adapters": _only(PROMPT_ADAPTERS, None, 1),
 }
 
 

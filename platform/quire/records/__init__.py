@@ -8,7 +8,14 @@ others) say what `build` must return.
 Nothing here imports torch or another part of the platform at run time, except errors.
 """
 
-from quire.records.adapters import AdapterMetadata, AdapterRuntime, AdapterRuntimeImpl, AdapterSource, AdapterUses
+from quire.records.adapters import (
+    AdapterMetadata,
+    AdapterRuntime,
+    AdapterRuntimeImpl,
+    AdapterSource,
+    AdapterUses,
+    VirtualKvImpl,
+)
 from quire.records.channels import Channels, MessageKind
 from quire.records.cli import Command, DemoModel, Option
 from quire.records.context import CONTRACT_VERSION, Context, Deferred
@@ -23,6 +30,7 @@ from quire.records.models import (
     InputProcessor,
     MappedMedia,
     MappedText,
+    PromptInputProcessor,
 )
 from quire.records.ops import (
     CheckpointFormat,
@@ -65,6 +73,7 @@ __all__ = [
     "AdapterMetadata",
     "AdapterRuntime",
     "AdapterRuntimeImpl",
+    "VirtualKvImpl",
     "AdapterSource",
     "AdapterUses",
     "Answer",
@@ -106,6 +115,7 @@ __all__ = [
     "PluginCallCounts",
     "PluginInfo",
     "ProcessorRow",
+    "PromptInputProcessor",
     "Quantization",
     "QuantizationOptions",
     "RECORDS",

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 from quire.records.context import Context
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from quire.types import Plan
 
 
@@ -23,13 +25,17 @@ class AdapterMetadata:
 
     num_bytes: its size in host memory. rank: the largest of its ranks, 0 for types without a rank.
     targets: the modules it changes, by the names in its own files, each once: "q_proj". in_tower: whether it changes
-    the tower of the model too.
+    the tower of the model too. virtual_tokens: positions that it takes before the prompt of a request. Their tokens
+    reach the deltas as ids 0, from which a delta on the embedding table makes rows. has_virtual_kv: they are not
+    computed, because the adapter brings their keys and values (`VirtualKvImpl.store_virtual`).
     """
 
     num_bytes: int
     rank: int = 0
     targets: tuple[str, ...] = ()
     in_tower: bool = False
+    virtual_tokens: int = 0
+    has_virtual_kv: bool = False
 
 
 class AdapterRuntimeImpl(Protocol):
@@ -96,6 +102,18 @@ class AdapterRuntimeImpl(Protocol):
         """What a stage of the model's tower carries; item i has counts[i] tokens and the adapters `uses[i]`.
 
         Called only if an adapter with `AdapterMetadata.in_tower` is among them, and before `bind_step`.
+        """
+        ...
+
+
+class VirtualKvImpl(AdapterRuntimeImpl, Protocol):
+    """A runtime with adapters that bring keys and values (`AdapterMetadata.has_virtual_kv`)."""
+
+    def store_virtual(self, adapter: Any, kv: Any, slot_mapping: Tensor) -> None:
+        """Store keys and values of an adapter's virtual tokens in the `quire_models.KVCache` (op `write_kv`).
+
+        slot_mapping: int64 [virtual_tokens], as in `ForwardBatch`. Called before the first step of a sequence whose
+        pages do not have them.
         """
         ...
 

@@ -114,6 +114,22 @@ class CountAwareInputProcessor(InputProcessor, Protocol):
         ...
 
 
+@runtime_checkable
+class PromptInputProcessor(InputProcessor, Protocol):
+    """An input processor that makes one medium of a whole prompt, for models whose tokens attend to the whole prompt in
+    both directions (prefix language models). Their decoder has `bidirectional_media`. Prompts without media are
+    refused.
+    """
+
+    def map_prompt(self, parts: Sequence[MappedMedia | Sequence[int]]) -> MappedMedia:
+        """The prompt as one medium. parts: the results of `map`, and the ids between them, in order.
+
+        Its tensors must differ between prompts with different ids, because the keys and values of each of its tokens
+        depend on all others.
+        """
+        ...
+
+
 @dataclass(frozen=True)
 class InputMapper:
     """How an architecture accepts one modality ("image", "audio", …).

@@ -16,8 +16,8 @@ class AdapterInfo:
 
     state: "retired" = running requests finish on it, new ones cannot name it. error: why it failed, or why it could not
     be reloaded. tier: where its weights are: in a slot of the device, in host memory, or on disk; None = not loaded
-    yet. rank, num_bytes, targets: as in `records.AdapterMetadata`, 0 and () until loaded. num_requests: in flight;
-    num_requests_total: since it was loaded.
+    yet. rank, num_bytes, targets, virtual_tokens, has_virtual_kv: as in `records.AdapterMetadata`, 0, () and False
+    until loaded. num_requests: in flight; num_requests_total: since it was loaded.
     """
 
     name: str
@@ -31,6 +31,8 @@ class AdapterInfo:
     rank: int = 0
     num_bytes: int = 0
     targets: tuple[str, ...] = ()
+    virtual_tokens: int = 0
+    has_virtual_kv: bool = False
     pinned: bool = False
     num_requests: int = 0
     num_requests_total: int = 0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeAlias
 
 from quire.params.pooling import PoolingParams
@@ -58,15 +58,36 @@ class Media:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Prompt:
-    """The prompt as token ids. Its length is final: later stages add nothing.
+    """The prompt as token ids. Its length is final, except that the engine adds the virtual tokens of an adapter.
 
-    token_types: the type of each token, 0 or 1, for models that take pairs of texts; () = all 0.
+    token_types: the type of each token, 0 or 1, for models that take pairs of texts; () = all 0. num_virtual: so many
+    of the first token_ids stand for virtual tokens. num_given: so many are not computed, because the adapter brings
+    their keys and values.
     """
 
     token_ids: tuple[int, ...]
     text: str | None = None
     media: tuple[Media, ...] = ()
     token_types: tuple[int, ...] = ()
+    num_virtual: int = 0
+    num_given: int = 0
+
+    @property
+    def size(self) -> str:
+        """Its length in words, for errors."""
+        own = f"{len(self.token_ids) - self.num_virtual} tokens"
+        return f"{own}, and its adapter puts {self.num_virtual} before it" if self.num_virtual else own
+
+    def with_virtual(self, count: int, has_kv: bool) -> Prompt:
+        """The prompt after `count` virtual tokens. has_kv: they are not computed."""
+        return replace(
+            self,
+            token_ids=(0,) * count + self.token_ids,
+            media=tuple(replace(item, start=item.start + count) for item in self.media),
+            token_types=(0,) * count + self.token_types if self.token_types else (),
+            num_virtual=count,
+            num_given=count if has_kv else 0,
+        )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -35,7 +35,7 @@ class Chunk:
 class NewSeq:
     """What the runner needs of a sequence before its first chunk, and again after a preemption.
 
-    It repeats fields of the request, so that a plan is all that a runner needs.
+    It repeats fields of the request, so that a plan is all that a runner needs. num_virtual, num_given: as in `Prompt`.
     """
 
     seq_id: int
@@ -46,6 +46,13 @@ class NewSeq:
     media: tuple[Media, ...] = ()
     adapters: tuple[WeightedAdapter, ...] = ()
     token_types: tuple[int, ...] = ()
+    num_virtual: int = 0
+    num_given: int = 0
+
+    @property
+    def sent_ids(self) -> Sequence[int]:
+        """The prompt as the client sent it: without virtual tokens."""
+        return self.prompt_ids[self.num_virtual :]
 
 
 @dataclass(frozen=True, slots=True)

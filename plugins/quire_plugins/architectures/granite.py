@@ -26,7 +26,7 @@ from quire_plugins.architectures import llama
 def decoder(c: Any) -> Decoder:
     scaled = with_attention(llama.decoder(c), scale=c.attention_multiplier)
     scaled = with_blocks(scaled, lambda _, block: replace(block, residual_scale=c.residual_multiplier))
-    return replace(scaled, embed_scale=c.embedding_multiplier, logit_scale=1 / c.logits_scaling)
+    return replace(scaled, embed_scale=c.embedding_multiplier, scales_rows=True, logit_scale=1 / c.logits_scaling)
 
 
 CLOVA = names.LLAMA | WeightsMapper((("post_norm1", "attn_out"), ("post_norm2", "mlp_out")))

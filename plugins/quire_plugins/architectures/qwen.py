@@ -30,9 +30,12 @@ def qwen3(c: Any) -> Decoder:
 
 
 def qwen3_moe(c: Any) -> Decoder:
-    """Describes `Qwen3MoeConfig`: every `decoder_sparse_step`-th layer is a mixture of experts."""
+    """Describes `Qwen3MoeConfig`, or `Qwen3VLMoeTextConfig`: every `decoder_sparse_step`-th layer is a mixture of
+    experts.
+    """
     expert = Expert(c.moe_intermediate_size, configs.act(c.hidden_act))
-    moe = Moe(expert, c.num_experts, softmax_router(c.num_experts_per_tok, c.norm_topk_prob))
+    renormalize = configs.optional(c, "norm_topk_prob", True)
+    moe = Moe(expert, c.num_experts, softmax_router(c.num_experts_per_tok, renormalize))
 
     def change(layer: int, block: Any) -> Any:
         dense = layer in c.mlp_only_layers or (layer + 1) % c.decoder_sparse_step

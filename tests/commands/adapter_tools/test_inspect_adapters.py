@@ -75,6 +75,23 @@ def test_vectors_are_compared_with_the_matrices_they_scale(rig, shape, tmp_path)
     assert found is None if shape != (7, 1) else "it must be [1, 64] or [96, 1]" in found
 
 
+@pytest.mark.parametrize(
+    ("kind", "shape", "said"),
+    [
+        ("P_TUNING", (8, 64), None),
+        ("PREFIX_TUNING", (8, 128), None),
+        ("PREFIX_TUNING", (8, 256), "it must be [8, 128] (keys and values of 2 layers)"),
+        ("PROMPT_TUNING", (7, 64), "it must be [8, 64] (embeddings)"),
+    ],
+)
+def test_virtual_tokens_are_compared_with_the_model(rig, kind, shape, said, tmp_path):
+    (tmp_path / "adapter_config.json").write_text(json.dumps({"peft_type": kind, "num_virtual_tokens": 8}))
+    save_file({"prompt_embeddings": torch.ones(shape)}, tmp_path / "adapter_model.safetensors")
+    assert facts(read_adapter(tmp_path, InProcessCalls()))["virtual tokens"] == 8
+    found = problem(rig, tmp_path)
+    assert found is None if said is None else said in found
+
+
 def test_a_sparse_file_with_huge_tensors_and_odd_settings_is_refused_in_a_sentence(rig, tmp_path, capsys):
     settings = {"peft_type": "LORA", "r": 4, "lora_alpha": None, "target_modules": [1, None], "task_type": "\x1b[2J"}
     (tmp_path / "adapter_config.json").write_text(json.dumps(settings))

@@ -5,9 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from llava_rig import TEXT
-from picture_model import FIRST_TOKEN, VOCAB, Family, text_config
+import torch
+from gemma4_family import gemma4_family
+from llama4_family import llama4_family
+from llava_rig import siglip_config
+from picture_model import FIRST_TOKEN, LINEAR, Family, text_config
 from PIL import Image
+from qwen_families import qwen_families
 
 PATCH, TILE = 7, 28
 
@@ -133,55 +137,88 @@ def _internvl(**vision: Any) -> Family:
     )
 
 
-def _qwen3_vl() -> Family:
-    from transformers import Qwen3VLTextConfig, Qwen3VLVisionConfig
+def _aya() -> Family:
+    """Without a scale of logits, which transformers applies only in the language model alone."""
 
-    def squares(processor: Any, image: Image.Image) -> int:
-        made = processor(images=image, return_tensors="np")
-        return int(made["image_grid_thw"].prod() // 4)
+    def pixels(processor: Any, images: Any, kind: str) -> Any:
+        return processor(images=images, return_tensors=kind, crop_to_patches=True)["pixel_values"]
 
-    def tensors(processor: Any, image: Image.Image) -> Mapping[str, Any]:
-        made = processor(images=image, return_tensors="np")
-        patches = made["pixel_values"]
-        return {
-            "patches": patches.reshape(len(patches), 3, 2, 16)[:, :, :1],
-            "grid": made["image_grid_thw"][0],
-        }
+    def expanded(processor: Any, image: Image.Image) -> str:
+        tile = "<|IMG_PATCH|>" * 4
+        numbered = "".join(f"TILE_{number}{tile}" for number in range(1, len(pixels(processor, image, "np"))))
+        return f"<|START_OF_IMG|>{numbered}TILE_GLOBAL{tile}<|END_OF_IMG|>"
 
-    rope = {"rope_type": "default", "rope_theta": 10_000.0, "mrope_section": [4, 2, 2], "mrope_interleaved": True}
     return Family(
-        architecture="Qwen3VLForConditionalGeneration",
+        architecture="AyaVisionForConditionalGeneration",
         config={
-            "vision_config": Qwen3VLVisionConfig(
-                depth=3,
-                hidden_size=48,
-                intermediate_size=80,
-                num_heads=4,
-                patch_size=4,
-                out_hidden_size=64,
-                num_position_embeddings=25,
-                deepstack_visual_indexes=[0, 2],
-                rope_parameters={"rope_type": "axial", "rope_theta": 10_000.0},
+            "vision_config": siglip_config(),
+            "text_config": text_config(
+                "cohere2", sliding_window=9, layer_types=["sliding_attention", "full_attention"], logit_scale=1.0
             ),
-            "text_config": Qwen3VLTextConfig(**{**TEXT, "vocab_size": VOCAB, "rope_parameters": rope}),
+            "image_token_index": FIRST_TOKEN,
+            "alignment_intermediate_size": 40,
+        },
+        processor="GotOcr2ImageProcessorPil",
+        processing={"size": {"height": TILE, "width": TILE}, "max_patches": 4},
+        tokens=("<|IMG_PATCH|>", "<|START_OF_IMG|>", "<|END_OF_IMG|>"),
+        marker="<image>",
+        expanded=expanded,
+        tensors=lambda processor, image: {"pixels": pixels(processor, image, "np")[:1]},
+        inputs=lambda processor, images: {"pixel_values": pixels(processor, list(images), "pt")},
+        scale=0.1,
+    )
+
+
+def _deepseek_vl() -> Family:
+    return Family(
+        architecture="DeepseekVLForConditionalGeneration",
+        config={
+            "vision_config": siglip_config(),
+            "text_config": text_config("llama"),
             "image_token_id": FIRST_TOKEN,
-            "video_token_id": FIRST_TOKEN + 1,
-            "vision_start_token_id": FIRST_TOKEN + 2,
-            "vision_end_token_id": FIRST_TOKEN + 3,
             "tie_word_embeddings": False,
         },
-        processor="Qwen2VLImageProcessorPil",
-        processing={
-            "size": {"shortest_edge": 256, "longest_edge": 1024},
-            "patch_size": 4,
-            "temporal_patch_size": 2,
-            "merge_size": 2,
+        processor="DeepseekVLImageProcessorPil",
+        processing={"size": {"height": TILE, "width": TILE}},
+        tokens=("<image_placeholder>",),
+        marker="<image_placeholder>",
+        expanded=lambda processor, image: "<image_placeholder>" * 16,
+        tensors=lambda processor, image: {"pixels": processor(images=image, return_tensors="np")["pixel_values"]},
+        lora=rf"{LINEAR}|.*aligner\.linear[12]",
+    )
+
+
+def _paligemma(text: Any) -> Family:
+    """A prompt with its pictures is computed in one step, so that all of its tokens see each other."""
+
+    def whole(expanded: str) -> str:
+        before, found, after = expanded.rpartition("<image>")
+        return f"{before}{found}<bos>{after}\n"
+
+    def types(prompt: Any, count: int) -> dict[str, Any]:
+        return {"token_type_ids": torch.tensor([[0] * prompt.shape[1] + [1] * count])}
+
+    return Family(
+        architecture="PaliGemmaForConditionalGeneration",
+        config={
+            "vision_config": siglip_config(),
+            "text_config": text,
+            "image_token_index": FIRST_TOKEN,
+            "projection_dim": 64,
         },
-        tokens=("<|image_pad|>", "<|video_pad|>", "<|vision_start|>", "<|vision_end|>"),
-        marker="<|image_pad|>",
-        expanded=lambda processor, image: "<|image_pad|>" * squares(processor, image),
-        tensors=tensors,
-        has_token_types=True,
+        processor="SiglipImageProcessorPil",
+        processing={"size": {"height": TILE, "width": TILE}},
+        tokens=("<image>", "<bos>"),
+        marker="<image>",
+        expanded=lambda processor, image: "<image>" * 16,
+        tensors=lambda processor, image: {"pixels": processor(images=image, return_tensors="np")["pixel_values"]},
+        types=types,
+        whole=whole,
+        text_only=False,
+        prefix=True,
+        lora=rf"{LINEAR}|.*projector\.linear",
+        scale=0.1,
+        least_step=100,
     )
 
 
@@ -208,8 +245,14 @@ def families() -> Mapping[str, Family]:
             "SmolVLMImageProcessorPil",
         ),
         "internvl": _internvl(use_mean_pooling=False),
-        "qwen3-vl": _qwen3_vl(),
         "internvl of six billion": _internvl(
             norm_type="rms_norm", use_qk_norm=True, attention_bias=True, use_mean_pooling=True
         ),
+        "paligemma": _paligemma(text_config("gemma", num_key_value_heads=1)),
+        "paligemma 2": _paligemma(text_config("gemma2", sliding_window=80, query_pre_attn_scalar=24)),
+        "aya vision": _aya(),
+        "deepseek-vl": _deepseek_vl(),
+        "gemma 4": gemma4_family(),
+        "llama 4": llama4_family(),
+        **qwen_families(),
     }

@@ -145,8 +145,7 @@ def test_the_list_says_state_size_place_and_use(rig: Rig, asks: AdapterClient) -
         "bytes": size,
         "targets": fresh["targets"],
         "pinned": True,
-        "requests": 0,
-        "requests_total": 0,
+        **dict.fromkeys(("virtual_tokens", "requests", "requests_total"), 0),
     }
     assert {target.rpartition(".")[2] for target in fresh["targets"]} == {"q_proj", "down_proj"}
     assert used == {**fresh, "tier": "device", "requests_total": 1}

@@ -20,6 +20,7 @@ from quire.engine.adapters.loader import AdapterLoader
 from quire.engine.adapters.mapping import AdapterMapping
 from quire.engine.adapters.registry import AdapterRegistry
 from quire.engine.adapters.revision import AdapterRequest
+from quire.engine.adapters.virtual_tokens import check_virtual_tokens, with_virtual_tokens
 from quire.errors import BadRequest, NotFound
 from quire.isolation.isolated_calls import IsolatedCalls
 from quire.settings.model_config import ModelConfig
@@ -59,10 +60,13 @@ class EngineAdapters:
 
     @contextmanager
     def acquire(self, request: Request) -> Iterator[Request]:
-        """The request with the current revisions of its adapters. It uses them if the block ends without an error.
+        """The request with the current revisions of its adapters, and with their virtual tokens before its prompt.
+
+        It uses them if the block ends without an error.
 
         request: has at least one adapter.
-        Raises BadRequest (too many adapters, invalid weights) and NotFound (an adapter is not loaded).
+        Raises BadRequest (too many adapters, invalid weights, virtual tokens of several adapters) and NotFound (an
+        adapter is not loaded).
         """
         uses = self._validated(request.adapters)
         with self._lock:
@@ -70,8 +74,9 @@ class EngineAdapters:
             for adapter in adapters:
                 adapter.num_active += 1
         try:
-            named = zip(uses, adapters, strict=True)
-            yield replace(request, adapters=tuple(replace(use, ref=adapter.ref) for use, adapter in named))
+            named = [(replace(use, ref=adapter.ref), adapter) for use, adapter in zip(uses, adapters, strict=True)]
+            found = tuple(use for use, _ in named)
+            yield replace(request, prompt=with_virtual_tokens(request.prompt, named), adapters=found)
         except BaseException:
             with self._lock:
                 for adapter in adapters:
@@ -127,6 +132,7 @@ class EngineAdapters:
             for adapter in adapter_request.adapter_set:
                 if adapter.error is not None:
                     raise adapter.error
+                check_virtual_tokens(request.prompt, adapter)
             return self._admission.try_start(adapter_request)
 
     def yield_cpu(self, seconds: float) -> None:

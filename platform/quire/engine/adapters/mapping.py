@@ -8,11 +8,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import torch
+
 from quire.engine.adapters.attached_runtimes import AttachedRuntime, AttachedRuntimes
 from quire.engine.adapters.revision import AdapterRevision
 from quire.errors import PluginFailed, QuireError
 from quire.records import AdapterUses
-from quire.types import AdapterRef, NewSeq, Plan, WeightedAdapter
+from quire.types import AdapterRef, Chunk, NewSeq, Plan, WeightedAdapter
+from quire_models import KVCache
 
 SlotUses = tuple[tuple[int, float], ...]
 """(slot, weight) of each adapter, in order of slots."""
@@ -24,13 +27,15 @@ Failures = dict[int, str]
 class AdapterMapping:
     """The adapter slots of all sequences in the runner. revisions: those that new sequences may refer to.
 
-    slots: of the sequences that use adapters; while it is empty, there is nothing to bind.
+    slots: of the sequences that use adapters; while it is empty, there is nothing to bind. to_store: by sequence that
+    begins, the adapter whose keys and values of virtual tokens it needs.
     """
 
     def __init__(self, runtimes: AttachedRuntimes, revisions: Mapping[AdapterRef, AdapterRevision]) -> None:
         self._runtimes, self._revisions = runtimes, revisions
         self.slots: dict[int, Mapping[AttachedRuntime, SlotUses]] = {}
         self._in_tower: dict[int, tuple[WeightedAdapter, ...]] = {}
+        self.to_store: dict[int, AdapterRevision] = {}
 
     def start(self, start: NewSeq) -> None:
         """Add a sequence. Its adapters have slots, which they keep until the sequence ends."""
@@ -43,15 +48,41 @@ class AdapterMapping:
         self.slots[start.seq_id] = uses
         if in_tower := tuple(use for use, adapter in found if adapter.metadata and adapter.metadata.in_tower):
             self._in_tower[start.seq_id] = in_tower
+        for _, adapter in found if start.num_virtual else ():
+            if adapter.metadata and adapter.metadata.has_virtual_kv:
+                self.to_store[start.seq_id] = adapter
 
     def end(self, seq_id: int) -> None:
         """Drop a sequence, if it uses adapters."""
         self.slots.pop(seq_id, None)
         self._in_tower.pop(seq_id, None)
+        self.to_store.pop(seq_id, None)
 
     def clear(self) -> None:
         self.slots.clear()
         self._in_tower.clear()
+        self.to_store.clear()
+
+    def store_virtual(self, chunks: Sequence[Chunk], kv: KVCache) -> Failures:
+        """Let runtimes store keys and values of virtual tokens for sequences that begin; returns their failures.
+
+        A sequence whose first chunk is further on found them in the prefix cache or in host memory.
+        """
+        failures: Failures = {}
+        for chunk in chunks:
+            adapter = self.to_store.pop(chunk.seq_id, None)
+            if adapter is None or adapter.metadata is None or chunk.start > adapter.metadata.virtual_tokens:
+                continue
+            assert adapter.runtime is not None, "it was read"
+            runtime: Any = adapter.runtime.built  # a VirtualKvImpl
+            positions = torch.arange(adapter.metadata.virtual_tokens)
+            pages = torch.tensor(chunk.new_pages, dtype=torch.int64)[positions // kv.page_size]
+            slot_mapping = (pages * kv.page_size + positions % kv.page_size).to(kv.k[0].device)
+            try:
+                adapter.runtime.call(runtime.store_virtual, adapter.loaded, kv, slot_mapping)
+            except QuireError as error:
+                failures[chunk.seq_id] = error.message
+        return failures
 
     def bind(self, plan: Plan) -> tuple[Any, Failures]:
         """`ForwardBatch.adapters` for these chunks, and the runtimes' failures."""

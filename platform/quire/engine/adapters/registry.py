@@ -98,7 +98,13 @@ class AdapterRegistry:
         """Register an adapter that an earlier process had loaded. It is read when a request names it."""
         with self._lock:
             ref = AdapterRef(name=info.name, revision=next(self._revisions))
-            metadata = AdapterMetadata(num_bytes=info.num_bytes, rank=info.rank, targets=info.targets)
+            metadata = AdapterMetadata(
+                num_bytes=info.num_bytes,
+                rank=info.rank,
+                targets=info.targets,
+                virtual_tokens=info.virtual_tokens,
+                has_virtual_kv=info.has_virtual_kv,
+            )
             adapter = AdapterRevision(
                 ref, Path(info.path), info.pinned, state="ready", peft_type=info.kind, metadata=metadata
             )

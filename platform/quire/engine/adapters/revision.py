@@ -79,6 +79,8 @@ class AdapterRevision:
             rank=metadata.rank,
             num_bytes=metadata.num_bytes,
             targets=metadata.targets,
+            virtual_tokens=metadata.virtual_tokens,
+            has_virtual_kv=metadata.has_virtual_kv,
             pinned=self.pinned,
             num_requests=self.num_active,
             num_requests_total=self.num_requests_total,

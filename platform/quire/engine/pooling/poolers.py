@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from quire.params.pooling import PoolingParams, PoolingResult
-from quire.types import Chunk
+from quire.types import Chunk, NewSeq
 from quire_models.parts.pooling import Pooler
 
 BindAdapters = Callable[[Sequence[int]], Any]
@@ -22,18 +22,22 @@ EPS = 1e-12
 
 @dataclass(slots=True, eq=False)
 class _PoolingState:
-    """One prompt. length: its tokens. kept: hidden states [n, width] so far; total: their sum, for means."""
+    """One prompt. length: its tokens, of which the first num_given are not computed and the first num_virtual were put
+    before it by an adapter. kept: hidden states [n, width] so far; total: their sum, for means.
+    """
 
     params: PoolingParams
     pooler: Pooler
     length: int
+    num_virtual: int
+    num_given: int
     kept: list[Tensor] = field(default_factory=list)
     total: Tensor | None = None
 
     def head_input(self) -> Tensor:
         """[1 or tokens, width]"""
         if self.total is not None:
-            return (self.total / self.length)[None]
+            return (self.total / (self.length - self.num_given))[None]
         return self.kept[0] if len(self.kept) == 1 else torch.cat(self.kept)
 
 
@@ -52,9 +56,11 @@ class Poolers:
     def __len__(self) -> int:
         return len(self._states)
 
-    def start(self, seq_id: int, params: PoolingParams, length: int) -> None:
-        """Begin a sequence. length: tokens of its prompt."""
-        self._states[seq_id] = _PoolingState(params, self._poolers[params.task], length)
+    def start(self, new_seq: NewSeq, params: PoolingParams) -> None:
+        """Begin to pool the prompt of a sequence."""
+        length, num_virtual, num_given = len(new_seq.prompt_ids), new_seq.num_virtual, new_seq.num_given
+        pooler = self._poolers[params.task]
+        self._states[new_seq.seq_id] = _PoolingState(params, pooler, length, num_virtual, num_given)
 
     def end(self, seq_id: int) -> None:
         """Drop a sequence, if it is known."""
@@ -73,9 +79,12 @@ class Poolers:
             case "last":
                 return range(count - 1, count) if chunk.start + count == state.length else None
             case "first":
-                return range(1) if chunk.start == 0 else None
-            case _:
+                return range(1) if chunk.start == state.num_given else None
+            case "mean":
                 return range(count)
+            case _:
+                first = max(0, state.num_virtual - chunk.start)
+                return range(first, count) if first < count else None
 
     def pool(
         self, hidden: Tensor, selected: Sequence[tuple[int, int]], chunks: Sequence[Chunk], bind: BindAdapters

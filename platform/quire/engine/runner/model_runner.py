@@ -109,6 +109,8 @@ class ModelRunner:
         media, failures = None, dict[int, str]()
         if self._batch.num_with_media:
             media, failures = self._towers.rows(plan.chunks, inputs.starts)
+        if self._adapters.to_store:
+            failures |= self._adapters.store_virtual(plan.chunks, self._kv)
         try:
             hidden = self._hidden_states(plan, inputs, selected.index, media, failures)
         except StateLost:
@@ -145,7 +147,7 @@ class ModelRunner:
         if isinstance(params, SamplingParams):
             state, num_prompt_logprobs = self._sampling_state(new_seq, params, output_ids), params.prompt_logprobs
         elif isinstance(params, PoolingParams):
-            self._poolers.start(new_seq.seq_id, params, len(new_seq.prompt_ids))
+            self._poolers.start(new_seq, params)
         else:
             state = self._beam_state(new_seq, params, output_ids)
         self._batch.start(
@@ -153,9 +155,9 @@ class ModelRunner:
         )
 
     def _sampling_state(self, new_seq: NewSeq, params: SamplingParams, output_ids: list[int]) -> SamplingState:
-        edits = LogitsEdits(params, self._eos_ids, new_seq.prompt_ids, output_ids) if params.edits_logits else None
+        edits = LogitsEdits(params, self._eos_ids, new_seq.sent_ids, output_ids) if params.edits_logits else None
         try:
-            processors = self._processors.start(params, output_ids, new_seq.prompt_ids)
+            processors = self._processors.start(params, output_ids, new_seq.sent_ids)
             constraint = self._grammars.start(params.structured, output_ids) if params.structured else None
         except QuireError as error:
             return SamplingState(params, new_seq.seed, output_ids, edits, error=error.wire)

@@ -85,12 +85,12 @@ class Committer:
         """A delta; the first one of a request also reports on its prompt."""
         if not group.first_delta_sent:
             group.first_delta_sent = True
-            self._state.counts.prompt_tokens += group.prompt_len
+            self._state.counts.prompt_tokens += group.prompt_len - group.num_virtual
             fields["num_cached_tokens"] = group.num_cached or 0
             fields["queue_s"] = group.queue_s
             logprobs = group.prompt_logprobs
             if logprobs is not None and len(logprobs) == group.prompt_len:
-                fields["prompt_logprobs"] = tuple(logprobs)
+                fields["prompt_logprobs"] = tuple(logprobs[group.num_virtual :])
         return SeqDelta(request_id=group.request.id, index=index, **fields)
 
     def _advance(self, seq: Seq, chunk: Chunk, result: StepResult) -> None:

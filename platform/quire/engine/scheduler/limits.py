@@ -83,11 +83,11 @@ class SchedulerLimits:
             raise BadRequest("The prompt has no tokens; at least one is needed.", "prompt")
         limit = self.max_model_len - unused_positions(self.encoder_input, request.prompt.media)
         if prompt_len + (max_tokens != 0) > limit:
-            error = f"The prompt has {prompt_len} tokens; with the output at most {limit} fit this model."
+            error = f"The prompt has {request.prompt.size}; with the output at most {limit} fit this model."
             raise BadRequest(error, "prompt")
         if not self.chunked_prefill and prompt_len > self.max_num_batched_tokens:
             raise BadRequest(
-                f"The prompt has {prompt_len} tokens; without chunked prefill at most "
+                f"The prompt has {request.prompt.size}; without chunked prefill at most "
                 f"--max-num-batched-tokens ({self.max_num_batched_tokens}) can be computed.",
                 "prompt",
             )

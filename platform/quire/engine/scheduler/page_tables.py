@@ -92,11 +92,11 @@ class PageTables:
         return pages
 
     def attach_cached(self, seq: Seq, hits: list[int]) -> None:
-        """Begin a seq without pages on cached ones."""
+        """Begin a seq without pages on cached ones, behind the positions that are not computed."""
         self.pool.incref(hits)
-        seq.pages = hits
         seq.num_registered = len(hits)
-        seq.computed = len(hits) * self.pool.page_size
+        seq.computed = max(len(hits) * self.pool.page_size, seq.group.request.prompt.num_given)
+        seq.pages = hits + self.pool.allocate(self.pool.pages_for(seq.computed) - len(hits))
         if self.states is not None:
             self.states.begin(seq, len(hits))
 

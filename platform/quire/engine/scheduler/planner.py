@@ -241,7 +241,7 @@ class Planner:
         if running and self._shares.exceeds_max_seqs(seq):
             return None
         hits = self._match_prefix(seq)
-        start = seq.computed if seq.status is Status.SWAPPED else len(hits) * pool.page_size
+        start = max(seq.computed, len(hits) * pool.page_size, seq.group.request.prompt.num_given)
         end = min(seq.num_tokens, start + builder.budget)
         if self._align_to_media(seq, start, end, builder.hard_budget) == start:
             return None

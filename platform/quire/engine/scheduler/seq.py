@@ -45,8 +45,9 @@ class SeqGroup:
     arrival: its number in order of arrival; arrived_s: its time by the scheduler's clock.
     seqs: the live ones by index. pending_forks: indices of seqs that begin when the prompt is computed, except for its
     last `num_unshared` tokens, which each of them computes by itself to sample from.
-    prompt_logprobs: one entry per prompt token scored so far (the first is None), if the client asked for them.
-    num_cached: prompt tokens found in the prefix cache; queue_s: seconds from arrival to admission; None before it.
+    prompt_logprobs: one entry per prompt token scored so far (virtual tokens and the first have None), if the client
+    asked for them. num_cached: prompt tokens found in the prefix cache; queue_s: seconds from arrival to admission;
+    None before it.
     num_reserved: places among the running seqs that are kept for pending forks.
     hypotheses: finished beams so far, the best first.
     """
@@ -68,7 +69,12 @@ class SeqGroup:
 
     @property
     def prompt_len(self) -> int:
+        """Tokens of the prompt, virtual ones included."""
         return len(self.request.prompt.token_ids)
+
+    @property
+    def num_virtual(self) -> int:
+        return self.request.prompt.num_virtual
 
     @property
     def live_indices(self) -> list[int]:
@@ -250,4 +256,6 @@ class Seq:
             media=prompt.media,
             adapters=request.adapters,
             token_types=prompt.token_types,
+            num_virtual=prompt.num_virtual,
+            num_given=prompt.num_given,
         )

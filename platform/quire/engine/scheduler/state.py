@@ -81,7 +81,7 @@ class SchedulerState:
         group.num_unshared = self.limits.num_unshared_tokens(request.prompt)
         if sampling is not None:  # beams fork when they have candidates
             group.pending_forks = list(range(1, params.num_seqs))
-            group.prompt_logprobs = [None] if sampling.prompt_logprobs is not None else None
+            group.prompt_logprobs = [None] * (group.num_virtual + 1) if sampling.prompt_logprobs is not None else None
         seq = Seq(
             id=next(self._next_id),
             group=group,
@@ -115,10 +115,10 @@ class SchedulerState:
             self.waiting.remove(seq)
             self.tables.attach_cached(seq, hits)
             if group.num_cached is None:
-                group.num_cached = seq.computed
+                group.num_cached = max(0, seq.computed - group.num_virtual)
                 group.queue_s = self._clock() - group.arrived_s
-                self.counts.cached_tokens += seq.computed
-                self.counts.queried_tokens += group.prompt_len
+                self.counts.cached_tokens += group.num_cached
+                self.counts.queried_tokens += group.prompt_len - group.num_virtual
         self._set_running(seq)
         return self.fork_all(seq) if seq.to_compute <= 0 else [seq]
 

@@ -77,6 +77,7 @@ def _row(service: Service, info: AdapterInfo) -> dict[str, Any]:
         "rank": info.rank,
         "bytes": info.num_bytes,
         "targets": info.targets,
+        "virtual_tokens": info.virtual_tokens,
         "pinned": info.pinned,
         "requests": info.num_requests,
         "requests_total": info.num_requests_total,

@@ -53,6 +53,7 @@ class AdapterRow(BaseModel):
     rank: int
     bytes: int
     targets: list[str]
+    virtual_tokens: int
     pinned: bool
     requests: int
     requests_total: int

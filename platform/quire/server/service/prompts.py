@@ -16,7 +16,7 @@ from quire.server.schemas.sampling import SamplingFields
 from quire.server.service.models import ServedModel
 from quire.server.service.service import ResponseIds, Service
 from quire.text.inputs.inputs import SHORT_TEXT, InputLimits, PromptInput, to_prompt, with_bad_words
-from quire.text.inputs.multimodal import FIELD as MEDIA
+from quire.text.inputs.numbered_markers import FIELD as MEDIA
 from quire.text.tokenizer.long_texts import ShouldContinue
 from quire.types import Prompt, Request
 

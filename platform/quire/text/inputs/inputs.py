@@ -11,7 +11,8 @@ from typing import Any, Literal, TypeAlias
 
 from quire.errors import BadRequest, PromptTooLong
 from quire.params.sampling import SamplingParams
-from quire.text.inputs.multimodal import FIELD as MEDIA, Encode, MultimodalProcessor
+from quire.text.inputs.multimodal import Encode, MultimodalProcessor
+from quire.text.inputs.numbered_markers import FIELD as MEDIA
 from quire.text.tokenizer.long_texts import LONG_TEXT, ShouldContinue
 from quire.text.tokenizer.tokenizer import Tokenizer
 from quire.types import Media, Prompt, Request

@@ -9,7 +9,6 @@ fetched first; then each is decoded and mapped before the next one, so that only
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -18,8 +17,17 @@ from typing import Any, TypeAlias
 from quire.errors import BadRequest, PluginError, PluginFailed, QuireError
 from quire.hooks.call_stats import call_plugin
 from quire.media.loader import MediaLoader, with_item_number
-from quire.records import CountAwareInputProcessor, InputMapper, InputProcessor, MappedMedia, MappedText, Registry
+from quire.records import (
+    CountAwareInputProcessor,
+    InputMapper,
+    InputProcessor,
+    MappedMedia,
+    MappedText,
+    PromptInputProcessor,
+    Registry,
+)
 from quire.text.inputs.context import model_context
+from quire.text.inputs.numbered_markers import FIELD, replace_numbered_markers
 from quire.text.inputs.prompt_assembly import (
     MappedItem,
     PromptPart,
@@ -27,6 +35,7 @@ from quire.text.inputs.prompt_assembly import (
     check_positions,
     check_source_length,
     encoder_padding,
+    interleaved,
     mapped_items,
     split_at_markers,
     text_ids,
@@ -36,7 +45,6 @@ from quire.types import Media, ModelInfo
 from quire.types.encoder_input import ENCODER_PROMPT
 
 HOOK = "quire_input_mappers"
-FIELD = "multi_modal_data"
 
 Encode: TypeAlias = Callable[[str, bool], list[int]]
 """(text, whether to add special tokens) → ids."""
@@ -117,7 +125,8 @@ class MultimodalProcessor:
         and decoding; PluginFailed when a mapper fails.
         """
         items = self._items(data, param)
-        text = self._replace_numbered_markers(text, items, param)
+        numbered = {modality: (one.marker, one.numbered) for modality, one in self._mappers.items() if one.numbered}
+        text = replace_numbered_markers(text, items, numbered, param)
         if self.encodes_text:
             items = {key: [text_ids(one, encode) for one in some] for key, some in items.items()}
         parts = self._split_prompt(text or "", ids, items, encode, param)
@@ -130,6 +139,10 @@ class MultimodalProcessor:
             parts = self._expand_text(text if ids is None else None, parts, mapped, encode)
         if (source := self._info.encoder_input) is not None:
             parts.insert(1, encoder_padding(mapped[source.modality][0], source))
+        for modality, mapper in self._mappers.items():
+            if modality in mapped and isinstance(built := mapper.built, PromptInputProcessor):
+                whole = call_plugin(self._registry, mapper.plugin, built.map_prompt, interleaved(parts, mapped, param))
+                return assemble([modality], {modality: [whole]}, param)
         return assemble(parts, mapped, param)
 
     def _items(self, data: Any, param: str) -> dict[str, list[Any]]:
@@ -174,8 +187,14 @@ class MultimodalProcessor:
     def reject_markers(self, ids: Sequence[int], param: str, besides: Collection[str] = ()) -> None:
         """Raise `BadRequest` if the ids contain a marker that is a single token but has no item.
 
-        besides: modalities whose markers were matched already. A marker of several tokens may be ordinary text.
+        besides: modalities whose markers were matched already. A marker of several tokens may be ordinary text. Models
+        whose media take the whole prompt into them need an item with each prompt.
         """
+        for modality, mapper in self._mappers.items():
+            if not besides and isinstance(mapper.built, PromptInputProcessor):
+                raise BadRequest(
+                    f"The model `{self._info.name}` takes {modality} with each prompt; it has none.", param
+                )
         for token, modality in self._modality_by_marker_token.items():
             if modality not in besides and token in ids:
                 raise self._wrong_count(modality, ids.count(token), 0, param)
@@ -194,25 +213,6 @@ class MultimodalProcessor:
             f" items of {modality}; each item needs a marker of its own.",
             param,
         )
-
-    def _replace_numbered_markers(self, text: str | None, items: dict[str, list[Any]], param: str) -> str | None:
-        """Replace numbered markers by plain ones. Sorts `items` in place into the order of their numbers."""
-        for modality, given in items.items():
-            marker, numbered = self._mappers[modality].marker, self._mappers[modality].numbered
-            if text is None or numbered is None:
-                continue
-            pattern = re.escape(numbered).replace(re.escape("{number}"), r"(\d{1,4})")
-            numbers = [int(number) for number in re.findall(pattern, text)]
-            if numbers and sorted(numbers) != list(range(1, len(given) + 1)):
-                raise BadRequest(
-                    f"`{param}` has the markers {numbered!r} with the numbers {numbers[:20]}, but `{FIELD}` has"
-                    f" {len(given)} items of {modality}; each needs its own, from 1 on.",
-                    param,
-                )
-            if numbers:
-                items[modality] = [given[number - 1] for number in numbers]
-                text = marker.join(re.split(pattern.replace("(", "(?:"), text))
-        return text
 
     def _split_text(self, text: str, by_marker: Mapping[str, str], encode: Encode) -> list[PromptPart]:
         """Split a text at its markers. If every marker is a single token, the text is tokenized as a whole."""

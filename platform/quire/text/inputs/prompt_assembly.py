@@ -52,26 +52,30 @@ def check_source_length(length: int, source: EncoderInputInfo, name: str, param:
         )
 
 
-def assemble(
+def interleaved(
     parts: Sequence[PromptPart], mapped: Mapping[str, Sequence[MappedItem]], param: str
-) -> tuple[list[int], tuple[Media, ...]]:
-    """The ids of the whole prompt, and its media with their positions.
+) -> list[MappedMedia | list[int]]:
+    """The parts of a prompt with the mapped media in their places.
 
     Raises `BadRequest` if the text contains a marker that belongs to the replacement text of a mapper.
     """
     waiting = {modality: deque(chain.from_iterable(map(mapped_items, given))) for modality, given in mapped.items()}
-    out: list[int] = []
-    media: list[Media] = []
     for modality, remaining in waiting.items():
         if len(remaining) != parts.count(modality):
             raise BadRequest(f"`{param}` contains text that is reserved for the inside of {modality}.", param)
-    for part in parts:
-        if isinstance(part, str):
-            one = waiting[part].popleft()
+    return [waiting[part].popleft() if isinstance(part, str) else part for part in parts]
+
+
+def assemble(
+    parts: Sequence[PromptPart], mapped: Mapping[str, Sequence[MappedItem]], param: str
+) -> tuple[list[int], tuple[Media, ...]]:
+    """The ids of the whole prompt, and its media with their positions. Raises `BadRequest` like `interleaved`."""
+    out: list[int] = []
+    media: list[Media] = []
+    for part, one in zip(parts, interleaved(parts, mapped, param), strict=True):
+        if isinstance(part, str) and isinstance(one, MappedMedia):
             media.append(_medium(part, len(out), one))
-            out += one.ids
-        else:
-            out += part
+        out += one.ids if isinstance(one, MappedMedia) else one
     return out, tuple(media)
 
 

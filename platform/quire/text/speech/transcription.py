@@ -17,7 +17,8 @@ from quire.params.sampling import SamplingParams
 from quire.records import LanguageDetection, Registry, Segment, SpeechTask, Transcriber, TranscriberImpl
 from quire.text.inputs.context import model_context
 from quire.text.inputs.inputs import InputLimits, to_prompt
-from quire.text.inputs.multimodal import FIELD as MEDIA, MultimodalProcessor
+from quire.text.inputs.multimodal import MultimodalProcessor
+from quire.text.inputs.numbered_markers import FIELD as MEDIA
 from quire.text.outputs.outputs import CompletionOutput, RequestOutput
 from quire.text.speech.transcript import Transcription, TranscriptSegment, join_texts
 from quire.text.tokenizer.tokenizer import Tokenizer

@@ -48,6 +48,7 @@ def decoder(c: Any) -> Decoder:
         norm=norm,
         tied=c.tie_word_embeddings,
         embed_scale=c.embedding_multiplier,
+        scales_rows=True,
         logit_scale=1 / c.logits_scaling,
     )
 

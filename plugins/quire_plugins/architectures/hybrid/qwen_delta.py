@@ -41,15 +41,13 @@ def next_decoder(c: Any) -> Decoder:
 
 
 def decoder(c: Any) -> Decoder:
-    """Describes `Qwen3_5TextConfig`, or that within `Qwen3_5Config`."""
-    text = configs.optional(c, "text_config", c)
-    return _decoder(text, [_mlp(text)] * text.num_hidden_layers)
+    """Describes `Qwen3_5TextConfig`: every MLP is dense."""
+    return _decoder(c, [_mlp(c)] * c.num_hidden_layers)
 
 
 def moe_decoder(c: Any) -> Decoder:
-    """Describes `Qwen3_5MoeTextConfig`, or that within `Qwen3_5MoeConfig`."""
-    text = configs.optional(c, "text_config", c)
-    return _decoder(text, [_moe(text)] * text.num_hidden_layers)
+    """Describes `Qwen3_5MoeTextConfig`: every MLP is a mixture of experts."""
+    return _decoder(c, [_moe(c)] * c.num_hidden_layers)
 
 
 def _mlp(c: Any) -> GatedMlp:
@@ -139,16 +137,17 @@ NAMES = (
             ("*.attn.qkvz.weight", RowOrder(_qkvz)),
             ("*.attn.ba.weight", RowOrder(_ba)),
         ),
-        ignored=("mtp.*", "model.visual.*"),
+        ignored=("mtp.*",),
     )
 )
+"""The names of language models, also within models with images."""
+
+TEXT_NAMES = NAMES | WeightsMapper(ignored=("model.visual.*",))
 
 
 @hookimpl
 def quire_architectures() -> Iterable[Architecture]:
-    """The language models; of the models with pictures only the language model, without pictures."""
-    yield Architecture(name="Qwen3NextForCausalLM", decoder=next_decoder, names=NAMES)
-    yield Architecture(name="Qwen3_5ForCausalLM", decoder=decoder, names=NAMES)
-    yield Architecture(name="Qwen3_5MoeForCausalLM", decoder=moe_decoder, names=NAMES)
-    yield Architecture(name="Qwen3_5ForConditionalGeneration", decoder=decoder, names=NAMES)
-    yield Architecture(name="Qwen3_5MoeForConditionalGeneration", decoder=moe_decoder, names=NAMES)
+    """The language models; `vision.qwen3_vl.qwen3_5` has Qwen3.5 with images and videos."""
+    yield Architecture(name="Qwen3NextForCausalLM", decoder=next_decoder, names=TEXT_NAMES)
+    yield Architecture(name="Qwen3_5ForCausalLM", decoder=decoder, names=TEXT_NAMES)
+    yield Architecture(name="Qwen3_5MoeForCausalLM", decoder=moe_decoder, names=TEXT_NAMES)

@@ -31,9 +31,9 @@ class PerLayerInputs(nn.Module):
         self._scale = part.width**-0.5
         self._has_all = part.inputs_vocab >= part.vocab  # otherwise the last tokens have the embeddings of token 0
 
-    def forward(self, x: Tensor, fwd: ForwardBatch) -> Tensor:
-        """x [tokens, width], the first block's input -> [tokens, blocks, inputs]."""
-        ids = fwd.tokens if self._has_all else fwd.tokens.where(fwd.tokens < self.embed.count, 0)
+    def forward(self, x: Tensor, tokens: Tensor, fwd: ForwardBatch) -> Tensor:
+        """x [tokens, width], the first block's input; tokens int64 [tokens] -> [tokens, blocks, inputs]."""
+        ids = tokens if self._has_all else tokens.where(tokens < self.embed.count, 0)
         found = apply_adapters(self.embed, self.embed.look_up(ids, self._inputs**0.5), ids, fwd.adapters)
         projected = (self.projection(x, fwd) * self._scale).unflatten(-1, (-1, self._inputs))
         return (self.norm(projected) + found.unflatten(-1, (-1, self._inputs))) * 2**-0.5
@@ -45,13 +45,20 @@ class PerLayerDecoderModel(DecoderModel):
     def __init__(self, part: PerLayerDecoder, builder: ModuleBuilder) -> None:
         super().__init__(part, builder)
         self.per_layer = PerLayerInputs(part, builder) if part.inputs else None
+        self._media_token = part.media_token
 
     def embed_tokens(self, fwd: ForwardBatch) -> Tensor:
         """Input of the first block, [tokens, width]; stores those of the others in the step's cache."""
         x = super().embed_tokens(fwd)
         if self.per_layer is not None:
-            fwd.step_cache[INPUTS] = self.per_layer(x, fwd)
+            fwd.step_cache[INPUTS] = self.per_layer(x, self._text_tokens(fwd), fwd)
         return x
+
+    def _text_tokens(self, fwd: ForwardBatch) -> Tensor:
+        """The tokens of a step, with one token in place of all media: int64 [tokens]."""
+        if fwd.media is None or self._media_token is None:
+            return fwd.tokens
+        return fwd.tokens.index_fill(0, fwd.media.index, self._media_token)
 
 
 class PerLayerResidualBlock(ResidualBlock):

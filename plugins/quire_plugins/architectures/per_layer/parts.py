@@ -36,12 +36,14 @@ class PerLayerBlock(Block):
 class PerLayerDecoder(Decoder):
     """A decoder with embeddings for each block. inputs: their width, 0: none. inputs_vocab: rows of their table.
 
-    eps: of the norm of what is projected from the first block's input.
+    eps: of the norm of what is projected from the first block's input. media_token: the token whose embeddings for the
+    blocks those of media are; None: their own ids.
     """
 
     inputs: int = 0
     inputs_vocab: int = 0
     eps: float = 1e-6
+    media_token: int | None = None
 
     def build(self, builder: ModuleBuilder) -> DecoderModel:
         """The model, with uninitialized weights."""

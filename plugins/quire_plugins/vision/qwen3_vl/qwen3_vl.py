@@ -1,4 +1,6 @@
-"""Qwen3-VL: images and videos of any size, with mixed M-RoPE, and features for the first blocks (DeepStack)."""
+"""Qwen3-VL, dense or a mixture of experts: images and videos of any size, with mixed M-RoPE, and features for the first
+blocks (DeepStack).
+"""
 
 from __future__ import annotations
 
@@ -26,14 +28,16 @@ from quire.plugin import (
     weight_names as names,
     with_attention,
 )
-from quire_plugins.architectures import llama
+from quire_plugins.architectures import llama, qwen
 from quire_plugins.vision import qwen_vl
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from quire_plugins.vision.qwen3_vl.inputs import TimedVideoProcessor
     from quire_plugins.vision.qwen_vl_media import QwenImageProcessor
 
-NAME = "Qwen3VLForConditionalGeneration"
+NAME, MOE = "Qwen3VLForConditionalGeneration", "Qwen3VLMoeForConditionalGeneration"
 
 SECTIONS = (24, 20, 20)
 """Default for configs without the field."""
@@ -41,24 +45,32 @@ SECTIONS = (24, 20, 20)
 
 def decoder(c: Any) -> Decoder:
     """Describes the language model. Raises CheckpointError if it has fewer blocks than there are features for."""
+    return _placed(c, with_attention(llama.decoder(c.text_config), qk_norm=RMSNorm(c.text_config.rms_norm_eps)))
+
+
+def moe_decoder(c: Any) -> Decoder:
+    """Describes a language model whose MLPs are mixtures of experts. Raises CheckpointError like `decoder`."""
+    return _placed(c, qwen.qwen3_moe(c.text_config))
+
+
+def _placed(c: Any, found: Decoder) -> Decoder:
     text, layers = c.text_config, c.vision_config.deepstack_visual_indexes
     if len(layers) > text.num_hidden_layers:
         raise CheckpointError(
             f"config.json: `deepstack_visual_indexes` has {len(layers)} layers, more than the language model."
         )
     rope = Rope.from_config(text, configs.head_dim(text))
-    found = with_attention(
-        llama.decoder(text),
-        qk_norm=RMSNorm(text.rms_norm_eps),
-        rope=replace(rope, sections=rope.sections or SECTIONS, mixed=True),
-    )
+    found = with_attention(found, rope=replace(rope, sections=rope.sections or SECTIONS, mixed=True))
     return replace(found, tied=c.tie_word_embeddings, deepstack=len(layers))
 
 
 def tower(c: Any) -> PatchGridTower:
-    """Describes `Qwen3VLVisionConfig`. Raises CheckpointError for layers that it does not have."""
+    """Describes `Qwen3VLVisionConfig`, or that of Qwen3.5, which has no features for later blocks.
+
+    Raises CheckpointError for layers that it does not have.
+    """
     v = c.vision_config
-    layers = tuple(v.deepstack_visual_indexes)
+    layers = tuple(configs.optional(v, "deepstack_visual_indexes", ()))
     if not all(0 <= layer < v.depth for layer in layers) or len(set(layers)) < len(layers):
         raise CheckpointError(f"config.json: `deepstack_visual_indexes` must be layers from 0 to {v.depth - 1}.")
     size, norm = v.hidden_size // v.num_heads, LayerNorm(1e-6)
@@ -78,11 +90,11 @@ def tower(c: Any) -> PatchGridTower:
         patch_bias=True,
         positions=int(v.num_position_embeddings**0.5),
         deepstack=tuple(sorted(layers)),
-        deepstack_merger=replace(merger, norm_joined=True),
+        deepstack_merger=replace(merger, norm_joined=True) if layers else None,
     )
 
 
-_SEEING = WeightsMapper(
+SEEING = WeightsMapper(
     (
         ("visual", "tower"),
         ("patch_embed.proj", "patches"),
@@ -97,17 +109,34 @@ _SEEING = WeightsMapper(
     transforms=qwen_vl.FLAT_PATCHES,
 )
 
-NAMES = names.LLAMA | names.LANGUAGE_MODEL | _SEEING.and_under("model")
+NAMES = names.LLAMA | names.LANGUAGE_MODEL | SEEING.and_under("model")
 
 
-def _pictures(context: Context) -> QwenImageProcessor:
+def _outputs_first(experts: Tensor, decoder: Any) -> Tensor:
+    """Experts [experts, outputs, inputs]. Published checkpoints have inputs first, newer ones may have outputs first.
+
+    As in transformers, a matrix whose shape fits is not turned, so that square ones have outputs first.
+    """
+    expert = next(block.mlp.expert for block in decoder.blocks if hasattr(block.mlp, "expert"))
+    expected = {(expert.first_outputs, decoder.width), (decoder.width, expert.intermediate_size)}
+    return experts if tuple(experts.shape[1:]) in expected else experts.transpose(1, 2)
+
+
+MOE_NAMES = (
+    NAMES
+    | names.MOE
+    | WeightsMapper(transforms=tuple((f"*.experts.{name}", _outputs_first) for name in ("gate_up", "down")))
+)
+
+
+def pictures(context: Context) -> QwenImageProcessor:
     from quire_plugins.vision.qwen3_vl.inputs import PATCH
     from quire_plugins.vision.qwen_vl_media import QwenImageProcessor
 
     return QwenImageProcessor(context, PATCH)
 
 
-def _videos(context: Context) -> TimedVideoProcessor:
+def videos(context: Context) -> TimedVideoProcessor:
     from quire_plugins.vision.qwen3_vl.inputs import TimedVideoProcessor
 
     return TimedVideoProcessor(context)
@@ -115,12 +144,15 @@ def _videos(context: Context) -> TimedVideoProcessor:
 
 @hookimpl
 def quire_architectures() -> Iterable[Architecture]:
-    """`Qwen3VLForConditionalGeneration`, the only architecture."""
+    """Both kinds have the same tower."""
     yield Architecture(NAME, decoder, NAMES, tower)
+    yield Architecture(MOE, moe_decoder, MOE_NAMES, tower)
 
 
 @hookimpl
 def quire_input_mappers() -> Iterable[InputMapper]:
     """Images and videos; chat templates write the placeholders."""
-    yield InputMapper("qwen3-vl/image", NAME, "image", _pictures, qwen_vl.PICTURE)
-    yield InputMapper("qwen3-vl/video", NAME, "video", _videos, qwen_vl.VIDEO)
+    yield InputMapper("qwen3-vl/image", NAME, "image", pictures, qwen_vl.PICTURE)
+    yield InputMapper("qwen3-vl/video", NAME, "video", videos, qwen_vl.VIDEO)
+    yield InputMapper("qwen3-vl-moe/image", MOE, "image", pictures, qwen_vl.PICTURE)
+    yield InputMapper("qwen3-vl-moe/video", MOE, "video", videos, qwen_vl.VIDEO)

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from quire_plugins.vision.shuffled.idefics3_inputs import TaggedTileProcessor
+    from quire_plugins.vision.shuffled.video_inputs import TimedFrameProcessor
 
 IDEFICS3, SMOLVLM = "Idefics3ForConditionalGeneration", "SmolVLMForConditionalGeneration"
 
@@ -69,6 +70,13 @@ def _pictures(context: Context) -> TaggedTileProcessor:
     return TaggedTileProcessor(context, config, tower(config).tokens)
 
 
+def _videos(context: Context) -> TimedFrameProcessor:
+    from quire_plugins.architectures.model_config import parsed
+    from quire_plugins.vision.shuffled.video_inputs import TimedFrameProcessor
+
+    return TimedFrameProcessor(context, tower(parsed(context)).tokens)
+
+
 @hookimpl
 def quire_architectures() -> Iterable[Architecture]:
     """Both have the same parts."""
@@ -78,6 +86,7 @@ def quire_architectures() -> Iterable[Architecture]:
 
 @hookimpl
 def quire_input_mappers() -> Iterable[InputMapper]:
-    """Images; chat templates write the placeholder."""
+    """Images, and for SmolVLM videos; chat templates write the placeholders."""
     yield InputMapper("idefics3/image", IDEFICS3, "image", _pictures)
     yield InputMapper("smolvlm/image", SMOLVLM, "image", _pictures)
+    yield InputMapper("smolvlm/video", SMOLVLM, "video", _videos)

@@ -1,4 +1,4 @@
-"""InternVL: InternViT on the tiles of an image, in the prompt of a Qwen or Llama."""
+"""InternVL: InternViT on the tiles of an image, or the frames of a video, in the prompt of a Qwen or Llama."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ from quire_plugins.vision.shuffled.shuffle import ShuffledTower, check_squares
 
 if TYPE_CHECKING:
     from quire_plugins.vision.shuffled.internvl_inputs import InternTileProcessor
+    from quire_plugins.vision.shuffled.video_inputs import NumberedFrameProcessor
 
 NAME = "InternVLForConditionalGeneration"
 
@@ -66,6 +67,12 @@ def _pictures(context: Context) -> InternTileProcessor:
     return InternTileProcessor(context, config.image_token_id, found.tokens, found.vision.patches.tile)
 
 
+def _videos(context: Context) -> NumberedFrameProcessor:
+    from quire_plugins.vision.shuffled.video_inputs import NumberedFrameProcessor
+
+    return NumberedFrameProcessor(context, _pictures(context))
+
+
 @hookimpl
 def quire_architectures() -> Iterable[Architecture]:
     """`InternVLForConditionalGeneration`, the only architecture."""
@@ -74,5 +81,6 @@ def quire_architectures() -> Iterable[Architecture]:
 
 @hookimpl
 def quire_input_mappers() -> Iterable[InputMapper]:
-    """Images; chat templates write the placeholder."""
+    """Images and videos; chat templates write the placeholders."""
     yield InputMapper("internvl/image", NAME, "image", _pictures, "<IMG_CONTEXT>")
+    yield InputMapper("internvl/video", NAME, "video", _videos)

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from quire.errors import CheckpointError
 from quire.records import Context, MappedMedia
@@ -42,7 +43,13 @@ class InternTileProcessor:
     def map(self, item: Any) -> MappedMedia:
         """Maps a Pillow image to the ids of its tiles, row by row, then of the whole image. Raises BadRequest."""
         check_shape(item)
-        pixels = self._processor(item, crop_to_patches=True)["pixel_values"]
+        return self._mapped(self._processor(item, crop_to_patches=True)["pixel_values"])
+
+    def map_tile(self, item: Any) -> MappedMedia:
+        """Maps a Pillow image, scaled to one tile."""
+        return self._mapped(self._processor(item, crop_to_patches=False)["pixel_values"])
+
+    def _mapped(self, pixels: NDArray[np.float32]) -> MappedMedia:
         count = len(pixels) * self._tokens
         ids = [self._begin, *[self._id] * count, self._end]
         return MappedMedia(ids=ids, tensors={"pixels": pixels}, rows_at=np.arange(1, count + 1))

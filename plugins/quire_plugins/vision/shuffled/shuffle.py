@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from quire.errors import CheckpointError
-from quire.plugin import Part, Projector, VisionEncoder
+from quire.plugin import Part, VisionEncoder
 
 if TYPE_CHECKING:
     from torch import nn
@@ -18,14 +18,15 @@ if TYPE_CHECKING:
 class ShuffledTower:
     """Tiles through an encoder; then the hidden states of each square of merge × merge patches become one embedding.
 
-    norm: of the joined hidden states, if any. projector: to the decoder's width; None = one matrix without bias.
-    most_tiles: of an image, for measuring memory. An item has `pixels`, floats [tiles, channels, tile, tile].
+    norm: of the joined hidden states, if any. projector: to the decoder's width; None = one matrix, with a bias if
+    `bias`. most_tiles: of an image, for measuring memory. An item has `pixels`, floats [tiles, channels, tile, tile].
     """
 
     vision: VisionEncoder
     merge: int
     norm: Part | None = None
-    projector: Projector | None = None
+    projector: Part | None = None
+    bias: bool = False
     most_tiles: int = 1
 
     @property

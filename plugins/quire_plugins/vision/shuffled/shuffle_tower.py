@@ -23,7 +23,7 @@ class ShuffledVisionModule(nn.Module):
         self.vision = part.vision.build(builder)
         self.norm = part.norm.build(part.features, builder) if part.norm else None
         self.projector = part.projector.build(width, builder) if part.projector else None
-        self.project = None if part.projector else builder.projection(part.features, width)
+        self.project = None if part.projector else builder.projection(part.features, width, part.bias)
 
     def forward(self, items: Items, call: TowerCall) -> list[Tensor]:
         """Rows [tiles * tokens, width] of each item."""

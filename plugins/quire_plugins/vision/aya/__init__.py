@@ -1,0 +1,1 @@
+"""Aya Vision: SigLIP on the tiles of an image, in the prompt of a Command."""

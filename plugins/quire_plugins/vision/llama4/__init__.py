@@ -1,0 +1,1 @@
+"""Llama 4 with images: tiles with 2-D rotary positions, whose squares of patches are joined."""
