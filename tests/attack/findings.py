@@ -123,19 +123,17 @@ def spoken() -> Iterator[Case]:
     update = '{"type": "session.update", "session": %s}'
     commit = '{"type": "input_audio_buffer.commit"}'
     append = '{"type": "input_audio_buffer.append", "audio": "%s"}'
-    sound = base64.b64encode(bytes(11 << 20)).decode()
+    sound = base64.b64encode(bytes(5 << 20)).decode()
     heard = {"format": {"type": "audio/pcmu"}, "transcription": {"model": "demo-whisper", "language": "en"}}
     whisper = update % json.dumps({"type": "transcription", "audio": {"input": heard}})
     cases = {
-        "15 MB of audio in one event": [append % sound],
+        "7 MB of audio in one event": [append % sound],
         "500 s of audio in one turn": [whisper, append % sound[: 4 * (4_000_000 // 3)], commit],
         "2000 small events": [append % "AAAA"] * 2000,
-        "16 MB of nested lists": ['{"type": "a", "b": ' + "[" * (8 << 20) + "]" * (8 << 20) + "}"],
-        "15 MB in an unknown field": ['{"type": "a", "b": "' + "x" * (15 << 20) + '"}'],
-        "15 MB of a prompt": [
-            update % json.dumps({"audio": {"input": {"transcription": {"prompt": "y" * (15 << 20)}}}})
-        ],
-        "15 MB of wrong base64": [append % ("!" * (15 << 20))],
+        "7 MB of nested lists": ['{"type": "a", "b": ' + "[" * (7 << 19) + "]" * (7 << 19) + "}"],
+        "7 MB in an unknown field": ['{"type": "a", "b": "' + "x" * (7 << 20) + '"}'],
+        "7 MB of a prompt": [update % json.dumps({"audio": {"input": {"transcription": {"prompt": "y" * (7 << 20)}}}})],
+        "7 MB of wrong base64": [append % ("!" * (7 << 20))],
     }
     for name, messages in cases.items():
         body = "\n".join(messages).encode()

@@ -33,24 +33,28 @@ class Answer:
 WEBSOCKET = "websocket"
 """Content type of a body whose lines are messages to a WebSocket."""
 
-LAST = b'{"type": "last", "event_id": "last"}'
+LAST = b"the-last-event"
+"""An unknown type, which the error that answers it names."""
 
 
 async def converse(port: int, path: str, messages: list[bytes], within_s: float = 90.0) -> Answer:
-    """What a WebSocket answers to these messages and to `LAST`, an event a line. status: 101, or 0 if it was closed.
+    """What a WebSocket answers to these messages and to an event of type `LAST`, an event a line.
 
+    status: 101, or 0 if it was closed.
     TimeoutError: it did not end in time.
     """
     begin, received, status = time.perf_counter(), list[bytes](), 101
     try:
         async with asyncio.timeout(within_s), connect(f"ws://127.0.0.1:{port}{path}", max_size=None) as socket:
-            for message in [*messages, LAST]:
+            for message in [*messages, b'{"type": "' + LAST + b'"}']:
                 await socket.send(message.decode("utf-8", "replace"))
-            while not received or b'"last"' not in received[-1]:
+            while not received or LAST not in received[-1]:
                 received.append(bytes(await socket.recv(decode=False)))
     except ConnectionClosed as closed:
         status = 0 if closed.rcvd is None else 101
         received.append(json.dumps({"type": "closed", "code": closed.rcvd.code if closed.rcvd else 0}).encode())
+    except TimeoutError:
+        raise
     except (InvalidHandshake, OSError):
         status = 0
     return Answer(status, b"\n".join(received), time.perf_counter() - begin, WEBSOCKET)

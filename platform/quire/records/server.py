@@ -258,7 +258,7 @@ class Router:
     """HTTP routes, mounted after the built-in ones. A path that is already taken stops the start.
 
     Routes may be WebSockets (`APIRouter.websocket`), at paths without parameters: their handshakes need a key as
-    requests do, and web pages of other origins are refused. A message has at most --max-body-bytes, and 16 MiB.
+    requests do, and web pages of other origins are refused. A message has at most --max-body-bytes, and 8 MiB.
     The lifespan of the `APIRouter` begins when the server starts and ends, before its engines, when it stops.
     bodies: models of the bodies that the routes read with `RouterContext.read`, for the OpenAPI document, or a function
     that imports and returns them; a route names its own with `openapi_extra=json_body(Model)`. error_body: makes the

@@ -188,6 +188,37 @@ def _deepseek_vl() -> Family:
     )
 
 
+def _gemma3() -> Family:
+    """Tokens of a picture see all of it, within the window."""
+
+    def types(prompt: Any, count: int) -> dict[str, Any]:
+        pictures = (prompt == FIRST_TOKEN).long()
+        return {"token_type_ids": torch.cat([pictures, pictures.new_zeros(1, count)], 1)}
+
+    layers = ["sliding_attention", "full_attention"]
+    return Family(
+        architecture="Gemma3ForConditionalGeneration",
+        config={
+            "vision_config": siglip_config(),
+            "text_config": text_config("gemma3_text", sliding_window=9, layer_types=layers, query_pre_attn_scalar=16),
+            "image_token_index": FIRST_TOKEN,
+            "mm_tokens_per_image": 4,
+            "tie_word_embeddings": False,
+        },
+        processor="Gemma3ImageProcessorPil",
+        processing={"size": {"height": TILE, "width": TILE}},
+        tokens=("<image_soft_token>", "<start_of_image>", "<end_of_image>"),
+        marker="<start_of_image>",
+        expanded=lambda processor, image: f"\n\n<start_of_image>{'<image_soft_token>' * 4}<end_of_image>\n\n",
+        tensors=lambda processor, image: {"pixels": processor(images=image, return_tensors="np")["pixel_values"]},
+        inputs=lambda processor, images: {
+            "pixel_values": processor(images=list(images), return_tensors="pt")["pixel_values"]
+        },
+        types=types,
+        least_step=4,
+    )
+
+
 def _paligemma(text: Any) -> Family:
     """A prompt with its pictures is computed in one step, so that all of its tokens see each other."""
 
@@ -252,6 +283,7 @@ def families() -> Mapping[str, Family]:
         "paligemma 2": _paligemma(text_config("gemma2", sliding_window=80, query_pre_attn_scalar=24)),
         "aya vision": _aya(),
         "deepseek-vl": _deepseek_vl(),
+        "gemma 3": _gemma3(),
         "gemma 4": gemma4_family(),
         "llama 4": llama4_family(),
         **qwen_families(),

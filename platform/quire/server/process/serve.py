@@ -49,8 +49,8 @@ NUM_THREADS = 32
 GRACE_S = 2.0
 """Time for requests that the shutdown ended to send their error."""
 
-MAX_MESSAGE_BYTES = 16 << 20
-"""Maximum size of a WebSocket message, if --max-body-bytes is not lower."""
+MAX_MESSAGE_BYTES = 8 << 20
+"""Maximum size of a WebSocket message, if --max-body-bytes is not lower. The event loop unpacks it: 3 ms a MiB."""
 
 STATUS_FAILED = 1
 """Exit status if the models could not be kept running."""

@@ -1,0 +1,68 @@
+"""Options of attention that only some models use, compared with the reference."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from quire_kernels import reference
+from quire_kernels.attention import Stripes
+from quire_testing.ops.attention_cases import rows_of, with_lookahead
+from quire_testing.ops.cases import RandomInputs
+
+SHAPES = [(4, 4, 16, 16), (6, 2, 24, 8), (4, 2, 32, 64), (16, 1, 96, None)]
+"""Query heads, key-value heads, width of keys and of values; None: the first 80 elements of the keys."""
+STEPS = [((1,), (1,)), ((1, 1, 1), (1, 9, 140)), ((5, 1, 8, 3), (5, 117, 31, 3)), ((40, 1), (300, 70))]
+"""Tokens and contexts of rows."""
+TOLERANCE = {torch.float32: 2e-5, torch.bfloat16: 4e-2}
+
+
+def options(draw: RandomInputs, heads: int) -> Iterator[dict[str, Any]]:
+    def numbers(scale: float) -> Tensor:
+        return draw(heads, dtype=torch.float32) * scale
+
+    yield {}
+    yield {"sinks": numbers(3.0)}
+    yield {"sinks": numbers(60.0)}
+    yield {"slopes": numbers(0.3).abs()}
+    yield {"biases": draw(heads, 2 * 20 + 1, dtype=torch.float32)}
+    yield {"biases": draw(heads, 2 * 128 + 1, dtype=torch.float32), "softcap": 5.0}
+    yield {"stripes": Stripes(16, 1, 3, 1)}
+    yield {"stripes": Stripes(64, 2, 2), "sinks": numbers(1.0)}
+    yield {"stripes": Stripes(24, 1, 2, 1), "softcap": 5.0}
+    yield {"chunk": 7}
+    yield {"chunk": 64}
+    yield {"window": 20, "sinks": numbers(1.0)}
+    yield {"softcap": 5.0, "slopes": numbers(0.1).abs(), "sinks": numbers(9.0)}
+
+
+def check_options(ops: Any, dtype: torch.dtype) -> None:
+    """All options and widths of values. ops: with `paged_attention` and `write_kv`. Raises AssertionError."""
+    draw = RandomInputs(dtype, torch.device("cpu"), torch.Generator().manual_seed(1))
+    for lens, contexts in STEPS:
+        for heads, kv_heads, dim, width in SHAPES:
+            rows, pages = rows_of(draw, lens, contexts)
+            value_dim = 80 if width is None else None
+            k, v = draw(pages * 16, kv_heads, dim), None if width is None else draw(pages * 16, kv_heads, width)
+            plain, mine = (_pools(pages, kv_heads, dim, width or 0, dtype) for _ in range(2))
+            slots = torch.arange(pages * 16)
+            reference.write_kv(k, v, *plain, slots)
+            ops.write_kv(k, v, *mine, slots)
+            q = draw(sum(lens), heads, dim)
+            for given in options(draw, heads):
+                seen = [rows, with_lookahead(rows, draw.ids(3, sum(lens)))] if not given else [rows]
+                for each in seen:
+                    wanted = reference.paged_attention(
+                        q.float(), *(pool.float() for pool in plain), each, dim**-0.5, value_dim=value_dim, **given
+                    )
+                    found = ops.paged_attention(q, *mine, each, dim**-0.5, value_dim=value_dim, **given)
+                    assert (found.shape, found.dtype) == (wanted.shape, dtype)
+                    worst = (found.float() - wanted).abs().max().item()
+                    assert worst < TOLERANCE[dtype], (lens, heads, kv_heads, dim, width, list(given), worst)
+
+
+def _pools(pages: int, kv_heads: int, dim: int, width: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    return torch.zeros(pages, 16, kv_heads, dim, dtype=dtype), torch.zeros(pages, 16, kv_heads, width, dtype=dtype)
