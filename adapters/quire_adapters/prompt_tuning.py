@@ -10,12 +10,10 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from quire.plugin import AdapterRuntime, Context, hookimpl
+from quire_adapters.peft.virtual_tokens import KINDS
 
 if TYPE_CHECKING:
     from quire_adapters.prompt_tuning_runtime import PromptTuningRuntime
-
-PREFIX_TUNING = "PREFIX_TUNING"
-KINDS = frozenset({"PROMPT_TUNING", "P_TUNING", PREFIX_TUNING})
 
 
 def build(context: Context) -> PromptTuningRuntime:

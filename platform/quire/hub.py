@@ -28,7 +28,10 @@ _WEIGHTS_BY_FORMAT: dict[str, tuple[tuple[str, ...], ...]] = {
     "pt": (("pytorch_model*.bin",),),
     "dummy": (),
 }
-_IGNORED = ("original/*", "consolidated*", "onnx/*", "*/*.safetensors", "*/*.bin")
+_IGNORED = (
+    *("original/*", "consolidated*", "onnx/*", "*/*.bin"),
+    *("*/[!a]*.safetensors", "*/a[!d]*.safetensors"),  # in subfolders all but adapter_model.safetensors
+)
 _REPO_ID = re.compile(r"[A-Za-z0-9][\w.\-]*(/[A-Za-z0-9][\w.\-]*)?")
 _GGUF = ".gguf"
 _GGUF_OF_REPO = re.compile(rf"(?P<repo>{_REPO_ID.pattern}):(?P<which>[\w.\-]+(/[\w.\-]+)*)")

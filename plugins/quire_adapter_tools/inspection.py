@@ -22,8 +22,7 @@ from quire_adapters.peft.config import PeftConfig
 from quire_adapters.peft.loader import weights_of
 from quire_adapters.peft.lora_pairs import LoraPairs
 from quire_adapters.peft.tensor_files import SIZES
-from quire_adapters.peft.virtual_tokens import check_config, check_tensors
-from quire_adapters.prompt_tuning import KINDS as VIRTUAL_TOKENS, PREFIX_TUNING
+from quire_adapters.peft.virtual_tokens import KINDS as VIRTUAL_TOKENS, PREFIX_TUNING, check_config, check_tensors
 from quire_adapters.prompt_tuning_runtime import takes_of
 from quire_adapters.target_modules import TargetModules
 

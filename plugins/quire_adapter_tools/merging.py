@@ -23,7 +23,7 @@ from quire_adapter_tools.inspection import IA3, LORA, read_adapter
 from quire_adapter_tools.stored_weights import StoredWeights
 from quire_adapter_tools.vectors import ScalingVectors, read_vectors
 from quire_adapters.peft.loader import read
-from quire_adapters.prompt_tuning import KINDS
+from quire_adapters.peft.virtual_tokens import KINDS
 from quire_adapters.weights import AdapterWeights, EmbeddingUpdate, ExpertsUpdate
 from quire_models.loading import checkpoint, checkpoint_writer
 from quire_models.loading.mapping import ParameterSlice

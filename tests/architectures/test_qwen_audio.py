@@ -1,4 +1,4 @@
-"""Qwen2-Audio against transformers, on a tiny random model."""
+"""Qwen2-Audio on a tiny random model, besides what `test_sound_families` compares with transformers."""
 
 from __future__ import annotations
 
@@ -39,28 +39,6 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Model:
 def rig(model: Model, found: Registry) -> Iterator[Rig]:
     with rig_of(model.folder, found) as made:
         yield made
-
-
-def test_logits_are_those_of_transformers(model: Model, found: Registry, rig: Rig) -> None:
-    for text, sounds in PROMPTS:
-        prompt = model.prompt(found, rig.engine.info, text, *sounds)
-        assert list(prompt.token_ids) == model.inputs(text, *sounds)["input_ids"][0].tolist()
-        ours = our_logits(rig.engine.loaded, prompt)
-        torch.testing.assert_close(ours, model.logits(text, *sounds), atol=1e-4, rtol=0)
-
-
-@pytest.mark.parametrize("max_tokens", [7, 33, 600])
-def test_greedy_tokens_are_those_of_transformers_in_one_batch_however_it_is_cut(
-    model: Model, found: Registry, max_tokens: int
-) -> None:
-    with rig_of(model.folder, found, max_num_batched_tokens=max_tokens, num_pages=400) as rig:
-        asked = [model.prompt(found, rig.engine.info, text, *sounds) for text, sounds in PROMPTS]
-        for _ in range(2):  # the second time pages are found
-            ids = [rig.add(prompt, greedy(32, ignore_eos=True)) for prompt in asked]
-            answers = rig.drain()
-            for request_id, (text, sounds) in zip(ids, PROMPTS, strict=True):
-                assert answers[request_id, 0].token_ids == model.greedy(text, *sounds), text
-        assert rig.engine.stats().num_cached_tokens_total > 0
 
 
 # --- what is shared ----------------------------------------------------------------------------------

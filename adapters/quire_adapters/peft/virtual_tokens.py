@@ -17,8 +17,9 @@ from quire.errors import BadRequest
 from quire.isolation.plugin_calls import Shared
 from quire_adapters.peft import tensor_files
 from quire_adapters.peft.config import FILE, MAX_BYTES
-from quire_adapters.prompt_tuning import PREFIX_TUNING
 
+PREFIX_TUNING = "PREFIX_TUNING"
+KINDS = frozenset({"PROMPT_TUNING", "P_TUNING", PREFIX_TUNING})
 TENSOR = "prompt_embeddings"
 MAX_TOKENS = 2048
 """Virtual tokens that an adapter may have; trained ones have 8 to 200."""

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from quire_models.parts.decoder import BlockPart, Part
+from quire_models.parts.rope_config import Rope
 
 if TYPE_CHECKING:
     from torch import nn
@@ -24,10 +25,10 @@ class AudioTower:
     """An audio encoder as in Whisper: convolutions, blocks, final norm.
 
     mels: mel bins of a frame (Hugging Face: num_mel_bins). width: hidden size (d_model). count: maximum tokens of one
-    audio, two frames each, and number of learned positions (max_source_positions). act: activation after the
-    convolutions. norm: the final norm. pooled: before it, every two tokens become one, their mean; an odd last token
-    is dropped. projected: a linear layer with bias to the decoder's embedding width follows; without it both widths
-    must be equal.
+    audio, two frames each, and number of learned positions (max_source_positions). rope: that of the blocks, in place
+    of learned positions. act: activation after the convolutions. norm: the final norm. pooled: before it, every two
+    tokens become one, their mean; an odd last token is dropped. projected: a linear layer with bias to the decoder's
+    embedding width follows; without it both widths must be equal.
     """
 
     mels: int
@@ -35,6 +36,7 @@ class AudioTower:
     count: int
     blocks: tuple[BlockPart, ...]
     norm: Part
+    rope: Rope | None = None
     act: str = "gelu"
     pooled: bool = False
     projected: bool = False

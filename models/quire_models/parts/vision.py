@@ -96,12 +96,13 @@ class VisionEncoder:
 @dataclass(frozen=True)
 class Projector:
     """MLP to the decoder's width: down(act(up(x))), with biases unless `bias` is off. inputs: size of a hidden
-    state.
+    state. expansion: size between the matrices, in widths of the decoder.
     """
 
     inputs: int
     act: str = "gelu"
     bias: bool = True
+    expansion: int = 1
 
     def build(self, width: int, builder: ModuleBuilder) -> FeatureProjector:
         """A module (x [tokens, inputs], context) -> [tokens, width]."""

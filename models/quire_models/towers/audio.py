@@ -19,7 +19,8 @@ KERNEL_SIZE = 3
 
 
 class AudioEncoderModule(nn.Module):
-    """The module that the part `parts.audio.AudioTower` builds. positions: [count, width].
+    """The module that the part `parts.audio.AudioTower` builds. positions: [count, width], None with
+    rotary ones.
 
     An item has `frames`, floats [frames, mels]: two for each token, and optionally one more, which only the
     convolution of the last token reads as its right neighbor. Without it, and before the first frame, the input is
@@ -33,7 +34,8 @@ class AudioEncoderModule(nn.Module):
         self._ops = builder.ops
         self.conv1 = builder.projection(KERNEL_SIZE * part.mels, part.width, bias=True)
         self.conv2 = builder.projection(KERNEL_SIZE * part.width, part.width, bias=True)
-        self.positions = builder.parameter(part.count, part.width)
+        self.positions = None if part.rope else builder.parameter(part.count, part.width)
+        self._angles = builder.angles(part.rope) if part.rope else None
         self.blocks = nn.ModuleList(block.build(part.width, builder.at_layer(i)) for i, block in enumerate(part.blocks))
         self.norm = part.norm.build(part.width, builder)
         self.projector = builder.projection(part.width, width, bias=True) if part.projected else None
@@ -43,7 +45,11 @@ class AudioEncoderModule(nn.Module):
         counts = [len(item["frames"]) // 2 for item in items]
         context = call.context(counts)
         x = self._convolved([item["frames"] for item in items], call, context)
-        x = x + torch.cat([self.positions[:count] for count in counts])  # [tokens, own width]
+        if self.positions is not None:
+            x = x + torch.cat([self.positions[:count] for count in counts])  # [tokens, own width]
+        if self._angles is not None:
+            places = torch.cat([torch.arange(count) for count in counts]).to(x.device)
+            context.step_cache[self._angles] = self._angles.for_positions(places[None])
         for block in self.blocks:
             x = block(x, context)
         if self.part.pooled:
@@ -68,9 +74,8 @@ class AudioEncoderModule(nn.Module):
 
     def dummy_input(self) -> tuple[Mapping[str, Tensor], int]:
         """Audio of the maximum length."""
-        return {"frames": self.positions.new_zeros(2 * self.part.count, self.part.mels)}, self.part.rows(
-            self.part.count
-        )
+        frames = self.conv1.weight.new_zeros(2 * self.part.count, self.part.mels)
+        return {"frames": frames}, self.part.rows(self.part.count)
 
 
 def _windows(x: Tensor, step: int) -> Tensor:

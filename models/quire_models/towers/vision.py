@@ -76,8 +76,8 @@ class FeatureProjector(nn.Module):
         super().__init__()
         self.part = part
         self._ops = builder.ops
-        self.up = builder.projection(part.inputs, width, part.bias)
-        self.down = builder.projection(width, width, part.bias)
+        self.up = builder.projection(part.inputs, part.expansion * width, part.bias)
+        self.down = builder.projection(part.expansion * width, width, part.bias)
 
     def forward(self, x: Tensor, context: TowerContext) -> Tensor:
         """x [tokens, inputs] -> [tokens, width]."""

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from quire.engine.adapters.attached_runtimes import AttachedRuntimes
-from quire.engine.adapters.engine_adapters import EngineAdapters
+from quire.engine.adapters.engine_adapters import engine_adapters
 from quire.engine.engine import Engine, EngineParts, try_admit
 from quire.engine.loading.load import LoadedModel, available_bytes, choose_device, load_model
 from quire.engine.memory.kv_budget import check_memory_use, plan_caches, step_tokens
@@ -68,7 +68,7 @@ def _build(
     runtimes = AttachedRuntimes(
         registry, lambda plugin: replace(context(plugin), in_subprocess=isolated_calls), loaded.module
     )
-    adapters = EngineAdapters(runtimes, config, loaded.info.name, isolated_calls)
+    adapters = engine_adapters(runtimes, config, registry, loaded, isolated_calls)
 
     max_tokens = step_tokens(config, loaded)
     caches = plan_caches(config, loaded, lambda: activation_bytes(loaded, config, max_tokens), budget)

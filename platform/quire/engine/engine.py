@@ -100,7 +100,7 @@ class Engine:
         Raises BadRequest, Overloaded (too many requests wait) or PluginFailed; then the request is not accepted.
         """
         validate_request(request, self.info)
-        params = request.params
+        params, media = request.params, request.prompt.media
         if isinstance(params, PoolingParams):
             last = self.loaded.pooling.poolers[params.task].pooling_type == "last"
             request = replace(request, params=replace(params, reads_cache=last))  # the last hidden state suffices
@@ -109,7 +109,7 @@ class Engine:
                 self._processors.check(params)
             if params.structured is not None:
                 self._grammars.submit(params)
-        with self._adapters.acquire(request) if request.adapters else nullcontext(request) as acquired:
+        with self._adapters.acquire(request) if request.adapters or media else nullcontext(request) as acquired:
             self._scheduler.add(self._with_cache_salt(acquired) if self._has_variants else acquired)
 
     def _with_cache_salt(self, request: Request) -> Request:

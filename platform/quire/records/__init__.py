@@ -30,6 +30,7 @@ from quire.records.models import (
     InputProcessor,
     MappedMedia,
     MappedText,
+    ModalityAwareInputProcessor,
     PromptInputProcessor,
 )
 from quire.records.ops import (
@@ -105,6 +106,7 @@ __all__ = [
     "LogitsProcessorImpl",
     "MappedMedia",
     "MappedText",
+    "ModalityAwareInputProcessor",
     "Matcher",
     "MessageKind",
     "MetricsExporter",

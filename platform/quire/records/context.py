@@ -40,8 +40,9 @@ class Context:
     options: values of the plugin's `Option`s by name. model: name of the base model. tokenizer: the `Tokenizer` of the
     text front end. device: "cpu", "cuda:0". config, folder: the model's config.json unchanged, and the model's folder.
     names: the architecture's `WeightsMapper`. vocab_size: number of token ids. max_slots: for adapter runtimes,
-    the number of slots to allocate. max_rank: for adapter runtimes, the largest rank to accept. in_subprocess: calls a
-    function that reads files in a subprocess with limits on time and memory.
+    the number of slots to allocate. max_rank: for adapter runtimes, the largest rank to accept. render_chat: writes a
+    list of messages in the model's chat template, up to the answer; raises BadRequest; None without a template.
+    in_subprocess: calls a function that reads files in a subprocess with limits on time and memory.
     """
 
     options: Mapping[str, Any] = field(default_factory=dict)
@@ -54,4 +55,5 @@ class Context:
     names: Any = None
     max_slots: int = 8
     max_rank: int = 64
+    render_chat: Callable[[Any], str] | None = None
     in_subprocess: SubprocessCalls = field(default_factory=InProcessCalls)

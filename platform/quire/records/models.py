@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
@@ -24,6 +24,8 @@ class Architecture:
     it the model embeds, as its folder says, or by its last token (an encoder: the mean of all tokens).
     needs_ops: names of the `OpImpl`s without which its answers would be wrong. If one cannot run, the model does not
     load.
+    modality_adapters: maps the config to folders within the model's folder, by modality ("audio"), with adapters that
+    prompts with the modality use when a request names none; of several modalities in a prompt, the first counts.
     replaces: name of a plugin whose architecture of the same name it takes the place of; the other architectures of
     that plugin stay. Without it, an architecture of two plugins stops the start.
     """
@@ -34,6 +36,7 @@ class Architecture:
     tower: Callable[[Any], Any] | None = None
     pooling: Callable[[Any], Any] | None = None
     needs_ops: tuple[str, ...] = ()
+    modality_adapters: Callable[[Any], Mapping[str, str]] | None = None
     replaces: str | None = None
 
 
@@ -111,6 +114,15 @@ class CountAwareInputProcessor(InputProcessor, Protocol):
 
     def map_with_count(self, item: Any, count: int) -> MappedMedia | MappedText:
         """The result of `map` for one of `count` items. Quire calls it instead of `map`."""
+        ...
+
+
+@runtime_checkable
+class ModalityAwareInputProcessor(InputProcessor, Protocol):
+    """An input processor whose result depends on which modalities the prompt has."""
+
+    def map_beside(self, item: Any, modalities: Collection[str]) -> MappedMedia | MappedText:
+        """The result of `map` in a prompt with items of these modalities. Quire calls it instead of `map`."""
         ...
 
 

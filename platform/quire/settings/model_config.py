@@ -111,6 +111,11 @@ class ModelConfig:
         "Maximum number of adapters in CPU memory; others are read from disk when needed (default: 32, or --max-loras "
         "if that is larger)."
     )
+    default_mm_loras: Mapping[str, Any] = setting(
+        'Folders of adapters for prompts with a modality whose request names no adapter: {"audio": "my-adapter"} '
+        "(default: those of the model's folder).",
+        {},
+    )
     lora_load_timeout_s: float = setting("Maximum time in seconds to read the files of an adapter.", 120.0)
     page_size: int = setting("Number of tokens in a page of the KV cache.", 16)
     gpu_memory_utilization: float = setting("Fraction of the GPU memory that all models together may use.", 0.9)

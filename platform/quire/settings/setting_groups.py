@@ -56,6 +56,7 @@ GROUPS: Mapping[str, tuple[str, ...]] = {
             "max_loras",
             "max_lora_rank",
             "max_cpu_loras",
+            "default_mm_loras",
             "lora_load_timeout_s",
         ),
     ),

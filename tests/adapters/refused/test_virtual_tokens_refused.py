@@ -20,7 +20,7 @@ from quire.errors import BadRequest, Overloaded
 from quire.records import AdapterMetadata, Context
 from quire.settings.model_config import ModelConfig
 from quire.types import AdapterRef, Prompt
-from quire_adapters.prompt_tuning import KINDS
+from quire_adapters.peft.virtual_tokens import KINDS
 from quire_adapters.prompt_tuning_runtime import PromptTuningRuntime
 from quire_testing.tiny import tiny_model
 

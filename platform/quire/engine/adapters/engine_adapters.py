@@ -6,26 +6,36 @@ so an admitted request never waits for a slot.
 
 from __future__ import annotations
 
+import logging
 import math
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 from threading import RLock
+from typing import TYPE_CHECKING
 
 from quire.engine.adapters.admission import SlotAdmission
 from quire.engine.adapters.attached_runtimes import AttachedRuntimes
 from quire.engine.adapters.loader import AdapterLoader
 from quire.engine.adapters.mapping import AdapterMapping
+from quire.engine.adapters.modality_adapters import adapter_name, modality_adapters, with_modality_adapter
 from quire.engine.adapters.registry import AdapterRegistry
 from quire.engine.adapters.revision import AdapterRequest
 from quire.engine.adapters.virtual_tokens import check_virtual_tokens, with_virtual_tokens
-from quire.errors import BadRequest, NotFound
+from quire.errors import BadRequest, ConfigError, NotFound, QuireError
 from quire.isolation.isolated_calls import IsolatedCalls
+from quire.records import Registry
 from quire.settings.model_config import ModelConfig
 from quire.types import Request, WeightedAdapter
 from quire.types.adapter_info import AdapterStats
+
+if TYPE_CHECKING:
+    from quire.engine.loading.load import LoadedModel
+
+log = logging.getLogger(__name__)
 
 MAX_PER_REQUEST = 8
 """Adapters that one request may use."""
@@ -57,6 +67,22 @@ class EngineAdapters:
         self.mapping = AdapterMapping(runtimes, self.registry.known)
         self._admission = SlotAdmission(config.max_loras, len(runtimes), self.registry.host_cache)
         self._requests: dict[str, AdapterRequest] = {}
+        self._by_modality: dict[str, bool] = {}
+
+    def load_for_modalities(self, folders: Mapping[str, Path]) -> None:
+        """Load the adapters that prompts with a modality use, in order of precedence. Raises ConfigError.
+
+        Without an adapter runtime, such prompts are refused.
+        """
+        for modality, folder in folders.items():
+            self._by_modality[modality] = bool(len(self._runtimes))
+            if not len(self._runtimes):
+                log.warning("Prompts with %s are refused: their adapter in %s needs --enable-lora", modality, folder)
+                continue
+            try:
+                self.registry.load(adapter_name(modality), folder).result()
+            except QuireError as error:
+                raise ConfigError(f"The adapter for prompts with {modality}, {folder}: {error.message}") from error
 
     @contextmanager
     def acquire(self, request: Request) -> Iterator[Request]:
@@ -64,10 +90,15 @@ class EngineAdapters:
 
         It uses them if the block ends without an error.
 
-        request: has at least one adapter.
+        A request without adapters gets that of its media, if the model has one.
         Raises BadRequest (too many adapters, invalid weights, virtual tokens of several adapters) and NotFound (an
         adapter is not loaded).
         """
+        if self._by_modality:
+            request = with_modality_adapter(request, self._by_modality)
+        if not request.adapters:
+            yield request
+            return
         uses = self._validated(request.adapters)
         with self._lock:
             adapters = tuple(self.registry.find(use.ref.name) for use in uses)
@@ -174,3 +205,12 @@ class EngineAdapters:
 
     def close(self) -> None:
         self._loader.close()
+
+
+def engine_adapters(
+    runtimes: AttachedRuntimes, config: ModelConfig, registry: Registry, loaded: LoadedModel, isolated: IsolatedCalls
+) -> EngineAdapters:
+    """The adapters of an engine, with those that prompts with media use. Raises ConfigError if one cannot be used."""
+    found = EngineAdapters(runtimes, config, loaded.info.name, isolated)
+    found.load_for_modalities(modality_adapters(config, registry, loaded))
+    return found

@@ -14,6 +14,7 @@ from threading import RLock
 
 from quire.engine.adapters.host_cache import HostAdapterCache
 from quire.engine.adapters.loader import AdapterLoader, LoadResult
+from quire.engine.adapters.modality_adapters import is_of_modality
 from quire.engine.adapters.revision import AdapterRevision
 from quire.errors import BadRequest, NotFound, Overloaded, QuireError
 from quire.records import AdapterMetadata
@@ -52,15 +53,15 @@ class AdapterRegistry:
         self._revisions = count(1)
 
     def infos(self) -> list[AdapterInfo]:
-        """All known revisions, the oldest first."""
+        """All known revisions, the oldest first, but not those of modalities, which belong to the model."""
         with self._lock:
-            return [adapter.info(self._model) for adapter in self.known.values()]
+            return [a.info(self._model) for a in self.known.values() if not is_of_modality(a.ref.name)]
 
     def find(self, name: str) -> AdapterRevision:
         """The current revision of a name. Raises NotFound, and BadRequest if it could not be read."""
         adapter = self.current.get(name)
         if adapter is None:
-            known = ", ".join(self.current) or "none"
+            known = ", ".join(one for one in self.current if not is_of_modality(one)) or "none"
             raise NotFound(f"The adapter `{name}` is not loaded. Adapters loaded: {known}.", "model")
         if adapter.state == "failed":
             raise _load_error(adapter)

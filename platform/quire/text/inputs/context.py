@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from quire import files
 from quire.errors import CheckpointError
 from quire.records import Context, Registry
+from quire.text.chat.template_pool import TemplatePool
+from quire.text.chat.templates import ChatTemplate
 from quire.text.tokenizer.tokenizer import Tokenizer
 from quire.types import ModelInfo
 
@@ -22,7 +25,18 @@ def model_context(registry: Registry, plugin: str, info: ModelInfo, tokenizer: T
         tokenizer=tokenizer,
         config=_config(Path(info.folder)),
         folder=info.folder,
+        render_chat=partial(_rendered, tokenizer) if tokenizer and tokenizer.chat_template else None,
     )
+
+
+def _rendered(tokenizer: Tokenizer, messages: Any) -> str:
+    renderer = TemplatePool()
+    try:
+        template = ChatTemplate.from_tokenizer(tokenizer, renderer)
+        variables = {**template.special_tokens, "messages": messages, "add_generation_prompt": True}
+        return renderer.render(template.default_template or "", variables)
+    finally:
+        renderer.close()
 
 
 def _config(folder: Path) -> Mapping[str, Any]:

@@ -11,21 +11,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any, TypeAlias
 
 from quire.errors import BadRequest, PluginError, PluginFailed, QuireError
 from quire.hooks.call_stats import call_plugin
 from quire.media.loader import MediaLoader, with_item_number
-from quire.records import (
-    CountAwareInputProcessor,
-    InputMapper,
-    InputProcessor,
-    MappedMedia,
-    MappedText,
-    PromptInputProcessor,
-    Registry,
-)
+from quire.records import InputMapper, InputProcessor, MappedMedia, MappedText, PromptInputProcessor, Registry
 from quire.text.inputs.context import model_context
 from quire.text.inputs.numbered_markers import FIELD, replace_numbered_markers
 from quire.text.inputs.prompt_assembly import (
@@ -37,6 +29,7 @@ from quire.text.inputs.prompt_assembly import (
     encoder_padding,
     interleaved,
     mapped_items,
+    mapping,
     split_at_markers,
     text_ids,
 )
@@ -73,8 +66,7 @@ class MultimodalProcessor:
         for record in registry.input_mappers(info.architecture, info.fallback):
             if record.modality in info.modalities:
                 self._mappers[record.modality] = self._build(record)
-        markers = [mapper.marker for mapper in self._mappers.values()]
-        if len(set(markers)) < len(markers):
+        if len(set(markers := [mapper.marker for mapper in self._mappers.values()])) < len(markers):
             raise PluginError(f"Input mappers of {info.architecture} share a marker: {', '.join(sorted(markers))}.")
 
     def _build(self, record: InputMapper) -> _Mapper:
@@ -132,7 +124,7 @@ class MultimodalProcessor:
         parts = self._split_prompt(text or "", ids, items, encode, param)
         items = self.loader.fetch_sync(items, param)
         mapped = {
-            modality: [self._decode_and_map(modality, given, number, param) for number in range(len(given))]
+            modality: [self._decode_and_map(modality, items, number, param) for number in range(len(given))]
             for modality, given in items.items()
         }
         if any(isinstance(one, MappedText) for given in mapped.values() for one in given):
@@ -271,19 +263,19 @@ class MultimodalProcessor:
     def _marker_ids(self, marker: str) -> list[int]:
         return [] if self._tokenizer is None else self._tokenizer.encode(marker, add_special_tokens=False)
 
-    def _decode_and_map(self, modality: str, items: Sequence[Any], number: int, param: str) -> MappedItem:
-        """Decode and map one item. Errors name its number."""
+    def _decode_and_map(self, modality: str, all_items: Mapping[str, list[Any]], number: int, param: str) -> MappedItem:
+        """Decode and map one item of a prompt. Errors name its number."""
+        items = all_items[modality]
         try:
-            return self._map(modality, self.loader.decode(modality, items[number]), len(items))
+            return self._map(modality, self.loader.decode(modality, items[number]), len(items), all_items)
         except PluginFailed:
             raise
         except QuireError as error:
             raise with_item_number(error, modality, number, len(items), param) from error
 
-    def _map(self, modality: str, item: Any, count: int) -> MappedItem:
+    def _map(self, modality: str, item: Any, count: int, beside: Collection[str] = ()) -> MappedItem:
         """Map one of `count` items, and validate what the mapper returns."""
-        mapper, built = self._mappers[modality], self._mappers[modality].built
-        call = partial(built.map_with_count, count=count) if isinstance(built, CountAwareInputProcessor) else built.map
+        mapper, call = self._mappers[modality], mapping(self._mappers[modality].built, count, beside)
         result: MappedItem = call_plugin(self._registry, mapper.plugin, call, item)
         if isinstance(result, MappedText) and not len(result.media) == result.text.count(result.placeholder) > 0:
             raise PluginFailed(

@@ -6,12 +6,19 @@ import json
 import re
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from hashlib import blake2b
 from itertools import chain
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from quire.errors import BadRequest, PluginFailed
-from quire.records import MappedMedia, MappedText
+from quire.records import (
+    CountAwareInputProcessor,
+    InputProcessor,
+    MappedMedia,
+    MappedText,
+    ModalityAwareInputProcessor,
+)
 from quire.types import EncoderInputInfo, Media
 
 if TYPE_CHECKING:
@@ -26,6 +33,15 @@ PromptPart: TypeAlias = "list[int] | str"
 
 MappedItem: TypeAlias = MappedMedia | MappedText
 """The result of an input mapper for one item."""
+
+
+def mapping(built: InputProcessor, count: int, modalities: Iterable[str]) -> Callable[[Any], MappedItem]:
+    """What maps one of `count` items of a prompt with these modalities."""
+    if isinstance(built, CountAwareInputProcessor):
+        return partial(built.map_with_count, count=count)
+    if isinstance(built, ModalityAwareInputProcessor):
+        return partial(built.map_beside, modalities=tuple(modalities))
+    return built.map
 
 
 def mapped_items(part: MappedItem) -> Sequence[MappedMedia]:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from quire_models.modules.builder import ModuleBuilder
-    from quire_plugins.audio.voxtral_inputs import WindowProcessor
+    from quire_plugins.audio.windows.voxtral_inputs import WindowProcessor
 
 NAME = "VoxtralForConditionalGeneration"
 MARKER = "[AUDIO]"
@@ -48,7 +48,7 @@ NAMES = names.LLAMA.under("language_model") | names.LANGUAGE_MODEL | _TOWER.and_
 class GroupedAudioTower:
     """An audio encoder; then every `group` tokens are concatenated and projected to one embedding.
 
-    An item is a window of the encoder's longest input, as `quire_models.towers.audio` documents it.
+    An item is a window of at most the encoder's longest input, as `quire_models.towers.audio` documents it.
     """
 
     encoder: AudioTower
@@ -58,11 +58,15 @@ class GroupedAudioTower:
     @property
     def length(self) -> int:
         """Embeddings of a window."""
-        return self.encoder.count // self.group
+        return self.rows(2 * self.encoder.count)
+
+    def rows(self, frames: int) -> int:
+        """Embeddings of so many frames."""
+        return self.encoder.rows(frames // 2) // self.group
 
     def build(self, width: int, builder: ModuleBuilder) -> nn.Module:
         """The tower; its rows have this width."""
-        from quire_plugins.audio.voxtral_tower import GroupedAudioModule
+        from quire_plugins.audio.windows.voxtral_tower import GroupedAudioModule
 
         return GroupedAudioModule(width, self, builder)
 
@@ -92,7 +96,7 @@ def tower(c: Any) -> GroupedAudioTower:
 
 def _audio(context: Context) -> WindowProcessor:
     from quire_plugins.architectures.model_config import parsed
-    from quire_plugins.audio.voxtral_inputs import WindowProcessor
+    from quire_plugins.audio.windows.voxtral_inputs import WindowProcessor
 
     config = parsed(context)
     return WindowProcessor(context, config.audio_token_id, tower(config), MARKER)

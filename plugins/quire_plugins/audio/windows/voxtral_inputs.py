@@ -9,7 +9,7 @@ from quire.records import Context, MappedMedia, MappedText
 from quire_plugins.audio.log_mel import AudioLike, LogMelExtractor
 
 if TYPE_CHECKING:
-    from quire_plugins.audio.voxtral import GroupedAudioTower
+    from quire_plugins.audio.windows.voxtral import GroupedAudioTower
 
 
 class WindowProcessor:

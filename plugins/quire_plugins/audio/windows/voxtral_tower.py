@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from quire_models import Items, ModuleBuilder, TowerCall
 
 if TYPE_CHECKING:
-    from quire_plugins.audio.voxtral import GroupedAudioTower
+    from quire_plugins.audio.windows.voxtral import GroupedAudioTower
 
 
 class GroupedAudioModule(nn.Module):
@@ -24,11 +24,14 @@ class GroupedAudioModule(nn.Module):
         self.projector = part.projector.build(width, builder)
 
     def forward(self, items: Items, call: TowerCall) -> list[Tensor]:
-        """Rows [length, width] of each item."""
-        group, counts = self.part.group, [self.part.length] * len(items)
-        tokens = torch.cat(self.encoder(items, call))  # [tokens of all, own width]
-        rows: Tensor = self.projector(tokens.unflatten(0, (-1, group)).flatten(1), call.context(counts))
-        return list(rows.split(counts))
+        """Rows of each item. An item may have `rows`, int64 [1]: how many rows are not of silence after its audio."""
+        group = self.part.group
+        tokens = self.encoder(items, call)  # [tokens, own width] of each item
+        counts = [len(some) // group for some in tokens]
+        grouped = torch.cat([some[: count * group] for some, count in zip(tokens, counts, strict=True)])
+        rows: Tensor = self.projector(grouped.unflatten(0, (-1, group)).flatten(1), call.context(counts))
+        each = zip(items, rows.split(counts), strict=True)
+        return [some[: int(item["rows"])] if "rows" in item else some for item, some in each]
 
     def dummy_input(self) -> tuple[Mapping[str, Tensor], int]:
         """One window of the longest input."""
