@@ -134,6 +134,15 @@ async def test_a_message_has_a_largest_size_and_the_turns_that_wait_a_number(fol
                 assert (await client.until("conversation.item.done", "error"))[-1]["type"] != "error"
 
 
+@pytest.mark.parametrize("disabled", [False, True])
+async def test_handshakes_are_in_the_access_log_if_there_is_one(folder, caplog, disabled):
+    caplog.set_level("INFO")
+    app, config = made(folder, disable_access_log=disabled, log_level="info")
+    async with live(app, config) as (url, _), realtime(url, "?model=mine"):
+        pass
+    assert ("/v1/realtime?model=mine" in caplog.text, "connection open" in caplog.text) == (not disabled, not disabled)
+
+
 async def test_a_shutdown_closes_the_sockets(folder):
     app, config = made(folder)
     async with live(app, config) as (url, server), realtime(url) as client:

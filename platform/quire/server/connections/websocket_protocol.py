@@ -7,6 +7,7 @@ connection whose client answers no ping. The connection keeps its place among th
 from __future__ import annotations
 
 import asyncio
+import logging
 from asyncio.transports import BaseTransport
 from collections.abc import Callable
 from typing import Any
@@ -14,6 +15,10 @@ from typing import Any
 from uvicorn._types import ASGISendEvent
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 from websockets.frames import Frame
+
+QUIET = logging.getLogger("quire.server.websockets.quiet")
+QUIET.setLevel(logging.WARNING)
+"""Without an access log, handshakes are not logged either, which uvicorn's own logger does at the level info."""
 
 CLOSE_TIMEOUT_S = 5.0
 """A client gets so long to take what was sent and to close; then the connection is reset."""
@@ -27,6 +32,8 @@ class BoundedWebSocketProtocol(WebSocketsSansIOProtocol):
 
     def __init__(self, *args: Any, on_lost: Callable[[], None], handshake_timeout_s: float, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
+        if not self.config.access_log:
+            self.logger = self.conn.logger = QUIET
         self._on_lost = on_lost
         self._handshake_timeout_s = handshake_timeout_s
         self._reset: asyncio.TimerHandle | None = None
