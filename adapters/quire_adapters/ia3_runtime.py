@@ -225,7 +225,7 @@ def _gated_inputs(model: DecoderModel) -> Mapping[str, tuple[str, Rows]]:
     """For each projection that reads act(gate) · up: the projection that contains `up`, and its rows there."""
     found: dict[str, tuple[str, Rows]] = {}
     for path, module in model.named_modules():
-        if isinstance(module, GatedFeedForward):
+        if isinstance(module, GatedFeedForward) and hasattr(module.gate_up, "slices"):
             up = module.gate_up.slices["up"]
             found[f"{path}.down"] = f"{path}.gate_up", (up.start, up.stop)
     return found

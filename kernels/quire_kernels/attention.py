@@ -3,32 +3,47 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Protocol
-
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
     from quire_kernels.ops import AttentionMetadata
 
 
-OPTIONS = ("sinks", "slopes", "chunk", "value_dim")
+OPTIONS = ("sinks", "slopes", "chunk", "value_dim", "biases", "stripes")
 """What only some models ask of `paged_attention`; an implementation states which of these it has
 (`OpImpl.attention_options`), and gets no others.
 
 sinks: a score for each head that has no value (arXiv 2309.17453). slopes: ALiBi (arXiv 2108.12409). chunk: neighboring
 positions that attend to each other (Llama 4). value_dim: values are the first value_dim elements of the keys, and pools
 of values are empty (latent attention, arXiv 2405.04434); the name stands for any width of values that is not that of
-keys.
+keys. biases: of relative positions (T5, arXiv 1910.10683). stripes: block-sparse attention (arXiv 2404.14219).
 """
+
+
+class Stripes(NamedTuple):
+    """Which blocks of `block` positions a token attends to: the `local` last ones, and every `stride`-th.
+
+    All tokens of head h attend to the blocks b with (b + 1 + h * step) divisible by `stride`. Not to be combined with
+    windows, chunks, biases, slopes and visible ends.
+    """
+
+    block: int
+    local: int
+    stride: int
+    step: int = 0
 
 
 class PagedAttention(Protocol):
     """Attention of each token to positions of its own seq in the KV cache: up to its own, or up to `rows.visible_ends`.
 
     token t of row r is at position p = contexts[r] - query_starts[r+1] + t; it attends to positions i with p - i <
-    window, i // chunk = p // chunk and i < visible_ends[t], which is p + 1 where `rows.visible_ends` is None
+    window, i // chunk = p // chunk and i < visible_ends[t], which is p + 1 where `rows.visible_ends` is None; and with
+    stripes, if p // block - i // block < local or (i // block + 1 + h * step) % stride = 0
     s = scale * q[t] · k[i];  s = softcap * tanh(s / softcap) if softcap;  s = s + slopes[h] * (i - p) if slopes;
+    s = s + biases[h, R + min(max(i - p, -R), R)] if biases, which are [H, 2 R + 1] with R > 0; not both of them;
     out[t] = Σ exp(s[i]) v[i] / (Σ exp(s[i]) + exp(sinks[h]) if sinks);  v[i] = k[i, :value_dim] if value_dim
     query head h uses key-value head h // (H / K); scores and sums in float32
     q [T, H, D]; k_pool [pages, page_size, K, D]; v_pool [pages, page_size, K, V]; sinks, slopes [H] -> [T, H, V]
@@ -48,6 +63,8 @@ class PagedAttention(Protocol):
         slopes: Tensor | None = None,
         chunk: int | None = None,
         value_dim: int | None = None,
+        biases: Tensor | None = None,
+        stripes: Stripes | None = None,
     ) -> Tensor: ...
 
 
@@ -75,11 +92,18 @@ class RowAttentionOp(Protocol):
     """Bidirectional attention of each token to the tokens of its own row, without pages.
 
     token t of row r attends to tokens i of that row with |t - i| < window
-    s = scale * q[t] · k[i];  out[t] = Σ softmax(s)[i] v[i]
+    s = scale * q[t] · k[i];  s = s + biases[h, …] if biases, as in `PagedAttention`;  out[t] = Σ softmax(s)[i] v[i]
     query head h uses key-value head h // (H / K); sums in float32; only query_starts and lens_host of `rows` are used
     q [T, H, D]; k, v [T, K, D] (any strides between tokens) -> [T, H, D]
     """
 
     def __call__(
-        self, q: Tensor, k: Tensor, v: Tensor, rows: AttentionMetadata, scale: float, window: int | None = None
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        rows: AttentionMetadata,
+        scale: float,
+        window: int | None = None,
+        biases: Tensor | None = None,
     ) -> Tensor: ...

@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from quire_kernels import int8, quantized, reference_low_rank, reference_moe
+from quire_kernels.attention import Stripes
 from quire_kernels.moe import ExpertMlp
 from quire_kernels.ops import AttentionMetadata, BoundLinear
 from quire_kernels.reference_moe import Activations, ReferenceExperts
@@ -36,11 +37,8 @@ def add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tup
 def layer_norm(x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float) -> Tensor:
     h = x.float()
     h = (h - h.mean(-1, keepdim=True)) * torch.rsqrt(h.var(-1, correction=0, keepdim=True) + eps)
-    if weight is not None:
-        h = h * weight.float()
-    if bias is not None:
-        h = h + bias.float()
-    return h.to(x.dtype)
+    h = h if weight is None else h * weight.float()
+    return (h if bias is None else h + bias.float()).to(x.dtype)
 
 
 def _rotate(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool) -> Tensor:
@@ -99,6 +97,8 @@ def paged_attention(
     slopes: Tensor | None = None,
     chunk: int | None = None,
     value_dim: int | None = None,
+    biases: Tensor | None = None,
+    stripes: Stripes | None = None,
 ) -> Tensor:
     out = q.new_empty(*q.shape[:2], v_pool.shape[-1] if value_dim is None else value_dim)
     starts, contexts = rows.query_starts.tolist(), rows.contexts.tolist()
@@ -114,22 +114,41 @@ def paged_attention(
             hidden = hidden | (positions - keys >= window)
         if chunk is not None:
             hidden = hidden | (positions // chunk != keys // chunk)
-        bias = None if slopes is None else slopes[:, None, None] * (keys - positions)
+        if stripes is not None:
+            local = positions // stripes.block - keys // stripes.block < stripes.local
+            shifts = torch.arange(q.shape[1], device=q.device)[:, None, None] * stripes.step + 1
+            hidden = hidden | ~(local | ((keys // stripes.block + shifts) % stripes.stride == 0))
+        bias = _of_distance(biases, keys - positions) if slopes is None else slopes[:, None, None] * (keys - positions)
         out[first:last] = _attend(q[first:last], k, v, hidden, scale, softcap, bias, sinks)
     return out
 
 
 def row_attention(
-    q: Tensor, k: Tensor, v: Tensor, rows: AttentionMetadata, scale: float, window: int | None = None
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    rows: AttentionMetadata,
+    scale: float,
+    window: int | None = None,
+    biases: Tensor | None = None,
 ) -> Tensor:
     out = torch.empty_like(q, memory_format=torch.contiguous_format)
     starts = rows.query_starts.tolist()
     for first, last in pairwise(starts):
         positions = torch.arange(last - first, device=q.device)
-        distance = (positions[:, None] - positions).abs()  # [tokens, tokens]
-        hidden = torch.zeros_like(distance, dtype=torch.bool) if window is None else distance >= window
-        out[first:last] = _attend(q[first:last], k[first:last], v[first:last], hidden, scale)
+        ahead = positions - positions[:, None]  # [tokens, tokens]
+        hidden = torch.zeros_like(ahead, dtype=torch.bool) if window is None else ahead.abs() >= window
+        seen = k[first:last], v[first:last], hidden
+        out[first:last] = _attend(q[first:last], *seen, scale, bias=_of_distance(biases, ahead))
     return out
+
+
+def _of_distance(biases: Tensor | None, ahead: Tensor) -> Tensor | None:
+    """biases [H, 2 R + 1] and relative positions [tokens, keys] -> [H, tokens, keys]."""
+    if biases is None:
+        return None
+    reach = biases.shape[1] // 2
+    return biases[:, ahead.clamp(-reach, reach) + reach]
 
 
 def _seq_of(pool: Tensor, pages: Tensor, context: int) -> Tensor:
@@ -148,20 +167,16 @@ def _attend(
     bias: Tensor | None = None,
     sinks: Tensor | None = None,
 ) -> Tensor:
-    """hidden [tokens, keys]; bias [H, tokens, keys], added to the scores; sinks [H]."""
+    """hidden [tokens, keys] or [H, tokens, keys]; bias [H, tokens, keys], added to the scores; sinks [H]."""
     group = q.shape[1] // k.shape[1]
     k, v = k.float().repeat_interleave(group, 1), v.float().repeat_interleave(group, 1)
     scores = torch.einsum("qhd,khd->hqk", q.float(), k) * scale
     if softcap is not None:
         scores = softcap * torch.tanh(scores / softcap)
-    if bias is not None:
-        scores = scores + bias
+    scores = scores if bias is None else scores + bias
     scores = scores.masked_fill(hidden, float("-inf"))
-    if sinks is not None:
-        column = sinks.float()[:, None, None].expand(-1, len(q), 1)
-        weights = torch.cat((scores, column), -1).softmax(-1)[..., :-1]
-    else:
-        weights = scores.softmax(-1)
+    without = [] if sinks is None else [sinks.float()[:, None, None].expand(-1, len(q), 1)]
+    weights = torch.cat((scores, *without), -1).softmax(-1)[..., : len(k)]
     return torch.einsum("hqk,khd->qhd", weights, v).to(q.dtype)
 
 
@@ -195,14 +210,11 @@ def linear(weight: Tensor, bias: Tensor | None, gated: bool = False) -> BoundLin
     return bound
 
 
-def linear_batched(weight: Tensor, bias: Tensor | None, gated: bool = False) -> BoundLinear:
-    return linear(weight, bias, gated)
-
-
 def linear_heads(weight: Tensor) -> Callable[[Tensor], Tensor]:
     return lambda x: torch.einsum("thm,hnm->thn", x.float(), weight.float()).to(x.dtype)
 
 
+linear_batched = linear
 linear_int8 = int8.linear_int8
 linear_quantized = quantized.linear_quantized
 low_rank = reference_low_rank.low_rank

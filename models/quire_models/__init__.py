@@ -16,10 +16,12 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from quire_kernels.attention import Stripes
 from quire_kernels.moe import ClampedSwiglu, ExpertGroups, Routing
 from quire_models.loading import config_fields as configs, weight_names as names
 from quire_models.loading.weight_names import WeightsMapper
 from quire_models.parts.attention.latent import LatentAttention
+from quire_models.parts.attention.position_bias import PositionBias
 from quire_models.parts.attention.query_scaling import QueryScaling
 from quire_models.parts.audio import AudioTower
 from quire_models.parts.changes import with_attention, with_blocks
@@ -162,6 +164,7 @@ __all__ = [
     "Pooling",
     "PoolingActivation",
     "PoolingType",
+    "PositionBias",
     "Positions",
     "PostNormBlock",
     "Projection",
@@ -176,6 +179,7 @@ __all__ = [
     "StateCache",
     "StateShape",
     "StateTensor",
+    "Stripes",
     "TowerCall",
     "TowerContext",
     "VisionEncoder",

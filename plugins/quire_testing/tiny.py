@@ -108,7 +108,9 @@ def reference_model(architecture: str, seed: int = 0, attention: str = "eager", 
     ids = {"bos_token_id": None, "eos_token_id": END_ID, "pad_token_id": END_ID}
     config = config_class(**{**sizes, **ids, **overrides})
     generator = torch.Generator().manual_seed(seed)
-    model = model_class._from_config(config, dtype=torch.float32, attn_implementation=attention).eval()
+    with torch.random.fork_rng(devices=[]):  # some classes draw vectors, to which `_perturb` only adds
+        torch.manual_seed(seed)
+        model = model_class._from_config(config, dtype=torch.float32, attn_implementation=attention).eval()
     with torch.no_grad():
         for parameter in model.parameters():
             _perturb(parameter, generator)

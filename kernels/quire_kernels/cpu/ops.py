@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from quire_kernels.attention import Stripes
 from quire_kernels.cpu.compiled.blocks import CompiledBlocks, compile_blocks, step_rows
 from quire_kernels.cpu.compiled.proxies import Proxy, ProxyForward
 from quire_kernels.cpu.library import DTYPES, Library
@@ -23,9 +24,20 @@ from quire_kernels.cpu.linear.split_bf16 import SplitBf16Linear
 from quire_kernels.cpu.low_rank import CpuAdapterSlots, StepSegments
 from quire_kernels.cpu.moe import experts
 from quire_kernels.cpu.moe.route import route
+from quire_kernels.cpu.pages.biases import padded_biases
 from quire_kernels.cpu.pages.read import read_pages
 from quire_kernels.cpu.state import StateOps
-from quire_kernels.cpu.structs import Instruction, Op, StepStruct, TensorView, pointers
+from quire_kernels.cpu.structs import (
+    Instruction,
+    Op,
+    StepStruct,
+    TensorView,
+    as_heads,
+    as_rows,
+    as_vector,
+    pointers,
+    view_of,
+)
 from quire_kernels.moe import BoundMoe, ExpertMlp, Routing
 from quire_kernels.ops import ACTS, AttentionMetadata, BoundLinear
 from quire_kernels.quantized import QuantizedMatrix
@@ -56,7 +68,7 @@ class CpuOps(StateOps):
         fields. states: a state tensor, and the slots of the rows.
         """
         tensors = [*inputs, out]
-        views = [_view(tensor, i) for i, tensor in enumerate(tensors)]
+        views = [view_of(tensor, i) for i, tensor in enumerate(tensors)]
         inputs_of = (TensorView * 3)(*views[:-1], *([TensorView()] * (3 - len(inputs))))
         program = (Instruction * 1)(Instruction(op=op, inputs=inputs_of, out=views[-1], **fields))
         step = StepStruct(is_bf16=DTYPES[inputs[0].dtype], threads=torch.get_num_threads(), tokens=len(inputs[0]))
@@ -87,7 +99,7 @@ class CpuOps(StateOps):
             wide = int(weight.dtype == torch.float32)
             at = x.tracer.keep(weight, x.width)
             return x.tracer.write(Op.RMS_NORM, [x], x.tracer.like(x), weight=at, factor=eps, wide=wide)
-        rows, out, weight = _rows(x), torch.empty(x.shape, dtype=x.dtype), _vector(weight, x.dtype)
+        rows, out, weight = as_rows(x), torch.empty(x.shape, dtype=x.dtype), as_vector(weight, x.dtype)
         wide = int(weight.dtype == torch.float32)
         self.run(Op.RMS_NORM, [rows], out.view(rows.shape), weight=weight.data_ptr(), factor=eps, wide=wide)
         return out
@@ -97,7 +109,7 @@ class CpuOps(StateOps):
             wide = int(weight.dtype == torch.float32)
             out = x.tracer.add_norm(x, residual, weight=x.tracer.keep(weight, x.width), factor=eps, wide=wide)
             return out, residual
-        x, residual, weight = _rows(x), _rows(residual), _vector(weight, x.dtype)
+        x, residual, weight = as_rows(x), as_rows(residual), as_vector(weight, x.dtype)
         wide, out = int(weight.dtype == torch.float32), torch.empty(x.shape, dtype=x.dtype)
         self.run(Op.ADD_RMS_NORM, [x, residual], out, weight=weight.data_ptr(), factor=eps, wide=wide)
         return out, residual
@@ -106,7 +118,7 @@ class CpuOps(StateOps):
         if isinstance(x, Proxy):
             weight_at, bias_at = (x.tracer.keep(t, x.width) for t in (weight, bias))
             return x.tracer.write(Op.LAYER_NORM, [x], x.tracer.like(x), weight=weight_at, bias=bias_at, factor=eps)
-        rows, out = _rows(x), torch.empty(x.shape, dtype=x.dtype)
+        rows, out = as_rows(x), torch.empty(x.shape, dtype=x.dtype)
         vectors = [None if t is None else t.to(x.dtype).contiguous() for t in (weight, bias)]
         weight_at, bias_at = (0 if t is None else t.data_ptr() for t in vectors)
         self.run(Op.LAYER_NORM, [rows], out.view(rows.shape), weight=weight_at, bias=bias_at, factor=eps)
@@ -117,7 +129,7 @@ class CpuOps(StateOps):
     ) -> tuple[Tensor, Tensor]:
         if isinstance(q, Proxy):
             return q.tracer.rotate(q, k, q.tracer.angles_of(cos), interleaved)  # type: ignore[return-value]
-        q, k = _heads(q), _heads(k)
+        q, k = as_heads(q), as_heads(k)
         self.run(Op.ROTARY, [q, k], q, tables=(cos.contiguous(), sin.contiguous()), interleaved=int(interleaved))
         return q, k
 
@@ -125,7 +137,7 @@ class CpuOps(StateOps):
         if isinstance(k, Proxy):
             k.tracer.store(None, k, v, k_pool, v_pool, angles=-1)
             return
-        k, v = _heads(k), k[:, :0] if v is None else _heads(v)  # no parts: no values
+        k, v = as_heads(k), k[:, :0] if v is None else as_heads(v)  # no parts: no values
         v = v if v.shape[1] else v.new_empty(len(k), 0, 0)
         self.run(Op.ROTARY_WRITE, [k[:, :0], k, v], k, (k_pool, v_pool), slot_mapping, angles=-1)
 
@@ -143,7 +155,7 @@ class CpuOps(StateOps):
     ) -> Tensor:
         if isinstance(q, Proxy):
             return q.tracer.store(q, k, v, k_pool, v_pool, q.tracer.angles_of(cos), interleaved)
-        q, k, v = _heads(q), _heads(k), _heads(v)
+        q, k, v = as_heads(q), as_heads(k), as_heads(v)
         tables = cos.contiguous(), sin.contiguous()
         self.run(
             Op.ROTARY_WRITE, [q, k, v], q, (k_pool, v_pool), slot_mapping, tables=tables, interleaved=int(interleaved)
@@ -164,21 +176,26 @@ class CpuOps(StateOps):
         slopes: Tensor | None = None,
         chunk: int | None = None,
         value_dim: int | None = None,
+        biases: Tensor | None = None,
+        stripes: Stripes | None = None,
     ) -> Tensor:
+        (table, reach), sparse = padded_biases(biases), None if stripes is None else torch.tensor(stripes)
         fields: dict[str, Any] = {"factor": scale, "window": window or 0, "softcap": softcap or 0.0}
-        fields["chunk"] = chunk or 0
+        fields |= {"chunk": chunk or 0, "reach": reach}
         if isinstance(q, Proxy):
-            of_encoder, by_head = int(rows is ProxyForward.cross_attention), (sinks, slopes)
-            return q.tracer.attend(q, k_pool, v_pool, by_head, value_dim, of_encoder=of_encoder, **fields)
-        q = _heads(q)
+            fields["of_encoder"] = int(rows is ProxyForward.cross_attention)
+            return q.tracer.attend(q, k_pool, v_pool, (sinks, slopes), value_dim, table, sparse, **fields)
+        q = as_heads(q)
         heads = k_pool.shape[2]
         width = value_dim or (q.shape[2] if v_pool.dtype in BITS else v_pool.shape[3])
         out = torch.empty(*q.shape[:2], width, dtype=q.dtype)
         # C++ reads only the shapes of keys and values; values without heads are part of the keys
         kv = [torch.empty(0, heads, q.shape[2], dtype=q.dtype)]
         kv.append(torch.empty(0, heads if value_dim is None else 0, width, dtype=q.dtype))
-        kept = [None if each is None else each.float().contiguous() for each in (sinks, slopes)]
-        addresses = [None if each is None else each.data_ptr() for each in kept]
+        added = slopes if table is None else table
+        kept = [None if each is None else each.float().contiguous() for each in (sinks, added)]
+        addresses = [None if each is None else each.data_ptr() for each in (*kept, sparse)]
+        fields["stripes"] = addresses[2]
         self.run(
             Op.ATTENTION, [q, *kv], out, (k_pool, v_pool), rows=rows, weight=addresses[0], bias=addresses[1], **fields
         )
@@ -191,14 +208,24 @@ class CpuOps(StateOps):
         return keys, read_pages(v_pool, slots, dtype, True, neighbors)
 
     def row_attention(
-        self, q: Tensor, k: Tensor, v: Tensor, rows: AttentionMetadata, scale: float, window: int | None = None
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        rows: AttentionMetadata,
+        scale: float,
+        window: int | None = None,
+        biases: Tensor | None = None,
     ) -> Tensor:
-        fields: dict[str, Any] = {"factor": scale, "window": window or 0}
+        table, reach = padded_biases(biases)
+        fields: dict[str, Any] = {"factor": scale, "window": window or 0, "reach": reach}
         if isinstance(q, Proxy):
-            return q.tracer.attend_rows(q, k, v, **fields)
-        q, k, v = _heads(q), _heads(k), _heads(v)
+            return q.tracer.attend_rows(q, k, v, table, **fields)
+        q, k, v = as_heads(q), as_heads(k), as_heads(v)
         out = torch.empty(q.shape, dtype=q.dtype)
-        self.run(Op.ROW_ATTENTION, [q, k, v], out, rows=rows, **fields)
+        self.run(
+            Op.ROW_ATTENTION, [q, k, v], out, rows=rows, bias=None if table is None else table.data_ptr(), **fields
+        )
         return out
 
     def gated_act(self, gate_up: Tensor, act: str) -> Tensor:
@@ -270,27 +297,3 @@ class CpuOps(StateOps):
     def fused_blocks(self, blocks: Sequence[Callable[[Any, Any], Any]], width: int) -> CompiledBlocks:
         """Blocks that can be traced run together in one native call."""
         return compile_blocks(self.library, blocks, width)
-
-
-def _view(x: Tensor, buffer: int) -> TensorView:
-    """x [tokens, width] or [tokens, parts, width] with contiguous parts."""
-    parts = x.shape[1] if x.dim() == 3 else 1
-    return TensorView(buffer, parts, 0, x.stride(0), x.shape[-1])
-
-
-def _rows(x: Tensor) -> Tensor:
-    """x [..., width] as [tokens, parts, width] or [tokens, width], without a copy if possible."""
-    if x.dim() == 3:
-        return _heads(x)
-    rows = x.reshape(-1, x.shape[-1])
-    return rows if rows.stride(-1) == 1 else rows.contiguous()
-
-
-def _vector(weight: Tensor, dtype: torch.dtype) -> Tensor:
-    """A norm's weight, contiguous, in the activations' data type or float32."""
-    return (weight if weight.dtype in (dtype, torch.float32) else weight.float()).contiguous()
-
-
-def _heads(x: Tensor) -> Tensor:
-    """x [tokens, heads, head_dim] with contiguous heads; copied only if they are not."""
-    return x if x.stride(-1) == 1 and (x.stride(1) == x.shape[2] or x.shape[1] < 2) else x.contiguous()

@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from ctypes import c_float, c_int32, c_int64, c_uint8, c_void_p
 from enum import IntEnum
 
+import torch
 from torch import Tensor
 
 POINTER = c_void_p
@@ -106,9 +107,11 @@ class Instruction(ctypes.Structure):
         ("out", TensorView),
         ("weight", POINTER),
         ("bias", POINTER),
+        ("stripes", POINTER),
         ("packed", PackedMatrix),
         ("window", c_int64),
         ("chunk", c_int64),
+        ("reach", c_int64),
         ("factor", c_float),
         ("softcap", c_float),
         ("layer", c_int32),
@@ -187,3 +190,27 @@ def pointers(tensors: Iterable[Tensor]) -> ctypes.Array[c_void_p]:
     """An array of the tensors' addresses."""
     addresses = [tensor.data_ptr() for tensor in tensors]
     return (c_void_p * len(addresses))(*addresses)
+
+
+def view_of(x: Tensor, buffer: int) -> TensorView:
+    """x [tokens, width] or [tokens, parts, width] with contiguous parts."""
+    parts = x.shape[1] if x.dim() == 3 else 1
+    return TensorView(buffer, parts, 0, x.stride(0), x.shape[-1])
+
+
+def as_rows(x: Tensor) -> Tensor:
+    """x [..., width] as [tokens, parts, width] or [tokens, width], without a copy if possible."""
+    if x.dim() == 3:
+        return as_heads(x)
+    rows = x.reshape(-1, x.shape[-1])
+    return rows if rows.stride(-1) == 1 else rows.contiguous()
+
+
+def as_vector(weight: Tensor, dtype: torch.dtype) -> Tensor:
+    """A norm's weight, contiguous, in the activations' data type or float32."""
+    return (weight if weight.dtype in (dtype, torch.float32) else weight.float()).contiguous()
+
+
+def as_heads(x: Tensor) -> Tensor:
+    """x [tokens, heads, head_dim] with contiguous heads; copied only if they are not."""
+    return x if x.stride(-1) == 1 and (x.stride(1) == x.shape[2] or x.shape[1] < 2) else x.contiguous()

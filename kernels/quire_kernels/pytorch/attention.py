@@ -19,7 +19,9 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
+from quire_kernels.attention import Stripes
 from quire_kernels.ops import AttentionMetadata
+from quire_kernels.pytorch.scoring import Scoring
 
 TILE = 256
 """Maximum tokens of a tile that needs a mask. It bounds the mask, and keys after a tile's end are not read."""
@@ -49,10 +51,12 @@ def paged_attention(
     slopes: Tensor | None = None,
     chunk: int | None = None,
     value_dim: int | None = None,
+    biases: Tensor | None = None,
+    stripes: Stripes | None = None,
 ) -> Tensor:
     if value_dim is not None:
         v_pool = k_pool[..., :value_dim]
-    scores = _Scoring(scale, softcap, sinks, slopes)
+    scores = Scoring(scale, softcap, sinks, slopes, biases, stripes)
     groups = _groups_of(rows, k_pool.shape[1], _Reach(window, chunk), not scores.is_plain, q)
     if len(groups) == 1 and groups[0].tokens is None:
         return _attend(q, k_pool, v_pool, groups[0], scores)
@@ -64,21 +68,6 @@ def paged_attention(
         else:
             out[group.tokens] = _attend(q[group.tokens], k_pool, v_pool, group, scores)
     return out
-
-
-@dataclass(frozen=True, slots=True)
-class _Scoring:
-    """How scores become weights: the options of `paged_attention`."""
-
-    scale: float
-    softcap: float | None
-    sinks: Tensor | None
-    slopes: Tensor | None
-
-    @property
-    def is_plain(self) -> bool:
-        """Whether torch's fused attention computes it."""
-        return self.softcap is None and self.sinks is None and self.slopes is None
 
 
 class _Reach(NamedTuple):
@@ -136,7 +125,7 @@ class _AttentionGroup:
     firsts: Tensor
 
 
-def _attend(q: Tensor, k_pool: Tensor, v_pool: Tensor, group: _AttentionGroup, scores: _Scoring) -> Tensor:
+def _attend(q: Tensor, k_pool: Tensor, v_pool: Tensor, group: _AttentionGroup, scores: Scoring) -> Tensor:
     """q [count * length, H, D] -> [count * length, H, V]."""
     heads, dim = q.shape[1:]
     k, v = (
@@ -145,36 +134,12 @@ def _attend(q: Tensor, k_pool: Tensor, v_pool: Tensor, group: _AttentionGroup, s
     )  # [count, K, keys, D]
     q = q.reshape(group.count, group.length, heads, dim).transpose(1, 2)
     if not scores.is_plain:
-        out = _explicit(q, k, v, group, scores)
+        out = scores.attend(q, k, v, group.mask, group.firsts, group.positions)
     else:
         out = F.scaled_dot_product_attention(
             q, k, v, attn_mask=group.mask, is_causal=group.causal, scale=scores.scale, enable_gqa=heads != k.shape[1]
         )
     return out.transpose(1, 2).reshape(-1, heads, v.shape[-1])
-
-
-def _explicit(q: Tensor, k: Tensor, v: Tensor, group: _AttentionGroup, scores: _Scoring) -> Tensor:
-    """Attention with what torch's fused call does not support. Shapes as in `_attend`."""
-    count, heads, length, dim = q.shape
-    kv_heads, cap = k.shape[1], scores.softcap
-    folded = q.reshape(count, kv_heads, -1, dim)  # query heads of a group share their keys
-    found = torch.matmul(folded, k.transpose(2, 3)).float().mul_(scores.scale if cap is None else scores.scale / cap)
-    if cap is not None:
-        found = found.tanh_().mul_(cap)
-    found = found.view(count, heads, length, group.keys)
-    if scores.slopes is not None:
-        keys = group.firsts[:, None] + torch.arange(group.keys)
-        distances = (keys[:, None] - group.positions[:, :, None]).to(q.device)  # [count, length, keys]
-        found.add_(scores.slopes.float()[:, None, None] * distances[:, None])
-    if group.mask is not None:
-        found.add_(group.mask)
-    if scores.sinks is not None:
-        column = scores.sinks.float()[:, None, None].expand(count, heads, length, 1)
-        weights = torch.cat((found, column), -1).softmax(-1)[..., :-1]
-    else:
-        weights = found.softmax(-1)
-    out = torch.matmul(weights.reshape(count, kv_heads, -1, group.keys).to(v.dtype), v)
-    return out.view(count, heads, length, v.shape[-1])
 
 
 def _groups_of(

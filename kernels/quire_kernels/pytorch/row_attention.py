@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from quire_kernels.ops import AttentionMetadata
+from quire_kernels.pytorch.scoring import by_distance
 
 PADDING = 1.2
 """Rows share a call if the shortest is padded to at most this times its own length; rows up to `SMALL` tokens always
@@ -48,7 +49,13 @@ class _RowGroup:
 
 
 def row_attention(
-    q: Tensor, k: Tensor, v: Tensor, rows: AttentionMetadata, scale: float, window: int | None = None
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    rows: AttentionMetadata,
+    scale: float,
+    window: int | None = None,
+    biases: Tensor | None = None,
 ) -> Tensor:
     key = ("torch_row_attention", window, q.dtype)
     if key not in rows.step_cache:
@@ -56,18 +63,22 @@ def row_attention(
     groups: list[_RowGroup] = rows.step_cache[key]
     out = torch.empty_like(q, memory_format=torch.contiguous_format)
     for group in groups:
-        found = _attend(q, k, v, group, scale)
+        found = _attend(q, k, v, group, scale, biases)
         out.index_copy_(0, group.targets, found if group.kept is None else found.index_select(0, group.kept))
     return out
 
 
-def _attend(q: Tensor, k: Tensor, v: Tensor, group: _RowGroup, scale: float) -> Tensor:
+def _attend(q: Tensor, k: Tensor, v: Tensor, group: _RowGroup, scale: float, biases: Tensor | None = None) -> Tensor:
     """Attention output of a group's tokens, [rows * longest, H, D]."""
     q, k, v = (
         x.index_select(0, group.tokens).view(group.rows, -1, *x.shape[1:]).transpose(1, 2) for x in (q, k, v)
     )  # [rows, H or K, longest, D]
-    grouped = q.shape[1] != k.shape[1]
-    out = F.scaled_dot_product_attention(q, k, v, attn_mask=group.mask, scale=scale, enable_gqa=grouped)
+    grouped, mask = q.shape[1] != k.shape[1], group.mask
+    if biases is not None:
+        at = torch.arange(q.shape[2], device=q.device)
+        added = by_distance(biases, at - at[:, None]).to(q.dtype)
+        mask = added[None] if mask is None else added + mask
+    out = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=scale, enable_gqa=grouped)
     return out.transpose(1, 2).flatten(0, 1)
 
 

@@ -32,6 +32,13 @@ class WholeRowAttention(nn.Module):
         self._angles = builder.angles(part.rope) if part.rope else None
         self._sizes = [q_size, kv_size, kv_size]
         self._scale = part.head_dim**-0.5 if part.scale is None else part.scale
+        self.position_bias = part.position_bias.build(part.heads, builder) if part.position_bias else None
+        self.process_weights()
+
+    def process_weights(self) -> None:
+        """Collect the options of the op, so that a step passes only those that the part has."""
+        bias = self.position_bias
+        self._options = {} if bias is None else {"biases": bias.by_distance()}
 
     def forward(self, x: Tensor, fwd: ForwardBatch) -> Tensor:
         """x [tokens, width] -> [tokens, width]."""
@@ -43,7 +50,7 @@ class WholeRowAttention(nn.Module):
         if self._angles is not None:
             assert part.rope is not None
             q, k = ops.rotary(q, k, *self._angles.for_step(fwd), part.rope.interleaved)
-        seen = ops.row_attention(q, k, v, fwd.rows, self._scale, part.window)
+        seen = ops.row_attention(q, k, v, fwd.rows, self._scale, part.window, **self._options)
         return self.o(seen.flatten(1), fwd)
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from quire_models.parts.attention.position_bias import PositionBias
 from quire_models.parts.decoder import BlockPart, KvShape, Part, Positions
 from quire_models.parts.rope_config import Rope
 from quire_models.parts.state import StateShape
@@ -25,7 +26,8 @@ class RowAttention:
 
     heads, kv_heads, head_dim: as in `Attention`. rope: None for models with learned positions. window: a token
     attends to itself and the window - 1 tokens on each side. scale: factor of the scores, head_dim ** -0.5 by default.
-    qk_norm: norm of all queries of a token at once, and of all its keys.
+    qk_norm: norm of all queries of a token at once, and of all its keys. position_bias: what is added to scores by
+    distance.
     """
 
     heads: int
@@ -37,6 +39,7 @@ class RowAttention:
     window: int | None = None
     scale: float | None = None
     qk_norm: Part | None = None
+    position_bias: PositionBias | None = None
 
     @property
     def kv_shape(self) -> KvShape:

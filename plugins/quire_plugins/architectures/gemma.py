@@ -33,6 +33,11 @@ def gemma2(c: Any) -> Decoder:
     return _decoder(c, _norm(c), [Rope.from_config(c, c.head_dim)] * c.num_hidden_layers)
 
 
+def vault(c: Any) -> Decoder:
+    """Describes `VaultGemmaConfig`: Gemma 2 without the norms after each branch."""
+    return with_blocks(gemma2(c), lambda _, block: replace(block, norm_out=False))
+
+
 def gemma3(c: Any) -> Decoder:
     """Describes `Gemma3TextConfig`: each layer type has its own rotary embedding; queries and keys are normalized."""
     ropes = [Rope.from_config(c, c.head_dim, layer_type) for layer_type in c.layer_types]
@@ -83,9 +88,10 @@ def _pictures(context: Context) -> GemmaImageProcessor:
 
 @hookimpl
 def quire_architectures() -> Iterable[Architecture]:
-    """Gemma 1 and 2, Gemma 3 with and without images, and the classes without a language head."""
+    """Gemma 1 and 2, VaultGemma, Gemma 3 with and without images, and the classes without a language head."""
     yield Architecture(name="GemmaForCausalLM", decoder=gemma1, names=names.LLAMA)
     yield Architecture(name="Gemma2ForCausalLM", decoder=gemma2, names=names.LLAMA | names.PRE_AND_POST_NORM)
+    yield Architecture(name="VaultGemmaForCausalLM", decoder=vault, names=names.LLAMA | names.PRE_AND_POST_NORM)
     yield Architecture(name="Gemma3ForCausalLM", decoder=gemma3, names=names.LLAMA | names.PRE_AND_POST_NORM)
     yield Architecture(name=SEEING, decoder=seeing, names=gemma_vision.NAMES, tower=gemma_vision.tower)
     yield from headless("Gemma", gemma1, names.LLAMA)

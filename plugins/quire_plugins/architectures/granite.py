@@ -13,6 +13,7 @@ from quire.plugin import (
     Architecture,
     Decoder,
     WeightsMapper,
+    config_fields as configs,
     headless,
     hookimpl,
     weight_names as names,
@@ -36,9 +37,25 @@ def clova(c: Any) -> Decoder:
     return replace(normed, logit_scale=c.logits_scaling)
 
 
+def windowed(c: Any, decoder: Decoder) -> Decoder:
+    """The decoder with sinks, and with a window and a base of the rotary embedding for each layer; 0: no positions."""
+
+    def change(layer: int, part: Any) -> Any:
+        theta = c.layer_rope_theta[layer]
+        rope = replace(part.attn.rope, theta=float(theta)) if theta else None
+        return replace(part, attn=replace(part.attn, rope=rope, window=configs.window(c, layer), sinks=True))
+
+    return with_blocks(decoder, change)
+
+
+def swa(c: Any) -> Decoder:
+    return windowed(c, decoder(c))
+
+
 @hookimpl
 def quire_architectures() -> Iterable[Architecture]:
-    """Both language models, and the classes of HyperCLOVA X without a language head."""
+    """The language models, and the classes of HyperCLOVA X without a language head."""
     yield Architecture(name="GraniteForCausalLM", decoder=decoder, names=names.LLAMA)
+    yield Architecture(name="GraniteSWAForCausalLM", decoder=swa, names=names.LLAMA)
     yield Architecture(name="HyperCLOVAXForCausalLM", decoder=clova, names=CLOVA)
     yield from headless("HyperCLOVAX", clova, CLOVA)

@@ -54,14 +54,17 @@ def linear_heads(draw: RandomInputs) -> Iterator[tuple[Any, ...]]:
 
 
 def row_attention(draw: RandomInputs) -> Iterator[tuple[Any, ...]]:
-    """q, k, v, rows, scale, window; keys and values slices of something wider, rows without tokens, blocks' edges."""
+    """q, k, v, rows, scale, window, biases; keys and values are slices, rows may lack tokens, blocks have edges."""
     for lens in ((1,), (13,), (5, 0, 1, 17, 16), (63, 64, 65, 3), (130,)):
         for heads, kv_heads, dim in ((4, 4, 16), (6, 2, 24), (2, 1, 64), (3, 3, 72)):
             for window in (None, 1, 4, 65):
                 total = sum(lens)
                 wide = draw(total, 2 * kv_heads, dim)
                 rows = AttentionMetadata.unpaged(lens, draw.device)
-                yield draw(total, heads, dim), wide[:, :kv_heads], wide[:, kv_heads:], rows, dim**-0.5, window
+                given = draw(total, heads, dim), wide[:, :kv_heads], wide[:, kv_heads:], rows, dim**-0.5, window
+                yield given
+                if window is None:
+                    yield *given, draw(heads, 2 * 20 + 1, dtype=torch.float32)
 
 
 def with_lookahead(rows: AttentionMetadata, steps: Tensor) -> AttentionMetadata:

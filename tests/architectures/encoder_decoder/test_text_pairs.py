@@ -38,6 +38,18 @@ CASES: dict[str, tuple[str, str, dict[str, Any]]] = {
         {**BART_SIZES, "scale_embedding": True, "activation_function": "relu"},
     ),
 }
+T5_SIZES = {
+    "d_ff": 96,
+    "num_decoder_layers": 3,
+    "relative_attention_num_buckets": 10,
+    "relative_attention_max_distance": 40,
+    "n_positions": 150,
+    "decoder_start_token_id": START,
+}
+CASES |= {
+    "t5": ("T5ForConditionalGeneration", r".*\.(q|v|o|wi|wo)", T5_SIZES),
+    "umt5": ("UMT5ForConditionalGeneration", r".*\.(q|k|o|wi_0|wi_1|wo)", T5_SIZES),
+}
 SETTINGS = {"page_size": 16, "num_pages": 60}
 
 
@@ -143,8 +155,20 @@ def test_a_folder_without_a_first_token_of_the_decoder_is_refused(
 
 
 def test_the_library_answers(model: TextPairModel) -> None:
-    with LLM(str(model.folder), plugins=["bart"], num_pages=64, dtype="float32") as llm:
+    with LLM(str(model.folder), plugins=["bart", "t5"], num_pages=64, dtype="float32") as llm:
         outputs = llm.generate([TEXTS[1], TEXTS[2]], greedy(8, ignore_eos=True), use_tqdm=False)
     assert [list(output.outputs[0].token_ids) for output in outputs] == [
         model.greedy(text, count=8) for text in TEXTS[1:3]
     ]
+
+
+@pytest.mark.parametrize("architecture", ["T5ForConditionalGeneration", "MT5ForConditionalGeneration"])
+def test_later_forms_of_t5_have_gated_mlps_and_a_head_of_their_own(
+    architecture: str, found: Registry, tmp_path: Path
+) -> None:
+    config = {**T5_SIZES, "feed_forward_proj": "gated-gelu", "tie_word_embeddings": False}
+    model = TextPairModel(tmp_path, architecture, r".*\.(q|wi_1)", **config)
+    with rig_of(model.folder, found, **SETTINGS) as rig:
+        ids = [rig.add(model.prompt(found, rig.engine.info, text), greedy(24, ignore_eos=True)) for text in TEXTS]
+        answers = rig.drain()
+    assert [answers[request_id, 0].token_ids for request_id in ids] == [model.greedy(text) for text in TEXTS]

@@ -39,6 +39,19 @@ GEMMA4 = {
     "use_double_wide_mlp": True,
 }
 
+GEMMA3N = {
+    "num_hidden_layers": 6,
+    "layer_types": ["sliding_attention", "full_attention"] * 3,
+    "num_kv_shared_layers": 2,
+    "sliding_window": 9,
+    "hidden_size_per_layer_input": 12,
+    "vocab_size_per_layer_input": 260,
+    "altup_num_inputs": 3,
+    "laurel_rank": 6,
+    "activation_sparsity_pattern": [0.6, 0.0] * 3,
+}
+ALTUP = ("modality_router", "prediction_coefs", "correction_coefs", "linear_left", "linear_right")
+
 CASES = (
     FamilyCase("GptOssForCausalLM", GPT_OSS, lora=ATTENTION),
     FamilyCase(
@@ -53,6 +66,12 @@ CASES = (
                 "num_kv_shared_layers": 0,
             }
         },
+    ),
+    FamilyCase(
+        "Gemma3nForCausalLM",
+        GEMMA3N,
+        lora=(*LLAMA, *ALTUP, "per_layer_input_gate", "per_layer_projection"),
+        variants={"another stream": {"altup_active_idx": 1, "altup_correct_scale": False}},
     ),
     FamilyCase(
         "Llama4ForCausalLM",

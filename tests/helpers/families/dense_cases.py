@@ -51,6 +51,7 @@ CASES = (
     ),
     FamilyCase("GemmaForCausalLM"),
     FamilyCase("Gemma2ForCausalLM", GEMMA),
+    FamilyCase("VaultGemmaForCausalLM", GEMMA),
     FamilyCase("Gemma3ForCausalLM", {**GEMMA, "num_hidden_layers": 3, "layer_types": WINDOWS}),
     FamilyCase("OlmoForCausalLM", variants={"clipped queries, keys and values": {"clip_qkv": 1.0}}),
     FamilyCase("Olmo2ForCausalLM"),
@@ -78,6 +79,11 @@ CASES = (
     FamilyCase("ArceeForCausalLM", lora=PLAIN_MLP),
     FamilyCase("ApertusForCausalLM", PLAIN_ROPE, lora=PLAIN_MLP),
     FamilyCase("NemotronForCausalLM", lora=PLAIN_MLP),
+    FamilyCase("Jais2ForCausalLM", lora=PLAIN_MLP),
+    FamilyCase(
+        "GraniteSWAForCausalLM",
+        {"attention_multiplier": 0.2, "logits_scaling": 4.0, "sliding_window": 9, "layer_rope_theta": [0, 1e4]},
+    ),
     FamilyCase(
         "StableLmForCausalLM",
         {"qk_layernorm": True},

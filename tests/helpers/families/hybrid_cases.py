@@ -15,6 +15,7 @@ DELTA = {
     "linear_value_head_dim": 16,
 }
 EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
+STACKED = {"target_parameters": ["experts.gate_up_proj", "experts.down_proj"]}
 BOTH = {"layer_types": ["linear_attention", "full_attention"]}
 
 OFTEN = {"state_checkpoint_interval": 1, "num_state_checkpoints": 200}
@@ -165,5 +166,52 @@ CASES: tuple[FamilyCase, ...] = (
         "Qwen3_5MoeForCausalLM",
         {**DELTA, **BOTH, **EXPERTS, "shared_expert_intermediate_size": 48},
         lora=("in_proj_qkv", "in_proj_z", "in_proj_b", "in_proj_a", "out_proj", *ATTENTION),
+    ),
+    hybrid(
+        "KimiLinearForCausalLM",
+        {
+            **BOTH,
+            "mlp_layer_types": ["dense", "sparse"],
+            "num_key_value_heads": 4,
+            "kv_lora_rank": 24,
+            "qk_nope_head_dim": 12,
+            "qk_rope_head_dim": 8,
+            "v_head_dim": 20,
+            "linear_head_dim": 16,
+            "linear_num_heads": 2,
+            "num_local_experts": 8,
+            "num_experts_per_tok": 3,
+            "moe_intermediate_size": 24,
+            "n_group": 4,
+            "topk_group": 2,
+        },
+        lora=(
+            *("b_proj", "f_a_proj", "f_b_proj", "g_a_proj", "g_b_proj"),
+            *(*ATTENTION, "kv_a_proj_with_mqa", "kv_b_proj", *GATED_MLP),
+        ),
+        lora_options=STACKED,
+        variants={"compressed queries": {"q_lora_rank": 20}},
+    ),
+    hybrid(
+        "Zamba2ForCausalLM",
+        {
+            "num_hidden_layers": 3,
+            "layers_block_type": ["linear_attention", "hybrid", "hybrid"],
+            "num_key_value_heads": 4,
+            "head_dim": 32,
+            "mamba_d_state": 16,
+            "mamba_ngroups": 2,
+            "chunk_size": 8,
+            "adapter_rank": 6,
+            "use_mem_rope": True,
+        },
+        lora=("in_proj", "out_proj", *ATTENTION, "gate_up_proj", "down_proj", "linear"),
+        variants={
+            "matrices of two": {"layers_block_type": ["hybrid"] * 3, "num_mem_blocks": 2, "use_mem_rope": False},
+            "corrected attention": {
+                "use_shared_attention_adapter": True,
+                "layers_block_type": ["linear_attention", "linear_attention", "hybrid"],
+            },
+        },
     ),
 )

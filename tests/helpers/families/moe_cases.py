@@ -101,4 +101,54 @@ CASES = (
         },
         lora=("Wqkv", "out_proj", "layer"),
     ),
+    FamilyCase("SolarOpenForCausalLM", DEEPSEEK, lora=ATTENTION, lora_options=STACKED),
+    FamilyCase(
+        "ExaoneMoeForCausalLM",
+        {**EXPERTS, "num_experts": 8, "n_group": 2, "topk_group": 1, "sliding_window": 9, "sliding_window_pattern": 2},
+        lora_options=STACKED,
+    ),
+    FamilyCase("HYV3ForCausalLM", {**EXPERTS, "router_scaling_factor": 1.5}, lora_options=STACKED),
+    FamilyCase(
+        "MellumForCausalLM",
+        {**EXPERTS, "sliding_window": 9, "layer_types": ["sliding_attention", "full_attention"]},
+        lora=ATTENTION,
+        lora_options=STACKED,
+        variants={"a dense layer": {"mlp_layer_types": ["sparse", "dense"]}},
+    ),
+    FamilyCase(
+        "GraniteMoeSWAForCausalLM",
+        {**GRANITE, "sliding_window": 9, "shared_intermediate_size": 48, "layer_rope_theta": [0, 1e4]},
+        lora=(*ATTENTION, "input_linear", "output_linear"),
+        lora_options=STACKED,
+    ),
+    FamilyCase(
+        "Cohere2MoeForCausalLM",
+        {**TOP_2_OF_4, "num_shared_experts": 1, "sliding_window": 9, "sliding_window_pattern": 2, "logit_scale": 0.5},
+        lora=LLAMA,
+        lora_options=STACKED,
+        variants={
+            "dense layers, sigmoid": {
+                "expert_selection_fn": "sigmoid",
+                "first_k_dense_replace": 1,
+                "shared_expert_combination_strategy": "sum",
+                "rms_norm_eps": 1e-5,
+            }
+        },
+    ),
+    FamilyCase(
+        "MiMoV2FlashForCausalLM",
+        {
+            "n_routed_experts": 8,
+            "num_experts_per_tok": 3,
+            "moe_intermediate_size": 32,
+            "v_head_dim": 12,
+            "sliding_window": 9,
+            "layer_types": ["sliding_attention", "full_attention"],
+            "rope_parameters": {
+                kind: {"rope_type": "default", "rope_theta": theta, "partial_rotary_factor": 0.5}
+                for kind, theta in (("full_attention", 5e4), ("sliding_attention", 1e4))
+            },
+        },
+        lora_options=STACKED,
+    ),
 )

@@ -32,12 +32,22 @@ TEXTS = [
 @torch.no_grad()
 def _listen(model: Any) -> None:
     """Let the answer depend on the source and on positions, more than on the token before."""
+    if hasattr(model, "shared"):  # the T5 family
+        if not getattr(model.config, "scale_decoder_outputs", False):
+            _untie(model)
+        return
     generator = torch.Generator().manual_seed(5)
     model.final_logits_bias.copy_(0.1 * torch.randn(model.final_logits_bias.shape, generator=generator))
     model.model.shared.weight.mul_(0.3)
     model.model.decoder.embed_positions.weight.mul_(3)
     for layer in model.model.decoder.layers:
         layer.encoder_attn.q_proj.weight.mul_(6)
+
+
+def _untie(model: Any) -> None:
+    """Give the head a table of its own, as all of the T5 family have but the first."""
+    own = torch.randn(model.lm_head.weight.shape, generator=torch.Generator().manual_seed(6))
+    model.lm_head.weight = torch.nn.Parameter(own * model.config.d_model**-0.5)
 
 
 class TextPairModel:

@@ -181,9 +181,13 @@ class Tracer:
         v_pool: Any,
         by_head: Sequence[Any] = (None, None),
         value_dim: int | None = None,
+        biases: Any = None,
+        stripes: Any = None,
         **fields: Any,
     ) -> Proxy:
-        """Attention to the KV cache of a layer that `store` was called for. by_head: sinks and slopes."""
+        """Attention to the KV cache of a layer that `store` was called for. by_head: sinks and slopes. biases: in place
+        of slopes, as `quire_kernels.cpu.pages.biases` pads them. stripes: int64 [4].
+        """
         self._need_all()
         layer = layer_of(k_pool, v_pool)
         keys, values = self.stored.get(layer, (None, None))
@@ -194,17 +198,20 @@ class Tracer:
         if any(each is not None and each.dtype != torch.float32 for each in by_head):
             raise Untraceable("sinks and slopes must be float32")
         sinks, slopes = (self.keep(each, q.parts) for each in by_head)
+        slopes = slopes if biases is None else self.keep(biases, biases.numel())
         out = self.new(q.parts * values.width).unflatten(-1, (-1, values.width))
-        self.write(Op.ATTENTION, [q], out, layer=layer, weight=sinks, bias=slopes, **fields)
+        fields |= {"weight": sinks, "bias": slopes, "stripes": self.keep(stripes, 4)}
+        self.write(Op.ATTENTION, [q], out, layer=layer, **fields)
         self.instructions[-1].inputs[1], self.instructions[-1].inputs[2] = keys, values
         return out
 
-    def attend_rows(self, q: Proxy, k: Any, v: Any, **fields: Any) -> Proxy:
+    def attend_rows(self, q: Proxy, k: Any, v: Any, biases: Any = None, **fields: Any) -> Proxy:
         """Attention to the keys and values of the step's own tokens."""
         self._need_all()
         if not (q.headed and _have_equal_heads(k, v)) or q.width != k.width or q.parts % k.parts:
             raise Untraceable("queries, keys and values must have heads of the same shape")
-        return self.write(Op.ROW_ATTENTION, [q, k, v], self.like(q), **fields)
+        bias = 0 if biases is None else self.keep(biases, biases.numel())
+        return self.write(Op.ROW_ATTENTION, [q, k, v], self.like(q), bias=bias, **fields)
 
     def rotate(self, q: Proxy, k: Any, angles: int, interleaved: bool) -> tuple[Proxy, Proxy]:
         """Rotate `q` and `k` in place."""

@@ -32,9 +32,9 @@ struct Instruction {
   Act act;
   View in[3];
   View out;
-  const void *weight, *bias;
+  const void *weight, *bias, *stripes;
   Packed packed;
-  int64_t window, chunk;
+  int64_t window, chunk, reach;
   float factor, softcap;  // eps of a norm, or the scale
   int32_t layer, angles;
   int32_t wide;         // weight (of norms) or output (of products) is float32
@@ -123,17 +123,20 @@ struct Interpreter {
   }
 
   // in[1] and in[2] describe keys and values; only their parts and widths are used. Values without parts are part of
-  // the keys. weight: sinks, bias: slopes
+  // the keys. weight: sinks. bias: slopes, or biases if there is a reach
   void attention(const Instruction& i) const {
     AttentionArgs args{pool(step.k_pools, i, i.in[1]), pool(step.v_pools, i, i.in[2]), i.in[0].parts, i.factor,
                        i.softcap, i.window};
     args.chunk = i.chunk, args.latent = i.in[2].parts == 0;
-    args.sinks = static_cast<const float*>(i.weight), args.slopes = static_cast<const float*>(i.bias);
+    args.sinks = static_cast<const float*>(i.weight), args.reach = i.reach;
+    args.stripes = static_cast<const Stripes*>(i.stripes);
+    (i.reach ? args.biases : args.slopes) = static_cast<const float*>(i.bias);
     attend<T>(worker, args, i.of_encoder ? step.cross_rows : step.rows, rows(i.in[0]), rows(i.out));
   }
 
   void row_attention(const Instruction& i) const {
-    const RowAttentionArgs args{i.in[0].parts, i.in[1].parts, i.in[0].width, i.factor, i.window};
+    const RowAttentionArgs args{i.in[0].parts, i.in[1].parts, i.in[0].width, i.factor, i.window,
+                                static_cast<const float*>(i.bias), i.reach};
     attend_rows<T>(worker, args, step.rows, rows(i.in[0]), rows(i.in[1]), rows(i.in[2]), rows(i.out));
   }
 

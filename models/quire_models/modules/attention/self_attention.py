@@ -33,7 +33,7 @@ class SelfAttention(nn.Module):
         else:
             self.q = builder.projection(width, sizes["q"], part.qkv_bias)
             self.k_norm = None
-        self.o = builder.projection(part.heads * part.value_width, width, part.out_bias)
+        self.o = builder.projection(part.heads * part.value_width, part.out_width or width, part.out_bias)
         self.q_norm = self._norm(part.heads, builder)
         self.v_norm = part.v_norm.build(part.value_width, builder) if part.v_norm and part.kv_from is None else None
         self.sinks = builder.parameter(part.heads) if part.sinks else None
@@ -41,6 +41,7 @@ class SelfAttention(nn.Module):
         self._scales = query_scales(part.query_scaling, part.head_dim, builder)
         self._sizes = list(sizes.values())
         self._scale = part.head_dim**-0.5 if part.scale is None else part.scale
+        self.position_bias = part.position_bias.build(part.heads, builder) if part.position_bias else None
         self._slopes = builder.constant(part.alibi) if part.alibi else None
         self.process_weights()
 
@@ -51,8 +52,9 @@ class SelfAttention(nn.Module):
             options["sinks"] = self.sinks.data.float()
         if self._slopes is not None:
             options["slopes"] = self._slopes
-        if part.chunk is not None:
-            options["chunk"] = part.chunk
+        if self.position_bias is not None:
+            options["biases"] = self.position_bias.by_distance()
+        options |= {name: value for name in ("chunk", "stripes") if (value := getattr(part, name)) is not None}
         self._options = options
 
     def _norm(self, heads: int, builder: ModuleBuilder) -> nn.Module | None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from quire_kernels.attention import Stripes
+from quire_models.parts.attention.position_bias import PositionBias
 from quire_models.parts.attention.query_scaling import QueryScaling
 from quire_models.parts.rope_config import Rope
 from quire_models.parts.state import KvShape
@@ -34,7 +36,9 @@ class Attention:
     attention_chunk_size). norm_after_rope: `qk_norm` applies to rotated queries and keys. v_norm: norm of each value.
     v_from_k: values are the projected keys, before `qk_norm`; needs v_norm. clip: bound of projected queries, keys and
     values (clip_qkv). query_scaling: factor of queries by position. kv_from: index of an earlier block whose keys and
-    values it reads instead of its own (shared KV).
+    values it reads instead of its own (shared KV). out_width: width of the output, None = that of the input.
+    position_bias: what is added to scores by distance (T5), in place of alibi. stripes: blocks of positions that a
+    token attends to (Phi-3-small).
     """
 
     heads: int
@@ -59,8 +63,13 @@ class Attention:
     clip: float | None = None
     query_scaling: QueryScaling | None = None
     kv_from: int | None = None
+    out_width: int | None = None
+    position_bias: PositionBias | None = None
+    stripes: Stripes | None = None
 
     def __post_init__(self) -> None:
+        if self.alibi and self.position_bias is not None:
+            raise ValueError("a block adds biases of relative positions either by alibi or by position_bias")
         if self.v_from_k and self.v_norm is None:
             raise ValueError("v_from_k needs v_norm: queries and keys are rotated in place")
 
@@ -80,6 +89,7 @@ class Attention:
     def attention_options(self) -> frozenset[str]:
         """The options that it asks of `paged_attention`."""
         used = {"sinks": self.sinks, "slopes": self.alibi, "chunk": self.chunk}
+        used |= {"biases": self.position_bias, "stripes": self.stripes}
         return frozenset(name for name, value in used.items() if value)
 
     def build(self, width: int, builder: ModuleBuilder) -> nn.Module:

@@ -62,5 +62,9 @@ def max_positions(of_config: int | None, decoder: ModelPart) -> int | None:
     """
     table = None if decoder.positions is None else decoder.positions.count
     lengths = [length for length in (of_config, table) if length is not None]
-    num_encoder = 0 if decoder.encoder_input is None else decoder.encoder_input.padded_length
-    return min(lengths) + num_encoder if lengths else None
+    source = decoder.encoder_input
+    if source is None:
+        return min(lengths, default=None)
+    if source.is_text:  # the text of the decoder may be as long
+        lengths = lengths or [source.length]
+    return min(lengths) + source.padded_length if lengths else None

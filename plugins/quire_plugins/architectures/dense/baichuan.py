@@ -1,4 +1,4 @@
-"""Baichuan 7B, versions 1 and 2: Llama with fused queries, keys and values; version 2 normalizes the LM head's rows.
+"""Baichuan 7B and 13B: Llama with fused queries, keys and values; version 2 normalizes the rows of the LM head.
 
 transformers has no class for the config, whose checkpoints bring code; its fields are those of Llama. The models of
 13B have ALiBi instead of rotary embeddings, which their configs show by `model_max_length` in place of

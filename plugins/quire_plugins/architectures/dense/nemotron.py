@@ -1,4 +1,4 @@
-"""Nemotron and Minitron (dense): layer norms whose weight is stored minus one, squared ReLU, partly rotary."""
+"""Nemotron and Minitron (dense): layer norms with a weight stored minus one, squared ReLU, partly rotary; Jais 2."""
 
 from __future__ import annotations
 
@@ -21,7 +21,15 @@ from quire.plugin import (
 
 
 def decoder(c: Any) -> Decoder:
-    norm, head_dim = LayerNorm(c.norm_eps, offset=1.0), configs.head_dim(c)
+    return _decoder(c, LayerNorm(c.norm_eps, offset=1.0))
+
+
+def jais2(c: Any) -> Decoder:
+    return _decoder(c, LayerNorm(c.layer_norm_eps))
+
+
+def _decoder(c: Any, norm: LayerNorm) -> Decoder:
+    head_dim = configs.head_dim(c)
     attention = Attention(
         heads=c.num_attention_heads,
         kv_heads=configs.kv_heads(c),
@@ -36,6 +44,7 @@ def decoder(c: Any) -> Decoder:
 
 @hookimpl
 def quire_architectures() -> Iterable[Architecture]:
-    """The language model, and the classes without a language head."""
+    """The language models, and the classes of Nemotron without a language head."""
     yield Architecture("NemotronForCausalLM", decoder, names.LLAMA)
+    yield Architecture("Jais2ForCausalLM", jais2, names.LLAMA)
     yield from headless("Nemotron", decoder, names.LLAMA)

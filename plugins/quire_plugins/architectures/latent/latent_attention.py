@@ -44,14 +44,14 @@ def _by_head(first: str, second: str, decoder: Any) -> Tensor:
     """Rows [heads, first and second] of a checkpoint in Quire's order: first of all heads, then second of all heads."""
     import torch
 
-    part = decoder.blocks[0].attn
+    part = next(block.attn for block in decoder.blocks if isinstance(block.attn, LatentAttention))
     at, both = getattr(part, first), getattr(part, first) + getattr(part, second)
     theirs = torch.arange(part.heads * both).view(part.heads, both)
     return torch.cat((theirs[:, :at].flatten(), theirs[:, at:].flatten()))
 
 
-_QUERIES = RowOrder(partial(_by_head, "plain_dim", "rope_dim"))
-_EXPANSION = RowOrder(partial(_by_head, "plain_dim", "value_dim"))
+QUERIES = RowOrder(partial(_by_head, "plain_dim", "rope_dim"))
+EXPANSION = RowOrder(partial(_by_head, "plain_dim", "value_dim"))
 
 NAMES = names.WeightsMapper(
     (
@@ -63,9 +63,9 @@ NAMES = names.WeightsMapper(
         ("kv_b_proj", "kv_b"),
     ),
     transforms=(
-        ("*.attn.q.weight", _QUERIES),
-        ("*.attn.q_b.weight", _QUERIES),
-        ("*.attn.kv_b.weight", _EXPANSION),
+        ("*.attn.q.weight", QUERIES),
+        ("*.attn.q_b.weight", QUERIES),
+        ("*.attn.kv_b.weight", EXPANSION),
     ),
 )
 """Added to LLAMA."""

@@ -1,4 +1,4 @@
-"""GLM-4.5 and 4.6 (GLM-4-MoE) and dots.llm1: routers of DeepSeek V3 on Llama-like attention."""
+"""GLM-4.5 and 4.6 (GLM-4-MoE), dots.llm1 and Solar Open: routers of DeepSeek V3 on Llama-like attention."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 
 from quire.plugin import (
     Architecture,
+    Block,
     Decoder,
     RMSNorm,
     WeightsMapper,
@@ -49,8 +50,17 @@ def dots1(c: Any) -> Decoder:
     return _with_experts(c, with_blocks(normed, windowed))
 
 
+def solar(c: Any) -> Decoder:
+    """Describes `SolarOpenConfig`: all layers are mixtures."""
+    norm, attention = RMSNorm(c.rms_norm_eps), replace(llama.attention(c), out_bias=False)
+    moe = mixture(c, c.moe_intermediate_size, c.n_routed_experts, corrected_router(c), shared_experts(c))
+    blocks = (Block(attention, moe, norm),) * c.num_hidden_layers
+    return Decoder(c.vocab_size, c.hidden_size, blocks, norm, tied=c.tie_word_embeddings)
+
+
 @hookimpl
 def quire_architectures() -> Iterable[Architecture]:
-    """GLM-4-MoE and dots.llm1 as language models."""
+    """GLM-4-MoE, dots.llm1 and Solar Open as language models."""
     yield Architecture(name="Glm4MoeForCausalLM", decoder=glm4_moe, names=glm4_moe_names)
     yield Architecture(name="Dots1ForCausalLM", decoder=dots1, names=NAMES)
+    yield Architecture(name="SolarOpenForCausalLM", decoder=solar, names=NAMES)

@@ -38,8 +38,13 @@ def decoder(c: Any) -> Decoder:
     return with_mixtures(granite.decoder(c), mixture(c, c.intermediate_size, c.num_local_experts, router, shared))
 
 
+def swa(c: Any) -> Decoder:
+    return granite.windowed(c, decoder(c))
+
+
 @hookimpl
 def quire_architectures() -> Iterable[Architecture]:
-    """The language models without and with a shared expert."""
+    """The language models without and with a shared expert, and with windows."""
     yield Architecture(name="GraniteMoeForCausalLM", decoder=decoder, names=NAMES)
     yield Architecture(name="GraniteMoeSharedForCausalLM", decoder=decoder, names=NAMES)
+    yield Architecture(name="GraniteMoeSWAForCausalLM", decoder=swa, names=NAMES)

@@ -69,6 +69,14 @@ def _shares(c: Any, layer: int) -> bool:
     return bool(c.num_kv_shared_layers and layer >= c.num_hidden_layers - c.num_kv_shared_layers)
 
 
+def kv_source(c: Any, layer: int) -> int | None:
+    """The block whose keys and values this one reads: the last with its kind of attention and keys of its own."""
+    if not _shares(c, layer):
+        return None
+    first = c.num_hidden_layers - c.num_kv_shared_layers
+    return max(i for i in range(first) if c.layer_types[i] == c.layer_types[layer])
+
+
 def _own_sizes(c: Any, layer: int) -> dict[str, int]:
     """The settings of a block that differ from those of the config."""
     every = configs.optional(c, "per_layer_config", None) or {}
@@ -77,10 +85,6 @@ def _own_sizes(c: Any, layer: int) -> dict[str, int]:
 
 def _attention(c: Any, layer: int, norm: RMSNorm) -> Attention:
     own, kind = _own_sizes(c, layer), c.layer_types[layer]
-    source = None
-    if _shares(c, layer):  # the last block with keys and values of its own that has the same kind of attention
-        first = c.num_hidden_layers - c.num_kv_shared_layers
-        source = max(i for i in range(first) if c.layer_types[i] == kind)
     head_dim = own.get("head_dim", c.head_dim)
     same = c.attention_k_eq_v and kind == "full_attention"
     return Attention(
@@ -95,14 +99,19 @@ def _attention(c: Any, layer: int, norm: RMSNorm) -> Attention:
         scale=1.0,
         v_norm=RMSNorm(c.rms_norm_eps, affine=False),
         v_from_k=same,
-        kv_from=source,
+        kv_from=kv_source(c, layer),
     )
 
 
 def weights(c: Any) -> WeightsMapper:
-    """Matrices that blocks with shared keys and values do not need may be in a checkpoint; they are left out."""
+    """Also ignores matrices that blocks with shared keys and values do not need."""
+    return NAMES | unused_matrices(c)
+
+
+def unused_matrices(c: Any) -> WeightsMapper:
+    """Ignores what checkpoints may have of blocks with shared keys and values."""
     shared = [layer for layer in range(c.num_hidden_layers) if _shares(c, layer)]
-    return NAMES | WeightsMapper(
+    return WeightsMapper(
         ignored=tuple(f"*layers.{i}.self_attn.{name}.*" for i in shared for name in ("k_proj", "v_proj", "k_norm"))
     )
 

@@ -29,10 +29,12 @@ class PerLayerInputs(nn.Module):
         self.projection = builder.projection(part.width, columns)
         self.norm = RMSNorm(part.eps).build(part.inputs, builder)
         self._scale = part.width**-0.5
+        self._has_all = part.inputs_vocab >= part.vocab  # otherwise the last tokens have the embeddings of token 0
 
     def forward(self, x: Tensor, tokens: Tensor, fwd: ForwardBatch) -> Tensor:
         """x [tokens, width], the first block's input; tokens int64 [tokens] -> [tokens, blocks, inputs]."""
-        found = apply_adapters(self.embed, self.embed.look_up(tokens, self._inputs**0.5), tokens, fwd.adapters)
+        ids = tokens if self._has_all else tokens.where(tokens < self.embed.count, 0)
+        found = apply_adapters(self.embed, self.embed.look_up(ids, self._inputs**0.5), ids, fwd.adapters)
         projected = (self.projection(x, fwd) * self._scale).unflatten(-1, (-1, self._inputs))
         return (self.norm(projected) + found.unflatten(-1, (-1, self._inputs))) * 2**-0.5
 

@@ -49,6 +49,7 @@ void softmax_strip(const AttentionArgs& args, const ScoreTransform& soft, Strip&
   const bool bounded = args.window != 0 || args.chunk != 0;
   const bool whole = !bounded && block.count == BLOCK && strip.position + args.ahead + 1 >= block.begin + BLOCK;
   LineBias bias;
+  alignas(64) float hidden[BLOCK] = {};
   for (int64_t l = 0; l < strip.count; l++, scores += BLOCK, weights += BLOCK) {
     const int64_t at = strip.at + l;
     float &top = mine.top[at], *totals = mine.totals.data() + at * LANES, *out = mine.out.data() + at * stride;
@@ -56,8 +57,21 @@ void softmax_strip(const AttentionArgs& args, const ScoreTransform& soft, Strip&
       bias.slope = soft.raw(soft.slopes[block.head + per_head - strip.heads_left]);
       bias.distance = static_cast<float>(block.begin - strip.position);
     }
+    if (args.biases) {
+      bias.unit = soft.raw(1.0f);
+      bias.biases = args.biases_of(block.head + per_head - strip.heads_left, block.begin - strip.position);
+    }
+    bool seen = true;
+    if (args.stripes) {
+      const int64_t end = std::min<int64_t>(block.count, strip.position + args.ahead + 1 - block.begin);
+      seen = args.stripes->mark(strip.position, block.head + per_head - strip.heads_left, block.begin, 0,
+                                static_cast<int>(end), HIDDEN, hidden);
+      bias.unit = 1, bias.biases = hidden;
+    }
     const auto keep_weights = [&](const F16* w) { keep_line<Kind>(w, block, weights, steps[l]); };
-    if (whole) {
+    if (!seen) {
+      std::fill_n(weights, BLOCK, T{}), steps[l] = 0;
+    } else if (whole) {
       softmax_line<T, true>(soft, bias, block, scores, 0, BLOCK, top, totals, out, stride, keep_weights);
     } else {
       const int64_t oldest = args.oldest(strip.position);
@@ -121,6 +135,7 @@ void attend_span(const AttentionArgs& args, const Lines& lines, const Span& span
         set_next<T>(args, next, head - first, last - first, block);
       find<Kind>(args, here, head, mine.values.data(), block);
       block.head = head * (args.heads / args.k.heads);
+      if (args.stripes && !args.stripes->may_see(lines.position, block.head, args.heads / args.k.heads, block.begin)) continue;
       attend_block<T>(args, lines, block, mine, (head - first) * stride, kind);
     }
   }

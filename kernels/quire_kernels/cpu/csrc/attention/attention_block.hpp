@@ -1,5 +1,6 @@
 // Inputs of attention, the scratch memory of a thread, and the block of positions that lines are computed with.
 #pragma once
+#include <algorithm>
 #include <utility>
 #include <vector>
 
@@ -22,6 +23,36 @@ struct StepRows {
   const int32_t* ends;  // end of the visible positions of each token; null: every token attends up to itself
 };
 
+// Block-sparse attention: the struct `quire_kernels.attention.Stripes`.
+struct Stripes {
+  int64_t block, local, stride, step;
+
+  bool sees(int64_t position, int64_t head, int64_t at) const {
+    return position / block - at / block < local || (at / block + 1 + head * step) % stride == 0;
+  }
+
+  // Whether the token at `position`, or one after it, may see the BLOCK positions from `begin` on, by any of the heads.
+  bool may_see(int64_t position, int64_t head, int64_t heads, int64_t begin) const {
+    if (block % BLOCK) return true;
+    for (int64_t h = head; h < head + heads; h++)
+      if (sees(position, h, begin)) return true;
+    return false;
+  }
+
+  // Marks which of the positions begin + from … begin + to - 1 are hidden, by what is added to their scores. Returns
+  // whether any is visible.
+  bool mark(int64_t position, int64_t head, int64_t begin, int from, int to, float hidden, float* added) const {
+    bool any = false;
+    for (int i = from, end; i < to; i = end) {
+      end = static_cast<int>(std::min<int64_t>(to, ((begin + i) / block + 1) * block - begin));
+      const bool seen = sees(position, head, begin + i);
+      std::fill(added + i, added + end, seen ? 0.0f : hidden);
+      any |= seen;
+    }
+    return any;
+  }
+};
+
 constexpr int64_t WITHOUT_END = int64_t{1} << 40;  // positions
 
 struct AttentionArgs {
@@ -34,11 +65,20 @@ struct AttentionArgs {
   const float* sinks = nullptr;   // a score for each head that has no value; null: none
   const float* slopes = nullptr;  // for each head, what a score loses with each position of distance; null: nothing
   bool latent = false;            // values are the first v.dim elements of the keys
+  const float* biases = nullptr;  // for each head, what is added to scores by relative position; null: nothing
+  const Stripes* stripes = nullptr;
+  int64_t reach = 0;              // … of a row of biases: relative positions from -reach - BLOCK to reach + BLOCK
 
   // The first position that a token at `position` attends to.
   int64_t oldest(int64_t position) const {
     if (window) return std::max<int64_t>(0, position - window + 1);
     return chunk ? position / chunk * chunk : 0;
+  }
+
+  // What a head adds to the scores of a block, whose first position is `first` positions after the token's.
+  const float* biases_of(int64_t head, int64_t first) const {
+    const int64_t from = std::clamp(first, -reach - BLOCK, reach + 1);  // beyond the reach all biases are equal
+    return biases + head * (2 * (reach + BLOCK) + 1) + from + reach + BLOCK;
   }
 };
 

@@ -43,7 +43,8 @@ inline void split_tiles(const StepRows& rows, const AttentionArgs& args, std::ve
   tiles.clear();
   const int64_t per_head = args.heads / args.k.heads;
   const int64_t most = std::max<int64_t>(1, std::min(MAX_TILE_TOKENS, MAX_LINES / per_head));
-  const bool apart = args.window || args.chunk || args.slopes;  // what a token reads depends on its own position
+  // what a token reads depends on its own position
+  const bool apart = args.window || args.chunk || args.slopes || args.biases || args.stripes;
   const int64_t together = BLOCK % args.k.page_size || apart ? 1 : std::max<int64_t>(1, STRIP / per_head);
   for (int64_t r = 0; r < rows.count;) {
     const int64_t first = rows.query_starts[r], length = rows.query_starts[r + 1] - first;

@@ -13,6 +13,8 @@ struct RowAttentionArgs {
   int64_t heads, kv_heads, dim;
   float scale;
   int64_t window;  // 0: none
+  const float* biases = nullptr;  // as in `AttentionArgs`
+  int64_t reach = 0;
 };
 
 // Some tokens of a row, `tokens` of them starting at `at`, and the key-value heads to compute.
@@ -110,6 +112,7 @@ void attend_row(const AttentionArgs& args, const Lines& lines, int64_t length, P
   const int64_t from = args.window ? std::max<int64_t>(0, lines.position - args.window + 1) / BLOCK * BLOCK : 0;
   const int64_t to = args.window ? std::min(length, last + args.window) : length;
   Block<T> block;
+  block.head = row.head * (args.heads / args.k.heads);
   for (block.begin = from; block.begin < to; block.begin += BLOCK) {
     block.count = static_cast<int>(std::min<int64_t>(BLOCK, length - block.begin));
     for (int g = 0; g < GROUPS; g++) {
@@ -190,6 +193,7 @@ void attend_rows(Worker& worker, const RowAttentionArgs& given, const StepRows& 
   AttentionArgs args{};
   args.k.heads = given.kv_heads, args.k.dim = args.v.dim = padded_dim<T>(given.dim);
   args.heads = given.heads, args.scale = given.scale, args.window = given.window;
+  args.biases = given.biases, args.reach = given.reach;
   args.ahead = given.window ? given.window - 1 : WITHOUT_END;
   PackedRow<T>& row = packed_row<T>();
   row.row = -1;  // discards what was packed for another step

@@ -20,7 +20,7 @@ struct ScoreTransform {
         cap(args.softcap),
         unit(args.softcap == 0 && args.scale > 0 ? args.scale * LOG2_E : LOG2_E),
         slack(SLACK / unit),
-        is_nonlinear(cap != 0 || inner != 1 || args.slopes),
+        is_nonlinear(cap != 0 || inner != 1 || args.slopes || args.biases || args.stripes),
         slopes(args.slopes) {}
 
   // A score that is added to others as one of a position, before `unit` multiplies it.
@@ -28,9 +28,10 @@ struct ScoreTransform {
 };
 
 // What a line adds to its scores: `slope` times the distance from its token's position to that of each score, which for
-// the first of the block is `distance`.
+// the first of the block is `distance`; and `unit` times the biases [BLOCK], unless these are null.
 struct LineBias {
-  float slope = 0, distance = 0;
+  float slope = 0, distance = 0, unit = 0;
+  const float* biases = nullptr;
 };
 
 // Raises the maximum of a line whose scores exceed the stored one, and rescales its sums and output. This is rare,
@@ -48,6 +49,7 @@ __attribute__((noinline)) inline F16 transformed(const ScoreTransform& soft, F16
   alignas(64) static constexpr float STEPS[LANES] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
   s = s * set1(soft.inner);
   if (soft.cap != 0) s = tanh(s) * set1(soft.cap);
+  if (bias.biases) s = fma(load(bias.biases + first), set1(bias.unit), s);
   return fma(set1(bias.distance + static_cast<float>(first)) + load(STEPS), set1(bias.slope), s);
 }
 
