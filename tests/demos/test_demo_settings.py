@@ -51,6 +51,7 @@ SETTINGS = {
     "structured_outputs_timeout_s": 3.0,
     "batch_invariant": True,
     "limit_mm_per_prompt": {"image": 1},
+    "default_mm_loras": {"audio": "a-folder"},
     "allowed_local_media_path": "./m",
     "allowed_media_domains": ("a.org",),
     "allow_private_media_addresses": True,

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -240,15 +239,9 @@ def test_what_lies_between_a_source_and_its_text_is_never_read(model: Model, rig
 
 def test_a_model_without_a_mapper_for_its_source_stops_the_start(model: Model) -> None:
     found = registry.load(None)
-    hooks = {hook: dict(found.by_hook(hook)) for hook in ("quire_input_mappers",)}
-    assert hooks["quire_input_mappers"].pop("whisper/audio")
-    lacking: Any = SimpleNamespace(
-        by_hook=lambda hook: hooks.get(hook, found.by_hook(hook)),
-        all=lambda hook: tuple(hooks[hook].values()) if hook in hooks else found.all(hook),
-        plugin_of=found.plugin_of,
-        options=found.options,
-        counter=found.counter,
-    )
+    mappers = dict(found.by_hook("quire_input_mappers"))
+    assert mappers.pop("whisper/audio")
+    lacking = replace(found, records={**found.records, "quire_input_mappers": mappers})
     with pytest.raises(PluginError, match="needs input mappers of exactly one"), rig_of(Path(model.folder), lacking):
         pass
 
