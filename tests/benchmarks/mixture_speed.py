@@ -175,6 +175,8 @@ def compare(folder: Path, arguments: argparse.Namespace) -> None:
     count = arguments.requests
     pythons = {"ours": sys.executable, "transformers": sys.executable}
     pythons |= {"vllm": arguments.vllm} if arguments.vllm else {}
+    if arguments.no_transformers:
+        del pythons["transformers"]
     sides = {name: Side(name, python, folder) for name, python in pythons.items()}
     tokens = sum(answer for _, answer in requests(count, 0))
     for name, side in sides.items():
@@ -196,6 +198,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--requests", type=int, default=32)
     parser.add_argument("--vllm", help="a Python interpreter that has vLLM")
+    parser.add_argument("--no-transformers", action="store_true", help="leave transformers out, which takes minutes")
     parser.add_argument("--folder", type=Path, help="where the model is, or will be written")
     parser.add_argument("--side", choices=SIDES, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
