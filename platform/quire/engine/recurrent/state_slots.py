@@ -83,6 +83,8 @@ class StateSlots:
         """Plan checkpoints where the tokens of waiting seqs part from those of a seq that will begin."""
         size, most = self.page_size, (seq.num_tokens - 1) // self.page_size
         for other in others if self.pool.caching else ():
+            if other is seq:
+                continue  # it waits too until it is admitted
             page, last = 0, min(most, (other.num_tokens - 1) // size)
             while page < last and seq.page_hash(page, size) == other.page_hash(page, size):
                 page += 1
