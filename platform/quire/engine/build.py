@@ -25,6 +25,7 @@ from quire.engine.scheduler.limits import SchedulerLimits
 from quire.engine.scheduler.page_pool import PagePool
 from quire.engine.scheduler.policy import choose_policy
 from quire.engine.scheduler.scheduler import Scheduler
+from quire.engine.speculation.speculation import build_speculation
 from quire.engine.structured.constraint_tracker import ConstraintTracker
 from quire.engine.structured.grammars import Grammars
 from quire.hooks.call_stats import step_fault
@@ -138,6 +139,7 @@ def _build(
             adapters=adapters,
             towers=towers,
             tokenizer=tokenizer,
+            speculation=build_speculation(config, registry, loaded, context),
         )
     )
 

@@ -11,6 +11,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from threading import Event
+from time import perf_counter
 from typing import Any
 
 from quire.engine.adapters.engine_adapters import EngineAdapters
@@ -22,7 +23,8 @@ from quire.engine.multimodal.embeddings import MultimodalEmbeddings
 from quire.engine.runner.model_runner import ModelRunner
 from quire.engine.sampling.logits_processors import LogitsProcessors
 from quire.engine.scheduler.candidates import Admission
-from quire.engine.scheduler.scheduler import Scheduler
+from quire.engine.scheduler.scheduler import NO_DRAFTS, Scheduler
+from quire.engine.speculation.speculation import Speculation
 from quire.engine.structured.grammars import Grammars
 from quire.errors import QuireError
 from quire.hooks.call_stats import step_fault
@@ -58,6 +60,7 @@ class EngineParts:
     adapters: EngineAdapters
     towers: MultimodalEmbeddings
     tokenizer: Callable[[], object] | None
+    speculation: Speculation | None = None
 
 
 class _RunFailed(Exception):
@@ -77,6 +80,7 @@ class Engine:
         self._adapters = parts.adapters
         self._towers = parts.towers
         self._tokenizer = parts.tokenizer
+        self._speculation = parts.speculation
         self._has_variants = parts.loaded.decoder.has_kv_cache_variants  # it asks all parts of all blocks
         self.failed_steps = 0  # since the last step that computed something
         self.num_step_tokens = 0  # computed by the latest step
@@ -134,10 +138,15 @@ class Engine:
         `failed_steps` counts the step.
         """
         try:
-            plan = self._scheduler.plan(max_tokens, max_background)
+            speculation = self._speculation
+            drafts = speculation.propose(self._scheduler.generating()) if speculation is not None else NO_DRAFTS
+            plan = self._scheduler.plan(max_tokens, max_background, drafts)
             self.num_step_tokens = plan.num_tokens
+            begin = perf_counter()
             result = self._run(plan)
             deltas = self._scheduler.commit(plan, result)
+            if speculation is not None:
+                speculation.observe(plan, result, perf_counter() - begin)
         except Exception as error:
             self.failed_steps += 1
             if not isinstance(error, _RunFailed):

@@ -73,7 +73,6 @@ ARGUMENTS: Mapping[str, Accepted] = {
     "api_server_count": _only("one process answers HTTP", 1),
     "headless": _only("one process answers HTTP", False),
     "grpc": _only("the server speaks HTTP", False),
-    "speculative_config": _only(NO_DRAFTS, None),
     "speculative_model": _only(NO_DRAFTS, None),
     "speculative_draft_tensor_parallel_size": _only(NO_DRAFTS, None),
     "speculative_max_model_len": _only(NO_DRAFTS, None),

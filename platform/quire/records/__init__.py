@@ -16,7 +16,6 @@ from quire.records.adapters import (
     AdapterUses,
     VirtualKvImpl,
 )
-from quire.records.channels import Channels, MessageKind
 from quire.records.cli import Command, DemoModel, Option
 from quire.records.context import CONTRACT_VERSION, Context, Deferred
 from quire.records.grammar import Grammar, GrammarBackend, GrammarCompiler, IsolatedGrammarCompiler, Matcher
@@ -41,7 +40,7 @@ from quire.records.ops import (
     QuantizationOptions,
     StoredMatrix,
 )
-from quire.records.reasoning import ReasoningParser
+from quire.records.reasoning import Channels, MessageKind, ReasoningParser
 from quire.records.registry import RECORDS, PluginCallCounts, PluginInfo, Registry
 from quire.records.scheduling import SchedulerPolicy, SchedulingPolicyImpl, SeqView
 from quire.records.server import (
@@ -66,6 +65,7 @@ from quire.records.server import (
     StreamEvents,
     ToolCallDelta,
 )
+from quire.records.speculation import Draft, Drafter, DrafterContext, DrafterImpl, DraftQuery
 from quire.records.speech import LanguageDetection, Segment, SpeechTask, Transcriber, TranscriberImpl
 from quire.records.tools import ToolCall, ToolCallFormat, ToolParser
 from quire.types.route_calls import RouteAnswer, Upload
@@ -92,6 +92,11 @@ __all__ = [
     "Deferred",
     "CountAwareInputProcessor",
     "DemoModel",
+    "Draft",
+    "DraftQuery",
+    "Drafter",
+    "DrafterContext",
+    "DrafterImpl",
     "FindFormats",
     "GateRequest",
     "Generate",

@@ -171,6 +171,11 @@ class ModelConfig:
         "Maximum average CPU time in seconds per token of a constraint; a slower constraint fails its request.",
         0.01,
     )
+    speculative_config: Mapping[str, Any] = setting(
+        'Speculative decoding: {"method": "ngram", "num_speculative_tokens": 5} and settings of the method (see '
+        "docs/speculation.md; default: off).",
+        {},
+    )
     batch_invariant: bool = setting(
         "Make each output independent of the other requests in its batch, bit by bit; slower.", False
     )

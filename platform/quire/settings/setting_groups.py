@@ -41,7 +41,7 @@ GROUPS: Mapping[str, tuple[str, ...]] = {
     ),
     "scheduling": (
         *("max_num_seqs", "max_num_batched_tokens", "max_num_queued_reqs", "enable_chunked_prefill"),
-        *("scheduling_policy", "preemption", "batch_invariant"),
+        *("scheduling_policy", "preemption", "batch_invariant", "speculative_config"),
     ),
     "memory": (
         *("kv_cache_memory_bytes", "gpu_memory_utilization", "kv_cache_dtype", "num_pages", "page_size"),

@@ -20,7 +20,18 @@ from quire.types.request import (
     in_background,
 )
 from quire.types.stats import ClientUsage, EngineStats, RequestSummary, StateStats
-from quire.types.step import Chunk, FinishReason, NewSeq, Plan, Sample, SeqDelta, StateMoves, StepResult, TokenLogprobs
+from quire.types.step import (
+    AcceptedDrafts,
+    Chunk,
+    FinishReason,
+    NewSeq,
+    Plan,
+    Sample,
+    SeqDelta,
+    StateMoves,
+    StepResult,
+    TokenLogprobs,
+)
 
 __all__ = [
     "Params",
@@ -38,6 +49,7 @@ __all__ = [
     "Plan",
     "TokenLogprobs",
     "Sample",
+    "AcceptedDrafts",
     "StateMoves",
     "StepResult",
     "SeqDelta",

@@ -20,6 +20,8 @@ class Chunk:
     new_pages: entries of the sequence's page table from `first_page` on. A copied page replaces a shared one, the
     others extend the table; the first chunk after a `NewSeq` has the whole table. The runner keeps the other entries.
     samples: whether to sample the next token from the logits of the last token. state_slot: of a model with state.
+    num_drafts: of its last tokens, which were not sampled but drafted. Then a token is sampled after the token before
+    them and after each draft that was sampled too.
     """
 
     seq_id: int
@@ -29,6 +31,11 @@ class Chunk:
     samples: bool
     first_page: int = 0
     state_slot: int = -1
+    num_drafts: int = 0
+
+    @property
+    def drafts(self) -> Sequence[int]:
+        return self.token_ids[len(self.token_ids) - self.num_drafts :]
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,12 +128,21 @@ class Sample:
 
 
 @dataclass(frozen=True, slots=True)
+class AcceptedDrafts:
+    """What the drafts of a chunk gained: the samples after the first, and how many of the drafts are output now."""
+
+    samples: tuple[Sample, ...]
+    num_drafts: int
+
+
+@dataclass(frozen=True, slots=True)
 class StepResult:
     """Samples by sequence id, and log-probabilities of the prompt tokens of this step's chunks.
 
     pooled: results of pooled sequences whose last chunk this was. failures: sequences whose chunk could not be
     computed, with the reason; the contents of their pages are invalid. lost: sequences whose state was lost, because a
-    forward raised midway; they must be computed again from what is cached.
+    forward raised midway; they must be computed again from what is cached. accepted: of sequences whose chunk had
+    drafts.
     """
 
     samples: Mapping[int, Sample]
@@ -134,6 +150,7 @@ class StepResult:
     failures: Mapping[int, str] = field(default_factory=dict)
     pooled: Mapping[int, PoolingResult] = field(default_factory=dict)
     lost: frozenset[int] = frozenset()
+    accepted: Mapping[int, AcceptedDrafts] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

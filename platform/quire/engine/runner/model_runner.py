@@ -17,18 +17,20 @@ from quire.engine.multimodal.embeddings import MultimodalEmbeddings, StepMedia
 from quire.engine.pooling.poolers import Poolers
 from quire.engine.recurrent.state_runner import StateLost, StateRunner
 from quire.engine.runner.forward_executor import ForwardExecutor
-from quire.engine.runner.input_batch import InputBatch, Int64Array, SelectedTokens, StepInputs
+from quire.engine.runner.input_batch import InputBatch, Int64Array, StepInputs
+from quire.engine.runner.selected_tokens import SelectedTokens
 from quire.engine.runner.sizes import RunnerSizes
 from quire.engine.sampling.logits_edits import LogitsEdits
 from quire.engine.sampling.logits_processors import LogitsProcessors
 from quire.engine.sampling.logprobs import token_logprobs
 from quire.engine.sampling.sampler import Sampler, SamplingState
+from quire.engine.speculation.verification import verify, verify_argmax
 from quire.engine.structured.constraint_tracker import PendingBitmask
 from quire.engine.structured.grammars import Grammars
 from quire.errors import QuireError
 from quire.params.pooling import PoolingParams, PoolingResult
 from quire.params.sampling import BeamSearchParams, SamplingParams
-from quire.types import NewSeq, Plan, Sample, StepResult, TokenLogprobs
+from quire.types import AcceptedDrafts, NewSeq, Plan, Sample, StepResult, TokenLogprobs
 from quire_models import KVCache
 
 log = logging.getLogger(__name__)
@@ -117,9 +119,10 @@ class ModelRunner:
             return StepResult({}, lost=frozenset(chunk.seq_id for chunk in plan.chunks))
         if self._state is not None and plan.state is not None:
             self._state.after(plan.state)
-        samples = self._sample(hidden, selected, states, masks, failures)
+        samples, accepted = self._sample(hidden, selected, states, masks, failures)
         prompt_logprobs = self._prompt_logprobs(hidden, selected, failures)
-        return StepResult(samples, prompt_logprobs, failures, self._pool(plan, hidden, selected, failures))
+        pooled = self._pool(plan, hidden, selected, failures)
+        return StepResult(samples, prompt_logprobs, failures, pooled, accepted=accepted)
 
     def _update_batch(self, plan: Plan) -> None:
         """Drop ended rows, move pages, add new rows: in this order, as `Plan` says."""
@@ -227,23 +230,30 @@ class ModelRunner:
         states: Sequence[SamplingState],
         masks: PendingBitmask | None,
         failures: dict[int, str],
-    ) -> Mapping[int, Sample]:
+    ) -> tuple[Mapping[int, Sample], Mapping[int, AcceptedDrafts]]:
+        """The first sample of each seq, and what drafts add to it."""
         if not states:
-            return {}
-        if len(hidden) > len(states):
-            hidden = hidden[: len(states)]
+            return {}, {}
+        rows = selected.rows
+        if len(hidden) > len(rows):
+            hidden = hidden[: len(rows)]
+        drafts = [selected.drafts.get(seq_id, ()) for seq_id in selected.sampled] if selected.drafts else ()
         if self._argmax is not None and all(state.is_plain_greedy for state in states):
-            parts = [self._argmax(*bound) for bound in self._with_adapters(hidden, selected.sampled, failures)]
-            samples = self._sampler.from_argmax(list(chain.from_iterable(parts)), states)
+            parts = [self._argmax(*bound) for bound in self._with_adapters(hidden, rows, failures)]
+            tokens = list(chain.from_iterable(parts))
+            verified = verify_argmax(self._sampler, tokens, states, drafts)
         else:
-            samples = self._sampler.sample(self._logits(hidden, selected.sampled, failures), states, masks)
-        return dict(zip(selected.sampled, samples, strict=True))
+            verified = verify(self._sampler, self._logits(hidden, rows, failures), states, masks, drafts)
+        samples, accepted = verified
+        return dict(zip(selected.sampled, samples, strict=True)), {
+            seq_id: each for seq_id, each in zip(selected.sampled, accepted, strict=False) if each is not None
+        }
 
     def _prompt_logprobs(
         self, hidden: Tensor, selected: SelectedTokens, failures: dict[int, str]
     ) -> Mapping[int, Sequence[TokenLogprobs]]:
         found: dict[int, Sequence[TokenLogprobs]] = {}
-        first = len(selected.sampled)
+        first = len(selected.rows)
         for seq_id, token_ids, num_top in selected.scored:
             entries: list[TokenLogprobs] = []
             for i in range(0, len(token_ids), PROMPT_LOGPROBS_BATCH):

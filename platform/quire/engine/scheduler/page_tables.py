@@ -50,7 +50,6 @@ class PageTables:
         """
         pages, pool = seq.pages, self.pool
         changed = len(pages)
-        num_missing = -(-end // pool.page_size) - changed
         tail = seq.computed // pool.page_size
         if tail < changed and pool.refs[pages[tail]] > 1:
             (own,) = pool.allocate(1)
@@ -58,9 +57,20 @@ class PageTables:
             pool.free((pages[tail],))
             pages[tail] = own
             changed = tail
-        if num_missing > 0:
-            pages.extend(pool.allocate(num_missing))
+        self.append_pages(seq, end)
         return changed
+
+    def append_pages(self, seq: Seq, end: int) -> None:
+        """Let its table reach to position `end` - 1."""
+        num_missing = -(-end // self.pool.page_size) - len(seq.pages)
+        if num_missing > 0:
+            seq.pages.extend(self.pool.allocate(num_missing))
+
+    def trim(self, seq: Seq) -> None:
+        """Free the pages behind its computed positions, which held rejected drafts."""
+        num_pages = self.pool.pages_for(seq.computed)
+        self.pool.free(seq.pages[num_pages:])
+        del seq.pages[num_pages:]
 
     def fork(self, parent: Seq, child: Seq) -> None:
         """Let the child begin where the parent is, on the same pages."""

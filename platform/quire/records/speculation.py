@@ -1,0 +1,85 @@
+"""Drafters: they guess the next tokens of sequences, which the model then verifies in one step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol
+
+from quire.records.context import Context
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from quire.params.sampling import SamplingParams
+
+
+@dataclass(frozen=True, slots=True)
+class DraftQuery:
+    """A sequence to draft for.
+
+    token_ids: prompt and output so far, to be read only; they stay the same list while a sequence grows. max_drafts:
+    at least 1. seed: of the sequence's random numbers (`quire.engine.sampling.rng`). adapters: names.
+    """
+
+    seq_id: int
+    token_ids: Sequence[int]
+    prompt_len: int
+    max_drafts: int
+    params: SamplingParams
+    seed: int
+    adapters: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """Guesses of the tokens that follow, () = none.
+
+    probs: float32 [len(token_ids), vocab], the distributions that they were drawn from; None if each was certain.
+    """
+
+    token_ids: Sequence[int] = ()
+    probs: Tensor | None = None
+
+
+class DrafterImpl(Protocol):
+    """Drafts for the sequences of one model. It is called between steps, in the thread of the steps."""
+
+    def propose(self, queries: Sequence[DraftQuery]) -> Sequence[Draft]:
+        """A draft for each query, of at most `max_drafts` tokens.
+
+        A sequence may come for the first time, come with tokens that were not drafted, and come back after `end`.
+        """
+        ...
+
+    def end(self, seq_ids: Sequence[int]) -> None:
+        """Free the state of sequences; some may be unknown."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class DrafterContext(Context):
+    """What a drafter is built with, beside what all plugins get.
+
+    settings: of --speculative-config, those that the record names. target: the loaded model
+    (`quire.engine.loading.load.LoadedModel`), for drafters that use its weights. max_drafts: the most that it will be
+    asked for. max_num_seqs, max_model_len: of the model.
+    """
+
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    target: Any = None
+    max_drafts: int = 1
+    max_num_seqs: int = 1
+    max_model_len: int = 1
+
+
+@dataclass(frozen=True)
+class Drafter:
+    """A way to draft, chosen by `method` of --speculative-config.
+
+    settings: keys of --speculative-config that it reads. `build` raises `quire.errors.ConfigError` for wrong values.
+    """
+
+    name: str
+    build: Callable[[DrafterContext], DrafterImpl]
+    settings: tuple[str, ...] = ()
