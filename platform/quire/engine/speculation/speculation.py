@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from time import perf_counter
 
 from quire.engine.loading.load import LoadedModel
 from quire.engine.sampling.rng import seq_seed
@@ -30,11 +31,13 @@ class Speculation:
     ) -> None:
         self._registry, self._plugin, self._built = registry, plugin, built
         self._lengths, self._vocab_size = lengths, vocab_size
+        self._draft_s = 0.0  # of the step at hand
 
     def propose(self, seqs: Sequence[Seq]) -> Mapping[int, Sequence[int]]:
         """Drafts by seq id; seqs: those whose next chunk is one token that they sample after."""
-        queries = [_query(seq, self._lengths.length(seq.id, len(seqs))) for seq in seqs if _may_speculate(seq)]
-        queries = [query for query in queries if query.max_drafts > 0]
+        begin, self._draft_s = perf_counter(), 0.0
+        lengths = self._lengths.choose([seq.id for seq in seqs])
+        queries = [_query(seq, length) for seq, length in zip(seqs, lengths, strict=True) if length and _has_room(seq)]
         if not queries:
             return {}
         try:
@@ -45,6 +48,8 @@ class Speculation:
         except PluginFailed as error:
             log.warning("A step has no drafts. %s", error)
             return {}
+        finally:
+            self._draft_s = perf_counter() - begin
 
     def _checked(self, queries: Sequence[DraftQuery], drafts: Sequence[Draft]) -> dict[int, Sequence[int]]:
         if len(drafts) != len(queries):
@@ -64,8 +69,8 @@ class Speculation:
         return plugin_fault(self._registry, self._plugin, self._built.propose, what)
 
     def observe(self, plan: Plan, result: StepResult, seconds: float) -> None:
-        """Learn from a step that took so many seconds."""
-        self._lengths.observe(plan, result, seconds)
+        """Learn from a step that took so many seconds after its drafts."""
+        self._lengths.observe(plan, result, self._draft_s, seconds)
         if plan.ended:
             self._lengths.end(plan.ended)
             try:
@@ -74,7 +79,7 @@ class Speculation:
                 log.warning("The drafter could not free the state of ended sequences. %s", error)
 
 
-def _may_speculate(seq: Seq) -> bool:
+def _has_room(seq: Seq) -> bool:
     params = seq.group.request.params
     return isinstance(params, SamplingParams) and len(seq.tokens) + 1 < seq.max_len
 
