@@ -22,7 +22,9 @@ PRIOR = 2.0
 FIRST_GUESS = 0.7
 """Acceptance before anything was drafted."""
 PROBE_EVERY = 16
-"""Steps between drafts of one token for a sequence whose drafts are not worth their time."""
+"""Steps between drafts of one token for a sequence whose drafts are not worth their time; doubled by each of them that
+is wrong."""
+MOST_DOUBLED = 3
 PLAIN_EVERY = 64
 """Steps between two that have no drafts, to measure what drafts cost."""
 PROBE_SHARE = 0.01
@@ -31,16 +33,19 @@ PROBE_SHARE = 0.01
 
 @dataclass(slots=True)
 class _Acceptance:
-    """Of one sequence. accepted, tested: drafts, decayed. num_idle: steps since the last with drafts."""
+    """Of one sequence. accepted, tested: drafts, decayed. num_idle: steps since the last with drafts. num_wrong: the last
+    chunks without a right draft."""
 
     accepted: float = 0.0
     tested: float = 0.0
     num_idle: int = 0
+    num_wrong: int = 0
 
     def add(self, accepted: int, tested: int, decay: float) -> None:
         self.accepted = decay * self.accepted + accepted
         self.tested = decay * self.tested + tested
         self.num_idle = 0
+        self.num_wrong = 0 if accepted else self.num_wrong + 1
 
     def rate(self, average: float) -> float:
         rate = (self.accepted + PRIOR * average) / (self.tested + PRIOR)
@@ -77,7 +82,7 @@ class DraftLengths:
         length = int(math.log(max(least, 1e-9)) / math.log(seq.rate(average)))
         if length == 0:
             seq.num_idle += 1
-            length = int(seq.num_idle >= interval)
+            length = int(seq.num_idle >= interval << min(seq.num_wrong, MOST_DOUBLED))
         return length
 
     def observe(self, plan: Plan, result: StepResult, draft_s: float, step_s: float) -> None:
