@@ -32,12 +32,15 @@ class Speculation:
         self._registry, self._plugin, self._built = registry, plugin, built
         self._lengths, self._vocab_size = lengths, vocab_size
         self._draft_s = 0.0  # of the step at hand
+        self._seeds: dict[int, int] = {}
 
     def propose(self, seqs: Sequence[Seq]) -> Mapping[int, Sequence[int]]:
         """Drafts by seq id; seqs: those whose next chunk is one token that they sample after."""
         begin, self._draft_s = perf_counter(), 0.0
         lengths = self._lengths.choose([seq.id for seq in seqs])
-        queries = [_query(seq, length) for seq, length in zip(seqs, lengths, strict=True) if length and _has_room(seq)]
+        queries = [
+            self._query(seq, length) for seq, length in zip(seqs, lengths, strict=True) if length and _has_room(seq)
+        ]
         if not queries:
             return {}
         try:
@@ -65,6 +68,22 @@ class Speculation:
                 found[query.seq_id] = token_ids
         return found
 
+    def _query(self, seq: Seq, max_drafts: int) -> DraftQuery:
+        request, params = seq.group.request, seq.group.request.params
+        assert isinstance(params, SamplingParams)
+        seed = self._seeds.get(seq.id)
+        if seed is None:
+            seed = self._seeds[seq.id] = seq_seed(seq.group.seed, seq.index)
+        return DraftQuery(
+            seq_id=seq.id,
+            token_ids=seq.tokens,
+            prompt_len=seq.group.prompt_len,
+            max_drafts=min(max_drafts, seq.max_len - len(seq.tokens) - 1),
+            params=params,
+            seed=seed,
+            adapters=tuple(use.ref.name for use in request.adapters),
+        )
+
     def _fault(self, what: str) -> PluginFailed:
         return plugin_fault(self._registry, self._plugin, self._built.propose, what)
 
@@ -73,6 +92,8 @@ class Speculation:
         self._lengths.observe(plan, result, self._draft_s, seconds)
         if plan.ended:
             self._lengths.end(plan.ended)
+            for seq_id in plan.ended:
+                self._seeds.pop(seq_id, None)
             try:
                 call_plugin(self._registry, self._plugin, self._built.end, plan.ended)
             except PluginFailed as error:
@@ -82,20 +103,6 @@ class Speculation:
 def _has_room(seq: Seq) -> bool:
     params = seq.group.request.params
     return isinstance(params, SamplingParams) and len(seq.tokens) + 1 < seq.max_len
-
-
-def _query(seq: Seq, max_drafts: int) -> DraftQuery:
-    request, params = seq.group.request, seq.group.request.params
-    assert isinstance(params, SamplingParams)
-    return DraftQuery(
-        seq_id=seq.id,
-        token_ids=seq.tokens,
-        prompt_len=seq.group.prompt_len,
-        max_drafts=min(max_drafts, seq.max_len - len(seq.tokens) - 1),
-        params=params,
-        seed=seq_seed(seq.group.seed, seq.index),
-        adapters=tuple(use.ref.name for use in request.adapters),
-    )
 
 
 def build_speculation(
