@@ -33,8 +33,8 @@ PROBE_SHARE = 0.01
 
 @dataclass(slots=True)
 class _Acceptance:
-    """Of one sequence. accepted, tested: drafts, decayed. num_idle: steps since the last with drafts. num_wrong: the last
-    chunks without a right draft."""
+    """Of one sequence. accepted, tested: drafts, decayed. num_idle: steps since the last with drafts. num_wrong: chunks
+    since the last with a right draft."""
 
     accepted: float = 0.0
     tested: float = 0.0
