@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from quire.engine.loading.load import LoadedModel
 from quire.engine.sampling.rng import seq_seed
+from quire.engine.scheduler.page_pool import hash_root
 from quire.engine.scheduler.seq import Seq
 from quire.engine.speculation.config import SpeculativeConfig
 from quire.engine.speculation.draft_lengths import DraftLengths
@@ -90,6 +91,7 @@ def _query(seq: Seq, max_drafts: int) -> DraftQuery:
         params=params,
         seed=seq_seed(seq.group.seed, seq.index),
         adapters=tuple(use.ref.name for use in request.adapters),
+        scope=hash_root(request.adapters, request.cache_salt),
     )
 
 
