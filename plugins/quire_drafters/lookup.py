@@ -100,5 +100,5 @@ def common_lengths(equal: NDArray[np.bool_]) -> NDArray[np.int64]:
 
 
 def continuations(tokens: Tokens, ends: NDArray[np.int64], count: int) -> Tokens:
-    """[len(ends), count]: the tokens from each end on; where the text ends it repeats itself from there on: a period."""
+    """[len(ends), count]: the tokens from each end on; where the text stops it repeats what was from that end on."""
     return tokens[ends[:, None] + np.arange(count) % (len(tokens) - ends)[:, None]]
