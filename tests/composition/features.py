@@ -58,6 +58,7 @@ SETTINGS = (
     Setting("swap", {"num_pages": 32, "preemption": "swap", "swap_space": 0.01}, company=8),
     Setting("priority", {"scheduling_policy": "priority"}, company=8),
     Setting("n-gram drafts", {"speculative_config": {"method": "ngram", "prompt_lookup_min": 1}}, company=4),
+    Setting("suffix drafts", {"speculative_config": {"method": "suffix", "num_speculative_tokens": 9}}, 4, warm=True),
     Setting("batch invariant", {"batch_invariant": True}, company=3),
 )
 

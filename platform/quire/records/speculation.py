@@ -19,7 +19,8 @@ class DraftQuery:
     """A sequence to draft for.
 
     token_ids: prompt and output so far, to be read only; they stay the same list while a sequence grows. max_drafts:
-    at least 1. seed: of the sequence's random numbers (`quire.engine.sampling.rng`). adapters: names.
+    at least 1. seed: of the sequence's random numbers (`quire.engine.sampling.rng`). adapters: names. scope: differs
+    between sequences that may not learn from each other: those of other adapters, weights of adapters, or cache salts.
     """
 
     seq_id: int
@@ -29,6 +30,7 @@ class DraftQuery:
     params: SamplingParams
     seed: int
     adapters: tuple[str, ...] = ()
+    scope: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ from time import perf_counter
 
 from quire.engine.loading.load import LoadedModel
 from quire.engine.sampling.rng import seq_seed
+from quire.engine.scheduler.page_pool import hash_root
 from quire.engine.scheduler.seq import Seq
 from quire.engine.speculation.config import SpeculativeConfig
 from quire.engine.speculation.draft_lengths import DraftLengths
@@ -32,7 +33,7 @@ class Speculation:
         self._registry, self._plugin, self._built = registry, plugin, built
         self._lengths, self._vocab_size = lengths, vocab_size
         self._draft_s = 0.0  # of the step at hand
-        self._seeds: dict[int, int] = {}
+        self._constants: dict[int, tuple[int, tuple[str, ...], bytes]] = {}  # seed, adapters, scope by seq id
 
     def propose(self, seqs: Sequence[Seq]) -> Mapping[int, Sequence[int]]:
         """Drafts by seq id; seqs: those whose next chunk is one token that they sample after."""
@@ -71,9 +72,12 @@ class Speculation:
     def _query(self, seq: Seq, max_drafts: int) -> DraftQuery:
         request, params = seq.group.request, seq.group.request.params
         assert isinstance(params, SamplingParams)
-        seed = self._seeds.get(seq.id)
-        if seed is None:
-            seed = self._seeds[seq.id] = seq_seed(seq.group.seed, seq.index)
+        constants = self._constants.get(seq.id)
+        if constants is None:
+            adapters = tuple(use.ref.name for use in request.adapters)
+            scope = hash_root(request.adapters, request.cache_salt)
+            constants = self._constants[seq.id] = (seq_seed(seq.group.seed, seq.index), adapters, scope)
+        seed, adapters, scope = constants
         return DraftQuery(
             seq_id=seq.id,
             token_ids=seq.tokens,
@@ -81,7 +85,8 @@ class Speculation:
             max_drafts=min(max_drafts, seq.max_len - len(seq.tokens) - 1),
             params=params,
             seed=seed,
-            adapters=tuple(use.ref.name for use in request.adapters),
+            adapters=adapters,
+            scope=scope,
         )
 
     def _fault(self, what: str) -> PluginFailed:
@@ -93,7 +98,7 @@ class Speculation:
         if plan.ended:
             self._lengths.end(plan.ended)
             for seq_id in plan.ended:
-                self._seeds.pop(seq_id, None)
+                self._constants.pop(seq_id, None)
             try:
                 call_plugin(self._registry, self._plugin, self._built.end, plan.ended)
             except PluginFailed as error:
