@@ -72,8 +72,12 @@ def _build(
     adapters = engine_adapters(runtimes, config, registry, loaded, isolated_calls)
 
     max_tokens = step_tokens(config, loaded)
-    caches = plan_caches(config, loaded, lambda: activation_bytes(loaded, config, max_tokens), budget)
-    memory = check_memory_use(config, loaded, caches, budget)
+    # a drafter may have a model and pages of its own
+    speculation = build_speculation(config, registry, loaded, context, budget)
+    drafter_bytes = speculation.memory_bytes if speculation is not None else 0
+    left = budget.without(drafter_bytes)
+    caches = plan_caches(config, loaded, lambda: activation_bytes(loaded, config, max_tokens), left)
+    memory = check_memory_use(config, loaded, caches, budget, drafter_bytes)
     config = replace(config, max_num_seqs=caches.max_num_seqs)
 
     processors = LogitsProcessors(registry, context)
@@ -139,7 +143,7 @@ def _build(
             adapters=adapters,
             towers=towers,
             tokenizer=tokenizer,
-            speculation=build_speculation(config, registry, loaded, context),
+            speculation=speculation,
         )
     )
 

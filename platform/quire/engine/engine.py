@@ -219,7 +219,7 @@ class Engine:
         self._preparation.stop()
         self._grammars.close()
         self._adapters.close()
-        del self._runner, self.loaded
+        del self._runner, self._speculation, self.loaded
 
 
 def try_admit(grammars: Grammars, adapters: EngineAdapters, request: Request) -> Admission | QuireError:

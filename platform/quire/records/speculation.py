@@ -45,7 +45,10 @@ class Draft:
 
 
 class DrafterImpl(Protocol):
-    """Drafts for the sequences of one model. It is called between steps, in the thread of the steps."""
+    """Drafts for the sequences of one model. It is called between steps, in the thread of the steps.
+
+    An attribute `memory_bytes`, if there is one, is what it takes of the memory of the model's device.
+    """
 
     def propose(self, queries: Sequence[DraftQuery]) -> Sequence[Draft]:
         """A draft for each query, of at most `max_drafts` tokens.
@@ -65,7 +68,8 @@ class DrafterContext(Context):
 
     settings: of --speculative-config, those that the record names. target: the loaded model
     (`quire.engine.loading.load.LoadedModel`), for drafters that use its weights. max_drafts: the most that it will be
-    asked for. max_num_seqs, max_model_len: of the model.
+    asked for. max_num_seqs, max_model_len: of the model. load_draft_model: builds a drafter that runs a model of its
+    own, from a mapping with `model` and fields of `quire.settings.model_config.ModelConfig`; raises ConfigError.
     """
 
     settings: Mapping[str, Any] = field(default_factory=dict)
@@ -73,6 +77,7 @@ class DrafterContext(Context):
     max_drafts: int = 1
     max_num_seqs: int = 1
     max_model_len: int = 1
+    load_draft_model: Callable[[Mapping[str, Any]], DrafterImpl] | None = None
 
 
 @dataclass(frozen=True)

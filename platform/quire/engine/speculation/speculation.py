@@ -7,11 +7,13 @@ from collections.abc import Callable, Mapping, Sequence
 from time import perf_counter
 
 from quire.engine.loading.load import LoadedModel
+from quire.engine.memory.ledger import MemoryBudget
 from quire.engine.sampling.rng import seq_seed
 from quire.engine.scheduler.page_pool import hash_root
 from quire.engine.scheduler.seq import Seq
 from quire.engine.speculation.config import SpeculativeConfig
 from quire.engine.speculation.draft_lengths import DraftLengths
+from quire.engine.speculation.draft_model.draft_model_loader import DraftModelLoader
 from quire.errors import PluginFailed, PluginOff
 from quire.hooks.call_stats import call_plugin, plugin_fault
 from quire.params.sampling import SamplingParams
@@ -34,6 +36,11 @@ class Speculation:
         self._lengths, self._vocab_size = lengths, vocab_size
         self._draft_s = 0.0  # of the step at hand
         self._constants: dict[int, tuple[int, tuple[str, ...], bytes]] = {}  # seed, adapters, scope by seq id
+
+    @property
+    def memory_bytes(self) -> int:
+        """What the drafter takes of the memory of the model's device."""
+        return int(getattr(self._built, "memory_bytes", 0))
 
     def propose(self, seqs: Sequence[Seq]) -> Mapping[int, Sequence[int]]:
         """Drafts by seq id; seqs: those whose next chunk is one token that they sample after."""
@@ -111,9 +118,16 @@ def _has_room(seq: Seq) -> bool:
 
 
 def build_speculation(
-    config: ModelConfig, registry: Registry, loaded: LoadedModel, context: Callable[[str], Context]
+    config: ModelConfig,
+    registry: Registry,
+    loaded: LoadedModel,
+    context: Callable[[str], Context],
+    budget: MemoryBudget,
 ) -> Speculation | None:
-    """By --speculative-config, None without. context: of a plugin. Raises ConfigError."""
+    """By --speculative-config, None without. context: of a plugin. budget: of the memory, which drafters take part of.
+
+    Raises ConfigError.
+    """
     if not config.speculative_config:
         return None
     known: Mapping[str, Drafter] = registry.by_hook(DRAFTERS)
@@ -128,6 +142,13 @@ def build_speculation(
         max_drafts=speculative.num_speculative_tokens,
         max_num_seqs=config.max_num_seqs,
         max_model_len=loaded.info.max_model_len,
+        load_draft_model=DraftModelLoader(
+            config=config,
+            registry=registry,
+            target=loaded,
+            budget=budget,
+            max_drafts=speculative.num_speculative_tokens,
+        ),
     )
     built = call_plugin(registry, plugin, known[speculative.method].build, drafter_context)
     lengths = DraftLengths(speculative.num_speculative_tokens, speculative.adaptive)
