@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from quire.engine.loading.load import LoadedModel
 from quire.engine.sampling.rng import seq_seed
@@ -13,7 +14,7 @@ from quire.engine.speculation.draft_lengths import DraftLengths
 from quire.errors import PluginFailed, PluginOff
 from quire.hooks.call_stats import call_plugin, plugin_fault
 from quire.params.sampling import SamplingParams
-from quire.records import Context, Draft, Drafter, DrafterContext, DrafterImpl, DraftQuery, Registry
+from quire.records import Context, Draft, Drafter, DrafterContext, DrafterImpl, DraftQuery, ReadsHidden, Registry
 from quire.settings.model_config import ModelConfig
 from quire.types import Plan, StepResult
 
@@ -68,10 +69,20 @@ class Speculation:
         self._lengths.observe(plan, result, seconds)
         if plan.ended:
             self._lengths.end(plan.ended)
-            try:
-                call_plugin(self._registry, self._plugin, self._built.end, plan.ended)
-            except PluginFailed as error:
-                log.warning("The drafter could not free the state of ended sequences. %s", error)
+            self._tell(self._built.end, plan.ended, "could not free the state of ended sequences")
+        if result.hidden:
+            self._tell(self._built.observe, result.hidden, "could not read the hidden states")  # type: ignore[attr-defined]
+
+    def _tell(self, function: Callable[..., None], what: Sequence[Any], problem: str) -> None:
+        try:
+            call_plugin(self._registry, self._plugin, function, what)
+        except PluginFailed as error:
+            log.warning("The drafter %s. %s", problem, error)
+
+    @property
+    def reads_hidden(self) -> ReadsHidden | None:
+        """The hidden states that the drafter reads; None if it reads none."""
+        return getattr(self._built, "reads_hidden", None)
 
 
 def _may_speculate(seq: Seq) -> bool:
