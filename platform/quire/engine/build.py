@@ -25,6 +25,7 @@ from quire.engine.scheduler.limits import SchedulerLimits
 from quire.engine.scheduler.page_pool import PagePool
 from quire.engine.scheduler.policy import choose_policy
 from quire.engine.scheduler.scheduler import Scheduler
+from quire.engine.speculation.hidden_tap import HiddenTap
 from quire.engine.speculation.speculation import build_speculation
 from quire.engine.structured.constraint_tracker import ConstraintTracker
 from quire.engine.structured.grammars import Grammars
@@ -110,6 +111,8 @@ def _build(
         num_host_state_slots=caches.num_host_slots,
     )
     towers = MultimodalEmbeddings.from_model(loaded, registry, adapters.mapping, config)
+    speculation = build_speculation(config, registry, loaded, context)
+    reads = speculation.reads_hidden if speculation is not None else None
     poolers = Poolers(loaded.pooling.poolers, loaded.module.heads, loaded.dtype, config.batch_invariant)
     runner = ModelRunner(
         loaded,
@@ -121,6 +124,7 @@ def _build(
         poolers,
         config.batch_invariant,
         lambda error: step_fault(registry, loaded.info.name, error).message,
+        HiddenTap(reads, loaded) if reads is not None else None,
     )
     return Engine(
         EngineParts(

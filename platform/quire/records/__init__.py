@@ -65,7 +65,15 @@ from quire.records.server import (
     StreamEvents,
     ToolCallDelta,
 )
-from quire.records.speculation import Draft, Drafter, DrafterContext, DrafterImpl, DraftQuery
+from quire.records.speculation import (
+    Draft,
+    Drafter,
+    DrafterContext,
+    DrafterImpl,
+    DraftQuery,
+    HiddenReader,
+    ReadsHidden,
+)
 from quire.records.speech import LanguageDetection, Segment, SpeechTask, Transcriber, TranscriberImpl
 from quire.records.tools import ToolCall, ToolCallFormat, ToolParser
 from quire.types.route_calls import RouteAnswer, Upload
@@ -103,6 +111,7 @@ __all__ = [
     "Grammar",
     "GrammarBackend",
     "GrammarCompiler",
+    "HiddenReader",
     "InputMapper",
     "InputProcessor",
     "IsolatedGrammarCompiler",
@@ -127,6 +136,7 @@ __all__ = [
     "QuantizationOptions",
     "RECORDS",
     "ReadBody",
+    "ReadsHidden",
     "ReasoningParser",
     "Registry",
     "RequestGate",

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from quire.params.sampling import SamplingParams
+    from quire.types import HiddenStates
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +60,30 @@ class DrafterImpl(Protocol):
 
     def end(self, seq_ids: Sequence[int]) -> None:
         """Free the state of sequences; some may be unknown."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class ReadsHidden:
+    """Which hidden states a drafter reads.
+
+    every: those of every token that a step computes, except rejected drafts; otherwise those of the last such token of
+    each sequence that samples. Tokens found in the prefix cache are not computed, so they have none. before_blocks:
+    blocks of the model whose inputs it also reads, as EAGLE 3 does.
+    """
+
+    every: bool = False
+    before_blocks: tuple[int, ...] = ()
+
+
+class HiddenReader(DrafterImpl, Protocol):
+    """A drafter that reads hidden states of the model. Only what it reads is computed for it."""
+
+    @property
+    def reads_hidden(self) -> ReadsHidden: ...
+
+    def observe(self, states: Sequence[HiddenStates]) -> None:
+        """Read the hidden states of a step; their rows are valid during the call. Ended sequences may be among them."""
         ...
 
 

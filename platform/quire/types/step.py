@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from quire.errors import WireError
 from quire.params.pooling import PoolingResult
 from quire.types.request import Media, Params, WeightedAdapter
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 FinishReason = Literal["stop", "length", "abort", "error"]
 
@@ -136,13 +139,27 @@ class AcceptedDrafts:
 
 
 @dataclass(frozen=True, slots=True)
+class HiddenStates:
+    """Hidden states of neighboring tokens of one sequence, for a drafter.
+
+    start: position of the first token. token_ids: those tokens. rows: [len(token_ids), columns] in the model's dtype:
+    what the LM head gets, then the inputs of the blocks that the drafter reads. Valid until the next step only.
+    """
+
+    seq_id: int
+    start: int
+    token_ids: Sequence[int]
+    rows: Tensor
+
+
+@dataclass(frozen=True, slots=True)
 class StepResult:
     """Samples by sequence id, and log-probabilities of the prompt tokens of this step's chunks.
 
     pooled: results of pooled sequences whose last chunk this was. failures: sequences whose chunk could not be
     computed, with the reason; the contents of their pages are invalid. lost: sequences whose state was lost, because a
     forward raised midway; they must be computed again from what is cached. accepted: of sequences whose chunk had
-    drafts.
+    drafts. hidden: what the drafter reads, if it reads any.
     """
 
     samples: Mapping[int, Sample]
@@ -151,6 +168,7 @@ class StepResult:
     pooled: Mapping[int, PoolingResult] = field(default_factory=dict)
     lost: frozenset[int] = frozenset()
     accepted: Mapping[int, AcceptedDrafts] = field(default_factory=dict)
+    hidden: Sequence[HiddenStates] = ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -24,6 +24,7 @@ from quire.engine.sampling.logits_edits import LogitsEdits
 from quire.engine.sampling.logits_processors import LogitsProcessors
 from quire.engine.sampling.logprobs import token_logprobs
 from quire.engine.sampling.sampler import Sampler, SamplingState
+from quire.engine.speculation.hidden_tap import HiddenTap
 from quire.engine.speculation.verification import verify, verify_argmax
 from quire.engine.structured.constraint_tracker import PendingBitmask
 from quire.engine.structured.grammars import Grammars
@@ -44,7 +45,8 @@ class ModelRunner:
 
     batch_invariant: compute every token in a forward of its own, so that the shapes of all operations, and with them
     every bit of the result, depend only on its own sequence; slower in proportion. Tokens of a medium that see each
-    other share a forward. describe_error: the error message of a request whose forward raised.
+    other share a forward. describe_error: the error message of a request whose forward raised. tap: takes hidden
+    states for a drafter.
     """
 
     def __init__(
@@ -58,6 +60,7 @@ class ModelRunner:
         poolers: Poolers,
         batch_invariant: bool = False,
         describe_error: Callable[[Exception], str] = str,
+        tap: HiddenTap | None = None,
     ) -> None:
         has_lm_head = loaded.decoder.has_lm_head
         self._head: Callable[..., Tensor] = loaded.module.logits if has_lm_head else _no_logits
@@ -71,6 +74,7 @@ class ModelRunner:
         self._ops = loaded.ops
         self._sampler = Sampler(processors, grammars.constraints, loaded.ops)
         self._batch_invariant = batch_invariant
+        self._tap = tap
         shapes, dtype, device = loaded.decoder.kv_shapes, loaded.kv_dtype, loaded.device
         self._kv = KVCache.allocate(shapes, sizes.num_pages, sizes.page_size, dtype, device)
         self._host_kv = KVCache.allocate(
@@ -113,16 +117,20 @@ class ModelRunner:
             media, failures = self._towers.rows(plan.chunks, inputs.starts)
         if self._adapters.to_store:
             failures |= self._adapters.store_virtual(plan.chunks, self._kv)
+        index = selected.index if self._tap is None else self._tap.index(selected, plan)
         try:
-            hidden = self._hidden_states(plan, inputs, selected.index, media, failures)
+            hidden = every = self._hidden_states(plan, inputs, index, media, failures)
         except StateLost:
             return StepResult({}, lost=frozenset(chunk.seq_id for chunk in plan.chunks))
         if self._state is not None and plan.state is not None:
             self._state.after(plan.state)
+        if self._tap is not None:
+            hidden = self._tap.selected(every, selected)
         samples, accepted = self._sample(hidden, selected, states, masks, failures)
         prompt_logprobs = self._prompt_logprobs(hidden, selected, failures)
         pooled = self._pool(plan, hidden, selected, failures)
-        return StepResult(samples, prompt_logprobs, failures, pooled, accepted=accepted)
+        read = self._tap.read(every, plan, accepted, failures) if self._tap is not None else ()
+        return StepResult(samples, prompt_logprobs, failures, pooled, accepted=accepted, hidden=read)
 
     def _update_batch(self, plan: Plan) -> None:
         """Drop ended rows, move pages, add new rows: in this order, as `Plan` says."""

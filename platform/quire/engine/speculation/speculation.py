@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from time import perf_counter
+from typing import Any
 
 from quire.engine.loading.load import LoadedModel
 from quire.engine.memory.ledger import MemoryBudget
@@ -17,7 +18,7 @@ from quire.engine.speculation.draft_model.draft_model_loader import DraftModelLo
 from quire.errors import PluginFailed, PluginOff
 from quire.hooks.call_stats import call_plugin, plugin_fault
 from quire.params.sampling import SamplingParams
-from quire.records import Context, Draft, Drafter, DrafterContext, DrafterImpl, DraftQuery, Registry
+from quire.records import Context, Draft, Drafter, DrafterContext, DrafterImpl, DraftQuery, ReadsHidden, Registry
 from quire.settings.model_config import ModelConfig
 from quire.types import Plan, StepResult
 
@@ -106,10 +107,20 @@ class Speculation:
             self._lengths.end(plan.ended)
             for seq_id in plan.ended:
                 self._constants.pop(seq_id, None)
-            try:
-                call_plugin(self._registry, self._plugin, self._built.end, plan.ended)
-            except PluginFailed as error:
-                log.warning("The drafter could not free the state of ended sequences. %s", error)
+            self._notify(self._built.end, plan.ended, "could not free the state of ended sequences")
+        if result.hidden:
+            self._notify(self._built.observe, result.hidden, "could not read the hidden states")  # type: ignore[attr-defined]
+
+    def _notify(self, function: Callable[..., None], what: Sequence[Any], problem: str) -> None:
+        try:
+            call_plugin(self._registry, self._plugin, function, what)
+        except PluginFailed as error:
+            log.warning("The drafter %s. %s", problem, error)
+
+    @property
+    def reads_hidden(self) -> ReadsHidden | None:
+        """The hidden states that the drafter reads; None if it reads none."""
+        return getattr(self._built, "reads_hidden", None)
 
 
 def _has_room(seq: Seq) -> bool:

@@ -49,7 +49,9 @@ class DraftModelLoader:
             loaded = load_model(self._config(settings), self.registry, self.budget.total - self.target.weight_bytes)
             self._check(loaded)
         except StartupError as error:
-            raise ConfigError(f"{FLAG}: the draft model {model!r} cannot be used: {error.message.rstrip('.')}.") from error
+            raise ConfigError(
+                f"{FLAG}: the draft model {model!r} cannot be used: {error.message.rstrip('.')}."
+            ) from error
         return self._drafter(loaded, settings.get("kv_cache_memory_bytes"))
 
     def _config(self, settings: Mapping[str, Any]) -> ModelConfig:
