@@ -93,7 +93,7 @@ class Planner:
         while builder.blocked and not builder.chunks and state.running:
             self._preempt_latest()
             self._schedule_waiting(builder)
-        if drafts:
+        if drafts and self._states is None:  # a state cannot go back behind rejected drafts
             builder.chunks = with_drafts(builder.chunks, drafts, builder.budget, self._state)
         copies, swaps_out, swaps_in = self._tables.drain_moves()
         ended, state.ended = state.ended, []
