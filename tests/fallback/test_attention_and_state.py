@@ -58,7 +58,10 @@ NEMOTRON_H = {"mamba_num_heads": 8, "mamba_head_dim": 16, "ssm_state_size": 16, 
     ("architecture", "config"),
     [
         ("NemotronHForCausalLM", {**NEMOTRON_H, "layers_block_type": ["linear_attention", "mlp"]}),
-        ("FalconH1ForCausalLM", {**MAMBA2, "time_step_limit": (0.2, 0.9), "ssm_multipliers": [0.9, 1.1, 0.8, 1.2, 0.7]}),
+        (
+            "FalconH1ForCausalLM",
+            {**MAMBA2, "time_step_limit": (0.2, 0.9), "ssm_multipliers": [0.9, 1.1, 0.8, 1.2, 0.7]},
+        ),
     ],
     ids=["a smallest time step", "limits, and factors"],
 )

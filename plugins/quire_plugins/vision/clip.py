@@ -4,17 +4,14 @@ plugin.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from quire.errors import CheckpointError
 from quire_models import LayerNorm, Mlp, RowAttention
 from quire_models.loading import config_fields as configs
-from quire_models.loading.weight_names import WeightsMapper
+from quire_models.loading.weight_names import WeightsMapper, as_matrix
 from quire_models.parts.decoder import Block
 from quire_models.parts.vision import Patches, VisionEncoder
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 CLIP, SIGLIP = "clip_vision_model", "siglip_vision_model"
 
@@ -33,8 +30,7 @@ def encoder(
 
     Raises CheckpointError for another kind of encoder, or a layer that does not exist.
     """
-    if c.model_type not in kinds:
-        raise CheckpointError(f"The model sees with {c.model_type!r}; what can be built is {' and '.join(kinds)}.")
+    configs.check_model_type("image encoder", c, *kinds)
     norm, is_clip = LayerNorm(c.layer_norm_eps), c.model_type == CLIP
     attention = RowAttention(c.num_attention_heads, c.num_attention_heads, c.hidden_size // c.num_attention_heads)
     block = Block(attention, Mlp(c.intermediate_size, configs.act(c.hidden_act)), norm)
@@ -83,14 +79,9 @@ def names(theirs: str, ours: str, normed: bool = False) -> WeightsMapper:
             ("layer_norm1", "attn_in"),
             ("layer_norm2", "mlp_in"),
         ),
-        transforms=((f"{ours}.patches.project.weight", _flat),),
+        transforms=((f"{ours}.patches.project.weight", as_matrix),),
         ignored=(
             *(() if normed else (f"*{theirs}*.post_layernorm.*",)),
             *(f"*{theirs}*.head.*", f"*{theirs}*.position_ids"),
         ),
     )
-
-
-def _flat(weight: Tensor, decoder: Any) -> Tensor:
-    """A convolution [outputs, channels, patch, patch] as a matrix."""
-    return weight.flatten(1)

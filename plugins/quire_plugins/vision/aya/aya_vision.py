@@ -74,7 +74,7 @@ def tower(c: Any) -> ShuffledTower:
     )
 
 
-_SEEING = clip.names("vision_tower", "tower.vision") | WeightsMapper(
+_TOWER = clip.names("vision_tower", "tower.vision") | WeightsMapper(
     (
         ("multi_modal_projector.layernorm", "tower.norm"),
         ("multi_modal_projector.linear_1", "tower.projector.up_gate"),
@@ -82,7 +82,7 @@ _SEEING = clip.names("vision_tower", "tower.vision") | WeightsMapper(
     )
 )
 
-NAMES = names.LLAMA.under("language_model") | names.LANGUAGE_MODEL | _SEEING.and_under("model")
+NAMES = names.LLAMA.under("language_model") | names.LANGUAGE_MODEL | _TOWER.and_under("model")
 
 
 def _pictures(context: Context) -> NumberedTileProcessor:

@@ -20,7 +20,7 @@ NAME = "PaliGemmaForConditionalGeneration"
 DECODERS = {"gemma": gemma.gemma1, "gemma2": gemma.gemma2}
 """By the `model_type` of the language model."""
 
-_SEEING = clip.names("vision_tower", "tower.vision", normed=True) | WeightsMapper(
+_TOWER = clip.names("vision_tower", "tower.vision", normed=True) | WeightsMapper(
     (("multi_modal_projector.linear", "tower.project"),)
 )
 
@@ -44,7 +44,7 @@ def tower(c: Any) -> ShuffledTower:
 def weights(c: Any) -> WeightsMapper:
     """Names of the tensors; Gemma 2 has norms before and after each branch."""
     text = names.LLAMA | names.PRE_AND_POST_NORM if c.text_config.model_type == "gemma2" else names.LLAMA
-    return text.under("language_model") | names.LANGUAGE_MODEL | _SEEING.and_under("model")
+    return text.under("language_model") | names.LANGUAGE_MODEL | _TOWER.and_under("model")
 
 
 def _pictures(context: Context) -> PrefixProcessor:
