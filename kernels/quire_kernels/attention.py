@@ -49,7 +49,6 @@ class PositionBiases:
 
     @property
     def reach(self) -> int:
-        """R."""
         return self.values.shape[1] // 2
 
     def at(self, ahead: Tensor) -> Tensor:

@@ -6,7 +6,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from quire.errors import CheckpointError
 from quire.plugin import (
     Architecture,
     Context,
@@ -53,8 +52,7 @@ def decoder(c: Any) -> Decoder:
 
     Its `logit_scale` applies to logits as in the language model alone; transformers leaves it out with images.
     """
-    if c.text_config.model_type != "cohere2":
-        raise CheckpointError(f"config.json: the language model is {c.text_config.model_type!r:.60}, not cohere2.")
+    configs.check_model_type("language model", c.text_config, "cohere2")
     return replace(command.cohere2(c.text_config), tied=c.tie_word_embeddings)
 
 

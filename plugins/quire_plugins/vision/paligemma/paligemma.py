@@ -6,8 +6,16 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from quire.errors import CheckpointError
-from quire.plugin import Architecture, Context, Decoder, InputMapper, WeightsMapper, hookimpl, weight_names as names
+from quire.plugin import (
+    Architecture,
+    Context,
+    Decoder,
+    InputMapper,
+    WeightsMapper,
+    config_fields as configs,
+    hookimpl,
+    weight_names as names,
+)
 from quire_plugins.architectures import gemma
 from quire_plugins.vision import clip
 from quire_plugins.vision.shuffled.shuffle import ShuffledTower
@@ -28,10 +36,7 @@ _TOWER = clip.names("vision_tower", "tower.vision", normed=True) | WeightsMapper
 def decoder(c: Any) -> Decoder:
     """Describes the language model. Raises CheckpointError for another than Gemma 1 and 2."""
     text = c.text_config
-    if text.model_type not in DECODERS:
-        raise CheckpointError(
-            f"config.json: the language model is {text.model_type!r:.60}; PaliGemma has {' or '.join(DECODERS)}."
-        )
+    configs.check_model_type("language model", text, *DECODERS)
     return replace(DECODERS[text.model_type](text), tied=c.tie_word_embeddings, bidirectional_media=True)
 
 
