@@ -50,6 +50,22 @@ def encoder(
     return found
 
 
+BLOCKS = WeightsMapper(
+    (
+        ("self_attn", "attn"),
+        ("q_proj", "q"),
+        ("k_proj", "k"),
+        ("v_proj", "v"),
+        ("out_proj", "o"),
+        ("fc1", "up"),
+        ("fc2", "down"),
+        ("layer_norm1", "attn_in"),
+        ("layer_norm2", "mlp_in"),
+    )
+)
+"""Blocks of both encoders, without the names around them."""
+
+
 def names(theirs: str, ours: str, normed: bool = False) -> WeightsMapper:
     """Maps the tensors of an encoder from the prefix `theirs` of a checkpoint to `ours`.
 
@@ -66,19 +82,8 @@ def names(theirs: str, ours: str, normed: bool = False) -> WeightsMapper:
             (f"{root}.post_layernorm", f"{ours}.norm_out"),
             (f"{root}.encoder.layers", f"{ours}.blocks"),
         ]
-    return WeightsMapper(
-        (
-            *roots,
-            ("self_attn", "attn"),
-            ("q_proj", "q"),
-            ("k_proj", "k"),
-            ("v_proj", "v"),
-            ("out_proj", "o"),
-            ("fc1", "up"),
-            ("fc2", "down"),
-            ("layer_norm1", "attn_in"),
-            ("layer_norm2", "mlp_in"),
-        ),
+    return BLOCKS | WeightsMapper(
+        tuple(roots),
         transforms=((f"{ours}.patches.project.weight", as_matrix),),
         ignored=(
             *(() if normed else (f"*{theirs}*.post_layernorm.*",)),

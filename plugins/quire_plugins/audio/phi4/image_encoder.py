@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from quire.errors import CheckpointError
 from quire.plugin import Mlp, Projector, WeightsMapper, config_fields as configs, weight_names
+from quire_plugins.vision import clip
 
 if TYPE_CHECKING:
     from torch import nn
@@ -79,7 +80,7 @@ _ENCODER = f"{_THEIRS}.img_processor"
 def names(c: Any) -> WeightsMapper:
     """The image encoder of a checkpoint of `Phi4MultimodalVisionConfig`; blocks that do not run are left out."""
     unused = range(c.feature_layer % (c.num_hidden_layers + 1), c.num_hidden_layers)
-    return WeightsMapper(
+    return clip.BLOCKS | WeightsMapper(
         (
             (f"{_ENCODER}.embeddings.patch_embedding", f"{_OURS}.patches"),
             (f"{_ENCODER}.embeddings.position_embedding.weight", f"{_OURS}.positions"),
@@ -88,11 +89,6 @@ def names(c: Any) -> WeightsMapper:
             (f"{_THEIRS}.img_projection_down", f"{_OURS}.projector.down"),
             (f"{_THEIRS}.global_img_feature_extensor", f"{_OURS}.separator"),
             (f"{_THEIRS}.sub_img_feature_extensor", f"{_OURS}.newline"),
-            ("out_proj", "o"),
-            ("mlp.fc1", "mlp.up"),
-            ("mlp.fc2", "mlp.down"),
-            ("layer_norm1", "attn_in"),
-            ("layer_norm2", "mlp_in"),
         ),
         transforms=(
             (f"{_OURS}.patches.weight", weight_names.as_matrix),
