@@ -19,6 +19,15 @@ from quire.plugin import (
 )
 from quire_plugins.architectures.per_layer.parts import PerLayerBlock, PerLayerDecoder
 
+ROOTS = ("model", "model.language_model")
+"""Of the language model, alone and within a model with towers."""
+
+_TABLES = (
+    ("embed_tokens_per_layer", "per_layer.embed"),
+    ("per_layer_model_projection", "per_layer.projection"),
+    ("per_layer_projection_norm", "per_layer.norm"),
+)
+
 NAMES = (
     names.LLAMA
     | names.PRE_AND_POST_NORM
@@ -27,9 +36,7 @@ NAMES = (
             ("per_layer_input_gate", "input_gate"),
             ("per_layer_projection", "input_out"),
             ("post_per_layer_input_norm", "input_norm"),
-            ("model.embed_tokens_per_layer", "per_layer.embed"),
-            ("model.per_layer_model_projection", "per_layer.projection"),
-            ("model.per_layer_projection_norm", "per_layer.norm"),
+            *((f"{root}.{theirs}", ours) for root in ROOTS for theirs, ours in _TABLES),
         )
     )
 )
