@@ -117,9 +117,9 @@ def weights(c: Any) -> WeightsMapper:
 
 def unused_matrices(c: Any) -> WeightsMapper:
     """Ignores what checkpoints may have of blocks with shared keys and values."""
-    shared = [layer for layer in range(c.num_hidden_layers) if _shares(c, layer)]
+    shared = [f"{root}.layers.{i}" for root in ROOTS for i in range(c.num_hidden_layers) if _shares(c, i)]
     return WeightsMapper(
-        ignored=tuple(f"*layers.{i}.self_attn.{name}.*" for i in shared for name in ("k_proj", "v_proj", "k_norm"))
+        ignored=tuple(f"{layer}.self_attn.{name}.*" for layer in shared for name in ("k_proj", "v_proj", "k_norm"))
     )
 
 
