@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 if TYPE_CHECKING:
@@ -36,6 +37,33 @@ class Stripes(NamedTuple):
     step: int = 0
 
 
+@dataclass(frozen=True, eq=False)
+class PositionBiases:
+    """Biases of relative positions (T5, arXiv 1910.10683).
+
+    values: float32 [H, 2 R + 1] with R > 0, by how far ahead of a token a key is; keys further away have those of R.
+    """
+
+    values: Tensor
+    _padded: dict[int, Tensor] = field(default_factory=dict, init=False, repr=False)
+
+    @property
+    def reach(self) -> int:
+        return self.values.shape[1] // 2
+
+    def at(self, ahead: Tensor) -> Tensor:
+        """Relative positions [...] -> [H, ...]."""
+        return self.values[:, ahead.clamp(-self.reach, self.reach) + self.reach]
+
+    def padded(self, margin: int) -> Tensor:
+        """[H * (2 (R + margin) + 1)], computed once: `margin` keys lie side by side wherever the first of them is."""
+        if margin not in self._padded:
+            from torch.nn.functional import pad
+
+            self._padded[margin] = pad(self.values[None], (margin, margin), mode="replicate").flatten()
+        return self._padded[margin]
+
+
 class PagedAttention(Protocol):
     """Attention of each token to positions of its own seq in the KV cache: up to its own, or up to `rows.visible_ends`.
 
@@ -43,7 +71,7 @@ class PagedAttention(Protocol):
     window, i // chunk = p // chunk and i < visible_ends[t], which is p + 1 where `rows.visible_ends` is None; and with
     stripes, if p // block - i // block < local or (i // block + 1 + h * step) % stride = 0
     s = scale * q[t] · k[i];  s = softcap * tanh(s / softcap) if softcap;  s = s + slopes[h] * (i - p) if slopes;
-    s = s + biases[h, R + min(max(i - p, -R), R)] if biases, which are [H, 2 R + 1] with R > 0; not both of them;
+    s = s + biases.at(i - p)[h] if biases; not both of them;
     out[t] = Σ exp(s[i]) v[i] / (Σ exp(s[i]) + exp(sinks[h]) if sinks);  v[i] = k[i, :value_dim] if value_dim
     query head h uses key-value head h // (H / K); scores and sums in float32
     q [T, H, D]; k_pool [pages, page_size, K, D]; v_pool [pages, page_size, K, V]; sinks, slopes [H] -> [T, H, V]
@@ -63,7 +91,7 @@ class PagedAttention(Protocol):
         slopes: Tensor | None = None,
         chunk: int | None = None,
         value_dim: int | None = None,
-        biases: Tensor | None = None,
+        biases: PositionBiases | None = None,
         stripes: Stripes | None = None,
     ) -> Tensor: ...
 
@@ -92,7 +120,7 @@ class RowAttentionOp(Protocol):
     """Bidirectional attention of each token to the tokens of its own row, without pages.
 
     token t of row r attends to tokens i of that row with |t - i| < window
-    s = scale * q[t] · k[i];  s = s + biases[h, …] if biases, as in `PagedAttention`;  out[t] = Σ softmax(s)[i] v[i]
+    s = scale * q[t] · k[i];  s = s + biases.at(i - t)[h] if biases;  out[t] = Σ softmax(s)[i] v[i]
     query head h uses key-value head h // (H / K); sums in float32; only query_starts and lens_host of `rows` are used
     q [T, H, D]; k, v [T, K, D] (any strides between tokens) -> [T, H, D]
     """
@@ -105,5 +133,5 @@ class RowAttentionOp(Protocol):
         rows: AttentionMetadata,
         scale: float,
         window: int | None = None,
-        biases: Tensor | None = None,
+        biases: PositionBiases | None = None,
     ) -> Tensor: ...

@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from quire_kernels import int8, quantized, reference_low_rank, reference_moe
-from quire_kernels.attention import Stripes
+from quire_kernels.attention import PositionBiases, Stripes
 from quire_kernels.moe import ExpertMlp
 from quire_kernels.ops import AttentionMetadata, BoundLinear
 from quire_kernels.reference_moe import Activations, ReferenceExperts
@@ -97,7 +97,7 @@ def paged_attention(
     slopes: Tensor | None = None,
     chunk: int | None = None,
     value_dim: int | None = None,
-    biases: Tensor | None = None,
+    biases: PositionBiases | None = None,
     stripes: Stripes | None = None,
 ) -> Tensor:
     out = q.new_empty(*q.shape[:2], v_pool.shape[-1] if value_dim is None else value_dim)
@@ -118,7 +118,8 @@ def paged_attention(
             local = positions // stripes.block - keys // stripes.block < stripes.local
             shifts = torch.arange(q.shape[1], device=q.device)[:, None, None] * stripes.step + 1
             hidden = hidden | ~(local | ((keys // stripes.block + shifts) % stripes.stride == 0))
-        bias = _of_distance(biases, keys - positions) if slopes is None else slopes[:, None, None] * (keys - positions)
+        bias = None if biases is None else biases.at(keys - positions)
+        bias = bias if slopes is None else slopes[:, None, None] * (keys - positions)
         out[first:last] = _attend(q[first:last], k, v, hidden, scale, softcap, bias, sinks)
     return out
 
@@ -130,7 +131,7 @@ def row_attention(
     rows: AttentionMetadata,
     scale: float,
     window: int | None = None,
-    biases: Tensor | None = None,
+    biases: PositionBiases | None = None,
 ) -> Tensor:
     out = torch.empty_like(q, memory_format=torch.contiguous_format)
     starts = rows.query_starts.tolist()
@@ -139,16 +140,8 @@ def row_attention(
         ahead = positions - positions[:, None]  # [tokens, tokens]
         hidden = torch.zeros_like(ahead, dtype=torch.bool) if window is None else ahead.abs() >= window
         seen = k[first:last], v[first:last], hidden
-        out[first:last] = _attend(q[first:last], *seen, scale, bias=_of_distance(biases, ahead))
+        out[first:last] = _attend(q[first:last], *seen, scale, bias=None if biases is None else biases.at(ahead))
     return out
-
-
-def _of_distance(biases: Tensor | None, ahead: Tensor) -> Tensor | None:
-    """biases [H, 2 R + 1] and relative positions [tokens, keys] -> [H, tokens, keys]."""
-    if biases is None:
-        return None
-    reach = biases.shape[1] // 2
-    return biases[:, ahead.clamp(-reach, reach) + reach]
 
 
 def _seq_of(pool: Tensor, pages: Tensor, context: int) -> Tensor:

@@ -1,4 +1,4 @@
-"""What the routes of all these APIs share: how their responses are documented, and answers that are sent at once."""
+"""What the routes of all these APIs share: their documentation, answers that are sent at once, names of models."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import msgspec
 from fastapi import Request
 from starlette.responses import Response
 
-from quire.plugin import QuireError, RouterContext
+from quire.plugin import ModelInfo, QuireError, RouterContext, json_body
 
 _ERRORS = {
     400: "The request is malformed or asks for something that is not allowed.",
@@ -34,6 +34,23 @@ def documented(stream_type: str | None = None) -> dict[int | str, dict[str, Any]
         status: {"description": text, "content": _JSON} for status, text in _ERRORS.items()
     }
     return {200: success, **errors}
+
+
+def described(body: Any, summary: str, stream_type: str | None = None) -> dict[str, Any]:
+    """Arguments of a POST route that reads its own body. body: its model. stream_type: as in `documented`."""
+    return {
+        "response_model": None,
+        "responses": documented(stream_type),
+        "openapi_extra": json_body(body),
+        "summary": summary,
+    }
+
+
+def models_of_name(context: RouterContext, name: str | None) -> list[ModelInfo]:
+    """The models that a client's name stands for: that of a model, an alias, or that of an adapter."""
+    adapted = {adapter.name: adapter.model for adapter in context.adapters()}
+    own = adapted.get(name or "", name)
+    return [info for info in context.models() if own == info.name or own in info.aliases]
 
 
 async def whole_answer(context: RouterContext, request: Request, work: Coroutine[Any, Any, Any]) -> Response:

@@ -153,8 +153,8 @@ def test_checkpoints_of_other_times_load(
     ("changes", "said"),
     [
         ({"vision_feature_layer": -9}, r"`vision_feature_layer`: layers must be from -4 to 3, got \[-9\]"),
-        ({"text_config": {"model_type": "gpt2"}}, "text half of the model is 'gpt2'; what can be built is llama"),
-        ({"vision_config": {"model_type": "dinov2"}}, "sees with 'dinov2'; what can be built is clip_vision_model"),
+        ({"text_config": {"model_type": "gpt2"}}, "language model is 'gpt2'; what can be built is llama"),
+        ({"vision_config": {"model_type": "dinov2"}}, "image encoder is 'dinov2'; what can be built is clip"),
     ],
 )
 def test_a_config_that_cannot_be_built_is_refused(

@@ -127,8 +127,11 @@ def test_a_checkpoint_that_lacks_another_bias_is_refused(model: Model, found: Re
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"text_config": {"model_type": "gpt2"}}, "text half of the model is 'gpt2'; what can be built is qwen2"),
-        ({"audio_config": {"model_type": "clip_vision_model"}}, "hears with 'clip_vision_model'; what can be built is"),
+        ({"text_config": {"model_type": "gpt2"}}, "language model is 'gpt2'; what can be built is qwen2"),
+        (
+            {"audio_config": {"model_type": "clip_vision_model"}},
+            "encoder is 'clip_vision_model'; what can be built is",
+        ),
     ],
 )
 def test_a_config_that_cannot_be_built_is_refused(
@@ -145,8 +148,8 @@ def test_a_config_that_cannot_be_built_is_refused(
     ("change", "said"),
     [
         (None, "has no feature extractor that can be used"),
-        ({"chunk_length": 2}, "makes 200 frames of 16 numbers; the model hears 100 of 16"),
-        ({"feature_size": 80}, "makes 100 frames of 80 numbers; the model hears 100 of 16"),
+        ({"chunk_length": 2}, "makes 200 frames of 16 numbers; the model takes 100 of 16"),
+        ({"feature_size": 80}, "makes 100 frames of 80 numbers; the model takes 100 of 16"),
     ],
 )
 def test_an_extractor_that_does_not_fit_the_model_stops_the_start(
@@ -180,7 +183,7 @@ def test_audio_longer_than_the_model_hears_is_refused_or_cut_as_by_transformers(
     model: Model, found: Registry, rig: Rig
 ) -> None:
     text, long = "hear <|AUDIO|>.", sound(9, 1.5)
-    with pytest.raises(TooLarge, match=r"The audio is 1\.5 seconds long; the model hears at most 1\."):
+    with pytest.raises(TooLarge, match=r"The audio is 1\.5 seconds long; the model takes at most 1\."):
         model.prompt(found, rig.engine.info, text, long)
     cutting = registry.load(None, options={"qwen-audio": {"cut": True}})
     prompt = model.prompt(cutting, rig.engine.info, text, long)

@@ -50,6 +50,32 @@ def test_logits_in_chunks_are_those_of_transformers(architecture: str, config: d
         torch.testing.assert_close(mine, wanted, atol=1e-4, rtol=0)
 
 
+MAMBA2 = {"mamba_n_heads": 8, "mamba_d_head": 16, "mamba_d_ssm": 128, "mamba_n_groups": 2, "mamba_d_state": 16}
+NEMOTRON_H = {"mamba_num_heads": 8, "mamba_head_dim": 16, "ssm_state_size": 16, "n_groups": 2, "chunk_size": 8}
+
+
+@pytest.mark.parametrize(
+    ("architecture", "config"),
+    [
+        ("NemotronHForCausalLM", {**NEMOTRON_H, "layers_block_type": ["linear_attention", "mlp"]}),
+        (
+            "FalconH1ForCausalLM",
+            {**MAMBA2, "time_step_limit": (0.2, 0.9), "ssm_multipliers": [0.9, 1.1, 0.8, 1.2, 0.7]},
+        ),
+    ],
+    ids=["a smallest time step", "limits, and factors"],
+)
+@torch.inference_mode()
+def test_time_steps_are_limited_token_by_token(architecture: str, config: dict[str, Any], tmp_path: Path) -> None:
+    """As in one pass of transformers, whose generation leaves the limits out."""
+    loaded, model = loaded_by_transformers(tmp_path, architecture, **config)
+    seq = SEQS[0]
+    wanted = model(torch.tensor([seq]), use_cache=False).logits[0]
+    by_token = [[ChunkSpec(0, 9)], *([ChunkSpec(0, 1)] for _ in seq[9:])]
+    (found,) = run_tokens(loaded.module, loaded.decoder, [seq], by_token)
+    torch.testing.assert_close(found, wanted, atol=1e-4, rtol=0)
+
+
 @torch.inference_mode()
 def test_token_by_token_gives_the_same_as_chunks(tmp_path: Path) -> None:
     loaded, _ = loaded_by_transformers(tmp_path, "Lfm2ForCausalLM", layer_types=["conv", "full_attention"])

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from quire_kernels.attention import Stripes
+from quire_kernels.attention import PositionBiases, Stripes
 from quire_kernels.cpu.compiled.blocks import CompiledBlocks, compile_blocks, step_rows
 from quire_kernels.cpu.compiled.proxies import Proxy, ProxyForward
 from quire_kernels.cpu.library import DTYPES, Library
@@ -176,7 +176,7 @@ class CpuOps(StateOps):
         slopes: Tensor | None = None,
         chunk: int | None = None,
         value_dim: int | None = None,
-        biases: Tensor | None = None,
+        biases: PositionBiases | None = None,
         stripes: Stripes | None = None,
     ) -> Tensor:
         (table, reach), sparse = padded_biases(biases), None if stripes is None else torch.tensor(stripes)
@@ -215,7 +215,7 @@ class CpuOps(StateOps):
         rows: AttentionMetadata,
         scale: float,
         window: int | None = None,
-        biases: Tensor | None = None,
+        biases: PositionBiases | None = None,
     ) -> Tensor:
         table, reach = padded_biases(biases)
         fields: dict[str, Any] = {"factor": scale, "window": window or 0, "reach": reach}

@@ -19,7 +19,7 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
-from quire_kernels.attention import Stripes
+from quire_kernels.attention import PositionBiases, Stripes
 from quire_kernels.ops import AttentionMetadata
 from quire_kernels.pytorch.scoring import Scoring
 
@@ -51,7 +51,7 @@ def paged_attention(
     slopes: Tensor | None = None,
     chunk: int | None = None,
     value_dim: int | None = None,
-    biases: Tensor | None = None,
+    biases: PositionBiases | None = None,
     stripes: Stripes | None = None,
 ) -> Tensor:
     if value_dim is not None:

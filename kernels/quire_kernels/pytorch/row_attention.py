@@ -14,8 +14,8 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
+from quire_kernels.attention import PositionBiases
 from quire_kernels.ops import AttentionMetadata
-from quire_kernels.pytorch.scoring import by_distance
 
 PADDING = 1.2
 """Rows share a call if the shortest is padded to at most this times its own length; rows up to `SMALL` tokens always
@@ -55,7 +55,7 @@ def row_attention(
     rows: AttentionMetadata,
     scale: float,
     window: int | None = None,
-    biases: Tensor | None = None,
+    biases: PositionBiases | None = None,
 ) -> Tensor:
     key = ("torch_row_attention", window, q.dtype)
     if key not in rows.step_cache:
@@ -68,7 +68,9 @@ def row_attention(
     return out
 
 
-def _attend(q: Tensor, k: Tensor, v: Tensor, group: _RowGroup, scale: float, biases: Tensor | None = None) -> Tensor:
+def _attend(
+    q: Tensor, k: Tensor, v: Tensor, group: _RowGroup, scale: float, biases: PositionBiases | None = None
+) -> Tensor:
     """Attention output of a group's tokens, [rows * longest, H, D]."""
     q, k, v = (
         x.index_select(0, group.tokens).view(group.rows, -1, *x.shape[1:]).transpose(1, 2) for x in (q, k, v)
@@ -76,7 +78,7 @@ def _attend(q: Tensor, k: Tensor, v: Tensor, group: _RowGroup, scale: float, bia
     grouped, mask = q.shape[1] != k.shape[1], group.mask
     if biases is not None:
         at = torch.arange(q.shape[2], device=q.device)
-        added = by_distance(biases, at - at[:, None]).to(q.dtype)
+        added = biases.at(at - at[:, None]).to(q.dtype)
         mask = added[None] if mask is None else added + mask
     out = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=scale, enable_gqa=grouped)
     return out.transpose(1, 2).flatten(0, 1)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from quire_kernels.attention import Stripes
+from quire_kernels.attention import PositionBiases, Stripes
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,7 +18,7 @@ class Scoring:
     softcap: float | None
     sinks: Tensor | None
     slopes: Tensor | None
-    biases: Tensor | None
+    biases: PositionBiases | None
     stripes: Stripes | None
 
     @property
@@ -57,15 +57,9 @@ class Scoring:
         if self.slopes is not None:
             found.add_(self.slopes.float()[:, None, None] * (keys - positions)[:, None])
         if self.biases is not None:
-            found.add_(by_distance(self.biases, keys - positions).transpose(0, 1))
+            found.add_(self.biases.at(keys - positions).transpose(0, 1))
         if self.stripes is not None:
             block, local, stride, step = self.stripes
             near = positions // block - keys // block < local  # [count, length, keys]
             shifts = torch.arange(found.shape[1], device=found.device)[:, None, None] * step + 1
             found.masked_fill_(~(near[:, None] | ((keys[:, None] // block + shifts) % stride == 0)), -torch.inf)
-
-
-def by_distance(biases: Tensor, ahead: Tensor) -> Tensor:
-    """Biases [H, 2 R + 1] of relative positions [...] -> [H, ...]."""
-    reach = biases.shape[1] // 2
-    return biases[:, ahead.clamp(-reach, reach) + reach]

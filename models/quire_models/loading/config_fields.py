@@ -49,6 +49,15 @@ def optional(config: Any, field: str, default: Any) -> Any:
     return getattr(config, field, default)
 
 
+def check_model_type(part: str, config: Any, *known: str) -> None:
+    """Raise CheckpointError if the config of a part of a model has another `model_type` than the known ones.
+
+    part: what the message calls it, such as "audio encoder".
+    """
+    if config.model_type not in known:
+        raise CheckpointError(f"The {part} is {config.model_type!r}; what can be built is {' or '.join(known)}.")
+
+
 def head_dim(config: Any) -> int:
     """Size of an attention head: `head_dim`, or hidden_size / num_attention_heads."""
     return optional(config, "head_dim", None) or config.hidden_size // config.num_attention_heads

@@ -51,12 +51,12 @@ from fnmatch import fnmatchcase
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from quire_models.loading.row_orders import BY_HEAD, GATED_QUERIES, RowOrder, transpose
+from quire_models.loading.row_orders import BY_HEAD, GATED_QUERIES, RowOrder, as_matrix, as_vector, transpose
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["BY_HEAD", "GATED_QUERIES", "RowOrder", "WeightsMapper", "transpose"]
+__all__ = ["BY_HEAD", "GATED_QUERIES", "RowOrder", "WeightsMapper", "as_matrix", "as_vector", "transpose"]
 
 
 @dataclass(frozen=True)
@@ -240,7 +240,22 @@ GPT2 = WeightsMapper(
 )
 """GPT-2, with and without the `transformer.` prefix; its matrices are stored transposed."""
 
-OPT = WeightsMapper(
+BART_BLOCKS = WeightsMapper(
+    (
+        ("self_attn", "attn"),
+        ("q_proj", "q"),
+        ("k_proj", "k"),
+        ("v_proj", "v"),
+        ("out_proj", "o"),
+        ("fc1", "mlp.up"),
+        ("fc2", "mlp.down"),
+        ("self_attn_layer_norm", "attn_in"),
+        ("final_layer_norm", "mlp_in"),
+    )
+)
+"""Blocks as in BART, OPT and Whisper, without the names around them."""
+
+OPT = BART_BLOCKS | WeightsMapper(
     (
         ("model.decoder.embed_tokens", "embed"),
         ("model.decoder.embed_positions", "positions"),
@@ -255,15 +270,6 @@ OPT = WeightsMapper(
         ("decoder.layers", "blocks"),
         ("decoder.final_layer_norm", "norm"),
         ("lm_head", "head"),
-        ("self_attn", "attn"),
-        ("q_proj", "q"),
-        ("k_proj", "k"),
-        ("v_proj", "v"),
-        ("out_proj", "o"),
-        ("fc1", "mlp.up"),
-        ("fc2", "mlp.down"),
-        ("self_attn_layer_norm", "attn_in"),
-        ("final_layer_norm", "mlp_in"),
     )
 )
 """OPT, with and without the `model.` prefix. The variant that normalizes after each sum has the same names."""

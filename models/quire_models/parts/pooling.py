@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 PoolingType = Literal["last", "first", "mean", "every"]
 PoolingActivation = Literal["none", "normalize", "softmax", "sigmoid"]
 
-POOLING_TYPES: tuple[PoolingType, ...] = ("last", "first", "mean", "every")
-
 
 @dataclass(frozen=True)
 class Dense:

@@ -13,8 +13,6 @@ from quire.settings.options import add_config
 
 _Parser = TypeVar("_Parser", bound=argparse.ArgumentParser)
 
-_OWN = ("plugins", "enable_lora", "plugin_options")
-
 
 @dataclass(frozen=True, kw_only=True, init=False)
 class EngineArgs(ModelConfig):

@@ -11,12 +11,12 @@ from typing import Any
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from quire.plugin import Answer, AnswerUsage, BadRequest, ModelFormats, NotFound, QuireError, RouterContext, json_body
+from quire.plugin import Answer, AnswerUsage, BadRequest, ModelFormats, NotFound, QuireError, RouterContext
 from quire_apis.anthropic.chat_body import chat_body, sampling_fields
 from quire_apis.anthropic.errors import error_body
 from quire_apis.anthropic.message_writer import Event, MessageWriter
 from quire_apis.anthropic.schemas import CountTokensRequest, MessagesRequest
-from quire_apis.responses_of_routes import documented, whole_answer
+from quire_apis.responses_of_routes import described, whole_answer
 
 DEFAULT_MODEL = "*"
 """The value of the option `fallback` that means the server's default model."""
@@ -27,22 +27,12 @@ def build_router(context: RouterContext) -> APIRouter:
     router = APIRouter(prefix="/v1/messages", tags=["Anthropic"])
     api = _MessagesApi(context)
 
-    @router.post(
-        "",
-        response_model=None,
-        responses=documented("text/event-stream"),
-        openapi_extra=json_body(MessagesRequest),
-        summary="Answer a conversation, Anthropic's shape",
-    )
+    @router.post("", **described(MessagesRequest, "Answer a conversation, Anthropic's shape", "text/event-stream"))
     async def create_message(request: Request) -> Response:
         return await api.create(request)
 
     @router.post(
-        "/count_tokens",
-        response_model=None,
-        responses=documented(),
-        openapi_extra=json_body(CountTokensRequest),
-        summary="Count the tokens of a conversation, Anthropic's shape",
+        "/count_tokens", **described(CountTokensRequest, "Count the tokens of a conversation, Anthropic's shape")
     )
     async def count_tokens(request: Request) -> Response:
         return await api.count(request)

@@ -11,11 +11,11 @@ import msgspec
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from quire.plugin import Answer, QuireError, RouterContext, json_body
+from quire.plugin import Answer, QuireError, RouterContext
 from quire_apis.cohere.chat_body import chat_body
 from quire_apis.cohere.chat_events import ChatWriter, Event
 from quire_apis.cohere.schemas import CohereChatRequest, CohereDetokenizeRequest, CohereTokenizeRequest
-from quire_apis.responses_of_routes import called, documented, whole_answer
+from quire_apis.responses_of_routes import called, described, whole_answer
 
 META = {"api_version": {"version": "1"}}
 
@@ -28,11 +28,7 @@ def build_router(context: RouterContext) -> APIRouter:
         return await context.chat(request, chat_body(fields, await context.formats(fields.model)))
 
     @router.post(
-        "/v2/chat",
-        response_model=None,
-        responses=documented("text/event-stream"),
-        openapi_extra=json_body(CohereChatRequest),
-        summary="Answer a conversation, Cohere's shape",
+        "/v2/chat", **described(CohereChatRequest, "Answer a conversation, Cohere's shape", "text/event-stream")
     )
     async def chat_v2(request: Request) -> Response:
         fields = await context.read(request, CohereChatRequest)
@@ -55,13 +51,7 @@ def build_router(context: RouterContext) -> APIRouter:
 
 
 def _add_tokenizer_routes(router: APIRouter, context: RouterContext) -> None:
-    @router.post(
-        "/v1/tokenize",
-        response_model=None,
-        responses=documented(),
-        openapi_extra=json_body(CohereTokenizeRequest),
-        summary="Token ids of a text, Cohere's shape",
-    )
+    @router.post("/v1/tokenize", **described(CohereTokenizeRequest, "Token ids of a text, Cohere's shape"))
     async def tokenize_v1(request: Request) -> Response:
         fields = await context.read(request, CohereTokenizeRequest)
         body = {"prompt": fields.text, "add_special_tokens": False, "return_token_strs": True}
@@ -72,13 +62,7 @@ def _add_tokenizer_routes(router: APIRouter, context: RouterContext) -> None:
 
         return await whole_answer(context, request, whole())
 
-    @router.post(
-        "/v1/detokenize",
-        response_model=None,
-        responses=documented(),
-        openapi_extra=json_body(CohereDetokenizeRequest),
-        summary="Text of token ids, Cohere's shape",
-    )
+    @router.post("/v1/detokenize", **described(CohereDetokenizeRequest, "Text of token ids, Cohere's shape"))
     async def detokenize_v1(request: Request) -> Response:
         fields = await context.read(request, CohereDetokenizeRequest)
 

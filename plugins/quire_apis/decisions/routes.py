@@ -9,11 +9,11 @@ from typing import Any
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from quire.plugin import RouterContext, json_body
+from quire.plugin import RouterContext
 from quire_apis.decisions.questions import TypedQuestion, typed_question
 from quire_apis.decisions.reading import NUM_TOP, LabelIds, LabelRead, LabelReader, label_ids
 from quire_apis.decisions.schemas import DecisionRequest
-from quire_apis.responses_of_routes import documented, whole_answer
+from quire_apis.responses_of_routes import described, models_of_name, whole_answer
 
 
 def build_router(context: RouterContext) -> APIRouter:
@@ -22,11 +22,7 @@ def build_router(context: RouterContext) -> APIRouter:
     ids_of_labels = LabelIds(context)
 
     @router.post(
-        "/v1/systemone",
-        response_model=None,
-        responses=documented(),
-        openapi_extra=json_body(DecisionRequest),
-        summary="Answer typed questions about a state with probabilities",
+        "/v1/systemone", **described(DecisionRequest, "Answer typed questions about a state with probabilities")
     )
     async def decide(request: Request) -> Response:
         fields = await context.read(request, DecisionRequest)
@@ -76,9 +72,6 @@ def _answer(
 
 def _num_top(context: RouterContext, model: str | None) -> int:
     """How many tokens a request may report: --max-logprobs of the model, or of all if it is not known by this name."""
-    adapted = {adapter.name: adapter.model for adapter in context.adapters()}
-    name = adapted.get(model or "", model)
-    infos = context.models()
-    named = [info for info in infos if name == info.name or name in info.aliases]
-    limits = [info.max_logprobs for info in named or infos if info.max_logprobs >= 0]
+    infos = models_of_name(context, model) or context.models()
+    limits = [info.max_logprobs for info in infos if info.max_logprobs >= 0]
     return min([NUM_TOP, *limits])

@@ -9,9 +9,9 @@ from typing import Any
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from quire.plugin import BadRequest, ModelInfo, RouterContext, json_body
+from quire.plugin import BadRequest, RouterContext
 from quire_apis.moderations.schemas import ModerationRequest
-from quire_apis.responses_of_routes import called, documented, whole_answer
+from quire_apis.responses_of_routes import called, described, models_of_name, whole_answer
 
 OPENAI_MODELS = ("omni-moderation", "text-moderation")
 """Beginnings of the names of OpenAI's own models, which clients send: the first classifier answers for them."""
@@ -23,13 +23,7 @@ def build_router(context: RouterContext) -> APIRouter:
     safe = {label.strip().lower() for label in context.options["safe"].split(",")}
     threshold: float = context.options["threshold"]
 
-    @router.post(
-        "/v1/moderations",
-        response_model=None,
-        responses=documented(),
-        openapi_extra=json_body(ModerationRequest),
-        summary="Classify texts as moderations",
-    )
+    @router.post("/v1/moderations", **described(ModerationRequest, "Classify texts as moderations"))
     async def create_moderation(request: Request) -> Response:
         fields = await context.read(request, ModerationRequest)
         model, labels = _classifier(context, fields.model)
@@ -53,15 +47,10 @@ def _classifier(context: RouterContext, name: str | None) -> tuple[str, Sequence
             raise BadRequest("No served model classifies texts.", "model")
         first = classifiers[0]
         return (first.aliases or (first.name,))[0], first.labels
-    adapted = {adapter.name: adapter.model for adapter in context.adapters()}
-    for info in classifiers:
-        if _has_name(info, adapted.get(name, name)):
+    for info in models_of_name(context, name):
+        if info in classifiers:
             return name, info.labels
     raise BadRequest(f"The model {name!r:.100} is not a classifier that is served.", "model")
-
-
-def _has_name(info: ModelInfo, name: str) -> bool:
-    return name == info.name or name in info.aliases
 
 
 def _texts(fields: ModerationRequest) -> list[str]:

@@ -12,7 +12,7 @@ from fastapi import APIRouter, Request
 from pydantic import BaseModel
 from starlette.responses import JSONResponse, Response
 
-from quire.plugin import Answer, BadRequest, RouterContext, json_body
+from quire.plugin import Answer, BadRequest, RouterContext
 from quire_apis.ollama import error_body
 from quire_apis.ollama.answer_lines import AnswerWriter, encoded_line, head
 from quire_apis.ollama.chat_body import chat_body, prompt_body, question_body
@@ -25,7 +25,7 @@ from quire_apis.ollama.schemas import (
     OllamaModelRequest,
     OllamaRequest,
 )
-from quire_apis.responses_of_routes import called, documented, whole_answer
+from quire_apis.responses_of_routes import called, described, documented, whole_answer
 
 API_VERSION = "0.14.0"
 """The version of Ollama whose API this is: clients refuse older ones."""
@@ -45,10 +45,7 @@ def build_router(context: RouterContext) -> APIRouter:
             path,
             answer,
             methods=["POST"],
-            response_model=None,
-            responses=documented(LINES if streams else None),
-            openapi_extra=json_body(body),
-            summary=f"{about}, Ollama's shape",
+            **described(body, f"{about}, Ollama's shape", LINES if streams else None),
             operation_id=f"ollama_{path[1:]}",
         )
 

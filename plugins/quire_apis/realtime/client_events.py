@@ -12,9 +12,11 @@ from quire.plugin import BadRequest, QuireError
 MAX_VALUES = 4096
 """Of lists, objects and commas in one event. The largest that is known has about fifty."""
 
+MAX_EVENT_ID = 512
+"""Characters of an id, which comes back in the error that its event causes."""
+
 BASE64_BLOCK = 1 << 18
 """Characters decoded in one go: other threads can run between two blocks."""
-
 
 NULL = msgspec.Raw(b"null")
 """The JSON text of a field that is absent."""
@@ -72,6 +74,8 @@ def read_event(text: str) -> ReadEvent:
         raise EventFault("invalid_event", f"The event is wrong: {error}") from None
     except (msgspec.DecodeError, UnicodeError) as error:
         raise EventFault("invalid_json", f"The event is not valid JSON: {error}") from None
+    if len(event.event_id or "") > MAX_EVENT_ID:
+        raise EventFault("invalid_event", f"`event_id` may have at most {MAX_EVENT_ID} characters.", "event_id")
     try:
         return ReadEvent(event, decode_base64(event.audio or ""))
     except QuireError as error:

@@ -25,7 +25,6 @@ SMALL = 1 << 16
 MAX_WAITING = 16
 """Turns that were committed and wait."""
 
-MAX_EVENT_ID = 512
 VLLM_FORMAT = AudioFormat(rate=16_000)
 NO_USAGE = AnswerUsage(prompt=0, output=0, cached=0, reasoning=0)
 NORMAL_CLOSURE = 1000

@@ -14,13 +14,17 @@ import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
 from quire_apis.realtime.client_events import NULL, EventFault, is_null
-from quire_apis.realtime.pcm import ALAW, MAX_RATE, MIN_RATE, PCM, ULAW, AudioFormat
+from quire_apis.realtime.pcm import ALAW, G711_RATE, MAX_RATE, MIN_RATE, PCM, ULAW, AudioFormat
 
 MAX_NAME = 512
 MAX_PROMPT = 20_000
 """Characters. A model keeps far fewer tokens of it."""
 
-OLD_FORMATS = {"pcm16": AudioFormat(), "g711_ulaw": AudioFormat(ULAW, 8000), "g711_alaw": AudioFormat(ALAW, 8000)}
+OLD_FORMATS = {
+    "pcm16": AudioFormat(),
+    "g711_ulaw": AudioFormat(ULAW, G711_RATE),
+    "g711_alaw": AudioFormat(ALAW, G711_RATE),
+}
 """Names of the older shape."""
 
 
@@ -145,8 +149,8 @@ def _refuse(turn_detection: Raw, noise_reduction: Raw, include: list[str] | None
 
 
 def _format(given: _Format) -> AudioFormat:
-    if given.type in (ULAW, ALAW) and given.rate in (None, 8000):
-        return AudioFormat(given.type, 8000)
+    if given.type in (ULAW, ALAW) and given.rate in (None, G711_RATE):
+        return AudioFormat(given.type, G711_RATE)
     rate = 24_000 if given.rate is None else given.rate
     if given.type != PCM or not MIN_RATE <= rate <= MAX_RATE:
         allowed = f"{PCM} with a rate from {MIN_RATE} to {MAX_RATE}, {ULAW} or {ALAW}"

@@ -20,7 +20,7 @@ from quire_plugins.vision import gemma as gemma_vision
 if TYPE_CHECKING:
     from quire_plugins.vision.gemma_inputs import GemmaImageProcessor
 
-SEEING = "Gemma3ForConditionalGeneration"
+MULTIMODAL = "Gemma3ForConditionalGeneration"
 
 
 def gemma1(c: Any) -> Decoder:
@@ -44,7 +44,7 @@ def gemma3(c: Any) -> Decoder:
     return with_attention(_decoder(c, _norm(c), ropes), qk_norm=_norm(c))
 
 
-def seeing(c: Any) -> Decoder:
+def multimodal(c: Any) -> Decoder:
     """Describes the language model of `Gemma3Config`."""
     return replace(gemma3(c.text_config), tied=c.tie_word_embeddings, bidirectional_media=True)
 
@@ -93,7 +93,7 @@ def quire_architectures() -> Iterable[Architecture]:
     yield Architecture(name="Gemma2ForCausalLM", decoder=gemma2, names=names.LLAMA | names.PRE_AND_POST_NORM)
     yield Architecture(name="VaultGemmaForCausalLM", decoder=vault, names=names.LLAMA | names.PRE_AND_POST_NORM)
     yield Architecture(name="Gemma3ForCausalLM", decoder=gemma3, names=names.LLAMA | names.PRE_AND_POST_NORM)
-    yield Architecture(name=SEEING, decoder=seeing, names=gemma_vision.NAMES, tower=gemma_vision.tower)
+    yield Architecture(name=MULTIMODAL, decoder=multimodal, names=gemma_vision.NAMES, tower=gemma_vision.tower)
     yield from headless("Gemma", gemma1, names.LLAMA)
     yield from headless("Gemma2", gemma2, names.LLAMA | names.PRE_AND_POST_NORM)
     yield from headless("Gemma3Text", gemma3, names.LLAMA | names.PRE_AND_POST_NORM)
@@ -102,4 +102,4 @@ def quire_architectures() -> Iterable[Architecture]:
 @hookimpl
 def quire_input_mappers() -> Iterable[InputMapper]:
     """Images; chat templates write the placeholder."""
-    yield InputMapper("gemma3/image", SEEING, "image", _pictures, "<start_of_image>")
+    yield InputMapper("gemma3/image", MULTIMODAL, "image", _pictures, "<start_of_image>")

@@ -58,6 +58,16 @@ def windowed(c: Any) -> Decoder:
     return with_blocks(decoder(c), block)
 
 
+def with_layer_types(c: Any, decoder: Decoder) -> Decoder:
+    """The decoder with the rotary embedding and the window of each layer's type."""
+
+    def block(layer: int, part: Any) -> Block:
+        rope = Rope.from_config(c, part.attn.head_dim, c.layer_types[layer])
+        return replace(part, attn=replace(part.attn, rope=rope, window=configs.window(c, layer)))
+
+    return with_blocks(decoder, block)
+
+
 @hookimpl
 def quire_architectures() -> Iterable[Architecture]:
     """Llama, models with the same parts (IQuest-Coder, Code World Model), and the classes without a language head."""

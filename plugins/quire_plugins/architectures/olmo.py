@@ -12,12 +12,9 @@ from typing import Any
 
 from quire.plugin import (
     Architecture,
-    Block,
     Decoder,
     LayerNorm,
     RMSNorm,
-    Rope,
-    config_fields as configs,
     headless,
     hookimpl,
     weight_names as names,
@@ -42,11 +39,7 @@ def olmo2(c: Any) -> Decoder:
 
 
 def olmo3(c: Any) -> Decoder:
-    def block(layer: int, part: Any) -> Block:
-        rope = Rope.from_config(c, part.attn.head_dim, c.layer_types[layer])
-        return replace(part, attn=replace(part.attn, rope=rope, window=configs.window(c, layer)))
-
-    return with_blocks(olmo2(c), block)
+    return llama.with_layer_types(c, olmo2(c))
 
 
 @hookimpl

@@ -14,19 +14,12 @@ from quire_models.parts.pooling import Dense, Head, Pooler, Pooling, classificat
 from quire_plugins.architectures import llama
 
 
-def _windows(c: Any, decoder: Decoder) -> Decoder:
-    def change(layer: int, block: Any) -> Any:
-        return replace(block, attn=replace(block.attn, window=configs.window(c, layer)))
-
-    return with_blocks(decoder, change)
-
-
 def qwen2(c: Any) -> Decoder:
-    return with_attention(_windows(c, llama.decoder(c)), qkv_bias=True)
+    return with_attention(llama.windowed(c), qkv_bias=True)
 
 
 def qwen3(c: Any) -> Decoder:
-    return with_attention(_windows(c, llama.decoder(c)), qk_norm=RMSNorm(c.rms_norm_eps))
+    return with_attention(llama.windowed(c), qk_norm=RMSNorm(c.rms_norm_eps))
 
 
 def qwen3_moe(c: Any) -> Decoder:

@@ -16,10 +16,31 @@ _WORDS = "\ue000words\ue000"
 """Stands for the instruction when the template is rendered, once."""
 
 
-class ChatTranscriber:
-    """Prompts of one model. languages: names by code."""
+class UntimedPrompts:
+    """What prompts have in common for models that write a transcript without times, all of it as one segment."""
 
     sampling_rate, window_s = RATE, WINDOW_S
+
+    def refuse_times(self, task: SpeechTask) -> None:
+        """Raises BadRequest for a task with timestamps."""
+        if task.timestamps:
+            raise BadRequest("This model gives no times; `response_format` must be json or text.", "response_format")
+
+    def language_detection(self) -> LanguageDetection | None:
+        """The model is never asked for the language alone."""
+        return None
+
+    def params(self, task: SpeechTask) -> Mapping[str, Any]:
+        """Needs no parameters of its own."""
+        return {}
+
+    def segments(self, token_ids: Sequence[int], task: SpeechTask) -> Sequence[Segment]:
+        """One segment: the whole answer."""
+        return [Segment(begin=0, end=len(token_ids), text_ids=tuple(token_ids))]
+
+
+class ChatTranscriber(UntimedPrompts):
+    """Prompts of one model. languages: names by code."""
 
     def __init__(
         self,
@@ -39,23 +60,10 @@ class ChatTranscriber:
             raise BadRequest("This model has no chat template that can be used, which speech to text needs.", "model")
         if task.previous.strip():
             raise BadRequest("This model takes no text before the transcript; leave `prompt` out.", "prompt")
-        if task.timestamps:
-            raise BadRequest("This model gives no times; `response_format` must be json or text.", "response_format")
+        self.refuse_times(task)
         text = self._instruct(task).join(self._around)
         ids: list[int] = self._tokenizer.encode(text, add_special_tokens=False)
         return ids
-
-    def language_detection(self) -> LanguageDetection | None:
-        """The prompt needs no language."""
-        return None
-
-    def params(self, task: SpeechTask) -> Mapping[str, Any]:
-        """Needs no parameters of its own."""
-        return {}
-
-    def segments(self, token_ids: Sequence[int], task: SpeechTask) -> Sequence[Segment]:
-        """One segment: the whole answer."""
-        return [Segment(begin=0, end=len(token_ids), text_ids=tuple(token_ids))]
 
 
 def _around_words(context: Context, content: Any) -> list[str] | None:

@@ -9,7 +9,8 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from quire.errors import CheckpointError, TooLarge, Unprocessable
+from quire.errors import CheckpointError, TooLarge
+from quire_plugins.audio.audio_settings import check_finite, feature_extractor
 
 
 class AudioLike(Protocol):
@@ -32,18 +33,11 @@ class LogMelExtractor:
         """
         from transformers import WhisperFeatureExtractor
 
-        assert folder is not None, "a mapper is built for a model"
-        try:
-            self._extract: Any = WhisperFeatureExtractor.from_pretrained(folder, local_files_only=True)
-        except Exception as error:  # transformers raises many types for unusable files
-            raise CheckpointError(
-                f"{folder} has no feature extractor that can be used (processor_config.json or "
-                f"preprocessor_config.json): {' '.join(str(error).split())[:300]}"
-            ) from error
+        self._extract: Any = feature_extractor(WhisperFeatureExtractor, folder)
         has, numbers = self._extract.nb_max_frames, self._extract.feature_size
         if (has, numbers) != (frames, mels):
             raise CheckpointError(
-                f"The feature extractor makes {has} frames of {numbers} numbers; the model hears {frames} of {mels}."
+                f"The feature extractor makes {has} frames of {numbers} numbers; the model takes {frames} of {mels}."
             )
         self.frames: int = has
         self.rate: int = self._extract.sampling_rate
@@ -54,7 +48,7 @@ class LogMelExtractor:
         samples = sound.resample(self.rate)
         if len(samples) > self._extract.n_samples and not cut:
             raise TooLarge(
-                f"The audio is {len(samples) / self.rate:.1f} seconds long; the model hears at most {self.seconds:g}."
+                f"The audio is {len(samples) / self.rate:.1f} seconds long; the model takes at most {self.seconds:g}."
             )
         return samples[: self._extract.n_samples]
 
@@ -82,6 +76,5 @@ class LogMelExtractor:
         """Frames of so many samples, padded with silence. Raises Unprocessable."""
         made = self._extract(samples, sampling_rate=self.rate, max_length=length, return_tensors="np")
         frames: NDArray[np.float32] = made["input_features"][0].T
-        if not np.isfinite(frames).all():
-            raise Unprocessable("The audio is too loud: its samples should be from -1 to 1.")
+        check_finite(frames)
         return frames

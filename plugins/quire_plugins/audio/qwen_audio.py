@@ -6,7 +6,6 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from quire.errors import CheckpointError
 from quire.plugin import (
     Architecture,
     AudioTower,
@@ -14,6 +13,7 @@ from quire.plugin import (
     Decoder,
     InputMapper,
     Option,
+    config_fields as configs,
     hookimpl,
     weight_names as names,
 )
@@ -36,17 +36,13 @@ NAMES = names.LLAMA.under("language_model") | names.LANGUAGE_MODEL | _TOWER.and_
 
 def decoder(c: Any) -> Decoder:
     """Describes the language model. Raises CheckpointError for an unknown one."""
-    kind = c.text_config.model_type
-    if kind != "qwen2":
-        raise CheckpointError(f"The text half of the model is {kind!r}; what can be built is qwen2.")
+    configs.check_model_type("language model", c.text_config, "qwen2")
     return replace(qwen.qwen2(c.text_config), tied=False)
 
 
 def tower(c: Any) -> AudioTower:
     """Encoder and projection. Raises CheckpointError for an unknown encoder."""
-    kind = c.audio_config.model_type
-    if kind != "qwen2_audio_encoder":
-        raise CheckpointError(f"The model hears with {kind!r}; what can be built is qwen2_audio_encoder.")
+    configs.check_model_type("audio encoder", c.audio_config, "qwen2_audio_encoder")
     return replace(whisper_encoder.encoder(c.audio_config), pooled=True, projected=True)
 
 

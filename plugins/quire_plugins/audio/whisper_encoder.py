@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from quire_models import LayerNorm, Mlp, RowAttention
 from quire_models.loading import config_fields as configs
-from quire_models.loading.weight_names import WeightsMapper
+from quire_models.loading.weight_names import BART_BLOCKS, WeightsMapper
 from quire_models.parts.audio import AudioTower
 from quire_models.parts.decoder import Block
 
@@ -30,22 +30,13 @@ def encoder(c: Any) -> AudioTower:
 
 def names(theirs: str, ours: str) -> WeightsMapper:
     """Maps the tensors of an encoder from the prefix `theirs` of a checkpoint to `ours`."""
-    return WeightsMapper(
+    return BART_BLOCKS | WeightsMapper(
         (
             (f"{theirs}.conv1", f"{ours}.conv1"),
             (f"{theirs}.conv2", f"{ours}.conv2"),
             (f"{theirs}.embed_positions.weight", f"{ours}.positions"),
             (f"{theirs}.layers", f"{ours}.blocks"),
             (f"{theirs}.layer_norm", f"{ours}.norm"),
-            ("self_attn", "attn"),
-            ("q_proj", "q"),
-            ("k_proj", "k"),
-            ("v_proj", "v"),
-            ("out_proj", "o"),
-            ("fc1", "mlp.up"),
-            ("fc2", "mlp.down"),
-            ("self_attn_layer_norm", "attn_in"),
-            ("final_layer_norm", "mlp_in"),
         ),
         transforms=((f"{ours}.conv?.weight", _windowed),),
         zeros=(f"{ours}.blocks.*.attn.k.bias",),

@@ -51,23 +51,6 @@ NAMED = ("$defs", "definitions", "dependentSchemas", "patternProperties", "prope
 """Keywords whose value maps names to schemas."""
 LENGTHS = ("minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties")
 
-ANNOTATIONS = frozenset(
-    (
-        *("$anchor", "$comment", "$defs", "$id", "$schema", "$vocabulary", "contentEncoding", "contentMediaType"),
-        *(
-            "contentSchema",
-            "default",
-            "definitions",
-            "deprecated",
-            "description",
-            "discriminator",
-            "example",
-            "examples",
-        ),
-        *("externalDocs", "id", "nullable", "readOnly", "title", "writeOnly", "xml"),
-    )
-)
-"""Keywords that do not constrain JSON."""
 CONSTRAINTS = frozenset(
     (
         *("$dynamicRef", "$recursiveRef", "$ref", "additionalItems", "additionalProperties", "allOf", "anyOf", "const"),
@@ -88,7 +71,7 @@ CONSTRAINTS = frozenset(
         *("unevaluatedItems", "unevaluatedProperties", "uniqueItems"),
     )
 )
-"""Keywords that constrain JSON. A keyword in neither set is an annotation of the author."""
+"""Keywords that constrain JSON. All others are annotations."""
 
 _YEAR, _TIME = (
     "[0-9]{4}",

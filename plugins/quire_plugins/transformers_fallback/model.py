@@ -19,6 +19,7 @@ from quire_plugins.transformers_fallback.rotary import StepRotary
 from quire_plugins.transformers_fallback.same_code import same_code
 from quire_plugins.transformers_fallback.state.cache import StepCache
 from quire_plugins.transformers_fallback.state.rows import RowByRow
+from quire_plugins.transformers_fallback.state.time_steps import limit_time_steps
 from quire_plugins.transformers_fallback.step import ModelStep
 from quire_plugins.transformers_fallback.verification import verify, verify_pictures
 
@@ -69,6 +70,8 @@ class TransformersModel(nn.Module):
             replacement.replace_modules(whole)
             replacement.materialize(whole)
             self.rest = whole
+        for use in part.traced.states:
+            limit_time_steps(whole.get_submodule(use.path))
         self.blocks = nn.ModuleList()  # none of Quire's
         self._plain_head = part.has_lm_head and _has_plain_head(whole)
         self._ones = torch.ones(1, 1, dtype=torch.bool, device=self.device)

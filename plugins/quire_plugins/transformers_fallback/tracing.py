@@ -125,7 +125,7 @@ class _Tracer:
 
 
 def trace(found: ModelClass) -> TracedModel:
-    """TracedModel a model. Raises CheckpointError with a reason if it cannot be served."""
+    """Trace a model. Raises CheckpointError with a reason if it cannot be served."""
     model = build_on_meta(found, torch.bfloat16)  # so that tensors are seen that are kept in float32
     _check(found, model)
     body_path = _body_path(model)

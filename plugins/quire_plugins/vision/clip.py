@@ -4,17 +4,14 @@ plugin.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from quire.errors import CheckpointError
 from quire_models import LayerNorm, Mlp, RowAttention
 from quire_models.loading import config_fields as configs
-from quire_models.loading.weight_names import WeightsMapper
+from quire_models.loading.weight_names import WeightsMapper, as_matrix
 from quire_models.parts.decoder import Block
 from quire_models.parts.vision import Patches, VisionEncoder
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 CLIP, SIGLIP = "clip_vision_model", "siglip_vision_model"
 
@@ -33,8 +30,7 @@ def encoder(
 
     Raises CheckpointError for another kind of encoder, or a layer that does not exist.
     """
-    if c.model_type not in kinds:
-        raise CheckpointError(f"The model sees with {c.model_type!r}; what can be built is {' and '.join(kinds)}.")
+    configs.check_model_type("image encoder", c, *kinds)
     norm, is_clip = LayerNorm(c.layer_norm_eps), c.model_type == CLIP
     attention = RowAttention(c.num_attention_heads, c.num_attention_heads, c.hidden_size // c.num_attention_heads)
     block = Block(attention, Mlp(c.intermediate_size, configs.act(c.hidden_act)), norm)
@@ -54,6 +50,22 @@ def encoder(
     return found
 
 
+BLOCKS = WeightsMapper(
+    (
+        ("self_attn", "attn"),
+        ("q_proj", "q"),
+        ("k_proj", "k"),
+        ("v_proj", "v"),
+        ("out_proj", "o"),
+        ("fc1", "up"),
+        ("fc2", "down"),
+        ("layer_norm1", "attn_in"),
+        ("layer_norm2", "mlp_in"),
+    )
+)
+"""Blocks of both encoders, without the names around them."""
+
+
 def names(theirs: str, ours: str, normed: bool = False) -> WeightsMapper:
     """Maps the tensors of an encoder from the prefix `theirs` of a checkpoint to `ours`.
 
@@ -70,27 +82,11 @@ def names(theirs: str, ours: str, normed: bool = False) -> WeightsMapper:
             (f"{root}.post_layernorm", f"{ours}.norm_out"),
             (f"{root}.encoder.layers", f"{ours}.blocks"),
         ]
-    return WeightsMapper(
-        (
-            *roots,
-            ("self_attn", "attn"),
-            ("q_proj", "q"),
-            ("k_proj", "k"),
-            ("v_proj", "v"),
-            ("out_proj", "o"),
-            ("fc1", "up"),
-            ("fc2", "down"),
-            ("layer_norm1", "attn_in"),
-            ("layer_norm2", "mlp_in"),
-        ),
-        transforms=((f"{ours}.patches.project.weight", _flat),),
+    return BLOCKS | WeightsMapper(
+        tuple(roots),
+        transforms=((f"{ours}.patches.project.weight", as_matrix),),
         ignored=(
             *(() if normed else (f"*{theirs}*.post_layernorm.*",)),
             *(f"*{theirs}*.head.*", f"*{theirs}*.position_ids"),
         ),
     )
-
-
-def _flat(weight: Tensor, decoder: Any) -> Tensor:
-    """A convolution [outputs, channels, patch, patch] as a matrix."""
-    return weight.flatten(1)

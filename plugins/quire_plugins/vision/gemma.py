@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from quire_models.modules.builder import ModuleBuilder
 
-_SEEING = clip.names("vision_tower", "tower.vision", normed=True) | names.WeightsMapper(
+_TOWER = clip.names("vision_tower", "tower.vision", normed=True) | names.WeightsMapper(
     (
         ("multi_modal_projector.mm_input_projection_weight", "tower.project.weight"),
         ("multi_modal_projector.mm_soft_emb_norm", "tower.norm"),
@@ -25,7 +25,7 @@ _SEEING = clip.names("vision_tower", "tower.vision", normed=True) | names.Weight
 )
 
 NAMES = (
-    (names.LLAMA | names.PRE_AND_POST_NORM).under("language_model") | names.LANGUAGE_MODEL | _SEEING.and_under("model")
+    (names.LLAMA | names.PRE_AND_POST_NORM).under("language_model") | names.LANGUAGE_MODEL | _TOWER.and_under("model")
 )
 
 
@@ -54,7 +54,7 @@ def tower(c: Any) -> PooledTower:
     found = PooledTower(vision, max(1, side // max(1, wanted)), RMSNorm(c.vision_config.layer_norm_eps, offset=1.0))
     if vision.patches.class_token or found.tokens != c.mm_tokens_per_image:
         raise CheckpointError(
-            f"config.json: `mm_tokens_per_image` is {c.mm_tokens_per_image}, but the model sees {side} × {side} patches"
-            f" of a picture, which become {found.tokens} tokens."
+            f"config.json: `mm_tokens_per_image` is {c.mm_tokens_per_image}, but the image encoder has"
+            f" {side} × {side} patches, which become {found.tokens} tokens."
         )
     return found

@@ -7,9 +7,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from quire.errors import CheckpointError
 from quire.records import Context, MappedMedia, MappedText
-from quire_plugins.vision.image_processing import HFImageProcessor, black_square, check_side
+from quire_plugins.vision.image_processing import HFImageProcessor, black_square, check_side, check_token
 
 MARK = "<image_soft_token>"
 """Placeholder of the embeddings of an image in a text."""
@@ -33,17 +32,10 @@ class GemmaImageProcessor:
         self._processor = HFImageProcessor(context)
         self._settings = {name: value for name, value in CROPPING.items() if self._processor.setting(name) is None}
         self._id, self._tokens = config.image_token_id, tokens
-        self._check_mark(context)
+        if context.tokenizer is not None:
+            check_token(context, MARK, self._id, "image_token_index")
         side = config.vision_config.image_size
         check_side(self._pixels(black_square(side)), side)
-
-    def _check_mark(self, context: Context) -> None:
-        found = None if context.tokenizer is None else context.tokenizer.encode(MARK, add_special_tokens=False)
-        if found is not None and found != [self._id]:
-            raise CheckpointError(
-                f"{context.folder}: {MARK!r} must be the token {self._id}, `image_token_index` of config.json; the"
-                f" tokenizer makes {found} of it."
-            )
 
     def _pixels(self, picture: Any) -> NDArray[np.float32]:
         """Returns [1 + crops, channels, tile, tile]."""

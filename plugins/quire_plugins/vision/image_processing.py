@@ -5,10 +5,13 @@ Only the Pillow variants are used, so that results do not depend on installed pa
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from quire.errors import BadRequest, CheckpointError
 from quire.records import Context
+from quire_models.loading.json_files import read_object
 
 NARROWEST = 200
 """Maximum aspect ratio of an image."""
@@ -65,6 +68,34 @@ def token_id(context: Context, name: str) -> int:
     if ids is None or len(ids) != 1:
         raise CheckpointError(f"{context.folder}: pictures need the token {name}, which the tokenizer does not have.")
     return int(ids[0])
+
+
+def check_token(context: Context, name: str, expected: int, field: str) -> None:
+    """Raises CheckpointError unless the tokenizer makes of a name the token of the model. field: of config.json."""
+    found = None if context.tokenizer is None else context.tokenizer.encode(name, add_special_tokens=False)
+    if found != [expected]:
+        raise CheckpointError(
+            f"{context.folder}: {name!r} must be the token {expected}, `{field}` of config.json; the tokenizer makes"
+            f" {found} of it."
+        )
+
+
+def image_marker(context: Context, default: str) -> str:
+    """The token that stands for an image in a prompt, which tokenizer_config.json may name."""
+    settings = read_object(Path(str(context.folder)), "tokenizer_config.json") or {}
+    named = settings.get("image_token") or (settings.get("extra_special_tokens") or {}).get("image_token")
+    return named if isinstance(named, str) else default
+
+
+def processor_settings(folder: str | None, part: str, files: Sequence[str]) -> Mapping[str, Any]:
+    """That part of processor_config.json, else the first of the files that exists; {} if none does."""
+    if folder is None:
+        return {}
+    found = (read_object(Path(folder), "processor_config.json") or {}).get(part)
+    if isinstance(found, dict):
+        return found
+    given = (read_object(Path(folder), name) for name in files)
+    return next((settings for settings in given if settings is not None), {})
 
 
 def black_square(side: int) -> Any:

@@ -39,7 +39,7 @@ SINGLE, NEXT, ONEVISION = (f"Llava{form}ForConditionalGeneration" for form in ("
 TEXT = {"llama": llama.decoder, "mistral": mistral.decoder, "qwen2": qwen.qwen2, "qwen3": qwen.qwen3}
 """Language models by the `model_type` of `text_config`."""
 
-_SEEING = clip.names("vision_tower", "tower.vision") | names.WeightsMapper(
+_TOWER = clip.names("vision_tower", "tower.vision") | names.WeightsMapper(
     (
         ("multi_modal_projector.linear_1", "tower.projector.up"),
         ("multi_modal_projector.linear_2", "tower.projector.down"),
@@ -49,15 +49,13 @@ _SEEING = clip.names("vision_tower", "tower.vision") | names.WeightsMapper(
 
 PIXTRAL_NAMES = names.LLAMA.under("language_model") | names.LANGUAGE_MODEL | pixtral.NAMES.and_under("model")
 
-NAMES = names.LLAMA.under("language_model") | names.LANGUAGE_MODEL | _SEEING.and_under("model")
+NAMES = names.LLAMA.under("language_model") | names.LANGUAGE_MODEL | _TOWER.and_under("model")
 
 
 def decoder(c: Any) -> Decoder:
     """Describes the language model. Raises CheckpointError for an unknown one."""
-    kind = c.text_config.model_type
-    if kind not in TEXT:
-        raise CheckpointError(f"The text half of the model is {kind!r}; what can be built is {', '.join(TEXT)}.")
-    return replace(TEXT[kind](c.text_config), tied=c.tie_word_embeddings)
+    configs.check_model_type("language model", c.text_config, *TEXT)
+    return replace(TEXT[c.text_config.model_type](c.text_config), tied=c.tie_word_embeddings)
 
 
 @dataclass(frozen=True)

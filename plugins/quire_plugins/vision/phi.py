@@ -16,7 +16,7 @@ from quire_models.parts.vision import Projector, VisionEncoder
 from quire_plugins.vision import clip
 
 if TYPE_CHECKING:
-    from torch import Tensor, nn
+    from torch import nn
 
     from quire_models.modules.builder import ModuleBuilder
 
@@ -40,11 +40,6 @@ MAX_CROPS = 16
 """Default of crops per image, as in the published examples."""
 
 
-def _flat(tensor: Tensor, decoder: Any) -> Tensor:
-    """[1, …, width] as [width]."""
-    return tensor.flatten()
-
-
 _THEIRS = "model.vision_embed_tokens"
 NAMES = (
     names.LLAMA
@@ -56,7 +51,7 @@ NAMES = (
             (f"{_THEIRS}.sub_GN", "tower.newline"),
             (f"{_THEIRS}.glb_GN", "tower.separator"),
         ),
-        transforms=(("tower.newline", _flat), ("tower.separator", _flat)),
+        transforms=(("tower.newline", names.as_vector), ("tower.separator", names.as_vector)),
         ignored=(f"{_THEIRS}.wte.*",),
     )
 )

@@ -28,8 +28,6 @@ from quire.plugin import (
 from quire_plugins.architectures import qwen
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
     from quire_plugins.vision.qwen_vl_media import QwenImageProcessor, QwenVideoProcessor
 
 TWO, TWO_AND_A_HALF = "Qwen2VLForConditionalGeneration", "Qwen2_5_VLForConditionalGeneration"
@@ -84,12 +82,7 @@ def _tower(v: Any, width: int, norm: Part, mlp: Part) -> PatchGridTower:
     )
 
 
-def _flat(kernel: Tensor, _: Any) -> Tensor:
-    """A convolution whose kernel equals its stride, as a matrix."""
-    return kernel.flatten(1)
-
-
-FLAT_PATCHES = (("tower.patches.weight", _flat),)
+FLAT_PATCHES = (("tower.patches.weight", names.as_matrix),)
 """Transforms of the patch projection."""
 
 _TOWER = names.WeightsMapper(

@@ -7,7 +7,6 @@ images; as many of them as a patch is deep make one frame.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
@@ -15,8 +14,8 @@ from numpy.typing import NDArray
 
 from quire.errors import BadRequest
 from quire.records import Context, MappedMedia
-from quire_models.loading.json_files import read_object
 from quire_models.towers.grid_positions import grid_positions
+from quire_plugins.vision.image_processing import processor_settings
 
 FPS = 2.0
 """Default frame rate, for sampling a video and for videos without a rate."""
@@ -125,7 +124,7 @@ class MediaPatches:
     ) -> None:
         from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 
-        self.settings = _settings(context.folder, part, files)
+        self.settings = processor_settings(context.folder, part, files)
         vision = context.config["vision_config"]
         shape = {
             "patch_size": vision.get("patch_size", patch),
@@ -178,17 +177,6 @@ _SETTINGS = (
     *("size", "min_pixels", "max_pixels", "do_resize", "resample", "do_rescale", "rescale_factor"),
     *("do_normalize", "image_mean", "image_std", "do_convert_rgb"),
 )
-
-
-def _settings(folder: str | None, part: str, files: Sequence[str]) -> Mapping[str, Any]:
-    """Settings from the first of the files that exists; {} if none does."""
-    if folder is None:
-        return {}
-    found = (read_object(Path(folder), "processor_config.json") or {}).get(part)
-    if isinstance(found, dict):
-        return found
-    given = (read_object(Path(folder), name) for name in files)
-    return next((settings for settings in given if settings is not None), {})
 
 
 def video_frames(item: Any, numbers: Sequence[int] | None) -> list[Any]:

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from quire_kernels.attention import PositionBiases
 from quire_kernels.ops import AttentionMetadata
 
 if TYPE_CHECKING:
@@ -64,7 +65,7 @@ def row_attention(draw: RandomInputs) -> Iterator[tuple[Any, ...]]:
                 given = draw(total, heads, dim), wide[:, :kv_heads], wide[:, kv_heads:], rows, dim**-0.5, window
                 yield given
                 if window is None:
-                    yield *given, draw(heads, 2 * 20 + 1, dtype=torch.float32)
+                    yield *given, PositionBiases(draw(heads, 2 * 20 + 1, dtype=torch.float32))
 
 
 def with_lookahead(rows: AttentionMetadata, steps: Tensor) -> AttentionMetadata:

@@ -30,9 +30,9 @@ def changed(narrow: Model, folder: Path, name: str, **changes: Any) -> Path:
     [
         (
             {"mm_tokens_per_image": 9},
-            "`mm_tokens_per_image` is 9, but the model sees 8 × 8 patches .* become 16 tokens",
+            "`mm_tokens_per_image` is 9, but the image encoder has 8 × 8 patches, which become 16 tokens",
         ),
-        ({"vision_config": {"model_type": "dinov2"}}, "sees with 'dinov2'; what can be built is clip_vision_model"),
+        ({"vision_config": {"model_type": "dinov2"}}, "image encoder is 'dinov2'; what can be built is clip"),
     ],
 )
 def test_a_config_that_cannot_be_built_is_refused(

@@ -64,7 +64,7 @@ def test_a_prompt_needs_speech_and_text(small: Model, found: Registry, rig: Rig)
         ([], IDS, "The model `tiny` takes one audio with each prompt; this one has 0"),
         ([(speech(1), RATE)] * 2, IDS, "The model `tiny` takes one audio with each prompt; this one has 2"),
         (speech(1), "", "no text after the audio"),
-        (speech(1, 2.1), IDS, r"2.1 seconds long; the model hears at most 2"),
+        (speech(1, 2.1), IDS, r"2.1 seconds long; the model takes at most 2"),
     ):
         with pytest.raises((BadRequest, TooLarge), match=said):
             rig.add(small.prompt(found, info, sound, text))

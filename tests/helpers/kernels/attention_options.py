@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from quire_kernels import reference
-from quire_kernels.attention import Stripes
+from quire_kernels.attention import PositionBiases, Stripes
 from quire_testing.ops.attention_cases import rows_of, with_lookahead
 from quire_testing.ops.cases import RandomInputs
 
@@ -28,8 +28,8 @@ def options(draw: RandomInputs, heads: int) -> Iterator[dict[str, Any]]:
     yield {"sinks": numbers(3.0)}
     yield {"sinks": numbers(60.0)}
     yield {"slopes": numbers(0.3).abs()}
-    yield {"biases": draw(heads, 2 * 20 + 1, dtype=torch.float32)}
-    yield {"biases": draw(heads, 2 * 128 + 1, dtype=torch.float32), "softcap": 5.0}
+    yield {"biases": PositionBiases(draw(heads, 2 * 20 + 1, dtype=torch.float32))}
+    yield {"biases": PositionBiases(draw(heads, 2 * 128 + 1, dtype=torch.float32)), "softcap": 5.0}
     yield {"stripes": Stripes(16, 1, 3, 1)}
     yield {"stripes": Stripes(64, 2, 2), "sinks": numbers(1.0)}
     yield {"stripes": Stripes(24, 1, 2, 1), "softcap": 5.0}

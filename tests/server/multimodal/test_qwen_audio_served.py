@@ -111,7 +111,7 @@ def test_what_is_refused_is_an_error_of_the_client_and_the_server_goes_on(
         (b"", 422, "is empty"),
         (b"just some text", 422, "audio"),
         (b"<!doctype html><html></html>", 422, "cannot be read"),
-        (wav(sound(1, 1.5)), 413, r"is 1\.5 seconds long; the model hears at most 1"),
+        (wav(sound(1, 1.5)), 413, r"is 1\.5 seconds long; the model takes at most 1"),
         (wav(sound(1, 3.5, 16_000)), 413, "longer than 3 seconds"),
         (wav(sound(1, 0.01)), 422, "too short"),
     ]:

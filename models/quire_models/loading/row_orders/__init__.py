@@ -1,4 +1,4 @@
-"""Transforms of checkpoint tensors whose rows or columns have another order than Quire's. It imports no torch."""
+"""Transforms of checkpoint tensors whose order or shape is not Quire's. It imports no torch."""
 
 from __future__ import annotations
 
@@ -57,3 +57,13 @@ queries, then all gates.
 def transpose(tensor: Tensor, decoder: Any) -> Tensor:
     """For checkpoints that store a matrix as [in, out]."""
     return tensor.T
+
+
+def as_matrix(kernel: Tensor, decoder: Any) -> Tensor:
+    """For convolutions [outputs, …] whose kernel equals their stride: the matrix [outputs, inputs]."""
+    return kernel.flatten(1)
+
+
+def as_vector(tensor: Tensor, decoder: Any) -> Tensor:
+    """For vectors that a checkpoint stores with further dimensions of size 1."""
+    return tensor.flatten()

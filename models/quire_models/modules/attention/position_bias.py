@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
+from quire_kernels.attention import PositionBiases
+
 if TYPE_CHECKING:
     from quire_models.modules.builder import ModuleBuilder
     from quire_models.parts.attention.position_bias import PositionBias
@@ -21,10 +23,10 @@ class PositionBiasTable(nn.Module):
         self.part = part
         self.weight = builder.parameter(part.buckets, heads)
 
-    def by_distance(self) -> Tensor:
-        """`biases` of the attention ops: float32 [heads, 2 reach + 1], by how far ahead of a token a key is."""
+    def by_distance(self) -> PositionBiases:
+        """`biases` of the attention ops."""
         ahead = torch.arange(-self.part.reach, self.part.reach + 1, device=self.weight.device)
-        return self.weight.data.float()[self._bucket(ahead)].T.contiguous()
+        return PositionBiases(self.weight.data.float()[self._bucket(ahead)].T.contiguous())
 
     def _bucket(self, ahead: Tensor) -> Tensor:
         """The bucket of each distance, int64."""

@@ -1,6 +1,6 @@
 """The adapters that prompts with media use: those that a model's folder has for a modality, and --default-mm-loras.
 
-Some models hear or see only with an adapter that is trained with them, which prompts of text must not use.
+Some models take audio or images only with an adapter that is trained for them, which prompts of text must not use.
 """
 
 from __future__ import annotations

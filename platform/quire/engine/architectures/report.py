@@ -35,8 +35,8 @@ def model_report(config: ModelConfig, registry: Registry, dtype: Any) -> dict[st
         return facts | {"state": "none"}
     pages = checkpoint_interval(config, per_page, per_slot)
     slots = f"{config.max_num_seqs} slots for sequences (--max-num-seqs)"
-    most = config.max_num_seqs * CHECKPOINTS_PER_SEQ if config.num_state_checkpoints is None else None
-    kept = f"at most {most}" if most is not None else str(config.num_state_checkpoints)
+    count, most = config.num_state_checkpoints, config.max_num_seqs * CHECKPOINTS_PER_SEQ
+    kept = f"at most {most}" if count is None else str(count)
     facts["state"] = f"{bytes_in_words(per_slot)} per sequence and per checkpoint"
     facts["state slots"] = f"{slots}, {kept} for checkpoints, every {pages * config.page_size} tokens"
     return facts

@@ -26,13 +26,13 @@ from quire.server.pooling.embedding_format import number_encoder, raw_bytes
 from quire.server.schemas.pooling import CommonFields, EncodingFields, InputFields, PoolingFields
 from quire.server.service.answers import check_token_vectors
 from quire.server.service.models import ServedModel
-from quire.server.service.prompts import run_text_work, run_until_disconnect, tokenize_with_media
+from quire.server.service.prompts import requests_of, run_text_work, run_until_disconnect, tokenize_with_media
 from quire.server.service.request_fields import check_cache_salt
 from quire.server.service.service import ResponseIds, Service
 from quire.text.inputs.inputs import InputLimits
 from quire.text.inputs.pooling_inputs import pooled_prompts
 from quire.text.tokenizer.long_texts import ShouldContinue
-from quire.types import Prompt, Request
+from quire.types import Prompt
 from quire.types.request_validation import check_pooling
 
 MANY_NUMBERS = 1 << 14
@@ -92,19 +92,7 @@ def make_call(
     """A prepared call that pools these prompts."""
     check_cache_salt(fields.cache_salt)
     check_token_vectors(params, prompts, served.info, service.config.max_response_bytes)
-    requests = [
-        Request(
-            id=ids.engine_id(prefix, number),
-            prompt=prompt,
-            params=params,
-            adapters=served.adapters,
-            priority=fields.priority,
-            cache_salt=fields.cache_salt,
-            client=ids.client,
-        )
-        for number, prompt in enumerate(prompts)
-    ]
-    job = service.pooling_job(served, requests)
+    job = service.pooling_job(served, requests_of(served, prompts, params, fields, ids, prefix))
     return PoolingCall(service=service, served=served, ids=ids, prefix=prefix, created=int(time.time()), job=job)
 
 

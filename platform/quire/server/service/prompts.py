@@ -9,9 +9,11 @@ from typing import Any, TypeVar
 from starlette.types import Receive
 
 from quire.errors import BadRequest, PromptTooLong
+from quire.params.pooling import PoolingParams
 from quire.params.sampling import BeamSearchParams, SamplingParams
 from quire.server.http.sse import cancel_on_disconnect
 from quire.server.jobs.active import ActiveJobs
+from quire.server.schemas.pooling import CommonFields
 from quire.server.schemas.sampling import SamplingFields
 from quire.server.service.models import ServedModel
 from quire.server.service.service import ResponseIds, Service
@@ -126,21 +128,32 @@ def engine_requests(
     prefix: str,
 ) -> list[Request]:
     """One engine request per prompt. params: from `with_token_ids`. Raises `BadRequest` for too long prompts."""
-    requests = []
-    for number, prompt in enumerate(prompts):
+    for prompt in prompts:
         check_context_length(len(prompt.token_ids), params.max_tokens, served.info.max_model_len)
-        requests.append(
-            Request(
-                id=ids.engine_id(prefix, number),
-                prompt=prompt,
-                params=params,
-                adapters=served.adapters,
-                priority=fields.priority,
-                cache_salt=fields.cache_salt,
-                client=ids.client,
-            )
+    return requests_of(served, prompts, params, fields, ids, prefix)
+
+
+def requests_of(
+    served: ServedModel,
+    prompts: Sequence[Prompt],
+    params: SamplingParams | BeamSearchParams | PoolingParams,
+    fields: SamplingFields | CommonFields,
+    ids: ResponseIds,
+    prefix: str,
+) -> list[Request]:
+    """One engine request per prompt, numbered after `prefix`."""
+    return [
+        Request(
+            id=ids.engine_id(prefix, number),
+            prompt=prompt,
+            params=params,
+            adapters=served.adapters,
+            priority=fields.priority,
+            cache_salt=fields.cache_salt,
+            client=ids.client,
         )
-    return requests
+        for number, prompt in enumerate(prompts)
+    ]
 
 
 def check_context_length(num_prompt: int, max_tokens: int | None, max_model_len: int) -> None:

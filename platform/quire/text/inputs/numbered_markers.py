@@ -12,16 +12,16 @@ FIELD = "multi_modal_data"
 
 
 def replace_numbered_markers(
-    text: str | None, items: dict[str, list[Any]], markers: Mapping[str, tuple[str, str | None]], param: str
+    text: str | None, items: dict[str, list[Any]], markers: Mapping[str, tuple[str, str]], param: str
 ) -> str | None:
     """Replace numbered markers by plain ones. Sorts `items` in place into the order of their numbers.
 
     markers: the plain and the numbered marker by modality. Raises `BadRequest` unless each item has a number of its
     own, from 1 on.
     """
-    for modality, given in items.items():
-        marker, numbered = markers.get(modality, ("", None))
-        if text is None or numbered is None:
+    for modality, (marker, numbered) in markers.items():
+        given = items.get(modality)
+        if text is None or given is None:
             continue
         pattern = re.escape(numbered).replace(re.escape("{number}"), r"(\d{1,4})")
         numbers = [int(number) for number in re.findall(pattern, text)]

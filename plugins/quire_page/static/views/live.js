@@ -88,56 +88,75 @@ const lines = (history, models, value) => [
   ...models.map((name) => history.map((_, i) => value(i, name))),
 ];
 
+const Table = ({ label, caption = label, head, children }) => html`
+  <div class="scroll" tabindex="0" role="region" aria-label=${label}>
+    <table>
+      <caption>
+        ${caption}
+      </caption>
+      <thead>
+        <tr>${head}</tr>
+      </thead>
+      <tbody>
+        ${children}
+      </tbody>
+    </table>
+  </div>
+`;
+
+const wordHead = (name) => html`<th scope="col">${name}</th>`;
+const numberHead = (name) => html`<th scope="col" class="number">${name}</th>`;
+
 function ModelTable({ history, models }) {
   const [before, now] = [history.at(-2), history.at(-1)];
+  const head = [
+    wordHead("Model"),
+    ...["Generated tokens/s", "Prompt tokens/s", "Running", "Waiting"].map(numberHead),
+    wordHead("KV cache"),
+    ...["Prefix cache hits", "Adapter slots", "Generated so far"].map(numberHead),
+  ];
   return html`
-    <div class="scroll" tabindex="0" role="region" aria-label="Models now">
-      <table>
-        <caption>
-          Models now
-        </caption>
-        <thead>
-          <tr>
-            <th scope="col">Model</th>
-            <th scope="col" class="number">Generated tokens/s</th>
-            <th scope="col" class="number">Prompt tokens/s</th>
-            <th scope="col" class="number">Running</th>
-            <th scope="col" class="number">Waiting</th>
-            <th scope="col">KV cache</th>
-            <th scope="col" class="number">Prefix cache hits</th>
-            <th scope="col" class="number">Adapter slots</th>
-            <th scope="col" class="number">Generated so far</th>
+    <${Table} label="Models now" head=${head}>
+      ${models.map((name, i) => {
+        const row = now.models[name];
+        return html`
+          <tr key=${name}>
+            <th scope="row"><span class="swatch" style=${{ background: `var(${colorOf(i)})` }}></span>${name}</th>
+            <td class="number">${rate(growth(before, now, "models", name, "generated"))}</td>
+            <td class="number">${rate(growth(before, now, "models", name, "prompt"))}</td>
+            <td class="number">${row.running}</td>
+            <td class="number">${row.waiting}</td>
+            <td>
+              <meter min="0" max="1" value=${row.kv} aria-label="KV cache of ${name} in use"></meter>
+              ${" "}${percent(row.kv)}
+            </td>
+            <td class="number">${row.looked ? percent(row.hits / row.looked) : "–"}</td>
+            <td class="number">${row.slots === undefined ? "–" : `${row.tier_device ?? 0} of ${row.slots}`}</td>
+            <td class="number">${short(row.generated)}</td>
           </tr>
-        </thead>
-        <tbody>
-          ${models.map((name, i) => {
-            const row = now.models[name];
-            return html`
-              <tr key=${name}>
-                <th scope="row"><span class="swatch" style=${{ background: `var(${colorOf(i)})` }}></span>${name}</th>
-                <td class="number">${rate(growth(before, now, "models", name, "generated"))}</td>
-                <td class="number">${rate(growth(before, now, "models", name, "prompt"))}</td>
-                <td class="number">${row.running}</td>
-                <td class="number">${row.waiting}</td>
-                <td>
-                  <meter min="0" max="1" value=${row.kv} aria-label="KV cache of ${name} in use"></meter>
-                  ${" "}${percent(row.kv)}
-                </td>
-                <td class="number">${row.looked ? percent(row.hits / row.looked) : "–"}</td>
-                <td class="number">${row.slots === undefined ? "–" : `${row.tier_device ?? 0} of ${row.slots}`}</td>
-                <td class="number">${short(row.generated)}</td>
-              </tr>
-            `;
-          })}
-        </tbody>
-      </table>
-    </div>
+        `;
+      })}
+    <//>
+  `;
+}
+
+const USE = ["Requests", "Tokens/s of the last minute", "Prompt tokens", "Generated tokens"].map(numberHead);
+
+// The cells below USE. kind: "adapters" or "clients".
+function useCells(history, kind, key) {
+  const now = history.at(-1);
+  const before = history.at(-1 - WINDOW) ?? history[0];
+  const row = now[kind][key];
+  return html`
+    <td class="number">${short(row.requests)}</td>
+    <td class="number">${rate(growth(before, now, kind, key, "generated"))}</td>
+    <td class="number">${short(row.prompt)}</td>
+    <td class="number">${short(row.generated)}</td>
   `;
 }
 
 function AdapterTable({ history }) {
   const now = history.at(-1);
-  const before = history.at(-1 - WINDOW) ?? history[0];
   const rows = Object.entries(now.adapters);
   if (!rows.length) return html`<p class="hint">No request has used an adapter yet.</p>`;
   const stateOf = ({ model, name }) => {
@@ -145,76 +164,42 @@ function AdapterTable({ history }) {
     return inUse.includes(name) ? "running" : queued.includes(name) ? "waiting" : "idle";
   };
   return html`
-    <div class="scroll" tabindex="0" role="region" aria-label="Adapters">
-      <table>
-        <caption>
-          Adapters; their tokens are counted when a request ends
-        </caption>
-        <thead>
-          <tr>
-            <th scope="col">Adapter</th>
-            <th scope="col">Model</th>
-            <th scope="col">Now</th>
-            <th scope="col" class="number">Requests</th>
-            <th scope="col" class="number">Tokens/s of the last minute</th>
-            <th scope="col" class="number">Prompt tokens</th>
-            <th scope="col" class="number">Generated tokens</th>
+    <${Table}
+      label="Adapters"
+      caption="Adapters; their tokens are counted when a request ends"
+      head=${[...["Adapter", "Model", "Now"].map(wordHead), ...USE]}
+    >
+      ${rows.map(
+        ([key, row]) => html`
+          <tr key=${key}>
+            <th scope="row">${row.name}</th>
+            <td>${row.model}</td>
+            <td><span class="state ${stateOf(row)}">${stateOf(row)}</span></td>
+            ${useCells(history, "adapters", key)}
           </tr>
-        </thead>
-        <tbody>
-          ${rows.map(
-            ([key, row]) => html`
-              <tr key=${key}>
-                <th scope="row">${row.name}</th>
-                <td>${row.model}</td>
-                <td><span class="state ${stateOf(row)}">${stateOf(row)}</span></td>
-                <td class="number">${short(row.requests)}</td>
-                <td class="number">${rate(growth(before, now, "adapters", key, "generated"))}</td>
-                <td class="number">${short(row.prompt)}</td>
-                <td class="number">${short(row.generated)}</td>
-              </tr>
-            `,
-          )}
-        </tbody>
-      </table>
-    </div>
+        `,
+      )}
+    <//>
   `;
 }
 
 function ClientTable({ history }) {
-  const now = history.at(-1);
-  const before = history.at(-1 - WINDOW) ?? history[0];
-  const rows = Object.entries(now.clients);
+  const rows = Object.entries(history.at(-1).clients);
   if (!rows.length) return null;
   return html`
-    <div class="scroll" tabindex="0" role="region" aria-label="Clients">
-      <table>
-        <caption>
-          Clients; a client is an API key, or an address where no key is needed
-        </caption>
-        <thead>
-          <tr>
-            <th scope="col">Client</th>
-            <th scope="col" class="number">Requests</th>
-            <th scope="col" class="number">Tokens/s of the last minute</th>
-            <th scope="col" class="number">Prompt tokens</th>
-            <th scope="col" class="number">Generated tokens</th>
+    <${Table}
+      label="Clients"
+      caption="Clients; a client is an API key, or an address where no key is needed"
+      head=${[wordHead("Client"), ...USE]}
+    >
+      ${rows.map(
+        ([name, row]) => html`
+          <tr key=${name}>
+            <th scope="row">${name}${row.isMe ? " (this page)" : ""}</th>
+            ${useCells(history, "clients", name)}
           </tr>
-        </thead>
-        <tbody>
-          ${rows.map(
-            ([name, row]) => html`
-              <tr key=${name}>
-                <th scope="row">${name}${row.isMe ? " (this page)" : ""}</th>
-                <td class="number">${short(row.requests)}</td>
-                <td class="number">${rate(growth(before, now, "clients", name, "generated"))}</td>
-                <td class="number">${short(row.prompt)}</td>
-                <td class="number">${short(row.generated)}</td>
-              </tr>
-            `,
-          )}
-        </tbody>
-      </table>
-    </div>
+        `,
+      )}
+    <//>
   `;
 }

@@ -25,11 +25,10 @@ from quire.plugin import (
     WeightsMapper,
     config_fields as configs,
     hookimpl,
+    weight_names as names,
 )
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
     from quire_plugins.architectures.encoder_decoder.encoder_prompts import EncoderPromptProcessor
 
 BART, MBART = "BartForConditionalGeneration", "MBartForConditionalGeneration"
@@ -84,12 +83,7 @@ def _embed_scale(c: Any) -> float:
     return float(c.d_model**0.5) if c.scale_embedding else 1.0
 
 
-def _vector(bias: Tensor, _: Any) -> Tensor:
-    """[1, vocab] as [vocab]."""
-    return bias.flatten()
-
-
-NAMES = WeightsMapper(
+NAMES = names.BART_BLOCKS | WeightsMapper(
     (
         ("model.shared", "embed"),
         ("final_logits_bias", "head.bias"),
@@ -101,19 +95,10 @@ NAMES = WeightsMapper(
         ("model.decoder.layernorm_embedding", "embed_norm"),
         ("model.decoder.layers", "blocks"),
         ("model.decoder.layer_norm", "norm"),
-        ("self_attn", "attn"),
         ("encoder_attn", "cross"),
-        ("q_proj", "q"),
-        ("k_proj", "k"),
-        ("v_proj", "v"),
-        ("out_proj", "o"),
-        ("fc1", "mlp.up"),
-        ("fc2", "mlp.down"),
-        ("self_attn_layer_norm", "attn_in"),
         ("encoder_attn_layer_norm", "cross_in"),
-        ("final_layer_norm", "mlp_in"),
     ),
-    transforms=(("head.bias", _vector),),
+    transforms=(("head.bias", names.as_vector),),
     ignored=("model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight", "lm_head.weight"),
     zeros=("head.bias",),
 )

@@ -16,26 +16,18 @@ from quire.plugin import (
     WeightsMapper,
     config_fields as configs,
     hookimpl,
+    weight_names as names,
 )
 
 UNUSED_POSITIONS = 2  # the position table starts with two rows that no position uses
 
-NAMES = WeightsMapper(
+NAMES = names.BART_BLOCKS | WeightsMapper(
     (
         ("biogpt.embed_tokens", "embed"),
         ("biogpt.embed_positions", "positions"),
         ("biogpt.layers", "blocks"),
         ("biogpt.layer_norm", "norm"),
         ("output_projection", "head"),
-        ("self_attn", "attn"),
-        ("q_proj", "q"),
-        ("k_proj", "k"),
-        ("v_proj", "v"),
-        ("out_proj", "o"),
-        ("fc1", "mlp.up"),
-        ("fc2", "mlp.down"),
-        ("self_attn_layer_norm", "attn_in"),
-        ("final_layer_norm", "mlp_in"),
     )
 )
 

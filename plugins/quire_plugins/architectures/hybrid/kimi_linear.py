@@ -26,7 +26,7 @@ from quire.plugin import (
 from quire_plugins.architectures.latent import latent_attention
 
 if TYPE_CHECKING:
-    from torch import Tensor
+    pass
 
 
 def decoder(c: Any) -> Decoder:
@@ -58,11 +58,6 @@ def decoder(c: Any) -> Decoder:
     return Decoder(c.vocab_size, c.hidden_size, blocks, norm, tied=c.tie_word_embeddings)
 
 
-def _flat(decays: Tensor, _: Any) -> Tensor:
-    """[1, 1, heads, 1] as [heads]."""
-    return decays.flatten()
-
-
 NAMES = (
     names.LLAMA
     | names.MOE
@@ -77,7 +72,7 @@ NAMES = (
             *((f"{name}_proj", name) for name in ("b", "f_a", "f_b", "g_a", "g_b")),
             ("o_norm", "norm"),
         ),
-        transforms=(("*.attn.A_log", _flat), ("*.attn.kv_b.weight", latent_attention.EXPANSION)),
+        transforms=(("*.attn.A_log", names.as_vector), ("*.attn.kv_b.weight", latent_attention.EXPANSION)),
     )
 )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 from quire.plugin import (
@@ -18,7 +19,7 @@ from quire.plugin import (
     hookimpl,
     weight_names as names,
 )
-from quire_models.parts.recurrent.delta import GatedDeltaNet
+from quire_plugins.architectures.hybrid.qwen_delta import delta_net
 
 
 def decoder(c: Any) -> Decoder:
@@ -33,15 +34,9 @@ def decoder(c: Any) -> Decoder:
         qk_norm=norm,
         qk_norm_wide=True,
     )
-    delta = GatedDeltaNet(
-        heads=c.linear_num_value_heads,
-        key_heads=c.linear_num_key_heads,
-        key_dim=c.linear_key_head_dim,
-        value_dim=c.linear_value_head_dim,
-        kernel=c.linear_conv_kernel_dim,
-        act=configs.act(c.hidden_act),
+    delta = replace(
+        delta_net(c, ("q", "k", "v", "z", "b", "a")),
         eps=1e-5,  # no field of the config
-        matrices=("q", "k", "v", "z", "b", "a"),
         factor=2.0 if c.linear_allow_neg_eigval else 1.0,
     )
     mlp = GatedMlp(c.intermediate_size, configs.act(c.hidden_act))

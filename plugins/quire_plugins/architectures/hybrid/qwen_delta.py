@@ -64,6 +64,20 @@ def _moe(c: Any) -> Moe:
     )
 
 
+def delta_net(c: Any, matrices: tuple[str, ...]) -> GatedDeltaNet:
+    """Describes configs with the field names of Qwen3-Next."""
+    return GatedDeltaNet(
+        heads=c.linear_num_value_heads,
+        key_heads=c.linear_num_key_heads,
+        key_dim=c.linear_key_head_dim,
+        value_dim=c.linear_value_head_dim,
+        kernel=c.linear_conv_kernel_dim,
+        act=configs.act(c.hidden_act),
+        eps=c.rms_norm_eps,
+        matrices=matrices,
+    )
+
+
 def _decoder(c: Any, mlps: list[Any], matrices: tuple[str, ...] = ("qkv", "z", "b", "a")) -> Decoder:
     norm = RMSNorm(c.rms_norm_eps, offset=1.0)  # the checkpoint stores weight - 1
     attention = Attention(
@@ -76,16 +90,7 @@ def _decoder(c: Any, mlps: list[Any], matrices: tuple[str, ...] = ("qkv", "z", "
         qk_norm=norm,
         gate=True,
     )
-    delta = GatedDeltaNet(
-        heads=c.linear_num_value_heads,
-        key_heads=c.linear_num_key_heads,
-        key_dim=c.linear_key_head_dim,
-        value_dim=c.linear_value_head_dim,
-        kernel=c.linear_conv_kernel_dim,
-        act=configs.act(c.hidden_act),
-        eps=c.rms_norm_eps,
-        matrices=matrices,
-    )
+    delta = delta_net(c, matrices)
     mixers = [delta if kind == "linear_attention" else attention for kind in c.layer_types]
     blocks = tuple(Block(mixer, mlp, norm) for mixer, mlp in zip(mixers, mlps, strict=True))
     return Decoder(c.vocab_size, c.hidden_size, blocks, norm, tied=c.tie_word_embeddings)

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 def attention(c: Any, interleaved: bool) -> LatentAttention:
     """Describes configs with the field names of DeepSeek V2."""
     settings = configs.rope_settings(c)
-    partial = settings.get("partial_rotary_factor", 1.0)
-    rope = Rope.from_config(c, round(c.qk_rope_head_dim / partial))
+    share = settings.get("partial_rotary_factor", 1.0)
+    rope = Rope.from_config(c, round(c.qk_rope_head_dim / share))
     return LatentAttention(
         heads=c.num_attention_heads,
         latent_dim=c.kv_lora_rank,

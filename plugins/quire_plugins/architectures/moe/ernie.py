@@ -22,12 +22,6 @@ from quire.plugin import (
 from quire_plugins.architectures import llama
 from quire_plugins.architectures.moe.mixtures import mixture, with_mixtures
 
-
-def _flat(tensor: Any, decoder: Decoder) -> Any:
-    """The correction, which the checkpoint stores as [1, experts]."""
-    return tensor.flatten()
-
-
 NAMES = (
     names.LLAMA
     | names.MOE
@@ -36,7 +30,7 @@ NAMES = (
             ("mlp.moe_statics.e_score_correction_bias", "mlp.routing.correction"),
             ("mlp.gate.moe_statics.e_score_correction_bias", "mlp.routing.correction"),
         ),
-        transforms=(("*.mlp.routing.correction", _flat),),
+        transforms=(("*.mlp.routing.correction", names.as_vector),),
         ignored=("model.mtp_*",),
     )
 )

@@ -20,7 +20,7 @@ from quire.plugin import (
     with_blocks,
 )
 from quire_plugins.architectures.dense.exaone import exaone4
-from quire_plugins.architectures.moe.mixtures import mixture, with_mixtures
+from quire_plugins.architectures.moe.mixtures import is_sparse, mixture, with_mixtures
 
 
 def decoder(c: Any) -> Decoder:
@@ -29,7 +29,7 @@ def decoder(c: Any) -> Decoder:
     routing = Routing(c.num_experts_per_tok, "sigmoid", c.norm_topk_prob, c.routed_scaling_factor, groups)
     shared = GatedMlp(c.moe_intermediate_size * c.num_shared_experts, configs.act(c.hidden_act))
     moe = mixture(c, c.moe_intermediate_size, c.num_experts, ExpertRouter(routing, corrected=True), shared)
-    return with_mixtures(before, moe, lambda layer: c.mlp_layer_types[layer] == "sparse")
+    return with_mixtures(before, moe, is_sparse(c))
 
 
 NAMES = (

@@ -16,7 +16,6 @@ from quire.plugin import (
     hookimpl,
     weight_names as names,
     with_attention,
-    with_blocks,
 )
 from quire_plugins.architectures import llama
 from quire_plugins.architectures.moe.mixtures import corrected_router, mixture, shared_experts, with_mixtures
@@ -36,18 +35,11 @@ def glm4_moe(c: Any) -> Decoder:
 
 def glm4_moe_names(c: Any) -> WeightsMapper:
     """Without the layers that predict further tokens, which follow the others."""
-    mtp = configs.optional(c, "num_nextn_predict_layers", 0) or 0
-    layers = range(c.num_hidden_layers, c.num_hidden_layers + mtp)
-    return NAMES | WeightsMapper(ignored=tuple(f"model.layers.{layer}.*" for layer in layers))
+    return NAMES | WeightsMapper(ignored=configs.prediction_layers(c))
 
 
 def dots1(c: Any) -> Decoder:
-    normed = with_attention(llama.decoder(c), qk_norm=RMSNorm(c.rms_norm_eps))
-
-    def windowed(layer: int, block: Any) -> Any:
-        return replace(block, attn=replace(block.attn, window=configs.window(c, layer)))
-
-    return _with_experts(c, with_blocks(normed, windowed))
+    return _with_experts(c, with_attention(llama.windowed(c), qk_norm=RMSNorm(c.rms_norm_eps)))
 
 
 def solar(c: Any) -> Decoder:

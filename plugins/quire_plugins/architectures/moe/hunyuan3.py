@@ -19,7 +19,7 @@ from quire.plugin import (
     with_attention,
 )
 from quire_plugins.architectures import llama
-from quire_plugins.architectures.moe.mixtures import mixture, with_mixtures
+from quire_plugins.architectures.moe.mixtures import is_sparse, mixture, with_mixtures
 
 
 def decoder(c: Any) -> Decoder:
@@ -27,7 +27,7 @@ def decoder(c: Any) -> Decoder:
     routing = Routing(c.num_experts_per_tok, "sigmoid", renormalize=True, scale=c.router_scaling_factor)
     shared = GatedMlp(c.moe_intermediate_size * c.num_shared_experts, configs.act(c.hidden_act), bias=c.mlp_bias)
     moe = mixture(c, c.moe_intermediate_size, c.num_experts, ExpertRouter(routing, corrected=True), shared)
-    return with_mixtures(normed, moe, lambda layer: c.mlp_layer_types[layer] == "sparse")
+    return with_mixtures(normed, moe, is_sparse(c))
 
 
 def tensor_names(c: Any) -> WeightsMapper:

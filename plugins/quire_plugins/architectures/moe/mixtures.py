@@ -34,6 +34,11 @@ def with_mixtures(decoder: Decoder, moe: Moe, sparse: Callable[[int], bool] = la
     return with_blocks(decoder, lambda layer, block: replace(block, mlp=moe) if sparse(layer) else block)
 
 
+def is_sparse(c: Any) -> Callable[[int], bool]:
+    """Which layers are mixtures, by `mlp_layer_types`, for `with_mixtures`."""
+    return lambda layer: bool(c.mlp_layer_types[layer] == "sparse")
+
+
 def shared_experts(c: Any) -> GatedMlp | None:
     """Shared experts as one MLP of `n_shared_experts` times the size of an expert."""
     count = c.n_shared_experts or 0

@@ -19,19 +19,13 @@ from quire.plugin import (
 from quire_plugins.architectures.per_layer import gemma4
 from quire_plugins.architectures.per_layer.altup import AltUpBlock, AltUpDecoder, SparseActivation
 
-_ROOTS = (
-    ("embed_tokens_per_layer", "per_layer.embed"),
-    ("per_layer_model_projection", "per_layer.projection"),
-    ("per_layer_projection_norm", "per_layer.norm"),
-    ("altup_projections", "streams_in"),
-    ("altup_unembed_projections", "streams_out"),
-)
+_STREAMS = (("altup_projections", "streams_in"), ("altup_unembed_projections", "streams_out"))
 NAMES = (
     gemma4.NAMES
     | names.LANGUAGE_MODEL
     | WeightsMapper(
         (
-            *((f"{root}.{theirs}", ours) for root in ("model", "model.language_model") for theirs, ours in _ROOTS),
+            *((f"{root}.{theirs}", ours) for root in gemma4.ROOTS for theirs, ours in _STREAMS),
             ("altup.modality_router", "router"),
             ("altup.router_norm", "router_norm"),
             ("altup.prediction_coefs", "predict"),

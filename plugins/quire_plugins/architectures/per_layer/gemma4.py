@@ -19,6 +19,15 @@ from quire.plugin import (
 )
 from quire_plugins.architectures.per_layer.parts import PerLayerBlock, PerLayerDecoder
 
+ROOTS = ("model", "model.language_model")
+"""Of the language model, alone and within a model with towers."""
+
+_TABLES = (
+    ("embed_tokens_per_layer", "per_layer.embed"),
+    ("per_layer_model_projection", "per_layer.projection"),
+    ("per_layer_projection_norm", "per_layer.norm"),
+)
+
 NAMES = (
     names.LLAMA
     | names.PRE_AND_POST_NORM
@@ -27,9 +36,7 @@ NAMES = (
             ("per_layer_input_gate", "input_gate"),
             ("per_layer_projection", "input_out"),
             ("post_per_layer_input_norm", "input_norm"),
-            ("model.embed_tokens_per_layer", "per_layer.embed"),
-            ("model.per_layer_model_projection", "per_layer.projection"),
-            ("model.per_layer_projection_norm", "per_layer.norm"),
+            *((f"{root}.{theirs}", ours) for root in ROOTS for theirs, ours in _TABLES),
         )
     )
 )
@@ -110,9 +117,9 @@ def weights(c: Any) -> WeightsMapper:
 
 def unused_matrices(c: Any) -> WeightsMapper:
     """Ignores what checkpoints may have of blocks with shared keys and values."""
-    shared = [layer for layer in range(c.num_hidden_layers) if _shares(c, layer)]
+    shared = [f"{root}.layers.{i}" for root in ROOTS for i in range(c.num_hidden_layers) if _shares(c, i)]
     return WeightsMapper(
-        ignored=tuple(f"*layers.{i}.self_attn.{name}.*" for i in shared for name in ("k_proj", "v_proj", "k_norm"))
+        ignored=tuple(f"{layer}.self_attn.{name}.*" for layer in shared for name in ("k_proj", "v_proj", "k_norm"))
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from quire.plugin import (
@@ -14,13 +14,12 @@ from quire.plugin import (
     ExpertRouter,
     Moe,
     Routing,
-    config_fields as configs,
     hookimpl,
     weight_names as names,
     with_attention,
-    with_blocks,
 )
 from quire_plugins.architectures import llama
+from quire_plugins.architectures.moe.mixtures import with_mixtures
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -30,11 +29,7 @@ def decoder(c: Any) -> Decoder:
     act = ClampedSwiglu(c.swiglu_alpha, c.swiglu_limit)
     router = ExpertRouter(Routing(c.num_experts_per_tok, "softmax", renormalize=True), bias=True)
     moe = Moe(Expert(c.intermediate_size, act, bias=True), c.num_local_experts, router)
-
-    def change(layer: int, block: Any) -> Any:
-        return replace(block, mlp=moe, attn=replace(block.attn, window=configs.window(c, layer)))
-
-    return with_attention(with_blocks(llama.decoder(c), change), sinks=True)
+    return with_attention(with_mixtures(llama.windowed(c), moe), sinks=True)
 
 
 @dataclass(frozen=True)

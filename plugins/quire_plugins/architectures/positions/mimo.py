@@ -19,7 +19,7 @@ from quire.plugin import (
     hookimpl,
     weight_names as names,
 )
-from quire_plugins.architectures.moe.mixtures import corrected_router, mixture
+from quire_plugins.architectures.moe.mixtures import corrected_router, is_sparse, mixture, with_mixtures
 
 if TYPE_CHECKING:
     from torch import nn
@@ -43,12 +43,9 @@ class Scaling:
 def decoder(c: Any) -> Decoder:
     norm, dense = RMSNorm(c.rms_norm_eps), GatedMlp(c.intermediate_size, configs.act(c.hidden_act))
     moe = mixture(c, c.moe_intermediate_size, c.n_routed_experts, corrected_router(c))
-
-    def block(layer: int) -> Block:
-        return Block(_attention(c, layer), moe if c.mlp_layer_types[layer] == "sparse" else dense, norm)
-
-    blocks = tuple(map(block, range(c.num_hidden_layers)))
-    return Decoder(c.vocab_size, c.hidden_size, blocks, norm, tied=c.tie_word_embeddings)
+    blocks = tuple(Block(_attention(c, layer), dense, norm) for layer in range(c.num_hidden_layers))
+    whole = Decoder(c.vocab_size, c.hidden_size, blocks, norm, tied=c.tie_word_embeddings)
+    return with_mixtures(whole, moe, is_sparse(c))
 
 
 def _attention(c: Any, layer: int) -> Attention:

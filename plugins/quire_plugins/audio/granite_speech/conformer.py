@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from quire.errors import CheckpointError
-from quire.plugin import WeightsMapper
+from quire.plugin import WeightsMapper, weight_names as names
 
 if TYPE_CHECKING:
-    from torch import Tensor, nn
+    from torch import nn
 
     from quire_models.modules.builder import ModuleBuilder
 
@@ -69,11 +69,6 @@ def conformer(c: Any) -> Conformer:
     )
 
 
-def _flat(kernel: Tensor, _: Any) -> Tensor:
-    """A convolution over one frame as a matrix."""
-    return kernel.flatten(1)
-
-
 NAMES = WeightsMapper(
     (
         ("encoder", "tower.encoder"),
@@ -82,8 +77,8 @@ NAMES = WeightsMapper(
         ("depth_conv.conv.weight", "depthwise"),
     ),
     transforms=(
-        ("tower.encoder.blocks.*.conv.up_conv.weight", _flat),
-        ("tower.encoder.blocks.*.conv.down_conv.weight", _flat),
+        ("tower.encoder.blocks.*.conv.up_conv.weight", names.as_matrix),
+        ("tower.encoder.blocks.*.conv.down_conv.weight", names.as_matrix),
     ),
     ignored=("*.batch_norm.num_batches_tracked",),
 )

@@ -6,7 +6,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from quire.errors import CheckpointError
 from quire.plugin import (
     Architecture,
     Context,
@@ -14,6 +13,7 @@ from quire.plugin import (
     InputMapper,
     SpeechTask,
     Transcriber,
+    config_fields as configs,
     hookimpl,
     weight_names as names,
 )
@@ -57,9 +57,7 @@ class QueryTower:
 
 def decoder(c: Any) -> Decoder:
     """Describes the language model. Raises CheckpointError for an unknown one."""
-    kind = c.text_config.model_type
-    if kind != "granite":
-        raise CheckpointError(f"The text half of the model is {kind!r}; what can be built is granite.")
+    configs.check_model_type("language model", c.text_config, "granite")
     return replace(granite.decoder(c.text_config), tied=c.tie_word_embeddings)
 
 

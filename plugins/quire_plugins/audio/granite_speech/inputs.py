@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from quire.errors import CheckpointError, Unprocessable
 from quire.records import Context, MappedMedia
-from quire_plugins.audio.audio_settings import extractor_settings
+from quire_plugins.audio.audio_settings import check_finite, extractor_settings
 from quire_plugins.audio.log_mel import AudioLike
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ class GraniteSpeechProcessor:
         if 2 * found["n_mels"] != tower.encoder.inputs:
             raise CheckpointError(
                 f"The feature extractor makes frames of {2 * found['n_mels']} numbers (two of `n_mels`"
-                f" {found['n_mels']}); the model hears {tower.encoder.inputs}."
+                f" {found['n_mels']}); the model takes {tower.encoder.inputs}."
             )
         filters: Any = mel_filter_bank(
             1 + self._fft // 2, found["n_mels"], 0.0, self.rate / 2, self.rate, norm=None, mel_scale="htk"
@@ -62,7 +62,6 @@ class GraniteSpeechProcessor:
         )
         mel = (spectrum.abs().square().T @ self._filters).clamp(min=1e-10).log10()
         mel = mel.maximum(mel.max() - 8.0) / 4 + 1
-        if not mel.isfinite().all():
-            raise Unprocessable("The audio is too loud: its samples should be from -1 to 1.")
         pairs: NDArray[np.float32] = mel[: len(mel) // 2 * 2].reshape(-1, 2 * mel.shape[1]).numpy()
+        check_finite(pairs)
         return pairs

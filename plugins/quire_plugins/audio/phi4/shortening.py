@@ -13,7 +13,7 @@ from quire_models import ModuleBuilder
 
 if TYPE_CHECKING:
     from quire_models.towers.tower import TowerContext
-    from quire_plugins.audio.phi4.hearing import Hearing
+    from quire_plugins.audio.phi4.audio_encoder import Phi4AudioTower
 
 
 class Shortening(nn.Module):
@@ -23,7 +23,7 @@ class Shortening(nn.Module):
     pointwise.
     """
 
-    def __init__(self, part: Hearing, builder: ModuleBuilder) -> None:
+    def __init__(self, part: Phi4AudioTower, builder: ModuleBuilder) -> None:
         super().__init__()
         channels = part.channels
         self.convolutions = nn.ModuleDict({"0": Kernel(channels, 1, 3, builder)})

@@ -1,4 +1,4 @@
-"""The module of `SensesTower`."""
+"""The module of `Phi4Tower`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from quire_models import Items, ModuleBuilder, TowerCall
 
 if TYPE_CHECKING:
     from quire_models.towers.tower import TowerContext
-    from quire_plugins.audio.phi4.phi4 import SensesTower
+    from quire_plugins.audio.phi4.phi4 import Phi4Tower
 
 
 class SomeItemsCall(TowerCall):
@@ -27,19 +27,19 @@ class SomeItemsCall(TowerCall):
         return self._whole.context([of_all.get(i, 0) for i in range(self._count)], runs)
 
 
-class SensesModule(nn.Module):
+class Phi4TowerModule(nn.Module):
     """Images, which have `pixels`, and audio to embeddings."""
 
-    def __init__(self, width: int, part: SensesTower, builder: ModuleBuilder) -> None:
+    def __init__(self, width: int, part: Phi4Tower, builder: ModuleBuilder) -> None:
         super().__init__()
-        self.seeing = part.seeing.build(width, builder)
-        self.hearing = part.hearing.build(width, builder)
+        self.images = part.images.build(width, builder)
+        self.audio = part.audio.build(width, builder)
 
     def forward(self, items: Items, call: TowerCall) -> list[Tensor]:
         """Rows of each item."""
         found: dict[int, Tensor] = {}
-        for module, sees in ((self.seeing, True), (self.hearing, False)):
-            chosen = [i for i, item in enumerate(items) if ("pixels" in item) == sees]
+        for module, of_images in ((self.images, True), (self.audio, False)):
+            chosen = [i for i, item in enumerate(items) if ("pixels" in item) == of_images]
             if chosen:
                 rows = module([items[i] for i in chosen], SomeItemsCall(call, chosen, len(items)))
                 found |= dict(zip(chosen, rows, strict=True))
@@ -47,5 +47,5 @@ class SensesModule(nn.Module):
 
     def dummy_input(self) -> tuple[Mapping[str, Tensor], int]:
         """An image, which takes more memory than audio."""
-        found: tuple[Mapping[str, Tensor], int] = self.seeing.dummy_input()  # type: ignore[operator]
+        found: tuple[Mapping[str, Tensor], int] = self.images.dummy_input()  # type: ignore[operator]
         return found

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from quire.errors import BadRequest
-from quire.records import Context, LanguageDetection, Segment, SpeechTask
-from quire_plugins.audio.chat_transcriber import RATE, WINDOW_S
+from quire.records import Context, SpeechTask
+from quire_plugins.audio.chat_transcriber import UntimedPrompts
 
 LANGUAGES = {
     "ar": "Arabic",
@@ -50,10 +49,9 @@ TEXT = (
 """The model's chat, up to the beginning of the transcript."""
 
 
-class SpokenPrompts:
+class QwenAsrPrompts(UntimedPrompts):
     """The prompts of one model."""
 
-    sampling_rate, window_s = RATE, WINDOW_S
     languages: Mapping[str, str] = LANGUAGES
 
     def __init__(self, context: Context) -> None:
@@ -63,23 +61,10 @@ class SpokenPrompts:
         """Raises BadRequest without a language, and for timestamps."""
         if task.language is None:
             raise BadRequest("This model needs the language of the speech: set `language`.", "language")
-        if task.timestamps:
-            raise BadRequest("This model gives no times; `response_format` must be json or text.", "response_format")
+        self.refuse_times(task)
         previous = task.previous.strip()
         if "<|" in previous:
             raise BadRequest("`prompt` must be text, without names of special tokens.", "prompt")
         text = TEXT.format(previous=previous, language=LANGUAGES[task.language])
         ids: list[int] = self._tokenizer.encode(text, add_special_tokens=False)
         return ids
-
-    def language_detection(self) -> LanguageDetection | None:
-        """The language must be given."""
-        return None
-
-    def params(self, task: SpeechTask) -> Mapping[str, Any]:
-        """Needs no parameters of its own."""
-        return {}
-
-    def segments(self, token_ids: Sequence[int], task: SpeechTask) -> Sequence[Segment]:
-        """One segment: the whole answer."""
-        return [Segment(begin=0, end=len(token_ids), text_ids=tuple(token_ids))]

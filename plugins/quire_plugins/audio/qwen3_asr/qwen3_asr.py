@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from quire_models.modules.builder import ModuleBuilder
     from quire_plugins.audio.qwen3_asr.inputs import ChunkProcessor
-    from quire_plugins.audio.qwen3_asr.prompts import SpokenPrompts
+    from quire_plugins.audio.qwen3_asr.prompts import QwenAsrPrompts
 
 NAME = "Qwen3ASRForConditionalGeneration"
 MARKER = "<|audio_pad|>"
@@ -54,7 +54,7 @@ NAMES = names.LLAMA.under("language_model") | names.LANGUAGE_MODEL | _TOWER.and_
 
 
 @dataclass(frozen=True, kw_only=True)
-class ChunkedHearing:
+class ChunkedAudioTower:
     """Chunks of frames through strided convolutions, each with the same positions; blocks over windows of chunks; MLP.
 
     mels: size of a frame. channels: of the convolutions. chunk: frames of a chunk. window: chunks of a window. width:
@@ -82,10 +82,10 @@ class ChunkedHearing:
 
     def build(self, width: int, builder: ModuleBuilder) -> nn.Module:
         """The tower; its rows have this width."""
-        from quire_plugins.audio.qwen3_asr.tower import ChunkedHearingModule
+        from quire_plugins.audio.qwen3_asr.tower import ChunkedAudioModule
 
         assert width == self.outputs, f"the decoder has width {width}, the tower {self.outputs}"
-        return ChunkedHearingModule(self, builder)
+        return ChunkedAudioModule(self, builder)
 
 
 def _halved(size: int) -> int:
@@ -96,17 +96,14 @@ def _halved(size: int) -> int:
 
 def decoder(c: Any) -> Decoder:
     """Describes the language model. Raises CheckpointError for an unknown one."""
-    kind = c.text_config.model_type
-    if kind != "qwen3":
-        raise CheckpointError(f"The text half of the model is {kind!r}; what can be built is qwen3.")
+    configs.check_model_type("language model", c.text_config, "qwen3")
     return replace(qwen.qwen3(c.text_config), tied=c.tie_word_embeddings)
 
 
-def tower(c: Any) -> ChunkedHearing:
+def tower(c: Any) -> ChunkedAudioTower:
     """Encoder and projector. Raises CheckpointError for an unknown encoder, or sizes that do not fit."""
     a = c.audio_config
-    if a.model_type != "qwen3_asr_encoder":
-        raise CheckpointError(f"The model hears with {a.model_type!r}; what can be built is qwen3_asr_encoder.")
+    configs.check_model_type("audio encoder", a, "qwen3_asr_encoder")
     chunk = 2 * a.n_window
     if chunk != 100 or a.n_window_infer % chunk or not a.n_window_infer:
         raise CheckpointError(
@@ -120,7 +117,7 @@ def tower(c: Any) -> ChunkedHearing:
         )
     norm, heads, act = LayerNorm(1e-5), a.encoder_attention_heads, configs.act(a.activation_function)
     block = Block(RowAttention(heads, heads, a.d_model // heads), Mlp(a.encoder_ffn_dim, act), norm)
-    return ChunkedHearing(
+    return ChunkedAudioTower(
         mels=a.num_mel_bins,
         channels=a.downsample_hidden_size,
         chunk=chunk,
@@ -141,10 +138,10 @@ def _audio(context: Context) -> ChunkProcessor:
     return ChunkProcessor(context, config.audio_token_id, tower(config))
 
 
-def _asks(context: Context) -> SpokenPrompts:
-    from quire_plugins.audio.qwen3_asr.prompts import SpokenPrompts
+def _asks(context: Context) -> QwenAsrPrompts:
+    from quire_plugins.audio.qwen3_asr.prompts import QwenAsrPrompts
 
-    return SpokenPrompts(context)
+    return QwenAsrPrompts(context)
 
 
 @hookimpl

@@ -1,4 +1,4 @@
-"""The module of `ChunkedHearing`."""
+"""The module of `ChunkedAudioTower`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from quire_models import Items, ModuleBuilder, TowerCall
 from quire_plugins.audio.phi4.shortening import Kernel
 
 if TYPE_CHECKING:
-    from quire_plugins.audio.qwen3_asr.qwen3_asr import ChunkedHearing
+    from quire_plugins.audio.qwen3_asr.qwen3_asr import ChunkedAudioTower
 
 DUMMY_FRAMES = 3000
 """Frames of thirty seconds of speech."""
@@ -23,10 +23,10 @@ LONGEST_PERIOD = 10_000
 """Of the sinusoids that are the positions within a chunk."""
 
 
-class ChunkedHearingModule(nn.Module):
+class ChunkedAudioModule(nn.Module):
     """Audio to embeddings. An item has `frames`, floats [frames, mels]."""
 
-    def __init__(self, part: ChunkedHearing, builder: ModuleBuilder) -> None:
+    def __init__(self, part: ChunkedAudioTower, builder: ModuleBuilder) -> None:
         super().__init__()
         self.part = part
         self._ops = builder.ops

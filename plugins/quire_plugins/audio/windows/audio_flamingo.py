@@ -6,7 +6,6 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from quire.errors import CheckpointError
 from quire.plugin import Architecture, Context, Decoder, InputMapper, Projector, config_fields as configs, hookimpl
 from quire_plugins.architectures import qwen
 from quire_plugins.audio import whisper_encoder
@@ -21,17 +20,13 @@ MARKER = "<sound>"
 
 def decoder(c: Any) -> Decoder:
     """Describes the language model. Raises CheckpointError for an unknown one."""
-    kind = c.text_config.model_type
-    if kind != "qwen2":
-        raise CheckpointError(f"The text half of the model is {kind!r}; what can be built is qwen2.")
+    configs.check_model_type("language model", c.text_config, "qwen2")
     return replace(qwen.qwen2(c.text_config), tied=False)
 
 
 def tower(c: Any) -> GroupedAudioTower:
     """Encoder and projector. Raises CheckpointError for an unknown encoder."""
-    kind = c.audio_config.model_type
-    if kind != "audioflamingo3_encoder":
-        raise CheckpointError(f"The model hears with {kind!r}; what can be built is audioflamingo3_encoder.")
+    configs.check_model_type("audio encoder", c.audio_config, "audioflamingo3_encoder")
     encoder = replace(whisper_encoder.encoder(c.audio_config), pooled=True)
     act = configs.act(c.projector_hidden_act)
     return GroupedAudioTower(encoder, 1, Projector(encoder.width, act, bias=c.projector_bias))

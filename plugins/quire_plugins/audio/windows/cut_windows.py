@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 class CutWindowProcessor:
     """Maps `quire.media.audio.Audio` to one medium for each window, directly one after another.
 
-    padded: whether the encoder hears silence after the audio, up to a whole window, or nothing.
+    padded: whether the encoder gets silence after the audio, up to a whole window, or nothing.
     """
 
     def __init__(self, context: Context, token_id: int, tower: GroupedAudioTower, marker: str, *, padded: bool) -> None:

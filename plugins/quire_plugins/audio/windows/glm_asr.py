@@ -48,17 +48,14 @@ NAMES = (
 
 def decoder(c: Any) -> Decoder:
     """Describes the language model. Raises CheckpointError for an unknown one."""
-    kind = c.text_config.model_type
-    if kind != "llama":
-        raise CheckpointError(f"The text half of the model is {kind!r}; what can be built is llama.")
+    configs.check_model_type("language model", c.text_config, "llama")
     return replace(llama.decoder(c.text_config), tied=c.tie_word_embeddings)
 
 
 def tower(c: Any) -> GroupedAudioTower:
     """Encoder and projector. Raises CheckpointError for an unknown encoder, or sizes that do not fit."""
     a = c.audio_config
-    if a.model_type != "glmasr_encoder":
-        raise CheckpointError(f"The model hears with {a.model_type!r}; what can be built is glmasr_encoder.")
+    configs.check_model_type("audio encoder", a, "glmasr_encoder")
     if a.intermediate_size != GROUP * a.hidden_size or a.max_position_embeddings % GROUP:
         raise CheckpointError(
             f"config.json: `audio_config.intermediate_size` {a.intermediate_size} must be {GROUP} times `hidden_size`"

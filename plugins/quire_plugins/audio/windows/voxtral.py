@@ -73,17 +73,14 @@ class GroupedAudioTower:
 
 def decoder(c: Any) -> Decoder:
     """Describes the language model. Raises CheckpointError for an unknown one."""
-    kind = c.text_config.model_type
-    if kind not in TEXT:
-        raise CheckpointError(f"The text half of the model is {kind!r}; what can be built is {', '.join(TEXT)}.")
-    return replace(TEXT[kind](c.text_config), tied=False)
+    configs.check_model_type("language model", c.text_config, *TEXT)
+    return replace(TEXT[c.text_config.model_type](c.text_config), tied=False)
 
 
 def tower(c: Any) -> GroupedAudioTower:
     """Encoder and projector. Raises CheckpointError for an unknown encoder, or widths that do not divide."""
     a = c.audio_config
-    if a.model_type != "voxtral_encoder":
-        raise CheckpointError(f"The model hears with {a.model_type!r}; what can be built is voxtral_encoder.")
+    configs.check_model_type("audio encoder", a, "voxtral_encoder")
     group, rest = divmod(a.intermediate_size, a.hidden_size)
     if rest or not group or a.max_source_positions % group:
         raise CheckpointError(

@@ -13,7 +13,6 @@ from quire_plugins.quantization.formats import config_fields as fields
 
 PACKED = "pack-quantized"
 PLAIN = ("int-quantized", "float-quantized", "naive-quantized")
-MIXED = "mixed-precision"
 PACKED_BITS = (2, 3, 4, 5, 6, 8)
 MATCH_SECONDS = 0.5
 """Seconds that the match of one pattern with one name may take; patterns come from the file."""

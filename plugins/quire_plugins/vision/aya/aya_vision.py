@@ -6,7 +6,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from quire.errors import CheckpointError
 from quire.plugin import (
     Architecture,
     Context,
@@ -53,8 +52,7 @@ def decoder(c: Any) -> Decoder:
 
     Its `logit_scale` applies to logits as in the language model alone; transformers leaves it out with images.
     """
-    if c.text_config.model_type != "cohere2":
-        raise CheckpointError(f"config.json: the language model is {c.text_config.model_type!r:.60}, not cohere2.")
+    configs.check_model_type("language model", c.text_config, "cohere2")
     return replace(command.cohere2(c.text_config), tied=c.tie_word_embeddings)
 
 
@@ -74,7 +72,7 @@ def tower(c: Any) -> ShuffledTower:
     )
 
 
-_SEEING = clip.names("vision_tower", "tower.vision") | WeightsMapper(
+_TOWER = clip.names("vision_tower", "tower.vision") | WeightsMapper(
     (
         ("multi_modal_projector.layernorm", "tower.norm"),
         ("multi_modal_projector.linear_1", "tower.projector.up_gate"),
@@ -82,7 +80,7 @@ _SEEING = clip.names("vision_tower", "tower.vision") | WeightsMapper(
     )
 )
 
-NAMES = names.LLAMA.under("language_model") | names.LANGUAGE_MODEL | _SEEING.and_under("model")
+NAMES = names.LLAMA.under("language_model") | names.LANGUAGE_MODEL | _TOWER.and_under("model")
 
 
 def _pictures(context: Context) -> NumberedTileProcessor:

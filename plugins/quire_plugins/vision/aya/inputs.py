@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from quire.errors import CheckpointError
 from quire.records import Context, MappedMedia, MappedText
-from quire_plugins.vision.image_processing import HFImageProcessor, black_square, check_shape, check_side, token_id
+from quire_plugins.vision.image_processing import HFImageProcessor, black_square, check_shape, check_side, check_token
 
 MARK = "<|IMG_PATCH|>"
 
@@ -18,11 +17,7 @@ class NumberedTileProcessor:
         """tokens: embeddings per tile. Raises CheckpointError."""
         self._processor = HFImageProcessor(context)
         self._id, self._tokens = config.image_token_id, tokens
-        if (found := token_id(context, MARK)) != self._id:
-            raise CheckpointError(
-                f"{context.folder}: {MARK!r} must be the token {self._id}, `image_token_index` of config.json; it is"
-                f" the token {found}."
-            )
+        check_token(context, MARK, self._id, "image_token_index")
         side = config.vision_config.image_size
         check_side(self._processor(black_square(side), crop_to_patches=True)["pixel_values"], side)
 

@@ -72,9 +72,6 @@ NAMES = (
     | names.LANGUAGE_MODEL
     | WeightsMapper(
         (
-            ("model.language_model.embed_tokens_per_layer", "per_layer.embed"),
-            ("model.language_model.per_layer_model_projection", "per_layer.projection"),
-            ("model.language_model.per_layer_projection_norm", "per_layer.norm"),
             ("model.vision_tower.patch_embedder.input_proj", "tower.patches"),
             ("model.vision_tower.patch_embedder.position_embedding_table", "tower.positions"),
             ("model.vision_tower.encoder.layers", "tower.blocks"),
@@ -89,17 +86,8 @@ NAMES = (
 
 
 def weights(c: Any) -> WeightsMapper:
-    """Matrices that blocks with shared keys and values do not need may be in a checkpoint; they are left out."""
-    text = c.text_config
-    first = text.num_hidden_layers - (text.num_kv_shared_layers or 0)
-    unused = ("k_proj", "v_proj", "k_norm")
-    return NAMES | WeightsMapper(
-        ignored=tuple(
-            f"model.language_model.layers.{layer}.self_attn.{name}.*"
-            for layer in range(first, text.num_hidden_layers)
-            for name in unused
-        )
-    )
+    """Also ignores matrices that blocks with shared keys and values do not need."""
+    return NAMES | gemma4.unused_matrices(c.text_config)
 
 
 def _pictures(context: Context) -> PatchProcessor:

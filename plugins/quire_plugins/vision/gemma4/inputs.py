@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from quire.errors import BadRequest, CheckpointError
 from quire.records import Context, MappedMedia
-from quire_models.loading.json_files import read_object
-from quire_plugins.vision.image_processing import HFImageProcessor, check_shape, token_id
+from quire_plugins.vision.image_processing import HFImageProcessor, check_shape, check_token, image_marker
 
 
 class PatchProcessor:
@@ -20,14 +18,8 @@ class PatchProcessor:
         """Raises CheckpointError if the folder and the model disagree."""
         self._processor = HFImageProcessor(context)
         self._id, self._begin, self._end = config.image_token_id, config.boi_token_id, config.eoi_token_id
-        settings = read_object(Path(str(context.folder)), "tokenizer_config.json") or {}
-        named = settings.get("image_token") or (settings.get("extra_special_tokens") or {}).get("image_token")
-        self.marker: str = named if isinstance(named, str) else "<|image|>"
-        if (found := token_id(context, self.marker)) != self._id:
-            raise CheckpointError(
-                f"{context.folder}: {self.marker!r} must be the token {self._id}, `image_token_id` of config.json; it"
-                f" is the token {found}."
-            )
+        self.marker = image_marker(context, "<|image|>")
+        check_token(context, self.marker, self._id, "image_token_id")
         self._square = config.vision_config.pooling_kernel_size**2
         for name in ("patch_size", "pooling_kernel_size"):
             if self._processor.setting(name) != getattr(config.vision_config, name):

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from math import floor
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,8 +15,7 @@ from PIL import Image
 
 from quire.errors import CheckpointError
 from quire.records import Context, MappedMedia
-from quire_models.loading.json_files import read_object
-from quire_plugins.vision.image_processing import check_shape, token_id
+from quire_plugins.vision.image_processing import check_shape, check_token, processor_settings, token_id
 
 PATCH = "<|patch|>"
 NAMES = {
@@ -35,13 +33,10 @@ class SeparatedTileProcessor:
 
     def __init__(self, context: Context, config: Any, tokens: int) -> None:
         """tokens: embeddings of a tile. Raises CheckpointError."""
-        self._tiles = Tiles(config.vision_config.image_size, _settings(context.folder))
+        settings = processor_settings(context.folder, "image_processor", ("preprocessor_config.json",))
+        self._tiles = Tiles(config.vision_config.image_size, settings)
         self._id, self._tokens = config.image_token_id, tokens
-        if (found := token_id(context, PATCH)) != self._id:
-            raise CheckpointError(
-                f"{context.folder}: {PATCH!r} must be the token {self._id}, `image_token_index` of config.json; it is"
-                f" the token {found}."
-            )
+        check_token(context, PATCH, self._id, "image_token_index")
         self._ids = {name: token_id(context, token) for name, token in NAMES.items()}
 
     def map(self, item: Any) -> MappedMedia:
@@ -128,10 +123,3 @@ def canvases(most_tiles: int) -> list[tuple[int, int]]:
             if tiles % rows == 0:
                 by_shape.setdefault(rows / (tiles // rows), []).append((rows, tiles // rows))
     return [canvas for same in by_shape.values() for canvas in same]
-
-
-def _settings(folder: str | None) -> Mapping[str, Any]:
-    if folder is None:
-        return {}
-    found = (read_object(Path(folder), "processor_config.json") or {}).get("image_processor")
-    return found if isinstance(found, dict) else read_object(Path(folder), "preprocessor_config.json") or {}

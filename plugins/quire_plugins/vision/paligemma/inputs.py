@@ -7,9 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from quire.errors import CheckpointError
 from quire.records import Context, MappedMedia
-from quire_plugins.vision.image_processing import HFImageProcessor, black_square, check_side, token_id
+from quire_plugins.vision.image_processing import HFImageProcessor, black_square, check_side, check_token, token_id
 
 IMAGE, BEGIN, END = "<image>", "<bos>", "\n"
 
@@ -21,11 +20,7 @@ class PrefixProcessor:
         """tokens: embeddings of an image. Raises CheckpointError."""
         self._processor = HFImageProcessor(context)
         self._id, self._tokens, self._begin = config.image_token_id, tokens, token_id(context, BEGIN)
-        if (found := token_id(context, IMAGE)) != self._id:
-            raise CheckpointError(
-                f"{context.folder}: {IMAGE!r} must be the token {self._id}, `image_token_index` of config.json; it is"
-                f" the token {found}."
-            )
+        check_token(context, IMAGE, self._id, "image_token_index")
         assert context.tokenizer is not None, "`token_id` raises an error without a tokenizer"
         self._end = context.tokenizer.encode(END, add_special_tokens=False)
         side = config.vision_config.image_size

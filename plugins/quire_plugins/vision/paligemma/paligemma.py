@@ -6,8 +6,16 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from quire.errors import CheckpointError
-from quire.plugin import Architecture, Context, Decoder, InputMapper, WeightsMapper, hookimpl, weight_names as names
+from quire.plugin import (
+    Architecture,
+    Context,
+    Decoder,
+    InputMapper,
+    WeightsMapper,
+    config_fields as configs,
+    hookimpl,
+    weight_names as names,
+)
 from quire_plugins.architectures import gemma
 from quire_plugins.vision import clip
 from quire_plugins.vision.shuffled.shuffle import ShuffledTower
@@ -20,7 +28,7 @@ NAME = "PaliGemmaForConditionalGeneration"
 DECODERS = {"gemma": gemma.gemma1, "gemma2": gemma.gemma2}
 """By the `model_type` of the language model."""
 
-_SEEING = clip.names("vision_tower", "tower.vision", normed=True) | WeightsMapper(
+_TOWER = clip.names("vision_tower", "tower.vision", normed=True) | WeightsMapper(
     (("multi_modal_projector.linear", "tower.project"),)
 )
 
@@ -28,10 +36,7 @@ _SEEING = clip.names("vision_tower", "tower.vision", normed=True) | WeightsMappe
 def decoder(c: Any) -> Decoder:
     """Describes the language model. Raises CheckpointError for another than Gemma 1 and 2."""
     text = c.text_config
-    if text.model_type not in DECODERS:
-        raise CheckpointError(
-            f"config.json: the language model is {text.model_type!r:.60}; PaliGemma has {' or '.join(DECODERS)}."
-        )
+    configs.check_model_type("language model", text, *DECODERS)
     return replace(DECODERS[text.model_type](text), tied=c.tie_word_embeddings, bidirectional_media=True)
 
 
@@ -44,7 +49,7 @@ def tower(c: Any) -> ShuffledTower:
 def weights(c: Any) -> WeightsMapper:
     """Names of the tensors; Gemma 2 has norms before and after each branch."""
     text = names.LLAMA | names.PRE_AND_POST_NORM if c.text_config.model_type == "gemma2" else names.LLAMA
-    return text.under("language_model") | names.LANGUAGE_MODEL | _SEEING.and_under("model")
+    return text.under("language_model") | names.LANGUAGE_MODEL | _TOWER.and_under("model")
 
 
 def _pictures(context: Context) -> PrefixProcessor:

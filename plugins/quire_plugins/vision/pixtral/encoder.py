@@ -16,10 +16,11 @@ from quire.plugin import (
     RowAttention,
     WeightsMapper,
     config_fields as configs,
+    weight_names as names,
 )
 
 if TYPE_CHECKING:
-    from torch import Tensor, nn
+    from torch import nn
 
     from quire_models.modules.builder import ModuleBuilder
 
@@ -62,8 +63,7 @@ def tower(c: Any, merge: int = 1, merge_norm: Part | None = None) -> PixtralTowe
     Raises CheckpointError for another encoder, or hidden states that do not exist.
     """
     v = c.vision_config
-    if v.model_type != PIXTRAL:
-        raise CheckpointError(f"The model sees with {v.model_type!r}; what can be built is {PIXTRAL}.")
+    configs.check_model_type("image encoder", v, PIXTRAL)
     size, norm = v.hidden_size // v.num_attention_heads, RMSNorm(1e-5)
     rope = Rope(size, v.rope_parameters["rope_theta"], sections=(size // 4,) * 2, axial=True, axial_turns=True)
     attention = RowAttention(v.num_attention_heads, v.num_attention_heads, size, rope, qkv_bias=False, out_bias=False)
@@ -93,11 +93,6 @@ def _layer(given: Any, count: int) -> int:
     return int(layers[0]) % count
 
 
-def _flat(kernel: Tensor, _: Any) -> Tensor:
-    """A convolution whose kernel equals its stride, as a matrix."""
-    return kernel.flatten(1)
-
-
 NAMES = WeightsMapper(
     (
         ("vision_tower.patch_conv", "tower.patches"),
@@ -112,6 +107,6 @@ NAMES = WeightsMapper(
         ("multi_modal_projector.linear_1", "tower.projector.up"),
         ("multi_modal_projector.linear_2", "tower.projector.down"),
     ),
-    transforms=(("tower.patches.weight", _flat),),
+    transforms=(("tower.patches.weight", names.as_matrix),),
 )
 """Encoder, merging and projector of a checkpoint."""

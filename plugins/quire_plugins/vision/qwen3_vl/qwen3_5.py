@@ -34,7 +34,7 @@ def _placed(c: Any, found: Decoder) -> Decoder:
     return replace(placed, tied=c.tie_word_embeddings)
 
 
-NAMES = qwen_delta.NAMES | qwen3_vl.SEEING.and_under("model")
+NAMES = qwen_delta.NAMES | qwen3_vl.TOWER_NAMES.and_under("model")
 
 
 @hookimpl

@@ -94,7 +94,7 @@ def tower(c: Any) -> PatchGridTower:
     )
 
 
-SEEING = WeightsMapper(
+TOWER_NAMES = WeightsMapper(
     (
         ("visual", "tower"),
         ("patch_embed.proj", "patches"),
@@ -109,7 +109,7 @@ SEEING = WeightsMapper(
     transforms=qwen_vl.FLAT_PATCHES,
 )
 
-NAMES = names.LLAMA | names.LANGUAGE_MODEL | SEEING.and_under("model")
+NAMES = names.LLAMA | names.LANGUAGE_MODEL | TOWER_NAMES.and_under("model")
 
 
 def _outputs_first(experts: Tensor, decoder: Any) -> Tensor:

@@ -21,11 +21,11 @@ def tower(c: Any) -> ShuffledTower:
     return ShuffledTower(vision=vision, merge=1, projector=Projector(vision.features, "gelu"))
 
 
-_SEEING = clip.names("vision_model", "tower.vision", normed=True) | WeightsMapper(
+_TOWER = clip.names("vision_model", "tower.vision", normed=True) | WeightsMapper(
     (("aligner.linear1", "tower.projector.up"), ("aligner.linear2", "tower.projector.down"))
 )
 
-NAMES = names.LLAMA | names.LANGUAGE_MODEL | _SEEING.and_under("model")
+NAMES = names.LLAMA | names.LANGUAGE_MODEL | _TOWER.and_under("model")
 
 
 def _pictures(context: Context) -> SquareProcessor:

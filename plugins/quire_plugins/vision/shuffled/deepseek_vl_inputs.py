@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
-from quire.errors import CheckpointError
 from quire.records import Context, MappedMedia
-from quire_models.loading.json_files import read_object
-from quire_plugins.vision.image_processing import HFImageProcessor, black_square, check_shape, check_side, token_id
+from quire_plugins.vision.image_processing import (
+    HFImageProcessor,
+    black_square,
+    check_shape,
+    check_side,
+    check_token,
+    image_marker,
+)
 
 
 class SquareProcessor:
@@ -18,14 +22,8 @@ class SquareProcessor:
         """tokens: embeddings of an image. Raises CheckpointError."""
         self._processor = HFImageProcessor(context)
         self._id, self._tokens = config.image_token_id, tokens
-        settings = read_object(Path(str(context.folder)), "tokenizer_config.json") or {}
-        named = settings.get("image_token") or (settings.get("extra_special_tokens") or {}).get("image_token")
-        self.marker: str = named if isinstance(named, str) else "<image_placeholder>"
-        if (found := token_id(context, self.marker)) != self._id:
-            raise CheckpointError(
-                f"{context.folder}: {self.marker!r} must be the token {self._id}, `image_token_id` of config.json; it"
-                f" is the token {found}."
-            )
+        self.marker = image_marker(context, "<image_placeholder>")
+        check_token(context, self.marker, self._id, "image_token_id")
         side = config.vision_config.image_size
         check_side(self._processor(black_square(side))["pixel_values"], side)
 

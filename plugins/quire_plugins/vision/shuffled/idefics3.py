@@ -46,11 +46,11 @@ def _placed(positions: Tensor, _: Any) -> Tensor:
     return positions[(found[:, None] * side + found).reshape(-1)]
 
 
-_SEEING = clip.names("model.vision_model", "tower.vision", normed=True)
+_TOWER = clip.names("model.vision_model", "tower.vision", normed=True)
 
 NAMES = (
     names.LLAMA
-    | replace(_SEEING, transforms=(*_SEEING.transforms, ("tower.vision.patches.positions", _placed)))
+    | replace(_TOWER, transforms=(*_TOWER.transforms, ("tower.vision.patches.positions", _placed)))
     | WeightsMapper(
         (
             ("model.text_model.embed_tokens", "embed"),

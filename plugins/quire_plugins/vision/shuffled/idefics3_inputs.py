@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from quire.errors import CheckpointError
 from quire.records import Context, MappedMedia, MappedText
-from quire_plugins.vision.image_processing import HFImageProcessor, black_square, check_shape, check_side
+from quire_plugins.vision.image_processing import HFImageProcessor, black_square, check_shape, check_side, check_token
 
 MARK, AROUND, WHOLE = "<image>", "<fake_token_around_image>", "<global-img>"
 
@@ -18,12 +17,8 @@ class TaggedTileProcessor:
         """tokens: embeddings per tile. Raises CheckpointError."""
         self._processor = HFImageProcessor(context)
         self._id, self._tokens = config.image_token_id, tokens
-        found = None if context.tokenizer is None else context.tokenizer.encode(MARK, add_special_tokens=False)
-        if found is not None and found != [self._id]:
-            raise CheckpointError(
-                f"{context.folder}: {MARK!r} must be the token {self._id}, `image_token_id` of config.json; the"
-                f" tokenizer makes {found} of it."
-            )
+        if context.tokenizer is not None:
+            check_token(context, MARK, self._id, "image_token_id")
         side = config.vision_config.image_size
         check_side(self._processor(black_square(side))["pixel_values"][0], side)
 

@@ -30,7 +30,7 @@ NAME = "InternVLForConditionalGeneration"
 MOST_TILES = 13
 """Of an image: twelve, and the image as a whole."""
 
-_SEEING = internvit.NAMES | WeightsMapper(
+_TOWER = internvit.NAMES | WeightsMapper(
     (
         ("multi_modal_projector.layer_norm", "tower.norm"),
         ("multi_modal_projector.linear_1", "tower.projector.up"),
@@ -38,7 +38,7 @@ _SEEING = internvit.NAMES | WeightsMapper(
     )
 )
 
-NAMES = names.LLAMA.under("language_model") | names.LANGUAGE_MODEL | _SEEING.and_under("model")
+NAMES = names.LLAMA.under("language_model") | names.LANGUAGE_MODEL | _TOWER.and_under("model")
 
 
 def tower(c: Any) -> ShuffledTower:

@@ -16,6 +16,7 @@ from quire.plugin import (
     VisionEncoder,
     WeightsMapper,
     config_fields as configs,
+    weight_names as names,
 )
 
 if TYPE_CHECKING:
@@ -46,8 +47,7 @@ def encoder(c: Any, layer: int, drop_first: bool) -> VisionEncoder:
 
     Raises CheckpointError for another encoder, images or patches that are not square, or a layer that does not exist.
     """
-    if c.model_type != "internvl_vision":
-        raise CheckpointError(f"The model sees with {c.model_type!r}; what can be built is internvl_vision.")
+    configs.check_model_type("image encoder", c, "internvl_vision")
     (height, width), (patch, across) = c.image_size, c.patch_size
     if height != width or patch != across or c.norm_type not in NORMS or not c.use_absolute_position_embeddings:
         raise CheckpointError(
@@ -75,16 +75,6 @@ def encoder(c: Any, layer: int, drop_first: bool) -> VisionEncoder:
     return found
 
 
-def _flat(tensor: Tensor, _: Any) -> Tensor:
-    """[1, 1, width] as [width]."""
-    return tensor.flatten()
-
-
-def _matrix(kernel: Tensor, _: Any) -> Tensor:
-    """A convolution [outputs, channels, patch, patch] as a matrix."""
-    return kernel.flatten(1)
-
-
 def _table(positions: Tensor, _: Any) -> Tensor:
     """[1, tokens, width] as [tokens, width]."""
     return positions[0]
@@ -107,9 +97,9 @@ NAMES = WeightsMapper(
         ("fc2", "down"),
     ),
     transforms=(
-        ("tower.vision.patches.first", _flat),
+        ("tower.vision.patches.first", names.as_vector),
         ("tower.vision.patches.positions", _table),
-        ("tower.vision.patches.project.weight", _matrix),
+        ("tower.vision.patches.project.weight", names.as_matrix),
     ),
     ignored=("*vision_tower.embeddings.mask_token",),
 )

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from quire.errors import CheckpointError
 from quire.records import Context, MappedMedia
 from quire_models.loading.json_files import read_object
 from quire_plugins.vision.image_processing import (
@@ -16,6 +15,7 @@ from quire_plugins.vision.image_processing import (
     black_square,
     check_shape,
     check_side,
+    check_token,
     token_id,
 )
 
@@ -33,10 +33,7 @@ class InternTileProcessor:
         settings = read_object(Path(str(context.folder)), "tokenizer_config.json") or {}
         settings = {**settings, **(settings.get("extra_special_tokens") or {})}
         self.marker: str = settings.get("context_image_token") or "<IMG_CONTEXT>"
-        if token_id(context, self.marker) != image_id:
-            raise CheckpointError(
-                f"{context.folder}: {self.marker!r} must be the token {image_id}, `image_token_id` of config.json."
-            )
+        check_token(context, self.marker, image_id, "image_token_id")
         self._begin, self._end = (token_id(context, settings.get(field) or name) for field, name in NAMES.items())
         check_side(self._processor(black_square(side), crop_to_patches=True)["pixel_values"], side)
 

@@ -51,6 +51,6 @@ def check_squares(vision: VisionEncoder, merge: int, field: str) -> None:
     side = vision.patches.side
     if merge < 1 or side % merge or vision.tokens != side**2:
         raise CheckpointError(
-            f"config.json: `{field}` joins squares of {merge} × {merge} patches, but the model sees {vision.tokens}"
-            f" tokens of {side} × {side} patches of a picture."
+            f"config.json: `{field}` joins squares of {merge} × {merge} patches, but the image encoder has"
+            f" {vision.tokens} tokens of {side} × {side} patches."
         )

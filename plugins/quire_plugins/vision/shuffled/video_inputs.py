@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from PIL import Image
 
 from quire.records import Context, MappedMedia, MappedText
-from quire_models.loading.json_files import read_object
-from quire_plugins.vision.image_processing import HFImageProcessor, token_id
+from quire_plugins.vision.image_processing import HFImageProcessor, processor_settings, token_id
 from quire_plugins.vision.shuffled.idefics3_inputs import AROUND, MARK, WHOLE
 from quire_plugins.vision.shuffled.internvl_inputs import InternTileProcessor
 
@@ -42,7 +40,7 @@ class NumberedFrameProcessor:
     def __init__(self, context: Context, pictures: InternTileProcessor) -> None:
         """pictures: maps images of the same model."""
         self._pictures = pictures
-        self._most: int = _settings(context, "video_processor").get("num_frames") or FRAMES
+        self._most: int = processor_settings(context.folder, "video_processor", VIDEO_FILES).get("num_frames") or FRAMES
 
     def map(self, item: Any) -> MappedText:
         """Maps a `quire.media.video.Video` to text with one medium for each frame, from the middles of equal parts."""
@@ -63,7 +61,7 @@ class TimedFrameProcessor:
         """tokens: embeddings per frame. Raises CheckpointError."""
         self._processor = HFImageProcessor(context)
         self._id, self._tokens = token_id(context, MARK), tokens
-        found = _settings(context, "video_processor")
+        found = processor_settings(context.folder, "video_processor", VIDEO_FILES)
         given = {**SAMPLING, **(found.get("video_sampling") or {})}
         self._fps = found.get("fps") or given["fps"]
         self._most: int = min(found.get("num_frames") or given["max_frames"], MOST_FRAMES)
@@ -105,12 +103,3 @@ def in_words(number: int) -> str:
         return SMALL[number]
     tens, ones = divmod(number, 10)
     return TENS[tens] + (f"-{SMALL[ones]}" if ones else "")
-
-
-def _settings(context: Context, part: str) -> dict[str, Any]:
-    """Settings of videos: their part of processor_config.json, or the first file that exists."""
-    folder = Path(str(context.folder))
-    found = (read_object(folder, "processor_config.json") or {}).get(part)
-    if isinstance(found, dict):
-        return found
-    return next((dict(settings) for name in VIDEO_FILES if (settings := read_object(folder, name))), {})

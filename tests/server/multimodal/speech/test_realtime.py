@@ -130,6 +130,7 @@ WRONG = [
     ('{"type": "a", "b": ' + "[" * 3000 + "]" * 3000 + "}", "invalid_json"),
     ('{"type": "a", "b": [' + "1," * 5000 + "1]}", "invalid_event"),
     (b"\x00\x01", "invalid_event"),
+    ('{"type": "input_audio_buffer.clear", "event_id": "' + "x" * 513 + '"}', "invalid_event"),
     ({"type": "response.create"}, "unknown_event"),
     ({"type": "input_audio_buffer.append"}, "invalid_event"),
     ({"type": "input_audio_buffer.append", "audio": "no base64!"}, "invalid_audio"),

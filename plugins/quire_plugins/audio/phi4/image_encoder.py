@@ -6,16 +6,17 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from quire.errors import CheckpointError
-from quire.plugin import Mlp, Projector, WeightsMapper, config_fields as configs
+from quire.plugin import Mlp, Projector, WeightsMapper, config_fields as configs, weight_names
+from quire_plugins.vision import clip
 
 if TYPE_CHECKING:
-    from torch import Tensor, nn
+    from torch import nn
 
     from quire_models.modules.builder import ModuleBuilder
 
 
 @dataclass(frozen=True, kw_only=True)
-class Seeing:
+class Phi4ImageTower:
     """Crops through blocks whose tokens attend to patches that are no padding; squares of four through a projector.
 
     side: patches of a row, and of a column, of a crop of `crop` pixels. num_blocks: those that run.
@@ -44,12 +45,12 @@ class Seeing:
 
     def build(self, width: int, builder: ModuleBuilder) -> nn.Module:
         """The tower of images; its rows have this width."""
-        from quire_plugins.audio.phi4.seeing_module import SeeingModule
+        from quire_plugins.audio.phi4.image_module import Phi4ImageModule
 
-        return SeeingModule(width, self, builder)
+        return Phi4ImageModule(width, self, builder)
 
 
-def seeing(c: Any) -> Seeing:
+def tower(c: Any) -> Phi4ImageTower:
     """Describes `Phi4MultimodalVisionConfig`. Raises CheckpointError for sizes or a layer that cannot be built."""
     if c.crop_size != c.image_size or c.image_size // c.patch_size % 2:
         raise CheckpointError(
@@ -59,7 +60,7 @@ def seeing(c: Any) -> Seeing:
     count = c.num_hidden_layers + 1
     if not -count <= c.feature_layer < count:
         raise CheckpointError(f"config.json: `vision_config.feature_layer` must be from {-count} to {count - 1}.")
-    return Seeing(
+    return Phi4ImageTower(
         crop=c.image_size,
         patch=c.patch_size,
         channels=c.num_channels,
@@ -72,24 +73,14 @@ def seeing(c: Any) -> Seeing:
     )
 
 
-def _flat(kernel: Tensor, _: Any) -> Tensor:
-    """A convolution whose kernel equals its stride, as a matrix."""
-    return kernel.flatten(1)
-
-
-def _flattened(tensor: Tensor, _: Any) -> Tensor:
-    """[1, …, width] as [width]."""
-    return tensor.flatten()
-
-
-_THEIRS, _OURS = "model.embed_tokens_extend.image_embed", "tower.seeing"
+_THEIRS, _OURS = "model.embed_tokens_extend.image_embed", "tower.images"
 _ENCODER = f"{_THEIRS}.img_processor"
 
 
 def names(c: Any) -> WeightsMapper:
     """The image encoder of a checkpoint of `Phi4MultimodalVisionConfig`; blocks that do not run are left out."""
     unused = range(c.feature_layer % (c.num_hidden_layers + 1), c.num_hidden_layers)
-    return WeightsMapper(
+    return clip.BLOCKS | WeightsMapper(
         (
             (f"{_ENCODER}.embeddings.patch_embedding", f"{_OURS}.patches"),
             (f"{_ENCODER}.embeddings.position_embedding.weight", f"{_OURS}.positions"),
@@ -98,16 +89,11 @@ def names(c: Any) -> WeightsMapper:
             (f"{_THEIRS}.img_projection_down", f"{_OURS}.projector.down"),
             (f"{_THEIRS}.global_img_feature_extensor", f"{_OURS}.separator"),
             (f"{_THEIRS}.sub_img_feature_extensor", f"{_OURS}.newline"),
-            ("out_proj", "o"),
-            ("mlp.fc1", "mlp.up"),
-            ("mlp.fc2", "mlp.down"),
-            ("layer_norm1", "attn_in"),
-            ("layer_norm2", "mlp_in"),
         ),
         transforms=(
-            (f"{_OURS}.patches.weight", _flat),
-            (f"{_OURS}.separator", _flattened),
-            (f"{_OURS}.newline", _flattened),
+            (f"{_OURS}.patches.weight", weight_names.as_matrix),
+            (f"{_OURS}.separator", weight_names.as_vector),
+            (f"{_OURS}.newline", weight_names.as_vector),
         ),
         ignored=(
             f"{_ENCODER}.head.*",

@@ -1,4 +1,4 @@
-"""The modules of `Seeing`."""
+"""The modules of `Phi4ImageTower`."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from quire_models import Items, LayerNorm, ModuleBuilder, TowerCall
 
 if TYPE_CHECKING:
     from quire_models.towers.tower import TowerContext
-    from quire_plugins.audio.phi4.seeing import Seeing
+    from quire_plugins.audio.phi4.image_encoder import Phi4ImageTower
 
 DUMMY_CROPS = 16
 """Crops of an image that memory is measured with."""
 
 
-class SeeingModule(nn.Module):
+class Phi4ImageModule(nn.Module):
     """Images to embeddings.
 
     An image has `pixels` [1 + lines * columns, channels, crop, crop], scaled to one crop and then its crops line by
@@ -28,12 +28,12 @@ class SeeingModule(nn.Module):
     squares, and between the crops and the whole image.
     """
 
-    def __init__(self, width: int, part: Seeing, builder: ModuleBuilder) -> None:
+    def __init__(self, width: int, part: Phi4ImageTower, builder: ModuleBuilder) -> None:
         super().__init__()
         self.part = part
         self.patches = builder.projection(part.channels * part.patch**2, part.width, bias=True)
         self.positions = builder.parameter(part.side**2, part.width)
-        self.blocks = nn.ModuleList(SeeingBlock(part, builder.at_layer(i)) for i in range(part.num_blocks))
+        self.blocks = nn.ModuleList(Phi4ImageBlock(part, builder.at_layer(i)) for i in range(part.num_blocks))
         self.newline, self.separator = builder.parameter(part.width), builder.parameter(part.width)
         self.projector = part.projector.build(width, builder)
 
@@ -98,15 +98,15 @@ class SeeingModule(nn.Module):
         return {"pixels": pixels, "real": real, "grid": grid}, part.rows(DUMMY_CROPS * part.side // 2, part.side // 2)
 
 
-class SeeingBlock(nn.Module):
+class Phi4ImageBlock(nn.Module):
     """A pre-norm block whose patches attend to the patches of their crop that are no padding."""
 
-    def __init__(self, part: Seeing, builder: ModuleBuilder) -> None:
+    def __init__(self, part: Phi4ImageTower, builder: ModuleBuilder) -> None:
         super().__init__()
         norm = LayerNorm(part.eps)
         self.part = part
         self.attn_in, self.mlp_in = norm.build(part.width, builder), norm.build(part.width, builder)
-        self.attn = SeeingAttention(part, builder)
+        self.attn = CropAttention(part, builder)
         self.mlp = part.mlp.build(part.width, builder)
 
     def forward(self, x: Tensor, seen: Tensor, context: TowerContext) -> Tensor:
@@ -116,10 +116,10 @@ class SeeingBlock(nn.Module):
         return found
 
 
-class SeeingAttention(nn.Module):
+class CropAttention(nn.Module):
     """Attention of patches within their crop."""
 
-    def __init__(self, part: Seeing, builder: ModuleBuilder) -> None:
+    def __init__(self, part: Phi4ImageTower, builder: ModuleBuilder) -> None:
         super().__init__()
         self._heads, self._tokens = part.heads, part.side**2
         self.qkv = builder.projection(part.width, {"q": part.width, "k": part.width, "v": part.width}, bias=True)

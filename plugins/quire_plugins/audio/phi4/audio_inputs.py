@@ -7,33 +7,23 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from quire.errors import CheckpointError, Unprocessable
+from quire.errors import Unprocessable
 from quire.records import Context, MappedMedia
+from quire_plugins.audio.audio_settings import check_finite, extractor_of_mels
 from quire_plugins.audio.log_mel import AudioLike
 
 if TYPE_CHECKING:
-    from quire_plugins.audio.phi4.hearing import Hearing
+    from quire_plugins.audio.phi4.audio_encoder import Phi4AudioTower
 
 
-class HearingProcessor:
+class Phi4AudioProcessor:
     """Maps `quire.media.audio.Audio` to frames and placeholder ids."""
 
-    def __init__(self, context: Context, token_id: int, part: Hearing) -> None:
+    def __init__(self, context: Context, token_id: int, part: Phi4AudioTower) -> None:
         """Raises CheckpointError when the folder has no matching feature extractor."""
         from transformers import Phi4MultimodalFeatureExtractor
 
-        try:
-            self._extract: Any = Phi4MultimodalFeatureExtractor.from_pretrained(context.folder, local_files_only=True)
-        except Exception as error:  # transformers raises many types for unusable files
-            raise CheckpointError(
-                f"{context.folder} has no feature extractor that can be used (preprocessor_config.json):"
-                f" {' '.join(str(error).split())[:300]}"
-            ) from error
-        if self._extract.feature_size != part.mels:
-            raise CheckpointError(
-                f"The feature extractor makes frames of {self._extract.feature_size} numbers; the model hears"
-                f" {part.mels}."
-            )
+        self._extract: Any = extractor_of_mels(Phi4MultimodalFeatureExtractor, context, part.mels)
         self._id, self._part = token_id, part
 
     def map(self, item: AudioLike) -> MappedMedia:
@@ -47,7 +37,6 @@ class HearingProcessor:
             raise Unprocessable("The audio is too short: it must be longer than three hundredths of a second.")
         made = self._extract(samples, sampling_rate=self._extract.sampling_rate, return_tensors="np")
         frames = made["audio_input_features"][0]
-        if not np.isfinite(frames).all():
-            raise Unprocessable("The audio is too loud: its samples should be from -1 to 1.")
+        check_finite(frames)
         tensors = {"frames": frames, "beside_images": np.array([int("image" in modalities)], np.int64)}
         return MappedMedia(ids=[self._id] * self._part.rows(len(frames)), tensors=tensors)

@@ -1,4 +1,4 @@
-"""The modules of `Hearing`."""
+"""The modules of `Phi4AudioTower`."""
 
 from __future__ import annotations
 
@@ -10,30 +10,30 @@ from torch import Tensor, nn
 from torch.nn.functional import conv1d, pad, scaled_dot_product_attention, silu
 
 from quire_models import Items, LayerNorm, ModuleBuilder, TowerCall
-from quire_plugins.audio.phi4.hearing import WINDOW
+from quire_plugins.audio.phi4.audio_encoder import WINDOW
 from quire_plugins.audio.phi4.shortening import Shortening
 
 if TYPE_CHECKING:
     from quire_models.towers.tower import TowerContext
-    from quire_plugins.audio.phi4.hearing import Hearing
+    from quire_plugins.audio.phi4.audio_encoder import Phi4AudioTower
 
 NORM = LayerNorm(1e-5)
 DUMMY_FRAMES = 3000
 """Frames of thirty seconds of speech."""
 
 
-class HearingModule(nn.Module):
+class Phi4AudioModule(nn.Module):
     """Audio to embeddings. An item has `frames` [frames, mels] and `beside_images`, int64 [1]: 1 = the prompt has
     images too. mean, inverse_deviation: of the frames of the training data, [mels]. distances: [distances, heads].
     """
 
-    def __init__(self, width: int, part: Hearing, builder: ModuleBuilder) -> None:
+    def __init__(self, width: int, part: Phi4AudioTower, builder: ModuleBuilder) -> None:
         super().__init__()
         self.part = part
         self.mean, self.inverse_deviation = builder.parameter(part.mels), builder.parameter(part.mels)
         self.shortened = Shortening(part, builder)
         self.distances = builder.parameter(part.reach * (1 if part.symmetric else 2), part.heads)
-        self.blocks = nn.ModuleList(HearingBlock(part, builder.at_layer(i)) for i in range(part.num_blocks))
+        self.blocks = nn.ModuleList(Phi4AudioBlock(part, builder.at_layer(i)) for i in range(part.num_blocks))
         self.speech = part.projector.build(width, builder)
         self.beside_images = part.projector.build(width, builder)
 
@@ -78,10 +78,10 @@ class HearingModule(nn.Module):
         return {"frames": frames, "beside_images": beside}, self.part.rows(DUMMY_FRAMES)
 
 
-class HearingBlock(nn.Module):
+class Phi4AudioBlock(nn.Module):
     """x + half an MLP, + attention, + convolution, + half an MLP; then a norm."""
 
-    def __init__(self, part: Hearing, builder: ModuleBuilder) -> None:
+    def __init__(self, part: Phi4AudioTower, builder: ModuleBuilder) -> None:
         super().__init__()
         self.feed_forward_in, self.feed_forward_out = GatedHalf(part, builder), GatedHalf(part, builder)
         self.attn_norm = NORM.build(part.width, builder)
@@ -101,7 +101,7 @@ class HearingBlock(nn.Module):
 class GatedHalf(nn.Module):
     """Half of what a gated MLP behind a norm gives; in the matrix the gate comes second."""
 
-    def __init__(self, part: Hearing, builder: ModuleBuilder) -> None:
+    def __init__(self, part: Phi4AudioTower, builder: ModuleBuilder) -> None:
         super().__init__()
         self.layer_norm = NORM.build(part.width, builder)
         self.gate_up = builder.projection(part.width, 2 * part.mlp, bias=True)
@@ -116,7 +116,7 @@ class GatedHalf(nn.Module):
 class BiasedAttention(nn.Module):
     """Attention within runs of tokens, with a bias for each distance."""
 
-    def __init__(self, part: Hearing, builder: ModuleBuilder) -> None:
+    def __init__(self, part: Phi4AudioTower, builder: ModuleBuilder) -> None:
         super().__init__()
         self._heads = part.heads
         self.qkv = builder.projection(part.width, {"q": part.width, "k": part.width, "v": part.width}, bias=True)
@@ -139,7 +139,7 @@ class CausalBranch(nn.Module):
     bias_out, bias_gate: [width], added before the gate applies. depthwise: [width, 1, kernel] and its bias.
     """
 
-    def __init__(self, part: Hearing, builder: ModuleBuilder) -> None:
+    def __init__(self, part: Phi4AudioTower, builder: ModuleBuilder) -> None:
         super().__init__()
         self._before = part.kernel - 1
         self.layer_norm = NORM.build(part.width, builder)

@@ -7,10 +7,10 @@ from math import log2
 from typing import TYPE_CHECKING, Any
 
 from quire.errors import CheckpointError
-from quire.plugin import Projector, WeightsMapper, config_fields as configs
+from quire.plugin import Projector, WeightsMapper, config_fields as configs, weight_names
 
 if TYPE_CHECKING:
-    from torch import Tensor, nn
+    from torch import nn
 
     from quire_models.modules.builder import ModuleBuilder
 
@@ -19,7 +19,7 @@ WINDOW = 500
 
 
 @dataclass(frozen=True, kw_only=True)
-class Hearing:
+class Phi4AudioTower:
     """Frames through strided convolutions and conformer blocks to one of two projectors.
 
     mels: size of a frame. halvings: convolutions with stride 2, each of `channels`; bands: what they leave of a frame.
@@ -46,9 +46,9 @@ class Hearing:
 
     def build(self, width: int, builder: ModuleBuilder) -> nn.Module:
         """The tower of audio; its rows have this width."""
-        from quire_plugins.audio.phi4.hearing_module import HearingModule
+        from quire_plugins.audio.phi4.audio_module import Phi4AudioModule
 
-        return HearingModule(width, self, builder)
+        return Phi4AudioModule(width, self, builder)
 
 
 FIXED = {
@@ -63,7 +63,7 @@ FIXED = {
 """Values of settings that the published models do not vary."""
 
 
-def hearing(c: Any) -> Hearing:
+def tower(c: Any) -> Phi4AudioTower:
     """Describes `Phi4MultimodalAudioConfig`. Raises CheckpointError for settings that cannot be built."""
     for name, values in FIXED.items():
         if getattr(c, name) not in values:
@@ -78,7 +78,7 @@ def hearing(c: Any) -> Hearing:
     halvings, bands = int(log2(c.time_reduction)), c.input_size
     for _ in range(halvings):
         bands = (bands - 1) // 2 + 1
-    return Hearing(
+    return Phi4AudioTower(
         mels=c.input_size,
         halvings=halvings,
         channels=c.nemo_conv_channels,
@@ -95,17 +95,7 @@ def hearing(c: Any) -> Hearing:
     )
 
 
-def _flat(kernel: Tensor, _: Any) -> Tensor:
-    """A convolution over one position as a matrix."""
-    return kernel.flatten(1)
-
-
-def _flattened(tensor: Tensor, _: Any) -> Tensor:
-    """[1, channels, 1] as [channels]."""
-    return tensor.flatten()
-
-
-_THEIRS, _OURS = "model.embed_tokens_extend.audio_embed", "tower.hearing"
+_THEIRS, _OURS = "model.embed_tokens_extend.audio_embed", "tower.audio"
 
 NAMES = WeightsMapper(
     (
@@ -129,10 +119,10 @@ NAMES = WeightsMapper(
         ("layer_norm_att", "attn_norm"),
     ),
     transforms=(
-        (f"{_OURS}.blocks.*.conv.gated.weight", _flat),
-        (f"{_OURS}.blocks.*.conv.pointwise.weight", _flat),
-        (f"{_OURS}.blocks.*.conv.out.weight", _flat),
-        (f"{_OURS}.blocks.*.conv.bias_*", _flattened),
+        (f"{_OURS}.blocks.*.conv.gated.weight", weight_names.as_matrix),
+        (f"{_OURS}.blocks.*.conv.pointwise.weight", weight_names.as_matrix),
+        (f"{_OURS}.blocks.*.conv.out.weight", weight_names.as_matrix),
+        (f"{_OURS}.blocks.*.conv.bias_*", weight_names.as_vector),
     ),
 )
 """The audio encoder of a checkpoint."""

@@ -14,7 +14,7 @@ from quire_plugins.audio.audio_settings import extractor_settings
 from quire_plugins.vision.image_processing import check_shape
 
 if TYPE_CHECKING:
-    from quire_plugins.audio.phi4.seeing import Seeing
+    from quire_plugins.audio.phi4.image_encoder import Phi4ImageTower
 
 WHITE = (255, 255, 255)
 USUAL_CROPS, MAX_CROPS = 36, 64
@@ -39,10 +39,10 @@ def grid_of(width: int, height: int, side: int, most: int) -> tuple[int, int]:
     return best
 
 
-class SeeingProcessor:
+class Phi4ImageProcessor:
     """Images as a whole and in crops."""
 
-    def __init__(self, context: Context, token_id: int, part: Seeing) -> None:
+    def __init__(self, context: Context, token_id: int, part: Phi4ImageTower) -> None:
         """Raises CheckpointError for invalid settings of the folder."""
         settings = extractor_settings(context, "image_processor")
         self._id, self._part = token_id, part
