@@ -5,8 +5,8 @@
 
 One engine in one process serves all arms: `off`, drafters, and `wrong`, a drafter whose drafts are never right. MODEL
 may have random weights: the model computes every token, but instead of the argmax of its logits it writes a given
-answer (`repeated_texts.py`), in every arm alike. `loop` is what the model itself writes. Each turn has other texts and a
-cache salt of its own, so that neither the prefix cache nor drafters know them; only `known`, suffix decoding, knows the
+answer (`repeated_texts.py`), in every arm alike. `loop` is what the model itself writes. Each turn has other texts, and
+a cache salt of its own, so that neither the prefix cache nor drafters know them; `known`, suffix decoding, knows the
 answers of the turns before. Tokens per second are those after the first tokens of all streams. Prints medians, the
 ratio to `off` with its range over turns, and what became of the drafts.
 """
