@@ -163,7 +163,7 @@ class Bench:
                     id=f"r{number}-{i}",
                     prompt=Prompt(token_ids=tuple(each.prompt)),
                     params=params,
-                    cache_salt=f"{number}",
+                    cache_salt=arm if arm == "known" else f"{number}",
                 )
             )
         with writing(answers):
