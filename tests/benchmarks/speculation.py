@@ -61,7 +61,7 @@ ARMS: dict[str, dict[str, Any]] = {
 
 
 class WrongDrafter:
-    """Drafts tokens that no text has."""
+    """Drafts the token that no text has, as often as it may."""
 
     def propose(self, queries: Sequence[DraftQuery]) -> Sequence[Draft]:
         return [Draft([NEVER] * query.max_drafts) for query in queries]
