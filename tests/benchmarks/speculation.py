@@ -25,7 +25,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import count
 from pathlib import Path
-from time import perf_counter
+from time import perf_counter, thread_time
 from typing import Any
 
 sys.path.extend(str(folder) for folder in (Path(__file__).parents[1] / "helpers").iterdir())
@@ -208,11 +208,11 @@ def measure(bench: Bench, args: argparse.Namespace, text: str, streams: int, tok
 
 
 def profile(bench: Bench, args: argparse.Namespace, text: str, streams: int, tokenizer: Tokenizer) -> None:
-    """Where the time of each arm goes, by function."""
+    """Where the processor time of the thread of steps goes in each arm, by function."""
     dialogues = TEXTS[text](lambda given: tokenizer.encode(given).ids, streams)
     for arm in bench.arms:
         bench.turn(arm, dialogues, 32, text != "loop")
-        profiler = cProfile.Profile()
+        profiler = cProfile.Profile(thread_time)  # of this thread alone, whatever else runs
         with profiler:
             bench.turn(arm, dialogues, args.tokens, text != "loop")
         print(f"\n{text}, {streams} streams, {arm}")
