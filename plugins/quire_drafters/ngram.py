@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from quire.errors import ConfigError
 from quire.plugin import Drafter, DrafterContext, DrafterImpl, hookimpl
 
-DEFAULT_MIN, DEFAULT_MAX = 2, 4
+DEFAULT_MIN, DEFAULT_MAX = 1, 4
 MAX_NGRAM = 64
 
 

@@ -1,7 +1,7 @@
 """Suffix decoding: drafts the most frequent continuation of the newest tokens, in the sequence and in recent outputs.
 
 Oliaro et al., "SuffixDecoding: Extreme Speculative Decoding for Emerging AI Applications", 2024. The settings have the
-names and defaults of vLLM. Outputs are shared by requests of the same adapters and cache salt only.
+names of vLLM. Outputs are shared by requests of the same adapters and cache salt only.
 """
 
 from __future__ import annotations

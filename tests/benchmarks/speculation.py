@@ -1,13 +1,14 @@
 """Speculative decoding on text with repetition: tokens per second without and with drafts, in alternating turns.
 
     python tests/benchmarks/speculation.py MODEL [--turns 5] [--streams 1,8] [--texts edit,json,loop,unrelated]
-        [--arms ngram,suffix,wrong] [--tokens 256] [--profile]
+        [--arms ngram,suffix,known,wrong] [--tokens 400] [--profile]
 
 One engine in one process serves all arms: `off`, drafters, and `wrong`, a drafter whose drafts are never right. MODEL
 may have random weights: the model computes every token, but instead of the argmax of its logits it writes a given
-answer (`repeated_texts.py`), in every arm alike. `loop` is what the model itself writes. Each turn has a cache salt of
-its own, so that neither the prefix cache nor drafters know its text. Tokens per second are those after the first tokens
-of all streams. Prints medians, the ratio to `off` with its range over turns, and what became of the drafts.
+answer (`repeated_texts.py`), in every arm alike. `loop` is what the model itself writes. Each turn has other texts, and
+a cache salt of its own, so that neither the prefix cache nor drafters know them; `known`, suffix decoding, knows the
+answers of the turns before. Tokens per second are those after the first tokens of all streams. Prints medians, the
+ratio to `off` with its range over turns, and what became of the drafts.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import count
 from pathlib import Path
-from time import perf_counter
+from time import perf_counter, thread_time
 from typing import Any
 
 sys.path.extend(str(folder) for folder in (Path(__file__).parents[1] / "helpers").iterdir())
@@ -54,12 +55,13 @@ TEXTS: dict[str, Callable[..., list[Dialogue]]] = {
 ARMS: dict[str, dict[str, Any]] = {
     "ngram": {"method": "ngram", "num_speculative_tokens": 8},
     "suffix": {"method": "suffix", "num_speculative_tokens": 16},
+    "known": {"method": "suffix", "num_speculative_tokens": 16},
     "wrong": {"method": "wrong", "num_speculative_tokens": 5},
 }
 
 
 class WrongDrafter:
-    """Drafts tokens that no text has."""
+    """Drafts the token that no text has, as often as it may."""
 
     def propose(self, queries: Sequence[DraftQuery]) -> Sequence[Draft]:
         return [Draft([NEVER] * query.max_drafts) for query in queries]
@@ -142,6 +144,11 @@ class Bench:
             self.arms[name] = Watched(built)
         self._numbers = count()
 
+    def forget(self) -> None:
+        """Begin to count anew."""
+        for name, watched in self.arms.items():
+            self.arms[name] = watched and Watched(watched.speculation)
+
     def turn(self, arm: str, dialogues: Sequence[Dialogue], num_tokens: int, is_given: bool) -> float:
         """Tokens per second after the first tokens of all dialogues."""
         self.engine._speculation = self.arms[arm]  # type: ignore[assignment]
@@ -156,7 +163,7 @@ class Bench:
                     id=f"r{number}-{i}",
                     prompt=Prompt(token_ids=tuple(each.prompt)),
                     params=params,
-                    cache_salt=f"{number}",
+                    cache_salt=arm if arm == "known" else f"{number}",
                 )
             )
         with writing(answers):
@@ -179,36 +186,33 @@ class Bench:
 
 
 def measure(bench: Bench, args: argparse.Namespace, text: str, streams: int, tokenizer: Tokenizer) -> None:
-    dialogues = TEXTS[text](lambda given: tokenizer.encode(given).ids, streams)
+    dialogues = TEXTS[text](lambda given: tokenizer.encode(given).ids, streams * (args.turns + 1))
     arms = list(bench.arms)
     found: dict[str, list[float]] = {arm: [] for arm in arms}
-    for arm in arms:
-        bench.turn(arm, dialogues, 32, text != "loop")  # to warm up
-    for name, watched in bench.arms.items():
-        if watched is not None:
-            bench.arms[name] = Watched(watched.speculation)
-    for turn in range(args.turns):
+    for turn in range(args.turns + 1):
+        if turn == 1:  # the first one was to warm up
+            bench.forget()
         for arm in arms[turn % len(arms) :] + arms[: turn % len(arms)]:
-            found[arm].append(bench.turn(arm, dialogues, args.tokens, text != "loop"))
-    sizes = f"prompts of {min(len(d.prompt) for d in dialogues)} to {max(len(d.prompt) for d in dialogues)} tokens"
-    print(f"\n{args.model.name} {text}, {streams} streams, {sizes}; tokens per second after the first")
-    for arm, values in found.items():
-        each = [value / off for value, off in zip(values, found["off"], strict=True)]
-        ratio = statistics.median(values) / statistics.median(found["off"])
+            asked = dialogues[turn * streams :][:streams]
+            found[arm].append(bench.turn(arm, asked, args.tokens, text != "loop"))
+    off = statistics.median(found["off"][1:])
+    print(f"\n{args.model.name} {text}, {streams} streams; tokens per second after the first")
+    for arm, (_, *values) in found.items():
+        each = [value / other for value, other in zip(values, found["off"][1:], strict=True)]
         print(
             f"  {arm:8}{statistics.median(values):9.1f} ({min(values):.1f} to {max(values):.1f})"
-            f"{ratio:7.3f} x off ({min(each):.2f} to {max(each):.2f})"
+            f"{statistics.median(values) / off:7.3f} x off ({min(each):.2f} to {max(each):.2f})"
         )
         if (watched := bench.arms[arm]) is not None:
             print(f"          {watched.summary()}", flush=True)
 
 
 def profile(bench: Bench, args: argparse.Namespace, text: str, streams: int, tokenizer: Tokenizer) -> None:
-    """Where the time of each arm goes, by function."""
+    """Where the processor time of the thread of steps goes in each arm, by function."""
     dialogues = TEXTS[text](lambda given: tokenizer.encode(given).ids, streams)
     for arm in bench.arms:
         bench.turn(arm, dialogues, 32, text != "loop")
-        profiler = cProfile.Profile()
+        profiler = cProfile.Profile(thread_time)  # of this thread alone, whatever else runs
         with profiler:
             bench.turn(arm, dialogues, args.tokens, text != "loop")
         print(f"\n{text}, {streams} streams, {arm}")
@@ -222,8 +226,8 @@ def main() -> None:
     add("--turns", type=int, default=5)
     add("--streams", default="1,8")
     add("--texts", default="edit,json,loop,unrelated")
-    add("--arms", default="ngram,suffix,wrong")
-    add("--tokens", type=int, default=256, help="most of an answer")
+    add("--arms", default="ngram,suffix,known,wrong")
+    add("--tokens", type=int, default=400, help="most of an answer")
     add("--speculative-config", type=json.loads, default={}, help="JSON of further settings of all arms")
     add("--settings", type=json.loads, default={}, help="JSON of settings of the model")
     add("--profile", action="store_true", help="print a profile of each arm instead")

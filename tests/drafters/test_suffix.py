@@ -14,6 +14,7 @@ from quire.errors import ConfigError
 from quire.params.sampling import SamplingParams
 from quire.plugin import DrafterContext, DraftQuery
 from quire_drafters import suffix
+from quire_drafters.suffix_decoding.match_rates import MatchRates
 from quire_drafters.suffix_decoding.paths import likeliest_path
 from quire_drafters.suffix_decoding.recent_outputs import NGRAM, RecentOutputs
 from quire_drafters.suffix_decoding.suffix_drafter import INSERTED_PER_STEP, SuffixDrafter, SuffixSettings
@@ -125,7 +126,7 @@ def query(token_ids: list[int], seq_id: int = 1, prompt_len: int = 1, most: int 
 
 
 def drafter(**settings: Any) -> SuffixDrafter:
-    return SuffixDrafter(SuffixSettings(**settings), RecentOutputs(100, 1024))
+    return SuffixDrafter(SuffixSettings(**{"max_spec_factor": 1.0, **settings}), RecentOutputs(100, 1024))
 
 
 def drafts(found: SuffixDrafter, *queries: DraftQuery) -> list[list[int]]:
@@ -144,8 +145,31 @@ def test_drafts_are_as_long_as_the_match() -> None:
 def test_the_more_frequent_continuation_wins_unless_it_is_unlikely() -> None:
     text = [1, 2, 5, 0, 1, 2, 5, 9, 1, 2, 7, 8, 1, 2]
     assert drafts(drafter(), query(text)) == [[5, 9]]  # 5 follows twice, 7 once; then 0 and 9 once each, 9 later
-    assert drafts(drafter(min_token_prob=0.5), query(text)) == [[5]]
+    assert drafts(drafter(min_token_prob=0.34), query(text)) == [[5]]
     assert drafts(drafter(min_token_prob=0.7), query(text)) == [[]]
+
+
+def test_drafts_become_shorter_where_they_are_wrong_and_longer_where_they_are_right() -> None:
+    for is_right in (True, False):
+        found, text = drafter(max_spec_factor=8.0), [1, *range(10, 30), 1]
+        (first,) = drafts(found, query(text))
+        for i in range(99):
+            text += [*range(10, 30)] if is_right else [1000 + i]
+            text += [1]
+            (last,) = drafts(found, query(text))
+        assert (len(last) > len(first)) == is_right
+        assert is_right or not last
+
+
+def test_rates_are_shares_of_right_drafts() -> None:
+    rates = MatchRates()
+    for _ in range(5000):
+        rates.observe(1, [5, 6, 7], [5, 6, 8])  # after 1 and 2 tokens right, after 3 wrong
+    assert rates.likely_length(1, 9, 0.5) == 2
+    assert rates.likely_length(2, 9, 0.5) == 1
+    assert rates.likely_length(3, 9, 0.01) == 0
+    assert rates.likely_length(16, 9, 0.9) == 1
+    assert rates.likely_length(16, 3, 0.0) == 3
 
 
 def test_ended_outputs_are_drafted_for_others_of_the_scope() -> None:
@@ -166,7 +190,7 @@ def test_tokens_sampled_after_the_last_draft_are_kept_too() -> None:
 
 
 def test_outputs_are_kept_while_few_enter_in_a_step() -> None:
-    found = SuffixDrafter(SuffixSettings(), RecentOutputs(100, 1 << 16))
+    found = SuffixDrafter(SuffixSettings(max_spec_factor=1.0), RecentOutputs(100, 1 << 16))
     for seq_id in range(3):
         drafts(found, query([seq_id * 10_000 + i for i in range(INSERTED_PER_STEP)], seq_id))
     found.end([0, 1, 2])
@@ -177,7 +201,7 @@ def test_outputs_are_kept_while_few_enter_in_a_step() -> None:
 
 
 def test_without_cached_requests_a_text_knows_itself_only() -> None:
-    found = SuffixDrafter(SuffixSettings(), RecentOutputs(0, 1024))
+    found = SuffixDrafter(SuffixSettings(max_spec_factor=1.0), RecentOutputs(0, 1024))
     drafts(found, query([1, 2, 3, 4, 5]))
     found.end([1])
     assert drafts(found, query([1, 2, 3]), query([6, 7, 6], 2)) == [[], [7]]

@@ -93,7 +93,7 @@ class RecentOutputs:
         return (mixed & np.uint64(self._max_tokens - 1)).astype(np.int64)
 
     def _slot(self, tail: list[int], scope: int) -> int:
-        """As `_slots`; tail: the newest token first."""
+        """Of one n-gram what `_slots` gives. tail: the newest token first."""
         mixed = scope
         for token_id, factor in zip(tail, FACTORS, strict=True):
             mixed = ((mixed ^ token_id) * factor) & MASK_64

@@ -8,6 +8,7 @@ from hashlib import blake2b
 
 from quire.plugin import Draft, DraftQuery
 from quire_drafters.lookup import MAX_NEW_TOKENS, TokenArray, Tokens, continuations, longest_matches
+from quire_drafters.suffix_decoding.match_rates import MatchRates
 from quire_drafters.suffix_decoding.paths import Path, likeliest_path
 from quire_drafters.suffix_decoding.recent_outputs import RecentOutputs
 
@@ -19,24 +20,30 @@ INSERTED_PER_STEP = 4096
 class SuffixSettings:
     """Settings with vLLM's names, without their prefix `suffix_decoding_`.
 
-    max_tree_depth: tokens compared and drafted at most. max_cached_requests: recent outputs. max_spec_factor: drafts
-    per token that matches. min_token_prob: a draft is less likely than that, by estimate, where drafting stops.
+    max_tree_depth: tokens compared and drafted at most. max_cached_requests: recent outputs. max_spec_factor: most
+    drafts per token that matches. min_token_prob: drafting stops where all drafts up to there are less likely right
+    than that, by the share of places that go on so, or by what was right after matches as long (`MatchRates`).
     """
 
     max_tree_depth: int = 24
     max_cached_requests: int = 10_000
-    max_spec_factor: float = 1.0
+    max_spec_factor: float = 4.0
     min_token_prob: float = 0.1
 
 
 @dataclass(slots=True)
 class _Text:
-    """A sequence. token_ids: the list that it grows in; begin: of what is kept when it ends."""
+    """A sequence. token_ids: the list that it grows in. begin: of what is kept when it ends. match_length, drafts: the
+    latest, after `num_known` tokens."""
 
     token_ids: Sequence[int]
     begin: int
     scope: int
     array: TokenArray = field(default_factory=TokenArray)
+    rates: MatchRates = field(default_factory=MatchRates)
+    match_length: int = 0
+    drafts: Sequence[int] = ()
+    num_known: int = 0
 
 
 class SuffixDrafter:
@@ -54,8 +61,9 @@ class SuffixDrafter:
             before = text.array.size
             tokens = text.array.update(query.token_ids, left)
             left -= len(tokens) - before
-            is_complete = len(tokens) == len(query.token_ids)
-            drafts.append(Draft(self._path(tokens, text.scope, query.max_drafts).token_ids) if is_complete else Draft())
+            if len(tokens) == len(query.token_ids):
+                self._draft(text, tokens, query.max_drafts)
+            drafts.append(Draft(text.drafts))
         return drafts
 
     def _begin(self, query: DraftQuery) -> _Text:
@@ -64,20 +72,28 @@ class SuffixDrafter:
         text = self._texts[query.seq_id] = _Text(query.token_ids, begin, scope)
         return text
 
-    def _path(self, tokens: Tokens, scope: int, most: int) -> Path:
-        """The continuation of which the most tokens are right by estimate."""
-        depth, factor = self._settings.max_tree_depth, self._settings.max_spec_factor
-        best = Path([], 0.0)
+    def _draft(self, text: _Text, tokens: Tokens, most: int) -> None:
+        """Choose `drafts` of the text: of the longest matches of both kinds those that should have more right."""
+        if text.drafts:
+            written = tokens[text.num_known : text.num_known + len(text.drafts)]
+            text.rates.observe(text.match_length, text.drafts, written.tolist())
+        depth, threshold = self._settings.max_tree_depth, self._settings.min_token_prob
+        path, match_length = Path([], 0.0), 0
         length, ends = longest_matches(tokens, depth)
-        count = min(most, depth, int(length * factor))
+        count = self._count(text, length, most)
         if count:
-            best = likeliest_path(continuations(tokens, ends, count), self._settings.min_token_prob)
-        length, rows = self._outputs.continuations(tokens[-depth:], scope, min(most, depth))
-        count = min(most, depth, int(length * factor))
-        if count > best.score:
-            other = likeliest_path(rows[:, :count], self._settings.min_token_prob)
-            best = other if other.score > best.score else best
-        return best
+            path, match_length = likeliest_path(continuations(tokens, ends, count), threshold), length
+        length, rows = self._outputs.continuations(tokens[-depth:], text.scope, min(most, depth))
+        count = self._count(text, length, most)
+        if count > path.score:
+            other = likeliest_path(rows[:, :count], threshold)
+            path, match_length = (other, length) if other.score > path.score else (path, match_length)
+        text.drafts, text.match_length, text.num_known = path.token_ids, match_length, len(tokens)
+
+    def _count(self, text: _Text, match_length: int, most: int) -> int:
+        settings = self._settings
+        most = min(most, settings.max_tree_depth, int(match_length * settings.max_spec_factor))
+        return text.rates.likely_length(match_length, most, settings.min_token_prob)
 
     def end(self, seq_ids: Sequence[int]) -> None:
         for seq_id in seq_ids:

@@ -7,7 +7,9 @@ The model has the geometry of MODEL and writes a text that it knows: after each 
 the vocabulary. Its layers compute as usual, but add nothing. A prompt holds 400 tokens of the cycle with one in ten
 replaced, left out or inserted; the answer is the text without these changes, 256 tokens of it. So drafts are right up
 to the next change, for every side alike, and each turn has another text, which no prefix cache has. The time of a
-request for one token is subtracted. Each side is a process that stays loaded.
+request for one token is subtracted. Each side is a process that stays loaded. The variable BENCHMARK_VLLM_SETTINGS may
+hold JSON of further arguments of vLLM's LLM. Without VLLM_CPU_OMP_THREADS_BIND and VLLM_CPU_KVCACHE_SPACE it takes both
+cores and 1 GiB; PRELOAD_LIBS are libraries that its process preloads (tcmalloc, Intel's OpenMP), parted by colons.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ import argparse
 import json
 import os
 import random
+import shutil
 import statistics
 import subprocess
 import sys
@@ -27,6 +30,13 @@ from typing import Any
 TEXT, ANSWER, FIRST = 400, 256, 10
 NGRAM = {"method": "ngram", "prompt_lookup_min": 2, "prompt_lookup_max": 4}
 SPECULATIVE = {"off": None, "ngram": NGRAM, "suffix": {"method": "suffix"}}
+VLLM_SETTINGS = "BENCHMARK_VLLM_SETTINGS"
+VLLM_ENVIRONMENT = {
+    "VLLM_CPU_KVCACHE_SPACE": "1",
+    "VLLM_CPU_OMP_THREADS_BIND": "0-1",
+    "VLLM_LOGGING_LEVEL": "WARNING",
+    "VLLM_NO_USAGE_STATS": "1",
+}
 LIMITS = {"dtype": "bfloat16", "max_model_len": 1024}
 
 
@@ -68,6 +78,8 @@ def make_model(source: Path, folder: Path) -> None:
         embedding = model.get_input_embeddings().weight.normal_()
         model.get_output_embeddings().weight.zero_()[ids.roll(-1)] = embedding[ids]
     model.save_pretrained(folder)
+    for file in source.glob("tokenizer*"):
+        shutil.copy(file, folder)
 
 
 class Ours:
@@ -92,7 +104,8 @@ class Vllm:
     def __init__(self, folder: str, speculative: dict[str, Any] | None) -> None:
         from vllm import LLM  # type: ignore[import-not-found]
 
-        self._llm = LLM(folder, **LIMITS, skip_tokenizer_init=True, speculative_config=speculative)
+        more = json.loads(os.environ.get(VLLM_SETTINGS, "{}"))
+        self._llm = LLM(folder, **LIMITS, skip_tokenizer_init=True, speculative_config=speculative, **more)
 
     def run(self, prompts: list[list[int]], count: int) -> list[list[int]]:
         from vllm import SamplingParams
@@ -130,9 +143,9 @@ class Process:
 
     def __init__(self, name: str, python: str, folder: Path, num_drafts: int) -> None:
         command = [python, __file__, str(folder), "--side", name, "--drafts", str(num_drafts)]
-        environment = {**os.environ, "HF_HUB_OFFLINE": "1", "VLLM_LOGGING_LEVEL": "WARNING"}
-        for key, value in (("VLLM_CPU_KVCACHE_SPACE", "1"), ("VLLM_CPU_OMP_THREADS_BIND", "0-1")):
-            environment.setdefault(key, value)
+        environment = {**os.environ, "HF_HUB_OFFLINE": "1"}
+        if name.startswith("vllm"):
+            environment = {**VLLM_ENVIRONMENT, **environment, "LD_PRELOAD": os.environ.get("PRELOAD_LIBS", "")}
         self._name = name
         self._process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
@@ -178,7 +191,7 @@ def compare(folder: Path, args: argparse.Namespace) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("model", type=Path, help="folder whose config.json gives the geometry")
+    parser.add_argument("model", type=Path, help="folder whose config.json gives the geometry, with a tokenizer")
     parser.add_argument("--vllm", help="a Python interpreter that has vLLM")
     parser.add_argument("--turns", type=int, default=5)
     parser.add_argument("--streams", default="1,8")
