@@ -22,6 +22,11 @@ class MedusaDrafter:
         self._heads, self._ops, self._vocab = heads, ops, vocab
         self._last: dict[int, tuple[int, Tensor]] = {}  # position and hidden state, by seq id
 
+    @property
+    def num_seqs(self) -> int:
+        """Sequences with a state."""
+        return len(self._last)
+
     def observe(self, states: Sequence[HiddenStates]) -> None:
         for each in states:
             self._last[each.seq_id] = each.start, each.rows.clone()

@@ -84,7 +84,9 @@ def _check_numbers(files: HeadFiles, blocks: dict[int, dict[int, Any]], heads: d
             raise ConfigError(f"{files.folder} lacks {what} for the head {head}.")
     count = len(blocks)
     if not 1 <= count <= MAX_HEADS or sorted(blocks) != list(range(count)):
-        raise ConfigError(f"{files.folder} must hold the heads 0 to at most {MAX_HEADS - 1}; it has {sorted(blocks)[:9]}.")
+        raise ConfigError(
+            f"{files.folder} must hold the heads 0 to at most {MAX_HEADS - 1}; it has {sorted(blocks)[:9]}."
+        )
     for key in ("medusa_num_heads", "num_heads"):
         if isinstance(given := files.config.get(key), int) and given < count:
             raise ConfigError(f"{files.folder}: `{key}` is {given}, but there are tensors of {count} heads.")

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
@@ -18,6 +17,7 @@ from torch import Tensor
 
 from quire.hooks import registry
 from quire.records import Draft, Drafter, DraftQuery, Registry
+from quire_testing.tiny import byte_tokenizer, reference_model, save
 
 Tensors = dict[str, Tensor]
 
@@ -91,4 +91,29 @@ def final_hidden(folder: Path, token_ids: Sequence[int]) -> Tensor:
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
     with torch.no_grad():
         found: Tensor = model.model(torch.tensor([list(token_ids)])).last_hidden_state[0]
+    return found
+
+
+def markov_llama(folder: Path, seed: int = 1) -> Path:
+    """A tiny Llama of one layer whose next token depends on the last one only, so that heads can predict it exactly.
+
+    Its attention adds nothing, all embeddings have the same length, and the final norm only scales.
+    """
+    model = reference_model("LlamaForCausalLM", seed, num_hidden_layers=1)
+    with torch.no_grad():
+        table = model.model.embed_tokens.weight
+        table.div_(table.pow(2).mean(-1, keepdim=True).sqrt())
+        model.model.layers[0].self_attn.o_proj.weight.zero_()
+        model.model.norm.weight.fill_(1.0)
+    save(model, folder)
+    return byte_tokenizer(folder)
+
+
+def next_tokens(folder: Path) -> list[int]:
+    """The token that a Markov model appends to each."""
+    from transformers import AutoModelForCausalLM
+
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+    with torch.no_grad():
+        found: list[int] = model(torch.arange(model.config.vocab_size)[:, None]).logits[:, -1].argmax(-1).tolist()
     return found

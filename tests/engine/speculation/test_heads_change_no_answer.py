@@ -1,0 +1,67 @@
+"""Output is the same with and without draft heads, whose drafts are right or wrong, whatever the requests ask for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from engine_rig import Answer, make_rig
+from head_rig import drafted_rig
+from random_heads import random_medusa
+from varied_requests import PROMPTS, SETTINGS, answered, shown
+
+from quire.params.sampling import SamplingParams
+from quire_testing.tiny import tiny_llama
+
+HEADS: dict[str, Callable[[Path], Path]] = {"medusa": random_medusa}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny_llama(tmp_path_factory.mktemp("tiny"), seed=3)
+
+
+@pytest.fixture(scope="module")
+def expected(folder: Path) -> list[dict[int, Answer]]:
+    rig = make_rig(folder)
+    try:
+        return answered(rig)
+    finally:
+        rig.engine.close()
+
+
+@pytest.mark.parametrize("settings", SETTINGS, ids=str)
+@pytest.mark.parametrize("name", HEADS)
+def test_heads_change_no_answer(
+    tmp_path: Path, folder: Path, expected: list[dict[int, Answer]], name: str, settings: dict[str, Any]
+) -> None:
+    head = HEADS[name](tmp_path / "head")
+    with drafted_rig(folder, name.split(maxsplit=1)[0], head, **settings) as (rig, proposals):
+        assert shown(answered(rig)) == shown(expected)
+        assert proposals.num_drafted > 100
+        rig.engine.step()
+        assert proposals.built.num_seqs == 0
+        assert rig.engine.stats().num_pages_used == 0
+
+
+@pytest.mark.parametrize("name", HEADS)
+def test_aborted_requests_leave_no_state(tmp_path: Path, folder: Path, name: str) -> None:
+    with drafted_rig(folder, name.split(maxsplit=1)[0], HEADS[name](tmp_path / "head"), max_num_seqs=6) as (
+        rig,
+        proposals,
+    ):
+        for i in range(60):
+            rig.add(PROMPTS[i % len(PROMPTS)], SamplingParams(max_tokens=50, seed=i, ignore_eos=True))
+        aborted = 0
+        for step in range(60):
+            rig.engine.step()
+            if step >= step % 3:
+                aborted += 1
+                rig.engine.abort(f"r{aborted}")
+        assert proposals.num_drafted > 0
+        assert not rig.engine.has_work
+        rig.engine.step()
+        assert proposals.built.num_seqs == 0
+        assert rig.engine.stats().num_pages_used == 0
