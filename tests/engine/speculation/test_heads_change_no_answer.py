@@ -9,18 +9,18 @@ from typing import Any
 import pytest
 from engine_rig import Answer, make_rig
 from head_rig import drafted_rig
-from random_heads import random_medusa
+from random_heads import random_eagle, random_eagle3, random_medusa
 from varied_requests import PROMPTS, SETTINGS, answered, shown
 
 from quire.params.sampling import SamplingParams
 from quire_testing.tiny import tiny_llama
 
-HEADS: dict[str, Callable[[Path], Path]] = {"medusa": random_medusa}
+HEADS: dict[str, Callable[[Path], Path]] = {"medusa": random_medusa, "eagle": random_eagle, "eagle3": random_eagle3}
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tiny_llama(tmp_path_factory.mktemp("tiny"), seed=3)
+    return tiny_llama(tmp_path_factory.mktemp("tiny"), seed=3, num_hidden_layers=4)
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +38,7 @@ def test_heads_change_no_answer(
     tmp_path: Path, folder: Path, expected: list[dict[int, Answer]], name: str, settings: dict[str, Any]
 ) -> None:
     head = HEADS[name](tmp_path / "head")
-    with drafted_rig(folder, name.split(maxsplit=1)[0], head, **settings) as (rig, proposals):
+    with drafted_rig(folder, name, head, **settings) as (rig, proposals):
         assert shown(answered(rig)) == shown(expected)
         assert proposals.num_drafted > 100
         rig.engine.step()
@@ -48,20 +48,18 @@ def test_heads_change_no_answer(
 
 @pytest.mark.parametrize("name", HEADS)
 def test_aborted_requests_leave_no_state(tmp_path: Path, folder: Path, name: str) -> None:
-    with drafted_rig(folder, name.split(maxsplit=1)[0], HEADS[name](tmp_path / "head"), max_num_seqs=6) as (
-        rig,
-        proposals,
-    ):
-        for i in range(60):
+    head, settings = HEADS[name](tmp_path / "head"), {"max_num_batched_tokens": 128, "max_num_seqs": 6}
+    with drafted_rig(folder, name, head, **settings) as (rig, proposals):
+        for i in range(18):
             rig.add(PROMPTS[i % len(PROMPTS)], SamplingParams(max_tokens=50, seed=i, ignore_eos=True))
-        aborted = 0
-        for step in range(60):
+        for step in range(36):
             rig.engine.step()
-            if step >= step % 3:
-                aborted += 1
-                rig.engine.abort(f"r{aborted}")
+            if step % 2:
+                rig.engine.abort(f"r{1 + step // 2}")
         assert proposals.num_drafted > 0
         assert not rig.engine.has_work
         rig.engine.step()
         assert proposals.built.num_seqs == 0
         assert rig.engine.stats().num_pages_used == 0
+        if name != "medusa":
+            assert proposals.built.pages.num_free == 256

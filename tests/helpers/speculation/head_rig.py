@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 from engine_rig import Rig, make_rig
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from quire.hooks import registry
@@ -91,6 +91,11 @@ def final_hidden(folder: Path, token_ids: Sequence[int]) -> Tensor:
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
     with torch.no_grad():
         found: Tensor = model.model(torch.tensor([list(token_ids)])).last_hidden_state[0]
+    return found
+
+
+def model_weights(folder: Path) -> Tensors:
+    found: Tensors = load_file(folder / "model.safetensors")
     return found
 
 
