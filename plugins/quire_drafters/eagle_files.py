@@ -10,7 +10,6 @@ embed_tokens.weight             [vocab, width]; without it, the model's table is
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -20,17 +19,14 @@ from torch import Tensor
 from quire.errors import ConfigError
 from quire.plugin import Block, DrafterContext, GatedMlp, RMSNorm, Rope, WeightsMapper, config_fields, weight_names
 from quire_drafters.eagle_models import Eagle3Model, EagleModel, EagleParts
-from quire_drafters.feature_model import FeatureModel
+from quire_drafters.feature_model import FeatureModel, load_model
 from quire_drafters.head_files import CheckedFiles, HeadFiles, as_config_error
 from quire_models import Attention
-from quire_models.loading import weights
 from quire_models.modules.builder import ModuleBuilder
 
 MAX_BLOCKS = 8
 NAMES = weight_names.LLAMA | WeightsMapper(
     (
-        ("layers", "blocks"),
-        ("midlayer", "blocks.0"),
         ("embed_tokens", "embed"),
         ("norm", "head_norm"),
         ("lm_head", "draft_head"),
@@ -55,12 +51,10 @@ def load_eagle(context: DrafterContext) -> FeatureModel:
     def build(on: ModuleBuilder) -> FeatureModel:
         return Eagle3Model(parts, on, target, offsets) if is_eagle3 else EagleModel(parts, on, target)
 
-    names = NAMES if is_eagle3 else NAMES | WeightsMapper(ignored=("lm_head.weight",))
+    first = ("midlayer", "blocks.0") if _first(tensors) == "midlayer" else ("layers", "blocks")
+    names = NAMES | WeightsMapper((first,), ignored=() if is_eagle3 else ("lm_head.weight",))
     with as_config_error():
-        weights.check(build(replace(builder, device=torch.device("meta"), shared={})), target.decoder, names, tensors)
-        model = build(builder)
-        weights.load(model, target.decoder, names, tensors)
-    return model
+        return load_model(build, builder, target.decoder, names, tensors)
 
 
 def _parts(
@@ -86,7 +80,7 @@ def _parts(
         width=width,
         num_blocks=count,
         fc_bias="fc.bias" in tensors,
-        normed="layers.0.input_layernorm.weight" in tensors,
+        normed=f"{_first(tensors)}.input_layernorm.weight" in tensors,
         own_vocab=context.vocab_size if own else None,
         before_blocks=_before_blocks(files, config, len(target.decoder.blocks)) if is_eagle3 else (),
         draft_vocab=_draft_vocab(files, tensors, context.vocab_size) if is_eagle3 else 0,
@@ -97,7 +91,7 @@ def _parts(
 
 def _block(tensors: CheckedFiles, c: Any, width: int, is_eagle3: bool) -> Block:
     """The decoder block; which biases and norms it has, the tensors say."""
-    first = "midlayer" if any(name.startswith("midlayer.") for name in tensors) else "layers.0"
+    first = _first(tensors)
     norm = RMSNorm(float(config_fields.optional(c, "rms_norm_eps", 1e-6)))
     with as_config_error():
         head_dim = config_fields.head_dim(c)
@@ -113,6 +107,11 @@ def _block(tensors: CheckedFiles, c: Any, width: int, is_eagle3: bool) -> Block:
         )
         act = config_fields.act(config_fields.optional(c, "hidden_act", "silu"))
     return Block(attention, GatedMlp(c.intermediate_size, act), norm)
+
+
+def _first(tensors: CheckedFiles) -> str:
+    """The name of the first block."""
+    return "midlayer" if any(name.startswith("midlayer.") for name in tensors) else "layers.0"
 
 
 def _before_blocks(files: HeadFiles, config: Mapping[str, Any], num_blocks: int) -> tuple[int, ...]:

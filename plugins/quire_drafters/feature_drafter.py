@@ -27,17 +27,27 @@ MAX_WAITING = 32
 """Pairs of a sequence that wait for its next draft; more are computed at once, as those of a prompt."""
 MAX_TOKENS = 512
 """Pairs in a call of the draft model."""
+MAX_PAIRS = 65536
+"""Pairs that the pages of all sequences hold, unless one sequence may be longer."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """num_pages, page_size: of the draft model's KV cache. max_seqs, max_model_len, max_drafts: of queries."""
+    """page_size: of the draft model's KV cache. max_seqs, max_model_len, max_drafts: of queries."""
 
-    num_pages: int
     page_size: int
     max_seqs: int
     max_model_len: int
     max_drafts: int
+
+    @property
+    def max_pages(self) -> int:
+        """Of one sequence."""
+        return -(-(self.max_model_len + self.max_drafts) // self.page_size)
+
+    @property
+    def num_pages(self) -> int:
+        return min(self.max_seqs * self.max_pages, max(self.max_pages, MAX_PAIRS // self.page_size))
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +61,7 @@ class _Row:
 
 
 class FeatureDrafter:
-    """vocab: of the model that is drafted for."""
+    """vocab: of the model that is drafted for. memory_bytes: of the draft model's weights and pages."""
 
     def __init__(self, model: FeatureModel, sizes: Sizes, vocab: int) -> None:
         self._model, self._vocab = model, vocab
@@ -59,9 +69,14 @@ class FeatureDrafter:
         self.pages = DraftPages(sizes.num_pages, sizes.page_size)
         shapes, dtype, device = model.kv_shapes, model.dtype, model.device
         self._kv = KVCache.allocate(shapes, sizes.num_pages, sizes.page_size, dtype, device)
-        max_pages = -(-(sizes.max_model_len + sizes.max_drafts) // sizes.page_size)
+        self.memory_bytes = model.weight_bytes + sizes.num_pages * KVCache.page_bytes(shapes, sizes.page_size, dtype)
         self._max_rows = min(sizes.max_seqs, MAX_TOKENS)
-        self._buffers = ForwardBuffers(MAX_TOKENS, self._max_rows, max_pages, device)
+        self._buffers = ForwardBuffers(MAX_TOKENS, self._max_rows, sizes.max_pages, device)
+
+    @property
+    def num_pages(self) -> int:
+        """Pages of the cache."""
+        return self._kv.num_pages
 
     @property
     def num_seqs(self) -> int:
@@ -180,10 +195,9 @@ class FeatureDrafter:
 
 
 def feature_drafter(model: FeatureModel, context: DrafterContext) -> FeatureDrafter:
-    """A drafter whose cache has as many pages as that of the model. Raises ConfigError if the model cannot run."""
+    """A drafter for sequences of the model. Raises ConfigError if the draft model cannot run."""
     info = context.target.info
     sizes = Sizes(
-        num_pages=max(context.num_pages, 1),
         page_size=info.page_size,
         max_seqs=context.max_num_seqs,
         max_model_len=context.max_model_len,

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 
-from quire.plugin import ReadsHidden
+from quire.plugin import ReadsHidden, WeightsMapper
+from quire_drafters.head_files import CheckedFiles
 from quire_models import ForwardBatch, KvShape
+from quire_models.loading import weights
 from quire_models.modules.blocks import TransformerStack
 from quire_models.modules.builder import ModuleBuilder
 from quire_models.modules.embedding import EmbeddingTable
@@ -19,11 +22,13 @@ class FeatureModel(TransformerStack):
     """Blocks that make the next feature of a token's embedding and the feature before it.
 
     target: the loaded model, whose embedding table and LM head are used where the draft model has none of its own.
-    own_vocab: rows of its own embedding table, None without one. Subclasses say how the inputs are combined.
+    own_vocab: rows of its own embedding table, None without one. weight_bytes: size of its weights, once loaded.
+    Subclasses say how the inputs are combined.
     """
 
     reads_hidden = ReadsHidden(every=True)
     kv_shapes: tuple[KvShape, ...]
+    weight_bytes = 0
 
     def __init__(self, width: int, builder: ModuleBuilder, target: Any, own_vocab: int | None) -> None:
         super().__init__(width, builder)
@@ -74,3 +79,25 @@ class FeatureModel(TransformerStack):
     def token_ids(self, columns: Sequence[int]) -> list[int]:
         """The tokens of columns of `logits`; -1 stays."""
         return list(columns)
+
+
+AnyFeatureModel = TypeVar("AnyFeatureModel", bound=FeatureModel)
+
+
+def load_model(
+    build: Callable[[ModuleBuilder], AnyFeatureModel],
+    builder: ModuleBuilder,
+    decoder: Any,
+    names: WeightsMapper,
+    tensors: CheckedFiles,
+) -> AnyFeatureModel:
+    """What `build` builds, with the weights in `tensors`; names and shapes are checked before memory is allocated.
+
+    decoder: the part of the model that is drafted for. Raises CheckpointError or ConfigError.
+    """
+    plan = build(replace(builder, device=torch.device("meta"), shared={}))
+    weights.check(plan, decoder, names, tensors)
+    model = build(builder)
+    weights.load(model, decoder, names, tensors)
+    model.weight_bytes = sum(parameter.numel() * parameter.element_size() for parameter in plan.parameters())
+    return model

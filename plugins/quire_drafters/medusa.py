@@ -14,7 +14,7 @@ def _build(context: DrafterContext) -> DrafterImpl:
     from quire_drafters.medusa_drafter import MedusaDrafter  # torch is imported when a drafter is built
     from quire_drafters.medusa_heads import load_heads
 
-    return MedusaDrafter(load_heads(context), context.target.ops, context.vocab_size)
+    return MedusaDrafter(load_heads(context), context.target.ops, context.target.dtype, context.vocab_size)
 
 
 @hookimpl

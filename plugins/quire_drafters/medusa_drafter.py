@@ -14,12 +14,17 @@ from quire_kernels.select import Ops
 
 
 class MedusaDrafter:
-    """Keeps the hidden state of the last computed token of each sequence. ops, vocab: of the model."""
+    """Keeps the hidden state of the last computed token of each sequence.
+
+    ops, dtype, vocab: of the model. memory_bytes: of the heads.
+    """
 
     reads_hidden = ReadsHidden()
 
-    def __init__(self, heads: Sequence[MedusaHead], ops: Ops, vocab: int) -> None:
+    def __init__(self, heads: Sequence[MedusaHead], ops: Ops, dtype: torch.dtype, vocab: int) -> None:
         self._heads, self._ops, self._vocab = heads, ops, vocab
+        matrices = {matrix for head in heads for matrix in (*head.blocks, head.head)}
+        self.memory_bytes = sum(matrix.inputs * matrix.outputs for matrix in matrices) * dtype.itemsize
         self._last: dict[int, tuple[int, Tensor]] = {}  # position and hidden state, by seq id
 
     @property

@@ -25,9 +25,8 @@ from torch import Tensor, nn
 
 from quire.errors import ConfigError
 from quire.plugin import DrafterContext, Part, WeightsMapper
-from quire_drafters.feature_model import FeatureModel
+from quire_drafters.feature_model import FeatureModel, load_model
 from quire_drafters.head_files import FLAG, CheckedFiles, HeadFiles, as_config_error
-from quire_models.loading import weights
 from quire_models.modules.builder import ModuleBuilder
 from quire_models.parts.state import kv_shape, state_shape
 
@@ -110,11 +109,7 @@ def load_mtp(context: DrafterContext) -> MtpModel:
     builder = ModuleBuilder(target.ops, target.dtype, target.device, keep_weights=False)
     names = replace(target.names, ignored=()) | NAMES
     with as_config_error():
-        plan = MtpModel(parts, replace(builder, device=torch.device("meta"), shared={}), target)
-        weights.check(plan, decoder, names, tensors)
-        model = MtpModel(parts, builder, target)
-        weights.load(model, decoder, names, tensors)
-    return model
+        return load_model(lambda on: MtpModel(parts, on, target), builder, decoder, names, tensors)
 
 
 _OWN: Sequence[str] = ("enorm.", "hnorm.", "eh_proj.", "embed_tokens.", "shared_head.")

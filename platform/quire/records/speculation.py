@@ -88,7 +88,7 @@ class DrafterContext(Context):
 
     settings: of --speculative-config, those that the record names. target: the loaded model
     (`quire.engine.loading.load.LoadedModel`), for drafters that use its weights. max_drafts: the most that it will be
-    asked for. max_num_seqs, max_model_len: of the model. num_pages: of its KV cache.
+    asked for. max_num_seqs, max_model_len: of the model.
     """
 
     settings: Mapping[str, Any] = field(default_factory=dict)
@@ -96,7 +96,6 @@ class DrafterContext(Context):
     max_drafts: int = 1
     max_num_seqs: int = 1
     max_model_len: int = 1
-    num_pages: int = 1
 
 
 @dataclass(frozen=True)

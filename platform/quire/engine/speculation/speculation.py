@@ -105,9 +105,9 @@ def _query(seq: Seq, max_drafts: int) -> DraftQuery:
 
 
 def build_speculation(
-    config: ModelConfig, registry: Registry, loaded: LoadedModel, context: Callable[[str], Context], num_pages: int
+    config: ModelConfig, registry: Registry, loaded: LoadedModel, context: Callable[[str], Context]
 ) -> Speculation | None:
-    """By --speculative-config, None without. context: of a plugin. num_pages: of the KV cache. Raises ConfigError."""
+    """By --speculative-config, None without. context: of a plugin. Raises ConfigError."""
     if not config.speculative_config:
         return None
     known: Mapping[str, Drafter] = registry.by_hook(DRAFTERS)
@@ -122,7 +122,6 @@ def build_speculation(
         max_drafts=speculative.num_speculative_tokens,
         max_num_seqs=config.max_num_seqs,
         max_model_len=loaded.info.max_model_len,
-        num_pages=num_pages,
     )
     built = call_plugin(registry, plugin, known[speculative.method].build, drafter_context)
     lengths = DraftLengths(speculative.num_speculative_tokens, speculative.adaptive)
