@@ -12,8 +12,8 @@ from quire.plugin import Drafter, DrafterContext, DrafterImpl, hookimpl
 
 
 def _build(context: DrafterContext) -> DrafterImpl:
-    from quire_drafters.eagle_files import load_eagle  # torch is imported when a drafter is built
-    from quire_drafters.feature_drafter import feature_drafter
+    from quire_drafters.heads.eagle_files import load_eagle  # torch is imported when a drafter is built
+    from quire_drafters.heads.feature_drafter import feature_drafter
 
     return feature_drafter(load_eagle(context), context)
 

@@ -11,8 +11,8 @@ from quire.plugin import Drafter, DrafterContext, DrafterImpl, hookimpl
 
 
 def _build(context: DrafterContext) -> DrafterImpl:
-    from quire_drafters.feature_drafter import feature_drafter  # torch is imported when a drafter is built
-    from quire_drafters.mtp_model import load_mtp
+    from quire_drafters.heads.feature_drafter import feature_drafter  # torch is imported when a drafter is built
+    from quire_drafters.heads.mtp_model import load_mtp
 
     return feature_drafter(load_mtp(context), context)
 

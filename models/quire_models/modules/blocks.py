@@ -141,7 +141,7 @@ class TransformerStack(nn.Module):
 
     def _bind_and_run(self, x: Tensor, fwd: ForwardBatch) -> Tensor:
         steps = (*self._steps(), self._final_norm)
-        self._run = self.ops.fused_blocks(with_taps(steps, self.blocks, self._read_blocks), self._width)
+        self._run = self.ops.fused_blocks(with_taps(steps, list(self.blocks), self._read_blocks), self._width)
         return self._run(x, fwd)
 
     def _steps(self) -> Sequence[Callable[[Tensor, ForwardBatch], Tensor]]:

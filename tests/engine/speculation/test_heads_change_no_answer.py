@@ -57,9 +57,23 @@ def test_aborted_requests_leave_no_state(tmp_path: Path, folder: Path, name: str
             if step % 2:
                 rig.engine.abort(f"r{1 + step // 2}")
         assert proposals.num_drafted > 0
-        assert not rig.engine.has_work
+        rig.drain()
         rig.engine.step()
         assert proposals.built.num_seqs == 0
         assert rig.engine.stats().num_pages_used == 0
         if name != "medusa":
             assert proposals.built.pages.num_free == proposals.built.num_pages
+
+
+def test_sequences_that_find_no_pages_are_drafted_for_later(
+    tmp_path: Path, folder: Path, expected: list[dict[int, Answer]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("quire_drafters.heads.feature_drafter.MAX_PAIRS", 8)
+    head = random_eagle(tmp_path / "head")
+    with drafted_rig(folder, "eagle", head, max_num_batched_tokens=64, max_model_len=64) as (rig, proposals):
+        assert proposals.built.num_pages == 17  # those of one sequence
+        assert shown(answered(rig)) == shown(expected)
+        rig.engine.step()
+        assert any(len(draft) < query.max_drafts for query, _, draft in proposals.every)
+        assert proposals.num_drafted > 100
+        assert proposals.built.pages.num_free == 17

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from quire.plugin import Draft, DraftQuery, HiddenStates, ReadsHidden
-from quire_drafters.drawing import TokenDraws, until_impossible
-from quire_drafters.medusa_heads import MedusaHead
+from quire_drafters.heads.drawing import TokenDraws, until_impossible
+from quire_drafters.heads.medusa_heads import MedusaHead
 from quire_kernels.select import Ops
 
 

@@ -18,9 +18,9 @@ from torch import Tensor
 
 from quire.errors import ConfigError
 from quire.plugin import Block, DrafterContext, GatedMlp, RMSNorm, Rope, WeightsMapper, config_fields, weight_names
-from quire_drafters.eagle_models import Eagle3Model, EagleModel, EagleParts
-from quire_drafters.feature_model import FeatureModel, load_model
-from quire_drafters.head_files import CheckedFiles, HeadFiles, as_config_error
+from quire_drafters.heads.eagle_models import Eagle3Model, EagleModel, EagleParts
+from quire_drafters.heads.feature_model import FeatureModel, load_model
+from quire_drafters.heads.head_files import CheckedFiles, HeadFiles, as_config_error
 from quire_models import Attention
 from quire_models.modules.builder import ModuleBuilder
 
@@ -46,7 +46,7 @@ def load_eagle(context: DrafterContext) -> FeatureModel:
     parts = _parts(files, tensors, config, context, is_eagle3)
     target = context.target
     builder = ModuleBuilder(target.ops, target.dtype, target.device, keep_weights=False)
-    offsets = _offsets(tensors, parts, context.vocab_size) if is_eagle3 else None
+    offsets = _offsets(tensors, parts, context.target.decoder.vocab) if is_eagle3 else None
 
     def build(on: ModuleBuilder) -> FeatureModel:
         return Eagle3Model(parts, on, target, offsets) if is_eagle3 else EagleModel(parts, on, target)
@@ -66,7 +66,7 @@ def _parts(
     own = "embed_tokens.weight" in tensors
     if not (is_eagle3 and own):
         files.check_size("hidden_size", width, target.decoder.width, f"the model {context.model}")
-    files.check_size("vocab_size", config.get("vocab_size"), context.vocab_size, f"the model {context.model}")
+    files.check_size("vocab_size", config.get("vocab_size"), context.target.decoder.vocab, f"the model {context.model}")
     try:
         block = _block(tensors, SimpleNamespace(**config), width, is_eagle3)
     except (AttributeError, TypeError, ValueError, KeyError, ZeroDivisionError) as error:
@@ -81,9 +81,9 @@ def _parts(
         num_blocks=count,
         fc_bias="fc.bias" in tensors,
         normed=f"{_first(tensors)}.input_layernorm.weight" in tensors,
-        own_vocab=context.vocab_size if own else None,
+        own_vocab=context.target.decoder.vocab if own else None,
         before_blocks=_before_blocks(files, config, len(target.decoder.blocks)) if is_eagle3 else (),
-        draft_vocab=_draft_vocab(files, tensors, context.vocab_size) if is_eagle3 else 0,
+        draft_vocab=_draft_vocab(files, tensors, context.target.decoder.vocab) if is_eagle3 else 0,
         norm_first=bool(config.get("norm_before_residual")),
         target_width=target.decoder.width,
     )

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from quire.plugin import Block, ForwardBatch, ReadsHidden
-from quire_drafters.feature_model import FeatureModel
+from quire_drafters.heads.feature_model import FeatureModel
 from quire_models import Attention
 from quire_models.modules.builder import ModuleBuilder
 from quire_models.parts.state import kv_shape

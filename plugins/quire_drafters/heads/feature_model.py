@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from quire.plugin import ReadsHidden, WeightsMapper
-from quire_drafters.head_files import CheckedFiles
+from quire_drafters.heads.head_files import CheckedFiles
 from quire_models import ForwardBatch, KvShape
 from quire_models.loading import weights
 from quire_models.modules.blocks import TransformerStack

@@ -18,9 +18,9 @@ from torch import Tensor
 
 from quire.errors import ConfigError
 from quire.plugin import Draft, DrafterContext, DraftQuery, HiddenStates, ReadsHidden
-from quire_drafters.draft_pages import DraftPages, SeqState
-from quire_drafters.drawing import TokenDraws, until_impossible
-from quire_drafters.feature_model import FeatureModel
+from quire_drafters.heads.draft_pages import DraftPages, SeqState
+from quire_drafters.heads.drawing import TokenDraws, until_impossible
+from quire_drafters.heads.feature_model import FeatureModel
 from quire_models import ForwardBuffers, KVCache
 
 MAX_WAITING = 32
@@ -203,7 +203,7 @@ def feature_drafter(model: FeatureModel, context: DrafterContext) -> FeatureDraf
         max_model_len=context.max_model_len,
         max_drafts=context.max_drafts,
     )
-    drafter = FeatureDrafter(model.eval().requires_grad_(False), sizes, context.vocab_size)
+    drafter = FeatureDrafter(model.eval().requires_grad_(False), sizes, context.target.decoder.vocab)
     try:
         drafter.try_out()
     except Exception as error:  # an op may refuse the sizes of the block in any way
