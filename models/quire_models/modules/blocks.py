@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from quire_models.modules.block_taps import with_taps
 from quire_models.modules.embedding import EmbeddingTable
 from quire_models.modules.norms import RMSNormModule
 from quire_models.modules.projection import Projection, apply_adapters
+from quire_models.step.block_taps import with_taps
 
 if TYPE_CHECKING:
     from quire_models.modules.builder import ModuleBuilder

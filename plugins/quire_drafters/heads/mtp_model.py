@@ -64,7 +64,8 @@ class MtpModel(FeatureModel):
         self.eh_proj = builder.projection(2 * parts.width, parts.width)
         self.blocks = nn.ModuleList([parts.block.build(parts.width, builder.at_layer(0))])
         norm = parts.norm.build(parts.width, builder)
-        self.norm, self.head_norm = (norm, None) if parts.returns_normed else (None, norm)
+        self.norm = norm if parts.returns_normed else None
+        self.head_norm = None if parts.returns_normed else norm
         self.draft_head = builder.projection(parts.width, parts.vocab) if parts.own_head else None
         self.kv_shapes = (kv_shape(parts.block),)
 
