@@ -15,7 +15,7 @@ def _build(context: DrafterContext) -> DrafterImpl:
     from quire_drafters.heads.medusa_heads import load_heads
 
     target = context.target
-    return MedusaDrafter(load_heads(context), target.ops, target.dtype, target.decoder.vocab)
+    return MedusaDrafter(load_heads(context), target.ops, target.dtype, target.decoder.vocab, context.wants_probs)
 
 
 @hookimpl

@@ -17,9 +17,12 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM
 
 from quire.errors import ConfigError
+from quire.params.sampling import SamplingParams
 from quire_testing.tiny import VOCAB_SIZE, tiny_llama
 
 PROMPTS = [list(range(first, first + length)) for first, length in ((5, 3), (60, 9), (100, 30), (150, 70))]
+
+READ = {"eagle_aux_hidden_state_layer_ids": [0, 1, 1]}
 
 
 @pytest.fixture(scope="module")
@@ -83,6 +86,40 @@ def test_drafts_of_eagle3_are_those_of_the_oracle(tmp_path: Path, given: list[in
         assert rig.tokens(PROMPTS, greedy(9, ignore_eos=True)) == plain
 
 
+def test_probabilities_are_those_of_the_draft_vocabulary(tmp_path: Path, folder: Path) -> None:
+    tensors = eagle3_tensors()
+    drafted = torch.zeros(VOCAB_SIZE, dtype=torch.bool).index_fill(0, torch.arange(200) + tensors["d2t"], True)
+    params = [SamplingParams(temperature=0.9, seed=5, top_k=20, max_tokens=8, ignore_eos=True), greedy(8)]
+    head = write_head(tmp_path / "head", EAGLE_CONFIG | READ, tensors)
+    with drafted_rig(folder, "eagle3", head, wants_probs=True) as (rig, proposals):
+        rig.tokens(PROMPTS[:2], params)
+    for (query, _, draft), probs in zip(proposals.every, proposals.probs, strict=True):
+        assert (probs is None) == (query.params.greedy or not draft)
+        if probs is not None:
+            assert probs.shape == (len(draft), VOCAB_SIZE)
+            torch.testing.assert_close(probs.sum(-1), torch.ones(len(draft)))
+            assert not probs[:, ~drafted].any()
+            assert all(row[token] > 0 for row, token in zip(probs, draft, strict=True))
+            assert int((probs > 0).sum(-1).max()) <= 20
+    assert any(probs is not None for probs in proposals.probs)
+
+
+def test_drafts_after_a_cached_prefix_know_only_what_follows(tmp_path: Path, folder: Path) -> None:
+    tensors, weights = eagle_tensors(), model_weights(folder)
+    prompt, size = PROMPTS[3], 4
+    with drafted_rig(folder, "eagle", write_head(tmp_path / "head", EAGLE_CONFIG, tensors)) as (rig, proposals):
+        first = rig.tokens([prompt], greedy(9, ignore_eos=True))
+        proposals.every.clear()
+        assert rig.tokens([prompt], greedy(9, ignore_eos=True)) == first
+    base = (len(prompt) - 1) // size * size
+    assert proposals.every
+    for query, tokens, draft in proposals.every:
+        hidden = final_hidden(folder, tokens)[base:-1]
+        step, table = partial(eagle_features, tensors), weights["model.embed_tokens.weight"]
+        head = weights["lm_head.weight"]
+        assert draft == drafts(step, head.matmul, table, tokens[base:], hidden, query.max_drafts)
+
+
 def test_perfect_head_saves_steps(tmp_path: Path) -> None:
     """A head that computes what the model of one layer computes: all drafts are accepted."""
     folder = markov_llama(tmp_path / "model")
@@ -127,7 +164,6 @@ def test_heads_that_do_not_fit_are_refused(
         pass
 
 
-READ = {"eagle_aux_hidden_state_layer_ids": [0, 1, 1]}
 BAD3: list[tuple[str, dict[str, Tensor | None], dict[str, Any], str]] = [
     ("blocks", {}, {"eagle_aux_hidden_state_layer_ids": [0, 9]}, "the model has 2"),
     ("few", {}, {}, r"\(2, 1, -1\); the model has 2"),

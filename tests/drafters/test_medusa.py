@@ -74,15 +74,18 @@ def test_drafts_are_those_of_the_oracle(
 def test_seeded_drafts_use_the_random_numbers_of_the_model(tmp_path: Path, folder: Path) -> None:
     heads = medusa_tensors(HEADS)
     params = SamplingParams(temperature=0.8, seed=11, max_tokens=8, ignore_eos=True)
-    with drafted_rig(folder, "medusa", write_head(tmp_path / "head", {}, heads, "medusa_lm_head.pt")) as (rig, found):
+    head = write_head(tmp_path / "head", {}, heads, "medusa_lm_head.pt")
+    with drafted_rig(folder, "medusa", head, wants_probs=True) as (rig, found):
         rig.tokens(PROMPTS[:3], params)
     assert found.num_drafted > 30
-    for query, tokens, draft in found.every:
+    for (query, tokens, draft), probs in zip(found.every, found.probs, strict=True):
         logits = oracle(heads, 1, final_hidden(folder, tokens)[-2])
         sums = torch.softmax(logits.double() / 0.8, -1).cumsum(-1)
         count = len(tokens) - query.prompt_len + np.arange(HEADS)
         drawn = torch.from_numpy(uniforms(np.full(HEADS, query.seed, np.uint64), count))
         assert draft == (sums <= drawn[:, None]).sum(-1).tolist()[: query.max_drafts]
+        assert probs is not None
+        torch.testing.assert_close(probs, torch.softmax(logits / 0.8, -1)[: len(draft)], rtol=1e-3, atol=1e-6)
 
 
 def test_shared_head_is_applied_to_all(tmp_path: Path, folder: Path) -> None:

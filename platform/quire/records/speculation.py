@@ -88,7 +88,7 @@ class DrafterContext(Context):
 
     settings: of --speculative-config, those that the record names. target: the loaded model
     (`quire.engine.loading.load.LoadedModel`), for drafters that use its weights. max_drafts: the most that it will be
-    asked for. max_num_seqs, max_model_len: of the model.
+    asked for. max_num_seqs, max_model_len: of the model. wants_probs: whether `Draft.probs` is read.
     """
 
     settings: Mapping[str, Any] = field(default_factory=dict)
@@ -96,6 +96,7 @@ class DrafterContext(Context):
     max_drafts: int = 1
     max_num_seqs: int = 1
     max_model_len: int = 1
+    wants_probs: bool = False
 
 
 @dataclass(frozen=True)

@@ -96,7 +96,9 @@ class Eagle3Model(FeatureModel):
         self.draft_head = builder.projection(parts.width, parts.draft_vocab)
         self.kv_shapes = (kv_shape(parts.block),)
         rows = torch.arange(parts.draft_vocab)
-        self._ids: list[int] = (rows if offsets is None else rows + offsets).tolist()
+        tokens = rows if offsets is None else rows + offsets
+        self.columns = tokens.to(builder.device)
+        self._ids: list[int] = tokens.tolist()
 
     def read(self, rows: Tensor) -> Tensor:
         return self.fc.multiply(rows[:, self._target_width :].contiguous()).clone()

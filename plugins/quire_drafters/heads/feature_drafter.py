@@ -61,10 +61,12 @@ class _Row:
 
 
 class FeatureDrafter:
-    """vocab: of the model that is drafted for. memory_bytes: of the draft model's weights and pages."""
+    """vocab: of the model that is drafted for. wants_probs: whether drafts have probabilities. memory_bytes: of the
+    draft model's weights and pages.
+    """
 
-    def __init__(self, model: FeatureModel, sizes: Sizes, vocab: int) -> None:
-        self._model, self._vocab = model, vocab
+    def __init__(self, model: FeatureModel, sizes: Sizes, vocab: int, wants_probs: bool = False) -> None:
+        self._model, self._vocab, self._wants_probs = model, vocab, wants_probs
         self.reads_hidden: ReadsHidden = model.reads_hidden
         self.pages = DraftPages(sizes.num_pages, sizes.page_size)
         shapes, dtype, device = model.kv_shapes, model.dtype, model.device
@@ -113,8 +115,12 @@ class FeatureDrafter:
             known = [query for _, query, _ in ready]
             states = [state for *_, state in ready]
             self._compute(states, [query.token_ids[-1] for query in known])
-            for (i, query, _), *tokens in zip(ready, *self._chains(known, states), strict=True):
-                drafts[i] = Draft(until_impossible(tokens[: query.max_drafts], self._vocab))
+            draws = TokenDraws(known, self._wants_probs)
+            for row, ((i, query, _), *tokens) in enumerate(
+                zip(ready, *self._chains(known, states, draws), strict=True)
+            ):
+                token_ids = until_impossible(tokens[: query.max_drafts], self._vocab)
+                drafts[i] = Draft(token_ids, draws.probs(row, len(token_ids)))
         return drafts
 
     def _state(self, query: DraftQuery) -> SeqState | None:
@@ -139,9 +145,9 @@ class FeatureDrafter:
                 row.state.feature = features[i : i + 1].clone()
                 row.state.computed = row.start + len(row.token_ids)
 
-    def _chains(self, queries: Sequence[DraftQuery], states: Sequence[SeqState]) -> list[list[int]]:
+    def _chains(self, queries: Sequence[DraftQuery], states: Sequence[SeqState], draws: TokenDraws) -> list[list[int]]:
         """The first draft of each query, the second of each, and so on."""
-        draws, found = TokenDraws(queries), list[list[int]]()
+        found: list[list[int]] = []
         features = torch.cat([state.feature for state in states if state.feature is not None])
         count = max(query.max_drafts for query in queries)
         while True:
@@ -167,7 +173,8 @@ class FeatureDrafter:
     def _draw(self, features: Tensor, draws: TokenDraws, ahead: int) -> list[int]:
         if draws.all_greedy:
             return self._model.argmax(features)
-        return self._model.token_ids(draws.draw(self._model.ops, self._model.logits(features), ahead))
+        model = self._model
+        return model.token_ids(draws.draw(model.ops, model.logits(features), ahead, model.columns, self._vocab))
 
     def _run(self, rows: Sequence[_Row]) -> Tensor:
         """Features after the last pair of each row, [rows, width]; valid until the next call."""
@@ -203,7 +210,9 @@ def feature_drafter(model: FeatureModel, context: DrafterContext) -> FeatureDraf
         max_model_len=context.max_model_len,
         max_drafts=context.max_drafts,
     )
-    drafter = FeatureDrafter(model.eval().requires_grad_(False), sizes, context.target.decoder.vocab)
+    drafter = FeatureDrafter(
+        model.eval().requires_grad_(False), sizes, context.target.decoder.vocab, context.wants_probs
+    )
     try:
         drafter.try_out()
     except Exception as error:  # an op may refuse the sizes of the block in any way

@@ -23,12 +23,14 @@ class FeatureModel(TransformerStack):
 
     target: the loaded model, whose embedding table and LM head are used where the draft model has none of its own.
     own_vocab: rows of its own embedding table, None without one. weight_bytes: size of its weights, once loaded.
-    Subclasses say how the inputs are combined.
+    columns: int64, the tokens of the columns of its logits, None if column i is token i. Subclasses say how the inputs
+    are combined.
     """
 
     reads_hidden = ReadsHidden(every=True)
     kv_shapes: tuple[KvShape, ...]
     weight_bytes = 0
+    columns: Tensor | None = None
 
     def __init__(self, width: int, builder: ModuleBuilder, target: Any, own_vocab: int | None) -> None:
         super().__init__(width, builder)

@@ -122,6 +122,7 @@ def build_speculation(
         max_drafts=speculative.num_speculative_tokens,
         max_num_seqs=config.max_num_seqs,
         max_model_len=loaded.info.max_model_len,
+        wants_probs=speculative.acceptance == "rejection",
     )
     built = call_plugin(registry, plugin, known[speculative.method].build, drafter_context)
     lengths = DraftLengths(speculative.num_speculative_tokens, speculative.adaptive)
