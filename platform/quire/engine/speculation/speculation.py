@@ -69,11 +69,11 @@ class Speculation:
         self._lengths.observe(plan, result, seconds)
         if plan.ended:
             self._lengths.end(plan.ended)
-            self._tell(self._built.end, plan.ended, "could not free the state of ended sequences")
+            self._notify(self._built.end, plan.ended, "could not free the state of ended sequences")
         if result.hidden:
-            self._tell(self._built.observe, result.hidden, "could not read the hidden states")  # type: ignore[attr-defined]
+            self._notify(self._built.observe, result.hidden, "could not read the hidden states")  # type: ignore[attr-defined]
 
-    def _tell(self, function: Callable[..., None], what: Sequence[Any], problem: str) -> None:
+    def _notify(self, function: Callable[..., None], what: Sequence[Any], problem: str) -> None:
         try:
             call_plugin(self._registry, self._plugin, function, what)
         except PluginFailed as error:
