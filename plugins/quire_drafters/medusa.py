@@ -11,10 +11,11 @@ from quire.plugin import Drafter, DrafterContext, DrafterImpl, hookimpl
 
 
 def _build(context: DrafterContext) -> DrafterImpl:
-    from quire_drafters.medusa_drafter import MedusaDrafter  # torch is imported when a drafter is built
-    from quire_drafters.medusa_heads import load_heads
+    from quire_drafters.heads.medusa_drafter import MedusaDrafter  # torch is imported when a drafter is built
+    from quire_drafters.heads.medusa_heads import load_heads
 
-    return MedusaDrafter(load_heads(context), context.target.ops, context.vocab_size)
+    target = context.target
+    return MedusaDrafter(load_heads(context), target.ops, target.dtype, target.decoder.vocab, context.wants_probs)
 
 
 @hookimpl

@@ -9,29 +9,17 @@ import numpy as np
 import pytest
 import torch
 from engine_rig import greedy, related_prompts, rig_of
-from head_rig import Tensors, drafted_rig, final_hidden, write_head
+from head_rig import Tensors, drafted_rig, final_hidden, markov_llama, next_tokens, write_head
+from random_heads import WIDTH, medusa_tensors
 from torch import Tensor
 
 from quire.engine.sampling.rng import uniforms
 from quire.errors import ConfigError
 from quire.params.sampling import SamplingParams
-from quire_testing.tiny import SIZES, VOCAB_SIZE, tiny_llama
+from quire_testing.tiny import VOCAB_SIZE, tiny_llama
 
-WIDTH, HEADS = SIZES["hidden_size"], 3
+HEADS = 3
 PROMPTS = related_prompts(6, seed=2)
-
-
-def random_heads(blocks: int, bias: bool = True, seed: int = 5) -> Tensors:
-    """Heads in the format of FasterDecoding."""
-    generator = torch.Generator().manual_seed(seed)
-    found: Tensors = {}
-    for head in range(HEADS):
-        for block in range(blocks):
-            found[f"{head}.{block}.linear.weight"] = torch.randn(WIDTH, WIDTH, generator=generator) * 0.2
-            if bias:
-                found[f"{head}.{block}.linear.bias"] = torch.randn(WIDTH, generator=generator) * 0.2
-        found[f"{head}.{blocks}.weight"] = torch.randn(VOCAB_SIZE, WIDTH, generator=generator)
-    return found
 
 
 def with_vllm_names(heads: Tensors, blocks: int) -> Tensors:
@@ -73,7 +61,7 @@ FORMATS: list[tuple[str, dict[str, Any], int, bool]] = [
 def test_drafts_are_those_of_the_oracle(
     tmp_path: Path, folder: Path, file: str, config: dict[str, Any], blocks: int, is_published: bool
 ) -> None:
-    heads = random_heads(blocks, bias=is_published)
+    heads = medusa_tensors(HEADS, blocks, is_published)
     stored = heads if is_published else with_vllm_names(heads, blocks)
     with drafted_rig(folder, "medusa", write_head(tmp_path / "head", config, stored, file)) as (rig, proposals):
         rig.tokens(PROMPTS, greedy(6, ignore_eos=True))
@@ -84,21 +72,24 @@ def test_drafts_are_those_of_the_oracle(
 
 
 def test_seeded_drafts_use_the_random_numbers_of_the_model(tmp_path: Path, folder: Path) -> None:
-    heads = random_heads(1)
+    heads = medusa_tensors(HEADS)
     params = SamplingParams(temperature=0.8, seed=11, max_tokens=8, ignore_eos=True)
-    with drafted_rig(folder, "medusa", write_head(tmp_path / "head", {}, heads, "medusa_lm_head.pt")) as (rig, found):
+    head = write_head(tmp_path / "head", {}, heads, "medusa_lm_head.pt")
+    with drafted_rig(folder, "medusa", head, wants_probs=True) as (rig, found):
         rig.tokens(PROMPTS[:3], params)
     assert found.num_drafted > 30
-    for query, tokens, draft in found.every:
+    for (query, tokens, draft), probs in zip(found.every, found.probs, strict=True):
         logits = oracle(heads, 1, final_hidden(folder, tokens)[-2])
         sums = torch.softmax(logits.double() / 0.8, -1).cumsum(-1)
         count = len(tokens) - query.prompt_len + np.arange(HEADS)
         drawn = torch.from_numpy(uniforms(np.full(HEADS, query.seed, np.uint64), count))
         assert draft == (sums <= drawn[:, None]).sum(-1).tolist()[: query.max_drafts]
+        assert probs is not None
+        torch.testing.assert_close(probs, torch.softmax(logits / 0.8, -1)[: len(draft)], rtol=1e-3, atol=1e-6)
 
 
 def test_shared_head_is_applied_to_all(tmp_path: Path, folder: Path) -> None:
-    heads = random_heads(1)
+    heads = medusa_tensors(HEADS)
     shared = heads["0.1.weight"]
     stored = {name: t for name, t in with_vllm_names(heads, 1).items() if not name.startswith("lm_heads")}
     heads |= {f"{head}.1.weight": shared for head in range(HEADS)}
@@ -111,7 +102,7 @@ def test_shared_head_is_applied_to_all(tmp_path: Path, folder: Path) -> None:
 
 
 def spoil(name: str, tensor: Tensor | None) -> Tensors:
-    heads = random_heads(1)
+    heads = medusa_tensors(HEADS)
     if tensor is None:
         del heads[name]
     else:
@@ -129,9 +120,9 @@ BAD: list[tuple[str, Tensors, dict[str, Any], str]] = [
     ("other", spoil("model.norm.weight", torch.ones(WIDTH)), {}, "'model.norm.weight' is not a tensor of Medusa heads"),
     ("gap", spoil("5.0.linear.weight", torch.ones(WIDTH, WIDTH)), {}, "lacks a projection .* head 5"),
     ("block", spoil("0.7.linear.weight", torch.ones(WIDTH, WIDTH)), {}, "blocks of the head 0"),
-    ("width", random_heads(1), {"hidden_size": 128}, "`hidden_size` is 128"),
-    ("count", random_heads(1), {"medusa_num_heads": 2}, "`medusa_num_heads` is 2"),
-    ("size", random_heads(1), {"hidden_size": 10**30}, "hidden_size"),
+    ("width", medusa_tensors(HEADS), {"hidden_size": 128}, "`hidden_size` is 128"),
+    ("count", medusa_tensors(HEADS), {"medusa_num_heads": 2}, "`medusa_num_heads` is 2"),
+    ("size", medusa_tensors(HEADS), {"hidden_size": 10**30}, "hidden_size"),
 ]
 
 
@@ -152,8 +143,33 @@ def test_files_that_are_none_are_refused(tmp_path: Path, folder: Path) -> None:
             rig_of(folder, speculative_config=config),
         ):
             pass
-    head = write_head(tmp_path / "head", {}, random_heads(1), "medusa_lm_head.safetensors")
+    head = write_head(tmp_path / "head", {}, medusa_tensors(HEADS), "medusa_lm_head.safetensors")
     file = head / "medusa_lm_head.safetensors"
     file.write_bytes(file.read_bytes()[:1000])
     with pytest.raises(ConfigError, match="truncated or corrupt"), drafted_rig(folder, "medusa", head):
         pass
+
+
+def follow(successors: list[int], first: int, count: int) -> list[int]:
+    found = [first]
+    while len(found) < count:
+        found.append(successors[found[-1]])
+    return found
+
+
+def test_perfect_heads_save_steps(tmp_path: Path) -> None:
+    """Heads that map the hidden states of a text to the tokens that follow: all drafts are accepted."""
+    folder = markov_llama(tmp_path / "model")
+    successors = next_tokens(folder)
+    text = follow(successors, 65, 40)
+    tokens = sorted(set(text))
+    rows = torch.cat([final_hidden(folder, [token]) for token in tokens])
+    heads: Tensors = {}
+    for head in range(HEADS):
+        later = [follow(successors, token, head + 3)[-1] for token in tokens]
+        targets = torch.nn.functional.one_hot(torch.tensor(later), VOCAB_SIZE).float()
+        heads[f"{head}.0.linear.weight"] = torch.zeros(WIDTH, WIDTH)
+        heads[f"{head}.1.weight"] = torch.linalg.lstsq(rows, targets).solution.T
+    with drafted_rig(folder, "medusa", write_head(tmp_path / "head", {}, heads, "medusa_lm_head.pt")) as (rig, _):
+        assert rig.tokens([[65]], greedy(29, ignore_eos=True)) == [text[1:30]]
+        assert rig.engine.stats().num_steps_total == 1 + 7  # the first gives a token, the others 4 each

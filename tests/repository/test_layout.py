@@ -71,7 +71,9 @@ MAY_IMPORT = {
     "quire_apis": CONTRACT | {"quire.plugin"},
     "quire_batches": CONTRACT | {"quire.plugin"},
     "quire_demos": set(),
-    "quire_drafters": CONTRACT | MODELS | {"quire.plugin", "quire.engine.sampling.rng"},
+    "quire_drafters": CONTRACT
+    | MODELS
+    | {"quire.plugin", "quire.engine.sampling.rng", "quire.engine.speculation.distribution"},
     "quire_page": {"quire.plugin"},
     "quire_testing": CONTRACT | HOOKS | ENGINE | MODELS | {"quire.text"},
     "quire": CONTRACT,

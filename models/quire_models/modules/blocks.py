@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from quire_models.modules.block_taps import with_taps
 from quire_models.modules.embedding import EmbeddingTable
 from quire_models.modules.norms import RMSNormModule
 from quire_models.modules.projection import Projection, apply_adapters
+from quire_models.step.block_taps import with_taps
 
 if TYPE_CHECKING:
     from quire_models.modules.builder import ModuleBuilder
@@ -141,7 +141,7 @@ class TransformerStack(nn.Module):
 
     def _bind_and_run(self, x: Tensor, fwd: ForwardBatch) -> Tensor:
         steps = (*self._steps(), self._final_norm)
-        self._run = self.ops.fused_blocks(with_taps(steps, self.blocks, self._read_blocks), self._width)
+        self._run = self.ops.fused_blocks(with_taps(steps, list(self.blocks), self._read_blocks), self._width)
         return self._run(x, fwd)
 
     def _steps(self) -> Sequence[Callable[[Tensor, ForwardBatch], Tensor]]:

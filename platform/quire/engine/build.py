@@ -111,7 +111,6 @@ def _build(
         num_host_state_slots=caches.num_host_slots,
     )
     towers = MultimodalEmbeddings.from_model(loaded, registry, adapters.mapping, config)
-    speculation = build_speculation(config, registry, loaded, context)
     reads = speculation.reads_hidden if speculation is not None else None
     poolers = Poolers(loaded.pooling.poolers, loaded.module.heads, loaded.dtype, config.batch_invariant)
     runner = ModelRunner(

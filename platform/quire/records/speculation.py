@@ -95,6 +95,7 @@ class DrafterContext(Context):
     (`quire.engine.loading.load.LoadedModel`), for drafters that use its weights. max_drafts: the most that it will be
     asked for. max_num_seqs, max_model_len: of the model. load_draft_model: builds a drafter that runs a model of its
     own, from a mapping with `model` and fields of `quire.settings.model_config.ModelConfig`; raises ConfigError.
+    wants_probs: whether `Draft.probs` is read.
     """
 
     settings: Mapping[str, Any] = field(default_factory=dict)
@@ -103,6 +104,7 @@ class DrafterContext(Context):
     max_num_seqs: int = 1
     max_model_len: int = 1
     load_draft_model: Callable[[Mapping[str, Any]], DrafterImpl] | None = None
+    wants_probs: bool = False
 
 
 @dataclass(frozen=True)

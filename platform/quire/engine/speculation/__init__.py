@@ -4,5 +4,7 @@
         ─▶ ModelRunner: logits after the last token and after each draft ─▶ `verify` ─▶ AcceptedDrafts
         ─▶ Scheduler.commit: appends the samples, frees the pages of rejected drafts ─▶ Speculation.observe
 
+A drafter that reads hidden states gets those of computed tokens: `HiddenTap` ─▶ StepResult.hidden ─▶ its `observe`.
+
 Drafters are plugins (`quire_drafters`). Without --speculative-config none of this runs.
 """

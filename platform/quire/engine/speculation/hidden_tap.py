@@ -25,6 +25,8 @@ class HiddenTap:
             raise ConfigError("Drafters that read the hidden states of prompts need a model that only decodes.")
         self._every, self._width = reads.every, decoder.width
         if reads.before_blocks:
+            if not hasattr(loaded.module, "return_block_inputs") or max(reads.before_blocks) >= len(decoder.blocks):
+                raise ConfigError(f"{loaded.info.name} has no inputs of the blocks {reads.before_blocks} to read.")
             loaded.module.return_block_inputs(reads.before_blocks)
 
     def index(self, selected: SelectedTokens, plan: Plan) -> NDArray[np.int64]:

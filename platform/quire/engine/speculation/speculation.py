@@ -160,6 +160,7 @@ def build_speculation(
             budget=budget,
             max_drafts=speculative.num_speculative_tokens,
         ),
+        wants_probs=speculative.acceptance == "rejection",
     )
     built = call_plugin(registry, plugin, known[speculative.method].build, drafter_context)
     lengths = DraftLengths(speculative.num_speculative_tokens, speculative.adaptive)

@@ -18,7 +18,7 @@ from torch.nn import functional
 
 from quire.errors import ConfigError
 from quire.plugin import DrafterContext, Projection
-from quire_drafters.head_files import HeadFiles
+from quire_drafters.heads.head_files import HeadFiles
 from quire_models.modules.builder import ModuleBuilder
 
 MAX_HEADS = 64
@@ -34,10 +34,11 @@ class MedusaHead(nn.Module):
     def __init__(self, blocks: Sequence[Projection], head: Projection) -> None:
         super().__init__()
         self.blocks, self.head = nn.ModuleList(blocks), head
+        self._projections = tuple(blocks)
 
     def forward(self, x: Tensor) -> Tensor:
         """Hidden states [rows, width] -> what the projection gets, [rows, width]."""
-        for block in self.blocks:
+        for block in self._projections:
             x = x + functional.silu(block.multiply(x))
         return x
 
@@ -46,12 +47,12 @@ def load_heads(context: DrafterContext) -> list[MedusaHead]:
     """The heads in the folder that the settings name. Raises ConfigError."""
     target = context.target
     files = HeadFiles(context.settings, SINGLE_FILES)
-    for key, size in (("hidden_size", target.decoder.width), ("vocab_size", context.vocab_size)):
+    for key, size in (("hidden_size", target.decoder.width), ("vocab_size", target.decoder.vocab)):
         files.check_size(key, files.config.get(key), size, f"the model {context.model}")
     blocks, heads = _names(files)
     _check_numbers(files, blocks, heads)
     builder = ModuleBuilder(target.ops, target.dtype, target.device, keep_weights=False)
-    width, vocab = target.decoder.width, context.vocab_size
+    width, vocab = target.decoder.width, target.decoder.vocab
     shared = _projection(builder, files, "lm_head.weight", None, vocab, width) if not heads else None
     found = []
     for i in range(len(blocks)):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -49,6 +49,44 @@ class HeadFiles:
             raise ConfigError(f"{self.folder}: tensor {name!r} has shape {list(found)}; it must be {list(shape)}.")
         with as_config_error():
             return checked(name, self.tensors.read(name), self.folder)
+
+
+class CheckedFiles(Mapping[str, tuple[int, ...]]):
+    """The tensors of a checkpoint under other names, each checked when it is read (`WeightFiles`).
+
+    renamed: the new name of a tensor, None to leave it out. Raises ConfigError if two get one name.
+    """
+
+    def __init__(self, files: HeadFiles, renamed: Callable[[str], str | None]) -> None:
+        self.folder, self.files, self._tensors = files.folder, files.tensors.files, files.tensors
+        self._names: dict[str, str] = {}
+        for theirs in files.tensors:
+            name = renamed(theirs)
+            if name is None:
+                continue
+            if name in self._names:
+                raise ConfigError(f"{self.folder} has the tensor {name!r:.120} twice.")
+            self._names[name] = theirs
+
+    def __getitem__(self, name: str) -> tuple[int, ...]:
+        return self._tensors[self._names[name]]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+    def read(self, name: str) -> Tensor:
+        """A tensor of finite floating-point numbers."""
+        return checked(self._names[name], self.read_any(name), self.folder)
+
+    def read_any(self, name: str) -> Tensor:
+        """A tensor of any dtype."""
+        return self._tensors.read(self._names[name])
+
+    def release(self, name: str) -> None:
+        self._tensors.release(self._names[name])
 
 
 def checked(name: str, tensor: Tensor, folder: Path) -> Tensor:
