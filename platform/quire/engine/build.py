@@ -107,6 +107,7 @@ def _build(
     )
     towers = MultimodalEmbeddings.from_model(loaded, registry, adapters.mapping, config)
     poolers = Poolers(loaded.pooling.poolers, loaded.module.heads, loaded.dtype, config.batch_invariant)
+    speculation = build_speculation(config, registry, loaded, context)
     runner = ModelRunner(
         loaded,
         sizes,
@@ -117,6 +118,7 @@ def _build(
         poolers,
         config.batch_invariant,
         lambda error: step_fault(registry, loaded.info.name, error).message,
+        speculation.acceptance if speculation is not None else None,
     )
     return Engine(
         EngineParts(
@@ -139,7 +141,7 @@ def _build(
             adapters=adapters,
             towers=towers,
             tokenizer=tokenizer,
-            speculation=build_speculation(config, registry, loaded, context),
+            speculation=speculation,
         )
     )
 

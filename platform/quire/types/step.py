@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from quire.errors import WireError
 from quire.params.pooling import PoolingResult
 from quire.types.request import Media, Params, WeightedAdapter
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 FinishReason = Literal["stop", "length", "abort", "error"]
 
@@ -21,7 +24,8 @@ class Chunk:
     others extend the table; the first chunk after a `NewSeq` has the whole table. The runner keeps the other entries.
     samples: whether to sample the next token from the logits of the last token. state_slot: of a model with state.
     num_drafts: of its last tokens, which were not sampled but drafted. Then a token is sampled after the token before
-    them and after each draft that was sampled too.
+    them and after each draft that was sampled too. draft_probs: float32 [drafts or fewer, vocab], the distributions
+    that they were drawn from; None if each was certain, as those beyond its rows were.
     """
 
     seq_id: int
@@ -32,6 +36,7 @@ class Chunk:
     first_page: int = 0
     state_slot: int = -1
     num_drafts: int = 0
+    draft_probs: Tensor | None = None
 
     @property
     def drafts(self) -> Sequence[int]:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from quire.engine.loading.load import LoadedModel
 from quire.engine.sampling.rng import seq_seed
 from quire.engine.scheduler.seq import Seq
+from quire.engine.speculation.acceptance import Acceptance, acceptance_of
 from quire.engine.speculation.config import SpeculativeConfig
 from quire.engine.speculation.draft_lengths import DraftLengths
 from quire.errors import PluginFailed, PluginOff
@@ -23,15 +24,25 @@ DRAFTERS = "quire_drafters"
 
 
 class Speculation:
-    """Drafts for the sequences of one model, with the drafter `built` of a plugin. A fault of it costs drafts only."""
+    """Drafts for the sequences of one model, with the drafter `built` of a plugin. A fault of it costs drafts only.
+
+    acceptance: for the runner, None = exact.
+    """
 
     def __init__(
-        self, registry: Registry, plugin: str, built: DrafterImpl, lengths: DraftLengths, vocab_size: int
+        self,
+        registry: Registry,
+        plugin: str,
+        built: DrafterImpl,
+        lengths: DraftLengths,
+        vocab_size: int,
+        acceptance: Acceptance | None = None,
     ) -> None:
+        self.acceptance = acceptance
         self._registry, self._plugin, self._built = registry, plugin, built
         self._lengths, self._vocab_size = lengths, vocab_size
 
-    def propose(self, seqs: Sequence[Seq]) -> Mapping[int, Sequence[int]]:
+    def propose(self, seqs: Sequence[Seq]) -> Mapping[int, Draft]:
         """Drafts by seq id; seqs: those whose next chunk is one token that they sample after."""
         queries = [_query(seq, self._lengths.length(seq.id, len(seqs))) for seq in seqs if _may_speculate(seq)]
         queries = [query for query in queries if query.max_drafts > 0]
@@ -46,10 +57,10 @@ class Speculation:
             log.warning("A step has no drafts. %s", error)
             return {}
 
-    def _checked(self, queries: Sequence[DraftQuery], drafts: Sequence[Draft]) -> dict[int, Sequence[int]]:
+    def _checked(self, queries: Sequence[DraftQuery], drafts: Sequence[Draft]) -> dict[int, Draft]:
         if len(drafts) != len(queries):
             raise self._fault(f"it proposed {len(drafts)} drafts for {len(queries)} sequences")
-        found: dict[int, Sequence[int]] = {}
+        found: dict[int, Draft] = {}
         for query, draft in zip(queries, drafts, strict=True):
             token_ids = draft.token_ids
             if len(token_ids) > query.max_drafts:
@@ -57,7 +68,9 @@ class Speculation:
             if token_ids:
                 if not 0 <= min(token_ids) <= max(token_ids) < self._vocab_size:
                     raise self._fault(f"it drafted a token id outside 0 … {self._vocab_size - 1}")
-                found[query.seq_id] = token_ids
+                if draft.probs is not None and draft.probs.shape != (len(token_ids), self._vocab_size):
+                    raise self._fault(f"its probabilities have the shape {list(draft.probs.shape)}")
+                found[query.seq_id] = draft
         return found
 
     def _fault(self, what: str) -> PluginFailed:
@@ -114,4 +127,4 @@ def build_speculation(
     )
     built = call_plugin(registry, plugin, known[speculative.method].build, drafter_context)
     lengths = DraftLengths(speculative.num_speculative_tokens, speculative.adaptive)
-    return Speculation(registry, plugin, built, lengths, loaded.info.vocab_size)
+    return Speculation(registry, plugin, built, lengths, loaded.info.vocab_size, acceptance_of(speculative))
