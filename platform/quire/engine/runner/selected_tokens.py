@@ -18,8 +18,9 @@ class SelectedTokens:
     """The tokens whose hidden states a step returns.
 
     index: int64, tokens of the step: one for each of `sampled` and of its drafts, then those of each of `scored`, then
-    of `pooled`. sampled: seq ids. drafts, probs: by seq id, the latter of drafts that have some. scored: seq id, the prompt tokens that follow the selected ones,
-    how many alternatives to report for each. pooled: seq id, number of tokens.
+    of `pooled`. sampled: seq ids. drafts, probs: by seq id, the latter of drafts that have some. scored: seq id, the
+    prompt tokens that follow the selected ones, how many alternatives to report for each. pooled: seq id, number of
+    tokens.
     """
 
     index: Int64Array

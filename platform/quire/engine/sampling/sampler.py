@@ -130,7 +130,8 @@ class Sampler:
     ) -> list[Sample]:
         """One sample per row of `logits` [rows, vocab] float32, which may be overwritten.
 
-        masks: of the same rows. draw: in place of `draw`. Tokens are appended to the states of their rows; a row without a token has an `error`.
+        masks: of the same rows. draw: in place of `draw`. Tokens are appended to the states of their rows; a row
+        without a token has an `error`.
         """
         if all(row.is_plain_greedy for row in rows):
             return self._finish(self._ops.argmax(logits).tolist(), rows, {}, {})

@@ -21,8 +21,8 @@ class SpeculativeConfig:
 
     num_speculative_tokens: most drafts per sequence and step. acceptance: "exact" accepts a draft if it is the token
     that is sampled without drafts, "rejection" keeps the distribution of the output, "typical" does not
-    (`quire.engine.speculation.acceptance`). posterior_threshold, posterior_alpha: of "typical". adaptive: draft fewer tokens where few are accepted or a step is long already.
-    settings: of the method.
+    (`quire.engine.speculation.acceptance`). posterior_threshold, posterior_alpha: of "typical". adaptive: draft fewer
+    tokens where few are accepted or a step is long already. settings: of the method.
     """
 
     method: str

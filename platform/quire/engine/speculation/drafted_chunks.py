@@ -19,8 +19,8 @@ MIN_LOGIT_ROWS = 32
 def with_drafts(chunks: list[Chunk], drafts: Mapping[int, Draft], budget: int, state: SchedulerState) -> list[Chunk]:
     """The chunks of a step, those of seqs with drafts prolonged by them; earlier chunks come first.
 
-    budget: tokens left in the step. A draft never takes the page of a token of another seq, and never preempts one. Clients in the
-    background have none while others have requests.
+    budget: tokens left in the step. A draft never takes the page of a token of another seq, and never preempts one.
+    Clients in the background have none while others have requests.
     """
     num_logits = sum(chunk.samples for chunk in chunks)
     budget = min(budget, max(state.limits.max_num_seqs, MIN_LOGIT_ROWS) - num_logits)
