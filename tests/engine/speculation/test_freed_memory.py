@@ -51,7 +51,7 @@ def test_hundreds_of_aborted_requests_leave_an_engine_as_it_was(tmp_path: Path, 
     folder, rng = hybrid_folder(tmp_path, kind), random.Random(4)
     with rig_of(folder, hybrid_registry(), load_format="dummy", speculative_config=config, **sizes) as rig:
         for _ in range(60):
-            params = SamplingParams(max_tokens=12, ignore_eos=True, n=rng.choice([1, 1, 2]), temperature=0)
+            params = SamplingParams(max_tokens=12, ignore_eos=True, n=rng.choice([1, 1, 2]), temperature=0.3)
             ids = [rig.add(random_ids(rng, 3) * rng.randint(1, 6), params) for _ in range(5)]
             for _ in range(rng.randint(0, 5)):
                 rig.engine.step()
