@@ -124,6 +124,7 @@ def _build(
         config.batch_invariant,
         lambda error: step_fault(registry, loaded.info.name, error).message,
         HiddenTap(reads, loaded) if reads is not None else None,
+        speculation.acceptance if speculation is not None else None,
     )
     return Engine(
         EngineParts(

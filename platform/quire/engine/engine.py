@@ -140,6 +140,7 @@ class Engine:
         try:
             speculation = self._speculation
             drafts = speculation.propose(self._scheduler.generating()) if speculation is not None else NO_DRAFTS
+            drafts = self._runner.follow_grammars(drafts)
             plan = self._scheduler.plan(max_tokens, max_background, drafts)
             self.num_step_tokens = plan.num_tokens
             begin = perf_counter()

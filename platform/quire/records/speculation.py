@@ -38,7 +38,9 @@ class DraftQuery:
 class Draft:
     """Guesses of the tokens that follow, () = none.
 
-    probs: float32 [len(token_ids), vocab], the distributions that they were drawn from; None if each was certain.
+    probs: float32 [len(token_ids), vocab], the distributions that they were drawn from; None if each was certain. With
+    `acceptance` "rejection", answers keep their distribution only if which token was drawn does not decide whether it
+    is proposed.
     """
 
     token_ids: Sequence[int] = ()

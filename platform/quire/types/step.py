@@ -24,7 +24,8 @@ class Chunk:
     others extend the table; the first chunk after a `NewSeq` has the whole table. The runner keeps the other entries.
     samples: whether to sample the next token from the logits of the last token. state_slot: of a model with state.
     num_drafts: of its last tokens, which were not sampled but drafted. Then a token is sampled after the token before
-    them and after each draft that was sampled too.
+    them and after each draft that was sampled too. draft_probs: float32 [drafts or fewer, vocab], the distributions
+    that they were drawn from; None if each was certain, as those beyond its rows were.
     """
 
     seq_id: int
@@ -35,6 +36,7 @@ class Chunk:
     first_page: int = 0
     state_slot: int = -1
     num_drafts: int = 0
+    draft_probs: Tensor | None = None
 
     @property
     def drafts(self) -> Sequence[int]:

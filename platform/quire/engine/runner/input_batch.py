@@ -5,7 +5,7 @@ numpy handles tokens over whole steps; Python loops over chunks, never over toke
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
@@ -131,6 +131,11 @@ class InputBatch:
 
     def __getitem__(self, seq_id: int) -> BatchRow:
         return self._rows[seq_id]
+
+    def sampling_states(self, seq_ids: Iterable[int]) -> dict[int, SamplingState]:
+        """Those of the sequences that are in the batch and sampled."""
+        found = {seq_id: row.sampling for seq_id in seq_ids if (row := self._rows.get(seq_id)) is not None}
+        return {seq_id: state for seq_id, state in found.items() if state is not None}
 
     def start(
         self,

@@ -24,6 +24,8 @@ from quire.engine.sampling.logits_edits import LogitsEdits
 from quire.engine.sampling.logits_processors import LogitsProcessors
 from quire.engine.sampling.logprobs import token_logprobs
 from quire.engine.sampling.sampler import Sampler, SamplingState
+from quire.engine.speculation.acceptance import Acceptance
+from quire.engine.speculation.grammar_drafts import follow_grammars
 from quire.engine.speculation.hidden_tap import HiddenTap
 from quire.engine.speculation.verification import verify, verify_argmax
 from quire.engine.structured.constraint_tracker import PendingBitmask
@@ -31,6 +33,7 @@ from quire.engine.structured.grammars import Grammars
 from quire.errors import QuireError
 from quire.params.pooling import PoolingParams, PoolingResult
 from quire.params.sampling import BeamSearchParams, SamplingParams
+from quire.records import Draft
 from quire.types import AcceptedDrafts, NewSeq, Plan, Sample, StepResult, TokenLogprobs
 from quire_models import KVCache
 
@@ -46,7 +49,7 @@ class ModelRunner:
     batch_invariant: compute every token in a forward of its own, so that the shapes of all operations, and with them
     every bit of the result, depend only on its own sequence; slower in proportion. Tokens of a medium that see each
     other share a forward. describe_error: the error message of a request whose forward raised. tap: takes hidden
-    states for a drafter.
+    states for a drafter. acceptance: of drafts, None = exact.
     """
 
     def __init__(
@@ -61,6 +64,7 @@ class ModelRunner:
         batch_invariant: bool = False,
         describe_error: Callable[[Exception], str] = str,
         tap: HiddenTap | None = None,
+        acceptance: Acceptance | None = None,
     ) -> None:
         has_lm_head = loaded.decoder.has_lm_head
         self._head: Callable[..., Tensor] = loaded.module.logits if has_lm_head else _no_logits
@@ -73,8 +77,7 @@ class ModelRunner:
         self._poolers = poolers
         self._ops = loaded.ops
         self._sampler = Sampler(processors, grammars.constraints, loaded.ops)
-        self._batch_invariant = batch_invariant
-        self._tap = tap
+        self._batch_invariant, self._tap, self._acceptance = batch_invariant, tap, acceptance
         shapes, dtype, device = loaded.decoder.kv_shapes, loaded.kv_dtype, loaded.device
         self._kv = KVCache.allocate(shapes, sizes.num_pages, sizes.page_size, dtype, device)
         self._host_kv = KVCache.allocate(
@@ -101,6 +104,12 @@ class ModelRunner:
         self._adapters.clear()
         self._towers.clear()
         self._poolers.clear()
+
+    def follow_grammars(self, drafts: Mapping[int, Draft]) -> Mapping[int, Draft]:
+        """The drafts as far as the grammars of their sequences allow them, with the tokens that these force."""
+        if not drafts or not self._batch.num_constrained:
+            return drafts
+        return follow_grammars(self._grammars.constraints, self._batch.sampling_states(drafts), drafts)
 
     @torch.inference_mode()
     def run(self, plan: Plan) -> StepResult:
@@ -251,7 +260,8 @@ class ModelRunner:
             tokens = list(chain.from_iterable(parts))
             verified = verify_argmax(self._sampler, tokens, states, drafts)
         else:
-            verified = verify(self._sampler, self._logits(hidden, rows, failures), states, masks, drafts)
+            logits, probs = self._logits(hidden, rows, failures), [selected.probs.get(i) for i in selected.sampled]
+            verified = verify(self._sampler, logits, states, masks, drafts, probs if drafts else (), self._acceptance)
         samples, accepted = verified
         return dict(zip(selected.sampled, samples, strict=True)), {
             seq_id: each for seq_id, each in zip(selected.sampled, accepted, strict=False) if each is not None

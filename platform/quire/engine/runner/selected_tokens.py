@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from torch import Tensor
 
 from quire.engine.pooling.poolers import Poolers
 from quire.engine.runner.input_batch import InputBatch, Int64Array, StepInputs
@@ -17,8 +18,9 @@ class SelectedTokens:
     """The tokens whose hidden states a step returns.
 
     index: int64, tokens of the step: one for each of `sampled` and of its drafts, then those of each of `scored`, then
-    of `pooled`. sampled: seq ids. drafts: by seq id. scored: seq id, the prompt tokens that follow the selected ones,
-    how many alternatives to report for each. pooled: seq id, number of tokens.
+    of `pooled`. sampled: seq ids. drafts, probs: by seq id, the latter of drafts that have some. scored: seq id, the
+    prompt tokens that follow the selected ones, how many alternatives to report for each. pooled: seq id, number of
+    tokens.
     """
 
     index: Int64Array
@@ -26,6 +28,7 @@ class SelectedTokens:
     scored: list[tuple[int, Sequence[int], int]]
     pooled: list[tuple[int, int]]
     drafts: dict[int, Sequence[int]]
+    probs: dict[int, Tensor]
 
     @classmethod
     def from_chunks(
@@ -53,7 +56,9 @@ class SelectedTokens:
             if tokens is not None:
                 pooled.append((chunk.seq_id, len(tokens)))
                 parts.append(np.arange(tokens.start, tokens.stop, dtype=np.int64) + inputs.starts[i])
-        return cls(np.concatenate(parts), [chunk.seq_id for chunk in chunks if chunk.samples], scored, pooled, drafts)
+        sampled = [chunk.seq_id for chunk in chunks if chunk.samples]
+        probs = {chunk.seq_id: chunk.draft_probs for chunk in chunks if chunk.draft_probs is not None} if drafts else {}
+        return cls(np.concatenate(parts), sampled, scored, pooled, drafts, probs)
 
     @property
     def rows(self) -> list[int]:

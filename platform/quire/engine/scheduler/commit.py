@@ -128,9 +128,8 @@ class Committer:
                 return deltas
             deltas += self._sampled(seq, each, {}, None)
         if seq.status is not Status.FINISHED:
-            seq.computed += accepted.num_drafts
+            self._state.tables.settle(seq, accepted.num_drafts)
             self._register(seq)
-            self._state.tables.trim(seq)
         return deltas
 
     def _append(self, seq: Seq, sample: Sample) -> list[SeqDelta]:

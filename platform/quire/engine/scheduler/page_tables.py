@@ -66,8 +66,14 @@ class PageTables:
         if num_missing > 0:
             seq.pages.extend(self.pool.allocate(num_missing))
 
-    def trim(self, seq: Seq) -> None:
-        """Free the pages behind its computed positions, which held rejected drafts."""
+    def settle(self, seq: Seq, num_accepted: int) -> None:
+        """Go on behind the accepted drafts of a chunk, without the pages of the rejected ones.
+
+        A state that saw rejected drafts goes back to the start of the chunk: its tokens are computed again.
+        """
+        rewound = None if self.states is None else self.states.settle(seq, num_accepted)
+        seq.computed = seq.computed + num_accepted if rewound is None else rewound
+        seq.num_registered = min(seq.num_registered, seq.computed // self.pool.page_size)
         num_pages = self.pool.pages_for(seq.computed)
         self.pool.free(seq.pages[num_pages:])
         del seq.pages[num_pages:]

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import islice
 
@@ -23,6 +23,7 @@ from quire.engine.scheduler.seq import Seq, Status
 from quire.engine.scheduler.state import SchedulerState
 from quire.engine.speculation.drafted_chunks import with_drafts
 from quire.errors import PluginFailed
+from quire.records import Draft
 from quire.types import Chunk, NewSeq, Plan, in_background
 
 log = logging.getLogger(__name__)
@@ -67,7 +68,7 @@ class Planner:
         self._candidates = Candidates(state, try_admit, self._waits_for_state if self._states is not None else None)
         self._shares = ClientShares(state)
 
-    def plan(self, max_tokens: int | None, max_background: int, drafts: Mapping[int, Sequence[int]]) -> Plan:
+    def plan(self, max_tokens: int | None, max_background: int, drafts: Mapping[int, Draft]) -> Plan:
         """The next step, of at most `max_tokens` tokens; see `ClientShares.divide` for `max_background`.
 
         drafts: by seq id. They take what budget and pages the others leave.
@@ -93,7 +94,7 @@ class Planner:
         while builder.blocked and not builder.chunks and state.running:
             self._preempt_latest()
             self._schedule_waiting(builder)
-        if drafts and self._states is None:  # a state cannot go back behind rejected drafts
+        if drafts:
             builder.chunks = with_drafts(builder.chunks, drafts, builder.budget, self._state)
         copies, swaps_out, swaps_in = self._tables.drain_moves()
         ended, state.ended = state.ended, []

@@ -5,7 +5,7 @@ One plan is in flight at a time; requests may be added and aborted while the run
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from time import monotonic
 from types import MappingProxyType
 
@@ -19,10 +19,10 @@ from quire.engine.scheduler.planner import Planner
 from quire.engine.scheduler.seq import Seq
 from quire.engine.scheduler.state import SchedulerState
 from quire.errors import BadRequest, Overloaded, QuireError
-from quire.records import SchedulingPolicyImpl
+from quire.records import Draft, SchedulingPolicyImpl
 from quire.types import EngineStats, Plan, Request, SeqDelta, StepResult, in_background
 
-NO_DRAFTS: Mapping[int, Sequence[int]] = MappingProxyType({})
+NO_DRAFTS: Mapping[int, Draft] = MappingProxyType({})
 MAX_ITERATIONS = 4096
 """Steps whose token counts are kept for the next `stats`."""
 
@@ -105,7 +105,7 @@ class Scheduler:
         return [delta for group in begun for delta in finish(group.request.id, "error", error.wire)]
 
     def plan(
-        self, max_tokens: int | None = None, max_background: int = 0, drafts: Mapping[int, Sequence[int]] = NO_DRAFTS
+        self, max_tokens: int | None = None, max_background: int = 0, drafts: Mapping[int, Draft] = NO_DRAFTS
     ) -> Plan:
         """The next step, of at most `max_tokens` tokens; without chunks if nothing can be computed now.
 
@@ -161,9 +161,9 @@ class Scheduler:
         )
 
     def generating(self) -> list[Seq]:
-        """Running seqs whose next chunk is one token that they sample after: drafts may follow it."""
+        """Running seqs that sample after their next chunk: drafts may follow it."""
         running = self._state.running.values()
-        return [seq for seq in running if seq.to_compute == 1 and not seq.group.pending_forks and not seq.group.beams]
+        return [seq for seq in running if seq.is_generating and not seq.group.pending_forks and not seq.group.beams]
 
     def waiting(self) -> Iterator[Request]:
         """The request of each seq that waits to be admitted."""

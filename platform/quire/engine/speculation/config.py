@@ -11,8 +11,8 @@ from quire.settings.near_names import near_name
 
 MAX_DRAFTS = 64
 FLAG = "--speculative-config"
-ACCEPTANCE = ("exact",)
-COMMON = ("method", "num_speculative_tokens", "acceptance", "adaptive")
+ACCEPTANCE = ("exact", "rejection", "typical")
+COMMON = ("method", "num_speculative_tokens", "acceptance", "adaptive", "posterior_threshold", "posterior_alpha")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,14 +20,17 @@ class SpeculativeConfig:
     """Settings of speculative decoding, named as in vLLM.
 
     num_speculative_tokens: most drafts per sequence and step. acceptance: "exact" accepts a draft if it is the token
-    that is sampled without drafts. adaptive: draft fewer tokens where few are accepted or a step is long already.
-    settings: of the method.
+    that is sampled without drafts, "rejection" keeps the distribution of the output, "typical" does not
+    (`quire.engine.speculation.acceptance`). posterior_threshold, posterior_alpha: of "typical". adaptive: draft fewer
+    tokens where few are accepted or a step is long already. settings: of the method.
     """
 
     method: str
     num_speculative_tokens: int = 5
     acceptance: str = "exact"
     adaptive: bool = True
+    posterior_threshold: float = 0.09
+    posterior_alpha: float = 0.3
     settings: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
@@ -49,6 +52,9 @@ class SpeculativeConfig:
         adaptive = given.get("adaptive", cls.adaptive)
         if not isinstance(adaptive, bool):
             raise ConfigError(f"`adaptive` of {FLAG} must be true or false; got {adaptive!r}.")
+        typical = {name: _positive(given, name) for name in ("posterior_threshold", "posterior_alpha") if name in given}
+        if typical and acceptance != "typical":
+            raise ConfigError(f"`{next(iter(typical))}` of {FLAG} needs `acceptance` typical; it is {acceptance!r}.")
         settings = {key: value for key, value in given.items() if key not in COMMON}
         return cls(
             method=method,
@@ -56,7 +62,15 @@ class SpeculativeConfig:
             acceptance=acceptance,
             adaptive=adaptive,
             settings=settings,
+            **typical,
         )
+
+
+def _positive(given: Mapping[str, Any], name: str) -> float:
+    value = given[name]
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= 1:
+        raise ConfigError(f"`{name}` of {FLAG} must be above 0 and at most 1; got {value!r}.")
+    return float(value)
 
 
 def _hint(key: str, known: Collection[str]) -> str:

@@ -12,6 +12,7 @@ from quire.engine.memory.ledger import MemoryBudget
 from quire.engine.sampling.rng import seq_seed
 from quire.engine.scheduler.page_pool import hash_root
 from quire.engine.scheduler.seq import Seq
+from quire.engine.speculation.acceptance import Acceptance, acceptance_of
 from quire.engine.speculation.config import SpeculativeConfig
 from quire.engine.speculation.draft_lengths import DraftLengths
 from quire.engine.speculation.draft_model.draft_model_loader import DraftModelLoader
@@ -28,11 +29,21 @@ DRAFTERS = "quire_drafters"
 
 
 class Speculation:
-    """Drafts for the sequences of one model, with the drafter `built` of a plugin. A fault of it costs drafts only."""
+    """Drafts for the sequences of one model, with the drafter `built` of a plugin. A fault of it costs drafts only.
+
+    acceptance: for the runner, None = exact.
+    """
 
     def __init__(
-        self, registry: Registry, plugin: str, built: DrafterImpl, lengths: DraftLengths, vocab_size: int
+        self,
+        registry: Registry,
+        plugin: str,
+        built: DrafterImpl,
+        lengths: DraftLengths,
+        vocab_size: int,
+        acceptance: Acceptance | None = None,
     ) -> None:
+        self.acceptance = acceptance
         self._registry, self._plugin, self._built = registry, plugin, built
         self._lengths, self._vocab_size = lengths, vocab_size
         self._draft_s = 0.0  # of the step at hand
@@ -43,7 +54,7 @@ class Speculation:
         """What the drafter takes of the memory of the model's device."""
         return int(getattr(self._built, "memory_bytes", 0))
 
-    def propose(self, seqs: Sequence[Seq]) -> Mapping[int, Sequence[int]]:
+    def propose(self, seqs: Sequence[Seq]) -> Mapping[int, Draft]:
         """Drafts by seq id; seqs: those whose next chunk is one token that they sample after."""
         begin, self._draft_s = perf_counter(), 0.0
         lengths = self._lengths.choose([seq.id for seq in seqs])
@@ -63,10 +74,10 @@ class Speculation:
         finally:
             self._draft_s = perf_counter() - begin
 
-    def _checked(self, queries: Sequence[DraftQuery], drafts: Sequence[Draft]) -> dict[int, Sequence[int]]:
+    def _checked(self, queries: Sequence[DraftQuery], drafts: Sequence[Draft]) -> dict[int, Draft]:
         if len(drafts) != len(queries):
             raise self._fault(f"it proposed {len(drafts)} drafts for {len(queries)} sequences")
-        found: dict[int, Sequence[int]] = {}
+        found: dict[int, Draft] = {}
         for query, draft in zip(queries, drafts, strict=True):
             token_ids = draft.token_ids
             if len(token_ids) > query.max_drafts:
@@ -74,7 +85,9 @@ class Speculation:
             if token_ids:
                 if not 0 <= min(token_ids) <= max(token_ids) < self._vocab_size:
                     raise self._fault(f"it drafted a token id outside 0 … {self._vocab_size - 1}")
-                found[query.seq_id] = token_ids
+                if draft.probs is not None and draft.probs.shape != (len(token_ids), self._vocab_size):
+                    raise self._fault(f"its probabilities have the shape {list(draft.probs.shape)}")
+                found[query.seq_id] = draft
         return found
 
     def _query(self, seq: Seq, max_drafts: int) -> DraftQuery:
@@ -164,4 +177,4 @@ def build_speculation(
     )
     built = call_plugin(registry, plugin, known[speculative.method].build, drafter_context)
     lengths = DraftLengths(speculative.num_speculative_tokens, speculative.adaptive)
-    return Speculation(registry, plugin, built, lengths, loaded.info.vocab_size)
+    return Speculation(registry, plugin, built, lengths, loaded.info.vocab_size, acceptance_of(speculative))
