@@ -1,44 +1,71 @@
-"""The drafter of one model: which sequences get drafts, how many, and what is done with a drafter that fails."""
+"""The drafts of one model: which sequences get drafts, from their prediction or from the drafter, how many, and what
+is done with a drafter that fails."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from operator import index
 
 from quire.engine.loading.load import LoadedModel
 from quire.engine.sampling.rng import seq_seed
 from quire.engine.scheduler.seq import Seq
-from quire.engine.speculation.config import SpeculativeConfig
+from quire.engine.speculation.draft_counts import DraftCounts
 from quire.engine.speculation.draft_lengths import DraftLengths
+from quire.engine.speculation.predictions import MAX_PREDICTED, Predictions
 from quire.errors import PluginFailed, PluginOff
 from quire.hooks.call_stats import call_plugin, plugin_fault
 from quire.params.sampling import SamplingParams
-from quire.records import Context, Draft, Drafter, DrafterContext, DrafterImpl, DraftQuery, Registry
+from quire.records import Context, Draft, DrafterContext, DrafterImpl, DraftQuery, Registry
 from quire.settings.model_config import ModelConfig
-from quire.types import Plan, StepResult
+from quire.settings.speculative_config import DRAFTERS, SpeculativeConfig
+from quire.types import Plan, SpeculationStats, StepResult
 
 log = logging.getLogger(__name__)
 
-DRAFTERS = "quire_drafters"
+
+@dataclass(frozen=True, slots=True)
+class BuiltDrafter:
+    """The drafter of a plugin. max_drafts: per sequence and step."""
+
+    plugin: str
+    built: DrafterImpl
+    max_drafts: int
 
 
 class Speculation:
-    """Drafts for the sequences of one model, with the drafter `built` of a plugin. A fault of it costs drafts only."""
+    """Drafts for the sequences of one model. A fault of the drafter costs drafts only.
+
+    drafter: None = only sequences with a prediction get drafts.
+    """
 
     def __init__(
-        self, registry: Registry, plugin: str, built: DrafterImpl, lengths: DraftLengths, vocab_size: int
+        self, registry: Registry, drafter: BuiltDrafter | None, lengths: DraftLengths, vocab_size: int
     ) -> None:
-        self._registry, self._plugin, self._built = registry, plugin, built
+        self._registry, self._drafter = registry, drafter
         self._lengths, self._vocab_size = lengths, vocab_size
+        self._predictions, self._counts = Predictions(), DraftCounts()
+        self._is_used = drafter is not None
 
     def propose(self, seqs: Sequence[Seq]) -> Mapping[int, Sequence[int]]:
         """Drafts by seq id; seqs: those whose next chunk is one token that they sample after."""
+        self._is_used = self._drafter is not None or any(map(_has_prediction, seqs))
+        if not self._is_used:
+            return {}
         queries = [_query(seq, self._lengths.length(seq.id, len(seqs))) for seq in seqs if _may_speculate(seq)]
         queries = [query for query in queries if query.max_drafts > 0]
-        if not queries:
+        predicted = {query.seq_id: draft for query in queries if (draft := self._predictions.draft(query))}
+        return self._drafted([query for query in queries if query.seq_id not in predicted]) | predicted
+
+    def _drafted(self, queries: Sequence[DraftQuery]) -> dict[int, Sequence[int]]:
+        """Drafts of the drafter, by seq id."""
+        if self._drafter is None or not queries:
             return {}
+        most = self._drafter.max_drafts
+        queries = [query if query.max_drafts <= most else replace(query, max_drafts=most) for query in queries]
         try:
-            drafts = call_plugin(self._registry, self._plugin, self._built.propose, queries)
+            drafts = call_plugin(self._registry, self._drafter.plugin, self._drafter.built.propose, queries)
             return self._checked(queries, drafts)
         except PluginOff:
             return {}
@@ -47,36 +74,60 @@ class Speculation:
             return {}
 
     def _checked(self, queries: Sequence[DraftQuery], drafts: Sequence[Draft]) -> dict[int, Sequence[int]]:
-        if len(drafts) != len(queries):
-            raise self._fault(f"it proposed {len(drafts)} drafts for {len(queries)} sequences")
-        found: dict[int, Sequence[int]] = {}
-        for query, draft in zip(queries, drafts, strict=True):
-            token_ids = draft.token_ids
-            if len(token_ids) > query.max_drafts:
-                raise self._fault(f"it drafted {len(token_ids)} tokens, more than the {query.max_drafts} asked for")
-            if token_ids:
-                if not 0 <= min(token_ids) <= max(token_ids) < self._vocab_size:
-                    raise self._fault(f"it drafted a token id outside 0 … {self._vocab_size - 1}")
-                found[query.seq_id] = token_ids
-        return found
-
-    def _fault(self, what: str) -> PluginFailed:
-        return plugin_fault(self._registry, self._plugin, self._built.propose, what)
+        try:
+            return _valid_drafts(queries, drafts, self._vocab_size)
+        except (TypeError, ValueError, AttributeError) as error:
+            assert self._drafter is not None
+            what = f"its drafts are no token ids to use: {error}"
+            raise plugin_fault(self._registry, self._drafter.plugin, self._drafter.built.propose, what) from error
 
     def observe(self, plan: Plan, result: StepResult, seconds: float) -> None:
         """Learn from a step that took so many seconds."""
-        self._lengths.observe(plan, result, seconds)
+        if self._is_used:
+            self._counts.add(plan, result)
+            self._lengths.observe(plan, result, seconds)
         if plan.ended:
             self._lengths.end(plan.ended)
-            try:
-                call_plugin(self._registry, self._plugin, self._built.end, plan.ended)
-            except PluginFailed as error:
-                log.warning("The drafter could not free the state of ended sequences. %s", error)
+            self._predictions.end(plan.ended)
+            self._end_drafts(plan.ended)
+
+    def _end_drafts(self, seq_ids: Sequence[int]) -> None:
+        if self._drafter is None:
+            return
+        try:
+            call_plugin(self._registry, self._drafter.plugin, self._drafter.built.end, seq_ids)
+        except PluginFailed as error:
+            log.warning("The drafter could not free the state of ended sequences. %s", error)
+
+    def stats(self) -> SpeculationStats | None:
+        """Counts since the start; None if there is no drafter and no request had a prediction."""
+        return self._counts.stats() if self._drafter is not None or self._counts.num_drafts else None
+
+
+def _valid_drafts(queries: Sequence[DraftQuery], drafts: Sequence[Draft], vocab_size: int) -> dict[int, Sequence[int]]:
+    """By seq id. Raises TypeError, ValueError or AttributeError for anything else than what was asked for."""
+    if len(drafts) != len(queries):
+        raise ValueError(f"{len(drafts)} drafts for {len(queries)} sequences")
+    found: dict[int, Sequence[int]] = {}
+    for query, draft in zip(queries, drafts, strict=True):
+        if len(draft.token_ids) > query.max_drafts:
+            raise ValueError(f"{len(draft.token_ids)} tokens, more than the {query.max_drafts} asked for")
+        token_ids = list(map(index, draft.token_ids))
+        if token_ids:
+            if not 0 <= min(token_ids) <= max(token_ids) < vocab_size:
+                raise ValueError(f"a token id outside 0 … {vocab_size - 1}")
+            found[query.seq_id] = token_ids
+    return found
+
+
+def _has_prediction(seq: Seq) -> bool:
+    params = seq.group.request.params
+    return isinstance(params, SamplingParams) and bool(params.prediction_ids)
 
 
 def _may_speculate(seq: Seq) -> bool:
     params = seq.group.request.params
-    return isinstance(params, SamplingParams) and len(seq.tokens) + 1 < seq.max_len
+    return isinstance(params, SamplingParams) and params.speculative is not False and len(seq.tokens) + 1 < seq.max_len
 
 
 def _query(seq: Seq, max_drafts: int) -> DraftQuery:
@@ -95,23 +146,21 @@ def _query(seq: Seq, max_drafts: int) -> DraftQuery:
 
 def build_speculation(
     config: ModelConfig, registry: Registry, loaded: LoadedModel, context: Callable[[str], Context]
-) -> Speculation | None:
-    """By --speculative-config, None without. context: of a plugin. Raises ConfigError."""
-    if not config.speculative_config:
-        return None
-    known: Mapping[str, Drafter] = registry.by_hook(DRAFTERS)
-    speculative = SpeculativeConfig.from_mapping(
-        config.speculative_config, {name: drafter.settings for name, drafter in known.items()}
-    )
+) -> Speculation:
+    """By --speculative-config; without it only predictions are drafts. context: of a plugin. Raises ConfigError."""
+    speculative = SpeculativeConfig.from_registry(config.speculation, registry)
+    if speculative is None:
+        return Speculation(registry, None, DraftLengths(MAX_PREDICTED, adaptive=True), loaded.info.vocab_size)
     plugin = registry.plugin_of(DRAFTERS, speculative.method)
+    most = speculative.num_speculative_tokens
     drafter_context = DrafterContext(
         **vars(context(plugin)),
         settings=speculative.settings,
         target=loaded,
-        max_drafts=speculative.num_speculative_tokens,
+        max_drafts=most,
         max_num_seqs=config.max_num_seqs,
         max_model_len=loaded.info.max_model_len,
     )
-    built = call_plugin(registry, plugin, known[speculative.method].build, drafter_context)
-    lengths = DraftLengths(speculative.num_speculative_tokens, speculative.adaptive)
-    return Speculation(registry, plugin, built, lengths, loaded.info.vocab_size)
+    built = call_plugin(registry, plugin, registry.by_hook(DRAFTERS)[speculative.method].build, drafter_context)
+    lengths = DraftLengths(max(most, MAX_PREDICTED), speculative.adaptive)
+    return Speculation(registry, BuiltDrafter(plugin, built, most), lengths, loaded.info.vocab_size)
