@@ -212,8 +212,8 @@ class SamplingParams:
         if self.logit_bias:
             put(self, "logit_bias", _biases(self.logit_bias))
         _boolean("speculative", self.speculative)
-        if self.prediction is not None and not isinstance(self.prediction, str):
-            _fail("prediction", "a string", self.prediction)
+        if self.prediction is not None and (not isinstance(self.prediction, str) or self.prediction_ids):
+            _fail("prediction", "a string, and the only one of `prediction` and `prediction_ids`", self.prediction)
         put(self, "prediction_ids", _ids("prediction_ids", self.prediction_ids, MAX_PREDICTION_IDS))
         put(self, "structured", _structured(self.structured, self.structured_outputs, self.guided_decoding))
         put(self, "structured_outputs", None)
