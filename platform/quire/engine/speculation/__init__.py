@@ -4,5 +4,6 @@
         ─▶ ModelRunner: logits after the last token and after each draft ─▶ `verify` ─▶ AcceptedDrafts
         ─▶ Scheduler.commit: appends the samples, frees the pages of rejected drafts ─▶ Speculation.observe
 
-Drafters are plugins (`quire_drafters`). Without --speculative-config none of this runs.
+Drafters are plugins (`quire_drafters`). Before the drafter come the predictions that requests bring; without
+--speculative-config only those are drafts.
 """
