@@ -14,10 +14,10 @@ from quire.engine.scheduler.seq import Seq
 from quire.engine.speculation.draft_counts import DraftCounts
 from quire.engine.speculation.draft_lengths import DraftLengths
 from quire.engine.speculation.predictions import MAX_PREDICTED, Predictions
-from quire.errors import PluginFailed, PluginOff
-from quire.hooks.call_stats import call_plugin, plugin_fault
+from quire.errors import PluginFailed, PluginOff, QuireError
+from quire.hooks.call_stats import call_plugin
 from quire.params.sampling import SamplingParams
-from quire.records import Context, Draft, DrafterContext, DrafterImpl, DraftQuery, Registry
+from quire.records import Context, DrafterContext, DrafterImpl, DraftQuery, Registry
 from quire.settings.model_config import ModelConfig
 from quire.settings.speculative_config import DRAFTERS, SpeculativeConfig
 from quire.types import Plan, SpeculationStats, StepResult
@@ -27,11 +27,36 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class BuiltDrafter:
-    """The drafter of a plugin. max_drafts: per sequence and step."""
+    """The drafter of a plugin. max_drafts: per sequence and step. vocab_size: of the model."""
 
     plugin: str
     built: DrafterImpl
     max_drafts: int
+    vocab_size: int
+
+    @property
+    def name(self) -> str:
+        """Of what is called, for errors."""
+        return f"{type(self.built).__qualname__}.propose"
+
+    def __call__(self, queries: Sequence[DraftQuery]) -> dict[int, Sequence[int]]:
+        """Drafts by seq id. Raises ValueError, TypeError or AttributeError if they are not what was asked for."""
+        try:
+            drafts = self.built.propose(queries)
+        except QuireError as error:  # it would be taken for an intended answer, which there is none of
+            raise RuntimeError(f"{type(error).__name__}: {error}") from error
+        if len(drafts) != len(queries):
+            raise ValueError(f"{len(drafts)} drafts for {len(queries)} sequences")
+        found: dict[int, Sequence[int]] = {}
+        for query, draft in zip(queries, drafts, strict=True):
+            if len(draft.token_ids) > query.max_drafts:
+                raise ValueError(f"{len(draft.token_ids)} tokens drafted, more than the {query.max_drafts} asked for")
+            token_ids = list(map(index, draft.token_ids))
+            if token_ids:
+                if not 0 <= min(token_ids) <= max(token_ids) < self.vocab_size:
+                    raise ValueError(f"a drafted token id is outside 0 … {self.vocab_size - 1}")
+                found[query.seq_id] = token_ids
+        return found
 
 
 class Speculation:
@@ -40,11 +65,8 @@ class Speculation:
     drafter: None = only sequences with a prediction get drafts.
     """
 
-    def __init__(
-        self, registry: Registry, drafter: BuiltDrafter | None, lengths: DraftLengths, vocab_size: int
-    ) -> None:
-        self._registry, self._drafter = registry, drafter
-        self._lengths, self._vocab_size = lengths, vocab_size
+    def __init__(self, registry: Registry, drafter: BuiltDrafter | None, lengths: DraftLengths) -> None:
+        self._registry, self._drafter, self._lengths = registry, drafter, lengths
         self._predictions, self._counts = Predictions(), DraftCounts()
         self._is_used = drafter is not None
 
@@ -65,21 +87,13 @@ class Speculation:
         most = self._drafter.max_drafts
         queries = [query if query.max_drafts <= most else replace(query, max_drafts=most) for query in queries]
         try:
-            drafts = call_plugin(self._registry, self._drafter.plugin, self._drafter.built.propose, queries)
-            return self._checked(queries, drafts)
+            drafts: dict[int, Sequence[int]] = call_plugin(self._registry, self._drafter.plugin, self._drafter, queries)
+            return drafts
         except PluginOff:
             return {}
         except PluginFailed as error:
             log.warning("A step has no drafts. %s", error)
             return {}
-
-    def _checked(self, queries: Sequence[DraftQuery], drafts: Sequence[Draft]) -> dict[int, Sequence[int]]:
-        try:
-            return _valid_drafts(queries, drafts, self._vocab_size)
-        except (TypeError, ValueError, AttributeError) as error:
-            assert self._drafter is not None
-            what = f"its drafts are no token ids to use: {error}"
-            raise plugin_fault(self._registry, self._drafter.plugin, self._drafter.built.propose, what) from error
 
     def observe(self, plan: Plan, result: StepResult, seconds: float) -> None:
         """Learn from a step that took so many seconds."""
@@ -96,28 +110,12 @@ class Speculation:
             return
         try:
             call_plugin(self._registry, self._drafter.plugin, self._drafter.built.end, seq_ids)
-        except PluginFailed as error:
+        except QuireError as error:
             log.warning("The drafter could not free the state of ended sequences. %s", error)
 
     def stats(self) -> SpeculationStats | None:
         """Counts since the start; None if there is no drafter and no request had a prediction."""
         return self._counts.stats() if self._drafter is not None or self._counts.num_drafts else None
-
-
-def _valid_drafts(queries: Sequence[DraftQuery], drafts: Sequence[Draft], vocab_size: int) -> dict[int, Sequence[int]]:
-    """By seq id. Raises TypeError, ValueError or AttributeError for anything else than what was asked for."""
-    if len(drafts) != len(queries):
-        raise ValueError(f"{len(drafts)} drafts for {len(queries)} sequences")
-    found: dict[int, Sequence[int]] = {}
-    for query, draft in zip(queries, drafts, strict=True):
-        if len(draft.token_ids) > query.max_drafts:
-            raise ValueError(f"{len(draft.token_ids)} tokens, more than the {query.max_drafts} asked for")
-        token_ids = list(map(index, draft.token_ids))
-        if token_ids:
-            if not 0 <= min(token_ids) <= max(token_ids) < vocab_size:
-                raise ValueError(f"a token id outside 0 … {vocab_size - 1}")
-            found[query.seq_id] = token_ids
-    return found
 
 
 def _has_prediction(seq: Seq) -> bool:
@@ -150,7 +148,7 @@ def build_speculation(
     """By --speculative-config; without it only predictions are drafts. context: of a plugin. Raises ConfigError."""
     speculative = SpeculativeConfig.from_registry(config.speculation, registry)
     if speculative is None:
-        return Speculation(registry, None, DraftLengths(MAX_PREDICTED, adaptive=True), loaded.info.vocab_size)
+        return Speculation(registry, None, DraftLengths(MAX_PREDICTED, adaptive=True))
     plugin = registry.plugin_of(DRAFTERS, speculative.method)
     most = speculative.num_speculative_tokens
     drafter_context = DrafterContext(
@@ -163,4 +161,4 @@ def build_speculation(
     )
     built = call_plugin(registry, plugin, registry.by_hook(DRAFTERS)[speculative.method].build, drafter_context)
     lengths = DraftLengths(max(most, MAX_PREDICTED), speculative.adaptive)
-    return Speculation(registry, BuiltDrafter(plugin, built, most), lengths, loaded.info.vocab_size)
+    return Speculation(registry, BuiltDrafter(plugin, built, most, loaded.info.vocab_size), lengths)
