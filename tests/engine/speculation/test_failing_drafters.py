@@ -87,7 +87,7 @@ def _refuse(queries: Sequence[DraftQuery]) -> list[Draft]:
         lambda queries: [Draft()] * (len(queries) + 1),
         lambda queries: [None] * len(queries),
         lambda queries: [[1, 2]] * len(queries),
-        each([256]),
+        each([100_000]),
         each([-1]),
         each([2**70]),
         each([1, 2, 3, 4]),
@@ -145,7 +145,7 @@ def test_a_drafter_whose_end_fails_is_blamed(rig_with: Any, expected: list[list[
 def test_a_draft_of_numpy_integers_is_accepted(rig_with: Any, expected: list[list[int]]) -> None:
     import numpy as np
 
-    rig, counter = rig_with(Broken(each(np.array([1, 2]))))
+    rig, counter = rig_with(Broken(lambda queries: [Draft(np.array([1, 2])[: query.max_drafts]) for query in queries]))
     assert rig.tokens(PROMPTS, greedy(8, ignore_eos=True)) == expected
     assert faults(counter) == 0
     counts = rig.engine.stats().speculation
