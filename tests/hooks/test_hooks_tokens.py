@@ -68,9 +68,10 @@ def test_hook_drafters_propose_tokens_and_change_no_output(tour: PluginSite, mod
     check_drafter(record)
     drafted = engine(model, registry, speculative_config={"method": "prompt-again", "adaptive": False})
     assert generate(drafted, max_tokens=30) == generate(engine(model, registry), max_tokens=30)
+    assert generate(drafted, "a" * 20, max_tokens=16, allowed_token_ids=[97]) == [97] * 16
     counts = drafted.stats().speculation
     assert counts is not None
-    assert counts.num_draft_tokens_total > 0
+    assert counts.num_accepted_tokens_total == counts.num_draft_tokens_total == 12  # each step gives one token more
 
 
 def test_a_drafter_says_what_is_wrong_with_its_settings(tour: PluginSite, model: Path) -> None:

@@ -28,6 +28,6 @@ class Predictions:
         return output.following(query.max_drafts)
 
     def end(self, seq_ids: Iterable[int]) -> None:
-        """Forget sequences."""
+        """Forget the places of sequences."""
         for seq_id in seq_ids:
             self._outputs.pop(seq_id, None)
