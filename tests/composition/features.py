@@ -156,6 +156,7 @@ FEATURES = (
         _all(_is_json),
         clashes=("allowed ids", "choice", "bias", "bad words", "stop ids"),
     ),
+    Feature("prediction", {"prediction_ids": tuple(b"yes, of course not")}, lambda answers: None),
     Feature("salt", {}, lambda answers: None, request={"cache_salt": "tenant"}),
     Feature("urgency", {}, lambda answers: None, request={"priority": -1}),
     Feature("client", {}, lambda answers: None, request={"client": "key:one"}),

@@ -50,6 +50,7 @@ CONTRACT = {
     "quire.settings.near_names",
     "quire.settings.server_config",
     "quire.settings.setting",
+    "quire.settings.speculative_config",
     "quire.types",
 }
 HOOKS = {"quire.hooks", "quire.log_format"}

@@ -51,7 +51,7 @@ def test_every_argument_is_accepted_on_the_command_line_and_in_python_at_the_sam
     ("words", "settings"),
     [
         (["--tensor-parallel-size", "2"], {"tensor_parallel_size": 2}),
-        (["--speculative-model", "small"], {"speculative_model": "small"}),
+        (["--speculative-draft-tensor-parallel-size", "2"], {"speculative_draft_tensor_parallel_size": 2}),
         (["--distributed-executor-backend=ray"], {"distributed_executor_backend": "ray"}),
         (["--cpu-offload-gb", "4"], {"cpu_offload_gb": 4}),
         (["--enable-expert-parallel"], {"enable_expert_parallel": True}),

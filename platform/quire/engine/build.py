@@ -25,8 +25,8 @@ from quire.engine.scheduler.limits import SchedulerLimits
 from quire.engine.scheduler.page_pool import PagePool
 from quire.engine.scheduler.policy import choose_policy
 from quire.engine.scheduler.scheduler import Scheduler
+from quire.engine.speculation.build_speculation import build_speculation
 from quire.engine.speculation.hidden_tap import HiddenTap
-from quire.engine.speculation.speculation import build_speculation
 from quire.engine.structured.constraint_tracker import ConstraintTracker
 from quire.engine.structured.grammars import Grammars
 from quire.hooks.call_stats import step_fault
@@ -75,7 +75,7 @@ def _build(
     max_tokens = step_tokens(config, loaded)
     # a drafter may have a model and pages of its own
     speculation = build_speculation(config, registry, loaded, context, budget)
-    drafter_bytes = speculation.memory_bytes if speculation is not None else 0
+    drafter_bytes = speculation.memory_bytes
     left = budget.without(drafter_bytes)
     caches = plan_caches(config, loaded, lambda: activation_bytes(loaded, config, max_tokens), left)
     memory = check_memory_use(config, loaded, caches, budget, drafter_bytes)
@@ -111,7 +111,7 @@ def _build(
         num_host_state_slots=caches.num_host_slots,
     )
     towers = MultimodalEmbeddings.from_model(loaded, registry, adapters.mapping, config)
-    reads = speculation.reads_hidden if speculation is not None else None
+    reads = speculation.reads_hidden
     poolers = Poolers(loaded.pooling.poolers, loaded.module.heads, loaded.dtype, config.batch_invariant)
     runner = ModelRunner(
         loaded,
@@ -124,7 +124,7 @@ def _build(
         config.batch_invariant,
         lambda error: step_fault(registry, loaded.info.name, error).message,
         HiddenTap(reads, loaded) if reads is not None else None,
-        speculation.acceptance if speculation is not None else None,
+        speculation.acceptance,
     )
     return Engine(
         EngineParts(

@@ -23,7 +23,7 @@ from quire.engine.multimodal.embeddings import MultimodalEmbeddings
 from quire.engine.runner.model_runner import ModelRunner
 from quire.engine.sampling.logits_processors import LogitsProcessors
 from quire.engine.scheduler.candidates import Admission
-from quire.engine.scheduler.scheduler import NO_DRAFTS, Scheduler
+from quire.engine.scheduler.scheduler import Scheduler
 from quire.engine.speculation.speculation import Speculation
 from quire.engine.structured.grammars import Grammars
 from quire.errors import QuireError
@@ -60,7 +60,7 @@ class EngineParts:
     adapters: EngineAdapters
     towers: MultimodalEmbeddings
     tokenizer: Callable[[], object] | None
-    speculation: Speculation | None = None
+    speculation: Speculation
 
 
 class _RunFailed(Exception):
@@ -113,6 +113,7 @@ class Engine:
                 self._processors.check(params)
             if params.structured is not None:
                 self._grammars.submit(params)
+        self._speculation.add(request)
         with self._adapters.acquire(request) if request.adapters or media else nullcontext(request) as acquired:
             self._scheduler.add(self._with_cache_salt(acquired) if self._has_variants else acquired)
 
@@ -138,16 +139,13 @@ class Engine:
         `failed_steps` counts the step.
         """
         try:
-            speculation = self._speculation
-            drafts = speculation.propose(self._scheduler.generating()) if speculation is not None else NO_DRAFTS
-            drafts = self._runner.follow_grammars(drafts)
+            drafts = self._runner.follow_grammars(self._speculation.propose(self._scheduler.generating))
             plan = self._scheduler.plan(max_tokens, max_background, drafts)
             self.num_step_tokens = plan.num_tokens
             begin = perf_counter()
             result = self._run(plan)
             deltas = self._scheduler.commit(plan, result)
-            if speculation is not None:
-                speculation.observe(plan, result, perf_counter() - begin)
+            self._speculation.observe(plan, result, perf_counter() - begin)
         except Exception as error:
             self.failed_steps += 1
             if not isinstance(error, _RunFailed):
@@ -213,7 +211,8 @@ class Engine:
         """Counters since start and gauges of now."""
         deferred = self._grammars.num_compiling(self._scheduler.waiting()) + self._adapters.num_deferred
         stats, adapters = self._scheduler.stats(self.info.name), self._adapters.stats()
-        return self._towers.add_stats(replace(stats, num_deferred=deferred, adapters=adapters))
+        speculation = self._speculation.stats()
+        return self._towers.add_stats(replace(stats, num_deferred=deferred, adapters=adapters, speculation=speculation))
 
     def close(self) -> None:
         """Stop the threads of the engine and free the memory of its device."""

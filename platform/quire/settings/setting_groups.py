@@ -41,7 +41,11 @@ GROUPS: Mapping[str, tuple[str, ...]] = {
     ),
     "scheduling": (
         *("max_num_seqs", "max_num_batched_tokens", "max_num_queued_reqs", "enable_chunked_prefill"),
-        *("scheduling_policy", "preemption", "batch_invariant", "speculative_config"),
+        *("scheduling_policy", "preemption", "batch_invariant"),
+    ),
+    "speculative decoding": (
+        *("speculative_config", "speculative_method", "speculative_model", "num_speculative_tokens"),
+        *("ngram_prompt_lookup_max", "ngram_prompt_lookup_min", "spec_acceptance", "speculative_lora"),
     ),
     "memory": (
         *("kv_cache_memory_bytes", "gpu_memory_utilization", "kv_cache_dtype", "num_pages", "page_size"),

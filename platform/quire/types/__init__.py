@@ -19,7 +19,7 @@ from quire.types.request import (
     background,
     in_background,
 )
-from quire.types.stats import ClientUsage, EngineStats, RequestSummary, StateStats
+from quire.types.stats import ClientUsage, EngineStats, RequestSummary, SpeculationStats, StateStats
 from quire.types.step import (
     AcceptedDrafts,
     Chunk,
@@ -59,6 +59,7 @@ __all__ = [
     "EngineStats",
     "RequestSummary",
     "ClientUsage",
+    "SpeculationStats",
     "StateStats",
     "EncoderInputInfo",
     "AdapterInfo",

@@ -67,6 +67,6 @@ def test_hundreds_of_aborted_requests_leave_an_engine_as_it_was(tmp_path: Path, 
         stats = engine.stats()
         assert (stats.num_running, stats.num_waiting, stats.num_pages_used, len(engine._runner._batch)) == (0, 0, 0, 0)
         assert stats.state is None or stats.state.num_slots_used == 0
-        assert not engine._speculation._built._arrays
+        assert not engine._speculation._drafter.built._arrays
         engine.reset_prefix_cache()
         assert engine.stats().num_pages_cached == 0

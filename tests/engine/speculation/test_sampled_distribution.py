@@ -9,8 +9,8 @@ import torch
 from drafted_pairs import LOGITS, SOFT, SPARSE, VOCAB, Pairs
 
 from quire.engine.speculation.acceptance import NextDraft, Rejection, Typical, acceptance_of
-from quire.engine.speculation.config import SpeculativeConfig
 from quire.errors import ConfigError
+from quire.settings.speculative_config import SpeculativeConfig
 
 HARD = torch.nn.functional.one_hot(LOGITS.argmax(-1), VOCAB).float()
 """A drafter that always drafts the most likely token, and says nothing of probabilities."""

@@ -27,7 +27,7 @@ def draft_model_rig(
     with rig_of(folder, speculative_config=config, **settings) as rig:
         speculation = rig.engine._speculation
         assert speculation is not None
-        drafter = speculation._built
+        drafter = speculation._drafter.built
         assert isinstance(drafter, ModelDrafter)
         yield rig, drafter
 

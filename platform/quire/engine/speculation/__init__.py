@@ -6,5 +6,6 @@
 
 A drafter that reads hidden states gets those of computed tokens: `HiddenTap` ─▶ StepResult.hidden ─▶ its `observe`.
 
-Drafters are plugins (`quire_drafters`). Without --speculative-config none of this runs.
+Drafters are plugins (`quire_drafters`). Before the drafter come the predictions that requests bring; without
+--speculative-config only those are drafts.
 """

@@ -17,8 +17,8 @@ from torch import Tensor
 
 from quire.engine.sampling.rng import uniforms
 from quire.engine.sampling.sampler import SamplingState
-from quire.engine.speculation.config import SpeculativeConfig
 from quire.engine.speculation.distribution import distribution, draw
+from quire.settings.speculative_config import SpeculativeConfig
 
 log = logging.getLogger(__name__)
 

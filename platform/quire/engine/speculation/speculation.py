@@ -1,94 +1,97 @@
-"""The drafter of one model: which sequences get drafts, how many, and what is done with a drafter that fails."""
+"""The drafts of one model: which sequences get drafts, from their prediction or from the drafter, how many, and what
+is done with a drafter that fails."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from time import perf_counter
 from typing import Any
 
-from quire.engine.loading.load import LoadedModel
-from quire.engine.memory.ledger import MemoryBudget
 from quire.engine.sampling.rng import seq_seed
 from quire.engine.scheduler.page_pool import hash_root
 from quire.engine.scheduler.seq import Seq
-from quire.engine.speculation.acceptance import Acceptance, acceptance_of
-from quire.engine.speculation.config import SpeculativeConfig
+from quire.engine.speculation.acceptance import Acceptance
+from quire.engine.speculation.built_drafter import BuiltDrafter
+from quire.engine.speculation.draft_counts import DraftCounts
 from quire.engine.speculation.draft_lengths import DraftLengths
-from quire.engine.speculation.draft_model.draft_model_loader import DraftModelLoader
-from quire.errors import PluginFailed, PluginOff
-from quire.hooks.call_stats import call_plugin, plugin_fault
+from quire.engine.speculation.predictions import Predictions
+from quire.errors import PluginFailed, PluginOff, QuireError
+from quire.hooks.call_stats import call_plugin
 from quire.params.sampling import SamplingParams
-from quire.records import Context, Draft, Drafter, DrafterContext, DrafterImpl, DraftQuery, ReadsHidden, Registry
-from quire.settings.model_config import ModelConfig
-from quire.types import Plan, StepResult
+from quire.records import Draft, DraftQuery, ReadsHidden, Registry
+from quire.types import Plan, Request, SpeculationStats, StepResult
 
 log = logging.getLogger(__name__)
 
-DRAFTERS = "quire_drafters"
-
 
 class Speculation:
-    """Drafts for the sequences of one model, with the drafter `built` of a plugin. A fault of it costs drafts only.
+    """Drafts for the sequences of one model. A fault of the drafter costs drafts only.
 
-    acceptance: for the runner, None = exact.
+    drafter: None = only sequences with a prediction get drafts. acceptance: for the runner, None = exact.
     """
 
     def __init__(
         self,
         registry: Registry,
-        plugin: str,
-        built: DrafterImpl,
+        drafter: BuiltDrafter | None,
         lengths: DraftLengths,
-        vocab_size: int,
         acceptance: Acceptance | None = None,
     ) -> None:
+        self._registry, self._drafter, self._lengths = registry, drafter, lengths
         self.acceptance = acceptance
-        self._registry, self._plugin, self._built = registry, plugin, built
-        self._lengths, self._vocab_size = lengths, vocab_size
+        self._predictions, self._counts = Predictions(), DraftCounts()
+        self._is_used = drafter is not None
         self._draft_s = 0.0  # of the step at hand
         self._constants: dict[int, tuple[int, tuple[str, ...], bytes]] = {}  # seed, adapters, scope by seq id
 
     @property
     def memory_bytes(self) -> int:
         """What the drafter takes of the memory of the model's device."""
-        return int(getattr(self._built, "memory_bytes", 0))
+        return self._drafter.memory_bytes if self._drafter is not None else 0
 
-    def propose(self, seqs: Sequence[Seq]) -> Mapping[int, Draft]:
-        """Drafts by seq id; seqs: those whose next chunk is one token that they sample after."""
-        begin, self._draft_s = perf_counter(), 0.0
+    @property
+    def reads_hidden(self) -> ReadsHidden | None:
+        """The hidden states that the drafter reads; None if it reads none."""
+        return self._drafter.reads_hidden if self._drafter is not None else None
+
+    def add(self, request: Request) -> None:
+        """Without a drafter nothing is done in steps until the first request with a prediction comes."""
+        self._is_used = self._is_used or bool(getattr(request.params, "prediction_ids", ()))
+
+    def propose(self, generating: Callable[[], Sequence[Seq]]) -> Mapping[int, Draft]:
+        """Drafts by seq id. generating: returns the seqs whose next chunk is one token that they sample after."""
+        if not self._is_used:
+            return {}
+        begin, seqs = perf_counter(), generating()
         lengths = self._lengths.choose([seq.id for seq in seqs])
         queries = [
-            self._query(seq, length) for seq, length in zip(seqs, lengths, strict=True) if length and _has_room(seq)
+            self._query(seq, length)
+            for seq, length in zip(seqs, lengths, strict=True)
+            if length and _may_speculate(seq, self._drafter is not None)
         ]
-        if not queries:
+        predicted = {
+            query.seq_id: Draft(token_ids) for query in queries if (token_ids := self._predictions.draft(query))
+        }
+        drafts = self._drafted([query for query in queries if query.seq_id not in predicted]) | predicted
+        self._draft_s = perf_counter() - begin
+        return drafts
+
+    def _drafted(self, queries: Sequence[DraftQuery]) -> dict[int, Draft]:
+        """Drafts of the drafter, by seq id."""
+        if self._drafter is None or not queries:
             return {}
+        most = self._drafter.max_drafts
+        queries = [query if query.max_drafts <= most else replace(query, max_drafts=most) for query in queries]
         try:
-            drafts = call_plugin(self._registry, self._plugin, self._built.propose, queries)
-            return self._checked(queries, drafts)
+            drafts: dict[int, Draft] = call_plugin(self._registry, self._drafter.plugin, self._drafter, queries)
+            return drafts
         except PluginOff:
             return {}
         except PluginFailed as error:
             log.warning("A step has no drafts. %s", error)
             return {}
-        finally:
-            self._draft_s = perf_counter() - begin
-
-    def _checked(self, queries: Sequence[DraftQuery], drafts: Sequence[Draft]) -> dict[int, Draft]:
-        if len(drafts) != len(queries):
-            raise self._fault(f"it proposed {len(drafts)} drafts for {len(queries)} sequences")
-        found: dict[int, Draft] = {}
-        for query, draft in zip(queries, drafts, strict=True):
-            token_ids = draft.token_ids
-            if len(token_ids) > query.max_drafts:
-                raise self._fault(f"it drafted {len(token_ids)} tokens, more than the {query.max_drafts} asked for")
-            if token_ids:
-                if not 0 <= min(token_ids) <= max(token_ids) < self._vocab_size:
-                    raise self._fault(f"it drafted a token id outside 0 … {self._vocab_size - 1}")
-                if draft.probs is not None and draft.probs.shape != (len(token_ids), self._vocab_size):
-                    raise self._fault(f"its probabilities have the shape {list(draft.probs.shape)}")
-                found[query.seq_id] = draft
-        return found
 
     def _query(self, seq: Seq, max_drafts: int) -> DraftQuery:
         request, params = seq.group.request, seq.group.request.params
@@ -110,71 +113,40 @@ class Speculation:
             scope=scope,
         )
 
-    def _fault(self, what: str) -> PluginFailed:
-        return plugin_fault(self._registry, self._plugin, self._built.propose, what)
-
     def observe(self, plan: Plan, result: StepResult, seconds: float) -> None:
         """Learn from a step that took so many seconds after its drafts."""
+        if not self._is_used:
+            return
+        self._counts.add(plan, result)
         self._lengths.observe(plan, result, self._draft_s, seconds)
         if plan.ended:
-            self._lengths.end(plan.ended)
-            for seq_id in plan.ended:
-                self._constants.pop(seq_id, None)
-            self._notify(self._built.end, plan.ended, "could not free the state of ended sequences")
-        if result.hidden:
-            self._notify(self._built.observe, result.hidden, "could not read the hidden states")  # type: ignore[attr-defined]
+            self._end(plan.ended)
+        if result.hidden and self._drafter is not None:
+            observe = self._drafter.built.observe  # type: ignore[attr-defined]
+            self._notify(observe, result.hidden, "could not read the hidden states")
+
+    def _end(self, seq_ids: Sequence[int]) -> None:
+        self._lengths.end(seq_ids)
+        self._predictions.end(seq_ids)
+        for seq_id in seq_ids:
+            self._constants.pop(seq_id, None)
+        if self._drafter is not None:
+            self._notify(self._drafter.built.end, seq_ids, "could not free the state of ended sequences")
 
     def _notify(self, function: Callable[..., None], what: Sequence[Any], problem: str) -> None:
+        assert self._drafter is not None
         try:
-            call_plugin(self._registry, self._plugin, function, what)
-        except PluginFailed as error:
+            call_plugin(self._registry, self._drafter.plugin, function, what)
+        except QuireError as error:
             log.warning("The drafter %s. %s", problem, error)
 
-    @property
-    def reads_hidden(self) -> ReadsHidden | None:
-        """The hidden states that the drafter reads; None if it reads none."""
-        return getattr(self._built, "reads_hidden", None)
+    def stats(self) -> SpeculationStats | None:
+        """Counts since the start; None if there is no drafter and no request had a prediction."""
+        return self._counts.stats() if self._drafter is not None or self._counts.num_drafts else None
 
 
-def _has_room(seq: Seq) -> bool:
+def _may_speculate(seq: Seq, has_drafter: bool) -> bool:
     params = seq.group.request.params
-    return isinstance(params, SamplingParams) and len(seq.tokens) + 1 < seq.max_len
-
-
-def build_speculation(
-    config: ModelConfig,
-    registry: Registry,
-    loaded: LoadedModel,
-    context: Callable[[str], Context],
-    budget: MemoryBudget,
-) -> Speculation | None:
-    """By --speculative-config, None without. context: of a plugin. budget: of the memory, which drafters take part of.
-
-    Raises ConfigError.
-    """
-    if not config.speculative_config:
-        return None
-    known: Mapping[str, Drafter] = registry.by_hook(DRAFTERS)
-    speculative = SpeculativeConfig.from_mapping(
-        config.speculative_config, {name: drafter.settings for name, drafter in known.items()}
-    )
-    plugin = registry.plugin_of(DRAFTERS, speculative.method)
-    drafter_context = DrafterContext(
-        **vars(context(plugin)),
-        settings=speculative.settings,
-        target=loaded,
-        max_drafts=speculative.num_speculative_tokens,
-        max_num_seqs=config.max_num_seqs,
-        max_model_len=loaded.info.max_model_len,
-        load_draft_model=DraftModelLoader(
-            config=config,
-            registry=registry,
-            target=loaded,
-            budget=budget,
-            max_drafts=speculative.num_speculative_tokens,
-        ),
-        wants_probs=speculative.acceptance == "rejection",
-    )
-    built = call_plugin(registry, plugin, known[speculative.method].build, drafter_context)
-    lengths = DraftLengths(speculative.num_speculative_tokens, speculative.adaptive)
-    return Speculation(registry, plugin, built, lengths, loaded.info.vocab_size, acceptance_of(speculative))
+    if not isinstance(params, SamplingParams) or params.speculative is False or len(seq.tokens) + 1 >= seq.max_len:
+        return False
+    return has_drafter or bool(params.prediction_ids)

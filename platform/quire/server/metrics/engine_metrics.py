@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from quire.types import EngineStats, ModelInfo, StateStats
+from quire.types import EngineStats, ModelInfo, SpeculationStats, StateStats
 
 _Value: TypeAlias = Callable[[EngineStats], float]
 
@@ -51,6 +51,13 @@ _STATE_COUNTERS: Mapping[str, tuple[str, Callable[[StateStats], float]]] = {
     "state_checkpoint_hits": ("Sequences that began with a checkpoint of state.", lambda s: s.num_hits_total),
 }
 """Of models that keep state; for others there is no sample."""
+
+_DRAFT_COUNTERS: Mapping[str, tuple[str, Callable[[SpeculationStats], float]]] = {
+    "spec_decode_num_drafts": ("Steps of sequences that verified drafted tokens.", lambda s: s.num_drafts_total),
+    "spec_decode_num_draft_tokens": ("Tokens drafted.", lambda s: s.num_draft_tokens_total),
+    "spec_decode_num_accepted_tokens": ("Drafted tokens that were accepted.", lambda s: s.num_accepted_tokens_total),
+}
+"""Of models with a drafter, and of others once a request had a prediction; for others there is no sample."""
 
 _PREEMPTIONS: Mapping[str, _Value] = {
     "recompute": lambda s: s.num_preemptions_recompute_total,
@@ -108,6 +115,7 @@ class EngineMetrics(Collector):
         for family, of_state in ((GaugeMetricFamily, _STATE_GAUGES), (CounterMetricFamily, _STATE_COUNTERS)):
             for name, (help, number) in of_state.items():
                 yield self._family(family, name, help, [], {(m,): number(s) for m, s in states.items()})
+        yield from self._drafts()
         for name, (family, help, label, values) in _BY_LABEL.items():
             rows = {(m, key): value(s) for m, s in self.latest.items() for key, value in values.items()}
             yield self._family(family, name, help, [label], rows)
@@ -123,6 +131,18 @@ class EngineMetrics(Collector):
         yield self._family(counter, "tool_call_parser_invocations", help, labels, self.parsed)
         yield self._cache_config()
         yield from self._plugins()
+
+    def _drafts(self) -> Iterable[Metric]:
+        drafted = {model: s.speculation for model, s in self.latest.items() if s.speculation is not None}
+        for name, (help, number) in _DRAFT_COUNTERS.items():
+            yield self._family(CounterMetricFamily, name, help, [], {(m,): number(s) for m, s in drafted.items()})
+        yield self._family(
+            CounterMetricFamily,
+            "spec_decode_num_accepted_tokens_per_pos",
+            "Drafted tokens that were accepted, by their position in the draft.",
+            ["position"],
+            {(m, str(i)): n for m, s in drafted.items() for i, n in enumerate(s.num_accepted_per_position)},
+        )
 
     def _family(self, family: _Family, name: str, help: str, labels: list[str], rows: Mapping[Any, float]) -> Metric:
         metric = family(self._prefix + name, help, labels=["model_name", *labels])

@@ -48,4 +48,15 @@ def _line(before: EngineStats, now: EngineStats, elapsed_s: float) -> str:
     ]
     if queried:
         parts.append(f"prefix cache hit rate {100 * cached / queried:.1f} %")
+    if drafted := _drafted(now) - _drafted(before):
+        accepted = _accepted(now) - _accepted(before)
+        parts.append(f"draft acceptance rate {100 * accepted / drafted:.1f} %")
     return ", ".join(parts)
+
+
+def _drafted(stats: EngineStats) -> int:
+    return stats.speculation.num_draft_tokens_total if stats.speculation else 0
+
+
+def _accepted(stats: EngineStats) -> int:
+    return stats.speculation.num_accepted_tokens_total if stats.speculation else 0

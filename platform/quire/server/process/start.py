@@ -27,6 +27,7 @@ from quire.server.process.startup_adapters import parse_lora_modules
 from quire.server.tracing.exporting import build_tracing
 from quire.settings.model_config import ModelConfig
 from quire.settings.server_config import ServerConfig
+from quire.settings.speculative_config import SpeculativeConfig
 
 SWITCH_INTERVAL_S = 0.001
 """GIL switch interval: how long a worker thread may delay the event loop. The default is five times as long."""
@@ -57,6 +58,7 @@ def run_server(
     check_tls(config)
     for model in models:
         MediaLimits.from_config(model, registry)  # raises ConfigError now instead of after loading
+        SpeculativeConfig.from_registry(model.speculation, registry)
     tracing = build_tracing(config.otlp_traces_endpoint, os.environ)
     with ignore_hangups(), contextlib.closing(bind(config)) as listener:
         settings = EngineProcessSettings(

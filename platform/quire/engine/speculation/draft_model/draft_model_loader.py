@@ -18,7 +18,6 @@ from quire.engine.runner.forward_executor import ForwardExecutor
 from quire.engine.runner.input_batch import InputBatch
 from quire.engine.runner.sizes import RunnerSizes
 from quire.engine.scheduler.page_pool import PagePool
-from quire.engine.speculation.config import FLAG
 from quire.engine.speculation.draft_model.draft_cache import DraftCache
 from quire.engine.speculation.draft_model.draft_sampler import DraftSampler
 from quire.engine.speculation.draft_model.model_drafter import ModelDrafter
@@ -26,6 +25,7 @@ from quire.engine.speculation.draft_model.vocabulary import check_vocabulary
 from quire.errors import ConfigError, StartupError
 from quire.records import Context, DemoModel, Registry
 from quire.settings.model_config import ModelConfig
+from quire.settings.speculative_config import FLAG
 from quire_models import KVCache
 
 FEED_TOKENS = 512
