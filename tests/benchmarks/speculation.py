@@ -36,8 +36,9 @@ from tokenizers import Tokenizer
 
 from quire.engine.build import build_engine
 from quire.engine.engine import Engine
+from quire.engine.memory.ledger import MemoryLedger
 from quire.engine.runner import model_runner
-from quire.engine.speculation.speculation import build_speculation
+from quire.engine.speculation.build_speculation import build_speculation
 from quire.hooks import registry
 from quire.params.sampling import SamplingParams
 from quire.records import Context, Draft, DraftQuery
@@ -58,6 +59,10 @@ ARMS: dict[str, dict[str, Any]] = {
     "known": {"method": "suffix", "num_speculative_tokens": 16},
     "wrong": {"method": "wrong", "num_speculative_tokens": 5},
 }
+
+
+DRAFTER_BYTES = 4 << 30
+"""Memory that drafters believe to be free."""
 
 
 class WrongDrafter:
@@ -83,6 +88,9 @@ class Watched:
     num_steps: int = 0
     num_drafted: int = 0
     propose_s: float = 0.0
+
+    def add(self, request: Request) -> None:
+        self.speculation.add(request)
 
     def propose(self, *args: Any) -> Any:
         begin = perf_counter()
@@ -137,21 +145,23 @@ class Bench:
         found = with_drafter(registry.load(None), WrongDrafter(), "wrong")
         config = ModelConfig(model=str(model), max_model_len=4096, served_model_name=("bench",), **settings)
         self.engine: Engine = build_engine(config, found, tokenizer=lambda: None)
-        self.arms: dict[str, Watched | None] = {"off": None}
+        self.arms: dict[str, Any] = {"off": self.engine._speculation}
         for name, given in arms.items():
             asked = replace(config, speculative_config=given)
-            built = build_speculation(asked, found, self.engine.loaded, lambda plugin: Context())
+            budget = MemoryLedger(DRAFTER_BYTES).budget()
+            built = build_speculation(asked, found, self.engine.loaded, lambda plugin: Context(), budget)
             self.arms[name] = Watched(built)
         self._numbers = count()
 
     def forget(self) -> None:
         """Begin to count anew."""
         for name, watched in self.arms.items():
-            self.arms[name] = watched and Watched(watched.speculation)
+            if isinstance(watched, Watched):
+                self.arms[name] = Watched(watched.speculation)
 
     def turn(self, arm: str, dialogues: Sequence[Dialogue], num_tokens: int, is_given: bool) -> float:
         """Tokens per second after the first tokens of all dialogues."""
-        self.engine._speculation = self.arms[arm]  # type: ignore[assignment]
+        self.engine._speculation = self.arms[arm]
         number = next(self._numbers)
         # a draft is verified behind the end of an answer too
         answers = {i: [*each.answer, *[each.answer[-1]] * 100] for i, each in enumerate(dialogues)} if is_given else {}
@@ -203,7 +213,7 @@ def measure(bench: Bench, args: argparse.Namespace, text: str, streams: int, tok
             f"  {arm:8}{statistics.median(values):9.1f} ({min(values):.1f} to {max(values):.1f})"
             f"{statistics.median(values) / off:7.3f} x off ({min(each):.2f} to {max(each):.2f})"
         )
-        if (watched := bench.arms[arm]) is not None:
+        if isinstance(watched := bench.arms[arm], Watched):
             print(f"          {watched.summary()}", flush=True)
 
 
