@@ -143,7 +143,7 @@ function ModelTable({ history, models }) {
 const USE = ["Requests", "Tokens/s of the last minute", "Prompt tokens", "Generated tokens"].map(numberHead);
 
 // The cells below USE. kind: "adapters" or "clients".
-function useCells(history, kind, key) {
+function cellsOfUse(history, kind, key) {
   const now = history.at(-1);
   const before = history.at(-1 - WINDOW) ?? history[0];
   const row = now[kind][key];
@@ -175,7 +175,7 @@ function AdapterTable({ history }) {
             <th scope="row">${row.name}</th>
             <td>${row.model}</td>
             <td><span class="state ${stateOf(row)}">${stateOf(row)}</span></td>
-            ${useCells(history, "adapters", key)}
+            ${cellsOfUse(history, "adapters", key)}
           </tr>
         `,
       )}
@@ -196,7 +196,7 @@ function ClientTable({ history }) {
         ([name, row]) => html`
           <tr key=${name}>
             <th scope="row">${name}${row.isMe ? " (this page)" : ""}</th>
-            ${useCells(history, "clients", name)}
+            ${cellsOfUse(history, "clients", name)}
           </tr>
         `,
       )}
