@@ -1,4 +1,4 @@
-"""EAGLE: a draft model of one block that reads features of the model. Versions 1, 2 and 3 are told by their tensors.
+"""EAGLE: a draft model of one block that reads features of the model. The tensors say which version it is.
 
 Li et al., "EAGLE: Speculative Sampling Requires Rethinking Feature Uncertainty", arXiv 2401.15077; "EAGLE-2", arXiv
 2406.16858; "EAGLE-3", arXiv 2503.01840.

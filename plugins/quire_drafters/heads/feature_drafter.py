@@ -42,7 +42,7 @@ class Sizes:
 
     @property
     def max_pages(self) -> int:
-        """Of one sequence."""
+        """Most pages of one sequence."""
         return -(-(self.max_model_len + self.max_drafts) // self.page_size)
 
     @property

@@ -43,7 +43,7 @@ class FeatureModel(TransformerStack):
         return rows[:, : self._width].clone()
 
     def no_feature(self) -> Tensor:
-        """Zeros, [1, width]."""
+        """A feature of zeros, [1, width]."""
         return torch.zeros(1, self._width, dtype=self.dtype, device=self.device)
 
     def forward(self, fwd: ForwardBatch, features: Tensor) -> Tensor:
