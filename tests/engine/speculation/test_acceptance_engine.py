@@ -59,7 +59,8 @@ def expected(folder: Path) -> list[list[int]]:
 
 def drafting(folder: Path, drafter: ReplayDrafter, acceptance: str) -> Any:
     config = {"method": "replay", "num_speculative_tokens": 3, "adaptive": False, "acceptance": acceptance}
-    return rig_of(folder, with_drafter(registry.load(None), drafter), speculative_config=config)
+    found = with_drafter(registry.load(None), drafter)
+    return rig_of(folder, found, speculative_config=config, max_num_batched_tokens=128)  # drafts for everyone
 
 
 def answers(rig: Rig, drafter: ReplayDrafter, expected: list[list[int]]) -> list[list[int]]:
