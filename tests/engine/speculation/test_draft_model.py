@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import random
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -70,7 +71,7 @@ def test_drafts_of_the_same_model_are_all_accepted(folder: Path, plain: Rig, par
 def test_sequences_of_different_lengths_are_drafted_for_together(folder: Path, plain: Rig) -> None:
     params = [SamplingParams(temperature=0.9 * (i % 2), seed=i, max_tokens=6 + 7 * i) for i in range(len(PROMPTS))]
     wanted = plain.tokens(PROMPTS, params)
-    with draft_model_rig(folder, folder, max_num_batched_tokens=256) as (rig, _):
+    with draft_model_rig(folder, folder, max_num_batched_tokens=256, max_num_seqs=64) as (rig, _):
         assert rig.tokens(PROMPTS, params) == wanted
         assert rig.engine.stats().num_steps_total <= 1 + math.ceil((6 + 7 * (len(PROMPTS) - 1)) / 5) + 1
 
@@ -98,14 +99,13 @@ def proposed(drafter: ModelDrafter, *queries: DraftQuery) -> list[list[int]]:
     return [list(draft.token_ids) for draft in found]
 
 
-def test_a_long_prompt_is_fed_over_several_steps_beside_the_drafts_of_others(folder: Path, plain: Rig) -> None:
-    import random
-
+def test_a_long_prompt_is_fed_over_several_steps_beside_the_drafts_of_others(tmp_path: Path) -> None:
+    folder = tiny_llama(tmp_path / "long", max_position_embeddings=2048)
     long, short = random_ids(random.Random(5), 1400), PROMPTS[0]
     settings: dict[str, Any] = {"num_pages": 900, "max_num_batched_tokens": 2048}
-    with draft_model_rig(folder, folder, **settings, max_model_len=2048) as (rig, drafter):
+    with rig_of(folder, **settings) as rig:
         wanted = rig.tokens([long, short], greedy(4, ignore_eos=True))
-    with draft_model_rig(folder, folder, **settings, max_model_len=2048) as (_, drafter):
+    with draft_model_rig(folder, folder, **settings) as (_, drafter):
         steps = [proposed(drafter, query(1, long, len(long)), query(2, short, len(short))) for _ in range(3)]
         assert [bool(drafts[0]) for drafts in steps] == [False, False, True]
         assert [drafts[1] for drafts in steps] == [wanted[1]] * 3
@@ -154,10 +154,10 @@ def test_a_forward_that_raises_costs_drafts_only(
     with draft_model_rig(folder, folder, max_num_batched_tokens=64) as (rig, drafter):
         compute, calls = drafter._compute, iter(range(10_000))
 
-        def fails_sometimes(chunks: Any) -> Any:
+        def fails_sometimes(*args: Any) -> Any:
             if next(calls) % 7 == 3:
                 raise RuntimeError("no")
-            return compute(chunks)
+            return compute(*args)
 
         monkeypatch.setattr(drafter, "_compute", fails_sometimes)
         assert rig.tokens(PROMPTS[:2], greedy(20)) == wanted

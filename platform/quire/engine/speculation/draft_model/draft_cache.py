@@ -46,10 +46,9 @@ class DraftSeq:
         first, self.num_entered = self.num_entered, len(self.pages)
         return Chunk(self.id, start, token_ids, self.pages[first:], samples, first)
 
-    def next_chunk(self) -> Chunk:
-        """The chunk that computes the newest draft."""
-        self.drafted.append(self.drafts[-1])
-        return self.chunk(self.length + len(self.drafted) - 1, self.drafts[-1:], samples=True)
+    def draft_chunk(self) -> Chunk:
+        """The chunk of all drafts that are computed, none of which is known yet: all but the last."""
+        return self.chunk(self.length, (0,) * (self.num_drafts - 1), samples=True)
 
 
 class DraftCache:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from quire.engine.runner.forward_executor import ForwardExecutor
-from quire.engine.runner.input_batch import InputBatch
+from quire.engine.runner.input_batch import InputBatch, Int64Array, StepInputs
 from quire.engine.speculation.draft_model.draft_cache import DraftCache, DraftSeq
 from quire.engine.speculation.draft_model.draft_sampler import DraftSampler
 from quire.records import Draft, DraftQuery
@@ -54,27 +54,56 @@ class ModelDrafter:
         planned = self._cache.plan(queries)
         if not planned:
             return {}
-        seqs = drafting = [seq for seq, chunk in planned if chunk.samples]
-        hidden = self._compute([chunk for _, chunk in planned])
-        while drafting:
-            tokens = self._sampler.draw(hidden, drafting)
-            drafting = [seq for seq, token in zip(drafting, tokens, strict=True) if _append(seq, token)]
-            if drafting:
-                hidden = self._compute([seq.next_chunk() for seq in drafting])
+        seqs = [seq for seq, chunk in planned if chunk.samples]
+        hidden = self._feed([chunk for _, chunk in planned])
+        if seqs:
+            self._generate(seqs, hidden)
         return {seq.id: seq.drafts for seq in seqs}
 
-    def _compute(self, chunks: list[Chunk]) -> Tensor:
-        """Hidden states of the last tokens of the chunks that sample: [chunks, width]."""
+    def _feed(self, chunks: Sequence[Chunk]) -> Tensor:
+        """Compute the chunks. Hidden states of the last tokens of those that sample: [chunks, width]"""
         inputs = self._batch.build_inputs(chunks)
-        np.minimum(inputs.tokens, self._last_id, out=inputs.tokens)
         samples = np.fromiter((chunk.samples for chunk in chunks), np.bool_, len(chunks))
-        index = inputs.starts[1:][samples] - 1
+        return self._compute(chunks, inputs, inputs.starts[1:][samples] - 1)
+
+    def _generate(self, seqs: Sequence[DraftSeq], hidden: Tensor) -> None:
+        """Draft for sequences whose last hidden states are given."""
+        draws, rows = self._sampler.start(seqs), np.arange(len(seqs))
+        most = np.fromiter((seq.num_drafts for seq in seqs), np.int64, len(seqs))
+        growing = np.flatnonzero(most > 1)
+        chunks = [seqs[row].draft_chunk() for row in growing]
+        every = self._batch.build_inputs(chunks) if chunks else None
+        first = np.cumsum(np.maximum(most - 1, 0)) - (most - 1)  # of each sequence, among the tokens of `every`
+        for count in range(int(most.max())):
+            tokens = np.array(draws.draw(hidden, rows, count), np.int64)
+            if tokens.min() < 0:
+                rows, tokens = rows[tokens >= 0], tokens[tokens >= 0]
+            for row, token in zip(rows.tolist(), tokens.tolist(), strict=True):
+                seqs[row].drafts.append(token)
+            more = most[rows] > count + 1
+            if not more.all():
+                rows, tokens = rows[more], tokens[more]
+            if every is None or not len(rows):
+                return
+            inputs = _column(every, first[rows] + count, np.searchsorted(growing, rows), tokens)
+            hidden = self._compute([chunks[row] for row in np.searchsorted(growing, rows)], inputs, inputs.starts[:-1])
+            for row, token in zip(rows.tolist(), tokens.tolist(), strict=True):
+                seqs[row].drafted.append(token)
+
+    def _compute(self, chunks: Sequence[Chunk], inputs: StepInputs, index: Int64Array) -> Tensor:
+        np.minimum(inputs.tokens, self._last_id, out=inputs.tokens)
         return self._executor.hidden_states(Plan(chunks=tuple(chunks)), inputs, index, None, {})
 
 
-def _append(seq: DraftSeq, token: int) -> bool:
-    """Whether to draft another token after this one."""
-    if token < 0:
-        return False
-    seq.drafts.append(token)
-    return len(seq.drafts) < seq.num_drafts
+def _column(every: StepInputs, index: Int64Array, rows: Int64Array, tokens: Int64Array) -> StepInputs:
+    """One token of each of some rows. index: where they are among the tokens of all rows."""
+    positions = every.positions[index]
+    return StepInputs(
+        tokens=tokens,
+        positions=positions,
+        slot_mapping=every.slot_mapping[index],
+        starts=np.arange(len(tokens) + 1),
+        contexts=positions + 1,
+        pages=every.pages[rows],
+        prompt_lens=every.prompt_lens[rows],
+    )
