@@ -92,8 +92,11 @@ def test_its_memory_is_counted_and_limited(folder: Path) -> None:
 
 
 def test_it_may_be_quantized(folder: Path) -> None:
-    with draft_model_rig(folder, folder, {"quantization": "int8"}) as (rig, _), draft_model_rig(folder, folder) as (
-        plain,
-        _,
+    with (
+        draft_model_rig(folder, folder, {"quantization": "int8"}) as (rig, _),
+        draft_model_rig(folder, folder) as (
+            plain,
+            _,
+        ),
     ):
         assert rig.tokens([[5, 6, 7]], greedy(12)) == plain.tokens([[5, 6, 7]], greedy(12))

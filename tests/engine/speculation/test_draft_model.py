@@ -147,9 +147,7 @@ def test_there_are_no_drafts_beyond_the_length_of_the_draft_model(folder: Path, 
         assert proposed(drafter, query(9, list(range(60)), 5)) == [[]]
 
 
-def test_a_forward_that_raises_costs_drafts_only(
-    folder: Path, plain: Rig, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_forward_that_raises_costs_drafts_only(folder: Path, plain: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     wanted = plain.tokens(PROMPTS[:2], greedy(20))
     with draft_model_rig(folder, folder, max_num_batched_tokens=64) as (rig, drafter):
         compute, calls = drafter._compute, iter(range(10_000))

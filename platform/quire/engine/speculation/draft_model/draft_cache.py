@@ -47,8 +47,18 @@ class DraftSeq:
         return Chunk(self.id, start, token_ids, self.pages[first:], samples, first)
 
     def draft_chunk(self) -> Chunk:
-        """The chunk of all drafts that are computed, none of which is known yet: all but the last."""
-        return self.chunk(self.length, (0,) * (self.num_drafts - 1), samples=True)
+        """The chunk of the drafts of this step, none of which is known yet."""
+        return self.chunk(self.length, (0,) * self.num_drafts, samples=True)
+
+    def append(self, token: int) -> bool:
+        """Add a draft, unless the token is -1. Whether it will be computed, so that another one can follow."""
+        if token < 0:
+            return False
+        self.drafts.append(token)
+        if len(self.drafts) == self.num_drafts:
+            return False
+        self.drafted.append(token)
+        return True
 
 
 class DraftCache:

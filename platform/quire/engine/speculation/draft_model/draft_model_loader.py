@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
@@ -49,17 +49,14 @@ class DraftModelLoader:
             loaded = load_model(self._config(settings), self.registry, self.budget.total - self.target.weight_bytes)
             self._check(loaded)
         except StartupError as error:
-            raise ConfigError(f"{FLAG}: the draft model {model!r} cannot be used: {error.message.rstrip('.')}.") from error
+            raise ConfigError(
+                f"{FLAG}: the draft model {model!r} cannot be used: {error.message.rstrip('.')}."
+            ) from error
         return self._drafter(loaded, settings.get("kv_cache_memory_bytes"))
 
     def _config(self, settings: Mapping[str, Any]) -> ModelConfig:
-        served, model = self.config, settings["model"]
-        demo: DemoModel | None = self.registry.by_hook("quire_demo_models").get(model)
-        given = {
-            "dtype": dtype_name(self.target.dtype),
-            **settings,
-            "model": str(demo.folder()) if demo is not None and not Path(model).exists() else model,
-        }
+        served = self.config
+        given = {"dtype": dtype_name(self.target.dtype), **settings, "model": self._folder(settings["model"])}
         try:
             return ModelConfig(
                 device=served.device,
@@ -72,6 +69,12 @@ class DraftModelLoader:
             )
         except TypeError as error:
             raise ConfigError(f"a setting has a value of the wrong type ({error})") from error
+
+    def _folder(self, model: str) -> str:
+        """The folder of a demo's draft model, if that is its name; else as it is given."""
+        demos: Iterable[DemoModel] = self.registry.all("quire_demo_models")
+        drafts = {name: folder for demo in demos for name, folder in demo.drafts().items()}
+        return str(drafts[model]) if model in drafts and not Path(model).exists() else model
 
     def _check(self, loaded: LoadedModel) -> None:
         """Raise ConfigError unless the model can draft for the target."""

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from quire.engine.runner.input_batch import Int64Array
 from quire.engine.sampling.rng import uniforms
 from quire.engine.speculation.draft_model.draft_cache import DraftSeq
 from quire_kernels.select import Ops
@@ -24,24 +23,28 @@ class DraftSampler:
         self.module, self.ops, self.vocab_size = module, ops, vocab_size
 
     def start(self, seqs: Sequence[DraftSeq]) -> DraftDraws:
+        """Draws of a step for these sequences."""
         return DraftDraws(self, seqs)
 
 
 class DraftDraws:
-    """The draws of one step for some sequences."""
+    """The draws of one step: one for each of its sequences at a time."""
 
     def __init__(self, sampler: DraftSampler, seqs: Sequence[DraftSeq]) -> None:
         self._sampler = sampler
-        self._params = np.array([seq.sampling.draw_params for seq in seqs], np.float64).T
-        self._all_greedy = not self._params[0].any()
-        self._seeds = np.array([seq.sampling.seed for seq in seqs], np.uint64)
-        self._counts = np.array([seq.num_output for seq in seqs], np.int64)
+        self._all_greedy = not any(seq.sampling.draw_params[0] for seq in seqs)
+        if not self._all_greedy:
+            self._params = np.array([seq.sampling.draw_params for seq in seqs], np.float64)
+            self._seeds = np.array([seq.sampling.seed for seq in seqs], np.uint64)
+            self._counts = np.array([seq.num_output for seq in seqs], np.int64)
 
-    def draw(self, hidden: Tensor, rows: Int64Array, count: int) -> list[int]:
-        """The next drafts of the sequences `rows`, which have `count` each: -1 where there is none.
+    def keep(self, rows: list[int]) -> None:
+        """Go on with some of the sequences."""
+        if not self._all_greedy:
+            self._params, self._seeds, self._counts = self._params[rows], self._seeds[rows], self._counts[rows]
 
-        hidden: [len(rows), width]
-        """
+    def draw(self, hidden: Tensor) -> list[int]:
+        """The next draft of each sequence: -1 where there is none. hidden: [sequences, width]"""
         module, size = self._sampler.module, self._sampler.vocab_size
         if self._all_greedy:
             found: list[int] = module.argmax(hidden)
@@ -49,7 +52,10 @@ class DraftDraws:
         logits = module.logits(hidden)
         if logits.shape[-1] > size:
             logits = logits[:, :size].contiguous()
-        temperature, top_k, top_p, min_p = self._params[:, rows]
-        uniform = uniforms(self._seeds[rows], self._counts[rows] + count)
-        drawn = self._sampler.ops.sample(logits, temperature, uniform, top_k.astype(np.int64), top_p, min_p)
-        return drawn.tolist()
+        temperature, top_k, top_p, min_p = self._params.T
+        uniform = uniforms(self._seeds, self._counts)
+        self._counts += 1
+        drawn: list[int] = self._sampler.ops.sample(
+            logits, temperature, uniform, top_k.astype(np.int64), top_p, min_p
+        ).tolist()
+        return drawn

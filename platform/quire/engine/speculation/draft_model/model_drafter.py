@@ -11,6 +11,7 @@ from torch import Tensor
 from quire.engine.runner.forward_executor import ForwardExecutor
 from quire.engine.runner.input_batch import InputBatch, Int64Array, StepInputs
 from quire.engine.speculation.draft_model.draft_cache import DraftCache, DraftSeq
+from quire.engine.speculation.draft_model.draft_inputs import DraftInputs
 from quire.engine.speculation.draft_model.draft_sampler import DraftSampler
 from quire.records import Draft, DraftQuery
 from quire.types import Chunk, Plan
@@ -64,46 +65,24 @@ class ModelDrafter:
         """Compute the chunks. Hidden states of the last tokens of those that sample: [chunks, width]"""
         inputs = self._batch.build_inputs(chunks)
         samples = np.fromiter((chunk.samples for chunk in chunks), np.bool_, len(chunks))
-        return self._compute(chunks, inputs, inputs.starts[1:][samples] - 1)
+        return self._compute(inputs, inputs.starts[1:][samples] - 1)
 
     def _generate(self, seqs: Sequence[DraftSeq], hidden: Tensor) -> None:
         """Draft for sequences whose last hidden states are given."""
-        draws, rows = self._sampler.start(seqs), np.arange(len(seqs))
-        most = np.fromiter((seq.num_drafts for seq in seqs), np.int64, len(seqs))
-        growing = np.flatnonzero(most > 1)
-        chunks = [seqs[row].draft_chunk() for row in growing]
-        every = self._batch.build_inputs(chunks) if chunks else None
-        first = np.cumsum(np.maximum(most - 1, 0)) - (most - 1)  # of each sequence, among the tokens of `every`
-        for count in range(int(most.max())):
-            tokens = np.array(draws.draw(hidden, rows, count), np.int64)
-            if tokens.min() < 0:
-                rows, tokens = rows[tokens >= 0], tokens[tokens >= 0]
-            for row, token in zip(rows.tolist(), tokens.tolist(), strict=True):
-                seqs[row].drafts.append(token)
-            more = most[rows] > count + 1
-            if not more.all():
-                rows, tokens = rows[more], tokens[more]
-            if every is None or not len(rows):
+        draws = self._sampler.start(seqs)
+        inputs = DraftInputs(self._batch.build_inputs([seq.draft_chunk() for seq in seqs]))
+        while True:
+            tokens = draws.draw(hidden)
+            rows = [i for i, (seq, token) in enumerate(zip(seqs, tokens, strict=True)) if seq.append(token)]
+            if not rows:
                 return
-            inputs = _column(every, first[rows] + count, np.searchsorted(growing, rows), tokens)
-            hidden = self._compute([chunks[row] for row in np.searchsorted(growing, rows)], inputs, inputs.starts[:-1])
-            for row, token in zip(rows.tolist(), tokens.tolist(), strict=True):
-                seqs[row].drafted.append(token)
+            if len(rows) < len(seqs):
+                seqs, tokens = [seqs[i] for i in rows], [tokens[i] for i in rows]
+                draws.keep(rows)
+                inputs.keep(rows)
+            step = inputs.next(tokens)
+            hidden = self._compute(step, step.starts[:-1])
 
-    def _compute(self, chunks: Sequence[Chunk], inputs: StepInputs, index: Int64Array) -> Tensor:
+    def _compute(self, inputs: StepInputs, index: Int64Array) -> Tensor:
         np.minimum(inputs.tokens, self._last_id, out=inputs.tokens)
-        return self._executor.hidden_states(Plan(chunks=tuple(chunks)), inputs, index, None, {})
-
-
-def _column(every: StepInputs, index: Int64Array, rows: Int64Array, tokens: Int64Array) -> StepInputs:
-    """One token of each of some rows. index: where they are among the tokens of all rows."""
-    positions = every.positions[index]
-    return StepInputs(
-        tokens=tokens,
-        positions=positions,
-        slot_mapping=every.slot_mapping[index],
-        starts=np.arange(len(tokens) + 1),
-        contexts=positions + 1,
-        pages=every.pages[rows],
-        prompt_lens=every.prompt_lens[rows],
-    )
+        return self._executor.hidden_states(Plan(), inputs, index, None, {})
