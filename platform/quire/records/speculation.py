@@ -66,8 +66,9 @@ class DrafterContext(Context):
 
     settings: of --speculative-config, those that the record names. target: the loaded model
     (`quire.engine.loading.load.LoadedModel`), for drafters that use its weights. max_drafts: the most that it will be
-    asked for. max_num_seqs, max_model_len: of the model. load_draft_model: builds a drafter that runs a model of its
-    own, from a mapping with `model` and fields of `quire.settings.model_config.ModelConfig`; raises ConfigError.
+    asked for. max_num_seqs, max_model_len: of the model. needs_probs: the acceptance reads `Draft.probs`.
+    load_draft_model: builds a drafter that runs a model of its own, from a mapping with `model` and fields of
+    `quire.settings.model_config.ModelConfig`; raises ConfigError.
     """
 
     settings: Mapping[str, Any] = field(default_factory=dict)
@@ -75,6 +76,7 @@ class DrafterContext(Context):
     max_drafts: int = 1
     max_num_seqs: int = 1
     max_model_len: int = 1
+    needs_probs: bool = False
     load_draft_model: Callable[[Mapping[str, Any]], DrafterImpl] | None = None
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from draft_model_rig import draft_model_rig, num_pages_used
 from engine_rig import Answer, Rig, greedy, random_ids, rig_of
 from varied_requests import PROMPTS, SETTINGS, answered, shown
@@ -162,3 +163,31 @@ def test_a_forward_that_raises_costs_drafts_only(folder: Path, plain: Rig, monke
         assert next(calls) > 4
         rig.engine.step()
         assert num_pages_used(drafter) == 0
+
+
+def test_distributions_of_drafts_are_those_they_were_drawn_from(folder: Path) -> None:
+    with draft_model_rig(folder, folder) as (rig, drafter):
+        drafter._sampler.needs_probs = True
+        vocab = rig.engine.info.vocab_size
+        prompt = PROMPTS[0]
+        sampled = SamplingParams(temperature=0.8, seed=1, top_k=5, top_p=0.9)
+        queries = [
+            DraftQuery(1, prompt, len(prompt), 4, sampled, seed=1),
+            query(2, prompt, len(prompt)),
+            DraftQuery(3, prompt, len(prompt), 2, SamplingParams(temperature=1.0), seed=2),
+        ]
+        filtered, certain, whole = drafter.propose(queries)
+        assert certain.probs is None
+        assert filtered.probs is not None
+        assert filtered.probs.shape == (4, vocab)
+        assert whole.probs is not None
+        assert whole.probs.shape == (2, vocab)
+        assert torch.allclose(filtered.probs.sum(-1), torch.ones(4))
+        assert ((filtered.probs > 0).sum(-1) <= 5).all()
+        assert all(filtered.probs[i, token] > 0 for i, token in enumerate(filtered.token_ids))
+        drafter.end([1, 2, 3])
+        counts = torch.zeros(vocab)
+        for seed in range(400):
+            [draft] = drafter.propose([DraftQuery(seed, prompt, len(prompt), 1, sampled, seed=seed)])
+            counts[draft.token_ids[0]] += 1
+        assert (counts / 400 - filtered.probs[0]).abs().max() < 0.1

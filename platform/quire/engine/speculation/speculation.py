@@ -118,6 +118,7 @@ def build_speculation(
         config.speculative_config, {name: drafter.settings for name, drafter in known.items()}
     )
     plugin = registry.plugin_of(DRAFTERS, speculative.method)
+    needs_probs = speculative.acceptance == "rejection"
     drafter_context = DrafterContext(
         **vars(context(plugin)),
         settings=speculative.settings,
@@ -125,12 +126,14 @@ def build_speculation(
         max_drafts=speculative.num_speculative_tokens,
         max_num_seqs=config.max_num_seqs,
         max_model_len=loaded.info.max_model_len,
+        needs_probs=needs_probs,
         load_draft_model=DraftModelLoader(
             config=config,
             registry=registry,
             target=loaded,
             budget=budget,
             max_drafts=speculative.num_speculative_tokens,
+            needs_probs=needs_probs,
         ),
     )
     built = call_plugin(registry, plugin, known[speculative.method].build, drafter_context)

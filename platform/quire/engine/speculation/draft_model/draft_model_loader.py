@@ -34,13 +34,15 @@ FEED_TOKENS = 512
 
 @dataclass(frozen=True, kw_only=True)
 class DraftModelLoader:
-    """config, target: of the model that is served. budget: of both models, before the pages of the target."""
+    """config, target: of the model that is served. budget: of both models, before the pages of the target.
+    needs_probs: see `DrafterContext`."""
 
     config: ModelConfig
     registry: Registry
     target: LoadedModel
     budget: MemoryBudget
     max_drafts: int
+    needs_probs: bool
 
     def __call__(self, settings: Mapping[str, Any]) -> ModelDrafter:
         """A drafter with the model of `settings`: `model`, and fields of `ModelConfig`. Raises ConfigError."""
@@ -114,7 +116,7 @@ class DraftModelLoader:
             ForwardExecutor(loaded, sizes, kv, self._adapters(loaded), batch_invariant=False),
             batch,
             cache,
-            DraftSampler(loaded.module, loaded.ops, self.target.decoder.vocab),
+            DraftSampler(loaded.module, loaded.ops, self.target.decoder.vocab, self.needs_probs),
             config.max_num_seqs,
             decoder.vocab,
             loaded.weight_bytes + num_pages * _page_bytes(loaded, config),

@@ -16,6 +16,8 @@ from quire.engine.speculation.draft_model.draft_sampler import DraftSampler
 from quire.records import Draft, DraftQuery
 from quire.types import Chunk, Plan
 
+NO_DRAFT = Draft()
+
 
 class ModelDrafter:
     """A drafter (`quire.records.DrafterImpl`). vocab_size, memory_bytes (weights and pages): of the draft
@@ -45,13 +47,13 @@ class ModelDrafter:
         except BaseException:
             self._cache.clear()  # it is unknown which K and V were written
             raise
-        return [Draft(drafts.get(query.seq_id, ())) for query in queries]
+        return [drafts.get(query.seq_id, NO_DRAFT) for query in queries]
 
     def end(self, seq_ids: Sequence[int]) -> None:
         for seq_id in seq_ids:
             self._cache.end(seq_id)
 
-    def _drafts(self, queries: Sequence[DraftQuery]) -> dict[int, Sequence[int]]:
+    def _drafts(self, queries: Sequence[DraftQuery]) -> dict[int, Draft]:
         planned = self._cache.plan(queries)
         if not planned:
             return {}
@@ -59,7 +61,7 @@ class ModelDrafter:
         hidden = self._feed([chunk for _, chunk in planned])
         if seqs:
             self._generate(seqs, hidden)
-        return {seq.id: seq.drafts for seq in seqs}
+        return {seq.id: Draft(seq.drafts, torch.stack(seq.probs) if seq.probs else None) for seq in seqs}
 
     def _feed(self, chunks: Sequence[Chunk]) -> Tensor:
         """Compute the chunks. Hidden states of the last tokens of those that sample: [chunks, width]"""
