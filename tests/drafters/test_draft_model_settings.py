@@ -80,7 +80,7 @@ def test_padding_of_the_vocabulary_may_differ(folder: Path, tmp_path: Path) -> N
 )
 def test_models_that_cannot_draft_are_refused(folder: Path, tmp_path: Path, architecture: str, part: str) -> None:
     draft = tiny_model(tmp_path / "draft", architecture)
-    assert part in refusal(folder, {"model": str(draft)})
+    assert part in refusal(folder, {"model": str(draft), "max_model_len": 32})
 
 
 def test_its_memory_is_counted_and_limited(folder: Path) -> None:

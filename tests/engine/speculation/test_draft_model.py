@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+import random
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from draft_model_rig import draft_model_rig, num_pages_used
 from engine_rig import Answer, Rig, greedy, random_ids, rig_of
 from varied_requests import PROMPTS, SETTINGS, answered, shown
@@ -70,7 +72,7 @@ def test_drafts_of_the_same_model_are_all_accepted(folder: Path, plain: Rig, par
 def test_sequences_of_different_lengths_are_drafted_for_together(folder: Path, plain: Rig) -> None:
     params = [SamplingParams(temperature=0.9 * (i % 2), seed=i, max_tokens=6 + 7 * i) for i in range(len(PROMPTS))]
     wanted = plain.tokens(PROMPTS, params)
-    with draft_model_rig(folder, folder, max_num_batched_tokens=256) as (rig, _):
+    with draft_model_rig(folder, folder, max_num_batched_tokens=256, max_num_seqs=64) as (rig, _):
         assert rig.tokens(PROMPTS, params) == wanted
         assert rig.engine.stats().num_steps_total <= 1 + math.ceil((6 + 7 * (len(PROMPTS) - 1)) / 5) + 1
 
@@ -98,14 +100,13 @@ def proposed(drafter: ModelDrafter, *queries: DraftQuery) -> list[list[int]]:
     return [list(draft.token_ids) for draft in found]
 
 
-def test_a_long_prompt_is_fed_over_several_steps_beside_the_drafts_of_others(folder: Path, plain: Rig) -> None:
-    import random
-
+def test_a_long_prompt_is_fed_over_several_steps_beside_the_drafts_of_others(tmp_path: Path) -> None:
+    folder = tiny_llama(tmp_path / "long", max_position_embeddings=2048)
     long, short = random_ids(random.Random(5), 1400), PROMPTS[0]
     settings: dict[str, Any] = {"num_pages": 900, "max_num_batched_tokens": 2048}
-    with draft_model_rig(folder, folder, **settings, max_model_len=2048) as (rig, drafter):
+    with rig_of(folder, **settings) as rig:
         wanted = rig.tokens([long, short], greedy(4, ignore_eos=True))
-    with draft_model_rig(folder, folder, **settings, max_model_len=2048) as (_, drafter):
+    with draft_model_rig(folder, folder, **settings) as (_, drafter):
         steps = [proposed(drafter, query(1, long, len(long)), query(2, short, len(short))) for _ in range(3)]
         assert [bool(drafts[0]) for drafts in steps] == [False, False, True]
         assert [drafts[1] for drafts in steps] == [wanted[1]] * 3
@@ -152,13 +153,41 @@ def test_a_forward_that_raises_costs_drafts_only(folder: Path, plain: Rig, monke
     with draft_model_rig(folder, folder, max_num_batched_tokens=64) as (rig, drafter):
         compute, calls = drafter._compute, iter(range(10_000))
 
-        def fails_sometimes(chunks: Any) -> Any:
+        def fails_sometimes(*args: Any) -> Any:
             if next(calls) % 7 == 3:
                 raise RuntimeError("no")
-            return compute(chunks)
+            return compute(*args)
 
         monkeypatch.setattr(drafter, "_compute", fails_sometimes)
         assert rig.tokens(PROMPTS[:2], greedy(20)) == wanted
         assert next(calls) > 4
         rig.engine.step()
         assert num_pages_used(drafter) == 0
+
+
+def test_distributions_of_drafts_are_those_they_were_drawn_from(folder: Path) -> None:
+    with draft_model_rig(folder, folder) as (rig, drafter):
+        drafter._sampler.wants_probs = True
+        vocab = rig.engine.info.vocab_size
+        prompt = PROMPTS[0]
+        sampled = SamplingParams(temperature=0.8, seed=1, top_k=5, top_p=0.9)
+        queries = [
+            DraftQuery(1, prompt, len(prompt), 4, sampled, seed=1),
+            query(2, prompt, len(prompt)),
+            DraftQuery(3, prompt, len(prompt), 2, SamplingParams(temperature=1.0), seed=2),
+        ]
+        filtered, certain, whole = drafter.propose(queries)
+        assert certain.probs is None
+        assert filtered.probs is not None
+        assert filtered.probs.shape == (4, vocab)
+        assert whole.probs is not None
+        assert whole.probs.shape == (2, vocab)
+        assert torch.allclose(filtered.probs.sum(-1), torch.ones(4))
+        assert ((filtered.probs > 0).sum(-1) <= 5).all()
+        assert all(filtered.probs[i, token] > 0 for i, token in enumerate(filtered.token_ids))
+        drafter.end([1, 2, 3])
+        counts = torch.zeros(vocab)
+        for seed in range(400):
+            [draft] = drafter.propose([DraftQuery(seed, prompt, len(prompt), 1, sampled, seed=seed)])
+            counts[draft.token_ids[0]] += 1
+        assert (counts / 400 - filtered.probs[0]).abs().max() < 0.1

@@ -16,7 +16,7 @@ from quire.engine.speculation.draft_model.model_drafter import ModelDrafter
 def draft_model_rig(
     folder: Path, draft: Path, speculative: dict[str, Any] | None = None, **settings: Any
 ) -> Iterator[tuple[Rig, ModelDrafter]]:
-    """An engine on `folder` with the draft model of another folder, of 4 drafts a step unless settings differ."""
+    """An engine on `folder` with the draft model of another folder, with 4 drafts a step by default."""
     config = {
         "method": "draft_model",
         "model": str(draft),

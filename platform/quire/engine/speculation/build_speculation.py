@@ -34,7 +34,7 @@ def build_speculation(
     if speculative is None:
         return Speculation(registry, None, DraftLengths(MAX_PREDICTED, adaptive=True))
     plugin = registry.plugin_of(DRAFTERS, speculative.method)
-    most = speculative.num_speculative_tokens
+    most, wants_probs = speculative.num_speculative_tokens, speculative.acceptance == "rejection"
     drafter_context = DrafterContext(
         **vars(context(plugin)),
         settings=speculative.settings,
@@ -43,9 +43,14 @@ def build_speculation(
         max_num_seqs=config.max_num_seqs,
         max_model_len=loaded.info.max_model_len,
         load_draft_model=DraftModelLoader(
-            config=config, registry=registry, target=loaded, budget=budget, max_drafts=most
+            config=config,
+            registry=registry,
+            target=loaded,
+            budget=budget,
+            max_drafts=most,
+            wants_probs=wants_probs,
         ),
-        wants_probs=speculative.acceptance == "rejection",
+        wants_probs=wants_probs,
     )
     built = call_plugin(registry, plugin, registry.by_hook(DRAFTERS)[speculative.method].build, drafter_context)
     return Speculation(

@@ -6,6 +6,8 @@ from collections import OrderedDict
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 
+from torch import Tensor
+
 from quire.engine.sampling.sampler import SamplingState
 from quire.engine.scheduler.page_pool import PagePool
 from quire.records import DraftQuery
@@ -17,7 +19,8 @@ class DraftSeq:
     """One sequence. num_known: its first tokens, which have K and V; those of `drafted` have them too, after these.
 
     num_entered: pages that the page table has. num_output: tokens generated so far. length: all tokens so far.
-    num_drafts: to draft in this step. drafts: of this step.
+    num_drafts: to draft in this step. drafts: of this step. probs: float32 [vocab] of each that was sampled, if they
+    are needed.
     """
 
     id: int
@@ -30,6 +33,7 @@ class DraftSeq:
     length: int = 0
     num_drafts: int = 0
     drafts: list[int] = field(default_factory=list)
+    probs: list[Tensor] = field(default_factory=list)
 
     def roll_back(self, token_ids: Sequence[int]) -> None:
         """Keep K and V of drafts that are output now; the last token is computed again if it was drafted."""
@@ -46,10 +50,19 @@ class DraftSeq:
         first, self.num_entered = self.num_entered, len(self.pages)
         return Chunk(self.id, start, token_ids, self.pages[first:], samples, first)
 
-    def next_chunk(self) -> Chunk:
-        """The chunk that computes the newest draft."""
-        self.drafted.append(self.drafts[-1])
-        return self.chunk(self.length + len(self.drafted) - 1, self.drafts[-1:], samples=True)
+    def draft_chunk(self) -> Chunk:
+        """The chunk of the drafts of this step, none of which is known yet."""
+        return self.chunk(self.length, (0,) * self.num_drafts, samples=True)
+
+    def append(self, token: int) -> bool:
+        """Add a draft, unless the token is -1. Whether it will be computed, so that another one can follow."""
+        if token < 0:
+            return False
+        self.drafts.append(token)
+        if len(self.drafts) == self.num_drafts:
+            return False
+        self.drafted.append(token)
+        return True
 
 
 class DraftCache:
@@ -134,7 +147,7 @@ class DraftCache:
         self._seqs.move_to_end(seq.id)
         seq.pages += self._pool.allocate(max(0, missing))
         seq.length, seq.num_output = length, length - query.prompt_len
-        seq.num_drafts, seq.drafts = num_drafts, []
+        seq.num_drafts, seq.drafts, seq.probs = num_drafts, [], []
         return seq
 
     def _make_room(self, count: int, asked: Collection[int]) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
@@ -34,13 +34,15 @@ FEED_TOKENS = 512
 
 @dataclass(frozen=True, kw_only=True)
 class DraftModelLoader:
-    """config, target: of the model that is served. budget: of both models, before the pages of the target."""
+    """config, target: of the model that is served. budget: of both models, before the pages of the target.
+    wants_probs: see `DrafterContext`."""
 
     config: ModelConfig
     registry: Registry
     target: LoadedModel
     budget: MemoryBudget
     max_drafts: int
+    wants_probs: bool
 
     def __call__(self, settings: Mapping[str, Any]) -> ModelDrafter:
         """A drafter with the model of `settings`: `model`, and fields of `ModelConfig`. Raises ConfigError."""
@@ -55,13 +57,8 @@ class DraftModelLoader:
         return self._drafter(loaded, settings.get("kv_cache_memory_bytes"))
 
     def _config(self, settings: Mapping[str, Any]) -> ModelConfig:
-        served, model = self.config, settings["model"]
-        demo: DemoModel | None = self.registry.by_hook("quire_demo_models").get(model)
-        given = {
-            "dtype": dtype_name(self.target.dtype),
-            **settings,
-            "model": str(demo.folder()) if demo is not None and not Path(model).exists() else model,
-        }
+        served = self.config
+        given = {"dtype": dtype_name(self.target.dtype), **settings, "model": self._folder(settings["model"])}
         try:
             return ModelConfig(
                 device=served.device,
@@ -74,6 +71,12 @@ class DraftModelLoader:
             )
         except TypeError as error:
             raise ConfigError(f"a setting has a value of the wrong type ({error})") from error
+
+    def _folder(self, model: str) -> str:
+        """The folder of a demo's draft model, if that is its name; else as it is given."""
+        demos: Iterable[DemoModel] = self.registry.all("quire_demo_models")
+        drafts = {name: folder for demo in demos for name, folder in demo.drafts().items()}
+        return str(drafts[model]) if model in drafts and not Path(model).exists() else model
 
     def _check(self, loaded: LoadedModel) -> None:
         """Raise ConfigError unless the model can draft for the target."""
@@ -113,7 +116,7 @@ class DraftModelLoader:
             ForwardExecutor(loaded, sizes, kv, self._adapters(loaded), batch_invariant=False),
             batch,
             cache,
-            DraftSampler(loaded.module, loaded.ops, self.target.decoder.vocab),
+            DraftSampler(loaded.module, loaded.ops, self.target.decoder.vocab, self.wants_probs),
             config.max_num_seqs,
             decoder.vocab,
             loaded.weight_bytes + num_pages * _page_bytes(loaded, config),

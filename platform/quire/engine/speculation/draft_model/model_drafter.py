@@ -9,11 +9,14 @@ import torch
 from torch import Tensor
 
 from quire.engine.runner.forward_executor import ForwardExecutor
-from quire.engine.runner.input_batch import InputBatch
+from quire.engine.runner.input_batch import InputBatch, Int64Array, StepInputs
 from quire.engine.speculation.draft_model.draft_cache import DraftCache, DraftSeq
+from quire.engine.speculation.draft_model.draft_inputs import DraftInputs
 from quire.engine.speculation.draft_model.draft_sampler import DraftSampler
 from quire.records import Draft, DraftQuery
 from quire.types import Chunk, Plan
+
+NO_DRAFT = Draft()
 
 
 class ModelDrafter:
@@ -44,37 +47,44 @@ class ModelDrafter:
         except BaseException:
             self._cache.clear()  # it is unknown which K and V were written
             raise
-        return [Draft(drafts.get(query.seq_id, ())) for query in queries]
+        return [drafts.get(query.seq_id, NO_DRAFT) for query in queries]
 
     def end(self, seq_ids: Sequence[int]) -> None:
         for seq_id in seq_ids:
             self._cache.end(seq_id)
 
-    def _drafts(self, queries: Sequence[DraftQuery]) -> dict[int, Sequence[int]]:
+    def _drafts(self, queries: Sequence[DraftQuery]) -> dict[int, Draft]:
         planned = self._cache.plan(queries)
         if not planned:
             return {}
-        seqs = drafting = [seq for seq, chunk in planned if chunk.samples]
-        hidden = self._compute([chunk for _, chunk in planned])
-        while drafting:
-            tokens = self._sampler.draw(hidden, drafting)
-            drafting = [seq for seq, token in zip(drafting, tokens, strict=True) if _append(seq, token)]
-            if drafting:
-                hidden = self._compute([seq.next_chunk() for seq in drafting])
-        return {seq.id: seq.drafts for seq in seqs}
+        seqs = [seq for seq, chunk in planned if chunk.samples]
+        hidden = self._feed([chunk for _, chunk in planned])
+        if seqs:
+            self._generate(seqs, hidden)
+        return {seq.id: Draft(seq.drafts, torch.stack(seq.probs) if seq.probs else None) for seq in seqs}
 
-    def _compute(self, chunks: list[Chunk]) -> Tensor:
-        """Hidden states of the last tokens of the chunks that sample: [chunks, width]."""
+    def _feed(self, chunks: Sequence[Chunk]) -> Tensor:
+        """Compute the chunks. Hidden states of the last tokens of those that sample: [chunks, width]"""
         inputs = self._batch.build_inputs(chunks)
-        np.minimum(inputs.tokens, self._last_id, out=inputs.tokens)
         samples = np.fromiter((chunk.samples for chunk in chunks), np.bool_, len(chunks))
-        index = inputs.starts[1:][samples] - 1
-        return self._executor.hidden_states(Plan(chunks=tuple(chunks)), inputs, index, None, {})
+        return self._compute(inputs, inputs.starts[1:][samples] - 1)
 
+    def _generate(self, seqs: Sequence[DraftSeq], hidden: Tensor) -> None:
+        """Draft for sequences whose last hidden states are given."""
+        draws = self._sampler.start(seqs)
+        inputs = DraftInputs(self._batch.build_inputs([seq.draft_chunk() for seq in seqs]))
+        while True:
+            tokens = draws.draw(hidden)
+            rows = [i for i, (seq, token) in enumerate(zip(seqs, tokens, strict=True)) if seq.append(token)]
+            if not rows:
+                return
+            if len(rows) < len(seqs):
+                seqs, tokens = [seqs[i] for i in rows], [tokens[i] for i in rows]
+                draws.keep(rows)
+                inputs.keep(rows)
+            step = inputs.next(tokens)
+            hidden = self._compute(step, step.starts[:-1])
 
-def _append(seq: DraftSeq, token: int) -> bool:
-    """Whether to draft another token after this one."""
-    if token < 0:
-        return False
-    seq.drafts.append(token)
-    return len(seq.drafts) < seq.num_drafts
+    def _compute(self, inputs: StepInputs, index: Int64Array) -> Tensor:
+        np.minimum(inputs.tokens, self._last_id, out=inputs.tokens)
+        return self._executor.hidden_states(Plan(), inputs, index, None, {})
