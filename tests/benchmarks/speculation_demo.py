@@ -120,7 +120,8 @@ def main() -> None:
             if any(answer != answers[0] for answer in answers):
                 sys.exit(f"drafts changed the answer to question {number}")
     print(
-        f"{sum(arms[0].tokens.values())} tokens of {len(prompts)} answers; medians, and the fastest, of {options.turns} turns"
+        f"{sum(arms[0].tokens.values())} tokens of {len(prompts)} answers; medians, and the fastest, "
+        f"of {options.turns} turns"
     )
     for arm in arms:
         rates = [(arm.rate(of), arms[0].rate(of)) for of in (statistics.median, min)]
