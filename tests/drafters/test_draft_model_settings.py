@@ -36,7 +36,10 @@ def refusal(folder: Path, settings: dict[str, Any], **others: Any) -> str:
         ({"model": "x", "max_model_len": 0}, "`max_model_len` of --speculative-config must be a number above 0"),
         ({"model": "x", "max_model_len": "long"}, "must be a number above 0; got 'long'"),
         ({"model": "x", "dtype": "float7"}, "float7"),
-        ({"model": "x", "draft_tensor_parallel_size": 2}, "no setting 'draft_tensor_parallel_size'"),
+        (
+            {"model": "x", "draft_tensor_parallel_size": 2},
+            "`draft_tensor_parallel_size` of --speculative-config can only be 1 here",
+        ),
         ({"model": "x", "num_speculative_tokens": 10_000}, "from 1 to 64"),
     ],
     ids=str,

@@ -78,7 +78,7 @@ def plan_slots(config: ModelConfig, per_slot: int, total: int | None, one_seq: i
     wanted = config.num_state_checkpoints if config.enable_prefix_caching else 0
     if not per_slot:
         return SlotNumbers(config.max_num_seqs, 0, has_state=False)
-    num_kept = min(config.max_num_seqs, MAX_KEPT) if config.speculative_config else 0
+    num_kept = min(config.max_num_seqs, MAX_KEPT) if config.speculation else 0
     if total is None:
         return SlotNumbers(config.max_num_seqs, config.max_num_seqs if wanted is None else wanted + num_kept)
     fitting = max(0, total - one_seq) // per_slot or total // per_slot
