@@ -51,7 +51,7 @@ def test_exact_acceptance_keeps_the_distribution(request_: str) -> None:
 
 
 class AcceptAlways(Rejection):
-    """The planted fault."""
+    """The planted fault: every draft is right."""
 
     def choose(self, logits: Any, states: Any, drafts: Any, draw_default: Any) -> list[int]:
         tokens = super().choose(logits, states, drafts, draw_default)

@@ -26,7 +26,7 @@ DRAW_SALT, ACCEPT_SALT, RESIDUAL_SALT = (np.uint64(salt) for salt in (0x5D0, 0x5
 """Each seeds random numbers of its own, because a drafter may have drawn with those of the sequence."""
 
 DrawDefault = Callable[[Tensor, Sequence[SamplingState], np.uint64], list[int]]
-"""`Sampler.draw`."""
+"""Draws without looking at drafts: the method `Sampler.draw`."""
 
 
 @dataclass(frozen=True, slots=True)
