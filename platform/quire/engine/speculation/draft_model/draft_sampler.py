@@ -71,10 +71,9 @@ class DraftDraws:
         """Like `draw`, and adds to `DraftSeq.probs` of sampled sequences. logits: [sequences, at most vocab_size]"""
         probs = distribution(logits, [seq.sampling.draw_params for seq in self._seqs])
         tokens = draw(probs, torch.from_numpy(uniform).to(probs.device))
-        tokens = torch.where(probs.sum(-1).isfinite(), tokens, -1).tolist()
+        found: list[int] = torch.where(probs.sum(-1).isfinite(), tokens, -1).tolist()
         padding = self._sampler.vocab_size - logits.shape[-1]
         rows = torch.nn.functional.pad(probs.float(), (0, padding))
-        found: list[int] = tokens
         for seq, token, row in zip(self._seqs, found, rows, strict=True):
             if token >= 0 and seq.sampling.draw_params[0]:
                 seq.probs.append(row)
