@@ -119,10 +119,8 @@ def main() -> None:
             answers = [arm.answer(number, prompt, params) for arm in arms]
             if any(answer != answers[0] for answer in answers):
                 sys.exit(f"drafts changed the answer to question {number}")
-    print(
-        f"{sum(arms[0].tokens.values())} tokens of {len(prompts)} answers; medians, and the fastest, "
-        f"of {options.turns} turns"
-    )
+    count = sum(arms[0].tokens.values())
+    print(f"{count} tokens of {len(prompts)} answers; medians, and the fastest, of {options.turns} turns")
     for arm in arms:
         rates = [(arm.rate(of), arms[0].rate(of)) for of in (statistics.median, min)]
         shares = " ".join(f"{100 * arm.accepted[i] / arm.drafted[i]:.0f}" for i in sorted(arm.drafted))

@@ -70,10 +70,10 @@ class DraftDraws:
     def _draw_with_probs(self, logits: Tensor, uniform: NDArray[np.float64]) -> list[int]:
         """Like `draw`, and adds to `DraftSeq.probs` of sampled sequences. logits: [sequences, at most vocab_size]"""
         probs = distribution(logits, [seq.sampling.draw_params for seq in self._seqs])
-        drawn = draw(probs, torch.from_numpy(uniform).to(probs.device))
+        tokens = draw(probs, torch.from_numpy(uniform).to(probs.device))
+        found: list[int] = torch.where(probs.sum(-1).isfinite(), tokens, -1).tolist()
         padding = self._sampler.vocab_size - logits.shape[-1]
         rows = torch.nn.functional.pad(probs.float(), (0, padding))
-        found: list[int] = torch.where(probs.sum(-1).isfinite(), drawn, -1).tolist()
         for seq, token, row in zip(self._seqs, found, rows, strict=True):
             if token >= 0 and seq.sampling.draw_params[0]:
                 seq.probs.append(row)
