@@ -30,86 +30,83 @@ inline void prefetch_step(const PrefetchStream& stream) {
 }
 
 // The products of ROWS rows with a panel times `factors`, [ROWS][32]. next, queue: prefetched beside each step.
-template <class Sums, int BITS, bool TABLE, int STEP, bool OFFSETS, int ROWS>
+template <class Sums, int BITS, bool TABLE, int STEP, int ROWS>
 void multiply_tile(const Quantized& q, const uint8_t* at, PreparedTile rows, const float* factors, PrefetchStream next,
                    PrefetchStream queue, float* out) {
   constexpr int64_t STEP_BYTES = STEP / CODE_BLOCK * BITS * LINE_BYTES;
   const U16 table = byte_table(q.bytes);
-  const int64_t steps = q.group / STEP;
-  const bool wide = q.wide;
-  F16 totals[ROWS][2];
+  const int64_t steps_of_group = q.group / STEP, scale_bytes = q.scale_bytes();
+  const bool wide = q.wide, has_offsets = q.has_offsets;
+  F16 totals[ROWS][2], scale0 = zero(), scale1 = zero();
 #pragma GCC unroll 8
   for (int r = 0; r < ROWS; r++) totals[r][0] = totals[r][1] = zero();
-  int64_t groups = q.groups;
-  do {
-    F16 scale0, scale1, offset0, offset1;
-    const int64_t scale_bytes = PANEL * (wide ? 4 : 2);
-    load_scales(at, wide, scale0, scale1);
-    at += scale_bytes;
-    const uint8_t* offsets = at;
-    if constexpr (OFFSETS) at += scale_bytes;
-    int64_t left = steps;
-    do {
-      S16 sums[ROWS][2];
+  const uint8_t* offsets = at;
+  // One loop of all steps: compilers keep what two nested loops need in vector registers, and wait for those.
+  for (int64_t step = q.steps(), left = 0; step > 0; step--, left--) {
+    if (left == 0) {
+      load_scales(at, wide, scale0, scale1);
+      at += scale_bytes;
+      if (has_offsets) offsets = at, at += scale_bytes;
+      left = steps_of_group;
+    }
+    S16 sums[ROWS][2];
 #pragma GCC unroll 8
-      for (int r = 0; r < ROWS; r++) sums[r][0] = sums[r][1] = starting(rows.step(r).start);
-      for_each_unit<STEP / 4>([&](auto number) {
-        constexpr int U = decltype(number)::value;
-        U16 w0, w1;
-        read_unit<BITS, U % 4>(at + U / 4 * BITS * LINE_BYTES, w0, w1);
-        if constexpr (TABLE) w0 = looked_up(table, w0), w1 = looked_up(table, w1);
-#pragma GCC unroll 8
-        for (int r = 0; r < ROWS; r++) {
-          const U16 columns = same_unit(rows.x + r * rows.stride + 4 * U);
-          sums[r][0] = Sums::add(sums[r][0], w0, columns), sums[r][1] = Sums::add(sums[r][1], w1, columns);
-        }
-      });
-      prefetch_step(next);
-      _mm_prefetch(queue.at, _MM_HINT_T1);
+    for (int r = 0; r < ROWS; r++) sums[r][0] = sums[r][1] = starting(rows.step(r).start);
+    for_each_unit<STEP / 4>([&](auto number) {
+      constexpr int U = decltype(number)::value;
+      U16 w0, w1;
+      read_unit<BITS, U % 4>(at + U / 4 * BITS * LINE_BYTES, w0, w1);
+      if constexpr (TABLE) w0 = looked_up(table, w0), w1 = looked_up(table, w1);
 #pragma GCC unroll 8
       for (int r = 0; r < ROWS; r++) {
-        const F16 x_scale = set1(rows.step(r).scale);
-        totals[r][0] = added_step<Sums>(totals[r][0], sums[r][0], x_scale, scale0);
-        totals[r][1] = added_step<Sums>(totals[r][1], sums[r][1], x_scale, scale1);
+        const U16 columns = same_unit(rows.x + r * rows.stride + 4 * U);
+        sums[r][0] = Sums::add(sums[r][0], w0, columns), sums[r][1] = Sums::add(sums[r][1], w1, columns);
       }
-      if constexpr (OFFSETS) {
-        load_scales(offsets, wide, offset0, offset1);
+    });
+    prefetch_step(next);
+    _mm_prefetch(queue.at, _MM_HINT_T1);
 #pragma GCC unroll 8
-        for (int r = 0; r < ROWS; r++) {
-          const F16 x_sum = set1(rows.step(r).sum);
-          totals[r][0] = fma(offset0, x_sum, totals[r][0]), totals[r][1] = fma(offset1, x_sum, totals[r][1]);
-        }
+    for (int r = 0; r < ROWS; r++) {
+      const F16 x_scale = set1(rows.step(r).scale);
+      totals[r][0] = added_step<Sums>(totals[r][0], sums[r][0], x_scale, scale0);
+      totals[r][1] = added_step<Sums>(totals[r][1], sums[r][1], x_scale, scale1);
+    }
+    if (has_offsets) {
+      F16 offset0, offset1;
+      load_scales(offsets, wide, offset0, offset1);
+#pragma GCC unroll 8
+      for (int r = 0; r < ROWS; r++) {
+        const F16 x_sum = set1(rows.step(r).sum);
+        totals[r][0] = fma(offset0, x_sum, totals[r][0]), totals[r][1] = fma(offset1, x_sum, totals[r][1]);
       }
-      rows.steps++, rows.x += STEP, at += STEP_BYTES, next.at += next.step, queue.at += queue.step;
-    } while (--left > 0);
-  } while (--groups > 0);
+    }
+    rows.steps++, rows.x += STEP, at += STEP_BYTES, next.at += next.step, queue.at += queue.step;
+  }
   const F16 factor0 = load(factors), factor1 = load(factors + LANES);
 #pragma GCC unroll 8
   for (int r = 0; r < ROWS; r++) store(out + r * PANEL, totals[r][0] * factor0, totals[r][1] * factor1);
 }
 
-using TileKernel = decltype(&multiply_tile<ByteSums, 8, false, 32, false, 1>);
+using TileKernel = decltype(&multiply_tile<ByteSums, 8, false, 32, 1>);
 
 // Kernels for 1 … TILE_HEIGHT rows.
 struct TileKernels {
   TileKernel of[TILE_HEIGHT];
 };
 
-template <class Sums, int BITS, bool TABLE, int STEP, bool OFFSETS>
+template <class Sums, int BITS, bool TABLE, int STEP>
 TileKernels kernels_of_heights() {
   TileKernels kernels;
   for_each_unit<TILE_HEIGHT>([&](auto number) {
     constexpr int R = decltype(number)::value;
-    kernels.of[R] = multiply_tile<Sums, BITS, TABLE, STEP, OFFSETS, R + 1>;
+    kernels.of[R] = multiply_tile<Sums, BITS, TABLE, STEP, R + 1>;
   });
   return kernels;
 }
 
 template <class Sums, int BITS, bool TABLE = false>
 TileKernels tile_kernels_of(const Quantized& q) {
-  if (q.step == 32)
-    return q.has_offsets ? kernels_of_heights<Sums, BITS, TABLE, 32, true>() : kernels_of_heights<Sums, BITS, TABLE, 32, false>();
-  return q.has_offsets ? kernels_of_heights<Sums, BITS, TABLE, 16, true>() : kernels_of_heights<Sums, BITS, TABLE, 16, false>();
+  return q.step == 32 ? kernels_of_heights<Sums, BITS, TABLE, 32>() : kernels_of_heights<Sums, BITS, TABLE, 16>();
 }
 
 inline TileKernels tile_kernels(const Quantized& q) {
