@@ -53,11 +53,14 @@ void multiply_panel(const Quantized& q, StepReader& reader, const uint8_t* at, c
 
 using PanelKernel = decltype(&multiply_panel<FloatProducts>);
 
-inline PanelKernel panel_kernel(const Quantized& q) {
-  if (q.multiplies_floats()) return multiply_panel<FloatProducts>;
-  if (q.kind == CodeKind::codes)
+inline PanelKernel panel_kernel([[maybe_unused]] const Quantized& q) {
+#if !defined(__AVX512VNNI__)  // bytes: `row_tiles.hpp`
+  if (!q.multiplies_floats() && q.kind == CodeKind::codes)
     return q.step == 32 ? multiply_panel<ByteProducts<CodeSums, 8>> : multiply_panel<ByteProducts<CodeSums, 4>>;
-  return q.step == 32 ? multiply_panel<ByteProducts<ByteSums, 8>> : multiply_panel<ByteProducts<ByteSums, 4>>;
+  if (!q.multiplies_floats())
+    return q.step == 32 ? multiply_panel<ByteProducts<ByteSums, 8>> : multiply_panel<ByteProducts<ByteSums, 4>>;
+#endif
+  return multiply_panel<FloatProducts>;
 }
 
 template <class T>

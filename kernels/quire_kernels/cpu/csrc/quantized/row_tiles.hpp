@@ -1,15 +1,16 @@
 // Products of several rows of bytes with matrices of few bits, whose sums and totals stay in registers (AVX-512 VNNI).
 //
-// A tile of rows is multiplied with a whole panel. A line of codes is read once for all rows of a tile: moving codes to
-// units takes three vector instructions of kinds that run beside the products. For a step of 32 inputs, a row and 16
-// outputs there are eight products, a multiplication by the scale of x and one fused with the scale of the group (two
-// with offsets); Zen 5 runs two of these a cycle: 102 (93) products of a byte and a code a cycle at most.
+// A tile of rows is multiplied with a whole panel. Codes are moved to units once for all rows of a tile, by instructions
+// that run beside those that multiply. A step of 32 inputs takes, for a row and 16 outputs, eight products, one
+// multiplication by the scale of x and one, fused with an addition, by the scale of the group (two with offsets). Zen 5
+// begins two of these each cycle: at most 102 (93) products of a code and a byte a cycle. Six rows take 62 cycles for a
+// step and 32 outputs, of 60, and some 100 more for each panel.
 #pragma once
 #include "quantized/kernels.hpp"
 
 namespace quire {
 
-constexpr int64_t TILE_HEIGHT = 6;  // rows; each takes four of the 32 registers
+constexpr int64_t TILE_HEIGHT = 6;  // rows, each of which takes four of the 32 registers
 
 // Rows of a tile: columns and steps of the first one, `stride` bytes apart from those of the next one.
 struct PreparedTile {
@@ -121,11 +122,11 @@ inline TileKernels tile_kernels(const Quantized& q) {
   }
 }
 
-// finish(panel, first row, rows, their totals).
+// At least one row of bytes. finish(panel, first row, rows, their products).
 template <class Finish>
 void multiply_row_tiles(Worker& worker, const PreparedRows& x, int64_t rows, const Packed& w, const Quantized& q,
                         PrefetchQueue& queue, Finish&& finish) {
-  alignas(64) float totals[TILE_HEIGHT * PANEL];
+  alignas(64) float products[TILE_HEIGHT * PANEL];
   const TileKernels kernels = tile_kernels(q);
   const int64_t units = q.steps();
   const GemmTiling tiling(worker, {TILE_HEIGHT, true, 1 << 18, 64}, rows, x.stride(), w, units);
@@ -134,8 +135,8 @@ void multiply_row_tiles(Worker& worker, const PreparedRows& x, int64_t rows, con
     for (int64_t panel = tile.first; panel < tile.last; panel++) {
       const PreparedTile some{reinterpret_cast<const int8_t*>(x.row(tile.row)), x.steps(tile.row), x.stride()};
       kernels.of[tile.count - 1](q, reinterpret_cast<const uint8_t*>(w.panel(panel, 0)), some,
-                                 q.factors + panel * PANEL, tile.beside(panel), queue.next(units), totals);
-      finish(panel, tile.row, tile.count, totals);
+                                 q.factors + panel * PANEL, tile.beside(panel), queue.next(units), products);
+      finish(panel, tile.row, tile.count, products);
     }
   });
 }
