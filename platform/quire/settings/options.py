@@ -10,7 +10,7 @@ import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, Field, fields
-from typing import Any, TypeVar, get_type_hints
+from typing import Any, TypeVar, get_args, get_type_hints
 
 from quire.errors import ConfigError
 from quire.from_vllm.arguments import without_vllm_arguments
@@ -126,6 +126,37 @@ def _argument(f: Field[Any], hint: Any) -> dict[str, Any]:
     return {**common, "type": _reader(hint), "metavar": f.metadata["metavar"] or _METAVARS[_reader(hint)]}
 
 
+def typed_value(name: str, value: Any) -> Any:
+    """The value of a setting of one model, in its type; a text is read as the flag would read it.
+
+    Raises ConfigError for a value of another type.
+    """
+    hint = get_type_hints(ModelConfig)[name]
+    is_list, reader = hint == tuple[str, ...], _reader(hint)
+    if value is None and type(None) in get_args(hint):
+        return None
+    if isinstance(value, str) and hint is not bool and reader is not str:
+        try:
+            return reader(value)
+        except (ValueError, argparse.ArgumentTypeError) as error:
+            raise ConfigError(f"{flag(name)}: {error}.") from error
+    if is_list and isinstance(value, str):
+        return (value,)
+    wanted, words = (bool, "true or false") if hint is bool else _TYPES[reader]
+    wanted, words = ((list, tuple), "a list of texts") if is_list else (wanted, words)
+    fits = isinstance(value, wanted) and (hint is bool or not isinstance(value, bool))
+    if not fits or (is_list and not all(isinstance(item, str) for item in value)):
+        raise ConfigError(f"{flag(name)} must be {words}; got {value!r:.100}.")
+    return tuple(value) if is_list else float(value) if reader is float else value
+
+
+_TYPES: Mapping[Callable[[str], Any], tuple[Any, str]] = {
+    json_map: (Mapping, "a JSON object"),
+    whole_number: (int, "a whole number"),
+    float: ((int, float), "a number"),
+    str: (str, "a text"),
+}
+
 _METAVARS: dict[Callable[[str], Any], str] = {json_map: "JSON", whole_number: "N", int: "N", float: "X", str: "TEXT"}
 
 
@@ -179,12 +210,15 @@ def model_configs(values: Mapping[str, Any]) -> list[ModelConfig]:
             f"{', '.join(str(item.get('name') or item.get('model')) for item in named)}. "
             "Give each model its own name, as in name=path."
         )
-    configs = [_one_model(values, item) for item in named]
+    configs = [model_config(values, item) for item in named]
     _check_names(configs)
     return configs
 
 
-def _one_model(values: Mapping[str, Any], item: dict[str, Any]) -> ModelConfig:
+def model_config(values: Mapping[str, Any], item: Mapping[str, Any]) -> ModelConfig:
+    """One model. values: settings of the command line, which apply to all models. item: `name`, `model` or `path`, and
+    settings of this model, as in `--models`. Raises ConfigError.
+    """
     settings = without_vllm_arguments({key.replace("-", "_"): value for key, value in item.items()})
     known = {f.name for f in fields(ModelConfig)}
     name = settings.pop("name", None)
@@ -197,8 +231,8 @@ def _one_model(values: Mapping[str, Any], item: dict[str, Any]) -> ModelConfig:
         raise ConfigError(f"models: {name or settings.get('model', '')}: unknown setting {unknown[0]!r}; {hint}")
     if not settings.get("model"):
         raise ConfigError(f"models: {name or item!r} needs a `model` (a folder or hub id).")
+    settings = {key: typed_value(key, value) for key, value in settings.items()}
     served = settings.pop("served_model_name", None) or values.get("served_model_name") or ()
-    served = (served,) if isinstance(served, str) else tuple(served)
     if name is not None:
         served = (name, *(alias for alias in served if alias != name))
     base = read_config(ModelConfig, values)

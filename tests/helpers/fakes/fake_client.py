@@ -3,10 +3,12 @@
 import asyncio
 from contextlib import aclosing
 from dataclasses import replace
+from pathlib import Path
 
 import httpx
 import numpy as np
 
+from quire.errors import BadRequest, CheckpointError, NotFound
 from quire.params.pooling import PoolingParams, PoolingResult
 from quire.params.sampling import BeamSearchParams
 from quire.records import Registry
@@ -90,7 +92,8 @@ class PretendClient:
 
     hold: while set to an unset event, generation stops after `held_at` tokens until it is set.
     failure: (tokens, error) raised after so many tokens. requests: all that came. aborted: ids of those
-    that were given up, by `abort` or by closing the stream.
+    that were given up, by `abort` or by closing the stream. loading, configs, unloaded: what loads and unloads came.
+    drain: unloads wait for it.
     """
 
     def __init__(self, *infos, reply=REPLY, ends_after=None, per_step=1):
@@ -109,9 +112,47 @@ class PretendClient:
         self.host_plugin_rows = []
         self.closed = False
         self.adapters = PretendAdapters()
+        self.loading, self.configs, self.unloaded = {}, {}, []
+        self.drain = asyncio.Event()
+        self.drain.set()
 
     def models(self):
         return self.infos
+
+    def progress(self, model):
+        return 0.25 if model in self.loading else 0.0
+
+    def on_model_lost(self, on_lost):
+        self.lose = on_lost
+
+    async def load(self, config):
+        """Half of a load of `held` waits until it is unloaded. A folder "corrupt" cannot be loaded."""
+        self.loading[config.name] = asyncio.Event()
+        try:
+            if Path(config.model).name == "corrupt":
+                raise CheckpointError("The file x is truncated.")
+            if Path(config.model).name == "held":
+                await self.loading[config.name].wait()
+                raise BadRequest(f"The model `{config.name}` was unloaded while it was being loaded.", "name")
+        finally:
+            del self.loading[config.name]
+        folder, aliases = str(Path(config.model).resolve()), config.served_model_name
+        made = info(config.name, aliases=aliases, root=config.model, folder=folder, weight_bytes=1000)
+        self.infos = (*self.infos, made)
+        self.configs[config.name] = config
+        return made
+
+    async def unload(self, model, force=False):
+        self.unloaded.append((model, force))
+        if model in self.loading:
+            self.loading[model].set()
+            return
+        if model not in [one.name for one in self.infos]:
+            raise NotFound(f"The model `{model}` does not exist.")
+        if force:
+            self.drain.set()
+        await self.drain.wait()
+        self.infos = tuple(one for one in self.infos if one.name != model)
 
     async def generate(self, model, request):
         self.requests.append(request)
