@@ -198,7 +198,7 @@ class EngineClient:
         await self._models.unload(model, force)
         self.adapters.forget_model(model)
 
-    def progress(self, model: str) -> float:
+    def load_progress(self, model: str) -> float:
         """The fraction of the weights of a model that is loaded while it is being loaded; 0 before and after."""
         return self._models.progress.get(model, 0.0)
 

@@ -83,9 +83,9 @@ async def test_a_load_reports_its_progress_and_can_be_ended(client, tmp_path):
     gate = tmp_path / "gate"
     os.mkfifo(gate)
     loading = asyncio.create_task(client.load(config(f"steps:{gate}", "late")))
-    while not client.progress("late"):
+    while not client.load_progress("late"):
         await collect(client, "a", "r", max_tokens=1)
-    assert client.progress("late") == 0.5
+    assert client.load_progress("late") == 0.5
     with pytest.raises(ConfigError, match="is being loaded already"):
         await client.load(config("m", "late"))
     ending = asyncio.create_task(client.unload("late"))
@@ -93,7 +93,7 @@ async def test_a_load_reports_its_progress_and_can_be_ended(client, tmp_path):
     await asyncio.wait_for(ending, WITHIN_S)
     with pytest.raises(BadRequest, match="was unloaded while it was being loaded"):
         await loading
-    assert client.progress("late") == 0
+    assert client.load_progress("late") == 0
     assert [info.name for info in client.models()] == ["a", "b"]
     assert (await client.load(config("m", "late"))).name == "late"
 

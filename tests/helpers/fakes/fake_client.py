@@ -119,7 +119,7 @@ class PretendClient:
     def models(self):
         return self.infos
 
-    def progress(self, model):
+    def load_progress(self, model):
         return 0.25 if model in self.loading else 0.0
 
     def on_model_lost(self, on_lost):

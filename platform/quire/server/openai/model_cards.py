@@ -16,14 +16,14 @@ def model_details(service: Service, found: ServedModel | ModelLoad, alias: str) 
     if isinstance(found, ModelLoad):
         error = found.error.message if found.error is not None else None
         card = _card(alias, found.root, None)
-        return {**card, **_details(found.state, service.client.progress(found.name), error, None, [])}
+        return {**card, **_details(found.state, service.client.load_progress(found.name), error, None, [])}
     name = found.info.name
     adapters = [info.name for info in service.adapters.ready() if info.model == name]
     now = {info.name: info for info in service.client.models()}.get(name, found.info)
     sizes = {"weights": now.weight_bytes, "kv_cache": now.kv_cache_bytes, "state": now.state_bytes}
     state, progress = "draining" if found in service.models.leaving else "ready", 1.0
     if service.client.unavailable is not None:  # the engine process is being restarted
-        state, progress = "loading", service.client.progress(name)
+        state, progress = "loading", service.client.load_progress(name)
     return {**model_card(found, alias), **_details(state, progress, None, sizes, adapters)}
 
 

@@ -63,7 +63,7 @@ class ClientProtocol(Protocol):
         """Unload a model when its requests have ended, or end its load. force: end its requests. Raises `NotFound`."""
         ...
 
-    def progress(self, model: str) -> float:
+    def load_progress(self, model: str) -> float:
         """The fraction of the weights of a model that is loaded while it is being loaded; 0 before and after."""
         ...
 
