@@ -232,7 +232,7 @@ def model_config(values: Mapping[str, Any], item: Mapping[str, Any]) -> ModelCon
     if not settings.get("model"):
         raise ConfigError(f"models: {name or item!r} needs a `model` (a folder or hub id).")
     settings = {key: typed_value(key, value) for key, value in settings.items()}
-    served = settings.pop("served_model_name", None) or values.get("served_model_name") or ()
+    served = tuple(settings.pop("served_model_name", None) or values.get("served_model_name") or ())
     if name is not None:
         served = (name, *(alias for alias in served if alias != name))
     base = read_config(ModelConfig, values)

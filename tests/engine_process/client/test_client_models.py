@@ -89,6 +89,8 @@ async def test_a_load_reports_its_progress_and_can_be_ended(client, tmp_path):
     with pytest.raises(ConfigError, match="is being loaded already"):
         await client.load(config("m", "late"))
     ending = asyncio.create_task(client.unload("late"))
+    await asyncio.sleep(0)
+    await client.stats()  # answered after the unload arrived
     await asyncio.to_thread(gate.write_text, "")
     await asyncio.wait_for(ending, WITHIN_S)
     with pytest.raises(BadRequest, match="was unloaded while it was being loaded"):

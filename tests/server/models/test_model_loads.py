@@ -94,7 +94,12 @@ async def test_a_load_that_is_not_waited_for_shows_its_state(client, folder):
     assert (answer.status_code, answer.json()["state"]) == (202, "loading")
     while (card := (await client.get("/v1/models/slow")).json())["progress"] == 0:
         await asyncio.sleep(0)
-    assert (card["state"], card["progress"], card["bytes"], card["root"]) == ("loading", 0.25, None, str(folder / "held"))
+    assert (card["state"], card["progress"], card["bytes"], card["root"]) == (
+        "loading",
+        0.25,
+        None,
+        str(folder / "held"),
+    )
     assert "slow" not in await listed(client)
     assert error_of(await completion(client, "slow"))[0] == 404
     assert (await unload(client, "slow")).status_code == 200

@@ -137,7 +137,9 @@ def test_an_unload_waits_for_streams_and_refuses_new_requests(server, client, ba
 
 def test_force_ends_a_stream_with_an_error_and_leaves_the_others(server, client, bases):
     load(client, "late", bases[1].folder)
-    assert 'request_success_total{engine="0",finished_reason="stop",model_name="late"} 0.0' in client.get("/metrics").text
+    assert (
+        'request_success_total{engine="0",finished_reason="stop",model_name="late"} 0.0' in client.get("/metrics").text
+    )
     stream, other = Stream(server, "late", 500), Stream(server, "one", 300)
     assert unload(client, "late", force=True).status_code == 200
     assert "was unloaded" in stream.ended()["error"]["message"] if stream.error else stream.ended()

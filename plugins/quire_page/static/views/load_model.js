@@ -1,7 +1,7 @@
 // The form that loads a model while others are served, with the progress of the load.
 
 import { html, useRef, useState } from "../vendor/preact-htm.js";
-import { settingsOf } from "../app/model_settings.js";
+import { settingsOf } from "./model_settings.js";
 import { percent, seconds } from "../app/numbers.js";
 import { getJson, postJson } from "../app/requests.js";
 import { CopyButtons } from "../parts/copy.js";
