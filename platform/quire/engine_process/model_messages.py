@@ -68,6 +68,19 @@ def check_names(names: Iterable[str], engines: Iterable[EngineProtocol]) -> None
             raise ConfigError(f"Two models are named {name!r}; give one of them another name (name=path).")
 
 
+def progress_reporter(name: str, send: Callable[[ModelProgress], None]) -> Callable[[float], None]:
+    """Sends the progress of a load in steps of at least `MIN_PROGRESS`."""
+    last = 0.0
+
+    def report(fraction: float) -> None:
+        nonlocal last
+        if fraction - last >= MIN_PROGRESS:
+            last = fraction
+            send(ModelProgress(name, fraction))
+
+    return report
+
+
 @dataclass(eq=False)
 class _Load:
     """A load in progress. ended: it is to stop. unloads: calls that wait for that."""
@@ -76,7 +89,6 @@ class _Load:
     config: ModelConfig
     ended: Event = field(default_factory=Event)
     unloads: list[int] = field(default_factory=list)
-    reported: float = 0.0
 
 
 class ModelMessageHandler:
@@ -132,20 +144,21 @@ class ModelMessageHandler:
         """In the loading thread."""
         try:
             self._check(load)
-            engine = self._builder.build(load.config, self._registry, 1, lambda fraction: self._report(load, fraction))
+            engine = self._builder.build(load.config, self._registry, 1, self._reporter(load))
         except Exception as error:
             failure = error
             self._call_in_loop(lambda: self._failed(load, failure))
             return
         self._call_in_loop(lambda: self._built(load, engine))
 
-    def _report(self, load: _Load, fraction: float) -> None:
-        self._check(load)
-        if fraction - load.reported < MIN_PROGRESS:
-            return
-        load.reported = fraction
-        progress = ModelProgress(load.config.name, fraction)
-        self._call_in_loop(lambda: self._send(progress))
+    def _reporter(self, load: _Load) -> Callable[[float], None]:
+        report = progress_reporter(load.config.name, lambda made: self._call_in_loop(lambda: self._send(made)))
+
+        def check_and_report(fraction: float) -> None:
+            self._check(load)
+            report(fraction)
+
+        return check_and_report
 
     def _check(self, load: _Load) -> None:
         if load.ended.is_set():

@@ -24,12 +24,17 @@ from queue import Empty, SimpleQueue
 
 from quire.engine_process.adapter_messages import AdapterMessageHandler
 from quire.engine_process.engine_builder import EngineBuilder
-from quire.engine_process.model_messages import EngineBuilderProtocol, ModelMessageHandler, check_names
+from quire.engine_process.model_messages import (
+    EngineBuilderProtocol,
+    ModelMessageHandler,
+    check_names,
+    progress_reporter,
+)
 from quire.engine_process.settings import GC_THRESHOLDS
 from quire.engine_process.step_loop import EngineProtocol, StepLoop, StepsKeepFailing
 from quire.engine_process.wire.error_info import to_error_info
 from quire.engine_process.wire.message import WireMessage
-from quire.engine_process.wire.model_changes import LoadModel, ModelProgress, UnloadModel
+from quire.engine_process.wire.model_changes import LoadModel, UnloadModel
 from quire.engine_process.wire.protocol import (
     Abort,
     EngineFailed,
@@ -97,7 +102,7 @@ class EngineProcess:
         builder: EngineBuilderProtocol,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """clock: returns seconds."""
+        """send: only called in the loop thread. clock: returns seconds."""
         self._inbox, self._send, self._registry, self._builder, self._clock = inbox, send, registry, builder, clock
         self._loop = StepLoop(send)
         self._models = ModelMessageHandler(inbox.put, send, self._loop, registry, builder, self._add)
@@ -126,9 +131,7 @@ class EngineProcess:
         gc.freeze()  # everything loaded so far stays: exclude it from collections in the middle of a step
 
     def _load(self, config: ModelConfig, num_left: int) -> None:
-        def report(fraction: float) -> None:
-            self._send(ModelProgress(config.name, fraction))
-
+        report = progress_reporter(config.name, self._send)
         self._add(config, self._builder.build(config, self._registry, num_left, report))
 
     def run(self) -> None:

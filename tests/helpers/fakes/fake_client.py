@@ -3,12 +3,11 @@
 import asyncio
 from contextlib import aclosing
 from dataclasses import replace
-from pathlib import Path
 
 import httpx
 import numpy as np
+from fake_loads import PretendLoads, info
 
-from quire.errors import BadRequest, CheckpointError, NotFound
 from quire.params.pooling import PoolingParams, PoolingResult
 from quire.params.sampling import BeamSearchParams
 from quire.records import Registry
@@ -18,30 +17,11 @@ from quire.settings.server_config import ServerConfig
 from quire.text.chat.template_pool import TemplatePool
 from quire.text.chat.templates import ChatTemplate
 from quire.text.tokenizer.tokenizer import Tokenizer
-from quire.types import EngineStats, ModelInfo, SeqDelta, TokenLogprobs
+from quire.types import EngineStats, SeqDelta, TokenLogprobs
 from quire_testing import byte_tokenizer
-from quire_testing.tiny import CHAT_TEMPLATE, END_ID, VOCAB_SIZE
+from quire_testing.tiny import CHAT_TEMPLATE, END_ID
 
 REPLY = "Hello, world! "
-
-
-def info(name="tiny", **changes):
-    given = ModelInfo(
-        name=name,
-        aliases=(name,),
-        root=f"models/{name}",
-        folder=f"/nowhere/{name}",
-        architecture="LlamaForCausalLM",
-        dtype="float32",
-        device="cpu",
-        max_model_len=128,
-        vocab_size=VOCAB_SIZE,
-        eos_ids=(END_ID,),
-        num_pages=64,
-        page_size=16,
-        num_parameters=1000,
-    )
-    return replace(given, **changes)
 
 
 def embedder(name="embedder", **changes):
@@ -87,13 +67,12 @@ class PretendAdapters:
         del self.infos[name]
 
 
-class PretendClient:
+class PretendClient(PretendLoads):
     """Seq i of a request says REPLY from its i-th byte on, for ever or `ends_after` tokens.
 
     hold: while set to an unset event, generation stops after `held_at` tokens until it is set.
     failure: (tokens, error) raised after so many tokens. requests: all that came. aborted: ids of those
-    that were given up, by `abort` or by closing the stream. loading, configs, unloaded: what loads and unloads came.
-    drain: unloads wait for it.
+    that were given up, by `abort` or by closing the stream.
     """
 
     def __init__(self, *infos, reply=REPLY, ends_after=None, per_step=1):
@@ -112,47 +91,10 @@ class PretendClient:
         self.host_plugin_rows = []
         self.closed = False
         self.adapters = PretendAdapters()
-        self.loading, self.configs, self.unloaded = {}, {}, []
-        self.drain = asyncio.Event()
-        self.drain.set()
+        super().__init__()
 
     def models(self):
         return self.infos
-
-    def load_progress(self, model):
-        return 0.25 if model in self.loading else 0.0
-
-    def on_model_lost(self, on_lost):
-        self.lose = on_lost
-
-    async def load(self, config):
-        """Half of a load of `held` waits until it is unloaded. A folder "corrupt" cannot be loaded."""
-        self.loading[config.name] = asyncio.Event()
-        try:
-            if Path(config.model).name == "corrupt":
-                raise CheckpointError("The file x is truncated.")
-            if Path(config.model).name == "held":
-                await self.loading[config.name].wait()
-                raise BadRequest(f"The model `{config.name}` was unloaded while it was being loaded.", "name")
-        finally:
-            del self.loading[config.name]
-        folder, aliases = str(Path(config.model).resolve()), config.served_model_name
-        made = info(config.name, aliases=aliases, root=config.model, folder=folder, weight_bytes=1000)
-        self.infos = (*self.infos, made)
-        self.configs[config.name] = config
-        return made
-
-    async def unload(self, model, force=False):
-        self.unloaded.append((model, force))
-        if model in self.loading:
-            self.loading[model].set()
-            return
-        if model not in [one.name for one in self.infos]:
-            raise NotFound(f"The model `{model}` does not exist.")
-        if force:
-            self.drain.set()
-        await self.drain.wait()
-        self.infos = tuple(one for one in self.infos if one.name != model)
 
     async def generate(self, model, request):
         self.requests.append(request)

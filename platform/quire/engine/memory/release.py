@@ -10,8 +10,8 @@ from torch import nn
 def release_weights(module: nn.Module) -> None:
     """Free the weights of a model, which cannot be used afterwards.
 
-    Adapter runtimes refer to the weights and to themselves. The garbage collector would free them late, or never if it
-    was told to leave out what was loaded at the start (`gc.freeze`).
+    Adapter runtimes refer to the weights and to themselves. The garbage collector would free them late, or never, since
+    `gc.freeze` excludes what was loaded at the start.
     """
     for tensor in (*module.parameters(), *module.buffers()):
         tensor.data = tensor.new_empty(0)
