@@ -45,7 +45,9 @@ class EngineClient:
         """Use `EngineClient.start`; or call `launch`, and later, on an event loop, `ready`."""
         self._settings = settings
         self._requests = InFlightRequests()
-        self._models = EngineModels(models, self._call_when_ready, self._requests.fail)
+        self.adapters = AdapterDirectory(self._call_when_ready, settings.adapters)
+        fail, forget = self._requests.fail, self.adapters.forget_model
+        self._models = EngineModels(models, self._call_when_ready, fail, forget)
         self._closing = False
         self._supervisor = Supervisor(
             self._first_message,
@@ -58,7 +60,6 @@ class EngineClient:
             settings.engine_timeout_s,
         )
         self._calls = PendingCalls(self._supervisor.send)
-        self.adapters = AdapterDirectory(self._call_when_ready, settings.adapters)
 
     @classmethod
     async def start(
@@ -196,7 +197,6 @@ class EngineClient:
     async def unload(self, model: str, force: bool = False) -> None:
         """Refuse new requests for a model at once, and unload it when its requests have ended (see `EngineModels`)."""
         await self._models.unload(model, force)
-        self.adapters.forget_model(model)
 
     def load_progress(self, model: str) -> float:
         """The fraction of the weights of a model that is loaded while it is being loaded; 0 before and after."""

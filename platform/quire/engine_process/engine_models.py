@@ -25,11 +25,17 @@ class EngineModels:
 
     configs: settings, in the order of loading. infos: what the engine process said of each. progress: fractions of the
     weights that are loaded, of models that are being loaded. call: waits for the engine process and sends it a message.
-    fail: ends the requests of a model with an error.
+    fail: ends the requests of a model with an error. on_unloaded: gets the name of a model whose calls have ended.
     """
 
-    def __init__(self, first: Sequence[ModelConfig], call: Call, fail: Callable[[QuireError, str], None]) -> None:
-        self._call, self._fail = call, fail
+    def __init__(
+        self,
+        first: Sequence[ModelConfig],
+        call: Call,
+        fail: Callable[[QuireError, str], None],
+        on_unloaded: Callable[[str], None],
+    ) -> None:
+        self._call, self._fail, self._on_unloaded = call, fail, on_unloaded
         self.configs = list(first)
         self.infos: dict[str, ModelInfo] = {}
         self.progress: dict[str, float] = {}
@@ -96,6 +102,7 @@ class EngineModels:
             self._ended.clear()
             await self._ended.wait()
         self._forget(name)
+        self._on_unloaded(name)
         await self._free(name)
 
     async def _free(self, name: str) -> None:

@@ -52,7 +52,7 @@ def _classifier(context: RouterContext, name: str | None) -> tuple[str, Sequence
         if not classifiers:
             raise BadRequest("No served model classifies texts.", "model")
         first = classifiers[0]
-        return (first.aliases or (first.name,))[0], first.labels
+        return first.name, first.labels
     adapted = {adapter.name: adapter.model for adapter in context.adapters()}
     for info in classifiers:
         if _has_name(info, adapted.get(name, name)):

@@ -191,7 +191,13 @@ async def test_names_of_models_and_adapters_are_apart(folder, pretend):
         assert (await client.get("/v1/models/first")).json()["adapters"] == ["style"]
         details = (await client.get("/v1/models/style")).json()
         assert (details["state"], details["parent"], details["bytes"]["weights"]) == ("ready", "first", 1000)
-        await unload(client, "first")
+        pretend.drain.clear()
+        leaving = asyncio.create_task(unload(client, "first"))
+        await until(client, "first", "draining")
+        assert await listed(client) == ["second", "deux"]
+        assert (await client.get("/v1/adapters")).json()["data"][0]["parent"] == "first"
+        pretend.drain.set()
+        await leaving
         assert (await client.get("/v1/adapters")).json()["data"] == []
 
 

@@ -49,7 +49,8 @@ class AdapterService:
 
     def ready(self) -> list[AdapterInfo]:
         """The adapters that requests may use now."""
-        return [info for info in self._table.all() if info.state == "ready"]
+        served = {model.info.name for model in self._models.all}
+        return [info for info in self._table.all() if info.state == "ready" and info.model in served]
 
     async def fetch(self) -> list[AdapterInfo]:
         """All adapters, with their current state in the engine process."""
