@@ -22,7 +22,8 @@ from quire.log_format import log_to_stderr
 from quire.records import Command, Registry
 from quire.server.process.started import OnReady, StartedServer
 from quire.settings.model_config import ModelConfig
-from quire.settings.options import add_config, model_list, read_config
+from quire.settings.model_values import read_config
+from quire.settings.options import add_config, model_list
 from quire.settings.server_config import ServerConfig, is_loopback
 
 log = logging.getLogger("quire")

@@ -13,7 +13,7 @@ from quire.media.limits import MediaLimits
 from quire.records import Registry
 from quire.server.schemas.models import LoadModelRequest
 from quire.settings.model_config import ModelConfig
-from quire.settings.options import model_config
+from quire.settings.model_values import model_config
 from quire.settings.server_config import ServerConfig
 
 MAX_NAME = 128
