@@ -8,10 +8,12 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
 from quire.errors import BadRequest, NotFound, Overloaded, QuireError, StartupError
+from quire.server.http.errors import as_quire_error
 from quire.server.schemas.models import LoadModelRequest, UnloadModelRequest
 from quire.server.service.client_protocol import ClientProtocol
 from quire.server.service.models import ModelDirectory, ServedModel
@@ -129,12 +131,14 @@ class ModelLoads:
         """The served model, or why it could not be loaded, which is kept for those who ask for its state."""
         try:
             served = await self._served(load, config)
-            self._models.add(served)
-        except BaseException as error:
+        except asyncio.CancelledError:
             del self._loads[load.name]
-            if not isinstance(error, QuireError):
+            if not load.is_unloaded:
                 raise
-            failure = _as_client_error(error)
+            return _ended(load.name)
+        except Exception as error:
+            del self._loads[load.name]
+            failure = _as_client_error(as_quire_error(error))
             log.warning("the model %s could not be loaded: %s", load.name, failure.message)
             if keep_failure and not load.is_unloaded:
                 self._keep(load, failure)
@@ -150,8 +154,10 @@ class ModelLoads:
             (served,) = await asyncio.to_thread(self._frontends.load, [config], [info])
             if load.is_unloaded:
                 raise _ended(load.name)
+            self._models.add(served)
         except BaseException:
-            await asyncio.shield(self._client.unload(info.name, force=True))
+            with suppress(NotFound):  # an unload of its name came meanwhile
+                await asyncio.shield(self._client.unload(info.name, force=True))
             raise
         return served
 
