@@ -85,6 +85,7 @@ class EngineModels:
         """
         if model in self._loading:
             await self._call(lambda call_id: UnloadModel(call_id, model))
+            self._forget(model)  # if it was loaded before the message arrived
             return
         name = self.name_of(model)
         task = self._unloading.get(name)

@@ -123,7 +123,7 @@ class EngineProcess:
             if config.name in start.added:
                 try:
                     self._load(config, 1)
-                except StartupError as error:  # the others are served without it
+                except Exception as error:  # the others are served without it
                     log.error("%s could not be loaded again: %s", config.name, error)
                     failed[config.name] = to_error_info(error)
         adapters = self._adapters.start(start.adapters, start.known_adapters)
