@@ -20,7 +20,7 @@ import plugin_reference
 from quire.from_vllm import arguments, variables as of_environment
 from quire.hooks import hookspecs
 from quire.settings import model_config as config, near_names, server_config
-from quire.settings.options import flag
+from quire.settings.model_values import flag
 
 DOCS = Path(__file__).parents[1]
 

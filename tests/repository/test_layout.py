@@ -47,6 +47,7 @@ CONTRACT = {
     "quire.params",
     "quire.records",
     "quire.settings.model_config",
+    "quire.settings.model_values",
     "quire.settings.near_names",
     "quire.settings.server_config",
     "quire.settings.setting",

@@ -12,7 +12,8 @@ from quire.errors import ConfigError, StartupError
 from quire.from_vllm.arguments import ARGUMENTS, without_vllm_arguments
 from quire.llm.arguments import SETTINGS, known_settings
 from quire.settings.model_config import ModelConfig
-from quire.settings.options import model_configs, new_parser, normalize_flags, read_config
+from quire.settings.model_values import read_config
+from quire.settings.options import model_configs, new_parser, normalize_flags
 from quire.settings.server_config import ServerConfig
 
 

@@ -34,6 +34,7 @@ from quire.isolation.isolated_calls import IsolatedCalls
 from quire.records import Context, Deferred, Registry
 from quire.settings.model_config import ModelConfig
 from quire_models.loading.checkpoint import raw_config
+from quire_models.loading.weights import OnProgress
 
 
 def build_engine(
@@ -41,6 +42,7 @@ def build_engine(
     registry: Registry,
     budget: MemoryBudget | None = None,
     tokenizer: Callable[[], object] | None = None,
+    on_progress: OnProgress = None,
 ) -> Engine:
     """Load the model that `config` names and build an engine for it.
 
@@ -49,7 +51,7 @@ def build_engine(
     """
     isolated_calls = IsolatedCalls(config.lora_load_timeout_s)
     try:
-        return _build(config, registry, budget, tokenizer, isolated_calls)
+        return _build(config, registry, budget, tokenizer, isolated_calls, on_progress)
     except BaseException:
         isolated_calls.close()  # its process would run on
         raise
@@ -61,9 +63,10 @@ def _build(
     budget: MemoryBudget | None,
     tokenizer: Callable[[], object] | None,
     isolated_calls: IsolatedCalls,
+    on_progress: OnProgress,
 ) -> Engine:
     budget = budget or MemoryLedger(available_bytes(choose_device(config.device))).budget()
-    loaded = load_model(config, registry, budget.total)
+    loaded = load_model(config, registry, budget.total, on_progress)
     tokenizer = cache(tokenizer) if tokenizer else None
     context = partial(_context, loaded, raw_config(Path(loaded.info.folder)), config, registry, tokenizer)
     # adapter runtimes take device memory for their slots, so they are built before pages are counted
@@ -133,6 +136,7 @@ def _build(
                 loaded.info,
                 num_pages=caches.num_pages,
                 max_model_len=caches.max_model_len,
+                weight_bytes=memory.weights,
                 kv_cache_bytes=memory.kv_cache,
                 state_bytes=memory.state,
                 num_state_slots=caches.num_state_slots,

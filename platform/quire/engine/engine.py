@@ -19,6 +19,7 @@ from quire.engine.adapters.registry import AdapterRegistry
 from quire.engine.loading.load import LoadedModel
 from quire.engine.memory.ledger import MemoryUse
 from quire.engine.memory.prefault import prefault
+from quire.engine.memory.release import release_weights
 from quire.engine.multimodal.embeddings import MultimodalEmbeddings
 from quire.engine.runner.model_runner import ModelRunner
 from quire.engine.sampling.logits_processors import LogitsProcessors
@@ -219,6 +220,7 @@ class Engine:
         self._preparation.stop()
         self._grammars.close()
         self._adapters.close()
+        release_weights(self.loaded.module)
         del self._runner, self._speculation, self.loaded
 
 

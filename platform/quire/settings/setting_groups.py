@@ -16,6 +16,7 @@ GROUPS: Mapping[str, tuple[str, ...]] = {
             "hub",
             "download_dir",
         ),
+        "model_root",
         *("load_format", "dtype", "quantization", "quantization_group_size", "quantization_ignore", "activation_bits"),
         *("device", "max_model_len", "task", "seed"),
         *("trust_remote_code", "model_impl"),

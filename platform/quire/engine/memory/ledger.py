@@ -66,13 +66,15 @@ class MemoryLedger:
     def reserved(self) -> int:
         return sum(use.total for _, use in self._uses.values())
 
-    def budget(self, num_left: int = 1) -> MemoryBudget:
+    def budget(self, num_left: int = 1, free: int | None = None) -> MemoryBudget:
         """What the next model may take.
 
         num_left: models still to load of those that are loaded together, this one included. They share `KV_SHARE` of
-        what was left before the first of them.
+        what was left before the first of them. free: bytes that the system has now, if other processes may have taken
+        some.
         """
         left = max(0, self.available - self.reserved)
+        left = left if free is None else min(left, free)
         if num_left >= self._group_left:  # the first of a group
             self._group_kv = int(KV_SHARE * left)
         self._group_left = num_left
@@ -86,6 +88,10 @@ class MemoryLedger:
         """Count `use` until `model` is freed."""
         self._uses[model] = (name, use)
         self._group_kv = max(0, self._group_kv - use.kv_cache - use.state)
+
+    def leave(self, model: object) -> None:
+        """End the reservation of a model now."""
+        self._uses.pop(model, None)
 
     def table(self) -> str:
         """A table as text: the bytes of each model, their sum, and the bytes available."""

@@ -20,6 +20,10 @@ class ThroughputLog:
         self._interval_s, self._clock = interval_s, clock
         self._before: dict[str, tuple[float, EngineStats]] = {}
 
+    def forget(self, model: str) -> None:
+        """Drop the statistics of a model that was unloaded."""
+        self._before.pop(model, None)
+
     def observe(self, stats: EngineStats) -> None:
         """Compare with earlier statistics, and log when the interval has passed."""
         now = self._clock()

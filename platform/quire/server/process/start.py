@@ -40,6 +40,7 @@ def run_server(
     *,
     plugins: Sequence[str] | None = None,
     enable_lora: bool = False,
+    defaults: ModelConfig | None = None,
     on_ready: OnReady | None = None,
     spawned: SpawnedProcess | None = None,
 ) -> int:
@@ -48,8 +49,9 @@ def run_server(
     The status is 0 after a signal, 1 if the models could not be kept running, and 128 plus the signal's number if the
     signal arrived while they were loading. The process ends some seconds after `shutdown_timeout_s` at the latest.
 
-    plugins, enable_lora: as given to `quire.hooks.registry.load`, for the engine process. on_ready: called when the
-    server accepts requests. spawned: a process for the engine that was started before.
+    plugins, enable_lora: as given to `quire.hooks.registry.load`, for the engine process. defaults: settings of
+    models that requests load. on_ready: called when the server accepts requests. spawned: a process for the engine that
+    was started before.
     """
     return_freed_memory()
     gc.set_threshold(*GC_THRESHOLDS)
@@ -80,4 +82,6 @@ def run_server(
         from quire.server.process.serve import serve_until_stopped
 
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            return runner.run(serve_until_stopped(client, listener, models, config, registry, on_ready, tracing))
+            return runner.run(
+                serve_until_stopped(client, listener, models, config, registry, on_ready, tracing, defaults)
+            )
