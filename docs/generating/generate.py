@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import MISSING, fields
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ import plugin_reference
 from quire.from_vllm import arguments, variables as of_environment
 from quire.hooks import hookspecs
 from quire.settings import model_config as config, near_names, server_config
-from quire.settings.options import flag
+from quire.settings.model_values import flag
 
 DOCS = Path(__file__).parents[1]
 
@@ -62,13 +62,13 @@ def renamed() -> str:
     return "\n".join(["| vLLM | Quire |", "|---|---|", *rows])
 
 
-def accepted() -> str:
+def accepted(table: Mapping[str, arguments.Accepted], shown_name: Callable[[str], str] = flag) -> str:
     """Arguments of vLLM that are no settings here."""
     rows = []
-    for name, argument in sorted(arguments.ARGUMENTS.items()):
+    for name, argument in sorted(table.items()):
         words = {None: "left out", False: "off", True: "on"} if argument.is_switch else {None: "left out"}
         shown = [words.get(v, f"`{v}`") if v is None or isinstance(v, bool) else f"`{v}`" for v in argument.values]
-        rows.append(f"| `{flag(name)}` | {', '.join(shown) or 'any'} | {argument.why} |")
+        rows.append(f"| `{shown_name(name)}` | {', '.join(shown) or 'any'} | {argument.why} |")
     return "\n".join(["| vLLM | accepted | why |", "|---|---|---|", *rows])
 
 
@@ -88,7 +88,8 @@ def parts() -> Iterator[tuple[str, str, str]]:
     yield "serving.md", "model settings", settings(config.ModelConfig)
     yield "serving.md", "server settings", settings(server_config.ServerConfig)
     yield "from_vllm.md", "renamed settings", renamed()
-    yield "from_vllm.md", "accepted arguments", accepted()
+    yield "from_vllm.md", "accepted arguments", accepted(arguments.ARGUMENTS)
+    yield "from_vllm.md", "keys of speculative-config", accepted(arguments.SPECULATIVE_KEYS, str)
     yield "from_vllm.md", "variables", variables()
     yield "models/README.md", "language models", model_reference.language_models()
     yield "models/README.md", "models with media", model_reference.models_with_media()

@@ -48,15 +48,17 @@ def parse_arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def new_model(tokenizer: PreTrainedTokenizerFast) -> LlamaForCausalLM:
-    """A small llama with grouped-query attention and tied embeddings."""
+SIZES = {"hidden_size": 256, "intermediate_size": 512, "num_hidden_layers": 6}
+
+
+def new_model(tokenizer: PreTrainedTokenizerFast, **sizes: int) -> LlamaForCausalLM:
+    """A small llama with grouped-query attention and tied embeddings; `sizes` replace those of `SIZES`."""
+    sizes = SIZES | sizes
     config = LlamaConfig(
         vocab_size=len(tokenizer),
-        hidden_size=256,
-        intermediate_size=512,
-        num_hidden_layers=6,
-        num_attention_heads=4,
-        num_key_value_heads=2,
+        **sizes,
+        num_attention_heads=sizes["hidden_size"] // 64,
+        num_key_value_heads=sizes["hidden_size"] // 128,
         head_dim=64,
         max_position_embeddings=CONTEXT,
         tie_word_embeddings=True,

@@ -11,6 +11,7 @@
     ├── NotSupported              501 NotImplementedError
     ├── Overloaded                503 ServiceUnavailableError  a limit was reached; try again later
     ├── EngineDied                503 ServiceUnavailableError  the engine process ended
+    ├── ModelUnloaded             503 ServiceUnavailableError  the model of a request is being unloaded
     ├── PluginFailed              500 InternalServerError    a plugin raised while serving one request
     │   └── PluginOff             503 ServiceUnavailableError  a plugin failed too often and is switched off for a while
     └── StartupError                                         the process cannot start, or a model cannot load
@@ -114,6 +115,13 @@ class EngineDied(QuireError):
     type = "ServiceUnavailableError"
 
 
+class ModelUnloaded(QuireError):
+    """The model of a request is being unloaded: it takes no new requests, or its running ones were ended."""
+
+    status = 503
+    type = "ServiceUnavailableError"
+
+
 class PluginFailed(QuireError):
     """A plugin raised while it processed a request; other requests continue."""
 
@@ -162,6 +170,7 @@ STATUS_BY_TYPE_NAME: dict[str, type[QuireError]] = {
         NotSupported,
         Overloaded,
         EngineDied,
+        ModelUnloaded,
         PluginFailed,
         PluginOff,
         CheckpointError,

@@ -129,8 +129,8 @@ def _answer(file: PageFile, request: Request) -> Response:
 
 def _row(info: ModelInfo) -> PageModel:
     return PageModel(
-        id=info.aliases[0] if info.aliases else info.name,
-        aliases=list(info.aliases or (info.name,)),
+        id=info.name,
+        aliases=list(dict.fromkeys((info.name, *info.aliases))),
         architecture=info.architecture,
         dtype=info.dtype,
         device=info.device,

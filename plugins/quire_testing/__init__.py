@@ -13,6 +13,7 @@ contract is broken:
     check_logits_processor  a processor changes only its own rows, however rows are batched
     check_grammar_backend   mask and `accept` agree, and `rollback` undoes `accept`
     check_scheduler_policy  no sequence starves under a bounded load
+    check_drafter           drafts are within bounds, depend on the sequence alone, and leave no state behind
     check_adapter_runtime   adapters change only the rows that use them, in any slot
     check_adapter_source    names resolve to adapter folders, and never to paths outside
     check_tool_parser       the same calls are found however the text is split
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
         check_demo_model as check_demo_model,
         check_option as check_option,
     )
+    from quire_testing.drafter import check_drafter as check_drafter
     from quire_testing.grammar_backend import check_grammar_backend as check_grammar_backend
     from quire_testing.input_mapper import check_input_mapper as check_input_mapper
     from quire_testing.logits_processor import check_logits_processor as check_logits_processor
@@ -73,6 +75,7 @@ _HOME = {
     "check_checkpoint_format": "ops.checkpoint_format",
     "check_command": "cli",
     "check_demo_model": "cli",
+    "check_drafter": "drafter",
     "check_grammar_backend": "grammar_backend",
     "check_input_mapper": "input_mapper",
     "check_logits_processor": "logits_processor",

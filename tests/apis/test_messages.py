@@ -72,12 +72,14 @@ async def test_sampling_fields_and_those_of_this_server_reach_the_engine(folder)
             "top_k": 5,
             "seed": 7,
             "min_p": 0.1,
+            "speculative": False,
             "context_management": {"edits": []},
             "service_tier": "auto",
         }
         await both(client, **ASK, metadata={"user_id": "u"}, extra_body=more)
         params = pretend.requests[0].params
         assert (params.temperature, params.top_p, params.top_k, params.seed, params.min_p) == (0.5, 0.9, 5, 7, 0.1)
+        assert params.speculative is False
         for name, value in {"mcp_servers": [{"name": "a"}], "container": "c", "n": 2, "typical_p": 0.5}.items():
             with pytest.raises(anthropic.BadRequestError, match=name):
                 await client.messages.create(**ASK, extra_body={name: value})

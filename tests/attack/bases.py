@@ -33,6 +33,8 @@ BASES: dict[str, dict[str, Any]] = {
     "/v1/audio/translations": {"model": "demo-whisper"},
     "/v1/load_lora_adapter": {"lora_name": "other", "lora_path": "/nowhere"},
     "/v1/unload_lora_adapter": {"lora_name": "other"},
+    "/v1/load_model": {"name": "other", "model": "/nowhere"},
+    "/v1/unload_model": {"name": "other"},
     "/v1/messages": {"model": "demo-chat", "messages": HELLO, "max_tokens": 4},
     "/v1/messages/count_tokens": {"model": "demo-chat", "messages": HELLO},
     "/v1/responses": {"model": "demo-chat", "input": "Hello!", "max_output_tokens": 16},

@@ -28,6 +28,8 @@ quire:prefix_cache_hits_total{model_name="a"} 1
 quire:prefix_cache_queries_total{model_name="a"} 4
 quire:request_success_total{model_name="a",finished_reason="stop"} 10
 quire:request_success_total{model_name="a",finished_reason="error"} 1
+quire:spec_decode_num_draft_tokens_total{model_name="a"} 50
+quire:spec_decode_num_accepted_tokens_total{model_name="a"} 20
 quire:time_to_first_token_seconds_sum{model_name="a"} 1.0
 quire:time_to_first_token_seconds_count{model_name="a"} 10
 quire:adapters{model_name="a",tier="device"} 2
@@ -63,7 +65,7 @@ def test_rates_and_means_are_those_between_two_readings(prefix):
     (model,) = found.models
     assert (model.name, model.running, model.waiting) == ("a", 2, 3)
     assert (model.generation_rate, model.prompt_rate) == (100.0, 0.0)
-    assert (model.kv_usage, model.hit_rate) == (0.95, 0.25)
+    assert (model.kv_usage, model.hit_rate, model.draft_acceptance) == (0.95, 0.25, 0.4)
     assert (model.first_token_s, model.per_token_s) == (0.5, None)
     assert (model.ended, model.failed) == (11, 1)
     assert (found.rejected, found.cpu, found.memory_bytes) == (5, 0.5, 1048576)
@@ -93,6 +95,8 @@ def test_a_frame_shows_the_server_its_models_and_its_adapters():
         "95",
         "%",
         "25",
+        "%",
+        "40",
         "%",
         "500",
         "ms",

@@ -57,6 +57,8 @@ SETTINGS = (
     Setting("recompute", {"num_pages": 32, "preemption": "recompute"}, company=8),
     Setting("swap", {"num_pages": 32, "preemption": "swap", "swap_space": 0.01}, company=8),
     Setting("priority", {"scheduling_policy": "priority"}, company=8),
+    Setting("n-gram drafts", {"speculative_config": {"method": "ngram", "prompt_lookup_min": 1}}, company=4),
+    Setting("suffix drafts", {"speculative_config": {"method": "suffix", "num_speculative_tokens": 9}}, 4, warm=True),
     Setting("batch invariant", {"batch_invariant": True}, company=3),
 )
 
@@ -154,6 +156,7 @@ FEATURES = (
         _all(_is_json),
         clashes=("allowed ids", "choice", "bias", "bad words", "stop ids"),
     ),
+    Feature("prediction", {"prediction_ids": tuple(b"yes, of course not")}, lambda answers: None),
     Feature("salt", {}, lambda answers: None, request={"cache_salt": "tenant"}),
     Feature("urgency", {}, lambda answers: None, request={"priority": -1}),
     Feature("client", {}, lambda answers: None, request={"client": "key:one"}),

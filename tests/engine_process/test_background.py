@@ -2,7 +2,7 @@
 
 import pytest
 
-from quire.engine_process.background import (
+from quire.engine_process.pacing.background import (
     CLEAN,
     CYCLE,
     EVERY,

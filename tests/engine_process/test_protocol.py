@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from quire.engine_process.wire.error_info import ErrorInfo, from_error_info, to_error_info
+from quire.engine_process.wire.model_changes import LoadModel, UnloadModel
 from quire.engine_process.wire.protocol import (
     Abort,
-    LoadModel,
     MalformedRequest,
     Ready,
     RequestRejected,
@@ -126,7 +126,7 @@ def test_a_request_without_parameters_cannot_be_read():
 def test_settings_and_small_messages_arrive_as_they_were_sent():
     config = ModelConfig(model="m", served_model_name=("a", "b"), override_generation_config={"top_p": 0.5})
     start = Start(models=[config], plugins=["llama"], options={"p": {"x": 1}}, enable_lora=True)
-    for message in (start, LoadModel(3, config), Abort("m", "r", 2), Abort("m", "r")):
+    for message in (start, LoadModel(3, config), UnloadModel(4, "m"), Abort("m", "r", 2), Abort("m", "r")):
         assert there_and_back(message) == message
 
 

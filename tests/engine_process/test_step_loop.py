@@ -3,7 +3,7 @@ from queue import SimpleQueue
 from statistics import median
 
 import pytest
-from fake_engine_process import RAISES, REFUSED, FakeEngine
+from fake_engine_process import RAISES, REFUSED, FakeBuilder, FakeEngine
 
 from quire.engine_process.process import MESSAGES_S, EngineProcess
 from quire.engine_process.step_loop import MAX_FAILED_STEPS, MAX_PAUSE_S, StepLoop, StepsKeepFailing
@@ -262,7 +262,9 @@ def test_figures_come_from_every_engine():
 def test_requests_under_way_step_between_messages_that_come_in_thousands():
     ticks = itertools.count(step=MESSAGES_S / 10)  # each look at the clock takes a tenth of what messages may
     inbox, engine = SimpleQueue(), FakeEngine("a")
-    host = EngineProcess(inbox, [].append, registry.load([]), lambda *_: engine, clock=lambda: next(ticks))
+    builder = FakeBuilder()
+    builder.build = lambda *_: engine
+    host = EngineProcess(inbox, [].append, registry.load([]), builder, clock=lambda: next(ticks))
     host.start(Start(models=[ModelConfig(model="a")]))
     for i in range(100):
         inbox.put(

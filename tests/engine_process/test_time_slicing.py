@@ -3,7 +3,7 @@ from statistics import median
 
 import pytest
 
-from quire.engine_process.time_slicing import MIN_TOKENS, TimeSlicer
+from quire.engine_process.pacing.time_slicing import MIN_TOKENS, TimeSlicer
 
 
 def run(turns, cost_s, until_s, active=lambda name, now: True):

@@ -3,9 +3,11 @@
 import json
 from pathlib import Path
 
+import pytest
 from hook_rig import engine, generate
 from plugin_site import PluginSite
 
+from quire.errors import ConfigError
 from quire.hooks.registry import load
 from quire.params.sampling import SamplingParams
 from quire.params.structured import StructuredSpec
@@ -16,6 +18,7 @@ from quire.text.tokenizer.tokenizer import Tokenizer
 from quire.types import Prompt, Request
 from quire_testing import (
     byte_tokenizer,
+    check_drafter,
     check_grammar_backend,
     check_logits_processor,
     check_scheduler_policy,
@@ -57,6 +60,24 @@ def test_hook_scheduler_policies_order_the_queue(tour: PluginSite, model: Path) 
     while made.has_work:
         order.extend(delta.request_id for delta in made.step() if delta.token_ids)
     assert order == ["first", "short", "long"] or order == ["short", "first", "long"]
+
+
+def test_hook_drafters_propose_tokens_and_change_no_output(tour: PluginSite, model: Path) -> None:
+    registry = load(["llama", "prompt-again"])
+    record = registry.by_hook("quire_drafters")["prompt-again"]
+    check_drafter(record)
+    drafted = engine(model, registry, speculative_config={"method": "prompt-again", "adaptive": False})
+    assert generate(drafted, max_tokens=30) == generate(engine(model, registry), max_tokens=30)
+    assert generate(drafted, "a" * 20, max_tokens=16, allowed_token_ids=[97]) == [97] * 16
+    counts = drafted.stats().speculation
+    assert counts is not None
+    assert counts.num_accepted_tokens_total == counts.num_draft_tokens_total == 12  # each step gives one token more
+
+
+def test_a_drafter_says_what_is_wrong_with_its_settings(tour: PluginSite, model: Path) -> None:
+    config = {"method": "prompt-again", "begin": 3}
+    with pytest.raises(ConfigError, match="the method prompt-again has no setting 'begin'"):
+        engine(model, load(["llama", "prompt-again"]), speculative_config=config)
 
 
 def test_hook_tool_parsers_find_the_same_calls_however_text_is_cut() -> None:

@@ -43,6 +43,16 @@ def test_each_prompt_may_have_its_own_parameters_and_priority(llm: LLM) -> None:
     assert len(sent[1].params.bad_word_ids) == 2
 
 
+def test_a_prediction_reaches_the_engine_as_tokens_that_fit_into_the_context(llm: LLM) -> None:
+    ids = llm.get_tokenizer().encode("the fox")
+    params = [SamplingParams(prediction=text, max_tokens=1) for text in ("the fox", "the fox" * 1000)]
+    llm.generate(["ab", "ab"], params, use_tqdm=False)
+    short, long = (request.params for request in engine_of(llm).requests)
+    assert (short.prediction, list(short.prediction_ids)) == (None, ids)
+    assert len(long.prediction_ids) == 64
+    assert list(long.prediction_ids[: len(ids)]) == ids
+
+
 def test_without_parameters_the_models_own_are_used(llm: LLM) -> None:
     assert llm.get_default_sampling_params() == SamplingParams(temperature=0.5)
     llm.generate("fox", use_tqdm=False)

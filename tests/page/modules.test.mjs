@@ -10,6 +10,7 @@ const { EventParser, eventsOf } = await load("app/events.js");
 const { follow, withChatEvent, withCompletionEvent } = await load("app/answers.js");
 const { chatBody, DEFAULTS, messagesOf } = await load("app/chat_body.js");
 const { clientsOf, growth, parse, snapshot } = await load("app/metrics.js");
+const { settingsOf } = await load("views/model_settings.js");
 const { curl, literal, python } = await load("app/snippets.js");
 const { bytes, percent, short } = await load("app/numbers.js");
 const { wav } = await load("app/recording.js");
@@ -138,6 +139,16 @@ test("commands quote what they contain and read the key from the environment", (
   assert.match(program, /os\.environ\["QUIRE_API_KEY"\]/);
   assert.match(python("http://h/", "rerank", { query: "q" }, false), /httpx\.post\("http:\/\/h\/rerank"/);
   assert.equal(literal({ a: [true, null, 1.5], b: {} }), '{\n    "a": [\n        True,\n        None,\n        1.5,\n    ],\n    "b": {},\n}');
+});
+
+test("settings are JSON or lines, and a line that is neither is named", () => {
+  assert.deepEqual(settingsOf(" "), {});
+  assert.deepEqual(settingsOf('{"max_num_seqs": 8}'), { max_num_seqs: 8 });
+  const lines = "--max-num-seqs=8\n# a comment\ndtype: float32\n\nmax-model-len 8k\nenable_prefix_caching = false\n";
+  const read = { max_num_seqs: 8, dtype: "float32", max_model_len: "8k", enable_prefix_caching: false };
+  assert.deepEqual(settingsOf(lines), read);
+  assert.throws(() => settingsOf("{"), /no JSON/);
+  assert.throws(() => settingsOf("dtype"), /“dtype” is no setting/);
 });
 
 test("numbers are short", () => {

@@ -100,6 +100,42 @@ def test_an_adapter_is_loaded_used_and_unloaded(open_view):
     page.get_by_role("alert").filter(has_text="/nowhere").wait_for()
 
 
+def test_a_model_is_loaded_used_and_unloaded_with_the_keyboard_alone(open_view):
+    page = open_view("models")
+    page.get_by_label("Name of the model").focus()
+    page.keyboard.type("twin")
+    page.keyboard.press("Tab")
+    page.keyboard.type("demo-chat")
+    page.keyboard.press("Tab")
+    page.keyboard.type("max-num-seqs=4\nnum-pages=128")
+    page.keyboard.press("Tab")
+    page.keyboard.press("Enter")
+    page.get_by_role("status").filter(has_text="twin is ready").wait_for()
+    page.get_by_role("row", name="twin").get_by_text("2.05 k tokens").wait_for()
+    page.get_by_role("button", name="Chat with twin").press("Enter")
+    assert "12 + 30 = 42" in ask(page, "What is 12 plus 30?")[0]
+    page.get_by_role("link", name="Models").click()
+    page.get_by_role("button", name="Unload twin").press("Enter")
+    page.get_by_role("row", name="twin").wait_for(state="detached")
+
+
+def test_a_model_that_cannot_be_loaded_says_why(open_view):
+    page = open_view("models")
+    page.watch.expected = ("400", "404")
+    page.get_by_label("Name of the model").fill("lost")
+    page.get_by_label("Folder, hub id or demo").fill("/nowhere")
+    page.get_by_role("button", name="Load model").click()
+    page.get_by_role("alert").filter(has_text="There is no folder or file /nowhere").wait_for()
+    page.get_by_label("Folder, hub id or demo").fill("demo-chat")
+    page.get_by_label("Settings").fill("max-num-seq=4")
+    page.get_by_role("button", name="Load model").click()
+    page.get_by_role("alert").filter(has_text="did you mean 'max_num_seqs'?").wait_for()
+    page.get_by_label("Settings").fill("num-pages=1000000000")
+    page.get_by_role("button", name="Load model").click()
+    page.get_by_role("alert").filter(has_text="GiB are left").wait_for()
+    assert not page.get_by_role("row", name="lost").count()
+
+
 def test_two_models_side_by_side_with_log_probabilities(open_view):
     page = open_view("chat")
     page.get_by_label("Compare two side by side").check()

@@ -9,7 +9,8 @@ from quire.errors import PluginError
 from quire.hooks.registry import load
 from quire.records import Registry, Router
 from quire.settings.flag_parser import FlagParser
-from quire.settings.options import add_config, read_config
+from quire.settings.model_values import read_config
+from quire.settings.options import add_config
 from quire.settings.server_config import ServerConfig
 from quire_page import quire_routers
 from quire_page.files import FOLDER, NAMES

@@ -23,6 +23,7 @@ SOURCE_ROOTS = {
         "quire_plugins",
         "quire_apis",
         "quire_demos",
+        "quire_drafters",
         "quire_adapter_tools",
         "quire_batches",
         "quire_bench",
@@ -46,9 +47,11 @@ CONTRACT = {
     "quire.params",
     "quire.records",
     "quire.settings.model_config",
+    "quire.settings.model_values",
     "quire.settings.near_names",
     "quire.settings.server_config",
     "quire.settings.setting",
+    "quire.settings.speculative_config",
     "quire.types",
 }
 HOOKS = {"quire.hooks", "quire.log_format"}
@@ -70,6 +73,9 @@ MAY_IMPORT = {
     "quire_apis": CONTRACT | {"quire.plugin"},
     "quire_batches": CONTRACT | {"quire.plugin"},
     "quire_demos": set(),
+    "quire_drafters": CONTRACT
+    | MODELS
+    | {"quire.plugin", "quire.engine.sampling.rng", "quire.engine.speculation.distribution"},
     "quire_page": {"quire.plugin"},
     "quire_testing": CONTRACT | HOOKS | ENGINE | MODELS | {"quire.text"},
     "quire": CONTRACT,

@@ -2,14 +2,13 @@ import pytest
 
 from quire.errors import ConfigError
 from quire.settings.model_config import ModelConfig
+from quire.settings.model_values import read_config, whole_number
 from quire.settings.options import (
     add_config,
     model_configs,
     model_list,
     new_parser,
     normalize_flags,
-    read_config,
-    whole_number,
 )
 from quire.settings.server_config import ServerConfig
 

@@ -12,7 +12,8 @@ from quire.errors import ConfigError, StartupError
 from quire.from_vllm.arguments import ARGUMENTS, without_vllm_arguments
 from quire.llm.arguments import SETTINGS, known_settings
 from quire.settings.model_config import ModelConfig
-from quire.settings.options import model_configs, new_parser, normalize_flags, read_config
+from quire.settings.model_values import read_config
+from quire.settings.options import model_configs, new_parser, normalize_flags
 from quire.settings.server_config import ServerConfig
 
 
@@ -51,7 +52,7 @@ def test_every_argument_is_accepted_on_the_command_line_and_in_python_at_the_sam
     ("words", "settings"),
     [
         (["--tensor-parallel-size", "2"], {"tensor_parallel_size": 2}),
-        (["--speculative-model", "small"], {"speculative_model": "small"}),
+        (["--speculative-draft-tensor-parallel-size", "2"], {"speculative_draft_tensor_parallel_size": 2}),
         (["--distributed-executor-backend=ray"], {"distributed_executor_backend": "ray"}),
         (["--cpu-offload-gb", "4"], {"cpu_offload_gb": 4}),
         (["--enable-expert-parallel"], {"enable_expert_parallel": True}),

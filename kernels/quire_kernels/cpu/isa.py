@@ -25,6 +25,11 @@ class InstructionSet:
         """Whether products of several rows use AMX tiles."""
         return "amx_tile" in self.needs
 
+    @property
+    def vnni(self) -> bool:
+        """Whether products of bytes are summed in 32 bits, rather than in pairs in 16 bits."""
+        return not self.needs.isdisjoint({"avx512_vnni", "avx_vnni"})
+
 
 def _isa(name: str, *features: str) -> InstructionSet:
     options = tuple(f"-m{feature.replace('_', '') if feature.startswith('avx') else feature}" for feature in features)

@@ -14,7 +14,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from contextlib import closing
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -41,14 +41,25 @@ REPORT_EVERY_S = 5.0
 """Interval of the log messages about loading, in seconds."""
 
 
+OnProgress: TypeAlias = Callable[[float], None] | None
+"""Gets the fraction of the weights that is loaded, after each tensor. What it raises ends the load."""
+
+
 class LoadingProgress:
     """Shows the progress of loading: as a bar if stderr is a terminal, else in the log.
 
-    total: elements of all tensors. clock: in seconds. The bar appears after `BAR_DELAY_S`.
+    total: elements of all tensors. clock: in seconds. on_progress: gets the loaded fraction after each tensor. The bar
+    appears after `BAR_DELAY_S`.
     """
 
-    def __init__(self, total: int, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        total: int,
+        clock: Callable[[], float] = time.monotonic,
+        on_progress: OnProgress = None,
+    ) -> None:
         self._total, self._clock, self._done, self._reported = total, clock, 0, clock()
+        self._on_progress = on_progress
         self._bar = tqdm(
             total=total,
             desc="loading weights",
@@ -68,6 +79,8 @@ class LoadingProgress:
         """Report `count` more loaded elements."""
         self._done += count
         self._bar.update(count)
+        if self._on_progress is not None:
+            self._on_progress(self._done / self._total)
         if not self._bar.disable:
             return
         if self._clock() - self._reported >= REPORT_EVERY_S and self._done < self._total:
@@ -76,7 +89,13 @@ class LoadingProgress:
             log.info("loading weights: %d %% of %s parameters", 100 * self._done // self._total, size)
 
 
-def load(model: nn.Module, decoder: ModelPart, names: WeightsMapper, files: WeightFiles) -> None:
+def load(
+    model: nn.Module,
+    decoder: ModelPart,
+    names: WeightsMapper,
+    files: WeightFiles,
+    on_progress: OnProgress = None,
+) -> None:
     """Copy the weights of `files` into `model`, converted to the dtype and device of its parameters.
 
     At most the parts of one matrix are in memory beside the model: files are mapped and read in their own order,
@@ -89,7 +108,7 @@ def load(model: nn.Module, decoder: ModelPart, names: WeightsMapper, files: Weig
     loader = CheckpointLoader(model, decoder, names)
     sizes = {name: math.prod(files[name]) for name in filter(loader.needs, files)}
     largest = max(sizes.values(), default=0)
-    progress = LoadingProgress(sum(sizes.values()))
+    progress = LoadingProgress(sum(sizes.values()), on_progress=on_progress)
     with closing(progress):
         for name in sorted(sizes, key=lambda name: 0 if len(files[name]) < 2 else 1 if sizes[name] == largest else 2):
             loader.put(name, files.read(name))

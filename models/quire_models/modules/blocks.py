@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from quire_models.modules.embedding import EmbeddingTable
 from quire_models.modules.norms import RMSNormModule
 from quire_models.modules.projection import Projection, apply_adapters
+from quire_models.step.block_taps import with_taps
 
 if TYPE_CHECKING:
     from quire_models.modules.builder import ModuleBuilder
@@ -109,6 +110,7 @@ class TransformerStack(nn.Module):
         self.tower: nn.Module | None = None
         self.heads = nn.ModuleDict()
         self.ops, self.dtype, self.device = builder.ops, builder.dtype, builder.device
+        self._read_blocks: Sequence[int] = ()
         self._run: Callable[[Tensor, ForwardBatch], Tensor] = self._bind_and_run
 
     def _final_norm(self, x: Tensor, fwd: ForwardBatch) -> Tensor:
@@ -118,6 +120,13 @@ class TransformerStack(nn.Module):
 
     def process_weights(self) -> None:
         """Bind the blocks again at the next step: they process their weights after this module."""
+        self._run = self._bind_and_run
+
+    def return_block_inputs(self, blocks: Sequence[int]) -> None:
+        """From now on `forward` returns [L, (1 + len(blocks)) * width]: behind each hidden state the inputs of these
+        blocks at the same token. The blocks between them are compiled to programs of their own.
+        """
+        self._read_blocks = blocks
         self._run = self._bind_and_run
 
     @contextmanager
@@ -131,7 +140,8 @@ class TransformerStack(nn.Module):
             yield OpTimes(rows)
 
     def _bind_and_run(self, x: Tensor, fwd: ForwardBatch) -> Tensor:
-        self._run = self.ops.fused_blocks((*self._steps(), self._final_norm), self._width)
+        steps = (*self._steps(), self._final_norm)
+        self._run = self.ops.fused_blocks(with_taps(steps, list(self.blocks), self._read_blocks), self._width)
         return self._run(x, fwd)
 
     def _steps(self) -> Sequence[Callable[[Tensor, ForwardBatch], Tensor]]:

@@ -22,7 +22,8 @@ from quire.log_format import log_to_stderr
 from quire.records import Command, Registry
 from quire.server.process.started import OnReady, StartedServer
 from quire.settings.model_config import ModelConfig
-from quire.settings.options import add_config, model_list, read_config
+from quire.settings.model_values import read_config
+from quire.settings.options import add_config, model_list
 from quire.settings.server_config import ServerConfig, is_loopback
 
 log = logging.getLogger("quire")
@@ -96,6 +97,7 @@ def _serve(args: argparse.Namespace, on_ready: OnReady) -> int:
         registry,
         plugins=args.plugins,
         enable_lora=lora,
+        defaults=read_config(ModelConfig, vars(args)),
         on_ready=on_ready,
         spawned=args.spawned,
     )
@@ -136,6 +138,9 @@ def log_plugins(registry: Registry) -> None:
         log.info("installed plugins that are not enabled: %s (to enable one: --plugins +%s)", ", ".join(off), off[0])
 
 
+_OPEN_TO_ALL = ", and load and unload adapters if adapter runtimes are enabled (models, if --model-root is set)"
+
+
 def warn_of_open_server(config: ServerConfig) -> None:
     """Warn if other machines may reach a server that requires no API key."""
     if config.api_key or config.ssl_ca_certs or is_loopback(config.host):
@@ -143,7 +148,7 @@ def warn_of_open_server(config: ServerConfig) -> None:
     log.warning(
         "--host %s without --api-key: every machine that can reach this port can use the server%s",
         config.host,
-        "" if config.admin_api_key else ", and load and unload adapters if adapter runtimes are enabled",
+        "" if config.admin_api_key else _OPEN_TO_ALL,
     )
 
 

@@ -25,6 +25,8 @@ from quire.engine.scheduler.limits import SchedulerLimits
 from quire.engine.scheduler.page_pool import PagePool
 from quire.engine.scheduler.policy import choose_policy
 from quire.engine.scheduler.scheduler import Scheduler
+from quire.engine.speculation.build_speculation import build_speculation
+from quire.engine.speculation.hidden_tap import HiddenTap
 from quire.engine.structured.constraint_tracker import ConstraintTracker
 from quire.engine.structured.grammars import Grammars
 from quire.hooks.call_stats import step_fault
@@ -32,6 +34,7 @@ from quire.isolation.isolated_calls import IsolatedCalls
 from quire.records import Context, Deferred, Registry
 from quire.settings.model_config import ModelConfig
 from quire_models.loading.checkpoint import raw_config
+from quire_models.loading.weights import OnProgress
 
 
 def build_engine(
@@ -39,6 +42,7 @@ def build_engine(
     registry: Registry,
     budget: MemoryBudget | None = None,
     tokenizer: Callable[[], object] | None = None,
+    on_progress: OnProgress = None,
 ) -> Engine:
     """Load the model that `config` names and build an engine for it.
 
@@ -47,7 +51,7 @@ def build_engine(
     """
     isolated_calls = IsolatedCalls(config.lora_load_timeout_s)
     try:
-        return _build(config, registry, budget, tokenizer, isolated_calls)
+        return _build(config, registry, budget, tokenizer, isolated_calls, on_progress)
     except BaseException:
         isolated_calls.close()  # its process would run on
         raise
@@ -59,9 +63,10 @@ def _build(
     budget: MemoryBudget | None,
     tokenizer: Callable[[], object] | None,
     isolated_calls: IsolatedCalls,
+    on_progress: OnProgress,
 ) -> Engine:
     budget = budget or MemoryLedger(available_bytes(choose_device(config.device))).budget()
-    loaded = load_model(config, registry, budget.total)
+    loaded = load_model(config, registry, budget.total, on_progress)
     tokenizer = cache(tokenizer) if tokenizer else None
     context = partial(_context, loaded, raw_config(Path(loaded.info.folder)), config, registry, tokenizer)
     # adapter runtimes take device memory for their slots, so they are built before pages are counted
@@ -71,8 +76,12 @@ def _build(
     adapters = engine_adapters(runtimes, config, registry, loaded, isolated_calls)
 
     max_tokens = step_tokens(config, loaded)
-    caches = plan_caches(config, loaded, lambda: activation_bytes(loaded, config, max_tokens), budget)
-    memory = check_memory_use(config, loaded, caches, budget)
+    # a drafter may have a model and pages of its own
+    speculation = build_speculation(config, registry, loaded, context, budget)
+    drafter_bytes = speculation.memory_bytes
+    left = budget.without(drafter_bytes)
+    caches = plan_caches(config, loaded, lambda: activation_bytes(loaded, config, max_tokens), left)
+    memory = check_memory_use(config, loaded, caches, budget, drafter_bytes)
     config = replace(config, max_num_seqs=caches.max_num_seqs)
 
     processors = LogitsProcessors(registry, context)
@@ -105,6 +114,7 @@ def _build(
         num_host_state_slots=caches.num_host_slots,
     )
     towers = MultimodalEmbeddings.from_model(loaded, registry, adapters.mapping, config)
+    reads = speculation.reads_hidden
     poolers = Poolers(loaded.pooling.poolers, loaded.module.heads, loaded.dtype, config.batch_invariant)
     runner = ModelRunner(
         loaded,
@@ -116,6 +126,8 @@ def _build(
         poolers,
         config.batch_invariant,
         lambda error: step_fault(registry, loaded.info.name, error).message,
+        HiddenTap(reads, loaded) if reads is not None else None,
+        speculation.acceptance,
     )
     return Engine(
         EngineParts(
@@ -124,6 +136,7 @@ def _build(
                 loaded.info,
                 num_pages=caches.num_pages,
                 max_model_len=caches.max_model_len,
+                weight_bytes=memory.weights,
                 kv_cache_bytes=memory.kv_cache,
                 state_bytes=memory.state,
                 num_state_slots=caches.num_state_slots,
@@ -138,6 +151,7 @@ def _build(
             adapters=adapters,
             towers=towers,
             tokenizer=tokenizer,
+            speculation=speculation,
         )
     )
 

@@ -11,6 +11,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from threading import Event
+from time import perf_counter
 from typing import Any
 
 from quire.engine.adapters.engine_adapters import EngineAdapters
@@ -18,11 +19,13 @@ from quire.engine.adapters.registry import AdapterRegistry
 from quire.engine.loading.load import LoadedModel
 from quire.engine.memory.ledger import MemoryUse
 from quire.engine.memory.prefault import prefault
+from quire.engine.memory.release import release_weights
 from quire.engine.multimodal.embeddings import MultimodalEmbeddings
 from quire.engine.runner.model_runner import ModelRunner
 from quire.engine.sampling.logits_processors import LogitsProcessors
 from quire.engine.scheduler.candidates import Admission
 from quire.engine.scheduler.scheduler import Scheduler
+from quire.engine.speculation.speculation import Speculation
 from quire.engine.structured.grammars import Grammars
 from quire.errors import QuireError
 from quire.hooks.call_stats import step_fault
@@ -58,6 +61,7 @@ class EngineParts:
     adapters: EngineAdapters
     towers: MultimodalEmbeddings
     tokenizer: Callable[[], object] | None
+    speculation: Speculation
 
 
 class _RunFailed(Exception):
@@ -77,6 +81,7 @@ class Engine:
         self._adapters = parts.adapters
         self._towers = parts.towers
         self._tokenizer = parts.tokenizer
+        self._speculation = parts.speculation
         self._has_variants = parts.loaded.decoder.has_kv_cache_variants  # it asks all parts of all blocks
         self.failed_steps = 0  # since the last step that computed something
         self.num_step_tokens = 0  # computed by the latest step
@@ -109,6 +114,7 @@ class Engine:
                 self._processors.check(params)
             if params.structured is not None:
                 self._grammars.submit(params)
+        self._speculation.add(request)
         with self._adapters.acquire(request) if request.adapters or media else nullcontext(request) as acquired:
             self._scheduler.add(self._with_cache_salt(acquired) if self._has_variants else acquired)
 
@@ -134,10 +140,13 @@ class Engine:
         `failed_steps` counts the step.
         """
         try:
-            plan = self._scheduler.plan(max_tokens, max_background)
+            drafts = self._runner.follow_grammars(self._speculation.propose(self._scheduler.generating))
+            plan = self._scheduler.plan(max_tokens, max_background, drafts)
             self.num_step_tokens = plan.num_tokens
+            begin = perf_counter()
             result = self._run(plan)
             deltas = self._scheduler.commit(plan, result)
+            self._speculation.observe(plan, result, perf_counter() - begin)
         except Exception as error:
             self.failed_steps += 1
             if not isinstance(error, _RunFailed):
@@ -203,14 +212,16 @@ class Engine:
         """Counters since start and gauges of now."""
         deferred = self._grammars.num_compiling(self._scheduler.waiting()) + self._adapters.num_deferred
         stats, adapters = self._scheduler.stats(self.info.name), self._adapters.stats()
-        return self._towers.add_stats(replace(stats, num_deferred=deferred, adapters=adapters))
+        speculation = self._speculation.stats()
+        return self._towers.add_stats(replace(stats, num_deferred=deferred, adapters=adapters, speculation=speculation))
 
     def close(self) -> None:
         """Stop the threads of the engine and free the memory of its device."""
         self._preparation.stop()
         self._grammars.close()
         self._adapters.close()
-        del self._runner, self.loaded
+        release_weights(self.loaded.module)
+        del self._runner, self._speculation, self.loaded
 
 
 def try_admit(grammars: Grammars, adapters: EngineAdapters, request: Request) -> Admission | QuireError:

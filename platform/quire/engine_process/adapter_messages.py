@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Protocol
 
 from quire.engine_process.wire.error_info import to_error_info
+from quire.engine_process.wire.message import WireMessage
 from quire.engine_process.wire.protocol import (
     AdapterChanged,
     AdapterListReply,
@@ -24,7 +25,6 @@ from quire.engine_process.wire.protocol import (
     LoadAdapter,
     UnloadAdapter,
     UnloadDone,
-    WireMessage,
 )
 from quire.errors import BadRequest, ConfigError, NotFound, QuireError
 from quire.types.adapter_info import AdapterInfo

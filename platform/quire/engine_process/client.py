@@ -10,11 +10,13 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from quire.engine_process.adapter_directory import AdapterDirectory
+from quire.engine_process.engine_models import EngineModels, OnLost
 from quire.engine_process.inflight import InFlightRequest, InFlightRequests, RequestBatch
 from quire.engine_process.pending_calls import PendingCalls
 from quire.engine_process.settings import EngineProcessSettings
 from quire.engine_process.supervisor import SHUTDOWN_TIMEOUT_S, RestartPolicy, State, Supervisor
 from quire.engine_process.wire.error_info import from_error_info
+from quire.engine_process.wire.model_changes import ModelLoaded, ModelProgress
 from quire.engine_process.wire.protocol import (
     Abort,
     AdapterChanged,
@@ -23,18 +25,15 @@ from quire.engine_process.wire.protocol import (
     CallFailed,
     FromEngine,
     GetStats,
-    LoadModel,
-    ModelLoaded,
     Ready,
     RequestRejected,
     Start,
     StatsReply,
     Submit,
-    Unload,
     UnloadDone,
 )
 from quire.engine_process.wire.spawn import SpawnedProcess
-from quire.errors import EngineDied, NotFound, Overloaded
+from quire.errors import EngineDied, Overloaded
 from quire.settings.model_config import ModelConfig
 from quire.types import EngineStats, ModelInfo, Request, SeqDelta
 
@@ -45,9 +44,10 @@ class EngineClient:
     def __init__(self, models: Sequence[ModelConfig], settings: EngineProcessSettings) -> None:
         """Use `EngineClient.start`; or call `launch`, and later, on an event loop, `ready`."""
         self._settings = settings
-        self._configs = list(models)
-        self._infos: dict[str, ModelInfo] = {}
         self._requests = InFlightRequests()
+        self.adapters = AdapterDirectory(self._call_when_ready, settings.adapters)
+        fail, forget = self._requests.fail, self.adapters.forget_model
+        self._models = EngineModels(models, self._call_when_ready, fail, forget)
         self._closing = False
         self._supervisor = Supervisor(
             self._first_message,
@@ -60,7 +60,6 @@ class EngineClient:
             settings.engine_timeout_s,
         )
         self._calls = PendingCalls(self._supervisor.send)
-        self.adapters = AdapterDirectory(self._call_when_ready, settings.adapters)
 
     @classmethod
     async def start(
@@ -125,19 +124,24 @@ class EngineClient:
 
     def models(self) -> list[ModelInfo]:
         """The loaded models, in the order they were given; during a restart, those of the last engine process."""
-        return list(self._infos.values())
+        return list(self._models.infos.values())
 
     async def run(self, model: str, requests: Sequence[Request], on_delta: Callable[[SeqDelta], None]) -> None:
         """Run the requests of one call; returns when every seq has ended. Canceling this aborts them.
 
         model: a name or an alias. on_delta: called on the event loop for every delta, so it must be quick; an exception
-        from it is raised here. Raises NotFound for an unknown model, BadRequest or Overloaded from the engine before
-        the first delta, and EngineDied if the engine process ends or a restart takes too long. The first error ends all
-        of the requests. A long list does not fill the engine's queue: only as many requests are in flight as keep
-        the model busy.
+        from it is raised here. Raises NotFound for an unknown model, ModelUnloaded for one that is being unloaded,
+        BadRequest or Overloaded from the engine before the first delta, and EngineDied if the engine process ends or a
+        restart takes too long. The first error ends all of the requests. A long list does not fill the engine's queue:
+        only as many requests are in flight as keep the model busy.
         """
-        name = self._name_of(model)
         await self._wait_ready()
+        name = self._models.name_of(model)
+        self._models.check_serves(name)
+        with self._models.running(name):
+            await self._run(name, requests, on_delta)
+
+    async def _run(self, name: str, requests: Sequence[Request], on_delta: Callable[[SeqDelta], None]) -> None:
         batch, max_open = RequestBatch(on_delta), self._max_in_flight(name)
         try:
             for request in requests:
@@ -153,7 +157,7 @@ class EngineClient:
 
     def _max_in_flight(self, name: str) -> int:
         """Per caller: as many requests as the model computes at once, and the same number waiting."""
-        config = self._configs[list(self._infos).index(name)]
+        config = self._models.config(name)
         return min(2 * config.max_num_seqs, config.max_num_queued_reqs)
 
     def _end(self, entry: InFlightRequest) -> None:
@@ -184,23 +188,23 @@ class EngineClient:
             return [], []
         return reply.engines, reply.plugins
 
-    async def load(self, config: ModelConfig) -> ModelInfo:
-        """Load one more model while the others run; raises what `start` raises."""
-        await self._wait_ready()
-        info: ModelInfo = await self._calls(lambda call_id: LoadModel(call_id, config))
-        self._configs.append(config)
-        self._infos[info.name] = info
-        return info
+    # --- models that come and go -------------------------------------------------------------------
 
-    async def unload(self, model: str) -> None:
-        """Refuse new requests for a model at once, and unload it when its requests have ended."""
-        name = self._name_of(model)
-        await self._wait_ready()
-        position = list(self._infos).index(name)
-        del self._infos[name]
-        del self._configs[position]
-        self.adapters.forget_model(name)
-        await self._calls(lambda call_id: Unload(call_id, name))
+    async def load(self, config: ModelConfig) -> ModelInfo:
+        """Load one more model while the others run; raises what `start` raises, and BadRequest if it is unloaded."""
+        return await self._models.load(config)
+
+    async def unload(self, model: str, force: bool = False) -> None:
+        """Refuse new requests for a model at once, and unload it when its requests have ended (see `EngineModels`)."""
+        await self._models.unload(model, force)
+
+    def load_progress(self, model: str) -> float:
+        """The fraction of the weights of a model that is loaded while it is being loaded; 0 before and after."""
+        return self._models.progress.get(model, 0.0)
+
+    def on_model_lost(self, on_lost: OnLost) -> None:
+        """Have `on_lost` called for each model of `load` that a new engine process cannot load again."""
+        self._models.on_lost = on_lost
 
     async def close(self, drain_s: float = 0.0, shutdown_timeout_s: float = SHUTDOWN_TIMEOUT_S) -> None:
         """Refuse new requests, wait up to `drain_s` for running ones, fail the rest, and end the engine process.
@@ -213,12 +217,6 @@ class EngineClient:
         self._requests.fail(EngineDied("The server is shutting down."))
         self._calls.fail(EngineDied("The server is shutting down."))
         await self._supervisor.close(shutdown_timeout_s)
-
-    def _name_of(self, model: str) -> str:
-        for info in self._infos.values():
-            if model == info.name or model in info.aliases:
-                return info.name
-        raise NotFound(f"The model `{model}` does not exist.", "model")
 
     async def _wait_ready(self) -> None:
         if self._closing:
@@ -235,7 +233,8 @@ class EngineClient:
     def _first_message(self) -> Start:
         settings, (adapters, known) = self._settings, self.adapters.restart_state()
         return Start(
-            models=list(self._configs),
+            models=list(self._models.configs),
+            added=self._models.added,
             plugins=None if settings.plugins is None else list(settings.plugins),
             options={plugin: dict(values) for plugin, values in settings.options.items()},
             enable_lora=settings.enable_lora,
@@ -254,13 +253,11 @@ class EngineClient:
                 if entry is not None:
                     entry.open.clear()  # there is nothing to abort
                     entry.batch.fail(from_error_info(error))
-            case Ready(models, adapters):
-                self._infos = {info.name: info for info in models}
+            case Ready(models, adapters, failed):
                 self.adapters.ready(adapters)
-            case ModelLoaded(call_id, info):
-                self._calls.answer(call_id, info)
-            case UnloadDone(call_id):
-                self._calls.answer(call_id, None)
+                self._models.restarted(models, {name: from_error_info(error) for name, error in failed.items()})
+            case ModelProgress(model, fraction):
+                self._models.progress[model] = fraction
             case CallFailed(call_id, error):
                 self._calls.answer(call_id, from_error_info(error))
             case AdapterLoaded(call_id):
@@ -268,7 +265,7 @@ class EngineClient:
                 self._calls.answer(call_id, message)
             case AdapterChanged():
                 self.adapters.on_event(message)
-            case StatsReply(call_id) | AdapterListReply(call_id):
+            case ModelLoaded(call_id) | UnloadDone(call_id) | StatsReply(call_id) | AdapterListReply(call_id):
                 self._calls.answer(call_id, message)
 
     def _on_exit(self, description: str) -> None:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import ctypes
 import logging
 import time
+from collections.abc import Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from quire.engine_process.model_summary import summary
@@ -25,10 +28,17 @@ class EngineBuilder:
     def __init__(self) -> None:
         self._ledger: MemoryLedger | None = None
 
-    def build(self, config: ModelConfig, registry: Registry, num_left: int) -> EngineProtocol:
+    def build(
+        self,
+        config: ModelConfig,
+        registry: Registry,
+        num_left: int,
+        on_progress: Callable[[float], None] | None = None,
+    ) -> EngineProtocol:
         """An engine with an equal share of the free memory. `num_left`: how many models, this one included, share it.
 
-        Raises StartupError if the model cannot be loaded or does not fit.
+        on_progress: gets the fraction of the weights that is loaded; what it raises ends the load. Raises StartupError
+        if the model cannot be loaded or does not fit.
         """
         from quire.engine.build import build_engine
         from quire.engine.loading.load import choose_device
@@ -39,11 +49,11 @@ class EngineBuilder:
         on_cpu = choose_device(config.device).type == "cpu"
         if self._ledger is None:
             self._ledger = MemoryLedger(free_bytes())
-        budget = self._ledger.budget(num_left) if on_cpu else device_budget(config, num_left)
+        budget = self._ledger.budget(num_left, free_bytes()) if on_cpu else device_budget(config, num_left)
         began = time.monotonic()
         log.info("loading %s from %s", config.name, config.model)
         try:
-            engine = build_engine(config, registry, budget, lambda: tokenizer_of(config))
+            engine = build_engine(config, registry, budget, lambda: tokenizer_of(config), on_progress)
         except UnknownArchitecture as error:
             raise with_advice(error, registry) from error
         description = summary(engine.info, config)
@@ -51,6 +61,18 @@ class EngineBuilder:
         if on_cpu:
             self._ledger.enter(engine, config.name, engine.memory)
         return engine
+
+    def close(self, engine: EngineProtocol) -> None:
+        """Close an engine that takes no more requests, and return its memory to the system. This takes some time."""
+        import torch
+
+        engine.close()
+        if self._ledger is not None:
+            self._ledger.leave(engine)
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
+        with suppress(AttributeError, OSError):  # only glibc has malloc_trim
+            ctypes.CDLL(None).malloc_trim(0)
 
     def log_memory(self) -> None:
         """Log a table of the memory that each model has reserved."""

@@ -119,10 +119,11 @@ class InFlightRequests:
         indices = sorted(entry.open) if index is None else [index]
         self.on_deltas([SeqDelta(request_id=entry.request_id, index=i, finish_reason="abort") for i in indices])
 
-    def fail(self, error: QuireError) -> None:
-        """Fail all requests with an error."""
+    def fail(self, error: QuireError, model: str | None = None) -> None:
+        """Fail all requests with an error, or those of one model."""
         for entry in self._entries.values():
-            entry.batch.fail(error)
+            if model in (None, entry.model):
+                entry.batch.fail(error)
 
     async def drained(self, timeout_s: float) -> bool:
         """Wait up to `timeout_s` until no request is in flight; whether that happened."""

@@ -7,7 +7,8 @@ import itertools
 from collections.abc import Callable
 from typing import Any
 
-from quire.engine_process.wire.protocol import GetStats, ListAdapters, WireMessage
+from quire.engine_process.wire.message import WireMessage
+from quire.engine_process.wire.protocol import GetStats, ListAdapters
 from quire.errors import QuireError
 
 

@@ -3,7 +3,7 @@
 `quire.engine_process.wire.spawn` starts it as `python -m quire.engine_process.process <file descriptor>`. The
 descriptor is one end of a socket pair, and only the API process holds the other end: when that closes, this process
 exits, so it cannot outlive its parent. SIGINT, SIGTERM and SIGHUP are blocked from the start and then ignored: the
-API process decides when to stop. Models that are added later are built in a worker thread while others are served.
+API process decides when to stop.
 """
 
 from __future__ import annotations
@@ -24,19 +24,24 @@ from queue import Empty, SimpleQueue
 
 from quire.engine_process.adapter_messages import AdapterMessageHandler
 from quire.engine_process.engine_builder import EngineBuilder
+from quire.engine_process.model_messages import (
+    EngineBuilderProtocol,
+    ModelMessageHandler,
+    check_names,
+    progress_reporter,
+)
 from quire.engine_process.settings import GC_THRESHOLDS
 from quire.engine_process.step_loop import EngineProtocol, StepLoop, StepsKeepFailing
 from quire.engine_process.wire.error_info import to_error_info
+from quire.engine_process.wire.message import WireMessage
+from quire.engine_process.wire.model_changes import LoadModel, UnloadModel
 from quire.engine_process.wire.protocol import (
     Abort,
-    CallFailed,
     EngineFailed,
     GetStats,
     ListAdapters,
     LoadAdapter,
-    LoadModel,
     MalformedRequest,
-    ModelLoaded,
     Ping,
     Pong,
     Ready,
@@ -46,14 +51,11 @@ from quire.engine_process.wire.protocol import (
     StatsReply,
     Submit,
     ToEngine,
-    Unload,
     UnloadAdapter,
-    UnloadDone,
-    WireMessage,
 )
 from quire.engine_process.wire.spawn import IGNORED_SIGNALS
 from quire.engine_process.wire.transport import Transport
-from quire.errors import ConfigError, NotFound, StartupError
+from quire.errors import StartupError
 from quire.log_format import log_to_stderr
 from quire.records import Registry
 from quire.settings.model_config import ModelConfig
@@ -62,9 +64,6 @@ log = logging.getLogger("quire.engine_process")
 
 Item = ToEngine | MalformedRequest | Callable[[], None]
 """What the loop thread takes from its queue: a message, or a function that another thread wants it to call."""
-
-BuildEngine = Callable[[ModelConfig, Registry, int], EngineProtocol]
-"""Builds an engine; the int is the number of models, including this one, that still have to share the memory."""
 
 SWITCH_INTERVAL_S = 0.0005
 """GIL switch interval. The step loop releases the GIL in every op and needs it back at once; with the default of 5 ms a
@@ -93,34 +92,47 @@ def drain(queue: SimpleQueue[Item], timeout_s: float | None) -> Iterator[Item]:
 
 
 class EngineProcess:
-    """The step loop, the messages to it, and the worker thread that builds engines."""
+    """The step loop, and the messages to it."""
 
     def __init__(
         self,
         inbox: SimpleQueue[Item],
         send: Callable[[WireMessage], None],
         registry: Registry,
-        build: BuildEngine,
+        builder: EngineBuilderProtocol,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`build` may be called in a worker thread; `clock` returns seconds."""
-        self._inbox, self._send, self._registry, self._build, self._clock = inbox, send, registry, build, clock
+        """send: only called in the loop thread. clock: returns seconds."""
+        self._inbox, self._send, self._registry, self._builder, self._clock = inbox, send, registry, builder, clock
         self._loop = StepLoop(send)
+        self._models = ModelMessageHandler(inbox.put, send, self._loop, registry, builder, self._add)
         self._adapters = AdapterMessageHandler(inbox.put, send, self._loop.engines)
         self._background = ThreadPoolExecutor(1, "background")
         self._stopping = False
 
     def start(self, start: Start) -> None:
         """Load models one after another, then adapters, and send `Ready`; raises what loading raises."""
-        for i, config in enumerate(start.models):
+        first = [config for config in start.models if config.name not in start.added]
+        for i, config in enumerate(first):
             try:
-                engine = self._build(config, self._registry, len(start.models) - i)
+                self._load(config, len(first) - i)
             except StartupError as error:
                 raise error if len(start.models) == 1 else error.of_model(config.name) from error
-            self._add(config, engine)
+        failed = {}
+        for config in start.models:
+            if config.name in start.added:
+                try:
+                    self._load(config, 1)
+                except Exception as error:  # the others are served without it
+                    log.error("%s could not be loaded again: %s", config.name, error)
+                    failed[config.name] = to_error_info(error)
         adapters = self._adapters.start(start.adapters, start.known_adapters)
-        self._send(Ready([engine.info for engine in self._loop.engines.values()], adapters))
+        self._send(Ready([engine.info for engine in self._loop.engines.values()], adapters, failed))
         gc.freeze()  # everything loaded so far stays: exclude it from collections in the middle of a step
+
+    def _load(self, config: ModelConfig, num_left: int) -> None:
+        report = progress_reporter(config.name, self._send)
+        self._add(config, self._builder.build(config, self._registry, num_left, report))
 
     def run(self) -> None:
         """Serve until `Shutdown`, then notify the plugins and close the engines."""
@@ -128,6 +140,7 @@ class EngineProcess:
         while not self._stopping:
             self._handle_messages(wait_s)
             wait_s = self._loop.step()
+        self._models.close()
         for engine in self._loop.engines.values():
             self._background.submit(self._registry.engine_stopping, engine.info)
             self._background.submit(engine.close)
@@ -152,10 +165,8 @@ class EngineProcess:
                 self._send(self._answer(item))
             case LoadAdapter() | UnloadAdapter() | ListAdapters():
                 self._adapters.handle(item)
-            case LoadModel():
-                self._background.submit(self._load, item)
-            case Unload():
-                self._unload(item)
+            case LoadModel() | UnloadModel():
+                self._models.handle(item)
             case MalformedRequest():
                 self._send(RequestRejected(item.request_id, item.error))
             case Shutdown():
@@ -171,50 +182,9 @@ class EngineProcess:
         return StatsReply(message.call_id, self._loop.stats(), rows)
 
     def _add(self, config: ModelConfig, engine: EngineProtocol) -> None:
-        taken = {name for other in self._loop.engines.values() for name in _names(other)}
-        for name in _names(engine):
-            if name in taken:
-                raise ConfigError(f"Two models are named {name!r}; give one of them another name (name=path).")
+        check_names((engine.info.name, *engine.info.aliases), self._loop.engines.values())
         self._loop.add(engine, config.max_num_batched_tokens)
         self._background.submit(self._registry.engine_started, engine.info)
-
-    def _load(self, message: LoadModel) -> None:
-        """In the worker thread: build an engine, and let the loop thread add it."""
-        try:
-            engine = self._build(message.config, self._registry, 1)
-        except Exception as error:
-            failed = CallFailed(message.call_id, to_error_info(error))
-            self._inbox.put(lambda: self._send(failed))
-            return
-
-        def add() -> None:
-            try:
-                self._add(message.config, engine)
-            except ConfigError as error:
-                engine.close()
-                self._send(CallFailed(message.call_id, to_error_info(error)))
-                return
-            self._send(ModelLoaded(message.call_id, engine.info))
-
-        self._inbox.put(add)
-
-    def _unload(self, message: Unload) -> None:
-        if message.model not in self._loop.engines:
-            error = NotFound(f"The model `{message.model}` is not loaded.")
-            self._send(CallFailed(message.call_id, to_error_info(error)))
-            return
-
-        def close(engine: EngineProtocol) -> None:
-            self._background.submit(self._registry.engine_stopping, engine.info)
-            engine.close()
-            log.info("%s is unloaded", message.model)
-            self._send(UnloadDone(message.call_id))
-
-        self._loop.remove(message.model, close)
-
-
-def _names(engine: EngineProtocol) -> tuple[str, ...]:
-    return (engine.info.name, *engine.info.aliases)
 
 
 def main(descriptor: str, prepare: Callable[[], None] = lambda: None) -> int:
@@ -238,7 +208,7 @@ def main(descriptor: str, prepare: Callable[[], None] = lambda: None) -> int:
     sys.path[:] = start.sys_path or sys.path
     try:
         builder = EngineBuilder()
-        process = EngineProcess(inbox, transport.send, _load_plugins(start), builder.build)
+        process = EngineProcess(inbox, transport.send, _load_plugins(start), builder)
         process.start(start)
         builder.log_memory()
     except Exception as error:

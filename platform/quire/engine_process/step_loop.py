@@ -12,10 +12,11 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from quire.engine_process.adapter_messages import AdapterRegistryProtocol
-from quire.engine_process.background import BackgroundPacer
-from quire.engine_process.time_slicing import TimeSlicer
+from quire.engine_process.pacing.background import BackgroundPacer
+from quire.engine_process.pacing.time_slicing import TimeSlicer
 from quire.engine_process.wire.error_info import ErrorInfo, to_error_info
-from quire.engine_process.wire.protocol import Abort, RequestRejected, StepOutputs, Submit, WireMessage
+from quire.engine_process.wire.message import WireMessage
+from quire.engine_process.wire.protocol import Abort, RequestRejected, StepOutputs, Submit
 from quire.errors import NotFound, QuireError
 from quire.types import EngineStats, ModelInfo, Request, SeqDelta
 

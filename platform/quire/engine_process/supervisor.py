@@ -17,6 +17,7 @@ from typing import Literal
 from quire.engine_process.watchdog import Watchdog
 from quire.engine_process.wire.connection import EngineConnection
 from quire.engine_process.wire.error_info import from_error_info
+from quire.engine_process.wire.message import WireMessage
 from quire.engine_process.wire.protocol import (
     EngineFailed,
     FromEngine,
@@ -26,7 +27,6 @@ from quire.engine_process.wire.protocol import (
     Shutdown,
     Start,
     StepOutputs,
-    WireMessage,
 )
 from quire.engine_process.wire.spawn import SpawnedProcess, spawn
 from quire.errors import QuireError, StartupError

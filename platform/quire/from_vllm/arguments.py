@@ -6,7 +6,7 @@ Other values are refused with a sentence that names the alternative.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,7 +31,8 @@ class Accepted:
 
 ONE_DEVICE = "a model runs on one device"
 NO_RAY = "models run in one process on this machine, without Ray"
-NO_DRAFTS = "there is no speculative decoding"
+ONE_DRAFTER = "a drafter runs on the device of its model"
+ADAPTIVE_DRAFTS = "drafts get shorter, and stop, where they cost more time than they save (docs/speculation.md)"
 NO_GRAPHS = "no CUDA graphs are captured"
 NO_LOGGED_PROMPTS = "prompts and answers are never logged; --disable-access-log turns off the log line of each request"
 NO_STEP_TRACES = "traces have the queueing, prefill and decoding of each request, and no parts of the engine's steps"
@@ -73,17 +74,11 @@ ARGUMENTS: Mapping[str, Accepted] = {
     "api_server_count": _only("one process answers HTTP", 1),
     "headless": _only("one process answers HTTP", False),
     "grpc": _only("the server speaks HTTP", False),
-    "speculative_config": _only(NO_DRAFTS, None),
-    "speculative_model": _only(NO_DRAFTS, None),
-    "speculative_draft_tensor_parallel_size": _only(NO_DRAFTS, None),
-    "speculative_max_model_len": _only(NO_DRAFTS, None),
-    "speculative_disable_by_batch_size": _only(NO_DRAFTS, None),
-    "num_speculative_tokens": _only(NO_DRAFTS, None, 0),
-    "ngram_prompt_lookup_max": _only(NO_DRAFTS, None, 0),
-    "ngram_prompt_lookup_min": _only(NO_DRAFTS, None, 0),
-    "spec_method": _only(NO_DRAFTS, None),
-    "spec_model": _only(NO_DRAFTS, None),
-    "spec_tokens": _only(NO_DRAFTS, None, 0),
+    "speculative_draft_tensor_parallel_size": _only(ONE_DRAFTER, None, 1),
+    "speculative_max_model_len": _only("a drafter drafts up to the end of the context", None),
+    "speculative_disable_by_batch_size": _any(ADAPTIVE_DRAFTS),
+    "speculative_disable_mqa_scorer": _switch("drafts are verified in the same step as all other tokens"),
+    "disable_logprobs_during_spec_decoding": _switch("log-probabilities are the same with drafts"),
     "cpu_offload_gb": _only("weights stay on the model's device; --swap-space holds pages of the KV cache", 0),
     "kv_offloading_backend": _only("--swap-space holds pages in host memory", None, "native"),
     "kv_transfer_config": _only(NO_TRANSFER, None),
@@ -133,19 +128,63 @@ ARGUMENTS: Mapping[str, Accepted] = {
 }
 
 
+SPECULATIVE_KEYS: Mapping[str, Accepted] = {
+    "draft_tensor_parallel_size": _only(ONE_DRAFTER, 1),
+    "tensor_parallel_size": _only(ONE_DRAFTER, 1),
+    "enforce_eager": _switch(NO_GRAPHS),
+    "disable_by_batch_size": _any(ADAPTIVE_DRAFTS),
+    "num_speculative_tokens_per_batch_size": _any(ADAPTIVE_DRAFTS),
+    "enable_adaptive_verification": _switch(ADAPTIVE_DRAFTS),
+    "disable_mqa_scorer": _switch("drafts are verified in the same step as all other tokens"),
+    "disable_logprobs": _switch("log-probabilities are the same with drafts"),
+    "disable_padded_drafter_batch": _switch("batches are not padded"),
+    "use_local_argmax_reduction": _switch(ONE_DRAFTER),
+    "parallel_drafting": _only("no method drafts in parallel", False),
+    "use_heterogeneous_vocab": _only("drafter and model must have one vocabulary", False),
+    "rejection_sample_method": _only("see `acceptance`", "standard", "strict"),
+    "attention_backend": _only(CHOSEN_OPS, None),
+    "moe_backend": _only(CHOSEN_OPS, None),
+}
+"""Keys of vLLM's --speculative-config that are none here. null is accepted too."""
+
+OTHER_NAMES: Mapping[str, str] = {
+    "spec_decoding_acceptance_method": "spec_acceptance",
+    "spec_method": "speculative_method",
+    "spec_model": "speculative_model",
+    "spec_tokens": "num_speculative_tokens",
+}
+"""Names of settings that vLLM has too, for Python and for the models of --models; flags have them by `also`."""
+
+
 def check_argument(name: str, value: Any) -> None:
     """Raise ConfigError if the value asks for a missing feature. name: a key of `ARGUMENTS`."""
-    accepted = ARGUMENTS[name]
+    _check(f"--{name.replace('_', '-')}", ARGUMENTS[name], value, name)
+
+
+def _check(shown: str, accepted: Accepted, value: Any, param: str) -> None:
     if not accepted.values or value in accepted.values:
         return
-    shown = " or ".join("left out" if one is None else repr(one) for one in accepted.values if one != {})
-    flag = f"--{name.replace('_', '-')}"
-    raise ConfigError(f"{flag} can only be {shown} here, got {value!r:.80}: {accepted.why}.", name)
+    values = " or ".join("left out" if one is None else repr(one) for one in accepted.values if one != {})
+    raise ConfigError(f"{shown} can only be {values} here, got {value!r:.80}: {accepted.why}.", param)
 
 
 def without_vllm_arguments(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings without the arguments of `ARGUMENTS`. Raises ConfigError if one asks for a missing feature."""
+    """The settings without the arguments of `ARGUMENTS`, with the names that they have here.
+
+    Raises ConfigError if one asks for a missing feature.
+    """
     for name in settings:
         if name in ARGUMENTS:
             check_argument(name, settings[name])
-    return {name: value for name, value in settings.items() if name not in ARGUMENTS}
+    return {OTHER_NAMES.get(name, name): value for name, value in settings.items() if name not in ARGUMENTS}
+
+
+def without_vllm_keys(given: Mapping[str, Any], known: Collection[str]) -> dict[str, Any]:
+    """A --speculative-config without null values and without the keys of `SPECULATIVE_KEYS` that are not `known`.
+
+    Raises ConfigError if one asks for a missing feature.
+    """
+    kept = {key: value for key, value in given.items() if value is not None}
+    for key in kept.keys() & (SPECULATIVE_KEYS.keys() - set(known)):
+        _check(f"`{key}` of --speculative-config", SPECULATIVE_KEYS[key], kept.pop(key), "speculative_config")
+    return kept

@@ -26,6 +26,7 @@ from quire.records import (
     ArchitectureFallback,
     Command,
     DemoModel,
+    Drafter,
     GrammarBackend,
     InputMapper,
     LogitsProcessor,
@@ -99,6 +100,11 @@ def quire_grammar_backends() -> Iterable[GrammarBackend]:  # type: ignore[empty-
 @hookspec
 def quire_scheduler_policies() -> Iterable[SchedulerPolicy]:  # type: ignore[empty-body]
     """Orders of admission and preemption, chosen by `--scheduling-policy`."""
+
+
+@hookspec
+def quire_drafters() -> Iterable[Drafter]:  # type: ignore[empty-body]
+    """Ways to draft tokens that the model then verifies, chosen by `method` of `--speculative-config`."""
 
 
 @hookspec

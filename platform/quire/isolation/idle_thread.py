@@ -15,3 +15,23 @@ def run_when_idle() -> None:
     """
     with suppress(AttributeError, OSError):
         os.sched_setscheduler(threading.get_native_id(), os.SCHED_IDLE, os.sched_param(0))
+
+
+_changes_threads = threading.Lock()
+
+
+def compute_when_idle(share: float = 0.0) -> None:
+    """Run the calling thread, which must be new, at idle priority, and torch's operations in it with few threads.
+
+    share: of the threads that torch has elsewhere; at least one thread is used.
+    """
+    import torch
+
+    with _changes_threads:
+        others = torch.get_num_threads()  # the default, since this thread is new
+        torch.set_num_threads(max(1, int(share * others)))
+        # That also is the default of threads that use torch for the first time later; one of those restores it.
+        restore = threading.Thread(target=torch.set_num_threads, args=(others,))
+        restore.start()
+        restore.join()
+    run_when_idle()  # threads that torch starts for this one inherit the priority

@@ -19,6 +19,7 @@ from quire.hooks.plugins_off import with_advice
 from quire.llm.arguments import known_settings, model_config
 from quire.media.limits import MediaLimits
 from quire.records import Registry
+from quire.settings.speculative_config import SpeculativeConfig
 from quire.text.tokenizer.tokenizer import Tokenizer
 
 log = logging.getLogger(__name__)
@@ -62,6 +63,7 @@ def open_llm(
     names = plugin_names(plugins) if isinstance(plugins, str) else plugins
     found = registry.load(names, options=plugin_options, enable_lora=enable_lora)
     config = from_demo(model_config(model, known), found)
+    SpeculativeConfig.from_registry(config.speculation, found)  # raises ConfigError now instead of after loading
     folder = hub.resolve(config.model, config)
     tokenizer = Tokenizer.load(hub.resolve_tokenizer(config, folder), config.tokenizer_mode, config.trust_remote_code)
     limits = MediaLimits.from_config(config, found)

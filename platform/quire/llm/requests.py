@@ -16,7 +16,7 @@ from quire.llm.offline_runner import OfflineRunner, ProgressBar
 from quire.llm.parts import LLMParts
 from quire.params.pooling import PoolingParams
 from quire.params.sampling import BeamSearchParams, SamplingParams, check_logprobs
-from quire.text.inputs.inputs import InputLimits, PromptInput, to_prompt, with_bad_words
+from quire.text.inputs.inputs import InputLimits, PromptInput, to_prompt, with_bad_words, with_prediction
 from quire.text.inputs.multimodal import MultimodalProcessor
 from quire.text.inputs.pooling_inputs import pair_prompts, pooled_prompts
 from quire.types import AdapterRef, LoRARequest, ModelInfo, Params, Prompt, Request, WeightedAdapter
@@ -115,7 +115,7 @@ class OfflineRequests:
         return next(name for name in map(str, self._numbers) if name not in self.runner)
 
     def _fit_to_context(self, params: Params, prompt: Prompt) -> Params:
-        """The parameters with the ids of bad words, and with `max_tokens` limited to what fits after the prompt."""
+        """The parameters with the ids of bad words and of the prediction; `max_tokens` is limited to what fits."""
         if isinstance(params, PoolingParams):
             return params
         budget = max(1, self._info.max_model_len - len(prompt.token_ids))
@@ -123,7 +123,7 @@ class OfflineRequests:
             return params if params.max_tokens <= budget else replace(params, max_tokens=budget)
         if params.max_tokens is not None and params.max_tokens > budget:
             params = replace(params, max_tokens=budget, min_tokens=min(params.min_tokens, budget))
-        return with_bad_words(params, self._tokenizer)
+        return with_prediction(with_bad_words(params, self._tokenizer), self._tokenizer, self._limits())
 
     def finish(self, ids: Sequence[str], use_tqdm: bool) -> list[Any]:
         """Step until these requests are done, and return their outputs in this order. use_tqdm: show progress."""

@@ -25,6 +25,7 @@ MAX_STOP_TOKEN_IDS = 4096
 MAX_ALLOWED_TOKEN_IDS = 1 << 18
 MAX_BEAM_WIDTH = 64
 MAX_ID_DIGITS = 18
+MAX_PREDICTION_IDS = 1 << 20
 
 
 _BEAMS = (
@@ -49,6 +50,11 @@ def _integer(param: str, value: object, low: int, high: int | None, rule: str) -
         _fail(param, rule, value)
     elif value < low or (high is not None and value > high):
         _fail(param, rule, value)
+
+
+def _boolean(param: str, value: object) -> None:
+    if value is not None and not isinstance(value, bool):
+        _fail(param, "true or false", value)
 
 
 def _strings(param: str, value: str | Sequence[str] | None, most: int) -> tuple[str, ...]:
@@ -85,6 +91,9 @@ class SamplingParams:
     returned. logprobs, prompt_logprobs: how many alternatives to report, −1 = the whole vocabulary.
     stop: strings that end the text; excluded from it unless include_stop_str_in_output.
     stream_interval: tokens per update of a stream; the first and the last token are sent at once. None = 1.
+    speculative: whether the tokens of the request may be drafted (speculative decoding); None = if the model has a
+    drafter. prediction: the text that is expected; where it is right, tokens come faster. prediction_ids: its tokens.
+    Neither changes the output.
     extra: fields that logits-processor plugins declare. logits_processors: in-process only, functions
     (generated ids, logits [vocab]) -> logits, or with the prompt's ids as the first argument.
     structured: a constraint on the output. vLLM's forms structured_outputs, and its older name guided_decoding, are
@@ -118,6 +127,9 @@ class SamplingParams:
     bad_words: Sequence[str] | None = None
     bad_word_ids: tuple[tuple[int, ...], ...] = ()
     stream_interval: int | None = None
+    speculative: bool | None = None
+    prediction: str | None = None
+    prediction_ids: Sequence[int] = ()
     structured: StructuredSpec | None = None
     structured_outputs: StructuredOutputsParams | None = None
     guided_decoding: StructuredOutputsParams | None = None
@@ -199,6 +211,10 @@ class SamplingParams:
                 _fail("allowed_token_ids", "a non-empty list", self.allowed_token_ids)
         if self.logit_bias:
             put(self, "logit_bias", _biases(self.logit_bias))
+        _boolean("speculative", self.speculative)
+        if self.prediction is not None and (not isinstance(self.prediction, str) or self.prediction_ids):
+            _fail("prediction", "a string, and the only one of `prediction` and `prediction_ids`", self.prediction)
+        put(self, "prediction_ids", _ids("prediction_ids", self.prediction_ids, MAX_PREDICTION_IDS))
         put(self, "structured", _structured(self.structured, self.structured_outputs, self.guided_decoding))
         put(self, "structured_outputs", None)
         put(self, "guided_decoding", None)
@@ -246,7 +262,7 @@ def _biases(value: Mapping[Any, Any]) -> dict[int, float]:
 class BeamSearchParams:
     """Beam search keeps the `beam_width` most likely texts; score = summed logprob / length ** length_penalty.
 
-    structured, structured_outputs: a constraint, as in `SamplingParams`.
+    structured, structured_outputs: a constraint, as in `SamplingParams`. speculative: beams are never drafted.
     """
 
     beam_width: int
@@ -258,8 +274,12 @@ class BeamSearchParams:
     skip_special_tokens: bool = True
     structured: StructuredSpec | None = None
     structured_outputs: StructuredOutputsParams | None = None
+    speculative: bool | None = None
 
     def __post_init__(self) -> None:
+        _boolean("speculative", self.speculative)
+        if self.speculative:
+            raise BadRequest("`speculative` has no effect with a beam search: beams are not drafted.", "speculative")
         object.__setattr__(self, "structured", _structured(self.structured, self.structured_outputs))
         object.__setattr__(self, "structured_outputs", None)
         if self.structured is not None and self.ignore_eos:

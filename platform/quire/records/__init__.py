@@ -16,7 +16,6 @@ from quire.records.adapters import (
     AdapterUses,
     VirtualKvImpl,
 )
-from quire.records.channels import Channels, MessageKind
 from quire.records.cli import Command, DemoModel, Option
 from quire.records.context import CONTRACT_VERSION, Context, Deferred
 from quire.records.grammar import Grammar, GrammarBackend, GrammarCompiler, IsolatedGrammarCompiler, Matcher
@@ -41,7 +40,7 @@ from quire.records.ops import (
     QuantizationOptions,
     StoredMatrix,
 )
-from quire.records.reasoning import ReasoningParser
+from quire.records.reasoning import Channels, MessageKind, ReasoningParser
 from quire.records.registry import RECORDS, PluginCallCounts, PluginInfo, Registry
 from quire.records.scheduling import SchedulerPolicy, SchedulingPolicyImpl, SeqView
 from quire.records.server import (
@@ -65,6 +64,15 @@ from quire.records.server import (
     StatsObserver,
     StreamEvents,
     ToolCallDelta,
+)
+from quire.records.speculation import (
+    Draft,
+    Drafter,
+    DrafterContext,
+    DrafterImpl,
+    DraftQuery,
+    HiddenReader,
+    ReadsHidden,
 )
 from quire.records.speech import LanguageDetection, Segment, SpeechTask, Transcriber, TranscriberImpl
 from quire.records.tools import ToolCall, ToolCallFormat, ToolParser
@@ -92,12 +100,18 @@ __all__ = [
     "Deferred",
     "CountAwareInputProcessor",
     "DemoModel",
+    "Draft",
+    "DraftQuery",
+    "Drafter",
+    "DrafterContext",
+    "DrafterImpl",
     "FindFormats",
     "GateRequest",
     "Generate",
     "Grammar",
     "GrammarBackend",
     "GrammarCompiler",
+    "HiddenReader",
     "InputMapper",
     "InputProcessor",
     "IsolatedGrammarCompiler",
@@ -122,6 +136,7 @@ __all__ = [
     "QuantizationOptions",
     "RECORDS",
     "ReadBody",
+    "ReadsHidden",
     "ReasoningParser",
     "Registry",
     "RequestGate",

@@ -39,11 +39,12 @@ class Option:
 class DemoModel:
     """A small model that ships with a plugin, served when the user names no model.
 
-    folder: returns the path of a model folder in Hugging Face format. adapters: returns the folders of its adapters,
-    by name.
+    folder: returns the path of a model folder in Hugging Face format. adapters, drafts: return the folders of its
+    adapters, and of its draft models for speculative decoding, by name.
     """
 
     name: str
     summary: str
     folder: Callable[[], Path]
     adapters: Callable[[], Mapping[str, Path]] = dict
+    drafts: Callable[[], Mapping[str, Path]] = dict

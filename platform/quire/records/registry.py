@@ -17,6 +17,7 @@ from quire.records.ops import OpImpl, Quantization
 from quire.records.reasoning import ReasoningParser
 from quire.records.scheduling import SchedulerPolicy
 from quire.records.server import MetricsExporter, RequestGate, Router
+from quire.records.speculation import Drafter
 from quire.records.speech import Transcriber
 from quire.records.tools import ToolParser
 
@@ -30,6 +31,7 @@ RECORDS: Mapping[str, type] = {
     "quire_logits_processors": LogitsProcessor,
     "quire_grammar_backends": GrammarBackend,
     "quire_scheduler_policies": SchedulerPolicy,
+    "quire_drafters": Drafter,
     "quire_adapter_runtimes": AdapterRuntime,
     "quire_tool_parsers": ToolParser,
     "quire_reasoning_parsers": ReasoningParser,

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from quire.records.channels import Channels
+from quire.records.reasoning import Channels
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,6 @@ from re import Pattern
 from typing import TYPE_CHECKING, Any
 
 from fastapi import APIRouter, FastAPI
-from fastapi.openapi.utils import get_openapi
-from pydantic import BaseModel
 from starlette.middleware.cors import CORSMiddleware
 from starlette.routing import Match, Route, WebSocketRoute
 from starlette.types import Receive, Scope, Send
@@ -23,11 +21,11 @@ from quire.hooks.adapter_resolver import AdapterResolver
 from quire.hooks.call_stats import call_plugin
 from quire.hub import adapter_cache
 from quire.records import Registry, Router
-from quire.server.admin import routes_adapters, routes_admin, routes_health, routes_text
+from quire.server.admin import routes_adapters, routes_admin, routes_health, routes_models, routes_text
 from quire.server.audio import routes as speech_routes
 from quire.server.http.api_pages import PAGES, add_api_pages, installed_assets
 from quire.server.http.auth import METRICS, OPEN_PATHS, APIKeyMiddleware
-from quire.server.http.body import Bodies, with_bodies
+from quire.server.http.body import Bodies
 from quire.server.http.errors import ERROR_BODIES, error_response, install_handlers
 from quire.server.http.methods import install_methods
 from quire.server.http.middleware import (
@@ -36,6 +34,7 @@ from quire.server.http.middleware import (
     RequestIdMiddleware,
     ResponseBlocksMiddleware,
 )
+from quire.server.http.openapi import install_openapi
 from quire.server.http.sse import RAW_SEND
 from quire.server.jobs.active import UNFINISHED, ActiveJobs
 from quire.server.metrics.metrics import Metrics
@@ -43,9 +42,11 @@ from quire.server.metrics.telemetry import Telemetry
 from quire.server.metrics.throughput_log import ThroughputLog
 from quire.server.openai import native, routes as openai_routes
 from quire.server.pooling import routes as pooling_routes
+from quire.server.process.frontend_loader import FrontendLoader
 from quire.server.process.workers import WorkerPools
 from quire.server.routers.context import router_context
 from quire.server.schemas.adapters import LoadAdapterRequest, UnloadAdapterRequest
+from quire.server.schemas.models import LoadModelRequest, UnloadModelRequest
 from quire.server.schemas.requests import (
     ChatRequest,
     CompletionRequest,
@@ -53,12 +54,15 @@ from quire.server.schemas.requests import (
     GenerateRequest,
     TokenizeRequest,
 )
-from quire.server.service.adapters import AdapterService
+from quire.server.service.adapters import AdapterService, describe_roots
 from quire.server.service.client_protocol import ClientProtocol
 from quire.server.service.gates import Gates
+from quire.server.service.model_loads import ModelLoads
 from quire.server.service.models import ModelDirectory, ServedModel
+from quire.server.service.new_models import NewModels
 from quire.server.service.request_fields import RequestFields
 from quire.server.service.service import Service
+from quire.settings.model_config import ModelConfig
 from quire.settings.server_config import ServerConfig
 
 if TYPE_CHECKING:
@@ -79,6 +83,8 @@ BODIES = (
     GenerateRequest,
     LoadAdapterRequest,
     UnloadAdapterRequest,
+    LoadModelRequest,
+    UnloadModelRequest,
     *pooling_routes.POOLING_BODIES,
     *speech_routes.SPEECH_BODIES,
 )
@@ -105,6 +111,8 @@ def build_service(
     registry: Registry,
     models: Sequence[ServedModel],
     tracing: Tracing | None = None,
+    defaults: ModelConfig | None = None,
+    frontends: FrontendLoader | None = None,
 ) -> Service:
     """Build the `Service` that the routes use. Builds gates and exporters of plugins, and raises what they raise."""
     infos = [served.info for served in models]
@@ -113,9 +121,13 @@ def build_service(
     sources = AdapterResolver(registry, adapter_cache(config.lora_cache_dir), config.adapter_roots)
     enabled = bool(registry.by_hook(ADAPTER_RUNTIMES))
     if enabled:
-        log.info("requests may load adapters from %s", _describe_adapter_roots(config))
+        log.info("requests may load adapters from %s", describe_roots(config))
     pools = WorkerPools()
     throughput = None if config.disable_log_stats else ThroughputLog()
+    telemetry = Telemetry(client, registry, metrics, throughput, tracing=tracing)
+    adapters = AdapterService(served_models, client.adapters, sources, enabled)
+    new_models = NewModels(server=config, defaults=defaults or ModelConfig(), registry=registry)
+    frontends = frontends or FrontendLoader(config, registry, tracing.fetching if tracing else None)
     return Service(
         config=config,
         client=client,
@@ -124,20 +136,13 @@ def build_service(
         request_fields=RequestFields(registry),
         gates=Gates(registry, config.gate_threads, config.gate_timeout_s),
         metrics=metrics,
-        telemetry=Telemetry(client, registry, metrics, throughput, tracing=tracing),
+        telemetry=telemetry,
         inflight=ActiveJobs(),
-        adapters=AdapterService(served_models, client.adapters, sources, enabled),
+        adapters=adapters,
+        model_loads=ModelLoads(client, served_models, new_models, frontends, adapters.has, telemetry),
         bodies=Bodies(config.max_body_bytes, config.max_json_values, pools.bodies),
         pools=pools,
     )
-
-
-def _describe_adapter_roots(config: ServerConfig) -> str:
-    if config.adapter_roots is None:
-        return "any folder of this machine"
-    if not config.adapter_roots:
-        return "no folder, because other machines can reach the server (see --lora-root and --admin-api-key)"
-    return ", ".join(config.adapter_roots)
 
 
 def build_app(
@@ -146,12 +151,15 @@ def build_app(
     registry: Registry,
     models: Sequence[ServedModel],
     tracing: Tracing | None = None,
+    defaults: ModelConfig | None = None,
+    frontends: FrontendLoader | None = None,
 ) -> FastAPI:
     """Build the application; `app.state.service` is its `Service`. The caller closes `client`.
 
-    Raises PluginError if a router of a plugin clashes with an existing route.
+    defaults: settings of models that are loaded later; frontends: loads their front ends. Raises PluginError if a
+    router of a plugin clashes with an existing route.
     """
-    service = build_service(client, config, registry, models, tracing)
+    service = build_service(client, config, registry, models, tracing, defaults, frontends)
     has_docs = not config.disable_fastapi_docs
     app = _App(
         title="Quire",
@@ -167,7 +175,7 @@ def build_app(
     install_handlers(app)
     install_methods(app)
     open_paths = _include_routers(app, service, registry)
-    _install_openapi(app, [*BODIES, *(body for record in registry.all(ROUTERS) for body in record.body_models())])
+    install_openapi(app, [*BODIES, *(body for record in registry.all(ROUTERS) for body in record.body_models())])
     if has_docs:
         add_api_pages(app, installed_assets())
     _add_middleware(app, config, registry, open_paths, tracing)
@@ -233,7 +241,7 @@ def _checked_open_paths(record: Router, router: APIRouter, plugin: str) -> tuple
 
 def _built_in_routers(config: ServerConfig) -> Iterator[APIRouter]:
     yield from (openai_routes.router, pooling_routes.router, speech_routes.router, routes_adapters.router)
-    yield routes_text.router
+    yield from (routes_models.router, routes_text.router)
     if config.enable_tokenizer_info_endpoint:
         yield routes_text.info_router
     yield from (native.router, routes_admin.router, routes_health.router)
@@ -248,26 +256,6 @@ def _include(app: FastAPI, router: APIRouter, owner: str, taken: dict[tuple[str,
                 raise PluginError(f"The route {method} {path} is offered by {other} and by {owner}.")
             taken[path, method] = owner
     app.include_router(router)
-
-
-def _install_openapi(app: FastAPI, bodies: Sequence[type[BaseModel]]) -> None:
-    def openapi() -> dict[str, Any]:
-        if app.openapi_schema is None:
-            schema = get_openapi(title=app.title, version=app.version, routes=app.routes, servers=app.servers or None)
-            app.openapi_schema = _without_422(with_bodies(schema, bodies))
-        return app.openapi_schema
-
-    app.openapi = openapi  # type: ignore[method-assign]
-
-
-def _without_422(schema: dict[str, Any]) -> dict[str, Any]:
-    """Removes FastAPI's validation errors from the document: this server answers 400 with an error object instead."""
-    for operations in schema.get("paths", {}).values():
-        for operation in operations.values():
-            documented = operation.get("responses", {}).get("422", {})
-            if "HTTPValidationError" in str(documented):
-                del operation["responses"]["422"]
-    return schema
 
 
 def _add_middleware(

@@ -12,6 +12,7 @@ from typing import Any
 
 from quire.errors import ConfigError
 from quire.settings.setting import check_choices, check_positive, setting
+from quire.settings.speculative_config import KEYS, with_flags
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -171,6 +172,33 @@ class ModelConfig:
         "Maximum average CPU time in seconds per token of a constraint; a slower constraint fails its request.",
         0.01,
     )
+    speculative_config: Mapping[str, Any] = setting(
+        'Speculative decoding: {"method": "ngram", "num_speculative_tokens": 5} and settings of the method (see '
+        "docs/speculation.md; default: off).",
+        {},
+    )
+    speculative_model: str | None = setting(
+        "Folder or hub id of what drafts, `model` of --speculative-config; [ngram]: prompt lookup.",
+        also=("spec_model",),
+    )
+    speculative_method: str | None = setting("How to draft, `method` of --speculative-config.", also=("spec_method",))
+    num_speculative_tokens: int | None = setting(
+        "Maximum number of tokens to draft for a sequence in a step, as in --speculative-config.", also=("spec_tokens",)
+    )
+    ngram_prompt_lookup_max: int | None = setting(
+        "Longest n-gram of prompt lookup, `prompt_lookup_max` of --speculative-config."
+    )
+    ngram_prompt_lookup_min: int | None = setting(
+        "Shortest n-gram of prompt lookup, `prompt_lookup_min` of --speculative-config."
+    )
+    spec_acceptance: str | None = setting(
+        "Which drafts are accepted, `acceptance` of --speculative-config: exact (the answer does not change), or what "
+        "docs/speculation.md lists.",
+        also=("spec_decoding_acceptance_method",),
+    )
+    speculative_lora: str | None = setting(
+        "Adapter of the drafter, `lora` of --speculative-config (default: it has none)."
+    )
     batch_invariant: bool = setting(
         "Make each output independent of the other requests in its batch, bit by bit; slower.", False
     )
@@ -204,6 +232,7 @@ class ModelConfig:
         check_positive(self, "max_model_len", "max_num_batched_tokens", "max_num_seqs", "max_num_queued_reqs")
         check_positive(self, "page_size", "kv_cache_memory_bytes", "num_pages")
         self._check_quantization()
+        _ = self.speculation  # raises for settings that contradict each other
         check_positive(self, "max_loras", "max_lora_rank", "max_num_encoder_tokens")
         check_positive(self, "max_media_bytes", "max_image_pixels", "max_media_seconds", "max_video_frames")
         check_positive(self, "structured_outputs_timeout_s", "structured_outputs_token_time_s")
@@ -243,6 +272,11 @@ class ModelConfig:
             raise ConfigError(f"--activation-bits must be 8 or 16; got {self.activation_bits}.")
         if self.quantization is None and (size or self.quantization_ignore):
             raise ConfigError("--quantization-group-size and --quantization-ignore need --quantization.")
+
+    @property
+    def speculation(self) -> Mapping[str, Any]:
+        """What --speculative-config and vLLM's older flags say about speculative decoding; empty = no drafter."""
+        return with_flags(self.speculative_config, {name: getattr(self, name) for name in KEYS})
 
     @property
     def name(self) -> str:

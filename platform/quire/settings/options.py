@@ -7,49 +7,18 @@ from __future__ import annotations
 
 import argparse
 import json
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, Field, fields
-from typing import Any, TypeVar, get_type_hints
+from typing import Any, get_type_hints
 
 from quire.errors import ConfigError
-from quire.from_vllm.arguments import without_vllm_arguments
 from quire.from_vllm.flags import add_vllm_flags
 from quire.records import Registry
 from quire.settings.flag_parser import ENV_PREFIX, FlagParser
 from quire.settings.model_config import ModelConfig
-from quire.settings.near_names import near_name
+from quire.settings.model_values import flag, json_map, model_config, reader_of, whole_number
 from quire.settings.setting_groups import grouped
 from quire.settings.yaml_file import YamlFile
-
-_UNITS = {"": 1, "k": 10**3, "K": 2**10, "m": 10**6, "M": 2**20, "g": 10**9, "G": 2**30, "t": 10**12, "T": 2**40}
-_Config = TypeVar("_Config")
-
-
-def flag(name: str) -> str:
-    """The flag of a setting: `max_model_len` → `--max-model-len`."""
-    return "--" + name.replace("_", "-")
-
-
-def whole_number(text: str) -> int:
-    """Parse an integer with an optional unit: 4096, 4k (= 4000), 4K (= 4096), 1.5G."""
-    match = re.fullmatch(r"(-?\d+(?:\.\d+)?)([kKmMgGtT]?)(?:i?B)?", text.strip())
-    if not match or ("." in match[1] and not match[2]):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number (examples: 4096, 4k, 2G)")
-    return int(float(match[1]) * _UNITS[match[2]]) if "." in match[1] else int(match[1]) * _UNITS[match[2]]
-
-
-def json_map(text: str) -> dict[str, Any]:
-    """Parse a JSON object; integers may also be written as image=4,video=1."""
-    if re.fullmatch(r"\s*\w+\s*=\s*\d+\s*(,\s*\w+\s*=\s*\d+\s*)*", text):
-        return {name.strip(): int(count) for name, _, count in (pair.partition("=") for pair in text.split(","))}
-    try:
-        value = json.loads(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(f"{text!r} is not JSON: {error}") from error
-    if not isinstance(value, dict):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a JSON object")
-    return value
 
 
 def model_list(text: str) -> list[dict[str, Any]]:
@@ -123,24 +92,10 @@ def _argument(f: Field[Any], hint: Any) -> dict[str, Any]:
         return {**common, "nargs": "+", "metavar": f.metadata["metavar"] or "X"}
     if f.metadata["choices"]:
         return {**common, "choices": f.metadata["choices"]}
-    return {**common, "type": _reader(hint), "metavar": f.metadata["metavar"] or _METAVARS[_reader(hint)]}
+    return {**common, "type": reader_of(hint), "metavar": f.metadata["metavar"] or _METAVARS[reader_of(hint)]}
 
 
 _METAVARS: dict[Callable[[str], Any], str] = {json_map: "JSON", whole_number: "N", int: "N", float: "X", str: "TEXT"}
-
-
-def _reader(hint: Any) -> Callable[[str], Any]:
-    for word, reader in (("Mapping", json_map), ("int", whole_number), ("float", float)):
-        if word in str(hint):
-            return reader
-    return str
-
-
-def read_config(config: type[_Config], values: Mapping[str, Any]) -> _Config:
-    """Build a config from parsed values; other keys are ignored. Raises ConfigError."""
-    names = {f.name for f in fields(config)}  # type: ignore[arg-type]
-    picked = {k: tuple(v) if isinstance(v, list) else v for k, v in values.items() if k in names}
-    return config(**picked)
 
 
 def add_plugin_options(parser: argparse.ArgumentParser, registry: Registry) -> None:
@@ -179,31 +134,9 @@ def model_configs(values: Mapping[str, Any]) -> list[ModelConfig]:
             f"{', '.join(str(item.get('name') or item.get('model')) for item in named)}. "
             "Give each model its own name, as in name=path."
         )
-    configs = [_one_model(values, item) for item in named]
+    configs = [model_config(values, item) for item in named]
     _check_names(configs)
     return configs
-
-
-def _one_model(values: Mapping[str, Any], item: dict[str, Any]) -> ModelConfig:
-    settings = without_vllm_arguments({key.replace("-", "_"): value for key, value in item.items()})
-    known = {f.name for f in fields(ModelConfig)}
-    name = settings.pop("name", None)
-    if "path" in settings:
-        settings["model"] = settings.pop("path")
-    unknown = sorted(set(settings) - known)
-    if unknown:
-        near = near_name(unknown[0], known)
-        hint = f"did you mean {near!r}?" if near else "`platform serve --help` lists them."
-        raise ConfigError(f"models: {name or settings.get('model', '')}: unknown setting {unknown[0]!r}; {hint}")
-    if not settings.get("model"):
-        raise ConfigError(f"models: {name or item!r} needs a `model` (a folder or hub id).")
-    served = settings.pop("served_model_name", None) or values.get("served_model_name") or ()
-    served = (served,) if isinstance(served, str) else tuple(served)
-    if name is not None:
-        served = (name, *(alias for alias in served if alias != name))
-    base = read_config(ModelConfig, values)
-    merged = {f.name: getattr(base, f.name) for f in fields(ModelConfig)}
-    return ModelConfig(**{**merged, **settings, "served_model_name": served or (settings["model"],)})
 
 
 def _check_names(configs: Sequence[ModelConfig]) -> None:

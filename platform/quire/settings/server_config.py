@@ -140,6 +140,11 @@ class ServerConfig:
         "loopback address or --admin-api-key is set, else none).",
         (),
     )
+    model_root: tuple[str, ...] = setting(
+        "Folders from which requests may load models; then hub ids are refused (default: any folder and hub id if the "
+        "server listens on a loopback address or --admin-api-key is set, else none).",
+        (),
+    )
     lora_cache_dir: str | None = setting(
         "Folder for adapters that plugins download (default: ~/.cache/quire/adapters)."
     )
@@ -164,8 +169,16 @@ class ServerConfig:
     @property
     def adapter_roots(self) -> tuple[str, ...] | None:
         """Folders from which requests may load adapters by path; None: any folder."""
-        trusted = is_loopback(self.host) or bool(self.admin_api_key)
-        return None if trusted and not self.lora_root else self.lora_root
+        return None if self._trusts_requests and not self.lora_root else self.lora_root
+
+    @property
+    def model_roots(self) -> tuple[str, ...] | None:
+        """Folders from which requests may load models; None: any folder, and hub ids."""
+        return None if self._trusts_requests and not self.model_root else self.model_root
+
+    @property
+    def _trusts_requests(self) -> bool:
+        return is_loopback(self.host) or bool(self.admin_api_key)
 
     def __post_init__(self) -> None:
         check_choices(self)

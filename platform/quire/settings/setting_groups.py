@@ -16,6 +16,7 @@ GROUPS: Mapping[str, tuple[str, ...]] = {
             "hub",
             "download_dir",
         ),
+        "model_root",
         *("load_format", "dtype", "quantization", "quantization_group_size", "quantization_ignore", "activation_bits"),
         *("device", "max_model_len", "task", "seed"),
         *("trust_remote_code", "model_impl"),
@@ -42,6 +43,10 @@ GROUPS: Mapping[str, tuple[str, ...]] = {
     "scheduling": (
         *("max_num_seqs", "max_num_batched_tokens", "max_num_queued_reqs", "enable_chunked_prefill"),
         *("scheduling_policy", "preemption", "batch_invariant"),
+    ),
+    "speculative decoding": (
+        *("speculative_config", "speculative_method", "speculative_model", "num_speculative_tokens"),
+        *("ngram_prompt_lookup_max", "ngram_prompt_lookup_min", "spec_acceptance", "speculative_lora"),
     ),
     "memory": (
         *("kv_cache_memory_bytes", "gpu_memory_utilization", "kv_cache_dtype", "num_pages", "page_size"),

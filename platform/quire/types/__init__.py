@@ -19,8 +19,20 @@ from quire.types.request import (
     background,
     in_background,
 )
-from quire.types.stats import ClientUsage, EngineStats, RequestSummary, StateStats
-from quire.types.step import Chunk, FinishReason, NewSeq, Plan, Sample, SeqDelta, StateMoves, StepResult, TokenLogprobs
+from quire.types.stats import ClientUsage, EngineStats, RequestSummary, SpeculationStats, StateStats
+from quire.types.step import (
+    AcceptedDrafts,
+    Chunk,
+    FinishReason,
+    HiddenStates,
+    NewSeq,
+    Plan,
+    Sample,
+    SeqDelta,
+    StateMoves,
+    StepResult,
+    TokenLogprobs,
+)
 
 __all__ = [
     "Params",
@@ -38,6 +50,8 @@ __all__ = [
     "Plan",
     "TokenLogprobs",
     "Sample",
+    "AcceptedDrafts",
+    "HiddenStates",
     "StateMoves",
     "StepResult",
     "SeqDelta",
@@ -45,6 +59,7 @@ __all__ = [
     "EngineStats",
     "RequestSummary",
     "ClientUsage",
+    "SpeculationStats",
     "StateStats",
     "EncoderInputInfo",
     "AdapterInfo",

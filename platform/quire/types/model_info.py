@@ -19,8 +19,9 @@ class ModelInfo:
     position_axes: axes of the rotary positions of media. encoder_input: the item that prompts begin with, if any.
     max_logprobs: log-probabilities per position that a request may ask for, -1 = any number. operations: the
     implementation of most operations, such as avx2 or torch. fallback: the plugin whose fallback builds the model, ""
-    if its architecture is a plugin's own. kv_cache_bytes: 0 = the model needs none. state_bytes: of
-    all slots for the state of recurrent blocks, of which num_state_checkpoints are for checkpoints; 0 = it keeps none.
+    if its architecture is a plugin's own. weight_bytes: an upper bound. kv_cache_bytes: 0 = the model needs none.
+    state_bytes: of all slots for the state of recurrent blocks, of which num_state_checkpoints are for checkpoints; 0 =
+    it keeps none.
     """
 
     name: str
@@ -48,6 +49,7 @@ class ModelInfo:
     max_logprobs: int = 20
     operations: str = ""
     fallback: str = ""
+    weight_bytes: int = 0
     kv_cache_bytes: int = 0
     state_bytes: int = 0
     num_state_slots: int = 0

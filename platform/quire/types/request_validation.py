@@ -166,6 +166,7 @@ def _check_sampling_ids(params: SamplingParams, vocab_size: int) -> None:
     _check_ids("logit_bias", list(params.logit_bias or ()), vocab_size)
     if any(not word for word in params.bad_word_ids):
         raise BadRequest("`bad_words` has a word without tokens.", "bad_words")
+    _check_ids("prediction_ids", params.prediction_ids, vocab_size)
     _check_ids("bad_words", [token for word in params.bad_word_ids for token in word], vocab_size)
 
 

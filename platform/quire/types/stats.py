@@ -19,6 +19,23 @@ class StateStats:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class SpeculationStats:
+    """Drafts of speculative decoding since the start.
+
+    num_drafts_total: steps of a sequence that verified drafted tokens. num_accepted_per_position: how often the first,
+    second, … drafted token was accepted.
+    """
+
+    num_drafts_total: int = 0
+    num_draft_tokens_total: int = 0
+    num_accepted_per_position: tuple[int, ...] = ()
+
+    @property
+    def num_accepted_tokens_total(self) -> int:
+        return sum(self.num_accepted_per_position)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class EngineStats:
     """Counters since the start (`num_…_total`) and current gauges of one model.
 
@@ -26,7 +43,7 @@ class EngineStats:
     num_media_encoded_total: media that went through the tower; num_media_found_total: media found in the encoder cache.
     num_corrupted_total: requests that ended because logits were not finite. iteration_tokens: tokens of each step since
     the previous report; ended_preemptions: preemptions of each request that ended since then. state: of models with
-    state.
+    state. speculation: of models with a drafter, and of others once a request had a prediction.
     """
 
     model: str
@@ -53,6 +70,7 @@ class EngineStats:
     ended_preemptions: tuple[int, ...] = ()
     adapters: AdapterStats | None = None
     state: StateStats | None = None
+    speculation: SpeculationStats | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

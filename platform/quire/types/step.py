@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from quire.errors import WireError
 from quire.params.pooling import PoolingResult
 from quire.types.request import Media, Params, WeightedAdapter
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 FinishReason = Literal["stop", "length", "abort", "error"]
 
@@ -20,6 +23,9 @@ class Chunk:
     new_pages: entries of the sequence's page table from `first_page` on. A copied page replaces a shared one, the
     others extend the table; the first chunk after a `NewSeq` has the whole table. The runner keeps the other entries.
     samples: whether to sample the next token from the logits of the last token. state_slot: of a model with state.
+    num_drafts: of its last tokens, which were not sampled but drafted. Then a token is sampled after the token before
+    them and after each draft that was sampled too. draft_probs: float32 [drafts or fewer, vocab], the distributions
+    that they were drawn from; None if each was certain, as those beyond its rows were.
     """
 
     seq_id: int
@@ -29,6 +35,12 @@ class Chunk:
     samples: bool
     first_page: int = 0
     state_slot: int = -1
+    num_drafts: int = 0
+    draft_probs: Tensor | None = None
+
+    @property
+    def drafts(self) -> Sequence[int]:
+        return self.token_ids[len(self.token_ids) - self.num_drafts :]
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,12 +133,35 @@ class Sample:
 
 
 @dataclass(frozen=True, slots=True)
+class AcceptedDrafts:
+    """What the drafts of a chunk gained: the samples after the first, and how many of the drafts are output now."""
+
+    samples: tuple[Sample, ...]
+    num_drafts: int
+
+
+@dataclass(frozen=True, slots=True)
+class HiddenStates:
+    """Hidden states of neighboring tokens of one sequence, for a drafter.
+
+    start: position of the first token. token_ids: those tokens. rows: [len(token_ids), columns] in the model's dtype:
+    what the LM head gets, then the inputs of the blocks that the drafter reads. Valid until the next step only.
+    """
+
+    seq_id: int
+    start: int
+    token_ids: Sequence[int]
+    rows: Tensor
+
+
+@dataclass(frozen=True, slots=True)
 class StepResult:
     """Samples by sequence id, and log-probabilities of the prompt tokens of this step's chunks.
 
     pooled: results of pooled sequences whose last chunk this was. failures: sequences whose chunk could not be
     computed, with the reason; the contents of their pages are invalid. lost: sequences whose state was lost, because a
-    forward raised midway; they must be computed again from what is cached.
+    forward raised midway; they must be computed again from what is cached. accepted: of sequences whose chunk had
+    drafts. hidden: what the drafter reads, if it reads any.
     """
 
     samples: Mapping[int, Sample]
@@ -134,6 +169,8 @@ class StepResult:
     failures: Mapping[int, str] = field(default_factory=dict)
     pooled: Mapping[int, PoolingResult] = field(default_factory=dict)
     lost: frozenset[int] = frozenset()
+    accepted: Mapping[int, AcceptedDrafts] = field(default_factory=dict)
+    hidden: Sequence[HiddenStates] = ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

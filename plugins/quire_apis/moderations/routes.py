@@ -46,7 +46,7 @@ def _classifier(context: RouterContext, name: str | None) -> tuple[str, Sequence
         if not classifiers:
             raise BadRequest("No served model classifies texts.", "model")
         first = classifiers[0]
-        return (first.aliases or (first.name,))[0], first.labels
+        return first.name, first.labels
     for info in models_of_name(context, name):
         if info in classifiers:
             return name, info.labels

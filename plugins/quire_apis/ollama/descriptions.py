@@ -32,7 +32,7 @@ def model_rows(context: RouterContext) -> Iterator[dict[str, Any]]:
     """An entry of `/api/tags` for each name that requests may have. Reads sizes of files."""
     infos = {info.name: info for info in context.models()}
     for info in infos.values():
-        for alias in info.aliases or (info.name,):
+        for alias in dict.fromkeys((info.name, *info.aliases)):
             yield _row(alias, info, Path(info.folder))
     for adapter in context.adapters():
         yield _row(adapter.name, infos[adapter.model], Path(adapter.path), adapter)

@@ -94,6 +94,7 @@ def quire_demo_models() -> Iterable[DemoModel]:
         summary="small chat model trained on text that this repository generates",
         folder=lambda: DEMO,
         adapters=demo_adapters,
+        drafts=lambda: {"demo-chat-draft": DEMO / "draft"},
     )
     yield DemoModel(
         name="demo-tools",

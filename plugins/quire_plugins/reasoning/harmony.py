@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 
 from quire import Channels
-from quire.records.channels import MessageKind
+from quire.records.reasoning import MessageKind
 
 START, CHANNEL, MESSAGE, CONSTRAIN = "<|start|>", "<|channel|>", "<|message|>", "<|constrain|>"
 END, CALL, RETURN = "<|end|>", "<|call|>", "<|return|>"

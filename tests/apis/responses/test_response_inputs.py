@@ -174,6 +174,7 @@ def test_settings_have_the_names_of_the_chat():
         truncation="auto",
         adapters=["a"],
         seed=1,
+        speculative=False,
         client_metadata={"x": "y"},
     )
     del body["messages"]
@@ -187,6 +188,7 @@ def test_settings_have_the_names_of_the_chat():
         "top_logprobs": 3,
         "adapters": ["a"],
         "seed": 1,
+        "speculative": False,
         "client_metadata": {"x": "y"},
     }
     assert body_of(input="x", text={"format": {"type": "json_object"}})["response_format"] == {"type": "json_object"}

@@ -3,7 +3,7 @@
 import pytest
 from scheduler_rig import Rig
 
-from quire.engine.scheduler.fairness.shares import ClientTokens, max_min_shares, over_share
+from quire.engine.fairness.shares import ClientTokens, max_min_shares, over_share
 from quire.errors import Overloaded
 
 LONG = {"max_tokens": 100}

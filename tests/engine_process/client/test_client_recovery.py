@@ -47,6 +47,31 @@ async def test_models_loaded_later_are_loaded_again(client):
     assert [info.name for info in client.models()] == ["a", "late"]
 
 
+async def test_a_model_loaded_later_that_cannot_be_loaded_again_is_left_out(client, tmp_path):
+    lost = []
+    client.on_model_lost(lambda name, error: lost.append((name, error.message)))
+    await client.load(config(f"once:{tmp_path / 'marker'}", "late"))
+    with pytest.raises(EngineDied):
+        await collect(client, "late", "r", DIES)
+    assert tokens(await collect(client, "a", "s", max_tokens=1)) == [1]
+    assert [info.name for info in client.models()] == ["a", "b"]
+    assert lost == [("late", "It is gone.")]
+
+
+async def test_a_model_that_was_being_unloaded_does_not_come_back(client):
+    stream = deltas_of(client, "b", request("r", max_tokens=10**6))
+    await anext(stream)
+    leaving = asyncio.create_task(client.unload("b"))
+    await anext(stream)
+    os.kill(client.engine_pid, signal.SIGKILL)
+    with pytest.raises(EngineDied):
+        await drain(stream)
+    await leaving
+    assert tokens(await collect(client, "a", "s", max_tokens=1)) == [1]
+    assert [info.name for info in client.models()] == ["a"]
+    assert [stats.model for stats in await client.stats()] == ["a"]
+
+
 async def test_a_host_that_dies_too_often_is_given_up():
     client = await started(max_restarts=1)
     try:

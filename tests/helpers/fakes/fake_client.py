@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import httpx
 import numpy as np
+from fake_loads import PretendLoads, info
 
 from quire.params.pooling import PoolingParams, PoolingResult
 from quire.params.sampling import BeamSearchParams
@@ -16,30 +17,11 @@ from quire.settings.server_config import ServerConfig
 from quire.text.chat.template_pool import TemplatePool
 from quire.text.chat.templates import ChatTemplate
 from quire.text.tokenizer.tokenizer import Tokenizer
-from quire.types import EngineStats, ModelInfo, SeqDelta, TokenLogprobs
+from quire.types import EngineStats, SeqDelta, TokenLogprobs
 from quire_testing import byte_tokenizer
-from quire_testing.tiny import CHAT_TEMPLATE, END_ID, VOCAB_SIZE
+from quire_testing.tiny import CHAT_TEMPLATE, END_ID
 
 REPLY = "Hello, world! "
-
-
-def info(name="tiny", **changes):
-    given = ModelInfo(
-        name=name,
-        aliases=(name,),
-        root=f"models/{name}",
-        folder=f"/nowhere/{name}",
-        architecture="LlamaForCausalLM",
-        dtype="float32",
-        device="cpu",
-        max_model_len=128,
-        vocab_size=VOCAB_SIZE,
-        eos_ids=(END_ID,),
-        num_pages=64,
-        page_size=16,
-        num_parameters=1000,
-    )
-    return replace(given, **changes)
 
 
 def embedder(name="embedder", **changes):
@@ -85,7 +67,7 @@ class PretendAdapters:
         del self.infos[name]
 
 
-class PretendClient:
+class PretendClient(PretendLoads):
     """Seq i of a request says REPLY from its i-th byte on, for ever or `ends_after` tokens.
 
     hold: while set to an unset event, generation stops after `held_at` tokens until it is set.
@@ -109,6 +91,7 @@ class PretendClient:
         self.host_plugin_rows = []
         self.closed = False
         self.adapters = PretendAdapters()
+        super().__init__()
 
     def models(self):
         return self.infos

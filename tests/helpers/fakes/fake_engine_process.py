@@ -150,7 +150,7 @@ class FakeEngine:
         self.closed = True
 
 
-def build(config, registry, num_left):
+def build(config, registry, num_left, on_progress=None):
     if config.model == "corrupt":
         raise CheckpointError("The file x is truncated.")
     if config.model == "fault":
@@ -164,12 +164,19 @@ def build(config, registry, num_left):
         marker.write_text("")
     if config.model.startswith("gate:"):  # loads when the named pipe is opened
         Path(config.model.removeprefix("gate:")).read_text()
+    if config.model.startswith("steps:"):  # half of it, then the rest when the named pipe is opened
+        on_progress(0.5)
+        Path(config.model.removeprefix("steps:")).read_text()
+        on_progress(1.0)
     name, *aliases = config.served_model_name or (config.model,)
     return FakeEngine(name, aliases)
 
 
 class FakeBuilder:
     build = staticmethod(build)
+
+    def close(self, engine):
+        engine.close()
 
     def log_memory(self):
         pass

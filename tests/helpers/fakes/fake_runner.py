@@ -12,7 +12,7 @@ it, and takes it further. A slot is overwritten where it is not moved, as by a s
 from dataclasses import dataclass, field
 
 from quire.params.sampling import BeamSearchParams
-from quire.types import NewSeq, Plan, Request, Sample, StepResult, TokenLogprobs
+from quire.types import AcceptedDrafts, Chunk, NewSeq, Plan, Request, Sample, StepResult, TokenLogprobs
 
 VOCAB = 11
 MASK64 = (1 << 64) - 1
@@ -79,7 +79,7 @@ class PretendRunner:
         self.rows: dict[int, Row] = {}
         self.states: list[int | str] = ["never written"] * num_state_slots
         self.host_states: list[int | str] = ["never written"] * num_host_state_slots
-        self.num_copies = self.num_lost = 0
+        self.num_copies = self.num_lost = self.num_drafts = self.num_accepted = 0
         self.losing = False  # whether the next forward raises midway
 
     @staticmethod
@@ -109,7 +109,7 @@ class PretendRunner:
             if self.losing:
                 self.num_lost += 1
                 return StepResult({}, lost=frozenset(chunk.seq_id for chunk in plan.chunks))
-        samples, prompt_logprobs = {}, {}
+        samples, prompt_logprobs, accepted = {}, {}, {}
         for chunk in plan.chunks:
             row = self.rows[chunk.seq_id]
             known, end = row.entries(), chunk.start + len(chunk.token_ids)
@@ -118,13 +118,28 @@ class PretendRunner:
                 assert held == known[position], f"position {position} of seq {chunk.seq_id} holds something else"
             if chunk.samples:
                 assert end == len(row.tokens)
-                samples[chunk.seq_id] = self.sample(row, known[-1])
+                samples[chunk.seq_id], more = self.verify(row, chunk, known)
+                if chunk.num_drafts:
+                    accepted[chunk.seq_id] = more
+                    self.num_drafts += chunk.num_drafts
+                    self.num_accepted += more.num_drafts
             prompt = row.start.prompt_ids
             prompt_logprobs[chunk.seq_id] = [
                 TokenLogprobs(prompt[p + 1], logprob(known[p], prompt[p + 1]), 1)
                 for p in range(chunk.start, min(end, len(prompt) - 1))
             ]
-        return StepResult(samples, prompt_logprobs)
+        return StepResult(samples, prompt_logprobs, accepted=accepted)
+
+    def verify(self, row: Row, chunk: Chunk, known) -> tuple[Sample, AcceptedDrafts]:
+        """Samples until they leave the drafts, which the row then forgets from there on."""
+        first, samples, tokens, count = len(row.tokens) - chunk.num_drafts, [], [], 0
+        while count == len(tokens):
+            samples.append(self.sample(Row(row.start, row.tokens[: first + count]), known[first + count - 1]))
+            tokens += (samples[-1].token_id, *samples[-1].jump_forward_ids)
+            while count < min(len(tokens), chunk.num_drafts) and tokens[count] == chunk.drafts[count]:
+                count += 1
+        del row.tokens[first + count :]
+        return samples[0], AcceptedDrafts(tuple(samples[1:]), count)
 
     def move_states(self, plan: Plan) -> None:
         moves = plan.state
@@ -159,7 +174,7 @@ class PretendRunner:
         for chunk in plan.chunks:
             row = self.rows[chunk.seq_id]
             assert chunk.first_page <= len(row.table), "a hole in a page table"
-            row.table[chunk.first_page : chunk.first_page + len(chunk.new_pages)] = chunk.new_pages
+            row.table[chunk.first_page :] = chunk.new_pages
             end = chunk.start + len(chunk.token_ids)
             assert len(chunk.token_ids) > 0
             assert chunk.start <= len(row.tokens)

@@ -3,7 +3,7 @@
 import random
 from dataclasses import dataclass
 
-from fake_runner import VOCAB, JumpingRunner, alone, entries, logprob, splitmix64
+from fake_runner import VOCAB, JumpingRunner, alone, draw, entries, logprob, splitmix64
 from scheduler_invariants import check_scheduler
 
 from quire.engine.recurrent.state_slots import StateSlots
@@ -13,7 +13,7 @@ from quire.engine.scheduler.page_pool import PagePool
 from quire.engine.scheduler.scheduler import Scheduler
 from quire.errors import BadRequest, Overloaded
 from quire.params.sampling import BeamSearchParams, SamplingParams
-from quire.records import Context
+from quire.records import Context, Draft
 from quire.types import AdapterRef, Media, Prompt, Request, WeightedAdapter, background, in_background
 from quire_plugins.policies import ByPriority, FirstComeFirstServed
 
@@ -96,6 +96,8 @@ class World:
         self.accepted: dict[str, tuple[Request, int]] = {}
         self.reported: dict[tuple[str, int], Received] = {}
         self.num_requests = 0
+        self.drafting = choose.choice([0, 0.3, 0.8, 1])
+        """How often a draft is right; 0: none are proposed."""
 
     def state_slots(self, caching: bool, host_pages: int) -> StateSlots:
         """Slots for as many seqs as may run and perhaps for checkpoints."""
@@ -170,7 +172,7 @@ class World:
 
     def step(self, max_tokens: int | None = None, abort: bool = False) -> None:
         max_background = self.choose.randint(0, 3)
-        plan = self.scheduler.plan(max_tokens, max_background)
+        plan = self.scheduler.plan(max_tokens, max_background, self.drafts())
         may_be_more = not self.limits.chunked_prefill or self.limits.bidirectional_media
         assert max_tokens is None or plan.num_tokens <= max_tokens or may_be_more
         seqs = self.scheduler._state.seqs
@@ -184,6 +186,17 @@ class World:
         if abort:
             self.abort()
         self.hear(self.scheduler.commit(plan, result))
+
+    def drafts(self) -> dict[int, Draft]:
+        """Up to five drafts for some of the seqs that may have them, of which each is right or not."""
+        found = {}
+        for seq in self.scheduler.generating() if self.drafting else ():
+            request, tokens = seq.group.request, list(seq.tokens)
+            for _ in range(self.choose.choice([0, 1, 2, 5])):
+                right = draw(entries(request, tokens, request.adapters, request.prompt.media)[-1], seq.start().seed)
+                tokens.append(right if self.choose.random() < self.drafting else self.choose.randrange(VOCAB))
+            found[seq.id] = Draft(tokens[len(seq.tokens) :])
+        return found
 
     def finished(self, request) -> bool:
         received = [self.reported.get((request.id, index)) for index in range(request.params.num_seqs)]

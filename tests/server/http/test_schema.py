@@ -53,6 +53,8 @@ OPERATIONS = [
     "GET /v1/adapters",
     "POST /v1/load_lora_adapter",
     "POST /v1/unload_lora_adapter",
+    "POST /v1/load_model",
+    "POST /v1/unload_model",
 ]
 WITH_BODY = (
     "POST /v1/completions",
@@ -64,6 +66,8 @@ WITH_BODY = (
     "POST /detokenize",
     "POST /v1/load_lora_adapter",
     "POST /v1/unload_lora_adapter",
+    "POST /v1/load_model",
+    "POST /v1/unload_model",
 )
 
 

@@ -38,7 +38,6 @@ async def test_fields_that_change_no_answer_are_ignored(client):
         "metadata": {"a": "b"},
         "service_tier": "auto",
         "user": "me",
-        "prediction": {"type": "x"},
     }
     more = {"safety_identifier": "x", "prompt_cache_key": "y", "cache_prompt": True, "rid": "1", "mirostat_tau": 5}
     assert (await ask(client, **harmless, **more)).status_code == 200

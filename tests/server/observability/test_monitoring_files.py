@@ -9,7 +9,7 @@ from monitoring_files import ALERTS, DASHBOARD, PANELS, queries
 from promql import Scrapes
 
 from quire.server.metrics.metrics import Metrics, Timings
-from quire.types import EngineStats, RequestSummary
+from quire.types import EngineStats, RequestSummary, SpeculationStats
 from quire.types.adapter_info import AdapterStats
 
 HEALTHY = {"calls": 9, "errors": 0, "seconds": 0.1, "dropped": 0, "off": []}
@@ -17,7 +17,11 @@ HEALTHY = {"calls": 9, "errors": 0, "seconds": 0.1, "dropped": 0, "off": []}
 
 def engine(prompt=1000, **figures):
     counts = {"num_prompt_tokens_total": prompt, "num_queried_tokens_total": prompt, "num_cached_tokens_total": 10}
-    return EngineStats(model="tiny", **{"num_pages": 64, "adapters": AdapterStats(), **counts, **figures})
+    drafts = SpeculationStats(
+        num_drafts_total=prompt, num_draft_tokens_total=3 * prompt, num_accepted_per_position=(prompt, prompt // 2, 0)
+    )
+    known = {"num_pages": 64, "adapters": AdapterStats(), "speculation": drafts}
+    return EngineStats(model="tiny", **{**known, **counts, **figures})
 
 
 def ended(reason, seconds=0.1):

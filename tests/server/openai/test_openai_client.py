@@ -1,5 +1,6 @@
 """Every documented call through the `openai` client, against `platform serve` with a tiny random model."""
 
+import httpx
 import openai
 import pytest
 from serving import serving
@@ -146,6 +147,24 @@ def test_fields_beyond_openais_go_through_extra_body(client):
     assert len(answer.choices[0].token_ids) == 4
     beams = client.completions.create(model="tiny", prompt="x", n=2, max_tokens=4, extra_body={"use_beam_search": True})
     assert len(beams.choices) == 2
+
+
+def test_a_prediction_is_counted_in_the_usage_and_in_the_metrics_and_changes_no_answer(client, url):
+    letters = {"allowed_token_ids": list(range(97, 123)), "ignore_eos": True}
+    asked = {"model": "tiny", "messages": HI, "max_tokens": 60, "temperature": 0, "extra_body": letters}
+    plain = client.chat.completions.create(**asked)
+    text = plain.choices[0].message.content
+    assert "spec_decode_num_drafts_total{" not in httpx.get(f"{url}/metrics").text
+    answers = [client.chat.completions.create(**asked, prediction={"type": "content", "content": text}) for _ in "123"]
+    for answer in answers:
+        assert answer.choices[0].message.content == text
+        details = answer.usage.completion_tokens_details
+        assert (details.accepted_prediction_tokens, details.rejected_prediction_tokens) == (60, 0)
+    off = {**letters, "speculative": False}
+    last = client.chat.completions.create(
+        **{**asked, "extra_body": off}, prediction={"type": "content", "content": text}
+    )
+    assert last.choices[0].message.content == text
 
 
 def test_errors_are_the_clients_exceptions(client):

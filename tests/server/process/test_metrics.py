@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import pytest
 from fake_client import PretendClient, http, info, pretend_app
 from hook_rig import SUMMARY
 from metrics_text import families, scrape, values
@@ -14,7 +15,7 @@ from quire.errors import Overloaded
 from quire.server.metrics.client_usage import MAX_CLIENTS, ClientUsages
 from quire.server.metrics.metrics import Metrics, Timings
 from quire.settings.server_config import ServerConfig
-from quire.types import ClientUsage, EngineStats, RequestSummary
+from quire.types import ClientUsage, EngineStats, RequestSummary, SpeculationStats
 
 GAUGES = (
     "num_requests_running",
@@ -101,6 +102,22 @@ async def test_refusals_are_counted_and_are_no_ended_requests(tmp_path):
     assert found["admission_rejections_total", "queue_full", "tiny"] == 1
     assert found["request_success_total", "abort", "tiny"] == 0
     assert found["e2e_request_latency_seconds_count", "tiny"] == 0
+
+
+@pytest.mark.parametrize("prefix", ["quire:", "vllm:"])
+def test_drafts_have_vllms_names(prefix):
+    metrics = Metrics([info()], prefix)
+    names = ["num_drafts", "num_draft_tokens", "num_accepted_tokens", "num_accepted_tokens_per_pos"]
+    before = families(metrics.text()[0].decode())
+    assert all(not before[f"{prefix}spec_decode_{name}"].samples for name in names), "there is no drafter"
+    drafts = SpeculationStats(num_drafts_total=5, num_draft_tokens_total=20, num_accepted_per_position=(4, 2, 0))
+    metrics.observe_engine(EngineStats(model="tiny", speculation=drafts))
+    found = families(metrics.text()[0].decode())
+    samples = [found[f"{prefix}spec_decode_{name}"].samples for name in names]
+    assert [each[0].value for each in samples[:3]] == [5, 20, 6]
+    assert {each.labels["position"]: each.value for each in samples[3]} == {"0": 4, "1": 2, "2": 0}
+    assert {each.name for each in samples[3]} == {f"{prefix}spec_decode_num_accepted_tokens_per_pos_total"}
+    assert all(each.labels["model_name"] == "tiny" for each in samples[3])
 
 
 def test_figures_of_engines_become_gauges_and_totals():

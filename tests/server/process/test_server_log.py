@@ -14,7 +14,7 @@ from quire.server.metrics.throughput_log import ThroughputLog
 from quire.server.process.serve import _uvicorn_settings
 from quire.settings.model_config import ModelConfig
 from quire.settings.server_config import ServerConfig
-from quire.types import EngineStats
+from quire.types import EngineStats, SpeculationStats
 from quire.types.adapter_info import AdapterInfo
 from quire_models.loading.weights import LoadingProgress
 from quire_testing.tiny import tiny_llama
@@ -44,10 +44,20 @@ def test_a_busy_model_gets_a_line_with_its_throughput_and_an_idle_one_none(caplo
         "KV cache usage 10.0 %, prefix cache hit rate 25.0 %"
     ]
     now[0] = 20.0
-    throughput.observe(stats(**busy, num_queried_tokens_total=100, num_cached_tokens_total=25))
+    drafts = SpeculationStats(num_drafts_total=4, num_draft_tokens_total=16, num_accepted_per_position=(3, 1))
+    throughput.observe(stats(**{**busy, "num_steps_total": 10}, speculation=drafts))
+    assert caplog.messages[-1].endswith("draft acceptance rate 25.0 %")
     now[0] = 30.0
+    throughput.observe(stats(**{**busy, "num_steps_total": 11}, speculation=drafts))
+    assert "draft" not in caplog.messages[-1]
+    caplog.clear()
+    now[0] = 40.0
+    throughput.observe(
+        stats(**{**busy, "num_steps_total": 11}, num_queried_tokens_total=100, num_cached_tokens_total=25)
+    )
+    now[0] = 50.0
     throughput.observe(stats(num_steps_total=1))  # the process that runs the models was restarted
-    assert len(caplog.messages) == 1
+    assert caplog.messages == []
 
 
 def test_loading_is_reported_every_few_seconds(caplog):

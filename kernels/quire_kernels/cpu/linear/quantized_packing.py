@@ -20,7 +20,7 @@ from quire_kernels.threads import for_each
 LINE = 64
 """Bytes of a cache line: the columns of a prepared row of x, and its steps, are padded to it."""
 STEP, HALF_STEP = 32, 16
-"""Inputs whose products are summed before a scale is applied. Half as many fit with codes of six bits."""
+"""Inputs whose products are summed before a scale is applied. Half as many codes of six bits fit sums of 16 bits."""
 STEP_BYTES = 16
 """Size of the C++ struct `StepOfRow`."""
 BYTE_ZERO = 128
@@ -113,7 +113,8 @@ def pack(library: Library, matrix: QuantizedMatrix | QuantizedRows, halves: bool
     bits = 8 if kind == CodeKind.BYTES else form.bits
     outputs, inputs = matrix.shape
     groups = -(-inputs // form.group_size)
-    step = HALF_STEP if (groups > 1 and form.group_size % STEP) or bits == 6 else STEP
+    is_long = bits == 6 and kind == CodeKind.CODES and not library.isa.vnni
+    step = HALF_STEP if is_long or (groups > 1 and form.group_size % STEP) else STEP
     group = -(-form.group_size // step) * step
     panels = library.functions.quire_panels(outputs, int(halves))
     values, factors = _values(form, kind), torch.empty(panels * PANEL)

@@ -24,6 +24,7 @@ class ModelFigures:
     generation_rate: float
     kv_usage: float
     hit_rate: float | None
+    draft_acceptance: float | None
     first_token_s: float | None
     per_token_s: float | None
     ended: float
@@ -112,6 +113,10 @@ def _model(now: Scrape, change: Change, name: str) -> ModelFigures:
         generation_rate=change.rate("generation_tokens_total", **of),
         kv_usage=now.value("kv_cache_usage_perc", **of),
         hit_rate=_ratio(now.value("prefix_cache_hits_total", **of), now.value("prefix_cache_queries_total", **of)),
+        draft_acceptance=_ratio(
+            now.value("spec_decode_num_accepted_tokens_total", **of),
+            now.value("spec_decode_num_draft_tokens_total", **of),
+        ),
         first_token_s=change.mean("time_to_first_token_seconds", **of),
         per_token_s=change.mean("inter_token_latency_seconds", **of),
         ended=now.value("request_success_total", **of),

@@ -39,7 +39,7 @@ def _headline(url: str, figures: ServerFigures) -> Text:
 
 def _models(figures: ServerFigures) -> Table:
     table = _table(
-        "model", "run", "wait", "gen tok/s", "prompt tok/s", "KV cache", "hits", "TTFT", "ITL", "done", "err"
+        "model", "run", "wait", "gen tok/s", "prompt tok/s", "KV cache", "hits", "drafts", "TTFT", "ITL", "done", "err"
     )
     for model in figures.models:
         table.add_row(
@@ -49,13 +49,18 @@ def _models(figures: ServerFigures) -> Table:
             f"{model.generation_rate:,.1f}",
             f"{model.prompt_rate:,.1f}",
             _bar(model),
-            "–" if model.hit_rate is None else f"{100 * model.hit_rate:.0f} %",
+            _percent(model.hit_rate),
+            _percent(model.draft_acceptance),
             _milliseconds(model.first_token_s),
             _milliseconds(model.per_token_s),
             f"{model.ended:,.0f}",
             Text(f"{model.failed:,.0f}", "red" if model.failed else ""),
         )
     return table
+
+
+def _percent(share: float | None) -> str:
+    return "–" if share is None else f"{100 * share:.0f} %"
 
 
 def _adapters(figures: ServerFigures) -> Table:

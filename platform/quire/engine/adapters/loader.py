@@ -7,7 +7,6 @@ Freeing has a thread of its own, so that unloading does not wait for a read.
 from __future__ import annotations
 
 import ctypes
-import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
@@ -15,13 +14,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-import torch
-
 from quire.engine.adapters.attached_runtimes import AttachedRuntime, AttachedRuntimes
 from quire.engine.adapters.folder import Fingerprint, fingerprint, read_peft_type
 from quire.engine.adapters.revision import AdapterRevision
 from quire.errors import BadRequest
-from quire.isolation.idle_thread import run_when_idle
+from quire.isolation.idle_thread import compute_when_idle
 from quire.isolation.isolated_calls import IsolatedCalls
 from quire.records import AdapterMetadata
 
@@ -47,9 +44,8 @@ class AdapterLoader:
 
     def __init__(self, runtimes: AttachedRuntimes, max_rank: int, isolated: IsolatedCalls) -> None:
         self._runtimes, self._max_rank, self._isolated = runtimes, max_rank, isolated
-        others = (torch.get_num_threads(),)
-        self._threads = ThreadPoolExecutor(NUM_THREADS, "adapters", initializer=_limit_threads, initargs=others)
-        self._freeing = ThreadPoolExecutor(1, "adapters-freed", initializer=_limit_threads, initargs=others)
+        self._threads = ThreadPoolExecutor(NUM_THREADS, "adapters", initializer=compute_when_idle)
+        self._freeing = ThreadPoolExecutor(1, "adapters-freed", initializer=compute_when_idle)
         self._last_freed: Future[None] | None = None
         if len(runtimes):
             isolated.prepare(fingerprint)
@@ -113,13 +109,3 @@ def _release(runtime: AttachedRuntime, loaded: Any) -> None:
     with suppress(AttributeError, OSError):  # only glibc has malloc_trim
         # Returns to the system what reading allocated temporarily; it is spread over the arenas of several threads.
         ctypes.CDLL(None).malloc_trim(0)
-
-
-def _limit_threads(num_threads: int) -> None:
-    """Give this thread one core at idle priority. num_threads: torch's number of threads elsewhere."""
-    torch.set_num_threads(1)  # computing in this thread must not take the cores of the steps
-    # That also is the default of threads that use torch for the first time later; one of those restores it.
-    restore = threading.Thread(target=torch.set_num_threads, args=(num_threads,))
-    restore.start()
-    restore.join()
-    run_when_idle()

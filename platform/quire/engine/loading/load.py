@@ -32,6 +32,7 @@ from quire.types import ModelInfo
 from quire_kernels.select import Ops
 from quire_models.loading import checkpoint, weights
 from quire_models.loading.weight_names import WeightsMapper
+from quire_models.loading.weights import OnProgress
 from quire_models.model_part import ModelPart
 from quire_models.modules.blocks import DecoderModel
 from quire_models.modules.builder import ModuleBuilder
@@ -74,7 +75,9 @@ class LoadedModel:
     weight_bytes: int
 
 
-def load_model(config: ModelConfig, registry: Registry, max_bytes: int | None = None) -> LoadedModel:
+def load_model(
+    config: ModelConfig, registry: Registry, max_bytes: int | None = None, on_progress: OnProgress = None
+) -> LoadedModel:
     """Find, check, build and fill the model that `config` names.
 
     max_bytes: limit of device memory for the weights, None = what is free now.
@@ -82,10 +85,10 @@ def load_model(config: ModelConfig, registry: Registry, max_bytes: int | None = 
     CheckpointError if its folder cannot be used or its weights do not fit in memory, and PluginError if a plugin fails.
     """
     with naming_plugin(registry, f"{config.name} was loaded"):
-        return _load(config, registry, max_bytes)
+        return _load(config, registry, max_bytes, on_progress)
 
 
-def _load(config: ModelConfig, registry: Registry, max_bytes: int | None) -> LoadedModel:
+def _load(config: ModelConfig, registry: Registry, max_bytes: int | None, on_progress: OnProgress) -> LoadedModel:
     device = choose_device(config.device)
     located = hub.locate(config.model, config)
     folder = located.folder
@@ -117,7 +120,7 @@ def _load(config: ModelConfig, registry: Registry, max_bytes: int | None) -> Loa
     ops = choose_ops(op_needs, registry)
     stored_as = stored_format(folder, config, registry, op_needs)
     linear_at = None if stored_as else choose_linear(config, registry, op_needs, ops)
-    source = WeightSource(located, config, names, stored_as, linear_at)
+    source = WeightSource(located, config, names, stored_as, linear_at, on_progress)
     linear, bits = linear_at and linear_at(""), config.activation_bits
     builder = ModuleBuilder(ops, dtype, device, linear=linear, keep_weights=False, activation_bits=bits)
     module, size = _build(ModelParts(decoder, tower, pooling), builder, source, max_bytes)
@@ -263,7 +266,7 @@ def _build(
     if files is None:
         weights.randomize(module)
     else:
-        weights.load(module, decoder, source.names, files)
+        weights.load(module, decoder, source.names, files, source.on_progress)
     parts.pooling.add_sentence_head(module, builder.unquantized())
     count = sum(parameter.numel() for parameter in plan.parameters())
     module = module.eval().requires_grad_(False)

@@ -13,13 +13,15 @@ from quire_models.gguf.folder import open_tensors
 from quire_models.loading import tensor_files as tensors
 from quire_models.loading.quantized_files import QuantizedFiles, WeightFiles
 from quire_models.loading.weight_names import WeightsMapper
+from quire_models.loading.weights import OnProgress
 
 
 @dataclass(frozen=True)
 class WeightSource:
     """The source of the weights.
 
-    stored_as: how they are quantized there, None if they aren't. linear_at: the ops of `--quantization`.
+    stored_as: how they are quantized there, None if they aren't. linear_at: the ops of `--quantization`. on_progress:
+    gets the loaded fraction.
     """
 
     located: hub.ModelFiles
@@ -27,6 +29,7 @@ class WeightSource:
     names: WeightsMapper
     stored_as: CheckpointFormat | None
     linear_at: LinearAt | None
+    on_progress: OnProgress
 
     def files(self) -> WeightFiles | None:
         """The weights; None for random ones. Raises ConfigError if `--quantization` asks to quantize them again."""

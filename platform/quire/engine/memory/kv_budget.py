@@ -111,7 +111,9 @@ def _free_for_pages(
     return min(unused, budget.total - loaded.weight_bytes - step)
 
 
-def check_memory_use(config: ModelConfig, loaded: LoadedModel, sizes: CacheSizes, budget: MemoryBudget) -> MemoryUse:
+def check_memory_use(
+    config: ModelConfig, loaded: LoadedModel, sizes: CacheSizes, budget: MemoryBudget, drafter_bytes: int = 0
+) -> MemoryUse:
     """What the model takes of its device's memory. Raises ConfigError if that is more than its budget.
 
     Pages and slots in host memory count if the model runs on the CPU.
@@ -123,6 +125,7 @@ def check_memory_use(config: ModelConfig, loaded: LoadedModel, sizes: CacheSizes
         state=sizes.num_state_slots * per_slot,
         swap=sizes.num_host_pages * per_page + sizes.num_host_slots * per_slot if on_cpu else 0,
         encoder_cache=config.encoder_cache_bytes if loaded.module.tower is not None else 0,
+        drafter=drafter_bytes,
     )
     check_fits(config.name, use, budget.total)
     return use

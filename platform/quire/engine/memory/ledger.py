@@ -6,7 +6,7 @@ The ledger counts reservations instead.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from weakref import WeakKeyDictionary
 
 from quire.errors import ConfigError
@@ -21,17 +21,19 @@ GIB = 2**30
 
 @dataclass(frozen=True, kw_only=True)
 class MemoryUse:
-    """Bytes of memory that a model has reserved. weights: an upper bound. state: of recurrent blocks."""
+    """Bytes of memory that a model has reserved. weights: an upper bound. state: of recurrent blocks. drafter: of
+    speculative decoding."""
 
     weights: int
     kv_cache: int = 0
     state: int = 0
     swap: int = 0
     encoder_cache: int = 0
+    drafter: int = 0
 
     @property
     def total(self) -> int:
-        return self.weights + self.kv_cache + self.state + self.swap + self.encoder_cache
+        return self.weights + self.kv_cache + self.state + self.swap + self.encoder_cache + self.drafter
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,6 +47,10 @@ class MemoryBudget:
     total: int
     kv_cache: int
     max_kv_cache: int
+
+    def without(self, num_bytes: int) -> MemoryBudget:
+        """What is left beside something that takes so many bytes."""
+        return replace(self, total=max(0, self.total - num_bytes))
 
 
 class MemoryLedger:
@@ -60,13 +66,15 @@ class MemoryLedger:
     def reserved(self) -> int:
         return sum(use.total for _, use in self._uses.values())
 
-    def budget(self, num_left: int = 1) -> MemoryBudget:
+    def budget(self, num_left: int = 1, free: int | None = None) -> MemoryBudget:
         """What the next model may take.
 
         num_left: models still to load of those that are loaded together, this one included. They share `KV_SHARE` of
-        what was left before the first of them.
+        what was left before the first of them. free: bytes that the system has now, if other processes may have taken
+        some.
         """
         left = max(0, self.available - self.reserved)
+        left = left if free is None else min(left, free)
         if num_left >= self._group_left:  # the first of a group
             self._group_kv = int(KV_SHARE * left)
         self._group_left = num_left
@@ -81,6 +89,10 @@ class MemoryLedger:
         self._uses[model] = (name, use)
         self._group_kv = max(0, self._group_kv - use.kv_cache - use.state)
 
+    def leave(self, model: object) -> None:
+        """End the reservation of a model now."""
+        self._uses.pop(model, None)
+
     def table(self) -> str:
         """A table as text: the bytes of each model, their sum, and the bytes available."""
         rows = [(name, use) for name, use in self._uses.values()]
@@ -88,6 +100,8 @@ class MemoryLedger:
         columns = {"weights": "weights", "KV cache": "kv_cache"}
         if any(use.state for _, use in rows):
             columns["state"] = "state"
+        if any(use.drafter for _, use in rows):
+            columns["drafter"] = "drafter"
         columns |= {"swap": "swap", "encoder": "encoder_cache", "total": "total"}
         lines = [f"{'model':{width}}  " + "  ".join(f"{title:>9}" for title in columns)]
         for name, use in rows:
@@ -101,10 +115,11 @@ def check_fits(name: str, use: MemoryUse, left: int) -> None:
     """Raise ConfigError if a model would reserve more than the `left` bytes."""
     if use.total <= left:
         return
+    drafter = f", drafter {_gib(use.drafter)}" if use.drafter else ""
     raise ConfigError(
         f"The model {name!r} would take {_gib(use.total)} of memory (weights {_gib(use.weights)}, KV cache "
         f"{_gib(use.kv_cache)}, state {_gib(use.state)}, swap {_gib(use.swap)}, encoder cache "
-        f"{_gib(use.encoder_cache)}), but {_gib(left)} are left: lower --kv-cache-memory-bytes, "
+        f"{_gib(use.encoder_cache)}{drafter}), but {_gib(left)} are left: lower --kv-cache-memory-bytes, "
         "--num-pages, --swap-space or --encoder-cache-bytes, or serve fewer models."
     )
 

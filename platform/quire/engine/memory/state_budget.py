@@ -18,6 +18,8 @@ SEQ_SHARE = 0.5
 """Maximum share for the state of running sequences, where KV pages need memory too."""
 CHECKPOINTS_PER_SEQ = 8
 """Maximum checkpoints by default, for each sequence that may run."""
+MAX_KEPT = 16
+"""Slots for states before drafts, beside those of a configured number of checkpoints; one for each drafted sequence."""
 MIN_INTERVAL, MAX_INTERVAL = 32, 256
 """Pages between two checkpoints by default: chunks end there, and short chunks are slow."""
 
@@ -69,13 +71,16 @@ def plan_slots(config: ModelConfig, per_slot: int, total: int | None, one_seq: i
     """State slots of `per_slot` bytes in `total` bytes, of which the pages of one whole sequence take `one_seq`.
 
     total: None if the number of pages was configured instead of bytes; then every sequence and as many checkpoints
-    get slots. Raises ConfigError if no sequence, or not the configured number of checkpoints fits.
+    get slots. With speculative decoding, slots of checkpoints also keep states during a step: a configured number gets
+    more slots for these, if they fit. Raises ConfigError if no sequence, or not the configured number of checkpoints
+    fits.
     """
     wanted = config.num_state_checkpoints if config.enable_prefix_caching else 0
     if not per_slot:
         return SlotNumbers(config.max_num_seqs, 0, has_state=False)
+    num_kept = min(config.max_num_seqs, MAX_KEPT) if config.speculation else 0
     if total is None:
-        return SlotNumbers(config.max_num_seqs, config.max_num_seqs if wanted is None else wanted)
+        return SlotNumbers(config.max_num_seqs, config.max_num_seqs if wanted is None else wanted + num_kept)
     fitting = max(0, total - one_seq) // per_slot or total // per_slot
     if fitting < 1 + (wanted or 0):
         also, advice = (f" and --num-state-checkpoints {wanted}", " or lower it") if wanted else ("", "")
@@ -92,7 +97,7 @@ def plan_slots(config: ModelConfig, per_slot: int, total: int | None, one_seq: i
             "For more, raise --kv-cache-memory-bytes.",
             *(per_slot / 2**20, num_seqs, config.max_num_seqs),
         )
-    return SlotNumbers(num_seqs, min(default, fitting - num_seqs) if wanted is None else wanted)
+    return SlotNumbers(num_seqs, min(default if wanted is None else wanted + num_kept, fitting - num_seqs))
 
 
 def plan_host_memory(

@@ -28,6 +28,15 @@ class _Taken:
     page_hash: bytes
 
 
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    """The state before a chunk with drafts: `slot` holds that after the first `computed` tokens."""
+
+    slot: int
+    computed: int
+    num_drafts: int
+
+
 @dataclass(slots=True, eq=False)
 class StateSlots:
     """Slots as pages of a `PagePool`: those of seqs are referenced, idle ones hold checkpoints by the hash of a page.
@@ -38,7 +47,8 @@ class StateSlots:
 
     Of seqs by id: the pages that it shares with the cache or with waiting seqs (_branches), and the ends of chunks
     where it takes checkpoints, with their hashes (_goals). Each goal is a promise to other seqs: _promised has its page
-    and its seq. _sources: by slot, what is copied into it before the next step; None for zeros.
+    and its seq. _kept: states before the step in flight; _settling: of the
+    step that is committed. _sources: by slot, what is copied into it before the next step; None for zeros.
     """
 
     pool: PagePool
@@ -49,6 +59,8 @@ class StateSlots:
     _promised: dict[bytes, tuple[int, int]] = field(default_factory=dict)
     _goals: dict[int, list[tuple[int, bytes]]] = field(default_factory=dict)
     _branches: dict[int, set[int]] = field(default_factory=dict)
+    _kept: dict[int, _Kept] = field(default_factory=dict)
+    _settling: dict[int, _Kept] = field(default_factory=dict)
     _sources: dict[int, int | None] = field(default_factory=dict)
     _swaps_out: list[tuple[int, int]] = field(default_factory=list)
     _swaps_in: list[tuple[int, int]] = field(default_factory=list)
@@ -126,7 +138,7 @@ class StateSlots:
         self._taken.append(_Taken(seq.id, seq.state_slot, copy, page_hash))
 
     def commit(self, failed: Container[int]) -> None:
-        """Register the checkpoints of the step that has ended, except those of `failed` seqs."""
+        """Register the checkpoints of the step that has ended, except those of `failed` seqs; free kept states."""
         for taken in self._taken:
             if taken.seq_id not in failed:
                 self.pool.register(taken.copy, taken.page_hash)
@@ -134,6 +146,9 @@ class StateSlots:
             self.pool.free((taken.copy,))
             self._withdraw(taken.page_hash, taken.seq_id)
         self._taken.clear()
+        for kept in self._kept.values():  # their slots hold the states until the moves of the next plan
+            self.pool.free((kept.slot,))
+        self._settling, self._kept = self._kept, {}
 
     def drop_taken(self) -> None:
         """Forget the checkpoints of a step that failed."""
@@ -142,6 +157,34 @@ class StateSlots:
     def _withdraw(self, page_hash: bytes, seq_id: int) -> None:
         if self._promised.get(page_hash, (0, None))[1] == seq_id:
             del self._promised[page_hash]
+
+    # --- drafts ------------------------------------------------------------------------------------------
+
+    def max_drafts(self, seq: Seq) -> int:
+        """Most drafts of a seq whose chunk of all its tokens is planned.
+
+        None if no slot is left to keep its state in, and where a checkpoint is taken; before the next one a draft less,
+        so that a chunk ends there whether or not drafts are accepted.
+        """
+        is_taken = any(taken.seq_id == seq.id for taken in self._taken)
+        if is_taken or not self.pool.available or seq.state_slot in {slot for _, slot in self._swaps_in}:
+            return 0
+        period = self.page_size * self.interval
+        return period - 1 - seq.num_tokens % period if self.pool.caching else seq.max_len
+
+    def keep(self, seq: Seq, num_drafts: int) -> None:
+        """Keep the state that a seq has before its next chunk, which ends with drafts."""
+        (slot,) = self.pool.allocate(1)
+        self._sources[slot] = self._content(seq.state_slot)
+        self._kept[seq.id] = _Kept(slot, seq.computed, num_drafts)
+
+    def settle(self, seq: Seq, num_accepted: int) -> int | None:
+        """Let the state go back if drafts of the chunk were rejected: returns how many tokens it has seen then."""
+        kept = self._settling[seq.id]
+        if num_accepted == kept.num_drafts:
+            return None
+        self._sources[seq.state_slot] = kept.slot
+        return kept.computed
 
     # --- slots of sequences ------------------------------------------------------------------------------
 

@@ -1,11 +1,11 @@
-"""The input batch: what the runner keeps of each sequence between steps, the arrays of a step, and its selected tokens.
+"""The input batch: what the runner keeps of each sequence between steps, and the arrays of a step.
 
 numpy handles tokens over whole steps; Python loops over chunks, never over tokens.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
@@ -13,7 +13,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quire.engine.multimodal.rope_positions import RopePositions, step_rope_positions
-from quire.engine.pooling.poolers import Poolers
 from quire.engine.sampling.sampler import SamplingState
 from quire.types import Chunk, Media
 
@@ -133,6 +132,11 @@ class InputBatch:
     def __getitem__(self, seq_id: int) -> BatchRow:
         return self._rows[seq_id]
 
+    def sampling_states(self, seq_ids: Iterable[int]) -> dict[int, SamplingState]:
+        """Those of the sequences that are in the batch and sampled."""
+        found = {seq_id: row.sampling for seq_id in seq_ids if (row := self._rows.get(seq_id)) is not None}
+        return {seq_id: state for seq_id, state in found.items() if state is not None}
+
     def start(
         self,
         seq_id: int,
@@ -230,44 +234,6 @@ class InputBatch:
             row.spans = [span for span in row.spans if span[1] > chunk_end]
             self._num_with_spans -= not row.spans
         return ends
-
-
-@dataclass(frozen=True, slots=True)
-class SelectedTokens:
-    """The tokens whose hidden states a step returns.
-
-    index: int64, tokens of the step: one for each of `sampled`, then those of each of `scored`, then of `pooled`.
-    sampled: seq ids. scored: seq id, the prompt tokens that follow the selected ones, how many alternatives to report
-    for each. pooled: seq id, number of tokens.
-    """
-
-    index: Int64Array
-    sampled: list[int]
-    scored: list[tuple[int, Sequence[int], int]]
-    pooled: list[tuple[int, int]]
-
-    @classmethod
-    def from_chunks(
-        cls, chunks: Sequence[Chunk], inputs: StepInputs, batch: InputBatch, poolers: Poolers
-    ) -> SelectedTokens:
-        samples = np.fromiter((chunk.samples for chunk in chunks), np.bool_, len(chunks))
-        parts = [inputs.starts[1:][samples] - 1]
-        scored: list[tuple[int, Sequence[int], int]] = []
-        pooled: list[tuple[int, int]] = []
-        for i, chunk in enumerate(chunks):
-            row = batch[chunk.seq_id]
-            if row.num_prompt_logprobs is None:
-                continue
-            following = row.prompt_ids[chunk.start + 1 : chunk.start + len(chunk.token_ids) + 1]
-            if following:
-                scored.append((chunk.seq_id, following, row.num_prompt_logprobs))
-                parts.append(np.arange(inputs.starts[i], inputs.starts[i] + len(following), dtype=np.int64))
-        for i, chunk in enumerate(chunks) if batch.num_pooled else ():
-            tokens = poolers.token_range(chunk)
-            if tokens is not None:
-                pooled.append((chunk.seq_id, len(tokens)))
-                parts.append(np.arange(tokens.start, tokens.stop, dtype=np.int64) + inputs.starts[i])
-        return cls(np.concatenate(parts), [chunk.seq_id for chunk in chunks if chunk.samples], scored, pooled)
 
 
 def _token_types(rows: Sequence[BatchRow], chunks: Sequence[Chunk], num_tokens: int) -> Int64Array:

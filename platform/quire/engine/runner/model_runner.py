@@ -17,18 +17,24 @@ from quire.engine.multimodal.embeddings import MultimodalEmbeddings, StepMedia
 from quire.engine.pooling.poolers import Poolers
 from quire.engine.recurrent.state_runner import StateLost, StateRunner
 from quire.engine.runner.forward_executor import ForwardExecutor
-from quire.engine.runner.input_batch import InputBatch, Int64Array, SelectedTokens, StepInputs
+from quire.engine.runner.input_batch import InputBatch, Int64Array, StepInputs
+from quire.engine.runner.selected_tokens import SelectedTokens
 from quire.engine.runner.sizes import RunnerSizes
 from quire.engine.sampling.logits_edits import LogitsEdits
 from quire.engine.sampling.logits_processors import LogitsProcessors
 from quire.engine.sampling.logprobs import token_logprobs
 from quire.engine.sampling.sampler import Sampler, SamplingState
+from quire.engine.speculation.acceptance import Acceptance
+from quire.engine.speculation.grammar_drafts import follow_grammars
+from quire.engine.speculation.hidden_tap import HiddenTap
+from quire.engine.speculation.verification import verify, verify_argmax
 from quire.engine.structured.constraint_tracker import PendingBitmask
 from quire.engine.structured.grammars import Grammars
 from quire.errors import QuireError
 from quire.params.pooling import PoolingParams, PoolingResult
 from quire.params.sampling import BeamSearchParams, SamplingParams
-from quire.types import NewSeq, Plan, Sample, StepResult, TokenLogprobs
+from quire.records import Draft
+from quire.types import AcceptedDrafts, NewSeq, Plan, Sample, StepResult, TokenLogprobs
 from quire_models import KVCache
 
 log = logging.getLogger(__name__)
@@ -42,7 +48,8 @@ class ModelRunner:
 
     batch_invariant: compute every token in a forward of its own, so that the shapes of all operations, and with them
     every bit of the result, depend only on its own sequence; slower in proportion. Tokens of a medium that see each
-    other share a forward. describe_error: the error message of a request whose forward raised.
+    other share a forward. describe_error: the error message of a request whose forward raised. tap: takes hidden
+    states for a drafter. acceptance: of drafts, None = exact.
     """
 
     def __init__(
@@ -56,6 +63,8 @@ class ModelRunner:
         poolers: Poolers,
         batch_invariant: bool = False,
         describe_error: Callable[[Exception], str] = str,
+        tap: HiddenTap | None = None,
+        acceptance: Acceptance | None = None,
     ) -> None:
         has_lm_head = loaded.decoder.has_lm_head
         self._head: Callable[..., Tensor] = loaded.module.logits if has_lm_head else _no_logits
@@ -68,7 +77,7 @@ class ModelRunner:
         self._poolers = poolers
         self._ops = loaded.ops
         self._sampler = Sampler(processors, grammars.constraints, loaded.ops)
-        self._batch_invariant = batch_invariant
+        self._batch_invariant, self._tap, self._acceptance = batch_invariant, tap, acceptance
         shapes, dtype, device = loaded.decoder.kv_shapes, loaded.kv_dtype, loaded.device
         self._kv = KVCache.allocate(shapes, sizes.num_pages, sizes.page_size, dtype, device)
         self._host_kv = KVCache.allocate(
@@ -96,6 +105,12 @@ class ModelRunner:
         self._towers.clear()
         self._poolers.clear()
 
+    def follow_grammars(self, drafts: Mapping[int, Draft]) -> Mapping[int, Draft]:
+        """The drafts as far as the grammars of their sequences allow them, with the tokens that these force."""
+        if not drafts or not self._batch.num_constrained:
+            return drafts
+        return follow_grammars(self._grammars.constraints, self._batch.sampling_states(drafts), drafts)
+
     @torch.inference_mode()
     def run(self, plan: Plan) -> StepResult:
         """Compute a plan. Failures of single sequences are in the result; any other exception is raised."""
@@ -111,15 +126,20 @@ class ModelRunner:
             media, failures = self._towers.rows(plan.chunks, inputs.starts)
         if self._adapters.to_store:
             failures |= self._adapters.store_virtual(plan.chunks, self._kv)
+        index = selected.index if self._tap is None else self._tap.index(selected, plan)
         try:
-            hidden = self._hidden_states(plan, inputs, selected.index, media, failures)
+            hidden = every = self._hidden_states(plan, inputs, index, media, failures)
         except StateLost:
             return StepResult({}, lost=frozenset(chunk.seq_id for chunk in plan.chunks))
         if self._state is not None and plan.state is not None:
             self._state.after(plan.state)
-        samples = self._sample(hidden, selected, states, masks, failures)
+        if self._tap is not None:
+            hidden = self._tap.selected(every, selected)
+        samples, accepted = self._sample(hidden, selected, states, masks, failures)
         prompt_logprobs = self._prompt_logprobs(hidden, selected, failures)
-        return StepResult(samples, prompt_logprobs, failures, self._pool(plan, hidden, selected, failures))
+        pooled = self._pool(plan, hidden, selected, failures)
+        read = self._tap.read(every, plan, accepted, failures) if self._tap is not None else ()
+        return StepResult(samples, prompt_logprobs, failures, pooled, accepted=accepted, hidden=read)
 
     def _update_batch(self, plan: Plan) -> None:
         """Drop ended rows, move pages, add new rows: in this order, as `Plan` says."""
@@ -227,23 +247,31 @@ class ModelRunner:
         states: Sequence[SamplingState],
         masks: PendingBitmask | None,
         failures: dict[int, str],
-    ) -> Mapping[int, Sample]:
+    ) -> tuple[Mapping[int, Sample], Mapping[int, AcceptedDrafts]]:
+        """The first sample of each seq, and what drafts add to it."""
         if not states:
-            return {}
-        if len(hidden) > len(states):
-            hidden = hidden[: len(states)]
+            return {}, {}
+        rows = selected.rows
+        if len(hidden) > len(rows):
+            hidden = hidden[: len(rows)]
+        drafts = [selected.drafts.get(seq_id, ()) for seq_id in selected.sampled] if selected.drafts else ()
         if self._argmax is not None and all(state.is_plain_greedy for state in states):
-            parts = [self._argmax(*bound) for bound in self._with_adapters(hidden, selected.sampled, failures)]
-            samples = self._sampler.from_argmax(list(chain.from_iterable(parts)), states)
+            parts = [self._argmax(*bound) for bound in self._with_adapters(hidden, rows, failures)]
+            tokens = list(chain.from_iterable(parts))
+            verified = verify_argmax(self._sampler, tokens, states, drafts)
         else:
-            samples = self._sampler.sample(self._logits(hidden, selected.sampled, failures), states, masks)
-        return dict(zip(selected.sampled, samples, strict=True))
+            logits, probs = self._logits(hidden, rows, failures), [selected.probs.get(i) for i in selected.sampled]
+            verified = verify(self._sampler, logits, states, masks, drafts, probs if drafts else (), self._acceptance)
+        samples, accepted = verified
+        return dict(zip(selected.sampled, samples, strict=True)), {
+            seq_id: each for seq_id, each in zip(selected.sampled, accepted, strict=False) if each is not None
+        }
 
     def _prompt_logprobs(
         self, hidden: Tensor, selected: SelectedTokens, failures: dict[int, str]
     ) -> Mapping[int, Sequence[TokenLogprobs]]:
         found: dict[int, Sequence[TokenLogprobs]] = {}
-        first = len(selected.sampled)
+        first = len(selected.rows)
         for seq_id, token_ids, num_top in selected.scored:
             entries: list[TokenLogprobs] = []
             for i in range(0, len(token_ids), PROMPT_LOGPROBS_BATCH):

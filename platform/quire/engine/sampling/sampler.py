@@ -10,7 +10,7 @@ Steps that no row asks for cost nothing; a batch of plain greedy rows is one arg
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -33,6 +33,10 @@ from quire_kernels.select import Ops
 _MAX_TOP_K = 2**31  # above any vocabulary size
 _MIN_TEMPERATURE = float(np.finfo(np.float32).tiny)  # the smallest divisor in float32
 _GREEDY = (0.0, 0.0, 1.0, 0.0)
+_NO_SALT = np.uint64(0)
+
+Draw = Callable[[Tensor, Sequence["SamplingState"]], list[int]]
+"""Token ids for rows of logits, -1 = none possible."""
 
 
 @dataclass(slots=True, eq=False)
@@ -118,18 +122,23 @@ class Sampler:
         return self._constraints.start_fill([(i, row.constraint) for i, row in enumerate(rows) if row.constraint])
 
     def sample(
-        self, logits: Tensor, rows: Sequence[SamplingState], masks: PendingBitmask | None = None
+        self,
+        logits: Tensor,
+        rows: Sequence[SamplingState],
+        masks: PendingBitmask | None = None,
+        draw: Draw | None = None,
     ) -> list[Sample]:
         """One sample per row of `logits` [rows, vocab] float32, which may be overwritten.
 
-        masks: of the same rows. Tokens are appended to the states of their rows; a row without a token has an `error`.
+        masks: of the same rows. draw: in place of `draw`. Tokens are appended to the states of their rows; a row
+        without a token has an `error`.
         """
         if all(row.is_plain_greedy for row in rows):
             return self._finish(self._ops.argmax(logits).tolist(), rows, {}, {})
         snapshot = _logprob_snapshot(logits, rows)
         logits, failed = self._change_logits(logits, rows, masks)
         candidates = self._beam_candidates(logits, rows)
-        tokens = self._draw(logits, rows)
+        tokens = (draw or self.draw)(logits, rows)
         for i, token in enumerate(tokens):
             if token < 0 and i not in failed:
                 failed[i] = self._no_token(i, rows[i], logits, masks)
@@ -159,13 +168,13 @@ class Sampler:
             failed = unmasked | failed
         return logits, failed
 
-    def _draw(self, logits: Tensor, rows: Sequence[SamplingState]) -> list[int]:
-        """Token ids, -1 = none possible."""
+    def draw(self, logits: Tensor, rows: Sequence[SamplingState], salt: np.uint64 = _NO_SALT) -> list[int]:
+        """Token ids, -1 = none possible. salt: of the random numbers."""
         temperature, top_k, top_p, min_p = np.array([row.draw_params for row in rows], np.float64).T
         if not temperature.any():
             return self._ops.argmax(logits).tolist()
         seeds = np.array([row.seed for row in rows], np.uint64)
-        uniform = uniforms(seeds, np.array([len(row.output_ids) for row in rows], np.int64))
+        uniform = uniforms(seeds ^ salt, np.array([len(row.output_ids) for row in rows], np.int64))
         return self._ops.sample(logits, temperature, uniform, top_k.astype(np.int64), top_p, min_p).tolist()
 
     def _beam_candidates(

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from enum import Enum
 from functools import partial
 
-from quire.engine.scheduler.fairness.shares import over_share
+from quire.engine.fairness.shares import over_share
 from quire.engine.scheduler.seq import QueueKey, Seq
 from quire.engine.scheduler.state import SchedulerState
 from quire.errors import QuireError, WireError

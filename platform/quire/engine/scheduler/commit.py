@@ -10,10 +10,10 @@ from typing import Any
 
 from quire.engine.sampling.not_finite import NOT_FINITE
 from quire.engine.scheduler.beam import BeamSearch
-from quire.engine.scheduler.seq import Seq, SeqGroup
+from quire.engine.scheduler.seq import Seq, SeqGroup, Status
 from quire.engine.scheduler.state import SchedulerState
 from quire.errors import WireError
-from quire.types import Chunk, FinishReason, Plan, Sample, SeqDelta, StepResult
+from quire.types import AcceptedDrafts, Chunk, FinishReason, Plan, Sample, SeqDelta, StepResult
 
 
 class Committer:
@@ -41,7 +41,7 @@ class Committer:
             else:
                 self._advance(seq, chunk, result)
                 if chunk.samples:
-                    deltas += self._sampled(seq, result.samples[seq.id], beam_groups)
+                    deltas += self._sampled(seq, result.samples[seq.id], beam_groups, result.accepted.get(seq.id))
                 elif seq.to_compute == 0:
                     deltas += self._prompt_computed(seq, result)
         for group in beam_groups.values():
@@ -95,25 +95,42 @@ class Committer:
 
     def _advance(self, seq: Seq, chunk: Chunk, result: StepResult) -> None:
         """Record that the tokens of the chunk have K and V now."""
-        seq.computed = chunk.start + len(chunk.token_ids)
-        tables = self._state.tables
-        if seq.computed // tables.pool.page_size > seq.num_registered:
-            tables.register(seq, seq.computed)
+        seq.computed = chunk.start + len(chunk.token_ids) - chunk.num_drafts
+        self._register(seq)
         if seq.group.prompt_logprobs is not None:
             seq.group.add_prompt_logprobs(chunk.start, result.prompt_logprobs.get(seq.id, ()))
 
-    def _sampled(self, seq: Seq, sample: Sample, beam_groups: dict[str, SeqGroup]) -> list[SeqDelta]:
-        """Apply a sample; groups of beams are added to `beam_groups`."""
+    def _register(self, seq: Seq) -> None:
+        tables = self._state.tables
+        if seq.computed // tables.pool.page_size > seq.num_registered:
+            tables.register(seq, seq.computed)
+
+    def _sampled(
+        self, seq: Seq, sample: Sample, beam_groups: dict[str, SeqGroup], accepted: AcceptedDrafts | None
+    ) -> list[SeqDelta]:
+        """Apply a sample, and those after accepted drafts; groups of beams are added to `beam_groups`."""
         group, counts = seq.group, self._state.counts
         if sample.error is not None:
             counts.corrupted += sample.error == NOT_FINITE
             return self._finish_group(group, "error", sample.error)
         if group.beams is None:
-            return self._append(seq, sample)
+            return self._append(seq, sample) if accepted is None else self._append_drafted(seq, sample, accepted)
         counts.generated_tokens += 1
         seq.candidates = sample.candidates
         beam_groups[group.request.id] = group
         return []
+
+    def _append_drafted(self, seq: Seq, sample: Sample, accepted: AcceptedDrafts) -> list[SeqDelta]:
+        """Append a sample and those after accepted drafts, as if each came in a step of its own."""
+        deltas = self._append(seq, sample)
+        for each in accepted.samples:
+            if seq.status is Status.FINISHED:
+                return deltas
+            deltas += self._sampled(seq, each, {}, None)
+        if seq.status is not Status.FINISHED:
+            self._state.tables.settle(seq, accepted.num_drafts)
+            self._register(seq)
+        return deltas
 
     def _append(self, seq: Seq, sample: Sample) -> list[SeqDelta]:
         """Append a sampled token and what it forces; a delta if the seq ends or enough tokens are unreported."""

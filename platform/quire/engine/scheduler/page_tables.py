@@ -50,7 +50,6 @@ class PageTables:
         """
         pages, pool = seq.pages, self.pool
         changed = len(pages)
-        num_missing = -(-end // pool.page_size) - changed
         tail = seq.computed // pool.page_size
         if tail < changed and pool.refs[pages[tail]] > 1:
             (own,) = pool.allocate(1)
@@ -58,9 +57,26 @@ class PageTables:
             pool.free((pages[tail],))
             pages[tail] = own
             changed = tail
-        if num_missing > 0:
-            pages.extend(pool.allocate(num_missing))
+        self.append_pages(seq, end)
         return changed
+
+    def append_pages(self, seq: Seq, end: int) -> None:
+        """Let its table reach to position `end` - 1."""
+        num_missing = -(-end // self.pool.page_size) - len(seq.pages)
+        if num_missing > 0:
+            seq.pages.extend(self.pool.allocate(num_missing))
+
+    def settle(self, seq: Seq, num_accepted: int) -> None:
+        """Go on behind the accepted drafts of a chunk, without the pages of the rejected ones.
+
+        A state that saw rejected drafts goes back to the start of the chunk: its tokens are computed again.
+        """
+        rewound = None if self.states is None else self.states.settle(seq, num_accepted)
+        seq.computed = seq.computed + num_accepted if rewound is None else rewound
+        seq.num_registered = min(seq.num_registered, seq.computed // self.pool.page_size)
+        num_pages = self.pool.pages_for(seq.computed)
+        self.pool.free(seq.pages[num_pages:])
+        del seq.pages[num_pages:]
 
     def fork(self, parent: Seq, child: Seq) -> None:
         """Let the child begin where the parent is, on the same pages."""

@@ -3,6 +3,7 @@
 1. Running seqs are preempted, as the policy says, until the pages suffice for the tokens of the others.
 2. Running seqs get a token each; longer remainders of prompts share the rest of the budget.
 3. Swapped seqs come back, then waiting ones are admitted, while budget, pages and the number of seqs allow.
+4. Drafts are added to the chunks of seqs that sample, as far as budget and pages are left.
 
 Victims are chosen before anything is planned, so nothing planned is ever taken back, and no page moves twice in a step.
 """
@@ -11,15 +12,18 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import islice
 
+from quire.engine.fairness.client_shares import ClientShares
 from quire.engine.multimodal.media_bounds import align_to_media, trim_hits_to_media
 from quire.engine.scheduler.candidates import Candidates, TryAdmit
-from quire.engine.scheduler.fairness.client_shares import ClientShares
 from quire.engine.scheduler.seq import Seq, Status
 from quire.engine.scheduler.state import SchedulerState
+from quire.engine.speculation.drafted_chunks import with_drafts
 from quire.errors import PluginFailed
+from quire.records import Draft
 from quire.types import Chunk, NewSeq, Plan, in_background
 
 log = logging.getLogger(__name__)
@@ -64,8 +68,10 @@ class Planner:
         self._candidates = Candidates(state, try_admit, self._waits_for_state if self._states is not None else None)
         self._shares = ClientShares(state)
 
-    def plan(self, max_tokens: int | None, max_background: int) -> Plan:
+    def plan(self, max_tokens: int | None, max_background: int, drafts: Mapping[int, Draft]) -> Plan:
         """The next step, of at most `max_tokens` tokens; see `ClientShares.divide` for `max_background`.
+
+        drafts: by seq id. They take what budget and pages the others leave.
 
         `max_tokens` is exceeded by a prompt without chunked prefill, and by a medium that is computed in one step.
         """
@@ -88,6 +94,8 @@ class Planner:
         while builder.blocked and not builder.chunks and state.running:
             self._preempt_latest()
             self._schedule_waiting(builder)
+        if drafts:
+            builder.chunks = with_drafts(builder.chunks, drafts, builder.budget, self._state)
         copies, swaps_out, swaps_in = self._tables.drain_moves()
         ended, state.ended = state.ended, []
         return Plan(

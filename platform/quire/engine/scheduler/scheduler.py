@@ -5,8 +5,9 @@ One plan is in flight at a time; requests may be added and aborted while the run
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from time import monotonic
+from types import MappingProxyType
 
 from quire.engine.recurrent.state_slots import StateSlots
 from quire.engine.scheduler.candidates import Admission, TryAdmit
@@ -15,11 +16,13 @@ from quire.engine.scheduler.limits import SchedulerLimits
 from quire.engine.scheduler.page_pool import PagePool
 from quire.engine.scheduler.page_tables import PageTables
 from quire.engine.scheduler.planner import Planner
+from quire.engine.scheduler.seq import Seq
 from quire.engine.scheduler.state import SchedulerState
 from quire.errors import BadRequest, Overloaded, QuireError
-from quire.records import SchedulingPolicyImpl
+from quire.records import Draft, SchedulingPolicyImpl
 from quire.types import EngineStats, Plan, Request, SeqDelta, StepResult, in_background
 
+NO_DRAFTS: Mapping[int, Draft] = MappingProxyType({})
 MAX_ITERATIONS = 4096
 """Steps whose token counts are kept for the next `stats`."""
 
@@ -101,12 +104,15 @@ class Scheduler:
         finish = self._committer.finish_request
         return [delta for group in begun for delta in finish(group.request.id, "error", error.wire)]
 
-    def plan(self, max_tokens: int | None = None, max_background: int = 0) -> Plan:
+    def plan(
+        self, max_tokens: int | None = None, max_background: int = 0, drafts: Mapping[int, Draft] = NO_DRAFTS
+    ) -> Plan:
         """The next step, of at most `max_tokens` tokens; without chunks if nothing can be computed now.
 
-        max_background: tokens of clients in the background, if others have requests too.
+        max_background: tokens of clients in the background, if others have requests too. drafts: tokens that may follow
+        those of running seqs, by seq id.
         """
-        return self._planner.plan(max_tokens, max_background)
+        return self._planner.plan(max_tokens, max_background, drafts)
 
     def commit(self, plan: Plan, result: StepResult) -> list[SeqDelta]:
         """Apply the result of a plan."""
@@ -153,6 +159,11 @@ class Scheduler:
             ended_preemptions=preempted,
             state=None if self._tables.states is None else self._tables.states.stats(),
         )
+
+    def generating(self) -> list[Seq]:
+        """Running seqs that sample after their next chunk: drafts may follow it."""
+        running = self._state.running.values()
+        return [seq for seq in running if seq.is_generating and not seq.group.pending_forks and not seq.group.beams]
 
     def waiting(self) -> Iterator[Request]:
         """The request of each seq that waits to be admitted."""

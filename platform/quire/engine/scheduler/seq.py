@@ -205,6 +205,11 @@ class Seq:
         """Tokens without K and V that it computes before its forks begin; below 0 if they could have begun sooner."""
         return len(self.tokens) - self.computed - (self.group.num_unshared if self.group.pending_forks else 0)
 
+    @property
+    def is_generating(self) -> bool:
+        """Whether it needs one token computed, or a few that are computed again after rejected drafts."""
+        return self.to_compute == 1 or 0 < self.num_output >= self.to_compute - 1
+
     def append(self, sample: Sample) -> tuple[FinishReason | None, int | None]:
         """Append the sampled token and those it forces, until one ends the seq.
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 
-from quire.engine.scheduler.fairness.shares import ClientTokens
+from quire.engine.fairness.shares import ClientTokens
 from quire.engine.scheduler.limits import SchedulerLimits
 from quire.engine.scheduler.page_tables import PageTables
 from quire.engine.scheduler.policy import Policy

@@ -32,10 +32,14 @@ TOKENS_AHEAD = 50
 
 @dataclass(slots=True, eq=False)
 class MaskCost:
-    """The cost of one grammar so far, over all its sequences. seconds: CPU time. tokens: those accepted."""
+    """The cost of one grammar so far, over all its sequences. seconds: CPU time. tokens: those accepted.
+
+    draft_seconds: CPU time for drafts beside that; it only decides whether there are more drafts.
+    """
 
     seconds: float = 0.0
     tokens: int = 0
+    draft_seconds: float = 0.0
 
 
 @dataclass(slots=True, eq=False)
@@ -44,7 +48,8 @@ class Constraint:
 
     trigger: the text that has to be generated before the grammar starts; None afterwards. cost: of the grammar.
     param: the field of the request that errors name. has_ended: an end-of-text token was generated.
-    num_accepted: output tokens that were accepted.
+    num_accepted: output tokens that were accepted. grammar, begin: whose matcher it is and the trigger that it began
+    with, to begin again.
     """
 
     plugin: str
@@ -54,6 +59,8 @@ class Constraint:
     param: str = PARAM
     has_ended: bool = False
     num_accepted: int = 0
+    grammar: Grammar | None = None
+    begin: StartTrigger | None = None
 
     @property
     def is_terminated(self) -> bool:
@@ -119,9 +126,18 @@ class ConstraintTracker:
         """A constraint that has accepted the output so far. Raises QuireError if the plugin fails."""
         matcher: Matcher = call_plugin(self._registry, plugin, grammar.start)
         progress = None if trigger is None else TriggerProgress(trigger)
-        constraint = Constraint(plugin, matcher, progress, cost or MaskCost(), param)
+        constraint = Constraint(plugin, matcher, progress, cost or MaskCost(), param, grammar=grammar, begin=trigger)
         self.replay(constraint, output_ids)
         return constraint
+
+    def restart(self, constraint: Constraint, output_ids: Sequence[int]) -> None:
+        """Replace a matcher of unknown state by one that has accepted the output. Raises QuireError on failure."""
+        assert constraint.grammar is not None
+        constraint.matcher = call_plugin(self._registry, constraint.plugin, constraint.grammar.start)
+        constraint.trigger = None if constraint.begin is None else TriggerProgress(constraint.begin)
+        constraint.has_ended, constraint.num_accepted = False, 0
+        constraint.cost.tokens -= len(output_ids)  # they were counted before
+        self.replay(constraint, output_ids)
 
     def replay(self, constraint: Constraint, output_ids: Sequence[int]) -> None:
         """Accept the output tokens that it has not accepted yet. Raises QuireError if the plugin fails."""
@@ -166,6 +182,23 @@ class ConstraintTracker:
         for token in tokens:
             self.accept(constraint, token)
         return tokens
+
+    def probe(self, constraint: Constraint, tokens: Sequence[int], max_forced: int) -> tuple[int, list[int]]:
+        """How many of `tokens` the grammar would accept one after another, and what it would force after these.
+
+        The matcher is left as it was. Nothing is accepted once the grammar has taken too long. Raises QuireError if the
+        plugin fails: then the state of the matcher is unknown, and `restart` makes a new one.
+        """
+        cost, matcher = constraint.cost, constraint.matcher
+        if constraint.trigger is not None:
+            return len(tokens), []  # its text may be anything before the trigger
+        if constraint.has_ended or cost.seconds + cost.draft_seconds > self._time_limit(cost):
+            return 0, []
+        begin = thread_time()
+        try:
+            return call_plugin(self._registry, constraint.plugin, _probe, matcher, tokens, self._eos_ids, max_forced)
+        finally:
+            cost.draft_seconds += thread_time() - begin
 
     def start_fill(self, constrained: Sequence[tuple[int, Constraint]]) -> PendingBitmask | None:
         """Start filling the masks of rows of a batch; None if no token is forbidden in any of them.
@@ -214,13 +247,16 @@ class ConstraintTracker:
     def _check_cost(self, constraint: Constraint) -> None:
         """Raise BadRequest for a grammar that takes too long. CPU time is measured, so other load does not count."""
         cost = constraint.cost
-        if cost.seconds > self._token_time_s * (cost.tokens + TOKENS_AHEAD):
+        if cost.seconds > self._time_limit(cost):
             raise BadRequest(
                 f"The constraint took {1000 * cost.seconds:.0f} ms to compute for {cost.tokens} tokens, more than "
                 f"{1000 * self._token_time_s:g} ms per token (--structured-outputs-token-time-s), and would slow every "
                 "other request.",
                 constraint.param,
             )
+
+    def _time_limit(self, cost: MaskCost) -> float:
+        return self._token_time_s * (cost.tokens + TOKENS_AHEAD)
 
     def close(self) -> None:
         if self._worker is not None:
@@ -237,3 +273,20 @@ def _fill_one(matcher: Matcher, mask: Tensor) -> bool:
     """Fill a mask. Returns whether the text may end here."""
     matcher.fill(mask)
     return matcher.is_accepting
+
+
+def _probe(matcher: Matcher, tokens: Sequence[int], eos_ids: Collection[int], max_forced: int) -> tuple[int, list[int]]:
+    """How many tokens are accepted, and the tokens forced then; afterwards all of them are rolled back."""
+    count, num_accepted, forced = 0, 0, []
+    for token in tokens:
+        if token in eos_ids:  # matchers never see them
+            count += matcher.is_accepting
+            break
+        if not matcher.accept(token):
+            break
+        count, num_accepted = count + 1, num_accepted + 1
+    if count == num_accepted and max_forced and not matcher.is_terminated:
+        forced = list(matcher.jump_forward()[:max_forced])
+    if num_accepted:
+        matcher.rollback(num_accepted)
+    return count, forced

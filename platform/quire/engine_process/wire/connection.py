@@ -12,7 +12,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-from quire.engine_process.wire.protocol import FromEngine, WireMessage, decode_from_engine, encode
+from quire.engine_process.wire.message import WireMessage
+from quire.engine_process.wire.protocol import FromEngine, decode_from_engine, encode
 from quire.engine_process.wire.spawn import SpawnedProcess
 from quire.engine_process.wire.transport import FrameDecoder, encode_frame
 

@@ -12,6 +12,8 @@ import msgspec
 
 from quire.engine_process.wire.error_info import ErrorInfo
 from quire.engine_process.wire.media import WireMedia, pack_media, unpack_media
+from quire.engine_process.wire.message import WireMessage
+from quire.engine_process.wire.model_changes import LoadModel, ModelLoaded, ModelProgress, UnloadModel
 from quire.errors import BadRequest
 from quire.params.pooling import PoolingParams
 from quire.params.sampling import BeamSearchParams, SamplingParams
@@ -20,31 +22,28 @@ from quire.types import EngineStats, ModelInfo, Prompt, Request, SeqDelta, Weigh
 from quire.types.adapter_info import AdapterInfo
 from quire.types.request import Params
 
-
-class WireMessage(msgspec.Struct, frozen=True, tag=True):
-    """Base class of all messages."""
-
-
 # --- from the API process to the engine process ----------------------------------------------------
 
 
 class Start(WireMessage, frozen=True, tag=True, kw_only=True):
     """The first message: load these plugins, then these models one after another, then these adapters.
 
-    known_adapters: adapters that an earlier engine process had loaded. They are registered now and read when a
-    request needs them.
+    added: names of the models that were loaded while an earlier engine process ran; one that cannot be loaded again is
+    left out. known_adapters: adapters that an earlier engine process had loaded. They are registered now and read when
+    a request needs them.
     """
 
     models: list[ModelConfig]
+    added: list[str] = msgspec.field(default_factory=list)
     plugins: list[str] | None = None
-    options: dict[str, dict[str, Any]] = {}
+    options: dict[str, dict[str, Any]] = msgspec.field(default_factory=dict)
     enable_lora: bool = False
     plugin_max_faults: int = 100
     log_level: str = "info"
     log_format: str = "text"
-    sys_path: list[str] = []
-    adapters: list[AdapterInfo] = []
-    known_adapters: list[AdapterInfo] = []
+    sys_path: list[str] = msgspec.field(default_factory=list)
+    adapters: list[AdapterInfo] = msgspec.field(default_factory=list)
+    known_adapters: list[AdapterInfo] = msgspec.field(default_factory=list)
 
 
 # msgspec cannot tell untagged dataclasses apart.
@@ -116,20 +115,6 @@ class Abort(WireMessage, frozen=True, tag=True):
     index: int | None = None
 
 
-class LoadModel(WireMessage, frozen=True, tag=True):
-    """Load one more model while the others run; answered by `ModelLoaded` or `CallFailed` with the same call id."""
-
-    call_id: int
-    config: ModelConfig
-
-
-class Unload(WireMessage, frozen=True, tag=True):
-    """Unload a model; answered by `UnloadDone` or `CallFailed`."""
-
-    call_id: int
-    model: str
-
-
 class LoadAdapter(WireMessage, frozen=True, tag=True, kw_only=True):
     """Load an adapter; answered by `AdapterLoaded` or `CallFailed`.
 
@@ -175,10 +160,11 @@ class Shutdown(WireMessage, frozen=True, tag=True):
 
 
 class Ready(WireMessage, frozen=True, tag=True):
-    """The models and adapters of `Start` are loaded."""
+    """The models and adapters of `Start` are loaded, except those models of `Start.added` that `failed` names."""
 
     models: list[ModelInfo]
-    adapters: list[AdapterInfo] = []
+    adapters: list[AdapterInfo] = msgspec.field(default_factory=list)
+    failed: dict[str, ErrorInfo] = msgspec.field(default_factory=dict)
 
 
 class EngineFailed(WireMessage, frozen=True, tag=True):
@@ -198,13 +184,6 @@ class RequestRejected(WireMessage, frozen=True, tag=True):
 
     request_id: str
     error: ErrorInfo
-
-
-class ModelLoaded(WireMessage, frozen=True, tag=True):
-    """Answer to `LoadModel`: the model takes requests."""
-
-    call_id: int
-    info: ModelInfo
 
 
 class UnloadDone(WireMessage, frozen=True, tag=True):
@@ -253,9 +232,10 @@ class StatsReply(WireMessage, frozen=True, tag=True):
 
 
 _ToAdapters = LoadAdapter | UnloadAdapter | ListAdapters
-ToEngine = Start | Submit | Abort | LoadModel | Unload | _ToAdapters | GetStats | Ping | Shutdown
+ToEngine = Start | Submit | Abort | LoadModel | UnloadModel | _ToAdapters | GetStats | Ping | Shutdown
 _Reply = ModelLoaded | UnloadDone | AdapterLoaded | AdapterListReply | StatsReply | CallFailed
-FromEngine = Ready | EngineFailed | StepOutputs | RequestRejected | AdapterChanged | Pong | _Reply
+_Event = RequestRejected | ModelProgress | AdapterChanged
+FromEngine = Ready | EngineFailed | StepOutputs | Pong | _Event | _Reply
 
 _encoder = msgspec.msgpack.Encoder()
 _to_engine: msgspec.msgpack.Decoder[ToEngine] = msgspec.msgpack.Decoder(ToEngine)

@@ -13,7 +13,8 @@ import threading
 from collections.abc import Callable
 from queue import SimpleQueue
 
-from quire.engine_process.wire.protocol import MalformedRequest, ToEngine, WireMessage, decode_to_engine, encode
+from quire.engine_process.wire.message import WireMessage
+from quire.engine_process.wire.protocol import MalformedRequest, ToEngine, decode_to_engine, encode
 
 READ_BYTES = 1 << 20
 

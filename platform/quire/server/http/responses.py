@@ -32,9 +32,9 @@ class UnauthorizedBody(BaseModel):
     error: str
 
 
-def json_response(value: Any) -> Response:
-    """A response of status 200 with a JSON body."""
-    return Response(msgspec.json.encode(value), media_type="application/json")
+def json_response(value: Any, status: int = 200) -> Response:
+    """A response with a JSON body."""
+    return Response(msgspec.json.encode(value), status_code=status, media_type="application/json")
 
 
 _DESCRIPTIONS = {

@@ -59,9 +59,14 @@ class AdapterMetrics(Collector):
     def _add(self, key: tuple[str, str], use: _Use) -> None:
         self._uses[key] = self._uses.pop(key, _Use()).plus(use)
 
+    def remove_model(self, name: str) -> None:
+        """End the series of the adapters of a model."""
+        for key in [key for key in list(self._uses) if key[0] == name]:
+            self._uses.pop(key, None)
+
     def collect(self) -> Iterable[Metric]:
         """Yields families per model that can have adapters, and families per adapter."""
-        stats = {model: latest.adapters for model, latest in self._latest.items() if latest.adapters is not None}
+        stats = {model: latest.adapters for model, latest in dict(self._latest).items() if latest.adapters is not None}
         if stats:
             yield from self._of_models(stats)
         for i, quantity in enumerate(("requests", "prompt_tokens", "generation_tokens")):

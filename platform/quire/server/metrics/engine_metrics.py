@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from quire.types import EngineStats, ModelInfo, StateStats
+from quire.types import EngineStats, ModelInfo, SpeculationStats, StateStats
 
 _Value: TypeAlias = Callable[[EngineStats], float]
 
@@ -52,6 +52,13 @@ _STATE_COUNTERS: Mapping[str, tuple[str, Callable[[StateStats], float]]] = {
 }
 """Of models that keep state; for others there is no sample."""
 
+_DRAFT_COUNTERS: Mapping[str, tuple[str, Callable[[SpeculationStats], float]]] = {
+    "spec_decode_num_drafts": ("Steps of sequences that verified drafted tokens.", lambda s: s.num_drafts_total),
+    "spec_decode_num_draft_tokens": ("Tokens drafted.", lambda s: s.num_draft_tokens_total),
+    "spec_decode_num_accepted_tokens": ("Drafted tokens that were accepted.", lambda s: s.num_accepted_tokens_total),
+}
+"""Of models with a drafter, and of others once a request had a prediction; for others there is no sample."""
+
 _PREEMPTIONS: Mapping[str, _Value] = {
     "recompute": lambda s: s.num_preemptions_recompute_total,
     "swap": lambda s: s.num_preemptions_swap_total,
@@ -89,27 +96,49 @@ class EngineMetrics(Collector):
     """Makes metric families from the latest statistics and the server's own counts."""
 
     def __init__(self, prefix: str, infos: Sequence[ModelInfo]) -> None:
-        self._prefix, self._infos = prefix, infos
+        self._prefix = prefix
+        self._infos: dict[str, ModelInfo] = {}
         self.plugin_rows: Sequence[Mapping[str, Any]] = ()
-        self.latest = {info.name: EngineStats(model=info.name, num_pages=info.num_pages) for info in infos}
+        self.latest: dict[str, EngineStats] = {}
         self.finished: dict[tuple[str, str], int] = {}
         self.rejections: dict[tuple[str, str], int] = {}
         self.parsed: dict[tuple[str, str, str, str], int] = {}
         for info in infos:
-            self.finished.update({(info.name, reason): 0 for reason in ("stop", "length", "abort", "error")})
-            self.rejections[info.name, "queue_full"] = 0
+            self.add_model(info)
+
+    def add_model(self, info: ModelInfo) -> None:
+        """Begin the series of a model, at zero."""
+        self._infos[info.name] = info
+        self.latest[info.name] = EngineStats(model=info.name, num_pages=info.num_pages)
+        self.finished.update({(info.name, reason): 0 for reason in ("stop", "length", "abort", "error")})
+        self.rejections[info.name, "queue_full"] = 0
+
+    def remove_model(self, name: str) -> None:
+        """End the series of a model."""
+        self._infos.pop(name, None)
+        self.latest.pop(name, None)
+        tables: tuple[dict[Any, int], ...] = (self.finished, self.rejections, self.parsed)
+        for table in tables:
+            for key in [key for key in table if key[0] == name]:
+                del table[key]
+
+    def has(self, name: str) -> bool:
+        """Whether a model has series."""
+        return name in self._infos
 
     def collect(self) -> Iterable[Metric]:
         """Yields one family per metric, with one sample per model."""
+        latest = dict(self.latest)  # models may come and go in another thread
         for family, metrics in ((GaugeMetricFamily, _GAUGES), (CounterMetricFamily, _COUNTERS)):
             for name, (help, value) in metrics.items():
-                yield self._family(family, name, help, [], {(m,): value(s) for m, s in self.latest.items()})
-        states = {model: s.state for model, s in self.latest.items() if s.state is not None}
+                yield self._family(family, name, help, [], {(m,): value(s) for m, s in latest.items()})
+        states = {model: s.state for model, s in latest.items() if s.state is not None}
         for family, of_state in ((GaugeMetricFamily, _STATE_GAUGES), (CounterMetricFamily, _STATE_COUNTERS)):
             for name, (help, number) in of_state.items():
                 yield self._family(family, name, help, [], {(m,): number(s) for m, s in states.items()})
+        yield from self._drafts()
         for name, (family, help, label, values) in _BY_LABEL.items():
-            rows = {(m, key): value(s) for m, s in self.latest.items() for key, value in values.items()}
+            rows = {(m, key): value(s) for m, s in latest.items() for key, value in values.items()}
             yield self._family(family, name, help, [label], rows)
         counter = CounterMetricFamily
         yield self._family(
@@ -124,6 +153,18 @@ class EngineMetrics(Collector):
         yield self._cache_config()
         yield from self._plugins()
 
+    def _drafts(self) -> Iterable[Metric]:
+        drafted = {model: s.speculation for model, s in self.latest.items() if s.speculation is not None}
+        for name, (help, number) in _DRAFT_COUNTERS.items():
+            yield self._family(CounterMetricFamily, name, help, [], {(m,): number(s) for m, s in drafted.items()})
+        yield self._family(
+            CounterMetricFamily,
+            "spec_decode_num_accepted_tokens_per_pos",
+            "Drafted tokens that were accepted, by their position in the draft.",
+            ["position"],
+            {(m, str(i)): n for m, s in drafted.items() for i, n in enumerate(s.num_accepted_per_position)},
+        )
+
     def _family(self, family: _Family, name: str, help: str, labels: list[str], rows: Mapping[Any, float]) -> Metric:
         metric = family(self._prefix + name, help, labels=["model_name", *labels])
         for key, value in list(rows.items()):
@@ -137,7 +178,7 @@ class EngineMetrics(Collector):
             "The KV cache's settings, as labels; always 1.",
             labels=labels,
         )
-        for info in self._infos:
+        for info in list(self._infos.values()):
             family.add_metric([info.name, str(info.num_pages), str(info.page_size), info.dtype, info.device], 1)
         return family
 

@@ -61,6 +61,11 @@ class ModelHistogram(Collector):
             counts[bisect_left(self._bounds, value)] += 1
         self._sums[model] = self._sums.get(model, 0.0) + sum(values)
 
+    def remove(self, model: str) -> None:
+        """End the series of a model."""
+        self._counts.pop(model, None)
+        self._sums.pop(model, None)
+
     def collect(self) -> Iterable[Metric]:
         family = HistogramMetricFamily(self._name, self._help, labels=["model_name"])
         for model, counts in list(self._counts.items()):

@@ -7,6 +7,7 @@ values when a request ends. Nothing is done per token.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -56,15 +57,17 @@ class Metrics:
         self.registry.register(self._adapters)
         max_model_len = max((info.max_model_len for info in infos), default=4096)
         tokens = token_buckets(max_model_len)
+        self._histograms: list[Histogram] = []
+        self._model_histograms: list[ModelHistogram] = []
 
         def histogram(name: str, help: str, buckets: Sequence[float]) -> Histogram:
             made = Histogram(prefix + name, help, ["model_name"], registry=self.registry, buckets=buckets)
-            for info in infos:  # shows zeros for a model without requests
-                made.labels(info.name)
+            self._histograms.append(made)
             return made
 
         def model_histogram(name: str, help: str, bounds: Sequence[float]) -> ModelHistogram:
-            made = ModelHistogram(prefix + name, help, bounds, [info.name for info in infos])
+            made = ModelHistogram(prefix + name, help, bounds, ())
+            self._model_histograms.append(made)
             self.registry.register(made)
             return made
 
@@ -88,9 +91,35 @@ class Metrics:
         self._inference = histogram("request_inference_time_seconds", "First step to end.", LATENCY_S)
         self._prefill = histogram("request_prefill_time_seconds", "First step to first token.", LATENCY_S)
         self._decode = histogram("request_decode_time_seconds", "First token to end.", LATENCY_S)
+        for info in infos:
+            self._start_histograms(info.name)
+
+    def _start_histograms(self, name: str) -> None:
+        """Show zeros for a model without requests."""
+        for made in self._histograms:
+            made.labels(name)
+        for of_models in self._model_histograms:
+            of_models.add(name, ())
+
+    def add_model(self, info: ModelInfo) -> None:
+        """Begin the series of a model that was loaded while others are served."""
+        self._engines.add_model(info)
+        self._start_histograms(info.name)
+
+    def remove_model(self, name: str) -> None:
+        """End the series of a model that was unloaded."""
+        self._engines.remove_model(name)
+        self._adapters.remove_model(name)
+        for made in self._histograms:
+            with suppress(KeyError):
+                made.remove(name)
+        for of_models in self._model_histograms:
+            of_models.remove(name)
 
     def observe_engine(self, stats: EngineStats) -> None:
-        """Update the metrics of one model."""
+        """Update the metrics of one model; statistics of a model that was unloaded are ignored."""
+        if not self._engines.has(stats.model):
+            return
         self._engines.latest[stats.model] = stats
         self._iteration_tokens.add(stats.model, stats.iteration_tokens)
         self._preemptions.add(stats.model, stats.ended_preemptions)
@@ -101,21 +130,27 @@ class Metrics:
 
     def rejected(self, model: str, reason: str) -> None:
         """Count a request that was rejected before the engine accepted it."""
+        if not self._engines.has(model):
+            return
         key = (model, reason)
         self._engines.rejections[key] = self._engines.rejections.get(key, 0) + 1
 
     def count_tool_parsing(self, model: str, streamed: bool, found: bool) -> None:
         """Count a response that was searched for tool calls."""
+        if not self._engines.has(model):
+            return
         mode, outcome = "streaming" if streamed else "non_streaming", "tool_call" if found else "no_tool_call"
         key = (model, mode, outcome, "chat_completions")
         self._engines.parsed[key] = self._engines.parsed.get(key, 0) + 1
 
     def finished(self, summary: RequestSummary, timings: Timings) -> None:
         """Add an ended request to the histograms and counters."""
+        self.clients.finished(summary)
+        if not self._engines.has(summary.model):
+            return
         key = (summary.model, summary.finish_reason)
         self._engines.finished[key] = self._engines.finished.get(key, 0) + 1
         self._adapters.finished(summary)
-        self.clients.finished(summary)
         observations: list[tuple[Histogram, float | None]] = [
             (self._prompt, summary.num_prompt_tokens),
             (self._generated, summary.num_generated_tokens),

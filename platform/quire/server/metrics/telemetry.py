@@ -22,7 +22,7 @@ from quire.server.metrics.metrics import Metrics, Timings
 from quire.server.metrics.throughput_log import ThroughputLog
 from quire.server.process.plugin_threads import PluginNotifier
 from quire.server.service.client_protocol import ClientProtocol
-from quire.types import EngineStats, RequestSummary
+from quire.types import EngineStats, ModelInfo, RequestSummary
 
 if TYPE_CHECKING:
     from quire.server.tracing.tracing import Tracing
@@ -86,6 +86,17 @@ class Telemetry:
         """Queue an ended request for the next batch; cheap for the caller. record: called with it, in the thread."""
         self._ended.append((summary, timings, record))
         self._has_ended.set()
+
+    def add_model(self, info: ModelInfo) -> None:
+        """Begin the metrics of a model that was loaded."""
+        self._metrics.add_model(info)
+
+    async def remove_model(self, name: str) -> None:
+        """End the metrics of a model that was unloaded, after the requests that have ended are counted."""
+        await self.report_finished()
+        self._metrics.remove_model(name)
+        if self._throughput is not None:
+            self._throughput.forget(name)
 
     def start(self) -> None:
         """Start the tasks in the running event loop."""

@@ -20,6 +20,10 @@ class ThroughputLog:
         self._interval_s, self._clock = interval_s, clock
         self._before: dict[str, tuple[float, EngineStats]] = {}
 
+    def forget(self, model: str) -> None:
+        """Drop the statistics of a model that was unloaded."""
+        self._before.pop(model, None)
+
     def observe(self, stats: EngineStats) -> None:
         """Compare with earlier statistics, and log when the interval has passed."""
         now = self._clock()
@@ -48,4 +52,15 @@ def _line(before: EngineStats, now: EngineStats, elapsed_s: float) -> str:
     ]
     if queried:
         parts.append(f"prefix cache hit rate {100 * cached / queried:.1f} %")
+    if drafted := _drafted(now) - _drafted(before):
+        accepted = _accepted(now) - _accepted(before)
+        parts.append(f"draft acceptance rate {100 * accepted / drafted:.1f} %")
     return ", ".join(parts)
+
+
+def _drafted(stats: EngineStats) -> int:
+    return stats.speculation.num_draft_tokens_total if stats.speculation else 0
+
+
+def _accepted(stats: EngineStats) -> int:
+    return stats.speculation.num_accepted_tokens_total if stats.speculation else 0

@@ -13,9 +13,10 @@ from starlette.responses import Response
 from starlette.types import Receive
 
 from quire.errors import BadRequest
-from quire.params.sampling import BeamSearchParams
+from quire.params.sampling import BeamSearchParams, SamplingParams
 from quire.server.jobs.generation import GenerationJob
 from quire.server.openai import format as wire
+from quire.server.openai.chat_prediction import PredictionUsage, predicted_text
 from quire.server.openai.chat_prompt import RenderedPrompt, render
 from quire.server.openai.chat_reasoning import ReasoningUsage, budget_field, make_extractor, reasoning_bounds
 from quire.server.openai.chat_tools import ToolUse, full_call, resolve_tools
@@ -60,6 +61,7 @@ class ChatCall:
     parser: OutputParser | None
     tools: ToolUse | None
     reasoning_usage: ReasoningUsage | None
+    prediction_usage: PredictionUsage | None
 
 
 async def prepare(
@@ -77,6 +79,7 @@ async def prepare(
     check_task("generate", served.info)
     check_stream_fields(fields)
     max_tokens = _max_tokens(fields)
+    predicted = predicted_text(fields, service.config.max_text_chars)
     tools = None
     if fields.tools is not None or fields.tool_choice is not None:
         fields, tools = resolve_tools(service, served, fields)
@@ -90,7 +93,12 @@ async def prepare(
     if parser is not None:
         params = _apply_output_format(params, parser, tools, served, fields)
     params = _bounded_params(service, served, fields, params, prompt)
+    if isinstance(params, SamplingParams):
+        params = replace(params, prediction=predicted)
     params = await with_token_ids(service, receive, served, params)
+    prediction_usage = None
+    if predicted is not None and isinstance(params, SamplingParams):
+        prediction_usage = PredictionUsage(params.prediction_ids)
     requests = engine_requests(served, [prompt], params, fields, ids, "chatcmpl-")
     return ChatCall(
         service=service,
@@ -104,6 +112,7 @@ async def prepare(
         parser=parser,
         tools=tools,
         reasoning_usage=ReasoningUsage(reasoning, served.tokenizer, rendered.text) if reasoning else None,
+        prediction_usage=prediction_usage,
     )
 
 
@@ -239,7 +248,9 @@ def usage(call: ChatCall, num_cached: int | None = None) -> dict[str, Any]:
     num_output = sum(collector.num_output_tokens for collector in call.job.collectors)
     detailed = call.service.config.enable_prompt_tokens_details
     num_reasoning = call.reasoning_usage.count(call.job.collectors) if call.reasoning_usage else None
-    return wire.usage(num_prompt, num_output, num_cached if detailed else None, num_media, num_reasoning)
+    num_predicted = call.prediction_usage.count(call.job.collectors) if call.prediction_usage else None
+    cached = num_cached if detailed else None
+    return wire.usage(num_prompt, num_output, cached, num_media, num_reasoning, num_predicted)
 
 
 def _choice(call: ChatCall, output: CompletionOutput) -> dict[str, Any]:

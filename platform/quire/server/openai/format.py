@@ -32,11 +32,13 @@ def usage(
     num_cached: int | None = None,
     num_media: int = 0,
     num_reasoning: int | None = None,
+    num_predicted: tuple[int, int] | None = None,
 ) -> dict[str, Any]:
     """The usage object.
 
     num_cached: prompt tokens from the prefix cache, None: leave the details out. num_media: prompt tokens of media.
-    num_reasoning: output tokens of reasoning, None: the answer has no reasoning parser.
+    num_reasoning: output tokens of reasoning, None: the answer has no reasoning parser. num_predicted: tokens of the
+    prediction that are in the output and that are not, None: the request has no prediction.
     """
     counts: dict[str, Any] = {
         "prompt_tokens": num_prompt,
@@ -46,8 +48,12 @@ def usage(
     if num_cached is not None:
         details = {"multimodal_tokens": num_media} if num_media else {}
         counts["prompt_tokens_details"] = {"cached_tokens": num_cached, **details}
-    if num_reasoning is not None:
-        counts["completion_tokens_details"] = {"reasoning_tokens": num_reasoning}
+    details_of_output = {} if num_reasoning is None else {"reasoning_tokens": num_reasoning}
+    if num_predicted is not None:
+        accepted, rejected = num_predicted
+        details_of_output |= {"accepted_prediction_tokens": accepted, "rejected_prediction_tokens": rejected}
+    if details_of_output:
+        counts["completion_tokens_details"] = details_of_output
     return counts
 
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import time
-from typing import Annotated, Any
+from typing import Annotated
 
 from fastapi import APIRouter, Path, Request
 from starlette.responses import Response
@@ -14,11 +13,12 @@ from quire.server.jobs.stream_encoder import stream_response
 from quire.server.openai import chat, completions
 from quire.server.openai.chat_stream import ChatStream
 from quire.server.openai.completion_stream import CompletionStream
+from quire.server.openai.model_cards import adapter_card, adapter_details, model_card, model_details
+from quire.server.schemas.models import ModelDetails
 from quire.server.schemas.requests import ChatRequest, CompletionRequest
-from quire.server.schemas.responses import ChatCompletion, Completion, ModelCard, ModelList
-from quire.server.service.models import ServedModel, supports
-from quire.server.service.service import ResponseIds, Service, get_service
-from quire.types.adapter_info import AdapterInfo
+from quire.server.schemas.responses import ChatCompletion, Completion, ModelList
+from quire.server.service.models import supports
+from quire.server.service.service import ResponseIds, get_service
 from quire.types.request_model import json_body
 
 ModelId = Annotated[str, Path(json_schema_extra={"pattern": "^[^\\r\\n]+$"})]
@@ -77,50 +77,15 @@ async def list_models(request: Request) -> Response:
 @router.get(
     "/models/{model_id:path}",
     response_model=None,
-    responses={200: {"model": ModelCard}, **error_responses(400, 401, 404)},
-    summary="One model",
+    responses={200: {"model": ModelDetails}, **error_responses(400, 401, 404)},
+    summary="One model: its state, progress, memory and adapters",
 )
 async def get_model(request: Request, model_id: ModelId) -> Response:
     service = get_service(request)
     for info in service.adapters.ready():
         if info.name == model_id:
-            return json_response(adapter_card(service, info))
-    served = service.models.get(model_id)
-    if served is None:
+            return json_response(adapter_details(service, info))
+    found = service.models.get(model_id) or service.models.find_leaving(model_id) or service.model_loads.get(model_id)
+    if found is None:
         raise service.adapters.not_found(model_id)
-    return json_response(model_card(served, model_id))
-
-
-def adapter_card(service: Service, info: AdapterInfo) -> dict[str, Any]:
-    """The entry of an adapter in the list of models."""
-    parent = service.adapters.base_model(info)
-    return {**model_card(parent, info.name), "root": info.path, "parent": parent.name, "max_model_len": None}
-
-
-def model_card(served: ServedModel, alias: str) -> dict[str, Any]:
-    """The entry of one alias of a model in the list of models."""
-    created = int(time.time())
-    permission = {
-        "id": f"modelperm-{alias}",
-        "object": "model_permission",
-        "created": created,
-        "allow_create_engine": False,
-        "allow_sampling": True,
-        "allow_logprobs": True,
-        "allow_search_indices": False,
-        "allow_view": True,
-        "allow_fine_tuning": False,
-        "organization": "*",
-        "group": None,
-        "is_blocking": False,
-    }
-    return {
-        "id": alias,
-        "object": "model",
-        "created": created,
-        "owned_by": "quire",
-        "root": served.info.root,
-        "parent": None,
-        "max_model_len": served.info.max_model_len,
-        "permission": [permission],
-    }
+    return json_response(model_details(service, found, model_id))

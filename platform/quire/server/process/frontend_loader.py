@@ -51,7 +51,10 @@ class FrontendLoader:
 
     def load(self, models: Sequence[ModelConfig], infos: Sequence[ModelInfo]) -> list[ServedModel]:
         """A `ServedModel` for each loaded model; raises CheckpointError, ConfigError or PluginError."""
-        return [self._load_one(model, info, len(models)) for model, info in zip(models, infos, strict=True)]
+        try:
+            return [self._load_one(model, info, len(models)) for model, info in zip(models, infos, strict=True)]
+        finally:
+            self._prepared.clear()  # a model that is unloaded later must not leave its tokenizer here
 
     def _load_one(self, model: ModelConfig, info: ModelInfo, num_models: int) -> ServedModel:
         try:

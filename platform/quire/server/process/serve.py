@@ -64,8 +64,11 @@ async def serve_until_stopped(
     registry: Registry,
     on_ready: OnReady | None = None,
     tracing: Tracing | None = None,
+    defaults: ModelConfig | None = None,
 ) -> int:
     """Serve on a bound socket until SIGINT or SIGTERM; returns the exit status. `client` must have been launched.
+
+    defaults: settings of models that requests load.
 
     After a signal the process ends within `shutdown_timeout_s` and a few seconds, even if something hangs or the caller
     does not return.
@@ -75,7 +78,7 @@ async def serve_until_stopped(
     shutdown = ServerShutdown(config.shutdown_timeout_s, client.kill)
     with handle_signals(shutdown):
         try:
-            server = await _load(client, models, config, registry, tracing, shutdown)
+            server = await _load(client, models, config, registry, tracing, defaults, shutdown)
             if server is None:
                 return 128 + (shutdown.signal or 0)
             if on_ready is not None:
@@ -97,6 +100,7 @@ async def _load(
     config: ServerConfig,
     registry: Registry,
     tracing: Tracing | None,
+    defaults: ModelConfig | None,
     shutdown: ServerShutdown,
 ) -> DrainingServer | None:
     """The server, when the models are loaded; None if a signal stopped it before."""
@@ -105,7 +109,7 @@ async def _load(
         frontends = FrontendLoader(config, registry, tracing.fetching if tracing else None)
         await asyncio.gather(client.ready(), asyncio.to_thread(frontends.prepare, models))
         served = await asyncio.to_thread(frontends.load, models, client.models())
-        return DrainingServer(build_app(client, config, registry, served, tracing), config)
+        return DrainingServer(build_app(client, config, registry, served, tracing, defaults, frontends), config)
 
     loading = asyncio.create_task(load())
     shutdown.stop = loading.cancel

@@ -27,6 +27,7 @@ from quire.server.process.startup_adapters import parse_lora_modules
 from quire.server.tracing.exporting import build_tracing
 from quire.settings.model_config import ModelConfig
 from quire.settings.server_config import ServerConfig
+from quire.settings.speculative_config import SpeculativeConfig
 
 SWITCH_INTERVAL_S = 0.001
 """GIL switch interval: how long a worker thread may delay the event loop. The default is five times as long."""
@@ -39,6 +40,7 @@ def run_server(
     *,
     plugins: Sequence[str] | None = None,
     enable_lora: bool = False,
+    defaults: ModelConfig | None = None,
     on_ready: OnReady | None = None,
     spawned: SpawnedProcess | None = None,
 ) -> int:
@@ -47,8 +49,9 @@ def run_server(
     The status is 0 after a signal, 1 if the models could not be kept running, and 128 plus the signal's number if the
     signal arrived while they were loading. The process ends some seconds after `shutdown_timeout_s` at the latest.
 
-    plugins, enable_lora: as given to `quire.hooks.registry.load`, for the engine process. on_ready: called when the
-    server accepts requests. spawned: a process for the engine that was started before.
+    plugins, enable_lora: as given to `quire.hooks.registry.load`, for the engine process. defaults: settings of
+    models that requests load. on_ready: called when the server accepts requests. spawned: a process for the engine that
+    was started before.
     """
     return_freed_memory()
     gc.set_threshold(*GC_THRESHOLDS)
@@ -57,6 +60,7 @@ def run_server(
     check_tls(config)
     for model in models:
         MediaLimits.from_config(model, registry)  # raises ConfigError now instead of after loading
+        SpeculativeConfig.from_registry(model.speculation, registry)
     tracing = build_tracing(config.otlp_traces_endpoint, os.environ)
     with ignore_hangups(), contextlib.closing(bind(config)) as listener:
         settings = EngineProcessSettings(
@@ -78,4 +82,6 @@ def run_server(
         from quire.server.process.serve import serve_until_stopped
 
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            return runner.run(serve_until_stopped(client, listener, models, config, registry, on_ready, tracing))
+            return runner.run(
+                serve_until_stopped(client, listener, models, config, registry, on_ready, tracing, defaults)
+            )

@@ -28,7 +28,7 @@ from quire.server.service.models import supports
 from quire.server.service.prompts import check_context_length, check_token_ids
 from quire.server.service.request_fields import check_list_lengths
 from quire.server.service.service import Service, client_identity
-from quire.text.inputs.inputs import InputLimits, to_prompt, with_bad_words
+from quire.text.inputs.inputs import InputLimits, to_prompt, with_bad_words, with_prediction
 from quire.text.outputs.outputs import RequestOutput
 from quire.text.tokenizer.long_texts import ShouldContinue
 from quire.types import ClientUsage, Prompt, Request
@@ -115,7 +115,8 @@ async def _generate(
 
     def tokenize(should_continue: ShouldContinue) -> tuple[Prompt, SamplingParams]:
         within = replace(limits, should_continue=should_continue)
-        return to_prompt(prompt, served.tokenizer, within), with_bad_words(given, served.tokenizer)
+        checked = with_prediction(with_bad_words(given, served.tokenizer), served.tokenizer, within)
+        return to_prompt(prompt, served.tokenizer, within), checked
 
     with service.inflight.pending():
         tokenized, checked = await service.pools.texts.run(tokenize)

@@ -61,6 +61,25 @@ class ContentPart(RequestModel):
     text: str | None = None
 
 
+class PredictedContent(RequestModel):
+    """The text that the client expects, as a string or as parts of type text."""
+
+    type: Literal["content"]
+    content: str | list[ContentPart]
+
+
+def _one_error_of_predictions(value: Any, check: ValidatorFunctionWrapHandler) -> Any:
+    try:
+        return check(value)
+    except ValidationError:
+        raise ValueError(
+            'should be {"type": "content", "content": a string or a list of {"type": "text", "text": a string}}'
+        ) from None
+
+
+Prediction = Annotated[PredictedContent, WrapValidator(_one_error_of_predictions)]
+
+
 class FunctionCall(RequestModel):
     """The function and arguments of an earlier tool call."""
 
@@ -185,6 +204,7 @@ class ChatRequest(SamplingFields, TemplateFields):
     reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"] | None = None
     include_reasoning: bool = True
     return_prompt_text: bool | None = None
+    prediction: Prediction | None = None
     metadata: dict[str, Any] | None = None
     store: bool | None = None
 

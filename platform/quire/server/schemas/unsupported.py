@@ -1,7 +1,7 @@
 """The fields of other servers that this server refuses, because ignoring them would change the answer silently.
 
 Each field has the values that have no effect; these are accepted, as is null. Fields that never change the answer
-(`user`, `store`, `service_tier`, `prediction`, …) are not listed; they are ignored.
+(`user`, `store`, `service_tier`, …) are not listed; they are ignored.
 """
 
 from __future__ import annotations

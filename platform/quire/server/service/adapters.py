@@ -14,6 +14,7 @@ from quire.hooks.adapter_resolver import AdapterResolver, base_of, check_name
 from quire.server.schemas.adapters import AdapterChoice, LoadAdapterRequest
 from quire.server.service.client_protocol import AdapterClientProtocol
 from quire.server.service.models import ModelDirectory, ServedModel
+from quire.settings.server_config import ServerConfig
 from quire.types import AdapterRef, WeightedAdapter
 from quire.types.adapter_info import AdapterInfo
 
@@ -48,11 +49,18 @@ class AdapterService:
 
     def ready(self) -> list[AdapterInfo]:
         """The adapters that requests may use now."""
-        return [info for info in self._table.all() if info.state == "ready"]
+        served = {model.info.name for model in self._models.all}
+        return [info for info in self._table.all() if info.state == "ready" and info.model in served]
 
     async def fetch(self) -> list[AdapterInfo]:
         """All adapters, with their current state in the engine process."""
-        return await self._table.fetch()
+        infos = await self._table.fetch()
+        known = {served.info.name for served in (*self._models.all, *self._models.leaving)}
+        return [info for info in infos if info.model in known]
+
+    def has(self, name: str) -> bool:
+        """Whether an adapter of this name is loaded or being loaded."""
+        return self._table.get(name) is not None
 
     # --- resolving names ---------------------------------------------------------------------------
 
@@ -63,6 +71,7 @@ class AdapterService:
         """
         if name is not None and len(name) > MAX_MODEL_NAME:
             raise self.not_found(name)
+        self._models.check_serves(name)
         if not name and choices:
             name = (await self._resolve(choices[0].name)).model
         served = self._models.get(name) if name or self._models.all else self._models.find(name)
@@ -129,8 +138,11 @@ class AdapterService:
         return None
 
     def base_model(self, info: AdapterInfo) -> ServedModel:
-        """The model that an adapter belongs to."""
-        return next(served for served in self._models.all if served.info.name == info.model)
+        """The model that an adapter belongs to; raises `NotFound` if it was unloaded."""
+        for served in (*self._models.all, *self._models.leaving):
+            if served.info.name == info.model:
+                return served
+        raise self._models.not_found(info.model)
 
     # --- loading and unloading ---------------------------------------------------------------------
 
@@ -207,6 +219,15 @@ class AdapterService:
         if self._table.get(name) is None:
             raise NotFound(f"The lora adapter '{name:.200}' cannot be found.", "lora_name")
         await self._table.unload(name)
+
+
+def describe_roots(config: ServerConfig) -> str:
+    """Where requests may load adapters from, for the log."""
+    if config.adapter_roots is None:
+        return "any folder of this machine"
+    if not config.adapter_roots:
+        return "no folder, because other machines can reach the server (see --lora-root and --admin-api-key)"
+    return ", ".join(config.adapter_roots)
 
 
 def _weighted(name: str, weight: float = 1.0) -> WeightedAdapter:

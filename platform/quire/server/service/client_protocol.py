@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
+from quire.errors import QuireError
+from quire.settings.model_config import ModelConfig
 from quire.types import EngineStats, ModelInfo, Request, SeqDelta
 from quire.types.adapter_info import AdapterInfo
 
@@ -51,6 +53,22 @@ class ClientProtocol(Protocol):
 
     def models(self) -> Sequence[ModelInfo]:
         """The models that are loaded."""
+        ...
+
+    async def load(self, config: ModelConfig) -> ModelInfo:
+        """Load one more model while others are served; raises `StartupError`, and `BadRequest` if it is unloaded."""
+        ...
+
+    async def unload(self, model: str, force: bool = False) -> None:
+        """Unload a model when its requests have ended, or end its load. force: end its requests. Raises `NotFound`."""
+        ...
+
+    def load_progress(self, model: str) -> float:
+        """The fraction of the weights of a model that is loaded while it is being loaded; 0 before and after."""
+        ...
+
+    def on_model_lost(self, on_lost: Callable[[str, QuireError], None]) -> None:
+        """Have `on_lost` called with the name of a model of `load` that could not be loaded again, and the error."""
         ...
 
     async def run(self, model: str, requests: Sequence[Request], take: Callable[[SeqDelta], None]) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
-from quire.errors import BadRequest, ConfigError, NotFound
+from quire.errors import BadRequest, ConfigError, ModelUnloaded, NotFound
 from quire.records import ReasoningParser, ToolParser
 from quire.text.chat.templates import ChatTemplate
 from quire.text.inputs.multimodal import MultimodalProcessor
@@ -40,15 +40,13 @@ class ServedModel:
 
     @property
     def name(self) -> str:
-        """The name in answers: that of the requested adapter, else the first alias."""
-        if self.requested_name is not None:
-            return self.requested_name
-        return self.info.aliases[0] if self.info.aliases else self.info.name
+        """The name in answers: that of the requested adapter, else the model's first name."""
+        return self.info.name if self.requested_name is None else self.requested_name
 
     @property
     def aliases(self) -> tuple[str, ...]:
         """All names that clients may use for the model."""
-        return self.info.aliases or (self.info.name,)
+        return tuple(dict.fromkeys((self.info.name, *self.info.aliases)))
 
     def chat_template(self) -> ChatTemplate:
         """The chat template; raises `BadRequest` for a model without one."""
@@ -76,16 +74,48 @@ def is_cross_encoder(info: ModelInfo) -> bool:
 
 
 class ModelDirectory:
-    """All served models, by alias."""
+    """All served models, by alias. `all`: those that take requests; `leaving`: those that are being unloaded."""
 
     def __init__(self, models: Sequence[ServedModel]) -> None:
         """Raises `ConfigError` if two models share a name."""
-        self.all = tuple(models)
+        self.all: tuple[ServedModel, ...] = ()
+        self.leaving: tuple[ServedModel, ...] = ()
         self._by_alias: dict[str, ServedModel] = {}
         for model in models:
-            for alias in model.aliases:
-                if self._by_alias.setdefault(alias, model) is not model:
-                    raise ConfigError(f"Two models are called {alias!r}; give them names with name=folder.")
+            self.add(model)
+
+    def add(self, model: ServedModel) -> None:
+        """Serve one more model. Raises `ConfigError` if one of its names is taken."""
+        for alias in model.aliases:
+            if alias in self._by_alias or self.find_leaving(alias) is not None:
+                raise ConfigError(f"Two models are called {alias!r}; give them names with name=folder.")
+        self._by_alias.update(dict.fromkeys(model.aliases, model))
+        self.all += (model,)
+
+    def start_leaving(self, model: ServedModel) -> None:
+        """Take no more requests for a model."""
+        self._remove(model)
+        self.leaving += (model,)
+
+    def remove(self, name: str) -> None:
+        """Forget the model with this name, whether it takes requests or not."""
+        for model in (*self.all, *self.leaving):
+            if model.info.name == name:
+                self._remove(model)
+                self.leaving = tuple(one for one in self.leaving if one is not model)
+
+    def _remove(self, model: ServedModel) -> None:
+        self.all = tuple(one for one in self.all if one is not model)
+        self._by_alias = {alias: one for alias, one in self._by_alias.items() if one is not model}
+
+    def find_leaving(self, name: str) -> ServedModel | None:
+        """The model called `name` that is being unloaded; None if there is none."""
+        return next((model for model in self.leaving if name in model.aliases), None)
+
+    def check_serves(self, name: str | None) -> None:
+        """Raise `ModelUnloaded` if the model called `name` takes no more requests."""
+        if name and self.find_leaving(name) is not None:
+            raise ModelUnloaded(f"The model `{name:.200}` is being unloaded and takes no more requests.", "model")
 
     def get(self, name: str | None) -> ServedModel | None:
         """The model called `name`, the first model for None and ""; None if there is no such model."""
@@ -107,12 +137,13 @@ class ModelDirectory:
 
     def not_found(self, name: str) -> NotFound:
         """The error for an unknown name; its message lists the known names."""
-        return NotFound(f"The model `{name:.200}` does not exist. Valid aliases: {', '.join(self._by_alias)}.", "model")
+        known = f" Valid aliases: {', '.join(self._by_alias)}." if self._by_alias else ""
+        return NotFound(f"The model `{name:.200}` does not exist.{known}", "model")
 
     def find(self, name: str | None) -> ServedModel:
         """The model called `name`, the first model for None and ""; raises `NotFound`."""
         if not self.all:
-            raise NotFound("No model is served: none was named and no loaded plugin has a demo model.", "model")
+            raise NotFound("No model is served; POST /v1/load_model loads one.", "model")
         found = self.get(name)
         if found is None:
             raise self.not_found(name or "")

@@ -17,7 +17,7 @@ from quire.server.schemas.pooling import CommonFields
 from quire.server.schemas.sampling import SamplingFields
 from quire.server.service.models import ServedModel
 from quire.server.service.service import ResponseIds, Service
-from quire.text.inputs.inputs import SHORT_TEXT, InputLimits, PromptInput, to_prompt, with_bad_words
+from quire.text.inputs.inputs import SHORT_TEXT, InputLimits, PromptInput, to_prompt, with_bad_words, with_prediction
 from quire.text.inputs.numbered_markers import FIELD as MEDIA
 from quire.text.tokenizer.long_texts import ShouldContinue
 from quire.types import Prompt, Request
@@ -59,12 +59,18 @@ async def tokenize_prompts(
 async def with_token_ids(
     service: Service, receive: Receive, served: ServedModel, params: SamplingParams | BeamSearchParams
 ) -> SamplingParams | BeamSearchParams:
-    """`params` with the token ids of its bad words. Raises `BadRequest` for token ids outside the vocabulary."""
+    """`params` with the token ids of its texts. Raises `BadRequest` for token ids outside the vocabulary."""
     if isinstance(params, BeamSearchParams):
         return params
     check_token_ids(params, served.info.vocab_size)
-    size = 2 * sum(map(len, params.bad_words or ()))
-    return await run_text_work(service, receive, size, lambda _: with_bad_words(params, served.tokenizer))
+    limits = InputLimits(max_model_len=served.info.max_model_len, max_chars=service.config.max_text_chars)
+
+    def work(should_continue: ShouldContinue) -> SamplingParams:
+        within = replace(limits, should_continue=should_continue)
+        return with_prediction(with_bad_words(params, served.tokenizer), served.tokenizer, within)
+
+    size = 2 * sum(map(len, params.bad_words or ())) + len(params.prediction or "")
+    return await run_text_work(service, receive, size, work)
 
 
 async def run_until_disconnect(inflight: ActiveJobs, receive: Receive, work: Callable[[], Coroutine[Any, Any, T]]) -> T:

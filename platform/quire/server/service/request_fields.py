@@ -53,6 +53,7 @@ COPIED_FIELDS = (
     "logit_bias",
     "allowed_token_ids",
     "bad_words",
+    "speculative",
 )
 
 NON_STREAM_INTERVAL = 16
@@ -74,6 +75,8 @@ UNSUPPORTED_WITH_BEAMS = (
     "presence_penalty",
     "frequency_penalty",
     "stream_interval",
+    "speculative",
+    "prediction",
 )
 
 
@@ -161,6 +164,10 @@ def check_list_lengths(body: Mapping[str, Any]) -> None:
     messages = body.get("messages")
     if isinstance(messages, list):
         _check_message_parts(messages)
+    prediction = body.get("prediction")
+    parts = prediction.get("content") if isinstance(prediction, Mapping) else None
+    if isinstance(parts, list) and len(parts) > MAX_MESSAGE_PARTS:
+        raise BadRequest(f"`prediction` may have at most {MAX_MESSAGE_PARTS} parts.", "prediction")
     nested = body.get("sampling_params")
     if isinstance(nested, Mapping):
         check_list_lengths({name: nested.get(name) for name in _MAX_LENGTHS})

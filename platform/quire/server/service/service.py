@@ -29,6 +29,7 @@ from quire.server.process.workers import WorkerPools
 from quire.server.service.adapters import AdapterService
 from quire.server.service.client_protocol import ClientProtocol
 from quire.server.service.gates import Gates
+from quire.server.service.model_loads import ModelLoads
 from quire.server.service.models import ModelDirectory, ModelFilter, ServedModel
 from quire.server.service.request_fields import RequestFields, check_list_lengths, reject_unsupported
 from quire.settings.server_config import ServerConfig
@@ -52,6 +53,7 @@ class Service:
     telemetry: Telemetry
     inflight: ActiveJobs
     adapters: AdapterService
+    model_loads: ModelLoads
     bodies: Bodies
     pools: WorkerPools
 

@@ -269,6 +269,15 @@ def with_bad_words(params: SamplingParams, tokenizer: Tokenizer) -> SamplingPara
     return replace(params, bad_word_ids=tuple(found))
 
 
+def with_prediction(params: SamplingParams, tokenizer: Tokenizer | None, limits: InputLimits) -> SamplingParams:
+    """`params` with the ids of its prediction instead of the text, at most as many as fit into the context."""
+    if params.prediction is None:
+        return params
+    limits = replace(limits, truncate_prompt_tokens=-1, truncation_side="right", param="prediction")
+    ids = truncate(_tokenize(params.prediction, tokenizer, limits, False), limits)
+    return replace(params, prediction=None, prediction_ids=tuple(ids))
+
+
 def to_engine_request(request: Request) -> Request:
     """The request for the engine: with best_of > n it asks for log-probabilities, which select the best completions."""
     params = request.params

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from quire.records import Channels
-from quire.records.channels import MessageKind
+from quire.records.reasoning import MessageKind
 from quire.text.parsing.scanner import overlap
 from quire.text.parsing.tool_spans import JsonScanner
 

@@ -1,16 +1,20 @@
-// Models and adapters: what is served, and loading and unloading of adapters.
+// Models and adapters: what is served, and loading and unloading of both.
 
 import { html, useEffect, useState } from "../vendor/preact-htm.js";
 import { bytes, short } from "../app/numbers.js";
 import { postText } from "../app/requests.js";
 import { chatChoices } from "../app/server.js";
 import { Problem } from "../parts/fields.js";
+import { Leaving, useUnloads } from "./leaving.js";
 import { LoadForm } from "./load_form.js";
+import { LoadModelForm } from "./load_model.js";
 
 const POLL_MS = 400;
 
 export function Models({ server, active, onUse }) {
   const [error, setError] = useState(null);
+  const [modelError, setModelError] = useState(null);
+  const [leaving, unloadModel] = useUnloads(server.refresh, setModelError);
   const chats = chatChoices(server).flatMap(({ model }) => model.aliases);
   const useOf = (name) => chats.includes(name) && onUse;
   const busy = server.adapters.some(({ state }) => state === "loading" || state === "retired");
@@ -51,12 +55,17 @@ export function Models({ server, active, onUse }) {
             </tr>
           </thead>
           <tbody>
-            ${server.models.map((model) => html`<${Model} key=${model.id} model=${model} onUse=${useOf(model.id)} />`)}
+            ${server.models.map(
+              (model) =>
+                html`<${Model} key=${model.id} model=${model} onUse=${useOf(model.id)} onUnload=${unloadModel} />`,
+            )}
             ${server.loaded && !server.models.length && html`<tr><td colspan="7">No model is served.</td></tr>`}
           </tbody>
         </table>
       </div>
-      <p class="hint">Models are chosen when the server starts; adapters come and go while it runs.</p>
+      <${Leaving} names=${leaving} onForce=${(name) => unloadModel(name, true)} />
+      <${Problem} error=${modelError} />
+      <${LoadModelForm} refresh=${server.refresh} />
       <h2>Adapters</h2>
       <${Problem} error=${error} />
       <div class="scroll" tabindex="0" role="region" aria-label="Adapters">
@@ -87,7 +96,7 @@ export function Models({ server, active, onUse }) {
   `;
 }
 
-const Model = ({ model, onUse }) => html`
+const Model = ({ model, onUse, onUnload }) => html`
   <tr>
     <th scope="row">${model.id}<br /><span class="hint">${model.architecture}</span></th>
     <td class="number">${short(model.num_parameters)}</td>
@@ -106,6 +115,7 @@ const Model = ({ model, onUse }) => html`
         <button type="button" aria-label="Chat with ${model.id}" onClick=${() => onUse(model.id)}>Chat</button>
       `
       }
+      <button type="button" aria-label="Unload ${model.id}" onClick=${() => onUnload(model.id)}>Unload</button>
     </td>
   </tr>
 `;

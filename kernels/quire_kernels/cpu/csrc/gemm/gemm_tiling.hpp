@@ -99,11 +99,13 @@ class GemmTiling {
       const int64_t first = item % groups_ * width_, last = std::min(panels_, first + width_);
       const int64_t begin = item / groups_ * block_, end = std::min(rows_, begin + block_);
       const int64_t tiles = ceil_div(end - begin, shape_.rows);
-      const int64_t height = shape_.even ? ceil_div(end - begin, tiles) : shape_.rows;
       const char* behind = reinterpret_cast<const char*>(w_.panel(last, units_));
       PrefetchStream stream{behind, (panel_bytes + units_ * tiles - 1) / (units_ * tiles)};
-      for (int64_t row = begin; row < end; row += height, stream.at += stream.step * units_)
-        work(GemmTile{row, std::min(height, end - row), first, last, row == begin, tiles, stream, panel_bytes});
+      for (int64_t row = begin, left = tiles; left > 0; left--, stream.at += stream.step * units_) {
+        const int64_t height = shape_.even ? ceil_div(end - row, left) : std::min(shape_.rows, end - row);
+        work(GemmTile{row, height, first, last, row == begin, tiles, stream, panel_bytes});
+        row += height;
+      }
     });
   }
 

@@ -6,6 +6,9 @@
 #if defined(__AMX_TILE__) && defined(__AMX_INT8__)
 #include "quantized/tiles.hpp"
 #endif
+#if defined(__AVX512VNNI__)
+#include "quantized/row_tiles.hpp"
+#endif
 
 namespace quire {
 
@@ -50,11 +53,14 @@ void multiply_panel(const Quantized& q, StepReader& reader, const uint8_t* at, c
 
 using PanelKernel = decltype(&multiply_panel<FloatProducts>);
 
-inline PanelKernel panel_kernel(const Quantized& q) {
-  if (q.multiplies_floats()) return multiply_panel<FloatProducts>;
-  if (q.kind == CodeKind::codes)
+inline PanelKernel panel_kernel([[maybe_unused]] const Quantized& q) {
+#if !defined(__AVX512VNNI__)  // bytes: `row_tiles.hpp`
+  if (!q.multiplies_floats() && q.kind == CodeKind::codes)
     return q.step == 32 ? multiply_panel<ByteProducts<CodeSums, 8>> : multiply_panel<ByteProducts<CodeSums, 4>>;
-  return q.step == 32 ? multiply_panel<ByteProducts<ByteSums, 8>> : multiply_panel<ByteProducts<ByteSums, 4>>;
+  if (!q.multiplies_floats())
+    return q.step == 32 ? multiply_panel<ByteProducts<ByteSums, 8>> : multiply_panel<ByteProducts<ByteSums, 4>>;
+#endif
+  return multiply_panel<FloatProducts>;
 }
 
 template <class T>
@@ -82,12 +88,20 @@ void multiply_quantized(Worker& worker, const T* x, int64_t stride, int64_t rows
                         void* shared, const GemmOutput& to, PrefetchQueue& queue) {
   if (rows == 0) return;
   const PreparedRows prepared = prepare_rows(worker, x, stride, rows, w.inputs, q, shared);
+#if defined(__AVX512VNNI__)
+  if (rows > 1 && !q.multiplies_floats()) {
+    const auto finish = [&](int64_t panel, int64_t first, int64_t count, const float* products) {
+      apply_epilogue<T>(w, to, panel, first, count, products);
+    };
 #if defined(__AMX_TILE__) && defined(__AMX_INT8__)
-  if (rows >= MIN_TILE_ROWS && !q.multiplies_floats())
-    return multiply_by_tiles(worker, prepared, rows, w, q, [&](int64_t panel, int64_t first, int64_t count, float* totals) {
-      apply_factors(q.factors + panel * PANEL, count, totals);
-      apply_epilogue<T>(w, to, panel, first, count, totals);
-    });
+    if (rows >= MIN_TILE_ROWS)
+      return multiply_by_tiles(worker, prepared, rows, w, q, [&](int64_t panel, int64_t first, int64_t count, float* totals) {
+        apply_factors(q.factors + panel * PANEL, count, totals);
+        finish(panel, first, count, totals);
+      });
+#endif
+    return multiply_row_tiles(worker, prepared, rows, w, q, queue, finish);
+  }
 #endif
   if (rows > 1 || q.multiplies_floats()) return multiply_blocks<T>(worker, prepared, rows, w, q, to, queue);
   alignas(64) float totals[PANEL];

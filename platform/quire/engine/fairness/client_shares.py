@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from itertools import chain
 
-from quire.engine.scheduler.fairness.shares import max_min_shares
+from quire.engine.fairness.shares import max_min_shares
 from quire.engine.scheduler.seq import Seq, SeqGroup
 from quire.engine.scheduler.state import SchedulerState
 from quire.types import in_background

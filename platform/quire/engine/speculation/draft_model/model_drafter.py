@@ -1,0 +1,90 @@
+"""Drafts with a model: feeds it what it has not seen, then lets it generate a few tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from quire.engine.runner.forward_executor import ForwardExecutor
+from quire.engine.runner.input_batch import InputBatch, Int64Array, StepInputs
+from quire.engine.speculation.draft_model.draft_cache import DraftCache, DraftSeq
+from quire.engine.speculation.draft_model.draft_inputs import DraftInputs
+from quire.engine.speculation.draft_model.draft_sampler import DraftSampler
+from quire.records import Draft, DraftQuery
+from quire.types import Chunk, Plan
+
+NO_DRAFT = Draft()
+
+
+class ModelDrafter:
+    """A drafter (`quire.records.DrafterImpl`). vocab_size, memory_bytes (weights and pages): of the draft
+    model; ids beyond its vocabulary, which are padding, are computed as its last.
+
+    A prompt is computed over several steps, beside the drafts of other sequences; its drafts begin when it is done.
+    """
+
+    def __init__(
+        self,
+        executor: ForwardExecutor,
+        batch: InputBatch,
+        cache: DraftCache,
+        sampler: DraftSampler,
+        max_num_seqs: int,
+        vocab_size: int,
+        memory_bytes: int,
+    ) -> None:
+        self._executor, self._batch, self._cache, self._sampler = executor, batch, cache, sampler
+        self._max_num_seqs, self._last_id = max_num_seqs, vocab_size - 1
+        self.memory_bytes = memory_bytes
+
+    @torch.inference_mode()
+    def propose(self, queries: Sequence[DraftQuery]) -> Sequence[Draft]:
+        try:
+            drafts = self._drafts(queries[: self._max_num_seqs])
+        except BaseException:
+            self._cache.clear()  # it is unknown which K and V were written
+            raise
+        return [drafts.get(query.seq_id, NO_DRAFT) for query in queries]
+
+    def end(self, seq_ids: Sequence[int]) -> None:
+        for seq_id in seq_ids:
+            self._cache.end(seq_id)
+
+    def _drafts(self, queries: Sequence[DraftQuery]) -> dict[int, Draft]:
+        planned = self._cache.plan(queries)
+        if not planned:
+            return {}
+        seqs = [seq for seq, chunk in planned if chunk.samples]
+        hidden = self._feed([chunk for _, chunk in planned])
+        if seqs:
+            self._generate(seqs, hidden)
+        return {seq.id: Draft(seq.drafts, torch.stack(seq.probs) if seq.probs else None) for seq in seqs}
+
+    def _feed(self, chunks: Sequence[Chunk]) -> Tensor:
+        """Compute the chunks. Hidden states of the last tokens of those that sample: [chunks, width]"""
+        inputs = self._batch.build_inputs(chunks)
+        samples = np.fromiter((chunk.samples for chunk in chunks), np.bool_, len(chunks))
+        return self._compute(inputs, inputs.starts[1:][samples] - 1)
+
+    def _generate(self, seqs: Sequence[DraftSeq], hidden: Tensor) -> None:
+        """Draft for sequences whose last hidden states are given."""
+        draws = self._sampler.start(seqs)
+        inputs = DraftInputs(self._batch.build_inputs([seq.draft_chunk() for seq in seqs]))
+        while True:
+            tokens = draws.draw(hidden)
+            rows = [i for i, (seq, token) in enumerate(zip(seqs, tokens, strict=True)) if seq.append(token)]
+            if not rows:
+                return
+            if len(rows) < len(seqs):
+                seqs, tokens = [seqs[i] for i in rows], [tokens[i] for i in rows]
+                draws.keep(rows)
+                inputs.keep(rows)
+            step = inputs.next(tokens)
+            hidden = self._compute(step, step.starts[:-1])
+
+    def _compute(self, inputs: StepInputs, index: Int64Array) -> Tensor:
+        np.minimum(inputs.tokens, self._last_id, out=inputs.tokens)
+        return self._executor.hidden_states(Plan(), inputs, index, None, {})

@@ -1,0 +1,220 @@
+"""Loads and unloads models in the engine process while others are served.
+
+An engine is built in a thread that uses only idle cores, one at a time, and closed in another thread, because to free
+memory takes time. What follows is passed back to the loop thread.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from threading import Event
+from typing import TYPE_CHECKING, Protocol
+
+from quire.engine_process.wire.error_info import to_error_info
+from quire.engine_process.wire.message import WireMessage
+from quire.engine_process.wire.model_changes import LoadModel, ModelLoaded, ModelProgress, UnloadModel
+from quire.engine_process.wire.protocol import CallFailed, UnloadDone
+from quire.errors import BadRequest, ConfigError, NotFound
+from quire.isolation.idle_thread import compute_when_idle
+from quire.records import Registry
+from quire.settings.model_config import ModelConfig
+
+if TYPE_CHECKING:
+    from quire.engine_process.step_loop import EngineProtocol, StepLoop
+
+log = logging.getLogger("quire.engine_process")
+
+MIN_PROGRESS = 0.01
+"""A smaller part of the weights is not worth a message."""
+
+
+class LoadEnded(BadRequest):
+    """A model was unloaded while it was being loaded, or the process ends."""
+
+
+class EngineBuilderProtocol(Protocol):
+    """Builds and closes engines; `quire.engine_process.engine_builder.EngineBuilder` implements it."""
+
+    def build(
+        self,
+        config: ModelConfig,
+        registry: Registry,
+        num_left: int,
+        on_progress: Callable[[float], None] | None = None,
+    ) -> EngineProtocol:
+        """An engine. num_left: models, this one included, that share the free memory. Raises StartupError.
+
+        on_progress: gets the fraction of the weights that is loaded; what it raises ends the load.
+        """
+        ...
+
+    def close(self, engine: EngineProtocol) -> None:
+        """Close an engine that takes no more requests, and free its memory."""
+        ...
+
+    def log_memory(self) -> None:
+        """Log the memory that each model has reserved."""
+        ...
+
+
+def check_names(names: Iterable[str], engines: Iterable[EngineProtocol]) -> None:
+    """Raise ConfigError if a model has one of these names."""
+    taken = {name for engine in engines for name in (engine.info.name, *engine.info.aliases)}
+    for name in names:
+        if name in taken:
+            raise ConfigError(f"Two models are named {name!r}; give one of them another name (name=path).")
+
+
+def progress_reporter(name: str, send: Callable[[ModelProgress], None]) -> Callable[[float], None]:
+    """Sends the progress of a load in steps of at least `MIN_PROGRESS`."""
+    last = 0.0
+
+    def report(fraction: float) -> None:
+        nonlocal last
+        if fraction - last >= MIN_PROGRESS:
+            last = fraction
+            send(ModelProgress(name, fraction))
+
+    return report
+
+
+@dataclass(eq=False)
+class _Load:
+    """A load in progress. ended: it is to stop. unloads: calls that wait for that."""
+
+    call_id: int
+    config: ModelConfig
+    ended: Event = field(default_factory=Event)
+    unloads: list[int] = field(default_factory=list)
+
+
+class ModelMessageHandler:
+    """Loads and unloads models, and sends the answers; `handle` and `close` are for the loop thread.
+
+    call_in_loop: passes a function to the loop thread. add: serves an engine; raises ConfigError if its name is taken.
+    """
+
+    def __init__(
+        self,
+        call_in_loop: Callable[[Callable[[], None]], None],
+        send: Callable[[WireMessage], None],
+        loop: StepLoop,
+        registry: Registry,
+        builder: EngineBuilderProtocol,
+        add: Callable[[ModelConfig, EngineProtocol], None],
+    ) -> None:
+        self._call_in_loop, self._send, self._loop, self._add = call_in_loop, send, loop, add
+        self._registry, self._builder = registry, builder
+        self._loads: dict[str, _Load] = {}
+        self._loading = ThreadPoolExecutor(1, "model-loader", initializer=compute_when_idle, initargs=(0.5,))
+        self._closing = ThreadPoolExecutor(1, "model-closer")
+
+    def handle(self, message: LoadModel | UnloadModel) -> None:
+        """Begin to carry out a message; it is answered later."""
+        if isinstance(message, LoadModel):
+            self._start(message)
+        else:
+            self._unload(message)
+
+    def close(self) -> None:
+        """End all loads, and wait for the threads."""
+        for load in self._loads.values():
+            load.ended.set()
+        self._loading.shutdown(wait=True, cancel_futures=True)
+        self._closing.shutdown(wait=True)
+
+    # --- loading -----------------------------------------------------------------------------------
+
+    def _start(self, message: LoadModel) -> None:
+        name, names = message.config.name, {message.config.name, *message.config.served_model_name}
+        try:
+            check_names(names, self._loop.engines.values())
+            if name in self._loads:
+                raise ConfigError(f"The model {name!r} is being loaded already.")
+        except ConfigError as error:
+            self._send(CallFailed(message.call_id, to_error_info(error)))
+            return
+        load = self._loads[name] = _Load(message.call_id, message.config)
+        self._loading.submit(self._build, load)
+
+    def _build(self, load: _Load) -> None:
+        """In the loading thread."""
+        try:
+            self._check(load)
+            engine = self._builder.build(load.config, self._registry, 1, self._reporter(load))
+        except Exception as error:
+            failure = error
+            self._call_in_loop(lambda: self._failed(load, failure))
+            return
+        self._call_in_loop(lambda: self._built(load, engine))
+
+    def _reporter(self, load: _Load) -> Callable[[float], None]:
+        report = progress_reporter(load.config.name, lambda made: self._call_in_loop(lambda: self._send(made)))
+
+        def check_and_report(fraction: float) -> None:
+            self._check(load)
+            report(fraction)
+
+        return check_and_report
+
+    def _check(self, load: _Load) -> None:
+        if load.ended.is_set():
+            raise LoadEnded(f"The model `{load.config.name}` was unloaded while it was being loaded.", "name")
+
+    def _built(self, load: _Load, engine: EngineProtocol) -> None:
+        try:
+            self._check(load)
+            self._add(load.config, engine)
+        except (ConfigError, LoadEnded) as error:
+            failure = error
+            self._close_engine(engine, lambda: self._failed(load, failure))
+            return
+        del self._loads[load.config.name]
+        self._send(ModelLoaded(load.call_id, engine.info))
+
+    def _failed(self, load: _Load, error: Exception) -> None:
+        name = load.config.name
+        del self._loads[name]
+        if isinstance(error, LoadEnded):
+            log.info("loading %s was ended", name)
+        else:
+            log.warning("%s could not be loaded: %s", name, error)
+        self._send(CallFailed(load.call_id, to_error_info(error)))
+        for call_id in load.unloads:
+            self._send(UnloadDone(call_id))
+
+    # --- unloading ---------------------------------------------------------------------------------
+
+    def _unload(self, message: UnloadModel) -> None:
+        name = message.model
+        if load := self._loads.get(name):
+            load.unloads.append(message.call_id)
+            load.ended.set()
+        elif name in self._loop.engines:
+            self._loop.remove(name, lambda engine: self._removed(message, engine))
+        else:
+            error = NotFound(f"The model `{name}` is not loaded.")
+            self._send(CallFailed(message.call_id, to_error_info(error)))
+
+    def _removed(self, message: UnloadModel, engine: EngineProtocol) -> None:
+        def done() -> None:
+            log.info("%s is unloaded", message.model)
+            self._send(UnloadDone(message.call_id))
+
+        self._close_engine(engine, done)
+
+    def _close_engine(self, engine: EngineProtocol, then: Callable[[], None]) -> None:
+        """Close an engine in a thread, and call `then` in the loop thread."""
+        closing = self._closing.submit(self._close_in_thread, engine)
+        closing.add_done_callback(lambda _: self._call_in_loop(then))
+
+    def _close_in_thread(self, engine: EngineProtocol) -> None:
+        name = engine.info.name
+        try:
+            self._registry.engine_stopping(engine.info)
+            self._builder.close(engine)
+        except Exception:  # the model is gone all the same
+            log.exception("Closing %s failed", name)

@@ -1,0 +1,78 @@
+"""Models and adapters as the API describes them: entries of the list, and the details of one."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from quire.server.service.model_loads import ModelLoad
+from quire.server.service.models import ServedModel
+from quire.server.service.service import Service
+from quire.types.adapter_info import AdapterInfo
+
+
+def model_details(service: Service, found: ServedModel | ModelLoad, alias: str) -> dict[str, Any]:
+    """The details of a model that is served, being loaded or unloaded, or could not be loaded."""
+    if isinstance(found, ModelLoad):
+        error = found.error.message if found.error is not None else None
+        card = _card(alias, found.root, None)
+        return {**card, **_details(found.state, service.client.load_progress(found.name), error, None, [])}
+    name = found.info.name
+    adapters = [info.name for info in service.adapters.ready() if info.model == name]
+    now = {info.name: info for info in service.client.models()}.get(name, found.info)
+    sizes = {"weights": now.weight_bytes, "kv_cache": now.kv_cache_bytes, "state": now.state_bytes}
+    state, progress = "draining" if found in service.models.leaving else "ready", 1.0
+    if service.client.unavailable is not None:  # the engine process is being restarted
+        state, progress = "loading", service.client.load_progress(name)
+    return {**model_card(found, alias), **_details(state, progress, None, sizes, adapters)}
+
+
+def adapter_details(service: Service, info: AdapterInfo) -> dict[str, Any]:
+    """The details of an adapter that is ready."""
+    sizes = {"weights": info.num_bytes, "kv_cache": 0, "state": 0}
+    return {**adapter_card(service, info), **_details("ready", 1.0, None, sizes, [])}
+
+
+def _details(
+    state: str, progress: float, error: str | None, sizes: dict[str, int] | None, adapters: list[str]
+) -> dict[str, Any]:
+    return {"state": state, "progress": progress, "error": error, "bytes": sizes, "adapters": adapters}
+
+
+def adapter_card(service: Service, info: AdapterInfo) -> dict[str, Any]:
+    """The entry of an adapter in the list of models."""
+    parent = service.adapters.base_model(info)
+    return {**model_card(parent, info.name), "root": info.path, "parent": parent.name, "max_model_len": None}
+
+
+def model_card(served: ServedModel, alias: str) -> dict[str, Any]:
+    """The entry of one alias of a model in the list of models."""
+    return _card(alias, served.info.root, served.info.max_model_len)
+
+
+def _card(alias: str, root: str, max_model_len: int | None) -> dict[str, Any]:
+    created = int(time.time())
+    permission = {
+        "id": f"modelperm-{alias}",
+        "object": "model_permission",
+        "created": created,
+        "allow_create_engine": False,
+        "allow_sampling": True,
+        "allow_logprobs": True,
+        "allow_search_indices": False,
+        "allow_view": True,
+        "allow_fine_tuning": False,
+        "organization": "*",
+        "group": None,
+        "is_blocking": False,
+    }
+    return {
+        "id": alias,
+        "object": "model",
+        "created": created,
+        "owned_by": "quire",
+        "root": root,
+        "parent": None,
+        "max_model_len": max_model_len,
+        "permission": [permission],
+    }

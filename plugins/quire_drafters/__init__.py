@@ -1,0 +1,1 @@
+"""Drafters of speculative decoding: each module is a plugin."""

@@ -1,0 +1,74 @@
+"""Drafts with Medusa heads: a chain of one token per head, all from one hidden state."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from quire.plugin import Draft, DraftQuery, HiddenStates, ReadsHidden
+from quire_drafters.heads.drawing import TokenDraws, until_impossible
+from quire_drafters.heads.medusa_heads import MedusaHead
+from quire_kernels.select import Ops
+
+
+class MedusaDrafter:
+    """Keeps the hidden state of the last computed token of each sequence.
+
+    ops, dtype, vocab: of the model. wants_probs: whether drafts have probabilities. memory_bytes: of the heads.
+    """
+
+    reads_hidden = ReadsHidden()
+
+    def __init__(
+        self, heads: Sequence[MedusaHead], ops: Ops, dtype: torch.dtype, vocab: int, wants_probs: bool
+    ) -> None:
+        self._heads, self._ops, self._vocab, self._wants_probs = heads, ops, vocab, wants_probs
+        matrices = {matrix for head in heads for matrix in (*head.blocks, head.head)}
+        self.memory_bytes = sum(matrix.inputs * matrix.outputs for matrix in matrices) * dtype.itemsize
+        self._last: dict[int, tuple[int, Tensor]] = {}  # position and hidden state, by seq id
+
+    @property
+    def num_seqs(self) -> int:
+        """Sequences with a state."""
+        return len(self._last)
+
+    def observe(self, states: Sequence[HiddenStates]) -> None:
+        for each in states:
+            self._last[each.seq_id] = each.start, each.rows.clone()
+
+    def propose(self, queries: Sequence[DraftQuery]) -> Sequence[Draft]:
+        known = [(i, query) for i, query in enumerate(queries) if self._is_known(query)]
+        drafts = [Draft()] * len(queries)
+        if known:
+            draws = TokenDraws([query for _, query in known], self._wants_probs)
+            chains = self._chains([query for _, query in known], draws)
+            for row, ((i, query), *tokens) in enumerate(zip(known, *chains, strict=True)):
+                token_ids = until_impossible(tokens[: query.max_drafts], self._vocab)
+                drafts[i] = Draft(token_ids, draws.probs(row, len(token_ids)))
+        return drafts
+
+    def end(self, seq_ids: Sequence[int]) -> None:
+        for seq_id in seq_ids:
+            self._last.pop(seq_id, None)
+
+    def _is_known(self, query: DraftQuery) -> bool:
+        """Whether the hidden state is that of the token before the newest."""
+        position, _ = self._last.get(query.seq_id, (-1, None))
+        return position == len(query.token_ids) - 2
+
+    @torch.inference_mode()
+    def _chains(self, queries: Sequence[DraftQuery], draws: TokenDraws) -> list[list[int]]:
+        """The tokens of each head, one for each query."""
+        rows = torch.cat([self._last[query.seq_id][1] for query in queries])
+        count = min(len(self._heads), max(query.max_drafts for query in queries))
+        return [self._drawn(head, rows, draws, ahead) for ahead, head in enumerate(self._heads[:count])]
+
+    def _drawn(self, head: MedusaHead, rows: Tensor, draws: TokenDraws, ahead: int) -> list[int]:
+        multiply = head.head.multiply
+        argmax = getattr(multiply, "argmax", None)
+        if draws.all_greedy and argmax is not None:
+            greedy: list[int] = argmax(head(rows))
+            return greedy
+        return draws.draw(self._ops, multiply(head(rows), True), ahead)

@@ -1,0 +1,109 @@
+"""The modules of Medusa heads, and their checkpoints: those of the paper's repository, and those with vLLM's names.
+
+    0.0.linear.weight   blocks.0.layers.0.weight   [width, width]   block 0 of head 0; bias [width] if there is one
+    0.1.weight          lm_heads.0.weight          [vocab, width]   head 0, which predicts the token after the next
+    lm_head.weight                                 [vocab, width]   of all heads (original_lm_head)
+
+A prefix `medusa_head.` or `medusa_heads.` is accepted. The numbers of heads and blocks are those of the tensors.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from torch import Tensor, nn
+from torch.nn import functional
+
+from quire.errors import ConfigError
+from quire.plugin import DrafterContext, Projection
+from quire_drafters.heads.head_files import HeadFiles
+from quire_models.modules.builder import ModuleBuilder
+
+MAX_HEADS = 64
+MAX_BLOCKS = 16
+SINGLE_FILES = ("medusa_lm_head.safetensors", "medusa_lm_head.pt")
+_BLOCK = re.compile(r"(?:medusa_heads?\.)?(?:(\d+)\.(\d+)\.linear|blocks\.(\d+)\.layers\.(\d+))\.(weight|bias)")
+_HEAD = re.compile(r"(?:medusa_heads?\.)?(?:(\d+)\.\d+|lm_heads\.(\d+))\.weight")
+
+
+class MedusaHead(nn.Module):
+    """x + silu(block(x)) for each block, then a projection to the vocabulary."""
+
+    def __init__(self, blocks: Sequence[Projection], head: Projection) -> None:
+        super().__init__()
+        self.blocks, self.head = nn.ModuleList(blocks), head
+        self._projections = tuple(blocks)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Hidden states [rows, width] -> what the projection gets, [rows, width]."""
+        for block in self._projections:
+            x = x + functional.silu(block.multiply(x))
+        return x
+
+
+def load_heads(context: DrafterContext) -> list[MedusaHead]:
+    """The heads in the folder that the settings name. Raises ConfigError."""
+    target = context.target
+    files = HeadFiles(context.settings, SINGLE_FILES)
+    for key, size in (("hidden_size", target.decoder.width), ("vocab_size", target.decoder.vocab)):
+        files.check_size(key, files.config.get(key), size, f"the model {context.model}")
+    blocks, heads = _names(files)
+    _check_numbers(files, blocks, heads)
+    builder = ModuleBuilder(target.ops, target.dtype, target.device, keep_weights=False)
+    width, vocab = target.decoder.width, target.decoder.vocab
+    shared = _projection(builder, files, "lm_head.weight", None, vocab, width) if not heads else None
+    found = []
+    for i in range(len(blocks)):
+        own = [_projection(builder, files, *names, width, width) for _, names in sorted(blocks[i].items())]
+        found.append(MedusaHead(own, shared or _projection(builder, files, heads[i], None, vocab, width)))
+    return found
+
+
+def _names(files: HeadFiles) -> tuple[dict[int, dict[int, tuple[str, str | None]]], dict[int, str]]:
+    """Names of weight and bias of each block by head, and of each head's projection."""
+    blocks: dict[int, dict[int, tuple[str, str | None]]] = {}
+    heads: dict[int, str] = {}
+    for name in files.tensors:
+        if (match := _BLOCK.fullmatch(name)) is not None:
+            head, block = (int(digits) for digits in match.group(1, 2, 3, 4) if digits is not None)
+            weight = name.removesuffix("bias") + "weight" if match.group(5) == "bias" else name
+            bias = name if match.group(5) == "bias" else blocks.get(head, {}).get(block, ("", None))[1]
+            blocks.setdefault(head, {})[block] = (weight, bias)
+        elif (match := _HEAD.fullmatch(name)) is not None:
+            heads[int(match.group(1) or match.group(2))] = name
+        elif name != "lm_head.weight":
+            raise ConfigError(f"{files.folder}: {name!r:.120} is not a tensor of Medusa heads.")
+    return blocks, heads
+
+
+def _check_numbers(files: HeadFiles, blocks: dict[int, dict[int, Any]], heads: dict[int, str]) -> None:
+    if "lm_head.weight" not in files.tensors or heads:
+        for head in blocks.keys() ^ heads.keys():
+            what = "a projection to the vocabulary" if head in blocks else "blocks"
+            raise ConfigError(f"{files.folder} lacks {what} for the head {head}.")
+    count = len(blocks)
+    if not 1 <= count <= MAX_HEADS or sorted(blocks) != list(range(count)):
+        raise ConfigError(
+            f"{files.folder} must hold the heads 0 to at most {MAX_HEADS - 1}; it has {sorted(blocks)[:9]}."
+        )
+    for key in ("medusa_num_heads", "num_heads"):
+        if isinstance(given := files.config.get(key), int) and given < count:
+            raise ConfigError(f"{files.folder}: `{key}` is {given}, but there are tensors of {count} heads.")
+    for head, own in blocks.items():
+        if len(own) > MAX_BLOCKS or sorted(own) != list(range(len(own))):
+            raise ConfigError(f"{files.folder}: the blocks of the head {head} must be 0 to at most {MAX_BLOCKS - 1}.")
+
+
+def _projection(
+    builder: ModuleBuilder, files: HeadFiles, weight: str, bias: str | None, outputs: int, inputs: int
+) -> Projection:
+    tensor = files.read(weight, (outputs, inputs))
+    added = files.read(bias, (outputs,)) if bias else None
+    made = builder.projection(inputs, outputs, bias=bias is not None)
+    made.weight.data.copy_(tensor)
+    if made.bias is not None and added is not None:
+        made.bias.data.copy_(added)
+    made.process_weights()
+    return made

@@ -1,0 +1,104 @@
+"""Looks up the newest tokens of a sequence among its earlier ones."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from quire.plugin import Draft, DraftQuery
+
+Tokens = NDArray[np.int32]
+
+MAX_NEW_TOKENS = 16_384
+"""Tokens that one step copies, so that a long prompt delays no step; its sequence has no drafts until it is copied."""
+MOST_ENDS = 64
+FILTERED_LENGTHS = (2, 3, 4)
+
+
+class TokenArray:
+    """The tokens of a sequence as an array, which grows with it."""
+
+    def __init__(self) -> None:
+        self._buffer: Tokens = np.empty(0, np.int32)
+        self.size = 0
+
+    def update(self, token_ids: Sequence[int], most: int = MAX_NEW_TOKENS) -> Tokens:
+        """int32, the first tokens of `token_ids`, all of them unless more than `most` are new.
+
+        `token_ids` begins with the tokens of the last call.
+        """
+        size = min(len(token_ids), self.size + most)
+        if size > len(self._buffer):
+            more = np.empty(max(size - self.size, self.size, 256), np.int32)
+            self._buffer = np.concatenate([self._buffer[: self.size], more])
+        self._buffer[self.size : size] = token_ids[self.size : size]
+        self.size = size
+        return self._buffer[:size]
+
+
+class NgramDrafter:
+    """min_length, max_length: of the n-grams looked up. The longest that occurs decides.
+
+    Of its occurrences, that after the most tokens that are the newest ones too, then the latest.
+    """
+
+    def __init__(self, min_length: int, max_length: int) -> None:
+        self._min_length, self._depth = min_length, max(max_length, 16)
+        self._arrays: dict[int, TokenArray] = {}
+
+    def propose(self, queries: Sequence[DraftQuery]) -> Sequence[Draft]:
+        left, drafts = MAX_NEW_TOKENS, []
+        for query in queries:
+            array = self._arrays.setdefault(query.seq_id, TokenArray())
+            before = array.size
+            tokens = array.update(query.token_ids, left)
+            left -= len(tokens) - before
+            drafts.append(self._draft(tokens, query) if len(tokens) == len(query.token_ids) else Draft())
+        return drafts
+
+    def end(self, seq_ids: Sequence[int]) -> None:
+        for seq_id in seq_ids:
+            self._arrays.pop(seq_id, None)
+
+    def _draft(self, tokens: Tokens, query: DraftQuery) -> Draft:
+        length, ends = longest_matches(tokens, self._depth)
+        if length < self._min_length:
+            return Draft()
+        return Draft(continuations(tokens, ends[-1:], query.max_drafts)[0].tolist())
+
+
+def longest_matches(tokens: Tokens, max_length: int, most: int = MOST_ENDS) -> tuple[int, NDArray[np.int64]]:
+    """The most of the last tokens that occur earlier too, up to `max_length`, and where these occurrences end.
+
+    Returns 0 and no ends if not even the last token occurs. Ends ascend; there are at most `most`, the latest. If the
+    last token occurs more often, only occurrences of the last 2, 3 or 4 tokens are looked at, as long as there are any,
+    and of them the latest.
+    """
+    ends = np.flatnonzero(tokens[:-1] == tokens[-1]) + 1
+    if not len(ends):
+        return 0, ends
+    for length in FILTERED_LENGTHS:
+        if len(ends) <= most or length > max_length:
+            break
+        longer = ends[ends >= length]
+        longer = longer[tokens[longer - length] == tokens[-length]]
+        if not len(longer):
+            break
+        ends = longer
+    ends = ends[-most:]
+    index = ends[:, None] - np.arange(1, min(max_length, len(tokens)) + 1)
+    lengths = common_lengths((tokens[index] == tokens[: -index.shape[1] - 1 : -1]) & (index >= 0))
+    longest = lengths.max()
+    return int(longest), ends[lengths == longest]
+
+
+def common_lengths(equal: NDArray[np.bool_]) -> NDArray[np.int64]:
+    """How many of the first columns are true in each row."""
+    return np.logical_and.accumulate(equal, axis=1).sum(axis=1)
+
+
+def continuations(tokens: Tokens, ends: NDArray[np.int64], count: int) -> Tokens:
+    """[len(ends), count]: the tokens from each end on; where the text stops it repeats what was from that end on."""
+    return tokens[ends[:, None] + np.arange(count) % (len(tokens) - ends)[:, None]]

@@ -1,0 +1,90 @@
+"""Lengths of drafts follow the acceptance and the cost of rows; times are those of a model of a machine."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+import pytest
+
+from quire.engine.speculation.draft_lengths import DraftLengths
+from quire.types import AcceptedDrafts, Chunk, Plan, Sample, StepResult
+
+Cost = Callable[[int], float]
+
+
+def bound_by_memory(rows: int) -> float:
+    return 0.010 + 0.0001 * rows
+
+
+def bound_by_arithmetic(rows: int) -> float:
+    return 0.001 + 0.001 * rows
+
+
+def run(
+    lengths: DraftLengths, cost: Cost, acceptance: float, num_seqs: int = 1, num_steps: int = 400, draft_s: float = 0.0
+) -> tuple[float, float]:
+    """Seconds per token, and drafts per sequence and step."""
+    rng = random.Random(0)
+    seconds = tokens = drafted = 0.0
+    for _ in range(num_steps):
+        chunks, accepted = [], {}
+        for seq_id, length in enumerate(lengths.choose(range(num_seqs))):
+            right = 0
+            while right < length and rng.random() < acceptance:
+                right += 1
+            chunks.append(Chunk(seq_id, 5, [1] * (1 + length), (), True, num_drafts=length))
+            tokens += 1 + right
+            drafted += length
+            if length:
+                accepted[seq_id] = AcceptedDrafts((Sample(1),) * right, right)
+        plan = Plan(chunks=tuple(chunks))
+        took = cost(plan.num_tokens)
+        seconds += took + draft_s * (plan.num_tokens - num_seqs)
+        result = StepResult({seq_id: Sample(1) for seq_id in range(num_seqs)}, accepted=accepted)
+        lengths.observe(plan, result, draft_s * (plan.num_tokens - num_seqs), took)
+    return seconds / tokens, drafted / num_steps / num_seqs
+
+
+def test_a_fixed_length_is_kept() -> None:
+    lengths = DraftLengths(3, adaptive=False)
+    assert run(lengths, bound_by_arithmetic, 0.0)[1] == 3
+
+
+@pytest.mark.parametrize("cost", [bound_by_memory, bound_by_arithmetic])
+@pytest.mark.parametrize("num_seqs", [1, 8, 64])
+@pytest.mark.parametrize("acceptance", [0.0, 0.2, 0.5, 0.8, 0.95])
+def test_drafts_never_slow_down_by_more_than_two_percent(cost: Cost, num_seqs: int, acceptance: float) -> None:
+    took, _ = run(DraftLengths(8, adaptive=True), cost, acceptance, num_seqs)
+    assert took <= 1.02 * cost(num_seqs) / num_seqs
+
+
+@pytest.mark.parametrize(("acceptance", "at_least"), [(0.5, 1.7), (0.8, 3.0), (0.95, 5.5)])
+def test_right_drafts_are_used_where_rows_cost_little(acceptance: float, at_least: float) -> None:
+    took, _ = run(DraftLengths(8, adaptive=True), bound_by_memory, acceptance)
+    assert bound_by_memory(1) / took >= at_least
+
+
+def test_few_drafts_are_made_where_a_row_costs_as_much_as_it_gains() -> None:
+    assert run(DraftLengths(8, adaptive=True), bound_by_arithmetic, 0.6, num_seqs=64)[1] < 0.2
+
+
+def test_a_slow_drafter_is_asked_for_less() -> None:
+    quick = run(DraftLengths(8, adaptive=True), bound_by_memory, 0.7)[1]
+    slow = run(DraftLengths(8, adaptive=True), bound_by_memory, 0.7, draft_s=0.004)[1]
+    too_slow = run(DraftLengths(8, adaptive=True), bound_by_memory, 0.7, draft_s=0.1)[1]
+    assert quick > 2 * slow > 0
+    assert too_slow < 0.2
+
+
+def test_drafts_come_back_when_they_become_right() -> None:
+    lengths = DraftLengths(8, adaptive=True)
+    run(lengths, bound_by_memory, 0.0)
+    assert run(lengths, bound_by_memory, 0.95)[1] > 4
+
+
+def test_ended_sequences_are_forgotten() -> None:
+    lengths = DraftLengths(8, adaptive=True)
+    run(lengths, bound_by_memory, 0.5, num_seqs=20)
+    lengths.end(range(20))
+    assert not lengths._seqs
