@@ -14,7 +14,7 @@ from speculation_rig import ReplayDrafter, with_drafter
 from quire.hooks import registry
 from quire.params.sampling import SamplingParams
 from quire.records import Draft, DraftQuery
-from quire_testing.tiny import tiny_llama
+from quire_testing.tiny import VOCAB_SIZE, tiny_llama
 
 PROMPTS = related_prompts(6, seed=2)
 LIKELY = 65
@@ -29,7 +29,7 @@ class SoftDrafter(ReplayDrafter):
     """
 
     def __init__(self, certainty: float, width: int = 0) -> None:
-        super().__init__({}, 0.2)
+        super().__init__({}, 0.2, VOCAB_SIZE)
         self.certainty, self.width = certainty, width
 
     def propose(self, queries: Sequence[DraftQuery]) -> Sequence[Draft]:
