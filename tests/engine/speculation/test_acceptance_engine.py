@@ -97,4 +97,4 @@ def test_probabilities_of_a_wrong_shape_are_the_drafters_fault(folder: Path, exp
     drafter = SoftDrafter(0.5, width=200)
     with drafting(folder, drafter, "exact") as rig:
         assert answers(rig, drafter, expected) == expected
-        assert rig.engine.stats().num_steps_total > 16 + 6, "there were no drafts"
+        assert rig.engine.stats().num_steps_total == 16, "there were no drafts"
