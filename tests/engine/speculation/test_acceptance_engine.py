@@ -29,7 +29,7 @@ class SoftDrafter(ReplayDrafter):
     """
 
     def __init__(self, certainty: float, width: int = 0) -> None:
-        super().__init__({}, 0.2)
+        super().__init__({}, 0.2, VOCAB_SIZE)
         self.certainty, self.width = certainty, width
 
     def propose(self, queries: Sequence[DraftQuery]) -> Sequence[Draft]:
@@ -40,7 +40,7 @@ class SoftDrafter(ReplayDrafter):
         ]
 
     def _soft(self, draft: Draft) -> Draft:
-        width = self.width or VOCAB_SIZE
+        width = self.width or self.vocab
         probs = torch.full((len(draft.token_ids), width), (1 - self.certainty) / (width - 1))
         probs.scatter_(1, torch.tensor(draft.token_ids)[:, None] % width, self.certainty)
         return Draft(draft.token_ids, probs)
@@ -97,6 +97,4 @@ def test_probabilities_of_a_wrong_shape_are_the_drafters_fault(folder: Path, exp
     drafter = SoftDrafter(0.5, width=200)
     with drafting(folder, drafter, "exact") as rig:
         assert answers(rig, drafter, expected) == expected
-        stats = rig.engine.stats().speculation
-        assert stats is not None
-        assert stats.num_drafts_total == 0
+        assert rig.engine.stats().num_steps_total == 16, "there were no drafts"
