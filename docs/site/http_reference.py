@@ -30,7 +30,7 @@ def on_files(files: Files, config: Any) -> Files:
 
 def openapi() -> dict[str, Any]:
     """The document of a server with the bundled plugins, without models."""
-    client: Any = SimpleNamespace(adapters=SimpleNamespace())
+    client: Any = SimpleNamespace(adapters=SimpleNamespace(), on_model_lost=lambda on_lost: None)
     return build_app(client, ServerConfig(), load(), []).openapi()
 
 

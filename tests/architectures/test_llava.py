@@ -270,9 +270,9 @@ def test_a_picture_among_others_is_seen_as_a_whole_however_large(onevision: Mode
 def test_the_example_that_memory_is_measured_with_is_what_the_tower_takes(model: Model, found: Registry) -> None:
     with rig_of(model.folder, found) as rig:
         tower: Any = rig.engine.loaded.module.tower
-    assert isinstance(tower, SupportsDummyInput)
-    item, num_rows = tower.dummy_input()
-    first, second = tower([item, item], TowerCall("cpu"))
+        assert isinstance(tower, SupportsDummyInput)
+        item, num_rows = tower.dummy_input()
+        first, second = tower([item, item], TowerCall("cpu"))
     assert first.shape == second.shape == (num_rows, 64)
     most = 1 if model.case.architecture == "LlavaForConditionalGeneration" else 5
     assert len(item["pixels"]) == most

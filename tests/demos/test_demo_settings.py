@@ -64,10 +64,19 @@ SETTINGS = {
     "quantization_group_size": 64,
     "quantization_ignore": ("lm_head",),
     "activation_bits": 16,
+    "speculative_config": {"method": "ngram"},
+    "speculative_model": "./d",
+    "speculative_method": "suffix",
+    "num_speculative_tokens": 9,
+    "spec_acceptance": "typical",
+    "speculative_lora": "./l",
 }
 """A value that is not the default for each; other settings are whole numbers, which may be 9."""
 
-BESIDE = dict.fromkeys(("quantization_group_size", "quantization_ignore"), ("--quantization", "int4"))
+BESIDE = {
+    **dict.fromkeys(("quantization_group_size", "quantization_ignore"), ("--quantization", "int4")),
+    **dict.fromkeys(("num_speculative_tokens", "spec_acceptance", "speculative_lora"), ("--speculative-model", "./d")),
+}
 """Words without which a setting is refused."""
 
 SETTABLE = [f.name for f in fields(ModelConfig) if f.name not in ("model", "served_model_name")]

@@ -10,7 +10,7 @@ from batch_rig import answers, ended, running
 from fake_client import PretendClient
 
 NUM_LINES = 300
-HELPERS = Path(__file__).parents[2] / "helpers" / "fakes"
+HELPERS = Path(__file__).parents[2] / "helpers"
 
 SERVER = f"""
 import asyncio, sys
@@ -31,7 +31,7 @@ asyncio.run(main())
 def run_until(folder, completed):
     """Run a server until so many lines are answered, then kill it; returns the first and the last count."""
     words = [sys.executable, "-c", SERVER, str(folder)]
-    environment = {**os.environ, "PYTHONPATH": str(HELPERS)}
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(str(HELPERS / folder) for folder in ("fakes", "loads"))}
     with subprocess.Popen(words, stdout=subprocess.PIPE, text=True, env=environment) as process:
         counts = []
         for line in process.stdout:

@@ -39,6 +39,7 @@ SAMPLES = {
     "type": "text",
     "function": {"name": "f"},
     "content": [{"type": "text", "text": "a"}],
+    "model": "a",
 }
 
 

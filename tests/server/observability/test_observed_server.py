@@ -24,6 +24,7 @@ pytestmark = pytest.mark.process
 TRACE = "0af7651916cd43dd8448eb211c80319c"
 FROM_CLIENT = {"traceparent": f"00-{TRACE}-b7ad6b7169203331-01", "x-request-id": "mine"}
 BODY = {"messages": [{"role": "user", "content": "What is the capital of France?"}], "max_tokens": 12, "stream": True}
+PREDICTED = {"prediction": {"type": "content", "content": "The capital of France is Paris."}}
 
 
 @pytest.fixture(scope="module")
@@ -31,6 +32,7 @@ def observed():
     """What was seen of a server that answered three chats, two with an adapter, refused a request, and ended."""
     folder = from_demo(ModelConfig(model="demo-chat"), load()).model
     flags = ("--log-format", "json", "--enable-lora", "--lora-modules", f"pirate={folder}/adapters/pirate")
+    flags += ("--speculative-config", '{"method": "ngram", "adaptive": false}')
     seen = SimpleNamespace()
     with trace_collector() as (collector, seen.spans):
         variables = {"OTEL_SERVICE_NAME": "observed"}
@@ -52,7 +54,7 @@ def observed():
 
 
 def _chat(client, model, headers=None):
-    reply = client.post("/v1/chat/completions", json={**BODY, "model": model}, headers=headers)
+    reply = client.post("/v1/chat/completions", json={**BODY, **PREDICTED, "model": model}, headers=headers)
     assert reply.text.endswith("data: [DONE]\n\n")
 
 

@@ -14,7 +14,7 @@ def started(monkeypatch):
     def start(*words):
         seen = []
 
-        def run(models, config, registry, *, plugins, enable_lora, on_ready, spawned):
+        def run(models, config, registry, *, plugins, enable_lora, on_ready, spawned, defaults):
             assert enable_lora == bool(registry.by_hook("quire_adapter_runtimes"))
             seen.append(([model.name for model in models], config, plugins, enable_lora))
             return 0
