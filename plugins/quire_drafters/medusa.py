@@ -14,8 +14,7 @@ def _build(context: DrafterContext) -> DrafterImpl:
     from quire_drafters.heads.medusa_drafter import MedusaDrafter  # torch is imported when a drafter is built
     from quire_drafters.heads.medusa_heads import load_heads
 
-    target = context.target
-    return MedusaDrafter(load_heads(context), target.ops, target.dtype, target.decoder.vocab, context.wants_probs)
+    return MedusaDrafter(load_heads(context), context.target, context.wants_probs)
 
 
 @hookimpl

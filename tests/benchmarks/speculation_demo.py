@@ -1,6 +1,7 @@
 """The demo chat model with its draft model: tokens per second of one stream on held-out questions, off and on in turns.
 
     python tests/benchmarks/speculation_demo.py [--draft demo-chat-draft] [--lengths 3,5] [--questions 80] [--turns 3]
+    python tests/benchmarks/speculation_demo.py --heads demo-chat-heads --lengths 3,4
 
 The engines are in one process, with one thread by default. Each question is answered without drafts, then with each
 length of drafts; the tokens after the first of each answer count. Prints tokens per second by the median and by the
@@ -76,8 +77,8 @@ class Arm:
 
 def new_arm(length: int, options: argparse.Namespace) -> Arm:
     config: dict[str, Any] = {
-        "method": "draft_model",
-        "model": options.draft,
+        "method": "medusa" if options.heads else "draft_model",
+        "model": options.heads or options.draft,
         "num_speculative_tokens": length,
         "adaptive": options.adaptive,
     }
@@ -98,6 +99,7 @@ def new_arm(length: int, options: argparse.Namespace) -> Arm:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--draft", default="demo-chat-draft", help="folder of the draft model")
+    parser.add_argument("--heads", help="folder of Medusa heads, in place of a draft model")
     parser.add_argument("--lengths", default="3,5", help="numbers of drafts")
     parser.add_argument("--questions", type=int, default=80)
     parser.add_argument("--turns", type=int, default=3)

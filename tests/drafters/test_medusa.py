@@ -12,6 +12,7 @@ from engine_rig import greedy, related_prompts, rig_of
 from head_rig import Tensors, drafted_rig, final_hidden, markov_llama, next_tokens, write_head
 from random_heads import WIDTH, medusa_tensors
 from torch import Tensor
+from transformers import AutoModelForCausalLM
 
 from quire.engine.sampling.rng import uniforms
 from quire.errors import ConfigError
@@ -96,6 +97,22 @@ def test_shared_head_is_applied_to_all(tmp_path: Path, folder: Path) -> None:
     folder_of_head = write_head(tmp_path / "head", {"original_lm_head": True}, stored | {"lm_head.weight": shared})
     with drafted_rig(folder, "medusa", folder_of_head) as (rig, proposals):
         rig.tokens(PROMPTS[:2], greedy(6, ignore_eos=True))
+    for query, tokens, draft in proposals.every:
+        expected = oracle(heads, 1, final_hidden(folder, tokens)[-2]).argmax(-1).tolist()
+        assert draft == expected[: query.max_drafts]
+
+
+def test_heads_without_projections_use_the_lm_head_of_the_model(tmp_path: Path, folder: Path) -> None:
+    heads = medusa_tensors(HEADS)
+    stored = {name: tensor for name, tensor in heads.items() if ".linear." in name}
+    heads |= {
+        f"{head}.1.weight": AutoModelForCausalLM.from_pretrained(folder).lm_head.weight.detach()
+        for head in range(HEADS)
+    }
+    head = write_head(tmp_path / "head", {"original_lm_head": True}, stored, "medusa_lm_head.safetensors")
+    with drafted_rig(folder, "medusa", head) as (rig, proposals):
+        rig.tokens(PROMPTS[:3], greedy(6, ignore_eos=True))
+    assert proposals.num_drafted > 20
     for query, tokens, draft in proposals.every:
         expected = oracle(heads, 1, final_hidden(folder, tokens)[-2]).argmax(-1).tolist()
         assert draft == expected[: query.max_drafts]

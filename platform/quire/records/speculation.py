@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from quire.records.context import Context
@@ -97,7 +98,7 @@ class DrafterContext(Context):
     (`quire.engine.loading.load.LoadedModel`), for drafters that use its weights. max_drafts: the most that it will be
     asked for. max_num_seqs, max_model_len: of the model. load_draft_model: builds a drafter that runs a model of its
     own, from a mapping with `model` and fields of `quire.settings.model_config.ModelConfig`; raises ConfigError.
-    wants_probs: whether `Draft.probs` is read.
+    wants_probs: whether `Draft.probs` is read. draft_folders: those of demo models, by name.
     """
 
     settings: Mapping[str, Any] = field(default_factory=dict)
@@ -107,6 +108,7 @@ class DrafterContext(Context):
     max_model_len: int = 1
     load_draft_model: Callable[[Mapping[str, Any]], DrafterImpl] | None = None
     wants_probs: bool = False
+    draft_folders: Mapping[str, Path] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -30,6 +30,8 @@ class TokenDraws:
         self.all_greedy = all(each.greedy for each in params)
         self._sampled = [i for i, each in enumerate(params) if wants_probs and not each.greedy]
         self._probs: list[Tensor] = []  # of each draft: [sampled queries, vocab]
+        if self.all_greedy:
+            return  # no draw reads the parameters
         self._temperature = np.array([0.0 if each.greedy else each.temperature for each in params])
         self._top_k = np.array([min(each.top_k, _MAX_TOP_K) for each in params], np.int64)
         self._top_p = np.array([each.top_p for each in params], np.float64)

@@ -21,12 +21,18 @@ FLAG = "--speculative-config"
 class HeadFiles:
     """config.json and tensors of a folder. Raises ConfigError, here and in its methods, with the tensor's name."""
 
-    def __init__(self, settings: Mapping[str, Any], single_files: tuple[str, ...] = ()) -> None:
-        """settings: of the drafter; `model` names the folder. single_files: names that the tensors' only file has."""
+    def __init__(
+        self, settings: Mapping[str, Any], single_files: tuple[str, ...] = (), known: Mapping[str, Path] | None = None
+    ) -> None:
+        """settings: of the drafter; `model` names the folder. single_files: names that the tensors' only file has.
+        known: folders that have names of their own.
+        """
         given = settings.get("model")
         if not isinstance(given, str) or not given:
             raise ConfigError(f"`model` of {FLAG} must name the folder of the draft heads; got {given!r:.100}.")
         self.folder = Path(given).expanduser()
+        if not self.folder.exists():
+            self.folder = (known or {}).get(given, self.folder)
         if not self.folder.is_dir():
             raise ConfigError(f"`model` of {FLAG}: {given!r:.200} is not a folder.")
         with as_config_error():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -10,23 +11,22 @@ from torch import Tensor
 from quire.plugin import Draft, DraftQuery, HiddenStates, ReadsHidden
 from quire_drafters.heads.drawing import TokenDraws, until_impossible
 from quire_drafters.heads.medusa_heads import MedusaHead
-from quire_kernels.select import Ops
 
 
 class MedusaDrafter:
     """Keeps the hidden state of the last computed token of each sequence.
 
-    ops, dtype, vocab: of the model. wants_probs: whether drafts have probabilities. memory_bytes: of the heads.
+    target: the loaded model. wants_probs: whether drafts have probabilities. memory_bytes: of the heads.
     """
 
     reads_hidden = ReadsHidden()
 
-    def __init__(
-        self, heads: Sequence[MedusaHead], ops: Ops, dtype: torch.dtype, vocab: int, wants_probs: bool
-    ) -> None:
-        self._heads, self._ops, self._vocab, self._wants_probs = heads, ops, vocab, wants_probs
-        matrices = {matrix for head in heads for matrix in (*head.blocks, head.head)}
-        self.memory_bytes = sum(matrix.inputs * matrix.outputs for matrix in matrices) * dtype.itemsize
+    def __init__(self, heads: Sequence[MedusaHead], target: Any, wants_probs: bool) -> None:
+        self._heads, self._wants_probs = heads, wants_probs
+        self._ops, self._vocab, self._module = target.ops, target.decoder.vocab, target.module
+        self._uses_model_head = all(head.head is None for head in heads)
+        matrices = {matrix for head in heads for matrix in (*head.blocks, head.head) if matrix is not None}
+        self.memory_bytes = sum(matrix.inputs * matrix.outputs for matrix in matrices) * target.dtype.itemsize
         self._last: dict[int, tuple[int, Tensor]] = {}  # position and hidden state, by seq id
 
     @property
@@ -63,9 +63,15 @@ class MedusaDrafter:
         """The tokens of each head, one for each query."""
         rows = torch.cat([self._last[query.seq_id][1] for query in queries])
         count = min(len(self._heads), max(query.max_drafts for query in queries))
+        if self._uses_model_head and draws.all_greedy:  # one product for all heads
+            every = torch.cat([head(rows) for head in self._heads[:count]])
+            tokens: list[int] = self._module.argmax(every)
+            return [tokens[i : i + len(rows)] for i in range(0, len(tokens), len(rows))]
         return [self._drawn(head, rows, draws, ahead) for ahead, head in enumerate(self._heads[:count])]
 
     def _drawn(self, head: MedusaHead, rows: Tensor, draws: TokenDraws, ahead: int) -> list[int]:
+        if head.head is None:
+            return draws.draw(self._ops, self._module.logits(head(rows)), ahead)
         multiply = head.head.multiply
         argmax = getattr(multiply, "argmax", None)
         if draws.all_greedy and argmax is not None:

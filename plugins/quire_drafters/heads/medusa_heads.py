@@ -4,6 +4,8 @@
     0.1.weight          lm_heads.0.weight          [vocab, width]   head 0, which predicts the token after the next
     lm_head.weight                                 [vocab, width]   of all heads (original_lm_head)
 
+With `original_lm_head` in config.json and neither of the last two, all heads use the LM head of the model.
+
 A prefix `medusa_head.` or `medusa_heads.` is accepted. The numbers of heads and blocks are those of the tensors.
 """
 
@@ -29,9 +31,9 @@ _HEAD = re.compile(r"(?:medusa_heads?\.)?(?:(\d+)\.\d+|lm_heads\.(\d+))\.weight"
 
 
 class MedusaHead(nn.Module):
-    """x + silu(block(x)) for each block, then a projection to the vocabulary."""
+    """x + silu(block(x)) for each block, then a projection to the vocabulary: None for the LM head of the model."""
 
-    def __init__(self, blocks: Sequence[Projection], head: Projection) -> None:
+    def __init__(self, blocks: Sequence[Projection], head: Projection | None) -> None:
         super().__init__()
         self.blocks, self.head = nn.ModuleList(blocks), head
         self._projections = tuple(blocks)
@@ -46,18 +48,20 @@ class MedusaHead(nn.Module):
 def load_heads(context: DrafterContext) -> list[MedusaHead]:
     """The heads in the folder that the settings name. Raises ConfigError."""
     target = context.target
-    files = HeadFiles(context.settings, SINGLE_FILES)
+    files = HeadFiles(context.settings, SINGLE_FILES, context.draft_folders)
     for key, size in (("hidden_size", target.decoder.width), ("vocab_size", target.decoder.vocab)):
         files.check_size(key, files.config.get(key), size, f"the model {context.model}")
     blocks, heads = _names(files)
     _check_numbers(files, blocks, heads)
     builder = ModuleBuilder(target.ops, target.dtype, target.device, keep_weights=False)
     width, vocab = target.decoder.width, target.decoder.vocab
-    shared = _projection(builder, files, "lm_head.weight", None, vocab, width) if not heads else None
+    has_shared = "lm_head.weight" in files.tensors and not heads
+    shared = _projection(builder, files, "lm_head.weight", None, vocab, width) if has_shared else None
     found = []
     for i in range(len(blocks)):
         own = [_projection(builder, files, *names, width, width) for _, names in sorted(blocks[i].items())]
-        found.append(MedusaHead(own, shared or _projection(builder, files, heads[i], None, vocab, width)))
+        its_own = _projection(builder, files, heads[i], None, vocab, width) if heads else shared
+        found.append(MedusaHead(own, its_own))
     return found
 
 
@@ -79,7 +83,8 @@ def _names(files: HeadFiles) -> tuple[dict[int, dict[int, tuple[str, str | None]
 
 
 def _check_numbers(files: HeadFiles, blocks: dict[int, dict[int, Any]], heads: dict[int, str]) -> None:
-    if "lm_head.weight" not in files.tensors or heads:
+    uses_models = not heads and files.config.get("original_lm_head") is True
+    if ("lm_head.weight" not in files.tensors and not uses_models) or heads:
         for head in blocks.keys() ^ heads.keys():
             what = "a projection to the vocabulary" if head in blocks else "blocks"
             raise ConfigError(f"{files.folder} lacks {what} for the head {head}.")

@@ -94,7 +94,7 @@ def quire_demo_models() -> Iterable[DemoModel]:
         summary="small chat model trained on text that this repository generates",
         folder=lambda: DEMO,
         adapters=demo_adapters,
-        drafts=lambda: {"demo-chat-draft": DEMO / "draft"},
+        drafts=lambda: {"demo-chat-draft": DEMO / "draft", "demo-chat-heads": DEMO / "heads"},
     )
     yield DemoModel(
         name="demo-tools",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from quire.engine.loading.load import LoadedModel
 from quire.engine.memory.ledger import MemoryBudget
@@ -13,7 +13,7 @@ from quire.engine.speculation.draft_model.draft_model_loader import DraftModelLo
 from quire.engine.speculation.predictions import MAX_PREDICTED
 from quire.engine.speculation.speculation import Speculation
 from quire.hooks.call_stats import call_plugin
-from quire.records import Context, DrafterContext, Registry
+from quire.records import Context, DemoModel, DrafterContext, Registry
 from quire.settings.model_config import ModelConfig
 from quire.settings.speculative_config import DRAFTERS, SpeculativeConfig
 
@@ -35,6 +35,8 @@ def build_speculation(
         return Speculation(registry, None, DraftLengths(MAX_PREDICTED, adaptive=True))
     plugin = registry.plugin_of(DRAFTERS, speculative.method)
     most, wants_probs = speculative.num_speculative_tokens, speculative.acceptance == "rejection"
+    demos: Iterable[DemoModel] = registry.all("quire_demo_models")
+    folders = {name: folder for demo in demos for name, folder in demo.drafts().items()}
     drafter_context = DrafterContext(
         **vars(context(plugin)),
         settings=speculative.settings,
@@ -49,8 +51,10 @@ def build_speculation(
             budget=budget,
             max_drafts=most,
             wants_probs=wants_probs,
+            draft_folders=folders,
         ),
         wants_probs=wants_probs,
+        draft_folders=folders,
     )
     built = call_plugin(registry, plugin, registry.by_hook(DRAFTERS)[speculative.method].build, drafter_context)
     return Speculation(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
@@ -23,7 +23,7 @@ from quire.engine.speculation.draft_model.draft_sampler import DraftSampler
 from quire.engine.speculation.draft_model.model_drafter import ModelDrafter
 from quire.engine.speculation.draft_model.vocabulary import check_vocabulary
 from quire.errors import ConfigError, StartupError
-from quire.records import Context, DemoModel, Registry
+from quire.records import Context, Registry
 from quire.settings.model_config import ModelConfig
 from quire.settings.speculative_config import FLAG
 from quire_models import KVCache
@@ -35,7 +35,7 @@ FEED_TOKENS = 512
 @dataclass(frozen=True, kw_only=True)
 class DraftModelLoader:
     """config, target: of the model that is served. budget: of both models, before the pages of the target.
-    wants_probs: see `DrafterContext`."""
+    wants_probs, draft_folders: see `DrafterContext`."""
 
     config: ModelConfig
     registry: Registry
@@ -43,6 +43,7 @@ class DraftModelLoader:
     budget: MemoryBudget
     max_drafts: int
     wants_probs: bool
+    draft_folders: Mapping[str, Path]
 
     def __call__(self, settings: Mapping[str, Any]) -> ModelDrafter:
         """A drafter with the model of `settings`: `model`, and fields of `ModelConfig`. Raises ConfigError."""
@@ -74,9 +75,7 @@ class DraftModelLoader:
 
     def _folder(self, model: str) -> str:
         """The folder of a demo's draft model, if that is its name; else as it is given."""
-        demos: Iterable[DemoModel] = self.registry.all("quire_demo_models")
-        drafts = {name: folder for demo in demos for name, folder in demo.drafts().items()}
-        return str(drafts[model]) if model in drafts and not Path(model).exists() else model
+        return str(self.draft_folders.get(model, model)) if not Path(model).exists() else model
 
     def _check(self, loaded: LoadedModel) -> None:
         """Raise ConfigError unless the model can draft for the target."""
