@@ -26,6 +26,8 @@ PROMPT = list(b"All the world is a stage, and all the men and women merely playe
 TARGETS = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
 RANK = 256
 """Of an adapter's ballast, so that it takes memory that can be measured."""
+LONG_ANSWER = 6000
+"""Tokens of an answer that is still written after an adapter of that rank was loaded beside it."""
 
 
 @dataclass
@@ -81,7 +83,7 @@ def load(asks: AdapterClient, name: str, folder: Path, model: str = "base", **mo
 def test_requests_in_flight_finish_on_the_weights_they_began_with(rig: Rig, asks: AdapterClient) -> None:
     old_voice, new_voice = rig.voice("A"), rig.voice("B")
     load(asks, "voice", old_voice)
-    with asks.stream("voice", 1000, stream_interval=20) as pieces:
+    with asks.stream("voice", LONG_ANSWER, stream_interval=20) as pieces:
         first = next(pieces)
         assert asks.unload("voice").status_code == 200
         assert asks.complete("voice").status_code == 404
@@ -91,7 +93,7 @@ def test_requests_in_flight_finish_on_the_weights_they_began_with(rig: Rig, asks
         old, new = asks.rows()
         assert (old["state"], new["state"], old["requests"]) == ("retired", "ready", 1)
         assert new["revision"] > old["revision"]
-        assert first + "".join(pieces) == "A" * 1000
+        assert first + "".join(pieces) == "A" * LONG_ANSWER
     assert asks.text("voice") == "B" * 8
     assert [row["state"] for row in asks.rows()] == ["ready"], "the old one is gone with its last request"
 
