@@ -16,7 +16,7 @@ from tiny_encoders import CASES, MODERN, close, expected, hidden, load, needs_cp
 
 from quire.records import OpQuery
 from quire_kernels import reference, select
-from quire_kernels.cpu.compiled.blocks import Program
+from quire_kernels.cpu.compiled.program import Program
 from quire_testing.tiny import reference_model, save
 
 

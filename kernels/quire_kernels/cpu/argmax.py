@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from ctypes import addressof, c_int64, c_void_p
 from typing import TYPE_CHECKING, Any
 
@@ -29,23 +31,27 @@ class CpuArgmax:
     def __init__(self, matrix: PackedLinear | Int8Linear | QuantizedLinear, scratch: int = 0) -> None:
         """scratch: columns of memory that the product needs beside each row of x."""
         self._matrix, self._scratch = matrix, scratch
-        self._idle: list[_Search] = []  # one for each thread that has searched concurrently
+        self._idle: list[Search] = []  # one for each thread that has searched concurrently
 
     def __call__(self, x: Tensor) -> list[int]:
         """Raises ValueError for an x of another shape or data type."""
+        with self.searching(x if x.stride(-1) == 1 else x.contiguous()) as search:
+            return search.run(self._matrix.library)
+
+    @contextmanager
+    def searching(self, x: Tensor) -> Iterator[Search]:
+        """A search in the rows of x, whose columns are contiguous. Raises ValueError."""
         matrix = self._matrix
         if x.dim() != 2 or x.shape[1] != matrix.packed.inputs or x.dtype != matrix.dtype:
             expected = f"expected [rows, {matrix.packed.inputs}] in {matrix.dtype}"
             raise ValueError(f"argmax: {expected}, got {list(x.shape)} in {x.dtype}")
-        if x.stride(1) != 1:
-            x = x.contiguous()
-        search = self._idle.pop() if self._idle else _Search(matrix, self._scratch)
-        found = search.run(matrix.library, x)
+        search = self._idle.pop() if self._idle else Search(matrix, self._scratch)
+        search.start(x)
+        yield search
         self._idle.append(search)
-        return found
 
 
-class _Search:
+class Search:
     """A program of one product and one argmax, reused between calls."""
 
     X, SCRATCH, OUTPUTS, PIECES, FOUND = range(5)  # its buffers
@@ -58,25 +64,34 @@ class _Search:
         product.out, product.wide = outputs, 1
         argmax = Instruction(op=Op.ARGMAX, out=TensorView(buffer=self.FOUND, parts=1, width=1))
         argmax.inputs[0], argmax.inputs[1] = outputs, TensorView(buffer=self.PIECES, parts=1)
-        self._program = (Instruction * 2)(product, argmax)
+        self.program = (Instruction * 2)(product, argmax)
         self._buffers = (c_void_p * 5)()
-        self._step = StepStruct(is_bf16=DTYPES[matrix.dtype], buffers=addressof(self._buffers))
+        self.step = StepStruct(is_bf16=DTYPES[matrix.dtype], buffers=addressof(self._buffers))
         self._scratch = scratch * matrix.dtype.itemsize
         self._rows = 0
         self._memory: tuple[Any, ...] = ()
 
-    def run(self, library: Library, x: Tensor) -> list[int]:
-        rows, step = len(x), self._step
+    def start(self, x: Tensor) -> None:
+        """Search the rows of x, which must stay where they are, in the next runs."""
+        rows, step = len(x), self.step
         if rows > self._rows:
             self._grow(rows)
         self._buffers[self.X] = x.data_ptr()
-        self._program[0].inputs[0].stride = x.stride(0)
+        self.program[0].inputs[0].stride = x.stride(0)
         step.tokens, step.threads = rows, torch.get_num_threads()
-        library.run(step, self._program)
+
+    def run(self, library: Library) -> list[int]:
+        library.run(self.step, self.program)
+        rows = self.step.tokens
         found: list[int] = self._memory[-1][:rows]
         if rows * self._outputs * 4 > MAX_KEPT:
             self._rows, self._memory = 0, ()
         return found
+
+    @property
+    def found(self) -> int:
+        """Address of the tokens that a run finds, int64."""
+        return addressof(self._memory[-1])
 
     def _grow(self, rows: int) -> None:
         """Allocate memory for this many rows of x."""

@@ -177,7 +177,7 @@ def _compile(command: tuple[str, ...], isa: InstructionSet, folder: Path, stem: 
     log.warning("Compiling the CPU ops for %s, once on this machine: up to a minute ...", isa.name)
     options = (*command, *OPTIONS, *isa.options, "-I", str(SOURCES))
     with tempfile.TemporaryDirectory(dir=folder) as temporary:
-        objects = [(source, Path(temporary) / f"{source.stem}.o") for source in sorted(SOURCES.glob("*.cpp"))]
+        objects = [(source, Path(temporary) / f"{source.stem}.o") for source in sorted(SOURCES.rglob("*.cpp"))]
         lines = [[*options, "-c", str(source), "-o", str(made)] for source, made in objects]
         with ThreadPoolExecutor(max_workers=len(lines), thread_name_prefix="compiler") as compilers:
             for _ in compilers.map(lambda line: _run_compiler(command, line, folder, temporary), lines):

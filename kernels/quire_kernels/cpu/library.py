@@ -17,7 +17,7 @@ from torch import Tensor
 from quire_kernels.cpu.build import BuildError, library
 from quire_kernels.cpu.isa import InstructionSet, available
 from quire_kernels.cpu.memory import use_large_pages
-from quire_kernels.cpu.structs import Instruction, PackedMatrix, PanelCodebook, StepStruct
+from quire_kernels.cpu.structs import GenerationStruct, Instruction, PackedMatrix, PanelCodebook, StepStruct
 
 BLOCK_UNITS = 1 << 23
 """Units (of four bytes) of memory allocated at once."""
@@ -83,6 +83,10 @@ class Library:
         """Run a program. Every pointer in `step` and `program` must stay valid until this returns."""
         self.functions.quire_run(ctypes.byref(step), program, len(program))
 
+    def generate(self, step: StepStruct, program: ctypes.Array[Instruction], generation: GenerationStruct) -> None:
+        """Run a program several times, each time on the tokens that the last run predicts."""
+        self.functions.quire_generate(ctypes.byref(step), program, len(program), ctypes.byref(generation))
+
     def pack(self, weight: Tensor, halves: bool) -> PackedWeight:
         """Pack a matrix [outputs, inputs] in panels.
 
@@ -131,6 +135,7 @@ def load(isa: InstructionSet | None = None) -> Library:
     functions = ctypes.CDLL(str(library(isa)))
     pointer, size, number = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int32
     _declare(functions.quire_run, None, pointer, pointer, size)
+    _declare(functions.quire_generate, None, pointer, pointer, size, pointer)
     _declare(functions.quire_pack, None, number, pointer, size, size, number, pointer, number)
     _declare(functions.quire_unpack, None, number, pointer, pointer, size, pointer, number)
     _declare(functions.quire_plan_compression, None, pointer, size, size, number, pointer, number)

@@ -13,7 +13,8 @@ import torch
 from torch import Tensor
 
 from quire_kernels.attention import PositionBiases, Stripes
-from quire_kernels.cpu.compiled.blocks import CompiledBlocks, compile_blocks, step_rows
+from quire_kernels.cpu.compiled.blocks import CompiledBlocks, compile_blocks
+from quire_kernels.cpu.compiled.program import step_rows
 from quire_kernels.cpu.compiled.proxies import Proxy, ProxyForward
 from quire_kernels.cpu.library import DTYPES, Library
 from quire_kernels.cpu.linear.heads import HeadsLinear

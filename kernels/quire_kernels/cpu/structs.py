@@ -1,4 +1,4 @@
-"""The structs that Python and C++ share, with the fields in the order of `csrc/program.hpp` and
+"""The structs that Python and C++ share, with the fields in the order of `csrc/program/program.hpp` and
 `csrc/gemm/gemm.hpp`.
 """
 
@@ -97,7 +97,7 @@ class PanelCodebook(ctypes.Structure):
 
 
 class Instruction(ctypes.Structure):
-    """One operation; `csrc/program.hpp` says which fields it reads."""
+    """One operation; `csrc/program/program.hpp` says which fields it reads."""
 
     __slots__ = ()
     _fields_ = (
@@ -183,6 +183,27 @@ class StepStruct(ctypes.Structure):
         ("cross_rows", StepRows),
         ("state_slots", POINTER),
         ("states", POINTER),
+    )
+
+
+class GenerationStruct(ctypes.Structure):
+    """Greedy generation with a program: the C++ struct `Generation` in `csrc/program/generate.hpp`."""
+
+    __slots__ = ()
+    _fields_ = (
+        ("packed", POINTER),
+        ("table", POINTER),
+        ("width", c_int64),
+        ("scale", c_float),
+        ("search", POINTER),
+        ("search_program", POINTER),
+        ("search_count", c_int64),
+        ("found", POINTER),
+        ("length", c_int64),
+        ("slots", POINTER),
+        ("tokens", POINTER),
+        ("positions", POINTER),
+        ("contexts", POINTER),
     )
 
 

@@ -249,16 +249,35 @@ class DecoderModel(TransformerStack):
         y = apply_adapters(head, head.multiply(hidden, float32=True), hidden, adapters)
         return self.ops.scale_logits(y, self.part.logit_scale, self.part.logit_softcap)
 
+    @property
+    def _has_plain_logits(self) -> bool:
+        """Whether logits are what the LM head returns."""
+        return self.embed_out is None and self.part.logit_scale == 1.0 and self.part.logit_softcap is None
+
     def argmax(self, hidden: Tensor, adapters: Any = None) -> list[int]:
         """The most likely token of each row: the op `argmax` on `logits`, computed by the head itself where it can."""
-        part, head = self.part, self._language_head
-        plain = self.embed_out is None and part.logit_scale == 1.0 and part.logit_softcap is None
+        head = self._language_head
         found = getattr(head.multiply, "argmax", None)
-        if found is None or not plain or (adapters is not None and head.delta is not None):
+        if found is None or not self._has_plain_logits or (adapters is not None and head.delta is not None):
             found_by_op: list[int] = self.ops.argmax(self.logits(hidden, adapters)).tolist()
             return found_by_op
         tokens: list[int] = found(hidden)
         return tokens
+
+    def generate(self, fwd: ForwardBatch, slots: Tensor) -> Tensor | None:
+        """Greedy generation in one call of the blocks' op: int64 [N, R], the N most likely tokens after those of `fwd`,
+        one after the other; R rows of one token, which are their own logit rows.
+
+        slots: int64 [N, R], the slot mapping of each run. Counts positions and contexts of `fwd` up. None if the blocks
+        or this step do not allow it; then nothing was computed.
+        """
+        run, argmax = getattr(self._run, "generate", None), getattr(self._language_head.multiply, "argmax", None)
+        changed = self.embed_in, self.positions, self.embed_norm, fwd.adapters, fwd.media
+        table = self._language_head.multiply if self._head_holds_table else self.embed.weight.data
+        if run is None or argmax is None or any(each is not None for each in changed) or not self._has_plain_logits:
+            return None
+        found: Tensor | None = run(fwd, table, self.embed_scale, argmax, fwd.tokens, slots)
+        return found
 
 
 def _add_features(part: int, x: Tensor, fwd: ForwardBatch) -> Tensor:

@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from quire.plugin import Draft, DraftQuery, HiddenStates, ReadsHidden
+from quire.plugin import Draft, DraftQuery, HiddenStates, Projection, ReadsHidden
 from quire_drafters.heads.drawing import TokenDraws, until_impossible
-from quire_drafters.heads.medusa_heads import MedusaHead
+from quire_drafters.heads.medusa_heads import MedusaHeads
 
 
 class MedusaDrafter:
@@ -21,12 +21,11 @@ class MedusaDrafter:
 
     reads_hidden = ReadsHidden()
 
-    def __init__(self, heads: Sequence[MedusaHead], target: Any, wants_probs: bool) -> None:
+    def __init__(self, heads: MedusaHeads, target: Any, wants_probs: bool) -> None:
         self._heads, self._wants_probs = heads, wants_probs
         self._ops, self._vocab, self._module = target.ops, target.decoder.vocab, target.module
-        self._uses_model_head = all(head.head is None for head in heads)
-        matrices = {matrix for head in heads for matrix in (*head.blocks, head.head) if matrix is not None}
-        self.memory_bytes = sum(matrix.inputs * matrix.outputs for matrix in matrices) * target.dtype.itemsize
+        self._uses_model_head = all(head is None for head in heads.heads)
+        self.memory_bytes = heads.num_weights * target.dtype.itemsize
         self._last: dict[int, tuple[int, Tensor]] = {}  # position and hidden state, by seq id
 
     @property
@@ -62,19 +61,22 @@ class MedusaDrafter:
     def _chains(self, queries: Sequence[DraftQuery], draws: TokenDraws) -> list[list[int]]:
         """The tokens of each head, one for each query."""
         rows = torch.cat([self._last[query.seq_id][1] for query in queries])
-        count = min(len(self._heads), max(query.max_drafts for query in queries))
+        count = min(len(self._heads.heads), max(query.max_drafts for query in queries))
+        inputs = self._heads(rows, count)
         if self._uses_model_head and draws.all_greedy:  # one product for all heads
-            every = torch.cat([head(rows) for head in self._heads[:count]])
-            tokens: list[int] = self._module.argmax(every)
+            tokens: list[int] = self._module.argmax(torch.cat(inputs))
             return [tokens[i : i + len(rows)] for i in range(0, len(tokens), len(rows))]
-        return [self._drawn(head, rows, draws, ahead) for ahead, head in enumerate(self._heads[:count])]
+        return [
+            self._drawn(head, x, draws, ahead)
+            for ahead, (head, x) in enumerate(zip(self._heads.heads, inputs, strict=False))
+        ]
 
-    def _drawn(self, head: MedusaHead, rows: Tensor, draws: TokenDraws, ahead: int) -> list[int]:
-        if head.head is None:
-            return draws.draw(self._ops, self._module.logits(head(rows)), ahead)
-        multiply = head.head.multiply
-        argmax = getattr(multiply, "argmax", None)
+    def _drawn(self, head: Projection | None, x: Tensor, draws: TokenDraws, ahead: int) -> list[int]:
+        """The tokens of one head; x: what its projection gets."""
+        if head is None:
+            return draws.draw(self._ops, self._module.logits(x), ahead)
+        argmax = getattr(head.multiply, "argmax", None)
         if draws.all_greedy and argmax is not None:
-            greedy: list[int] = argmax(head(rows))
+            greedy: list[int] = argmax(x)
             return greedy
-        return draws.draw(self._ops, multiply(head(rows), True), ahead)
+        return draws.draw(self._ops, head.multiply(x, True), ahead)

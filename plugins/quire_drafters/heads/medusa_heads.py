@@ -30,22 +30,37 @@ _BLOCK = re.compile(r"(?:medusa_heads?\.)?(?:(\d+)\.(\d+)\.linear|blocks\.(\d+)\
 _HEAD = re.compile(r"(?:medusa_heads?\.)?(?:(\d+)\.\d+|lm_heads\.(\d+))\.weight")
 
 
-class MedusaHead(nn.Module):
-    """x + silu(block(x)) for each block, then a projection to the vocabulary: None for the LM head of the model."""
+class MedusaHeads(nn.Module):
+    """Head i: x + silu(block(x)) for each of its blocks, then a projection to the vocabulary.
 
-    def __init__(self, blocks: Sequence[Projection], head: Projection | None) -> None:
+    first: the first blocks of all heads as one matrix. rest: the other blocks of each head. heads: the projection of
+    each, None for the LM head of the model.
+    """
+
+    def __init__(
+        self, first: Projection, rest: Sequence[Sequence[Projection]], heads: Sequence[Projection | None]
+    ) -> None:
         super().__init__()
-        self.blocks, self.head = nn.ModuleList(blocks), head
-        self._projections = tuple(blocks)
+        self.first, self._rest, self.heads = first, tuple(tuple(blocks) for blocks in rest), tuple(heads)
 
-    def forward(self, x: Tensor) -> Tensor:
-        """Hidden states [rows, width] -> what the projection gets, [rows, width]."""
-        for block in self._projections:
+    @property
+    def num_weights(self) -> int:
+        """Elements of all matrices."""
+        every = {self.first, *(block for blocks in self._rest for block in blocks), *self.heads} - {None}
+        return sum(matrix.inputs * matrix.outputs for matrix in every if matrix is not None)
+
+    def forward(self, x: Tensor, count: int) -> list[Tensor]:
+        """Hidden states [rows, width] -> what the projections of the first `count` heads get, each [rows, width]."""
+        changes = functional.silu(self.first.multiply(x)).chunk(len(self.heads), -1)
+        return [self._with_rest(x + change, i) for i, change in enumerate(changes[:count])]
+
+    def _with_rest(self, x: Tensor, head: int) -> Tensor:
+        for block in self._rest[head]:
             x = x + functional.silu(block.multiply(x))
         return x
 
 
-def load_heads(context: DrafterContext) -> list[MedusaHead]:
+def load_heads(context: DrafterContext) -> MedusaHeads:
     """The heads in the folder that the settings name. Raises ConfigError."""
     target = context.target
     files = HeadFiles(context.settings, SINGLE_FILES, context.draft_folders)
@@ -54,15 +69,21 @@ def load_heads(context: DrafterContext) -> list[MedusaHead]:
     blocks, heads = _names(files)
     _check_numbers(files, blocks, heads)
     builder = ModuleBuilder(target.ops, target.dtype, target.device, keep_weights=False)
-    width, vocab = target.decoder.width, target.decoder.vocab
+    width, vocab, count = target.decoder.width, target.decoder.vocab, len(blocks)
     has_shared = "lm_head.weight" in files.tensors and not heads
-    shared = _projection(builder, files, "lm_head.weight", None, vocab, width) if has_shared else None
-    found = []
-    for i in range(len(blocks)):
-        own = [_projection(builder, files, *names, width, width) for _, names in sorted(blocks[i].items())]
-        its_own = _projection(builder, files, heads[i], None, vocab, width) if heads else shared
-        found.append(MedusaHead(own, its_own))
-    return found
+    shared = _projection(builder, files, [("lm_head.weight", None)], vocab, width) if has_shared else None
+    return MedusaHeads(
+        _projection(builder, files, [blocks[i][0] for i in range(count)], width, width),
+        [
+            [
+                _projection(builder, files, [names], width, width)
+                for number, names in sorted(blocks[i].items())
+                if number
+            ]
+            for i in range(count)
+        ],
+        [_projection(builder, files, [(heads[i], None)], vocab, width) if heads else shared for i in range(count)],
+    )
 
 
 def _names(files: HeadFiles) -> tuple[dict[int, dict[int, tuple[str, str | None]]], dict[int, str]]:
@@ -102,13 +123,15 @@ def _check_numbers(files: HeadFiles, blocks: dict[int, dict[int, Any]], heads: d
 
 
 def _projection(
-    builder: ModuleBuilder, files: HeadFiles, weight: str, bias: str | None, outputs: int, inputs: int
+    builder: ModuleBuilder, files: HeadFiles, names: Sequence[tuple[str, str | None]], outputs: int, inputs: int
 ) -> Projection:
-    tensor = files.read(weight, (outputs, inputs))
-    added = files.read(bias, (outputs,)) if bias else None
-    made = builder.projection(inputs, outputs, bias=bias is not None)
-    made.weight.data.copy_(tensor)
-    if made.bias is not None and added is not None:
-        made.bias.data.copy_(added)
+    """Matrices of [outputs, inputs], with one below the other. names: of weight and bias of each."""
+    has_bias = any(bias for _, bias in names)
+    made = builder.projection(inputs, outputs * len(names), bias=has_bias)
+    for i, (weight, bias) in enumerate(names):
+        rows = slice(i * outputs, (i + 1) * outputs)
+        made.weight.data[rows] = files.read(weight, (outputs, inputs))
+        if made.bias is not None:
+            made.bias.data[rows] = files.read(bias, (outputs,)) if bias else 0
     made.process_weights()
     return made

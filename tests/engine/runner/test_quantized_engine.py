@@ -20,7 +20,8 @@ from quire.records import OpQuery, Quantization, Registry
 from quire.settings.model_config import ModelConfig
 from quire_kernels import reference, select
 from quire_kernels.cpu import isa
-from quire_kernels.cpu.compiled.blocks import CompiledBlocks, Program
+from quire_kernels.cpu.compiled.blocks import CompiledBlocks
+from quire_kernels.cpu.compiled.program import Program
 from quire_models.step.kv_cache import KVCache
 from quire_testing.tiny import tiny_llama
 

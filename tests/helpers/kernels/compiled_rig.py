@@ -14,7 +14,7 @@ from tiny_architectures import CASES, COMMON, LENGTH_CASES, architectures
 
 from quire.records import OpQuery
 from quire_kernels import reference, select
-from quire_kernels.cpu.compiled.blocks import Program
+from quire_kernels.cpu.compiled.program import Program
 from quire_models.modules.blocks import DecoderModel
 from quire_models.parts.decoder import Decoder
 from quire_models.step.forward_batch import ForwardBatch, ForwardBuffers, KVCache, KvShape

@@ -10,7 +10,8 @@ from compiled_rig import RECORDED, decoder_of, model_of
 from torch import Tensor, nn
 
 from quire_kernels.cpu import build, isa
-from quire_kernels.cpu.compiled.blocks import CompiledBlocks, Program
+from quire_kernels.cpu.compiled.blocks import CompiledBlocks
+from quire_kernels.cpu.compiled.program import Program
 from quire_kernels.cpu.structs import Op
 from quire_kernels.low_rank import LowRankUpdate, Segments, pack_all
 from quire_models.modules.blocks import DecoderModel

@@ -35,7 +35,7 @@ from tiny_architectures import MIXED, prompts
 from torch import Tensor
 
 from quire_kernels.cpu import build, isa
-from quire_kernels.cpu.compiled.blocks import Program
+from quire_kernels.cpu.compiled.program import Program
 from quire_models.testing import ChunkSpec, ModelDriver, run_tokens
 
 pytestmark = pytest.mark.skipif(not (isa.available() and build.compiler()), reason="the C++ ops cannot be compiled")

@@ -11,7 +11,7 @@ from compiled_rig import gated, ops, same, weights
 from hypothesis import given, settings, strategies as st
 
 from quire_kernels.cpu import build, isa
-from quire_kernels.cpu.compiled.blocks import _buffer_offsets
+from quire_kernels.cpu.compiled.program import _buffer_offsets
 from quire_kernels.cpu.compiled.tracer import Tracer
 from quire_kernels.cpu.structs import Op, TensorView
 

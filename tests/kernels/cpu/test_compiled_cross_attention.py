@@ -12,7 +12,7 @@ from torch import Tensor
 from quire.records import OpQuery
 from quire_kernels import reference, select
 from quire_kernels.cpu import build, isa
-from quire_kernels.cpu.compiled.blocks import Program
+from quire_kernels.cpu.compiled.program import Program
 from quire_models import (
     Attention,
     CrossAttention,

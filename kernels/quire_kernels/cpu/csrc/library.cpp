@@ -6,7 +6,8 @@
 #include "sampling/sample.hpp"
 #include "sampling/logprobs.hpp"
 #include "sampling/mask_logits.hpp"
-#include "program.hpp"
+#include "program/generate.hpp"
+#include "program/program.hpp"
 #include "quantized/pack_blocks.hpp"
 #include "quantized/search.hpp"
 
@@ -29,6 +30,13 @@ void quire_run(const Step* step, const Instruction* program, int64_t count) {
     run<bf16>(*step, program, count);
   else
     run<float>(*step, program, count);
+}
+
+void quire_generate(const Step* step, const Instruction* program, int64_t count, const Generation* generation) {
+  if (step->is_bf16)
+    generate<bf16>(*step, program, count, *generation);
+  else
+    generate<float>(*step, program, count, *generation);
 }
 
 // Number of panels of a packed matrix.

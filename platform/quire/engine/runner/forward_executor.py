@@ -140,6 +140,15 @@ class ForwardExecutor:
             raise error
         return torch.zeros(len(index), self._width, dtype=self._dtype, device=self._device)
 
+    def generate(self, inputs: StepInputs, slots: Int64Array) -> Int64Array | None:
+        """The most likely tokens after those of `inputs`, one a row, one after the other: [N, rows]. slots: [N, rows],
+        where their keys and values go. None if the model cannot compute several at once."""
+        generate = getattr(self._model, "generate", None)
+        if generate is None or self._adapters.slots or self._batch_invariant:
+            return None
+        found = generate(self._fill(inputs, np.arange(len(inputs.tokens)), None, None), torch.from_numpy(slots))
+        return None if found is None else found.numpy()
+
     def _bind(self, plan: Plan, failures: dict[int, str]) -> Any:
         """`ForwardBatch.adapters` for these chunks. Adds to `failures`."""
         if not self._adapters.slots:

@@ -7,7 +7,7 @@
 
 namespace quire {
 
-// How an interpreter (`program.hpp`) runs the instructions of this file; `layer` is the number of the state tensor.
+// How an interpreter (`program/program.hpp`) runs the instructions of this file; `layer` is the number of the state tensor.
 template <class T, class Interpreter, class Instruction>
 struct StateInstructions {
   const Interpreter& at;

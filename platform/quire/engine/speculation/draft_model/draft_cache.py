@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from torch import Tensor
@@ -63,6 +63,10 @@ class DraftSeq:
             return False
         self.drafted.append(token)
         return True
+
+    def extend(self, tokens: Iterable[int]) -> bool:
+        """Add drafts until one is -1 or the last. Whether another one can follow."""
+        return all(self.append(token) for token in tokens)
 
 
 class DraftCache:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from quire.engine.runner.input_batch import StepInputs
+from quire.engine.runner.input_batch import Int64Array, StepInputs
 
 
 class DraftInputs:
-    """every: a chunk of each sequence, with all the drafts that it may get; `next` takes one after the other."""
+    """every: a chunk of each sequence, with all the drafts that it may get."""
 
     def __init__(self, every: StepInputs) -> None:
         self._positions, self._slots = every.positions, every.slot_mapping
@@ -22,15 +22,21 @@ class DraftInputs:
         self._starts = self._starts[: len(rows) + 1]
         self._index = self._index[rows]
 
+    def slots(self, count: int) -> Int64Array:
+        """Where keys and values of the next drafts of each sequence go: [count, sequences]"""
+        return self._slots[self._index + np.arange(count)[:, None]]
+
+    def skip(self, count: int) -> None:
+        """Go on after drafts that were computed."""
+        self._index = self._index + count
+
     def next(self, tokens: list[int]) -> StepInputs:
         """The inputs of the next draft of each sequence, which is known now."""
-        index = self._index
-        self._index = index + 1
-        positions = self._positions[index]
+        positions = self._positions[self._index]
         return StepInputs(
             tokens=np.array(tokens, np.int64),
             positions=positions,
-            slot_mapping=self._slots[index],
+            slot_mapping=self._slots[self._index],
             starts=self._starts,
             contexts=positions + 1,
             pages=self._pages,

@@ -36,8 +36,8 @@ class DraftDraws:
 
     def __init__(self, sampler: DraftSampler, seqs: Sequence[DraftSeq]) -> None:
         self._sampler, self._seqs = sampler, list(seqs)
-        self._all_greedy = not any(seq.sampling.draw_params[0] for seq in seqs)
-        if not self._all_greedy:
+        self.are_greedy = not any(seq.sampling.draw_params[0] for seq in seqs)
+        if not self.are_greedy:
             self._params = np.array([seq.sampling.draw_params for seq in seqs], np.float64)
             self._seeds = np.array([seq.sampling.seed for seq in seqs], np.uint64)
             self._counts = np.array([seq.num_output for seq in seqs], np.int64)
@@ -45,15 +45,14 @@ class DraftDraws:
     def keep(self, rows: list[int]) -> None:
         """Go on with some of the sequences."""
         self._seqs = [self._seqs[row] for row in rows]
-        if not self._all_greedy:
+        if not self.are_greedy:
             self._params, self._seeds, self._counts = self._params[rows], self._seeds[rows], self._counts[rows]
 
     def draw(self, hidden: Tensor) -> list[int]:
         """The next draft of each sequence: -1 where there is none. hidden: [sequences, width]"""
         module, size = self._sampler.module, self._sampler.vocab_size
-        if self._all_greedy:
-            found: list[int] = module.argmax(hidden)
-            return [token if token < size else -1 for token in found]
+        if self.are_greedy:
+            return self.known(module.argmax(hidden))
         logits = module.logits(hidden)
         if logits.shape[-1] > size:
             logits = logits[:, :size].contiguous()
@@ -66,6 +65,11 @@ class DraftDraws:
             logits, temperature, uniform, top_k.astype(np.int64), top_p, min_p
         ).tolist()
         return drawn
+
+    def known(self, tokens: list[int]) -> list[int]:
+        """The tokens, -1 for those that the target does not have."""
+        size = self._sampler.vocab_size
+        return [token if token < size else -1 for token in tokens]
 
     def _draw_with_probs(self, logits: Tensor, uniform: NDArray[np.float64]) -> list[int]:
         """Like `draw`, and adds to `DraftSeq.probs` of sampled sequences. logits: [sequences, at most vocab_size]"""

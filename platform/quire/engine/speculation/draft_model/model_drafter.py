@@ -12,7 +12,7 @@ from quire.engine.runner.forward_executor import ForwardExecutor
 from quire.engine.runner.input_batch import InputBatch, Int64Array, StepInputs
 from quire.engine.speculation.draft_model.draft_cache import DraftCache, DraftSeq
 from quire.engine.speculation.draft_model.draft_inputs import DraftInputs
-from quire.engine.speculation.draft_model.draft_sampler import DraftSampler
+from quire.engine.speculation.draft_model.draft_sampler import DraftDraws, DraftSampler
 from quire.records import Draft, DraftQuery
 from quire.types import Chunk, Plan
 
@@ -73,18 +73,36 @@ class ModelDrafter:
         """Draft for sequences whose last hidden states are given."""
         draws = self._sampler.start(seqs)
         inputs = DraftInputs(self._batch.build_inputs([seq.draft_chunk() for seq in seqs]))
+        drawn = [draws.draw(hidden)]
         while True:
-            tokens = draws.draw(hidden)
-            rows = [i for i, (seq, token) in enumerate(zip(seqs, tokens, strict=True)) if seq.append(token)]
+            rows = [i for i, seq in enumerate(seqs) if seq.extend(tokens[i] for tokens in drawn)]
             if not rows:
                 return
+            tokens = drawn[-1]
             if len(rows) < len(seqs):
                 seqs, tokens = [seqs[i] for i in rows], [tokens[i] for i in rows]
                 draws.keep(rows)
                 inputs.keep(rows)
-            step = inputs.next(tokens)
-            hidden = self._compute(step, step.starts[:-1])
+            drawn = self._continue(seqs, tokens, inputs, draws)
+
+    def _continue(
+        self, seqs: Sequence[DraftSeq], tokens: list[int], inputs: DraftInputs, draws: DraftDraws
+    ) -> list[list[int]]:
+        """The next drafts of each sequence: one, or as many as each needs if the model can compute them in one call."""
+        step = inputs.next(tokens)
+        if draws.are_greedy:
+            count = min(seq.num_drafts - len(seq.drafts) for seq in seqs)
+            found = self._executor.generate(self._checked(step), inputs.slots(count))
+            if found is not None:
+                inputs.skip(count)
+                return [draws.known(drafts) for drafts in found.tolist()]
+        inputs.skip(1)
+        return [draws.draw(self._compute(step, step.starts[:-1]))]
 
     def _compute(self, inputs: StepInputs, index: Int64Array) -> Tensor:
+        return self._executor.hidden_states(Plan(), self._checked(inputs), index, None, {})
+
+    def _checked(self, inputs: StepInputs) -> StepInputs:
+        """The inputs with tokens of the draft model only."""
         np.minimum(inputs.tokens, self._last_id, out=inputs.tokens)
-        return self._executor.hidden_states(Plan(), inputs, index, None, {})
+        return inputs

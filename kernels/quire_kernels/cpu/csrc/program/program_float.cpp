@@ -1,5 +1,5 @@
 // Programs whose buffers hold float32 numbers.
-#include "program.hpp"
+#include "program/program.hpp"
 
 namespace quire {
 template void run<float>(const Step&, const Instruction*, int64_t);
