@@ -1,6 +1,6 @@
 """Train Medusa heads of the demo chat model: each predicts one of the tokens after the next, for speculative decoding.
 
-    python examples/demo_models/train_heads.py --minutes 5
+    python examples/demo_models/train_heads.py --minutes 9
 
 Head i is x + silu(block(x)) of the last hidden state x, then the LM head of the chat model, which stays as it is; it
 predicts the token i + 2 places ahead. It learns from the text of the chat model. Ends with the share of tokens of
@@ -34,8 +34,8 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--target", type=Path, default=SHIPPED, help="folder of the chat model")
     parser.add_argument("--work-dir", type=Path, default=HERE / "build", help="folder of the checkpoint")
     parser.add_argument("--resume", action="store_true", help="go on from the checkpoint")
-    parser.add_argument("--heads", type=int, default=4)
-    parser.add_argument("--minutes", type=float, default=5.0, help="training time, resumed parts included")
+    parser.add_argument("--heads", type=int, default=5)
+    parser.add_argument("--minutes", type=float, default=9.0, help="training time, resumed parts included")
     parser.add_argument("--steps", type=int, default=1_000_000, help="stop after so many steps")
     parser.add_argument("--positions", type=int, default=512, help="of a step")
     parser.add_argument("--learning-rate", type=float, default=2e-3)

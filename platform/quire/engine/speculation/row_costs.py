@@ -1,8 +1,9 @@
-"""The time of a step by its number of rows, measured while it runs."""
+"""The time of steps by their number of rows, measured while they run."""
 
 from __future__ import annotations
 
-from bisect import bisect_right, insort
+from bisect import bisect_left, insort
+from dataclasses import dataclass, field
 
 RATE = 0.1
 """Weight of a new measurement in a moving average."""
@@ -12,66 +13,77 @@ EXACT, ROUNDED_TO = 32, 8
 """Numbers of rows above the first are rounded to multiples of the second."""
 NEAR = 0.75
 """Rows of a measured step over those of one that it stands for."""
+STALE = 512
+"""Measurements after which one is forgotten that was not repeated."""
+FIRST_ROWS = 4
+"""Rows that a step with drafts may have before any was measured."""
 
 
-class RowCosts:
-    """Moving averages: seconds of steps by rows, seconds of a draft, tokens per second."""
+@dataclass(slots=True)
+class _Cost:
+    """seconds: the least of the first two measurements, then their moving average. last: number of the last one."""
 
-    def __init__(self) -> None:
-        self._seconds: dict[int, float] = {}
-        self._known: list[int] = []
-        self._draft_s = 0.0
-        self._tokens, self._elapsed = 0.0, 0.0
+    seconds: float
+    last: int
+    is_known: bool = False
 
-    def observe(self, num_seqs: int, num_drafts: int, num_new: int, draft_s: float, step_s: float) -> None:
-        """A step of one row for each of `num_seqs` sequences and each of `num_drafts` drafts, which gave `num_new`
-        tokens."""
-        num_rows = _rounded(num_seqs + num_drafts)
-        average = self._seconds.get(num_rows)
-        if average is not None and step_s > OUTLIER * average:
-            return
-        if average is None:
+
+@dataclass(slots=True)
+class CostCurve:
+    """Seconds of a step by rows. A number of rows is known once it was measured twice: the first is often slow."""
+
+    _costs: dict[int, _Cost] = field(default_factory=dict)
+    _known: list[int] = field(default_factory=list)
+    _num_measured: int = 0
+
+    def add(self, num_rows: int, seconds: float) -> None:
+        num_rows = _rounded(num_rows)
+        self._num_measured += 1
+        cost = self._costs.get(num_rows)
+        if cost is None:
+            self._costs[num_rows] = _Cost(seconds, self._num_measured)
+        elif not cost.is_known:
+            cost.seconds, cost.last, cost.is_known = min(cost.seconds, seconds), self._num_measured, True
             insort(self._known, num_rows)
-            average = step_s
-        self._seconds[num_rows] = average + RATE * (step_s - average)
-        if num_drafts:
-            self._draft_s += RATE * (draft_s / num_drafts - self._draft_s)
-        self._tokens += RATE * (num_new - self._tokens)
-        self._elapsed += RATE * (draft_s + step_s - self._elapsed)
+        elif seconds < OUTLIER * cost.seconds:
+            cost.seconds += RATE * (seconds - cost.seconds)
+            cost.last = self._num_measured
+        if self._num_measured % STALE == 0:
+            self._forget()
 
-    def is_known(self, num_rows: int) -> bool:
-        """Whether a step of so many rows, or of a few less, was measured."""
-        i = bisect_right(self._known, _rounded(num_rows))
-        return i > 0 and self._known[i - 1] >= NEAR * num_rows
+    def _forget(self) -> None:
+        self._costs = {rows: cost for rows, cost in self._costs.items() if cost.last > self._num_measured - STALE}
+        self._known = sorted(rows for rows, cost in self._costs.items() if cost.is_known)
 
     @property
     def most_rows(self) -> int:
-        """Drafts that the next step may have: it may be longer than those that were measured, but not much."""
-        return max(self._known[-1], 4)
+        """The largest number of rows that is known; 0 if none is."""
+        return self._known[-1] if self._known else 0
 
-    def least_gain(self, num_seqs: int) -> float:
-        """Tokens that one more row must gain on average to be worth its time, in a step of `num_seqs` sequences."""
-        if not self._elapsed:
+    def is_known(self, num_rows: int) -> bool:
+        """Whether steps of so many rows, or of a few less, were measured."""
+        i = bisect_left(self._known, _rounded(num_rows) + 1)
+        return i > 0 and self._known[i - 1] >= NEAR * num_rows
+
+    def at(self, num_rows: int) -> float:
+        """Seconds of a step, from the nearest that are known; there must be one."""
+        known, i = self._known, bisect_left(self._known, num_rows)
+        if i < len(known) and known[i] == num_rows:
+            return self._costs[num_rows].seconds
+        low, high = known[max(0, i - 1)], known[min(i, len(known) - 1)]
+        if low == high:  # before the first, or after the last
+            return self._costs[low].seconds + max(0, num_rows - low) * self.slope(known[0], low)
+        share = (num_rows - low) / (high - low)
+        return (1 - share) * self._costs[low].seconds + share * self._costs[high].seconds
+
+    def slope(self, low: int, high: int) -> float:
+        """Seconds of one more row between two numbers of rows, from the known ones at or within them; 0 if there are
+        too few."""
+        first, last = bisect_left(self._known, low), bisect_left(self._known, high + 1) - 1
+        if first >= last:
             return 0.0
-        return self._tokens / self._elapsed * (self._slope(num_seqs) + self._draft_s)
-
-    def share_of_rows(self, num_seqs: int) -> float:
-        """Time of `num_seqs` more rows over that of a step of `num_seqs` sequences."""
-        plain = self._at(num_seqs)
-        return 0.0 if plain is None else num_seqs * (self._slope(num_seqs) + self._draft_s) / plain
-
-    def _slope(self, num_rows: int) -> float:
-        """Seconds of one more row, from the nearest measurements at and above `num_rows`; 0 if there are none."""
-        i = bisect_right(self._known, _rounded(num_rows))
-        if i == 0 or i == len(self._known):
-            return 0.0
-        low, high = self._known[i - 1], self._known[i:]
-        last = high[min(len(high), 4) - 1]
-        return max(0.0, (self._seconds[last] - self._seconds[low]) / (last - low))
-
-    def _at(self, num_rows: int) -> float | None:
-        i = bisect_right(self._known, _rounded(num_rows))
-        return self._seconds[self._known[i - 1]] if i else None
+        low, high = self._known[first], self._known[last]
+        return max(0.0, (self._costs[high].seconds - self._costs[low].seconds) / (high - low))
 
 
 def _rounded(num_rows: int) -> int:
