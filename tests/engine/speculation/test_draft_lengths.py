@@ -88,3 +88,29 @@ def test_ended_sequences_are_forgotten() -> None:
     run(lengths, bound_by_memory, 0.5, num_seqs=20)
     lengths.end(range(20))
     assert not lengths._seqs
+
+
+def test_a_drafter_without_drafts_is_asked_less_often() -> None:
+    lengths, asked = DraftLengths(8, adaptive=True), 0
+    run(lengths, bound_by_memory, 0.9)
+    for _ in range(100):
+        if lengths.choose([0])[0]:
+            asked += 1
+            lengths.count_empty([0])
+    assert 10 < asked < 30
+    run(lengths, bound_by_memory, 0.9, num_steps=40)
+    assert sum(bool(lengths.choose([0])[0]) for _ in range(20)) >= 18, "it had drafts since"
+
+
+def test_the_first_slow_measurement_of_many_rows_is_corrected() -> None:
+    """Memory that is allocated and code that is compiled make the first step of some number of rows much slower."""
+    first: set[int] = set()
+
+    def cost(rows: int) -> float:
+        slow = rows not in first
+        first.add(rows)
+        return bound_by_memory(rows) * (10 if slow else 1)
+
+    lengths = DraftLengths(8, adaptive=True)
+    run(lengths, cost, 0.9)
+    assert run(lengths, cost, 0.9)[1] > 6

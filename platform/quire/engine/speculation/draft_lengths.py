@@ -1,10 +1,9 @@
 """How many tokens to draft for each sequence, by the acceptance and the cost of rows that were measured.
 
 A step of N sequences yields on average N + Σ a + a² + … + a^k tokens, where a is the acceptance of a sequence and k its
-drafts, and takes the time of its rows. Tokens per second are highest if a row is added exactly when its gain a^j is
-at least λ · m: λ is the highest rate itself, for which that of the last step stands, and m the seconds that one more
-row takes (Dinkelbach, "On nonlinear fractional programming", 1967). Without drafts a step also saves what drafting
-takes at least, so the lengths found this way are used only if their rate is above that of a step without drafts.
+drafts, and takes the time of its rows. For a given number of drafts the yield is highest if those with the highest
+gains a^j are taken, that is, all above a limit: the limit of the highest yield per second is chosen among a few, again
+every few steps. Without drafts a step also saves what the drafter takes at least.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from quire.types import Plan, StepResult
 
 DECAY, AVERAGE_DECAY = 0.9, 0.99
 """Of the counts of a sequence, and of all together, with each chunk that has drafts."""
-PRIOR = 2.0
+PRIOR = 4.0
 """Drafts of the average acceptance that a sequence begins with."""
 FIRST_GUESS = 0.7
 """Acceptance before anything was drafted."""
@@ -26,8 +25,16 @@ PROBE_EVERY = 16
 """Steps between drafts of one token for a sequence whose drafts are not worth their time; doubled by each of them that
 is wrong."""
 MOST_DOUBLED = 3
+PATIENCE, MOST_WAITS = 4, 8
+"""Calls without drafts after which a drafter is asked less often for a sequence, and most steps between two."""
 PLAIN_EVERY = 64
 """Steps between two that have no drafts, to measure what drafts cost."""
+RECONSIDERED_EVERY = 8
+"""Steps between two choices of the limit."""
+LIMITS = tuple(math.log(gain) for gain in (0.8, 0.65, 0.5, 0.35, 0.25, 0.15, 0.1, 0.05, 0.02))
+NEARLY = 0.97
+"""Of the highest speed, at which longer drafts are preferred: times are not known more exactly."""
+NO_DRAFTS = 0.0
 PROBE_SHARE = 0.01
 """Share of time that probes may take."""
 
@@ -35,23 +42,33 @@ PROBE_SHARE = 0.01
 @dataclass(slots=True)
 class _Acceptance:
     """Of one sequence. accepted, tested: drafts, decayed. num_idle: steps since the last with drafts. num_wrong: chunks
-    since the last with a right draft."""
+    since the last with a right draft. num_empty: calls of the drafter since it had a draft. num_waits: steps since the
+    last call."""
 
     accepted: float = 0.0
     tested: float = 0.0
     num_idle: int = 0
     num_wrong: int = 0
+    num_empty: int = 0
+    num_waits: int = 0
 
     def add(self, accepted: int, tested: int, decay: float) -> None:
         self.accepted = decay * self.accepted + accepted
         self.tested = decay * self.tested + tested
-        self.num_idle = 0
+        self.num_idle = self.num_empty = 0
         self.num_wrong = 0 if accepted else self.num_wrong + 1
 
     def probes(self, interval: int) -> int:
         """Count a step without drafts. 1 if the next one should draft a token, which is at most every `interval`."""
         self.num_idle += 1
         return int(self.num_idle >= interval << min(self.num_wrong, MOST_DOUBLED))
+
+    def waits(self) -> bool:
+        """Whether the drafter, which had no draft several times, is not asked in this step."""
+        if self.num_empty < PATIENCE:
+            return False
+        self.num_waits = (self.num_waits + 1) % min(self.num_empty, MOST_WAITS)
+        return self.num_waits > 0
 
     def rate(self, average: float) -> float:
         rate = (self.accepted + PRIOR * average) / (self.tested + PRIOR)
@@ -67,39 +84,50 @@ class DraftLengths:
         self._seqs: dict[int, _Acceptance] = {}
         self._all = _Acceptance()
         self._num_drafted_steps = 0
-        self._rate, self._num_seqs = 0.0, 0  # tokens per second that the last lengths promised, for so many sequences
+        self._chosen, self._known, self._num_steps = (NO_DRAFTS, 0), (0, 0, 0), 0  # limits, by what, for so many steps
 
-    def choose(self, seq_ids: Sequence[int]) -> list[int]:
-        """Tokens to draft for each sequence of the next step; these are all that generate. 0 = none."""
+    def choose(self, seq_ids: Sequence[int], most: int | None = None) -> list[int]:
+        """Tokens to draft for each sequence of the next step; these are all that generate. 0 = none.
+
+        most: a limit below that of all steps.
+        """
+        num_seqs, most = len(seq_ids), min(most or self._most, self._most)
         if not self._adaptive or not seq_ids:
-            return [self._most] * len(seq_ids)
-        num_seqs = len(seq_ids)
+            return [most] * num_seqs
         if self._num_drafted_steps >= PLAIN_EVERY or not self._plain.is_known(num_seqs):
             self._num_drafted_steps = 0
             return [0] * num_seqs
         average = self._all.rate(FIRST_GUESS)
         seqs = [self._seqs.get(seq_id) or self._seqs.setdefault(seq_id, _Acceptance()) for seq_id in seq_ids]
-        rates = [seq.rate(average) for seq in seqs]
-        lengths = self._best(rates)
-        if not all(lengths):
-            interval = max(PROBE_EVERY, math.ceil(self._share_of_probes(num_seqs) / PROBE_SHARE))
-            lengths = [length or seq.probes(interval) for seq, length in zip(seqs, lengths, strict=True)]
-        return lengths
+        rates = [math.log(seq.rate(average)) for seq in seqs]
+        lengths = _lengths(rates, *self._limits(rates, most))
+        interval = max(PROBE_EVERY, math.ceil(self._share_of_probes(num_seqs) / PROBE_SHARE))
+        return [0 if seq.waits() else length or seq.probes(interval) for seq, length in zip(seqs, lengths, strict=True)]
 
-    def _best(self, rates: Sequence[float]) -> list[int]:
-        """The lengths of highest rate for sequences of these acceptances; all 0 if drafts are not worth their time."""
-        num_seqs, plain = len(rates), len(rates) / self._plain.at(len(rates))
-        most = min(self._most, max(self._drafted.most_rows, num_seqs, FIRST_ROWS) // num_seqs)
-        rate = max(plain, self._rate if num_seqs == self._num_seqs else 0.0)
-        least = rate * self._drafted.slope(num_seqs + 1, num_seqs * (1 + self._most))
-        limit = math.log(min(max(least, 1e-9), 1.0))
-        lengths = [min(int(limit / math.log(rate)), most) for rate in rates]
-        num_drafts = sum(lengths)
-        if num_drafts == 0 or not self._drafted.most_rows:
-            return lengths
-        gains = sum(rate * (1 - rate**length) / (1 - rate) for rate, length in zip(rates, lengths, strict=True))
-        self._rate, self._num_seqs = (num_seqs + gains) / self._drafted.at(num_seqs + num_drafts), num_seqs
-        return lengths if self._rate > plain else [0] * num_seqs
+    def _limits(self, rates: Sequence[float], most: int) -> tuple[float, int]:
+        """The limit of gains, and of lengths, for sequences of these acceptances; chosen again if the number of
+        sequences changes or steps of more rows are known."""
+        self._num_steps += 1
+        known = len(rates), self._drafted.most_rows, most
+        if self._num_steps >= RECONSIDERED_EVERY or known != self._known:
+            most = min(most, max(2 * self._drafted.most_rows, len(rates), FIRST_ROWS) // len(rates))
+            self._chosen = self._best_limit(rates, most), most
+            self._known, self._num_steps = known, 0
+        return self._chosen
+
+    def _best_limit(self, rates: Sequence[float], most: int) -> float:
+        """The logarithm of the limit with the most tokens per second. rates: logarithms of acceptances."""
+        num_seqs, plain_s = len(rates), self._plain.at(len(rates))
+        speeds: dict[float, float] = {}
+        for limit in LIMITS:
+            lengths = _lengths(rates, limit, most)
+            num_rows = num_seqs + sum(lengths)
+            if num_rows > num_seqs and not self._drafted.most_rows:
+                return limit
+            seconds = self._drafted.beyond(num_rows, num_seqs, plain_s) if num_rows > num_seqs else plain_s
+            speeds[limit] = (num_seqs + _gain(rates, lengths)) / seconds
+        least = max(num_seqs / plain_s, NEARLY * max(speeds.values()))
+        return min((limit for limit, speed in speeds.items() if speed > least), default=NO_DRAFTS)
 
     def _share_of_probes(self, num_seqs: int) -> float:
         """Time that drafts of one token for each sequence add to a step, over that of a step without."""
@@ -125,10 +153,29 @@ class DraftLengths:
         self._num_drafted_steps += num_drafts > 0
         num_rows = len(plan.chunks)
         if plan.num_tokens == num_rows + num_drafts and num_rows == len(result.samples) > 0 and not are_first:
-            curve = self._drafted if num_drafts else self._plain
-            curve.add(plan.num_tokens, draft_s + step_s)
+            (self._drafted if num_drafts else self._plain).add(plan.num_tokens, draft_s + step_s)
+
+    def count_empty(self, seq_ids: Iterable[int]) -> None:
+        """The drafter was asked for these sequences and had no drafts."""
+        for seq_id in seq_ids:
+            if (seq := self._seqs.get(seq_id)) is not None:
+                seq.num_empty += 1
 
     def end(self, seq_ids: Iterable[int]) -> None:
         """Forget what was measured of sequences."""
         for seq_id in seq_ids:
             self._seqs.pop(seq_id, None)
+
+
+def _lengths(rates: Sequence[float], limit: float, most: int) -> list[int]:
+    """Tokens whose gain is at least a limit. rates, limit: logarithms."""
+    return [min(int(limit / rate), most) for rate in rates]
+
+
+def _gain(rates: Sequence[float], lengths: Sequence[int]) -> float:
+    """Tokens that drafts of these lengths add on average. rates: logarithms."""
+    gain = 0.0
+    for rate, length in zip(rates, lengths, strict=True):
+        acceptance = math.exp(rate)
+        gain += acceptance * (1 - acceptance**length) / (1 - acceptance)
+    return gain

@@ -13,19 +13,19 @@ EXACT, ROUNDED_TO = 32, 8
 """Numbers of rows above the first are rounded to multiples of the second."""
 NEAR = 0.75
 """Rows of a measured step over those of one that it stands for."""
-STALE = 512
-"""Measurements after which one is forgotten that was not repeated."""
+MOST_OUTLIERS = 8
+"""In a row, after which the average is forgotten."""
 FIRST_ROWS = 4
 """Rows that a step with drafts may have before any was measured."""
 
 
 @dataclass(slots=True)
 class _Cost:
-    """seconds: the least of the first two measurements, then their moving average. last: number of the last one."""
+    """seconds: the least of the first two measurements, then their moving average."""
 
     seconds: float
-    last: int
     is_known: bool = False
+    num_outliers: int = 0
 
 
 @dataclass(slots=True)
@@ -34,26 +34,23 @@ class CostCurve:
 
     _costs: dict[int, _Cost] = field(default_factory=dict)
     _known: list[int] = field(default_factory=list)
-    _num_measured: int = 0
 
     def add(self, num_rows: int, seconds: float) -> None:
         num_rows = _rounded(num_rows)
-        self._num_measured += 1
         cost = self._costs.get(num_rows)
         if cost is None:
-            self._costs[num_rows] = _Cost(seconds, self._num_measured)
+            self._costs[num_rows] = _Cost(seconds)
         elif not cost.is_known:
-            cost.seconds, cost.last, cost.is_known = min(cost.seconds, seconds), self._num_measured, True
+            cost.seconds, cost.is_known = min(cost.seconds, seconds), True
             insort(self._known, num_rows)
         elif seconds < OUTLIER * cost.seconds:
             cost.seconds += RATE * (seconds - cost.seconds)
-            cost.last = self._num_measured
-        if self._num_measured % STALE == 0:
-            self._forget()
-
-    def _forget(self) -> None:
-        self._costs = {rows: cost for rows, cost in self._costs.items() if cost.last > self._num_measured - STALE}
-        self._known = sorted(rows for rows, cost in self._costs.items() if cost.is_known)
+            cost.num_outliers = 0
+        else:
+            cost.num_outliers += 1
+            if cost.num_outliers == MOST_OUTLIERS:  # the machine is slower now
+                del self._costs[num_rows]
+                self._known.remove(num_rows)
 
     @property
     def most_rows(self) -> int:
@@ -68,22 +65,20 @@ class CostCurve:
     def at(self, num_rows: int) -> float:
         """Seconds of a step, from the nearest that are known; there must be one."""
         known, i = self._known, bisect_left(self._known, num_rows)
-        if i < len(known) and known[i] == num_rows:
-            return self._costs[num_rows].seconds
         low, high = known[max(0, i - 1)], known[min(i, len(known) - 1)]
-        if low == high:  # before the first, or after the last
-            return self._costs[low].seconds + max(0, num_rows - low) * self.slope(known[0], low)
+        if high in (low, num_rows):  # the first, the last, or one that is known
+            return self._costs[high].seconds
         share = (num_rows - low) / (high - low)
         return (1 - share) * self._costs[low].seconds + share * self._costs[high].seconds
 
-    def slope(self, low: int, high: int) -> float:
-        """Seconds of one more row between two numbers of rows, from the known ones at or within them; 0 if there are
-        too few."""
-        first, last = bisect_left(self._known, low), bisect_left(self._known, high + 1) - 1
-        if first >= last:
-            return 0.0
-        low, high = self._known[first], self._known[last]
-        return max(0.0, (self._costs[high].seconds - self._costs[low].seconds) / (high - low))
+    def beyond(self, num_rows: int, less_rows: int, seconds: float) -> float:
+        """Like `at`, but after the last known number in a line with a step of `less_rows` that takes `seconds`."""
+        last = self.most_rows
+        if num_rows <= last:
+            return self.at(num_rows)
+        more = self._costs[last].seconds - seconds
+        slope = max(0.0, more / (last - less_rows)) if last > less_rows else seconds / less_rows
+        return self._costs[last].seconds + (num_rows - last) * slope
 
 
 def _rounded(num_rows: int) -> int:

@@ -65,7 +65,8 @@ class Speculation:
         if not self._is_used:
             return {}
         begin, seqs = perf_counter(), generating()
-        lengths = self._lengths.choose([seq.id for seq in seqs])
+        most = self._drafter.max_drafts if self._drafter is not None and not any(map(_has_prediction, seqs)) else None
+        lengths = self._lengths.choose([seq.id for seq in seqs], most)
         queries = [
             self._query(seq, length)
             for seq, length in zip(seqs, lengths, strict=True)
@@ -75,6 +76,7 @@ class Speculation:
             query.seq_id: Draft(token_ids) for query in queries if (token_ids := self._predictions.draft(query))
         }
         drafts = self._drafted([query for query in queries if query.seq_id not in predicted]) | predicted
+        self._lengths.count_empty(query.seq_id for query in queries if query.seq_id not in drafts)
         self._draft_s = perf_counter() - begin
         return drafts
 
@@ -143,6 +145,10 @@ class Speculation:
     def stats(self) -> SpeculationStats | None:
         """Counts since the start; None if there is no drafter and no request had a prediction."""
         return self._counts.stats() if self._drafter is not None or self._counts.num_drafts else None
+
+
+def _has_prediction(seq: Seq) -> bool:
+    return bool(getattr(seq.group.request.params, "prediction_ids", ()))
 
 
 def _may_speculate(seq: Seq, has_drafter: bool) -> bool:
