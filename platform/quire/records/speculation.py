@@ -51,7 +51,8 @@ class Draft:
 class DrafterImpl(Protocol):
     """Drafts for the sequences of one model. It is called between steps, in the thread of the steps.
 
-    An attribute `memory_bytes`, if there is one, is what it takes of the memory of the model's device.
+    An attribute `memory_bytes`, if there is one, is what it takes of the memory of the model's device. `adapter_names`
+    are the adapters of its own that requests may choose (`SamplingParams.speculative_lora`).
     """
 
     def propose(self, queries: Sequence[DraftQuery]) -> Sequence[Draft]:

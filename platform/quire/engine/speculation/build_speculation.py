@@ -48,6 +48,7 @@ def build_speculation(
             config=config,
             registry=registry,
             target=loaded,
+            context=context(plugin),
             budget=budget,
             max_drafts=most,
             wants_probs=wants_probs,
