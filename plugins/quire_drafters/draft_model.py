@@ -36,7 +36,7 @@ def _build(context: DrafterContext) -> DrafterImpl:
 
 
 def _adapters(given: Any) -> str | Mapping[str, str]:
-    """A folder for all requests, or folders by name, as an object or its text (--speculative-lora). Raises ConfigError."""
+    """A folder for all requests, or folders by name: an object, or its text (--speculative-lora)."""
     found = given
     if isinstance(given, str) and given.lstrip().startswith("{"):
         try:

@@ -64,9 +64,12 @@ def test_heads_are_found_by_hub_id(hub: Path, tmp_path: Path, method: str, file:
         assert stats.num_draft_tokens_total > 0
     with rig_of(folder, speculative_config={**config, "revision": COMMIT}, download_dir=str(hub)):
         pass
-    with pytest.raises(ConfigError, match=r"`model` of --speculative-config: .*offline mode"):
-        with rig_of(folder, speculative_config={**config, "revision": "other"}, download_dir=str(hub)):
-            pass
+    unknown = {**config, "revision": "other"}
+    with (
+        pytest.raises(ConfigError, match=r"`model` of --speculative-config: .*offline mode"),
+        rig_of(folder, speculative_config=unknown, download_dir=str(hub)),
+    ):
+        pass
 
 
 def test_a_draft_model_is_found_by_hub_id(hub: Path, tmp_path: Path) -> None:

@@ -281,16 +281,15 @@ def test_the_tokens_of_a_step_with_drafts_are_in_one_delta():
     [({"max_tokens": 3}, (7, 8), "length"), ({"max_tokens": 9, "stop_token_ids": [8]}, (7, 8), "stop")],
 )
 def test_a_seq_ends_amid_the_tokens_of_a_step_with_drafts(params, output, reason):
-    rig, (delta,) = drafted([Sample(7), Sample(8), Sample(9)], params)
-    assert (delta.token_ids, delta.finish_reason) == (output, reason)
+    rig, (last,) = drafted([Sample(7), Sample(8), Sample(9)], params)
+    assert (last.token_ids, last.finish_reason) == (output, reason)
     assert not rig.scheduler._state.seqs
 
 
-def test_drafts_do_not_make_a_delta_come_before_its_interval():
-    _, deltas = drafted([Sample(7), Sample(8)], {"max_tokens": 9, "stream_interval": 3})
-    assert not deltas
-    _, (delta,) = drafted([Sample(7), Sample(8), Sample(9)], {"max_tokens": 9, "stream_interval": 3})
-    assert delta.token_ids == (7, 8, 9)
+@pytest.mark.parametrize(("count", "lengths"), [(2, []), (3, [3])])
+def test_drafts_do_not_make_a_delta_come_before_its_interval(count, lengths):
+    _, deltas = drafted([Sample(7)] * count, {"max_tokens": 9, "stream_interval": 3})
+    assert [len(delta.token_ids) for delta in deltas] == lengths
 
 
 def test_tokens_before_one_that_could_not_be_sampled_are_reported():

@@ -36,9 +36,9 @@ class DraftAdapters:
     memory_bytes: int = 0
 
     def start(self, query: DraftQuery) -> None:
-        """Give a sequence the adapter that its request names, else that with the name of the request's first adapter
-        that has one, else that of all requests."""
-        chosen = (query.params.speculative_lora, *query.adapters, EVERY)
+        """Give a sequence the adapter that its request names, or that of all requests, else one with the name of an
+        adapter of the request."""
+        chosen = (query.params.speculative_lora or EVERY, *query.adapters)
         use = next((self.uses[name] for name in chosen if name in self.uses), None)
         if use is not None:
             self.mapping.start(
