@@ -12,7 +12,6 @@ from quire.engine.adapters.engine_adapters import EngineAdapters
 from quire.engine.adapters.mapping import AdapterMapping
 from quire.engine.loading.load import LoadedModel
 from quire.errors import ConfigError, QuireError
-from quire.hooks.adapter_resolver import AdapterResolver
 from quire.hub import adapter_cache
 from quire.isolation.isolated_calls import IsolatedCalls
 from quire.params.sampling import SamplingParams
@@ -82,22 +81,24 @@ def load_draft_adapters(
     except BaseException:
         isolated.close()
         raise
-    resolver = AdapterResolver(registry, adapter_cache(None))
     try:
-        uses = {name: _in_slot(adapters, name, path, resolver, loaded) for name, path in given.items()}
+        uses = {name: _in_slot(adapters, name, path, registry, loaded) for name, path in given.items()}
         return DraftAdapters(adapters.mapping, uses, sum(info.num_bytes for info in adapters.registry.infos()))
     finally:
         adapters.close()  # nothing is read later
 
 
 def _in_slot(
-    adapters: EngineAdapters, name: str, path: str, resolver: AdapterResolver, loaded: LoadedModel
+    adapters: EngineAdapters, name: str, path: str, registry: Registry, loaded: LoadedModel
 ) -> WeightedAdapter:
     called = name or "lora"
     try:
-        folder = resolver.folder(path) or resolver.find(path, loaded.info.folder)
-        if folder is None:
-            raise ConfigError("it is no folder of an adapter, and no plugin finds an adapter of that name")
+        folder = Path(path).expanduser().absolute()
+        if not folder.is_dir():
+            source = registry.resolve_adapter(path, loaded.info.folder, adapter_cache(None))
+            if source is None:
+                raise ConfigError("it is no folder of an adapter, and no plugin finds an adapter of that name")
+            folder = source.path
         info = adapters.registry.load(called, folder).result()
         if info.virtual_tokens:
             raise ConfigError("it puts virtual tokens before the prompt, which the served model does not have there")
