@@ -84,6 +84,12 @@ def answer_loss(
     return cross_entropy(logits.float(), wanted[keep])
 
 
+def training_batch(encoder: Encoder, seed: str, step: int, pad_id: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Ids and targets of one update, which depend on nothing but seed and step."""
+    rows, length = BATCH_SHAPES[step % len(BATCH_SHAPES)]
+    return pack(encoder, training_conversations(f"{seed}:{step}"), rows, length, pad_id)
+
+
 def save_model(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, folder: Path) -> None:
     """Write the model as bfloat16 in Hugging Face format."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -128,9 +134,7 @@ class Trainer:
     def step(self) -> dict[str, float]:
         """One update, with a batch that depends on nothing but seed and step."""
         step = self.training.progress.step
-        rows, length = BATCH_SHAPES[step % len(BATCH_SHAPES)]
-        stream = training_conversations(f"{self.options.seed}:{step}")
-        batch = pack(self.encoder, stream, rows, length, self.model.config.pad_token_id)
+        batch = training_batch(self.encoder, f"{self.options.seed}", step, self.model.config.pad_token_id)
         loss = answer_loss(self.model, self.backbone, batch)
         self.training.update(loss)
         return {"loss": loss.item()}

@@ -13,10 +13,10 @@ import argparse
 from pathlib import Path
 
 import torch
-from data.chat.conversations import held_out_questions, training_conversations
+from data.chat.conversations import held_out_questions
 from evaluation.draft_agreement import agreement
-from models.chat_tokenizer import Encoder, pack
-from train_chat import BATCH_SHAPES, HERE, SHIPPED, answer_loss, new_model, save_model
+from models.chat_tokenizer import Encoder
+from train_chat import HERE, SHIPPED, answer_loss, new_model, save_model, training_batch
 from training.training_loop import Plan, Training, new_optimizers
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -62,9 +62,7 @@ class DraftTrainer:
     def step(self) -> dict[str, float]:
         """One update, with a batch that depends on nothing but seed and step."""
         step = self.training.progress.step
-        rows, length = BATCH_SHAPES[step % len(BATCH_SHAPES)]
-        stream = training_conversations(f"draft:{self.options.seed}:{step}")
-        batch = pack(self.encoder, stream, rows, length, self.model.config.pad_token_id)
+        batch = training_batch(self.encoder, f"draft:{self.options.seed}", step, self.model.config.pad_token_id)
         loss = answer_loss(self.model, self.model.model, batch)
         self.training.update(loss)
         return {"loss": loss.item()}

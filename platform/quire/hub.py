@@ -28,6 +28,7 @@ _WEIGHTS_BY_FORMAT: dict[str, tuple[tuple[str, ...], ...]] = {
     "pt": (("pytorch_model*.bin",),),
     "dummy": (),
 }
+_WEIGHTS_OF_HEADS = (("*.safetensors",), ("*.bin", "*.pt"))
 _IGNORED = (
     *("original/*", "consolidated*", "onnx/*", "*/*.bin"),
     *("*/[!a]*.safetensors", "*/a[!d]*.safetensors"),  # in subfolders all but adapter_model.safetensors
@@ -70,6 +71,15 @@ def resolve_tokenizer(config: ModelConfig, model_folder: Path) -> Path:
     if config.tokenizer is None:
         return model_folder
     return _located(_resolve(config.tokenizer, config, config.tokenizer_revision, ()), config).folder
+
+
+def resolve_heads(model: str, config: ModelConfig, revision: str | None) -> Path:
+    """The folder of draft heads: a folder, or that of a hub id, which is downloaded. Raises ConfigError and
+    CheckpointError."""
+    found = _resolve(model, config, revision, _WEIGHTS_OF_HEADS)
+    if not found.is_dir():
+        raise ConfigError(f"{model!r} is a file; draft heads are a folder with a config.json, or a hub id.")
+    return _checked(found)
 
 
 def _located(found: Path, config: ModelConfig) -> ModelFiles:

@@ -20,5 +20,5 @@ def _build(context: DrafterContext) -> DrafterImpl:
 
 @hookimpl
 def quire_drafters() -> Iterable[Drafter]:
-    yield Drafter("eagle", _build, ("model",))
-    yield Drafter("eagle3", _build, ("model",))
+    yield Drafter("eagle", _build, ("model", "revision"))
+    yield Drafter("eagle3", _build, ("model", "revision"))

@@ -19,4 +19,4 @@ def _build(context: DrafterContext) -> DrafterImpl:
 
 @hookimpl
 def quire_drafters() -> Iterable[Drafter]:
-    yield Drafter("medusa", _build, ("model",))
+    yield Drafter("medusa", _build, ("model", "revision"))

@@ -93,7 +93,7 @@ class SamplingParams:
     stream_interval: tokens per update of a stream; the first and the last token are sent at once. None = 1.
     speculative: whether the tokens of the request may be drafted (speculative decoding); None = if the model has a
     drafter. prediction: the text that is expected; where it is right, tokens come faster. prediction_ids: its tokens.
-    Neither changes the output.
+    speculative_lora: the adapter of the drafter to draft with, by its name. None of them changes the output.
     extra: fields that logits-processor plugins declare. logits_processors: in-process only, functions
     (generated ids, logits [vocab]) -> logits, or with the prompt's ids as the first argument.
     structured: a constraint on the output. vLLM's forms structured_outputs, and its older name guided_decoding, are
@@ -128,6 +128,7 @@ class SamplingParams:
     bad_word_ids: tuple[tuple[int, ...], ...] = ()
     stream_interval: int | None = None
     speculative: bool | None = None
+    speculative_lora: str | None = None
     prediction: str | None = None
     prediction_ids: Sequence[int] = ()
     structured: StructuredSpec | None = None
@@ -212,6 +213,8 @@ class SamplingParams:
         if self.logit_bias:
             put(self, "logit_bias", _biases(self.logit_bias))
         _boolean("speculative", self.speculative)
+        if not isinstance(self.speculative_lora, str | None) or self.speculative_lora == "":
+            _fail("speculative_lora", "the name of an adapter of the drafter", self.speculative_lora)
         if self.prediction is not None and (not isinstance(self.prediction, str) or self.prediction_ids):
             _fail("prediction", "a string, and the only one of `prediction` and `prediction_ids`", self.prediction)
         put(self, "prediction_ids", _ids("prediction_ids", self.prediction_ids, MAX_PREDICTION_IDS))

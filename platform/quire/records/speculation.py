@@ -51,7 +51,8 @@ class Draft:
 class DrafterImpl(Protocol):
     """Drafts for the sequences of one model. It is called between steps, in the thread of the steps.
 
-    An attribute `memory_bytes`, if there is one, is what it takes of the memory of the model's device.
+    An attribute `memory_bytes`, if there is one, is what it takes of the memory of the model's device. `adapter_names`
+    are the adapters of its own that requests may choose (`SamplingParams.speculative_lora`).
     """
 
     def propose(self, queries: Sequence[DraftQuery]) -> Sequence[Draft]:
@@ -98,7 +99,8 @@ class DrafterContext(Context):
     (`quire.engine.loading.load.LoadedModel`), for drafters that use its weights. max_drafts: the most that it will be
     asked for. max_num_seqs, max_model_len: of the model. load_draft_model: builds a drafter that runs a model of its
     own, from a mapping with `model` and fields of `quire.settings.model_config.ModelConfig`; raises ConfigError.
-    wants_probs: whether `Draft.probs` is read. draft_folders: those of demo models, by name.
+    wants_probs: whether `Draft.probs` is read. find_folder: the folder of draft heads, from a folder, a hub id or the
+    name of a demo, and a revision or None; raises StartupError.
     """
 
     settings: Mapping[str, Any] = field(default_factory=dict)
@@ -108,7 +110,7 @@ class DrafterContext(Context):
     max_model_len: int = 1
     load_draft_model: Callable[[Mapping[str, Any]], DrafterImpl] | None = None
     wants_probs: bool = False
-    draft_folders: Mapping[str, Path] = field(default_factory=dict)
+    find_folder: Callable[[str, str | None], Path] | None = None
 
 
 @dataclass(frozen=True)

@@ -197,7 +197,8 @@ class ModelConfig:
         also=("spec_decoding_acceptance_method",),
     )
     speculative_lora: str | None = setting(
-        "Adapter of the drafter, `lora` of --speculative-config (default: it has none)."
+        "Folder of an adapter of the draft model, or a JSON object of folders by name; `lora` of --speculative-config "
+        "(default: it has none)."
     )
     batch_invariant: bool = setting(
         "Make each output independent of the other requests in its batch, bit by bit; slower.", False

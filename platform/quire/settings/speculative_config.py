@@ -108,6 +108,11 @@ class SpeculativeConfig:
             known = ", ".join(sorted(methods)) or "none, because no loaded plugin provides one"
             raise ConfigError(f"`method` of {FLAG} must be one of {known}; got {method!r:.80}.")
         given = without_vllm_keys(given, methods[method])
+        if "lora" in given and "lora" not in methods[method]:
+            raise ConfigError(
+                f"`lora` of {FLAG}: the method {method} takes no adapter. Only a draft model has layers that adapters "
+                "are made for; heads read the hidden states of the served model, which its own adapter has changed."
+            )
         for key in given:
             if key not in COMMON and key not in methods[method]:
                 raise ConfigError(

@@ -20,7 +20,7 @@ from quire.errors import ConfigError
 from quire.plugin import Block, DrafterContext, GatedMlp, RMSNorm, Rope, WeightsMapper, config_fields, weight_names
 from quire_drafters.heads.eagle_models import Eagle3Model, EagleModel, EagleParts
 from quire_drafters.heads.feature_model import FeatureModel, load_model
-from quire_drafters.heads.head_files import CheckedFiles, HeadFiles, as_config_error
+from quire_drafters.heads.head_files import CheckedFiles, HeadFiles, as_config_error, find_heads
 from quire_models import Attention
 from quire_models.modules.builder import ModuleBuilder
 
@@ -38,7 +38,7 @@ _EAGLE3_KEYS = ("eagle_aux_hidden_state_layer_ids", "aux_hidden_state_layer_ids"
 
 def load_eagle(context: DrafterContext) -> FeatureModel:
     """The draft model in the folder that the settings name. Raises ConfigError."""
-    files = HeadFiles(context.settings)
+    files = HeadFiles(find_heads(context))
     nested = files.config.get("model")
     config = dict(nested if isinstance(nested, Mapping) else files.config)
     tensors = CheckedFiles(files, lambda name: name.removeprefix("model."))

@@ -10,7 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from quire.errors import CheckpointError, ConfigError
+from quire.errors import ConfigError, StartupError
+from quire.plugin import DrafterContext
 from quire_models.loading import tensor_files
 from quire_models.loading.checkpoint import check_sizes, raw_config
 from quire_models.loading.tensor_files import TensorFiles
@@ -18,23 +19,24 @@ from quire_models.loading.tensor_files import TensorFiles
 FLAG = "--speculative-config"
 
 
+def find_heads(context: DrafterContext) -> Path:
+    """The folder of `model` in the settings, downloaded if that is a hub id. Raises ConfigError."""
+    given, revision = context.settings.get("model"), context.settings.get("revision")
+    if not isinstance(given, str) or not given:
+        raise ConfigError(f"`model` of {FLAG} must name the folder or hub id of the draft heads; got {given!r:.100}.")
+    if not isinstance(revision, str | None):
+        raise ConfigError(f"`revision` of {FLAG} must be a text; got {revision!r:.100}.")
+    assert context.find_folder is not None, "the engine provides it"
+    with as_config_error():
+        return context.find_folder(given, revision)
+
+
 class HeadFiles:
     """config.json and tensors of a folder. Raises ConfigError, here and in its methods, with the tensor's name."""
 
-    def __init__(
-        self, settings: Mapping[str, Any], single_files: tuple[str, ...] = (), known: Mapping[str, Path] | None = None
-    ) -> None:
-        """settings: of the drafter; `model` names the folder. single_files: names that the tensors' only file has.
-        known: folders that have names of their own.
-        """
-        given = settings.get("model")
-        if not isinstance(given, str) or not given:
-            raise ConfigError(f"`model` of {FLAG} must name the folder of the draft heads; got {given!r:.100}.")
-        self.folder = Path(given).expanduser()
-        if not self.folder.exists():
-            self.folder = (known or {}).get(given, self.folder)
-        if not self.folder.is_dir():
-            raise ConfigError(f"`model` of {FLAG}: {given!r:.200} is not a folder.")
+    def __init__(self, folder: Path, single_files: tuple[str, ...] = ()) -> None:
+        """single_files: names that the tensors' only file has."""
+        self.folder = folder
         with as_config_error():
             self.config = raw_config(self.folder)
             check_sizes(self.config, self.folder)
@@ -109,5 +111,5 @@ def as_config_error() -> Iterator[None]:
     """Errors of the files become errors of the setting that names them."""
     try:
         yield
-    except CheckpointError as error:
+    except StartupError as error:
         raise ConfigError(f"`model` of {FLAG}: {error.message}") from error

@@ -20,7 +20,7 @@ from torch.nn import functional
 
 from quire.errors import ConfigError
 from quire.plugin import DrafterContext, Projection
-from quire_drafters.heads.head_files import HeadFiles
+from quire_drafters.heads.head_files import HeadFiles, find_heads
 from quire_models.modules.builder import ModuleBuilder
 
 MAX_HEADS = 64
@@ -63,7 +63,7 @@ class MedusaHeads(nn.Module):
 def load_heads(context: DrafterContext) -> MedusaHeads:
     """The heads in the folder that the settings name. Raises ConfigError."""
     target = context.target
-    files = HeadFiles(context.settings, SINGLE_FILES, context.draft_folders)
+    files = HeadFiles(find_heads(context), SINGLE_FILES)
     for key, size in (("hidden_size", target.decoder.width), ("vocab_size", target.decoder.vocab)):
         files.check_size(key, files.config.get(key), size, f"the model {context.model}")
     blocks, heads = _names(files)

@@ -92,7 +92,7 @@ def load_mtp(context: DrafterContext) -> MtpModel:
     block = next((each for each in reversed(decoder.blocks) if state_shape(each) is None), None)
     if block is None or decoder.norm is None:
         raise ConfigError(f"`method` of {FLAG}: {context.model} has no layers that can predict further tokens.")
-    files = HeadFiles({"model": str(Path(target.info.folder))})
+    files = HeadFiles(Path(target.info.folder))
     prefix = f"model.layers.{len(decoder.blocks)}."
     is_qwen = "mtp.fc.weight" in files.tensors
     tensors = CheckedFiles(files, _of_qwen if is_qwen else lambda name: _of_layer(name, prefix))

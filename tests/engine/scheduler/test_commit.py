@@ -7,7 +7,8 @@ from scheduler_rig import EOS, Rig, ScriptedRunner, commit_with
 from quire.engine.sampling.not_finite import NOT_FINITE
 from quire.errors import NotFound
 from quire.params.sampling import BeamSearchParams
-from quire.types import Sample, StepResult, TokenLogprobs
+from quire.records import Draft
+from quire.types import AcceptedDrafts, Sample, StepResult, TokenLogprobs
 
 
 def scripted(tokens, params, **rig_options):
@@ -251,3 +252,49 @@ def test_requests_whose_logits_were_not_finite_are_counted():
         rig.add([1, 2])
     rig.run()
     assert rig.stats().num_corrupted_total == 1
+
+
+def drafted(samples, params=None):
+    """Commit a step in which a seq with one token got `samples`, all but the first after accepted drafts."""
+    rig = Rig()
+    rig.add([1, 2], params)
+    rig.step()
+    plan = rig.scheduler.plan(None, 0, {0: Draft([sample.token_id for sample in samples])})
+    later = tuple(samples[1:])
+    rig.runner.run(plan)
+    result = StepResult({0: samples[0]}, accepted={0: AcceptedDrafts(later, len(later))})
+    return rig, rig.scheduler.commit(plan, result)
+
+
+def test_the_tokens_of_a_step_with_drafts_are_in_one_delta():
+    samples = [Sample(token, TokenLogprobs(token, -1.0, 1)) for token in (7, 8, 9)]
+    rig, (delta,) = drafted(samples, {"max_tokens": 9, "logprobs": 1})
+    assert delta.token_ids == (7, 8, 9)
+    assert [entry.token_id for entry in delta.logprobs] == [7, 8, 9]
+    assert delta.finish_reason is None
+    assert rig.stats().num_generated_tokens_total == 4
+    check_scheduler(rig.scheduler)
+
+
+@pytest.mark.parametrize(
+    ("params", "output", "reason"),
+    [({"max_tokens": 3}, (7, 8), "length"), ({"max_tokens": 9, "stop_token_ids": [8]}, (7, 8), "stop")],
+)
+def test_a_seq_ends_amid_the_tokens_of_a_step_with_drafts(params, output, reason):
+    rig, (last,) = drafted([Sample(7), Sample(8), Sample(9)], params)
+    assert (last.token_ids, last.finish_reason) == (output, reason)
+    assert not rig.scheduler._state.seqs
+
+
+@pytest.mark.parametrize(("count", "lengths"), [(2, []), (3, [3])])
+def test_drafts_do_not_make_a_delta_come_before_its_interval(count, lengths):
+    _, deltas = drafted([Sample(7)] * count, {"max_tokens": 9, "stream_interval": 3})
+    assert [len(delta.token_ids) for delta in deltas] == lengths
+
+
+def test_tokens_before_one_that_could_not_be_sampled_are_reported():
+    rig, (tokens, failed) = drafted([Sample(7), Sample(8), Sample(-1, error=NOT_FINITE)], {"max_tokens": 9})
+    assert (tokens.token_ids, tokens.finish_reason) == ((7, 8), None)
+    assert (failed.finish_reason, failed.error) == ("error", NOT_FINITE)
+    assert rig.stats().num_corrupted_total == 1
+    assert not rig.scheduler._state.seqs

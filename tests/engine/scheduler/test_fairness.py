@@ -5,6 +5,8 @@ from scheduler_rig import Rig
 
 from quire.engine.fairness.shares import ClientTokens, max_min_shares, over_share
 from quire.errors import Overloaded
+from quire.records import Draft
+from quire.types import AcceptedDrafts, Sample, StepResult
 
 LONG = {"max_tokens": 100}
 
@@ -146,3 +148,29 @@ def test_the_first_step_of_a_request_is_a_short_one() -> None:
     assert rig.plan.num_tokens == 24
     rig.step()
     assert rig.plan.num_tokens == 64
+
+
+def test_drafts_count_as_tokens_of_their_client_and_take_none_from_others():
+    rig = Rig(max_num_seqs=8, num_pages=200, max_num_batched_tokens=16)
+    rig.add(range(10), LONG, client="a")
+    rig.step()
+    rig.add(range(20, 30), LONG, client="b")
+    rig.step()
+    tokens = rig.scheduler._state.clients.tokens
+    before = dict(tokens)
+    plan = rig.scheduler.plan(None, 0, {0: Draft([5] * 9)})
+    assert {chunk.seq_id: chunk.num_drafts for chunk in plan.chunks} == {0: 9, 1: 0}
+    assert {client: tokens[client] - before[client] for client in tokens} == {"a": 10, "b": 1}
+    rig.scheduler.commit(plan, StepResult({0: Sample(7), 1: Sample(7)}, accepted={0: AcceptedDrafts((), 0)}))
+    rig.add(range(30, 100), LONG, client="b")
+    plan = rig.scheduler.plan(None, 0, {0: Draft([5] * 9)})
+    assert {chunk.seq_id: chunk.num_drafts for chunk in plan.chunks} == {0: 0, 1: 0, 2: 0}  # a prompt has the rest
+    assert plan.num_tokens == 16
+
+
+def test_drafts_of_a_client_alone_are_not_counted():
+    rig = Rig()
+    rig.add(range(10), LONG, client="a")
+    rig.step()
+    assert rig.scheduler.plan(None, 0, {0: Draft([5] * 9)}).chunks[0].num_drafts == 9
+    assert rig.scheduler._state.clients.tokens == {"a": 0}

@@ -14,7 +14,7 @@ from speculation_rig import ReplayDrafter, with_drafter
 from quire.hooks import registry
 from quire.params.sampling import SamplingParams
 from quire.records import Draft, DraftQuery
-from quire_testing.tiny import VOCAB_SIZE, tiny_llama
+from quire_testing.tiny import VOCAB_SIZE
 
 PROMPTS = related_prompts(6, seed=2)
 LIKELY = 65
@@ -44,11 +44,6 @@ class SoftDrafter(ReplayDrafter):
         probs = torch.full((len(draft.token_ids), width), (1 - self.certainty) / (width - 1))
         probs.scatter_(1, torch.tensor(draft.token_ids)[:, None] % width, self.certainty)
         return Draft(draft.token_ids, probs)
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tiny_llama(tmp_path_factory.mktemp("tiny"), seed=3)
 
 
 @pytest.fixture(scope="module")

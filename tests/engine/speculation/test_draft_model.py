@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,19 +21,8 @@ from quire_testing.tiny import tiny_llama
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tiny_llama(tmp_path_factory.mktemp("tiny"), seed=3)
-
-
-@pytest.fixture(scope="module")
 def other(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tiny_llama(tmp_path_factory.mktemp("other"), seed=8, num_hidden_layers=1)
-
-
-@pytest.fixture(scope="module")
-def plain(folder: Path) -> Iterator[Rig]:
-    with rig_of(folder) as rig:
-        yield rig
 
 
 @pytest.fixture(scope="module")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,19 +11,6 @@ from speculation_rig import Outputs, ReplayDrafter, with_drafter
 from varied_requests import PROMPTS, SETTINGS, answered, requests, shown
 
 from quire.hooks import registry
-from quire_testing.tiny import tiny_llama
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tiny_llama(tmp_path_factory.mktemp("tiny"), seed=3)
-
-
-@pytest.fixture(scope="module")
-def plain(folder: Path) -> Iterator[Rig]:
-    rig = make_rig(folder)
-    yield rig
-    rig.engine.close()
 
 
 @pytest.fixture(scope="module")

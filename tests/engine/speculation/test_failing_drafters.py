@@ -15,7 +15,6 @@ from quire.errors import BadRequest
 from quire.hooks import registry
 from quire.hooks.call_stats import PluginCallStats
 from quire.records import Draft, DraftQuery
-from quire_testing.tiny import tiny_llama
 
 PROMPTS = related_prompts(4, seed=5)
 CONFIG = {"speculative_config": {"method": "replay", "num_speculative_tokens": 3, "adaptive": False}}
@@ -39,11 +38,6 @@ class Broken:
 
 def each(token_ids: Any) -> Callable[[Sequence[DraftQuery]], list[Draft]]:
     return lambda queries: [Draft(token_ids) for _ in queries]
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tiny_llama(tmp_path_factory.mktemp("tiny"), seed=3)
 
 
 @pytest.fixture(scope="module")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,6 @@ from quire.hooks import registry
 from quire.params.sampling import BeamSearchParams, SamplingParams
 from quire.types import SpeculationStats
 from quire.types.predicted_output import PredictedOutput
-from quire_testing.tiny import tiny_llama
 
 PROMPTS = related_prompts(6, seed=8)
 
@@ -74,18 +73,6 @@ def test_a_long_prediction_of_one_token_takes_no_long_time_and_counts_stay_withi
     place = PredictedOutput([7] * 100_000)
     place.advance(rng.choice((7, 8)) for _ in range(3000))
     assert 0 < place.num_found <= 3000
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tiny_llama(tmp_path_factory.mktemp("tiny"), seed=3)
-
-
-@pytest.fixture(scope="module")
-def plain(folder: Path) -> Iterator[Rig]:
-    rig = make_rig(folder)
-    yield rig
-    rig.engine.close()
 
 
 def spoiled(tokens: Sequence[int], every: int) -> tuple[int, ...]:

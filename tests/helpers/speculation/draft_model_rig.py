@@ -10,11 +10,16 @@ from typing import Any
 from engine_rig import Rig, rig_of
 
 from quire.engine.speculation.draft_model.model_drafter import ModelDrafter
+from quire.records import Registry
 
 
 @contextmanager
 def draft_model_rig(
-    folder: Path, draft: Path, speculative: dict[str, Any] | None = None, **settings: Any
+    folder: Path,
+    draft: Path,
+    speculative: dict[str, Any] | None = None,
+    found: Registry | None = None,
+    **settings: Any,
 ) -> Iterator[tuple[Rig, ModelDrafter]]:
     """An engine on `folder` with the draft model of another folder, with 4 drafts a step by default."""
     config = {
@@ -24,7 +29,7 @@ def draft_model_rig(
         "adaptive": False,
         **(speculative or {}),
     }
-    with rig_of(folder, speculative_config=config, **settings) as rig:
+    with rig_of(folder, found, speculative_config=config, **settings) as rig:
         speculation = rig.engine._speculation
         assert speculation is not None
         drafter = speculation._drafter.built

@@ -156,6 +156,16 @@ async def test_the_native_route_takes_it_among_the_sampling_parameters(client, p
     assert pretend.requests[0].params.speculative is False
 
 
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions", "/generate"])
+async def test_a_request_may_name_an_adapter_of_the_drafter(client, pretend, path):
+    body = {"messages": ASK["messages"]} if "chat" in path else {"prompt": "hi"}
+    answer = await client.post(path, json={**body, "max_tokens": 4, "speculative_lora": "sql"})
+    assert answer.status_code == 200, answer.text
+    assert pretend.requests[0].params.speculative_lora == "sql"
+    for wrong in ("", "a" * 129, 3):
+        assert (await client.post(path, json={**body, "speculative_lora": wrong})).status_code == 400
+
+
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions"])
 async def test_beams_are_not_drafted(client, path):
     beams = {"use_beam_search": True, "n": 2}

@@ -109,40 +109,38 @@ class Committer:
         self, seq: Seq, sample: Sample, beam_groups: dict[str, SeqGroup], accepted: AcceptedDrafts | None
     ) -> list[SeqDelta]:
         """Apply a sample, and those after accepted drafts; groups of beams are added to `beam_groups`."""
-        group, counts = seq.group, self._state.counts
-        if sample.error is not None:
-            counts.corrupted += sample.error == NOT_FINITE
-            return self._finish_group(group, "error", sample.error)
-        if group.beams is None:
+        group = seq.group
+        if group.beams is None or sample.error is not None:
             return self._append(seq, sample) if accepted is None else self._append_drafted(seq, sample, accepted)
-        counts.generated_tokens += 1
+        self._state.counts.generated_tokens += 1
         seq.candidates = sample.candidates
         beam_groups[group.request.id] = group
         return []
 
     def _append_drafted(self, seq: Seq, sample: Sample, accepted: AcceptedDrafts) -> list[SeqDelta]:
-        """Append a sample and those after accepted drafts, as if each came in a step of its own."""
-        deltas = self._append(seq, sample)
-        for each in accepted.samples:
-            if seq.status is Status.FINISHED:
-                return deltas
-            deltas += self._sampled(seq, each, {}, None)
+        """Append a sample and those after accepted drafts, and report them together."""
+        deltas = self._append(seq, sample, *accepted.samples)
         if seq.status is not Status.FINISHED:
             self._state.tables.settle(seq, accepted.num_drafts)
             self._register(seq)
         return deltas
 
-    def _append(self, seq: Seq, sample: Sample) -> list[SeqDelta]:
-        """Append a sampled token and what it forces; a delta if the seq ends or enough tokens are unreported."""
-        group, logprobs, first = seq.group, sample.logprobs, seq.num_output == 0
-        if logprobs is None:
-            seq.cumulative = None
-        elif seq.cumulative is not None:
-            seq.cumulative += logprobs.logprob
-        if logprobs is not None and group.wants_logprobs:
-            seq.unreported_logprobs.append(logprobs)
-        num_before = len(seq.tokens)
-        reason, stop = seq.append(sample)
+    def _append(self, seq: Seq, *samples: Sample) -> list[SeqDelta]:
+        """Append sampled tokens and what they force; a delta if the seq ends or enough tokens are unreported."""
+        group, first, num_before = seq.group, seq.num_output == 0, len(seq.tokens)
+        reason, stop = None, None
+        for sample in samples:
+            if sample.error is not None:
+                return self._failed(seq, sample.error)
+            if (logprobs := sample.logprobs) is None:
+                seq.cumulative = None
+            elif seq.cumulative is not None:
+                seq.cumulative += logprobs.logprob
+            if logprobs is not None and group.wants_logprobs:
+                seq.unreported_logprobs.append(logprobs)
+            reason, stop = seq.append(sample)
+            if reason is not None:
+                break
         self._state.counts.generated_tokens += len(seq.tokens) - num_before
         if reason is None:
             is_due = first or seq.num_unreported >= group.interval
@@ -151,6 +149,12 @@ class Committer:
         delta = self._make_delta(group, seq.index, **seq.drain_unreported(), **ending)
         self._state.end(seq)
         return [delta]
+
+    def _failed(self, seq: Seq, error: WireError) -> list[SeqDelta]:
+        """End the request of a seq whose token could not be sampled, after a delta with its tokens before that one."""
+        self._state.counts.corrupted += error == NOT_FINITE
+        tokens = [self._make_delta(seq.group, seq.index, **seq.drain_unreported())] if seq.num_unreported else []
+        return [*tokens, *self._finish_group(seq.group, "error", error)]
 
     def _prompt_computed(self, seq: Seq, result: StepResult) -> list[SeqDelta]:
         """The prompt is computed: its forks begin, or the seq ends if nothing is to be generated."""

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from pathlib import Path
 
+from quire import hub
 from quire.engine.loading.load import LoadedModel
 from quire.engine.memory.ledger import MemoryBudget
 from quire.engine.speculation.acceptance import acceptance_of
@@ -48,13 +51,14 @@ def build_speculation(
             config=config,
             registry=registry,
             target=loaded,
+            context=context(plugin),
             budget=budget,
             max_drafts=most,
             wants_probs=wants_probs,
             draft_folders=folders,
         ),
         wants_probs=wants_probs,
-        draft_folders=folders,
+        find_folder=partial(_find_folder, config, folders),
     )
     built = call_plugin(registry, plugin, registry.by_hook(DRAFTERS)[speculative.method].build, drafter_context)
     return Speculation(
@@ -63,3 +67,9 @@ def build_speculation(
         DraftLengths(max(most, MAX_PREDICTED), speculative.adaptive),
         acceptance_of(speculative),
     )
+
+
+def _find_folder(config: ModelConfig, demos: Mapping[str, Path], model: str, revision: str | None) -> Path:
+    if model in demos and not Path(model).exists():
+        return demos[model]
+    return hub.resolve_heads(model, config, revision)

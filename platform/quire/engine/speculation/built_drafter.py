@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from operator import index
 
@@ -33,6 +33,11 @@ class BuiltDrafter:
     def reads_hidden(self) -> ReadsHidden | None:
         """The hidden states that it reads; None if it reads none."""
         return getattr(self.built, "reads_hidden", None)
+
+    @property
+    def adapter_names(self) -> Collection[str]:
+        """The adapters of the drafter that requests may choose."""
+        return getattr(self.built, "adapter_names", ())
 
     def __call__(self, queries: Sequence[DraftQuery]) -> dict[int, Draft]:
         """Drafts by seq id. Raises ValueError, TypeError or AttributeError if they are not what was asked for."""

@@ -20,7 +20,8 @@ def with_drafts(chunks: list[Chunk], drafts: Mapping[int, Draft], budget: int, s
     """The chunks of a step, those of seqs with drafts prolonged by them; earlier chunks come first.
 
     budget: tokens left in the step. A draft never takes the page of a token of another seq, and never preempts one.
-    Clients in the background have none while others have requests.
+    Clients in the background have none while others have requests. Drafts are computed whether they are right or not,
+    so they count as tokens of their client.
     """
     num_logits = sum(chunk.samples for chunk in chunks)
     budget = min(budget, max(state.limits.max_num_seqs, MIN_LOGIT_ROWS) - num_logits)
@@ -29,7 +30,10 @@ def with_drafts(chunks: list[Chunk], drafts: Mapping[int, Draft], budget: int, s
         may_draft = chunk.samples and not (is_shared and in_background(state.seqs[chunk.seq_id].client))
         draft = drafts.get(chunk.seq_id) if may_draft and budget > 0 else None
         drafted.append(chunk if draft is None else _with_drafts(chunk, draft, budget, state))
-        budget -= drafted[-1].num_drafts
+        if num_drafts := drafted[-1].num_drafts:
+            budget -= num_drafts
+            if is_shared:
+                state.clients.add_tokens(state.seqs[chunk.seq_id].client, num_drafts)
     return drafted
 
 

@@ -17,7 +17,7 @@ from quire.engine.speculation.built_drafter import BuiltDrafter
 from quire.engine.speculation.draft_counts import DraftCounts
 from quire.engine.speculation.draft_lengths import DraftLengths
 from quire.engine.speculation.predictions import Predictions
-from quire.errors import PluginFailed, PluginOff, QuireError
+from quire.errors import NotFound, PluginFailed, PluginOff, QuireError
 from quire.hooks.call_stats import call_plugin
 from quire.params.sampling import SamplingParams
 from quire.records import Draft, DraftQuery, ReadsHidden, Registry
@@ -57,7 +57,18 @@ class Speculation:
         return self._drafter.reads_hidden if self._drafter is not None else None
 
     def add(self, request: Request) -> None:
-        """Without a drafter nothing is done in steps until the first request with a prediction comes."""
+        """Without a drafter nothing is done in steps until the first request with a prediction comes.
+
+        Raises NotFound if the drafter does not have the adapter that the request names.
+        """
+        name = getattr(request.params, "speculative_lora", None)
+        known = self._drafter.adapter_names if self._drafter is not None else ()
+        if name is not None and name not in known:
+            raise NotFound(
+                f"The drafter has no adapter `{name:.200}`. Its adapters: {', '.join(sorted(known)) or 'none'} "
+                "(--speculative-lora).",
+                "speculative_lora",
+            )
         self._is_used = self._is_used or bool(getattr(request.params, "prediction_ids", ()))
 
     def propose(self, generating: Callable[[], Sequence[Seq]]) -> Mapping[int, Draft]:
@@ -120,12 +131,13 @@ class Speculation:
         if not self._is_used:
             return
         self._counts.add(plan, result)
+        if result.hidden and self._drafter is not None:
+            begin, observe = perf_counter(), self._drafter.built.observe  # type: ignore[attr-defined]
+            self._notify(observe, result.hidden, "could not read the hidden states")
+            self._draft_s += perf_counter() - begin
         self._lengths.observe(plan, result, self._draft_s, seconds)
         if plan.ended:
             self._end(plan.ended)
-        if result.hidden and self._drafter is not None:
-            observe = self._drafter.built.observe  # type: ignore[attr-defined]
-            self._notify(observe, result.hidden, "could not read the hidden states")
 
     def _end(self, seq_ids: Sequence[int]) -> None:
         self._lengths.end(seq_ids)

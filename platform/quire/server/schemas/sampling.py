@@ -129,6 +129,7 @@ class SamplingFields(RequestModel):
     priority: Annotated[int, Field(ge=-(2**63), le=INT64)] = 0
     request_id: str | None = None
     speculative: bool | None = None
+    speculative_lora: Annotated[str, Field(min_length=1, max_length=128)] | None = None
     cache_salt: Annotated[str, Field(min_length=1, max_length=128)] | None = None
     thinking_token_budget: Annotated[int, Field(ge=0, le=INT64)] | None = None
     return_tokens_as_token_ids: bool | None = None

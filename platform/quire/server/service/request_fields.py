@@ -54,6 +54,7 @@ COPIED_FIELDS = (
     "allowed_token_ids",
     "bad_words",
     "speculative",
+    "speculative_lora",
 )
 
 NON_STREAM_INTERVAL = 16
@@ -76,6 +77,7 @@ UNSUPPORTED_WITH_BEAMS = (
     "frequency_penalty",
     "stream_interval",
     "speculative",
+    "speculative_lora",
     "prediction",
 )
 

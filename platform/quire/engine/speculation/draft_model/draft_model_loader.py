@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 from quire import hub
-from quire.engine.adapters.attached_runtimes import HOOK as ADAPTER_RUNTIMES, AttachedRuntimes
-from quire.engine.adapters.mapping import AdapterMapping
 from quire.engine.loading.load import LoadedModel, load_model
 from quire.engine.loading.op_choice import dtype_name
 from quire.engine.memory.ledger import MemoryBudget
@@ -18,12 +16,18 @@ from quire.engine.runner.forward_executor import ForwardExecutor
 from quire.engine.runner.input_batch import InputBatch
 from quire.engine.runner.sizes import RunnerSizes
 from quire.engine.scheduler.page_pool import PagePool
-from quire.engine.speculation.draft_model.draft_cache import DraftCache
+from quire.engine.speculation.draft_model.draft_adapters import (
+    EVERY,
+    DraftAdapters,
+    load_draft_adapters,
+    no_adapters,
+)
+from quire.engine.speculation.draft_model.draft_cache import DraftCache, DraftSeq
 from quire.engine.speculation.draft_model.draft_sampler import DraftSampler
 from quire.engine.speculation.draft_model.model_drafter import ModelDrafter
 from quire.engine.speculation.draft_model.vocabulary import check_vocabulary
 from quire.errors import ConfigError, StartupError
-from quire.records import Context, Registry
+from quire.records import Context, DraftQuery, Registry
 from quire.settings.model_config import ModelConfig
 from quire.settings.speculative_config import FLAG
 from quire_models import KVCache
@@ -34,19 +38,20 @@ FEED_TOKENS = 512
 
 @dataclass(frozen=True, kw_only=True)
 class DraftModelLoader:
-    """config, target: of the model that is served. budget: of both models, before the pages of the target.
+    """config, target, context: of the model that is served. budget: of both models, before the pages of the target.
     wants_probs, draft_folders: see `DrafterContext`."""
 
     config: ModelConfig
     registry: Registry
     target: LoadedModel
+    context: Context
     budget: MemoryBudget
     max_drafts: int
     wants_probs: bool
     draft_folders: Mapping[str, Path]
 
     def __call__(self, settings: Mapping[str, Any]) -> ModelDrafter:
-        """A drafter with the model of `settings`: `model`, and fields of `ModelConfig`. Raises ConfigError."""
+        """A drafter with the model of `settings`: `model`, `lora`, and fields of `ModelConfig`. Raises ConfigError."""
         model = settings["model"]
         try:
             loaded = load_model(self._config(settings), self.registry, self.budget.total - self.target.weight_bytes)
@@ -55,11 +60,13 @@ class DraftModelLoader:
             raise ConfigError(
                 f"{FLAG}: the draft model {model!r} cannot be used: {error.message.rstrip('.')}."
             ) from error
-        return self._drafter(loaded, settings.get("kv_cache_memory_bytes"))
+        adapters = self._adapters(settings.get("lora"), loaded)
+        return self._drafter(loaded, adapters, settings.get("kv_cache_memory_bytes"))
 
     def _config(self, settings: Mapping[str, Any]) -> ModelConfig:
         served = self.config
         given = {"dtype": dtype_name(self.target.dtype), **settings, "model": self._folder(settings["model"])}
+        given.pop("lora", None)
         try:
             return ModelConfig(
                 device=served.device,
@@ -89,7 +96,7 @@ class DraftModelLoader:
         tokenizer = hub.resolve_tokenizer(self.config, Path(target.info.folder))
         check_vocabulary(Path(loaded.info.folder), decoder.vocab, tokenizer, target.decoder.vocab)
 
-    def _drafter(self, loaded: LoadedModel, kv_bytes: int | None) -> ModelDrafter:
+    def _drafter(self, loaded: LoadedModel, adapters: DraftAdapters, kv_bytes: int | None) -> ModelDrafter:
         config, decoder = self.config, loaded.decoder
         length = min(loaded.info.max_model_len, self.target.info.max_model_len)
         num_pages = self._num_pages(loaded, length, kv_bytes)
@@ -108,24 +115,25 @@ class DraftModelLoader:
             length,
             self.max_drafts,
             FEED_TOKENS,
-            lambda seq, query: batch.start(seq.id, seq.sampling, query.token_ids[: query.prompt_len], None),
-            batch.end,
+            partial(_start, batch, adapters),
+            partial(_end, batch, adapters),
         )
         return ModelDrafter(
-            ForwardExecutor(loaded, sizes, kv, self._adapters(loaded), batch_invariant=False),
+            ForwardExecutor(loaded, sizes, kv, adapters.mapping, batch_invariant=False),
             batch,
             cache,
             DraftSampler(loaded.module, loaded.ops, self.target.decoder.vocab, self.wants_probs),
             config.max_num_seqs,
             decoder.vocab,
-            loaded.weight_bytes + num_pages * _page_bytes(loaded, config),
+            loaded.weight_bytes + num_pages * _page_bytes(loaded, config) + adapters.memory_bytes,
+            adapters,
         )
 
-    def _adapters(self, loaded: LoadedModel) -> AdapterMapping:
-        """A mapping without adapters."""
-        records = {hook: found for hook, found in self.registry.records.items() if hook != ADAPTER_RUNTIMES}
-        registry = replace(self.registry, records=MappingProxyType(records))
-        return AdapterMapping(AttachedRuntimes(registry, lambda plugin: Context(), loaded.module), {})
+    def _adapters(self, lora: str | Mapping[str, str] | None, loaded: LoadedModel) -> DraftAdapters:
+        if not lora:
+            return no_adapters(self.registry, loaded)
+        given = {EVERY: lora} if isinstance(lora, str) else lora
+        return load_draft_adapters(given, self.config, self.registry, loaded, self.context)
 
     def _num_pages(self, loaded: LoadedModel, length: int, kv_bytes: int | None) -> int:
         """Pages for about as many tokens as the target will have, at most for sequences of the maximum length.
@@ -147,6 +155,16 @@ class DraftModelLoader:
         if num_pages < 1:
             raise ConfigError(f"{FLAG}: no memory is left for the KV cache of the draft model.")
         return num_pages
+
+
+def _start(batch: InputBatch, adapters: DraftAdapters, seq: DraftSeq, query: DraftQuery) -> None:
+    batch.start(seq.id, seq.sampling, query.token_ids[: query.prompt_len], None)
+    adapters.start(query)
+
+
+def _end(batch: InputBatch, adapters: DraftAdapters, seq_id: int) -> None:
+    batch.end(seq_id)
+    adapters.mapping.end(seq_id)
 
 
 def _page_bytes(loaded: LoadedModel, config: ModelConfig) -> int:

@@ -48,12 +48,13 @@ class DraftDraws:
         if not self.are_greedy:
             self._params, self._seeds, self._counts = self._params[rows], self._seeds[rows], self._counts[rows]
 
-    def draw(self, hidden: Tensor) -> list[int]:
-        """The next draft of each sequence: -1 where there is none. hidden: [sequences, width]"""
+    def draw(self, hidden: Tensor, adapters: Any) -> list[int]:
+        """The next draft of each sequence: -1 where there is none. hidden: [sequences, width]. adapters: as bound for
+        the head."""
         module, size = self._sampler.module, self._sampler.vocab_size
         if self.are_greedy:
-            return self.known(module.argmax(hidden))
-        logits = module.logits(hidden)
+            return self.known(module.argmax(hidden, adapters))
+        logits = module.logits(hidden, adapters)
         if logits.shape[-1] > size:
             logits = logits[:, :size].contiguous()
         uniform = uniforms(self._seeds, self._counts)

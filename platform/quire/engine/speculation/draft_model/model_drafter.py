@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -10,6 +11,7 @@ from torch import Tensor
 
 from quire.engine.runner.forward_executor import ForwardExecutor
 from quire.engine.runner.input_batch import InputBatch, Int64Array, StepInputs
+from quire.engine.speculation.draft_model.draft_adapters import EVERY, DraftAdapters
 from quire.engine.speculation.draft_model.draft_cache import DraftCache, DraftSeq
 from quire.engine.speculation.draft_model.draft_inputs import DraftInputs
 from quire.engine.speculation.draft_model.draft_sampler import DraftDraws, DraftSampler
@@ -21,7 +23,7 @@ NO_DRAFT = Draft()
 
 class ModelDrafter:
     """A drafter (`quire.records.DrafterImpl`). vocab_size, memory_bytes (weights and pages): of the draft
-    model; ids beyond its vocabulary, which are padding, are computed as its last.
+    model; ids beyond its vocabulary, which are padding, are computed as its last. adapters: of the draft model.
 
     A prompt is computed over several steps, beside the drafts of other sequences; its drafts begin when it is done.
     """
@@ -35,10 +37,13 @@ class ModelDrafter:
         max_num_seqs: int,
         vocab_size: int,
         memory_bytes: int,
+        adapters: DraftAdapters,
     ) -> None:
         self._executor, self._batch, self._cache, self._sampler = executor, batch, cache, sampler
         self._max_num_seqs, self._last_id = max_num_seqs, vocab_size - 1
         self.memory_bytes = memory_bytes
+        self._adapters = adapters.mapping
+        self.adapter_names = frozenset(adapters.uses) - {EVERY}
 
     @torch.inference_mode()
     def propose(self, queries: Sequence[DraftQuery]) -> Sequence[Draft]:
@@ -67,13 +72,13 @@ class ModelDrafter:
         """Compute the chunks. Hidden states of the last tokens of those that sample: [chunks, width]"""
         inputs = self._batch.build_inputs(chunks)
         samples = np.fromiter((chunk.samples for chunk in chunks), np.bool_, len(chunks))
-        return self._compute(inputs, inputs.starts[1:][samples] - 1)
+        return self._compute(chunks, inputs, inputs.starts[1:][samples] - 1)
 
     def _generate(self, seqs: Sequence[DraftSeq], hidden: Tensor) -> None:
         """Draft for sequences whose last hidden states are given."""
         draws = self._sampler.start(seqs)
         inputs = DraftInputs(self._batch.build_inputs([seq.draft_chunk() for seq in seqs]))
-        drawn = [draws.draw(hidden)]
+        drawn = [draws.draw(hidden, self._bound_logits(seqs))]
         while True:
             rows = [i for i, seq in enumerate(seqs) if seq.extend(tokens[i] for tokens in drawn)]
             if not rows:
@@ -97,12 +102,32 @@ class ModelDrafter:
                 inputs.skip(count)
                 return [draws.known(drafts) for drafts in found.tolist()]
         inputs.skip(1)
-        return [draws.draw(self._compute(step, step.starts[:-1]))]
+        chunks = [Chunk(seq.id, seq.length, (0,), (), samples=True) for seq in seqs] if self._adapters.slots else ()
+        return [draws.draw(self._compute(chunks, step, step.starts[:-1]), self._bound_logits(seqs))]
 
-    def _compute(self, inputs: StepInputs, index: Int64Array) -> Tensor:
-        return self._executor.hidden_states(Plan(), self._checked(inputs), index, None, {})
+    def _bound_logits(self, seqs: Sequence[DraftSeq]) -> Any:
+        """The adapters argument of the head for a row of each sequence."""
+        if not self._adapters.slots:
+            return None
+        bound, failures = self._adapters.bind_logits([seq.id for seq in seqs])
+        _check(failures)
+        return bound
+
+    def _compute(self, chunks: Sequence[Chunk], inputs: StepInputs, index: Int64Array) -> Tensor:
+        """chunks: those of the inputs, by which adapters are bound."""
+        failures = dict[int, str]()
+        plan = Plan(chunks=tuple(chunks))
+        hidden = self._executor.hidden_states(plan, self._checked(inputs), index, None, failures)
+        _check(failures)
+        return hidden
 
     def _checked(self, inputs: StepInputs) -> StepInputs:
         """The inputs with tokens of the draft model only."""
         np.minimum(inputs.tokens, self._last_id, out=inputs.tokens)
         return inputs
+
+
+def _check(failures: Mapping[int, str]) -> None:
+    """Raise RuntimeError if an adapter could not be bound."""
+    for message in failures.values():
+        raise RuntimeError(message)
