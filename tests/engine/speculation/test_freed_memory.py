@@ -82,7 +82,7 @@ def check_aborts_leave_nothing(rig: Rig) -> None:
     stats = engine.stats()
     assert (stats.num_running, stats.num_waiting, stats.num_pages_used, len(engine._runner._batch)) == (0, 0, 0, 0)
     assert stats.state is None or stats.state.num_slots_used == 0
-    assert most >= 8
+    assert most >= 5
     assert num_kept(engine._speculation._drafter.built) == 0
     speculation = engine._speculation
     assert not [*speculation._constants, *speculation._predictions._outputs, *speculation._lengths._seqs]

@@ -95,9 +95,7 @@ class HelpedDrafter:
         return getattr(self._built, name)
 
     def propose(self, queries: Sequence[DraftQuery]) -> Sequence[Draft]:
-        return [
-            self._draft(query, draft) for query, draft in zip(queries, self._built.propose(queries), strict=True)
-        ]
+        return [self._draft(query, draft) for query, draft in zip(queries, self._built.propose(queries), strict=True)]
 
     def _draft(self, query: DraftQuery, draft: Draft) -> Draft:
         helped, prompt, output = self._helped, query.token_ids[: query.prompt_len], query.token_ids[query.prompt_len :]
