@@ -106,14 +106,14 @@ def test_states_of_real_blocks_go_back(case: Any, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["medusa", "eagle", "eagle3", "mtp"])
 def test_states_go_back_beside_those_of_heads(tmp_path: Path, name: str) -> None:
-    layers = {"num_experts": 0, "layer_types": ["linear_attention", "full_attention", "full_attention"]}
+    layers: dict[str, Any] = {"num_experts": 0, "layer_types": ["linear_attention", "full_attention", "full_attention"]}
     folder = cut_layer(
         reference_model(QWEN, 4, num_hidden_layers=3, **layers), tmp_path / "m", mtp_tensors(False, False)
     )
     with rig_of(folder, max_model_len=80) as rig:
         expected = answers(rig)
     helped = Helped(outputs_of(expected))
-    config = {"method": name, "num_speculative_tokens": 4, "adaptive": False}
+    config: dict[str, Any] = {"method": name, "num_speculative_tokens": 4, "adaptive": False}
     config |= {} if name == "mtp" else {"model": str(random_head(name, tmp_path / "head"))}
     pools = {"num_pages": 34, "max_num_seqs": 12, "max_model_len": 80, "preemption": "recompute"}
     with rig_of(folder, with_help(registry.load(None), name, helped), speculative_config=config, **pools) as rig:
