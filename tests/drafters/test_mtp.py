@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -11,61 +10,16 @@ import pytest
 import torch
 from eagle_oracle import drafts, norm
 from engine_rig import greedy, make_rig, rig_of
-from head_rig import Tensors, drafted_rig, final_hidden, model_weights
-from latent_cases import SPARSE
-from moe_cases import DEEPSEEK
-from safetensors.torch import save_file
+from head_rig import Tensors, drafted_rig, final_hidden
+from mtp_models import FAMILIES, GLM, QWEN, WIDTH, cut_layer, mtp_tensors
 from torch import Tensor
 from torch.nn import functional
 from varied_requests import SETTINGS, answered, shown
 
 from quire.errors import ConfigError
-from quire_testing.tiny import SIZES, VOCAB_SIZE, byte_tokenizer, reference_model, save, tiny_llama
+from quire_testing.tiny import reference_model, tiny_llama
 
-WIDTH = SIZES["hidden_size"]
-GLM, QWEN = "Glm4MoeForCausalLM", "Qwen3NextForCausalLM"
-FAMILIES: dict[str, dict[str, Any]] = {
-    GLM: {**DEEPSEEK, "use_qk_norm": True},
-    "DeepseekV3ForCausalLM": {**SPARSE, "head_dim": 8},
-    QWEN: {"layer_types": ["full_attention"] * 3, "num_experts": 0},
-}
-OF_QWEN = {
-    "eh_proj.weight": "fc.weight",
-    "enorm.weight": "pre_fc_norm_embedding.weight",
-    "hnorm.weight": "pre_fc_norm_hidden.weight",
-    "shared_head.norm.weight": "norm.weight",
-}
 PROMPTS = [list(range(first, first + length)) for first, length in ((5, 3), (60, 9), (100, 30), (150, 70))]
-
-
-def mtp_tensors(own_head: bool, own_table: bool, seed: int = 8) -> Tensors:
-    generator = torch.Generator().manual_seed(seed)
-    found: Tensors = {f"{name}.weight": 1 + torch.randn(WIDTH, generator=generator) / 5 for name in ("enorm", "hnorm")}
-    found["shared_head.norm.weight"] = 1 + torch.randn(WIDTH, generator=generator) / 5
-    found["eh_proj.weight"] = torch.randn(WIDTH, 2 * WIDTH, generator=generator) / 8
-    if own_head:
-        found["shared_head.head.weight"] = torch.randn(VOCAB_SIZE, WIDTH, generator=generator)
-    if own_table:
-        found["embed_tokens.weight"] = torch.randn(VOCAB_SIZE, WIDTH, generator=generator)
-    return found
-
-
-def cut_layer(model: Any, folder: Path, own: Tensors) -> Path:
-    """Write a model of several layers as one whose last layer is an MTP layer."""
-    save(model, folder)
-    config = json.loads((folder / "config.json").read_text())
-    count = config["num_hidden_layers"] - 1
-    config |= {key: config[key][:count] for key in ("layer_types", "mlp_layer_types") if config.get(key)}
-    config |= {"num_hidden_layers": count, "num_nextn_predict_layers": 1}
-    (folder / "config.json").write_text(json.dumps(config))
-    layer, tensors = f"model.layers.{count}.", model_weights(folder)
-    if config["architectures"] == [QWEN]:
-        own = {f"mtp.{OF_QWEN[name]}": tensor for name, tensor in own.items()}
-        tensors = {name.replace(layer, "mtp.layers.0."): tensor for name, tensor in tensors.items()} | own
-    else:
-        tensors |= {f"{layer}{name}": tensor for name, tensor in own.items()}
-    save_file(tensors, folder / "model.safetensors", {"format": "pt"})
-    return byte_tokenizer(folder)
 
 
 class Oracle:

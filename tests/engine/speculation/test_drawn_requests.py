@@ -1,4 +1,4 @@
-"""Requests that hypothesis draws get the same tokens with speculation off and on, in small pools."""
+"""Requests that hypothesis draws get the same tokens without and with each bundled drafter, in small pools."""
 
 from __future__ import annotations
 
@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 from engine_rig import Answer, Rig, make_rig, related_prompts
+from every_drafter import METHODS, Helped, drafter_case, num_kept, with_help
 from hypothesis import HealthCheck, given, settings, strategies as st
-from lora_rig import Base
-from speculation_rig import ReplayDrafter, with_drafter
 
 from quire.hooks import registry
 from quire.params.sampling import SamplingParams
@@ -18,7 +17,7 @@ from quire.params.structured import StructuredSpec
 from quire.types import AdapterRef, WeightedAdapter
 
 PROMPTS = [*related_prompts(8, seed=9), list(b"abcabcabcab"), [7] * 9, list(b"xyxyxyx")]
-SMALL = {"num_pages": 30, "max_num_seqs": 6, "max_model_len": 90, "max_num_batched_tokens": 24}
+SMALL = {"num_pages": 22, "max_num_seqs": 8, "max_model_len": 80, "max_num_batched_tokens": 24}
 GRAMMARS = [
     StructuredSpec(kind="regex", source="[a-e]{3,20}"),
     StructuredSpec(kind="regex", source="(ab|ba){2,6}!"),
@@ -52,35 +51,31 @@ ASKED = st.tuples(
 
 @dataclass
 class Engines:
-    """One without drafts, and two with them that share their settings."""
+    """One without drafts; one with a drafter, and one with it whose drafts are made right often."""
 
     plain: Rig
-    drafting: tuple[Rig, ...]
-    replay: ReplayDrafter
+    drafting: tuple[Rig, Rig]
+    helped: Helped
     adapters: tuple[WeightedAdapter, ...]
 
 
-@pytest.fixture(scope="module")
-def engines(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engines]:
-    base = Base(tmp_path_factory.mktemp("drawn") / "base", "LlamaForCausalLM")
-    adapter, found, replay = base.adapter("a", r=4, target_modules=["q_proj", "v_proj"]), _plugins(), None
-    replay = ReplayDrafter({}, 0.3)
-    settings: list[dict[str, Any]] = [
-        {},
-        {"speculative_config": {"method": "ngram", "num_speculative_tokens": 3, "adaptive": False}},
-        {"speculative_config": {"method": "replay", "num_speculative_tokens": 4, "adaptive": False}},
+@pytest.fixture(scope="module", params=METHODS)
+def engines(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engines]:
+    case = drafter_case(request.param, tmp_path_factory.mktemp("drawn"))
+    found, helped = registry.load(None, enable_lora=True), Helped()
+    drafting: dict[str, Any] = {"speculative_config": dict(case.config)}
+    swapping = {"preemption": "swap", "swap_space": 0.01}
+    rigs = [
+        make_rig(case.folder, found, **SMALL),
+        make_rig(case.folder, found, **SMALL, **drafting),
+        make_rig(case.folder, with_help(found, case.method, helped), **SMALL, **drafting, **swapping),
     ]
-    rigs = [make_rig(base.folder, with_drafter(found, replay), **SMALL, **each) for each in settings]
-    revisions = {rig.engine.load_adapter("a", adapter).revision for rig in rigs}
+    revisions = {rig.engine.load_adapter("a", case.adapter).revision for rig in rigs}
     use = (WeightedAdapter(AdapterRef(name="a", revision=revisions.pop())),)
     assert not revisions
-    yield Engines(rigs[0], tuple(rigs[1:]), replay, use)
+    yield Engines(rigs[0], (rigs[1], rigs[2]), helped, use)
     for rig in rigs:
         rig.engine.close()
-
-
-def _plugins() -> Any:
-    return registry.load(None, enable_lora=True)
 
 
 def answered(rig: Rig, asked: list[Any], adapters: tuple[WeightedAdapter, ...]) -> list[list[Answer]]:
@@ -101,19 +96,29 @@ def check_same(found: list[list[Answer]], expected: list[list[Answer]]) -> None:
             assert [(each.token_id, each.logprob) for each in one.logprobs] == known
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True, database=None)
+@settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True, database=None)
 @given(asked=st.lists(ASKED, min_size=1, max_size=7))
 def test_tokens_are_the_same_with_speculation_off_and_on(engines: Engines, asked: list[Any]) -> None:
     expected = answered(engines.plain, asked, engines.adapters)
-    engines.replay.outputs = {}
+    engines.helped.outputs = {}
     for (prompt, *_), every in zip(asked, expected, strict=True):
-        engines.replay.outputs.setdefault(tuple(prompt), []).extend(answer.token_ids for answer in every)
+        engines.helped.outputs.setdefault(tuple(prompt), []).extend(answer.token_ids for answer in every)
     for rig in engines.drafting:
         check_same(answered(rig, asked, engines.adapters), expected)
 
 
 def test_the_drawn_requests_reached_everything(engines: Engines) -> None:
-    stats = [rig.engine.stats() for rig in (engines.plain, *engines.drafting)]
-    assert engines.replay.num_drafted > 100
-    assert sum(each.num_preemptions_recompute_total for each in stats) > 0
-    assert sum(each.num_cached_tokens_total for each in stats) > 100
+    own, helped = (rig.engine.stats() for rig in engines.drafting)
+    for stats in (own, helped):
+        assert stats.num_cached_tokens_total > 100
+        assert stats.speculation is not None
+        assert stats.speculation.num_draft_tokens_total > 100
+    assert own.num_preemptions_recompute_total > 0
+    assert helped.num_preemptions_swap_total > 0
+    assert helped.speculation is not None
+    assert 100 < helped.speculation.num_accepted_tokens_total < helped.speculation.num_draft_tokens_total - 100
+    assert engines.helped.num_own > 100
+    for rig in engines.drafting:
+        rig.engine.step()
+        assert rig.engine.stats().num_pages_used == 0
+        assert num_kept(rig.engine._speculation._drafter.built) == 0  # type: ignore[union-attr]

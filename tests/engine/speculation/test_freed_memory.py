@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import random
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
-from engine_rig import random_ids, rig_of
+from engine_rig import Rig, random_ids, rig_of
+from every_drafter import METHODS, drafter_case, num_kept
 from hybrid_rig import hybrid_folder, hybrid_registry
 from scheduler_invariants import check_scheduler
 from scheduler_world import World
@@ -44,29 +45,46 @@ def test_ten_thousand_requests_with_aborts_leave_the_pools_as_they_were() -> Non
     assert min(drafts, with_state) > 2_000
 
 
+SIZES: dict[str, Any] = {"max_num_seqs": 8, "num_pages": 60, "max_num_batched_tokens": 40, "max_model_len": 120}
+
+
 @pytest.mark.parametrize("kind", ["hybrid", "attention only"])
 def test_hundreds_of_aborted_requests_leave_an_engine_as_it_was(tmp_path: Path, kind: str) -> None:
     config = {"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_min": 1, "adaptive": False}
-    sizes = {"max_num_seqs": 8, "num_pages": 60, "max_num_batched_tokens": 40, "max_model_len": 120}
-    folder, rng = hybrid_folder(tmp_path, kind), random.Random(4)
-    with rig_of(folder, hybrid_registry(), load_format="dummy", speculative_config=config, **sizes) as rig:
-        for _ in range(60):
-            params = SamplingParams(max_tokens=12, ignore_eos=True, n=rng.choice([1, 1, 2]), temperature=0.3)
-            ids = [rig.add(random_ids(rng, 3) * rng.randint(1, 6), params) for _ in range(5)]
-            for _ in range(rng.randint(0, 5)):
-                rig.engine.step()
-                if rng.random() < 0.5:
-                    rig.engine.abort(ids.pop(), rng.choice([None, 0]))
-                if not ids:
-                    break
-            for request_id in ids[:3]:
-                rig.engine.abort(request_id)
-        rig.drain()
-        rig.engine.step()
-        engine: Any = rig.engine
-        stats = engine.stats()
-        assert (stats.num_running, stats.num_waiting, stats.num_pages_used, len(engine._runner._batch)) == (0, 0, 0, 0)
-        assert stats.state is None or stats.state.num_slots_used == 0
-        assert not engine._speculation._drafter.built._arrays
-        engine.reset_prefix_cache()
-        assert engine.stats().num_pages_cached == 0
+    folder = hybrid_folder(tmp_path, kind)
+    with rig_of(folder, hybrid_registry(), load_format="dummy", speculative_config=config, **SIZES) as rig:
+        check_aborts_leave_nothing(rig)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_hundreds_of_aborted_requests_leave_a_drafter_without_state(tmp_path: Path, name: str) -> None:
+    case = drafter_case(name, tmp_path)
+    with rig_of(case.folder, speculative_config=dict(case.config), **SIZES) as rig:
+        check_aborts_leave_nothing(rig)
+
+
+def check_aborts_leave_nothing(rig: Rig) -> None:
+    rng, engine, most = random.Random(4), cast(Any, rig.engine), 0
+    for _ in range(60):
+        params = SamplingParams(max_tokens=12, ignore_eos=True, n=rng.choice([1, 1, 2]), temperature=0.3)
+        ids = [rig.add(random_ids(rng, 3) * rng.randint(1, 6), params) for _ in range(5)]
+        for _ in range(rng.randint(0, 5)):
+            engine.step()
+            most = max(most, num_kept(engine._speculation._drafter.built))
+            if rng.random() < 0.5:
+                engine.abort(ids.pop(), rng.choice([None, 0]))
+            if not ids:
+                break
+        for request_id in ids[:3]:
+            engine.abort(request_id)
+    rig.drain()
+    engine.step()
+    stats = engine.stats()
+    assert (stats.num_running, stats.num_waiting, stats.num_pages_used, len(engine._runner._batch)) == (0, 0, 0, 0)
+    assert stats.state is None or stats.state.num_slots_used == 0
+    assert most >= 5
+    assert num_kept(engine._speculation._drafter.built) == 0
+    speculation = engine._speculation
+    assert not [*speculation._constants, *speculation._predictions._outputs, *speculation._lengths._seqs]
+    engine.reset_prefix_cache()
+    assert engine.stats().num_pages_cached == 0

@@ -8,14 +8,18 @@ from typing import Any
 
 import pytest
 from engine_rig import Rig, greedy, related_prompts, rig_of
+from every_drafter import Helped, num_kept, random_head, with_help
 from family_checks import Family, plugins
 from hybrid_cases import CASES
 from hybrid_rig import KINDS, hybrid_folder, hybrid_registry
+from mtp_models import QWEN, cut_layer, mtp_tensors
 from speculation_rig import Outputs, ReplayDrafter, with_drafter
 
 from quire.engine.memory.state_budget import MAX_KEPT, plan_slots
+from quire.hooks import registry
 from quire.params.sampling import SamplingParams
 from quire.settings.model_config import ModelConfig
+from quire_testing.tiny import reference_model
 
 KINDS_WITH_STATE = [kind for kind in KINDS if kind != "attention only"]
 PROMPTS = related_prompts(10, seed=6)
@@ -98,6 +102,30 @@ def test_states_of_real_blocks_go_back(case: Any, tmp_path: Path) -> None:
     with rig_of(folder, with_drafter(plugins(), drafter), speculative_config=config, max_model_len=80) as rig:
         assert rig.tokens(PROMPTS, params) == expected
         assert drafter.num_drafted > 100
+
+
+@pytest.mark.parametrize("name", ["medusa", "eagle", "eagle3", "mtp"])
+def test_states_go_back_beside_those_of_heads(tmp_path: Path, name: str) -> None:
+    layers: dict[str, Any] = {"num_experts": 0, "layer_types": ["linear_attention", "full_attention", "full_attention"]}
+    folder = cut_layer(
+        reference_model(QWEN, 4, num_hidden_layers=3, **layers), tmp_path / "m", mtp_tensors(False, False)
+    )
+    with rig_of(folder, max_model_len=80) as rig:
+        expected = answers(rig)
+    helped = Helped(outputs_of(expected))
+    config: dict[str, Any] = {"method": name, "num_speculative_tokens": 4, "adaptive": False}
+    config |= {} if name == "mtp" else {"model": str(random_head(name, tmp_path / "head"))}
+    pools = {"num_pages": 34, "max_num_seqs": 12, "max_model_len": 80, "preemption": "recompute"}
+    with rig_of(folder, with_help(registry.load(None), name, helped), speculative_config=config, **pools) as rig:
+        assert answers(rig) == expected
+        assert min(helped.num_own, helped.num_right) > 50
+        rig.engine.step()
+        stats, speculation = rig.engine.stats(), rig.engine._speculation
+        assert stats.state is not None
+        assert (stats.num_pages_used, stats.state.num_slots_used) == (0, 0)
+        assert speculation is not None
+        assert speculation._drafter is not None
+        assert num_kept(speculation._drafter.built) == 0
 
 
 def test_a_configured_number_of_checkpoints_is_beside_the_kept_states() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import torch
 from head_rig import Tensors, write_head
@@ -50,7 +51,7 @@ def _norm(generator: torch.Generator) -> torch.Tensor:
     return 1 + torch.randn(WIDTH, generator=generator) / 5
 
 
-EAGLE_CONFIG = {
+EAGLE_CONFIG: dict[str, Any] = {
     name: SIZES[name]
     for name in (
         "vocab_size",
@@ -97,6 +98,9 @@ def random_eagle(folder: Path) -> Path:
     return write_head(folder, config, eagle_tensors(own_table=True))
 
 
-def random_eagle3(folder: Path) -> Path:
+def random_eagle3(folder: Path, before_blocks: tuple[int, ...] | None = None) -> Path:
+    """before_blocks: those whose inputs it reads; None = as in the paper's code, which needs a model of four blocks."""
     config = EAGLE_CONFIG | {"architectures": ["LlamaForCausalLMEagle3"], "draft_vocab_size": 200}
+    if before_blocks is not None:
+        config["eagle_aux_hidden_state_layer_ids"] = list(before_blocks)
     return write_head(folder, config, eagle3_tensors())
