@@ -109,6 +109,54 @@ async def test_a_load_that_fails_leaves_all_as_it_was() -> None:
     assert host.table.all() == []
 
 
+async def waiting_for_a_load(host: Host) -> asyncio.Task[AdapterInfo | None]:
+    await loading(host)
+    task = asyncio.ensure_future(host.table.settled("a"))
+    host.table.on_event(AdapterChanged(replace(A, name="b", state="ready")))
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert not task.done()
+    return task
+
+
+@pytest.mark.parametrize("ending", [{"revision": 1, "state": "ready"}, {"state": "failed", "error": "It is bad."}])
+async def test_a_first_load_is_waited_for_until_it_ends(ending: dict[str, Any]) -> None:
+    host = Host()
+    task = await waiting_for_a_load(host)
+    host.table.on_event(AdapterChanged(replace(A, **ending)))
+    assert await task == await host.table.settled("a") == replace(A, **ending)
+
+
+async def test_the_wait_for_a_load_ends_when_the_adapter_or_its_model_is_unloaded() -> None:
+    host = Host()
+    task = await waiting_for_a_load(host)
+    await host.begin(host.table.unload("a"))
+    assert await task is None
+    task = await waiting_for_a_load(other := Host())
+    other.table.forget_model("m")
+    assert await task is None
+
+
+async def test_the_wait_for_a_load_ends_when_the_load_fails() -> None:
+    host = Host()
+    load = await host.begin(host.table.load(A))
+    task = asyncio.ensure_future(host.table.settled("a"))
+    await asyncio.sleep(0)
+    host.calls[0][1].set_exception(BadRequest("It is bad."))
+    assert await task is None
+    with pytest.raises(BadRequest):
+        await load
+
+
+async def test_the_wait_for_a_load_goes_on_after_a_restart() -> None:
+    host = Host()
+    task = await waiting_for_a_load(host)
+    host.table.ready([A])
+    await asyncio.sleep(0)
+    host.table.ready([host.ready(1)])
+    assert await task == host.ready(1)
+
+
 async def test_a_name_belongs_to_one_model() -> None:
     host = Host()
     await loading(host)

@@ -36,6 +36,7 @@ class AdapterDirectory:
         self._loading: set[asyncio.Task[AdapterInfo]] = set()
         self._unloading: Counter[str] = Counter()
         """How many unloads of a name the engine process has not confirmed."""
+        self._changed = asyncio.Event()
 
     def __len__(self) -> int:
         return len(self._infos)
@@ -46,6 +47,12 @@ class AdapterDirectory:
 
     def get(self, name: str) -> AdapterInfo | None:
         return self._infos.get(name)
+
+    async def settled(self, name: str) -> AdapterInfo | None:
+        """The adapter of this name, ready or failed, as soon as its first load has ended; None if it is not known."""
+        while (info := self._infos.get(name)) is not None and info.state == "loading":
+            await self._changed.wait()
+        return info
 
     async def load(self, adapter: AdapterInfo, *, replacing: bool = False, wait: bool = True) -> AdapterInfo:
         """Load an adapter from `adapter.path` for `adapter.model`. Continues if the caller is canceled.
@@ -74,6 +81,7 @@ class AdapterDirectory:
         except BaseException:
             if self._infos.get(adapter.name) is adapter:
                 del self._infos[adapter.name]
+                self._notify_waiting()
             raise
         return answer.info
 
@@ -82,6 +90,7 @@ class AdapterDirectory:
         info = self._infos.pop(name, None)
         if info is None:
             raise NotFound(f"The lora adapter '{name}' cannot be found.", "lora_name")
+        self._notify_waiting()
         await asyncio.shield(asyncio.ensure_future(self._unload(info)))
 
     async def _unload(self, info: AdapterInfo) -> None:
@@ -102,6 +111,11 @@ class AdapterDirectory:
         reply: AdapterListReply = await self._call(ListAdapters)
         return reply.infos
 
+    def _notify_waiting(self) -> None:
+        """Let each `settled` look again."""
+        self._changed.set()
+        self._changed.clear()
+
     # --- messages of the engine process ------------------------------------------------------------
 
     def restart_state(self) -> tuple[list[AdapterInfo], list[AdapterInfo]]:
@@ -113,6 +127,7 @@ class AdapterDirectory:
         self._first.clear()
         self._unloading.clear()
         self._infos = {info.name: info for info in infos}
+        self._notify_waiting()
 
     def on_event(self, message: AdapterLoaded | AdapterChanged) -> None:
         """An adapter has a new state. retired: the engine process has confirmed that it is to be unloaded."""
@@ -128,7 +143,9 @@ class AdapterDirectory:
             self._infos[info.name] = info
         elif info.state == "failed" and before is not None and not settled:
             self._infos[info.name] = info
+        self._notify_waiting()
 
     def forget_model(self, model: str) -> None:
         """Drop the adapters of a model that was unloaded."""
         self._infos = {name: info for name, info in self._infos.items() if info.model != model}
+        self._notify_waiting()

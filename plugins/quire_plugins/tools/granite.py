@@ -5,24 +5,22 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
 
-from quire.records import ToolCallFormat, ToolParser
-from quire_plugins.tools.json_calls import HEAD, parse_first
+from quire.records import ToolParser
+from quire_plugins.tools.json_calls import HEAD, list_format, parse_first
 
 START = "<|tool_call|>"
-
-
-def frame(name: str, template: str) -> ToolCallFormat:
-    """Format of an object of the list."""
-    del template
-    before = f'{{"name": {json.dumps(name)}, "arguments": '
-    return ToolCallFormat(before=before, after="}", first=f"{START}[", last="]", separator=", ")
 
 
 def parsers() -> Iterable[ToolParser]:
     """Granite 3.0 to 3.3; Granite 4 uses the format of Hermes."""
     yield ToolParser(
-        "granite", START, "", parse_first, lambda template: START in template, call_prefix=HEAD, call_format=frame
+        "granite",
+        START,
+        "",
+        parse_first,
+        lambda template: START in template,
+        call_prefix=HEAD,
+        call_format=list_format(START),
     )

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from quire.records import ToolCall
+from quire.records import ToolCall, ToolCallFormat
 
 HEAD = re.compile(
     r'[\s\[,;}\]]*\{\s*(?:"type"\s*:\s*"function"\s*,\s*)?"name"\s*:\s*"((?:[^"\\]|\\.)+)"\s*,\s*'
@@ -16,6 +16,17 @@ HEAD = re.compile(
 """Text before the arguments of a call in the usual spelling: alone, in a list, or after other calls."""
 
 _decoder = json.JSONDecoder()
+
+
+def list_format(start: str) -> Callable[[str, str], ToolCallFormat]:
+    """The `call_format` of objects in a list after `start`; it is the same for all chat templates."""
+
+    def frame(name: str, template: str) -> ToolCallFormat:
+        del template
+        before = f'{{"name": {json.dumps(name)}, "arguments": '
+        return ToolCallFormat(before=before, after="}", first=f"{start}[", last="]", separator=", ")
+
+    return frame
 
 
 def parse_call(value: Any) -> ToolCall:

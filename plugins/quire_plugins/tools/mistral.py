@@ -8,7 +8,6 @@ An id may follow the name: f[CALL_ID]123456789[ARGS]{…}.
 
 from __future__ import annotations
 
-import json
 import re
 import secrets
 import string
@@ -16,7 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from quire.records import ToolCall, ToolCallFormat, ToolParser
-from quire_plugins.tools.json_calls import HEAD, json_object_at, parse_first
+from quire_plugins.tools.json_calls import HEAD, json_object_at, list_format, parse_first
 
 START, ARGS, CALL_ID = "[TOOL_CALLS]", "[ARGS]", "[CALL_ID]"
 ID_LENGTH = 9
@@ -49,8 +48,7 @@ def frame(name: str, template: str) -> ToolCallFormat:
     """The format that the template uses for earlier calls."""
     if ARGS in template:
         return ToolCallFormat(before=f"{START}{name}{ARGS}", after="")
-    before = f'{{"name": {json.dumps(name)}, "arguments": '
-    return ToolCallFormat(before=before, after="}", first=f"{START}[", last="]", separator=", ")
+    return list_format(START)(name, template)
 
 
 def parsers() -> Iterable[ToolParser]:

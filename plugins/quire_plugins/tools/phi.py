@@ -5,20 +5,12 @@ functools[{"name": "f", "arguments": {"a": 1}}]
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
 
-from quire.records import ToolCallFormat, ToolParser
-from quire_plugins.tools.json_calls import HEAD, parse_first
+from quire.records import ToolParser
+from quire_plugins.tools.json_calls import HEAD, list_format, parse_first
 
 START = "functools"
-
-
-def frame(name: str, template: str) -> ToolCallFormat:
-    """Format of an object of the list."""
-    del template
-    before = f'{{"name": {json.dumps(name)}, "arguments": '
-    return ToolCallFormat(before=before, after="}", first=f"{START}[", last="]", separator=", ")
 
 
 def parsers() -> Iterable[ToolParser]:
@@ -30,5 +22,5 @@ def parsers() -> Iterable[ToolParser]:
         parse_first,
         lambda template: "<|/tool|>" in template,
         call_prefix=HEAD,
-        call_format=frame,
+        call_format=list_format(START),
     )

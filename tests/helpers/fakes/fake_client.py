@@ -47,6 +47,9 @@ class PretendAdapters:
     def get(self, name):
         return self.infos.get(name)
 
+    async def settled(self, name):
+        return self.get(name)
+
     async def fetch(self):
         return self.all()
 

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import shutil
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import httpx
 import pytest
-from adapter_client import AdapterClient
+from adapter_client import AdapterClient, error_of, held_back
 from serving import Server, serving
 from virtual_tokens_rig import World
 
@@ -54,12 +58,49 @@ def test_requests_with_adapters_loaded_at_run_time_are_answered_as_by_peft(world
     asks.http.close()
 
 
-def test_a_broken_folder_is_a_400_that_says_why(world: World, server: Server, tmp_path: Path) -> None:
+@pytest.fixture
+def broken(world: World, tmp_path: Path) -> Path:
+    """An adapter the weights of which cannot be read."""
+    folder = shutil.copytree(world.paths["projected"], tmp_path / "broken")
+    (folder / "adapter_model.safetensors").write_bytes(b"no tensors")
+    return folder
+
+
+def answer_of_a_first_load(server: Server, name: str, path: Path) -> httpx.Response:
+    """The answer to a request that is sent before an adapter is read."""
+    asks, other, sent = AdapterClient(server.url), AdapterClient(server.url), threading.Event()
+    other.http.event_hooks["request"] = [lambda _: sent.set()]
+    with held_back(server) as release, ThreadPoolExecutor(1) as pool:
+        assert asks.load(name, path, base_model_name="m", wait=False).status_code == 200
+        answer = pool.submit(other.complete, name, PROMPT, 12, return_token_ids=True)
+        sent.wait()
+        assert asks.ids("m", PROMPT) == asks.ids("m", PROMPT), "others are answered meanwhile"
+        assert not answer.done()
+        release.set()
+        reply = answer.result()
+    asks.http.close()
+    other.http.close()
+    return reply
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_request_waits_for_an_adapter_that_is_loaded_for_the_first_time(
+    world: World, server: Server, kind: str
+) -> None:
+    reply = answer_of_a_first_load(server, f"first-{kind}", world.paths[kind])
+    assert reply.status_code == 200, reply.text
+    world.check_greedy(kind, PROMPT, reply.json()["choices"][0]["token_ids"])
+
+
+def test_a_request_that_waits_for_a_load_that_fails_gets_the_reason(server: Server, broken: Path) -> None:
+    status, _, message, _ = error_of(answer_of_a_first_load(server, "awaited", broken))
+    assert status == 400
+    assert message.startswith("The adapter `awaited` could not be loaded: adapter_model.safetensors cannot be used")
+
+
+def test_a_broken_folder_is_a_400_that_says_why(server: Server, broken: Path) -> None:
     asks = AdapterClient(server.url)
-    for file in world.paths["projected"].iterdir():
-        (tmp_path / file.name).write_bytes(file.read_bytes())
-    (tmp_path / "adapter_model.safetensors").write_bytes(b"no tensors")
-    reply = asks.load("broken", tmp_path, base_model_name="m")
+    reply = asks.load("broken", broken, base_model_name="m")
     assert reply.status_code == 400
     assert "adapter_model.safetensors cannot be used" in reply.text
     asks.http.close()

@@ -98,9 +98,18 @@ class AdapterService:
         return NotFound(f"{self._models.not_found(name).message}{listed}", "model")
 
     async def _resolve(self, name: str) -> AdapterInfo:
-        info = self._table.get(name) or await self._search(name)
-        if info is None:
-            raise self.not_found(name)
+        """The adapter of this name. One that is loaded for the first time is waited for: only then it is known how many
+        virtual tokens it puts before the prompt.
+        """
+        info = self._table.get(name)
+        if info is None or name in self._searches:
+            info = await self._search(name)
+            if info is None:
+                raise self.not_found(name)
+        elif info.state == "loading":
+            info = await self._table.settled(name)
+            if info is None:
+                raise BadRequest(f"The adapter `{name}` could not be loaded, or was unloaded meanwhile.", "model")
         if info.state == "failed":
             raise BadRequest(f"The adapter `{info.name}` could not be loaded: {info.error}", "model")
         return info

@@ -25,6 +25,10 @@ class AdapterClientProtocol(Protocol):
         """The adapter of this name, None if there is none."""
         ...
 
+    async def settled(self, name: str) -> AdapterInfo | None:
+        """The adapter of this name, ready or failed, as soon as its first load has ended; None if it is not known."""
+        ...
+
     async def fetch(self) -> list[AdapterInfo]:
         """All adapters, with their current state."""
         ...
