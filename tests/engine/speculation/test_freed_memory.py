@@ -17,9 +17,9 @@ from quire.params.sampling import SamplingParams
 
 
 @pytest.mark.slow
-def test_thousands_of_requests_with_aborts_leave_the_pools_as_they_were() -> None:
+def test_ten_thousand_requests_with_aborts_leave_the_pools_as_they_were() -> None:
     accepted = drafts = with_state = seed = 0
-    while accepted < 3_000:
+    while accepted < 10_000:
         choose = random.Random(seed)
         world, seed = World(choose), seed + 1
         world.drafting = choose.choice([0.3, 0.8])
