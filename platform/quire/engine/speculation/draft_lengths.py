@@ -58,9 +58,9 @@ class _Acceptance:
         self.num_idle = self.num_empty = 0
         self.num_wrong = 0 if accepted else self.num_wrong + 1
 
-    def probes(self, interval: int) -> int:
-        """Count a step without drafts. 1 if the next one should draft a token, which is at most every `interval`."""
-        self.num_idle += 1
+    def probes(self, interval: int, num_steps: int) -> int:
+        """Count steps without drafts. 1 if the next one should draft a token, which is at most every `interval`."""
+        self.num_idle += num_steps
         return int(self.num_idle >= interval << min(self.num_wrong, MOST_DOUBLED))
 
     def waits(self) -> bool:
@@ -79,20 +79,20 @@ class DraftLengths:
     """Lengths of drafts, at most `most`; always that if not `adaptive`."""
 
     def __init__(self, most: int, adaptive: bool) -> None:
-        self._most, self._adaptive = most, adaptive
+        self._most, self.adaptive = most, adaptive
         self._plain, self._drafted = CostCurve(), CostCurve()
         self._seqs: dict[int, _Acceptance] = {}
         self._all = _Acceptance()
         self._num_drafted_steps = 0
         self._chosen, self._known, self._num_steps = (NO_DRAFTS, 0), (0, 0, 0), 0  # limits, by what, for so many steps
 
-    def choose(self, seq_ids: Sequence[int], most: int | None = None) -> list[int]:
+    def choose(self, seq_ids: Sequence[int], most: int | None = None, num_steps: int = 1) -> list[int]:
         """Tokens to draft for each sequence of the next step; these are all that generate. 0 = none.
 
-        most: a limit below that of all steps.
+        most: a limit below that of all steps. num_steps: steps since the last call.
         """
         num_seqs, most = len(seq_ids), min(most or self._most, self._most)
-        if not self._adaptive or not seq_ids:
+        if not self.adaptive or not seq_ids:
             return [most] * num_seqs
         if self._num_drafted_steps >= PLAIN_EVERY or not self._plain.is_known(num_seqs):
             self._num_drafted_steps = 0
@@ -102,7 +102,10 @@ class DraftLengths:
         rates = [math.log(seq.rate(average)) for seq in seqs]
         lengths = _lengths(rates, *self._limits(rates, most))
         interval = max(PROBE_EVERY, math.ceil(self._share_of_probes(num_seqs) / PROBE_SHARE))
-        return [0 if seq.waits() else length or seq.probes(interval) for seq, length in zip(seqs, lengths, strict=True)]
+        return [
+            0 if seq.waits() else length or seq.probes(interval, num_steps)
+            for seq, length in zip(seqs, lengths, strict=True)
+        ]
 
     def _limits(self, rates: Sequence[float], most: int) -> tuple[float, int]:
         """The limit of gains, and of lengths, for sequences of these acceptances; chosen again if the number of
@@ -137,7 +140,7 @@ class DraftLengths:
 
     def observe(self, plan: Plan, result: StepResult, draft_s: float, step_s: float) -> None:
         """Learn from a step that took `step_s` seconds after its drafts had taken `draft_s`."""
-        if not self._adaptive:
+        if not self.adaptive:
             return
         num_drafts, are_first = 0, False
         for chunk in plan.chunks:

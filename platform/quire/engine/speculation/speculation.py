@@ -26,6 +26,10 @@ from quire.types import Plan, Request, SpeculationStats, StepResult
 log = logging.getLogger(__name__)
 
 
+RESTS = 3
+"""Steps that follow a decision against drafts without a new one."""
+
+
 class Speculation:
     """Drafts for the sequences of one model. A fault of the drafter costs drafts only.
 
@@ -44,6 +48,7 @@ class Speculation:
         self._predictions, self._counts = Predictions(), DraftCounts()
         self._is_used = drafter is not None
         self._draft_s = 0.0  # of the step at hand
+        self._num_rests, self._last_rests = 0, 0  # steps left without a decision, and those before the next one
         self._constants: dict[int, tuple[int, tuple[str, ...], bytes]] = {}  # seed, adapters, scope by seq id
 
     @property
@@ -75,9 +80,13 @@ class Speculation:
         """Drafts by seq id. generating: returns the seqs whose next chunk is one token that they sample after."""
         if not self._is_used:
             return {}
+        if self._num_rests:
+            self._num_rests, self._draft_s = self._num_rests - 1, 0.0
+            return {}
         begin, seqs = perf_counter(), generating()
         most = self._drafter.max_drafts if self._drafter is not None and not any(map(_has_prediction, seqs)) else None
-        lengths = self._lengths.choose([seq.id for seq in seqs], most)
+        lengths = self._lengths.choose([seq.id for seq in seqs], most, 1 + self._last_rests)
+        self._num_rests = self._last_rests = RESTS if self._lengths.adaptive and not any(lengths) else 0
         queries = [
             self._query(seq, length)
             for seq, length in zip(seqs, lengths, strict=True)
