@@ -173,6 +173,9 @@ def build(config, registry, num_left, on_progress=None):
 
 
 class FakeBuilder:
+    def __init__(self, share=None):
+        pass
+
     build = staticmethod(build)
 
     def close(self, engine):
