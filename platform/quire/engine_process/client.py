@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from quire.engine_process.adapter_directory import AdapterDirectory
@@ -178,9 +179,8 @@ class EngineClient:
 
     def register_adapter(self, info: AdapterInfo) -> None:
         """Have the engine process read an adapter, which another one has loaded, when a request needs it."""
-        self.adapters.set(info)
-        if self.state == "ready":
-            self._supervisor.send(RegisterAdapter(info))
+        self.adapters.set(replace(info, revision=0))  # the process numbers its own
+        self._supervisor.send(RegisterAdapter(info))
 
     def abort(self, request_id: str, index: int | None = None) -> None:
         """Stop one seq of a request, or all; each gets a last delta with reason "abort". Unknown ids are ignored."""

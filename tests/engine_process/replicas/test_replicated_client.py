@@ -34,7 +34,6 @@ async def test_requests_are_answered_by_every_replica_under_names_and_aliases(st
     client = await start()
     streams = [await opened(client, name, model) for name, model in (("r", "a"), ("s", "alias"))]
     assert in_flight(client) == [1, 1]
-    assert client.num_in_flight == 2
     for stream in streams:
         await stream.aclose()
     assert (in_flight(client), loads(client)) == ([0, 0], [0, 0])
@@ -113,8 +112,6 @@ async def test_with_all_replicas_down_a_request_waits_for_the_first(start):
     for name in "rs":
         with pytest.raises(EngineDied):
             await collect(client, "a", name, DIES)
-    assert client.unavailable is not None
-    assert await client.stats() == []
     assert tokens(await collect(client, "a", "t", max_tokens=2)) == [1, 2]
 
 
@@ -176,7 +173,7 @@ async def test_statistics_name_the_engine(start):
 async def test_closing_lets_requests_end_and_takes_no_more(start):
     client = await start()
     running = [asyncio.create_task(collect(client, "a", name, max_tokens=50)) for name in "rs"]
-    while client.num_in_flight < 2:
+    while sum(in_flight(client)) < 2:
         await asyncio.sleep(0)
     closing = asyncio.create_task(client.close(drain_s=60))
     await asyncio.sleep(0)

@@ -31,8 +31,8 @@ class ReplicatedAdapters:
         self._clients, self._router = clients, router
         self._loaded: dict[str, AdapterInfo] = {}
         """What every replica is to know."""
-        self._loads: dict[str, tuple[EngineClient, int]] = {}
-        """The replica that loads a name now, and how many loads of the name it has to do."""
+        self._owners: dict[str, EngineClient] = {}
+        """The replica that has loaded a name, and loads it again: of two loads, the later one then wins."""
         self._turns = count()
         self._started: set[int] = set()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -68,17 +68,14 @@ class ReplicatedAdapters:
 
     async def load(self, adapter: AdapterInfo, *, replacing: bool = False, wait: bool = True) -> AdapterInfo:
         """Load an adapter on one replica; raises what `AdapterDirectory.load` raises."""
-        name = adapter.name
-        client, num_loads = self._loads.get(name, (self._next_client(adapter.model), 0))
-        self._loads[name] = client, num_loads + 1
+        owner = self._owners.get(adapter.name)
+        if owner is None or not owner.alive:
+            owner = self._owners[adapter.name] = self._next_client(adapter.model)
         try:
-            return await client.adapters.load(adapter, replacing=replacing, wait=wait)
+            return await owner.adapters.load(adapter, replacing=replacing, wait=wait)
         finally:
-            client, num_loads = self._loads[name]
-            if num_loads == 1:
-                del self._loads[name]
-            else:
-                self._loads[name] = client, num_loads - 1
+            if self.get(adapter.name) is None:
+                self._owners.pop(adapter.name, None)
 
     async def unload(self, name: str) -> None:
         """Refuse an adapter to new requests, and unload it on all replicas. Raises NotFound."""
@@ -86,6 +83,7 @@ class ReplicatedAdapters:
         if info is None:
             raise NotFound(f"The lora adapter '{name}' cannot be found.", "lora_name")
         self._loaded.pop(name, None)
+        self._owners.pop(name, None)
         self._router.adapter_unloaded(info.model, name)
         await asyncio.gather(*(self._unload(client, name) for client in self._clients))
 
@@ -98,7 +96,9 @@ class ReplicatedAdapters:
 
     def forget_model(self, model: str) -> None:
         """Drop the adapters of a model that was unloaded."""
-        self._loaded = {name: info for name, info in self._loaded.items() if info.model != model}
+        for name in [name for name, info in self._loaded.items() if info.model == model]:
+            del self._loaded[name]
+            self._owners.pop(name, None)
 
     def on_ready(self, replica: int) -> None:
         """A replica has started: make its adapters those of the others."""
@@ -118,6 +118,7 @@ class ReplicatedAdapters:
     def _on_loaded(self, replica: int, info: AdapterInfo) -> None:
         self._loaded.pop(info.name, None)
         self._loaded[info.name] = info
+        self._owners.setdefault(info.name, self._clients[replica])
         self._router.adapter_loaded(info.model, info.name, replica)
         for other, client in enumerate(self._clients):
             if other != replica:

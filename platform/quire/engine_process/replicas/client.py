@@ -112,11 +112,6 @@ class ReplicatedClient:
         for client in self.replicas:
             client.kill()
 
-    @property
-    def num_in_flight(self) -> int:
-        """Number of requests that have not ended."""
-        return sum(client.num_in_flight for client in self.replicas)
-
     def models(self) -> list[ModelInfo]:
         """The models that a replica has loaded."""
         found: dict[str, ModelInfo] = {}
