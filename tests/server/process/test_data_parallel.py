@@ -1,0 +1,188 @@
+"""`platform serve --data-parallel-size 2` with real engines: answers, prefixes, adapters, metrics, and faults."""
+
+import json
+import os
+import signal
+import threading
+from pathlib import Path
+
+import httpx
+import pytest
+from serving import serving
+from tiny_adapters import tiny_lora
+
+from quire_testing.tiny import tiny_llama
+
+pytestmark = pytest.mark.slow
+
+FLAGS = ("--dtype", "float32", "--num-pages", "400", "--max-model-len", "2048", "--enable-lora", "--max-loras", "8")
+ADAPTERS = 8
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory):
+    root = tmp_path_factory.mktemp("models")
+    tiny_llama(root / "m", seed=1)
+    for number in range(ADAPTERS):
+        tiny_lora(root / "m", root / f"a{number}", seed=number)
+    return root
+
+
+@pytest.fixture(scope="module")
+def server(folders):
+    with serving(f"m={folders / 'm'}", *FLAGS, "-dp", "2") as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def alone(folders):
+    with serving(f"m={folders / 'm'}", *FLAGS) as server:
+        yield server
+
+
+def complete(server, **body):
+    body = {"model": "m", "prompt": [5, 6, 7], "temperature": 0, "max_tokens": 8, "ignore_eos": True, **body}
+    return httpx.post(f"{server.url}/v1/completions", json=body, timeout=120)
+
+
+def answer(server, **body):
+    reply = complete(server, **body)
+    assert reply.status_code == 200, reply.text
+    return reply.json()["choices"][0]["text"]
+
+
+def at_once(server, bodies):
+    """The answers, in order."""
+    found = [None] * len(bodies)
+
+    def ask(number, body):
+        found[number] = answer(server, **body)
+
+    threads = [threading.Thread(target=ask, args=item) for item in enumerate(bodies)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return found
+
+
+def metric(server, name, **labels):
+    """The values of a metric by engine."""
+    found = {}
+    for line in httpx.get(f"{server.url}/metrics").text.splitlines():
+        if line.startswith(f"quire:{name}{{") and all(f'{key}="{value}"' in line for key, value in labels.items()):
+            found[line.partition('engine="')[2][0]] = float(line.rsplit(" ", 1)[1])
+    return found
+
+
+def engines(server):
+    """The engine processes."""
+    found = []
+    for entry in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            parent = int(Path(f"/proc/{entry}/stat").read_text().rsplit(")", 1)[1].split()[1])
+            if parent == server.process.pid and "quire.engine_process" in Path(f"/proc/{entry}/cmdline").read_text():
+                found.append(int(entry))
+        except OSError:  # it has ended meanwhile
+            continue
+    return sorted(found)
+
+
+def prefixes(own):
+    """Requests with 8 prefixes of 768 tokens."""
+    return [{"prompt": [10 + prefix] * 768 + [100 + own] * 32, "max_tokens": 4} for prefix in range(8)]
+
+
+def test_prefixes_are_found_as_often_as_with_one_engine_and_answers_are_the_same(server, alone):
+    rates = []
+    for one in (server, alone):
+        before = [sum(metric(one, f"prefix_cache_{kind}_total").values()) for kind in ("hits", "queries")]
+        answers = [at_once(one, prefixes(own)) for own in range(4)]
+        after = [sum(metric(one, f"prefix_cache_{kind}_total").values()) for kind in ("hits", "queries")]
+        rates.append((answers, (after[0] - before[0]) / (after[1] - before[1])))
+    (answers, rate), (wanted, rate_alone) = rates
+    assert answers == wanted
+    assert rate >= 0.95 * rate_alone > 0.5
+    assert all(count > 0 for count in metric(server, "prompt_tokens_total").values())
+
+
+def test_adapters_stay_on_one_replica_each(server, alone, folders):
+    for one in (server, alone):
+        for number in range(ADAPTERS):
+            body = {"lora_name": f"a{number}", "lora_path": str(folders / f"a{number}")}
+            assert httpx.post(f"{one.url}/v1/load_lora_adapter", json=body, timeout=60).status_code == 200
+    bodies = [{"model": f"a{i % ADAPTERS}", "prompt": [20 + i, 3], "max_tokens": 8} for i in range(32)]
+    wanted = at_once(alone, bodies)
+    assert at_once(server, bodies) == wanted
+    assert len(set(wanted)) > 8
+    loaded = metric(server, "adapters", tier="device")
+    assert loaded == {"0": ADAPTERS / 2, "1": ADAPTERS / 2}
+    assert sum(metric(server, "adapter_reads_total").values()) == 0
+
+
+def test_a_reload_is_used_by_every_replica_and_an_unload_ends_it_everywhere(server, alone, folders):
+    def load(one, number, **more):
+        body = {"lora_name": "same", "lora_path": str(folders / f"a{number}"), **more}
+        reply = httpx.post(f"{one.url}/v1/load_lora_adapter", json=body, timeout=60)
+        assert reply.status_code == 200, reply.text
+
+    for one in (server, alone):
+        load(one, 1)
+    bodies = [{"model": "same", "prompt": [i, 9] * 400} for i in range(6)]
+    first = at_once(server, bodies)
+    assert first == at_once(alone, bodies)
+    for one in (server, alone):
+        load(one, 2, load_inplace=True)
+    second = at_once(server, bodies)
+    assert second == at_once(alone, bodies)
+    assert second != first
+    assert httpx.post(f"{server.url}/v1/unload_lora_adapter", json={"lora_name": "same"}).status_code == 200
+    assert {complete(server, **body).status_code for body in bodies} == {404}
+
+
+def stream(server, results, begun):
+    """A long stream; its last event or the error."""
+    body = {"model": "m", "prompt": [3], "temperature": 0, "max_tokens": 600, "ignore_eos": True, "stream": True}
+    last = None
+    with httpx.stream("POST", f"{server.url}/v1/completions", json=body, timeout=120) as reply:
+        for line in reply.iter_lines():
+            if line.startswith("data: {"):
+                last = json.loads(line[6:])
+                begun.release()
+    results.append("error" if "error" in last else last["choices"][0]["finish_reason"])
+
+
+@pytest.mark.parametrize("sign", [signal.SIGKILL, signal.SIGSTOP])
+def test_one_replica_that_dies_or_hangs_takes_only_its_own_requests_with_it(server, sign):
+    before = engines(server)
+    results, begun = [], threading.Semaphore(0)
+    threads = [threading.Thread(target=stream, args=(server, results, begun)) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for _ in threads:
+        begun.acquire()
+    os.kill(before[0], sign)
+    assert httpx.get(f"{server.url}/health").status_code == 200
+    for thread in threads:
+        thread.join()
+    assert sorted(results) in (["error", "error", "length", "length"], ["length"] * 4)
+    while len(engines(server)) < 2 or before[0] in engines(server):
+        assert httpx.get(f"{server.url}/health").status_code == 200
+    assert before[1] in engines(server)
+    assert len(set(at_once(server, [{"prompt": [8, 9]}] * 8))) == 1
+
+
+@pytest.mark.usefixtures("fresh_processes")
+def test_sigterm_drains_all_replicas(folders):
+    with serving(f"m={folders / 'm'}", *FLAGS, "--data-parallel-size", "2") as server:
+        results, begun = [], threading.Semaphore(0)
+        threads = [threading.Thread(target=stream, args=(server, results, begun)) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for _ in threads:
+            begun.acquire()
+        assert server.stop(signal.SIGTERM) == 0
+        for thread in threads:
+            thread.join()
+        assert results == ["length"] * 4
+        assert not engines(server)
