@@ -7,6 +7,7 @@ from bisect import bisect
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
+from math import isfinite
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -112,6 +113,8 @@ def _parsed(line: str, number: int, file: str) -> Arrival:
         else:
             at_s, num_generated, tokens = fields["at_s"], fields["max_tokens"], fields["prompt_token_ids"]
         adapters = (_used(str(fields["adapter"])),) if fields.get("adapter") else ()
+        if not isfinite(at_s):
+            raise ValueError("it arrives at no time")
         return Arrival(float(at_s), _request(number, tuple(map(int, tokens)), adapters), int(num_generated))
     except (ValueError, TypeError, AttributeError, KeyError, OverflowError) as error:
         raise _wrong(file, number, f"{type(error).__name__}: {error}") from error
