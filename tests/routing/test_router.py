@@ -127,14 +127,21 @@ def test_a_replica_keeps_as_many_prefixes_as_fit_and_drops_their_ends_first():
     assert place(routes, prompt(1)).num_cached == 4 * BLOCK_TOKENS
 
 
-def test_adapter_slots_are_bounded():
+def test_a_replica_has_as_many_adapters_as_slots():
     routes = router(2, slots=1)
-    home = finished(routes, [1], "a")
-    busy = place(routes, [1], "a")
-    assert busy.replica == home
-    finished(routes, [1], "b")
-    finished(routes, [1], "c")
-    assert not routes.load(1 - home)
+    homes = [place(routes, [1], name).replica for name in "ab"]
+    assert sorted(homes) == [0, 1]
+    assert [finished(routes, [1], name) for name in "abab"] == homes * 2
+    crowded = router(1, slots=1)
+    for name in "ab":
+        finished(crowded, [1], name)
+    held = crowded._models["m"].adapters
+    assert [held[name] for name in "ab"] == [0, 1]
+
+
+def test_without_a_prefix_cache_nothing_is_expected_in_it():
+    routes = router(cache_tokens=0)
+    assert [place(routes, prompt(1)).num_cached for _ in range(3)] == [0, 0, 0]
 
 
 @pytest.mark.parametrize("policy", POLICIES)

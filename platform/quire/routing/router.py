@@ -55,8 +55,7 @@ class Router:
     def add_model(self, name: str, cache_tokens: int, adapter_slots: int) -> None:
         """A model of which each replica keeps KV of so many tokens, and so many adapters in slots."""
         self._models[name] = RoutedModel(
-            Holders(self.num_replicas, max(1, cache_tokens // BLOCK_TOKENS)),
-            Holders(self.num_replicas, max(1, adapter_slots)),
+            Holders(self.num_replicas, cache_tokens // BLOCK_TOKENS), Holders(self.num_replicas, adapter_slots)
         )
 
     def remove_model(self, name: str) -> None:

@@ -60,6 +60,13 @@ async def test_the_first_error_of_a_call_ends_its_requests_on_all_replicas(start
     assert [stats.num_running for stats in await client.stats()] == [0, 0]
 
 
+async def test_a_request_that_cannot_be_sent_leaves_nothing(start):
+    client = await start()
+    with pytest.raises(BadRequest, match="64 bits"):
+        await collect(client, "a", "r", 2**70)
+    assert (in_flight(client), loads(client)) == ([0, 0], [0, 0])
+
+
 async def test_an_id_is_in_flight_once(start):
     client = await start()
     stream = await opened(client, "r")

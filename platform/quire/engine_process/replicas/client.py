@@ -138,7 +138,7 @@ class ReplicatedClient:
             on_delta(delta)
 
         batch = RequestBatch(take)
-        max_open = sum(client.max_in_flight(name) for client in self._serving(name))
+        max_open = max(1, sum(client.max_in_flight(name) for client in self._serving(name)))
         try:
             for request in requests:
                 await batch.wait_until(max_open - 1)
@@ -162,6 +162,9 @@ class ReplicatedClient:
             return PlacedRequest(client, client.begin(name, request, batch), placement)
         except BaseException:
             self._router.ended(placement)
+            entry = client.requests.get(request.id)
+            if entry is not None:
+                client.end(entry)
             raise
 
     def _serving(self, name: str) -> list[EngineClient]:
@@ -265,4 +268,5 @@ class ReplicatedClient:
     def _add_model(self, info: ModelInfo) -> None:
         if info.name not in self._router.models:
             config = next(c.served.config(info.name) for c in self.replicas if info.name in c.served.infos)
-            self._router.add_model(info.name, info.num_pages * info.page_size, config.max_loras)
+            cached = info.num_pages * info.page_size if config.enable_prefix_caching else 0
+            self._router.add_model(info.name, cached, config.max_loras)
