@@ -94,6 +94,11 @@ def test_what_the_engine_does_not_share_is_not_a_common_prefix(first, second):
     assert len(keys[0]) == len(tokens) // BLOCK_TOKENS
 
 
+@pytest.mark.parametrize("token", [2**70, 0.5, "x", None])
+def test_what_is_no_token_id_is_placed_and_left_to_others_to_refuse(token):
+    assert place(router(), [token] * 100).num_cached == 0
+
+
 def test_adapters_weights_models_and_loads_have_prefixes_of_their_own():
     tokens = prompt(1)
     same = block_keys("m", request(tokens, "a"), [1])

@@ -24,8 +24,11 @@ def block_keys(model: str, request: Request, generations: Sequence[int]) -> list
         (use.ref.name, use.weight, generation) for use, generation in zip(request.adapters, generations, strict=True)
     ]
     key = blake2b(repr((model, uses, request.cache_salt)).encode("utf-8", "surrogatepass"), digest_size=KEY_BYTES)
+    try:
+        tokens = memoryview(array("q", request.prompt.token_ids)).cast("B")
+    except (OverflowError, TypeError):  # no token ids; the request will be refused
+        return []
     parent, media = key.digest(), request.prompt.media
-    tokens = memoryview(array("q", request.prompt.token_ids)).cast("B")
     size, keys = 8 * BLOCK_TOKENS, []
     for start in range(0, len(tokens) - size + 1, size):
         data = parent + tokens[start : start + size]
