@@ -36,9 +36,8 @@ class ThroughputLog:
         restarted = stats.num_steps_total < before.num_steps_total
         if restarted or not (stats.num_running or stats.num_waiting or stats.num_steps_total > before.num_steps_total):
             return
-        name = (
-            stats.model if max(engine for _, engine in self._before) == 0 else f"{stats.model} (engine {stats.engine})"
-        )
+        is_one = max(engine for _, engine in self._before) == 0
+        name = stats.model if is_one else f"{stats.model} (engine {stats.engine})"
         log.info("%s: %s", name, _line(before, stats, elapsed_s))
 
 
