@@ -216,6 +216,8 @@ class Supervisor:
                 return
             self._on_message(message)
             if isinstance(message, Ready):
+                if self.state == "restarting":
+                    log.info("the engine process takes requests again")
                 self.state = "ready"
                 self._ready.set()
                 watching.append(asyncio.create_task(self._watch(connection), name="engine-watchdog"))

@@ -27,6 +27,9 @@ FLAGS = (
     "--max-loras",
     "8",
 )
+AGAIN = "the engine process takes requests again"
+"""In the log, after a restart."""
+
 LETTERS = "ABCDEFGH"
 """What the adapters say."""
 
@@ -159,7 +162,7 @@ def stream(server, results, begun):
 
 @pytest.mark.parametrize("sign", [signal.SIGKILL, signal.SIGSTOP])
 def test_one_replica_that_dies_or_hangs_takes_only_its_own_requests_with_it(server, sign):
-    before = engines(server)
+    before, restarts = engines(server), server.output().count(AGAIN)
     results, begun = [], threading.Semaphore(0)
     threads = [threading.Thread(target=stream, args=(server, results, begun)) for _ in range(4)]
     for thread in threads:
@@ -171,8 +174,10 @@ def test_one_replica_that_dies_or_hangs_takes_only_its_own_requests_with_it(serv
     for thread in threads:
         thread.join()
     assert sorted(results) in (["error", "error", "length", "length"], ["length"] * 4)
-    while len(engines(server)) < 2 or before[0] in engines(server):
+    while server.output().count(AGAIN) == restarts:
         assert httpx.get(f"{server.url}/health").status_code == 200
+    assert len(engines(server)) == 2
+    assert before[0] not in engines(server)
     assert before[1] in engines(server)
     assert len(set(at_once(server, [{"prompt": [8, 9]}] * 8))) == 1
 
