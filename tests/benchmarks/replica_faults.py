@@ -30,6 +30,8 @@ TIMEOUT_S = 60
 
 CLIENTS = 8
 
+AGAIN = "the engine process takes requests again"
+
 
 def engines(server: Server) -> list[int]:
     """Process ids of the engine processes."""
@@ -61,12 +63,9 @@ async def client(http: httpx.AsyncClient, number: int, wanted: str, seen: Counte
 
 
 async def back_s(server: Server, victim: int, count: int) -> float:
-    """Seconds until there are as many engine processes again, and all of them have loaded the model."""
-    begun = time.monotonic()
-    ready = server.output().count("is loaded after")
-    while (
-        victim in engines(server) or len(engines(server)) < count or server.output().count("is loaded after") == ready
-    ):
+    """Seconds until there are as many engine processes again, and all of them take requests."""
+    begun, again = time.monotonic(), server.output().count(AGAIN)
+    while victim in engines(server) or len(engines(server)) < count or server.output().count(AGAIN) == again:
         await asyncio.sleep(0.02)
     return time.monotonic() - begun
 

@@ -216,10 +216,7 @@ class Supervisor:
                 return
             self._on_message(message)
             if isinstance(message, Ready):
-                if self.state == "restarting":
-                    log.info("the engine process takes requests again")
-                self.state = "ready"
-                self._ready.set()
+                self._take_requests()
                 watching.append(asyncio.create_task(self._watch(connection), name="engine-watchdog"))
                 if not outcome.done():
                     outcome.set_result(None)
@@ -231,6 +228,12 @@ class Supervisor:
                 task.cancel()
             self._watchdog = None
         return failures[0] if failures else StartupError(f"The engine process {connection.exit_description}.")
+
+    def _take_requests(self) -> None:
+        if self.state == "restarting":
+            log.info("the engine process takes requests again")
+        self.state = "ready"
+        self._ready.set()
 
     async def _watch(self, connection: EngineConnection) -> None:
         """Ping the process, and kill it when no answer comes for too long."""
