@@ -2,7 +2,7 @@
 
 Kinds that load a model (`offline`, `embed`, `multimodal`, `structured`, `profiling`) build an engine in this process
 and submit the requests of a `workload`; `quality` submits a text. Kinds that measure servers (`servers`) send them over
-HTTP. `report` prints tables and writes JSON.
+HTTP. `routing` simulates replicas. `report` prints tables and writes JSON.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ _KINDS = {
     "serve": ("servers.online", "", "send load to a running server"),
     "sweep": ("servers.sweep", "", "measure a running server at several request rates"),
     "compare": ("servers.compare", "", "compare two running servers by alternating the same workload"),
+    "route": ("routing.command", "", "compare policies that place requests on replicas, in a simulation"),
     "startup": ("servers.startup", "", "measure the time from start to the first response"),
 }
 """By name: module, suffix of its functions `configure` and `run`, help. Modules are imported when the command runs."""

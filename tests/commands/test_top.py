@@ -75,6 +75,13 @@ def test_rates_and_means_are_those_between_two_readings(prefix):
     assert (law.name, law.running, law.waits, law.rate, law.ended) == ("law", 0, True, 0.0, 9)
 
 
+def test_engine_processes_of_a_model_are_shown_together():
+    second = BEFORE.replace('model_name="a"', 'model_name="a",engine="1"').replace("0.95", "0.05")
+    both = BEFORE + "\n".join(line for line in second.splitlines() if line.startswith("quire:"))
+    (model,) = figures(parse(both, 0.0), parse(both, 2.0)).models
+    assert (model.running, model.waiting, model.kv_usage, model.hit_rate) == (4, 6, 0.5, 0.25)
+
+
 def test_counters_of_a_server_that_was_restarted_begin_at_zero():
     found = figures(parse(AFTER, 0.0), parse(BEFORE, 2.0))
     assert found.models[0].generation_rate == 50.0

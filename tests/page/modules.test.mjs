@@ -121,6 +121,17 @@ python_info{x="1"} 1`;
   assert.equal(growth(undefined, after, "models", name, "generated"), 0);
 });
 
+test("the engine processes of a model are shown together", () => {
+  const engine = (number, running, kv, names) => `my:num_requests_running{engine="${number}",model_name="a"} ${running}
+my:kv_cache_usage_perc{engine="${number}",model_name="a"} ${kv}
+my:lora_requests_info{engine="${number}",max_lora="8",model_name="a",running_lora_adapters="${names}",waiting_lora_adapters=""} 1e9
+my:adapters{engine="${number}",model_name="a",tier="device"} 2\n`;
+  const model = snapshot(parse(engine(0, 1, 0.5, "p,q") + engine(1, 2, 0.1, "q,r")), 1000).models.a;
+  assert.deepEqual([model.running, model.slots, model.tier_device], [3, 16, 4]);
+  assert.ok(Math.abs(model.kv - 0.3) < 1e-9);
+  assert.deepEqual([model.inUse, model.queued], [["p", "q", "r"], []]);
+});
+
 test("rows of clients become a group of a snapshot", () => {
   const row = (generated) => ({ client: "key 1", is_me: true, num_requests: 2, num_prompt_tokens: 3, num_generated_tokens: generated });
   const before = { time: 1000, clients: clientsOf([row(4)]) };

@@ -56,8 +56,10 @@ CONTRACT = {
 }
 HOOKS = {"quire.hooks", "quire.log_format"}
 ENGINE = {"quire.engine", "quire.hub"}
+ROUTING = {"quire.routing"}
 CLIENT = {
     "quire.engine_process.client",
+    "quire.engine_process.replicas.client",
     "quire.engine_process.settings",
     "quire.engine_process.wire.spawn",
 }
@@ -87,14 +89,15 @@ MAY_IMPORT = {
     "quire.media": CONTRACT,
     "quire.text": CONTRACT | {"quire.hooks.call_stats", "quire.media"},
     "quire.engine": CONTRACT | MODELS | {"quire.hub", "quire.hooks.call_stats"},
-    "quire.engine_process": CONTRACT | HOOKS | ENGINE | {"quire.text"},
+    "quire.routing": CONTRACT,
+    "quire.engine_process": CONTRACT | HOOKS | ENGINE | ROUTING | {"quire.text"},
     "quire.llm": CONTRACT | HOOKS | ENGINE | {"quire.text", "quire.media", "quire.engine_api"},
     "quire.engine_api": CONTRACT | {"quire.llm", "quire.text", "quire.settings.options"},
     "quire.inputs": CONTRACT,
     "quire.sampling_params": CONTRACT,
     "quire.lora": CONTRACT,
     "quire.entrypoints.chat_utils": {"quire.text"},
-    "quire.server": CONTRACT | HOOKS | {"quire.text", "quire.media", "quire.hub"} | CLIENT,
+    "quire.server": CONTRACT | HOOKS | {"quire.text", "quire.media", "quire.hub"} | CLIENT | ROUTING,
 }
 
 ON_TOP = (

@@ -32,6 +32,16 @@ def test_the_switch_for_log_lines_is_the_servers_and_accepted_by_the_class() -> 
     assert known_settings({"disable_log_stats": True}) == {}
 
 
+def test_several_engine_processes_are_the_servers() -> None:
+    assert parse("-dp", "2")["data_parallel_size"] == 2
+    assert known_settings({"data_parallel_size": 1}) == {}
+    with pytest.raises(TypeError, match=r"platform serve --data-parallel-size"):
+        known_settings({"data_parallel_size": 2})
+    for wrong in (0, -1, 257):
+        with pytest.raises(ConfigError, match="--data-parallel-size must be from 1 to 256"):
+            ServerConfig(data_parallel_size=wrong)
+
+
 def test_a_setting_of_the_server_may_be_none_in_python() -> None:
     assert known_settings({"otlp_traces_endpoint": None}) == {}
     with pytest.raises(TypeError, match=r"setting of the server \(platform serve --otlp-traces-endpoint\)"):

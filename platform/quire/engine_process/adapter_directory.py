@@ -34,6 +34,8 @@ class AdapterDirectory:
         self._first = list(first)
         self._infos: dict[str, AdapterInfo] = {}
         self._loading: set[asyncio.Task[AdapterInfo]] = set()
+        self.on_loaded: Callable[[AdapterInfo], None] = lambda info: None
+        """Called with an adapter that the engine process has loaded because a client asked for it."""
         self._unloading: Counter[str] = Counter()
         """How many unloads of a name the engine process has not confirmed."""
         self._changed = asyncio.Event()
@@ -53,6 +55,17 @@ class AdapterDirectory:
         while (info := self._infos.get(name)) is not None and info.state == "loading":
             await self._changed.wait()
         return info
+
+    def set(self, info: AdapterInfo) -> None:
+        """Enter an adapter as the latest, in place of one of the same name."""
+        self._infos.pop(info.name, None)
+        self._infos[info.name] = info
+        self._notify_waiting()
+
+    def forget(self, name: str) -> None:
+        """Drop an adapter that the engine process, which does not run, need not load again."""
+        self._infos.pop(name, None)
+        self._notify_waiting()
 
     async def load(self, adapter: AdapterInfo, *, replacing: bool = False, wait: bool = True) -> AdapterInfo:
         """Load an adapter from `adapter.path` for `adapter.model`. Continues if the caller is canceled.
@@ -139,8 +152,8 @@ class AdapterDirectory:
             return  # sent before the engine process got the unload
         settled = before is not None and before.state == "ready"
         if info.state == "ready" and not (settled and before and before.revision > info.revision):
-            self._infos.pop(info.name, None)
-            self._infos[info.name] = info
+            self.set(info)
+            self.on_loaded(info)
         elif info.state == "failed" and before is not None and not settled:
             self._infos[info.name] = info
         self._notify_waiting()

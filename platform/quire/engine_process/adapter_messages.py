@@ -23,6 +23,7 @@ from quire.engine_process.wire.protocol import (
     CallFailed,
     ListAdapters,
     LoadAdapter,
+    RegisterAdapter,
     UnloadAdapter,
     UnloadDone,
 )
@@ -44,7 +45,7 @@ class AdapterRegistryProtocol(Protocol):
         ...
 
     def restore(self, info: AdapterInfo) -> None:
-        """Register an adapter that is read when a request needs it."""
+        """Register an adapter, in place of one of the same name. It is read when a request needs it."""
         ...
 
     def unload(self, name: str) -> Future[None]:
@@ -91,11 +92,14 @@ class AdapterMessageHandler:
                 self._restore(info)
         return [info for engine in self._engines.values() for info in engine.adapters.infos()]
 
-    def handle(self, message: LoadAdapter | UnloadAdapter | ListAdapters) -> None:
+    def handle(self, message: LoadAdapter | RegisterAdapter | UnloadAdapter | ListAdapters) -> None:
         """Carry out a message, and answer it now or later."""
         match message:
             case LoadAdapter():
                 self._load(message)
+            case RegisterAdapter(info):
+                if info.model in self._engines:
+                    self._registry(info.model).restore(info)
             case UnloadAdapter():
                 self._unload(message)
             case ListAdapters():

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from quire.engine_process.adapter_directory import AdapterDirectory
@@ -26,6 +27,7 @@ from quire.engine_process.wire.protocol import (
     FromEngine,
     GetStats,
     Ready,
+    RegisterAdapter,
     RequestRejected,
     Start,
     StatsReply,
@@ -36,6 +38,7 @@ from quire.engine_process.wire.spawn import SpawnedProcess
 from quire.errors import EngineDied, Overloaded
 from quire.settings.model_config import ModelConfig
 from quire.types import EngineStats, ModelInfo, Request, SeqDelta
+from quire.types.adapter_info import AdapterInfo
 
 
 class EngineClient:
@@ -44,20 +47,23 @@ class EngineClient:
     def __init__(self, models: Sequence[ModelConfig], settings: EngineProcessSettings) -> None:
         """Use `EngineClient.start`; or call `launch`, and later, on an event loop, `ready`."""
         self._settings = settings
-        self._requests = InFlightRequests()
+        self.requests = InFlightRequests()
         self.adapters = AdapterDirectory(self._call_when_ready, settings.adapters)
-        fail, forget = self._requests.fail, self.adapters.forget_model
-        self._models = EngineModels(models, self._call_when_ready, fail, forget)
+        fail, forget = self.requests.fail, self.adapters.forget_model
+        self.served = EngineModels(models, self._call_when_ready, fail, forget)
+        self.on_ready: Callable[[], None] = lambda: None  # an engine process has loaded everything
+        self.on_lost: Callable[[], None] = lambda: None  # an engine process has ended, and its requests have failed
         self._closing = False
         self._supervisor = Supervisor(
             self._first_message,
-            self._requests.on_deltas,
+            self.requests.on_deltas,
             self._on_message,
             self._on_exit,
             self._on_frozen,
             RestartPolicy(settings.max_restarts),
             settings.module,
             settings.engine_timeout_s,
+            settings.frozen_after_s,
         )
         self._calls = PendingCalls(self._supervisor.send)
 
@@ -120,11 +126,11 @@ class EngineClient:
     @property
     def num_in_flight(self) -> int:
         """Number of requests that have not ended."""
-        return len(self._requests)
+        return len(self.requests)
 
     def models(self) -> list[ModelInfo]:
         """The loaded models, in the order they were given; during a restart, those of the last engine process."""
-        return list(self._models.infos.values())
+        return list(self.served.infos.values())
 
     async def run(self, model: str, requests: Sequence[Request], on_delta: Callable[[SeqDelta], None]) -> None:
         """Run the requests of one call; returns when every seq has ended. Canceling this aborts them.
@@ -135,43 +141,53 @@ class EngineClient:
         restart takes too long. The first error ends all of the requests. A long list does not fill the engine's queue:
         only as many requests are in flight as keep the model busy.
         """
-        await self._wait_ready()
-        name = self._models.name_of(model)
-        self._models.check_serves(name)
-        with self._models.running(name):
+        await self.wait_ready()
+        name = self.served.name_of(model)
+        self.served.check_serves(name)
+        with self.served.running(name):
             await self._run(name, requests, on_delta)
 
     async def _run(self, name: str, requests: Sequence[Request], on_delta: Callable[[SeqDelta], None]) -> None:
-        batch, max_open = RequestBatch(on_delta), self._max_in_flight(name)
+        batch, max_open = RequestBatch(on_delta), self.max_in_flight(name)
         try:
             for request in requests:
                 await batch.wait_until(max_open - 1)
-                if self.state != "ready":
-                    raise EngineDied("The process that runs the models is not running; try again later.")
-                self._requests.begin(name, request, batch)
-                self._supervisor.send(Submit.from_request(name, request))
+                self.begin(name, request, batch)
             await batch.wait_until(0)
         finally:
             for entry in batch.entries:
-                self._end(entry)
+                self.end(entry)
 
-    def _max_in_flight(self, name: str) -> int:
+    def begin(self, name: str, request: Request, batch: RequestBatch) -> InFlightRequest:
+        """Send a request of a batch to the engine process; `end` it. Raises EngineDied and BadRequest."""
+        if self.state != "ready":
+            raise EngineDied("The process that runs the models is not running; try again later.")
+        entry = self.requests.begin(name, request, batch)
+        self._supervisor.send(Submit.from_request(name, request))
+        return entry
+
+    def max_in_flight(self, name: str) -> int:
         """Per caller: as many requests as the model computes at once, and the same number waiting."""
-        config = self._models.config(name)
+        config = self.served.config(name)
         return min(2 * config.max_num_seqs, config.max_num_queued_reqs)
 
-    def _end(self, entry: InFlightRequest) -> None:
+    def end(self, entry: InFlightRequest) -> None:
         """Forget a request; abort it if it is still running."""
-        self._requests.end(entry)
-        if entry.open and not isinstance(entry.batch.error, EngineDied):
+        self.requests.end(entry)
+        if entry.open and self.state == "ready":
             self._supervisor.send(Abort(entry.model, entry.request_id))
+
+    def register_adapter(self, info: AdapterInfo) -> None:
+        """Have the engine process read an adapter, which another one has loaded, when a request needs it."""
+        self.adapters.set(replace(info, revision=0))  # the process numbers its own
+        self._supervisor.send(RegisterAdapter(info))
 
     def abort(self, request_id: str, index: int | None = None) -> None:
         """Stop one seq of a request, or all; each gets a last delta with reason "abort". Unknown ids are ignored."""
-        entry = self._requests.get(request_id)
+        entry = self.requests.get(request_id)
         if entry is None:
             return
-        self._requests.abort(entry, index)
+        self.requests.abort(entry, index)
         self._supervisor.send(Abort(entry.model, request_id, index))
 
     async def stats(self) -> list[EngineStats]:
@@ -192,19 +208,19 @@ class EngineClient:
 
     async def load(self, config: ModelConfig) -> ModelInfo:
         """Load one more model while the others run; raises what `start` raises, and BadRequest if it is unloaded."""
-        return await self._models.load(config)
+        return await self.served.load(config)
 
     async def unload(self, model: str, force: bool = False) -> None:
         """Refuse new requests for a model at once, and unload it when its requests have ended (see `EngineModels`)."""
-        await self._models.unload(model, force)
+        await self.served.unload(model, force)
 
     def load_progress(self, model: str) -> float:
         """The fraction of the weights of a model that is loaded while it is being loaded; 0 before and after."""
-        return self._models.progress.get(model, 0.0)
+        return self.served.progress.get(model, 0.0)
 
     def on_model_lost(self, on_lost: OnLost) -> None:
         """Have `on_lost` called for each model of `load` that a new engine process cannot load again."""
-        self._models.on_lost = on_lost
+        self.served.on_lost = on_lost
 
     async def close(self, drain_s: float = 0.0, shutdown_timeout_s: float = SHUTDOWN_TIMEOUT_S) -> None:
         """Refuse new requests, wait up to `drain_s` for running ones, fail the rest, and end the engine process.
@@ -213,12 +229,13 @@ class EngineClient:
         """
         self._closing = True
         if self.state == "ready":
-            await self._requests.drained(drain_s)
-        self._requests.fail(EngineDied("The server is shutting down."))
+            await self.requests.drained(drain_s)
+        self.requests.fail(EngineDied("The server is shutting down."))
         self._calls.fail(EngineDied("The server is shutting down."))
         await self._supervisor.close(shutdown_timeout_s)
 
-    async def _wait_ready(self) -> None:
+    async def wait_ready(self) -> None:
+        """Wait a limited time for the engine process to take requests. Raises EngineDied, and Overloaded at the end."""
         if self._closing:
             raise Overloaded("The server is shutting down; it takes no new requests.")
         if self.state != "ready" and not await self._supervisor.ready(self._settings.wait_ready_s):
@@ -227,14 +244,14 @@ class EngineClient:
             raise EngineDied(f"{self.unavailable} Try again later.")
 
     async def _call_when_ready(self, message: Callable[[int], Any]) -> Any:
-        await self._wait_ready()
+        await self.wait_ready()
         return await self._calls(message)
 
     def _first_message(self) -> Start:
         settings, (adapters, known) = self._settings, self.adapters.restart_state()
         return Start(
-            models=list(self._models.configs),
-            added=self._models.added,
+            models=list(self.served.configs),
+            added=self.served.added,
             plugins=None if settings.plugins is None else list(settings.plugins),
             options={plugin: dict(values) for plugin, values in settings.options.items()},
             enable_lora=settings.enable_lora,
@@ -242,6 +259,7 @@ class EngineClient:
             log_level=settings.log_level,
             log_format=settings.log_format,
             sys_path=list(sys.path),
+            share=settings.share,
             adapters=adapters,
             known_adapters=known,
         )
@@ -249,15 +267,16 @@ class EngineClient:
     def _on_message(self, message: FromEngine) -> None:
         match message:
             case RequestRejected(request_id, error):
-                entry = self._requests.get(request_id)
+                entry = self.requests.get(request_id)
                 if entry is not None:
                     entry.open.clear()  # there is nothing to abort
                     entry.batch.fail(from_error_info(error))
             case Ready(models, adapters, failed):
                 self.adapters.ready(adapters)
-                self._models.restarted(models, {name: from_error_info(error) for name, error in failed.items()})
+                self.served.restarted(models, {name: from_error_info(error) for name, error in failed.items()})
+                self.on_ready()
             case ModelProgress(model, fraction):
-                self._models.progress[model] = fraction
+                self.served.progress[model] = fraction
             case CallFailed(call_id, error):
                 self._calls.answer(call_id, from_error_info(error))
             case AdapterLoaded(call_id):
@@ -270,9 +289,12 @@ class EngineClient:
 
     def _on_exit(self, description: str) -> None:
         error = EngineDied(f"{description} The request was lost; the models are being loaded again.")
-        self._requests.fail(error)
+        self.requests.fail(error)
         self._calls.fail(error)
+        self.on_lost()
 
     def _on_frozen(self) -> None:
         """Fail calls that a healthy process answers at once; loads and requests may still be answered."""
+        if self._settings.kill_frozen:
+            self._supervisor.kill(f"did not answer for {self._supervisor.frozen_s:.0f} s, used no CPU and was killed")
         self._calls.fail(EngineDied(f"{self.unavailable} Try again later."), quick=True)

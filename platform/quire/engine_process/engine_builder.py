@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import ctypes
 import logging
+import os
 import time
 from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from quire.engine_process.model_summary import summary
+from quire.engine_process.replicas.share import ReplicaShare
 from quire.engine_process.step_loop import EngineProtocol
 from quire.errors import CheckpointError, UnknownArchitecture
 from quire.records import Registry
@@ -23,10 +25,16 @@ log = logging.getLogger("quire.engine_process")
 
 
 class EngineBuilder:
-    """Keeps the ledger of CPU memory. torch is imported with the first engine."""
+    """Keeps the ledger of CPU memory. torch is imported with the first engine, or to limit its threads.
 
-    def __init__(self) -> None:
+    share: what the process may take of the machine; None = all.
+    """
+
+    def __init__(self, share: ReplicaShare | None = None) -> None:
         self._ledger: MemoryLedger | None = None
+        self._share = share
+        if share is not None:
+            share.apply(os.environ)
 
     def build(
         self,
@@ -48,8 +56,13 @@ class EngineBuilder:
 
         on_cpu = choose_device(config.device).type == "cpu"
         if self._ledger is None:
-            self._ledger = MemoryLedger(free_bytes())
-        budget = self._ledger.budget(num_left, free_bytes()) if on_cpu else device_budget(config, num_left)
+            limit = free_bytes() if self._share is None else self._share.memory_bytes
+            self._ledger = MemoryLedger(min(free_bytes(), limit))
+        budget = (
+            self._ledger.budget(num_left, free_bytes())
+            if on_cpu
+            else device_budget(config, num_left * self._num_on_device)
+        )
         began = time.monotonic()
         log.info("loading %s from %s", config.name, config.model)
         try:
@@ -61,6 +74,11 @@ class EngineBuilder:
         if on_cpu:
             self._ledger.enter(engine, config.name, engine.memory)
         return engine
+
+    @property
+    def _num_on_device(self) -> int:
+        """Engine processes that share a GPU."""
+        return 1 if self._share is None else self._share.num_on_device
 
     def close(self, engine: EngineProtocol) -> None:
         """Close an engine that takes no more requests, and return its memory to the system. This takes some time."""

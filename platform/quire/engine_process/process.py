@@ -45,6 +45,7 @@ from quire.engine_process.wire.protocol import (
     Ping,
     Pong,
     Ready,
+    RegisterAdapter,
     RequestRejected,
     Shutdown,
     Start,
@@ -163,7 +164,7 @@ class EngineProcess:
                 self._loop.abort(item)
             case GetStats() | Ping():
                 self._send(self._answer(item))
-            case LoadAdapter() | UnloadAdapter() | ListAdapters():
+            case LoadAdapter() | RegisterAdapter() | UnloadAdapter() | ListAdapters():
                 self._adapters.handle(item)
             case LoadModel() | UnloadModel():
                 self._models.handle(item)
@@ -207,7 +208,7 @@ def main(descriptor: str, prepare: Callable[[], None] = lambda: None) -> int:
     log_to_stderr(start.log_level, start.log_format)
     sys.path[:] = start.sys_path or sys.path
     try:
-        builder = EngineBuilder()
+        builder = EngineBuilder(start.share)
         process = EngineProcess(inbox, transport.send, _load_plugins(start), builder)
         process.start(start)
         builder.log_memory()

@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from quire.engine_process.replicas.share import ReplicaShare
+from quire.engine_process.watchdog import FROZEN_AFTER_S
 from quire.engine_process.wire.spawn import MODULE
 from quire.types.adapter_info import AdapterInfo
 
@@ -20,7 +22,9 @@ class EngineProcessSettings:
 
     plugins, options, enable_lora, plugin_max_faults: arguments of `quire.hooks.registry.load`. adapters: loaded at the
     first start. wait_ready_s: how long a request waits for an engine process that is being restarted. engine_timeout_s:
-    an engine process with work that finishes no step for so long is killed. module: what the engine process runs.
+    an engine process with work that finishes no step for so long is killed. frozen_after_s: one that is silent for so
+    long and uses no CPU counts as frozen. kill_frozen: it is killed. share: what it may take of the machine, None =
+    all. module: what the engine process runs.
     """
 
     plugins: Sequence[str] | None = None
@@ -33,4 +37,7 @@ class EngineProcessSettings:
     plugin_max_faults: int = 100
     wait_ready_s: float = 15.0
     engine_timeout_s: float = 300.0
+    frozen_after_s: float = FROZEN_AFTER_S
+    kill_frozen: bool = False
+    share: ReplicaShare | None = None
     module: str = MODULE

@@ -82,14 +82,15 @@ class Supervisor:
         policy: RestartPolicy,
         module: str,
         engine_timeout_s: float,
+        frozen_after_s: float,
     ) -> None:
         """`start` makes the first message of each new process; `on_exit` gets a description of how the last one ended.
 
         on_deltas: gets the deltas of each step; on_message: gets all other messages. on_frozen: called when the process
-        has not answered for some time and uses no CPU. module: the module that the process runs. engine_timeout_s: the
-        process is killed when a step takes longer.
+        has not answered for `frozen_after_s` and uses no CPU. module: the module that the process runs.
+        engine_timeout_s: the process is killed when a step takes longer.
         """
-        self._module, self._engine_timeout_s = module, engine_timeout_s
+        self._module, self._engine_timeout_s, self._frozen_after_s = module, engine_timeout_s, frozen_after_s
         self._on_frozen = on_frozen
         self._start, self._on_deltas, self._on_message, self._on_exit = start, on_deltas, on_message, on_exit
         self._restarts = Restarts(policy)
@@ -147,10 +148,10 @@ class Supervisor:
         if self._connection is not None:
             self._connection.send(message)
 
-    def kill(self) -> None:
-        """Kill the process with SIGKILL."""
+    def kill(self, reason: str | None = None) -> None:
+        """Kill the process with SIGKILL. reason: how the process ended, as the end of a sentence."""
         if self._connection is not None:
-            self._connection.kill()
+            self._connection.kill(reason)
 
     async def close(self, timeout_s: float = SHUTDOWN_TIMEOUT_S) -> None:
         """Ask the process to exit, and kill it after `timeout_s`, or at once if it is frozen."""
@@ -215,8 +216,7 @@ class Supervisor:
                 return
             self._on_message(message)
             if isinstance(message, Ready):
-                self.state = "ready"
-                self._ready.set()
+                self._take_requests()
                 watching.append(asyncio.create_task(self._watch(connection), name="engine-watchdog"))
                 if not outcome.done():
                     outcome.set_result(None)
@@ -229,9 +229,17 @@ class Supervisor:
             self._watchdog = None
         return failures[0] if failures else StartupError(f"The engine process {connection.exit_description}.")
 
+    def _take_requests(self) -> None:
+        if self.state == "restarting":
+            log.info("the engine process takes requests again")
+        self.state = "ready"
+        self._ready.set()
+
     async def _watch(self, connection: EngineConnection) -> None:
         """Ping the process, and kill it when no answer comes for too long."""
-        watchdog = self._watchdog = Watchdog(self._engine_timeout_s, lambda: connection.cpu_s)
+        watchdog = self._watchdog = Watchdog(
+            self._engine_timeout_s, lambda: connection.cpu_s, frozen_after_s=self._frozen_after_s
+        )
         while not watchdog.check():
             if watchdog.frozen:
                 self._on_frozen()

@@ -12,7 +12,7 @@ CHECK_INTERVAL_S = 1.0
 """Pause between two checks."""
 
 FROZEN_AFTER_S = 10.0
-"""A process that is silent for this long and uses no CPU counts as frozen."""
+"""The default."""
 
 COMPUTING = 0.05
 """A process that computes a long step uses at least this share of one core."""
@@ -22,10 +22,18 @@ class Watchdog:
     """Counts the seconds of silence from one `check` to the next. Use from one thread."""
 
     def __init__(
-        self, timeout_s: float, cpu_s: Callable[[], float | None], clock: Callable[[], float] = time.monotonic
+        self,
+        timeout_s: float,
+        cpu_s: Callable[[], float | None],
+        clock: Callable[[], float] = time.monotonic,
+        frozen_after_s: float = FROZEN_AFTER_S,
     ) -> None:
-        """timeout_s: maximum silence. cpu_s: CPU time that the watched process has used, None if unknown."""
+        """timeout_s: maximum silence. cpu_s: CPU time that the watched process has used, None if unknown.
+
+        frozen_after_s: a process that is silent for this long and uses no CPU counts as frozen.
+        """
         self._timeout_s, self._cpu_s, self._clock = timeout_s, cpu_s, clock
+        self._frozen_after_s = min(frozen_after_s, timeout_s / 2)
         self.interval_s = min(CHECK_INTERVAL_S, timeout_s / 4)
         """Seconds between two checks."""
         self.silent_s = 0.0
@@ -58,7 +66,7 @@ class Watchdog:
         now = self._clock()
         self.silent_s += min(now - self._checked_at, 2 * self.interval_s)
         self._checked_at = now
-        if self.silent_s >= min(FROZEN_AFTER_S, self._timeout_s / 2):
+        if self.silent_s >= self._frozen_after_s:
             used = self._cpu_s()
             self.frozen = used is not None and used - self._cpu_before < COMPUTING * self.silent_s
         return self.silent_s >= self._timeout_s

@@ -61,7 +61,6 @@ def _any(why: str) -> Accepted:
 ARGUMENTS: Mapping[str, Accepted] = {
     "tensor_parallel_size": _only(ONE_DEVICE, 1),
     "pipeline_parallel_size": _only(ONE_DEVICE, 1),
-    "data_parallel_size": _only(ONE_DEVICE, 1),
     "enable_expert_parallel": _only(ONE_DEVICE, False),
     "nnodes": _only(ONE_DEVICE, 1),
     "node_rank": _only(ONE_DEVICE, 0),

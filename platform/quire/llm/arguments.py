@@ -27,6 +27,9 @@ _OF_THE_SERVER = frozenset(f.name for f in fields(ServerConfig))
 _NOTHING_TO_SET = frozenset({"disable_log_stats"})
 """Settings of the server that vLLM scripts pass to `LLM`, where either value has no effect."""
 
+_ONE_ENGINE = ("data_parallel_size", 1)
+"""What the class always does: it has one engine, in its own process."""
+
 
 def known_settings(given: Mapping[str, Any], call: str = "LLM") -> dict[str, Any]:
     """The settings for `ModelConfig`, without vLLM arguments that have no effect here, as None for one of a server.
@@ -37,7 +40,9 @@ def known_settings(given: Mapping[str, Any], call: str = "LLM") -> dict[str, Any
     known = {
         name: value
         for name, value in without_vllm_arguments(given).items()
-        if name not in _NOTHING_TO_SET and not (value is None and name in _OF_THE_SERVER)
+        if name not in _NOTHING_TO_SET
+        and not (value is None and name in _OF_THE_SERVER)
+        and (name, value) != _ONE_ENGINE
     }
     for name in known.keys() - SETTINGS:
         raise TypeError(f"{call}() has no argument {name!r}{_instead(name)}")

@@ -22,8 +22,8 @@ _Config = TypeVar("_Config")
 
 
 def flag(name: str) -> str:
-    """The flag of a setting: `max_model_len` → `--max-model-len`."""
-    return "--" + name.replace("_", "-")
+    """The flag of a setting: `max_model_len` → `--max-model-len`. A flag, such as `-dp`, is kept."""
+    return name if name.startswith("-") else "--" + name.replace("_", "-")
 
 
 def whole_number(text: str) -> int:

@@ -12,6 +12,9 @@ from quire.errors import ConfigError
 from quire.params.pooling import MAX_POOLING_INPUTS
 from quire.settings.setting import check_choices, check_positive, setting
 
+MAX_REPLICAS = 256
+"""Engine processes of one server; a mistyped number must not fill the machine with processes."""
+
 
 def is_loopback(host: str) -> bool:
     """Whether only this machine can reach a listening address. Of host names, only localhost counts."""
@@ -125,6 +128,18 @@ class ServerConfig:
         "Maximum number of restarts of the engine process in ten minutes; then the server exits with status 1.",
         5,
     )
+    data_parallel_size: int = setting(
+        "Number of engine processes, each with every model, that share the requests and the machine's cores, memory "
+        "and GPUs.",
+        1,
+        also=("-dp",),
+    )
+    data_parallel_routing: str = setting(
+        "How the engine process of a request is chosen: by the prefixes and adapters that each has, while its load is "
+        "bounded (prefix), in turn, or by load alone.",
+        "prefix",
+        choices=("prefix", "round-robin", "least-loaded"),
+    )
     plugin_max_faults: int = setting(
         "Switch a plugin function off for a minute after this many errors in a row; 0: never.", 100
     )
@@ -182,6 +197,7 @@ class ServerConfig:
 
     def __post_init__(self) -> None:
         check_choices(self)
+        self._check_replicas()
         if not 0 <= self.port <= 65535:
             raise ConfigError(f"--port must be from 0 to 65535; got {self.port}.")
         check_positive(self, "max_body_bytes", "template_timeout_s", "stream_interval", "max_pooling_inputs")
@@ -212,3 +228,7 @@ class ServerConfig:
             )
         if bool(self.ssl_keyfile) != bool(self.ssl_certfile):
             raise ConfigError("--ssl-keyfile and --ssl-certfile must be given together.")
+
+    def _check_replicas(self) -> None:
+        if not 1 <= self.data_parallel_size <= MAX_REPLICAS:
+            raise ConfigError(f"--data-parallel-size must be from 1 to {MAX_REPLICAS}; got {self.data_parallel_size}.")

@@ -17,7 +17,8 @@ class AdapterInfo:
     state: "retired" = running requests finish on it, new ones cannot name it. error: why it failed, or why it could not
     be reloaded. tier: where its weights are: in a slot of the device, in host memory, or on disk; None = not loaded
     yet. rank, num_bytes, targets, virtual_tokens, has_virtual_kv: as in `records.AdapterMetadata`, 0, () and False
-    until loaded. num_requests: in flight; num_requests_total: since it was loaded.
+    until loaded. num_requests: in flight; num_requests_total: since it was loaded. fingerprint: of the files that were
+    loaded, see `quire.engine.adapters.folder`.
     """
 
     name: str
@@ -36,6 +37,7 @@ class AdapterInfo:
     pinned: bool = False
     num_requests: int = 0
     num_requests_total: int = 0
+    fingerprint: tuple[tuple[str, int, int, int], ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

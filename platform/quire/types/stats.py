@@ -37,8 +37,9 @@ class SpeculationStats:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EngineStats:
-    """Counters since the start (`num_…_total`) and current gauges of one model.
+    """Counters since the start (`num_…_total`) and current gauges of one model in one engine process.
 
+    engine: number of the engine process, 0 if there is one.
     num_deferred: waiting sequences whose grammar is being compiled, or whose adapters have no slot yet.
     num_media_encoded_total: media that went through the tower; num_media_found_total: media found in the encoder cache.
     num_corrupted_total: requests that ended because logits were not finite. iteration_tokens: tokens of each step since
@@ -47,6 +48,7 @@ class EngineStats:
     """
 
     model: str
+    engine: int = 0
     num_running: int = 0
     num_waiting: int = 0
     num_deferred: int = 0

@@ -46,11 +46,17 @@ class FakeShelf:
         if info.path == "bad":
             future.set_exception(BadRequest(f"{info.name} is bad.", "lora_path"))
             return
-        self.known[info.name] = replace(info, state="ready", tier="host")
-        future.set_result(self.known[info.name])
+        info = replace(info, state="ready", tier="host")
+        before = self.known.get(info.name)
+        if before is not None and before.revision > info.revision:
+            info = replace(info, state="retired")
+        else:
+            self.known[info.name] = info
+        future.set_result(info)
 
     def restore(self, info):
-        self.known[info.name] = replace(info, tier="disk")
+        self.revision += 1
+        self.known[info.name] = replace(info, tier="disk", revision=self.revision)
 
     def unload(self, name):
         if name not in self.known:
@@ -173,6 +179,9 @@ def build(config, registry, num_left, on_progress=None):
 
 
 class FakeBuilder:
+    def __init__(self, share=None):
+        pass
+
     build = staticmethod(build)
 
     def close(self, engine):

@@ -16,6 +16,7 @@ from quire.server.metrics.client_usage import MAX_CLIENTS, ClientUsages
 from quire.server.metrics.metrics import Metrics, Timings
 from quire.settings.server_config import ServerConfig
 from quire.types import ClientUsage, EngineStats, RequestSummary, SpeculationStats
+from quire.types.adapter_info import AdapterStats
 
 GAUGES = (
     "num_requests_running",
@@ -265,3 +266,19 @@ async def test_answers_in_which_calls_were_sought_are_counted(tmp_path):
     assert (
         found[(*kind, "non_streaming", "tiny", "tool_call")] == found[(*kind, "no_tool_call", "streaming", "tiny")] == 1
     )
+
+
+def test_engine_processes_of_a_model_have_samples_of_their_own():
+    metrics = Metrics([info("m")])
+    adapters = AdapterStats(max_slots=8, num_loaded=3, running=("a",), num_running={"a": 2})
+    for engine in (0, 1):
+        metrics.observe_engine(EngineStats(model="m", engine=engine, num_running=1 + engine, adapters=adapters))
+    found = families(metrics.text()[0].decode())
+    running = {sample.labels["engine"]: sample.value for sample in found["quire:num_requests_running"].samples}
+    assert running == {"0": 1, "1": 2}
+    loaded = [s.labels["engine"] for s in found["quire:adapters"].samples if s.labels["tier"] == "device"]
+    assert loaded == ["0", "1"]
+    assert [sample.value for sample in found["quire:adapter_requests_running"].samples] == [4]
+    assert {sample.labels["engine"] for sample in found["quire:request_success"].samples} == {"0"}
+    metrics.remove_model("m")
+    assert not families(metrics.text()[0].decode())["quire:num_requests_running"].samples

@@ -60,6 +60,18 @@ def test_a_busy_model_gets_a_line_with_its_throughput_and_an_idle_one_none(caplo
     assert caplog.messages == []
 
 
+def test_lines_of_several_engine_processes_name_them(caplog):
+    now = [0.0]
+    throughput = ThroughputLog(interval_s=10, clock=lambda: now[0])
+    for now[0] in (0.0, 10.0):
+        for engine in (0, 1):
+            throughput.observe(stats(engine=engine, num_running=1 + engine))
+    assert [message.partition(": ")[0] for message in caplog.messages] == ["m (engine 0)", "m (engine 1)"]
+    throughput.forget("m")
+    throughput.observe(stats(engine=1, num_running=1))
+    assert len(caplog.messages) == 2
+
+
 def test_loading_is_reported_every_few_seconds(caplog):
     now = [0.0]
     progress = LoadingProgress(2_000_000_000, clock=lambda: now[0])

@@ -111,7 +111,7 @@ def _model(now: Scrape, change: Change, name: str) -> ModelFigures:
         waiting=now.value("num_requests_waiting", **of),
         prompt_rate=change.rate("prompt_tokens_total", **of),
         generation_rate=change.rate("generation_tokens_total", **of),
-        kv_usage=now.value("kv_cache_usage_perc", **of),
+        kv_usage=now.mean("kv_cache_usage_perc", **of),
         hit_rate=_ratio(now.value("prefix_cache_hits_total", **of), now.value("prefix_cache_queries_total", **of)),
         draft_acceptance=_ratio(
             now.value("spec_decode_num_accepted_tokens_total", **of),

@@ -41,6 +41,11 @@ class Scrape:
         """The sum of the samples of a metric with these labels."""
         return sum(sample.value for sample in self[name] if labels.items() <= sample.labels.items())
 
+    def mean(self, name: str, **labels: str) -> float:
+        """The mean of the samples of a metric with these labels, one for each engine process; 0 if there are none."""
+        found = [sample.value for sample in self[name] if labels.items() <= sample.labels.items()]
+        return sum(found) / len(found) if found else 0.0
+
     def labels(self, name: str, label: str) -> list[str]:
         """The values that a label of a metric has, in order of appearance."""
         return list(dict.fromkeys(s.labels[label] for s in self[name] if label in s.labels))

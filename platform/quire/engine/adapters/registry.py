@@ -96,7 +96,10 @@ class AdapterRegistry:
         return self._loader.submit(partial(self._load, keep_failure=keep_failure), adapter)
 
     def restore(self, info: AdapterInfo) -> None:
-        """Register an adapter that an earlier process had loaded. It is read when a request names it."""
+        """Register an adapter that another process has loaded, in place of one of the same name.
+
+        It is read when a request names it, if its files are still the same.
+        """
         with self._lock:
             ref = AdapterRef(name=info.name, revision=next(self._revisions))
             metadata = AdapterMetadata(
@@ -107,9 +110,16 @@ class AdapterRegistry:
                 has_virtual_kv=info.has_virtual_kv,
             )
             adapter = AdapterRevision(
-                ref, Path(info.path), info.pinned, state="ready", peft_type=info.kind, metadata=metadata
+                ref,
+                Path(info.path),
+                info.pinned,
+                state="ready",
+                peft_type=info.kind,
+                metadata=metadata,
+                fingerprint=info.fingerprint or None,
             )
-            self.known[ref] = self.current[info.name] = adapter
+            self.known[ref] = adapter
+            self._activate(adapter)
 
     def unload(self, name: str) -> Future[None]:
         """Remove a name. Requests in flight finish with the adapter. Raises NotFound.

@@ -84,6 +84,7 @@ class AdapterRevision:
             pinned=self.pinned,
             num_requests=self.num_active,
             num_requests_total=self.num_requests_total,
+            fingerprint=self.fingerprint or (),
         )
 
 

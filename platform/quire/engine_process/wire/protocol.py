@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from quire.engine_process.replicas.share import ReplicaShare
 from quire.engine_process.wire.error_info import ErrorInfo
 from quire.engine_process.wire.media import WireMedia, pack_media, unpack_media
 from quire.engine_process.wire.message import WireMessage
@@ -30,7 +31,7 @@ class Start(WireMessage, frozen=True, tag=True, kw_only=True):
 
     added: names of the models that were loaded while an earlier engine process ran; one that cannot be loaded again is
     left out. known_adapters: adapters that an earlier engine process had loaded. They are registered now and read when
-    a request needs them.
+    a request needs them. share: what the process may take of the machine; None = all.
     """
 
     models: list[ModelConfig]
@@ -44,6 +45,7 @@ class Start(WireMessage, frozen=True, tag=True, kw_only=True):
     sys_path: list[str] = msgspec.field(default_factory=list)
     adapters: list[AdapterInfo] = msgspec.field(default_factory=list)
     known_adapters: list[AdapterInfo] = msgspec.field(default_factory=list)
+    share: ReplicaShare | None = None
 
 
 # msgspec cannot tell untagged dataclasses apart.
@@ -126,6 +128,13 @@ class LoadAdapter(WireMessage, frozen=True, tag=True, kw_only=True):
     adapter: AdapterInfo
     replacing: bool = False
     wait: bool = True
+
+
+class RegisterAdapter(WireMessage, frozen=True, tag=True):
+    """Another engine process has loaded this adapter: register it in place of one of the same name. It is read when a
+    request needs it. There is no answer."""
+
+    adapter: AdapterInfo
 
 
 class UnloadAdapter(WireMessage, frozen=True, tag=True):
@@ -231,7 +240,7 @@ class StatsReply(WireMessage, frozen=True, tag=True):
     plugins: list[dict[str, Any]]
 
 
-_ToAdapters = LoadAdapter | UnloadAdapter | ListAdapters
+_ToAdapters = LoadAdapter | RegisterAdapter | UnloadAdapter | ListAdapters
 ToEngine = Start | Submit | Abort | LoadModel | UnloadModel | _ToAdapters | GetStats | Ping | Shutdown
 _Reply = ModelLoaded | UnloadDone | AdapterLoaded | AdapterListReply | StatsReply | CallFailed
 _Event = RequestRejected | ModelProgress | AdapterChanged

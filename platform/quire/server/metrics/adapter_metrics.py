@@ -13,6 +13,7 @@ from typing import NamedTuple
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from quire.server.metrics.engine_metrics import ENGINE
 from quire.types import EngineStats, RequestSummary
 from quire.types.adapter_info import AdapterStats
 
@@ -43,7 +44,7 @@ class _Use(NamedTuple):
 class AdapterMetrics(Collector):
     """Makes metric families at every scrape. `latest`: the newest statistics of each model, updated by the caller."""
 
-    def __init__(self, prefix: str, latest: Mapping[str, EngineStats]) -> None:
+    def __init__(self, prefix: str, latest: Mapping[tuple[str, int], EngineStats]) -> None:
         self._prefix, self._latest = prefix, latest
         self._uses: dict[tuple[str, str], _Use] = {}  # by model and adapter, least recently used first
 
@@ -66,7 +67,7 @@ class AdapterMetrics(Collector):
 
     def collect(self) -> Iterable[Metric]:
         """Yields families per model that can have adapters, and families per adapter."""
-        stats = {model: latest.adapters for model, latest in dict(self._latest).items() if latest.adapters is not None}
+        stats = {key: latest.adapters for key, latest in dict(self._latest).items() if latest.adapters is not None}
         if stats:
             yield from self._of_models(stats)
         for i, quantity in enumerate(("requests", "prompt_tokens", "generation_tokens")):
@@ -80,7 +81,7 @@ class AdapterMetrics(Collector):
             yield family
         yield self._running(stats)
 
-    def _running(self, stats: Mapping[str, AdapterStats]) -> Metric:
+    def _running(self, stats: Mapping[tuple[str, int], AdapterStats]) -> Metric:
         """Requests that run now, with zeros for adapters that had requests before."""
         family = GaugeMetricFamily(
             f"{self._prefix}adapter_requests_running",
@@ -88,41 +89,41 @@ class AdapterMetrics(Collector):
             labels=["model_name", "adapter_name"],
         )
         rows = dict.fromkeys((key for key in list(self._uses) if key[1] != OTHER), 0)
-        for model, adapters in stats.items():
-            rows.update({(model, name): count for name, count in adapters.num_running.items()})
+        for (model, _), adapters in stats.items():
+            for name, count in adapters.num_running.items():
+                rows[model, name] = rows.get((model, name), 0) + count
         for (model, name), count in rows.items():
             family.add_metric([model, name], count)
         return family
 
-    def _of_models(self, stats: Mapping[str, AdapterStats]) -> Iterable[Metric]:
+    def _of_models(self, stats: Mapping[tuple[str, int], AdapterStats]) -> Iterable[Metric]:
         tiers = GaugeMetricFamily(
-            f"{self._prefix}adapters", "Adapters by where their weights are.", labels=["model_name", "tier"]
+            f"{self._prefix}adapters", "Adapters by where their weights are.", labels=["model_name", ENGINE, "tier"]
         )
         size = GaugeMetricFamily(
-            f"{self._prefix}adapter_memory_bytes", "Bytes of adapters in CPU memory.", labels=["model_name"]
+            f"{self._prefix}adapter_memory_bytes", "Bytes of adapters in CPU memory.", labels=["model_name", ENGINE]
         )
-        for model, adapters in stats.items():
+        for (model, engine), adapters in stats.items():
             counts = {"device": adapters.num_loaded, "host": adapters.num_host, "disk": adapters.num_disk}
             for tier, count in counts.items():
-                tiers.add_metric([model, tier], count)
-            size.add_metric([model], adapters.num_bytes)
+                tiers.add_metric([model, str(engine), tier], count)
+            size.add_metric([model, str(engine)], adapters.num_bytes)
         yield tiers
         yield size
         for name, (help, value) in _COUNTERS.items():
-            family = CounterMetricFamily(self._prefix + name, help, labels=["model_name"])
-            for model, adapters in stats.items():
-                family.add_metric([model], value(adapters))
+            family = CounterMetricFamily(self._prefix + name, help, labels=["model_name", ENGINE])
+            for (model, engine), adapters in stats.items():
+                family.add_metric([model, str(engine)], value(adapters))
             yield family
         yield self._requests_info(stats)
 
-    def _requests_info(self, stats: Mapping[str, AdapterStats]) -> Metric:
+    def _requests_info(self, stats: Mapping[tuple[str, int], AdapterStats]) -> Metric:
         """vLLM's metric for routers: one series per model, adapter names in labels, the time as value."""
-        labels = ["model_name", "max_lora", "running_lora_adapters", "waiting_lora_adapters"]
+        labels = ["model_name", ENGINE, "max_lora", "running_lora_adapters", "waiting_lora_adapters"]
         family = GaugeMetricFamily(
             f"{self._prefix}lora_requests_info", "Adapters with running and with waiting requests.", labels=labels
         )
-        for model, adapters in stats.items():
-            family.add_metric(
-                [model, str(adapters.max_slots), ",".join(adapters.running), ",".join(adapters.waiting)], time.time()
-            )
+        for (model, engine), adapters in stats.items():
+            names = ",".join(adapters.running), ",".join(adapters.waiting)
+            family.add_metric([model, str(engine), str(adapters.max_slots), *names], time.time())
         return family

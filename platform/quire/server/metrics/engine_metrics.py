@@ -10,6 +10,9 @@ from prometheus_client.registry import Collector
 
 from quire.types import EngineStats, ModelInfo, SpeculationStats, StateStats
 
+ENGINE = "engine"
+"""The label with the number of the engine process."""
+
 _Value: TypeAlias = Callable[[EngineStats], float]
 
 _GAUGES: Mapping[str, tuple[str, _Value]] = {
@@ -99,7 +102,8 @@ class EngineMetrics(Collector):
         self._prefix = prefix
         self._infos: dict[str, ModelInfo] = {}
         self.plugin_rows: Sequence[Mapping[str, Any]] = ()
-        self.latest: dict[str, EngineStats] = {}
+        self.latest: dict[tuple[str, int], EngineStats] = {}
+        """By model and engine process."""
         self.finished: dict[tuple[str, str], int] = {}
         self.rejections: dict[tuple[str, str], int] = {}
         self.parsed: dict[tuple[str, str, str, str], int] = {}
@@ -109,17 +113,16 @@ class EngineMetrics(Collector):
     def add_model(self, info: ModelInfo) -> None:
         """Begin the series of a model, at zero."""
         self._infos[info.name] = info
-        self.latest[info.name] = EngineStats(model=info.name, num_pages=info.num_pages)
+        self.latest[info.name, 0] = EngineStats(model=info.name, num_pages=info.num_pages)
         self.finished.update({(info.name, reason): 0 for reason in ("stop", "length", "abort", "error")})
         self.rejections[info.name, "queue_full"] = 0
 
     def remove_model(self, name: str) -> None:
         """End the series of a model."""
         self._infos.pop(name, None)
-        self.latest.pop(name, None)
-        tables: tuple[dict[Any, int], ...] = (self.finished, self.rejections, self.parsed)
+        tables: tuple[dict[Any, Any], ...] = (self.latest, self.finished, self.rejections, self.parsed)
         for table in tables:
-            for key in [key for key in table if key[0] == name]:
+            for key in [key for key in list(table) if key[0] == name]:
                 del table[key]
 
     def has(self, name: str) -> bool:
@@ -127,19 +130,19 @@ class EngineMetrics(Collector):
         return name in self._infos
 
     def collect(self) -> Iterable[Metric]:
-        """Yields one family per metric, with one sample per model."""
+        """Yields one family per metric, with one sample per model, or per model and engine process."""
         latest = dict(self.latest)  # models may come and go in another thread
         for family, metrics in ((GaugeMetricFamily, _GAUGES), (CounterMetricFamily, _COUNTERS)):
             for name, (help, value) in metrics.items():
-                yield self._family(family, name, help, [], {(m,): value(s) for m, s in latest.items()})
-        states = {model: s.state for model, s in latest.items() if s.state is not None}
+                yield self._family(family, name, help, [ENGINE], {key: value(s) for key, s in latest.items()})
+        states = {key: s.state for key, s in latest.items() if s.state is not None}
         for family, of_state in ((GaugeMetricFamily, _STATE_GAUGES), (CounterMetricFamily, _STATE_COUNTERS)):
             for name, (help, number) in of_state.items():
-                yield self._family(family, name, help, [], {(m,): number(s) for m, s in states.items()})
+                yield self._family(family, name, help, [ENGINE], {key: number(s) for key, s in states.items()})
         yield from self._drafts()
         for name, (family, help, label, values) in _BY_LABEL.items():
-            rows = {(m, key): value(s) for m, s in latest.items() for key, value in values.items()}
-            yield self._family(family, name, help, [label], rows)
+            rows = {(*key, kind): value(s) for key, s in latest.items() for kind, value in values.items()}
+            yield self._family(family, name, help, [ENGINE, label], rows)
         counter = CounterMetricFamily
         yield self._family(
             counter, "request_success", "Finished requests, by finish reason.", ["finished_reason"], self.finished
@@ -154,21 +157,23 @@ class EngineMetrics(Collector):
         yield from self._plugins()
 
     def _drafts(self) -> Iterable[Metric]:
-        drafted = {model: s.speculation for model, s in self.latest.items() if s.speculation is not None}
+        drafted = {key: s.speculation for key, s in dict(self.latest).items() if s.speculation is not None}
         for name, (help, number) in _DRAFT_COUNTERS.items():
-            yield self._family(CounterMetricFamily, name, help, [], {(m,): number(s) for m, s in drafted.items()})
+            yield self._family(
+                CounterMetricFamily, name, help, [ENGINE], {key: number(s) for key, s in drafted.items()}
+            )
         yield self._family(
             CounterMetricFamily,
             "spec_decode_num_accepted_tokens_per_pos",
             "Drafted tokens that were accepted, by their position in the draft.",
-            ["position"],
-            {(m, str(i)): n for m, s in drafted.items() for i, n in enumerate(s.num_accepted_per_position)},
+            [ENGINE, "position"],
+            {(*key, str(i)): n for key, s in drafted.items() for i, n in enumerate(s.num_accepted_per_position)},
         )
 
     def _family(self, family: _Family, name: str, help: str, labels: list[str], rows: Mapping[Any, float]) -> Metric:
         metric = family(self._prefix + name, help, labels=["model_name", *labels])
         for key, value in list(rows.items()):
-            metric.add_metric(list(key), value)
+            metric.add_metric([str(part) for part in key], value)
         return metric
 
     def _cache_config(self) -> Metric:

@@ -32,7 +32,8 @@ from quire.types import EngineStats, ModelInfo, RequestSummary
 DEFAULT_PREFIX = "quire:"
 
 _ENGINE = {"engine": "0"}
-"""A label of all metrics of models that vLLM's dashboards require; each model has one engine."""
+"""A label of all metrics of models that vLLM's dashboards require. Metrics of requests are those of all engines
+together; others have the number of their engine."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -120,7 +121,7 @@ class Metrics:
         """Update the metrics of one model; statistics of a model that was unloaded are ignored."""
         if not self._engines.has(stats.model):
             return
-        self._engines.latest[stats.model] = stats
+        self._engines.latest[stats.model, stats.engine] = stats
         self._iteration_tokens.add(stats.model, stats.iteration_tokens)
         self._preemptions.add(stats.model, stats.ended_preemptions)
 
@@ -194,7 +195,7 @@ class _WithEngineLabel:
     def collect(self) -> Iterator[Metric]:
         for family in self._registry.collect():
             family.samples = [
-                sample._replace(labels={**sample.labels, **_ENGINE}) if "model_name" in sample.labels else sample
+                sample._replace(labels={**_ENGINE, **sample.labels}) if "model_name" in sample.labels else sample
                 for sample in family.samples
             ]
             yield family

@@ -18,24 +18,27 @@ class ThroughputLog:
 
     def __init__(self, interval_s: float = INTERVAL_S, clock: Callable[[], float] = time.monotonic) -> None:
         self._interval_s, self._clock = interval_s, clock
-        self._before: dict[str, tuple[float, EngineStats]] = {}
+        self._before: dict[tuple[str, int], tuple[float, EngineStats]] = {}
 
     def forget(self, model: str) -> None:
         """Drop the statistics of a model that was unloaded."""
-        self._before.pop(model, None)
+        self._before = {key: before for key, before in self._before.items() if key[0] != model}
 
     def observe(self, stats: EngineStats) -> None:
         """Compare with earlier statistics, and log when the interval has passed."""
         now = self._clock()
-        since, before = self._before.setdefault(stats.model, (now, stats))
+        key = stats.model, stats.engine
+        since, before = self._before.setdefault(key, (now, stats))
         elapsed_s = now - since
         if elapsed_s < self._interval_s:
             return
-        self._before[stats.model] = now, stats
+        self._before[key] = now, stats
         restarted = stats.num_steps_total < before.num_steps_total
         if restarted or not (stats.num_running or stats.num_waiting or stats.num_steps_total > before.num_steps_total):
             return
-        log.info("%s: %s", stats.model, _line(before, stats, elapsed_s))
+        is_one = max(engine for _, engine in self._before) == 0
+        name = stats.model if is_one else f"{stats.model} (engine {stats.engine})"
+        log.info("%s: %s", name, _line(before, stats, elapsed_s))
 
 
 def _line(before: EngineStats, now: EngineStats, elapsed_s: float) -> str:

@@ -21,6 +21,7 @@ import uvicorn
 from fastapi import FastAPI
 
 from quire.engine_process.client import EngineClient
+from quire.engine_process.replicas.client import ReplicatedClient
 from quire.errors import EngineDied
 from quire.records import Registry
 from quire.server.app import build_app
@@ -57,7 +58,7 @@ STATUS_FAILED = 1
 
 
 async def serve_until_stopped(
-    client: EngineClient,
+    client: EngineClient | ReplicatedClient,
     listener: socket.socket,
     models: Sequence[ModelConfig],
     config: ServerConfig,
@@ -95,7 +96,7 @@ async def serve_until_stopped(
 
 
 async def _load(
-    client: EngineClient,
+    client: EngineClient | ReplicatedClient,
     models: Sequence[ModelConfig],
     config: ServerConfig,
     registry: Registry,
@@ -136,7 +137,7 @@ def _started(app: FastAPI, url: str) -> StartedServer:
     )
 
 
-async def _end_when_failed(client: EngineClient, shutdown: ServerShutdown) -> None:
+async def _end_when_failed(client: EngineClient | ReplicatedClient, shutdown: ServerShutdown) -> None:
     await client.failed()
     log.error("the server exits with status %d: %s", STATUS_FAILED, client.unavailable)
     shutdown.begin(STATUS_FAILED)

@@ -15,10 +15,12 @@ import sys
 from collections.abc import Sequence
 
 from quire.engine_process.client import EngineClient
+from quire.engine_process.replicas.client import ReplicatedClient
 from quire.engine_process.settings import GC_THRESHOLDS, EngineProcessSettings
 from quire.engine_process.wire.spawn import SpawnedProcess
 from quire.media.limits import MediaLimits
 from quire.records import Registry
+from quire.routing.policies import POLICIES
 from quire.server.connections.listen import bind, check_tls
 from quire.server.process.allocator import return_freed_memory
 from quire.server.process.shutdown import ignore_hangups
@@ -31,6 +33,15 @@ from quire.settings.speculative_config import SpeculativeConfig
 
 SWITCH_INTERVAL_S = 0.001
 """GIL switch interval: how long a worker thread may delay the event loop. The default is five times as long."""
+
+
+def build_client(
+    models: Sequence[ModelConfig], settings: EngineProcessSettings, config: ServerConfig
+) -> EngineClient | ReplicatedClient:
+    """The client of one engine process, or of several."""
+    if config.data_parallel_size == 1:
+        return EngineClient(models, settings)
+    return ReplicatedClient(models, settings, config.data_parallel_size, POLICIES[config.data_parallel_routing]())
 
 
 def run_server(
@@ -74,7 +85,7 @@ def run_server(
             engine_timeout_s=config.engine_timeout_s,
             plugin_max_faults=config.plugin_max_faults,
         )
-        client = EngineClient(models, settings)
+        client = build_client(models, settings, config)
         client.launch(spawned)
 
         import uvloop

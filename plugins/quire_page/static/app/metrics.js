@@ -46,16 +46,23 @@ export function snapshot(samples, time) {
     const model = labels.model_name;
     if (model === undefined || !name.startsWith(prefix)) continue;
     const bare = name.slice(prefix.length);
-    if (bare in OF_MODEL) (models[model] ??= {})[OF_MODEL[bare]] = value;
-    if (bare === "lora_requests_info") Object.assign((models[model] ??= {}), slotsOf(labels));
-    if (bare === "adapters") (models[model] ??= {})[`tier_${labels.tier}`] = value;
+    if (bare in OF_MODEL) add((models[model] ??= {}), OF_MODEL[bare], value);
+    if (bare === "num_requests_running") add(models[model], "engines", 1);
+    if (bare === "lora_requests_info") addSlots((models[model] ??= {}), labels);
+    if (bare === "adapters") add((models[model] ??= {}), `tier_${labels.tier}`, value);
     if (bare in OF_ADAPTER) {
       const key = `${model}\n${labels.adapter_name}`;
       const row = (adapters[key] ??= { model, name: labels.adapter_name });
       row[OF_ADAPTER[bare]] = value;
     }
   }
+  for (const model of Object.values(models)) if (model.kv) model.kv /= model.engines;
   return { time, models, adapters };
+}
+
+// A model has samples of each engine process (--data-parallel-size).
+function add(row, field, value) {
+  row[field] = (row[field] ?? 0) + value;
 }
 
 // The rows of GET /ui/clients as a group of a snapshot.
@@ -73,13 +80,11 @@ export function clientsOf(rows) {
   );
 }
 
-function slotsOf(labels) {
-  const names = (text) => (text ? text.split(",") : []);
-  return {
-    slots: Number(labels.max_lora),
-    inUse: names(labels.running_lora_adapters),
-    queued: names(labels.waiting_lora_adapters),
-  };
+function addSlots(row, labels) {
+  const names = (known, text) => [...new Set([...(known ?? []), ...(text ? text.split(",") : [])])];
+  add(row, "slots", Number(labels.max_lora));
+  row.inUse = names(row.inUse, labels.running_lora_adapters);
+  row.queued = names(row.queued, labels.waiting_lora_adapters);
 }
 
 // How much a counter of a row grew per second between two scrapes. A row that is new began at 0, and a counter that

@@ -1,0 +1,106 @@
+"""Kills and stops engine processes of a server with several, under load: what clients see, and how soon it is back.
+
+    python tests/benchmarks/replica_faults.py --rounds 20
+
+A tiny model, two replicas, eight clients that ask without pause. In each round one replica gets SIGKILL or SIGSTOP. An
+answer is either the right one or a 503 of the replica that died.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import signal
+import sys
+import tempfile
+import time
+from collections import Counter
+from pathlib import Path
+
+sys.path.extend(str(folder) for folder in (Path(__file__).parents[1] / "helpers").iterdir())
+
+import httpx
+from serving import Server, serving
+
+from quire_testing.tiny import tiny_llama
+
+TIMEOUT_S = 60
+"""A client that waits longer hangs."""
+
+CLIENTS = 8
+
+AGAIN = "the engine process takes requests again"
+
+
+def engines(server: Server) -> list[int]:
+    """Process ids of the engine processes."""
+    found = []
+    for entry in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            parent = int(Path(f"/proc/{entry}/stat").read_text().rpartition(")")[2].split()[1])
+            if parent == server.process.pid and "quire.engine_process" in Path(f"/proc/{entry}/cmdline").read_text():
+                found.append(int(entry))
+        except OSError:
+            continue
+    return found
+
+
+async def client(http: httpx.AsyncClient, number: int, wanted: str, seen: Counter[str], slowest: list[float]) -> None:
+    while True:
+        begun = time.monotonic()
+        body = {"model": "m", "prompt": [5, 6, 7], "temperature": 0, "max_tokens": 24, "ignore_eos": True}
+        try:
+            reply = await http.post("/v1/completions", json=body)
+        except httpx.TimeoutException:
+            seen["hung"] += 1
+            continue
+        slowest.append(time.monotonic() - begun)
+        if reply.status_code == 200:
+            seen["right" if reply.json()["choices"][0]["text"] == wanted else "wrong"] += 1
+        else:
+            seen[f"status {reply.status_code}"] += 1
+
+
+async def back_s(server: Server, victim: int, count: int) -> float:
+    """Seconds until there are as many engine processes again, and all of them take requests."""
+    begun, again = time.monotonic(), server.output().count(AGAIN)
+    while victim in engines(server) or len(engines(server)) < count or server.output().count(AGAIN) == again:
+        await asyncio.sleep(0.02)
+    return time.monotonic() - begun
+
+
+async def measure(server: Server, rounds: int) -> None:
+    async with httpx.AsyncClient(base_url=server.url, timeout=TIMEOUT_S) as http:
+        body = {"model": "m", "prompt": [5, 6, 7], "temperature": 0, "max_tokens": 24, "ignore_eos": True}
+        wanted = (await http.post("/v1/completions", json=body)).json()["choices"][0]["text"]
+        seen: Counter[str] = Counter()
+        slowest: list[float] = []
+        tasks = [asyncio.create_task(client(http, number, wanted, seen, slowest)) for number in range(CLIENTS)]
+        for number in range(rounds):
+            sign = signal.SIGSTOP if number % 2 else signal.SIGKILL
+            pids = engines(server)
+            victim = pids[number // 2 % len(pids)]
+            os.kill(victim, sign)
+            seconds = await back_s(server, victim, len(pids))
+            print(f"{sign.name}: back after {seconds:.1f} s; slowest answer so far {max(slowest):.1f} s; {dict(seen)}")
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+    assert not seen["hung"], seen
+    assert not seen["wrong"], seen
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=20)
+    args = parser.parse_args()
+    with tempfile.TemporaryDirectory() as root:
+        model = tiny_llama(Path(root) / "m", seed=1)
+        flags = ("--dtype", "float32", "--num-pages", "400", "-dp", 2, "--max-restarts", 100)
+        with serving(f"m={model}", *flags, "--disable-access-log") as server:
+            asyncio.run(measure(server, args.rounds))
+
+
+if __name__ == "__main__":
+    main()
