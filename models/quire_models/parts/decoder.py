@@ -172,7 +172,8 @@ class Decoder:
     has_lm_head: without one, the model is for pooling only. bidirectional_media: tokens of an image attend to all of
     it, also to later tokens, so the image must be computed in one step. deepstack: number of first blocks after each of
     which the rows of media add further features; a row holds these after its embedding (Qwen3-VL). encoder_input: what
-    the blocks read by cross-attention, if anything.
+    the blocks read by cross-attention, if anything. table_rows: rows of the embedding table and of the head that this
+    rank has, None = all (`quire_models.sharding`).
     """
 
     vocab: int
@@ -192,6 +193,7 @@ class Decoder:
     bidirectional_media: bool = False
     deepstack: int = 0
     encoder_input: EncoderInput | None = None
+    table_rows: int | None = None
 
     @property
     def non_causal(self) -> bool:

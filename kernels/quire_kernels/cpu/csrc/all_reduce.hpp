@@ -5,8 +5,9 @@
 // all slots of round n, so round n + 2 may overwrite them. The elements are divided among lanes that synchronize
 // independently of each other.
 //
-// Announcements carry the number of the attempt (a forward pass). A rank that leaves an attempt because of an error
-// begins the next one; the others then see that they wait in vain, and leave the attempt as well.
+// Announcements carry the number of the attempt (a forward pass), and which was the last one of the attempt before. So
+// the others see whether a rank that has begun another attempt had completed this one, or left it because of an error;
+// then they wait in vain, and leave it as well.
 #pragma once
 #include <cstring>
 #include <ctime>
@@ -23,7 +24,7 @@ constexpr long SLEEP_NS = 50'000;
 enum class GroupState : int32_t { working, left, failed, late };
 
 struct alignas(64) SharedWord {
-  std::atomic<uint64_t> value;
+  std::atomic<uint64_t> value, before;
 };
 
 // One rank's handle of its group. Python declares the same fields (`group_structs.py`).
@@ -46,7 +47,7 @@ struct Member {
 // Waits until rank `of` has announced `wanted`; false if it never will.
 inline bool await_rank(Member& member, int lane, int of, uint64_t wanted) {
   using Clock = std::chrono::steady_clock;
-  const std::atomic<uint64_t>& announced = member.announced(lane, of).value;
+  const auto& [announced, before] = member.announced(lane, of);
   const uint64_t attempt = wanted >> ROUND_BITS;
   const auto arrived = [&](uint64_t now) { return now >= wanted && now >> ROUND_BITS == attempt; };
   for (int spin = 0; spin < SPINS; spin++) {
@@ -57,7 +58,8 @@ inline bool await_rank(Member& member, int lane, int of, uint64_t wanted) {
   for (;;) {
     const uint64_t now = announced.load(std::memory_order_acquire);
     if (arrived(now)) return true;
-    if (now > wanted) return member.end(GroupState::left), false;
+    if (now > wanted)
+      return arrived(before.load(std::memory_order_acquire)) || (member.end(GroupState::left), false);
     if (member.shared[0].value.load(std::memory_order_relaxed)) return member.end(GroupState::failed), false;
     if (!member.works()) return false;
     const auto waited = Clock::now() - began;
@@ -76,7 +78,9 @@ inline bool begin_attempt(Member& member, uint64_t attempt) {
   member.attempt = attempt, member.state = 0;
   for (int lane = 0; lane < member.lanes; lane++) {
     member.rounds[lane] = 0;
-    member.announced(lane, member.rank).value.store(attempt << ROUND_BITS, std::memory_order_release);
+    auto& [announced, before] = member.announced(lane, member.rank);
+    before.store(announced.load(std::memory_order_relaxed), std::memory_order_release);
+    announced.store(attempt << ROUND_BITS, std::memory_order_release);
   }
   for (int of = 0; of < member.size; of++)
     if (of != member.rank && !await_rank(member, member.lanes - 1, of, attempt << ROUND_BITS)) return false;

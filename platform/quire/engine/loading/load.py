@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -39,6 +39,7 @@ from quire_models.modules.builder import ModuleBuilder
 from quire_models.parts.attention import attention_options
 from quire_models.parts.decoder import Part
 from quire_models.parts.pooling import Pooling
+from quire_models.sharding.model import ModelShard
 from quire_models.towers.tower import attach_tower
 
 _DTYPES = {
@@ -76,19 +77,29 @@ class LoadedModel:
 
 
 def load_model(
-    config: ModelConfig, registry: Registry, max_bytes: int | None = None, on_progress: OnProgress = None
+    config: ModelConfig,
+    registry: Registry,
+    max_bytes: int | None = None,
+    on_progress: OnProgress = None,
+    shard: ModelShard | None = None,
 ) -> LoadedModel:
     """Find, check, build and fill the model that `config` names.
 
-    max_bytes: limit of device memory for the weights, None = what is free now.
+    max_bytes: limit of device memory for the weights, None = what is free now. shard: the part of the model to load.
     Raises ConfigError for a setting that cannot work, UnknownArchitecture if no plugin builds the model,
     CheckpointError if its folder cannot be used or its weights do not fit in memory, and PluginError if a plugin fails.
     """
     with naming_plugin(registry, f"{config.name} was loaded"):
-        return _load(config, registry, max_bytes, on_progress)
+        return _load(config, registry, max_bytes, on_progress, shard)
 
 
-def _load(config: ModelConfig, registry: Registry, max_bytes: int | None, on_progress: OnProgress) -> LoadedModel:
+def _load(
+    config: ModelConfig,
+    registry: Registry,
+    max_bytes: int | None,
+    on_progress: OnProgress,
+    shard: ModelShard | None,
+) -> LoadedModel:
     device = choose_device(config.device)
     located = hub.locate(config.model, config)
     folder = located.folder
@@ -100,7 +111,8 @@ def _load(config: ModelConfig, registry: Registry, max_bytes: int | None, on_pro
     generation = checkpoint.read_generation(folder, parsed)
     defaults = choose_defaults(config, generation.sampling_defaults)
     description = Description(architecture, parsed, chosen.plugin)
-    decoder, names, own = description.decoder(), description.names(), description.pooling()
+    whole, names, own = description.decoder(), description.names(), description.pooling()
+    decoder = whole if shard is None else shard.parts(whole)
     tower = description.tower()
     pooling = choose_pooling(config, own, decoder, parsed, folder)
     of_model = max_positions(checkpoint.max_length(parsed), decoder)
@@ -123,7 +135,7 @@ def _load(config: ModelConfig, registry: Registry, max_bytes: int | None, on_pro
     source = WeightSource(located, config, names, stored_as, linear_at, on_progress)
     linear, bits = linear_at and linear_at(""), config.activation_bits
     builder = ModuleBuilder(ops, dtype, device, linear=linear, keep_weights=False, activation_bits=bits)
-    module, size = _build(ModelParts(decoder, tower, pooling), builder, source, max_bytes)
+    module, size = _build(ModelParts(decoder, tower, pooling), builder, source, max_bytes, whole, shard)
     info = ModelInfo(
         name=config.name,
         aliases=tuple(config.served_model_name[1:]),
@@ -243,15 +255,21 @@ def _assemble(parts: ModelParts, builder: ModuleBuilder) -> DecoderModel:
 
 
 def _build(
-    parts: ModelParts, builder: ModuleBuilder, source: WeightSource, max_bytes: int | None
+    parts: ModelParts,
+    builder: ModuleBuilder,
+    source: WeightSource,
+    max_bytes: int | None,
+    whole: ModelPart,
+    shard: ModelShard | None,
 ) -> tuple[DecoderModel, _Size]:
     """The filled module, and its size. Errors are looked for on the meta device first, before memory is allocated."""
-    decoder = parts.decoder
-    plan = _assemble(parts, ModuleBuilder(builder.ops, builder.dtype, torch.device("meta")))
-    files = source.files()
+    on_meta = ModuleBuilder(builder.ops, builder.dtype, torch.device("meta"))
+    plan = _assemble(replace(parts, decoder=whole), on_meta)
+    files, names = source.files(), source.names
     if files is not None:
-        weights.check(plan, decoder, source.names, files)
-    need = sum(parameter.numel() * parameter.element_size() for parameter in plan.parameters())
+        weights.check(plan, whole, names, files)
+    own = plan if shard is None else _assemble(parts, replace(on_meta, shared={}))
+    need = sum(parameter.numel() * parameter.element_size() for parameter in own.parameters())
     if files is not None and (source.stored_as or source.located.gguf):
         need = min(need, sum(file.stat().st_size for file in files.files))
     available = available_bytes(builder.device) if max_bytes is None else max_bytes
@@ -261,12 +279,15 @@ def _build(
             f"but only {available / 2**30:.1f} GiB of memory are available on {builder.device}."
         )
     module = _assemble(parts, builder)
+    attached = None if shard is None else shard.attach(plan, module)
     quantize_modules(module, source.linear_at)
-    spare_modules(module, source.names, source.config.quantization_ignore)
+    spare_modules(module, names, source.config.quantization_ignore)
     if files is None:
-        weights.randomize(module)
+        weights.randomize(module) if attached is None else attached.randomize(module)
     else:
-        weights.load(module, decoder, source.names, files, source.on_progress)
+        if attached is not None:
+            files, names = attached.files(files, names, whole, module)
+        weights.load(module, parts.decoder, names, files, source.on_progress)
     parts.pooling.add_sentence_head(module, builder.unquantized())
     count = sum(parameter.numel() for parameter in plan.parameters())
     module = module.eval().requires_grad_(False)
