@@ -16,6 +16,8 @@ from quire.engine.memory.kv_budget import check_memory_use, plan_caches, step_to
 from quire.engine.memory.ledger import MemoryBudget, MemoryLedger
 from quire.engine.memory.profile import activation_bytes
 from quire.engine.multimodal.embeddings import MultimodalEmbeddings
+from quire.engine.parallel.leader import Launch, Leader
+from quire.engine.parallel.leading_runner import LeadingRunner
 from quire.engine.pooling.poolers import Poolers
 from quire.engine.recurrent.state_slots import StateSlots
 from quire.engine.runner.model_runner import ModelRunner
@@ -43,17 +45,23 @@ def build_engine(
     budget: MemoryBudget | None = None,
     tokenizer: Callable[[], object] | None = None,
     on_progress: OnProgress = None,
+    launch: Launch | None = None,
 ) -> Engine:
     """Load the model that `config` names and build an engine for it.
 
     budget: of its device's memory, None = what is free now. tokenizer: returns the tokenizer of the text side, for
-    plugins; called at most once. Raises StartupError: a setting cannot work, or the model cannot be loaded.
+    plugins; called at most once. launch: starts the other ranks of --tensor-parallel-size, None = as processes.
+    Raises StartupError: a setting cannot work, or the model cannot be loaded.
     """
     isolated_calls = IsolatedCalls(config.lora_load_timeout_s)
+    leader = None
     try:
-        return _build(config, registry, budget, tokenizer, isolated_calls, on_progress)
+        leader = Leader.start(config, registry, launch)
+        return _build(config, registry, budget, tokenizer, isolated_calls, on_progress, leader)
     except BaseException:
         isolated_calls.close()  # its process would run on
+        if leader is not None:
+            leader.close()
         raise
 
 
@@ -64,20 +72,27 @@ def _build(
     tokenizer: Callable[[], object] | None,
     isolated_calls: IsolatedCalls,
     on_progress: OnProgress,
+    leader: Leader | None,
 ) -> Engine:
     budget = budget or MemoryLedger(available_bytes(choose_device(config.device))).budget()
-    loaded = load_model(config, registry, budget.total, on_progress)
+    if leader is not None:
+        budget = leader.own_part(budget)
+    loaded = load_model(config, registry, budget.total, on_progress, leader and leader.shard)
     tokenizer = cache(tokenizer) if tokenizer else None
-    context = partial(_context, loaded, raw_config(Path(loaded.info.folder)), config, registry, tokenizer)
+    context = partial(plugin_context, loaded, raw_config(Path(loaded.info.folder)), config, registry, tokenizer)
     # adapter runtimes take device memory for their slots, so they are built before pages are counted
     runtimes = AttachedRuntimes(
         registry, lambda plugin: replace(context(plugin), in_subprocess=isolated_calls), loaded.module
     )
+    if leader is not None:
+        runtimes.replace_built(leader.mirrored)
     adapters = engine_adapters(runtimes, config, registry, loaded, isolated_calls)
 
     max_tokens = step_tokens(config, loaded)
     # a drafter may have a model and pages of its own
     speculation = build_speculation(config, registry, loaded, context, budget)
+    if leader is not None:
+        leader.check_drafter(speculation)
     drafter_bytes = speculation.memory_bytes
     left = budget.without(drafter_bytes)
     caches = plan_caches(config, loaded, lambda: activation_bytes(loaded, config, max_tokens), left)
@@ -116,7 +131,8 @@ def _build(
     towers = MultimodalEmbeddings.from_model(loaded, registry, adapters.mapping, config)
     reads = speculation.reads_hidden
     poolers = Poolers(loaded.pooling.poolers, loaded.module.heads, loaded.dtype, config.batch_invariant)
-    runner = ModelRunner(
+    make_runner = ModelRunner if leader is None else partial(LeadingRunner, leader, adapters.registry.known)
+    runner = make_runner(
         loaded,
         sizes,
         processors,
@@ -152,11 +168,12 @@ def _build(
             towers=towers,
             tokenizer=tokenizer,
             speculation=speculation,
+            leader=leader,
         )
     )
 
 
-def _context(
+def plugin_context(
     loaded: LoadedModel,
     config_json: Mapping[str, Any],
     config: ModelConfig,

@@ -15,6 +15,10 @@ from quire.settings.setting import check_choices, check_positive, setting
 from quire.settings.speculative_config import KEYS, with_flags
 
 
+MAX_RANKS = 64
+"""Largest number of ranks of a model."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class ModelConfig:
     """Settings of one model: how to load it and how to run it."""
@@ -77,6 +81,20 @@ class ModelConfig:
         choices=("auto", "int8", "int4"),
     )
     device: str = setting("Device to run on; auto: the GPU if there is one.", "auto", choices=("auto", "cpu", "cuda"))
+    tensor_parallel_size: int = setting(
+        "Number of ranks, processes of this machine, that each compute a part of the model (see docs/scale.md).",
+        1,
+        also=("tp",),
+    )
+    enable_expert_parallel: bool = setting(
+        "Give each rank of --tensor-parallel-size some experts of a mixture, instead of some columns of all experts.",
+        False,
+    )
+    distributed_executor_backend: str | None = setting(
+        "How the ranks of a model run: uni (one rank, in the process of the engine) or mp (a process for each further "
+        "rank); default: uni with one rank, else mp.",
+        choices=("uni", "mp"),
+    )
     max_model_len: int | None = setting(
         "Maximum length of prompt plus output in tokens, e.g. 4096 or 4k (default: from the model's config)."
     )
@@ -232,6 +250,7 @@ class ModelConfig:
         check_positive(self, "max_model_len", "max_num_batched_tokens", "max_num_seqs", "max_num_queued_reqs")
         check_positive(self, "page_size", "kv_cache_memory_bytes", "num_pages")
         self._check_quantization()
+        self._check_ranks()
         _ = self.speculation  # raises for settings that contradict each other
         check_positive(self, "max_loras", "max_lora_rank", "max_num_encoder_tokens")
         check_positive(self, "max_media_bytes", "max_image_pixels", "max_media_seconds", "max_video_frames")
@@ -263,6 +282,16 @@ class ModelConfig:
             raise ConfigError(f"--swap-space must be at least 0 GiB; got {self.swap_space}.")
         if self.preemption == "swap" and not self.swap_space:
             raise ConfigError("--preemption swap needs --swap-space above 0.")
+
+    def _check_ranks(self) -> None:
+        check_positive(self, "tensor_parallel_size")
+        if self.tensor_parallel_size > MAX_RANKS:
+            raise ConfigError(f"--tensor-parallel-size may be at most {MAX_RANKS}; got {self.tensor_parallel_size}.")
+        if self.distributed_executor_backend == "uni" and self.tensor_parallel_size > 1:
+            raise ConfigError(
+                f"--distributed-executor-backend uni has one rank, but --tensor-parallel-size is "
+                f"{self.tensor_parallel_size}; use mp."
+            )
 
     def _check_quantization(self) -> None:
         size = self.quantization_group_size
