@@ -185,8 +185,8 @@ class Ia3Runtime:
         pairs = []
         for path, scale in scales.items():
             delta = self._scaled[path]
-            scale = scale if self._cut is None else self._cut.outputs(path, scale)
-            parts = [scale[start:stop] for start, stop in delta.slices]
+            own = scale if self._cut is None else self._cut.outputs(path, scale)
+            parts = [own[start:stop] for start, stop in delta.slices]
             pairs.append((delta.outputs, [LowRankUpdate(scale=part) if (part != 1).any() else None for part in parts]))
         return dict(zip(scales, pack_all(pairs)[0], strict=True))
 

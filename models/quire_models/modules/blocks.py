@@ -267,7 +267,12 @@ class DecoderModel(TransformerStack):
     def argmax(self, hidden: Tensor, adapters: Any = None) -> list[int]:
         """The most likely token of each row: the op `argmax` on `logits`, computed by the head itself where it can."""
         part, head = self.part, self._language_head
-        plain = self.embed_out is None and self.vocabulary is None and part.logit_scale == 1.0 and part.logit_softcap is None
+        plain = (
+            self.embed_out is None
+            and self.vocabulary is None
+            and part.logit_scale == 1.0
+            and part.logit_softcap is None
+        )
         found = getattr(head.multiply, "argmax", None)
         if found is None or not plain or (adapters is not None and head.delta is not None):
             found_by_op: list[int] = self.ops.argmax(self.logits(hidden, adapters)).tolist()

@@ -43,7 +43,7 @@ class Experts(nn.Module):
         held = range(part.experts) if part.held is None else part.held
         self.count, self.width, self.intermediate_size = len(held), width, expert.intermediate_size
         self.first_outputs = expert.first_outputs
-        self.mlp = ExpertMlp(expert.act, expert.gated, part.weighs_inputs, part.held and held.start)
+        self.mlp = ExpertMlp(expert.act, expert.gated, part.weighs_inputs, None if part.held is None else held.start)
         self.delta: ProjectionDelta | None = None
         self.gate_up = builder.parameter(self.count, expert.first_outputs, width)
         self.down = builder.parameter(self.count, width, expert.intermediate_size)

@@ -24,7 +24,7 @@ Shape = tuple[int, ...]
 
 
 @dataclass(frozen=True)
-class _Stored:
+class _StoredPart:
     """Where a rank's tensor is: name: of the checkpoint. ours: Quire's name in the whole model. indices: what of it."""
 
     name: str
@@ -52,7 +52,7 @@ class CutFiles(Mapping[str, Shape]):
     ) -> None:
         self.files = files.files
         self._tensors, self._names, self._decoder = files, names, decoder
-        self._found: dict[str, _Stored] = {}
+        self._found: dict[str, _StoredPart] = {}
         slices, shapes = parameter_slices(whole), {name: p.shape for name, p in whole.named_parameters()}
         parameters = dict(own.named_parameters())
         own_shapes = {name: parameter.shape for name, parameter in parameters.items()}
@@ -67,7 +67,7 @@ class CutFiles(Mapping[str, Shape]):
             index, indices = place
             shape = tuple(parameters[slice_.parameter].data[index].shape)
             own_name = own_names[slice_key(ParameterSlice(slice_.parameter, index), own_shapes[slice_.parameter])]
-            self._found[own_name] = _Stored(name, ours, indices, shape, kept.adds)
+            self._found[own_name] = _StoredPart(name, ours, indices, shape, kept.adds)
 
     def __getitem__(self, name: str) -> Shape:
         return self._found[name].shape

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from quire_kernels.group import RankGroup
+from quire_kernels.groups.group import RankGroup
 from quire_models.loading.weight_names import WeightsMapper
 from quire_models.loading.weights import converted, randomize
 from quire_models.modules.blocks import DecoderModel
@@ -40,7 +40,7 @@ class AttachedShard:
     def files(
         self, files: WeightFiles, names: WeightsMapper, decoder: ModelPart, own: nn.Module
     ) -> tuple[WeightFiles, WeightsMapper]:
-        """The weights of the rank, and the table of their names. decoder: of the whole model. own: the rank's module."""
+        """The weights of the rank, and the table of their names. decoder: of the whole model. own: the rank's."""
         return CutFiles(converted(names, files), names, decoder, self.whole, own, self.cuts), own_names_table(names)
 
     def randomize(self, own: nn.Module) -> None:
@@ -53,6 +53,27 @@ class AttachedShard:
             return part if made.adds else torch.zeros_like(part)
 
         randomize(own, sizes=sizes, change=own_part)
+
+
+class WholeModel:
+    """What `ModelShard` is for a model with one rank: nothing is divided."""
+
+    def parts(self, decoder: Any) -> Any:
+        return decoder
+
+    def attach(self, whole: Any, own: Any) -> WholeModel:
+        return self
+
+    def files(
+        self, files: WeightFiles, names: WeightsMapper, decoder: ModelPart, own: nn.Module
+    ) -> tuple[WeightFiles, WeightsMapper]:
+        return files, names
+
+    def randomize(self, own: nn.Module) -> None:
+        randomize(own)
+
+
+WHOLE_MODEL = WholeModel()
 
 
 @dataclass(frozen=True, eq=False)

@@ -21,12 +21,14 @@ from quire_models.sharding.cuts import Cut, columns_of, of_heads
 from quire_models.sharding.parts import mamba2_shares
 from quire_models.sharding.rank import HeadShare, Rank
 
+Pieces = dict[str, Tensor | range]
+"""What is kept, by path of a parameter or of a module."""
+
 
 @dataclass(frozen=True)
 class ModuleCuts:
     """rows, columns: by path of a parameter or of a module of parameters, what the rank has of the outputs (the first
-    dimension) and of the inputs (the last). partial: modules whose outputs are added up over the ranks. depth: of
-    further dimensions before the rows (experts).
+    dimension) and of the inputs (the last). partial: modules whose outputs are added up over the ranks.
     """
 
     rows: Mapping[str, Tensor | range] = field(default_factory=dict)
@@ -131,7 +133,7 @@ def _delta_net(module: Any, part: Any, rank: Rank) -> ModuleCuts:
     }
     inputs = columns_of(*(pieces[letter] for name in part.matrices for letter in name))
     channels = columns_of(*(pieces[letter] for letter in "qkv"))
-    rows = {"in_proj": inputs, "conv": channels, "A_log": heads, "dt_bias": heads}
+    rows: Pieces = {"in_proj": inputs, "conv": channels, "A_log": heads, "dt_bias": heads}
     return ModuleCuts(rows, {"o": own_values}, ("o",))
 
 
@@ -140,7 +142,7 @@ def _kimi_delta(module: Any, part: Any, rank: Rank) -> ModuleCuts:
     inner, own = part.heads * part.head_dim, of_heads(heads, part.head_dim)
     small = (part.head_dim, range(part.head_dim))
     channels = columns_of(*[(inner, own)] * 3)
-    rows = {
+    rows: Pieces = {
         "in_proj": columns_of(*[(inner, own)] * 3, (part.heads, heads), small, small),
         "conv": channels,
         "f_b": own,
@@ -158,7 +160,13 @@ def _mamba2(module: Any, part: Any, rank: Rank) -> ModuleCuts:
     both = part.groups * part.state_size
     channels = columns_of((part.inner, own), (both, groups), (both, groups))
     inputs = columns_of((part.inner, own), (part.channels, channels), (part.heads, share.queries))
-    rows = {"in_proj": inputs, "conv": channels, "A_log": share.queries, "dt_bias": share.queries, "D": share.queries}
+    rows: Pieces = {
+        "in_proj": inputs,
+        "conv": channels,
+        "A_log": share.queries,
+        "dt_bias": share.queries,
+        "D": share.queries,
+    }
     if module.norm is not None:
         rows["norm"] = own
     return ModuleCuts(rows, {"o": own}, ("o",))
@@ -166,7 +174,12 @@ def _mamba2(module: Any, part: Any, rank: Rank) -> ModuleCuts:
 
 def _mamba1(module: Any, part: Any, rank: Rank) -> ModuleCuts:
     own = rank.columns(part.inner, "channels of state")
-    rows = {"in_proj": columns_of((part.inner, own), (part.inner, own)), "conv": own, "dt_proj": own, "A_log": own}
+    rows: Pieces = {
+        "in_proj": columns_of((part.inner, own), (part.inner, own)),
+        "conv": own,
+        "dt_proj": own,
+        "A_log": own,
+    }
     return ModuleCuts({**rows, "D": own}, {"o": own, "x_proj": own}, ("o", "x_proj"))
 
 
@@ -197,7 +210,7 @@ def sums_inside(module: Any) -> Iterable[str]:
 
 
 def as_indices(kept: Tensor | range) -> Tensor:
-    """int64."""
+    """What is kept as indices, int64."""
     return kept if isinstance(kept, Tensor) else torch.arange(kept.start, kept.stop)
 
 

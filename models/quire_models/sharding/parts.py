@@ -40,7 +40,7 @@ def shard_model(decoder: Any, rank: Rank) -> Any:
             f"--tensor-parallel-size {rank.size}: this model is not made of Quire's parts (a fallback builds it), so "
             "it cannot be divided; serve it with --tensor-parallel-size 1, or use --data-parallel-size."
         )
-    changed = replace(decoder, blocks=tuple(shard_part(block, rank) for block in decoder.blocks))
+    changed: Any = replace(decoder, blocks=tuple(shard_part(block, rank) for block in decoder.blocks))
     if isinstance(decoder, Encoder):
         return changed
     return replace(changed, table_rows=len(rank.columns(decoder.vocab, "tokens in its vocabulary")))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 
 from quire.errors import ConfigError
 
@@ -46,7 +47,7 @@ def divided(count: int, parts: int) -> list[range]:
     """`count` neighboring ones in so many ranges, the longer ones first."""
     size, longer = divmod(count, parts)
     starts = [i * size + min(i, longer) for i in range(parts + 1)]
-    return [range(first, last) for first, last in zip(starts, starts[1:], strict=False)]
+    return [range(first, last) for first, last in pairwise(starts)]
 
 
 @dataclass(frozen=True)

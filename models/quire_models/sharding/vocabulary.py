@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from quire_kernels.group import RankGroup
+from quire_kernels.groups.group import RankGroup
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,6 +29,6 @@ class VocabularyShare:
         return found
 
     def gather(self, logits: Tensor) -> Tensor:
-        """float32 [rows, tokens of this rank] -> [rows, vocab]; on ranks that need no logits the numbers are arbitrary."""
+        """float32 [rows, tokens of this rank] -> [rows, vocab]; arbitrary numbers on ranks that need no logits."""
         found = self.group.gather(logits, self.counts, self.to_all)
         return logits.new_empty(len(logits), sum(self.counts)) if found is None else found

@@ -22,6 +22,7 @@ from quire.engine.memory.prefault import prefault
 from quire.engine.memory.release import release_weights
 from quire.engine.multimodal.embeddings import MultimodalEmbeddings
 from quire.engine.parallel.leader import Leader
+from quire.engine.parallel.one_rank import OneRank
 from quire.engine.runner.model_runner import ModelRunner
 from quire.engine.sampling.logits_processors import LogitsProcessors
 from quire.engine.scheduler.candidates import Admission
@@ -48,8 +49,8 @@ IDLE_SLEEP_S = 0.005
 class EngineParts:
     """What an engine works with; `quire.engine.build.build_engine` makes it.
 
-    memory: what the model takes of its device. tokenizer: that of the text side, for plugins. leader: of the other ranks
-    of the model, None if there are none.
+    memory: what the model takes of its device. tokenizer: that of the text side, for plugins. ranks: those
+    that compute the model.
     """
 
     loaded: LoadedModel
@@ -64,7 +65,7 @@ class EngineParts:
     towers: MultimodalEmbeddings
     tokenizer: Callable[[], object] | None
     speculation: Speculation
-    leader: Leader | None = None
+    ranks: Leader | OneRank
 
 
 class _RunFailed(Exception):
@@ -84,7 +85,7 @@ class Engine:
         self._adapters = parts.adapters
         self._towers = parts.towers
         self._tokenizer = parts.tokenizer
-        self._speculation, self._leader = parts.speculation, parts.leader
+        self._speculation, self._ranks = parts.speculation, parts.ranks
         self._has_variants = parts.loaded.decoder.has_kv_cache_variants  # it asks all parts of all blocks
         self.failed_steps = 0  # since the last step that computed something
         self.num_step_tokens = 0  # computed by the latest step
@@ -93,7 +94,7 @@ class Engine:
     @property
     def has_work(self) -> bool:
         """Whether `step` would do something: also to fail, once a rank is lost."""
-        return self._scheduler.has_work or (self._leader is not None and self._leader.has_failed)
+        return self._scheduler.has_work or self._ranks.has_failed
 
     @property
     def num_generating(self) -> int:
@@ -223,8 +224,7 @@ class Engine:
         self._preparation.stop()
         self._grammars.close()
         self._adapters.close()
-        if self._leader is not None:
-            self._leader.close()
+        self._ranks.close()
         release_weights(self.loaded.module)
         del self._runner, self._speculation, self.loaded
 

@@ -11,12 +11,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from quire.errors import ConfigError
+from quire.settings.rank_checks import check_ranks
 from quire.settings.setting import check_choices, check_positive, setting
 from quire.settings.speculative_config import KEYS, with_flags
-
-
-MAX_RANKS = 64
-"""Largest number of ranks of a model."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -250,7 +247,7 @@ class ModelConfig:
         check_positive(self, "max_model_len", "max_num_batched_tokens", "max_num_seqs", "max_num_queued_reqs")
         check_positive(self, "page_size", "kv_cache_memory_bytes", "num_pages")
         self._check_quantization()
-        self._check_ranks()
+        check_ranks(self)
         _ = self.speculation  # raises for settings that contradict each other
         check_positive(self, "max_loras", "max_lora_rank", "max_num_encoder_tokens")
         check_positive(self, "max_media_bytes", "max_image_pixels", "max_media_seconds", "max_video_frames")
@@ -282,16 +279,6 @@ class ModelConfig:
             raise ConfigError(f"--swap-space must be at least 0 GiB; got {self.swap_space}.")
         if self.preemption == "swap" and not self.swap_space:
             raise ConfigError("--preemption swap needs --swap-space above 0.")
-
-    def _check_ranks(self) -> None:
-        check_positive(self, "tensor_parallel_size")
-        if self.tensor_parallel_size > MAX_RANKS:
-            raise ConfigError(f"--tensor-parallel-size may be at most {MAX_RANKS}; got {self.tensor_parallel_size}.")
-        if self.distributed_executor_backend == "uni" and self.tensor_parallel_size > 1:
-            raise ConfigError(
-                f"--distributed-executor-backend uni has one rank, but --tensor-parallel-size is "
-                f"{self.tensor_parallel_size}; use mp."
-            )
 
     def _check_quantization(self) -> None:
         size = self.quantization_group_size

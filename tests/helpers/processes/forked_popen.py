@@ -29,7 +29,7 @@ PROGRAMS = {
     "quire.engine_process.process": True,
     "fake_engine_process": True,
     str(EXAMPLES): True,
-    "quire.engine_process.rank_process": True,
+    "quire.engine_process.ranks.process": True,
     "quire.isolation.isolated_process": False,
     "quire.engine.structured.compiler_process": False,
 }

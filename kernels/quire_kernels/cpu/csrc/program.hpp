@@ -4,7 +4,7 @@
 #pragma once
 #include <chrono>
 
-#include "all_reduce.hpp"
+#include "groups/all_reduce.hpp"
 #include "attention/attention.hpp"
 #include "low_rank/low_rank.hpp"
 #include "attention/pages.hpp"

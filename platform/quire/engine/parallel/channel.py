@@ -8,6 +8,7 @@ import pickle
 import socket
 import struct
 import threading
+from contextlib import suppress
 from typing import Any
 
 LENGTH = struct.Struct(">Q")
@@ -53,8 +54,6 @@ class Channel:
 
     def close(self) -> None:
         """End the connection; a `receive` of either end raises EOFError."""
-        try:
+        with suppress(OSError):  # the other end is gone
             self.socket.shutdown(socket.SHUT_RDWR)
-        except OSError:  # the other end is gone
-            pass
         self.socket.close()

@@ -30,8 +30,8 @@ from quire.engine.parallel.messages import (
     Beat,
     BuildRunner,
     RankFailed,
+    RankReady,
     ReadAdapter,
-    Ready,
     ReleaseAdapter,
     ReleaseSlot,
     ResetRunner,
@@ -121,7 +121,7 @@ class Follower:
                 self._runner.reset()
             case BuildRunner():
                 self._runner = self._build(command.sizes)
-                self._channel.send(Ready(model_digest(self._loaded)))
+                self._channel.send(RankReady(model_digest(self._loaded)))
 
     def _run(self, command: RunPlan) -> None:
         """A step that fails here fails on the leader too: it begins the next attempt, or reports the failure."""
@@ -172,5 +172,3 @@ class _NoGrammars:
     """Stands for grammars and logits processors, which a follower has none of."""
 
     constraints = None
-
-

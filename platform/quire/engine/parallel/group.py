@@ -11,7 +11,8 @@ from quire.errors import ConfigError
 from quire_kernels.cpu.build import BuildError
 from quire_kernels.cpu.implementations import compiled
 from quire_kernels.cpu.library import Library
-from quire_kernels.cpu.shared_memory_group import MAX_LANES, SharedMemoryGroup, anonymous_memory, shared_bytes
+from quire_kernels.groups.shared_memory import SharedMemoryGroup, anonymous_memory, shared_bytes
+from quire_kernels.groups.structs import MAX_THREADS
 
 TIMEOUT_S = 60.0
 """How long a rank waits for another one in the middle of a step."""
@@ -19,17 +20,17 @@ TIMEOUT_S = 60.0
 
 def rank_group(memory: mmap.mmap, rank: int, size: int, threads: int) -> SharedMemoryGroup:
     """One rank's end of a group. threads: of each rank."""
-    return SharedMemoryGroup(_library(size), memory, rank, size, lanes_of(threads), TIMEOUT_S)
+    return SharedMemoryGroup(_library(size), memory, rank, size, num_exchanging(threads), TIMEOUT_S)
 
 
 def group_memory(size: int, threads: int) -> tuple[int, mmap.mmap]:
     """A descriptor of the memory that a group shares, and the memory. Raises ConfigError if there are no C++ ops."""
-    return anonymous_memory(shared_bytes(_library(size), size, lanes_of(threads)))
+    return anonymous_memory(shared_bytes(_library(size), size, num_exchanging(threads)))
 
 
-def lanes_of(threads: int) -> int:
-    """Parts in which numbers are exchanged at once."""
-    return min(threads, MAX_LANES)
+def num_exchanging(threads: int) -> int:
+    """How many threads of a rank exchange numbers at once."""
+    return min(threads, MAX_THREADS)
 
 
 def _library(size: int) -> Library:

@@ -14,7 +14,7 @@ from quire.engine.parallel.channel import Channel
 from quire.engine.parallel.messages import StartRank
 from quire.records import Registry
 
-MODULE = "quire.engine_process.rank_process"
+MODULE = "quire.engine_process.ranks.process"
 """What the process runs."""
 
 IGNORED_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)

@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 import torch
 
 from quire import hub
+from quire.engine.adapters.attached_runtimes import AttachedRuntimes
 from quire.engine.loading.load import LoadedModel
-from quire.engine.memory.ledger import MemoryBudget
+from quire.engine.memory.ledger import MemoryBudget, MemoryUse
 from quire.engine.parallel.channel import Channel
 from quire.engine.parallel.group import group_memory, model_digest, rank_group
 from quire.engine.parallel.launch import launch_process
@@ -25,19 +26,20 @@ from quire.engine.parallel.messages import (
     BuildRunner,
     PlacedAdapter,
     RankFailed,
+    RankReady,
     ReadAdapter,
-    Ready,
     ResetRunner,
     RunPlan,
     StartRank,
 )
 from quire.engine.parallel.mirrored_runtime import MirroredRuntime
+from quire.engine.parallel.one_rank import OneRank
 from quire.engine.runner.sizes import RunnerSizes
 from quire.errors import BadRequest, CheckpointError, ConfigError, QuireError
 from quire.records import Registry
 from quire.settings.model_config import ModelConfig
 from quire.types import AdapterRef, Plan
-from quire_kernels.group import RankLost
+from quire_kernels.groups.group import RankLost
 from quire_models.sharding.model import ModelShard
 from quire_models.sharding.rank import Rank
 
@@ -56,17 +58,18 @@ CHECK_S = 0.5
 """Interval of the checks for signs of life."""
 
 
-class Follower(Protocol):
-    """A rank that was launched."""
+class Launched(Protocol):
+    """A rank that was started."""
 
-    channel: Channel
+    @property
+    def channel(self) -> Channel: ...
 
     def end(self) -> None:
         """End it at once, and wait until it is gone."""
         ...
 
 
-Launch = Callable[[StartRank, int, Registry], Follower]
+Launch = Callable[[StartRank, int, Registry], Launched]
 """Starts a rank. Arguments: its first message, a descriptor of the group's memory, the leader's registry."""
 
 
@@ -88,20 +91,12 @@ class Leader:
         self._digests: dict[int, str] = {}
         self._heard: dict[int, float] = {}
         self._reading: dict[int, tuple[Future[None], set[int], list[str]]] = {}
-        self._followers: dict[int, Follower] = {}
+        self._followers: dict[int, Launched] = {}
         self._launched: Future[None] = Future()
         # the processes end with the thread that has started them, so that none is left over if this process is killed
         self._watch = threading.Thread(target=self._run, args=(config, registry, launch), name="ranks", daemon=True)
         self._watch.start()
         self._launched.result()
-
-    @classmethod
-    def start(cls, config: ModelConfig, registry: Registry, launch: Launch | None) -> Leader | None:
-        """Start the other ranks of a model; None if it has one. Raises ConfigError."""
-        if config.tensor_parallel_size == 1:
-            return None
-        hub.locate(config.model, config)  # downloads it once, before all ranks ask for it
-        return cls(config, registry, launch or launch_process)
 
     @property
     def has_failed(self) -> bool:
@@ -113,16 +108,20 @@ class Leader:
         parts = {name: value // self.size for name, value in vars(budget).items()}
         return replace(budget, **parts)
 
-    def mirrored(self, built: Any, runtime_index: int) -> MirroredRuntime:
-        """A runtime of adapters that all ranks have."""
-        return MirroredRuntime(built, runtime_index, self, self._handles)
+    def of_all(self, use: MemoryUse) -> MemoryUse:
+        """What all ranks have reserved together, if each has as much as this one."""
+        return replace(use, **{name: value * self.size for name, value in vars(use).items()})
+
+    def mirror(self, runtimes: AttachedRuntimes) -> None:
+        """Let all ranks have the adapters of these runtimes."""
+        runtimes.replace_built(lambda built, index: MirroredRuntime(built, index, self, self._handles))
 
     def check_drafter(self, speculation: Speculation) -> None:
         """Raise ConfigError for a drafter that reads the model's own hidden states, which only one rank would do."""
         if speculation.reads_hidden is not None:
             raise ConfigError(
-                f"--tensor-parallel-size {self.size}: drafters that read the model's hidden states (EAGLE, MTP, Medusa) "
-                "work on one rank only; use ngram or a draft model."
+                f"--tensor-parallel-size {self.size}: drafters that read the model's hidden states (EAGLE, MTP, "
+                "Medusa) work on one rank only; use ngram or a draft model."
             )
 
     # --- commands -----------------------------------------------------------------------------------
@@ -194,7 +193,7 @@ class Leader:
                 done.set_exception(BadRequest(f"The adapter could not be read on all ranks: {message}", "lora_path"))
 
     def close(self) -> None:
-        """End the followers."""
+        """End the followers, and wait until they are gone."""
         with self._changed:
             self._closing = True
             self._changed.notify_all()
@@ -253,7 +252,7 @@ class Leader:
                 return
             self._heard[rank] = time.monotonic()
             match message:
-                case Ready():
+                case RankReady():
                     with self._changed:
                         self._digests[rank] = message.digest
                         self._changed.notify_all()
@@ -278,6 +277,14 @@ class Leader:
             done.set_exception(BadRequest(errors[0], "lora_path"))
         else:
             done.set_result(None)
+
+
+def start_ranks(config: ModelConfig, registry: Registry, launch: Launch | None) -> Leader | OneRank:
+    """Start the other ranks of a model, if it has some. Raises ConfigError."""
+    if config.tensor_parallel_size == 1:
+        return OneRank()
+    hub.locate(config.model, config)  # downloads it once, before all ranks ask for it
+    return Leader(config, registry, launch or launch_process)
 
 
 def _check(config: ModelConfig) -> None:

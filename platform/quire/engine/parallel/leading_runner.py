@@ -12,10 +12,20 @@ from quire.engine.loading.load import LoadedModel
 from quire.engine.parallel.leader import Leader
 from quire.engine.parallel.messages import PlacedAdapter
 from quire.engine.parallel.mirrored_runtime import MirroredAdapter
+from quire.engine.parallel.one_rank import OneRank
 from quire.engine.runner.model_runner import ModelRunner
 from quire.engine.runner.sizes import RunnerSizes
 from quire.types import AdapterRef, NewSeq, Plan, StepResult
-from quire_kernels.group import RankLost
+from quire_kernels.groups.group import RankLost
+
+
+def runner_of(
+    ranks: Leader | OneRank, revisions: Mapping[AdapterRef, AdapterRevision], loaded: LoadedModel, *rest: Any
+) -> ModelRunner:
+    """The runner of the first rank. revisions: adapters that sequences may refer to. rest: as of `ModelRunner`."""
+    if isinstance(ranks, OneRank):
+        return ModelRunner(loaded, *rest)
+    return LeadingRunner(ranks, revisions, loaded, *rest)
 
 
 class LeadingRunner(ModelRunner):
@@ -59,7 +69,5 @@ class LeadingRunner(ModelRunner):
             adapter = self._revisions[use.ref]
             assert adapter.runtime is not None, "it was read"
             loaded: MirroredAdapter = adapter.loaded
-            found[use.ref] = PlacedAdapter(
-                loaded.handle, adapter.runtime.runtime_index, adapter.slot, adapter.metadata
-            )
+            found[use.ref] = PlacedAdapter(loaded.handle, adapter.runtime.runtime_index, adapter.slot, adapter.metadata)
         return found

@@ -32,7 +32,7 @@ class StartRank:
 
 @dataclass(frozen=True)
 class BuildRunner:
-    """Allocate the caches. The answer is `Ready`."""
+    """Allocate the caches. The answer is `RankReady`."""
 
     sizes: RunnerSizes
 
@@ -58,7 +58,7 @@ class RunPlan:
 
 @dataclass(frozen=True)
 class ResetRunner:
-    """Drop every sequence."""
+    """Drop every sequence, as after a failed step."""
 
 
 @dataclass(frozen=True)
@@ -90,14 +90,14 @@ class ReleaseSlot:
 
 @dataclass(frozen=True)
 class ReleaseAdapter:
-    """Free an adapter."""
+    """Free an adapter in host memory."""
 
     handle: int
     runtime: int
 
 
 @dataclass(frozen=True)
-class Ready:
+class RankReady:
     """The caches are allocated. digest: of the model and its weights, which must be equal on all ranks."""
 
     digest: str

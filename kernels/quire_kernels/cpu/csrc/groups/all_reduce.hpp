@@ -27,7 +27,7 @@ struct alignas(64) SharedWord {
   std::atomic<uint64_t> value, before;
 };
 
-// One rank's handle of its group. Python declares the same fields (`group_structs.py`).
+// One rank's handle of its group. Python declares the same fields in order, `lanes` as `threads` (`groups/structs.py`).
 struct Member {
   SharedWord* shared;  // [0]: nonzero if the group has failed; then the announcements [lanes][size]; then the slots
   int32_t rank, size, lanes, state;  // state: GroupState of the current attempt

@@ -1,5 +1,5 @@
 """The process of a rank other than the first: `quire.engine.parallel.launch` starts it as
-`python -m quire.engine_process.rank_process <socket> <memory>`, with the descriptors of both.
+`python -m quire.engine_process.ranks.process <socket> <memory>`, with the descriptors of both.
 
 It exits when the leader at the other end of the socket is gone, and the system kills it, even if it is frozen, when the
 thread that has started it ends.

@@ -13,10 +13,10 @@ import torch
 from torch import Tensor
 
 from quire_kernels.cpu.compiled.proxies import Proxy, Untraceable
-from quire_kernels.cpu.group_structs import MAX_LANES, MAX_RANKS, Member
 from quire_kernels.cpu.library import DTYPES, Library
 from quire_kernels.cpu.structs import Instruction, Op, StepStruct, TensorView, pointers
-from quire_kernels.group import RankLost
+from quire_kernels.groups.group import RankLost
+from quire_kernels.groups.structs import MAX_RANKS, MAX_THREADS, Member
 
 SLOT_BYTES = 1 << 16
 """Numbers that a rank announces at once."""
@@ -31,32 +31,32 @@ _PROBLEMS = {
 }
 
 
-def shared_bytes(library: Library, size: int, lanes: int) -> int:
+def shared_bytes(library: Library, size: int, threads: int) -> int:
     """Size of the memory that a group shares."""
-    member = Member(size=size, lanes=lanes, slot_bytes=SLOT_BYTES)
+    member = Member(size=size, threads=threads, slot_bytes=SLOT_BYTES)
     return int(library.functions.quire_group_bytes(ctypes.byref(member)))
 
 
 class SharedMemoryGroup:
     """One rank of a group. memory: zeros at first, shared by the ranks; `shared_bytes` says how many bytes it has.
 
-    lanes: how many threads of a rank exchange numbers at once, equal on all ranks. timeout_s: how long a rank waits
+    threads: how many threads of a rank exchange numbers at once, equal on all ranks. timeout_s: how long a rank waits
     for the others.
     """
 
     def __init__(
-        self, library: Library, memory: mmap.mmap, rank: int, size: int, lanes: int, timeout_s: float = 60.0
+        self, library: Library, memory: mmap.mmap, rank: int, size: int, threads: int, timeout_s: float = 60.0
     ) -> None:
-        if not 0 <= rank < size <= MAX_RANKS or not 0 < lanes <= MAX_LANES:
-            raise ValueError(f"rank {rank} of {size} with {lanes} lanes")
+        if not 0 <= rank < size <= MAX_RANKS or not 0 < threads <= MAX_THREADS:
+            raise ValueError(f"rank {rank} of {size} with {threads} threads")
         self._library, self._memory = library, memory
         self._shared = (ctypes.c_char * len(memory)).from_buffer(memory)
         start = addressof(self._shared)
-        if len(memory) < shared_bytes(library, size, lanes) or start % 64:
+        if len(memory) < shared_bytes(library, size, threads) or start % 64:
             raise ValueError(f"{len(memory)} bytes of shared memory at {start:#x} are too few, or not aligned")
         self.rank, self.size = rank, size
         self._member = Member(
-            shared=start, rank=rank, size=size, lanes=lanes, slot_bytes=SLOT_BYTES, timeout_ms=int(timeout_s * 1000)
+            shared=start, rank=rank, size=size, threads=threads, slot_bytes=SLOT_BYTES, timeout_ms=int(timeout_s * 1000)
         )
         self._attempt = 0
 
