@@ -97,8 +97,8 @@ def test_a_manifest_made_for_vllm_starts_as_it_is(tmp_path: Path) -> None:
 
 def test_a_manifest_that_asks_for_two_devices_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "config.yaml"
-    file.write_text("model: a/b\ntensor-parallel-size: 2\n")
-    with pytest.raises(StartupError, match="--tensor-parallel-size can only be 1 here, got 2: a model runs on one"):
+    file.write_text("model: a/b\npipeline-parallel-size: 2\n")
+    with pytest.raises(StartupError, match="--pipeline-parallel-size can only be 1 here, got 2: a model runs on one"):
         parse("--config", str(file))
 
 

@@ -79,7 +79,7 @@ class ModelConfig:
     )
     device: str = setting("Device to run on; auto: the GPU if there is one.", "auto", choices=("auto", "cpu", "cuda"))
     tensor_parallel_size: int = setting(
-        "Number of ranks, processes of this machine, that each compute a part of the model (see docs/scale.md).",
+        "Number of ranks, processes of this machine, that each compute a part of the model (see docs/scale).",
         1,
         also=("tp",),
     )
