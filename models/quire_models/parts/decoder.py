@@ -55,7 +55,8 @@ class GatedMlp:
     """Gated MLP: down(act(gate(x)) * up(x)).
 
     intermediate_size: outputs of gate and of up, as in Hugging Face configs. act: a name in `quire_kernels.ops.ACTS`
-    (hidden_act, mapped by `configs.act`), or a part built for width `intermediate_size`: a module x -> the same shape.
+    (hidden_act, mapped by `configs.act`), or a part built for width `intermediate_size`: a module x -> the same shape,
+    whose attribute `elementwise`, if true, lets ranks divide its columns.
     bias: whether the matrices have biases. gate_scale, down_scale: factors of the outputs of gate and of down
     (mlp_multipliers of Falcon-H1).
     """

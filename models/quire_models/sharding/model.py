@@ -102,6 +102,9 @@ class ModelShard:
                 if made.indices or not made.adds:
                     cuts[_joined(path, name)] = made
             partial.update(_joined(path, name) for name in found.partial)
+            for name, total in found.norms.items():
+                norm = own.get_submodule(_joined(path, name))
+                norm.total, norm.reduce = total, self.group.all_reduce
             if "" in found.partial:
                 mixtures.append((path, own.get_submodule(path)))
         for path, mixture in mixtures:

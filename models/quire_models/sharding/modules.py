@@ -15,6 +15,7 @@ from quire_models.modules.cross_attention import CrossAttentionModule
 from quire_models.modules.encoder import WholeRowAttention
 from quire_models.modules.mlp import FeedForward, GatedFeedForward
 from quire_models.modules.moe import MoEModule, SigmoidGatedModule
+from quire_models.modules.norms import RMSNormModule
 from quire_models.modules.recurrent.delta import GatedDeltaNetModule, KimiDeltaModule
 from quire_models.modules.recurrent.mamba import Mamba1Module, Mamba2Module
 from quire_models.sharding.cuts import Cut, columns_of, of_heads
@@ -28,12 +29,14 @@ Pieces = dict[str, Tensor | range]
 @dataclass(frozen=True)
 class ModuleCuts:
     """rows, columns: by path of a parameter or of a module of parameters, what the rank has of the outputs (the first
-    dimension) and of the inputs (the last). partial: modules whose outputs are added up over the ranks.
+    dimension) and of the inputs (the last). partial: modules whose outputs are added up over the ranks. norms: those
+    over columns that are divided, with the number of all columns.
     """
 
     rows: Mapping[str, Tensor | range] = field(default_factory=dict)
     columns: Mapping[str, Tensor | range] = field(default_factory=dict)
     partial: tuple[str, ...] = ()
+    norms: Mapping[str, int] = field(default_factory=dict)
 
 
 def module_cuts(module: nn.Module, part: Any, rank: Rank) -> ModuleCuts | None:
@@ -59,12 +62,20 @@ def _self_attention(module: Any, part: Any, rank: Rank) -> ModuleCuts:
         weight = getattr(getattr(module, name), "weight", None)
         if weight is not None and weight.dim() == 2:  # one for each head
             rows[f"{name}.weight"] = heads
+        elif part.qk_norm_wide:
+            rows[f"{name}.weight"] = of_heads(heads, part.head_dim)
     columns: dict[str, Any] = {"o": of_heads(share.queries, part.value_width)}
     if part.sinks:
         rows["sinks"] = share.queries
     if part.position_bias is not None:
         columns["position_bias"] = share.queries
-    return ModuleCuts(rows, columns, ("o",))
+    return ModuleCuts(rows, columns, ("o",), _wide_norms(module, part) if part.qk_norm_wide else {})
+
+
+def _wide_norms(module: Any, part: Any) -> dict[str, int]:
+    """Norms over all heads of a token, with the numbers of columns."""
+    sizes = {"q_norm": part.heads * part.head_dim, "k_norm": part.kv_heads * part.head_dim}
+    return {name: size for name, size in sizes.items() if isinstance(getattr(module, name), RMSNormModule)}
 
 
 def _row_attention(module: Any, part: Any, rank: Rank) -> ModuleCuts:
@@ -74,9 +85,10 @@ def _row_attention(module: Any, part: Any, rank: Rank) -> ModuleCuts:
     columns: dict[str, Any] = {"o": queries}
     if part.position_bias is not None:
         columns["position_bias"] = share.queries
-    return ModuleCuts(
-        {"qkv": columns_of((part.heads * part.head_dim, queries), (size, keys), (size, keys))}, columns, ("o",)
-    )
+    rows: Pieces = {"qkv": columns_of((part.heads * part.head_dim, queries), (size, keys), (size, keys))}
+    norms = _wide_norms(module, part)
+    rows |= {f"{name}.weight": {"q_norm": queries, "k_norm": keys}[name] for name in norms}
+    return ModuleCuts(rows, columns, ("o",), norms)
 
 
 def _cross_attention(module: Any, part: Any, rank: Rank) -> ModuleCuts:

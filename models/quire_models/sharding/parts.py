@@ -21,7 +21,7 @@ from quire_models.parts.decoder import (
 from quire_models.parts.encoder import Encoder, RowAttention
 from quire_models.parts.mixers import MixerBlock, ParallelMixers
 from quire_models.parts.moe import Moe, SigmoidGated
-from quire_models.parts.norms import PerHead
+from quire_models.parts.norms import PerHead, RMSNorm
 from quire_models.parts.recurrent.delta import GatedDeltaNet, KimiDelta
 from quire_models.parts.recurrent.mamba import Mamba1, Mamba2
 from quire_models.sharding.rank import HeadShare, Rank
@@ -58,16 +58,22 @@ def shard_part(part: Any, rank: Rank) -> Any:
     return part
 
 
+def _divides_norm(part: Attention | RowAttention, rank: Rank) -> bool:
+    """Whether ranks can compute a norm over all heads of a token together: no head may be on two of them."""
+    norm = part.qk_norm
+    return norm is None or isinstance(norm, PerHead) or (isinstance(norm, RMSNorm) and part.kv_heads >= rank.size)
+
+
 def _attention(part: Attention, rank: Rank) -> Attention:
-    if part.qk_norm is not None and part.qk_norm_wide and not isinstance(part.qk_norm, PerHead):
-        return part  # the norm needs all heads of a token
+    if part.qk_norm_wide and not _divides_norm(part, rank):
+        return part
     share = HeadShare.of(part.heads, part.kv_heads, rank)
     alibi = part.alibi[share.queries.start : share.queries.stop]
     return replace(part, heads=len(share.queries), kv_heads=len(share.keys), alibi=alibi)
 
 
 def _row_attention(part: RowAttention, rank: Rank) -> RowAttention:
-    if part.qk_norm is not None:
+    if part.qk_norm is not None and not _divides_norm(part, rank):
         return part
     share = HeadShare.of(part.heads, part.kv_heads, rank)
     return replace(part, heads=len(share.queries), kv_heads=len(share.keys))
