@@ -104,7 +104,7 @@ def test_a_rank_that_was_faster_has_not_left():
     members = groups(2)
 
     def work(rank):
-        for _ in range(300):
+        for _ in range(50):
             members[rank].begin()
             members[rank].all_reduce(torch.ones(1, 4))
         return True
@@ -121,7 +121,7 @@ def test_a_rank_that_does_not_come_is_given_up_after_a_while():
 
 def test_a_failed_group_fails_at_once():
     members = groups(2, timeout_s=600)
-    waiting = threading.Thread(target=lambda: members[1].fail())
+    waiting = threading.Thread(target=members[1].fail)
     waiting.start()
     with pytest.raises(RankLost, match="has ended"):
         members[0].begin()

@@ -31,7 +31,7 @@ def test_too_many_ranks_are_refused_with_the_number_that_there_can_be():
 
 @pytest.mark.parametrize(
     ("count", "size", "shares"),
-    [(1024, 2, [512, 512]), (96, 4, [24] * 4), (1536, 5, [320, 320, 320, 288, 288]), (7, 3, [3, 2, 2])],
+    [(1024, 2, [512, 512]), (96, 4, [24] * 4), (1536, 5, [320, 320, 320, 320, 256]), (7, 3, [3, 2, 2])],
 )
 def test_columns_are_divided_at_round_numbers_where_that_is_about_even(count, size, shares):
     ranges = [Rank(i, size).columns(count, "columns") for i in range(size)]

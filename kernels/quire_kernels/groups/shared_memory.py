@@ -21,6 +21,9 @@ from quire_kernels.groups.structs import MAX_RANKS, MAX_THREADS, Member
 SLOT_BYTES = 1 << 16
 """Numbers that a rank announces at once."""
 
+SPINS = 4000
+"""Pauses of a waiting thread, about 50 µs, before it yields its core, if each thread of all ranks has one."""
+
 ATTEMPTS_PER_PLAN_BITS = 14
 """A plan may be computed in that many forward passes (2 to the power of this): one for each row if one has failed."""
 
@@ -56,7 +59,13 @@ class SharedMemoryGroup:
             raise ValueError(f"{len(memory)} bytes of shared memory at {start:#x} are too few, or not aligned")
         self.rank, self.size = rank, size
         self._member = Member(
-            shared=start, rank=rank, size=size, threads=threads, slot_bytes=SLOT_BYTES, timeout_ms=int(timeout_s * 1000)
+            shared=start,
+            rank=rank,
+            size=size,
+            threads=threads,
+            slot_bytes=SLOT_BYTES,
+            timeout_ms=int(timeout_s * 1000),
+            spins=SPINS if size * threads <= len(os.sched_getaffinity(0)) else 0,
         )
         self._attempt = 0
 

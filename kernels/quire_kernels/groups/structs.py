@@ -21,6 +21,7 @@ class Member(ctypes.Structure):
         ("state", c_int32),
         ("slot_bytes", c_int64),
         ("timeout_ms", c_int64),
+        ("spins", c_int64),
         ("attempt", c_uint64),
         ("rounds", c_uint64 * MAX_THREADS),
     )

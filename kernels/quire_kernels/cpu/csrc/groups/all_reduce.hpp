@@ -32,6 +32,7 @@ struct Member {
   SharedWord* shared;  // [0]: nonzero if the group has failed; then the announcements [lanes][size]; then the slots
   int32_t rank, size, lanes, state;  // state: GroupState of the current attempt
   int64_t slot_bytes, timeout_ms;
+  int64_t spins;  // before a waiting thread yields its core; 0: it sleeps at once, since another rank needs the core
   uint64_t attempt;
   uint64_t rounds[MAX_LANES];
 
@@ -50,7 +51,7 @@ inline bool await_rank(Member& member, int lane, int of, uint64_t wanted) {
   const auto& [announced, before] = member.announced(lane, of);
   const uint64_t attempt = wanted >> ROUND_BITS;
   const auto arrived = [&](uint64_t now) { return now >= wanted && now >> ROUND_BITS == attempt; };
-  for (int spin = 0; spin < SPINS; spin++) {
+  for (int64_t spin = 0; spin < member.spins; spin++) {
     if (announced.load(std::memory_order_acquire) >= wanted) break;
     _mm_pause();
   }
@@ -64,7 +65,7 @@ inline bool await_rank(Member& member, int lane, int of, uint64_t wanted) {
     if (!member.works()) return false;
     const auto waited = Clock::now() - began;
     if (waited > std::chrono::milliseconds(member.timeout_ms)) return member.end(GroupState::late), false;
-    if (waited < YIELD_TIME) {
+    if (member.spins && waited < YIELD_TIME) {
       sched_yield();
     } else {
       const timespec pause{0, SLEEP_NS};
