@@ -111,6 +111,7 @@ def test_embeddings_are_the_same(tmp_path: Path) -> None:
         assert torch.allclose(mine, theirs, atol=1e-5)
 
 
+@pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")  # peft asks for it
 @pytest.mark.parametrize("name", ["llama_outputs", "llama_inputs", "phi3", "opt"])
 def test_ia3(tmp_path: Path, name: str) -> None:
     world = Ia3World(tmp_path, IA3_CASES[name])

@@ -16,6 +16,8 @@ from quire.hooks import registry
 from quire.settings.model_config import ModelConfig
 from quire_testing.tiny import byte_tokenizer, reference_model, save
 
+pytestmark = pytest.mark.process
+
 PROMPTS = [random_ids(Random(i), 20) for i in range(3)]
 
 

@@ -95,6 +95,7 @@ class Follower:
             self._ended.set()
             self._readers.shutdown(wait=False, cancel_futures=True)
             self._isolated.close()
+            self._channel.close()
 
     def _load(self) -> None:
         start = self._start
