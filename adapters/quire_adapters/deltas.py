@@ -115,8 +115,12 @@ class ExpertsDelta(SlotWeights[ExpertsUpdate]):
     def _recompute(self, x: Tensor, weights: Tensor, chosen: Tensor, shares: list[_TokenShare]) -> Tensor:
         """x [tokens, width]; weights and chosen [tokens, top_k] -> float32 [tokens, width]."""
         out, bound = torch.zeros(x.shape, device=x.device), self._experts.bound
-        for expert in chosen.unique().tolist():
-            tokens, which = (chosen == expert).nonzero(as_tuple=True)
+        first = self._experts.mlp.first
+        for number in chosen.unique().tolist():
+            expert = number - (first or 0)
+            if first is not None and not 0 <= expert < self._experts.count:
+                continue  # another rank has it
+            tokens, which = (chosen == number).nonzero(as_tuple=True)
             factors, given = weights[tokens, which, None], x[tokens]
             if self._experts.mlp.weighs_inputs:
                 given = (given * factors).to(x.dtype)

@@ -18,6 +18,7 @@ from torch import Tensor
 from quire.errors import BadRequest
 from quire.records import AdapterMetadata, AdapterUses, Context
 from quire.types import Plan
+from quire_adapters.divided import AdapterCut
 from quire_adapters.peft import tensor_files as files
 from quire_adapters.slot_allocator import SlotAllocator
 from quire_adapters.target_modules import LinearTarget, TargetModules
@@ -112,16 +113,20 @@ class Ia3Runtime:
 
     def attach(self, model: DecoderModel) -> None:
         self._device = model.device
-        self._targets = TargetModules(model, self._names)
+        self._targets = own = TargetModules(model, self._names)
+        shard = getattr(model, "shard", None)
+        self._cut = None if shard is None else AdapterCut(shard)
+        if shard is not None:
+            self._targets = TargetModules(shard.whole, self._names)
         self._scaled: dict[str, ScaledProjection] = {}
         count = len(self._allocator.occupants)
-        for path, projection in self._targets.projections.items():
+        for path, projection in own.projections.items():
             if path.startswith("blocks."):
-                slices = self._targets.slices(path)
+                slices = own.slices(path)
                 slots = model.ops.low_rank(projection.inputs, slices, count, model.dtype, model.device)
                 projection.delta = self._scaled[path] = ScaledProjection(projection, slots, slices)
-        self._gated = _gated_inputs(model)
-        sizes = sum(each.projection.inputs + each.projection.outputs for each in self._scaled.values())
+        self._gated = _gated_inputs(model if shard is None else shard.whole)
+        sizes = sum(each.inputs + each.outputs for each in self._targets.projections.values())
         self._max_bytes = 8 * sizes + (1 << 20)  # float64 tensors, and their names
 
     def load(self, name: str, path: Path) -> Ia3Weights:
@@ -139,11 +144,13 @@ class Ia3Runtime:
                 factors = factors[order]
             projection, rows = target.path, (target.start, target.stop)
             if of_inputs and projection not in self._gated:
-                inputs.setdefault(projection, {})[rows] = factors
+                inputs.setdefault(projection, {})[self._own_rows(projection, rows)] = self._own_inputs(
+                    projection, factors
+                )
                 continue
             if of_inputs:
                 projection, rows = self._gated[projection]
-            scale = scales.setdefault(projection, torch.ones(self._scaled[projection].projection.outputs))
+            scale = scales.setdefault(projection, torch.ones(self._targets.projections[projection].outputs))
             scale[rows[0] : rows[1]] *= factors
         targets = tuple(dict.fromkeys(key.removesuffix(SUFFIX).rpartition(".")[2] for key in tensors))
         metadata = AdapterMetadata(num_bytes=4 * sum(tensor.numel() for tensor in tensors.values()), targets=targets)
@@ -163,12 +170,23 @@ class Ia3Runtime:
             )
         return target
 
+    def _own_rows(self, path: str, rows: Rows) -> Rows:
+        """The outputs of a matrix in what this rank has of the projection."""
+        if self._cut is None:
+            return rows
+        whole, own = self._targets.slices(path), self._scaled[path]
+        return own.slices[whole.index(rows)] if rows in whole else (0, own.projection.outputs)
+
+    def _own_inputs(self, path: str, factors: Tensor) -> Tensor:
+        return factors if self._cut is None else self._cut.inputs(path, factors)
+
     def _packed(self, scales: Mapping[str, Tensor]) -> Mapping[str, Any]:
         """`scales`, float32 [outputs] by path, packed for slots."""
         pairs = []
         for path, scale in scales.items():
             delta = self._scaled[path]
-            parts = [scale[start:stop] for start, stop in delta.slices]
+            own = scale if self._cut is None else self._cut.outputs(path, scale)
+            parts = [own[start:stop] for start, stop in delta.slices]
             pairs.append((delta.outputs, [LowRankUpdate(scale=part) if (part != 1).any() else None for part in parts]))
         return dict(zip(scales, pack_all(pairs)[0], strict=True))
 

@@ -10,7 +10,8 @@ from typing import Any, Protocol
 from quire.records import AdapterMetadata, AdapterUses, Context
 from quire.types import Plan
 from quire_adapters.deltas import EmbeddingDelta, ExpertsDelta, ReplacedWeightDelta
-from quire_adapters.peft import targets
+from quire_adapters.divided import AdapterCut
+from quire_adapters.peft import targets as peft_targets
 from quire_adapters.peft.loader import read
 from quire_adapters.slot_allocator import SlotAllocator
 from quire_adapters.target_modules import TargetModules
@@ -92,7 +93,7 @@ class LoraRuntime:
 
     def __init__(self, context: Context) -> None:
         self._names, self._max_rank, self._in_subprocess = context.names, context.max_rank, context.in_subprocess
-        self._in_subprocess.prepare(targets.read)
+        self._in_subprocess.prepare(peft_targets.read)
         self._allocator = SlotAllocator[LoadedAdapter](context.max_slots, self._load_slot, self._clear_slot)
         self._after_hidden: set[int] = set()
         self._segments = SegmentsCache()
@@ -100,11 +101,15 @@ class LoraRuntime:
     def attach(self, model: DecoderModel) -> None:
         num_slots = len(self._allocator.occupants)
         self._attached = AttachedModel.attach(model, TargetModules(model, self._names), num_slots)
+        shard = getattr(model, "shard", None)
+        self._cut = None if shard is None else AdapterCut(shard)
+        self._read_targets = self._attached.targets if shard is None else TargetModules(shard.whole, self._names)
 
     def load(self, name: str, path: Path) -> LoadedAdapter:
         """Read, check and pack an adapter. Raises BadRequest."""
-        attached = self._attached
-        return attached.pack(read(path, attached.targets, self._max_rank, attached.model.dtype, self._in_subprocess))
+        attached, targets = self._attached, self._read_targets
+        found = read(path, targets, self._max_rank, attached.model.dtype, self._in_subprocess)
+        return attached.pack(found if self._cut is None else self._cut.weights(found, targets.slices))
 
     def describe(self, adapter: LoadedAdapter) -> AdapterMetadata:
         return adapter.metadata

@@ -26,6 +26,9 @@ from quire_models.model_part import ModelPart
 from quire_models.modules.blocks import DecoderModel
 from quire_models.modules.embedding import EmbeddingTable
 from quire_models.modules.projection import adaptable_modules
+from quire_models.parts.decoder import Attention
+from quire_models.sharding.model import AttachedShard
+from quire_models.sharding.rank import HeadShare
 from quire_models.step.kv_cache import KVCache
 
 TABLES = {"embed", "positions", "types"}
@@ -102,6 +105,16 @@ def takes_of(model: Any) -> VirtualTokensShape:
     return VirtualTokensShape(width, *keys, no_rows, no_keys)
 
 
+def own_keys(shard: AttachedShard, own: ModelPart) -> range | None:
+    """The key-value heads of a rank of a divided model; None = all."""
+    whole: Any = shard.whole
+    for block, kept in zip(whole.part.blocks, own.kv_shapes, strict=False):
+        attn = getattr(block, "attn", None)
+        if isinstance(attn, Attention) and 0 < kept.kv_heads < attn.kv_heads:
+            return HeadShare.of(attn.heads, attn.kv_heads, shard.rank).keys
+    return None
+
+
 class PromptTuningRuntime:
     """The adapter runtime of PROMPT_TUNING, P_TUNING and PREFIX_TUNING, a `quire.records.VirtualKvImpl`."""
 
@@ -112,7 +125,9 @@ class PromptTuningRuntime:
 
     def attach(self, model: DecoderModel) -> None:
         self._model: Any = model
-        self._takes = takes_of(model)
+        shard = getattr(model, "shard", None)
+        self._takes = takes_of(model if shard is None else shard.whole)
+        self._keys = None if shard is None else own_keys(shard, model.part)
         self._scale = model.embed_scale if getattr(model.part, "scales_rows", False) else 1.0
         if isinstance(getattr(model, "embed", None), EmbeddingTable):
             model.embed.delta = put_rows
@@ -127,9 +142,10 @@ class PromptTuningRuntime:
         if not rows.isfinite().all():
             raise BadRequest(f"`{TENSOR}` has numbers that are not finite.", "lora_path")
         metadata = AdapterMetadata(num_bytes=rows.nbytes, virtual_tokens=len(rows), has_virtual_kv=is_prefix)
-        return VirtualTokens(
-            rows.unflatten(1, (-1, self._takes.heads, self._takes.head_dim)) if is_prefix else rows, metadata
-        )
+        if is_prefix:
+            rows = rows.unflatten(1, (-1, self._takes.heads, self._takes.head_dim))
+            rows = rows if self._keys is None else rows[:, :, self._keys.start : self._keys.stop].contiguous()
+        return VirtualTokens(rows, metadata)
 
     def describe(self, adapter: VirtualTokens) -> AdapterMetadata:
         return adapter.metadata

@@ -135,9 +135,12 @@ class BaseWeight:
 
 
 class TargetModules:
-    """All targets of one model. tables, experts and projections are by module path."""
+    """All targets of one model. tables, experts and projections are by module path. has_weights: whether their weights
+    can be read; those of a model that is divided among ranks cannot.
+    """
 
     def __init__(self, model: DecoderModel, names: WeightsMapper) -> None:
+        self.has_weights = not any(parameter.is_meta for parameter in model.parameters())
         self._names, self._decoder = names, model.part
         self._parameters = dict(model.named_parameters())
         self.tables: dict[str, EmbeddingTarget] = {}

@@ -60,12 +60,14 @@ class ExpertMlp:
 
     act: a name of `quire_kernels.ops.ACTS`, or a gated activation. gated: the first matrix gives gate and up, whose
     product act(gate) · up is the second one's input; else act(up) is. weighs_inputs: an expert's weight is a factor of
-    its input, not of its output.
+    its input, not of its output. first: number of the first expert that is bound, if not all are; others
+    add nothing.
     """
 
     act: str | ClampedSwiglu = "silu"
     gated: bool = True
     weighs_inputs: bool = False
+    first: int | None = None
 
 
 class RouteOp(Protocol):

@@ -5,6 +5,7 @@ Every quantized checkpoint format is read into a `QuantizedMatrix`; the op `line
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -85,6 +86,29 @@ class QuantizedMatrix:
         """The matrix of some outputs: ids int64, or a slice."""
         offsets = None if self.offsets is None else self.offsets[index]
         return replace(self, codes=self.codes[index], scales=self.scales[index], offsets=offsets)
+
+    def columns(self, first: int, last: int) -> QuantizedMatrix:
+        """The matrix of the inputs first … last - 1, with smaller groups where these are not at boundaries of groups.
+
+        Raises ValueError if no group size of at least `MIN_GROUP` has these boundaries, or if inputs are reordered.
+        """
+        inputs = self.shape[1]
+        if (first, last) == (0, inputs):
+            return self
+        if self.order is not None:
+            raise ValueError("its columns are in an order of their own (desc_act)")
+        whole = self.group_size >= inputs
+        size = last - first if whole else math.gcd(self.group_size, first, last)
+        if size < MIN_GROUP and size != last - first:
+            raise ValueError(f"groups of {self.group_size} inputs cannot be cut at {first} and {last}")
+        groups = torch.arange(first, last, size) // self.group_size
+        return replace(
+            self,
+            codes=self.codes[:, first:last],
+            scales=self.scales[:, groups],
+            offsets=None if self.offsets is None else self.offsets[:, groups],
+            group_size=size,
+        )
 
     def dequantized(self, dtype: torch.dtype = torch.float32) -> Tensor:
         """The matrix [outputs, inputs] in `dtype`, computed in float32."""

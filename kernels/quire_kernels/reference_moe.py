@@ -74,7 +74,7 @@ class ReferenceExperts:
         """x [T, W]; weights float32 and chosen int64 [T, J] -> [T, W], data type of x."""
         out = torch.zeros(x.shape, dtype=torch.float32, device=x.device)
         for expert in range(self.count):
-            tokens, place = (chosen == expert).nonzero(as_tuple=True)
+            tokens, place = (chosen == expert + (self.mlp.first or 0)).nonzero(as_tuple=True)
             factors, given = weights[tokens, place, None], x[tokens]
             if self.mlp.weighs_inputs:
                 given = (given * factors).to(x.dtype)

@@ -7,6 +7,7 @@ from safetensors.torch import load_file, save_file
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from quire.engine.loading import load as loading
+from quire.engine.loading.build_module import available_bytes
 from quire.engine.loading.load import load_model
 from quire.errors import CheckpointError, ConfigError, PluginError, UnknownArchitecture
 from quire.hooks import registry
@@ -182,4 +183,4 @@ def test_dummy_weights_need_no_weight_files(folder, plugins, caplog):
 
 
 def test_free_memory_is_known_here():
-    assert loading.available_bytes(torch.device("cpu")) > 1 << 20
+    assert available_bytes(torch.device("cpu")) > 1 << 20

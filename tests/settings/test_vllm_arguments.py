@@ -61,11 +61,11 @@ def test_every_argument_is_accepted_on_the_command_line_and_in_python_at_the_sam
 @pytest.mark.parametrize(
     ("words", "settings"),
     [
-        (["--tensor-parallel-size", "2"], {"tensor_parallel_size": 2}),
+        (["--pipeline-parallel-size", "2"], {"pipeline_parallel_size": 2}),
         (["--speculative-draft-tensor-parallel-size", "2"], {"speculative_draft_tensor_parallel_size": 2}),
-        (["--distributed-executor-backend=ray"], {"distributed_executor_backend": "ray"}),
+        (["--worker-use-ray"], {"worker_use_ray": True}),
         (["--cpu-offload-gb", "4"], {"cpu_offload_gb": 4}),
-        (["--enable-expert-parallel"], {"enable_expert_parallel": True}),
+        (["--headless"], {"headless": True}),
     ],
 )
 def test_what_is_not_there_is_refused_with_one_sentence_on_the_command_line_and_in_python(
@@ -107,8 +107,8 @@ def test_a_manifest_made_for_vllm_starts_as_it_is(tmp_path: Path) -> None:
 
 def test_a_manifest_that_asks_for_two_devices_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "config.yaml"
-    file.write_text("model: a/b\ntensor-parallel-size: 2\n")
-    with pytest.raises(StartupError, match="--tensor-parallel-size can only be 1 here, got 2: a model runs on one"):
+    file.write_text("model: a/b\npipeline-parallel-size: 2\n")
+    with pytest.raises(StartupError, match="--pipeline-parallel-size can only be 1 here, got 2: a model runs on one"):
         parse("--config", str(file))
 
 

@@ -12,6 +12,7 @@ from torch import Tensor
 from quire.errors import BadRequest
 from quire.isolation.plugin_calls import SubprocessCalls
 from quire_adapters import dora
+from quire_adapters.divided import NOT_DIVIDED
 from quire_adapters.peft import targets, tensor_files as files
 from quire_adapters.peft.config import PeftConfig
 from quire_adapters.peft.lora_pairs import MAX_CHANGE, LoraPair, LoraPairs
@@ -75,6 +76,8 @@ class _PeftLoader:
 
     def load(self, module: AdapterModule) -> None:
         """Load all tensors of one module. Raises BadRequest."""
+        if self._config.use_dora and not self._targets.has_weights:
+            raise BadRequest(NOT_DIVIDED.format("DoRA"), "lora_path")
         path = unwrap_path(module.path)
         order = self._targets.row_order(path)
         if order is not None:
@@ -98,6 +101,8 @@ class _PeftLoader:
             base = self._targets.base(path, kind) if module.has(kind) else None
             if base is None:
                 continue
+            if not self._targets.has_weights and (kind == "bias" or not base.is_replaceable):
+                raise BadRequest(NOT_DIVIDED.format(f"trained weights ({module.tensors[kind][0]!r})"), "lora_path")
             name, tensor = module.tensors[kind]
             if tuple(tensor.shape) != base.shape:
                 if base.is_vocabulary and len(tensor.shape) == 2 and tensor.shape[1] == base.shape[1]:
@@ -107,7 +112,7 @@ class _PeftLoader:
                         "lora_path",
                     )
                 continue  # loading the module will report the expected shape
-            if base.equals(tensor, self._dtype):
+            if self._targets.has_weights and base.equals(tensor, self._dtype):
                 del module.tensors[kind]
             elif not base.is_replaceable:
                 raise BadRequest(
@@ -120,6 +125,7 @@ class _PeftLoader:
 
     def _load_linear(self, module: AdapterModule, target: LinearTarget) -> None:
         outputs = target.shape[0]
+        own_bias = target.bias if self._targets.has_weights else None
         if can_be_replaced(target.path) and module.has("weight"):
             self.weights.replaced[target.path] = module.take("weight", target.shape)
         replaced = self.weights.replaced.get(target.path)
@@ -133,8 +139,8 @@ class _PeftLoader:
                 f"The adapter has a trained bias for {module.path!r}, and adapter_config.json says `bias` none.",
                 "lora_path",
             )
-        bias = module.take("bias", (outputs,)) if module.has("bias") else target.bias
-        shift = None if bias is None or target.bias is None else bias - target.bias * (1 if scale is None else scale)
+        bias = module.take("bias", (outputs,)) if module.has("bias") else own_bias
+        shift = None if bias is None or own_bias is None else bias - own_bias * (1 if scale is None else scale)
         if pair is not None and self._config.lora_bias:
             added = module.take("b_bias", (outputs,)) * pair.factor
             shift = added if shift is None else shift + added

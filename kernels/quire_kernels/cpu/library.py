@@ -156,6 +156,9 @@ def load(isa: InstructionSet | None = None) -> Library:
     _declare(functions.quire_mask_logits, None, pointer, pointer, number)
     _declare(functions.quire_sample, None, pointer, pointer, pointer, number)
     _declare(functions.quire_logprobs, None, pointer, pointer, pointer, number)
+    _declare(functions.quire_begin_attempt, number, pointer, ctypes.c_uint64)
+    _declare(functions.quire_gather_columns, None, pointer, pointer, pointer, size, pointer, number)
+    _declare(functions.quire_group_bytes, size, pointer)
     _declare(functions.quire_prepare, ctypes.c_int)
     if functions.quire_prepare():
         raise BuildError(f"the system does not let this process use {isa.name}")

@@ -14,6 +14,10 @@ class SortedExperts(ReferenceExperts):
     def __call__(self, x: Tensor, weights: Tensor, chosen: Tensor) -> Tensor:
         """x [T, W]; weights float32 and chosen int64 [T, J] -> [T, W], data type of x."""
         experts, order = chosen.reshape(-1).sort(stable=True)
+        if self.mlp.first is not None:
+            experts = experts - self.mlp.first
+            held = (experts >= 0) & (experts < self.count)
+            experts, order = experts[held], order[held]
         tokens = order // chosen.shape[1]
         factors = weights.reshape(-1).index_select(0, order)[:, None]
         given = x.index_select(0, tokens)

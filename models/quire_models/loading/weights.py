@@ -12,7 +12,7 @@ import re
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import closing
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -103,7 +103,7 @@ def load(
     largest matrices, which are in memory twice while they are packed.
     Raises CheckpointError for a tensor that is missing, extra or has the wrong shape, and for unreadable files.
     """
-    files = _converted(names, files)
+    files = converted(names, files)
     _check(model, decoder, names, files)
     loader = CheckpointLoader(model, decoder, names)
     sizes = {name: math.prod(files[name]) for name in filter(loader.needs, files)}
@@ -119,10 +119,10 @@ def load(
 
 def check(model: nn.Module, decoder: ModelPart, names: WeightsMapper, files: WeightFiles) -> None:
     """Raise CheckpointError unless the tensors of `files` are exactly those that the model needs, in their shapes."""
-    _check(model, decoder, names, _converted(names, files))
+    _check(model, decoder, names, converted(names, files))
 
 
-def _converted(names: WeightsMapper, files: WeightFiles) -> WeightFiles:
+def converted(names: WeightsMapper, files: WeightFiles) -> WeightFiles:
     """The tensors that `names` names: those of the checkpoint, or what the method `converted(files)` of a plugin's
     class makes of them.
     """
@@ -181,12 +181,21 @@ def _theirs(names: WeightsMapper, ours: str) -> str:
     return f"{name!r}" if names.rename(name) == ours else f"a tensor for {ours!r}"
 
 
-def randomize(model: nn.Module, seed: int = 0) -> None:
-    """Random weights of plausible size, the same on every device: matrices 1/√(inputs), norms around 1."""
+def randomize(
+    model: nn.Module,
+    seed: int = 0,
+    sizes: Mapping[str, torch.Size] | None = None,
+    change: Callable[[str, Tensor], Tensor] = lambda _, drawn: drawn,
+) -> None:
+    """Random weights of plausible size, the same on every device: matrices 1/√(inputs), norms around 1.
+
+    sizes: of what is drawn for each parameter, if they are not the parameters' own; `change` makes the parameter of it.
+    """
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
-            parameter.copy_(_random(name, parameter.shape, generator))
+            drawn = _random(name, parameter.shape if sizes is None else sizes[name], generator)
+            parameter.copy_(change(name, drawn))
     process_weights(model)
 
 

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from quire_models.modules.builder import ModuleBuilder
     from quire_models.modules.cross_attention import EncoderSlotMapping
     from quire_models.parts.decoder import Block, Decoder, ParallelBlock, PostNormBlock
+    from quire_models.sharding.model import AttachedShard
+    from quire_models.sharding.vocabulary import VocabularyShare
     from quire_models.step.forward_batch import ForwardBatch
 
 
@@ -98,7 +100,7 @@ class TransformerStack(nn.Module):
 
     tower: converts tensors of images or audio to the embedding rows of `ForwardBatch.media`
     (`quire_models.towers.tower`). heads: pooling heads by name (`quire_models.parts.pooling`). The engine sets both.
-    ops, dtype, device: those of the builder.
+    ops, dtype, device: those of the builder. shard: what of the whole model this is; None = all of it.
     """
 
     blocks: nn.ModuleList
@@ -110,6 +112,7 @@ class TransformerStack(nn.Module):
         self.tower: nn.Module | None = None
         self.heads = nn.ModuleDict()
         self.ops, self.dtype, self.device = builder.ops, builder.dtype, builder.device
+        self.shard: AttachedShard | None = None
         self._read_blocks: Sequence[int] = ()
         self._run: Callable[[Tensor, ForwardBatch], Tensor] = self._bind_and_run
 
@@ -152,14 +155,17 @@ class TransformerStack(nn.Module):
 class DecoderModel(TransformerStack):
     """The module that the part `parts.decoder.Decoder` builds: a language model whose only state is `ForwardBatch.kv`.
 
-    head: the LM head, None without one. embed_scale: factor of the embeddings.
+    head: the LM head, None without one. embed_scale: factor of the embeddings. vocabulary: the rows of the table and of
+    the head that this rank has; None = all.
     """
 
     def __init__(self, part: Decoder, builder: ModuleBuilder) -> None:
         super().__init__(part.width, builder)
         self.part = part
+        self.vocabulary: VocabularyShare | None = None
         embed_width = part.embed_width or part.width
-        self.embed = EmbeddingTable(part.vocab, embed_width, builder)
+        rows = part.vocab if part.table_rows is None else part.table_rows
+        self.embed = EmbeddingTable(rows, embed_width, builder)
         self.positions = (
             EmbeddingTable(part.positions.count + part.positions.offset, part.width, builder)
             if part.positions
@@ -170,17 +176,17 @@ class DecoderModel(TransformerStack):
         self.embed_out = builder.projection(part.width, embed_width) if part.embed_width else None
         self.blocks = nn.ModuleList(block.build(part.width, builder.at_layer(i)) for i, block in enumerate(part.blocks))
         self.norm = part.norm.build(part.width, builder) if part.norm else None
-        self.head = self._make_head(part, embed_width, builder)
+        self.head = self._make_head(part, rows, embed_width, builder)
         # rounded to the embeddings' dtype first, as transformers does with a scale such as √width
         self.embed_scale = torch.tensor(part.embed_scale, dtype=builder.dtype).item()
 
-    def _make_head(self, part: Decoder, width: int, builder: ModuleBuilder) -> Projection | None:
+    def _make_head(self, part: Decoder, rows: int, width: int, builder: ModuleBuilder) -> Projection | None:
         if not part.has_lm_head:
             return None
         return (
             builder.projection_of(self.embed.weight, part.head_bias)
             if part.tied
-            else builder.projection(width, part.vocab, part.head_bias)
+            else builder.projection(width, rows, part.head_bias)
         )
 
     @property
@@ -226,6 +232,12 @@ class DecoderModel(TransformerStack):
 
     def _look_up(self, ids: Tensor) -> Tensor:
         """Rows of the embedding table, scaled."""
+        if self.vocabulary is not None:
+            return self.vocabulary.look_up(ids, self._own_rows)
+        return self._own_rows(ids)
+
+    def _own_rows(self, ids: Tensor) -> Tensor:
+        """Scaled rows of the table that this rank has, as a new tensor."""
         if not self._head_holds_table:
             return self.embed.look_up(ids, self.embed_scale)
         found = self._language_head.rows(ids)
@@ -236,7 +248,8 @@ class DecoderModel(TransformerStack):
 
         If a tied head holds the only copy of the table, the rows come from there.
         """
-        return self._language_head.rows(ids) if self._head_holds_table else self.embed.rows(ids)
+        rows = self._language_head.rows if self._head_holds_table else self.embed.rows
+        return rows(ids) if self.vocabulary is None else self.vocabulary.look_up(ids, rows)
 
     def logits(self, hidden: Tensor, adapters: Any = None) -> Tensor:
         """hidden [rows, width] -> float32 [rows, vocab].
@@ -247,12 +260,15 @@ class DecoderModel(TransformerStack):
             hidden = apply_adapters(self.embed_out, self.embed_out.multiply(hidden), hidden, adapters)
         head = self._language_head
         y = apply_adapters(head, head.multiply(hidden, float32=True), hidden, adapters)
+        if self.vocabulary is not None:
+            y = self.vocabulary.gather(y.float())
         return self.ops.scale_logits(y, self.part.logit_scale, self.part.logit_softcap)
 
     @property
     def _has_plain_logits(self) -> bool:
         """Whether logits are what the LM head returns."""
-        return self.embed_out is None and self.part.logit_scale == 1.0 and self.part.logit_softcap is None
+        is_changed = self.part.logit_scale != 1.0 or self.part.logit_softcap is not None
+        return self.embed_out is None and self.vocabulary is None and not is_changed
 
     def argmax(self, hidden: Tensor, adapters: Any = None) -> list[int]:
         """The most likely token of each row: the op `argmax` on `logits`, computed by the head itself where it can."""

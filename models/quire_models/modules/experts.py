@@ -40,14 +40,15 @@ class Experts(nn.Module):
     def __init__(self, width: int, part: Moe, builder: ModuleBuilder) -> None:
         super().__init__()
         expert = part.expert
-        self.count, self.width, self.intermediate_size = part.experts, width, expert.intermediate_size
+        held = range(part.experts) if part.held is None else part.held
+        self.count, self.width, self.intermediate_size = len(held), width, expert.intermediate_size
         self.first_outputs = expert.first_outputs
-        self.mlp = ExpertMlp(expert.act, expert.gated, part.weighs_inputs)
+        self.mlp = ExpertMlp(expert.act, expert.gated, part.weighs_inputs, None if part.held is None else held.start)
         self.delta: ProjectionDelta | None = None
-        self.gate_up = builder.parameter(part.experts, expert.first_outputs, width)
-        self.down = builder.parameter(part.experts, width, expert.intermediate_size)
-        self.gate_up_bias = builder.parameter(part.experts, expert.first_outputs) if expert.bias else None
-        self.down_bias = builder.parameter(part.experts, width) if expert.bias else None
+        self.gate_up = builder.parameter(self.count, expert.first_outputs, width)
+        self.down = builder.parameter(self.count, width, expert.intermediate_size)
+        self.gate_up_bias = builder.parameter(self.count, expert.first_outputs) if expert.bias else None
+        self.down_bias = builder.parameter(self.count, width) if expert.bias else None
         self._builder, self.keeps_weights = builder, builder.linear is None and builder.keep_weights
         self._pieces: dict[tuple[str, int], QuantizedPieces] = {}
         self._bound: dict[tuple[str, int], BoundLinear] = {}

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -17,7 +18,11 @@ if TYPE_CHECKING:
 
 
 class MoEModule(nn.Module):
-    """The module that the part `parts.moe.Moe` builds. routing: from the router's logits to weights and experts."""
+    """The module that the part `parts.moe.Moe` builds. routing: from the router's logits to weights and experts.
+
+    reduce: adds up the outputs of several ranks (`quire_models.sharding`), and with them those of what is computed for
+    every token, if they are partial too.
+    """
 
     def __init__(self, width: int, part: Moe, builder: ModuleBuilder) -> None:
         super().__init__()
@@ -27,13 +32,19 @@ class MoEModule(nn.Module):
         self.routing = part.router.build(part.experts, builder)
         self.experts = Experts(width, part, builder)
         self.shared = None if part.shared is None else part.shared.build(width, builder)
+        self.reduce: Callable[[Any], Any] | None = None
+        self.shared_is_partial = False
 
     def forward(self, x: Tensor, fwd: ForwardBatch) -> Tensor:
         """x [tokens, width] -> [tokens, width]."""
         weights, chosen = self.routing(self.router(x, fwd))
         inputs = ExpertInputs(x, weights, chosen)
         y = apply_adapters(self.experts, self.experts(inputs), inputs, fwd.adapters)
-        return y if self.shared is None else y + self.shared(x, fwd)
+        if self.reduce is not None and not self.shared_is_partial:
+            y = self.reduce(y)
+        if self.shared is not None:
+            y = y + self.shared(x, fwd)
+        return self.reduce(y) if self.reduce is not None and self.shared_is_partial else y
 
 
 class TopKRouting(nn.Module):

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import torch
 from torch import Tensor, nn
@@ -17,13 +17,18 @@ if TYPE_CHECKING:
 
 
 class RMSNormModule(nn.Module):
-    """The module that the part `parts.norms.RMSNorm` builds. scale: the weight plus the offset."""
+    """The module that the part `parts.norms.RMSNorm` builds. scale: the weight plus the offset.
+
+    total, reduce: if each of several ranks has some columns of x, the number of all columns, and what adds up a number
+    of each rank (`quire_models.sharding`).
+    """
 
     def __init__(self, width: int, part: RMSNorm, builder: ModuleBuilder) -> None:
         super().__init__()
         self.part = part
         self._ops = builder.ops
         self.weight = builder.parameter(width) if part.affine else None
+        self.total, self.reduce = width, cast(Callable[[Tensor], Tensor] | None, None)
         self._ones = None if part.affine else torch.ones(width, dtype=builder.dtype, device=builder.device)
         self.process_weights()
 
@@ -35,7 +40,14 @@ class RMSNormModule(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """x [..., width] -> the same shape."""
+        if self.reduce is not None:
+            return self._norm_across_ranks(x, self.reduce)
         return self._ops.rms_norm(x, self.scale, self.part.eps)
+
+    def _norm_across_ranks(self, x: Tensor, reduce: Callable[[Tensor], Tensor]) -> Tensor:
+        wide = x.float()
+        mean = reduce(wide.square().sum(-1, keepdim=True)) / self.total
+        return (wide * torch.rsqrt(mean + self.part.eps) * self.scale.float()).to(x.dtype)
 
     def add(self, x: Tensor, residual: Tensor) -> tuple[Tensor, Tensor]:
         """(norm of the sum, the sum). May overwrite both arguments."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
 from torch import Tensor, nn
@@ -44,6 +44,7 @@ class Projection(nn.Module):
     inputs, outputs: sizes of the last dimensions of x and y. slices: the outputs of each fused matrix
     ("q" -> slice(0, 576)); empty for a single matrix.
     delta: set by an adapter runtime; None costs one attribute test.
+    reduce: adds up the outputs of several ranks, each of which has some of the inputs (`quire_models.sharding`).
     is_quantized: whether `--quantization` applies to it.
     keeps_weights: whether the parameter stays when an op has packed it.
     holds_quantized_pieces: whether the matrix came quantized from a checkpoint and is computed from these bits.
@@ -64,6 +65,7 @@ class Projection(nn.Module):
         self._gated, self.keeps_weights = gated, builder.keep_weights
         self.slices: dict[str, slice] = {}
         self.delta: ProjectionDelta | None = None
+        self.reduce: Callable[[Any], Any] | None = None
         self._ops, self._activation_bits, self._dtype = builder.ops, builder.activation_bits, builder.dtype
         self._plain_linear = builder.plain_linear
         self._linear: LinearOp = builder.linear or self._plain_linear
@@ -128,7 +130,8 @@ class Projection(nn.Module):
 
     def forward(self, x: Tensor, fwd: LayerContext) -> Tensor:
         """x [tokens, inputs] -> [tokens, outputs]."""
-        return apply_adapters(self, self.multiply(x), x, fwd.adapters)
+        y = apply_adapters(self, self.multiply(x), x, fwd.adapters)
+        return y if self.reduce is None else self.reduce(y)
 
     def parameter_slices(self, path: str) -> Iterable[tuple[str, ParameterSlice]]:
         """Names of the fused matrices, beside this module: `attn.q` for the q in `attn.qkv`."""

@@ -21,7 +21,7 @@ class RepeatedProjection(Projection):
         for name, held in (("_source", source), ("weight", source.weight), ("bias", source.bias)):
             object.__setattr__(self, name, held)  # unregistered, so that the matrix has one name and is packed once
         self.outputs, self.inputs, self.slices = source.outputs, source.inputs, source.slices
-        self.delta = None
+        self.delta = self.reduce = None
         self.keeps_weights, self.is_quantized, self.holds_quantized_pieces = True, False, False
         self.multiply = self._multiply_source
 

@@ -55,7 +55,8 @@ class GatedMlp:
     """Gated MLP: down(act(gate(x)) * up(x)).
 
     intermediate_size: outputs of gate and of up, as in Hugging Face configs. act: a name in `quire_kernels.ops.ACTS`
-    (hidden_act, mapped by `configs.act`), or a part built for width `intermediate_size`: a module x -> the same shape.
+    (hidden_act, mapped by `configs.act`), or a part built for width `intermediate_size`: a module x -> the same shape,
+    whose attribute `elementwise`, if true, lets ranks divide its columns.
     bias: whether the matrices have biases. gate_scale, down_scale: factors of the outputs of gate and of down
     (mlp_multipliers of Falcon-H1).
     """
@@ -172,7 +173,8 @@ class Decoder:
     has_lm_head: without one, the model is for pooling only. bidirectional_media: tokens of an image attend to all of
     it, also to later tokens, so the image must be computed in one step. deepstack: number of first blocks after each of
     which the rows of media add further features; a row holds these after its embedding (Qwen3-VL). encoder_input: what
-    the blocks read by cross-attention, if anything.
+    the blocks read by cross-attention, if anything. table_rows: rows of the embedding table and of the head that this
+    rank has, None = all (`quire_models.sharding`).
     """
 
     vocab: int
@@ -192,6 +194,7 @@ class Decoder:
     bidirectional_media: bool = False
     deepstack: int = 0
     encoder_input: EncoderInput | None = None
+    table_rows: int | None = None
 
     @property
     def non_causal(self) -> bool:

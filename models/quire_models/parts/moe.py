@@ -94,7 +94,8 @@ class Moe:
     """Mixture of experts: each token uses some of `experts` MLPs (num_experts), which the router chooses.
 
     router: gives logits, and chooses by them. shared: computed for every token and added, for example a `GatedMlp`.
-    weighs_inputs: an expert's weight is a factor of its input instead of its output (Llama 4).
+    weighs_inputs: an expert's weight is a factor of its input instead of its output (Llama 4). held: the experts that
+    this rank has, None = all (`quire_models.sharding`); the router knows all of them.
     """
 
     expert: Expert
@@ -102,6 +103,7 @@ class Moe:
     router: ExpertRouterPart
     shared: Part | None = None
     weighs_inputs: bool = False
+    held: range | None = None
 
     def build(self, width: int, builder: ModuleBuilder) -> nn.Module:
         """A module (x, forward) -> [tokens, width]."""

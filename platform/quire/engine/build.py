@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
@@ -11,14 +12,17 @@ from typing import Any
 from quire.engine.adapters.attached_runtimes import AttachedRuntimes
 from quire.engine.adapters.engine_adapters import engine_adapters
 from quire.engine.engine import Engine, EngineParts, try_admit
-from quire.engine.loading.load import LoadedModel, available_bytes, choose_device, load_model
+from quire.engine.loading.build_module import available_bytes
+from quire.engine.loading.load import LoadedModel, choose_device, load_model
 from quire.engine.memory.kv_budget import check_memory_use, plan_caches, step_tokens
 from quire.engine.memory.ledger import MemoryBudget, MemoryLedger
 from quire.engine.memory.profile import activation_bytes
 from quire.engine.multimodal.embeddings import MultimodalEmbeddings
+from quire.engine.parallel.leader import Launch, Leader, start_ranks
+from quire.engine.parallel.leading_runner import runner_of
+from quire.engine.parallel.one_rank import OneRank
 from quire.engine.pooling.poolers import Poolers
 from quire.engine.recurrent.state_slots import StateSlots
-from quire.engine.runner.model_runner import ModelRunner
 from quire.engine.runner.sizes import RunnerSizes
 from quire.engine.sampling.logits_processors import LogitsProcessors
 from quire.engine.scheduler.limits import SchedulerLimits
@@ -43,18 +47,22 @@ def build_engine(
     budget: MemoryBudget | None = None,
     tokenizer: Callable[[], object] | None = None,
     on_progress: OnProgress = None,
+    launch: Launch | None = None,
 ) -> Engine:
     """Load the model that `config` names and build an engine for it.
 
     budget: of its device's memory, None = what is free now. tokenizer: returns the tokenizer of the text side, for
-    plugins; called at most once. Raises StartupError: a setting cannot work, or the model cannot be loaded.
+    plugins; called at most once. launch: starts the other ranks of --tensor-parallel-size, None = as processes.
+    Raises StartupError: a setting cannot work, or the model cannot be loaded.
     """
-    isolated_calls = IsolatedCalls(config.lora_load_timeout_s)
-    try:
-        return _build(config, registry, budget, tokenizer, isolated_calls, on_progress)
-    except BaseException:
-        isolated_calls.close()  # its process would run on
-        raise
+    with ExitStack() as processes:  # they would run on after an error
+        isolated_calls = IsolatedCalls(config.lora_load_timeout_s)
+        processes.callback(isolated_calls.close)
+        ranks = start_ranks(config, registry, launch)
+        processes.callback(ranks.close)
+        engine = _build(config, registry, budget, tokenizer, isolated_calls, on_progress, ranks)
+        processes.pop_all()
+        return engine
 
 
 def _build(
@@ -64,20 +72,23 @@ def _build(
     tokenizer: Callable[[], object] | None,
     isolated_calls: IsolatedCalls,
     on_progress: OnProgress,
+    ranks: Leader | OneRank,
 ) -> Engine:
-    budget = budget or MemoryLedger(available_bytes(choose_device(config.device))).budget()
-    loaded = load_model(config, registry, budget.total, on_progress)
+    budget = ranks.own_part(budget or MemoryLedger(available_bytes(choose_device(config.device))).budget())
+    loaded = load_model(config, registry, budget.total, on_progress, ranks.shard)
     tokenizer = cache(tokenizer) if tokenizer else None
-    context = partial(_context, loaded, raw_config(Path(loaded.info.folder)), config, registry, tokenizer)
+    context = partial(plugin_context, loaded, raw_config(Path(loaded.info.folder)), config, registry, tokenizer)
     # adapter runtimes take device memory for their slots, so they are built before pages are counted
     runtimes = AttachedRuntimes(
         registry, lambda plugin: replace(context(plugin), in_subprocess=isolated_calls), loaded.module
     )
+    ranks.mirror(runtimes)
     adapters = engine_adapters(runtimes, config, registry, loaded, isolated_calls)
 
     max_tokens = step_tokens(config, loaded)
     # a drafter may have a model and pages of its own
     speculation = build_speculation(config, registry, loaded, context, budget)
+    ranks.check_drafter(speculation)
     drafter_bytes = speculation.memory_bytes
     left = budget.without(drafter_bytes)
     caches = plan_caches(config, loaded, lambda: activation_bytes(loaded, config, max_tokens), left)
@@ -116,7 +127,9 @@ def _build(
     towers = MultimodalEmbeddings.from_model(loaded, registry, adapters.mapping, config)
     reads = speculation.reads_hidden
     poolers = Poolers(loaded.pooling.poolers, loaded.module.heads, loaded.dtype, config.batch_invariant)
-    runner = ModelRunner(
+    runner = runner_of(
+        ranks,
+        adapters.registry.known,
         loaded,
         sizes,
         processors,
@@ -143,7 +156,7 @@ def _build(
                 num_state_checkpoints=caches.num_checkpoints,
             ),
             registry=registry,
-            memory=memory,
+            memory=ranks.of_all(memory),
             scheduler=scheduler,
             runner=runner,
             processors=processors,
@@ -152,11 +165,12 @@ def _build(
             towers=towers,
             tokenizer=tokenizer,
             speculation=speculation,
+            ranks=ranks,
         )
     )
 
 
-def _context(
+def plugin_context(
     loaded: LoadedModel,
     config_json: Mapping[str, Any],
     config: ModelConfig,

@@ -21,6 +21,8 @@ from quire.engine.memory.ledger import MemoryUse
 from quire.engine.memory.prefault import prefault
 from quire.engine.memory.release import release_weights
 from quire.engine.multimodal.embeddings import MultimodalEmbeddings
+from quire.engine.parallel.leader import Leader
+from quire.engine.parallel.one_rank import OneRank
 from quire.engine.runner.model_runner import ModelRunner
 from quire.engine.sampling.logits_processors import LogitsProcessors
 from quire.engine.scheduler.candidates import Admission
@@ -47,7 +49,8 @@ IDLE_SLEEP_S = 0.005
 class EngineParts:
     """What an engine works with; `quire.engine.build.build_engine` makes it.
 
-    memory: what the model takes of its device. tokenizer: that of the text side, for plugins.
+    memory: what the model takes of its device. tokenizer: that of the text side, for plugins. ranks: those
+    that compute the model.
     """
 
     loaded: LoadedModel
@@ -62,6 +65,7 @@ class EngineParts:
     towers: MultimodalEmbeddings
     tokenizer: Callable[[], object] | None
     speculation: Speculation
+    ranks: Leader | OneRank
 
 
 class _RunFailed(Exception):
@@ -81,7 +85,7 @@ class Engine:
         self._adapters = parts.adapters
         self._towers = parts.towers
         self._tokenizer = parts.tokenizer
-        self._speculation = parts.speculation
+        self._speculation, self._ranks = parts.speculation, parts.ranks
         self._has_variants = parts.loaded.decoder.has_kv_cache_variants  # it asks all parts of all blocks
         self.failed_steps = 0  # since the last step that computed something
         self.num_step_tokens = 0  # computed by the latest step
@@ -89,8 +93,8 @@ class Engine:
 
     @property
     def has_work(self) -> bool:
-        """Whether `step` would do something."""
-        return self._scheduler.has_work
+        """Whether `step` would do something: also to fail, once a rank is lost."""
+        return self._scheduler.has_work or self._ranks.has_failed
 
     @property
     def num_generating(self) -> int:
@@ -220,6 +224,7 @@ class Engine:
         self._preparation.stop()
         self._grammars.close()
         self._adapters.close()
+        self._ranks.close()
         release_weights(self.loaded.module)
         del self._runner, self._speculation, self.loaded
 

@@ -59,12 +59,9 @@ def _any(why: str) -> Accepted:
 
 
 ARGUMENTS: Mapping[str, Accepted] = {
-    "tensor_parallel_size": _only(ONE_DEVICE, 1),
     "pipeline_parallel_size": _only(ONE_DEVICE, 1),
-    "enable_expert_parallel": _only(ONE_DEVICE, False),
     "nnodes": _only(ONE_DEVICE, 1),
     "node_rank": _only(ONE_DEVICE, 0),
-    "distributed_executor_backend": _only(NO_RAY, None, "uni", "mp"),
     "worker_use_ray": _only(NO_RAY, False),
     "engine_use_ray": _only(NO_RAY, False),
     "ray_workers_use_nsight": _only(NO_RAY, False),

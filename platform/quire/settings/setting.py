@@ -25,10 +25,10 @@ def setting(
 
 
 def check_choices(config: Any) -> None:
-    """Raise ConfigError for a value that is not one of the choices of its setting."""
+    """Raise ConfigError for a value that is not one of the choices of its setting; None is allowed."""
     for f in fields(config):
         choices, value = f.metadata.get("choices"), getattr(config, f.name)
-        if choices and value not in choices:
+        if choices and value is not None and value not in choices:
             raise ConfigError(f"--{f.name.replace('_', '-')} must be one of {', '.join(choices)}; got {value!r}.")
 
 

@@ -55,7 +55,7 @@ class Family:
 
     def __init__(self, case: FamilyCase, root: Path) -> None:
         self.case, self.folder, self.adapter = case, root / "model", root / "adapter"
-        self.base = _reference(case, {})
+        self.base = reference(case, {})
         save(self.base, self.folder)
         byte_tokenizer(self.folder)
         self.adapted = self._with_adapter() if case.lora else None
@@ -85,7 +85,7 @@ def plugins() -> Registry:
     return registry.load(None, enable_lora=True)
 
 
-def _reference(case: FamilyCase, settings: Mapping[str, Any]) -> Any:
+def reference(case: FamilyCase, settings: Mapping[str, Any]) -> Any:
     model = reference_model(case.architecture, case.seed, case.attention, **{**case.config, **settings})
     if model.config.get_text_config().tie_word_embeddings:
         with torch.no_grad():
@@ -116,7 +116,7 @@ def check_logits(family: Family) -> None:
 
 def _check_variant(case: FamilyCase, folder: Path, name: str, settings: Mapping[str, Any]) -> None:
     folder = folder / name.replace(" ", "_")
-    theirs = _reference(case, settings)
+    theirs = reference(case, settings)
     save(theirs, folder)
     byte_tokenizer(folder)
     ours = Ours(Variant(folder), found=plugins(), **_config(case))

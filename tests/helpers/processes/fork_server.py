@@ -34,6 +34,7 @@ MODULES = (
     "quire.server.process.start",
     "quire.server.process.serve",
     "quire.engine_process.process",
+    "quire.engine_process.ranks.process",
     "quire.engine.build",
     "quire.engine.loading.model_summary",
     "quire.isolation.isolated_process",

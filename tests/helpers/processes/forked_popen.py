@@ -29,6 +29,7 @@ PROGRAMS = {
     "quire.engine_process.process": True,
     "fake_engine_process": True,
     str(EXAMPLES): True,
+    "quire.engine_process.ranks.process": True,
     "quire.isolation.isolated_process": False,
     "quire.engine.structured.compiler_process": False,
 }

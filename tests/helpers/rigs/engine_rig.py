@@ -14,6 +14,7 @@ from scheduler_invariants import check_scheduler
 
 from quire.engine.build import build_engine
 from quire.engine.engine import Engine
+from quire.engine.parallel.leader import Launch
 from quire.hooks import registry
 from quire.params.sampling import BeamSearchParams, SamplingParams
 from quire.records import Registry
@@ -80,8 +81,8 @@ def greedy(max_tokens: int | None = 16, **params: Any) -> SamplingParams:
     return SamplingParams(temperature=0, max_tokens=max_tokens, **params)
 
 
-def make_rig(folder: Path, found: Registry | None = None, **settings: Any) -> Rig:
-    """float32 on the CPU, steps of 13 tokens and pages of 4, unless `settings` say otherwise."""
+def make_rig(folder: Path, found: Registry | None = None, launch: Launch | None = None, **settings: Any) -> Rig:
+    """float32 on the CPU, steps of 13 tokens and pages of 4, unless `settings` say otherwise. launch: starts ranks."""
     defaults: Mapping[str, Any] = {
         "dtype": "float32",
         "device": "cpu",
@@ -92,11 +93,13 @@ def make_rig(folder: Path, found: Registry | None = None, **settings: Any) -> Ri
         "served_model_name": ("tiny",),
     }
     config = ModelConfig(model=str(folder), **{**defaults, **settings})
-    return Rig(build_engine(config, found or registry.load(None), tokenizer=lambda: Tokenizer.load(folder)))
+    found = found or registry.load(None)
+    return Rig(build_engine(config, found, tokenizer=lambda: Tokenizer.load(folder), launch=launch))
 
 
 @contextmanager
 def rig_of(folder: Path, found: Registry | None = None, **settings: Any) -> Iterator[Rig]:
+    """An engine that is closed at the end. settings: as of `make_rig`."""
     rig = make_rig(folder, found, **settings)
     try:
         yield rig

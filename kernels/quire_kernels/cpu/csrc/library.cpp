@@ -166,6 +166,23 @@ void quire_pack_compressed(const void* w, const Packed* to, int32_t threads) {
   run_parallel(threads, [&](Worker& worker) { pack_compressed(worker, static_cast<const bf16*>(w), *to); });
 }
 
+// Begins an attempt of a group; returns its state, 0 if all ranks have begun.
+int32_t quire_begin_attempt(Member* member, uint64_t attempt) {
+  begin_attempt(*member, attempt);
+  return member->state;
+}
+
+void quire_gather_columns(Member* member, const float* from, float* to, int64_t rows, const int64_t* widths,
+                          int32_t threads) {
+  run_parallel(threads, [&](Worker& worker) { gather_columns(worker, *member, from, to, rows, widths); });
+}
+
+// Number of bytes of the memory that a group shares.
+int64_t quire_group_bytes(const Member* member) {
+  return (1 + member->lanes * member->size) * static_cast<int64_t>(sizeof(SharedWord)) +
+         2 * member->lanes * member->size * member->slot_bytes;
+}
+
 void quire_argmax(const Logits* logits, int64_t* out, int32_t threads) { argmax(*logits, out, threads); }
 
 void quire_mask_logits(const Logits* logits, const BitMasks* masks, int32_t threads) {

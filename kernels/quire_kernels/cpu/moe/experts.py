@@ -84,7 +84,7 @@ class GroupedExperts(SortedExperts):
             finish, number, alpha, limit = CLAMPED, ACTS.index("sigmoid"), act.alpha, act.limit
         else:
             finish, number, alpha, limit = GATED if mlp.gated else ACTIVE, ACTS.index(act), 0.0, 0.0
-        self._rest = up, down, finish, number, alpha, limit, int(mlp.weighs_inputs)
+        self._rest = up, down, finish, number, alpha, limit, int(mlp.weighs_inputs), mlp.first or 0
         self._structs: dict[int, MixtureStruct] = {}
 
     def _struct(self, top_k: int) -> MixtureStruct:

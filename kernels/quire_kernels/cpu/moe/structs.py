@@ -56,4 +56,5 @@ class MixtureStruct(ctypes.Structure):
         ("alpha", c_float),
         ("limit", c_float),
         ("weighs_inputs", c_int32),
+        ("first", c_int64),
     )

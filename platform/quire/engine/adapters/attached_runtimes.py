@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from torch import Tensor, nn
@@ -58,6 +58,14 @@ class AttachedRuntimes:
 
     def __len__(self) -> int:
         return len(self._all)
+
+    def at(self, runtime_index: int) -> AttachedRuntime:
+        """A runtime by its index."""
+        return self._all[runtime_index]
+
+    def replace_built(self, wrap: Callable[[Any, int], Any]) -> None:
+        """Put another implementation around each runtime; `wrap` gets it and its index."""
+        self._all = [replace(each, built=wrap(each.built, each.runtime_index)) for each in self._all]
 
     def find(self, peft_type: str) -> AttachedRuntime:
         """The runtime for a `peft_type`. Raises BadRequest if there is none."""

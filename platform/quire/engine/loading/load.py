@@ -13,33 +13,33 @@ from typing import Any
 import torch
 
 from quire import hub
-from quire.engine.architectures.choice import ChosenArchitecture, choose_architecture
+from quire.engine.architectures.choice import choose_architecture
 from quire.engine.architectures.description import Description
+from quire.engine.loading.build_module import ModelParts, build_module
 from quire.engine.loading.op_choice import choose_ops, dtype_name, needed_ops, op_query
 from quire.engine.loading.weight_source import WeightSource
-from quire.engine.memory.system_memory import free_bytes
 from quire.engine.multimodal.encoder_inputs import encoder_input_info, max_positions
+from quire.engine.multimodal.modalities import modalities_of
 from quire.engine.multimodal.speech_tasks import with_speech
-from quire.engine.pooling.pooling_config import PoolingConfig, choose_pooling
-from quire.engine.quantization.at_load import choose_linear, quantize_modules, spare_modules
+from quire.engine.pooling.pooling_config import choose_pooling
+from quire.engine.quantization.at_load import choose_linear
 from quire.engine.quantization.checkpoint_format import stored_format
 from quire.engine.quantization.kv_cache import choose_kv_dtype
-from quire.errors import CheckpointError, ConfigError, PluginError
+from quire.errors import CheckpointError, ConfigError
 from quire.hooks.call_stats import naming_plugin
 from quire.records import ArchitectureQuery, Registry
 from quire.settings.model_config import ModelConfig
 from quire.types import ModelInfo
 from quire_kernels.select import Ops
-from quire_models.loading import checkpoint, weights
+from quire_models.loading import checkpoint
 from quire_models.loading.weight_names import WeightsMapper
 from quire_models.loading.weights import OnProgress
 from quire_models.model_part import ModelPart
 from quire_models.modules.blocks import DecoderModel
 from quire_models.modules.builder import ModuleBuilder
 from quire_models.parts.attention import attention_options
-from quire_models.parts.decoder import Part
 from quire_models.parts.pooling import Pooling
-from quire_models.towers.tower import attach_tower
+from quire_models.sharding.model import WHOLE_MODEL, ModelShard, WholeModel
 
 _DTYPES = {
     "half": torch.float16,
@@ -76,31 +76,42 @@ class LoadedModel:
 
 
 def load_model(
-    config: ModelConfig, registry: Registry, max_bytes: int | None = None, on_progress: OnProgress = None
+    config: ModelConfig,
+    registry: Registry,
+    max_bytes: int | None = None,
+    on_progress: OnProgress = None,
+    shard: ModelShard | WholeModel = WHOLE_MODEL,
 ) -> LoadedModel:
     """Find, check, build and fill the model that `config` names.
 
-    max_bytes: limit of device memory for the weights, None = what is free now.
+    max_bytes: limit of device memory for the weights, None = what is free now. shard: the part of the model to load.
     Raises ConfigError for a setting that cannot work, UnknownArchitecture if no plugin builds the model,
     CheckpointError if its folder cannot be used or its weights do not fit in memory, and PluginError if a plugin fails.
     """
     with naming_plugin(registry, f"{config.name} was loaded"):
-        return _load(config, registry, max_bytes, on_progress)
+        return _load(config, registry, max_bytes, on_progress, shard)
 
 
-def _load(config: ModelConfig, registry: Registry, max_bytes: int | None, on_progress: OnProgress) -> LoadedModel:
+def _load(
+    config: ModelConfig,
+    registry: Registry,
+    max_bytes: int | None,
+    on_progress: OnProgress,
+    shard: ModelShard | WholeModel,
+) -> LoadedModel:
     device = choose_device(config.device)
     located = hub.locate(config.model, config)
     folder = located.folder
     parsed = checkpoint.read_config(folder, config.trust_remote_code, hub.config_cache(config.download_dir))
     query = ArchitectureQuery(tuple(parsed.architectures), parsed, folder, config.trust_remote_code)
     chosen = choose_architecture(config.model_impl, query, registry)
-    architecture, modalities = chosen.architecture, _modalities(chosen, registry)
+    architecture, modalities = chosen.architecture, modalities_of(chosen, registry)
     dtype = choose_dtype(config.dtype, checkpoint.checkpoint_dtype(folder), device)
     generation = checkpoint.read_generation(folder, parsed)
     defaults = choose_defaults(config, generation.sampling_defaults)
     description = Description(architecture, parsed, chosen.plugin)
-    decoder, names, own = description.decoder(), description.names(), description.pooling()
+    whole, names, own = description.decoder(), description.names(), description.pooling()
+    decoder = shard.parts(whole)
     tower = description.tower()
     pooling = choose_pooling(config, own, decoder, parsed, folder)
     of_model = max_positions(checkpoint.max_length(parsed), decoder)
@@ -120,10 +131,10 @@ def _load(config: ModelConfig, registry: Registry, max_bytes: int | None, on_pro
     ops = choose_ops(op_needs, registry)
     stored_as = stored_format(folder, config, registry, op_needs)
     linear_at = None if stored_as else choose_linear(config, registry, op_needs, ops)
-    source = WeightSource(located, config, names, stored_as, linear_at, on_progress)
+    source = WeightSource(located, config, names, stored_as, linear_at, on_progress, shard)
     linear, bits = linear_at and linear_at(""), config.activation_bits
     builder = ModuleBuilder(ops, dtype, device, linear=linear, keep_weights=False, activation_bits=bits)
-    module, size = _build(ModelParts(decoder, tower, pooling), builder, source, max_bytes)
+    module, size = build_module(ModelParts(decoder, tower, pooling), builder, source, max_bytes, whole)
     info = ModelInfo(
         name=config.name,
         aliases=tuple(config.served_model_name[1:]),
@@ -213,83 +224,3 @@ def choose_defaults(config: ModelConfig, of_model: Mapping[str, Any]) -> dict[st
     except CheckpointError as error:
         raise ConfigError(error.message) from error
     return {**({} if config.generation_config == "none" else of_model), **override}
-
-
-@dataclass(frozen=True)
-class _Size:
-    """The size of a model's weights in the dtype that it runs in, or of its files if they are quantized."""
-
-    num_parameters: int
-    num_bytes: int
-
-
-@dataclass(frozen=True)
-class ModelParts:
-    """The parts that a model is built from."""
-
-    decoder: ModelPart
-    tower: Part | None
-    pooling: PoolingConfig
-
-
-def _assemble(parts: ModelParts, builder: ModuleBuilder) -> DecoderModel:
-    decoder, plain = parts.decoder, builder.unquantized()
-    module = decoder.build(builder)
-    if parts.tower is not None:
-        attach_tower(module, parts.tower.build(decoder.row_width, plain.for_many_rows()))
-    for name, head in parts.pooling.own_heads.items():
-        module.heads[name] = head.build(decoder.width, plain)
-    return module
-
-
-def _build(
-    parts: ModelParts, builder: ModuleBuilder, source: WeightSource, max_bytes: int | None
-) -> tuple[DecoderModel, _Size]:
-    """The filled module, and its size. Errors are looked for on the meta device first, before memory is allocated."""
-    decoder = parts.decoder
-    plan = _assemble(parts, ModuleBuilder(builder.ops, builder.dtype, torch.device("meta")))
-    files = source.files()
-    if files is not None:
-        weights.check(plan, decoder, source.names, files)
-    need = sum(parameter.numel() * parameter.element_size() for parameter in plan.parameters())
-    if files is not None and (source.stored_as or source.located.gguf):
-        need = min(need, sum(file.stat().st_size for file in files.files))
-    available = available_bytes(builder.device) if max_bytes is None else max_bytes
-    if need > available:
-        raise CheckpointError(
-            f"{source.located.folder}: the weights need {need / 2**30:.1f} GiB in {dtype_name(builder.dtype)}, "
-            f"but only {available / 2**30:.1f} GiB of memory are available on {builder.device}."
-        )
-    module = _assemble(parts, builder)
-    quantize_modules(module, source.linear_at)
-    spare_modules(module, source.names, source.config.quantization_ignore)
-    if files is None:
-        weights.randomize(module)
-    else:
-        weights.load(module, decoder, source.names, files, source.on_progress)
-    parts.pooling.add_sentence_head(module, builder.unquantized())
-    count = sum(parameter.numel() for parameter in plan.parameters())
-    module = module.eval().requires_grad_(False)
-    verify = getattr(module, "verify", None)
-    if callable(verify):
-        verify()
-    return module, _Size(count, need)
-
-
-def available_bytes(device: torch.device) -> int:
-    """Free memory of a device in bytes; for the CPU what this process can still allocate."""
-    return torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else free_bytes()
-
-
-def _modalities(chosen: ChosenArchitecture, registry: Registry) -> tuple[str, ...]:
-    """The modalities with an input mapper for the model. Raises PluginError if there are some but no tower."""
-    architecture = chosen.architecture
-    if chosen.is_fallback and architecture.tower is None:
-        return ()
-    mappers = registry.input_mappers(architecture.name, chosen.fallback)
-    if mappers and architecture.tower is None:
-        plugin = registry.plugin_of("quire_input_mappers", mappers[0].name)
-        raise PluginError(
-            f"Plugin {plugin!r} maps {mappers[0].modality} for {architecture.name}, an architecture without a tower."
-        )
-    return tuple(dict.fromkeys(mapper.modality for mapper in mappers))

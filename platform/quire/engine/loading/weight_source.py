@@ -14,6 +14,7 @@ from quire_models.loading import tensor_files as tensors
 from quire_models.loading.quantized_files import QuantizedFiles, WeightFiles
 from quire_models.loading.weight_names import WeightsMapper
 from quire_models.loading.weights import OnProgress
+from quire_models.sharding.model import ModelShard, WholeModel
 
 
 @dataclass(frozen=True)
@@ -21,7 +22,7 @@ class WeightSource:
     """The source of the weights.
 
     stored_as: how they are quantized there, None if they aren't. linear_at: the ops of `--quantization`. on_progress:
-    gets the loaded fraction.
+    gets the loaded fraction. shard: the part of the model that is loaded.
     """
 
     located: hub.ModelFiles
@@ -30,6 +31,7 @@ class WeightSource:
     stored_as: CheckpointFormat | None
     linear_at: LinearAt | None
     on_progress: OnProgress
+    shard: ModelShard | WholeModel
 
     def files(self) -> WeightFiles | None:
         """The weights; None for random ones. Raises ConfigError if `--quantization` asks to quantize them again."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from quire.plugin import (
     Architecture,
@@ -34,7 +34,12 @@ NAMES = names.LLAMA | WeightsMapper(
 
 @dataclass(frozen=True)
 class Xielu:
-    """The activation xIELU (arXiv 2411.13010), which is quadratic above zero."""
+    """The activation xIELU (arXiv 2411.13010), which is quadratic above zero.
+
+    elementwise: ranks may divide its inputs.
+    """
+
+    elementwise: ClassVar[bool] = True
 
     def build(self, width: int, builder: ModuleBuilder) -> nn.Module:
         """A module [..., width] -> [..., width]."""

@@ -20,6 +20,7 @@ struct Mixture {
   Act act;
   float alpha, limit;  // of the clamped activation
   int32_t weighs_inputs;
+  int64_t first;  // number of the first of these experts; others that tokens have chosen add nothing
 };
 
 // The tokens of each expert: pairs (token · top_k + place), ordered by expert, then by token.
@@ -29,7 +30,8 @@ class ExpertTokens {
   ExpertTokens(const Mixture& mixture, int64_t tokens, Rows<T> chosen) : top_k_(mixture.top_k), starts_(mixture.experts + 1) {
     const auto of = [&](int64_t t) { return ChosenExperts{reinterpret_cast<char*>(chosen.row(t, 0)), top_k_}; };
     for (int64_t t = 0; t < tokens; t++)
-      for (int64_t j = 0; j < top_k_; j++) starts_[of(t).expert(j) + 1]++;
+      for (int64_t j = 0; j < top_k_; j++)
+        if (const int64_t e = of(t).expert(j) - mixture.first; e >= 0 && e < mixture.experts) starts_[e + 1]++;
     for (int64_t e = 0; e < mixture.experts; e++) {
       if (starts_[e + 1]) active_.push_back(e);
       starts_[e + 1] += starts_[e];
@@ -38,7 +40,9 @@ class ExpertTokens {
     std::vector<int64_t> next(starts_.begin(), starts_.end() - 1);
     for (int64_t t = 0; t < tokens; t++)
       for (int64_t j = 0; j < top_k_; j++) {
-        const int64_t at = next[of(t).expert(j)]++;
+        const int64_t e = of(t).expert(j) - mixture.first;
+        if (e < 0 || e >= mixture.experts) continue;
+        const int64_t at = next[e]++;
         pairs_[at] = t, weights_[at] = of(t).weight(j);
       }
   }

@@ -4,6 +4,7 @@
 #pragma once
 #include <chrono>
 
+#include "groups/all_reduce.hpp"
 #include "attention/attention.hpp"
 #include "low_rank/low_rank.hpp"
 #include "attention/pages.hpp"
@@ -19,7 +20,7 @@
 
 namespace quire {
 
-enum class Op : int32_t { rms_norm, add_rms_norm, layer_norm, product, rotary_write, attention, gated_act, act, add, scale, product_int8, select, low_rank, argmax, row_attention, rotary, product_split, product_quantized, multiply, gated_rms_norm, causal_conv, gated_delta, ssd_scan, selective_scan, route, moe, join_parts, product_heads, clamp };
+enum class Op : int32_t { rms_norm, add_rms_norm, layer_norm, product, rotary_write, attention, gated_act, act, add, scale, product_int8, select, low_rank, argmax, row_attention, rotary, product_split, product_quantized, multiply, gated_rms_norm, causal_conv, gated_delta, ssd_scan, selective_scan, route, moe, join_parts, product_heads, clamp, all_reduce };
 
 // Part of a buffer: token t, part p starts at offset + t · stride + p · width (in elements).
 struct View {
@@ -219,6 +220,9 @@ struct Interpreter {
         return i.wide ? apply_adapters<float>(i) : apply_adapters<T>(i);
       case Op::argmax:
         return find_argmax(i);
+      case Op::all_reduce:  // weight: the `Member`; out: contiguous rows, changed in place
+        return quire::all_reduce(worker, *static_cast<Member*>(const_cast<void*>(i.weight)), rows(i.out).base,
+                                 tokens * i.out.parts * i.out.width);
       case Op::clamp:
         return clamp(worker, tokens, rows(i.in[0]), i.factor, rows(i.out));
       case Op::scale:

@@ -1,0 +1,175 @@
+"""A rank other than the first: loads its part of the model, and does what the leader tells it."""
+
+from __future__ import annotations
+
+import logging
+import mmap
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from queue import SimpleQueue
+from typing import Any
+
+import torch
+
+from quire.engine.adapters.attached_runtimes import AttachedRuntimes
+from quire.engine.build import plugin_context
+from quire.engine.loading.load import load_model
+from quire.engine.multimodal.embeddings import MultimodalEmbeddings
+from quire.engine.parallel.channel import Channel
+from quire.engine.parallel.followed_adapters import FollowedAdapters
+from quire.engine.parallel.following_runner import FollowingRunner
+from quire.engine.parallel.group import model_digest, rank_group
+from quire.engine.parallel.messages import (
+    AcquireSlot,
+    AdapterRead,
+    Beat,
+    BuildRunner,
+    RankFailed,
+    RankReady,
+    ReadAdapter,
+    ReleaseAdapter,
+    ReleaseSlot,
+    ResetRunner,
+    RunPlan,
+    StartRank,
+)
+from quire.engine.pooling.poolers import Poolers
+from quire.engine.runner.sizes import RunnerSizes
+from quire.errors import QuireError, StartupError
+from quire.isolation.isolated_calls import IsolatedCalls
+from quire.records import Registry
+from quire_models.loading.checkpoint import raw_config
+from quire_models.sharding.model import ModelShard
+from quire_models.sharding.rank import Rank
+
+log = logging.getLogger(__name__)
+
+BEAT_S = 1.0
+"""Interval of the signs of life."""
+
+READERS = 2
+"""Threads that read adapters."""
+
+
+class Follower:
+    """One rank. lost: called when the leader is gone."""
+
+    def __init__(
+        self,
+        channel: Channel,
+        memory: mmap.mmap,
+        start: StartRank,
+        registry: Registry,
+        lost: Callable[[], None],
+    ) -> None:
+        self._channel, self._start, self._registry, self._lost = channel, start, registry, lost
+        self._group = rank_group(memory, start.rank, start.size, start.threads)
+        self._commands: SimpleQueue[Any] = SimpleQueue()
+        self._readers = ThreadPoolExecutor(READERS, "adapter-reader")
+        self._ended = threading.Event()
+        self._isolated = IsolatedCalls(start.config.lora_load_timeout_s)
+        self._runner: FollowingRunner | None = None
+
+    def run(self) -> None:
+        """Serve until the leader is gone."""
+        threads = [threading.Thread(target=work, daemon=True) for work in (self._receive, self._beat)]
+        for thread in threads:
+            thread.start()
+        try:
+            self._load()
+            while (command := self._commands.get()) is not None:
+                self._do(command)
+        except Exception as error:
+            log.exception("Rank %d cannot go on", self._start.rank)
+            is_startup = isinstance(error, StartupError)
+            message = error.message if isinstance(error, QuireError) else f"{type(error).__name__}: {error}"
+            with suppress(OSError):  # the leader is gone
+                self._channel.send(RankFailed(message, is_startup))
+            self._group.fail()
+        finally:
+            self._ended.set()
+            self._readers.shutdown(wait=False, cancel_futures=True)
+            self._isolated.close()
+            self._channel.close()
+
+    def _load(self) -> None:
+        start = self._start
+        torch.set_num_threads(start.threads)
+        shard = ModelShard(Rank(start.rank, start.size, start.config.enable_expert_parallel), self._group)
+        self._loaded = load_model(start.config, self._registry, shard=shard)
+        config_json = raw_config(Path(self._loaded.info.folder))
+        context = partial(plugin_context, self._loaded, config_json, start.config, self._registry, None)
+        runtimes = AttachedRuntimes(
+            self._registry,
+            lambda plugin: replace(context(plugin), in_subprocess=self._isolated),
+            self._loaded.module,
+        )
+        self._adapters = FollowedAdapters(runtimes)
+
+    def _do(self, command: Any) -> None:
+        match command:
+            case RunPlan():
+                self._run(command)
+            case AcquireSlot() | ReleaseSlot() | ReleaseAdapter():
+                self._adapters.do(command)
+            case ResetRunner():
+                assert self._runner is not None
+                self._runner.reset()
+            case BuildRunner():
+                self._runner = self._build(command.sizes)
+                self._channel.send(RankReady(model_digest(self._loaded)))
+
+    def _run(self, command: RunPlan) -> None:
+        """A step that fails here fails on the leader too: it begins the next attempt, or reports the failure."""
+        assert self._runner is not None
+        self._group.start_plan(command.number)
+        self._adapters.place(command.adapters)
+        try:
+            self._runner.run(command.plan)
+        except Exception:
+            log.exception("Rank %d: a step of %d tokens failed", self._start.rank, command.plan.num_tokens)
+        self._adapters.forget(command.plan.ended)
+
+    def _build(self, sizes: RunnerSizes) -> FollowingRunner:
+        loaded, config = self._loaded, self._start.config
+        mapping = self._adapters.mapping
+        towers = MultimodalEmbeddings.from_model(loaded, self._registry, mapping, config)
+        poolers = Poolers(loaded.pooling.poolers, loaded.module.heads, loaded.dtype, config.batch_invariant)
+        nothing: Any = _NoGrammars()
+        return FollowingRunner(loaded, sizes, nothing, nothing, mapping, towers, poolers, config.batch_invariant)
+
+    def _receive(self) -> None:
+        """In a thread: queue the commands. Adapters are read beside the steps."""
+        while True:
+            try:
+                command = self._channel.receive()
+            except EOFError:
+                self._lost()
+                self._commands.put(None)
+                return
+            if isinstance(command, ReadAdapter):
+                self._readers.submit(self._read, command)
+            else:
+                self._commands.put(command)
+
+    def _read(self, command: ReadAdapter) -> None:
+        error = self._adapters.read(command)
+        with suppress(OSError):  # the leader is gone
+            self._channel.send(AdapterRead(command.handle, error))
+
+    def _beat(self) -> None:
+        """In a thread: show that this process is not frozen."""
+        with suppress(OSError):  # the leader is gone
+            while not self._ended.wait(BEAT_S):
+                self._channel.send(Beat())
+
+
+class _NoGrammars:
+    """Stands for grammars and logits processors, which a follower has none of."""
+
+    constraints = None

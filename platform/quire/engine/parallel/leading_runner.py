@@ -1,0 +1,73 @@
+"""The runner of the leader: every plan goes to all followers before it is computed here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from quire.engine.adapters.revision import AdapterRevision
+from quire.engine.loading.load import LoadedModel
+from quire.engine.parallel.leader import Leader
+from quire.engine.parallel.messages import PlacedAdapter
+from quire.engine.parallel.mirrored_runtime import MirroredAdapter
+from quire.engine.parallel.one_rank import OneRank
+from quire.engine.runner.model_runner import ModelRunner
+from quire.engine.runner.sizes import RunnerSizes
+from quire.types import AdapterRef, NewSeq, Plan, StepResult
+from quire_kernels.groups.group import RankLost
+
+
+def runner_of(
+    ranks: Leader | OneRank, revisions: Mapping[AdapterRef, AdapterRevision], loaded: LoadedModel, *rest: Any
+) -> ModelRunner:
+    """The runner of the first rank. revisions: adapters that sequences may refer to. rest: as of `ModelRunner`."""
+    if isinstance(ranks, OneRank):
+        return ModelRunner(loaded, *rest)
+    return LeadingRunner(ranks, revisions, loaded, *rest)
+
+
+class LeadingRunner(ModelRunner):
+    """Computes plans together with the followers of `leader`. revisions: adapters that sequences may refer to."""
+
+    def __init__(
+        self,
+        leader: Leader,
+        revisions: Mapping[AdapterRef, AdapterRevision],
+        loaded: LoadedModel,
+        sizes: RunnerSizes,
+        *rest: Any,
+    ) -> None:
+        super().__init__(loaded, sizes, *rest)
+        self._leader, self._revisions = leader, revisions
+        leader.build_runners(sizes, loaded)
+
+    def run(self, plan: Plan) -> StepResult:
+        """Compute a plan on all ranks. Raises RankLost if one of them is gone."""
+        self._leader.send_plan(plan, self._placed(plan.started))
+        before = torch.get_num_threads()
+        torch.set_num_threads(self._leader.threads)  # in this thread, which may also run models of one rank
+        try:
+            return super().run(plan)
+        except RankLost as error:
+            if error.lasting:
+                self._leader.fail(f"{error}")
+            raise
+        finally:
+            torch.set_num_threads(before)
+
+    def reset(self) -> None:
+        """Drop every sequence on all ranks."""
+        super().reset()
+        self._leader.reset()
+
+    def _placed(self, started: tuple[NewSeq, ...]) -> dict[AdapterRef, PlacedAdapter]:
+        """The adapters of new sequences, with their slots."""
+        found: dict[AdapterRef, PlacedAdapter] = {}
+        for use in (use for new_seq in started for use in new_seq.adapters):
+            adapter = self._revisions[use.ref]
+            assert adapter.runtime is not None, "it was read"
+            loaded: MirroredAdapter = adapter.loaded
+            found[use.ref] = PlacedAdapter(loaded.handle, adapter.runtime.runtime_index, adapter.slot, adapter.metadata)
+        return found

@@ -1,0 +1,124 @@
+"""What the leader tells its followers, in the order in which they do it, and what they answer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from quire.engine.runner.sizes import RunnerSizes
+from quire.records import AdapterMetadata
+from quire.settings.model_config import ModelConfig
+from quire.types import AdapterRef, Plan
+
+
+@dataclass(frozen=True, kw_only=True)
+class StartRank:
+    """The first message: load a part of a model.
+
+    threads: of a rank. plugins, options: of the leader's registry, None = the follower has the registry itself.
+    """
+
+    config: ModelConfig
+    rank: int
+    size: int
+    threads: int
+    plugins: tuple[str, ...] | None = None
+    options: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    sys_path: tuple[str, ...] = ()
+    log_level: int = 30
+
+
+@dataclass(frozen=True)
+class BuildRunner:
+    """Allocate the caches. The answer is `RankReady`."""
+
+    sizes: RunnerSizes
+
+
+@dataclass(frozen=True)
+class PlacedAdapter:
+    """An adapter that sequences of a plan use: which one, and its slot. runtime: index of its runtime."""
+
+    handle: int
+    runtime: int
+    slot: int
+    metadata: AdapterMetadata | None
+
+
+@dataclass(frozen=True)
+class RunPlan:
+    """Compute a plan. number: of the plan, from 1. adapters: those that its new sequences use."""
+
+    number: int
+    plan: Plan
+    adapters: Mapping[AdapterRef, PlacedAdapter]
+
+
+@dataclass(frozen=True)
+class ResetRunner:
+    """Drop every sequence, as after a failed step."""
+
+
+@dataclass(frozen=True)
+class ReadAdapter:
+    """Read an adapter, in another thread. The answer is `AdapterRead`."""
+
+    handle: int
+    runtime: int
+    name: str
+    path: Path
+
+
+@dataclass(frozen=True)
+class AcquireSlot:
+    """Give an adapter the slot that it has on the leader."""
+
+    handle: int
+    runtime: int
+    slot: int
+
+
+@dataclass(frozen=True)
+class ReleaseSlot:
+    """No sequence needs the adapter's slot."""
+
+    handle: int
+    runtime: int
+
+
+@dataclass(frozen=True)
+class ReleaseAdapter:
+    """Free an adapter in host memory."""
+
+    handle: int
+    runtime: int
+
+
+@dataclass(frozen=True)
+class RankReady:
+    """The caches are allocated. digest: of the model and its weights, which must be equal on all ranks."""
+
+    digest: str
+
+
+@dataclass(frozen=True)
+class Beat:
+    """The process of a follower is alive; sent at intervals."""
+
+
+@dataclass(frozen=True)
+class RankFailed:
+    """A follower cannot go on. is_startup: the reason is a setting or the model, as the message says."""
+
+    message: str
+    is_startup: bool
+
+
+@dataclass(frozen=True)
+class AdapterRead:
+    """An adapter was read. error: why it cannot be used, None = it can."""
+
+    handle: int
+    error: str | None

@@ -1,0 +1,53 @@
+"""The process of a rank other than the first: `quire.engine.parallel.launch` starts it as
+`python -m quire.engine_process.ranks.process <socket> <memory>`, with the descriptors of both.
+
+It exits when the leader at the other end of the socket is gone, and the system kills it, even if it is frozen, when the
+thread that has started it ends.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+import mmap
+import os
+import signal
+import socket
+import sys
+
+from quire.engine.parallel.channel import Channel
+from quire.engine.parallel.follower import Follower
+from quire.engine.parallel.launch import IGNORED_SIGNALS
+from quire.engine.parallel.messages import StartRank
+from quire.hooks import registry
+from quire.log_format import log_to_stderr
+
+PR_SET_PDEATHSIG = 1
+"""From linux/prctl.h."""
+
+
+def main(connection: str, memory: str) -> int:
+    """Serve the leader; returns the exit status."""
+    for number in IGNORED_SIGNALS:
+        signal.signal(number, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, IGNORED_SIGNALS)
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    descriptor = int(memory)
+    for inherited in (int(connection), descriptor):
+        os.set_inheritable(inherited, False)
+    shared = mmap.mmap(descriptor, os.fstat(descriptor).st_size)
+    channel = Channel(socket.socket(fileno=int(connection)))
+    try:
+        start = channel.receive()
+    except EOFError:
+        return 0
+    assert isinstance(start, StartRank), start
+    log_to_stderr(logging.getLevelName(start.log_level).lower())
+    sys.path[:] = start.sys_path
+    found = registry.load(list(start.plugins or ()), start.options)
+    Follower(channel, shared, start, found, lost=lambda: os._exit(0)).run()
+    return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))

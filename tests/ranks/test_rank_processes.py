@@ -1,0 +1,126 @@
+"""Ranks as processes: they answer as one does, end with their leader, and a lost one ends the group."""
+
+import os
+import signal
+import threading
+from pathlib import Path
+from random import Random
+
+import pytest
+from engine_rig import Rig, greedy, random_ids, rig_of
+
+from quire import LLM, SamplingParams
+from quire.engine.parallel.leader import SILENCE_S
+from quire.errors import CheckpointError, ConfigError
+from quire.hooks import registry
+from quire.settings.model_config import ModelConfig
+from quire_testing.tiny import byte_tokenizer, reference_model, save
+
+pytestmark = pytest.mark.process
+
+PROMPTS = [random_ids(Random(i), 20) for i in range(3)]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("llama")
+    save(reference_model("LlamaForCausalLM"), path)
+    return byte_tokenizer(path)
+
+
+def processes(rig: Rig) -> list[int]:
+    """The process of each follower."""
+    return [follower.process.pid for follower in rig.engine._ranks._followers.values()]
+
+
+def is_gone(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except FileNotFoundError:
+        return True
+    return state == "Z"
+
+
+def test_two_processes_answer_as_one_and_end_with_the_engine(folder: Path) -> None:
+    found = registry.load(None, enable_lora=True)
+    with rig_of(folder, found) as rig:
+        wanted = rig.tokens(PROMPTS, greedy(8, ignore_eos=True))
+    with rig_of(folder, found, tensor_parallel_size=2) as rig:
+        (pid,) = processes(rig)
+        assert rig.tokens(PROMPTS, greedy(8, ignore_eos=True)) == wanted
+        assert not is_gone(pid)
+    assert is_gone(pid)
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
+def test_a_lost_rank_ends_requests_with_an_error_and_the_engine_asks_to_be_restarted(
+    folder: Path, number: signal.Signals
+) -> None:
+    with rig_of(folder, tensor_parallel_size=2) as rig:
+        rig.tokens(PROMPTS, greedy(2, ignore_eos=True))
+        ranks, (pid,) = rig.engine._ranks, processes(rig)
+        rig.add(PROMPTS[0], greedy(500, ignore_eos=True))
+        rig.engine.step()
+        os.kill(pid, number)
+        with ranks._changed:
+            assert ranks._changed.wait_for(lambda: ranks.has_failed, 20 * SILENCE_S)
+        (delta,) = rig.engine.step()
+        assert delta.finish_reason == "error"
+        assert rig.engine.has_work, "so that the step loop sees more failed steps, and ends the process"
+        for _ in range(2):
+            rig.engine.step()
+        assert rig.engine.failed_steps == 3
+    assert is_gone(pid)
+
+
+def test_the_python_class_takes_the_setting(folder: Path) -> None:
+    with LLM(str(folder), tensor_parallel_size=2, num_pages=16, dtype="float32") as llm:
+        (answer,) = llm.generate([{"prompt_token_ids": PROMPTS[0]}], SamplingParams(max_tokens=3, temperature=0))
+    assert len(answer.outputs[0].token_ids) == 3
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"tensor_parallel_size": 0}, "--tensor-parallel-size must be above 0"),
+        ({"tensor_parallel_size": 65}, "--tensor-parallel-size may be at most 64"),
+        ({"tensor_parallel_size": 2, "distributed_executor_backend": "uni"}, "uni has one rank"),
+        ({"distributed_executor_backend": "ray"}, "must be one of uni, mp"),
+    ],
+)
+def test_impossible_settings_are_refused(settings: dict[str, object], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        ModelConfig(model="m", **settings)
+
+
+def test_more_ranks_than_heads_are_refused_before_anything_is_loaded(folder: Path) -> None:
+    with (
+        pytest.raises(ConfigError, match="has 4 attention heads, so it can be at most 4"),
+        rig_of(folder, tensor_parallel_size=5),
+    ):
+        pass
+
+
+def test_a_drafter_that_reads_hidden_states_is_refused() -> None:
+    speculation = {"method": "medusa", "model": "demo-chat-heads", "num_speculative_tokens": 2}
+    with pytest.raises(ConfigError, match="work on one rank only; use ngram or a draft model"):
+        LLM("demo-chat", tensor_parallel_size=2, speculative_config=speculation, max_model_len=128)
+
+
+def test_a_model_of_a_fallback_is_refused(folder: Path) -> None:
+    with (
+        pytest.raises(ConfigError, match="not made of Quire's parts"),
+        rig_of(folder, tensor_parallel_size=2, model_impl="transformers"),
+    ):
+        pass
+
+
+def test_what_a_follower_cannot_load_is_the_error_of_the_start(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The folder that a follower finds differs from the leader's."""
+    from quire.engine.parallel import leader
+
+    threads = threading.active_count()
+    monkeypatch.setattr(leader, "model_digest", lambda loaded: "other files")
+    with pytest.raises(CheckpointError, match="Rank 1 has other weights"), rig_of(folder, tensor_parallel_size=2):
+        pass
+    assert threading.active_count() <= threads + 1

@@ -1,0 +1,78 @@
+"""How counts, heads and parameters are divided among ranks."""
+
+import pytest
+import torch
+
+from quire.errors import ConfigError
+from quire_kernels.quantized import QuantizedMatrix
+from quire_models.sharding.cuts import Cut, columns_of, cut
+from quire_models.sharding.rank import HeadShare, Rank, divided
+
+
+@pytest.mark.parametrize(("heads", "kv_heads"), [(4, 4), (9, 3), (14, 2), (8, 1), (5, 5), (64, 8), (12, 3)])
+@pytest.mark.parametrize("size", [1, 2, 3, 4, 5])
+def test_every_query_head_is_on_one_rank_beside_its_keys(heads, kv_heads, size):
+    if size > heads:
+        return
+    shares = [HeadShare.of(heads, kv_heads, Rank(i, size)) for i in range(size)]
+    assert [head for share in shares for head in share.queries] == list(range(heads))
+    group = heads // kv_heads
+    for share in shares:
+        assert {head // group for head in share.queries} == set(share.keys)
+        assert len(share.queries) % len(share.keys) == 0, "each key-value head has as many query heads as any other"
+
+
+def test_too_many_ranks_are_refused_with_the_number_that_there_can_be():
+    with pytest.raises(ConfigError, match="the model has 4 attention heads, so it can be at most 4"):
+        HeadShare.of(4, 2, Rank(0, 5))
+    with pytest.raises(ConfigError, match="has 3 experts, so it can be at most 3"):
+        Rank(0, 4).share(3, "experts")
+
+
+@pytest.mark.parametrize(
+    ("count", "size", "shares"),
+    [(1024, 2, [512, 512]), (96, 4, [24] * 4), (1536, 5, [320, 320, 320, 320, 256]), (7, 3, [3, 2, 2])],
+)
+def test_columns_are_divided_at_round_numbers_where_that_is_about_even(count, size, shares):
+    ranges = [Rank(i, size).columns(count, "columns") for i in range(size)]
+    assert [len(each) for each in ranges] == shares
+    assert [i for each in ranges for i in each] == list(range(count))
+
+
+def test_the_first_ranks_have_one_more():
+    assert [len(part) for part in divided(11, 4)] == [3, 3, 3, 2]
+
+
+def test_a_slice_of_a_fused_parameter_goes_to_its_part_of_the_rank():
+    kept = Cut({0: columns_of((8, range(4, 8)), (4, range(2, 4)), (4, range(2, 4)))})
+    assert kept.place((slice(0, 8),), (16, 5)) == ((slice(0, 4),), (slice(4, 8), slice(None)))
+    assert kept.place((slice(8, 12),), (16, 5)) == ((slice(4, 6),), (slice(2, 4), slice(None)))
+
+
+def test_an_expert_of_another_rank_has_no_place():
+    kept = Cut({0: torch.arange(2, 4)})
+    assert kept.place((1, slice(0, 6)), (4, 6, 3)) is None
+    assert kept.place((3,), (4, 6, 3)) == ((1,), (slice(None), slice(None)))
+
+
+def matrix(group_size, order=None):
+    generator = torch.Generator().manual_seed(1)
+    codes = torch.randint(0, 16, (6, 128), generator=generator, dtype=torch.uint8)
+    scales = torch.rand(6, 128 // group_size, generator=generator)
+    return QuantizedMatrix(codes, scales, 4, group_size, zero=8, offsets=scales * 3, order=order)
+
+
+@pytest.mark.parametrize(("first", "last"), [(0, 64), (64, 128), (48, 128), (0, 48), (16, 112)])
+@pytest.mark.parametrize("group_size", [32, 64, 128])
+def test_columns_of_a_quantized_matrix_keep_their_values(group_size, first, last):
+    whole = matrix(group_size)
+    part = cut(whole, (slice(1, 5), slice(first, last)))
+    assert part.problem() is None
+    assert torch.equal(part.dequantized(), whole.dequantized()[1:5, first:last])
+
+
+def test_columns_that_no_group_ends_at_and_columns_in_another_order_cannot_be_cut():
+    with pytest.raises(ValueError, match="cannot be cut at 0 and 24"):
+        matrix(32).columns(0, 24)
+    with pytest.raises(ValueError, match="order of their own"):
+        matrix(32, order=torch.arange(127, -1, -1)).columns(0, 64)
