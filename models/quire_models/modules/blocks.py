@@ -277,23 +277,20 @@ class DecoderModel(TransformerStack):
         if found is None or not self._has_plain_logits or (adapters is not None and head.delta is not None):
             found_by_op: list[int] = self.ops.argmax(self.logits(hidden, adapters)).tolist()
             return found_by_op
-        tokens: list[int] = found(hidden)
-        return tokens
+        return found(hidden)  # type: ignore[no-any-return]
 
     def generate(self, fwd: ForwardBatch, slots: Tensor) -> Tensor | None:
-        """Greedy generation in one call of the blocks' op: int64 [N, R], the N most likely tokens after those of `fwd`,
-        one after the other; R rows of one token, which are their own logit rows.
+        """The N most likely tokens after those of `fwd` (R rows of one), one after the other, in one call of the blocks'
+        op: int64 [N, R]; None if the blocks or this step do not allow it. Counts positions and contexts up.
 
-        slots: int64 [N, R], the slot mapping of each run. Counts positions and contexts of `fwd` up. None if the blocks
-        or this step do not allow it; then nothing was computed.
+        slots: int64 [N, R], the slot mapping of each run.
         """
         run, argmax = getattr(self._run, "generate", None), getattr(self._language_head.multiply, "argmax", None)
         changed = self.embed_in, self.positions, self.embed_norm, fwd.adapters, fwd.media
         table = self._language_head.multiply if self._head_holds_table else self.embed.weight.data
         if run is None or argmax is None or any(each is not None for each in changed) or not self._has_plain_logits:
             return None
-        found: Tensor | None = run(fwd, table, self.embed_scale, argmax, fwd.tokens, slots)
-        return found
+        return run(fwd, table, self.embed_scale, argmax, fwd.tokens, slots)  # type: ignore[no-any-return]
 
 
 def _add_features(part: int, x: Tensor, fwd: ForwardBatch) -> Tensor:

@@ -282,8 +282,7 @@ class ModelConfig:
             raise ConfigError("--preemption swap needs --swap-space above 0.")
 
     def _check_quantization(self) -> None:
-        size = self.quantization_group_size
-        if size is not None and (size < 16 or size % 16):
+        if (size := self.quantization_group_size) is not None and (size < 16 or size % 16):
             raise ConfigError(f"--quantization-group-size must be a multiple of 16; got {size}.")
         if self.activation_bits not in (8, 16):
             raise ConfigError(f"--activation-bits must be 8 or 16; got {self.activation_bits}.")
