@@ -25,4 +25,4 @@ def test_the_modules_do_what_they_say(tmp_path):
         timeout=60,
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "# pass 11" in done.stdout
+    assert "# pass 12" in done.stdout

@@ -19,7 +19,7 @@ MAX_HOLDERS = 8
 """Replicas that hold the longest prefixes or an adapter, of which the loads are compared."""
 
 
-class Candidates:
+class ReplicaCandidates:
     """The replicas that may compute a request: `replicas`, at least one, in order. work: the request's, in tokens."""
 
     def __init__(

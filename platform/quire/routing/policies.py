@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from itertools import count
 from typing import Protocol
 
-from quire.routing.candidates import Candidates
+from quire.routing.candidates import ReplicaCandidates
 
 PREFIX_WORTH = 2.0
 """A token in the cache is worth so many tokens of load: it need not be computed now, nor kept twice from then on."""
@@ -28,7 +28,7 @@ SLACK = 2048.0
 class ReplicaChoice(Protocol):
     """What a routing policy does."""
 
-    def choose(self, candidates: Candidates) -> int:
+    def choose(self, candidates: ReplicaCandidates) -> int:
         """One of `candidates.replicas`."""
         ...
 
@@ -39,7 +39,7 @@ class RoundRobin:
     def __init__(self) -> None:
         self._turns = count()
 
-    def choose(self, candidates: Candidates) -> int:
+    def choose(self, candidates: ReplicaCandidates) -> int:
         """The next one in turn."""
         return candidates.replicas[next(self._turns) % len(candidates.replicas)]
 
@@ -47,7 +47,7 @@ class RoundRobin:
 class LeastLoaded:
     """The replica with the least work; of many replicas, the better of two drawn at random (Mitzenmacher, 2001)."""
 
-    def choose(self, candidates: Candidates) -> int:
+    def choose(self, candidates: ReplicaCandidates) -> int:
         """The least loaded one."""
         return candidates.least_loaded(1)[0]
 
@@ -59,7 +59,7 @@ class LongestPrefix:
     therefore comes to others too, and to no more than its load needs.
     """
 
-    def choose(self, candidates: Candidates) -> int:
+    def choose(self, candidates: ReplicaCandidates) -> int:
         """The cheapest of the replicas that hold something, and of the least loaded ones."""
         bound = BOUND * (candidates.mean_load + candidates.work / len(candidates.replicas)) + SLACK
         cached, with_adapters = candidates.cached, candidates.with_adapters

@@ -7,7 +7,7 @@ from itertools import count
 from random import Random
 
 from quire.routing.blocks import BLOCK_TOKENS, block_keys
-from quire.routing.candidates import Candidates
+from quire.routing.candidates import ReplicaCandidates
 from quire.routing.holders import Holders, members
 from quire.routing.loads import SEQ_TOKENS, ReplicaLoads
 from quire.routing.policies import ReplicaChoice
@@ -36,7 +36,7 @@ class RoutedModel:
     generations: dict[str, int] = field(default_factory=dict)
 
 
-class Router:
+class RequestRouter:
     """The replicas 0 … num_replicas - 1, all available at first."""
 
     def __init__(self, num_replicas: int, policy: ReplicaChoice, seed: int = 0) -> None:
@@ -70,7 +70,7 @@ class Router:
         held, num_tokens = self._models[model], len(request.prompt.token_ids)
         generations = [held.generations.get(use.ref.name, 0) for use in request.adapters]
         running = SEQ_TOKENS * request.params.num_seqs
-        candidates = Candidates(
+        candidates = ReplicaCandidates(
             self._replicas(available),
             available,
             self._loads,

@@ -8,7 +8,7 @@ from heapq import heappop, heappush
 from itertools import count
 
 from quire.routing.policies import ReplicaChoice
-from quire.routing.router import Placement, Router
+from quire.routing.router import Placement, RequestRouter
 from quire_bench.report import percentile
 from quire_bench.routing.replica import MODEL, ReplicaSpeed, SimulatedReplica
 from quire_bench.routing.trace import Arrival
@@ -45,7 +45,7 @@ class RoutingSimulation:
     """Replicas behind a router. Used for one trace."""
 
     def __init__(self, num_replicas: int, policy: ReplicaChoice, speed: ReplicaSpeed, seed: int = 0) -> None:
-        self.router = Router(num_replicas, policy, seed)
+        self.router = RequestRouter(num_replicas, policy, seed)
         self.router.add_model(MODEL, speed.cache_tokens, speed.slots)
         self._all = (1 << num_replicas) - 1
         self._replicas = [SimulatedReplica(speed) for _ in range(num_replicas)]

@@ -8,7 +8,7 @@ from quire.cli import main
 from quire.engine_process.replicas import client
 from quire.errors import ConfigError
 from quire.routing.policies import POLICIES
-from quire.routing.router import Router
+from quire.routing.router import RequestRouter
 from quire.types import Request
 from quire_bench.routing import simulation
 from quire_bench.routing.replica import ReplicaSpeed
@@ -23,14 +23,14 @@ def simulate(policy, trace, replicas=8, **speed):
 
 
 def test_the_simulator_calls_the_router_of_the_server_as_the_server_does(monkeypatch):
-    assert simulation.Router is client.Router is Router
-    calls, place = [], Router.place
+    assert simulation.RequestRouter is client.RequestRouter is RequestRouter
+    calls, place = [], RequestRouter.place
 
     def recording(self, model, request, available):
         calls.append((type(model), type(request), type(available)))
         return place(self, model, request, available)
 
-    monkeypatch.setattr(Router, "place", recording)
+    monkeypatch.setattr(RequestRouter, "place", recording)
     result = simulate("prefix", generated(SMALL))
     assert calls == [(str, Request, int)] * 2000
     assert len(result.ttft_s) == 2000

@@ -17,7 +17,7 @@ from typing import Any
 from quire.engine_process.adapter_directory import AdapterDirectory
 from quire.engine_process.client import EngineClient
 from quire.errors import EngineDied, NotFound
-from quire.routing.router import Router
+from quire.routing.router import RequestRouter
 from quire.types.adapter_info import AdapterInfo, AdapterTier
 
 TIERS: Sequence[AdapterTier | None] = ("device", "host", "disk", None)
@@ -27,7 +27,7 @@ TIERS: Sequence[AdapterTier | None] = ("device", "host", "disk", None)
 class ReplicatedAdapters:
     """Adapters that are ready, loading or failed, whatever the replica. For one event loop."""
 
-    def __init__(self, clients: Sequence[EngineClient], router: Router) -> None:
+    def __init__(self, clients: Sequence[EngineClient], router: RequestRouter) -> None:
         self._clients, self._router = clients, router
         self._loaded: dict[str, AdapterInfo] = {}
         """What every replica is to know."""

@@ -20,7 +20,7 @@ from quire.engine_process.supervisor import SHUTDOWN_TIMEOUT_S
 from quire.engine_process.wire.spawn import SpawnedProcess
 from quire.errors import BadRequest, EngineDied, NotFound, Overloaded, QuireError
 from quire.routing.policies import ReplicaChoice
-from quire.routing.router import Placement, Router
+from quire.routing.router import Placement, RequestRouter
 from quire.settings.model_config import ModelConfig
 from quire.types import EngineStats, ModelInfo, Request, SeqDelta
 
@@ -36,7 +36,7 @@ class PlacedRequest:
     entry: InFlightRequest
     placement: Placement
 
-    def on_delta(self, delta: SeqDelta, router: Router) -> None:
+    def on_delta(self, delta: SeqDelta, router: RequestRouter) -> None:
         """Tell the router when the request begins and ends."""
         if self.placement.waiting:
             router.began(self.placement)
@@ -54,7 +54,7 @@ class ReplicatedClient:
         from quire.engine.memory.system_memory import free_bytes
 
         self._settings = settings
-        self._router = Router(count, policy)
+        self._router = RequestRouter(count, policy)
         self.replicas = [
             EngineClient(
                 models,
