@@ -59,7 +59,7 @@ def test_a_lost_rank_ends_requests_with_an_error_and_the_engine_asks_to_be_resta
     with rig_of(folder, tensor_parallel_size=2) as rig:
         rig.tokens(PROMPTS, greedy(2, ignore_eos=True))
         ranks, (pid,) = rig.engine._ranks, processes(rig)
-        rig.add(PROMPTS[0], greedy(500, ignore_eos=True))
+        rig.add(PROMPTS[0], greedy(400, ignore_eos=True))
         rig.engine.step()
         os.kill(pid, number)
         with ranks._changed:
