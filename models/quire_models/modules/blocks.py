@@ -267,8 +267,8 @@ class DecoderModel(TransformerStack):
     @property
     def _has_plain_logits(self) -> bool:
         """Whether logits are what the LM head returns."""
-        is_changed = self.part.logit_scale != 1.0 or self.part.logit_softcap is not None
-        return self.embed_out is None and self.vocabulary is None and not is_changed
+        part = self.part.logit_scale, self.part.logit_softcap
+        return self.embed_out is None and self.vocabulary is None and part == (1.0, None)
 
     def argmax(self, hidden: Tensor, adapters: Any = None) -> list[int]:
         """The most likely token of each row: the op `argmax` on `logits`, computed by the head itself where it can."""
@@ -280,10 +280,8 @@ class DecoderModel(TransformerStack):
         return found(hidden)  # type: ignore[no-any-return]
 
     def generate(self, fwd: ForwardBatch, slots: Tensor) -> Tensor | None:
-        """The N most likely tokens after those of `fwd` (R rows of one), one after the other, in one call of the blocks'
-        op: int64 [N, R]; None if the blocks or this step do not allow it. Counts positions and contexts up.
-
-        slots: int64 [N, R], the slot mapping of each run.
+        """The N most likely tokens after those of `fwd`, one token a row, computed in one call: int64 [N, R]; None if the
+        blocks or this step do not allow it. Counts positions and contexts up. slots: int64 [N, R], of each run.
         """
         run, argmax = getattr(self._run, "generate", None), getattr(self._language_head.multiply, "argmax", None)
         changed = self.embed_in, self.positions, self.embed_norm, fwd.adapters, fwd.media

@@ -29,7 +29,7 @@ class ReplicaChoice(Protocol):
     """What a routing policy does."""
 
     def choose(self, candidates: ReplicaCandidates) -> int:
-        """One of `candidates.replicas`."""
+        """The replica that gets the request, one of `candidates.replicas`."""
         ...
 
 

@@ -144,7 +144,7 @@ class ReplicatedAdapters:
 
 
 def _together(first: AdapterInfo, second: AdapterInfo) -> AdapterInfo:
-    """The same adapter on two replicas."""
+    """One adapter from what two replicas say of it."""
     fastest = min(first, second, key=lambda info: TIERS.index(info.tier))
     return replace(
         fastest,
