@@ -280,7 +280,7 @@ class DecoderModel(TransformerStack):
         return found(hidden)  # type: ignore[no-any-return]
 
     def generate(self, fwd: ForwardBatch, slots: Tensor) -> Tensor | None:
-        """The N most likely tokens after those of `fwd`, one token a row, computed in one call: int64 [N, R]; None if the
+        """The N most likely tokens after those of `fwd`, one token a row, by one call: int64 [N, R]; None if the
         blocks or this step do not allow it. Counts positions and contexts up. slots: int64 [N, R], of each run.
         """
         run, argmax = getattr(self._run, "generate", None), getattr(self._language_head.multiply, "argmax", None)
