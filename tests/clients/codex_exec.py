@@ -19,7 +19,7 @@ from dataclasses import replace
 from pathlib import Path
 
 HELPERS = Path(__file__).parents[1] / "helpers"
-sys.path[:0] = [str(HELPERS / folder) for folder in ("fakes", "servers")]
+sys.path[:0] = [str(HELPERS / folder) for folder in ("fakes", "loads", "servers")]
 from api_rig import api_app  # noqa: E402
 from live_server import live  # noqa: E402
 from scripted_server import Scripted  # noqa: E402
