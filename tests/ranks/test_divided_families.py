@@ -39,6 +39,7 @@ WHOLE_PARTS = {
 """Models of which a rank has more than 0.6 of the weights at two ranks, and why."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_ranks_compute_what_one_process_computes(case: FamilyCase, tmp_path: Path) -> None:
     save(reference(case, {}), tmp_path)
