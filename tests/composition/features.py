@@ -25,6 +25,10 @@ Answers = Sequence[Answer]
 Check = Callable[[Answers], None]
 
 
+MOST_DRAFTS = 9
+"""Of a step: all that it accepts comes in one delta."""
+
+
 @dataclass(frozen=True)
 class Setting:
     """A way of running. `company`: how many other requests run beside the one looked at."""
@@ -58,7 +62,12 @@ SETTINGS = (
     Setting("swap", {"num_pages": 32, "preemption": "swap", "swap_space": 0.01}, company=8),
     Setting("priority", {"scheduling_policy": "priority"}, company=8),
     Setting("n-gram drafts", {"speculative_config": {"method": "ngram", "prompt_lookup_min": 1}}, company=4),
-    Setting("suffix drafts", {"speculative_config": {"method": "suffix", "num_speculative_tokens": 9}}, 4, warm=True),
+    Setting(
+        "suffix drafts",
+        {"speculative_config": {"method": "suffix", "num_speculative_tokens": MOST_DRAFTS}},
+        4,
+        warm=True,
+    ),
     Setting("batch invariant", {"batch_invariant": True}, company=3),
 )
 
@@ -165,6 +174,10 @@ FEATURES = (
 PICTURE_FEATURES = (
     *FEATURES,
     Feature("adapter", {}, lambda answers: None, request={"adapters": (WeightedAdapter(AdapterRef(name="all")),)}),
-    Feature("stream", {"stream_interval": 3}, _all(lambda a: all(len(delta.token_ids) <= 3 for delta in a.deltas))),
+    Feature(
+        "stream",
+        {"stream_interval": 3},
+        _all(lambda a: all(len(delta.token_ids) <= 3 + MOST_DRAFTS for delta in a.deltas)),
+    ),
 )
 """What a request with pictures in its prompt may ask for."""

@@ -70,6 +70,8 @@ SETTINGS = {
     "num_speculative_tokens": 9,
     "spec_acceptance": "typical",
     "speculative_lora": "./l",
+    "enable_expert_parallel": True,
+    "distributed_executor_backend": "mp",
 }
 """A value that is not the default for each; other settings are whole numbers, which may be 9."""
 

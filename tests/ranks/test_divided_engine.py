@@ -74,7 +74,7 @@ def test_preempted_sequences_go_on(llama: Path, way: dict[str, Any]) -> None:
 
 def test_drafts_are_verified(llama: Path) -> None:
     phrase = random_ids(Random(3), 6)
-    settings = {"speculative_config": {"method": "ngram", "num_speculative_tokens": 3}}
+    settings = {"speculative_config": {"method": "ngram", "num_speculative_tokens": 3, "adaptive": False}}
 
     def answers(rig: Rig) -> tuple[list[list[int]], bool]:
         found = rig.tokens([phrase * 4, phrase * 3], greedy(16, ignore_eos=True))

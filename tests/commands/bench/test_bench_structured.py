@@ -43,4 +43,4 @@ def test_a_model_that_cannot_be_constrained_is_refused(capsys: pytest.CaptureFix
 
 def test_every_kind_is_in_the_documentation() -> None:
     text = (ROOT / "docs" / "serving.md").read_text().partition("## Measuring")[2].partition("\n### ")[0]
-    assert set(re.findall(r"^\| `(\w+)` \|.* (?:process|servers?) \|$", text, re.MULTILINE)) == {*_KINDS}
+    assert set(re.findall(r"^\| `(\w+)` \|.* (?:process|servers?|simulation) \|$", text, re.MULTILINE)) == {*_KINDS}

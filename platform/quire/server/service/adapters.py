@@ -108,8 +108,8 @@ class AdapterService:
                 raise self.not_found(name)
         elif info.state == "loading":
             info = await self._table.settled(name)
-            if info is None:
-                raise BadRequest(f"The adapter `{name}` could not be loaded, or was unloaded meanwhile.", "model")
+            if info is None:  # it was unloaded meanwhile
+                raise self.not_found(name)
         if info.state == "failed":
             raise BadRequest(f"The adapter `{info.name}` could not be loaded: {info.error}", "model")
         return info
