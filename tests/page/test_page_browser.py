@@ -43,6 +43,8 @@ def open_view(server, browser):
             page.add_init_script(WITH_KEY)
             page.goto(f"/#{view}")
             page.locator(f"#view-{view}").wait_for()
+            if view == "chat":  # a message that is sent before the models are known goes nowhere
+                page.get_by_label("Model", exact=True).locator("option[value=demo-chat]").wait_for(state="attached")
             return page
 
         yield show
