@@ -67,7 +67,11 @@ def _check(case: FamilyCase, folder: Path, device: str, found: dict[str, Any]) -
         driver = ModelDriver(engine.loaded.module, engine.loaded.decoder, prompts)
         first = [ChunkSpec(i, min(7, length)) for i, length in enumerate(LENGTHS)]
         rest = [ChunkSpec(i, length - 7) for i, length in enumerate(LENGTHS) if length > 7]
-        parts = [(chunk, logits) for chunks in (first, rest) for chunk, logits in zip(chunks, driver.step(chunks))]
+        parts = [
+            (chunk, logits)
+            for chunks in (first, rest)
+            for chunk, logits in zip(chunks, driver.step(chunks), strict=True)
+        ]
         worst = 0.0
         for i, prompt in enumerate(prompts):
             ours = torch.cat([logits for chunk, logits in parts if chunk.seq == i]).cpu()
@@ -89,7 +93,7 @@ def _check(case: FamilyCase, folder: Path, device: str, found: dict[str, Any]) -
             .argmax(-1)
             .tolist()
             == client.tokens[name]
-            for prompt, name in zip(prompts, names)
+            for prompt, name in zip(prompts, names, strict=True)
         )
 
 
