@@ -45,7 +45,9 @@ def test_a_step_arrives_whole_and_is_filled_up(data: st.DataObject, most: int, m
         bucket = data.draw(st.sampled_from(buckets(most)))
         rows, width = data.draw(st.integers(1, bucket)), data.draw(st.integers(1, max_pages))
         draw = np.random.default_rng(data.draw(st.integers(0, 99)))
-        step = _Step(*(draw.integers(0, 999, rows) for _ in range(4)), draw.integers(0, 99, (rows, width), np.int32), None)
+        step = _Step(
+            *(draw.integers(0, 999, rows) for _ in range(4)), draw.integers(0, 99, (rows, width), np.int32), None
+        )
         step.prompt_lens = draw.integers(0, 999, rows, np.int32)
         inputs.fill(bucket, step)
         found = inputs.on_device(bucket)

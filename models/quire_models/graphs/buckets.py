@@ -18,4 +18,4 @@ def buckets(max_rows: int) -> tuple[int, ...]:
 def bucket_of(rows: int, of: tuple[int, ...]) -> int | None:
     """The smallest of these buckets that holds so many rows; None if none does."""
     at = bisect_left(of, rows)
-    return of[at] if 0 < rows and at < len(of) else None
+    return of[at] if rows > 0 and at < len(of) else None

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -11,14 +11,33 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from quire_kernels.low_rank import Segments, TokenSlots
 from quire_kernels.ops import AttentionMetadata
 from quire_models.graphs.buckets import bucket_of, buckets
-from quire_models.graphs.inputs import DecodeInputs, GraphInputs
+from quire_models.graphs.inputs import DecodeInputs, GraphInputs, TokenAdapters
 from quire_models.graphs.recorder import Launch, Recorder
 from quire_models.step.forward_batch import ForwardBatch
 from quire_models.step.kv_cache import KVCache
 
-log = logging.getLogger(__name__)
+
+@dataclass(frozen=True)
+class CapturedAdapters:
+    """How captured steps know the adapters of their tokens.
+
+    max_rank: of an adapter. wrap: makes `ForwardBatch.adapters` of `TokenSlots`, as of the `Segments` of other steps.
+    """
+
+    max_rank: int
+    wrap: Callable[[Any], Any]
+
+    def on_device(self, slots: Tensor, weights: Tensor) -> Any:
+        """`ForwardBatch.adapters` for the slot of each token, int32, and its weight, float32."""
+        return self.wrap(TokenSlots.on_device(slots, weights, self.max_rank))
+
+    def of_tokens(self, adapters: Any) -> TokenAdapters | None:
+        """The adapters of a step; None if it must not be captured."""
+        bound = list(adapters.values()) if isinstance(adapters, Mapping) else [adapters]
+        return bound[0].slot_of_tokens() if len(bound) == 1 and isinstance(bound[0], Segments) else None
 
 
 class DecodeGraphs:
@@ -27,7 +46,7 @@ class DecodeGraphs:
     A captured step computes hidden states, logits, and the most likely tokens. `logits` and `argmax` stand in the place
     of the model's: for hidden states that `run` returned last, they return what that step has computed.
     kv: where keys and values are. max_len, max_pages: of the longest sequence. width: of the hidden states that the
-    head takes.
+    head takes. adapters: of steps that use some, which are captured besides; None captures no such steps.
     """
 
     def __init__(
@@ -41,6 +60,7 @@ class DecodeGraphs:
         max_pages: int,
         width: int,
         position_axes: int = 1,
+        adapters: CapturedAdapters | None = None,
     ) -> None:
         self._model, self._kv, self._max_len, self._axes = model, kv, max_len, position_axes
         self._width, self._recorder = width, recorder
@@ -51,7 +71,7 @@ class DecodeGraphs:
         self._index = torch.arange(most, device=device)
         self._order, self._ones = np.arange(most), np.ones(most, np.int32)
         self._hidden = self._logits = self._tokens = torch.empty(0)
-        self._launches: dict[int, Launch] = {}
+        self._adapters, self._launches = adapters, dict[tuple[int, bool], Launch]()
         self._last: tuple[Tensor, int] | None = None
 
     @torch.inference_mode()
@@ -60,8 +80,10 @@ class DecodeGraphs:
 
         Raises RuntimeError for a model that waits for the device.
         """
+        kinds = (False,) if self._adapters is None else (False, True)
         for size in reversed(self._sizes) if sizes is None else sizes:
-            self._launches[size] = self._recorder.record(self._step(size))
+            for adapted in kinds:
+                self._launches[size, adapted] = self._recorder.record(self._step(size, adapted))
 
     def run(self, inputs: DecodeInputs, index: NDArray[np.int64], adapters: Any = None) -> Tensor | None:
         """Hidden states of the tokens in `index`, valid until the next call: [rows, width of the model].
@@ -70,12 +92,15 @@ class DecodeGraphs:
         """
         rows = len(inputs.tokens)
         single = rows == len(inputs.contexts) == len(index) and np.array_equal(index, self._order[:rows])
-        others = adapters, inputs.token_types, inputs.ends, inputs.sources
+        others = inputs.token_types, inputs.ends, inputs.sources
         bucket = bucket_of(rows, self._sizes) if single and all(each is None for each in others) else None
         if bucket is None:
             return None
-        self._inputs.fill(bucket, inputs)
-        self._launches[bucket]()
+        used = None if adapters is None or self._adapters is None else self._adapters.of_tokens(adapters)
+        if adapters is not None and used is None:
+            return None
+        self._inputs.fill(bucket, inputs, used)
+        self._launches[bucket, used is not None]()
         hidden = self._hidden[:rows]
         self._last = hidden, rows
         return hidden
@@ -98,9 +123,9 @@ class DecodeGraphs:
             return None
         return self._last[1]
 
-    def _step(self, size: int) -> Callable[[], None]:
+    def _step(self, size: int, adapted: bool) -> Callable[[], None]:
         def run() -> None:
-            hidden = self._model(self._forward_batch(size))
+            hidden = self._model(self._forward_batch(size, adapted))
             logits = tokens = None
             if hidden.shape[-1] == self._width and self._model.part.has_lm_head:
                 logits = self._model.logits(hidden)
@@ -121,8 +146,9 @@ class DecodeGraphs:
             self._logits = torch.empty_like(logits)
             self._tokens = torch.zeros(len(logits), dtype=torch.int64, device=logits.device)
 
-    def _forward_batch(self, size: int) -> ForwardBatch:
+    def _forward_batch(self, size: int, adapted: bool) -> ForwardBatch:
         fields = self._inputs.on_device(size)
+        used = self._adapters if adapted else None
         rows = AttentionMetadata(
             query_starts=self._starts[: size + 1],
             contexts=fields.contexts,
@@ -141,4 +167,5 @@ class DecodeGraphs:
             logit_rows=self._index[:size],
             kv=self._kv,
             rope_positions=fields.rope if self._axes > 1 else None,
+            adapters=None if used is None else used.on_device(fields.adapter_slots, fields.adapter_weights),
         )

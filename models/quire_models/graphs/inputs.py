@@ -12,8 +12,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-ALIGNMENT = 64
-"""Of each array in bytes: kernels are compiled for aligned addresses."""
+from quire_models.step.upload import ALIGNMENT, aligned
+
+TokenAdapters = tuple[NDArray[Any], NDArray[Any], NDArray[Any]]
+"""Tokens with an adapter, the slot of each, and its weight."""
 
 
 class DecodeInputs(Protocol):
@@ -55,7 +57,8 @@ class _Fields:
     """One bucket's arrays, in one block of memory.
 
     int64 [bucket]: tokens, positions, slots, lengths; rope [axes, bucket]; width [1], columns of `pages`. int32:
-    contexts [bucket], pages [bucket * most columns], of which the first rows · width are filled.
+    contexts, adapter_slots [bucket]; pages [bucket * most columns], of which the first rows · width are filled.
+    float32: adapter_weights [bucket].
     """
 
     tokens: Any
@@ -65,6 +68,8 @@ class _Fields:
     rope: Any
     width: Any
     contexts: Any
+    adapter_slots: Any
+    adapter_weights: Any
     pages: Any
     begin_of_pages: int
 
@@ -78,7 +83,7 @@ class GraphInputs:
     def __init__(self, max_rows: int, max_pages: int, device: torch.device, position_axes: int = 1) -> None:
         self.max_pages, self._axes = max_pages, position_axes
         self._on_host = device.type == "cpu"
-        size = 8 * max_rows * (4 + position_axes) + 4 * max_rows * (1 + max_pages) + 9 * ALIGNMENT
+        size = 8 * max_rows * (4 + position_axes) + 4 * max_rows * (3 + max_pages) + 10 * ALIGNMENT
         self._host = torch.zeros(size, dtype=torch.uint8, pin_memory=not self._on_host)
         self._device = self._host if self._on_host else torch.zeros(size, dtype=torch.uint8, device=device)
         self._bytes = self._host.numpy()
@@ -87,7 +92,7 @@ class GraphInputs:
         self._columns = torch.arange(max_pages, device=device)
         self._copied = None if self._on_host else torch.cuda.Event()
 
-    def fill(self, bucket: int, inputs: DecodeInputs) -> None:
+    def fill(self, bucket: int, inputs: DecodeInputs, adapters: TokenAdapters | None = None) -> None:
         """Copy a step to the device; rows beyond its own have no context and no slot."""
         if self._copied is not None:
             self._copied.synchronize()  # the copy of the step before, unless nothing waited for its results
@@ -97,6 +102,10 @@ class GraphInputs:
         fields.slots[:rows], fields.slots[rows:] = inputs.slot_mapping, -1
         np.maximum(inputs.prompt_lens, inputs.positions + 1, out=fields.lengths[:rows])
         fields.contexts[:rows], fields.contexts[rows:] = inputs.contexts, 0
+        fields.adapter_slots[:] = -1
+        if adapters is not None:
+            tokens, slots, weights = adapters
+            fields.adapter_slots[tokens], fields.adapter_weights[tokens] = slots, weights
         if self._axes > 1:
             fields.rope[:, :rows] = inputs.positions if inputs.rope_positions is None else inputs.rope_positions
         fields.width[0] = width
@@ -117,18 +126,21 @@ class GraphInputs:
         return fields.pages[at]
 
     def _of_host(self, bucket: int) -> _Fields:
-        return self._fields(bucket, lambda begin, end, dtype: self._bytes[begin:end].view(dtype), np.int64, np.int32)
+        def view(begin: int, end: int, dtype: type) -> NDArray[Any]:
+            return self._bytes[begin:end].view(dtype)
+
+        return self._fields(bucket, view, np.int64, np.int32, np.float32)
 
     def _of_device(self, bucket: int) -> _Fields:
         def view(begin: int, end: int, dtype: torch.dtype) -> Tensor:
             return self._device[begin:end].view(dtype)
 
-        return self._fields(bucket, view, torch.int64, torch.int32)
+        return self._fields(bucket, view, torch.int64, torch.int32, torch.float32)
 
-    def _fields(self, bucket: int, view: Any, int64: Any, int32: Any) -> _Fields:
-        at = _offsets(8 * bucket, 8 * bucket, 8 * bucket, 8 * bucket, 8 * bucket * self._axes, 8, 4 * bucket)
-        tokens, positions, slots, lengths, rope, width, contexts = at
-        begin = contexts[0] + _aligned(4 * bucket)
+    def _fields(self, bucket: int, view: Any, int64: Any, int32: Any, float32: Any) -> _Fields:
+        long, short = 8 * bucket, 4 * bucket
+        at = _offsets(long, long, long, long, long * self._axes, 8, short, short, short, short * self.max_pages)
+        tokens, positions, slots, lengths, rope, width, contexts, adapter_slots, adapter_weights, pages = at
         return _Fields(
             tokens=view(*tokens, int64),
             positions=view(*positions, int64),
@@ -137,8 +149,10 @@ class GraphInputs:
             rope=view(*rope, int64).reshape(self._axes, bucket),
             width=view(*width, int64),
             contexts=view(*contexts, int32),
-            pages=view(begin, begin + 4 * bucket * self.max_pages, int32),
-            begin_of_pages=begin,
+            adapter_slots=view(*adapter_slots, int32),
+            adapter_weights=view(*adapter_weights, float32),
+            pages=view(*pages, int32),
+            begin_of_pages=pages[0],
         )
 
 
@@ -147,8 +161,4 @@ def _offsets(*sizes: int) -> Iterator[tuple[int, int]]:
     begin = 0
     for size in sizes:
         yield begin, begin + size
-        begin += _aligned(size)
-
-
-def _aligned(size: int) -> int:
-    return -(-size // ALIGNMENT) * ALIGNMENT
+        begin += aligned(size)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from quire_kernels import reference
-from quire_kernels.capture import capturable
+from quire_kernels.candidates.capture import capturable
 from quire_kernels.ops import AttentionMetadata
 from quire_kernels.select import Ops, reference as reference_ops
 
@@ -32,7 +32,9 @@ class RepeatedSteps:
 
 
 @capturable
-def _attention(q: Tensor, k_pool: Tensor, v_pool: Tensor, rows: AttentionMetadata, *args: Any, **options: Any) -> Tensor:
+def _attention(
+    q: Tensor, k_pool: Tensor, v_pool: Tensor, rows: AttentionMetadata, *args: Any, **options: Any
+) -> Tensor:
     kept = rows.contexts > 0
     if kept.all():
         return reference.paged_attention(q, k_pool, v_pool, rows, *args, **options)
@@ -77,6 +79,4 @@ def _rotary_write_kv(
 
 def device_ops() -> Ops:
     """Reference ops of which a step can be captured."""
-    return replace(
-        reference_ops(), paged_attention=_attention, write_kv=_write_kv, rotary_write_kv=_rotary_write_kv
-    )
+    return replace(reference_ops(), paged_attention=_attention, write_kv=_write_kv, rotary_write_kv=_rotary_write_kv)

@@ -6,13 +6,14 @@ import logging
 
 import torch
 
+from quire.engine.adapters.mapping import AdapterMapping
 from quire.engine.loading.load import LoadedModel
 from quire.engine.runner.sizes import RunnerSizes
 from quire.settings.model_config import ModelConfig
-from quire_kernels.capture import is_capturable
+from quire_kernels.candidates.capture import is_capturable
 from quire_models import KVCache
 from quire_models.graphs.buckets import MAX_ROWS, buckets
-from quire_models.graphs.decode_graphs import DecodeGraphs
+from quire_models.graphs.decode_graphs import CapturedAdapters, DecodeGraphs
 from quire_models.graphs.recorder import recorder_of
 from quire_models.modules.experts import Experts
 
@@ -46,9 +47,11 @@ def why_not(loaded: LoadedModel) -> str | None:
     return None
 
 
-def capture(loaded: LoadedModel, sizes: RunnerSizes, kv: KVCache) -> DecodeGraphs | None:
+def capture(loaded: LoadedModel, sizes: RunnerSizes, kv: KVCache, adapters: AdapterMapping) -> DecodeGraphs | None:
     """The captured decode steps of a model; None if `sizes` ask for none, or if the model cannot be captured."""
-    graphs = _graphs(loaded, kv, sizes.graph_rows, sizes.max_model_len, sizes.page_size)
+    found = adapters.captured if is_capturable(loaded.ops.low_rank) else None
+    captured = None if found is None else CapturedAdapters(*found)
+    graphs = _graphs(loaded, kv, sizes.graph_rows, sizes.max_model_len, sizes.page_size, captured)
     if graphs is None:
         return None
     try:
@@ -63,7 +66,8 @@ def capture(loaded: LoadedModel, sizes: RunnerSizes, kv: KVCache) -> DecodeGraph
 def graph_bytes(loaded: LoadedModel, config: ModelConfig) -> int:
     """Bytes that `capture` will take on the device, measured with the largest step and with the smallest.
 
-    Every other step takes what the smallest does: its tensors are where those of the largest are.
+    Every other step takes what the smallest does: its tensors are where those of the largest are. Those of adapters are
+    small.
     """
     device, rows = loaded.device, graph_rows(loaded, config)
     if not rows:
@@ -81,10 +85,18 @@ def graph_bytes(loaded: LoadedModel, config: ModelConfig) -> int:
     finally:
         del graphs, kv
         torch.cuda.empty_cache()
-    return used[1] - used[0] + (used[2] - used[1]) * (len(every) - 1)
+    kinds = 2 if config.enable_lora and is_capturable(loaded.ops.low_rank) else 1  # with adapters and without
+    return used[1] - used[0] + (used[2] - used[1]) * (kinds * len(every) - 1)
 
 
-def _graphs(loaded: LoadedModel, kv: KVCache, rows: int, length: int, page_size: int) -> DecodeGraphs | None:
+def _graphs(
+    loaded: LoadedModel,
+    kv: KVCache,
+    rows: int,
+    length: int,
+    page_size: int,
+    adapters: CapturedAdapters | None = None,
+) -> DecodeGraphs | None:
     recorder = recorder_of(loaded.device) if rows else None
     if recorder is None:
         return None
@@ -97,6 +109,7 @@ def _graphs(loaded: LoadedModel, kv: KVCache, rows: int, length: int, page_size:
         max_pages=-(-length // page_size),
         width=loaded.decoder.width,
         position_axes=loaded.decoder.position_axes,
+        adapters=adapters,
     )
 
 

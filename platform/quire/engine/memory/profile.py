@@ -15,7 +15,7 @@ from quire_models.towers.tower import SupportsDummyInput
 
 @torch.inference_mode()
 def activation_bytes(loaded: LoadedModel, config: ModelConfig, max_tokens: int) -> int:
-    """Peak bytes on a CUDA device of a step of `max_tokens` tokens or of the largest call of the tower, and the bytes of
+    """Peak bytes on a CUDA device of a step of `max_tokens` tokens or of the tower's largest call, and the bytes of
     captured steps.
     """
     step = _step_bytes(loaded, max_tokens, config.max_num_seqs, config.page_size)

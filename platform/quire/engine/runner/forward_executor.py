@@ -42,7 +42,7 @@ class ForwardExecutor:
         self._buffers = ForwardBuffers(
             sizes.max_tokens, sizes.max_rows, sizes.max_pages, loaded.device, decoder.position_axes
         )
-        self._graphs = capture(loaded, sizes, kv)
+        self._graphs = capture(loaded, sizes, kv, adapters)
         self.heads: Any = self._graphs or loaded.module  # `logits` and `argmax` of hidden states
         self._cross_attention: CrossAttentionInputs | None = None
         if decoder.encoder_input is not None:
