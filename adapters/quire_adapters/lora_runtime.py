@@ -87,7 +87,9 @@ class AttachedModel:
             num_bytes=size, rank=weights.rank, targets=tuple(sorted(weights.targets)), in_tower=weights.in_tower
         )
         others = weights.after_hidden or weights.tables or weights.experts or weights.replaced
-        return LoadedAdapter(packed, metadata, weights.after_hidden, capturable=not others)
+        factors = [update.a for updates in weights.linear.values() for update in checked_updates(updates)]
+        fits = all(a is None or len(a) <= weights.rank for a in factors)
+        return LoadedAdapter(packed, metadata, weights.after_hidden, capturable=fits and not others)
 
 
 class LoraRuntime:

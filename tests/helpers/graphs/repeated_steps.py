@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from quire_kernels import reference
+from quire_kernels import reference, reference_low_rank
 from quire_kernels.candidates.capture import capturable
+from quire_kernels.low_rank import Segments, TokenSlots
 from quire_kernels.ops import AttentionMetadata
 from quire_kernels.select import Ops, reference as reference_ops
 
@@ -77,6 +78,30 @@ def _rotary_write_kv(
     return q
 
 
+class _AdapterSlots(reference_low_rank.ReferenceAdapterSlots):
+    """Finds the adapter of each token of a captured step in the tensors of `TokenSlots`."""
+
+    def __call__(self, y: Tensor, x: Tensor, segments: Segments) -> Tensor:
+        if isinstance(segments, TokenSlots):
+            pairs = zip(segments.token_slots.tolist(), segments.token_weights.tolist(), strict=True)
+            uses = [((slot, weight),) if slot >= 0 else () for slot, weight in pairs]
+            segments = Segments.from_uses(uses, [1] * len(uses))
+        return super().__call__(y, x, segments)
+
+
+@capturable
+def _low_rank(
+    inputs: int, slices: Sequence[tuple[int, int]], slots: int, dtype: torch.dtype, device: torch.device | str = "cpu"
+) -> _AdapterSlots:
+    return _AdapterSlots(inputs, slices, slots, dtype, torch.device(device))
+
+
 def device_ops() -> Ops:
     """Reference ops of which a step can be captured."""
-    return replace(reference_ops(), paged_attention=_attention, write_kv=_write_kv, rotary_write_kv=_rotary_write_kv)
+    return replace(
+        reference_ops(),
+        paged_attention=_attention,
+        write_kv=_write_kv,
+        rotary_write_kv=_rotary_write_kv,
+        low_rank=_low_rank,
+    )

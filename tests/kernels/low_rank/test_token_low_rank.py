@@ -1,4 +1,4 @@
-"""The op `low_rank` in Triton for captured steps, in its interpreter: the slots of tokens are known to the device alone."""
+"""The op `low_rank` in Triton for captured steps, in its interpreter: only the device knows the slots of tokens."""
 
 from __future__ import annotations
 
