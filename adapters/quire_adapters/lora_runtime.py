@@ -87,8 +87,8 @@ class AttachedModel:
             num_bytes=size, rank=weights.rank, targets=tuple(sorted(weights.targets)), in_tower=weights.in_tower
         )
         others = weights.after_hidden or weights.tables or weights.experts or weights.replaced
-        factors = [update.a for updates in weights.linear.values() for update in checked_updates(updates)]
-        fits = all(a is None or len(a) <= weights.rank for a in factors)
+        changes = [update for updates in weights.linear.values() for update in updates if update is not None]
+        fits = all(update.a is None or len(update.a) <= weights.rank for update in changes)
         return LoadedAdapter(packed, metadata, weights.after_hidden, capturable=fits and not others)
 
 

@@ -85,7 +85,8 @@ def graph_bytes(loaded: LoadedModel, config: ModelConfig) -> int:
     finally:
         del graphs, kv
         torch.cuda.empty_cache()
-    kinds = 2 if config.enable_lora and is_capturable(loaded.ops.low_rank) else 1  # with adapters and without
+    has_adapters = any(getattr(each, "delta", None) is not None for each in loaded.module.modules())
+    kinds = 2 if has_adapters and is_capturable(loaded.ops.low_rank) else 1
     return used[1] - used[0] + (used[2] - used[1]) * (kinds * len(every) - 1)
 
 
