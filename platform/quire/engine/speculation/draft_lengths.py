@@ -76,10 +76,11 @@ class _Acceptance:
 
 
 class DraftLengths:
-    """Lengths of drafts, at most `most`; always that if not `adaptive`."""
+    """Lengths of drafts, at most `most`; always that if not `adaptive`. measures: whether the step has no drafts only
+    because its time is measured."""
 
     def __init__(self, most: int, adaptive: bool) -> None:
-        self._most, self.adaptive = most, adaptive
+        self._most, self.adaptive, self.measures = most, adaptive, False
         self._plain, self._drafted = CostCurve(), CostCurve()
         self._seqs: dict[int, _Acceptance] = {}
         self._all = _Acceptance()
@@ -94,7 +95,8 @@ class DraftLengths:
         num_seqs, most = len(seq_ids), min(most or self._most, self._most)
         if not self.adaptive or not seq_ids:
             return [most] * num_seqs
-        if self._num_drafted_steps >= PLAIN_EVERY or not self._plain.is_known(num_seqs):
+        self.measures = self._num_drafted_steps >= PLAIN_EVERY or not self._plain.is_known(num_seqs)
+        if self.measures:
             self._num_drafted_steps = 0
             return [0] * num_seqs
         average = self._all.rate(FIRST_GUESS)
