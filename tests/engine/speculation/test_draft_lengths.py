@@ -124,6 +124,20 @@ def test_the_first_slow_measurement_of_many_rows_is_corrected() -> None:
     assert run(lengths, cost, 0.9)[1] > 6
 
 
+@pytest.mark.parametrize("cost", [bound_by_memory, bound_by_arithmetic])
+@pytest.mark.parametrize("factor", [0.3, 0.6, 1.6, 3.0])
+def test_a_machine_that_becomes_faster_or_slower_changes_no_decision(cost: Cost, factor: float) -> None:
+    """Also while drafts are wrong, when few steps have some."""
+    lengths = DraftLengths(8, adaptive=True)
+    run(lengths, cost, 0.9)
+    _, before = run(lengths, cost, 0.9)
+    run(lengths, lambda rows: factor * cost(rows), 0.02, num_steps=300)
+    run(lengths, lambda rows: factor * cost(rows), 0.9, num_steps=300)
+    took, after = run(lengths, lambda rows: factor * cost(rows), 0.9)
+    assert after > 0.8 * before
+    assert took <= 1.02 * factor * cost(1)
+
+
 class Clock:
     """Seconds that pass only where a test says so."""
 
