@@ -177,8 +177,6 @@ def test_reading_hidden_states_counts(folder: Path, monkeypatch: pytest.MonkeyPa
     assert measured[:4] == [3, 4, 4, 3]  # nothing is drafted before the first token and before the last
 
 
-
-
 def test_only_decisions_against_drafts_are_followed_by_rests(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Steps that have no drafts because their time is measured are followed by drafts."""
     with rig_of(folder) as rig:
