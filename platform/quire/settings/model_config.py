@@ -215,6 +215,10 @@ class ModelConfig:
         "Folder of an adapter of the draft model, or a JSON object of folders by name; `lora` of --speculative-config "
         "(default: it has none)."
     )
+    enforce_eager: bool = setting(
+        "Capture no CUDA graphs: launch every operation of every step by itself. Slower on a GPU; a CPU has no graphs.",
+        False,
+    )
     batch_invariant: bool = setting(
         "Make each output independent of the other requests in its batch, bit by bit; slower.", False
     )

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from quire_kernels.attention import PositionBiases, Stripes
+from quire_kernels.candidates.capture import capturable
 from quire_kernels.ops import AttentionMetadata
 from quire_kernels.triton_gpu.attention.kernels import attend, combine
 from quire_kernels.triton_gpu.attention.tiles import Blocks, LaunchTiles, Widths, blocks_of, splits_of, tiles_of
@@ -21,6 +22,7 @@ MOST_TILES = 65535
 """Limit of a grid's second and third dimension."""
 
 
+@capturable
 def paged_attention(
     q: Tensor,
     k_pool: Tensor,
