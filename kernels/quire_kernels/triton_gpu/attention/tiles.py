@@ -68,7 +68,7 @@ class Widths:
 
 @dataclass(frozen=True)
 class LaunchTiles:
-    """LaunchTiles of one launch. items: int32 [count, 2], row and first pair of each; None: `tiles` of every row in order.
+    """Tiles of one launch. items: int32 [count, 2], row and first pair of each; None: `tiles` of every row in order.
 
     pairs: maximum pairs of a tile. is_split: their contexts are split over programs.
     """
