@@ -15,6 +15,7 @@ from quire_models import KVCache
 from quire_models.graphs.buckets import MAX_ROWS, buckets
 from quire_models.graphs.decode_graphs import CapturedAdapters, DecodeGraphs
 from quire_models.graphs.recorder import recorder_of
+from quire_models.modules.blocks import DecoderModel
 from quire_models.modules.experts import Experts
 
 log = logging.getLogger(__name__)
@@ -35,6 +36,8 @@ def graph_rows(loaded: LoadedModel, config: ModelConfig) -> int:
 def why_not(loaded: LoadedModel) -> str | None:
     """Why decode steps of a model cannot be captured, None if they can."""
     decoder = loaded.decoder
+    if not isinstance(loaded.module, DecoderModel):
+        return "its plugin builds it of other modules than those of Quire"
     if decoder.non_causal or decoder.encoder_input is not None:
         return "it does not only decode"
     if any(shape is not None for shape in decoder.state_shapes):
@@ -56,9 +59,11 @@ def capture(loaded: LoadedModel, sizes: RunnerSizes, kv: KVCache, adapters: Adap
         return None
     try:
         graphs.capture()
-    except RuntimeError:
-        log.warning("%s runs without CUDA graphs: its steps wait for the device", loaded.info.name, exc_info=True)
+    except Exception:  # also those of a plugin's modules
+        log.warning("%s runs without CUDA graphs: a step cannot be captured", loaded.info.name, exc_info=True)
         return None
+    if loaded.device.type == "cuda":
+        torch.cuda.empty_cache()  # what the steps took that were run before their capture
     return graphs
 
 
@@ -80,7 +85,7 @@ def graph_bytes(loaded: LoadedModel, config: ModelConfig) -> int:
         for size in (every[-1], every[0]):
             graphs.capture((size,))
             used.append(_used(device))
-    except RuntimeError:
+    except Exception:
         return 0  # `capture` says why
     finally:
         del graphs, kv
