@@ -248,8 +248,12 @@ class DecoderModel(TransformerStack):
 
         If a tied head holds the only copy of the table, the rows come from there.
         """
+        return self.held_rows(ids) if self.vocabulary is None else self.vocabulary.look_up(ids, self.held_rows)
+
+    def held_rows(self, ids: Tensor) -> Tensor:
+        """The same, of the rows that this rank has; ids count from the first of them."""
         rows = self._language_head.rows if self._head_holds_table else self.embed.rows
-        return rows(ids) if self.vocabulary is None else self.vocabulary.look_up(ids, rows)
+        return rows(ids)
 
     def logits(self, hidden: Tensor, adapters: Any = None) -> Tensor:
         """hidden [rows, width] -> float32 [rows, vocab].
