@@ -21,9 +21,9 @@ class BaseValues:
         return target.bias
 
     def row_norms(self, target: LinearTarget, a: Tensor, b: Tensor) -> Tensor:
-        """See `dora.row_norms`."""
+        """‖W + b a‖ by rows of W [outputs, inputs]; a [rank, inputs], b [outputs, rank] -> float32, on the CPU."""
         return dora.row_norms(target.rows, a, b, target.device)
 
     def column_norms(self, target: EmbeddingTarget, a: Tensor, b: Tensor) -> Tensor:
-        """See `dora.column_norms`."""
+        """‖E + a b‖ by columns of E [rows, width]; a [rows, rank], b [rank, width] -> float32, on the CPU."""
         return dora.column_norms(target.rows, a, b, target.device)

@@ -20,19 +20,19 @@ class DividedTables:
         return getattr(self._module, name)
 
     def embed_rows(self, ids: Tensor) -> Tensor:
-        """See `quire_models.modules.blocks.DecoderModel.embed_rows`; only in the thread of the steps."""
+        """Rows of the embedding table for ids int64; only in the thread of the steps."""
         self._begin(ComputeTables(ids=ids))
         found: Tensor = self._module.embed_rows(ids)
         return found
 
     def logits(self, hidden: Tensor) -> Tensor:
-        """See `quire_models.modules.blocks.DecoderModel.logits`."""
+        """hidden [rows, width] -> float32 [rows, vocab]."""
         self._begin(ComputeTables(hidden=hidden))
         found: Tensor = self._module.logits(hidden)
         return found
 
     def argmax(self, hidden: Tensor) -> list[int]:
-        """See `quire_models.modules.blocks.DecoderModel.argmax`."""
+        """The most likely token of each row of hidden [rows, width]."""
         self._begin(ComputeTables(hidden=hidden))
         found: list[int] = self._module.argmax(hidden)
         return found

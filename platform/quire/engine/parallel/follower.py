@@ -152,10 +152,10 @@ class Follower:
         self._group.start_plan(command.number)
         try:
             self._group.begin()
-            if command.hidden is not None:
-                module.logits(command.hidden)
-            else:
+            if command.ids is not None:
                 module.embed_rows(command.ids)
+            else:
+                module.logits(command.hidden)
         except RankLost as error:
             if error.lasting:
                 raise
