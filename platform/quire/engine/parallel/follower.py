@@ -20,9 +20,9 @@ from quire.engine.adapters.attached_runtimes import AttachedRuntimes
 from quire.engine.build import plugin_context
 from quire.engine.loading.load import load_model
 from quire.engine.multimodal.embeddings import MultimodalEmbeddings
-from quire.engine.parallel.adapter_reads import ReadingThreads
+from quire.engine.parallel.adapters.adapter_reads import ReadingThreads
+from quire.engine.parallel.adapters.followed_adapters import FollowedAdapters
 from quire.engine.parallel.channel import Channel
-from quire.engine.parallel.followed_adapters import FollowedAdapters
 from quire.engine.parallel.following_runner import FollowingRunner
 from quire.engine.parallel.group import model_digest, rank_group
 from quire.engine.parallel.messages import (

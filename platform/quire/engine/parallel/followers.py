@@ -21,6 +21,9 @@ START_SILENCE_S = 120.0
 CHECK_S = 0.5
 """Interval of the checks for signs of life."""
 
+LATE_S = 2.0
+"""If a check is so long after the one before, this process was frozen, maybe with its followers: they get new time."""
+
 
 class Launched(Protocol):
     """A rank that was started."""
@@ -86,19 +89,26 @@ class Followers:
         except BaseException as error:
             started.set_exception(error)
             return
-        self._heard = dict.fromkeys(self._all, time.monotonic())
+        self._heard = self._just_heard()
         for rank, follower in self._all.items():
             listen = threading.Thread(target=self._listen, args=(rank, follower.channel), name=f"rank-{rank}")
             listen.daemon = True
             listen.start()
         started.set_result(None)
+        checked = time.monotonic()
         while not self._ending.wait(CHECK_S):
+            began, checked = checked, time.monotonic()
+            if checked - began > LATE_S:
+                self._heard = self._just_heard()
             silent = self._silent()
             if silent is not None:
                 self._on_lost(f"rank {silent} does not answer")
         for follower in self._all.values():
             follower.channel.close()
             follower.end()
+
+    def _just_heard(self) -> dict[int, float]:
+        return dict.fromkeys(self._all, time.monotonic())
 
     def _silent(self) -> int | None:
         now = time.monotonic()

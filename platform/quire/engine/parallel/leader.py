@@ -16,7 +16,8 @@ from quire import hub
 from quire.engine.adapters.attached_runtimes import AttachedRuntimes
 from quire.engine.loading.load import LoadedModel
 from quire.engine.memory.ledger import MemoryBudget, MemoryUse
-from quire.engine.parallel.adapter_reads import AdapterReads
+from quire.engine.parallel.adapters.adapter_reads import AdapterReads
+from quire.engine.parallel.adapters.mirrored_runtime import MirroredRuntime
 from quire.engine.parallel.divided_tables import DividedTables
 from quire.engine.parallel.followers import Followers, Launched
 from quire.engine.parallel.group import group_memory, model_digest, rank_group
@@ -34,7 +35,6 @@ from quire.engine.parallel.messages import (
     RunPlan,
     StartRank,
 )
-from quire.engine.parallel.mirrored_runtime import MirroredRuntime
 from quire.engine.parallel.one_rank import OneRank
 from quire.engine.runner.sizes import RunnerSizes
 from quire.errors import CheckpointError, ConfigError, QuireError

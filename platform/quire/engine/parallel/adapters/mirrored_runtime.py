@@ -9,7 +9,7 @@ from pathlib import Path
 from threading import Lock
 from typing import Any
 
-from quire.engine.parallel.adapter_reads import AdapterReads
+from quire.engine.parallel.adapters.adapter_reads import AdapterReads
 from quire.engine.parallel.messages import AcquireSlot, ReadAdapter, ReleaseAdapter, ReleaseSlot
 from quire.errors import BadRequest, QuireError
 from quire.records import AdapterMetadata

@@ -9,7 +9,7 @@ from typing import Any
 
 from quire.engine.adapters.attached_runtimes import AttachedRuntimes
 from quire.engine.adapters.mapping import AdapterMapping
-from quire.engine.parallel.adapter_reads import ReadingThreads
+from quire.engine.parallel.adapters.adapter_reads import ReadingThreads
 from quire.engine.parallel.messages import AcquireSlot, PlacedAdapter, ReadAdapter, ReleaseAdapter, ReleaseSlot
 from quire.errors import QuireError
 from quire.types import AdapterRef
