@@ -248,7 +248,7 @@ class DecoderModel(TransformerStack):
         return self.held_rows(ids) if self.vocabulary is None else self.vocabulary.look_up(ids, self.held_rows)
 
     def held_rows(self, ids: Tensor) -> Tensor:
-        """Those of the rows that this rank has, the first of which is 0; a tied head may hold the table."""
+        """Rows of the part of the table that this rank has, counted from its first; a tied head may hold it."""
         return (self._language_head.rows if self._head_holds_table else self.embed.rows)(ids)
 
     def logits(self, hidden: Tensor, adapters: Any = None) -> Tensor:

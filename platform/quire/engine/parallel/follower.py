@@ -154,7 +154,7 @@ class Follower:
             self._group.begin()
             if command.ids is not None:
                 module.embed_rows(command.ids)
-            else:
+            if command.hidden is not None:
                 module.logits(command.hidden)
         except RankLost as error:
             if error.lasting:

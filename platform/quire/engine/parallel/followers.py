@@ -59,7 +59,7 @@ class Followers:
         started.result()
 
     def __iter__(self) -> Any:
-        """The ranks."""
+        """The numbers of the ranks."""
         return iter(self._all)
 
     def __getitem__(self, rank: int) -> Launched:
