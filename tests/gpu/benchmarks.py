@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from engines import GEOMETRIES, Client, engine_of, is_captured, random_weights_on, synchronize, write_geometry
 from safetensors.torch import save_file
-from step_profile import limits
+from step_profile import limits, steps
 
 SETTINGS = {
     "dtype": "bfloat16",
@@ -51,6 +51,7 @@ def run(geometry: str, device: str, num_adapters: int = 64, scale: int = 1) -> d
             found["256 streams"] = measure.steady(256 // scale, 128 // scale, 60 // scale)
             found["256 requests"] = measure.requests(256 // scale, (32, 256), (32, 128))
             found["first token of 1500"] = measure.first_token(1500 // scale)
+            found["profiles"] = {rows: steps(engine, rows, draw, device) for rows in (1, 64 // scale)}
             if num_adapters:
                 names = [f"a{i}" for i in range(num_adapters)]
                 for i, each in enumerate(names):

@@ -1,6 +1,6 @@
 """Everything that needs a GPU, in one command, with the results as JSON.
 
-python tests/gpu/run.py --out result.json [--quick] [--device cpu] [--parts limits,parity,...]
+python tests/gpu/run.py --out result.json [--quick] [--device cpu] [--parts ops+parity+adapters,bench,...]
 
 It needs no installed distribution: packages and plugins are those of this source tree. Each part runs in a process of
 its own, so that a fault on the device ends only that part.
@@ -21,8 +21,8 @@ sys.path.insert(0, str(Path(__file__).parent))
 from bundled_plugins import use_source_tree
 
 PARITY_PROCESSES = 12
-PARTS = ("machine", "ops", "parity", "adapters", "times", "bench", "transformers")
-"""Parts by default; `profile` is another."""
+PARTS = ("machine", "ops+parity+adapters", "times", "bench", "transformers")
+"""Parts by default, side by side where nothing is timed; `profile` is another."""
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -31,6 +31,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--device", default="cuda", choices=("cuda", "cpu"))
     parser.add_argument("--quick", action="store_true", help="fewer models and sizes")
     parser.add_argument("--parts", default=",".join(PARTS), help="some of: " + ", ".join(PARTS))
+    parser.add_argument("--sizes", default="1B,8B", help="models to measure, on a GPU")
     parser.add_argument("--seconds", type=float, default=560, help="time for everything; later parts are left out")
     parser.add_argument("--part", help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
@@ -43,40 +44,59 @@ def main(arguments: Sequence[str]) -> int:
 
 def _run_all(options: argparse.Namespace) -> int:
     end, results = time.monotonic() + options.seconds, dict[str, Any]()
-    for part in options.parts.split(","):
-        if part in results:
-            continue
+    for parts in options.parts.split(","):
         start = time.monotonic()
-        pieces = [f"{part}:{i}" for i in range(PARITY_PROCESSES)] if part == "parity" else [part]
-        found = [_finished(process, end) for process in [_started(piece, options) for piece in pieces]]
-        results[part] = {name: value for each in found for name, value in each.items()}
-        results[part]["seconds"] = time.monotonic() - start
-        options.out.write_text(json.dumps(results, indent=1))
-        print(f"{part}: {results[part]['seconds']:.0f} s", flush=True)
+        running = {part: [_started(piece, options) for piece in _pieces(part)] for part in parts.split("+")}
+        for part, processes in running.items():
+            found = [_finished(process, end) for process in processes]
+            results[part] = {name: value for each in found for name, value in each.items()}
+            results[part]["seconds"] = time.monotonic() - start
+            options.out.write_text(json.dumps(results, indent=1))
+            print(f"{part}: {results[part]['seconds']:.0f} s", flush=True)
     print(summary(results))
     return 0
 
 
-def _started(piece: str, options: argparse.Namespace) -> tuple[subprocess.Popen[str], Path]:
+def _pieces(part: str) -> list[str]:
+    """The processes of a part."""
+    return [f"{part}:{i}" for i in range(PARITY_PROCESSES)] if part == "parity" else [part]
+
+
+def _started(piece: str, options: argparse.Namespace) -> tuple[subprocess.Popen[bytes], Path]:
     out = options.out.with_suffix(f".{piece.replace(':', '-')}.json")
-    command = [sys.executable, __file__, "--part", piece, "--out", str(out), "--device", options.device]
+    command = [
+        sys.executable,
+        __file__,
+        "--part",
+        piece,
+        "--out",
+        str(out),
+        "--device",
+        options.device,
+        "--sizes",
+        options.sizes,
+    ]
     command += ["--quick"] if options.quick else []
-    return subprocess.Popen(command, stdout=sys.stdout, stderr=subprocess.PIPE, text=True), out
+    return subprocess.Popen(command, stdout=sys.stdout, stderr=out.with_suffix(".txt").open("w")), out
 
 
-def _finished(started: tuple[subprocess.Popen[str], Path], end: float) -> dict[str, Any]:
+def _finished(started: tuple[subprocess.Popen[bytes], Path], end: float) -> dict[str, Any]:
     process, out = started
+    failed: Any = None
     try:
-        _, errors = process.communicate(timeout=max(5.0, end - time.monotonic()))
+        process.wait(max(5.0, end - time.monotonic()))
     except subprocess.TimeoutExpired:
         process.kill()
-        _, errors = process.communicate()
-        return {"failed": "out of time", "stderr": errors[-3000:]}
-    if process.returncode or not out.exists():
-        return {f"failed {out.stem}": process.returncode, "stderr": errors[-3000:]}
+        process.wait()
+        failed = "out of time"
+    log = out.with_suffix(".txt")
+    printed = log.read_text()[-3000:]
+    log.unlink()
+    if failed or process.returncode or not out.exists():
+        return {f"failed {out.stem}": failed or process.returncode, "stderr": printed}
     found: dict[str, Any] = json.loads(out.read_text())
     out.unlink()
-    return found
+    return {**found, f"log {out.stem}": printed}
 
 
 def _run_part(part: str, options: argparse.Namespace) -> dict[str, Any]:
@@ -140,7 +160,7 @@ def _adapters(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def _sizes(options: argparse.Namespace) -> tuple[str, ...]:
-    return ("tiny",) if options.device == "cpu" else ("1B",) if options.quick else ("1B", "8B")
+    return ("tiny",) if options.device == "cpu" else tuple(options.sizes.split(","))
 
 
 def _bench(options: argparse.Namespace) -> dict[str, Any]:

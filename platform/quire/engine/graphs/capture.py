@@ -52,7 +52,7 @@ def why_not(loaded: LoadedModel) -> str | None:
 
 def capture(loaded: LoadedModel, sizes: RunnerSizes, kv: KVCache, adapters: AdapterMapping) -> DecodeGraphs | None:
     """The captured decode steps of a model; None if `sizes` ask for none, or if the model cannot be captured."""
-    found = adapters.captured if is_capturable(loaded.ops.low_rank) else None
+    found = adapters.captured if sizes.graph_rows and is_capturable(loaded.ops.low_rank) else None
     captured = None if found is None else CapturedAdapters(*found)
     graphs = _graphs(loaded, kv, sizes.graph_rows, sizes.max_model_len, sizes.page_size, captured)
     if graphs is None:
