@@ -14,6 +14,8 @@ from quire_kernels import attention
 MODULES = {
     "low_rank": "quire_kernels.triton_gpu.low_rank",
     "paged_attention": "quire_kernels.triton_gpu.attention.op",
+    "gated_act": "quire_kernels.triton_gpu.activations",
+    **dict.fromkeys(("rms_norm", "add_rms_norm", "layer_norm"), "quire_kernels.triton_gpu.norms"),
     **dict.fromkeys(("rotary", "write_kv", "rotary_write_kv", "read_kv"), "quire_kernels.triton_gpu.pages"),
 }
 """Op name -> module that implements it."""

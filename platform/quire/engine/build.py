@@ -12,6 +12,7 @@ from typing import Any
 from quire.engine.adapters.attached_runtimes import AttachedRuntimes
 from quire.engine.adapters.engine_adapters import engine_adapters
 from quire.engine.engine import Engine, EngineParts, try_admit
+from quire.engine.graphs.capture import graph_rows
 from quire.engine.loading.build_module import available_bytes
 from quire.engine.loading.load import LoadedModel, choose_device, load_model
 from quire.engine.memory.kv_budget import check_memory_use, plan_caches, step_tokens
@@ -122,6 +123,7 @@ def _build(
         max_model_len=caches.max_model_len,
         num_state_slots=caches.num_state_slots,
         num_host_state_slots=caches.num_host_slots,
+        graph_rows=graph_rows(loaded, config),
     )
     towers = MultimodalEmbeddings.from_model(loaded, registry, adapters.mapping, config)
     reads = speculation.reads_hidden
