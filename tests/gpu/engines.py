@@ -88,6 +88,12 @@ def engine_of(folder: Path, device: str, **settings: Any) -> Iterator[Engine]:
             torch.cuda.empty_cache()
 
 
+def is_captured(engine: Engine) -> bool:
+    """Whether its decode steps are CUDA graphs."""
+    runner: Any = engine._runner
+    return runner._executor._graphs is not None
+
+
 class Client:
     """Adds requests to an engine and collects their tokens."""
 
@@ -119,6 +125,10 @@ class Client:
 
     def answers(self, prompts: Sequence[Sequence[int]], max_tokens: int, **params: Any) -> list[list[int]]:
         names = [self.add(prompt, max_tokens, **params) for prompt in prompts]
+        return self.ended(names)
+
+    def ended(self, names: Sequence[str]) -> list[list[int]]:
+        """Tokens of these requests once all have ended."""
         self.drain()
         if self.errors:
             raise RuntimeError(f"requests failed: {self.errors}")

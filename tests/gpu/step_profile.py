@@ -84,11 +84,12 @@ def run(geometry: str, device: str, rows: tuple[int, ...] = (1, 64)) -> dict[str
             found["weight_bytes"] = engine.loaded.weight_bytes
             found["num_pages"] = engine.info.num_pages
             for count in rows:
-                found[f"{count} rows"] = _steps(engine, count, draw, device)
+                found[f"{count} rows"] = steps(engine, count, draw, device)
     return found
 
 
-def _steps(engine: Any, count: int, draw: random.Random, device: str) -> dict[str, Any]:
+def steps(engine: Any, count: int, draw: random.Random, device: str) -> dict[str, Any]:
+    """Steps of so many rows: their time, what the host and the device do in it, and the number of kernels."""
     client = Client(engine)
     for _ in range(count):
         client.add([draw.randrange(2, 260) for _ in range(128)], 100)

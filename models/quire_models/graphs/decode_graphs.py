@@ -106,13 +106,13 @@ class DecodeGraphs:
         return hidden
 
     def logits(self, hidden: Tensor, adapters: Any = None) -> Tensor:
-        """As the model's; the result may be overwritten."""
+        """Logits of hidden states, as the model computes them; the result may be overwritten."""
         rows = self._rows_of(hidden, adapters)
         found: Tensor = self._model.logits(hidden, adapters) if rows is None else self._logits[:rows]
         return found
 
     def argmax(self, hidden: Tensor, adapters: Any = None) -> list[int]:
-        """As the model's."""
+        """The most likely tokens after hidden states, as the model finds them."""
         rows = self._rows_of(hidden, adapters)
         found: list[int] = self._model.argmax(hidden, adapters) if rows is None else self._tokens[:rows].tolist()
         return found

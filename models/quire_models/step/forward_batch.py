@@ -19,7 +19,7 @@ from quire_kernels.ops import AttentionMetadata
 from quire_models.parts.decoder import KvShape
 from quire_models.step.kv_cache import KVCache
 from quire_models.step.state_cache import StateCache
-from quire_models.step.upload import Upload, UploadedArray
+from quire_models.step.upload import DeviceUpload, UploadedArray
 
 __all__ = ["ForwardBatch", "ForwardBuffers", "KVCache", "KvShape", "MediaRows", "CrossAttentionBuffers"]
 
@@ -227,11 +227,11 @@ class CrossAttentionBuffers:
         return found
 
 
-def _places(device: torch.device) -> tuple[Upload | None, Callable[[int, torch.dtype], _Buffer | UploadedArray]]:
+def _places(device: torch.device) -> tuple[DeviceUpload | None, Callable[[int, torch.dtype], _Buffer | UploadedArray]]:
     """What makes places for arrays of up to so many elements; on the CPU they need no upload."""
     if device.type == "cpu":
         return None, _Buffer
-    upload = Upload(device)
+    upload = DeviceUpload(device)
     return upload, upload.array
 
 

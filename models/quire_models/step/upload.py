@@ -17,7 +17,7 @@ def aligned(size: int) -> int:
     return -(-size // ALIGNMENT) * ALIGNMENT
 
 
-class Upload:
+class DeviceUpload:
     """Arrays in pinned memory, and as much memory on the device: each is filled after `begin`, there after `send`."""
 
     def __init__(self, device: torch.device) -> None:
@@ -60,9 +60,9 @@ class Upload:
 
 
 class UploadedArray:
-    """One of the arrays of an `Upload`."""
+    """One of the arrays of an `DeviceUpload`."""
 
-    def __init__(self, upload: Upload, dtype: torch.dtype) -> None:
+    def __init__(self, upload: DeviceUpload, dtype: torch.dtype) -> None:
         self._upload, self._kind = upload, dtype
         self._dtype = np.dtype(str(dtype).removeprefix("torch."))
 

@@ -96,12 +96,15 @@ def _low_rank(
     return _AdapterSlots(inputs, slices, slots, dtype, torch.device(device))
 
 
+OPS = {
+    "paged_attention": _attention,
+    "write_kv": _write_kv,
+    "rotary_write_kv": _rotary_write_kv,
+    "low_rank": _low_rank,
+}
+"""In the place of kernels of a GPU, by op."""
+
+
 def device_ops() -> Ops:
     """Reference ops of which a step can be captured."""
-    return replace(
-        reference_ops(),
-        paged_attention=_attention,
-        write_kv=_write_kv,
-        rotary_write_kv=_rotary_write_kv,
-        low_rank=_low_rank,
-    )
+    return replace(reference_ops(), **OPS)

@@ -60,7 +60,7 @@ class AdapterMapping:
 
     @property
     def captured(self) -> tuple[int, Callable[[Any], Any]] | None:
-        """As `AttachedRuntimes.captured`."""
+        """How the runtimes work in captured steps, see `AttachedRuntimes.captured`."""
         return self._runtimes.captured()
 
     def clear(self) -> None:

@@ -15,6 +15,7 @@ from quire_models import KVCache
 from quire_models.graphs.buckets import MAX_ROWS, buckets
 from quire_models.graphs.decode_graphs import CapturedAdapters, DecodeGraphs
 from quire_models.graphs.recorder import recorder_of
+from quire_models.modules.blocks import DecoderModel
 from quire_models.modules.experts import Experts
 
 log = logging.getLogger(__name__)
@@ -35,6 +36,8 @@ def graph_rows(loaded: LoadedModel, config: ModelConfig) -> int:
 def why_not(loaded: LoadedModel) -> str | None:
     """Why decode steps of a model cannot be captured, None if they can."""
     decoder = loaded.decoder
+    if not isinstance(loaded.module, DecoderModel):
+        return "its plugin builds it of other modules than those of Quire"
     if decoder.non_causal or decoder.encoder_input is not None:
         return "it does not only decode"
     if any(shape is not None for shape in decoder.state_shapes):
@@ -49,16 +52,18 @@ def why_not(loaded: LoadedModel) -> str | None:
 
 def capture(loaded: LoadedModel, sizes: RunnerSizes, kv: KVCache, adapters: AdapterMapping) -> DecodeGraphs | None:
     """The captured decode steps of a model; None if `sizes` ask for none, or if the model cannot be captured."""
-    found = adapters.captured if is_capturable(loaded.ops.low_rank) else None
+    found = adapters.captured if sizes.graph_rows and is_capturable(loaded.ops.low_rank) else None
     captured = None if found is None else CapturedAdapters(*found)
     graphs = _graphs(loaded, kv, sizes.graph_rows, sizes.max_model_len, sizes.page_size, captured)
     if graphs is None:
         return None
     try:
         graphs.capture()
-    except RuntimeError:
-        log.warning("%s runs without CUDA graphs: its steps wait for the device", loaded.info.name, exc_info=True)
+    except Exception:  # also those of a plugin's modules
+        log.warning("%s runs without CUDA graphs: a step cannot be captured", loaded.info.name, exc_info=True)
         return None
+    if loaded.device.type == "cuda":
+        torch.cuda.empty_cache()  # what the steps took that were run before their capture
     return graphs
 
 
@@ -80,12 +85,13 @@ def graph_bytes(loaded: LoadedModel, config: ModelConfig) -> int:
         for size in (every[-1], every[0]):
             graphs.capture((size,))
             used.append(_used(device))
-    except RuntimeError:
+    except Exception:
         return 0  # `capture` says why
     finally:
         del graphs, kv
         torch.cuda.empty_cache()
-    kinds = 2 if config.enable_lora and is_capturable(loaded.ops.low_rank) else 1  # with adapters and without
+    has_adapters = any(getattr(each, "delta", None) is not None for each in loaded.module.modules())
+    kinds = 2 if has_adapters and is_capturable(loaded.ops.low_rank) else 1
     return used[1] - used[0] + (used[2] - used[1]) * (kinds * len(every) - 1)
 
 
