@@ -43,6 +43,15 @@ def test_norms_of_rows_that_are_read_in_pieces(triton: TritonOps, dtype: torch.d
     torch.testing.assert_close(summed, total, **summed_close)
 
 
+def test_norms_of_heads_in_a_wider_row(triton: TritonOps) -> None:
+    heads, weight = normal(5, 400)[:, 40:160].unflatten(-1, (3, 40)), normal(40)
+    for x in (heads, heads[:, 1], heads[None], heads[1, 2]):
+        wanted = reference.rms_norm(x, weight, 1e-5)
+        torch.testing.assert_close(triton.rms_norm(x, weight, 1e-5), wanted, rtol=1e-5, atol=1e-5)
+        total = reference.add_rms_norm(x, x.clone(), weight, 1e-5)
+        torch.testing.assert_close(triton.add_rms_norm(x, x.clone(), weight, 1e-5), total, rtol=1e-5, atol=1e-5)
+
+
 @pytest.mark.parametrize("act", ACTS)
 def test_activations_of_small_and_large_values(triton: TritonOps, act: str) -> None:
     x = torch.cat((torch.linspace(-12, 12, 2001), torch.logspace(-8, 4, 200), -torch.logspace(-8, 4, 200))).to(DEVICE)
