@@ -28,7 +28,7 @@ def largest(logits, values, ids, vocab, row_stride, BLOCK: tl.constexpr):
 
 @triton.jit
 def largest_of_blocks(values, ids, out, blocks, BLOCKS: tl.constexpr):
-    """Grid: rows."""
+    """Join the results of the blocks of a row; -1 where the largest logit is not finite. Grid: rows."""
     row = tl.program_id(0)
     block = tl.arange(0, BLOCKS)
     found = tl.load(values + row * blocks + block, mask=block < blocks, other=float("-inf"))
