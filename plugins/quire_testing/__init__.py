@@ -21,6 +21,7 @@ contract is broken:
     check_request_gate      requests are passed or refused in the right form, from several threads
     check_router            routes mount and describe themselves, and answer without a server error
     check_metrics_exporter  statistics of any model are accepted
+    check_kv_event_publisher  events of every kind are sent from one thread, and `close` returns
     check_command           arguments parse, and `run` returns an exit status
     check_option            the default fits the type, also as text from a flag
     check_demo_model        the folder holds a complete model, and complete adapters
@@ -57,6 +58,7 @@ if TYPE_CHECKING:
         check_reasoning_parser as check_reasoning_parser,
         check_tool_parser as check_tool_parser,
     )
+    from quire_testing.replicas.kv_events import check_kv_event_publisher as check_kv_event_publisher
     from quire_testing.scheduler_policy import check_scheduler_policy as check_scheduler_policy
     from quire_testing.server import (
         check_metrics_exporter as check_metrics_exporter,
@@ -78,6 +80,7 @@ _HOME = {
     "check_drafter": "drafter",
     "check_grammar_backend": "grammar_backend",
     "check_input_mapper": "input_mapper",
+    "check_kv_event_publisher": "replicas.kv_events",
     "check_logits_processor": "logits_processor",
     "check_metrics_exporter": "server",
     "check_op": "ops.check",

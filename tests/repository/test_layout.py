@@ -46,6 +46,7 @@ CONTRACT = {
     "quire.isolation",
     "quire.params",
     "quire.records",
+    "quire.settings.kv_events_config",
     "quire.settings.model_config",
     "quire.settings.model_values",
     "quire.settings.near_names",

@@ -104,8 +104,7 @@ class EngineClient:
         if self._closing:
             return "The server is shutting down."
         if self.state == "ready":
-            silent_s = supervisor.frozen_s
-            return f"The engine process has not answered for {silent_s:.0f} s." if silent_s else None
+            return f"The engine process has not answered for {s:.0f} s." if (s := supervisor.frozen_s) else None
         if self.state == "failed":
             return f"{supervisor.last_end} It ended too often and is not restarted."
         return f"{supervisor.last_end} The models are being loaded.".lstrip()
@@ -260,6 +259,7 @@ class EngineClient:
             log_format=settings.log_format,
             sys_path=list(sys.path),
             share=settings.share,
+            kv_events=dict(settings.kv_events),
             adapters=adapters,
             known_adapters=known,
         )

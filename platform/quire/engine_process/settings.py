@@ -24,7 +24,7 @@ class EngineProcessSettings:
     first start. wait_ready_s: how long a request waits for an engine process that is being restarted. engine_timeout_s:
     an engine process with work that finishes no step for so long is killed. frozen_after_s: one that is silent for so
     long and uses no CPU counts as frozen. kill_frozen: it is killed. share: what it may take of the machine, None =
-    all. module: what the engine process runs.
+    all. kv_events: the object of --kv-events-config. module: what the engine process runs.
     """
 
     plugins: Sequence[str] | None = None
@@ -40,4 +40,5 @@ class EngineProcessSettings:
     frozen_after_s: float = FROZEN_AFTER_S
     kill_frozen: bool = False
     share: ReplicaShare | None = None
+    kv_events: Mapping[str, Any] = field(default_factory=dict)
     module: str = MODULE

@@ -29,6 +29,7 @@ from quire.records import (
     Drafter,
     GrammarBackend,
     InputMapper,
+    KvEventPublisher,
     LogitsProcessor,
     MetricsExporter,
     OpImpl,
@@ -140,6 +141,11 @@ def quire_commands() -> Iterable[Command]:  # type: ignore[empty-body]
 @hookspec
 def quire_metrics_exporters() -> Iterable[MetricsExporter]:  # type: ignore[empty-body]
     """Destinations of engine statistics, called about once a second."""
+
+
+@hookspec
+def quire_kv_event_publishers() -> Iterable[KvEventPublisher]:  # type: ignore[empty-body]
+    """Ways to publish what changes in the prefix cache, chosen by `publisher` of `--kv-events-config`."""
 
 
 @hookspec

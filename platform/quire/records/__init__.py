@@ -42,6 +42,7 @@ from quire.records.ops import (
 )
 from quire.records.reasoning import Channels, MessageKind, ReasoningParser
 from quire.records.registry import RECORDS, PluginCallCounts, PluginInfo, Registry
+from quire.records.replicas.kv_events import KvEventContext, KvEventPublisher, KvEventPublisherImpl
 from quire.records.scheduling import SchedulerPolicy, SchedulingPolicyImpl, SeqView
 from quire.records.server import (
     Answer,
@@ -115,6 +116,9 @@ __all__ = [
     "InputMapper",
     "InputProcessor",
     "IsolatedGrammarCompiler",
+    "KvEventContext",
+    "KvEventPublisher",
+    "KvEventPublisherImpl",
     "LanguageDetection",
     "LogitsProcessor",
     "LogitsProcessorImpl",

@@ -27,6 +27,7 @@ from quire.server.process.shutdown import ignore_hangups
 from quire.server.process.started import OnReady
 from quire.server.process.startup_adapters import parse_lora_modules
 from quire.server.tracing.exporting import build_tracing
+from quire.settings.kv_events_config import KvEventsConfig
 from quire.settings.model_config import ModelConfig
 from quire.settings.server_config import ServerConfig
 from quire.settings.speculative_config import SpeculativeConfig
@@ -72,6 +73,7 @@ def run_server(
     for model in models:
         MediaLimits.from_config(model, registry)  # raises ConfigError now instead of after loading
         SpeculativeConfig.from_registry(model.speculation, registry)
+    KvEventsConfig.from_registry(config.kv_events_config, registry)
     tracing = build_tracing(config.otlp_traces_endpoint, os.environ)
     with ignore_hangups(), contextlib.closing(bind(config)) as listener:
         settings = EngineProcessSettings(
@@ -84,6 +86,7 @@ def run_server(
             max_restarts=config.max_restarts,
             engine_timeout_s=config.engine_timeout_s,
             plugin_max_faults=config.plugin_max_faults,
+            kv_events=config.kv_events_config,
         )
         client = build_client(models, settings, config)
         client.launch(spawned)
