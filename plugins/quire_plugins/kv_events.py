@@ -14,8 +14,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
-import msgspec
-
 from quire.plugin import ConfigError, KvEvent, KvEventContext, KvEventPublisher, hookimpl
 
 FLAG = "--kv-events-config"
@@ -45,6 +43,8 @@ class ZmqSettings:
     @classmethod
     def from_mapping(cls, given: Mapping[str, Any]) -> ZmqSettings:
         """Raises ConfigError for a value of another type."""
+        import msgspec
+
         try:
             found = msgspec.convert(given, cls)
         except msgspec.ValidationError as error:
@@ -59,11 +59,14 @@ class ZmqPublisher:
 
     def __init__(self, context: KvEventContext) -> None:
         """Raises ConfigError if the address cannot be used, or pyzmq is missing."""
+        import msgspec
+
         try:
             import zmq
         except ImportError as error:
             raise ConfigError(f"{FLAG} needs pyzmq: pip install 'quire-serve[zmq]'.") from error
-        self._zmq, self._settings, self._engine = zmq, ZmqSettings.from_mapping(context.settings), context.engine
+        self._zmq, self._encode = zmq, msgspec.msgpack.encode
+        self._settings, self._engine = ZmqSettings.from_mapping(context.settings), context.engine
         self._kept: deque[tuple[bytes, bytes, bytes]] = deque(maxlen=self._settings.buffer_steps)
         self._lock = threading.Lock()
         self._closing = threading.Event()
@@ -91,7 +94,7 @@ class ZmqPublisher:
 
     def publish(self, model: str, events: Sequence[KvEvent]) -> None:
         topic = self._settings.topic.replace("{model}", model).encode()
-        payload = msgspec.msgpack.encode([time.time(), events, self._engine])
+        payload = self._encode([time.time(), [as_map(event) for event in events], self._engine])
         message = topic, self._number.to_bytes(8, "big"), payload
         self._number += 1
         self._publishing.send_multipart(message)
@@ -118,6 +121,14 @@ class ZmqPublisher:
             for message in (*messages, (b"", END, b"")):
                 router.send_multipart([*route, *message])
         router.close()
+
+
+def as_map(event: KvEvent) -> dict[str, Any]:
+    """An event as vLLM encodes it: its class is the field `type`, and `extra_keys` is left out if there are none."""
+    found = {"type": type(event).__name__, **{field.name: getattr(event, field.name) for field in fields(event)}}
+    if found.get("extra_keys", ()) is None:
+        del found["extra_keys"]
+    return found
 
 
 def shifted(endpoint: str, number: int) -> str:

@@ -80,7 +80,7 @@ MAY_IMPORT = {
     | MODELS
     | {"quire.plugin", "quire.engine.sampling.rng", "quire.engine.speculation.distribution"},
     "quire_page": {"quire.plugin"},
-    "quire_testing": CONTRACT | HOOKS | ENGINE | MODELS | {"quire.text"},
+    "quire_testing": CONTRACT | HOOKS | ENGINE | MODELS | ROUTING | {"quire.text"},
     "quire": CONTRACT,
     "quire.hooks": CONTRACT | HOOKS,
     "quire.log_format": CONTRACT,

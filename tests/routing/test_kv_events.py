@@ -15,19 +15,41 @@ from quire.params.sampling import SamplingParams
 from quire.records import KvEventContext, Registry
 from quire.settings.kv_events_config import KvEventsConfig
 from quire.settings.model_config import ModelConfig
-from quire.types import Prompt, Request
-from quire.types.kv_events import AllBlocksCleared, BlockRemoved, KvEvent
+from quire.types import Prompt, Request, kv_events
 from quire_plugins.kv_events import ZmqPublisher, shifted
 from quire_testing import check_kv_event_publisher, tiny_llama
 
 WAIT_MS = 20_000
 
 
+class BlockStored(msgspec.Struct, tag=True, kw_only=True):
+    block_hashes: list[int]
+    parent_block_hash: int | None
+    token_ids: list[int]
+    block_size: int
+    lora_id: int | None
+    medium: str | None
+    lora_name: str | None
+    extra_keys: list[list[str] | None] | None = None
+
+
+class BlockRemoved(msgspec.Struct, tag=True, kw_only=True):
+    block_hashes: list[int]
+    medium: str | None
+
+
+class AllBlocksCleared(msgspec.Struct, tag=True):
+    pass
+
+
+OURS = {BlockStored: kv_events.BlockStored, BlockRemoved: kv_events.BlockRemoved}
+
+
 class Batch(msgspec.Struct, array_like=True):
     """The payload: vLLM's `KVEventBatch`."""
 
     ts: float
-    events: list[KvEvent]
+    events: list[BlockStored | BlockRemoved | AllBlocksCleared]
     data_parallel_rank: int | None = None
 
 
@@ -50,7 +72,11 @@ class Subscriber:
 
     def read(self, message):
         topic, number, payload = message
-        return topic.decode(), int.from_bytes(number, "big"), msgspec.msgpack.decode(payload, type=Batch)
+        batch = msgspec.msgpack.decode(payload, type=Batch)
+        events = [
+            OURS.get(type(event), kv_events.AllBlocksCleared)(**msgspec.structs.asdict(event)) for event in batch.events
+        ]
+        return topic.decode(), int.from_bytes(number, "big"), events, batch.data_parallel_rank
 
     def replayed(self, first):
         """All messages that are kept, from a number on."""
@@ -100,12 +126,12 @@ def publisher_at(addresses, **settings):
 def test_a_subscriber_reads_topic_number_and_events_and_replays_what_it_missed(addresses, subscribe):
     publisher = publisher_at(addresses, topic="kv@pod@{model}", buffer_steps=4)
     subscriber = subscribe(publisher, "kv@")
-    removed = [BlockRemoved(block_hashes=[2**64 - 1])]
+    removed = [kv_events.BlockRemoved(block_hashes=[2**64 - 1])]
     publisher.publish("m", removed)
-    topic, number, batch = subscriber.next()
-    assert (topic, batch.events, batch.data_parallel_rank) == ("kv@pod@m", removed, 0)
+    topic, number, events, rank = subscriber.next()
+    assert (topic, events, rank) == ("kv@pod@m", removed, 0)
     for _ in range(4):
-        publisher.publish("m", [AllBlocksCleared()])
+        publisher.publish("m", [kv_events.AllBlocksCleared()])
     assert [seen[1] for seen in subscriber.replayed(number)] == [number + 1, number + 2, number + 3, number + 4]
     assert [seen[0] for seen in subscriber.replayed(number + 4)] == ["kv@pod@m"]
     assert subscriber.replayed(number + 5) == []
@@ -189,9 +215,9 @@ def test_the_events_of_an_engine_arrive_and_agree_with_its_cache(addresses, tmp_
     cached = {int.from_bytes(page_hash[-8:], "big") for page_hash in engine._scheduler._tables.pool._page_of}
     while set(view.blocks) != cached:
         view = KvCacheView()
-        for topic, _, batch in subscriber.replayed(0):
+        for topic, _, events, _ in subscriber.replayed(0):
             assert topic == "tiny"
-            view.apply(batch.events)
+            view.apply(events)
     builder.close(engine)
     builder.end()
     subscriber.close()

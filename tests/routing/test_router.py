@@ -3,17 +3,18 @@
 import pytest
 
 from quire.params.sampling import SamplingParams
+from quire.records import Context
 from quire.routing.blocks import BLOCK_TOKENS, block_keys
 from quire.routing.loads import SEQ_TOKENS
-from quire.routing.policies import POLICIES
 from quire.routing.router import RequestRouter
 from quire.types import AdapterRef, Media, Prompt, Request, WeightedAdapter
+from quire_plugins.routing import POLICIES
 
 SIZE = 6 * BLOCK_TOKENS
 
 
 def router(count=2, policy="prefix", cache_tokens=100 * BLOCK_TOKENS, slots=8):
-    made = RequestRouter(count, POLICIES[policy]())
+    made = RequestRouter(count, POLICIES[policy](Context()))
     made.add_model("m", cache_tokens, slots)
     return made
 

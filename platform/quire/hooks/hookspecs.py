@@ -38,6 +38,7 @@ from quire.records import (
     ReasoningParser,
     RequestGate,
     Router,
+    RoutingPolicy,
     SchedulerPolicy,
     ToolParser,
     Transcriber,
@@ -101,6 +102,11 @@ def quire_grammar_backends() -> Iterable[GrammarBackend]:  # type: ignore[empty-
 @hookspec
 def quire_scheduler_policies() -> Iterable[SchedulerPolicy]:  # type: ignore[empty-body]
     """Orders of admission and preemption, chosen by `--scheduling-policy`."""
+
+
+@hookspec
+def quire_routing_policies() -> Iterable[RoutingPolicy]:  # type: ignore[empty-body]
+    """Ways to divide requests among engine processes, chosen by `--data-parallel-routing`."""
 
 
 @hookspec

@@ -16,6 +16,7 @@ from quire.records.models import Architecture, ArchitectureFallback, InputMapper
 from quire.records.ops import OpImpl, Quantization
 from quire.records.reasoning import ReasoningParser
 from quire.records.replicas.kv_events import KvEventPublisher
+from quire.records.replicas.routing import RoutingPolicy
 from quire.records.scheduling import SchedulerPolicy
 from quire.records.server import MetricsExporter, RequestGate, Router
 from quire.records.speculation import Drafter
@@ -33,6 +34,7 @@ RECORDS: Mapping[str, type] = {
     "quire_logits_processors": LogitsProcessor,
     "quire_grammar_backends": GrammarBackend,
     "quire_scheduler_policies": SchedulerPolicy,
+    "quire_routing_policies": RoutingPolicy,
     "quire_drafters": Drafter,
     "quire_adapter_runtimes": AdapterRuntime,
     "quire_tool_parsers": ToolParser,

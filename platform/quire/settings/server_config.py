@@ -138,9 +138,8 @@ class ServerConfig:
     )
     data_parallel_routing: str = setting(
         "How the engine process of a request is chosen: by the prefixes and adapters that each has, while its load is "
-        "bounded (prefix), in turn, or by load alone.",
+        "bounded (prefix), in turn (round-robin), by load alone (least-loaded), or by a policy of a plugin.",
         "prefix",
-        choices=("prefix", "round-robin", "least-loaded"),
     )
     kv_events_config: Mapping[str, Any] = setting(
         'Publish what changes in the prefix cache, for routers outside: {"enable_kv_cache_events": true, "endpoint": '

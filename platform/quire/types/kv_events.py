@@ -1,4 +1,4 @@
-"""What changes in the prefix cache of an engine, for routers outside: vLLM's events, as msgpack maps with a `type`.
+"""What changes in the prefix cache of an engine, for routers outside: the events of vLLM.
 
 A block is a full page of the KV cache. Hashes are 64 bits of a page's hash, which covers all tokens, media, adapters
 and the cache salt from the first position on.
@@ -6,15 +6,15 @@ and the cache salt from the first position on.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, TypeAlias
-
-import msgspec
 
 DEVICE = "GPU"
 """The medium of pages on the device of the model, whatever the device is; vLLM's name, which routers know."""
 
 
-class BlockStored(msgspec.Struct, frozen=True, tag=True, omit_defaults=True, kw_only=True):
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BlockStored:
     """Blocks that follow each other are in the cache.
 
     parent_block_hash: of the block before the first one, None = there is none. token_ids: of all blocks. lora_name:
@@ -28,19 +28,21 @@ class BlockStored(msgspec.Struct, frozen=True, tag=True, omit_defaults=True, kw_
     token_ids: list[int]
     block_size: int
     lora_id: int | None
-    medium: str | None = msgspec.field(default_factory=lambda: DEVICE)  # a factory, so that it is sent all the same
+    medium: str | None = DEVICE
     lora_name: str | None
     extra_keys: list[list[Any] | None] | None = None
 
 
-class BlockRemoved(msgspec.Struct, frozen=True, tag=True, omit_defaults=True, kw_only=True):
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BlockRemoved:
     """Blocks are not in the cache any more."""
 
     block_hashes: list[int]
-    medium: str | None = msgspec.field(default_factory=lambda: DEVICE)
+    medium: str | None = DEVICE
 
 
-class AllBlocksCleared(msgspec.Struct, frozen=True, tag=True):
+@dataclass(frozen=True, slots=True)
+class AllBlocksCleared:
     """Nothing is in the cache that was stored before."""
 
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Sequence
+from dataclasses import replace
 from queue import Empty, SimpleQueue
 from time import sleep
-
-import msgspec
 
 from quire.errors import QuireError
 from quire.hooks.call_stats import call_plugin
@@ -102,7 +101,7 @@ def _joined(run: Sequence[KvEvent]) -> KvEvent:
         return BlockRemoved(block_hashes=hashes)
     stored = [event for event in run if isinstance(event, BlockStored)]
     extra = [key for event in stored for key in event.extra_keys or [None]]
-    return msgspec.structs.replace(
+    return replace(
         first,
         block_hashes=hashes,
         token_ids=[token for event in stored for token in event.token_ids],

@@ -20,7 +20,7 @@ from quire.engine_process.settings import GC_THRESHOLDS, EngineProcessSettings
 from quire.engine_process.wire.spawn import SpawnedProcess
 from quire.media.limits import MediaLimits
 from quire.records import Registry
-from quire.routing.policies import POLICIES
+from quire.routing.chosen_policy import ChosenPolicy
 from quire.server.connections.listen import bind, check_tls
 from quire.server.process.allocator import return_freed_memory
 from quire.server.process.shutdown import ignore_hangups
@@ -37,12 +37,13 @@ SWITCH_INTERVAL_S = 0.001
 
 
 def build_client(
-    models: Sequence[ModelConfig], settings: EngineProcessSettings, config: ServerConfig
+    models: Sequence[ModelConfig], settings: EngineProcessSettings, config: ServerConfig, registry: Registry
 ) -> EngineClient | ReplicatedClient:
-    """The client of one engine process, or of several."""
+    """The client of one engine process, or of several. Raises ConfigError for an unknown routing policy."""
     if config.data_parallel_size == 1:
         return EngineClient(models, settings)
-    return ReplicatedClient(models, settings, config.data_parallel_size, POLICIES[config.data_parallel_routing]())
+    policy = ChosenPolicy(registry, config.data_parallel_routing)
+    return ReplicatedClient(models, settings, config.data_parallel_size, policy)
 
 
 def run_server(
@@ -88,7 +89,7 @@ def run_server(
             plugin_max_faults=config.plugin_max_faults,
             kv_events=config.kv_events_config,
         )
-        client = build_client(models, settings, config)
+        client = build_client(models, settings, config, registry)
         client.launch(spawned)
 
         import uvloop
