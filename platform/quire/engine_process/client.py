@@ -296,5 +296,5 @@ class EngineClient:
     def _on_frozen(self) -> None:
         """Fail calls that a healthy process answers at once; loads and requests may still be answered."""
         if self._settings.kill_frozen:
-            self._supervisor.kill(f"did not answer for {self._supervisor.frozen_s:.0f} s, used no CPU and was killed")
+            self._supervisor.kill(f"did not answer for {self._supervisor.frozen_s:.0f} s, did nothing and was killed")
         self._calls.fail(EngineDied(f"{self.unavailable} Try again later."), quick=True)

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
-from quire.engine_process.watchdog import Watchdog
+from quire.engine_process.watchdog import Watchdog, WatchedProcess
 from quire.engine_process.wire.connection import EngineConnection
 from quire.engine_process.wire.error_info import from_error_info
 from quire.engine_process.wire.message import WireMessage
@@ -238,7 +238,7 @@ class Supervisor:
     async def _watch(self, connection: EngineConnection) -> None:
         """Ping the process, and kill it when no answer comes for too long."""
         watchdog = self._watchdog = Watchdog(
-            self._engine_timeout_s, lambda: connection.cpu_s, frozen_after_s=self._frozen_after_s
+            self._engine_timeout_s, WatchedProcess(connection.pid), frozen_after_s=self._frozen_after_s
         )
         while not watchdog.check():
             if watchdog.frozen:

@@ -24,8 +24,8 @@ from quire.routing.router import Placement, RequestRouter
 from quire.settings.model_config import ModelConfig
 from quire.types import EngineStats, ModelInfo, Request, SeqDelta
 
-FROZEN_AFTER_S = 5.0
-"""A replica that is silent for so long and uses no CPU is killed: the others take its requests meanwhile."""
+FROZEN_AFTER_S = 3.0
+"""A replica that is silent for so long and does nothing is killed: the others take its requests meanwhile."""
 
 
 @dataclass(slots=True)

@@ -88,6 +88,7 @@ def run_server(
             engine_timeout_s=config.engine_timeout_s,
             plugin_max_faults=config.plugin_max_faults,
             kv_events=config.kv_events_config,
+            kill_frozen=any(model.tensor_parallel_size > 1 for model in models),
         )
         client = build_client(models, settings, config, registry)
         client.launch(spawned)
