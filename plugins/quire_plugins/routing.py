@@ -10,7 +10,7 @@ from quire.plugin import Context, RoutingCandidates, RoutingPolicy, RoutingPolic
 PREFIX_WORTH = 2.0
 """A token in the cache is worth so many tokens of load: it need not be computed now, nor kept twice from then on."""
 
-ADAPTER_WORTH = 2048.0
+ADAPTER_WORTH = 4096.0
 """What an adapter in a slot is worth, in tokens of load: reading it takes time, and its slot is another's."""
 
 BOUND = 1.25

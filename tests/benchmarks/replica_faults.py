@@ -1,9 +1,10 @@
-"""Kills and stops engine processes of a server with several, under load: what clients see, and how soon it is back.
+"""Kills and stops processes of a server with several, under load: what clients see, and how soon it is back.
 
-    python tests/benchmarks/replica_faults.py --rounds 20
+    python tests/benchmarks/replica_faults.py --rounds 20              two replicas
+    python tests/benchmarks/replica_faults.py --rounds 20 --ranks 2    one engine process and one more rank
 
-A tiny model, two replicas, eight clients that ask without pause. In each round one replica gets SIGKILL or SIGSTOP. An
-answer is either the right one or a 503 of the replica that died.
+A tiny model, eight clients that ask without pause. In each round one replica, or one rank, gets SIGKILL or SIGSTOP. An
+answer is either the right one or a 503 of the process that died.
 """
 
 from __future__ import annotations
@@ -33,17 +34,23 @@ CLIENTS = 8
 AGAIN = "the engine process takes requests again"
 
 
-def engines(server: Server) -> list[int]:
-    """Process ids of the engine processes."""
+def children(parent: int) -> list[int]:
+    """Process ids of the engine processes of a server, or of the other ranks of an engine process."""
     found = []
     for entry in filter(str.isdigit, os.listdir("/proc")):
         try:
-            parent = int(Path(f"/proc/{entry}/stat").read_text().rpartition(")")[2].split()[1])
-            if parent == server.process.pid and "quire.engine_process" in Path(f"/proc/{entry}/cmdline").read_text():
+            its_parent = int(Path(f"/proc/{entry}/stat").read_text().rpartition(")")[2].split()[1])
+            if its_parent == parent and "quire.engine_process" in Path(f"/proc/{entry}/cmdline").read_text():
                 found.append(int(entry))
         except OSError:
             continue
     return found
+
+
+def victims(server: Server) -> list[int]:
+    """Process ids of the engine processes, and of the other ranks."""
+    engines = children(server.process.pid)
+    return [*engines, *(rank for engine in engines for rank in children(engine))]
 
 
 async def client(http: httpx.AsyncClient, number: int, wanted: str, seen: Counter[str], slowest: list[float]) -> None:
@@ -63,10 +70,10 @@ async def client(http: httpx.AsyncClient, number: int, wanted: str, seen: Counte
 
 
 async def back_s(server: Server, victim: int, count: int) -> float:
-    """Seconds until there are as many engine processes again, and all of them take requests."""
+    """Seconds until there are as many processes again, and all of them take requests."""
     begun, again = time.monotonic(), server.output().count(AGAIN)
-    while victim in engines(server) or len(engines(server)) < count or server.output().count(AGAIN) == again:
-        await asyncio.sleep(0.02)
+    while victim in victims(server) or len(victims(server)) < count or server.output().count(AGAIN) == again:
+        await asyncio.sleep(0.05)
     return time.monotonic() - begun
 
 
@@ -79,11 +86,17 @@ async def measure(server: Server, rounds: int) -> None:
         tasks = [asyncio.create_task(client(http, number, wanted, seen, slowest)) for number in range(CLIENTS)]
         for number in range(rounds):
             sign = signal.SIGSTOP if number % 2 else signal.SIGKILL
-            pids = engines(server)
+            pids = victims(server)
             victim = pids[number // 2 % len(pids)]
             os.kill(victim, sign)
             seconds = await back_s(server, victim, len(pids))
-            print(f"{sign.name}: back after {seconds:.1f} s; slowest answer so far {max(slowest):.1f} s; {dict(seen)}")
+            right = seen["right"]
+            while seen["right"] < right + 2 * CLIENTS:  # the next fault hits a server at work
+                await asyncio.sleep(0.05)
+            print(
+                f"{sign.name}: back after {seconds:.1f} s; slowest answer so far {max(slowest):.1f} s; {dict(seen)}",
+                flush=True,
+            )
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -94,10 +107,12 @@ async def measure(server: Server, rounds: int) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=20)
+    parser.add_argument("--ranks", type=int, default=1, help="ranks of one engine process, instead of two replicas")
     args = parser.parse_args()
+    processes = ("-dp", 2) if args.ranks == 1 else ("--tensor-parallel-size", args.ranks)
     with tempfile.TemporaryDirectory() as root:
         model = tiny_llama(Path(root) / "m", seed=1)
-        flags = ("--dtype", "float32", "--num-pages", "400", "-dp", 2, "--max-restarts", 100)
+        flags = ("--dtype", "float32", "--num-pages", "400", *processes, "--max-restarts", 100)
         with serving(f"m={model}", *flags, "--disable-access-log") as server:
             asyncio.run(measure(server, args.rounds))
 
