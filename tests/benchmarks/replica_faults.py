@@ -17,6 +17,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from contextlib import suppress
 from pathlib import Path
 
 sys.path.extend(str(folder) for folder in (Path(__file__).parents[1] / "helpers").iterdir())
@@ -47,9 +48,14 @@ def children(parent: int) -> list[int]:
     return found
 
 
-def victims(server: Server) -> list[int]:
-    """Process ids of the engine processes, and of the other ranks."""
-    engines = children(server.process.pid)
+def started(pid: int) -> int:
+    """When a process began, in ticks."""
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19])
+
+
+def victims(server: Server, num_engines: int) -> list[int]:
+    """Process ids of the engine processes, and of the other ranks; not of the process that is kept for a restart."""
+    engines = sorted(children(server.process.pid), key=started)[:num_engines]
     return [*engines, *(rank for engine in engines for rank in children(engine))]
 
 
@@ -69,15 +75,18 @@ async def client(http: httpx.AsyncClient, number: int, wanted: str, seen: Counte
             seen[f"status {reply.status_code}"] += 1
 
 
-async def back_s(server: Server, victim: int, count: int) -> float:
+async def back_s(server: Server, victim: int, num_engines: int, count: int) -> float:
     """Seconds until there are as many processes again, and all of them take requests."""
     begun, again = time.monotonic(), server.output().count(AGAIN)
-    while victim in victims(server) or len(victims(server)) < count or server.output().count(AGAIN) == again:
+    found = [victim]
+    while victim in found or len(found) < count or server.output().count(AGAIN) == again:
         await asyncio.sleep(0.05)
+        with suppress(OSError):  # a process has ended meanwhile
+            found = victims(server, num_engines)
     return time.monotonic() - begun
 
 
-async def measure(server: Server, rounds: int) -> None:
+async def measure(server: Server, rounds: int, num_engines: int) -> None:
     async with httpx.AsyncClient(base_url=server.url, timeout=TIMEOUT_S) as http:
         body = {"model": "m", "prompt": [5, 6, 7], "temperature": 0, "max_tokens": 24, "ignore_eos": True}
         wanted = (await http.post("/v1/completions", json=body)).json()["choices"][0]["text"]
@@ -86,10 +95,10 @@ async def measure(server: Server, rounds: int) -> None:
         tasks = [asyncio.create_task(client(http, number, wanted, seen, slowest)) for number in range(CLIENTS)]
         for number in range(rounds):
             sign = signal.SIGSTOP if number % 2 else signal.SIGKILL
-            pids = victims(server)
+            pids = victims(server, num_engines)
             victim = pids[number // 2 % len(pids)]
             os.kill(victim, sign)
-            seconds = await back_s(server, victim, len(pids))
+            seconds = await back_s(server, victim, num_engines, len(pids))
             right = seen["right"]
             while seen["right"] < right + 2 * CLIENTS:  # the next fault hits a server at work
                 await asyncio.sleep(0.05)
@@ -114,7 +123,7 @@ def main() -> None:
         model = tiny_llama(Path(root) / "m", seed=1)
         flags = ("--dtype", "float32", "--num-pages", "400", *processes, "--max-restarts", 100)
         with serving(f"m={model}", *flags, "--disable-access-log") as server:
-            asyncio.run(measure(server, args.rounds))
+            asyncio.run(measure(server, args.rounds, 2 if args.ranks == 1 else 1))
 
 
 if __name__ == "__main__":

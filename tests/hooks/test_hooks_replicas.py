@@ -68,9 +68,11 @@ PUBLISHER = """class Writes:
         self.path, self.engine = context.settings["path"], context.engine
     def publish(self, model, events):
         if model == "bad": raise KeyError("no")
-        open(self.path, "a").write(f"{model} {self.engine} {type(events[0]).__name__}\\n")
+        self.write(f"{model} {self.engine} {type(events[0]).__name__}\\n")
     def close(self):
-        open(self.path, "a").write("closed")
+        self.write("closed")
+    def write(self, text):
+        with open(self.path, "a") as file: file.write(text)
 @hookimpl
 def quire_kv_event_publishers(): yield KvEventPublisher("file", Writes, frozenset({"path"}))"""
 

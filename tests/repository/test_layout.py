@@ -62,6 +62,7 @@ CLIENT = {
     "quire.engine_process.client",
     "quire.engine_process.replicas.client",
     "quire.engine_process.settings",
+    "quire.engine_process.wire.process_source",
     "quire.engine_process.wire.spawn",
 }
 MODELS = {"quire_models", "quire_kernels"}

@@ -18,6 +18,7 @@ from quire.engine_process.settings import EngineProcessSettings
 from quire.engine_process.supervisor import SHUTDOWN_TIMEOUT_S, RestartPolicy, State, Supervisor
 from quire.engine_process.wire.error_info import from_error_info
 from quire.engine_process.wire.model_changes import ModelLoaded, ModelProgress
+from quire.engine_process.wire.process_source import ProcessSource
 from quire.engine_process.wire.protocol import (
     Abort,
     AdapterChanged,
@@ -61,7 +62,7 @@ class EngineClient:
             self._on_exit,
             self._on_frozen,
             RestartPolicy(settings.max_restarts),
-            settings.module,
+            settings.processes or ProcessSource(settings.module),
             settings.engine_timeout_s,
             settings.frozen_after_s,
         )
@@ -167,8 +168,7 @@ class EngineClient:
 
     def max_in_flight(self, name: str) -> int:
         """Per caller: as many requests as the model computes at once, and the same number waiting."""
-        config = self.served.config(name)
-        return min(2 * config.max_num_seqs, config.max_num_queued_reqs)
+        return min(2 * (config := self.served.config(name)).max_num_seqs, config.max_num_queued_reqs)
 
     def end(self, entry: InFlightRequest) -> None:
         """Forget a request; abort it if it is still running."""

@@ -39,7 +39,7 @@ class ReplicaCandidates:
         self._keys, self._prefixes, self._adapters = keys, prefixes, adapters
 
     def has(self, replica: int) -> bool:
-        """Whether a replica is one of them."""
+        """Whether a replica is one of `replicas`."""
         return replica >= 0 and bool(self._mask >> replica & 1)
 
     def load(self, replica: int) -> int:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import logging
 
 from quire.errors import ConfigError, QuireError
-from quire.records import Context, Registry, RoutingPolicy, RoutingPolicyImpl
-from quire.routing.candidates import ReplicaCandidates
+from quire.records import Context, Registry, RoutingCandidates, RoutingPolicy, RoutingPolicyImpl
 
 log = logging.getLogger(__name__)
 
@@ -25,7 +24,7 @@ class ChosenPolicy:
         context = Context(options=registry.options.get(self._plugin, {}))
         self._built: RoutingPolicyImpl = self._counter.call(self._plugin, record.build, context)
 
-    def choose(self, candidates: ReplicaCandidates) -> int:
+    def choose(self, candidates: RoutingCandidates) -> int:
         """The replica that the policy chooses, or the least loaded one if it fails."""
         try:
             replica: object = self._counter.call(self._plugin, self._built.choose, candidates)

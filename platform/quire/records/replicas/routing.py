@@ -44,6 +44,10 @@ class RoutingCandidates(Protocol):
         """Replicas that probably have all adapters of the request in slots; some of them if there are many."""
         ...
 
+    def has(self, replica: int) -> bool:
+        """Whether a replica may compute the request."""
+        ...
+
     def load(self, replica: int) -> int:
         """Work in flight on a replica."""
         ...

@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from quire.engine_process.client import EngineClient
 from quire.engine_process.replicas.client import ReplicatedClient
 from quire.engine_process.settings import GC_THRESHOLDS, EngineProcessSettings
+from quire.engine_process.wire.process_source import ProcessSource
 from quire.engine_process.wire.spawn import SpawnedProcess
 from quire.media.limits import MediaLimits
 from quire.records import Registry
@@ -77,6 +78,8 @@ def run_server(
     KvEventsConfig.from_registry(config.kv_events_config, registry)
     tracing = build_tracing(config.otlp_traces_endpoint, os.environ)
     with ignore_hangups(), contextlib.closing(bind(config)) as listener:
+        # the time of a restart counts where a lost process takes others with it, or other processes go on
+        has_several = config.data_parallel_size > 1 or any(model.tensor_parallel_size > 1 for model in models)
         settings = EngineProcessSettings(
             plugins=plugins,
             options=registry.options,
@@ -88,7 +91,8 @@ def run_server(
             engine_timeout_s=config.engine_timeout_s,
             plugin_max_faults=config.plugin_max_faults,
             kv_events=config.kv_events_config,
-            kill_frozen=any(model.tensor_parallel_size > 1 for model in models),
+            kill_frozen=has_several,
+            processes=ProcessSource(keeps_one=True) if has_several else None,
         )
         client = build_client(models, settings, config, registry)
         client.launch(spawned)
