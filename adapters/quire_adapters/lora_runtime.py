@@ -9,8 +9,9 @@ from typing import Any, Protocol
 
 from quire.records import AdapterMetadata, AdapterUses, Context
 from quire.types import Plan
+from quire_adapters.base_values import BaseValues
 from quire_adapters.deltas import EmbeddingDelta, ExpertsDelta, ReplacedWeightDelta
-from quire_adapters.divided import AdapterCut
+from quire_adapters.divided import AdapterCut, DividedValues
 from quire_adapters.peft import targets as peft_targets
 from quire_adapters.peft.loader import read
 from quire_adapters.slot_allocator import SlotAllocator
@@ -102,13 +103,15 @@ class LoraRuntime:
         num_slots = len(self._allocator.occupants)
         self._attached = AttachedModel.attach(model, TargetModules(model, self._names), num_slots)
         shard = getattr(model, "shard", None)
+        own = self._attached.targets
         self._cut = None if shard is None else AdapterCut(shard)
-        self._read_targets = self._attached.targets if shard is None else TargetModules(shard.whole, self._names)
+        self._read_targets = own if shard is None else TargetModules(shard.whole, self._names)
+        self._base = BaseValues() if shard is None else DividedValues(shard, own)
 
     def load(self, name: str, path: Path) -> LoadedAdapter:
         """Read, check and pack an adapter. Raises BadRequest."""
         attached, targets = self._attached, self._read_targets
-        found = read(path, targets, self._max_rank, attached.model.dtype, self._in_subprocess)
+        found = read(path, targets, self._max_rank, attached.model.dtype, self._in_subprocess, self._base)
         return attached.pack(found if self._cut is None else self._cut.weights(found, targets.slices))
 
     def describe(self, adapter: LoadedAdapter) -> AdapterMetadata:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -116,11 +117,12 @@ Target = LinearTarget | EmbeddingTarget | ExpertsTarget
 
 @dataclass(frozen=True, eq=False)
 class BaseWeight:
-    """A weight or bias of the model. rows: returns its rows by ids. is_replaceable: an adapter may replace it.
-
-    is_vocabulary: it has a row for each token.
+    """A weight or bias of the model. parameter, start: which one, and the first of its rows. rows: returns its rows by
+    ids. is_replaceable: an adapter may replace it. is_vocabulary: it has a row for each token.
     """
 
+    parameter: str
+    start: int
     shape: tuple[int, ...]
     rows: Callable[[Tensor], Tensor]
     device: torch.device
@@ -134,13 +136,17 @@ class BaseWeight:
         return all(torch.equal(self.rows(ids).cpu(), tensor[ids.cpu()].to(dtype).float()) for ids in blocks)
 
 
+class StoredRows(NamedTuple):
+    """Rows of a weight by ids, float32, and where it is."""
+
+    rows: Callable[[Tensor], Tensor]
+    device: torch.device
+
+
 class TargetModules:
-    """All targets of one model. tables, experts and projections are by module path. has_weights: whether their weights
-    can be read; those of a model that is divided among ranks cannot.
-    """
+    """All targets of one model, or of a rank's part of it. tables, experts and projections are by module path."""
 
     def __init__(self, model: DecoderModel, names: WeightsMapper) -> None:
-        self.has_weights = not any(parameter.is_meta for parameter in model.parameters())
         self._names, self._decoder = names, model.part
         self._parameters = dict(model.named_parameters())
         self.tables: dict[str, EmbeddingTarget] = {}
@@ -199,18 +205,32 @@ class TargetModules:
         """The `weight` or `bias` of a module, by its path in a checkpoint; None if it has none of its own."""
         for path in self._paths(module):
             target = self._target(path)
-            if isinstance(target, LinearTarget) and kind == "bias" and target.bias is not None:
-                return BaseWeight(target.shape[:1], target.bias.__getitem__, target.device, is_replaceable=True)
-            if isinstance(target, LinearTarget) and kind == "weight":
-                is_head = target.path == "head"
-                return BaseWeight(target.shape, target.rows, target.device, can_be_replaced(target.path), is_head)
+            if isinstance(target, LinearTarget):
+                of, device = (f"{target.path}.{kind}", target.start), target.device
+                if kind == "bias" and target.bias is not None:
+                    return BaseWeight(*of, target.shape[:1], target.bias.__getitem__, device, is_replaceable=True)
+                if kind == "weight":
+                    replaceable, is_head = can_be_replaced(target.path), target.path == "head"
+                    return BaseWeight(*of, target.shape, target.rows, device, replaceable, is_head)
             if isinstance(target, EmbeddingTarget) and kind == "weight":
-                return BaseWeight(target.shape, target.rows, target.device, True, target.path == "embed")
+                is_embed = target.path == "embed"
+                return BaseWeight(f"{target.path}.weight", 0, target.shape, target.rows, target.device, True, is_embed)
             parameter = self._parameters.get(f"{path}.{kind}")
             if target is None and parameter is not None:
                 vector = parameter.data.float()
-                return BaseWeight(tuple(vector.shape), vector.__getitem__, vector.device)
+                return BaseWeight(f"{path}.{kind}", 0, tuple(vector.shape), vector.__getitem__, vector.device)
         return None
+
+    def at(self, parameter: str) -> StoredRows | None:
+        """The rows of a parameter, by its own name; None if there is none."""
+        path, _, kind = parameter.rpartition(".")
+        projection, table = self.projections.get(path), self.tables.get(path)
+        if kind == "weight" and projection is not None:
+            return StoredRows(lambda ids: projection.rows(ids).float(), projection.weight.device)
+        if kind == "weight" and table is not None:
+            return StoredRows(table.rows, table.device)
+        found = self._parameters.get(parameter)
+        return None if found is None else StoredRows(found.data.float().__getitem__, found.device)
 
     def _find_experts(self, path: str) -> ExpertsTarget | None:
         found = _EXPERT.fullmatch(path)
@@ -260,7 +280,8 @@ class TargetModules:
 
 def _embedding(model: DecoderModel, path: str, table: EmbeddingTable) -> EmbeddingTarget:
     if path == "embed":
-        return EmbeddingTarget(path, table, model.embed_rows, model.embed_scale)
+        rows = getattr(model, "held_rows", model.embed_rows)
+        return EmbeddingTarget(path, table, rows, model.embed_scale)
     return EmbeddingTarget(path, table, table.rows, 1.0)
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from composition.features import Feature, Setting
 from engine_rig import Answer, Rig, greedy, make_rig, random_ids
+from thread_ranks import launch_thread
 
 from quire.params.sampling import BeamSearchParams, SamplingParams
 from quire.records import Registry
@@ -31,7 +32,7 @@ def rigs_of(folder: Path, found: Registry, prepare: Callable[[Rig], None] = lamb
 
     @cache
     def rig(settings: str) -> Rig:
-        made.append(make_rig(folder, found, **json.loads(settings)))
+        made.append(make_rig(folder, found, launch_thread, **json.loads(settings)))
         prepare(made[-1])
         return made[-1]
 

@@ -69,6 +69,7 @@ SETTINGS = (
         warm=True,
     ),
     Setting("batch invariant", {"batch_invariant": True}, company=3),
+    Setting("two ranks", {"tensor_parallel_size": 2}, company=4),
 )
 
 

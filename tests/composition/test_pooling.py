@@ -20,6 +20,7 @@ from composition.features import SETTINGS, Setting
 from engine_rig import Rig, greedy, make_rig, random_ids
 from lora_rig import Base
 from plugin_site import PluginSite
+from thread_ranks import launch_thread
 from vision_model import PLACE, PLUGIN, tiny_seeing_model
 
 from quire.hooks import registry
@@ -62,7 +63,7 @@ def rigs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 
     @cache
     def rig(settings: str) -> Rig:
-        made.append(make_rig(folder, found, **json.loads(settings)))
+        made.append(make_rig(folder, found, launch_thread, **json.loads(settings)))
         for name, path in adapters.items():
             made[-1].engine.load_adapter(name, Path(path))
         return made[-1]

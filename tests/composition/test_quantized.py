@@ -29,7 +29,7 @@ ROUNDED = Setting("inputs and cache of 8 bits", {"quantization": "int4", "kv_cac
 def rigs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rigs]:
     """Engines with two adapters by their settings, made when first needed."""
     root = tmp_path_factory.mktemp("quantized")
-    base = Base(root / "llama", "LlamaForCausalLM", head_dim=32)
+    base = Base(root / "llama", "LlamaForCausalLM", head_dim=32, intermediate_size=128)
     adapters = {name: base.adapter(name, r=4, target_modules="all-linear") for name in ("one", "two")}
 
     def prepare(rig: Rig) -> None:

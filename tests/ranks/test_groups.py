@@ -6,7 +6,7 @@ from ctypes import addressof
 
 import pytest
 import torch
-from divided_model import groups, on_ranks
+from divided_model import groups, on_ranks, socket_groups
 
 from quire_kernels.cpu.compiled.proxies import Untraceable
 from quire_kernels.cpu.compiled.tracer import Tracer
@@ -14,8 +14,10 @@ from quire_kernels.cpu.implementations import compiled
 from quire_kernels.cpu.structs import Op
 from quire_kernels.groups.group import RankLost
 from quire_kernels.groups.shared_memory import SLOT_BYTES, SharedMemoryGroup, anonymous_memory, shared_bytes
+from quire_kernels.groups.sockets import SocketGroup
 
 SLOT = SLOT_BYTES // 4
+WAYS = pytest.mark.parametrize("make", [groups, socket_groups], ids=["memory", "sockets"])
 
 
 def addends(size, shape, dtype):
@@ -47,9 +49,25 @@ def test_every_rank_gets_the_sum_in_the_order_of_the_ranks(size, dtype, threads)
             assert torch.equal(sum_, in_order(addends(size, shape, dtype)))
 
 
-def test_columns_of_different_widths_come_together_on_the_first_rank_or_on_all():
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("size", [2, 5])
+def test_sums_through_sockets_have_the_same_bits(size, dtype):
+    members = socket_groups(size)
+    shapes = [(1, 1), (3, 64), (2, SLOT), (1, SocketGroup.slot_bytes + 3)]
+
+    def work(rank):
+        members[rank].begin()
+        return [members[rank].all_reduce(addends(size, shape, dtype)[rank].clone()) for shape in shapes]
+
+    for found in on_ranks(work, size):
+        for sum_, shape in zip(found, shapes, strict=True):
+            assert torch.equal(sum_, in_order(addends(size, shape, dtype)))
+
+
+@WAYS
+def test_columns_of_different_widths_come_together_on_the_first_rank_or_on_all(make):
     widths = (5, 3, SLOT + 2)
-    members = groups(3)
+    members = make(3)
     parts = [torch.randn(4, width, generator=torch.Generator().manual_seed(width)) for width in widths]
 
     def work(rank):
@@ -81,8 +99,9 @@ def test_processes_share_memory_without_a_name():
     os.close(descriptor)
 
 
-def test_a_rank_that_begins_again_after_an_error_takes_the_others_along():
-    members = groups(2)
+@WAYS
+def test_a_rank_that_begins_again_after_an_error_takes_the_others_along(make):
+    members = make(2)
 
     def work(rank):
         members[rank].start_plan(7)
@@ -99,9 +118,26 @@ def test_a_rank_that_begins_again_after_an_error_takes_the_others_along():
     assert on_ranks(work, 2) == [(False, [[3.0] * 4]), (None, [[3.0] * 4])]
 
 
-def test_a_rank_that_was_faster_has_not_left():
+def test_what_was_sent_to_a_rank_that_has_left_is_dropped():
+    """Rank 0 leaves before the sum that the others have sent their addends of."""
+    members = socket_groups(3)
+
+    def work(rank):
+        members[rank].start_plan(7)
+        members[rank].begin()
+        if rank:
+            with pytest.raises(RankLost):
+                members[rank].all_reduce(torch.ones(1, 9000))
+        members[rank].begin()
+        return members[rank].all_reduce(torch.full((1, 4), 1.0 + rank)).tolist()
+
+    assert on_ranks(work, 3) == [[[6.0] * 4]] * 3
+
+
+@WAYS
+def test_a_rank_that_was_faster_has_not_left(make):
     """The one that computes the last sum first may begin the next pass before the other has seen it."""
-    members = groups(2)
+    members = make(2)
 
     def work(rank):
         for _ in range(50):
@@ -112,20 +148,31 @@ def test_a_rank_that_was_faster_has_not_left():
     assert on_ranks(work, 2) == [True, True]
 
 
-def test_a_rank_that_does_not_come_is_given_up_after_a_while():
-    group = groups(2, timeout_s=0.05)[0]
+@WAYS
+def test_a_rank_that_does_not_come_is_given_up_after_a_while(make):
+    members = make(2, timeout_s=0.05)
+    group = members[0]
     with pytest.raises(RankLost, match="does not answer") as lost:
         group.begin()
     assert lost.value.lasting
 
 
-def test_a_failed_group_fails_at_once():
-    members = groups(2, timeout_s=600)
-    waiting = threading.Thread(target=members[1].fail)
+@WAYS
+def test_a_failed_group_fails_at_once(make):
+    members = make(2, timeout_s=600)
+    waiting = threading.Thread(target=members[make is groups].fail)  # sockets: each rank itself is asked to give up
     waiting.start()
     with pytest.raises(RankLost, match="has ended"):
         members[0].begin()
     waiting.join()
+
+
+def test_a_closed_connection_ends_the_group_at_once():
+    members = socket_groups(2, timeout_s=600)
+    del members[1]
+    with pytest.raises(RankLost, match="has ended") as lost:
+        members[0].begin()
+    assert lost.value.lasting
 
 
 def test_a_sum_is_an_instruction_of_programs():

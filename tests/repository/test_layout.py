@@ -288,7 +288,8 @@ sys.meta_path.insert(0, Missing())
 for package in ("quire_kernels", "quire_models", "quire_adapters", "quire_plugins", "quire.engine"):
     found = importlib.import_module(package)
     for module in pkgutil.walk_packages(found.__path__, f"{package}."):
-        if module.name != "quire_kernels.triton_gpu.low_rank":  # the one that needs Triton, for GPUs
+        needs_triton = module.name.startswith("quire_kernels.triton_gpu.")  # for GPUs
+        if not needs_triton or module.name == "quire_kernels.triton_gpu.ops":
             importlib.import_module(module.name)
 from quire.hooks.registry import load
 load()

@@ -12,7 +12,7 @@ from torch import Tensor
 from quire.errors import BadRequest
 from quire.isolation.plugin_calls import SubprocessCalls
 from quire_adapters import dora
-from quire_adapters.divided import NOT_DIVIDED
+from quire_adapters.base_values import BaseValues
 from quire_adapters.peft import targets, tensor_files as files
 from quire_adapters.peft.config import PeftConfig
 from quire_adapters.peft.lora_pairs import MAX_CHANGE, LoraPair, LoraPairs
@@ -23,19 +23,24 @@ from quire_kernels.low_rank import LowRankUpdate
 
 
 def read(
-    folder: Path, target_modules: TargetModules, max_rank: int, dtype: torch.dtype, in_subprocess: SubprocessCalls
+    folder: Path,
+    target_modules: TargetModules,
+    max_rank: int,
+    dtype: torch.dtype,
+    in_subprocess: SubprocessCalls,
+    base: BaseValues | None = None,
 ) -> AdapterWeights:
     """The weights of the adapter in a folder, for a model that computes in `dtype`.
 
-    in_subprocess: calls the function that reads the files. Raises BadRequest if the adapter is malformed, does not fit
-    the model, or is of an unsupported kind.
+    in_subprocess: calls the function that reads the files. base: None = those of `target_modules`. Raises BadRequest if
+    the adapter is malformed, does not fit the model, or is of an unsupported kind.
     """
     max_bytes = target_modules.max_bytes(max_rank)
     max_tensors = target_modules.max_tensors
     found = in_subprocess(targets.read, str(folder), max_bytes, max_tensors, memory_bytes=3 * max_bytes)
     config, ranks = PeftConfig(**found.value["config"]), found.value["ranks"]
     tensors = files.tensors_of(found.value["tensors"], found.memory)
-    return weights_of(tensors, config, LoraPairs(config, ranks, max_rank), target_modules, dtype)
+    return weights_of(tensors, config, LoraPairs(config, ranks, max_rank), target_modules, dtype, base)
 
 
 def weights_of(
@@ -44,9 +49,10 @@ def weights_of(
     pairs: LoraPairs,
     target_modules: TargetModules,
     dtype: torch.dtype,
+    base: BaseValues | None = None,
 ) -> AdapterWeights:
     """The weights of an adapter with these tensors, for a model that computes in `dtype`. Raises BadRequest."""
-    loader = _PeftLoader(config, target_modules, pairs, dtype)
+    loader = _PeftLoader(config, target_modules, pairs, dtype, base or BaseValues())
     largest = min(torch.finfo(dtype).max, MAX_CHANGE)
     for module in group_by_module(tensors, largest):
         loader.load(module)
@@ -69,15 +75,16 @@ class _FullWeight:
 class _PeftLoader:
     """Loads one adapter, module by module, into `weights`."""
 
-    def __init__(self, config: PeftConfig, target_modules: TargetModules, pairs: LoraPairs, dtype: torch.dtype) -> None:
+    def __init__(
+        self, config: PeftConfig, target_modules: TargetModules, pairs: LoraPairs, dtype: torch.dtype, base: BaseValues
+    ) -> None:
         self._config, self._targets, self._pairs, self._dtype = config, target_modules, pairs, dtype
+        self._base = base
         self._experts_seen: set[tuple[str, str, int]] = set()
         self.weights = AdapterWeights()
 
     def load(self, module: AdapterModule) -> None:
         """Load all tensors of one module. Raises BadRequest."""
-        if self._config.use_dora and not self._targets.has_weights:
-            raise BadRequest(NOT_DIVIDED.format("DoRA"), "lora_path")
         path = unwrap_path(module.path)
         order = self._targets.row_order(path)
         if order is not None:
@@ -101,8 +108,6 @@ class _PeftLoader:
             base = self._targets.base(path, kind) if module.has(kind) else None
             if base is None:
                 continue
-            if not self._targets.has_weights and (kind == "bias" or not base.is_replaceable):
-                raise BadRequest(NOT_DIVIDED.format(f"trained weights ({module.tensors[kind][0]!r})"), "lora_path")
             name, tensor = module.tensors[kind]
             if tuple(tensor.shape) != base.shape:
                 if base.is_vocabulary and len(tensor.shape) == 2 and tensor.shape[1] == base.shape[1]:
@@ -112,7 +117,7 @@ class _PeftLoader:
                         "lora_path",
                     )
                 continue  # loading the module will report the expected shape
-            if self._targets.has_weights and base.equals(tensor, self._dtype):
+            if self._base.equals(base, tensor, self._dtype):
                 del module.tensors[kind]
             elif not base.is_replaceable:
                 raise BadRequest(
@@ -125,13 +130,11 @@ class _PeftLoader:
 
     def _load_linear(self, module: AdapterModule, target: LinearTarget) -> None:
         outputs = target.shape[0]
-        own_bias = target.bias if self._targets.has_weights else None
+        own_bias = self._base.bias(target)
         if can_be_replaced(target.path) and module.has("weight"):
             self.weights.replaced[target.path] = module.take("weight", target.shape)
-        replaced = self.weights.replaced.get(target.path)
-        base = target if replaced is None else _FullWeight(replaced)
         pair = self._pair(module, target.shape)
-        scale = self._dora_scale(module, outputs, pair, base, target.device)
+        scale = self._dora_scale(module, target, pair)
         if module.has("bias") and target.bias is None:
             raise BadRequest(f"The adapter has a bias for {module.path!r}, which has none in this model.", "lora_path")
         if module.has("bias") and self._config.bias == "none" and not can_be_replaced(target.path):
@@ -161,21 +164,17 @@ class _PeftLoader:
     def _note_rank(self, rank: int) -> None:
         self.weights.rank = max(self.weights.rank, rank)
 
-    def _dora_scale(
-        self,
-        module: AdapterModule,
-        outputs: int,
-        pair: LoraPair | None,
-        base: LinearTarget | _FullWeight,
-        device: torch.device,
-    ) -> Tensor | None:
+    def _dora_scale(self, module: AdapterModule, target: LinearTarget, pair: LoraPair | None) -> Tensor | None:
         """DoRA's factors of the outputs, float32 [outputs]; None without DoRA."""
         if pair is None or not self._config.use_dora:
             return None
-        magnitude = module.take("magnitude", (outputs,))
-        return module.check_finite(
-            f"{module.path} · magnitude", magnitude / dora.row_norms(base.rows, pair.a, pair.b, device)
-        )
+        magnitude = module.take("magnitude", target.shape[:1])
+        replaced = self.weights.replaced.get(target.path)
+        if replaced is None:
+            norms = self._base.row_norms(target, pair.a, pair.b)
+        else:
+            norms = dora.row_norms(_FullWeight(replaced).rows, pair.a, pair.b, target.device)
+        return module.check_finite(f"{module.path} · magnitude", magnitude / norms)
 
     def _add(self, path: str, target: LinearTarget, update: LowRankUpdate) -> None:
         """Split the update of a matrix into its slices of the projection."""
@@ -196,8 +195,10 @@ class _PeftLoader:
         if pair is not None:
             a, b = pair.a.T, pair.b.T
             if self._config.use_dora:
-                base = target.rows if replaced is None else _FullWeight(replaced).rows
-                norms = dora.column_norms(base, a, b, target.table.weight.device)
+                if replaced is None:
+                    norms = self._base.column_norms(target, a, b)
+                else:
+                    norms = dora.column_norms(_FullWeight(replaced).rows, a, b, target.device)
                 scale = module.check_finite(f"{module.path} · magnitude", module.take("magnitude", (width,)) / norms)
                 b = b * scale
             a, b = _contiguous_copy(a, self._dtype), b * target.scale

@@ -1,1 +1,1 @@
-"""Groups of ranks that compute one model together, and how they exchange numbers: through shared memory."""
+"""Groups of ranks that compute one model together, and how they exchange numbers: through shared memory or sockets."""

@@ -19,7 +19,7 @@ from quire_kernels.groups.group import RankLost
 from quire_kernels.groups.structs import MAX_RANKS, MAX_THREADS, Member
 
 SLOT_BYTES = 1 << 16
-"""Numbers that a rank announces at once."""
+"""Size of the numbers that a rank announces at once."""
 
 SPINS = 4000
 """Pauses of a waiting thread, about 50 µs, before it yields its core, if each thread of all ranks has one."""
@@ -34,9 +34,9 @@ _PROBLEMS = {
 }
 
 
-def shared_bytes(library: Library, size: int, threads: int) -> int:
+def shared_bytes(library: Library, size: int, threads: int, slot_bytes: int = SLOT_BYTES) -> int:
     """Size of the memory that a group shares."""
-    member = Member(size=size, threads=threads, slot_bytes=SLOT_BYTES)
+    member = Member(size=size, threads=threads, slot_bytes=slot_bytes)
     return int(library.functions.quire_group_bytes(ctypes.byref(member)))
 
 
@@ -47,6 +47,8 @@ class SharedMemoryGroup:
     for the others.
     """
 
+    slot_bytes = SLOT_BYTES
+
     def __init__(
         self, library: Library, memory: mmap.mmap, rank: int, size: int, threads: int, timeout_s: float = 60.0
     ) -> None:
@@ -55,7 +57,7 @@ class SharedMemoryGroup:
         self._library, self._memory = library, memory
         self._shared = (ctypes.c_char * len(memory)).from_buffer(memory)
         start = addressof(self._shared)
-        if len(memory) < shared_bytes(library, size, threads) or start % 64:
+        if len(memory) < shared_bytes(library, size, threads, self.slot_bytes) or start % 64:
             raise ValueError(f"{len(memory)} bytes of shared memory at {start:#x} are too few, or not aligned")
         self.rank, self.size = rank, size
         self._member = Member(
@@ -63,7 +65,7 @@ class SharedMemoryGroup:
             rank=rank,
             size=size,
             threads=threads,
-            slot_bytes=SLOT_BYTES,
+            slot_bytes=self.slot_bytes,
             timeout_ms=int(timeout_s * 1000),
             spins=SPINS if size * threads <= len(os.sched_getaffinity(0)) else 0,
         )

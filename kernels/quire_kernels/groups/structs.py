@@ -1,4 +1,4 @@
-"""The struct of a group's member: the C++ struct of the same name in `csrc/groups/all_reduce.hpp`."""
+"""The structs of a group: the C++ structs of the same names in `csrc/groups/member.hpp`."""
 
 from __future__ import annotations
 
@@ -24,4 +24,19 @@ class Member(ctypes.Structure):
         ("spins", c_int64),
         ("attempt", c_uint64),
         ("rounds", c_uint64 * MAX_THREADS),
+        ("peers", c_void_p),
     )
+
+
+class Heading(ctypes.Structure):
+    """What precedes the numbers of a message between two ranks."""
+
+    __slots__ = ()
+    _fields_ = (("announced", c_uint64), ("bytes", c_uint64))
+
+
+class Peers(ctypes.Structure):
+    """Connections of one rank to the others of a group without shared memory."""
+
+    __slots__ = ()
+    _fields_ = (("sockets", c_int32 * MAX_RANKS), ("early", Heading * MAX_RANKS))

@@ -2,14 +2,27 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
 
-MODULES = {"low_rank": "quire_kernels.triton_gpu.low_rank"}
+from quire_kernels import attention
+
+MODULES = {
+    "low_rank": "quire_kernels.triton_gpu.low_rank",
+    "paged_attention": "quire_kernels.triton_gpu.attention.op",
+    **dict.fromkeys(("rotary", "write_kv", "rotary_write_kv", "read_kv"), "quire_kernels.triton_gpu.pages"),
+}
 """Op name -> module that implements it."""
+
+OLDEST = 80
+"""The oldest compute capability for whose multiprocessors the kernels are written."""
+
+WIDEST = 576
+"""Maximum width of keys; wider ones do not fit shared memory beside their values."""
 
 
 @dataclass(frozen=True)
@@ -22,7 +35,7 @@ class TritonOp:
     layout: str = "plain"
     kv_dtypes: tuple[str, ...] = ("auto",)
     on_request: bool = False
-    attention_options: tuple[str, ...] = ()
+    attention_options: tuple[str, ...] = attention.OPTIONS
 
     def supports(self, query: Any) -> str | None:
         """Returns None, or why the op cannot run for this query."""
@@ -30,6 +43,11 @@ class TritonOp:
             return "it is for GPUs"
         if query.dtype not in ("float32", "float16", "bfloat16"):
             return f"it computes in float32, float16 and bfloat16, not {query.dtype}"
+        found = [int(match[1]) for name in query.features if (match := re.fullmatch(r"sm(\d+)", name))]
+        if found and found[0] < OLDEST:
+            return f"it needs compute capability {OLDEST / 10}, and the GPU has {found[0] / 10}"
+        if self.op == "paged_attention" and max(query.head_dims, default=0) > WIDEST:
+            return f"its keys have up to {WIDEST} elements, not {max(query.head_dims)}"
         return None if find_spec("triton") else "triton is not installed"
 
     def load(self) -> Callable[..., Any]:

@@ -244,12 +244,12 @@ class DecoderModel(TransformerStack):
         return found if self.embed_scale == 1.0 else found.mul_(self.embed_scale)
 
     def embed_rows(self, ids: Tensor) -> Tensor:
-        """Unscaled rows of the embedding table, [len(ids), embed width], for ids int64. May be called from any thread.
+        """Unscaled rows of the embedding table, [len(ids), embed width], for ids int64."""
+        return self.held_rows(ids) if self.vocabulary is None else self.vocabulary.look_up(ids, self.held_rows)
 
-        If a tied head holds the only copy of the table, the rows come from there.
-        """
-        rows = self._language_head.rows if self._head_holds_table else self.embed.rows
-        return rows(ids) if self.vocabulary is None else self.vocabulary.look_up(ids, rows)
+    def held_rows(self, ids: Tensor) -> Tensor:
+        """Rows of the part of the table that this rank has, counted from its first; a tied head may hold it."""
+        return (self._language_head.rows if self._head_holds_table else self.embed.rows)(ids)
 
     def logits(self, hidden: Tensor, adapters: Any = None) -> Tensor:
         """hidden [rows, width] -> float32 [rows, vocab].

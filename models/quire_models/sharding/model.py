@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -27,11 +27,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class AttachedShard:
-    """What the modules of a rank know: the whole model, without data, and what the rank has of each parameter of it."""
+    """What the modules of a rank know: the whole model, without data, and what the rank has of each parameter of it.
+
+    add_up: returns the sum over the ranks of what they ask for at the same point while they read the same adapter; only
+    for threads that do.
+    """
 
     rank: Rank
     whole: nn.Module
     cuts: Mapping[str, Cut]
+    add_up: Callable[[Tensor], Tensor]
 
     def cut(self, parameter: str) -> Cut:
         """The cut of a parameter."""
@@ -76,13 +81,20 @@ class WholeModel:
 WHOLE_MODEL = WholeModel()
 
 
+def _no_sums(values: Tensor) -> Tensor:
+    raise RuntimeError("these ranks cannot add up what adapters need")
+
+
 @dataclass(frozen=True, eq=False)
 class ModelShard:
-    """What one rank computes of a model. to_all: all ranks sample, so all need the logits."""
+    """What one rank computes of a model. to_all: all ranks sample, so all need the logits. add_up: see `AttachedShard`;
+    without it adapters that need sums over the ranks cannot be read.
+    """
 
     rank: Rank
     group: RankGroup
     to_all: bool = False
+    add_up: Callable[[Tensor], Tensor] = _no_sums
 
     def parts(self, decoder: Any) -> Any:
         """The rank's parts of a decoder. Raises ConfigError if it cannot be divided among so many ranks."""
@@ -116,7 +128,7 @@ class ModelShard:
         cuts |= self._vocabulary(whole, own)
         own.register_forward_pre_hook(lambda *_: self.group.begin())
         own.register_forward_hook(lambda *_: self.group.check())
-        own.shard = AttachedShard(self.rank, whole, cuts)
+        own.shard = AttachedShard(self.rank, whole, cuts, self.add_up)
         return own.shard
 
     def _vocabulary(self, whole: Any, own: Any) -> dict[str, Cut]:

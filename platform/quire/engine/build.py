@@ -88,8 +88,7 @@ def _build(
 
     max_tokens = step_tokens(config, loaded)
     # a drafter may have a model and pages of its own
-    speculation = build_speculation(config, registry, loaded, context, budget)
-    ranks.check_drafter(speculation)
+    speculation = build_speculation(config, registry, ranks.for_drafter(loaded), context, budget)
     drafter_bytes = speculation.memory_bytes
     left = budget.without(drafter_bytes)
     caches = plan_caches(config, loaded, lambda: activation_bytes(loaded, config, max_tokens), left)

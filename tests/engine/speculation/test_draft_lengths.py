@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 from engine_rig import greedy, rig_of
 from speculation_rig import ReplayDrafter, with_drafter
 
-from quire.engine.speculation import speculation
+from quire.engine.speculation import draft_lengths, speculation
 from quire.engine.speculation.draft_lengths import DraftLengths
 from quire.hooks import registry
 from quire.records import ReadsHidden
@@ -123,6 +124,20 @@ def test_the_first_slow_measurement_of_many_rows_is_corrected() -> None:
     assert run(lengths, cost, 0.9)[1] > 6
 
 
+@pytest.mark.parametrize("cost", [bound_by_memory, bound_by_arithmetic])
+@pytest.mark.parametrize("factor", [0.3, 0.6, 1.6, 3.0])
+def test_a_machine_that_becomes_faster_or_slower_changes_no_decision(cost: Cost, factor: float) -> None:
+    """Also while drafts are wrong, when few steps have some."""
+    lengths = DraftLengths(8, adaptive=True)
+    run(lengths, cost, 0.9)
+    _, before = run(lengths, cost, 0.9)
+    run(lengths, lambda rows: factor * cost(rows), 0.02, num_steps=300)
+    run(lengths, lambda rows: factor * cost(rows), 0.9, num_steps=300)
+    took, after = run(lengths, lambda rows: factor * cost(rows), 0.9)
+    assert after > 0.8 * before
+    assert took <= 1.02 * factor * cost(1)
+
+
 class Clock:
     """Seconds that pass only where a test says so."""
 
@@ -160,3 +175,25 @@ def test_reading_hidden_states_counts(folder: Path, monkeypatch: pytest.MonkeyPa
         monkeypatch.setattr(lengths, "observe", lambda plan, result, draft_s, step_s: measured.append(draft_s))
         rig.tokens([[5, 6, 7]], greedy(4, ignore_eos=True))
     assert measured[:4] == [3, 4, 4, 3]  # nothing is drafted before the first token and before the last
+
+
+def test_only_decisions_against_drafts_are_followed_by_rests(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Steps that have no drafts because their time is measured are followed by drafts."""
+    with rig_of(folder) as rig:
+        known = rig.tokens([[5, 6, 7]], greedy(100, ignore_eos=True))
+    found = with_drafter(registry.load(None), ReplayDrafter({(5, 6, 7): known}, 0.0))
+    monkeypatch.setattr(speculation, "perf_counter", Clock())
+    monkeypatch.setattr(draft_lengths, "PLAIN_EVERY", 4)
+    with rig_of(folder, found, speculative_config={"method": "replay"}) as rig:
+        lengths, plain = rig.engine._speculation._lengths, list[bool]()
+        observe = lengths.observe
+
+        def at_equal_times(plan: Plan, result: StepResult, draft_s: float, step_s: float) -> None:
+            plain.append(plan.num_tokens == 1)
+            observe(plan, result, 0.0, 1.0)
+
+        monkeypatch.setattr(lengths, "observe", at_equal_times)
+        assert rig.tokens([[5, 6, 7]], greedy(100, ignore_eos=True)) == known
+    steady = plain[6:-2]
+    assert any(steady)
+    assert not any(first and second for first, second in pairwise(steady))

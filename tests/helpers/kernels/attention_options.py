@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -39,20 +39,27 @@ def options(draw: RandomInputs, heads: int) -> Iterator[dict[str, Any]]:
     yield {"softcap": 5.0, "slopes": numbers(0.1).abs(), "sinks": numbers(9.0)}
 
 
-def check_options(ops: Any, dtype: torch.dtype) -> None:
-    """All options and widths of values. ops: with `paged_attention` and `write_kv`. Raises AssertionError."""
-    draw = RandomInputs(dtype, torch.device("cpu"), torch.Generator().manual_seed(1))
-    for lens, contexts in STEPS:
-        for heads, kv_heads, dim, width in SHAPES:
+def check_options(
+    ops: Any,
+    dtype: torch.dtype,
+    device: str = "cpu",
+    steps: Sequence[Any] = STEPS,
+    shapes: Sequence[Any] = SHAPES,
+    chosen: slice = slice(None),
+) -> None:
+    """The options and widths of values. ops: with `paged_attention` and `write_kv`. Raises AssertionError."""
+    draw = RandomInputs(dtype, torch.device(device), torch.Generator().manual_seed(1))
+    for lens, contexts in steps:
+        for heads, kv_heads, dim, width in shapes:
             rows, pages = rows_of(draw, lens, contexts)
             value_dim = 80 if width is None else None
             k, v = draw(pages * 16, kv_heads, dim), None if width is None else draw(pages * 16, kv_heads, width)
-            plain, mine = (_pools(pages, kv_heads, dim, width or 0, dtype) for _ in range(2))
-            slots = torch.arange(pages * 16)
+            plain, mine = (_pools(pages, kv_heads, dim, width or 0, k) for _ in range(2))
+            slots = torch.arange(pages * 16, device=device)
             reference.write_kv(k, v, *plain, slots)
             ops.write_kv(k, v, *mine, slots)
             q = draw(sum(lens), heads, dim)
-            for given in options(draw, heads):
+            for given in list(options(draw, heads))[chosen]:
                 seen = [rows, with_lookahead(rows, draw.ids(3, sum(lens)))] if not given else [rows]
                 for each in seen:
                     wanted = reference.paged_attention(
@@ -64,5 +71,5 @@ def check_options(ops: Any, dtype: torch.dtype) -> None:
                     assert worst < TOLERANCE[dtype], (lens, heads, kv_heads, dim, width, list(given), worst)
 
 
-def _pools(pages: int, kv_heads: int, dim: int, width: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    return torch.zeros(pages, 16, kv_heads, dim, dtype=dtype), torch.zeros(pages, 16, kv_heads, width, dtype=dtype)
+def _pools(pages: int, kv_heads: int, dim: int, width: int, like: Tensor) -> tuple[Tensor, Tensor]:
+    return like.new_zeros(pages, 16, kv_heads, dim), like.new_zeros(pages, 16, kv_heads, width)

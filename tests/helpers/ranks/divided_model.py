@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import mmap
+import socket
 import threading
 from collections.abc import Callable, Sequence
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,7 @@ from quire.engine.loading.load import LoadedModel, load_model
 from quire.settings.model_config import ModelConfig
 from quire_kernels.cpu.implementations import compiled
 from quire_kernels.groups.shared_memory import SharedMemoryGroup, shared_bytes
+from quire_kernels.groups.sockets import SocketGroup
 from quire_models.sharding.model import WHOLE_MODEL, ModelShard
 from quire_models.sharding.rank import Rank
 from quire_models.testing import ChunkSpec, run_tokens
@@ -29,6 +32,14 @@ def groups(size: int, timeout_s: float = 20.0, threads: int = 1) -> list[SharedM
     library = compiled()
     memory = mmap.mmap(-1, shared_bytes(library, size, threads))
     return [SharedMemoryGroup(library, memory, rank, size, threads, timeout_s) for rank in range(size)]
+
+
+def socket_groups(size: int, timeout_s: float = 20.0) -> list[SocketGroup]:
+    """The members of a group that are connected by sockets, all in this process."""
+    ends: list[dict[int, socket.socket]] = [{} for _ in range(size)]
+    for one, other in combinations(range(size), 2):
+        ends[one][other], ends[other][one] = socket.socketpair()
+    return [SocketGroup(compiled(), ends[rank], rank, size, timeout_s) for rank in range(size)]
 
 
 def on_ranks(work: Callable[[int], Any], size: int) -> list[Any]:

@@ -20,8 +20,9 @@ from quire.engine.adapters.attached_runtimes import AttachedRuntimes
 from quire.engine.build import plugin_context
 from quire.engine.loading.load import load_model
 from quire.engine.multimodal.embeddings import MultimodalEmbeddings
+from quire.engine.parallel.adapters.adapter_reads import ReadingThreads
+from quire.engine.parallel.adapters.followed_adapters import FollowedAdapters
 from quire.engine.parallel.channel import Channel
-from quire.engine.parallel.followed_adapters import FollowedAdapters
 from quire.engine.parallel.following_runner import FollowingRunner
 from quire.engine.parallel.group import model_digest, rank_group
 from quire.engine.parallel.messages import (
@@ -29,7 +30,9 @@ from quire.engine.parallel.messages import (
     AdapterRead,
     Beat,
     BuildRunner,
+    ComputeTables,
     RankFailed,
+    RankLoaded,
     RankReady,
     ReadAdapter,
     ReleaseAdapter,
@@ -37,12 +40,14 @@ from quire.engine.parallel.messages import (
     ResetRunner,
     RunPlan,
     StartRank,
+    Total,
 )
 from quire.engine.pooling.poolers import Poolers
 from quire.engine.runner.sizes import RunnerSizes
 from quire.errors import QuireError, StartupError
 from quire.isolation.isolated_calls import IsolatedCalls
 from quire.records import Registry
+from quire_kernels.groups.group import RankLost
 from quire_models.loading.checkpoint import raw_config
 from quire_models.sharding.model import ModelShard
 from quire_models.sharding.rank import Rank
@@ -74,6 +79,7 @@ class Follower:
         self._ended = threading.Event()
         self._isolated = IsolatedCalls(start.config.lora_load_timeout_s)
         self._runner: FollowingRunner | None = None
+        self._threads = ReadingThreads(channel.send)
 
     def run(self) -> None:
         """Serve until the leader is gone."""
@@ -100,7 +106,8 @@ class Follower:
     def _load(self) -> None:
         start = self._start
         torch.set_num_threads(start.threads)
-        shard = ModelShard(Rank(start.rank, start.size, start.config.enable_expert_parallel), self._group)
+        rank = Rank(start.rank, start.size, start.config.enable_expert_parallel)
+        shard = ModelShard(rank, self._group, add_up=self._threads.add_up)
         self._loaded = load_model(start.config, self._registry, shard=shard)
         config_json = raw_config(Path(self._loaded.info.folder))
         context = partial(plugin_context, self._loaded, config_json, start.config, self._registry, None)
@@ -109,7 +116,8 @@ class Follower:
             lambda plugin: replace(context(plugin), in_subprocess=self._isolated),
             self._loaded.module,
         )
-        self._adapters = FollowedAdapters(runtimes)
+        self._adapters = FollowedAdapters(runtimes, self._threads)
+        self._channel.send(RankLoaded(model_digest(self._loaded)))
 
     def _do(self, command: Any) -> None:
         match command:
@@ -120,9 +128,11 @@ class Follower:
             case ResetRunner():
                 assert self._runner is not None
                 self._runner.reset()
+            case ComputeTables():
+                self._compute_tables(command)
             case BuildRunner():
                 self._runner = self._build(command.sizes)
-                self._channel.send(RankReady(model_digest(self._loaded)))
+                self._channel.send(RankReady())
 
     def _run(self, command: RunPlan) -> None:
         """A step that fails here fails on the leader too: it begins the next attempt, or reports the failure."""
@@ -134,6 +144,21 @@ class Follower:
         except Exception:
             log.exception("Rank %d: a step of %d tokens failed", self._start.rank, command.plan.num_tokens)
         self._adapters.forget(command.plan.ended)
+
+    @torch.inference_mode()
+    def _compute_tables(self, command: ComputeTables) -> None:
+        """What fails here fails on the leader too, where it costs drafts."""
+        module = self._loaded.module
+        self._group.start_plan(command.number)
+        try:
+            self._group.begin()
+            if command.ids is not None:
+                module.embed_rows(command.ids)
+            if command.hidden is not None:
+                module.logits(command.hidden)
+        except RankLost as error:
+            if error.lasting:
+                raise
 
     def _build(self, sizes: RunnerSizes) -> FollowingRunner:
         loaded, config = self._loaded, self._start.config
@@ -154,6 +179,8 @@ class Follower:
                 return
             if isinstance(command, ReadAdapter):
                 self._readers.submit(self._read, command)
+            elif isinstance(command, Total):
+                self._threads.take(command)
             else:
                 self._commands.put(command)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import mmap
+from importlib.metadata import version
 from pathlib import Path
 
 from quire.engine.loading.load import LoadedModel
@@ -16,6 +17,9 @@ from quire_kernels.groups.structs import MAX_THREADS
 
 TIMEOUT_S = 60.0
 """How long a rank waits for another one in the middle of a step."""
+
+SAMPLES, SAMPLE_BYTES = 64, 1 << 12
+"""What `model_digest` reads of each file."""
 
 
 def rank_group(memory: mmap.mmap, rank: int, size: int, threads: int) -> SharedMemoryGroup:
@@ -43,10 +47,19 @@ def _library(size: int) -> Library:
 
 
 def model_digest(loaded: LoadedModel) -> str:
-    """Equal for ranks that have loaded parts of the same model: its config, its weight files' names and sizes."""
-    folder = Path(loaded.info.folder)
-    found = hashlib.sha256(repr((loaded.info.architecture, loaded.info.dtype, loaded.info.num_parameters)).encode())
+    """Equal for ranks that have loaded parts of the same model with the same version of Quire.
+
+    Of each file of weights it has the name, the size and samples of the contents, so that it takes little time.
+    """
+    folder, info = Path(loaded.info.folder), loaded.info
+    made = (version("quire-serve"), info.architecture, info.dtype, info.num_parameters)
+    found = hashlib.sha256(repr(made).encode())
     for file in sorted(folder.iterdir()) if folder.is_dir() else ():
         if file.suffix in (".json", ".safetensors", ".bin", ".pt", ".gguf"):
-            found.update(f"{file.name} {file.stat().st_size}\n".encode())
+            size = file.stat().st_size
+            found.update(f"{file.name} {size}\n".encode())
+            with file.open("rb") as opened:
+                for sample in range(SAMPLES):
+                    opened.seek(max(0, size - SAMPLE_BYTES) * sample // (SAMPLES - 1))
+                    found.update(opened.read(SAMPLE_BYTES))
     return found.hexdigest()

@@ -1,16 +1,14 @@
-"""The first rank's side of a group: starts the followers, sends them commands, and notices when one is lost."""
+"""The first rank's side of a group: starts the followers, sends them commands, and gives up if one is lost."""
 
 from __future__ import annotations
 
 import logging
 import os
 import threading
-import time
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future
 from dataclasses import replace
 from itertools import count
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any
 
 import torch
 
@@ -18,24 +16,28 @@ from quire import hub
 from quire.engine.adapters.attached_runtimes import AttachedRuntimes
 from quire.engine.loading.load import LoadedModel
 from quire.engine.memory.ledger import MemoryBudget, MemoryUse
-from quire.engine.parallel.channel import Channel
+from quire.engine.parallel.adapters.adapter_reads import AdapterReads
+from quire.engine.parallel.adapters.mirrored_runtime import MirroredRuntime
+from quire.engine.parallel.divided_tables import DividedTables
+from quire.engine.parallel.followers import Followers, Launched
 from quire.engine.parallel.group import group_memory, model_digest, rank_group
 from quire.engine.parallel.launch import launch_process
 from quire.engine.parallel.messages import (
     AdapterRead,
+    Addend,
     BuildRunner,
+    ComputeTables,
     PlacedAdapter,
     RankFailed,
+    RankLoaded,
     RankReady,
-    ReadAdapter,
     ResetRunner,
     RunPlan,
     StartRank,
 )
-from quire.engine.parallel.mirrored_runtime import MirroredRuntime
 from quire.engine.parallel.one_rank import OneRank
 from quire.engine.runner.sizes import RunnerSizes
-from quire.errors import BadRequest, CheckpointError, ConfigError, QuireError
+from quire.errors import CheckpointError, ConfigError, QuireError
 from quire.records import Registry
 from quire.settings.model_config import ModelConfig
 from quire.types import AdapterRef, Plan
@@ -43,31 +45,7 @@ from quire_kernels.groups.group import RankLost
 from quire_models.sharding.model import ModelShard
 from quire_models.sharding.rank import Rank
 
-if TYPE_CHECKING:
-    from quire.engine.speculation.speculation import Speculation
-
 log = logging.getLogger(__name__)
-
-SILENCE_S = 5.0
-"""A follower that shows no sign of life for so long, once it is ready, is ended."""
-
-START_SILENCE_S = 120.0
-"""The same while it imports and loads."""
-
-CHECK_S = 0.5
-"""Interval of the checks for signs of life."""
-
-
-class Launched(Protocol):
-    """A rank that was started."""
-
-    @property
-    def channel(self) -> Channel: ...
-
-    def end(self) -> None:
-        """End it at once, and wait until it is gone."""
-        ...
-
 
 Launch = Callable[[StartRank, int, Registry], Launched]
 """Starts a rank. Arguments: its first message, a descriptor of the group's memory, the leader's registry."""
@@ -80,23 +58,24 @@ class Leader:
         self.size = config.tensor_parallel_size
         self.threads = max(1, torch.get_num_threads() // self.size)
         _check(config)
+        self._config, self._registry, self._launch = config, registry, launch
         self._descriptor, memory = group_memory(self.size, self.threads)
         self._group = rank_group(memory, 0, self.size, self.threads)
-        self.shard = ModelShard(Rank(0, self.size, config.enable_expert_parallel), self._group)
         self._number, self._handles = 0, count(1)
         self._failure: str | None = None
         self._startup_error: QuireError | None = None
         self._closing = False
         self._changed = threading.Condition()
         self._digests: dict[int, str] = {}
-        self._heard: dict[int, float] = {}
-        self._reading: dict[int, tuple[Future[None], set[int], list[str]]] = {}
-        self._followers: dict[int, Launched] = {}
-        self._launched: Future[None] = Future()
-        # the processes end with the thread that has started them, so that none is left over if this process is killed
-        self._watch = threading.Thread(target=self._run, args=(config, registry, launch), name="ranks", daemon=True)
-        self._watch.start()
-        self._launched.result()
+        self._num_ready = 0
+        self._reads = AdapterReads(self.size, self.send)
+        rank = Rank(0, self.size, config.enable_expert_parallel)
+        self.shard = ModelShard(rank, self._group, add_up=self._reads.threads.add_up)
+        self._followers: Followers | None = None
+        try:
+            self._followers = Followers(self._start, self._take, self.fail)
+        finally:
+            os.close(self._descriptor)
 
     @property
     def has_failed(self) -> bool:
@@ -114,25 +93,29 @@ class Leader:
 
     def mirror(self, runtimes: AttachedRuntimes) -> None:
         """Let all ranks have the adapters of these runtimes."""
-        runtimes.replace_built(lambda built, index: MirroredRuntime(built, index, self, self._handles))
+        runtimes.replace_built(
+            lambda built, index: MirroredRuntime(built, index, self.send, self._reads, self._handles)
+        )
 
-    def check_drafter(self, speculation: Speculation) -> None:
-        """Raise ConfigError for a drafter that reads the model's own hidden states, which only one rank would do."""
-        if speculation.reads_hidden is not None:
-            raise ConfigError(
-                f"--tensor-parallel-size {self.size}: drafters that read the model's hidden states (EAGLE, MTP, "
-                "Medusa) work on one rank only; use ngram or a draft model."
-            )
+    def for_drafter(self, loaded: LoadedModel) -> LoadedModel:
+        """The model as a drafter uses it: the description of the whole one, and whole results of its tables."""
+        module: Any = DividedTables(loaded.module, self._begin_tables)
+        shard = loaded.module.shard
+        assert shard is not None, "it is divided"
+        whole: Any = shard.whole
+        return replace(loaded, module=module, decoder=whole.part)
 
     # --- commands -----------------------------------------------------------------------------------
 
     def build_runners(self, sizes: RunnerSizes, loaded: LoadedModel) -> None:
         """Let all ranks allocate their caches, and wait until they have. Raises what has kept one from it."""
+        self._await_models(loaded)
         self.send(BuildRunner(sizes))
-        with self._changed:
-            self._changed.wait_for(lambda: self._failure is not None or len(self._digests) == self.size - 1)
-        if self._failure is not None:
-            raise self._startup_error or CheckpointError(f"The model could not be loaded on all ranks: {self._failure}")
+        self._await(lambda: self._num_ready == self.size - 1)
+
+    def _await_models(self, loaded: LoadedModel) -> None:
+        """Wait until all followers have loaded the model. Raises CheckpointError if one has loaded another one."""
+        self._await(lambda: len(self._digests) == self.size - 1)
         own = model_digest(loaded)
         others = [rank for rank, digest in self._digests.items() if digest != own]
         if others:
@@ -140,37 +123,39 @@ class Leader:
                 f"Rank {others[0]} has other weights than the first one: the files of {loaded.info.folder} differ."
             )
 
+    def _await(self, condition: Callable[[], bool]) -> None:
+        with self._changed:
+            self._changed.wait_for(lambda: self._failure is not None or condition())
+        if self._failure is not None:
+            raise self._startup_error or CheckpointError(f"The model could not be loaded on all ranks: {self._failure}")
+
     def send_plan(self, plan: Plan, adapters: Mapping[AdapterRef, PlacedAdapter]) -> None:
         """Let all followers compute a plan. Raises RankLost if one is gone."""
+        if any(chunk.draft_probs is not None for chunk in plan.chunks):
+            plan = replace(plan, chunks=tuple(replace(chunk, draft_probs=None) for chunk in plan.chunks))
+        self.send(RunPlan(self._next_number(), plan, adapters))
+
+    def _begin_tables(self, command: ComputeTables) -> None:
+        """Let all followers take part in what a drafter computes. Raises RankLost."""
+        self._await(lambda: len(self._digests) == self.size - 1)
+        self.send(replace(command, number=self._next_number()))
+        self._group.begin()
+
+    def _next_number(self) -> int:
         if self._failure is not None:
             raise RankLost(self._failure, lasting=True)
         self._number += 1
         self._group.start_plan(self._number)
-        if any(chunk.draft_probs is not None for chunk in plan.chunks):
-            plan = replace(plan, chunks=tuple(replace(chunk, draft_probs=None) for chunk in plan.chunks))
-        self.send(RunPlan(self._number, plan, adapters))
+        return self._number
 
     def reset(self) -> None:
         """Let all followers drop every sequence."""
         self.send(ResetRunner())
 
-    def read_adapter(self, command: ReadAdapter) -> Future[None]:
-        """Let all followers read an adapter; done when all have. The Future raises BadRequest if one cannot use it."""
-        done: Future[None] = Future()
-        with self._changed:
-            self._reading[command.handle] = done, set(self._followers), []
-        self.send(command)
-        if self._failure is not None:
-            self._end_reading(self._failure)
-        return done
-
     def send(self, command: Any) -> None:
         """Send a command to all followers; the group fails if one cannot get it."""
-        for rank, follower in self._followers.items():
-            try:
-                follower.channel.send(command)
-            except OSError as error:
-                self.fail(f"rank {rank} does not take commands: {error}")
+        if self._followers is not None:
+            self._followers.send(command)
 
     # --- life -----------------------------------------------------------------------------------------
 
@@ -183,100 +168,47 @@ class Leader:
             self._changed.notify_all()
         log.error("The ranks of this model cannot go on: %s", message)
         self._group.fail()
-        self._end_reading(message)
-
-    def _end_reading(self, message: str) -> None:
-        with self._changed:
-            waiting, self._reading = self._reading, {}
-        for done, _, _ in waiting.values():
-            if not done.done():
-                done.set_exception(BadRequest(f"The adapter could not be read on all ranks: {message}", "lora_path"))
+        self._reads.end(message)
+        if self._followers is not None:
+            self._followers.end()
 
     def close(self) -> None:
         """End the followers, and wait until they are gone."""
         with self._changed:
             self._closing = True
-            self._changed.notify_all()
-        self._watch.join()
+        if self._followers is not None:
+            self._followers.close()
 
-    def _run(self, config: ModelConfig, registry: Registry, launch: Launch) -> None:
-        """In a thread: start the followers, and watch over them until `close`."""
+    def _start(self) -> Mapping[int, Launched]:
+        found: dict[int, Launched] = {}
         try:
             for rank in range(1, self.size):
-                start = StartRank(config=config, rank=rank, size=self.size, threads=self.threads)
-                self._heard[rank] = time.monotonic()
-                self._followers[rank] = launch(start, self._descriptor, registry)
-        except BaseException as error:
-            self._end_all()
-            self._launched.set_exception(error)
-            return
-        for rank, follower in self._followers.items():
-            threading.Thread(
-                target=self._listen, args=(rank, follower.channel), name=f"rank-{rank}", daemon=True
-            ).start()
-        self._launched.set_result(None)
-        with self._changed:
-            while not self._closing and self._failure is None:
-                self._changed.wait(CHECK_S)
-                silent = self._silent()
-                if silent is not None:
-                    threading.Thread(target=self.fail, args=(f"rank {silent} does not answer",)).start()
-        if not self._closing:
-            self._end_all()
-            with self._changed:
-                self._changed.wait_for(lambda: self._closing)
-        self._end_all()
+                start = StartRank(config=self._config, rank=rank, size=self.size, threads=self.threads)
+                found[rank] = self._launch(start, self._descriptor, self._registry)
+        except BaseException:
+            for follower in found.values():
+                follower.channel.close()
+                follower.end()
+            raise
+        return found
 
-    def _silent(self) -> int | None:
-        now = time.monotonic()
-        for rank, heard in self._heard.items():
-            if now - heard > (SILENCE_S if rank in self._digests else START_SILENCE_S):
-                return rank
-        return None
-
-    def _end_all(self) -> None:
-        for follower in self._followers.values():
-            follower.channel.close()
-            follower.end()
-        if self._descriptor >= 0:
-            os.close(self._descriptor)
-            self._descriptor = -1
-
-    def _listen(self, rank: int, channel: Channel) -> None:
-        """In a thread: what one follower says."""
-        while True:
-            try:
-                message = channel.receive()
-            except EOFError:
-                self.fail(f"rank {rank} has ended")
-                return
-            self._heard[rank] = time.monotonic()
-            match message:
-                case RankReady():
-                    with self._changed:
+    def _take(self, rank: int, message: Any) -> None:
+        """In a thread for each rank: what a follower says."""
+        match message:
+            case RankLoaded() | RankReady():
+                with self._changed:
+                    if isinstance(message, RankLoaded):
                         self._digests[rank] = message.digest
-                        self._changed.notify_all()
-                case RankFailed():
-                    error = CheckpointError(message.message) if message.is_startup else None
-                    self.fail(f"rank {rank}: {message.message}", error)
-                case AdapterRead():
-                    self._adapter_read(rank, message)
-
-    def _adapter_read(self, rank: int, message: AdapterRead) -> None:
-        with self._changed:
-            entry = self._reading.get(message.handle)
-            if entry is None:
-                return
-            done, waiting, errors = entry
-            waiting.discard(rank)
-            errors += [message.error] if message.error else []
-            if waiting:
-                return
-            del self._reading[message.handle]
-        if errors:
-            done.set_exception(BadRequest(errors[0], "lora_path"))
-        else:
-            done.set_result(None)
+                    else:
+                        self._num_ready += 1
+                    self._changed.notify_all()
+            case RankFailed():
+                error = CheckpointError(message.message) if message.is_startup else None
+                self.fail(f"rank {rank}: {message.message}", error)
+            case AdapterRead():
+                self._reads.read(rank, message)
+            case Addend():
+                self._reads.add(rank, message)
 
 
 def start_ranks(config: ModelConfig, registry: Registry, launch: Launch | None) -> Leader | OneRank:

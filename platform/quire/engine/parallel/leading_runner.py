@@ -9,9 +9,9 @@ import torch
 
 from quire.engine.adapters.revision import AdapterRevision
 from quire.engine.loading.load import LoadedModel
+from quire.engine.parallel.adapters.mirrored_runtime import MirroredAdapter
 from quire.engine.parallel.leader import Leader
 from quire.engine.parallel.messages import PlacedAdapter
-from quire.engine.parallel.mirrored_runtime import MirroredAdapter
 from quire.engine.parallel.one_rank import OneRank
 from quire.engine.runner.model_runner import ModelRunner
 from quire.engine.runner.sizes import RunnerSizes

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from torch import Tensor
+
 from quire.engine.runner.sizes import RunnerSizes
 from quire.records import AdapterMetadata
 from quire.settings.model_config import ModelConfig
@@ -72,6 +74,25 @@ class ReadAdapter:
 
 
 @dataclass(frozen=True)
+class Addend:
+    """A rank's part of a sum that reading an adapter needs. number: of the sum, from 0."""
+
+    handle: int
+    number: int
+    values: Tensor
+
+
+@dataclass(frozen=True)
+class Total:
+    """The sum of all `Addend`; error: there are no more sums for this adapter, because a rank cannot read it."""
+
+    handle: int
+    number: int = 0
+    values: Tensor | None = None
+    error: str | None = None
+
+
+@dataclass(frozen=True)
 class AcquireSlot:
     """Give an adapter the slot that it has on the leader."""
 
@@ -97,10 +118,27 @@ class ReleaseAdapter:
 
 
 @dataclass(frozen=True)
-class RankReady:
-    """The caches are allocated. digest: of the model and its weights, which must be equal on all ranks."""
+class ComputeTables:
+    """Take part in what a drafter on the leader asks of the embedding table or the LM head, which ranks have in parts.
+
+    hidden: [rows, width], for logits; None = look up the rows of `ids`. number: as of a plan.
+    """
+
+    hidden: Tensor | None = None
+    ids: Tensor | None = None
+    number: int = 0
+
+
+@dataclass(frozen=True)
+class RankLoaded:
+    """The rank has its weights. digest: of the model and its weights, which must be equal on all ranks."""
 
     digest: str
+
+
+@dataclass(frozen=True)
+class RankReady:
+    """The caches are allocated."""
 
 
 @dataclass(frozen=True)

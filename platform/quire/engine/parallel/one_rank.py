@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from quire.engine.adapters.attached_runtimes import AttachedRuntimes
+from quire.engine.loading.load import LoadedModel
 from quire.engine.memory.ledger import MemoryBudget, MemoryUse
-from quire.engine.speculation.speculation import Speculation
 from quire_models.sharding.model import WHOLE_MODEL
 
 
@@ -23,8 +23,8 @@ class OneRank:
     def mirror(self, runtimes: AttachedRuntimes) -> None:
         """Do nothing: no other rank has adapters."""
 
-    def check_drafter(self, speculation: Speculation) -> None:
-        """Do nothing: every drafter works on one rank."""
+    def for_drafter(self, loaded: LoadedModel) -> LoadedModel:
+        return loaded
 
     def close(self) -> None:
         """Do nothing: there are no processes to end."""

@@ -12,7 +12,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from quire.engine.speculation.row_costs import FIRST_ROWS, CostCurve
+from quire.engine.speculation.row_costs import FIRST_ROWS, StepCosts
 from quire.types import Plan, StepResult
 
 DECAY, AVERAGE_DECAY = 0.9, 0.99
@@ -76,11 +76,12 @@ class _Acceptance:
 
 
 class DraftLengths:
-    """Lengths of drafts, at most `most`; always that if not `adaptive`."""
+    """Lengths of drafts, at most `most`; always that if not `adaptive`. measures: whether the step has no drafts only
+    because its time is measured."""
 
     def __init__(self, most: int, adaptive: bool) -> None:
-        self._most, self.adaptive = most, adaptive
-        self._plain, self._drafted = CostCurve(), CostCurve()
+        self._most, self.adaptive, self.measures = most, adaptive, False
+        self._costs = StepCosts()
         self._seqs: dict[int, _Acceptance] = {}
         self._all = _Acceptance()
         self._num_drafted_steps = 0
@@ -94,7 +95,8 @@ class DraftLengths:
         num_seqs, most = len(seq_ids), min(most or self._most, self._most)
         if not self.adaptive or not seq_ids:
             return [most] * num_seqs
-        if self._num_drafted_steps >= PLAIN_EVERY or not self._plain.is_known(num_seqs):
+        self.measures = self._num_drafted_steps >= PLAIN_EVERY or not self._costs.plain.is_known(num_seqs)
+        if self.measures:
             self._num_drafted_steps = 0
             return [0] * num_seqs
         average = self._all.rate(FIRST_GUESS)
@@ -111,32 +113,32 @@ class DraftLengths:
         """The limit of gains, and of lengths, for sequences of these acceptances; chosen again if the number of
         sequences changes or steps of more rows are known."""
         self._num_steps += 1
-        known = len(rates), self._drafted.most_rows, most
+        known = len(rates), self._costs.drafted.most_rows, most
         if self._num_steps >= RECONSIDERED_EVERY or known != self._known:
-            most = min(most, max(2 * self._drafted.most_rows, len(rates), FIRST_ROWS) // len(rates))
+            most = min(most, max(2 * self._costs.drafted.most_rows, len(rates), FIRST_ROWS) // len(rates))
             self._chosen = self._best_limit(rates, most), most
             self._known, self._num_steps = known, 0
         return self._chosen
 
     def _best_limit(self, rates: Sequence[float], most: int) -> float:
         """The logarithm of the limit with the most tokens per second. rates: logarithms of acceptances."""
-        num_seqs, plain_s = len(rates), self._plain.at(len(rates))
+        num_seqs, plain_s = len(rates), self._costs.plain.at(len(rates))
         speeds: dict[float, float] = {}
         for limit in LIMITS:
             lengths = _lengths(rates, limit, most)
             num_rows = num_seqs + sum(lengths)
-            if num_rows > num_seqs and not self._drafted.most_rows:
+            if num_rows > num_seqs and not self._costs.drafted.most_rows:
                 return limit
-            seconds = self._drafted.beyond(num_rows, num_seqs, plain_s) if num_rows > num_seqs else plain_s
+            seconds = self._costs.drafted.beyond(num_rows, num_seqs, plain_s) if num_rows > num_seqs else plain_s
             speeds[limit] = (num_seqs + _gain(rates, lengths)) / seconds
         least = max(num_seqs / plain_s, NEARLY * max(speeds.values()))
         return min((limit for limit, speed in speeds.items() if speed > least), default=NO_DRAFTS)
 
     def _share_of_probes(self, num_seqs: int) -> float:
         """Time that drafts of one token for each sequence add to a step, over that of a step without."""
-        if not self._drafted.most_rows:
+        if not self._costs.drafted.most_rows:
             return 0.0
-        return self._drafted.at(2 * num_seqs) / self._plain.at(num_seqs) - 1
+        return self._costs.drafted.at(2 * num_seqs) / self._costs.plain.at(num_seqs) - 1
 
     def observe(self, plan: Plan, result: StepResult, draft_s: float, step_s: float) -> None:
         """Learn from a step that took `step_s` seconds after its drafts had taken `draft_s`."""
@@ -156,7 +158,7 @@ class DraftLengths:
         self._num_drafted_steps += num_drafts > 0
         num_rows = len(plan.chunks)
         if plan.num_tokens == num_rows + num_drafts and num_rows == len(result.samples) > 0 and not are_first:
-            (self._drafted if num_drafts else self._plain).add(plan.num_tokens, draft_s + step_s)
+            self._costs.add(plan.num_tokens, num_drafts > 0, draft_s + step_s)
 
     def count_empty(self, seq_ids: Iterable[int]) -> None:
         """The drafter was asked for these sequences and had no drafts."""

@@ -5,16 +5,14 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from dataclasses import dataclass, field
 
-RATE = 0.1
-"""Weight of a new measurement in a moving average."""
-OUTLIER = 3.0
-"""Steps that take so many times the average are not counted: the machine did something else."""
+RATE, PACE_RATE = 0.05, 0.2
+"""Weight of a new measurement in the moving averages of a cost and of the pace."""
+MOST_SLOWER = 1.5
+"""A step that takes longer than so many times its cost counts as this: the machine did something else."""
 EXACT, ROUNDED_TO = 32, 8
 """Numbers of rows above the first are rounded to multiples of the second."""
 NEAR = 0.75
 """Rows of a measured step over those of one that it stands for."""
-MOST_OUTLIERS = 8
-"""In a row, after which the average is forgotten."""
 FIRST_ROWS = 4
 """Rows that a step with drafts may have before any was measured."""
 
@@ -25,7 +23,6 @@ class _Cost:
 
     seconds: float
     is_known: bool = False
-    num_outliers: int = 0
 
 
 @dataclass(slots=True)
@@ -43,14 +40,13 @@ class CostCurve:
         elif not cost.is_known:
             cost.seconds, cost.is_known = min(cost.seconds, seconds), True
             insort(self._known, num_rows)
-        elif seconds < OUTLIER * cost.seconds:
-            cost.seconds += RATE * (seconds - cost.seconds)
-            cost.num_outliers = 0
         else:
-            cost.num_outliers += 1
-            if cost.num_outliers == MOST_OUTLIERS:  # the machine is slower now
-                del self._costs[num_rows]
-                self._known.remove(num_rows)
+            cost.seconds += RATE * (min(seconds, MOST_SLOWER * cost.seconds) - cost.seconds)
+
+    def measured(self, num_rows: int) -> float | None:
+        """Seconds of a step with just so many rows; None if that is not known."""
+        cost = self._costs.get(_rounded(num_rows))
+        return cost.seconds if cost is not None and cost.is_known else None
 
     @property
     def most_rows(self) -> int:
@@ -79,6 +75,21 @@ class CostCurve:
         more = self._costs[last].seconds - seconds
         slope = max(0.0, more / (last - less_rows)) if last > less_rows else seconds / less_rows
         return self._costs[last].seconds + (num_rows - last) * slope
+
+
+class StepCosts:
+    """Costs of steps without drafts and with some, in seconds at the pace of the first steps. The pace is measured with
+    all steps, since it changes with what else the machine does: those of one kind tell nothing new of the others."""
+
+    def __init__(self) -> None:
+        self.plain, self.drafted = CostCurve(), CostCurve()
+        self._pace = 1.0
+
+    def add(self, num_rows: int, has_drafts: bool, seconds: float) -> None:
+        curve, seconds = self.drafted if has_drafts else self.plain, seconds / self._pace
+        if (cost := curve.measured(num_rows)) is not None:
+            self._pace *= 1 + PACE_RATE * (min(seconds / cost, MOST_SLOWER) - 1)
+        curve.add(num_rows, seconds)
 
 
 def _rounded(num_rows: int) -> int:

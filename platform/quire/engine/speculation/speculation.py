@@ -86,7 +86,8 @@ class Speculation:
         begin, seqs = perf_counter(), generating()
         most = self._drafter.max_drafts if self._drafter is not None and not any(map(_has_prediction, seqs)) else None
         lengths = self._lengths.choose([seq.id for seq in seqs], most, 1 + self._last_rests)
-        self._num_rests = self._last_rests = RESTS if self._lengths.adaptive and seqs and not any(lengths) else 0
+        rests = self._lengths.adaptive and not self._lengths.measures and seqs and not any(lengths)
+        self._num_rests = self._last_rests = RESTS if rests else 0
         queries = [
             self._query(seq, length)
             for seq, length in zip(seqs, lengths, strict=True)

@@ -1,9 +1,9 @@
-// Sums over the ranks of a group: processes, or threads, that share memory.
+// Sums over the ranks of a group: processes, or threads, that share memory or are connected by sockets.
 //
-// Each rank writes its addend to a slot of its own, announces it, and adds up the slots of all ranks in their order,
-// so that all ranks get the same bits. Two sets of slots alternate: when a rank has announced round n + 1, it has read
-// all slots of round n, so round n + 2 may overwrite them. The elements are divided among lanes that synchronize
-// independently of each other.
+// Each rank writes its addend to a slot of its own, announces it, and adds up the slots of all ranks in their order, so
+// that all ranks get the same bits. Two sets of slots alternate: when a rank has announced round n + 1, it has read all
+// slots of round n, so round n + 2 may overwrite them. The elements are divided among lanes that synchronize
+// independently of each other. Without shared memory, the slots are sent (`sockets.hpp`).
 //
 // Announcements carry the number of the attempt (a forward pass), and which was the last one of the attempt before. So
 // the others see whether a rank that has begun another attempt had completed this one, or left it because of an error;
@@ -12,38 +12,13 @@
 #include <cstring>
 #include <ctime>
 
+#include "groups/sockets.hpp"
 #include "rowwise.hpp"
 
 namespace quire {
 
-constexpr int MAX_LANES = 64, MAX_RANKS = 64;
-constexpr int ROUND_BITS = 24;  // an announcement is attempt << ROUND_BITS | round
 constexpr auto YIELD_TIME = std::chrono::milliseconds(2);
 constexpr long SLEEP_NS = 50'000;
-
-enum class GroupState : int32_t { working, left, failed, late };
-
-struct alignas(64) SharedWord {
-  std::atomic<uint64_t> value, before;
-};
-
-// One rank's handle of its group. Python declares the same fields in order, `lanes` as `threads` (`groups/structs.py`).
-struct Member {
-  SharedWord* shared;  // [0]: nonzero if the group has failed; then the announcements [lanes][size]; then the slots
-  int32_t rank, size, lanes, state;  // state: GroupState of the current attempt
-  int64_t slot_bytes, timeout_ms;
-  int64_t spins;  // before a waiting thread yields its core; 0: it sleeps at once, since another rank needs the core
-  uint64_t attempt;
-  uint64_t rounds[MAX_LANES];
-
-  SharedWord& announced(int lane, int of) const { return shared[1 + lane * size + of]; }
-  char* slot(uint64_t round, int lane, int of) const {
-    char* slots = reinterpret_cast<char*>(shared + 1 + lanes * size);
-    return slots + (((round & 1) * lanes + lane) * size + of) * slot_bytes;
-  }
-  bool works() const { return __atomic_load_n(&state, __ATOMIC_RELAXED) == 0; }
-  void end(GroupState how) { __atomic_store_n(&state, static_cast<int32_t>(how), __ATOMIC_RELAXED); }
-};
 
 // Waits until rank `of` has announced `wanted`; false if it never will.
 inline bool await_rank(Member& member, int lane, int of, uint64_t wanted) {
@@ -59,12 +34,11 @@ inline bool await_rank(Member& member, int lane, int of, uint64_t wanted) {
   for (;;) {
     const uint64_t now = announced.load(std::memory_order_acquire);
     if (arrived(now)) return true;
-    if (now > wanted)
-      return arrived(before.load(std::memory_order_acquire)) || (member.end(GroupState::left), false);
-    if (member.shared[0].value.load(std::memory_order_relaxed)) return member.end(GroupState::failed), false;
+    if (now > wanted) return arrived(before.load(std::memory_order_acquire)) || member.end(GroupState::left);
+    if (member.has_failed()) return member.end(GroupState::failed);
     if (!member.works()) return false;
     const auto waited = Clock::now() - began;
-    if (waited > std::chrono::milliseconds(member.timeout_ms)) return member.end(GroupState::late), false;
+    if (waited > std::chrono::milliseconds(member.timeout_ms)) return member.end(GroupState::late);
     if (member.spins && waited < YIELD_TIME) {
       sched_yield();
     } else {
@@ -77,6 +51,10 @@ inline bool await_rank(Member& member, int lane, int of, uint64_t wanted) {
 // Begins an attempt once all ranks have begun it; none of them reads slots of an earlier one then.
 inline bool begin_attempt(Member& member, uint64_t attempt) {
   member.attempt = attempt, member.state = 0;
+  if (member.peers) {
+    member.rounds[0] = 0;
+    return exchange(member, attempt << ROUND_BITS, 0, [](int) { return 0; });
+  }
   for (int lane = 0; lane < member.lanes; lane++) {
     member.rounds[lane] = 0;
     auto& [announced, before] = member.announced(lane, member.rank);
@@ -89,10 +67,12 @@ inline bool begin_attempt(Member& member, uint64_t attempt) {
 }
 
 // Announces what the slot of the next round holds once `write` has filled it, and waits for the other ranks.
-template <class Write>
-inline bool next_round(Member& member, int lane, Write&& write) {
+// bytes(of): how much the slot of a rank holds.
+template <class Bytes, class Write>
+inline bool next_round(Member& member, int lane, Bytes&& bytes, Write&& write) {
   const uint64_t round = ++member.rounds[lane], wanted = member.attempt << ROUND_BITS | round;
   write(member.slot(round, lane, member.rank));
+  if (member.peers) return exchange(member, wanted, round, bytes);
   member.announced(lane, member.rank).value.store(wanted, std::memory_order_release);
   for (int of = 0; of < member.size; of++)
     if (of != member.rank && !await_rank(member, lane, of, wanted)) return false;
@@ -108,7 +88,9 @@ void all_reduce(Worker& worker, Member& member, T* x, int64_t count) {
     const int64_t end = std::min(count, blocks * (lane + 1) / member.lanes * LANES);
     for (int64_t at = blocks * lane / member.lanes * LANES; at < end; at += most) {
       const int64_t n = std::min(most, end - at);
-      if (!member.works() || !next_round(member, lane, [&](char* slot) { memcpy(slot, x + at, n * sizeof(T)); })) return;
+      const auto bytes = [&](int) { return n * static_cast<int64_t>(sizeof(T)); };
+      const auto write = [&](char* slot) { memcpy(slot, x + at, bytes(0)); };
+      if (!member.works() || !next_round(member, lane, bytes, write)) return;
       const T* addends[MAX_RANKS];
       for (int of = 0; of < member.size; of++)
         addends[of] = reinterpret_cast<const T*>(member.slot(member.rounds[lane], lane, of));
@@ -137,12 +119,12 @@ inline void gather_columns(Worker& worker, Member& member, const float* from, fl
     for (int64_t row = 0; row < rows; row++)
       for (int64_t at = first; at < last; at += most) {
         const auto count = [&](int64_t all) { return std::max<int64_t>(0, std::min({most, last - at, all - at})); };
-        const auto write = [&](char* slot) { memcpy(slot, from + row * own + at, count(own) * sizeof(float)); };
-        if (!member.works() || !next_round(member, lane, write)) return;
+        const auto bytes = [&](int of) { return count(widths[of]) * static_cast<int64_t>(sizeof(float)); };
+        const auto write = [&](char* slot) { memcpy(slot, from + row * own + at, bytes(member.rank)); };
+        if (!member.works() || !next_round(member, lane, bytes, write)) return;
         if (to)
           for (int of = 0; of < member.size; of++)
-            memcpy(to + row * width + starts[of] + at, member.slot(member.rounds[lane], lane, of),
-                   count(widths[of]) * sizeof(float));
+            memcpy(to + row * width + starts[of] + at, member.slot(member.rounds[lane], lane, of), bytes(of));
       }
   }
 }

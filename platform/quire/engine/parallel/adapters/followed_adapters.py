@@ -9,6 +9,7 @@ from typing import Any
 
 from quire.engine.adapters.attached_runtimes import AttachedRuntimes
 from quire.engine.adapters.mapping import AdapterMapping
+from quire.engine.parallel.adapters.adapter_reads import ReadingThreads
 from quire.engine.parallel.messages import AcquireSlot, PlacedAdapter, ReadAdapter, ReleaseAdapter, ReleaseSlot
 from quire.errors import QuireError
 from quire.types import AdapterRef
@@ -28,10 +29,12 @@ class _Revision:
 
 
 class FollowedAdapters:
-    """The adapters by the leader's handles. mapping: the adapters of the runner's sequences."""
+    """The adapters by the leader's handles. threads: what those that read need of other ranks. mapping: the adapters
+    of the runner's sequences.
+    """
 
-    def __init__(self, runtimes: AttachedRuntimes) -> None:
-        self._runtimes = runtimes
+    def __init__(self, runtimes: AttachedRuntimes, threads: ReadingThreads) -> None:
+        self._runtimes, self._threads = runtimes, threads
         self._loaded: dict[int, Any] = {}
         self._lock = threading.Lock()
         self._placed: dict[AdapterRef, Any] = {}
@@ -41,7 +44,8 @@ class FollowedAdapters:
         """Read an adapter; returns why it cannot be used, None if it can. Any thread may call it."""
         runtime = self._runtimes.at(command.runtime)
         try:
-            found = runtime.call(runtime.built.load, command.name, command.path)
+            with self._threads.reading(command.handle):
+                found = runtime.call(runtime.built.load, command.name, command.path)
         except QuireError as error:
             return error.message
         with self._lock:

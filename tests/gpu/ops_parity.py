@@ -1,0 +1,133 @@
+"""The Triton ops on this machine's GPU against the reference.
+
+PYTHONPATH=platform:kernels:models:adapters:plugins:tests/helpers/kernels python tests/gpu/ops_parity.py
+
+Kernels of different checks are compiled in processes of their own, side by side.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
+from functools import partial
+from multiprocessing import get_context
+from typing import Any
+
+import torch
+from attention_options import SHAPES, TOLERANCE, check_options
+
+from quire.records import OpImpl
+from quire_kernels import reference
+from quire_kernels.triton_gpu.ops import MODULES, TritonOp
+from quire_testing import check_op
+from quire_testing.ops.attention_cases import rows_of
+from quire_testing.ops.cases import RandomInputs
+
+DTYPES = ("float32", "bfloat16", "float16")
+STEPS = [((1, 1, 1), (1, 9, 1400)), ((40, 1, 5, 16), (300, 70, 31, 2000))]
+"""Tokens and contexts of rows: one step of single tokens, one of all kinds of rows."""
+
+
+class TritonOps:
+    """The ops by name."""
+
+    def __getattr__(self, op: str) -> Any:
+        return TritonOp(op).load()
+
+
+def conforms(op: str, dtype: str) -> None:
+    mine = TritonOp(op)
+    check_op(OpImpl(mine.name, op, mine.supports, mine.load), dtype, "cuda")
+
+
+def attention(shape: int, option: int, dtype: str) -> None:
+    """One option of attention, for one of the shapes."""
+    chosen = slice(option, option + 1)
+    check_options(TritonOps(), getattr(torch, dtype), "cuda", STEPS, SHAPES[shape : shape + 1], chosen)
+
+
+def attention_of_a_model(heads: int, kv_heads: int, dim: int, dtype: str) -> None:
+    """Geometries of real models; a step of single tokens is also captured as a CUDA graph, with padded rows."""
+    kind = getattr(torch, dtype)
+    draw = RandomInputs(kind, torch.device("cuda"), torch.Generator().manual_seed(1))
+    ops = TritonOps()
+    for lens, contexts in (((1, 1, 1, 1), (3000, 1, 8191, 70)), ((200, 1, 3), (4100, 900, 5000))):
+        rows, pages = rows_of(draw, lens, contexts)
+        pools = draw(pages, 16, kv_heads, dim), draw(pages, 16, kv_heads, dim)
+        q = draw(sum(lens), heads, dim)
+        wanted = reference.paged_attention(q.float(), *(pool.float() for pool in pools), rows, dim**-0.5)
+        found = ops.paged_attention(q, *pools, rows, dim**-0.5)
+        worst = (found.float() - wanted).abs().max().item()
+        assert worst < TOLERANCE.get(kind, 5e-3), (lens, worst)
+        if max(lens) == 1:
+            stepped = replace(rows, contexts=rows.contexts.clone(), max_context=20000)
+            captured(ops, q, pools, stepped, found)
+
+
+def captured(ops: Any, q: torch.Tensor, pools: Any, rows: Any, wanted: torch.Tensor) -> None:
+    scale = q.shape[-1] ** -0.5
+    torch.cuda.synchronize()
+    with torch.cuda.stream(torch.cuda.Stream()):
+        ops.paged_attention(q, *pools, rows, scale)
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        out = ops.paged_attention(q, *pools, rows, scale)
+    rows.contexts[1] = 0
+    out.fill_(torch.nan)
+    graph.replay()
+    torch.cuda.synchronize()
+    assert not out[1].any()
+    kept = torch.tensor([0, 2, 3])
+    assert torch.equal(out[kept], wanted[kept]), "the number of splits depends on the row alone"
+
+
+def checks() -> dict[str, Callable[[], None]]:
+    found: dict[str, Callable[[], None]] = {}
+    for op in MODULES:
+        for dtype in DTYPES:
+            found[f"{op} {dtype}"] = partial(conforms, op, dtype)
+    for option in range(13):  # those of `attention_options.options`
+        found[f"attention option {option}"] = partial(attention, 2, option, "bfloat16")
+    for shape in range(len(SHAPES)):
+        for dtype in ("float32", "bfloat16"):
+            found[f"attention {SHAPES[shape]} {dtype}"] = partial(attention, shape, 0, dtype)
+    for heads, kv_heads, dim in ((32, 8, 128), (32, 8, 64), (16, 8, 256), (28, 4, 128), (32, 32, 96)):
+        found[f"attention {heads} {kv_heads} {dim}"] = partial(attention_of_a_model, heads, kv_heads, dim, "bfloat16")
+    found["attention 32 8 128 float32"] = partial(attention_of_a_model, 32, 8, 128, "float32")
+    return found
+
+
+def result_of(name: str) -> tuple[str, float, str]:
+    """Seconds, and what is wrong."""
+    start = time.monotonic()
+    try:
+        checks()[name]()
+        return name, time.monotonic() - start, ""
+    except Exception:
+        return name, time.monotonic() - start, traceback.format_exc(limit=-3)
+
+
+def run(processes: int = min(16, os.cpu_count() or 1)) -> dict[str, Any]:
+    """By check: seconds, and the error if it failed."""
+    with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
+        found = list(pool.map(result_of, checks()))
+    return {name: {"seconds": round(seconds, 1), "error": error} for name, seconds, error in found}
+
+
+if __name__ == "__main__":
+    begin = time.monotonic()
+    results = run()
+    for name, result in results.items():
+        if result["error"]:
+            print(f"FAILED {name}\n{result['error']}")
+    failed = sum(bool(result["error"]) for result in results.values())
+    slow = sorted(results, key=lambda name: -results[name]["seconds"])[:5]
+    print(f"ops: {len(results) - failed} checks passed, {failed} failed, {time.monotonic() - begin:.0f} s; slowest:")
+    print("; ".join(f"{name} {results[name]['seconds']} s" for name in slow))
+    sys.exit(failed > 0)
