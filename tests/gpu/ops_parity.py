@@ -26,6 +26,8 @@ from attention_options import SHAPES, TOLERANCE, check_options
 
 from quire.records import OpImpl
 from quire_kernels import reference
+from quire_kernels.moe import ExpertMlp
+from quire_kernels.pytorch import ops as pytorch_ops
 from quire_kernels.triton_gpu.ops import MODULES, TritonOp
 from quire_testing import check_op
 from quire_testing.ops.attention_cases import rows_of
@@ -113,6 +115,20 @@ def sampling() -> None:
     torch.cuda.set_sync_debug_mode("default")
 
 
+def experts(tokens: int) -> None:
+    """64 experts, of which a token uses 6; nothing waits for the device."""
+    draw = RandomInputs(torch.bfloat16, torch.device("cuda"), torch.Generator().manual_seed(1))
+    up, down = draw(64, 1408, 1024, scale=1024**-0.5), draw(64, 1024, 704, scale=704**-0.5)
+    x, weights = draw(tokens, 1024), draw(tokens, 6, dtype=torch.float32).softmax(-1)
+    chosen = torch.rand(tokens, 64, device="cuda").argsort(-1)[:, :6].contiguous()
+    found = TritonOps().moe(up, down, ExpertMlp())
+    wanted = pytorch_ops.moe(up, down, ExpertMlp())(x, weights, chosen)
+    torch.testing.assert_close(found(x, weights, chosen), wanted, rtol=2e-2, atol=2e-2)
+    torch.cuda.set_sync_debug_mode("error")
+    found(x, weights, chosen)
+    torch.cuda.set_sync_debug_mode("default")
+
+
 def checks() -> dict[str, Callable[[], None]]:
     found: dict[str, Callable[[], None]] = {}
     for op in sorted(MODULES, key=lambda op: -PARTS.get(op, 1)):
@@ -120,6 +136,7 @@ def checks() -> dict[str, Callable[[], None]]:
             for part in range(PARTS.get(op, 1)):
                 found[f"{op} {dtype} {part}"] = partial(conforms, op, dtype, part)
     found["sampling from a large vocabulary"] = sampling
+    found |= {f"experts of {tokens} tokens": partial(experts, tokens) for tokens in (1, 64, 1000)}
     for option in range(13):  # those of `attention_options.options`
         found[f"attention option {option}"] = partial(attention, 2, option, "bfloat16")
     for shape in range(len(SHAPES)):

@@ -13,8 +13,9 @@ import torch
 from torch import Tensor
 
 from quire_kernels.low_rank import TokenSlots
+from quire_kernels.moe import ExpertMlp
 from quire_kernels.ops import AttentionMetadata
-from quire_kernels.triton_gpu import linear, low_rank, pages
+from quire_kernels.triton_gpu import linear, low_rank, moe, pages
 from quire_kernels.triton_gpu.attention.op import paged_attention
 from quire_kernels.triton_gpu.rows import acts, logits, norms, sampling
 
@@ -126,6 +127,20 @@ def product_cases() -> list[Case]:
     ]
 
 
+def moe_cases() -> list[Case]:
+    """128 experts of which a token uses 8: decoding reads nearly all of them, prefill multiplies."""
+    experts, uses, width, hidden = 128, 8, 2048, 768
+    bound = moe.moe(meta(experts, 2 * hidden, width), meta(experts, width, hidden), ExpertMlp())
+    found = []
+    for name, tokens in (("moe decode", TOKENS), ("moe prefill", 8192)):
+        chosen, weights = meta(tokens, uses, dtype=torch.int64), meta(tokens, uses, dtype=torch.float32)
+        used = experts * (1 - (1 - uses / experts) ** tokens)
+        of_expert, of_pairs = 3 * width * hidden, tokens * uses * (2 * width + 4 * hidden) * 2
+        call = partial(bound, meta(tokens, width), weights, chosen)
+        found.append(Case(name, call, used * of_expert * 2 + of_pairs, 2 * tokens * uses * of_expert))
+    return found
+
+
 def cases() -> Mapping[str, Case]:
     """All of them by name."""
-    return {case.op: case for case in (*attention_cases(), *page_cases(), *row_cases(), *product_cases())}
+    return {case.op: case for case in (*attention_cases(), *page_cases(), *row_cases(), *product_cases(), *moe_cases())}
