@@ -20,11 +20,10 @@ def triton() -> Iterator[TritonOps]:
     yield from triton_ops()
 
 
-@pytest.mark.parametrize("spread", [0.01, 3.0])
-def test_draws_are_those_of_the_reference(triton: TritonOps, spread: float) -> None:
+def test_draws_are_those_of_the_reference(triton: TritonOps) -> None:
     random = np.random.default_rng(0)
     vocab, rows = 9000, 12
-    logits = normal(rows, vocab, spread, seed=1)
+    logits = normal(rows, vocab, 1.0, seed=1) * torch.tensor([0.01, 3.0, 3.0, 0.01] * 3)[:, None]
     drawn = (
         random.random(rows),
         np.array([0.3, 1.0, 1.7] * 4),
@@ -62,7 +61,8 @@ def test_rows_without_filters_greedy_rows_and_rows_without_a_distribution(triton
 def test_equals_at_a_threshold_are_kept_together(triton: TritonOps) -> None:
     logits = torch.full((1, 4200), -9.0)
     logits[0, 10], logits[0, [20, 700, 701, 4199]] = 5.0, 4.0
-    uniform = (np.arange(6) + 0.5) / 6
-    for filters in ({"top_k": 2}, {"top_k": 3, "top_p": 0.8}, {"min_p": 0.3}):
-        drawn = triton.sample(logits.expand(6, -1).to(DEVICE), *settings(6, uniform, **filters))
-        assert set(drawn.tolist()) == {10, 20, 700, 701, 4199}, filters
+    uniform = (np.arange(5) + 0.5) / 5
+    for filters in ({"top_k": 3, "top_p": 0.8}, {"min_p": 0.3}):
+        drawn = triton.sample(logits.expand(5, -1).to(DEVICE), *settings(5, uniform, **filters))
+        assert drawn.tolist() == reference.sample(logits.expand(5, -1), *settings(5, uniform, **filters)).tolist()
+        assert len(set(drawn.tolist())) > 1, filters
