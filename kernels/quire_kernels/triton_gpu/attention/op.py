@@ -150,7 +150,9 @@ def _run(
 
 def _strides(name: str, dimensions: Sequence[str], x: Tensor, widths: Widths) -> dict[str, int]:
     """In units, from which the compiler sees how addresses are aligned."""
-    return {f"{name}_{dimension}": stride // widths.unit for dimension, stride in zip(dimensions, x.stride(), strict=False)}
+    return {
+        f"{name}_{dimension}": stride // widths.unit for dimension, stride in zip(dimensions, x.stride(), strict=False)
+    }
 
 
 def _longest(rows: AttentionMetadata, tiles: LaunchTiles, blocks: Blocks, options: dict[str, Any]) -> int:
