@@ -6,6 +6,7 @@ from functools import cache
 from typing import Any
 
 import torch
+from torch import Tensor
 from triton.runtime import driver
 
 INTERPRETED = 227 << 10
@@ -15,6 +16,17 @@ INTERPRETED = 227 << 10
 def shared_memory(device: torch.device) -> int:
     """Bytes of shared memory that one program may use."""
     return INTERPRETED if device.type == "cpu" else _shared_memory(driver.active, device.index or 0)
+
+
+def arrivals(device: torch.device, count: int) -> Tensor:
+    """Zeros, int32 [count]: counters that the launches of one stream use one after the other, each leaving zeros."""
+    stream = torch.cuda.current_stream(device).cuda_stream if device.type == "cuda" else 0
+    return _arrivals(device, stream, max(1 << 16, 1 << (count - 1).bit_length()))
+
+
+@cache
+def _arrivals(device: torch.device, stream: int, count: int) -> Tensor:
+    return torch.zeros(count, dtype=torch.int32, device=device)
 
 
 @cache
