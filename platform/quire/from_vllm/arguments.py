@@ -79,7 +79,6 @@ ARGUMENTS: Mapping[str, Accepted] = {
     "cpu_offload_gb": _only("weights stay on the model's device; --swap-space holds pages of the KV cache", 0),
     "kv_offloading_backend": _only("--swap-space holds pages in host memory", None, "native"),
     "kv_transfer_config": _only(NO_TRANSFER, None),
-    "kv_events_config": _only(NO_TRANSFER, None),
     "max_context_len_to_capture": _any(ALL_LENGTHS),
     "max_seq_len_to_capture": _any(ALL_LENGTHS),
     "compilation_config": _only(CHOSEN_OPS, None),

@@ -179,13 +179,16 @@ def build(config, registry, num_left, on_progress=None):
 
 
 class FakeBuilder:
-    def __init__(self, share=None):
+    def __init__(self, share=None, kv_events=None):
         pass
 
     build = staticmethod(build)
 
     def close(self, engine):
         engine.close()
+
+    def end(self):
+        pass
 
     def log_memory(self):
         pass

@@ -8,10 +8,12 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 from dataclasses import dataclass, replace
 
 from quire.engine.parallel.channel import Channel
 from quire.engine.parallel.messages import StartRank
+from quire.isolation.process_state import is_stopped
 from quire.records import Registry
 
 MODULE = "quire.engine_process.ranks.process"
@@ -22,6 +24,10 @@ IGNORED_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 ENVIRONMENT = {"GOMP_SPINCOUNT": "20000"}
 """As for the engine process: threads that wait spin for some microseconds only."""
+
+
+CHECK_S = 0.5
+"""Interval of the checks whether a process is stopped; the second in a row that finds it stopped kills it."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,6 +62,7 @@ def launch_process(start: StartRank, memory: int, registry: Registry) -> RankPro
             raise
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    threading.Thread(target=kill_if_stopped, args=(process,), name="rank-state", daemon=True).start()
     found = RankProcess(process, Channel(ours))
     found.channel.send(
         replace(
@@ -67,3 +74,17 @@ def launch_process(start: StartRank, memory: int, registry: Registry) -> RankPro
         )
     )
     return found
+
+
+def kill_if_stopped(process: subprocess.Popen[bytes]) -> None:
+    """In a thread: kill a process that a signal has stopped. To the others it would look like a slow one for long."""
+    was_stopped = False
+    while True:
+        try:
+            process.wait(CHECK_S)
+            return
+        except subprocess.TimeoutExpired:
+            stopped = is_stopped(process.pid)
+        if stopped and was_stopped:
+            process.kill()
+        was_stopped = stopped
