@@ -41,18 +41,27 @@ class ResidualBlock(nn.Module):
 
     def forward(self, x: Tensor, fwd: ForwardBatch) -> Tensor:
         """x [tokens, width] -> [tokens, width]. May overwrite x."""
-        seen = self.attn(x if self.attn_in is None else self.attn_in(x), fwd)
-        seen = self._scaled(seen if self.attn_out is None else self.attn_out(seen))
-        if isinstance(self.mlp_in, RMSNormModule):  # residual sum and norm in one op
-            h, x = self.mlp_in.add(seen, x)
-        else:
-            x = x + seen
-            h = x if self.mlp_in is None else self.mlp_in(x)
+        x, y = self.branch(x, None, fwd)
+        return x.add_(y)
+
+    def branch(self, x: Tensor, rest: Tensor | None, fwd: ForwardBatch) -> tuple[Tensor, Tensor]:
+        """Two tensors whose sum is the result for x + rest. May overwrite both."""
+        h, x = (x if self.attn_in is None else self.attn_in(x), x) if rest is None else _add(self.attn_in, rest, x)
+        seen = self.attn(h, fwd)
+        h, x = _add(self.mlp_in, self._scaled(seen if self.attn_out is None else self.attn_out(seen)), x)
         y = self.mlp(h, fwd)
-        return x.add_(self._scaled(y if self.mlp_out is None else self.mlp_out(y)))
+        return x, self._scaled(y if self.mlp_out is None else self.mlp_out(y))
 
     def _scaled(self, branch: Tensor) -> Tensor:
         return branch if self.part.residual_scale == 1.0 else branch * self.part.residual_scale
+
+
+def _add(norm: nn.Module | None, y: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
+    """(the sum after the norm, the sum): in one op where the norm has one."""
+    if isinstance(norm, RMSNormModule):
+        return norm.add(y, x)
+    x = x + y
+    return x if norm is None else norm(x), x
 
 
 class ParallelResidualBlock(nn.Module):
@@ -118,7 +127,7 @@ class TransformerStack(nn.Module):
 
     def _final_norm(self, x: Tensor, fwd: ForwardBatch) -> Tensor:
         """x [tokens, width] -> [L, width], the logit rows after the final norm."""
-        x = x.index_select(0, fwd.logit_rows)
+        x = x if fwd.selects_all else x.index_select(0, fwd.logit_rows)
         return x if self.norm is None else self.norm(x)
 
     def process_weights(self) -> None:

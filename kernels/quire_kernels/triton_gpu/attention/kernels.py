@@ -9,8 +9,9 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from quire_kernels.triton_gpu.attention.scan import LOG2E, read, scan
-from quire_kernels.triton_gpu.attention.tile import divided, pairs_of_tile, range_of_tile, split_length
+from quire_kernels.triton_gpu.attention.results import has_arrived_last, join, store_part, store_result
+from quire_kernels.triton_gpu.attention.scan import nothing, read, scan, scan_all
+from quire_kernels.triton_gpu.attention.tile import pairs_of_tile, range_of_tile, split_length
 
 VARYING = [
     *("tiles", "first_item", "pairs_per_item", "splits", "reach", "window", "chunk"),
@@ -116,121 +117,53 @@ def attend(
         read(q, at_q, D_BLOCK, D_TAIL, D, is_pair, True) if D_TAIL else 0,
     )
     slope = tl.load(slopes + head, mask=is_pair, other=0.0).to(tl.float32) if HAS_SLOPES else 0
-    pairs = (position, end, head)
+    pairs, scoring = (position, end, head), (scale, softcap, slope, biases, reach)
     limits = (window, chunk, (stripe_block, stripe_local, stripe_stride, stripe_step))
-    scoring = (scale, softcap, slope, biases, reach)
     k_base, v_base = k_pool + kv_head.to(tl.int64) * k_head, v_pool + kv_head.to(tl.int64) * v_head
+    pools = (k_base, (k_page, k_slot), v_base, (v_page, v_slot))
     row_pages = pages + row.to(tl.int64) * pages_stride
     columns = tl.arange(0, V_BLOCK)
-    inside = is_pair[:, None] & (columns < V)[None]
     item = tl.program_id(1) * tl.num_programs(0) + kv_head
     part = (item * pairs_per_item + tl.arange(0, BLOCK_M)).to(tl.int64) * splits
-    acc = tl.full((BLOCK_M, V_BLOCK), 0, tl.float32)
-    total = tl.full((BLOCK_M,), 0, tl.float32)
-    top = tl.full((BLOCK_M,), float("-inf"), tl.float32)
+    acc, total, top = nothing(BLOCK_M, V_BLOCK)
     if SPLIT:
         for split in range(tl.program_id(2), count, tl.num_programs(2)):
             lo = first + split * length
-            acc = tl.full((BLOCK_M, V_BLOCK), 0, tl.float32)
-            total = tl.full((BLOCK_M,), 0, tl.float32)
-            top = tl.full((BLOCK_M,), float("-inf"), tl.float32)
+            acc, total, top = nothing(BLOCK_M, V_BLOCK)
             acc, total, top = scan(
-                *((acc, total, top), queries, k_base, (k_page, k_slot), v_base, (v_page, v_slot), row_pages),
-                *(lo, tl.minimum(lo + length, last), pairs, limits, scoring),
+                *(
+                    (acc, total, top),
+                    queries,
+                    pools[0],
+                    pools[1],
+                    pools[2],
+                    pools[3],
+                    row_pages,
+                    lo,
+                    tl.minimum(lo + length, last),
+                ),
+                *(pairs, limits, scoring),
                 *(D, V, D_BLOCK, D_TAIL, V_BLOCK, V_FROM_K, PAGE, BLOCK_N, True),
                 *(HAS_WINDOW, HAS_CHUNK, HAS_STRIPES, HAS_CAP, HAS_SLOPES, HAS_BIASES, PRECISION, WIDE),
             )
-            tl.store(stats + (part + split) * 2, top, mask=is_pair)
-            tl.store(stats + (part + split) * 2 + 1, total, mask=is_pair)
-            tl.store(partial + (part + split)[:, None] * V + columns[None], acc, mask=inside)
+            store_part(partial, stats, part + split, acc, total, top, is_pair, columns, V)
     else:
-        lo = first
-        if not (HAS_WINDOW or HAS_CHUNK or HAS_STRIPES):
-            # keys before it are visible to all pairs
-            shared = tl.min(tl.where(is_pair, end, last), 0) // BLOCK_N * BLOCK_N
-            acc, total, top = scan(
-                *((acc, total, top), queries, k_base, (k_page, k_slot), v_base, (v_page, v_slot), row_pages),
-                *(lo, shared, pairs, limits, scoring),
-                *(D, V, D_BLOCK, D_TAIL, V_BLOCK, V_FROM_K, PAGE, BLOCK_N, False),
-                *(False, False, False, HAS_CAP, HAS_SLOPES, HAS_BIASES, PRECISION, WIDE),
-            )
-            lo = shared
-        acc, total, top = scan(
-            *((acc, total, top), queries, k_base, (k_page, k_slot), v_base, (v_page, v_slot), row_pages),
-            *(lo, last, pairs, limits, scoring),
-            *(D, V, D_BLOCK, D_TAIL, V_BLOCK, V_FROM_K, PAGE, BLOCK_N, True),
+        acc, total, top = scan_all(
+            *(queries, pools, row_pages, first, last, is_pair, pairs, limits, scoring, BLOCK_M),
+            *(D, V, D_BLOCK, D_TAIL, V_BLOCK, V_FROM_K, PAGE, BLOCK_N),
             *(HAS_WINDOW, HAS_CHUNK, HAS_STRIPES, HAS_CAP, HAS_SLOPES, HAS_BIASES, PRECISION, WIDE),
         )
     if count <= 1 and (JOINS or not SPLIT):
-        sink = tl.load(sinks + head, mask=is_pair, other=0.0).to(tl.float32) * LOG2E if HAS_SINKS else top
-        to = out + token.to(tl.int64)[:, None] * (tl.num_programs(0) * GROUP * V) + head[:, None] * V + columns[None]
-        tl.store(to, divided(acc, total, top, sink, HAS_SINKS).to(out.dtype.element_ty), mask=inside)
+        to = token.to(tl.int64) * (tl.num_programs(0) * GROUP * V) + head * V
+        store_result(out, to, acc, total, top, sinks + head, is_pair, columns, V, HAS_SINKS)
     elif JOINS:
         tl.debug_barrier()  # all threads have stored their part before one of them says so
-        before = tl.atomic_add(arrived + item, 1, sem="acq_rel")
-        if before + 1 == tl.minimum(count, tl.num_programs(2)):
-            tl.store(arrived + item, 0)
+        if has_arrived_last(arrived + item, tl.minimum(count, tl.num_programs(2))):
             for index in range(0, pairs_per_item):
                 join(
                     *(out, partial, stats, sinks, item, index, pairs_per_item, splits, count, kv_head),
                     *(is_pair, token, in_group, GROUP, V, V_BLOCK, BLOCK_M, PARTS, HAS_SINKS),
                 )
-
-
-@triton.jit
-def join(
-    out,
-    partial,
-    stats,
-    sinks,
-    item,
-    index,
-    pairs_per_item,
-    splits,
-    count,
-    kv_head,
-    is_pair,
-    token,
-    in_group,
-    GROUP: tl.constexpr,
-    V: tl.constexpr,
-    V_BLOCK: tl.constexpr,
-    BLOCK_M: tl.constexpr,
-    PARTS: tl.constexpr,
-    HAS_SINKS: tl.constexpr,
-):
-    """Join the `count` splits of pair `index` of a tile and head, PARTS at a time. Other programs have stored them."""
-    mine = (tl.arange(0, BLOCK_M) == index) & is_pair
-    if tl.sum(mine.to(tl.int32), 0) > 0:
-        head = kv_head * GROUP + tl.sum(tl.where(mine, in_group, 0), 0)
-        to = (tl.sum(tl.where(mine, token, 0), 0).to(tl.int64) * tl.num_programs(0) * GROUP + head) * V
-        part = (item * pairs_per_item + index).to(tl.int64) * splits
-        columns = tl.arange(0, V_BLOCK)
-        acc = tl.full((1, V_BLOCK), 0, tl.float32)
-        total = tl.full((1,), 0, tl.float32)
-        top = tl.full((1,), float("-inf"), tl.float32)
-        for begin in range(0, count, PARTS):
-            at = begin + tl.arange(0, PARTS)
-            there = at < count
-            place = stats + (part + at) * 2
-            tops = tl.load(place, mask=there, other=float("-inf"), cache_modifier=".cg")
-            totals = tl.load(place + 1, mask=there, other=0.0, cache_modifier=".cg")
-            sums = tl.load(
-                partial + (part + at)[:, None] * V + columns[None],
-                mask=there[:, None] & (columns < V)[None],
-                other=0.0,
-                cache_modifier=".cg",
-            )
-            highest = tl.maximum(top, tl.max(tops, 0))
-            base = tl.where(highest == float("-inf"), 0.0, highest)
-            weights = tl.exp2(tops - base)
-            factor = tl.exp2(top - base)
-            total = total * factor + tl.sum(weights * totals, 0)
-            acc = acc * factor[:, None] + tl.sum(weights[:, None] * sums, 0)[None]
-            top = highest
-        sink = tl.load(sinks + head + tl.arange(0, 1)).to(tl.float32) * LOG2E if HAS_SINKS else top
-        result = divided(acc, total, top, sink, HAS_SINKS).to(out.dtype.element_ty)
-        tl.store(out + to + columns[None], result, mask=(columns < V)[None])
 
 
 @triton.jit(do_not_specialize=VARYING)
