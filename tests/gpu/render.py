@@ -1,6 +1,6 @@
-"""Writes the results of `run.py` into docs/gpu.md, between the marks of the measured tables.
+"""Writes the results of `run.py` into docs/scale/gpu.md, between the marks of the measured tables.
 
-python tests/gpu/render.py result.json [docs/gpu.md]
+python tests/gpu/render.py result.json [docs/scale/gpu.md]
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 BEGIN, END = "<!-- begin measured -->", "<!-- end measured -->"
-PAGE = Path(__file__).parents[2] / "docs" / "gpu.md"
+PAGE = Path(__file__).parents[2] / "docs" / "scale" / "gpu.md"
 
 Format = Callable[[dict[str, Any]], str]
 

@@ -1,7 +1,7 @@
 """Everything that needs a GPU, in one command, with the results as JSON.
 
 python tests/gpu/run.py --out result.json [--quick] [--device cpu] [--parts ops+parity+adapters,bench,...]
-python tests/gpu/render.py result.json writes the tables of docs/gpu.md.
+python tests/gpu/render.py result.json writes the tables of docs/scale/gpu.md.
 
 It needs no installed distribution: packages and plugins are those of this source tree. Each part runs in a process of
 its own, so that a fault on the device ends only that part.
