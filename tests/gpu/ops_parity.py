@@ -20,6 +20,7 @@ from multiprocessing import get_context
 from typing import Any
 from unittest.mock import patch
 
+import numpy as np
 import torch
 from attention_options import SHAPES, TOLERANCE, check_options
 
@@ -93,12 +94,32 @@ def captured(ops: Any, q: torch.Tensor, pools: Any, rows: Any, wanted: torch.Ten
     assert torch.equal(out[kept], wanted[kept]), "the number of splits depends on the row alone"
 
 
+def sampling() -> None:
+    """Rows of all kinds at the size of a real vocabulary; nothing waits for the device."""
+    rows, vocab, random = 64, 151_936, np.random.default_rng(0)
+    logits = torch.randn(rows, vocab, generator=torch.Generator("cuda").manual_seed(0), device="cuda") * 4
+    settings = (
+        random.choice([0.0, 0.3, 1.0, 1.7], rows),
+        random.random(rows),
+        random.choice([0, 0, 1, 40, 1000], rows),
+        random.choice([1.0, 0.9, 0.99, 0.3], rows),
+        random.choice([0.0, 0.0, 0.05], rows),
+    )
+    wanted = reference.sample(logits, *settings)
+    ops = TritonOps()
+    assert (ops.sample(logits, *settings) == wanted).sum().item() >= rows - 1, "one row may be near an edge"
+    torch.cuda.set_sync_debug_mode("error")
+    ops.sample(logits, *settings)
+    torch.cuda.set_sync_debug_mode("default")
+
+
 def checks() -> dict[str, Callable[[], None]]:
     found: dict[str, Callable[[], None]] = {}
     for op in sorted(MODULES, key=lambda op: -PARTS.get(op, 1)):
         for dtype in DTYPES[: 2 if op == "paged_attention" else None]:
             for part in range(PARTS.get(op, 1)):
                 found[f"{op} {dtype} {part}"] = partial(conforms, op, dtype, part)
+    found["sampling from a large vocabulary"] = sampling
     for option in range(13):  # those of `attention_options.options`
         found[f"attention option {option}"] = partial(attention, 2, option, "bfloat16")
     for shape in range(len(SHAPES)):

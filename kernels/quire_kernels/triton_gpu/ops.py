@@ -19,6 +19,7 @@ MODULES = {
     **dict.fromkeys(("rotary", "write_kv", "rotary_write_kv", "read_kv"), "quire_kernels.triton_gpu.pages"),
     **dict.fromkeys(("rms_norm", "add_rms_norm", "layer_norm"), "quire_kernels.triton_gpu.rows.norms"),
     **dict.fromkeys(("act", "gated_act", "scale_logits"), "quire_kernels.triton_gpu.rows.acts"),
+    "sample": "quire_kernels.triton_gpu.rows.sampling",
     **dict.fromkeys(("argmax", "mask_logits"), "quire_kernels.triton_gpu.rows.logits"),
 }
 """Op name -> module that implements it."""
