@@ -1,6 +1,6 @@
 """Writes the results of `run.py` into docs/scale/gpu.md, between the marks of the measured tables.
 
-python tests/gpu/render.py result.json [docs/scale/gpu.md]
+python tests/gpu/render.py result.json [...]    several results of one device are joined
 """
 
 from __future__ import annotations
@@ -101,12 +101,16 @@ def _speed(sizes: dict[str, Any], theirs: dict[str, Any]) -> Iterator[str]:
     yield "\n".join(lines)
 
 
-def main(result: str, page: str = str(PAGE)) -> None:
-    text = Path(page).read_text()
+def main(*results: str) -> None:
+    joined: dict[str, dict[str, Any]] = {}
+    for result in results:
+        for part, found in json.loads(Path(result).read_text()).items():
+            joined.setdefault(part, {}).update(found)
+    text = PAGE.read_text()
     before, rest = text.split(BEGIN)
     _, after = rest.split(END)
-    found = "\n\n".join(tables(json.loads(Path(result).read_text())))
-    Path(page).write_text(f"{before}{BEGIN}\n{found}\n{END}{after}")
+    found = "\n\n".join(tables(joined))
+    PAGE.write_text(f"{before}{BEGIN}\n{found}\n{END}{after}")
 
 
 if __name__ == "__main__":

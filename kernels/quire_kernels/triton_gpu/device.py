@@ -19,14 +19,24 @@ def shared_memory(device: torch.device) -> int:
 
 
 def arrivals(device: torch.device, count: int) -> Tensor:
-    """Zeros, int32 [count]: counters that the launches of one stream use one after the other, each leaving zeros."""
+    """Zeros, int32 [count]: counters that the launches of one stream use one after the other, each leaving zeros.
+
+    In a captured step they are those of earlier launches on the stream; if there were none, the step sets its own to 0.
+    """
     stream = torch.cuda.current_stream(device).cuda_stream if device.type == "cuda" else 0
-    return _arrivals(device, stream, max(1 << 16, 1 << (count - 1).bit_length()))
+    size = max(1 << 16, 1 << (count - 1).bit_length())
+    found = _arrivals(device).get((stream, size))
+    if found is None:
+        found = torch.zeros(size, dtype=torch.int32, device=device)
+        if device.type != "cuda" or not torch.cuda.is_current_stream_capturing():
+            _arrivals(device)[stream, size] = found
+    return found
 
 
 @cache
-def _arrivals(device: torch.device, stream: int, count: int) -> Tensor:
-    return torch.zeros(count, dtype=torch.int32, device=device)
+def _arrivals(device: torch.device) -> dict[tuple[int, int], Tensor]:
+    """By stream and size."""
+    return {}
 
 
 @cache
