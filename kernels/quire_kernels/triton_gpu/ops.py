@@ -12,6 +12,7 @@ from typing import Any
 from quire_kernels import attention
 
 MODULES = {
+    "fused_blocks": "quire_kernels.triton_gpu.fused_blocks",
     "linear": "quire_kernels.triton_gpu.linear",
     "low_rank": "quire_kernels.triton_gpu.low_rank",
     "moe": "quire_kernels.triton_gpu.moe",

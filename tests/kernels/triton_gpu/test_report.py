@@ -36,6 +36,7 @@ def test_kernels_fit_in_registers(
 
 
 def test_every_op_is_in_it(report: Any) -> None:
-    assert {name.split()[0] for name in report.cases()} == set(MODULES)
+    without_kernels = {"fused_blocks"}
+    assert {name.split()[0] for name in report.cases()} == set(MODULES) - without_kernels
     with pytest.raises(SystemExit, match="neither a GPU"):
         report.main(["sm_75"])
