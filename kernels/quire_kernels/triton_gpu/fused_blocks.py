@@ -13,7 +13,7 @@ from quire_kernels.candidates.capture import capturable
 @capturable
 def fused_blocks(blocks: Sequence[Callable[[Any, Any], Any]], width: int) -> Callable[[Tensor, Any], Tensor]:
     """A block may have a method branch(x, rest, fwd): two tensors whose sum is block(x + rest, fwd)."""
-    steps = [(block, getattr(block, "branch", None)) for block in blocks]
+    steps = [(block, _branch(block)) for block in blocks]
 
     def run(x: Tensor, fwd: Any) -> Tensor:
         rest: Tensor | None = None
@@ -25,3 +25,11 @@ def fused_blocks(blocks: Sequence[Callable[[Any, Any], Any]], width: int) -> Cal
         return x if rest is None else x.add_(rest)
 
     return run
+
+
+def _branch(block: Any) -> Callable[..., Any] | None:
+    """The block's method `branch`; None if a class derived from the one that defines it has a `forward` of its own."""
+    branch, forward = (
+        next((c for c in type(block).__mro__ if name in vars(c)), None) for name in ("branch", "forward")
+    )
+    return block.branch if branch is not None and branch is forward else None
