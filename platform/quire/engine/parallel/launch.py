@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import logging
-import os
-import signal
 import socket
 import subprocess
 import sys
@@ -12,16 +9,11 @@ from dataclasses import dataclass, replace
 
 from quire.engine.parallel.channel import Channel
 from quire.engine.parallel.messages import StartRank
+from quire.engine.parallel.spawn import start_module
 from quire.records import Registry
 
 MODULE = "quire.engine_process.ranks.process"
-"""What the process runs."""
-
-IGNORED_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-"""Signals that the process ignores, blocked until it has installed SIG_IGN: the leader decides when it ends."""
-
-ENVIRONMENT = {"GOMP_SPINCOUNT": "20000"}
-"""As for the engine process: threads that wait spin for some microseconds only."""
+"""What the process of a rank of this machine runs."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,28 +34,11 @@ def launch_process(start: StartRank, memory: int, registry: Registry) -> RankPro
     ours, theirs = socket.socketpair()
     number = theirs.fileno()
     with theirs:
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, IGNORED_SIGNALS)
         try:
-            process = subprocess.Popen(
-                [sys.executable, "-P", "-m", MODULE, str(number), str(memory)],
-                stdin=subprocess.DEVNULL,
-                pass_fds=(number, memory),
-                start_new_session=True,
-                env={**ENVIRONMENT, **os.environ},
-            )
+            process = start_module(MODULE, [str(number), str(memory)], (number, memory))
         except BaseException:
             ours.close()
             raise
-        finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, before)
     found = RankProcess(process, Channel(ours))
-    found.channel.send(
-        replace(
-            start,
-            plugins=tuple(info.name for info in registry.plugins),
-            options={plugin: dict(values) for plugin, values in registry.options.items()},
-            sys_path=tuple(sys.path),
-            log_level=logging.getLogger().getEffectiveLevel(),
-        )
-    )
+    found.channel.send(replace(start.described(registry), sys_path=tuple(sys.path)))
     return found
