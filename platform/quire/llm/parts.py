@@ -46,7 +46,7 @@ class LLMParts:
     task: str = "auto"
 
     def close(self) -> None:
-        """Close the engine."""
+        """Close the engine, which the end of the program need not do any more."""
         atexit.unregister(self.engine.close)
         self.engine.close()
 
