@@ -37,12 +37,13 @@ class SlotTarget(Protocol):
 class LoadedAdapter:
     """An adapter in host memory. packed: its weights for each module it changes; empty after it was released.
 
-    after_hidden: it changes modules after the hidden states.
+    after_hidden: it changes modules after the hidden states. capturable: the op `low_rank` is all that it needs.
     """
 
     packed: list[tuple[SlotTarget, Any]]
     metadata: AdapterMetadata
     after_hidden: bool
+    capturable: bool
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,17 +87,24 @@ class AttachedModel:
         metadata = AdapterMetadata(
             num_bytes=size, rank=weights.rank, targets=tuple(sorted(weights.targets)), in_tower=weights.in_tower
         )
-        return LoadedAdapter(packed, metadata, weights.after_hidden)
+        others = weights.after_hidden or weights.tables or weights.experts or weights.replaced
+        changes = [update for updates in weights.linear.values() for update in updates if update is not None]
+        fits = all(update.a is None or len(update.a) <= weights.rank for update in changes)
+        return LoadedAdapter(packed, metadata, weights.after_hidden, capturable=fits and not others)
 
 
 class LoraRuntime:
-    """The adapter runtime of `peft_type` LORA, a `quire.records.AdapterRuntimeImpl`."""
+    """The adapter runtime of `peft_type` LORA, a `quire.records.AdapterRuntimeImpl`.
+
+    captured_rank: it can run in captured steps, with adapters of up to this rank.
+    """
 
     def __init__(self, context: Context) -> None:
         self._names, self._max_rank, self._in_subprocess = context.names, context.max_rank, context.in_subprocess
         self._in_subprocess.prepare(peft_targets.read)
         self._allocator = SlotAllocator[LoadedAdapter](context.max_slots, self._load_slot, self._clear_slot)
-        self._after_hidden: set[int] = set()
+        self.captured_rank = context.max_rank
+        self._after_hidden, self._not_capturable = set[int](), set[int]()
         self._segments = SegmentsCache()
 
     def attach(self, model: DecoderModel) -> None:
@@ -138,15 +146,21 @@ class LoraRuntime:
             target.put(slot, packed)
         if adapter.after_hidden:
             self._after_hidden.add(slot)
+        if not adapter.capturable:
+            self._not_capturable.add(slot)
 
     def _clear_slot(self, adapter: LoadedAdapter, slot: int) -> None:
         for target, _ in adapter.packed:
             target.clear(slot)
         self._after_hidden.discard(slot)
+        self._not_capturable.discard(slot)
 
     def bind_step(self, plan: Plan, uses: AdapterUses) -> Segments:
         """The tokens of each slot."""
-        return self._segments.get(uses, [len(chunk.token_ids) for chunk in plan.chunks], self._attached.model.device)
+        others = self._not_capturable
+        capturable = not others or others.isdisjoint(slot for row in uses for slot, _ in row)
+        lens = [len(chunk.token_ids) for chunk in plan.chunks]
+        return self._segments.get(uses, lens, self._attached.model.device, capturable)
 
     def bind_logits(self, uses: AdapterUses) -> Segments | None:
         """The rows of each slot; None if no adapter among them changes a head."""

@@ -7,7 +7,7 @@ projection fuses; none is padded to the largest rank (Punica, arXiv 2310.18547; 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any, NamedTuple, Protocol
 
@@ -60,7 +60,7 @@ class Segments:
 
     tokens: int32 [N]. weights: float32 [N]. starts: int32 [S + 1]. slots: int32 [S]; on the device, and in `host` in
     CPU memory. min_tokens: number of tokens that the step has at least. step_cache: data that implementations derive
-    from the segments.
+    from the segments. capturable: whether the op `low_rank` is all that these adapters need.
     """
 
     tokens: Tensor
@@ -71,9 +71,16 @@ class Segments:
     host: HostSegments
     min_tokens: int
     step_cache: dict[Any, Any] = field(default_factory=dict)
+    capturable: bool = False
 
     def __len__(self) -> int:
         return len(self.host.slots)
+
+    def slot_of_tokens(self) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any], np.ndarray[Any, Any]] | None:
+        """Tokens, and the slot and weight of each; None if a token has several, or if they are not `capturable`."""
+        if not self.capturable or len(self.passes) > 2:
+            return None
+        return self.host.tokens, np.repeat(self.host.slots, np.diff(self.host.starts)), self.host.weights
 
     @classmethod
     def from_uses(cls, uses: Uses, lens: Sequence[int], device: torch.device | str = "cpu") -> Segments:
@@ -103,6 +110,24 @@ class Segments:
         return builder.segments(self.tokens.device)
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class TokenSlots(Segments):
+    """The slot of each token, on the device alone: for captured steps, in which a token has at most one adapter.
+
+    As segments they are empty. token_slots: int32 [T], -1 = none. token_weights: float32 [T]. max_rank: of an adapter.
+    """
+
+    token_slots: Tensor = field(kw_only=True)
+    token_weights: Tensor = field(kw_only=True)
+    max_rank: int = field(kw_only=True)
+
+    @classmethod
+    def on_device(cls, slots: Tensor, weights: Tensor, max_rank: int) -> TokenSlots:
+        none = _SegmentsBuilder().segments("cpu")
+        arrays = none.tokens, none.weights, none.starts, none.slots, none.passes, none.host
+        return cls(*arrays, 0, token_slots=slots, token_weights=weights, max_rank=max_rank)
+
+
 class SegmentsCache:
     """The segments of the last step, reused if the next step has the same ones. For one thread.
 
@@ -114,13 +139,17 @@ class SegmentsCache:
         self._lens: Sequence[int] = ()
         self._segments: Segments | None = None
 
-    def get(self, uses: Uses, lens: Sequence[int], device: torch.device | str = "cpu") -> Segments:
+    def get(
+        self, uses: Uses, lens: Sequence[int], device: torch.device | str = "cpu", capturable: bool = False
+    ) -> Segments:
         """Arguments as for `Segments.from_uses`. The sequences must not be modified later; `device` must not change
         between calls.
         """
-        if self._segments is None or uses != self._uses or lens != self._lens:
-            self._uses, self._lens, self._segments = uses, lens, Segments.from_uses(uses, lens, device)
-        return self._segments
+        found = self._segments
+        if found is None or uses != self._uses or lens != self._lens or found.capturable != capturable:
+            found = replace(Segments.from_uses(uses, lens, device), capturable=capturable)
+            self._uses, self._lens, self._segments = uses, lens, found
+        return found
 
 
 class _SegmentsBuilder:

@@ -45,6 +45,7 @@ from quire.types import (
     RequestSummary,
     background,
 )
+from quire.types.kv_events import AllBlocksCleared, BlockRemoved, BlockStored, KvEvent
 from quire_models import (
     Attention,
     Block,
@@ -126,6 +127,7 @@ _IMPORTED_LATER = {
 __all__ = [
     "AdapterInfo",
     "AdapterStats",
+    "AllBlocksCleared",
     "Attention",
     "AttentionPart",
     "AudioTower",
@@ -133,6 +135,8 @@ __all__ = [
     "BeamSearchParams",
     "Block",
     "BlockPart",
+    "BlockRemoved",
+    "BlockStored",
     "CheckpointError",
     "Chunk",
     "ClampedSwiglu",
@@ -161,6 +165,7 @@ __all__ = [
     "Identifier",
     "Items",
     "KimiDelta",
+    "KvEvent",
     "KvShape",
     "LatentAttention",
     "LayerNorm",

@@ -13,6 +13,7 @@ contract is broken:
     check_logits_processor  a processor changes only its own rows, however rows are batched
     check_grammar_backend   mask and `accept` agree, and `rollback` undoes `accept`
     check_scheduler_policy  no sequence starves under a bounded load
+    check_routing_policy    a candidate is chosen each time, and unlike requests are spread
     check_drafter           drafts are within bounds, depend on the sequence alone, and leave no state behind
     check_adapter_runtime   adapters change only the rows that use them, in any slot
     check_adapter_source    names resolve to adapter folders, and never to paths outside
@@ -21,6 +22,7 @@ contract is broken:
     check_request_gate      requests are passed or refused in the right form, from several threads
     check_router            routes mount and describe themselves, and answer without a server error
     check_metrics_exporter  statistics of any model are accepted
+    check_kv_event_publisher  events of every kind are sent from one thread, and `close` returns
     check_command           arguments parse, and `run` returns an exit status
     check_option            the default fits the type, also as text from a flag
     check_demo_model        the folder holds a complete model, and complete adapters
@@ -57,6 +59,8 @@ if TYPE_CHECKING:
         check_reasoning_parser as check_reasoning_parser,
         check_tool_parser as check_tool_parser,
     )
+    from quire_testing.replicas.kv_events import check_kv_event_publisher as check_kv_event_publisher
+    from quire_testing.replicas.routing import check_routing_policy as check_routing_policy
     from quire_testing.scheduler_policy import check_scheduler_policy as check_scheduler_policy
     from quire_testing.server import (
         check_metrics_exporter as check_metrics_exporter,
@@ -78,6 +82,7 @@ _HOME = {
     "check_drafter": "drafter",
     "check_grammar_backend": "grammar_backend",
     "check_input_mapper": "input_mapper",
+    "check_kv_event_publisher": "replicas.kv_events",
     "check_logits_processor": "logits_processor",
     "check_metrics_exporter": "server",
     "check_op": "ops.check",
@@ -86,6 +91,7 @@ _HOME = {
     "check_reasoning_parser": "parsers",
     "check_request_gate": "server",
     "check_router": "server",
+    "check_routing_policy": "replicas.routing",
     "check_scheduler_policy": "scheduler_policy",
     "check_tool_parser": "parsers",
     "check_transcriber": "transcriber",

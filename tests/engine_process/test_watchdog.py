@@ -6,9 +6,16 @@ from quire.engine_process.watchdog import CHECK_INTERVAL_S, FROZEN_AFTER_S, Watc
 
 
 class Rig:
-    def __init__(self, timeout_s=300.0, cpu_known=True):
+    def __init__(self, timeout_s=300.0, cpu_known=True, states="S"):
         self.now = self.cpu = 0.0
-        self.watchdog = Watchdog(timeout_s, lambda: self.cpu if cpu_known else None, lambda: self.now)
+        self.cpu_known, self.threads = cpu_known, states
+        self.watchdog = Watchdog(timeout_s, self, lambda: self.now)
+
+    def cpu_s(self):
+        return self.cpu if self.cpu_known else None
+
+    def states(self):
+        return frozenset(self.threads)
 
     def silence(self, seconds, cpu_share=0.0):
         """Look every second for so long; whether one look found the timeout over."""
@@ -56,6 +63,22 @@ def test_a_process_that_neither_answers_nor_computes_is_frozen_until_it_answers(
     rig.silence(1)
     assert rig.watchdog.frozen
     rig.watchdog.answered()
+    assert not rig.watchdog.frozen
+
+
+def test_a_process_that_a_signal_has_stopped_is_frozen_at_the_next_look():
+    rig = Rig()
+    rig.silence(2)
+    assert not rig.watchdog.frozen
+    rig.threads = "T"
+    rig.silence(1)
+    assert rig.watchdog.frozen
+
+
+@pytest.mark.parametrize("states", ["R", "D", "SR", "TD"])
+def test_a_process_that_waits_for_a_core_or_a_disk_is_not_frozen(states):
+    rig = Rig(states=states)
+    rig.silence(200)
     assert not rig.watchdog.frozen
 
 

@@ -15,8 +15,10 @@ from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 from functools import partial
+from itertools import islice
 from multiprocessing import get_context
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from attention_options import SHAPES, TOLERANCE, check_options
@@ -26,9 +28,12 @@ from quire_kernels import reference
 from quire_kernels.triton_gpu.ops import MODULES, TritonOp
 from quire_testing import check_op
 from quire_testing.ops.attention_cases import rows_of
-from quire_testing.ops.cases import RandomInputs
+from quire_testing.ops.cases import CASES, RandomInputs
 
 DTYPES = ("float32", "bfloat16", "float16")
+PARTS = {"paged_attention": 5}
+"""By op: checks among which its cases are divided, since each has kernels of its own to compile."""
+
 STEPS = [((1, 1, 1), (1, 9, 1400)), ((40, 1, 5, 16), (300, 70, 31, 2000))]
 """Tokens and contexts of rows: one step of single tokens, one of all kinds of rows."""
 
@@ -40,9 +45,10 @@ class TritonOps:
         return TritonOp(op).load()
 
 
-def conforms(op: str, dtype: str) -> None:
-    mine = TritonOp(op)
-    check_op(OpImpl(mine.name, op, mine.supports, mine.load), dtype, "cuda")
+def conforms(op: str, dtype: str, part: int) -> None:
+    mine, cases = TritonOp(op), CASES[op]
+    with patch.dict(CASES, {op: lambda draw: islice(cases(draw), part, None, PARTS.get(op, 1))}):
+        check_op(OpImpl(mine.name, op, mine.supports, mine.load), dtype, "cuda")
 
 
 def attention(shape: int, option: int, dtype: str) -> None:
@@ -89,9 +95,10 @@ def captured(ops: Any, q: torch.Tensor, pools: Any, rows: Any, wanted: torch.Ten
 
 def checks() -> dict[str, Callable[[], None]]:
     found: dict[str, Callable[[], None]] = {}
-    for op in MODULES:
-        for dtype in DTYPES:
-            found[f"{op} {dtype}"] = partial(conforms, op, dtype)
+    for op in sorted(MODULES, key=lambda op: -PARTS.get(op, 1)):
+        for dtype in DTYPES[: 2 if op == "paged_attention" else None]:
+            for part in range(PARTS.get(op, 1)):
+                found[f"{op} {dtype} {part}"] = partial(conforms, op, dtype, part)
     for option in range(13):  # those of `attention_options.options`
         found[f"attention option {option}"] = partial(attention, 2, option, "bfloat16")
     for shape in range(len(SHAPES)):
@@ -99,7 +106,8 @@ def checks() -> dict[str, Callable[[], None]]:
             found[f"attention {SHAPES[shape]} {dtype}"] = partial(attention, shape, 0, dtype)
     for heads, kv_heads, dim in ((32, 8, 128), (32, 8, 64), (16, 8, 256), (28, 4, 128), (32, 32, 96)):
         found[f"attention {heads} {kv_heads} {dim}"] = partial(attention_of_a_model, heads, kv_heads, dim, "bfloat16")
-    found["attention 32 8 128 float32"] = partial(attention_of_a_model, 32, 8, 128, "float32")
+    for dtype in ("float32", "float16"):
+        found[f"attention 32 8 128 {dtype}"] = partial(attention_of_a_model, 32, 8, 128, dtype)
     return found
 
 

@@ -70,7 +70,7 @@ def test_a_script_gets_its_arguments_from_its_command_line() -> None:
     given = parser.parse_args(["--model", "m", "--max-model-len", "4k", "--enable-lora", "--enforce-eager"])
     args = AsyncEngineArgs.from_cli_args(given)
     assert isinstance(args, AsyncEngineArgs)
-    assert args.to_llm_arguments() == {"model": "m", "max_model_len": 4000, "enable_lora": True}
+    assert args.to_llm_arguments() == {"model": "m", "max_model_len": 4000, "enable_lora": True, "enforce_eager": True}
 
 
 # --- steps -----------------------------------------------------------------------------------------

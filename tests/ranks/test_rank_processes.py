@@ -65,8 +65,11 @@ def test_a_lost_rank_ends_requests_with_an_error_and_the_engine_asks_to_be_resta
         os.kill(pid, number)
         with ranks._changed:
             assert ranks._changed.wait_for(lambda: ranks.has_failed, 20 * SILENCE_S)
+        assert ranks._failure == "rank 1 has ended"  # a stopped one is killed before it counts as silent
         (delta,) = rig.engine.step()
         assert delta.finish_reason == "error"
+        assert delta.error is not None
+        assert delta.error[0] == "EngineDied", "status 503, as if this process had ended"
         assert rig.engine.has_work, "so that the step loop sees more failed steps, and ends the process"
         for _ in range(2):
             rig.engine.step()

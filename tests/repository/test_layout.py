@@ -46,6 +46,7 @@ CONTRACT = {
     "quire.isolation",
     "quire.params",
     "quire.records",
+    "quire.settings.kv_events_config",
     "quire.settings.model_config",
     "quire.settings.model_values",
     "quire.settings.near_names",
@@ -61,6 +62,7 @@ CLIENT = {
     "quire.engine_process.client",
     "quire.engine_process.replicas.client",
     "quire.engine_process.settings",
+    "quire.engine_process.wire.process_source",
     "quire.engine_process.wire.spawn",
 }
 MODELS = {"quire_models", "quire_kernels"}
@@ -79,7 +81,7 @@ MAY_IMPORT = {
     | MODELS
     | {"quire.plugin", "quire.engine.sampling.rng", "quire.engine.speculation.distribution"},
     "quire_page": {"quire.plugin"},
-    "quire_testing": CONTRACT | HOOKS | ENGINE | MODELS | {"quire.text"},
+    "quire_testing": CONTRACT | HOOKS | ENGINE | MODELS | ROUTING | {"quire.text"},
     "quire": CONTRACT,
     "quire.hooks": CONTRACT | HOOKS,
     "quire.log_format": CONTRACT,

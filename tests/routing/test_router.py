@@ -1,19 +1,22 @@
 """Where the router places requests: by what each replica holds, while its load is bounded."""
 
+from random import Random
+
 import pytest
 
 from quire.params.sampling import SamplingParams
+from quire.records import Context
 from quire.routing.blocks import BLOCK_TOKENS, block_keys
 from quire.routing.loads import SEQ_TOKENS
-from quire.routing.policies import POLICIES
 from quire.routing.router import RequestRouter
 from quire.types import AdapterRef, Media, Prompt, Request, WeightedAdapter
+from quire_plugins.routing import POLICIES
 
 SIZE = 6 * BLOCK_TOKENS
 
 
 def router(count=2, policy="prefix", cache_tokens=100 * BLOCK_TOKENS, slots=8):
-    made = RequestRouter(count, POLICIES[policy]())
+    made = RequestRouter(count, POLICIES[policy](Context()))
     made.add_model("m", cache_tokens, slots)
     return made
 
@@ -64,6 +67,28 @@ def test_a_prefix_that_one_replica_cannot_serve_alone_comes_to_others():
     assert min(counts) > 35  # 50 each would be even
     quiet = router(4)
     assert {finished(quiet, prompt(7, own)) for own in range(200)} == {replicas[0]}
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_adapters_are_on_as_few_replicas_as_their_load_needs(seed):
+    """Bursts of 32 requests for eight adapters, four for each; a ninth then gets as many as all others together."""
+    routes, draw, homes = router(), Random(seed), {}
+
+    def burst(counts):
+        names = [name for name, count in counts.items() for _ in range(count)]
+        draw.shuffle(names)
+        placed = [place(routes, [draw.randint(1, 999) for _ in range(draw.randint(32, 256))], name) for name in names]
+        for name, placement in zip(names, placed, strict=True):
+            homes.setdefault(name, set()).add(placement.replica)
+            routes.ended(placement)
+        return [sum(placement.replica == replica for placement in placed) for replica in range(2)]
+
+    for _ in range(5):
+        assert min(burst({f"a{i}": 4 for i in range(8)})) >= 8
+    assert sum(len(replicas) for replicas in homes.values()) <= 9
+    for _ in range(5):
+        assert min(burst({"hot": 64, **{f"a{i}": 2 for i in range(8)}})) >= 25
+    assert len(homes["hot"]) == 2
 
 
 def test_adapters_stay_where_they_have_a_slot_and_a_busy_one_gets_more():

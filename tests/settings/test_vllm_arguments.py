@@ -127,5 +127,5 @@ def test_what_is_accepted_for_vllms_sake_is_not_in_the_help(capsys: pytest.Captu
     with pytest.raises(SystemExit):
         main(["serve", "--help"])
     shown = capsys.readouterr().out
-    assert "--enforce-eager" not in shown
+    assert "--max-seq-len-to-capture" not in shown
     assert "--uvicorn-log-level" in shown

@@ -12,6 +12,7 @@ HOOKS = Path(__file__).parents[2] / "docs" / "hooks.md"
 SPECIAL = {
     "quire_ops": "check_op",
     "quire_scheduler_policies": "check_scheduler_policy",
+    "quire_routing_policies": "check_routing_policy",
     "quire_resolve_adapter": "check_adapter_source",
 }
 

@@ -23,6 +23,9 @@ from quire_kernels.attention import PositionBiases, Stripes
 from quire_kernels.ops import AttentionMetadata
 from quire_kernels.pytorch.scoring import Scoring
 
+# cuDNN builds a plan for every new shape, for which the host takes over a millisecond
+torch.backends.cuda.enable_cudnn_sdp(False)
+
 TILE = 256
 """Maximum tokens of a tile that needs a mask. It bounds the mask, and keys after a tile's end are not read."""
 

@@ -16,9 +16,11 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from quire_kernels.low_rank import Segments
+from quire_kernels.candidates.capture import capturable
+from quire_kernels.low_rank import Segments, TokenSlots
 from quire_kernels.pytorch import low_rank as torch_low_rank
 from quire_kernels.pytorch.low_rank import PackedWeights
+from quire_kernels.triton_gpu import token_low_rank
 
 TOKENS = 16
 """Tokens of a block; the minimum for tensor cores."""
@@ -180,12 +182,16 @@ class TritonAdapterSlots(torch_low_rank.TorchAdapterSlots):
         self._table[slot].zero_()
 
     def __call__(self, y: Tensor, x: Tensor, segments: Segments) -> Tensor:
-        if not len(segments):
+        if not len(segments) and not isinstance(segments, TokenSlots):
             return y
         if x.stride(-1) != 1:
             x = x.contiguous()
         if y.stride(-1) != 1:
             return y.copy_(self(y.contiguous(), x, segments))
+        if isinstance(segments, TokenSlots):
+            layout = {"HEAD": _HEAD, "COLUMNS": _COLUMNS}
+            token_low_rank.apply(y, x, segments, self._table, self._edges, self._widest, layout)
+            return y
         blocks, passes = _blocks(segments)
         ranks = max(self._ranks[slot] for slot in segments.host.slots.tolist())
         h = torch.empty(len(segments.tokens), max(ranks, 1), dtype=torch.float32, device=y.device)
@@ -227,6 +233,7 @@ def _blocks(segments: Segments) -> tuple[Tensor, list[int]]:
     return found
 
 
+@capturable
 def low_rank(
     inputs: int,
     slices: Sequence[tuple[int, int]],

@@ -11,6 +11,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from quire_kernels.candidates.capture import capturable
+
 HEADS = 4
 """Heads of one program."""
 
@@ -139,16 +141,19 @@ def _read_slots(
     _copy(v_pool, v_slot, v_pool_head, v + number * kv_heads * width, width, slot, heads, is_head, 0, width, V)
 
 
+@capturable
 def rotary(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, interleaved: bool = False) -> tuple[Tensor, Tensor]:
     q, k = _with_rows(q), _with_rows(k)
     _launch(q, k, None, cos, sin, k, k, None, interleaved)
     return q, k
 
 
+@capturable
 def write_kv(k: Tensor, v: Tensor | None, k_pool: Tensor, v_pool: Tensor, slot_mapping: Tensor) -> None:
     _launch(None, _with_rows(k), v, None, None, k_pool, v_pool, slot_mapping)
 
 
+@capturable
 def rotary_write_kv(
     q: Tensor,
     k: Tensor,

@@ -6,7 +6,7 @@ thousand are treated alike.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,6 +19,7 @@ from quire_kernels.ops import AttentionMetadata
 from quire_models.parts.decoder import KvShape
 from quire_models.step.kv_cache import KVCache
 from quire_models.step.state_cache import StateCache
+from quire_models.step.upload import DeviceUpload, UploadedArray
 
 __all__ = ["ForwardBatch", "ForwardBuffers", "KVCache", "KvShape", "MediaRows", "CrossAttentionBuffers"]
 
@@ -91,7 +92,8 @@ class ForwardBatch:
 
 
 class ForwardBuffers:
-    """Device tensors of a ForwardBatch, allocated once and refilled every step, so that their addresses stay.
+    """Device tensors of a ForwardBatch, in memory that is allocated once: on the CPU refilled in place, so that their
+    addresses stay, elsewhere filled by one copy a step.
 
     max_tokens, max_rows, max_pages: maximum tokens of a step, chunks of a step, and pages of one row.
     position_axes: those of `ForwardBatch.rope_positions`. A ForwardBatch is valid until the next `fill`.
@@ -102,18 +104,19 @@ class ForwardBuffers:
     ) -> None:
         device = torch.device(device)
         self.max_tokens, self.max_rows, self.max_pages = max_tokens, max_rows, max_pages
-        self._tokens = _Buffer(max_tokens, torch.int64, device)
-        self._positions = _Buffer(max_tokens, torch.int64, device)
-        self._slots = _Buffer(max_tokens, torch.int64, device)
-        self._lengths = _Buffer(max_tokens, torch.int64, device)
-        self._logit_rows = _Buffer(max_tokens, torch.int64, device)
-        self._token_types = _Buffer(max_tokens, torch.int64, device)
-        self._rope_positions = _Buffer(position_axes * max_tokens, torch.int64, device)
-        self._visible_ends = _Buffer(max_tokens, torch.int32, device)
-        self._query_starts = _Buffer(max_rows + 1, torch.int32, device)
-        self._contexts = _Buffer(max_rows, torch.int32, device)
-        self._pages = _Buffer(max_rows * max_pages, torch.int32, device)
-        self._state_slots = _Buffer(max_rows, torch.int64, device)
+        self._upload, array = _places(device)
+        self._tokens = array(max_tokens, torch.int64)
+        self._positions = array(max_tokens, torch.int64)
+        self._slots = array(max_tokens, torch.int64)
+        self._lengths = array(max_tokens, torch.int64)
+        self._logit_rows = array(max_tokens, torch.int64)
+        self._token_types = array(max_tokens, torch.int64)
+        self._rope_positions = array(position_axes * max_tokens, torch.int64)
+        self._visible_ends = array(max_tokens, torch.int32)
+        self._query_starts = array(max_rows + 1, torch.int32)
+        self._contexts = array(max_rows, torch.int32)
+        self._pages = array(max_rows * max_pages, torch.int32)
+        self._state_slots = array(max_rows, torch.int64)
         self._ones = np.ones(max_rows, np.int32)
 
     def fill(
@@ -152,6 +155,8 @@ class ForwardBuffers:
         lengths = np.asarray(positions, dtype=np.int64) + 1
         if prompt_lens is not None:
             lengths = np.maximum(prompt_lens if single_tokens else np.repeat(prompt_lens, lens), lengths)
+        if self._upload is not None:
+            self._upload.begin()
         rows = AttentionMetadata(
             query_starts=self._query_starts.fill(query_starts),
             contexts=self._contexts.fill(totals),
@@ -163,7 +168,7 @@ class ForwardBuffers:
             visible_ends=None if visible_ends is None else self._visible_ends.fill(visible_ends),
             visible_ends_host=visible_ends,
         )
-        return ForwardBatch(
+        batch = ForwardBatch(
             tokens=self._tokens.fill(token_ids),
             positions=self._positions.fill(positions),
             slot_mapping=self._slots.fill(slot_mapping),
@@ -179,6 +184,9 @@ class ForwardBuffers:
             state=state,
             state_slots=None if state_slots is None else self._state_slots.fill(state_slots),
         )
+        if self._upload is not None:
+            self._upload.send()
+        return batch
 
 
 class CrossAttentionBuffers:
@@ -192,8 +200,9 @@ class CrossAttentionBuffers:
         self._length = length
         self._starts = torch.arange(max_tokens + 1, dtype=torch.int32, device=device)
         self._contexts = torch.full((max_tokens,), length, dtype=torch.int32, device=device)
-        self._own = _Buffer(max_tokens, torch.int32, device)
-        self._pages = _Buffer(max_tokens * num_pages, torch.int32, device)
+        self._upload, array = _places(device)
+        self._own = array(max_tokens, torch.int32)
+        self._pages = array(max_tokens * num_pages, torch.int32)
         self._ones, self._lengths = np.ones(max_tokens, np.int32), np.full(max_tokens, length, np.int32)
 
     def fill(self, pages: NDArray[np.int32], lengths: NDArray[np.int32] | None = None) -> AttentionMetadata:
@@ -202,7 +211,9 @@ class CrossAttentionBuffers:
         The result is valid until the next `fill`.
         """
         count = len(pages)
-        return AttentionMetadata(
+        if self._upload is not None:
+            self._upload.begin()
+        found = AttentionMetadata(
             query_starts=self._starts[: count + 1],
             contexts=self._contexts[:count] if lengths is None else self._own.fill(lengths),
             pages=self._pages.fill(pages),
@@ -211,17 +222,26 @@ class CrossAttentionBuffers:
             max_query=1,
             max_context=self._length if lengths is None else int(lengths.max()),
         )
+        if self._upload is not None:
+            self._upload.send()
+        return found
+
+
+def _places(device: torch.device) -> tuple[DeviceUpload | None, Callable[[int, torch.dtype], _Buffer | UploadedArray]]:
+    """What makes places for arrays of up to so many elements; on the CPU they need no upload."""
+    if device.type == "cpu":
+        return None, _Buffer
+    upload = DeviceUpload(device)
+    return upload, upload.array
 
 
 class _Buffer:
-    """A tensor on the device and, unless that is the CPU, pinned memory from which it is filled."""
+    """A tensor on the CPU that is filled with arrays of different shapes."""
 
-    def __init__(self, size: int, dtype: torch.dtype, device: torch.device) -> None:
-        on_host = device.type == "cpu"
-        self._host = torch.zeros(size, dtype=dtype, pin_memory=not on_host)
-        self._device = self._host if on_host else torch.zeros(size, dtype=dtype, device=device)
-        self._view = self._host.numpy()
-        self._last = self._device[:0]  # the tensor returned last: most steps have the same shape as the one before
+    def __init__(self, size: int, dtype: torch.dtype) -> None:
+        self._tensor = torch.zeros(size, dtype=dtype)
+        self._view = self._tensor.numpy()
+        self._last = self._tensor[:0]  # the tensor returned last: most steps have the same shape as the one before
 
     def fill(self, values: Any) -> Tensor:
         """Copy values of any shape to the front of the buffer; returns a tensor of that shape."""
@@ -229,8 +249,6 @@ class _Buffer:
         size = values.size
         assert size <= self._view.size, f"{size} values do not fit a buffer of {self._view.size}"
         self._view[:size] = values.reshape(-1)
-        if self._device is not self._host:
-            self._device[:size].copy_(self._host[:size], non_blocking=True)
         if self._last.shape != values.shape:
-            self._last = self._device[:size].view(values.shape)
+            self._last = self._tensor[:size].view(values.shape)
         return self._last

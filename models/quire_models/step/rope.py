@@ -119,8 +119,8 @@ def axes_of_pairs(rope: Rope) -> Tensor:
         for axis in range(1, rope.axes):
             found[axis : rope.axes * rope.sections[axis] : rope.axes] = axis
         return found
-    sections = torch.tensor(rope.sections or (rope.dim // 2,))
-    return torch.arange(len(sections)).repeat_interleave(sections)
+    sections = rope.sections or (rope.dim // 2,)
+    return torch.tensor([axis for axis, count in enumerate(sections) for _ in range(count)])
 
 
 def attention_factor(scaling: Scaling | None) -> float:

@@ -12,9 +12,11 @@ from typing import Any
 from quire.engine.adapters.attached_runtimes import AttachedRuntimes
 from quire.engine.adapters.engine_adapters import engine_adapters
 from quire.engine.engine import Engine, EngineParts, try_admit
+from quire.engine.graphs.capture import graph_rows
+from quire.engine.kv_events.page_log import PageLog
 from quire.engine.loading.build_module import available_bytes
 from quire.engine.loading.load import LoadedModel, choose_device, load_model
-from quire.engine.memory.kv_budget import check_memory_use, plan_caches, step_tokens
+from quire.engine.memory.kv_budget import check_memory_use, plan_caches, step_tokens, with_sizes
 from quire.engine.memory.ledger import MemoryBudget, MemoryLedger
 from quire.engine.memory.profile import activation_bytes
 from quire.engine.multimodal.embeddings import MultimodalEmbeddings
@@ -107,7 +109,12 @@ def _build(
         config.structured_outputs_cache_bytes,
     )
     scheduler = Scheduler(
-        PagePool(caches.num_pages, config.page_size, config.enable_prefix_caching and not loaded.decoder.non_causal),
+        PagePool(
+            caches.num_pages,
+            config.page_size,
+            config.enable_prefix_caching and not loaded.decoder.non_causal,
+            PageLog.from_registry(registry, loaded.info.name, config.page_size),
+        ),
         choose_policy(registry, config.scheduling_policy, context),
         SchedulerLimits.from_config(config, loaded, max_model_len=caches.max_model_len, max_tokens=max_tokens),
         PagePool(caches.num_host_pages, config.page_size, caching=False),
@@ -123,6 +130,7 @@ def _build(
         max_model_len=caches.max_model_len,
         num_state_slots=caches.num_state_slots,
         num_host_state_slots=caches.num_host_slots,
+        graph_rows=graph_rows(loaded, config),
     )
     towers = MultimodalEmbeddings.from_model(loaded, registry, adapters.mapping, config)
     reads = speculation.reads_hidden
@@ -145,16 +153,7 @@ def _build(
     return Engine(
         EngineParts(
             loaded=loaded,
-            info=replace(
-                loaded.info,
-                num_pages=caches.num_pages,
-                max_model_len=caches.max_model_len,
-                weight_bytes=memory.weights,
-                kv_cache_bytes=memory.kv_cache,
-                state_bytes=memory.state,
-                num_state_slots=caches.num_state_slots,
-                num_state_checkpoints=caches.num_checkpoints,
-            ),
+            info=with_sizes(loaded.info, caches, memory),
             registry=registry,
             memory=ranks.of_all(memory),
             scheduler=scheduler,

@@ -18,6 +18,7 @@ from quire.engine_process.settings import EngineProcessSettings
 from quire.engine_process.supervisor import SHUTDOWN_TIMEOUT_S, RestartPolicy, State, Supervisor
 from quire.engine_process.wire.error_info import from_error_info
 from quire.engine_process.wire.model_changes import ModelLoaded, ModelProgress
+from quire.engine_process.wire.process_source import ProcessSource
 from quire.engine_process.wire.protocol import (
     Abort,
     AdapterChanged,
@@ -61,7 +62,7 @@ class EngineClient:
             self._on_exit,
             self._on_frozen,
             RestartPolicy(settings.max_restarts),
-            settings.module,
+            settings.processes or ProcessSource(settings.module),
             settings.engine_timeout_s,
             settings.frozen_after_s,
         )
@@ -104,8 +105,7 @@ class EngineClient:
         if self._closing:
             return "The server is shutting down."
         if self.state == "ready":
-            silent_s = supervisor.frozen_s
-            return f"The engine process has not answered for {silent_s:.0f} s." if silent_s else None
+            return f"The engine process has not answered for {s:.0f} s." if (s := supervisor.frozen_s) else None
         if self.state == "failed":
             return f"{supervisor.last_end} It ended too often and is not restarted."
         return f"{supervisor.last_end} The models are being loaded.".lstrip()
@@ -168,8 +168,7 @@ class EngineClient:
 
     def max_in_flight(self, name: str) -> int:
         """Per caller: as many requests as the model computes at once, and the same number waiting."""
-        config = self.served.config(name)
-        return min(2 * config.max_num_seqs, config.max_num_queued_reqs)
+        return min(2 * (config := self.served.config(name)).max_num_seqs, config.max_num_queued_reqs)
 
     def end(self, entry: InFlightRequest) -> None:
         """Forget a request; abort it if it is still running."""
@@ -260,6 +259,7 @@ class EngineClient:
             log_format=settings.log_format,
             sys_path=list(sys.path),
             share=settings.share,
+            kv_events=dict(settings.kv_events),
             adapters=adapters,
             known_adapters=known,
         )
@@ -296,5 +296,5 @@ class EngineClient:
     def _on_frozen(self) -> None:
         """Fail calls that a healthy process answers at once; loads and requests may still be answered."""
         if self._settings.kill_frozen:
-            self._supervisor.kill(f"did not answer for {self._supervisor.frozen_s:.0f} s, used no CPU and was killed")
+            self._supervisor.kill(f"did not answer for {self._supervisor.frozen_s:.0f} s, did nothing and was killed")
         self._calls.fail(EngineDied(f"{self.unavailable} Try again later."), quick=True)

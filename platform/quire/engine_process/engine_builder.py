@@ -6,9 +6,10 @@ import ctypes
 import logging
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 from quire.engine_process.model_summary import summary
 from quire.engine_process.replicas.share import ReplicaShare
@@ -18,6 +19,7 @@ from quire.records import Registry
 from quire.settings.model_config import ModelConfig
 
 if TYPE_CHECKING:
+    from quire.engine.kv_events.sender import EventSender
     from quire.engine.memory.ledger import MemoryBudget, MemoryLedger
     from quire.text.tokenizer.tokenizer import Tokenizer
 
@@ -25,14 +27,18 @@ log = logging.getLogger("quire.engine_process")
 
 
 class EngineBuilder:
-    """Keeps the ledger of CPU memory. torch is imported with the first engine, or to limit its threads.
+    """Keeps the ledger of CPU memory, and the publisher of KV events, which all models share.
 
-    share: what the process may take of the machine; None = all.
+    torch is imported with the first engine, or to limit its threads.
+
+    share: what the process may take of the machine; None = all. kv_events: the object of --kv-events-config.
     """
 
-    def __init__(self, share: ReplicaShare | None = None) -> None:
+    def __init__(self, share: ReplicaShare | None = None, kv_events: Mapping[str, Any] | None = None) -> None:
         self._ledger: MemoryLedger | None = None
         self._share = share
+        self._kv_events = kv_events or {}
+        self._event_sender: EventSender | None = None
         if share is not None:
             share.apply(os.environ)
 
@@ -66,7 +72,8 @@ class EngineBuilder:
         began = time.monotonic()
         log.info("loading %s from %s", config.name, config.model)
         try:
-            engine = build_engine(config, registry, budget, lambda: tokenizer_of(config), on_progress)
+            found = self._with_events(registry)
+            engine = build_engine(config, found, budget, lambda: tokenizer_of(config), on_progress)
         except UnknownArchitecture as error:
             raise with_advice(error, registry) from error
         description = summary(engine.info, config)
@@ -74,6 +81,15 @@ class EngineBuilder:
         if on_cpu:
             self._ledger.enter(engine, config.name, engine.memory)
         return engine
+
+    def _with_events(self, registry: Registry) -> Registry:
+        """A registry with what gets KV events, if they are to be published."""
+        from quire.engine.kv_events.build import build_sender
+
+        if self._event_sender is None:
+            number = 0 if self._share is None else self._share.index
+            self._event_sender = build_sender(self._kv_events, registry, number)
+        return registry if self._event_sender is None else replace(registry, put_kv_event=self._event_sender.put)
 
     @property
     def _num_on_device(self) -> int:
@@ -91,6 +107,11 @@ class EngineBuilder:
             torch.cuda.empty_cache()
         with suppress(AttributeError, OSError):  # only glibc has malloc_trim
             ctypes.CDLL(None).malloc_trim(0)
+
+    def end(self) -> None:
+        """Publish the last KV events."""
+        if self._event_sender is not None:
+            self._event_sender.close()
 
     def log_memory(self) -> None:
         """Log a table of the memory that each model has reserved."""

@@ -208,7 +208,7 @@ def main(descriptor: str, prepare: Callable[[], None] = lambda: None) -> int:
     log_to_stderr(start.log_level, start.log_format)
     sys.path[:] = start.sys_path or sys.path
     try:
-        builder = EngineBuilder(start.share)
+        builder = EngineBuilder(start.share, start.kv_events)
         process = EngineProcess(inbox, transport.send, _load_plugins(start), builder)
         process.start(start)
         builder.log_memory()
@@ -226,6 +226,7 @@ def main(descriptor: str, prepare: Callable[[], None] = lambda: None) -> int:
         logging.shutdown()
         os._exit(1)  # a return would wait for worker threads, which may hang
     transport.finish(FLUSH_TIMEOUT_S)
+    builder.end()
     return 0
 
 

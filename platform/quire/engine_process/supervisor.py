@@ -14,10 +14,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
-from quire.engine_process.watchdog import Watchdog
+from quire.engine_process.watchdog import Watchdog, WatchedProcess
 from quire.engine_process.wire.connection import EngineConnection
 from quire.engine_process.wire.error_info import from_error_info
 from quire.engine_process.wire.message import WireMessage
+from quire.engine_process.wire.process_source import ProcessSource
 from quire.engine_process.wire.protocol import (
     EngineFailed,
     FromEngine,
@@ -28,7 +29,7 @@ from quire.engine_process.wire.protocol import (
     Start,
     StepOutputs,
 )
-from quire.engine_process.wire.spawn import SpawnedProcess, spawn
+from quire.engine_process.wire.spawn import SpawnedProcess
 from quire.errors import QuireError, StartupError
 from quire.types import SeqDelta
 
@@ -80,17 +81,17 @@ class Supervisor:
         on_exit: Callable[[str], None],
         on_frozen: Callable[[], None],
         policy: RestartPolicy,
-        module: str,
+        processes: ProcessSource,
         engine_timeout_s: float,
         frozen_after_s: float,
     ) -> None:
         """`start` makes the first message of each new process; `on_exit` gets a description of how the last one ended.
 
         on_deltas: gets the deltas of each step; on_message: gets all other messages. on_frozen: called when the process
-        has not answered for `frozen_after_s` and uses no CPU. module: the module that the process runs.
-        engine_timeout_s: the process is killed when a step takes longer.
+        has not answered for `frozen_after_s` and does nothing. processes: where they come from. engine_timeout_s: the
+        process is killed when a step takes longer.
         """
-        self._module, self._engine_timeout_s, self._frozen_after_s = module, engine_timeout_s, frozen_after_s
+        self._processes, self._engine_timeout_s, self._frozen_after_s = processes, engine_timeout_s, frozen_after_s
         self._on_frozen = on_frozen
         self._start, self._on_deltas, self._on_message, self._on_exit = start, on_deltas, on_message, on_exit
         self._restarts = Restarts(policy)
@@ -119,7 +120,7 @@ class Supervisor:
 
         spawned: a process that was started before; None = start one.
         """
-        connection = self._connection = self._pending = EngineConnection(spawned or spawn(self._module))
+        connection = self._connection = self._pending = EngineConnection(spawned or self._processes.take())
         connection.send(self._start())
         return connection
 
@@ -163,6 +164,7 @@ class Supervisor:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
         self._drop()
+        self._processes.close()
 
     async def _keep_running(self, outcome: asyncio.Future[None]) -> None:
         """Run one process after another until closed or restarted too often."""
@@ -234,11 +236,12 @@ class Supervisor:
             log.info("the engine process takes requests again")
         self.state = "ready"
         self._ready.set()
+        self._processes.prepare()
 
     async def _watch(self, connection: EngineConnection) -> None:
         """Ping the process, and kill it when no answer comes for too long."""
         watchdog = self._watchdog = Watchdog(
-            self._engine_timeout_s, lambda: connection.cpu_s, frozen_after_s=self._frozen_after_s
+            self._engine_timeout_s, WatchedProcess(connection.pid), frozen_after_s=self._frozen_after_s
         )
         while not watchdog.check():
             if watchdog.frozen:

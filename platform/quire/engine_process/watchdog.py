@@ -7,6 +7,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from typing import Protocol
+
+from quire.isolation.process_state import BUSY, STOPPED, cpu_seconds, thread_states
 
 CHECK_INTERVAL_S = 1.0
 """Pause between two checks."""
@@ -14,8 +17,36 @@ CHECK_INTERVAL_S = 1.0
 FROZEN_AFTER_S = 10.0
 """The default."""
 
+STOPPED_AFTER_S = 1.0
+"""A process that a signal has stopped, and that is silent for so long, is frozen already."""
+
 COMPUTING = 0.05
 """A process that computes a long step uses at least this share of one core."""
+
+
+class Watched(Protocol):
+    """What the system says of the watched process."""
+
+    def cpu_s(self) -> float | None:
+        """CPU time that it has used, None if unknown."""
+        ...
+
+    def states(self) -> frozenset[str]:
+        """States of its threads, as `quire.isolation.process_state` has them; empty if unknown."""
+        ...
+
+
+class WatchedProcess:
+    """What /proc says of a process of this machine."""
+
+    def __init__(self, pid: int) -> None:
+        self._pid = pid
+
+    def cpu_s(self) -> float | None:
+        return cpu_seconds(self._pid)
+
+    def states(self) -> frozenset[str]:
+        return thread_states(self._pid)
 
 
 class Watchdog:
@@ -24,22 +55,21 @@ class Watchdog:
     def __init__(
         self,
         timeout_s: float,
-        cpu_s: Callable[[], float | None],
+        watched: Watched,
         clock: Callable[[], float] = time.monotonic,
         frozen_after_s: float = FROZEN_AFTER_S,
     ) -> None:
-        """timeout_s: maximum silence. cpu_s: CPU time that the watched process has used, None if unknown.
-
-        frozen_after_s: a process that is silent for this long and uses no CPU counts as frozen.
+        """timeout_s: maximum silence. frozen_after_s: a process that is silent for so long, uses no CPU, and has no
+        thread that waits for a core or a disk counts as frozen.
         """
-        self._timeout_s, self._cpu_s, self._clock = timeout_s, cpu_s, clock
+        self._timeout_s, self._watched, self._clock = timeout_s, watched, clock
         self._frozen_after_s = min(frozen_after_s, timeout_s / 2)
-        self.interval_s = min(CHECK_INTERVAL_S, timeout_s / 4)
+        self.interval_s = min(CHECK_INTERVAL_S, self._frozen_after_s / 6, timeout_s / 4)
         """Seconds between two checks."""
         self.silent_s = 0.0
         """How long the last ping has had no answer."""
         self.frozen = False
-        """Whether the process has been silent for some time and uses no CPU."""
+        """Whether the process has been silent for some time and does nothing."""
         self._waiting = False
         self._checked_at = self._cpu_before = 0.0
 
@@ -49,7 +79,7 @@ class Watchdog:
             return False
         self._waiting = True
         self._checked_at = self._clock()
-        self._cpu_before = self._cpu_s() or 0.0
+        self._cpu_before = self._watched.cpu_s() or 0.0
         return True
 
     def answered(self) -> None:
@@ -66,7 +96,15 @@ class Watchdog:
         now = self._clock()
         self.silent_s += min(now - self._checked_at, 2 * self.interval_s)
         self._checked_at = now
-        if self.silent_s >= self._frozen_after_s:
-            used = self._cpu_s()
-            self.frozen = used is not None and used - self._cpu_before < COMPUTING * self.silent_s
+        if self.silent_s >= min(STOPPED_AFTER_S, self._frozen_after_s):
+            self.frozen = self._does_nothing()
         return self.silent_s >= self._timeout_s
+
+    def _does_nothing(self) -> bool:
+        states = self._watched.states()
+        if states == STOPPED:
+            return True
+        used = self._watched.cpu_s()
+        if self.silent_s < self._frozen_after_s or used is None or states & BUSY:
+            return False
+        return used - self._cpu_before < COMPUTING * self.silent_s

@@ -33,7 +33,8 @@ ONE_DEVICE = "a model runs on one device"
 NO_RAY = "models run in one process on this machine, without Ray"
 ONE_DRAFTER = "a drafter runs on the device of its model"
 ADAPTIVE_DRAFTS = "drafts get shorter, and stop, where they cost more time than they save (docs/speculation.md)"
-NO_GRAPHS = "no CUDA graphs are captured"
+NO_GRAPHS = "no CUDA graphs are captured of drafters"
+ALL_LENGTHS = "CUDA graphs are captured for sequences of any length; --enforce-eager captures none"
 NO_LOGGED_PROMPTS = "prompts and answers are never logged; --disable-access-log turns off the log line of each request"
 NO_STEP_TRACES = "traces have the queueing, prefill and decoding of each request, and no parts of the engine's steps"
 NO_TRANSFER = "keys and values stay in this process"
@@ -76,10 +77,8 @@ ARGUMENTS: Mapping[str, Accepted] = {
     "cpu_offload_gb": _only("weights stay on the model's device; --swap-space holds pages of the KV cache", 0),
     "kv_offloading_backend": _only("--swap-space holds pages in host memory", None, "native"),
     "kv_transfer_config": _only(NO_TRANSFER, None),
-    "kv_events_config": _only(NO_TRANSFER, None),
-    "enforce_eager": _switch(NO_GRAPHS),
-    "max_context_len_to_capture": _any(NO_GRAPHS),
-    "max_seq_len_to_capture": _any(NO_GRAPHS),
+    "max_context_len_to_capture": _any(ALL_LENGTHS),
+    "max_seq_len_to_capture": _any(ALL_LENGTHS),
     "compilation_config": _only(CHOSEN_OPS, None),
     "attention_config": _only(CHOSEN_OPS, None),
     "attention_backend": _only(CHOSEN_OPS, None),

@@ -15,7 +15,7 @@ from functools import partial
 from threading import Lock
 from typing import Any
 
-from quire.errors import PluginError, PluginFailed, PluginOff, QuireError
+from quire.errors import EngineDied, PluginError, PluginFailed, PluginOff, QuireError
 from quire.records import PluginInfo, Registry
 
 log = logging.getLogger(__name__)
@@ -212,6 +212,8 @@ def naming_plugin(registry: Registry, doing: str) -> Iterator[None]:
 
 def step_fault(registry: Registry, model: str, error: Exception) -> QuireError:
     """The error for the requests of a failed step: it names the model and, if plugin code raised, the plugin."""
+    if isinstance(error, EngineDied):  # the engine process will be started anew
+        return error
     what = f"The model `{model}` failed in a step: {type(error).__name__}: {error}"
     plugin = plugin_behind(registry, error)
     if plugin is None:

@@ -29,6 +29,7 @@ from quire.records import (
     Drafter,
     GrammarBackend,
     InputMapper,
+    KvEventPublisher,
     LogitsProcessor,
     MetricsExporter,
     OpImpl,
@@ -37,6 +38,7 @@ from quire.records import (
     ReasoningParser,
     RequestGate,
     Router,
+    RoutingPolicy,
     SchedulerPolicy,
     ToolParser,
     Transcriber,
@@ -103,6 +105,11 @@ def quire_scheduler_policies() -> Iterable[SchedulerPolicy]:  # type: ignore[emp
 
 
 @hookspec
+def quire_routing_policies() -> Iterable[RoutingPolicy]:  # type: ignore[empty-body]
+    """Ways to divide requests among engine processes, chosen by `--data-parallel-routing`."""
+
+
+@hookspec
 def quire_drafters() -> Iterable[Drafter]:  # type: ignore[empty-body]
     """Ways to draft tokens that the model then verifies, chosen by `method` of `--speculative-config`."""
 
@@ -140,6 +147,11 @@ def quire_commands() -> Iterable[Command]:  # type: ignore[empty-body]
 @hookspec
 def quire_metrics_exporters() -> Iterable[MetricsExporter]:  # type: ignore[empty-body]
     """Destinations of engine statistics, called about once a second."""
+
+
+@hookspec
+def quire_kv_event_publishers() -> Iterable[KvEventPublisher]:  # type: ignore[empty-body]
+    """Ways to publish what changes in the prefix cache, chosen by `publisher` of `--kv-events-config`."""
 
 
 @hookspec

@@ -42,6 +42,8 @@ from quire.records.ops import (
 )
 from quire.records.reasoning import Channels, MessageKind, ReasoningParser
 from quire.records.registry import RECORDS, PluginCallCounts, PluginInfo, Registry
+from quire.records.replicas.kv_events import KvEventContext, KvEventPublisher, KvEventPublisherImpl
+from quire.records.replicas.routing import RoutingCandidates, RoutingPolicy, RoutingPolicyImpl
 from quire.records.scheduling import SchedulerPolicy, SchedulingPolicyImpl, SeqView
 from quire.records.server import (
     Answer,
@@ -115,6 +117,9 @@ __all__ = [
     "InputMapper",
     "InputProcessor",
     "IsolatedGrammarCompiler",
+    "KvEventContext",
+    "KvEventPublisher",
+    "KvEventPublisherImpl",
     "LanguageDetection",
     "LogitsProcessor",
     "LogitsProcessorImpl",
@@ -145,6 +150,9 @@ __all__ = [
     "Router",
     "RouteAnswer",
     "RouterContext",
+    "RoutingCandidates",
+    "RoutingPolicy",
+    "RoutingPolicyImpl",
     "Upload",
     "SchedulerPolicy",
     "SchedulingPolicyImpl",

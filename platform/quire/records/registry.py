@@ -15,11 +15,14 @@ from quire.records.logits import LogitsProcessor
 from quire.records.models import Architecture, ArchitectureFallback, InputMapper
 from quire.records.ops import OpImpl, Quantization
 from quire.records.reasoning import ReasoningParser
+from quire.records.replicas.kv_events import KvEventPublisher
+from quire.records.replicas.routing import RoutingPolicy
 from quire.records.scheduling import SchedulerPolicy
 from quire.records.server import MetricsExporter, RequestGate, Router
 from quire.records.speculation import Drafter
 from quire.records.speech import Transcriber
 from quire.records.tools import ToolParser
+from quire.types.kv_events import KvEvent
 
 RECORDS: Mapping[str, type] = {
     "quire_architectures": Architecture,
@@ -31,6 +34,7 @@ RECORDS: Mapping[str, type] = {
     "quire_logits_processors": LogitsProcessor,
     "quire_grammar_backends": GrammarBackend,
     "quire_scheduler_policies": SchedulerPolicy,
+    "quire_routing_policies": RoutingPolicy,
     "quire_drafters": Drafter,
     "quire_adapter_runtimes": AdapterRuntime,
     "quire_tool_parsers": ToolParser,
@@ -39,6 +43,7 @@ RECORDS: Mapping[str, type] = {
     "quire_routers": Router,
     "quire_commands": Command,
     "quire_metrics_exporters": MetricsExporter,
+    "quire_kv_event_publishers": KvEventPublisher,
     "quire_options": Option,
     "quire_demo_models": DemoModel,
 }
@@ -84,7 +89,8 @@ class Registry:
     """Everything that the loaded plugins provide, frozen: by hook, name → record; and the plugin of each record.
 
     `origin[(hook, record name)]` is the plugin's name. Question and event hooks are plain callables, so that the
-    engine does not depend on pluggy, and tests can build a registry directly.
+    engine does not depend on pluggy, and tests can build a registry directly. put_kv_event: queues a KV event of a
+    model for the publisher, False if the queue is full; None = nothing is published.
     """
 
     records: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
@@ -96,6 +102,7 @@ class Registry:
     engine_stopping: Callable[[Any], None] = lambda _: None
     request_finished: Callable[[Any], None] = lambda _: None
     counter: PluginCallCounts | None = None
+    put_kv_event: Callable[[str, KvEvent], bool] | None = None
 
     def by_hook(self, hook: str) -> Mapping[str, Any]:
         """The records of a hook by name, in the order of loading."""

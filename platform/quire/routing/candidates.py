@@ -38,6 +38,10 @@ class ReplicaCandidates:
         self._mask, self._loads, self._random = mask, loads, random
         self._keys, self._prefixes, self._adapters = keys, prefixes, adapters
 
+    def has(self, replica: int) -> bool:
+        """Whether a replica is one of `replicas`."""
+        return replica >= 0 and bool(self._mask >> replica & 1)
+
     def load(self, replica: int) -> int:
         """Work in flight, in tokens."""
         return self._loads.tokens[replica]

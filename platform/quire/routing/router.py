@@ -6,11 +6,11 @@ from dataclasses import dataclass, field
 from itertools import count
 from random import Random
 
+from quire.records import RoutingPolicyImpl
 from quire.routing.blocks import BLOCK_TOKENS, block_keys
 from quire.routing.candidates import ReplicaCandidates
 from quire.routing.holders import Holders, members
 from quire.routing.loads import SEQ_TOKENS, ReplicaLoads
-from quire.routing.policies import ReplicaChoice
 from quire.types import Request
 
 
@@ -39,7 +39,7 @@ class RoutedModel:
 class RequestRouter:
     """The replicas 0 … num_replicas - 1, all available at first."""
 
-    def __init__(self, num_replicas: int, policy: ReplicaChoice, seed: int = 0) -> None:
+    def __init__(self, num_replicas: int, policy: RoutingPolicyImpl, seed: int = 0) -> None:
         self.num_replicas = num_replicas
         self._policy, self._random = policy, Random(seed)
         self._loads = ReplicaLoads(num_replicas)

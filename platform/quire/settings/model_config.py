@@ -201,6 +201,7 @@ class ModelConfig(RankConfig):
         "Folder of an adapter of the draft model, or a JSON object of folders by name; `lora` of --speculative-config "
         "(default: it has none)."
     )
+    enforce_eager: bool = setting("Capture no CUDA graphs of decode steps; slower on a GPU.", False)
     batch_invariant: bool = setting(
         "Make each output independent of the other requests in its batch, bit by bit; slower.", False
     )
@@ -239,8 +240,7 @@ class ModelConfig(RankConfig):
         check_positive(self, "max_loras", "max_lora_rank", "max_num_encoder_tokens")
         check_positive(self, "max_media_bytes", "max_image_pixels", "max_media_seconds", "max_video_frames")
         check_positive(self, "structured_outputs_timeout_s", "structured_outputs_token_time_s")
-        check_positive(self, "max_prompt_pixels", "media_decode_timeout_s")
-        check_positive(self, "media_timeout_s", "lora_load_timeout_s")
+        check_positive(self, "max_prompt_pixels", "media_decode_timeout_s", "media_timeout_s", "lora_load_timeout_s")
         if self.max_media_redirects < 0:
             raise ConfigError(f"--max-media-redirects must be at least 0; got {self.max_media_redirects}.")
         for name in (

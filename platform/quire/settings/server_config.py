@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from ipaddress import ip_address
+from typing import Any
 
 from quire.errors import ConfigError
 from quire.params.pooling import MAX_POOLING_INPUTS
@@ -136,9 +138,13 @@ class ServerConfig:
     )
     data_parallel_routing: str = setting(
         "How the engine process of a request is chosen: by the prefixes and adapters that each has, while its load is "
-        "bounded (prefix), in turn, or by load alone.",
+        "bounded (prefix), in turn (round-robin), by load alone (least-loaded), or by a policy of a plugin.",
         "prefix",
-        choices=("prefix", "round-robin", "least-loaded"),
+    )
+    kv_events_config: Mapping[str, Any] = setting(
+        'Publish what changes in the prefix cache, for routers outside: {"enable_kv_cache_events": true, "endpoint": '
+        '"tcp://*:5557"} (see docs/scale/kv_events.md; default: off).',
+        {},
     )
     plugin_max_faults: int = setting(
         "Switch a plugin function off for a minute after this many errors in a row; 0: never.", 100

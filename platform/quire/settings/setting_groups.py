@@ -46,9 +46,9 @@ GROUPS: Mapping[str, tuple[str, ...]] = {
     ),
     "scheduling": (
         *("max_num_seqs", "max_num_batched_tokens", "max_num_queued_reqs", "enable_chunked_prefill"),
-        *("scheduling_policy", "preemption", "batch_invariant"),
+        *("scheduling_policy", "preemption", "batch_invariant", "enforce_eager"),
     ),
-    "several engine processes": ("data_parallel_size", "data_parallel_routing"),
+    "several engine processes": ("data_parallel_size", "data_parallel_routing", "kv_events_config"),
     "speculative decoding": (
         *("speculative_config", "speculative_method", "speculative_model", "num_speculative_tokens"),
         *("ngram_prompt_lookup_max", "ngram_prompt_lookup_min", "spec_acceptance", "speculative_lora"),

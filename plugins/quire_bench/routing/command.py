@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterable
 
 from quire.errors import ConfigError
-from quire.routing.policies import POLICIES
+from quire.routing.chosen_policy import POLICIES, ChosenPolicy
 from quire_bench.report import show_table, write_json
 from quire_bench.routing.replica import ReplicaSpeed
 from quire_bench.routing.simulation import RoutingSimulation
@@ -32,7 +32,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     trace, speed = TraceSettings(num_requests=1, rate=1), ReplicaSpeed()
     add = parser.add_argument
     add("--replicas", type=at_least(1), default=64, help=f"number of replicas, at most {MAX_REPLICAS}")
-    add("--policies", nargs="+", choices=tuple(POLICIES), default=list(POLICIES), help="policies to compare")
+    add("--policies", nargs="+", metavar="NAME", help="policies to compare (default: all of the loaded plugins)")
     add("--trace", metavar="FILE", help="JSONL file with the requests (default: they are generated)")
     add("--num-requests", type=at_least(1), default=100_000, help="number of requests to generate")
     add("--request-rate", type=positive, default=10.0, metavar="X", help="requests per second and replica")
@@ -52,9 +52,10 @@ def run(args: argparse.Namespace) -> int:
         raise ConfigError(f"--replicas must be at most {MAX_REPLICAS}, and --adapted from 0 to 1.")
     speed = ReplicaSpeed(cache_tokens=args.cache_tokens, slots=args.max_loras)
     found = {}
-    for name in args.policies:
+    names = args.policies or list(args.registry.by_hook(POLICIES))
+    for name, policy in [(name, ChosenPolicy(args.registry, name)) for name in names]:
         begun = time.process_time()
-        simulation = RoutingSimulation(args.replicas, POLICIES[name](), speed, args.seed)
+        simulation = RoutingSimulation(args.replicas, policy, speed, args.seed)
         figures = simulation.run(_trace(args)()).figures()
         found[name] = {**figures, "seconds": time.process_time() - begun}
     title = f"routing to {args.replicas} replicas"

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections import OrderedDict, deque
 from dataclasses import dataclass
 
-from quire.routing.blocks import BLOCK_TOKENS, block_keys
+from quire.routing.blocks import BLOCK_TOKENS
 from quire.routing.holders import Holders
 from quire.routing.router import Placement
+from quire.types import Request
 from quire_bench.routing.trace import Arrival
 
 MODEL = "model"
@@ -36,7 +37,7 @@ class SimulatedReplica:
 
     def __init__(self, speed: ReplicaSpeed) -> None:
         self._speed = speed
-        self._cache: Holders[bytes] = Holders(1, speed.cache_tokens // BLOCK_TOKENS)
+        self._cache: Holders[int] = Holders(1, speed.cache_tokens // BLOCK_TOKENS)
         self._slots: OrderedDict[str, None] = OrderedDict()
         self._free_at_s = 0.0
         self.num_running = 0
@@ -52,7 +53,7 @@ class SimulatedReplica:
     def begin(self, arrival: Arrival, now_s: float) -> tuple[float, float]:
         """The times of the first token and of the end of a request that begins now or when earlier prompts are done."""
         request, speed = arrival.request, self._speed
-        keys = block_keys(MODEL, request, [0] * len(request.adapters))
+        keys = _page_keys(request)
         found = self._cache.prefixes(keys)
         cached = found[0][0] * BLOCK_TOKENS if found else 0
         self._cache.use(0, keys)
@@ -76,3 +77,13 @@ class SimulatedReplica:
             self._slots.popitem(last=False)
         self.num_adapter_loads += 1
         return self._speed.adapter_s
+
+
+def _page_keys(request: Request) -> list[int]:
+    """What identifies the blocks of a prompt in the cache of a replica, which need not be what the router uses."""
+    token_ids, key = request.prompt.token_ids, hash(request.adapters)
+    keys = []
+    for start in range(0, len(token_ids) - BLOCK_TOKENS + 1, BLOCK_TOKENS):
+        key = hash((key, token_ids[start : start + BLOCK_TOKENS]))
+        keys.append(key)
+    return keys

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from itertools import count
 
-from quire.routing.policies import ReplicaChoice
+from quire.records import RoutingPolicyImpl
 from quire.routing.router import Placement, RequestRouter
 from quire_bench.report import percentile
 from quire_bench.routing.replica import MODEL, ReplicaSpeed, SimulatedReplica
@@ -44,7 +44,7 @@ class SimulationResult:
 class RoutingSimulation:
     """Replicas behind a router. Used for one trace."""
 
-    def __init__(self, num_replicas: int, policy: ReplicaChoice, speed: ReplicaSpeed, seed: int = 0) -> None:
+    def __init__(self, num_replicas: int, policy: RoutingPolicyImpl, speed: ReplicaSpeed, seed: int = 0) -> None:
         self.router = RequestRouter(num_replicas, policy, seed)
         self.router.add_model(MODEL, speed.cache_tokens, speed.slots)
         self._all = (1 << num_replicas) - 1

@@ -7,19 +7,20 @@ import pytest
 from quire.cli import main
 from quire.engine_process.replicas import client
 from quire.errors import ConfigError
-from quire.routing.policies import POLICIES
+from quire.records import Context
 from quire.routing.router import RequestRouter
 from quire.types import Request
 from quire_bench.routing import simulation
 from quire_bench.routing.replica import ReplicaSpeed
 from quire_bench.routing.simulation import RoutingSimulation
 from quire_bench.routing.trace import TraceSettings, from_file, generated
+from quire_plugins.routing import POLICIES
 
 SMALL = TraceSettings(num_requests=2000, rate=80, num_adapters=200, num_prefixes=50)
 
 
 def simulate(policy, trace, replicas=8, **speed):
-    return RoutingSimulation(replicas, POLICIES[policy](), ReplicaSpeed(**speed)).run(trace)
+    return RoutingSimulation(replicas, POLICIES[policy](Context()), ReplicaSpeed(**speed)).run(trace)
 
 
 def test_the_simulator_calls_the_router_of_the_server_as_the_server_does(monkeypatch):
@@ -34,6 +35,22 @@ def test_the_simulator_calls_the_router_of_the_server_as_the_server_does(monkeyp
     result = simulate("prefix", generated(SMALL))
     assert calls == [(str, Request, int)] * 2000
     assert len(result.ttft_s) == 2000
+
+
+def test_the_policies_of_the_server_are_compared_and_those_of_plugins_too(site, capsys):
+    site.add(
+        "mine",
+        """class First:
+    def choose(self, candidates): return candidates.replicas[0]
+@hookimpl
+def quire_routing_policies(): yield RoutingPolicy("first", lambda context: First())""",
+    )
+    words = ["bench", "--plugins", "+mine", "route", "--replicas", "4", "--num-requests", "50", "--json"]
+    assert main([*words, "--policies", "first", "least-loaded"]) == 0
+    found = json.loads(capsys.readouterr().out)["policies"]
+    assert found["first"]["imbalance"] == pytest.approx(4)
+    assert main([*words, "--policies", "second"]) == 2
+    assert "must be one of" in capsys.readouterr().err
 
 
 def test_prefixes_and_adapters_are_worth_following():

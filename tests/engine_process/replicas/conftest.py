@@ -6,7 +6,8 @@ from paths import HELPERS
 
 from quire.engine_process.replicas.client import ReplicatedClient
 from quire.engine_process.settings import EngineProcessSettings
-from quire.routing.policies import POLICIES
+from quire.records import Context
+from quire_plugins.routing import POLICIES
 
 
 @pytest.fixture(autouse=True)
@@ -20,7 +21,7 @@ async def start():
 
     async def started(*models, count=2, policy="round-robin", **settings):
         given = EngineProcessSettings(plugins=[], module="fake_engine_process", **settings)
-        client = ReplicatedClient(models or (config("m", "a", "alias"),), given, count, POLICIES[policy]())
+        client = ReplicatedClient(models or (config("m", "a", "alias"),), given, count, POLICIES[policy](Context()))
         clients.append(client)
         client.launch()
         await client.ready()

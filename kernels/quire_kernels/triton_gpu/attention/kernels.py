@@ -56,6 +56,7 @@ def attend(
     stripe_local,
     stripe_stride,
     stripe_step,
+    UNIT: tl.constexpr,
     GROUP: tl.constexpr,
     D: tl.constexpr,
     V: tl.constexpr,
@@ -85,8 +86,10 @@ def attend(
 
     Grid: key-value heads, tiles, splits. Without SPLIT the result goes to `out` [T, H, V], else to `partial`
     float32 [tiles, K, pairs_per_item, splits, V] and `stats` float32 [tiles, K, pairs_per_item, splits, 2]: sums of
-    weighted values, maximum and sum of weights.
+    weighted values, maximum and sum of weights. Strides of queries, keys and values are in units of UNIT elements.
     """
+    q_token, q_head, k_page, k_slot = q_token * UNIT, q_head * UNIT, k_page * UNIT, k_slot * UNIT
+    k_head, v_page, v_slot, v_head = k_head * UNIT, v_page * UNIT, v_slot * UNIT, v_head * UNIT
     kv_head = tl.program_id(0)
     row, is_pair, token, in_group, position, end = pairs_of_tile(
         *(tl.program_id(1) + first_item, items, tiles, query_starts, contexts, visible_ends),

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from quire_kernels.attention import PositionBiases, Stripes
+from quire_kernels.candidates.capture import capturable
 from quire_kernels.ops import AttentionMetadata
 from quire_kernels.triton_gpu.attention.kernels import attend, combine
 from quire_kernels.triton_gpu.attention.tiles import Blocks, LaunchTiles, Widths, blocks_of, splits_of, tiles_of
@@ -21,6 +22,7 @@ MOST_TILES = 65535
 """Limit of a grid's second and third dimension."""
 
 
+@capturable
 def paged_attention(
     q: Tensor,
     k_pool: Tensor,
@@ -48,7 +50,8 @@ def paged_attention(
     heads, width = q.shape[1], v_pool.shape[-1]
     out = q.new_empty(len(q), heads, width)
     options = _options(rows, scale, window, softcap, sinks, slopes, chunk, biases, stripes)
-    widths = Widths.of(q.shape[-1], width, value_dim)
+    strides = (*q.stride()[:-1], *k_pool.stride()[:-1], *v_pool.stride()[:-1])
+    widths = Widths.of(q.shape[-1], width, value_dim, strides)
     for tiles in tiles_of(rows, heads // k_pool.shape[2], widths, q.element_size()):
         _run(out, q, k_pool, v_pool, rows, tiles, widths, options)
     return out
@@ -122,9 +125,10 @@ def _run(
     }
     attending = {
         **common,
-        **{"q": q, "q_token": q.stride(0), "q_head": q.stride(1)},
-        **{"k_pool": k_pool, "k_page": k_pool.stride(0), "k_slot": k_pool.stride(1), "k_head": k_pool.stride(2)},
-        **{"v_pool": v_pool, "v_page": v_pool.stride(0), "v_slot": v_pool.stride(1), "v_head": v_pool.stride(2)},
+        **{"q": q, "k_pool": k_pool, "v_pool": v_pool, "UNIT": widths.unit},
+        **_strides("q", ("token", "head"), q, widths),
+        **_strides("k", ("page", "slot", "head"), k_pool, widths),
+        **_strides("v", ("page", "slot", "head"), v_pool, widths),
         **{"pages": rows.pages, "pages_stride": rows.pages.stride(0), "PAGE": k_pool.shape[1]},
         **{"D": widths.d, "D_BLOCK": widths.d_block, "D_TAIL": widths.d_tail, "V_FROM_K": widths.from_k},
         "SPLIT": splits > 1,
@@ -142,6 +146,13 @@ def _run(
         attend[kv_heads, count, splits](**attending, **results, num_warps=blocks.warps, num_stages=blocks.stages)
         if splits > 1:
             combine[kv_heads, tiles.pairs, count](**combining, **results, splits=splits)
+
+
+def _strides(name: str, dimensions: Sequence[str], x: Tensor, widths: Widths) -> dict[str, int]:
+    """In units, from which the compiler sees how addresses are aligned."""
+    return {
+        f"{name}_{dimension}": stride // widths.unit for dimension, stride in zip(dimensions, x.stride(), strict=False)
+    }
 
 
 def _longest(rows: AttentionMetadata, tiles: LaunchTiles, blocks: Blocks, options: dict[str, Any]) -> int:

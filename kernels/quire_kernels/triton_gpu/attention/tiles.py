@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -42,7 +43,8 @@ class Blocks:
 class Widths:
     """Widths of keys (d) and values (v), and the blocks in which a program holds them: keys in d_block + d_tail.
 
-    from_k: values are the first d_block elements of the keys.
+    from_k: values are the first d_block elements of the keys. unit: elements of which all strides are multiples: with
+    8, keys are read in pieces of 16 bytes.
     """
 
     d: int
@@ -51,14 +53,23 @@ class Widths:
     d_tail: int
     v_block: int
     from_k: bool
+    unit: int = 8
 
     @classmethod
-    def of(cls, d: int, v: int, value_dim: int | None) -> Widths:
+    def of(cls, d: int, v: int, value_dim: int | None, strides: Sequence[int]) -> Widths:
         block = max(16, _power_of_two(d + 1) // 2)  # the largest power of two up to d
         tail = max(16, _power_of_two(d - block)) if d > block else 0
         if block + tail >= _power_of_two(d) or tail >= block:
             block, tail = max(16, _power_of_two(d)), 0
-        return cls(d, v, block, tail, max(16, _power_of_two(v)), value_dim is not None and v == block)
+        unit = 1 if any(stride % 8 for stride in strides) else 8
+        return cls(d, v, block, tail, max(16, _power_of_two(v)), value_dim is not None and v == block, unit)
+
+    @property
+    def suit_warp_groups(self) -> bool:
+        """Whether tiles of 64 pairs and more, which warp groups multiply, are right: they were wrong on an H200 with
+        keys of 24 and values of 8 elements, which are not read in pieces of 16 bytes.
+        """
+        return self.unit == 8 and min(self.d_block, self.v_block) >= 32
 
     @property
     def of_key(self) -> int:
@@ -117,7 +128,7 @@ def _bytes(blocks: Blocks, widths: Widths, element: int) -> int:
 def block_m_of(pairs: int, is_split: bool, widths: Widths, element: int) -> int:
     """Pairs of a tile for rows with up to `pairs` of them."""
     most = 64 if is_split or widths.d_block > 128 else 128
-    most = 16 if element == 4 else most
+    most = 16 if element == 4 or not widths.suit_warp_groups else most
     return min(most, max(16, _power_of_two(pairs)))
 
 

@@ -63,6 +63,16 @@ class AttachedRuntimes:
         """A runtime by its index."""
         return self._all[runtime_index]
 
+    def captured(self) -> tuple[int, Callable[[Any], Any]] | None:
+        """The maximum rank of adapters in captured steps, and what makes `ForwardBatch.adapters` for these of
+        `quire_kernels.low_rank.TokenSlots`; None if no runtime can run in captured steps.
+        """
+        for runtime in self._all:
+            rank = getattr(runtime.built, "captured_rank", None)
+            if rank is not None:
+                return rank, lambda slots, index=runtime.runtime_index: self.merge({index: slots})
+        return None
+
     def replace_built(self, wrap: Callable[[Any, int], Any]) -> None:
         """Put another implementation around each runtime; `wrap` gets it and its index."""
         self._all = [replace(each, built=wrap(each.built, each.runtime_index)) for each in self._all]

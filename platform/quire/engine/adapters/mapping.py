@@ -58,6 +58,11 @@ class AdapterMapping:
         self._in_tower.pop(seq_id, None)
         self.to_store.pop(seq_id, None)
 
+    @property
+    def captured(self) -> tuple[int, Callable[[Any], Any]] | None:
+        """How the runtimes work in captured steps, see `AttachedRuntimes.captured`."""
+        return self._runtimes.captured()
+
     def clear(self) -> None:
         self.slots.clear()
         self._in_tower.clear()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 
+from quire.engine.graphs.capture import graph_bytes
 from quire.engine.loading.load import LoadedModel
 from quire.settings.model_config import ModelConfig
 from quire_kernels.ops import AttentionMetadata
@@ -14,8 +15,11 @@ from quire_models.towers.tower import SupportsDummyInput
 
 @torch.inference_mode()
 def activation_bytes(loaded: LoadedModel, config: ModelConfig, max_tokens: int) -> int:
-    """Peak bytes on a CUDA device of a step of `max_tokens` tokens or of the largest call of the tower."""
-    return max(_step_bytes(loaded, max_tokens, config.max_num_seqs, config.page_size), _tower_bytes(loaded, config))
+    """Peak bytes on a CUDA device of a step of `max_tokens` tokens or of the tower's largest call, and the bytes of
+    captured steps.
+    """
+    step = _step_bytes(loaded, max_tokens, config.max_num_seqs, config.page_size)
+    return max(step, _tower_bytes(loaded, config)) + graph_bytes(loaded, config)
 
 
 def _tower_bytes(loaded: LoadedModel, config: ModelConfig) -> int:

@@ -15,6 +15,7 @@ from quire.engine.parallel.messages import PlacedAdapter
 from quire.engine.parallel.one_rank import OneRank
 from quire.engine.runner.model_runner import ModelRunner
 from quire.engine.runner.sizes import RunnerSizes
+from quire.errors import EngineDied
 from quire.types import AdapterRef, NewSeq, Plan, StepResult
 from quire_kernels.groups.group import RankLost
 
@@ -44,16 +45,17 @@ class LeadingRunner(ModelRunner):
         leader.build_runners(sizes, loaded)
 
     def run(self, plan: Plan) -> StepResult:
-        """Compute a plan on all ranks. Raises RankLost if one of them is gone."""
-        self._leader.send_plan(plan, self._placed(plan.started))
+        """Compute a plan on all ranks. Raises EngineDied if one of them is gone, RankLost if the step failed on one."""
         before = torch.get_num_threads()
         torch.set_num_threads(self._leader.threads)  # in this thread, which may also run models of one rank
         try:
+            self._leader.send_plan(plan, self._placed(plan.started))
             return super().run(plan)
         except RankLost as error:
-            if error.lasting:
-                self._leader.fail(f"{error}")
-            raise
+            if not error.lasting:
+                raise
+            self._leader.fail(f"{error}")
+            raise EngineDied(f"A rank of the model was lost: {error}. The models are loaded again.") from error
         finally:
             torch.set_num_threads(before)
 

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from quire.engine.adapters.mapping import AdapterMapping
+from quire.engine.graphs.capture import capture
 from quire.engine.loading.load import LoadedModel
 from quire.engine.multimodal.cross_attention import CrossAttentionInputs
 from quire.engine.multimodal.embeddings import StepMedia
@@ -41,6 +42,8 @@ class ForwardExecutor:
         self._buffers = ForwardBuffers(
             sizes.max_tokens, sizes.max_rows, sizes.max_pages, loaded.device, decoder.position_axes
         )
+        self._graphs = capture(loaded, sizes, kv, adapters)
+        self.heads: Any = self._graphs or loaded.module  # `logits` and `argmax` of hidden states
         self._cross_attention: CrossAttentionInputs | None = None
         if decoder.encoder_input is not None:
             self._cross_attention = CrossAttentionInputs(
@@ -70,8 +73,10 @@ class ForwardExecutor:
         self, plan: Plan, inputs: StepInputs, index: Int64Array, media: StepMedia | None, failures: dict[int, str]
     ) -> Tensor:
         if not self._batch_invariant:
-            forward = self._fill(inputs, index, media.all() if media else None, self._bind(plan, failures))
-            hidden: Tensor = self._model(forward)
+            adapters, graphs = self._bind(plan, failures), None if media else self._graphs
+            if graphs is not None and (found := graphs.run(inputs, index, adapters)) is not None:
+                return found
+            hidden: Tensor = self._model(self._fill(inputs, index, media.all() if media else None, adapters))
             return hidden
         if self._non_causal:
             return self._compute_rows(plan, inputs, index, media, failures)

@@ -66,9 +66,6 @@ class ModelRunner:
         tap: HiddenTap | None = None,
         acceptance: Acceptance | None = None,
     ) -> None:
-        has_lm_head = loaded.decoder.has_lm_head
-        self._head: Callable[..., Tensor] = loaded.module.logits if has_lm_head else _no_logits
-        self._argmax: Callable[..., list[int]] | None = loaded.module.argmax if has_lm_head else None
         self._eos_ids = loaded.eos_ids
         self._processors = processors
         self._grammars = grammars
@@ -93,6 +90,9 @@ class ModelRunner:
         self._state = StateRunner(loaded, sizes) if sizes.num_state_slots else None
         cache = self._state.cache if self._state is not None else None
         self._executor = ForwardExecutor(loaded, sizes, self._kv, adapters, batch_invariant, describe_error, cache)
+        has_lm_head, heads = loaded.decoder.has_lm_head, self._executor.heads
+        self._head: Callable[..., Tensor] = heads.logits if has_lm_head else _no_logits
+        self._argmax: Callable[..., list[int]] | None = heads.argmax if has_lm_head else None
 
     def prefault(self, go_on: Callable[[], bool]) -> None:
         """Allocate the memory of the KV cache from the system, in another thread; see `KVCache.prefault`."""

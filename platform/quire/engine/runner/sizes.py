@@ -7,7 +7,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, kw_only=True)
 class RunnerSizes:
-    """Sizes for one model. num_host_…: for swapped sequences. max_tokens and max_rows: of a step."""
+    """Sizes for one model. num_host_…: for swapped sequences. max_tokens and max_rows: of a step.
+
+    graph_rows: rows of the largest decode step that is captured as a CUDA graph, 0 = none is.
+    """
 
     num_pages: int
     num_host_pages: int
@@ -17,6 +20,7 @@ class RunnerSizes:
     max_model_len: int
     num_state_slots: int = 0
     num_host_state_slots: int = 0
+    graph_rows: int = 0
 
     @property
     def max_pages(self) -> int:

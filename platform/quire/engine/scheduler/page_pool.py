@@ -18,6 +18,7 @@ from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from hashlib import blake2b
 
+from quire.engine.kv_events.page_log import PageLog
 from quire.types import Media, WeightedAdapter
 
 HASH_BYTES = 16
@@ -26,14 +27,14 @@ HASH_BYTES = 16
 class PagePool:
     """Page numbers 0 … num_pages - 1 with their reference counts and hashes.
 
-    caching: off, pages cannot be registered, and a page without references is free at once.
+    caching: off, pages cannot be registered, and a page without references is free at once. log: of the prefix cache.
     refs[page]: sequences whose page table lists the page; only this class changes it.
     """
 
-    def __init__(self, num_pages: int, page_size: int, caching: bool = True) -> None:
+    def __init__(self, num_pages: int, page_size: int, caching: bool = True, log: PageLog | None = None) -> None:
         self.num_pages = num_pages
         self.page_size = page_size
-        self.caching = caching
+        self.caching, self.log = caching, log
         self.refs = [0] * num_pages
         self._free = list(range(num_pages - 1, -1, -1))
         self._idle: OrderedDict[int, None] = OrderedDict()  # registered pages without references, oldest first
@@ -76,6 +77,8 @@ class PagePool:
         assert page_hash is not None, "an idle page has a hash"
         del self._page_of[page_hash]
         self._hash_of[page] = None
+        if self.log is not None:
+            self.log.removed(page_hash)
         return page
 
     def incref(self, pages: Iterable[int]) -> None:
@@ -104,12 +107,14 @@ class PagePool:
         """The page with this hash, in use or idle."""
         return self._page_of.get(page_hash)
 
-    def register(self, page: int, page_hash: bytes) -> None:
-        """Put a full page into the prefix cache, unless an equal page is there."""
-        if self.caching and page_hash not in self._page_of and self._hash_of[page] is None:
-            assert self.refs[page] > 0, f"page {page} is registered but has no reference"
-            self._hash_of[page] = page_hash
-            self._page_of[page_hash] = page
+    def register(self, page: int, page_hash: bytes) -> bool:
+        """Put a full page into the prefix cache, unless an equal page is there. Returns whether it was put there."""
+        if not self.caching or page_hash in self._page_of or self._hash_of[page] is not None:
+            return False
+        assert self.refs[page] > 0, f"page {page} is registered but has no reference"
+        self._hash_of[page] = page_hash
+        self._page_of[page_hash] = page
+        return True
 
     def reset(self) -> int:
         """Empty the prefix cache: free every idle page, unregister those in use. Returns the number of pages freed."""
@@ -118,6 +123,8 @@ class PagePool:
         self._idle.clear()
         self._page_of.clear()
         self._hash_of = [None] * self.num_pages
+        if self.log is not None:
+            self.log.cleared()
         return count
 
 

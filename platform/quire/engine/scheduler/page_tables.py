@@ -150,5 +150,6 @@ class PageTables:
         size = self.pool.page_size
         if self.pool.caching:
             for i in range(seq.num_registered, end // size):
-                self.pool.register(seq.pages[i], seq.page_hash(i, size))
+                if self.pool.register(seq.pages[i], seq.page_hash(i, size)) and self.pool.log is not None:
+                    self.pool.log.stored(seq, i)
         seq.num_registered = max(seq.num_registered, end // size)

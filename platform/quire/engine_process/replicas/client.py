@@ -19,13 +19,13 @@ from quire.engine_process.settings import EngineProcessSettings
 from quire.engine_process.supervisor import SHUTDOWN_TIMEOUT_S
 from quire.engine_process.wire.spawn import SpawnedProcess
 from quire.errors import BadRequest, EngineDied, NotFound, Overloaded, QuireError
-from quire.routing.policies import ReplicaChoice
+from quire.records import RoutingPolicyImpl
 from quire.routing.router import Placement, RequestRouter
 from quire.settings.model_config import ModelConfig
 from quire.types import EngineStats, ModelInfo, Request, SeqDelta
 
-FROZEN_AFTER_S = 5.0
-"""A replica that is silent for so long and uses no CPU is killed: the others take its requests meanwhile."""
+FROZEN_AFTER_S = 3.0
+"""A replica that is silent for so long and does nothing is killed: the others take its requests meanwhile."""
 
 
 @dataclass(slots=True)
@@ -48,7 +48,7 @@ class ReplicatedClient:
     """Runs requests on the models of several engine processes. Has the methods of `EngineClient`."""
 
     def __init__(
-        self, models: Sequence[ModelConfig], settings: EngineProcessSettings, count: int, policy: ReplicaChoice
+        self, models: Sequence[ModelConfig], settings: EngineProcessSettings, count: int, policy: RoutingPolicyImpl
     ) -> None:
         """count: of replicas. Call `launch`, and later, on an event loop, `ready`."""
         from quire.engine.memory.system_memory import free_bytes

@@ -6,11 +6,9 @@ A connection is used for one process only; `quire.engine_process.supervisor` sta
 from __future__ import annotations
 
 import asyncio
-import os
 import threading
 from collections.abc import Callable
 from contextlib import suppress
-from pathlib import Path
 
 from quire.engine_process.wire.message import WireMessage
 from quire.engine_process.wire.protocol import FromEngine, decode_from_engine, encode
@@ -38,15 +36,6 @@ class EngineConnection(asyncio.Protocol):
     @property
     def pid(self) -> int:
         return self._process.pid
-
-    @property
-    def cpu_s(self) -> float | None:
-        """CPU time that the process has used; None where /proc is missing."""
-        try:
-            fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
-            return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-        except (OSError, ValueError, IndexError):
-            return None
 
     @property
     def exit_description(self) -> str:

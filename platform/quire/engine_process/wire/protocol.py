@@ -31,7 +31,8 @@ class Start(WireMessage, frozen=True, tag=True, kw_only=True):
 
     added: names of the models that were loaded while an earlier engine process ran; one that cannot be loaded again is
     left out. known_adapters: adapters that an earlier engine process had loaded. They are registered now and read when
-    a request needs them. share: what the process may take of the machine; None = all.
+    a request needs them. share: what the process may take of the machine; None = all. kv_events: the object of
+    --kv-events-config.
     """
 
     models: list[ModelConfig]
@@ -46,6 +47,7 @@ class Start(WireMessage, frozen=True, tag=True, kw_only=True):
     adapters: list[AdapterInfo] = msgspec.field(default_factory=list)
     known_adapters: list[AdapterInfo] = msgspec.field(default_factory=list)
     share: ReplicaShare | None = None
+    kv_events: dict[str, Any] = msgspec.field(default_factory=dict)
 
 
 # msgspec cannot tell untagged dataclasses apart.

@@ -17,16 +17,18 @@ from collections.abc import Sequence
 from quire.engine_process.client import EngineClient
 from quire.engine_process.replicas.client import ReplicatedClient
 from quire.engine_process.settings import GC_THRESHOLDS, EngineProcessSettings
+from quire.engine_process.wire.process_source import ProcessSource
 from quire.engine_process.wire.spawn import SpawnedProcess
 from quire.media.limits import MediaLimits
 from quire.records import Registry
-from quire.routing.policies import POLICIES
+from quire.routing.chosen_policy import ChosenPolicy
 from quire.server.connections.listen import bind, check_tls
 from quire.server.process.allocator import return_freed_memory
 from quire.server.process.shutdown import ignore_hangups
 from quire.server.process.started import OnReady
 from quire.server.process.startup_adapters import parse_lora_modules
 from quire.server.tracing.exporting import build_tracing
+from quire.settings.kv_events_config import KvEventsConfig
 from quire.settings.model_config import ModelConfig
 from quire.settings.server_config import ServerConfig
 from quire.settings.speculative_config import SpeculativeConfig
@@ -36,12 +38,13 @@ SWITCH_INTERVAL_S = 0.001
 
 
 def build_client(
-    models: Sequence[ModelConfig], settings: EngineProcessSettings, config: ServerConfig
+    models: Sequence[ModelConfig], settings: EngineProcessSettings, config: ServerConfig, registry: Registry
 ) -> EngineClient | ReplicatedClient:
-    """The client of one engine process, or of several."""
+    """The client of one engine process, or of several. Raises ConfigError for an unknown routing policy."""
     if config.data_parallel_size == 1:
         return EngineClient(models, settings)
-    return ReplicatedClient(models, settings, config.data_parallel_size, POLICIES[config.data_parallel_routing]())
+    policy = ChosenPolicy(registry, config.data_parallel_routing)
+    return ReplicatedClient(models, settings, config.data_parallel_size, policy)
 
 
 def run_server(
@@ -72,8 +75,11 @@ def run_server(
     for model in models:
         MediaLimits.from_config(model, registry)  # raises ConfigError now instead of after loading
         SpeculativeConfig.from_registry(model.speculation, registry)
+    KvEventsConfig.from_registry(config.kv_events_config, registry)
     tracing = build_tracing(config.otlp_traces_endpoint, os.environ)
     with ignore_hangups(), contextlib.closing(bind(config)) as listener:
+        # the time of a restart counts where a lost process takes others with it, or other processes go on
+        has_several = config.data_parallel_size > 1 or any(model.tensor_parallel_size > 1 for model in models)
         settings = EngineProcessSettings(
             plugins=plugins,
             options=registry.options,
@@ -84,8 +90,11 @@ def run_server(
             max_restarts=config.max_restarts,
             engine_timeout_s=config.engine_timeout_s,
             plugin_max_faults=config.plugin_max_faults,
+            kv_events=config.kv_events_config,
+            kill_frozen=has_several,
+            processes=ProcessSource(keeps_one=True) if has_several else None,
         )
-        client = build_client(models, settings, config)
+        client = build_client(models, settings, config, registry)
         client.launch(spawned)
 
         import uvloop

@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 
 
 def decoder(c: Any) -> Decoder:
-    act = ClampedSwiglu(c.swiglu_alpha, c.swiglu_limit)
+    # constants of the code in some versions of transformers
+    act = ClampedSwiglu(getattr(c, "swiglu_alpha", 1.702), getattr(c, "swiglu_limit", 7.0))
     router = ExpertRouter(Routing(c.num_experts_per_tok, "softmax", renormalize=True), bias=True)
     moe = Moe(Expert(c.intermediate_size, act, bias=True), c.num_local_experts, router)
     return with_attention(with_mixtures(llama.windowed(c), moe), sinks=True)

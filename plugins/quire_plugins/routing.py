@@ -1,20 +1,16 @@
-"""The policies that choose a replica, by the names that `--data-parallel-routing` takes.
-
-A policy must not keep state of requests: it is asked once for each, and learns nothing of their end.
-"""
+"""Routing policies: by cached prefixes and adapters while loads are bounded, in turn, and by load alone."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from itertools import count
-from typing import Protocol
 
-from quire.routing.candidates import ReplicaCandidates
+from quire.plugin import Context, RoutingCandidates, RoutingPolicy, RoutingPolicyImpl, hookimpl
 
 PREFIX_WORTH = 2.0
 """A token in the cache is worth so many tokens of load: it need not be computed now, nor kept twice from then on."""
 
-ADAPTER_WORTH = 2048.0
+ADAPTER_WORTH = 4096.0
 """What an adapter in a slot is worth, in tokens of load: reading it takes time, and its slot is another's."""
 
 BOUND = 1.25
@@ -25,21 +21,14 @@ SLACK = 2048.0
 """So much load, in tokens, may any replica have besides."""
 
 
-class ReplicaChoice(Protocol):
-    """What a routing policy does."""
-
-    def choose(self, candidates: ReplicaCandidates) -> int:
-        """The replica that gets the request, one of `candidates.replicas`."""
-        ...
-
-
 class RoundRobin:
     """One replica after another."""
 
-    def __init__(self) -> None:
+    def __init__(self, context: Context) -> None:
+        del context  # no settings
         self._turns = count()
 
-    def choose(self, candidates: ReplicaCandidates) -> int:
+    def choose(self, candidates: RoutingCandidates) -> int:
         """The next one in turn."""
         return candidates.replicas[next(self._turns) % len(candidates.replicas)]
 
@@ -47,7 +36,10 @@ class RoundRobin:
 class LeastLoaded:
     """The replica with the least work; of many replicas, the better of two drawn at random (Mitzenmacher, 2001)."""
 
-    def choose(self, candidates: ReplicaCandidates) -> int:
+    def __init__(self, context: Context) -> None:
+        del context  # no settings
+
+    def choose(self, candidates: RoutingCandidates) -> int:
         """The least loaded one."""
         return candidates.least_loaded(1)[0]
 
@@ -59,7 +51,10 @@ class LongestPrefix:
     therefore comes to others too, and to no more than its load needs.
     """
 
-    def choose(self, candidates: ReplicaCandidates) -> int:
+    def __init__(self, context: Context) -> None:
+        del context  # no settings
+
+    def choose(self, candidates: RoutingCandidates) -> int:
         """The cheapest of the replicas that hold something, and of the least loaded ones."""
         bound = BOUND * (candidates.mean_load + candidates.work / len(candidates.replicas)) + SLACK
         cached, with_adapters = candidates.cached, candidates.with_adapters
@@ -74,8 +69,15 @@ class LongestPrefix:
         return min({*cached, *with_adapters, *candidates.least_loaded(2)}, key=cost)
 
 
-POLICIES: Mapping[str, Callable[[], ReplicaChoice]] = {
+POLICIES: Mapping[str, Callable[[Context], RoutingPolicyImpl]] = {
     "prefix": LongestPrefix,
     "round-robin": RoundRobin,
     "least-loaded": LeastLoaded,
 }
+
+
+@hookimpl
+def quire_routing_policies() -> Iterable[RoutingPolicy]:
+    """The policies of `--data-parallel-routing`."""
+    for name, build in POLICIES.items():
+        yield RoutingPolicy(name, build)

@@ -1,0 +1,86 @@
+"""The op `linear` for GPUs. One row reads every weight for one product, so that memory decides its time: one kernel
+streams a small matrix past it. Larger matrices and more rows are cuBLAS's.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from quire_kernels.candidates.capture import capturable
+
+LARGEST = 32 << 20
+"""Elements of a matrix up to which the kernel was faster than cuBLAS, on an H200."""
+
+OUTPUTS = 2
+"""Outputs of a program."""
+
+INPUTS = 1024
+"""Inputs that a program reads at a time, of each of its outputs."""
+
+WARPS = 4
+
+
+@triton.jit
+def multiply_row(
+    x,
+    weight,
+    bias,
+    y,
+    outputs,
+    inputs: tl.constexpr,
+    OUTPUTS: tl.constexpr,
+    INPUTS: tl.constexpr,
+    HAS_BIAS: tl.constexpr,
+):
+    """y[n] = Σ x[m] weight[n, m] + bias[n] for OUTPUTS values of n, summed in float32."""
+    n = tl.program_id(0) * OUTPUTS + tl.arange(0, OUTPUTS)
+    is_output = n < outputs
+    sums = tl.full((OUTPUTS, INPUTS), 0, tl.float32)
+    for first in range(0, inputs, INPUTS):
+        m = first + tl.arange(0, INPUTS)
+        inside = m < inputs
+        some_weight = tl.load(
+            weight + n[:, None].to(tl.int64) * inputs + m[None],
+            mask=is_output[:, None] & inside[None],
+            other=0.0,
+            eviction_policy="evict_first",
+        )
+        some_x = tl.load(x + m, mask=inside, other=0.0)
+        sums += some_x[None].to(tl.float32) * some_weight.to(tl.float32)
+    found = tl.sum(sums, 1)
+    if HAS_BIAS:
+        found += tl.load(bias + n, mask=is_output, other=0.0).to(tl.float32)
+    tl.store(y + n, found.to(y.dtype.element_ty), mask=is_output)
+
+
+@dataclass(frozen=True, eq=False)
+class TritonLinear:
+    """A bound matrix: `quire_kernels.ops.BoundLinear`."""
+
+    weight: Tensor
+    bias: Tensor | None
+
+    def __call__(self, x: Tensor, float32: bool = False) -> Tensor:
+        inputs, outputs = x.shape[-1], len(self.weight)
+        dtype = torch.float32 if float32 else x.dtype
+        if x.numel() != inputs or x.dtype == torch.float32 or self.weight.numel() > LARGEST:
+            return F.linear(x, self.weight, self.bias).to(dtype)
+        y = torch.empty(*x.shape[:-1], outputs, dtype=dtype, device=x.device)
+        bias = self.weight if self.bias is None else self.bias
+        multiply_row[triton.cdiv(outputs, OUTPUTS),](
+            *(x.contiguous(), self.weight, bias, y, outputs, inputs, OUTPUTS, INPUTS),
+            HAS_BIAS=self.bias is not None,
+            num_warps=WARPS,
+        )
+        return y
+
+
+@capturable
+def linear(weight: Tensor, bias: Tensor | None, gated: bool = False) -> TritonLinear:
+    return TritonLinear(weight.contiguous(), bias)

@@ -1,0 +1,1 @@
+"""Ops that handle each row of numbers by itself."""

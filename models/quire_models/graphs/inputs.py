@@ -1,0 +1,164 @@
+"""The memory that captured steps read: at fixed addresses for each bucket, filled by one copy from pinned memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from quire_models.step.upload import ALIGNMENT, aligned
+
+TokenAdapters = tuple[NDArray[Any], NDArray[Any], NDArray[Any]]
+"""Tokens with an adapter, the slot of each, and its weight."""
+
+
+class DecodeInputs(Protocol):
+    """A step, as `quire.engine.runner.input_batch.StepInputs` describes it."""
+
+    @property
+    def tokens(self) -> NDArray[np.int64]: ...
+
+    @property
+    def positions(self) -> NDArray[np.int64]: ...
+
+    @property
+    def slot_mapping(self) -> NDArray[np.int64]: ...
+
+    @property
+    def contexts(self) -> NDArray[np.int64]: ...
+
+    @property
+    def pages(self) -> NDArray[np.int32]: ...
+
+    @property
+    def prompt_lens(self) -> NDArray[np.int32]: ...
+
+    @property
+    def rope_positions(self) -> NDArray[np.int64] | None: ...
+
+    @property
+    def token_types(self) -> NDArray[np.int64] | None: ...
+
+    @property
+    def ends(self) -> NDArray[np.int32] | None: ...
+
+    @property
+    def sources(self) -> NDArray[np.int32] | None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class _Fields:
+    """One bucket's arrays, in one block of memory.
+
+    int64 [bucket]: tokens, positions, slots, lengths; rope [axes, bucket]; width [1], columns of `pages`. int32:
+    contexts, adapter_slots [bucket]; pages [bucket * most columns], of which the first rows · width are filled.
+    float32: adapter_weights [bucket].
+    """
+
+    tokens: Any
+    positions: Any
+    slots: Any
+    lengths: Any
+    rope: Any
+    width: Any
+    contexts: Any
+    adapter_slots: Any
+    adapter_weights: Any
+    pages: Any
+    begin_of_pages: int
+
+
+class GraphInputs:
+    """Inputs of steps of up to `max_rows` rows, each with one token and up to `max_pages` pages.
+
+    position_axes: of rotary positions; with one, they are `positions`.
+    """
+
+    def __init__(self, max_rows: int, max_pages: int, device: torch.device, position_axes: int = 1) -> None:
+        self.max_pages, self._axes = max_pages, position_axes
+        self._on_host = device.type == "cpu"
+        size = 8 * max_rows * (4 + position_axes) + 4 * max_rows * (3 + max_pages) + 10 * ALIGNMENT
+        self._host = torch.zeros(size, dtype=torch.uint8, pin_memory=not self._on_host)
+        self._device = self._host if self._on_host else torch.zeros(size, dtype=torch.uint8, device=device)
+        self._bytes = self._host.numpy()
+        self._host_fields, self._device_fields = cache(self._of_host), cache(self._of_device)
+        self._rows = torch.arange(max_rows, device=device)[:, None]
+        self._columns = torch.arange(max_pages, device=device)
+        self._copied = None if self._on_host else torch.cuda.Event()
+
+    def fill(self, bucket: int, inputs: DecodeInputs, adapters: TokenAdapters | None = None) -> None:
+        """Copy a step to the device; rows beyond its own have no context and no slot."""
+        if self._copied is not None:
+            self._copied.synchronize()  # the copy of the step before, unless nothing waited for its results
+        fields, rows, width = self._host_fields(bucket), len(inputs.tokens), inputs.pages.shape[1]
+        fields.tokens[:rows] = inputs.tokens
+        fields.positions[:rows] = inputs.positions
+        fields.slots[:rows], fields.slots[rows:] = inputs.slot_mapping, -1
+        np.maximum(inputs.prompt_lens, inputs.positions + 1, out=fields.lengths[:rows])
+        fields.contexts[:rows], fields.contexts[rows:] = inputs.contexts, 0
+        fields.adapter_slots[:] = -1
+        if adapters is not None:
+            tokens, slots, weights = adapters
+            fields.adapter_slots[tokens], fields.adapter_weights[tokens] = slots, weights
+        if self._axes > 1:
+            fields.rope[:, :rows] = inputs.positions if inputs.rope_positions is None else inputs.rope_positions
+        fields.width[0] = width
+        fields.pages[: rows * width] = inputs.pages.reshape(-1)
+        if self._copied is not None:
+            end = fields.begin_of_pages + 4 * rows * width
+            self._device[:end].copy_(self._host[:end], non_blocking=True)
+            self._copied.record()
+
+    def on_device(self, bucket: int) -> _Fields:
+        """Tensors of a bucket; `pages` are packed."""
+        return self._device_fields(bucket)
+
+    def page_table(self, bucket: int) -> Tensor:
+        """int32 [bucket, max_pages], computed on the device from the packed pages."""
+        fields = self.on_device(bucket)
+        at = torch.addcmul(self._columns, self._rows[:bucket], fields.width).clamp_(max=len(fields.pages) - 1)
+        return fields.pages[at]
+
+    def _of_host(self, bucket: int) -> _Fields:
+        def view(begin: int, end: int, dtype: type) -> NDArray[Any]:
+            return self._bytes[begin:end].view(dtype)
+
+        return self._fields(bucket, view, np.int64, np.int32, np.float32)
+
+    def _of_device(self, bucket: int) -> _Fields:
+        def view(begin: int, end: int, dtype: torch.dtype) -> Tensor:
+            return self._device[begin:end].view(dtype)
+
+        return self._fields(bucket, view, torch.int64, torch.int32, torch.float32)
+
+    def _fields(self, bucket: int, view: Any, int64: Any, int32: Any, float32: Any) -> _Fields:
+        long, short = 8 * bucket, 4 * bucket
+        at = _offsets(long, long, long, long, long * self._axes, 8, short, short, short, short * self.max_pages)
+        tokens, positions, slots, lengths, rope, width, contexts, adapter_slots, adapter_weights, pages = at
+        return _Fields(
+            tokens=view(*tokens, int64),
+            positions=view(*positions, int64),
+            slots=view(*slots, int64),
+            lengths=view(*lengths, int64),
+            rope=view(*rope, int64).reshape(self._axes, bucket),
+            width=view(*width, int64),
+            contexts=view(*contexts, int32),
+            adapter_slots=view(*adapter_slots, int32),
+            adapter_weights=view(*adapter_weights, float32),
+            pages=view(*pages, int32),
+            begin_of_pages=pages[0],
+        )
+
+
+def _offsets(*sizes: int) -> Iterator[tuple[int, int]]:
+    """Begin and end of arrays that follow each other."""
+    begin = 0
+    for size in sizes:
+        yield begin, begin + size
+        begin += aligned(size)

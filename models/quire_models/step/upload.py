@@ -1,0 +1,71 @@
+"""Arrays of a step on their way to the device: from pinned memory, in one copy."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+ALIGNMENT = 64
+"""Of each array in bytes: kernels are compiled for aligned addresses."""
+
+
+def aligned(size: int) -> int:
+    """`size` bytes, rounded up to `ALIGNMENT`."""
+    return -(-size // ALIGNMENT) * ALIGNMENT
+
+
+class DeviceUpload:
+    """Arrays in pinned memory, and as much memory on the device: each is filled after `begin`, there after `send`."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device, self._size, self._end = device, 0, 0
+        self._memory: tuple[Tensor, Tensor] | None = None
+        self._copied = torch.cuda.Event() if device.type == "cuda" else None
+
+    def array(self, size: int, dtype: torch.dtype) -> UploadedArray:
+        """One of up to `size` elements. All are declared before the first `begin`."""
+        assert self._memory is None, "arrays are declared first"
+        self._size += aligned(size * dtype.itemsize)
+        return UploadedArray(self, dtype)
+
+    def begin(self) -> None:
+        """Wait until the arrays of the step before are copied, as they are unless nothing read its results."""
+        if self._memory is None:
+            pinned = torch.zeros(self._size, dtype=torch.uint8, pin_memory=self._copied is not None)
+            self._memory = pinned, torch.zeros(self._size, dtype=torch.uint8, device=self._device)
+            self._bytes = pinned.numpy()
+        if self._copied is not None:
+            self._copied.synchronize()
+        self._end = 0
+
+    def put(self, values: np.ndarray[Any, Any], dtype: np.dtype[Any], kind: torch.dtype) -> Tensor:
+        """The tensor that holds these values on the device after `send`."""
+        assert self._memory is not None, "it has begun"
+        begin, end = self._end, self._end + values.size * dtype.itemsize
+        assert end <= self._size, f"{end} bytes do not fit {self._size}"
+        self._bytes[begin:end].view(dtype)[:] = values.reshape(-1)
+        self._end = aligned(end)
+        return self._memory[1][begin:end].view(kind).view(values.shape)
+
+    def send(self) -> None:
+        """Copy all arrays, in the order of the device's stream."""
+        assert self._memory is not None, "it has begun"
+        pinned, memory = self._memory
+        memory[: self._end].copy_(pinned[: self._end], non_blocking=True)
+        if self._copied is not None:
+            self._copied.record()
+
+
+class UploadedArray:
+    """One of the arrays of an `DeviceUpload`."""
+
+    def __init__(self, upload: DeviceUpload, dtype: torch.dtype) -> None:
+        self._upload, self._kind = upload, dtype
+        self._dtype = np.dtype(str(dtype).removeprefix("torch."))
+
+    def fill(self, values: Any) -> Tensor:
+        """The tensor that holds these values once they are sent, of their shape."""
+        return self._upload.put(np.asarray(values), self._dtype, self._kind)

@@ -1,0 +1,1 @@
+"""Records for servers with several replicas: how requests are divided, and what routers outside learn of the cache."""

@@ -1,0 +1,99 @@
+"""Hooks of servers with several replicas: routing policies, and publishers of KV events."""
+
+import pytest
+
+from quire.engine.kv_events.build import build_sender
+from quire.errors import ConfigError, PluginFailed
+from quire.hooks.registry import load
+from quire.params.sampling import SamplingParams
+from quire.records import Registry
+from quire.routing.chosen_policy import ChosenPolicy
+from quire.routing.router import RequestRouter
+from quire.types import Prompt, Request
+from quire.types.kv_events import AllBlocksCleared
+from quire_plugins.routing import POLICIES
+from quire_testing import check_routing_policy
+
+POLICY = """class Mine:
+    def choose(self, candidates):
+        {body}
+@hookimpl
+def quire_routing_policies(): yield RoutingPolicy("mine", lambda context: Mine())"""
+
+
+def placed(registry, count):
+    router = RequestRouter(3, ChosenPolicy(registry, "mine"))
+    router.add_model("m", 1000, 1)
+    requests = [Request(id=str(i), prompt=Prompt(token_ids=(i,)), params=SamplingParams()) for i in range(count)]
+    return [router.place("m", one, 0b110).replica for one in requests]
+
+
+@pytest.mark.parametrize("name", POLICIES)
+def test_hook_routing_policies_that_are_bundled_keep_the_contract(name):
+    check_routing_policy(load([]).by_hook("quire_routing_policies")[name])
+
+
+def test_a_policy_of_a_plugin_chooses(site):
+    site.add("mine", POLICY.format(body="return candidates.replicas[-1]"))
+    registry = load(["mine"])
+    assert placed(registry, 3) == [2, 2, 2]
+    with pytest.raises(AssertionError, match=r"gave one of 5 replicas"):
+        check_routing_policy(registry.by_hook("quire_routing_policies")["mine"])
+
+
+@pytest.mark.parametrize("body", ["raise KeyError('x')", "return 0", "return -1", "return None", "return 7"])
+def test_a_policy_that_fails_is_counted_and_load_alone_decides(site, body):
+    site.add("mine", POLICY.format(body=body))
+    registry = load(["mine"])
+    assert placed(registry, 4) == [1, 2, 1, 2]
+    (row,) = [row for row in registry.counter.snapshot() if row["plugin"] == "mine"]
+    assert row["errors"] == 4
+
+
+def test_an_unknown_policy_is_refused_with_the_names_of_the_known():
+    with pytest.raises(ConfigError, match="must be one of prefix, round-robin, least-loaded; got 'best'"):
+        ChosenPolicy(load([]), "best")
+    with pytest.raises(ConfigError, match="none, because no loaded plugin"):
+        ChosenPolicy(Registry(), "best")
+
+
+def test_a_policy_that_cannot_be_built_stops_the_start(site):
+    site.add("mine", "@hookimpl\ndef quire_routing_policies(): yield RoutingPolicy('mine', lambda context: 1 / 0)")
+    with pytest.raises(PluginFailed, match="ZeroDivisionError"):
+        ChosenPolicy(load(["mine"]), "mine")
+
+
+PUBLISHER = """class Writes:
+    def __init__(self, context):
+        self.path, self.engine = context.settings["path"], context.engine
+    def publish(self, model, events):
+        if model == "bad": raise KeyError("no")
+        self.write(f"{model} {self.engine} {type(events[0]).__name__}\\n")
+    def close(self):
+        self.write("closed")
+    def write(self, text):
+        with open(self.path, "a") as file: file.write(text)
+@hookimpl
+def quire_kv_event_publishers(): yield KvEventPublisher("file", Writes, frozenset({"path"}))"""
+
+
+def test_hook_kv_event_publishers_get_events_in_order_and_faults_are_counted(site, tmp_path):
+    site.add("writes", PUBLISHER)
+    registry = load(["writes"])
+    given = {"enable_kv_cache_events": True, "publisher": "file", "path": str(tmp_path / "log")}
+    sender = build_sender(given, registry, 3)
+    assert all(sender.put(model, AllBlocksCleared()) for model in ("a", "bad", "b"))
+    sender.close()
+    assert (tmp_path / "log").read_text() == "a 3 AllBlocksCleared\nb 3 AllBlocksCleared\nclosed"
+    (row,) = [row for row in registry.counter.snapshot() if row["plugin"] == "writes"]
+    assert (row["calls"], row["errors"]) == (5, 1)
+
+
+def test_a_full_queue_takes_no_more_events(site, tmp_path):
+    site.add("writes", PUBLISHER)
+    given = {"enable_kv_cache_events": True, "publisher": "file", "path": str(tmp_path / "log"), "max_queue_size": 2}
+    sender = build_sender(given, load(["writes"]), 0)
+    taken = [sender.put("a", AllBlocksCleared()) for _ in range(1000)]
+    assert taken[0]
+    assert not all(taken)
+    sender.close()
