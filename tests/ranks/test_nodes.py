@@ -1,4 +1,4 @@
-"""Ranks on several machines, which are processes of this one here: they answer as one does, and are replaced when lost."""
+"""Ranks on several machines, which are processes of this one here: they answer as one does, and are replaced."""
 
 import os
 import signal
