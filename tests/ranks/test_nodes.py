@@ -26,7 +26,7 @@ from quire.settings.model_config import ModelConfig
 from quire_testing.tiny import byte_tokenizer, reference_model, save
 
 PROMPT = random_ids(Random(0), 20)
-FLAGS = ("--dtype", "float32", "--num-pages", "32", "--tensor-parallel-size", "2", "--distributed-timeout-s", "60")
+FLAGS = ("--dtype", "float32", "--num-pages", "32", "--distributed-timeout-s", "60")
 
 
 @pytest.fixture(scope="module")
@@ -62,8 +62,8 @@ def child_of(pid: int) -> int:
 
 
 @pytest.mark.process
-def test_two_nodes_answer_as_one_and_a_stopped_rank_is_replaced(folder: Path, wanted: list[int]) -> None:
-    nodes = ("--nnodes", "2", "--master-port", str(free_port()))
+def test_two_nodes_of_two_ranks_answer_as_one_and_a_stopped_rank_is_replaced(folder: Path, wanted: list[int]) -> None:
+    nodes = ("--tensor-parallel-size", "4", "--nnodes", "2", "--master-port", str(free_port()))
     with ExitStack() as stack:
         first, second = (
             stack.enter_context(serving(f"m={folder}", *FLAGS, *nodes, "--node-rank", str(rank), ready=False))
@@ -89,7 +89,7 @@ def test_processes_of_torchrun_answer_as_one(folder: Path, wanted: list[int]) ->
     store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     variables = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": f"{store.port}"}
     variables["TORCHELASTIC_USE_AGENT_STORE"] = "True"
-    flags = (*FLAGS, "--distributed-executor-backend", "external_launcher")
+    flags = (*FLAGS, "--tensor-parallel-size", "2", "--distributed-executor-backend", "external_launcher")
     with ExitStack() as stack:
         second, first = (
             stack.enter_context(serving(f"m={folder}", *flags, ready=False, env={**variables, "RANK": str(rank)}))
