@@ -13,6 +13,8 @@ from dataclasses import replace
 
 from quire.commands.models import demo_adapters, demo_models, named_models
 from quire.commands.start_banner import print_banner
+from quire.engine.parallel.nodes.follow import follow
+from quire.engine.parallel.nodes.place import check_place
 from quire.errors import QuireError
 from quire.from_vllm.variables import unread_variables
 from quire.hooks.discovery import adds_to_bundled
@@ -91,13 +93,19 @@ def _serve(args: argparse.Namespace, on_ready: OnReady) -> int:
     warn_of_open_server(config)
     if lora and demos:
         config = replace(config, lora_modules=(*config.lora_modules, *demo_adapters(registry)))
+    models, defaults = models_to_serve(args, registry), read_config(ModelConfig, vars(args))
+    place = check_place(models, config.data_parallel_size, os.environ)
+    if place is not None:
+        if not place.leads:
+            return follow(place)
+        defaults = replace(defaults, nnodes=1, node_rank=0, distributed_executor_backend=None)  # for further models
     return run_server(
-        models_to_serve(args, registry),
+        models,
         config,
         registry,
         plugins=args.plugins,
         enable_lora=lora,
-        defaults=read_config(ModelConfig, vars(args)),
+        defaults=defaults,
         on_ready=on_ready,
         spawned=args.spawned,
     )

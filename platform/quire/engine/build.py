@@ -20,7 +20,8 @@ from quire.engine.memory.kv_budget import check_memory_use, plan_caches, step_to
 from quire.engine.memory.ledger import MemoryBudget, MemoryLedger
 from quire.engine.memory.profile import activation_bytes
 from quire.engine.multimodal.embeddings import MultimodalEmbeddings
-from quire.engine.parallel.leader import Launch, Leader, start_ranks
+from quire.engine.parallel.executors import Launch
+from quire.engine.parallel.leader import Leader, start_ranks
 from quire.engine.parallel.leading_runner import runner_of
 from quire.engine.parallel.one_rank import OneRank
 from quire.engine.pooling.poolers import Poolers

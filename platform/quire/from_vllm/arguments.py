@@ -61,15 +61,13 @@ def _any(why: str) -> Accepted:
 
 ARGUMENTS: Mapping[str, Accepted] = {
     "pipeline_parallel_size": _only(ONE_DEVICE, 1),
-    "nnodes": _only(ONE_DEVICE, 1),
-    "node_rank": _only(ONE_DEVICE, 0),
     "worker_use_ray": _only(NO_RAY, False),
     "engine_use_ray": _only(NO_RAY, False),
     "ray_workers_use_nsight": _only(NO_RAY, False),
     "disable_custom_all_reduce": _switch(ONE_DEVICE),
     "max_parallel_loading_workers": _any(ONE_DEVICE),
     "api_server_count": _only("one process answers HTTP", 1),
-    "headless": _only("one process answers HTTP", False),
+    "headless": _only("of --nnodes, all but the first answer no HTTP without a flag", False),
     "grpc": _only("the server speaks HTTP", False),
     "speculative_draft_tensor_parallel_size": _only(ONE_DRAFTER, None, 1),
     "speculative_max_model_len": _only("a drafter drafts up to the end of the context", None),

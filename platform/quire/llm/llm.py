@@ -71,6 +71,7 @@ class LLM:
             parts = model
         else:
             parts = open_llm(model, plugins, enable_lora, plugin_options, settings)
+        self._parts = parts
         self._engine, self._tokenizer, registry = parts.engine, parts.tokenizer, parts.registry
         self.info: ModelInfo = parts.engine.info
         self._template_pool = TemplatePool()
@@ -290,7 +291,7 @@ class LLM:
             self._closed = True
             self._template_pool.close()
             self._media_loader.close()
-            self._engine.close()
+            self._parts.close()
 
     def __enter__(self) -> LLM:
         return self

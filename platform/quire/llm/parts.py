@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import atexit
 import logging
 import os
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from quire import hub
+from quire.engine.parallel.nodes.follow import follow
+from quire.engine.parallel.nodes.place import place_of
 from quire.errors import UnknownArchitecture
 from quire.from_vllm.variables import unread_variables
 from quire.hooks import registry
@@ -41,6 +45,11 @@ class LLMParts:
     limits: MediaLimits | None = None
     task: str = "auto"
 
+    def close(self) -> None:
+        """Close the engine, which the end of the program need not do any more."""
+        atexit.unregister(self.engine.close)
+        self.engine.close()
+
     def adapter_resolver(self) -> AdapterResolver:
         """Finds the folders of adapters that requests name without a path."""
         folder = self.download_dir
@@ -54,7 +63,10 @@ def open_llm(
     plugin_options: Mapping[str, Mapping[str, Any]] | None,
     settings: Mapping[str, Any],
 ) -> LLMParts:
-    """Load a model; arguments and errors are those of `LLM`."""
+    """Load a model; arguments and errors are those of `LLM`.
+
+    In a process of torchrun, or on a node, that does not have the first rank: follow that one, then exit.
+    """
     from quire.engine.build import build_engine  # imports torch
 
     known = known_settings(settings)
@@ -63,6 +75,9 @@ def open_llm(
     names = plugin_names(plugins) if isinstance(plugins, str) else plugins
     found = registry.load(names, options=plugin_options, enable_lora=enable_lora)
     config = from_demo(model_config(model, known), found)
+    place = place_of(config, os.environ)
+    if place is not None and not place.leads:
+        sys.exit(follow(place))
     SpeculativeConfig.from_registry(config.speculation, found)  # raises ConfigError now instead of after loading
     folder = hub.resolve(config.model, config)
     tokenizer = Tokenizer.load(hub.resolve_tokenizer(config, folder), config.tokenizer_mode, config.trust_remote_code)
@@ -71,6 +86,8 @@ def open_llm(
         engine = build_engine(config, found, tokenizer=lambda: tokenizer)
     except UnknownArchitecture as error:
         raise with_advice(error, found) from error
+    if place is not None:
+        atexit.register(engine.close)  # so that the others end too; else they take this rank for lost, and wait for it
     return LLMParts(
         engine=engine,
         tokenizer=tokenizer,

@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from quire.errors import ConfigError
-from quire.settings.rank_checks import check_ranks
+from quire.settings.rank_config import RankConfig
 from quire.settings.setting import check_choices, check_positive, setting
 from quire.settings.speculative_config import KEYS, with_flags
 
 
 @dataclass(frozen=True, kw_only=True)
-class ModelConfig:
+class ModelConfig(RankConfig):
     """Settings of one model: how to load it and how to run it."""
 
     model: str = setting("Folder or hub id of the model.", "")
@@ -78,20 +78,6 @@ class ModelConfig:
         choices=("auto", "int8", "int4"),
     )
     device: str = setting("Device to run on; auto: the GPU if there is one.", "auto", choices=("auto", "cpu", "cuda"))
-    tensor_parallel_size: int = setting(
-        "Number of ranks, processes of this machine, that each compute a part of the model (see docs/scale).",
-        1,
-        also=("tp",),
-    )
-    enable_expert_parallel: bool = setting(
-        "Give each rank of --tensor-parallel-size some experts of a mixture, instead of some columns of all experts.",
-        False,
-    )
-    distributed_executor_backend: str | None = setting(
-        "How the ranks of a model run: uni (one rank, in the process of the engine) or mp (a process for each further "
-        "rank); default: uni with one rank, else mp.",
-        choices=("uni", "mp"),
-    )
     max_model_len: int | None = setting(
         "Maximum length of prompt plus output in tokens, e.g. 4096 or 4k (default: from the model's config)."
     )
@@ -249,7 +235,7 @@ class ModelConfig:
         check_positive(self, "max_model_len", "max_num_batched_tokens", "max_num_seqs", "max_num_queued_reqs")
         check_positive(self, "page_size", "kv_cache_memory_bytes", "num_pages")
         self._check_quantization()
-        check_ranks(self)
+        self._check_ranks()
         _ = self.speculation  # raises for settings that contradict each other
         check_positive(self, "max_loras", "max_lora_rank", "max_num_encoder_tokens")
         check_positive(self, "max_media_bytes", "max_image_pixels", "max_media_seconds", "max_video_frames")

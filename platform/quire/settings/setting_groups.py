@@ -40,7 +40,10 @@ GROUPS: Mapping[str, tuple[str, ...]] = {
         "stream_interval",
         *("enable_prompt_tokens_details", "enable_force_include_usage"),
     ),
-    "several ranks": ("tensor_parallel_size", "enable_expert_parallel", "distributed_executor_backend"),
+    "several ranks": (
+        *("tensor_parallel_size", "enable_expert_parallel", "distributed_executor_backend"),
+        *("nnodes", "node_rank", "master_addr", "master_port", "distributed_timeout_s"),
+    ),
     "scheduling": (
         *("max_num_seqs", "max_num_batched_tokens", "max_num_queued_reqs", "enable_chunked_prefill"),
         *("scheduling_policy", "preemption", "batch_invariant", "enforce_eager"),

@@ -35,6 +35,7 @@ MODULES = (
     "quire.server.process.serve",
     "quire.engine_process.process",
     "quire.engine_process.ranks.process",
+    "quire.engine_process.ranks.joined",
     "quire.engine.build",
     "quire.engine.loading.model_summary",
     "quire.isolation.isolated_process",

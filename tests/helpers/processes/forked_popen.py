@@ -30,6 +30,7 @@ PROGRAMS = {
     "fake_engine_process": True,
     str(EXAMPLES): True,
     "quire.engine_process.ranks.process": True,
+    "quire.engine_process.ranks.joined": True,
     "quire.isolation.isolated_process": False,
     "quire.engine.structured.compiler_process": False,
 }

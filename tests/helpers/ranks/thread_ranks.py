@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from quire.engine.parallel.channel import Channel
 from quire.engine.parallel.follower import Follower
+from quire.engine.parallel.group import rank_group
 from quire.engine.parallel.messages import StartRank
 from quire.records import Registry
 
@@ -29,7 +30,8 @@ def launch_thread(start: StartRank, memory: int, registry: Registry) -> RankThre
     """A `quire.engine.parallel.leader.Launch`."""
     ours, theirs = map(Channel, socket.socketpair())
     shared = mmap.mmap(memory, os.fstat(memory).st_size)
-    follower = Follower(theirs, shared, start, registry, lost=lambda: None)
+    group = rank_group(shared, start.rank, start.size, start.threads)
+    follower = Follower(theirs, group, start, registry, lost=lambda _: None)
     thread = threading.Thread(target=follower.run, name=f"rank {start.rank}", daemon=True)
     thread.start()
     return RankThread(ours, thread)

@@ -4,6 +4,7 @@
     (rank 0)                           └─ its own part, together with them ─▶ StepResult
 
 The scheduler, sampling, grammars and adapters' names are on rank 0 only. What a follower does arrives in one ordered
-stream of commands: plans, slots of adapters, resets. Sums go through shared memory, not through this stream. A follower
-that ends or does not answer ends the group; then every step fails, and the engine process is started anew.
+stream of commands: plans, slots of adapters, resets. Sums go through shared memory, or between machines (`nodes/`)
+through sockets, not through this stream. A follower that ends or does not answer ends the group; then every step fails,
+and the engine process is started anew.
 """

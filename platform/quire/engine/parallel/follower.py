@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import mmap
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -24,13 +23,14 @@ from quire.engine.parallel.adapters.adapter_reads import ReadingThreads
 from quire.engine.parallel.adapters.followed_adapters import FollowedAdapters
 from quire.engine.parallel.channel import Channel
 from quire.engine.parallel.following_runner import FollowingRunner
-from quire.engine.parallel.group import model_digest, rank_group
+from quire.engine.parallel.group import model_digest
 from quire.engine.parallel.messages import (
     AcquireSlot,
     AdapterRead,
     Beat,
     BuildRunner,
     ComputeTables,
+    EndRank,
     RankFailed,
     RankLoaded,
     RankReady,
@@ -48,6 +48,7 @@ from quire.errors import QuireError, StartupError
 from quire.isolation.isolated_calls import IsolatedCalls
 from quire.records import Registry
 from quire_kernels.groups.group import RankLost
+from quire_kernels.groups.shared_memory import SharedMemoryGroup
 from quire_models.loading.checkpoint import raw_config
 from quire_models.sharding.model import ModelShard
 from quire_models.sharding.rank import Rank
@@ -62,18 +63,18 @@ READERS = 2
 
 
 class Follower:
-    """One rank. lost: called when the leader is gone."""
+    """One rank. lost: called when the leader is gone, with its last message if it has said that it ends."""
 
     def __init__(
         self,
         channel: Channel,
-        memory: mmap.mmap,
+        group: SharedMemoryGroup,
         start: StartRank,
         registry: Registry,
-        lost: Callable[[], None],
+        lost: Callable[[EndRank | None], None],
     ) -> None:
         self._channel, self._start, self._registry, self._lost = channel, start, registry, lost
-        self._group = rank_group(memory, start.rank, start.size, start.threads)
+        self._group = group
         self._commands: SimpleQueue[Any] = SimpleQueue()
         self._readers = ThreadPoolExecutor(READERS, "adapter-reader")
         self._ended = threading.Event()
@@ -81,8 +82,9 @@ class Follower:
         self._runner: FollowingRunner | None = None
         self._threads = ReadingThreads(channel.send)
 
-    def run(self) -> None:
-        """Serve until the leader is gone."""
+    def run(self) -> bool:
+        """Serve until the leader is gone, or this rank cannot go on; whether that is because it could not start."""
+        is_startup = False
         threads = [threading.Thread(target=work, daemon=True) for work in (self._receive, self._beat)]
         for thread in threads:
             thread.start()
@@ -102,6 +104,7 @@ class Follower:
             self._readers.shutdown(wait=False, cancel_futures=True)
             self._isolated.close()
             self._channel.close()
+        return is_startup
 
     def _load(self) -> None:
         start = self._start
@@ -170,13 +173,17 @@ class Follower:
 
     def _receive(self) -> None:
         """In a thread: queue the commands. Adapters are read beside the steps."""
+        last: EndRank | None = None
         while True:
             try:
                 command = self._channel.receive()
             except EOFError:
-                self._lost()
+                self._lost(last)
                 self._commands.put(None)
                 return
+            if isinstance(command, EndRank):
+                last = command
+                continue
             if isinstance(command, ReadAdapter):
                 self._readers.submit(self._read, command)
             elif isinstance(command, Total):

@@ -1,9 +1,11 @@
-"""The group of ranks of one machine, and what must be equal on all of them."""
+"""The group of ranks as one of them sees it, and what must be equal on all of them."""
 
 from __future__ import annotations
 
 import hashlib
 import mmap
+import socket
+from collections.abc import Mapping
 from importlib.metadata import version
 from pathlib import Path
 
@@ -13,6 +15,7 @@ from quire_kernels.cpu.build import BuildError
 from quire_kernels.cpu.implementations import compiled
 from quire_kernels.cpu.library import Library
 from quire_kernels.groups.shared_memory import SharedMemoryGroup, anonymous_memory, shared_bytes
+from quire_kernels.groups.sockets import SocketGroup
 from quire_kernels.groups.structs import MAX_THREADS
 
 TIMEOUT_S = 60.0
@@ -25,6 +28,11 @@ SAMPLES, SAMPLE_BYTES = 64, 1 << 12
 def rank_group(memory: mmap.mmap, rank: int, size: int, threads: int) -> SharedMemoryGroup:
     """One rank's end of a group. threads: of each rank."""
     return SharedMemoryGroup(_library(size), memory, rank, size, num_exchanging(threads), TIMEOUT_S)
+
+
+def socket_group(connections: Mapping[int, socket.socket], rank: int, size: int) -> SocketGroup:
+    """One rank's end of a group without shared memory. connections: to each other rank."""
+    return SocketGroup(_library(size), connections, rank, size, TIMEOUT_S)
 
 
 def group_memory(size: int, threads: int) -> tuple[int, mmap.mmap]:

@@ -19,14 +19,16 @@ from quire.engine.memory.ledger import MemoryBudget, MemoryUse
 from quire.engine.parallel.adapters.adapter_reads import AdapterReads
 from quire.engine.parallel.adapters.mirrored_runtime import MirroredRuntime
 from quire.engine.parallel.divided_tables import DividedTables
+from quire.engine.parallel.executors import Executor, JoinedRanks, Launch, LocalRanks
 from quire.engine.parallel.followers import Followers, Launched
-from quire.engine.parallel.group import group_memory, model_digest, rank_group
+from quire.engine.parallel.group import model_digest
 from quire.engine.parallel.launch import launch_process
 from quire.engine.parallel.messages import (
     AdapterRead,
     Addend,
     BuildRunner,
     ComputeTables,
+    EndRank,
     PlacedAdapter,
     RankFailed,
     RankLoaded,
@@ -35,6 +37,7 @@ from quire.engine.parallel.messages import (
     RunPlan,
     StartRank,
 )
+from quire.engine.parallel.nodes.place import place_of
 from quire.engine.parallel.one_rank import OneRank
 from quire.engine.runner.sizes import RunnerSizes
 from quire.errors import CheckpointError, ConfigError, QuireError
@@ -47,35 +50,33 @@ from quire_models.sharding.rank import Rank
 
 log = logging.getLogger(__name__)
 
-Launch = Callable[[StartRank, int, Registry], Launched]
-"""Starts a rank. Arguments: its first message, a descriptor of the group's memory, the leader's registry."""
-
 
 class Leader:
-    """The followers of one model. shard: the leader's own part. threads: of each rank."""
+    """The followers of one model. executor: starts them. shard: the leader's own part. threads: of each rank."""
 
-    def __init__(self, config: ModelConfig, registry: Registry, launch: Launch) -> None:
-        self.size = config.tensor_parallel_size
-        self.threads = max(1, torch.get_num_threads() // self.size)
-        _check(config)
-        self._config, self._registry, self._launch = config, registry, launch
-        self._descriptor, memory = group_memory(self.size, self.threads)
-        self._group = rank_group(memory, 0, self.size, self.threads)
+    def __init__(self, config: ModelConfig, registry: Registry, executor: Executor) -> None:
+        self.size, self._local = config.tensor_parallel_size, executor.local
+        self.threads = max(1, torch.get_num_threads() // self._local)
+        _check(config, self._local)
         self._number, self._handles = 0, count(1)
         self._failure: str | None = None
         self._startup_error: QuireError | None = None
+        self._refusal: str | None = None
         self._closing = False
         self._changed = threading.Condition()
         self._digests: dict[int, str] = {}
         self._num_ready = 0
         self._reads = AdapterReads(self.size, self.send)
+        self._followers: Followers | None = None
+
+        def start() -> Mapping[int, Launched]:
+            first = StartRank(config=config, rank=0, size=self.size, threads=self.threads)
+            self._group, found = executor.start(first, registry)
+            return found
+
+        self._followers = Followers(start, self._take, self.fail)
         rank = Rank(0, self.size, config.enable_expert_parallel)
         self.shard = ModelShard(rank, self._group, add_up=self._reads.threads.add_up)
-        self._followers: Followers | None = None
-        try:
-            self._followers = Followers(self._start, self._take, self.fail)
-        finally:
-            os.close(self._descriptor)
 
     @property
     def has_failed(self) -> bool:
@@ -83,13 +84,13 @@ class Leader:
         return self._failure is not None
 
     def own_part(self, budget: MemoryBudget) -> MemoryBudget:
-        """What one rank may take of the memory that all ranks share."""
-        parts = {name: value // self.size for name, value in vars(budget).items()}
+        """What one rank may take of the memory that all ranks of this machine share."""
+        parts = {name: value // self._local for name, value in vars(budget).items()}
         return replace(budget, **parts)
 
     def of_all(self, use: MemoryUse) -> MemoryUse:
-        """What all ranks have reserved together, if each has as much as this one."""
-        return replace(use, **{name: value * self.size for name, value in vars(use).items()})
+        """What all ranks of this machine have reserved together, if each has as much as this one."""
+        return replace(use, **{name: value * self._local for name, value in vars(use).items()})
 
     def mirror(self, runtimes: AttachedRuntimes) -> None:
         """Let all ranks have the adapters of these runtimes."""
@@ -119,9 +120,10 @@ class Leader:
         own = model_digest(loaded)
         others = [rank for rank, digest in self._digests.items() if digest != own]
         if others:
-            raise CheckpointError(
+            self._refusal = (
                 f"Rank {others[0]} has other weights than the first one: the files of {loaded.info.folder} differ."
             )
+            raise CheckpointError(self._refusal)
 
     def _await(self, condition: Callable[[], bool]) -> None:
         with self._changed:
@@ -177,20 +179,9 @@ class Leader:
         with self._changed:
             self._closing = True
         if self._followers is not None:
+            if not self.has_failed:
+                self.send(EndRank(self._refusal))
             self._followers.close()
-
-    def _start(self) -> Mapping[int, Launched]:
-        found: dict[int, Launched] = {}
-        try:
-            for rank in range(1, self.size):
-                start = StartRank(config=self._config, rank=rank, size=self.size, threads=self.threads)
-                found[rank] = self._launch(start, self._descriptor, self._registry)
-        except BaseException:
-            for follower in found.values():
-                follower.channel.close()
-                follower.end()
-            raise
-        return found
 
     def _take(self, rank: int, message: Any) -> None:
         """In a thread for each rank: what a follower says."""
@@ -216,10 +207,12 @@ def start_ranks(config: ModelConfig, registry: Registry, launch: Launch | None) 
     if config.tensor_parallel_size == 1:
         return OneRank()
     hub.locate(config.model, config)  # downloads it once, before all ranks ask for it
-    return Leader(config, registry, launch or launch_process)
+    place = place_of(config, os.environ)
+    local = LocalRanks(config.tensor_parallel_size, launch or launch_process)
+    return Leader(config, registry, local if place is None else JoinedRanks(place))
 
 
-def _check(config: ModelConfig) -> None:
+def _check(config: ModelConfig, local: int) -> None:
     """Raise ConfigError for settings that do not work with several ranks; warn where they are slow."""
     size = config.tensor_parallel_size
     if config.device == "cuda" or (config.device == "auto" and torch.cuda.is_available()):
@@ -227,5 +220,5 @@ def _check(config: ModelConfig) -> None:
             f"--tensor-parallel-size {size}: several GPUs are not supported yet; use --device cpu, or one GPU."
         )
     cores = len(os.sched_getaffinity(0))
-    if size > cores:
-        log.warning("--tensor-parallel-size %d: there are only %d cores, so ranks wait for each other", size, cores)
+    if local > cores:
+        log.warning("%d ranks of a model on %d cores: they wait for each other", local, cores)

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor
 
 from quire.engine.runner.sizes import RunnerSizes
-from quire.records import AdapterMetadata
+from quire.records import AdapterMetadata, Registry
 from quire.settings.model_config import ModelConfig
 from quire.types import AdapterRef, Plan
 
@@ -30,6 +31,22 @@ class StartRank:
     options: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     sys_path: tuple[str, ...] = ()
     log_level: int = 30
+
+    def described(self, registry: Registry) -> StartRank:
+        """The message for a process that must load the plugins of `registry` by their names."""
+        return replace(
+            self,
+            plugins=tuple(info.name for info in registry.plugins),
+            options={plugin: dict(values) for plugin, values in registry.options.items()},
+            log_level=logging.getLogger().getEffectiveLevel(),
+        )
+
+
+@dataclass(frozen=True)
+class EndRank:
+    """The leader ends as it should: end too. error: why it could not start, None = it has served."""
+
+    error: str | None
 
 
 @dataclass(frozen=True)

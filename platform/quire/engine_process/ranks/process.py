@@ -17,8 +17,9 @@ import sys
 
 from quire.engine.parallel.channel import Channel
 from quire.engine.parallel.follower import Follower
-from quire.engine.parallel.launch import IGNORED_SIGNALS
+from quire.engine.parallel.group import rank_group
 from quire.engine.parallel.messages import StartRank
+from quire.engine.parallel.spawn import IGNORED_SIGNALS
 from quire.hooks import registry
 from quire.log_format import log_to_stderr
 
@@ -45,7 +46,8 @@ def main(connection: str, memory: str) -> int:
     log_to_stderr(logging.getLevelName(start.log_level).lower())
     sys.path[:] = start.sys_path
     found = registry.load(list(start.plugins or ()), start.options)
-    Follower(channel, shared, start, found, lost=lambda: os._exit(0)).run()
+    group = rank_group(shared, start.rank, start.size, start.threads)
+    Follower(channel, group, start, found, lost=lambda _: os._exit(0)).run()
     return 1
 
 

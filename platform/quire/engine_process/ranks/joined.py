@@ -1,0 +1,65 @@
+"""The process of a rank that joins the first one through a network: `python -m quire.engine_process.ranks.joined
+<place> <rank>`, with a `Place` as JSON.
+
+Exit status: 0 if the first rank has ended as it should, LOST if it is gone, 2 if it refuses this rank, or the rank
+cannot start; then a sentence is logged. The system kills the process when the thread that has started it ends.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import logging
+import os
+import signal
+import sys
+
+from quire.engine.parallel.follower import Follower
+from quire.engine.parallel.group import socket_group
+from quire.engine.parallel.messages import EndRank, StartRank
+from quire.engine.parallel.nodes.join import join
+from quire.engine.parallel.nodes.place import Place
+from quire.engine.parallel.nodes.statuses import LOST, REFUSED
+from quire.engine.parallel.spawn import IGNORED_SIGNALS
+from quire.engine_process.ranks.process import PR_SET_PDEATHSIG
+from quire.errors import QuireError
+from quire.hooks import registry
+from quire.log_format import log_to_stderr
+
+log = logging.getLogger("quire.ranks")
+
+
+def main(place: str, rank: str) -> int:
+    """Serve the first rank; returns the exit status."""
+    for number in IGNORED_SIGNALS:
+        signal.signal(number, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, IGNORED_SIGNALS)
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    log_to_stderr("info")
+    found, own = Place(**json.loads(place)), int(rank)
+    try:
+        joined = join(found, own)
+        try:
+            start = joined.channel.receive()
+        except EOFError:
+            return LOST
+        assert isinstance(start, StartRank), start
+        log_to_stderr(logging.getLevelName(start.log_level).lower())
+        plugins = registry.load(list(start.plugins or ()), start.options)
+        group = socket_group(joined.connections, own, found.size)
+    except QuireError as error:
+        log.critical("%s", error.message)
+        return REFUSED
+    return REFUSED if Follower(joined.channel, group, start, plugins, _end).run() else LOST
+
+
+def _end(last: EndRank | None) -> None:
+    """The first rank is gone, after its last message if it had one."""
+    if last is not None and last.error is not None:
+        log.critical("%s", last.error)
+        os._exit(REFUSED)
+    os._exit(LOST if last is None else 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))

@@ -1,0 +1,70 @@
+"""The settings that divide a model among ranks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from quire.errors import ConfigError
+from quire.settings.setting import check_positive, setting
+
+MAX_RANKS = 64
+"""Largest number of ranks of a model."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankConfig:
+    """Base of `ModelConfig`: how many ranks a model has, and where they run."""
+
+    tensor_parallel_size: int = setting(
+        "Number of ranks, processes that each compute a part of the model (see docs/scale).",
+        1,
+        also=("tp",),
+    )
+    enable_expert_parallel: bool = setting(
+        "Give each rank of --tensor-parallel-size some experts of a mixture, instead of some columns of all experts.",
+        False,
+    )
+    distributed_executor_backend: str | None = setting(
+        "How the ranks of a model run: uni (one rank, in the process of the engine), mp (a process for each further "
+        "rank) or external_launcher (torchrun starts this command for each rank); default: uni with one rank, else mp.",
+        choices=("uni", "mp", "external_launcher"),
+    )
+    nnodes: int = setting("Number of machines that share the ranks of the model; each runs this command.", 1)
+    node_rank: int = setting("Number of this machine, from 0 to --nnodes - 1; the first one serves.", 0)
+    master_addr: str = setting("Address of the first of --nnodes machines.", "127.0.0.1")
+    master_port: int = setting("Port on which the first of --nnodes machines awaits the others.", 29501)
+    distributed_timeout_s: float = setting(
+        "Maximum time in seconds that ranks on several machines wait for each other at the start.",
+        300.0,
+        also=("distributed_timeout_seconds",),
+    )
+
+    def _check_ranks(self) -> None:
+        """Raise ConfigError for settings that no ranks can have."""
+        check_positive(self, "tensor_parallel_size")
+        size = self.tensor_parallel_size
+        if size > MAX_RANKS:
+            raise ConfigError(f"--tensor-parallel-size may be at most {MAX_RANKS}; got {size}.")
+        if self.distributed_executor_backend == "uni" and size > 1:
+            raise ConfigError(
+                f"--distributed-executor-backend uni has one rank, but --tensor-parallel-size is {size}; use mp."
+            )
+        self._check_nodes(size)
+
+    def _check_nodes(self, size: int) -> None:
+        check_positive(self, "nnodes", "distributed_timeout_s")
+        nodes = self.nnodes
+        if not 0 <= self.node_rank < nodes:
+            raise ConfigError(
+                f"--node-rank must be from 0 to {nodes - 1}, as --nnodes is {nodes}; got {self.node_rank}."
+            )
+        if not 0 < self.master_port < 65536:
+            raise ConfigError(f"--master-port must be from 1 to 65535; got {self.master_port}.")
+        if nodes > 1 and self.distributed_executor_backend == "external_launcher":
+            raise ConfigError(
+                "--nnodes and --distributed-executor-backend external_launcher: give --nnodes to torchrun."
+            )
+        if size % nodes:
+            raise ConfigError(
+                f"--tensor-parallel-size {size} must be a multiple of --nnodes {nodes}: each machine has as many ranks."
+            )
