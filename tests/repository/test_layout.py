@@ -106,12 +106,12 @@ ON_TOP = (
     "quire.cli",
     "quire.commands",
     "quire.entrypoints.openai",
+    "quire.ray",
     "quire_adapter_tools",
     "quire_bench",
     "quire_quantize",
 )
 """These may import anything, and no other module imports them."""
-
 
 def modules() -> Iterator[tuple[str, Path]]:
     for root, packages in SOURCE_ROOTS.items():

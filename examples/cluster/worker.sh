@@ -1,0 +1,4 @@
+#!/bin/sh
+# Each further machine: sh examples/cluster/worker.sh ADDRESS_OF_THE_FIRST
+set -eu
+exec ray start "--address=$1:6379" --disable-usage-stats
