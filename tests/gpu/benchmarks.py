@@ -6,6 +6,7 @@ import json
 import random
 import tempfile
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -29,10 +30,21 @@ RANK = 16
 PROJECTIONS = ("self_attn.q_proj", "self_attn.v_proj", "mlp.up_proj", "mlp.down_proj")
 
 
-def run(geometry: str, device: str, num_adapters: int = 64, scale: int = 1) -> dict[str, Any]:
-    """scale: divides lengths and numbers of requests."""
+PROMPTS, OUTPUTS = (32, 256), (32, 128)
+"""Least and most tokens of the requests that come at once."""
+
+
+def run(
+    geometry: str,
+    device: str,
+    found: dict[str, Any],
+    save: Callable[[], None],
+    num_adapters: int = 64,
+    scale: int = 1,
+) -> None:
+    """Adds to `found`, and saves after each measurement. scale: divides lengths and numbers of requests."""
     draw = random.Random(0)
-    found: dict[str, Any] = {"limits": limits(device)}
+    found["limits"] = limits(device)
     with tempfile.TemporaryDirectory() as name, torch.inference_mode():
         folder = write_geometry(geometry, Path(name) / "model")
         pages = {} if device == "cuda" else {"num_pages": 2048}
@@ -45,26 +57,36 @@ def run(geometry: str, device: str, num_adapters: int = 64, scale: int = 1) -> d
                 "num_pages": engine.info.num_pages,
                 "weight_bytes": engine.loaded.weight_bytes,
             }
-            measure = Measure(engine, draw, device)
-            found["one stream"] = measure.steady(1, 128 // scale, 100 // scale)
-            found["64 streams"] = measure.steady(64 // scale, 128 // scale, 60 // scale)
-            found["256 streams"] = measure.steady(256 // scale, 128 // scale, 60 // scale)
-            found["256 requests"] = measure.requests(256 // scale, (32, 256), (32, 128))
-            found["first token of 1500"] = measure.first_token(1500 // scale)
-            found["profiles"] = {rows: steps(engine, rows, draw, device) for rows in (1, 64 // scale)}
+            measure, many = Measure(engine, draw, device), 256 // scale
+            measurements: dict[str, Callable[[], Any]] = {
+                "one stream": partial(measure.steady, 1, 128 // scale, 100 // scale),
+                "64 streams": partial(measure.steady, 64 // scale, 128 // scale, 60 // scale),
+                "256 streams": partial(measure.steady, many, 128 // scale, 60 // scale),
+                "16 streams of 3000": partial(measure.steady, 16 // scale, 3000 // scale, 40 // scale),
+                "the first 256 requests": partial(measure.requests, many),
+                "256 requests": partial(measure.requests, many),
+                "first token of 1500": partial(measure.first_token, 1500 // scale),
+                "profiles": lambda: {rows: steps(engine, rows, draw, device) for rows in (1, 64 // scale)},
+            }
             if num_adapters:
-                names = [f"a{i}" for i in range(num_adapters)]
-                for i, each in enumerate(names):
-                    engine.load_adapter(each, write_adapter(geometry, Path(name), i))
-                found["64 streams of 64 adapters"] = measure.steady(
-                    64 // scale, 128 // scale, 60 // scale, adapters=names
-                )
-                found["64 streams beside adapters"] = measure.steady(64 // scale, 128 // scale, 60 // scale)
-        bandwidth = found["limits"].get("copy_bytes_per_s")
-        if bandwidth:
-            seconds = found["one stream"]["step_ms"] / 1e3
-            found["one stream"]["share_of_copy_bandwidth"] = found["weight_bytes"] / seconds / bandwidth
-    return found
+                names = [f"a{i}" for i in range(num_adapters // scale)]
+                adapted = partial(measure.steady, 64 // scale, 128 // scale, 60 // scale, adapters=names)
+                measurements["adapters"] = lambda: load_adapters(engine, geometry, Path(name), names)
+                measurements["64 streams of 64 adapters"] = adapted
+            for each, call in measurements.items():
+                found[each] = call()
+                if each == "one stream" and "copy_bytes_per_s" in found["limits"]:
+                    seconds = found[each]["step_ms"] / 1e3
+                    share = found["weight_bytes"] / seconds / found["limits"]["copy_bytes_per_s"]
+                    found[each]["share_of_copy_bandwidth"] = share
+                save()
+
+
+def load_adapters(engine: Any, geometry: str, folder: Path, names: Sequence[str]) -> dict[str, float]:
+    start = perf_counter()
+    for i, each in enumerate(names):
+        engine.load_adapter(each, write_adapter(geometry, folder, i))
+    return {"count": len(names), "load_s": perf_counter() - start}
 
 
 class Measure:
@@ -91,16 +113,26 @@ class Measure:
         median = times[len(times) // 2]
         return {"step_ms": median * 1e3, "p90_ms": times[len(times) * 9 // 10] * 1e3, "tokens_per_s": streams / median}
 
-    def requests(self, count: int, prompts: tuple[int, int], outputs: tuple[int, int]) -> dict[str, float]:
-        """All at once, from their arrival to the last token."""
-        client = Client(self._engine)
+    def requests(self, count: int) -> dict[str, float]:
+        """All at once, from their arrival to the last token; and how long the steps took that computed prompts."""
+        client, prompt_steps = Client(self._engine), list[float]()
         start = perf_counter()
-        for _ in range(count):
-            client.add(self._prompt(self._draw.randint(*prompts)), self._draw.randint(*outputs))
+        for prompt, output in sizes_of_requests(count):
+            client.add(self._prompt(prompt), output)
+        while self._engine.has_work:
+            seconds = _timed(client.step)
+            if self._engine.num_step_tokens > count:
+                prompt_steps.append(seconds)
         client.ended(list(client.tokens))
         seconds = perf_counter() - start
         produced = sum(map(len, client.tokens.values()))
-        return {"seconds": seconds, "output_tokens": produced, "output_tokens_per_s": produced / seconds}
+        return {
+            "seconds": seconds,
+            "output_tokens": produced,
+            "output_tokens_per_s": produced / seconds,
+            "prompt_steps": len(prompt_steps),
+            "prompt_steps_s": sum(prompt_steps),
+        }
 
     def first_token(self, length: int, times: int = 7) -> dict[str, float]:
         """Of one request at a time."""
@@ -153,32 +185,44 @@ def write_adapter(geometry: str, folder: Path, number: int) -> Path:
 
 
 def run_transformers(
-    geometry: str, device: str, batches: tuple[int, ...] = (1, 64), tokens: int = 32
-) -> dict[str, Any]:
-    """`generate` of transformers for a model of that size, with its default cache: seconds a step."""
+    geometry: str, device: str, found: dict[str, Any], save: Callable[[], None], scale: int = 1, tokens: int = 48
+) -> None:
+    """`generate` of transformers for a model of that size, with its default cache and attention.
+
+    One stream, then the requests that `Measure.requests` sends, as one batch whose prompts are padded: it ends with the
+    longest answer, and the tokens that were asked for count.
+    """
     from transformers import AutoConfig, AutoModelForCausalLM
 
-    found: dict[str, Any] = {}
     with tempfile.TemporaryDirectory() as name, torch.inference_mode():
         config = AutoConfig.from_pretrained(write_geometry(geometry, Path(name)))
         with torch.device(device):
             model = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16).eval()
-        for batch in batches:
-            ids = torch.randint(2, 260, (batch, 128), device=device)
-            options = {
-                "attention_mask": torch.ones_like(ids),
-                "do_sample": False,
-                "pad_token_id": 0,
-                "eos_token_id": None,
-            }
-            model.generate(ids, max_new_tokens=4, **options)
-            times = []
-            for count in (4, 4 + tokens):
-                synchronize(device)
-                start = perf_counter()
-                model.generate(ids, max_new_tokens=count, **options)
-                synchronize(device)
-                times.append(perf_counter() - start)
-            step = (times[1] - times[0]) / tokens
-            found[f"{batch} streams"] = {"step_ms": step * 1e3, "tokens_per_s": batch / step}
-    return found
+
+        def seconds(ids: torch.Tensor, mask: torch.Tensor, count: int) -> float:
+            options = {"do_sample": False, "pad_token_id": 0, "eos_token_id": None}
+            synchronize(device)
+            start = perf_counter()
+            model.generate(ids, attention_mask=mask, max_new_tokens=count, **options)
+            synchronize(device)
+            return perf_counter() - start
+
+        ids = torch.randint(2, 260, (1, 128), device=device)
+        short, long = [seconds(ids, torch.ones_like(ids), count) for count in (4, 4, 4 + tokens)][1:]
+        found["one stream"] = {"step_ms": (long - short) / tokens * 1e3, "tokens_per_s": tokens / (long - short)}
+        save()
+        sizes = sizes_of_requests(256 // scale)
+        longest, most = max(prompt for prompt, _ in sizes), max(output for _, output in sizes)
+        ids = torch.randint(2, 260, (len(sizes), longest), device=device)
+        lengths = torch.tensor([prompt for prompt, _ in sizes], device=device)
+        mask = (torch.arange(longest, device=device)[None] >= longest - lengths[:, None]).long()
+        seconds(ids, mask, 2)
+        took, wanted = seconds(ids, mask, most), sum(output for _, output in sizes)
+        found["256 requests"] = {"seconds": took, "output_tokens": wanted, "output_tokens_per_s": wanted / took}
+        save()
+
+
+def sizes_of_requests(count: int) -> list[tuple[int, int]]:
+    """Tokens of the prompt and of the answer of each, the same in every call."""
+    draw = random.Random(1)
+    return [(draw.randint(*PROMPTS), draw.randint(*OUTPUTS)) for _ in range(count)]

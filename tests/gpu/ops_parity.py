@@ -20,11 +20,14 @@ from multiprocessing import get_context
 from typing import Any
 from unittest.mock import patch
 
+import numpy as np
 import torch
 from attention_options import SHAPES, TOLERANCE, check_options
 
 from quire.records import OpImpl
 from quire_kernels import reference
+from quire_kernels.moe import ExpertMlp
+from quire_kernels.pytorch import ops as pytorch_ops
 from quire_kernels.triton_gpu.ops import MODULES, TritonOp
 from quire_testing import check_op
 from quire_testing.ops.attention_cases import rows_of
@@ -93,12 +96,47 @@ def captured(ops: Any, q: torch.Tensor, pools: Any, rows: Any, wanted: torch.Ten
     assert torch.equal(out[kept], wanted[kept]), "the number of splits depends on the row alone"
 
 
+def sampling() -> None:
+    """Rows of all kinds at the size of a real vocabulary; nothing waits for the device."""
+    rows, vocab, random = 64, 151_936, np.random.default_rng(0)
+    logits = torch.randn(rows, vocab, generator=torch.Generator("cuda").manual_seed(0), device="cuda") * 4
+    settings = (
+        random.choice([0.0, 0.3, 1.0, 1.7], rows),
+        random.random(rows),
+        random.choice([0, 0, 1, 40, 1000], rows),
+        random.choice([1.0, 0.9, 0.99, 0.3], rows),
+        random.choice([0.0, 0.0, 0.05], rows),
+    )
+    wanted = reference.sample(logits, *settings)
+    ops = TritonOps()
+    assert (ops.sample(logits, *settings) == wanted).sum().item() >= rows - 1, "one row may be near an edge"
+    torch.cuda.set_sync_debug_mode("error")
+    ops.sample(logits, *settings)
+    torch.cuda.set_sync_debug_mode("default")
+
+
+def experts(tokens: int) -> None:
+    """64 experts, of which a token uses 6; nothing waits for the device."""
+    draw = RandomInputs(torch.bfloat16, torch.device("cuda"), torch.Generator().manual_seed(1))
+    up, down = draw(64, 1408, 1024, scale=1024**-0.5), draw(64, 1024, 704, scale=704**-0.5)
+    x, weights = draw(tokens, 1024), draw(tokens, 6, dtype=torch.float32).softmax(-1)
+    chosen = torch.rand(tokens, 64, device="cuda").argsort(-1)[:, :6].contiguous()
+    found = TritonOps().moe(up, down, ExpertMlp())
+    wanted = pytorch_ops.moe(up, down, ExpertMlp())(x, weights, chosen)
+    torch.testing.assert_close(found(x, weights, chosen), wanted, rtol=2e-2, atol=2e-2)
+    torch.cuda.set_sync_debug_mode("error")
+    found(x, weights, chosen)
+    torch.cuda.set_sync_debug_mode("default")
+
+
 def checks() -> dict[str, Callable[[], None]]:
     found: dict[str, Callable[[], None]] = {}
     for op in sorted(MODULES, key=lambda op: -PARTS.get(op, 1)):
         for dtype in DTYPES[: 2 if op == "paged_attention" else None]:
             for part in range(PARTS.get(op, 1)):
                 found[f"{op} {dtype} {part}"] = partial(conforms, op, dtype, part)
+    found["sampling from a large vocabulary"] = sampling
+    found |= {f"experts of {tokens} tokens": partial(experts, tokens) for tokens in (1, 64, 1000)}
     for option in range(13):  # those of `attention_options.options`
         found[f"attention option {option}"] = partial(attention, 2, option, "bfloat16")
     for shape in range(len(SHAPES)):

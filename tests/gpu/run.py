@@ -1,6 +1,7 @@
 """Everything that needs a GPU, in one command, with the results as JSON.
 
 python tests/gpu/run.py --out result.json [--quick] [--device cpu] [--parts ops+parity+adapters,bench,...]
+python tests/gpu/render.py result.json writes the tables of docs/scale/gpu.md.
 
 It needs no installed distribution: packages and plugins are those of this source tree. Each part runs in a process of
 its own, so that a fault on the device ends only that part.
@@ -21,7 +22,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from bundled_plugins import use_source_tree
 
 PARITY_PROCESSES = 12
-PARTS = ("machine", "ops+parity+adapters", "times", "bench", "transformers")
+PARTS = ("machine", "bench", "ops+parity+adapters", "transformers", "times")
 """Parts by default, side by side where nothing is timed; `profile` is another."""
 
 
@@ -31,13 +32,15 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--device", default="cuda", choices=("cuda", "cpu"))
     parser.add_argument("--quick", action="store_true", help="fewer models and sizes")
     parser.add_argument("--parts", default=",".join(PARTS), help="some of: " + ", ".join(PARTS))
-    parser.add_argument("--sizes", default="1B,8B", help="models to measure, on a GPU")
-    parser.add_argument("--seconds", type=float, default=560, help="time for everything; later parts are left out")
+    parser.add_argument(
+        "--sizes", default="8B,1B", help="models to measure, on a GPU; transformers only with the first"
+    )
+    parser.add_argument("--seconds", type=float, default=560, help="time for everything; what takes longer is stopped")
     parser.add_argument("--part", help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
     if options.part:
         use_source_tree()
-        options.out.write_text(json.dumps(_run_part(options.part, options)))
+        _save(options, _run_part(options.part, options))
         return 0
     return _run_all(options)
 
@@ -92,11 +95,18 @@ def _finished(started: tuple[subprocess.Popen[bytes], Path], end: float) -> dict
     log = out.with_suffix(".txt")
     printed = log.read_text()[-3000:]
     log.unlink()
-    if failed or process.returncode or not out.exists():
-        return {f"failed {out.stem}": failed or process.returncode, "stderr": printed}
-    found: dict[str, Any] = json.loads(out.read_text())
-    out.unlink()
+    found: dict[str, Any] = json.loads(out.read_text()) if out.exists() else {}
+    out.unlink(missing_ok=True)
+    if failed or process.returncode or not found:
+        return {**found, f"failed {out.stem}": failed or process.returncode, "stderr": printed}
     return {**found, f"log {out.stem}": printed}
+
+
+def _save(options: argparse.Namespace, found: dict[str, Any]) -> None:
+    """Also what is found so far, in case that the part does not end."""
+    written = options.out.with_suffix(".new")
+    written.write_text(json.dumps(found))
+    written.replace(options.out)
 
 
 def _run_part(part: str, options: argparse.Namespace) -> dict[str, Any]:
@@ -166,23 +176,27 @@ def _sizes(options: argparse.Namespace) -> tuple[str, ...]:
 def _bench(options: argparse.Namespace) -> dict[str, Any]:
     import benchmarks
 
-    scale = 16 if options.device == "cpu" else 1
-    return {
-        size: benchmarks.run(size, options.device, 0 if size == "8B" else 64 // scale, scale)
-        for size in _sizes(options)
-    }
+    scale, found = 16 if options.device == "cpu" else 1, dict[str, Any]()
+    for size in _sizes(options):
+        found[size] = dict[str, Any]()
+        benchmarks.run(size, options.device, found[size], lambda: _save(options, found), scale=scale)
+    return found
 
 
 def _transformers(options: argparse.Namespace) -> dict[str, Any]:
     import benchmarks
 
-    return {size: benchmarks.run_transformers(size, options.device) for size in _sizes(options)}
+    scale, found = 16 if options.device == "cpu" else 1, dict[str, Any]()
+    for size in _sizes(options)[:1]:
+        found[size] = dict[str, Any]()
+        benchmarks.run_transformers(size, options.device, found[size], lambda: _save(options, found), scale)
+    return found
 
 
 def _profile(options: argparse.Namespace) -> dict[str, Any]:
     import step_profile
 
-    return {size: step_profile.run(size, options.device) for size in _sizes(options)[-1:]}
+    return {size: step_profile.run(size, options.device) for size in _sizes(options)[:1]}
 
 
 def summary(results: dict[str, Any]) -> str:

@@ -6,6 +6,7 @@ from functools import cache
 from typing import Any
 
 import torch
+from torch import Tensor
 from triton.runtime import driver
 
 INTERPRETED = 227 << 10
@@ -15,6 +16,27 @@ INTERPRETED = 227 << 10
 def shared_memory(device: torch.device) -> int:
     """Bytes of shared memory that one program may use."""
     return INTERPRETED if device.type == "cpu" else _shared_memory(driver.active, device.index or 0)
+
+
+def arrivals(device: torch.device, count: int) -> Tensor:
+    """Zeros, int32 [count]: counters that the launches of one stream use one after the other, each leaving zeros.
+
+    In a captured step they are those of earlier launches on the stream; if there were none, the step sets its own to 0.
+    """
+    stream = torch.cuda.current_stream(device).cuda_stream if device.type == "cuda" else 0
+    size = max(1 << 16, 1 << (count - 1).bit_length())
+    found = _arrivals(device).get((stream, size))
+    if found is None:
+        found = torch.zeros(size, dtype=torch.int32, device=device)
+        if device.type != "cuda" or not torch.cuda.is_current_stream_capturing():
+            _arrivals(device)[stream, size] = found
+    return found
+
+
+@cache
+def _arrivals(device: torch.device) -> dict[tuple[int, int], Tensor]:
+    """By stream and size."""
+    return {}
 
 
 @cache

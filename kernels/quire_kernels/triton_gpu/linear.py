@@ -70,7 +70,7 @@ class TritonLinear:
         inputs, outputs = x.shape[-1], len(self.weight)
         dtype = torch.float32 if float32 else x.dtype
         if x.numel() != inputs or x.dtype == torch.float32 or self.weight.numel() > LARGEST:
-            return F.linear(x, self.weight, self.bias).to(dtype)
+            return self._by_library(x, dtype)
         y = torch.empty(*x.shape[:-1], outputs, dtype=dtype, device=x.device)
         bias = self.weight if self.bias is None else self.bias
         multiply_row[triton.cdiv(outputs, OUTPUTS),](
@@ -79,6 +79,12 @@ class TritonLinear:
             num_warps=WARPS,
         )
         return y
+
+    def _by_library(self, x: Tensor, dtype: torch.dtype) -> Tensor:
+        if dtype == x.dtype or self.bias is not None or not x.is_cuda:
+            return F.linear(x, self.weight, self.bias).to(dtype)
+        flat = torch.mm(x.reshape(-1, x.shape[-1]), self.weight.t(), out_dtype=dtype)  # not rounded to x.dtype first
+        return flat.view(*x.shape[:-1], len(self.weight))
 
 
 @capturable

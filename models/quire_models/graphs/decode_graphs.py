@@ -70,7 +70,9 @@ class DecodeGraphs:
         self._starts = torch.arange(most + 1, dtype=torch.int32, device=device)
         self._index = torch.arange(most, device=device)
         self._order, self._ones = np.arange(most), np.ones(most, np.int32)
-        self._hidden = self._logits = self._tokens = torch.empty(0)
+        self._hidden = self._logits = torch.empty(0)
+        self._tokens = torch.zeros(most, dtype=torch.int64, pin_memory=device.type == "cuda")  # read by the host
+        self._device = device
         self._adapters, self._launches = adapters, dict[tuple[int, bool], Launch]()
         self._last: tuple[Tensor, int] | None = None
 
@@ -114,8 +116,12 @@ class DecodeGraphs:
     def argmax(self, hidden: Tensor, adapters: Any = None) -> list[int]:
         """The most likely tokens after hidden states, as the model finds them."""
         rows = self._rows_of(hidden, adapters)
-        found: list[int] = self._model.argmax(hidden, adapters) if rows is None else self._tokens[:rows].tolist()
-        return found
+        if rows is None:
+            found: list[int] = self._model.argmax(hidden, adapters)
+            return found
+        if self._device.type == "cuda":
+            torch.cuda.current_stream(self._device).synchronize()
+        return self._tokens[:rows].tolist()
 
     def _rows_of(self, hidden: Tensor, adapters: Any) -> int | None:
         """The number of rows if these are the last step's hidden states and it has computed their logits."""
@@ -135,7 +141,7 @@ class DecodeGraphs:
             self._hidden[:size].copy_(hidden)
             if logits is not None and tokens is not None:
                 self._logits[:size].copy_(logits)
-                self._tokens[:size].copy_(tokens)
+                self._tokens[:size].copy_(tokens, non_blocking=True)
 
         return run
 
@@ -144,7 +150,6 @@ class DecodeGraphs:
         self._hidden = torch.empty_like(hidden)
         if logits is not None:
             self._logits = torch.empty_like(logits)
-            self._tokens = torch.zeros(len(logits), dtype=torch.int64, device=logits.device)
 
     def _forward_batch(self, size: int, adapted: bool) -> ForwardBatch:
         fields = self._inputs.on_device(size)
@@ -165,6 +170,7 @@ class DecodeGraphs:
             lengths=fields.lengths,
             rows=rows,
             logit_rows=self._index[:size],
+            selects_all=True,
             kv=self._kv,
             rope_positions=fields.rope if self._axes > 1 else None,
             adapters=None if used is None else used.on_device(fields.adapter_slots, fields.adapter_weights),

@@ -7,13 +7,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import Tensor, nn
 
 from quire_models.modules.embedding import EmbeddingTable
-from quire_models.modules.norms import RMSNormModule
+from quire_models.modules.norms import norm_of_sum
 from quire_models.modules.projection import Projection, apply_adapters
 from quire_models.step.block_taps import with_taps
 
@@ -41,15 +41,18 @@ class ResidualBlock(nn.Module):
 
     def forward(self, x: Tensor, fwd: ForwardBatch) -> Tensor:
         """x [tokens, width] -> [tokens, width]. May overwrite x."""
-        seen = self.attn(x if self.attn_in is None else self.attn_in(x), fwd)
-        seen = self._scaled(seen if self.attn_out is None else self.attn_out(seen))
-        if isinstance(self.mlp_in, RMSNormModule):  # residual sum and norm in one op
-            h, x = self.mlp_in.add(seen, x)
-        else:
-            x = x + seen
-            h = x if self.mlp_in is None else self.mlp_in(x)
+        x, y = self.branch(x, None, fwd)
+        return x.add_(y)
+
+    def branch(self, x: Tensor, rest: Tensor | None, fwd: ForwardBatch) -> tuple[Tensor, Tensor]:
+        """Two tensors whose sum is the result for x + rest. May overwrite both."""
+        h, x = (
+            (x if self.attn_in is None else self.attn_in(x), x) if rest is None else norm_of_sum(self.attn_in, rest, x)
+        )
+        seen = self.attn(h, fwd)
+        h, x = norm_of_sum(self.mlp_in, self._scaled(seen if self.attn_out is None else self.attn_out(seen)), x)
         y = self.mlp(h, fwd)
-        return x.add_(self._scaled(y if self.mlp_out is None else self.mlp_out(y)))
+        return x, self._scaled(y if self.mlp_out is None else self.mlp_out(y))
 
     def _scaled(self, branch: Tensor) -> Tensor:
         return branch if self.part.residual_scale == 1.0 else branch * self.part.residual_scale
@@ -118,7 +121,7 @@ class TransformerStack(nn.Module):
 
     def _final_norm(self, x: Tensor, fwd: ForwardBatch) -> Tensor:
         """x [tokens, width] -> [L, width], the logit rows after the final norm."""
-        x = x.index_select(0, fwd.logit_rows)
+        x = x if fwd.selects_all else x.index_select(0, fwd.logit_rows)
         return x if self.norm is None else self.norm(x)
 
     def process_weights(self) -> None:
@@ -212,8 +215,7 @@ class DecoderModel(TransformerStack):
 
     def store(self, rows: Tensor, slots: EncoderSlotMapping) -> None:
         """Store keys and values of encoder-input rows [N, width] for all blocks; every block has cross-attention."""
-        block: Any
-        for block in self.blocks:
+        for block in cast(Any, self.blocks):
             block.store(rows, slots)
 
     def embed_tokens(self, fwd: ForwardBatch) -> Tensor:
@@ -275,8 +277,7 @@ class DecoderModel(TransformerStack):
         head = self._language_head
         found = getattr(head.multiply, "argmax", None)
         if found is None or not self._has_plain_logits or (adapters is not None and head.delta is not None):
-            found_by_op: list[int] = self.ops.argmax(self.logits(hidden, adapters)).tolist()
-            return found_by_op
+            return self.ops.argmax(self.logits(hidden, adapters)).tolist()
         return found(hidden)  # type: ignore[no-any-return]
 
     def generate(self, fwd: ForwardBatch, slots: Tensor) -> Tensor | None:

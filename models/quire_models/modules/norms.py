@@ -54,6 +54,14 @@ class RMSNormModule(nn.Module):
         return self._ops.add_rms_norm(x, residual, self.scale, self.part.eps)
 
 
+def norm_of_sum(norm: nn.Module | None, y: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
+    """(the sum after the norm, the sum): in one op where the norm has one."""
+    if isinstance(norm, RMSNormModule):
+        return norm.add(y, x)
+    x = x + y
+    return x if norm is None else norm(x), x
+
+
 class LayerNormModule(nn.Module):
     """The module that the part `parts.norms.LayerNorm` builds."""
 

@@ -77,7 +77,8 @@ class RotaryAngles:
 
     def _cos_sin(self, positions: Tensor, frequencies: Tensor) -> tuple[Tensor, Tensor]:
         angles = positions.float() * frequencies
-        return angles.cos() * self._factor, angles.sin() * self._factor
+        cos, sin = angles.cos(), angles.sin()
+        return (cos, sin) if self._factor == 1.0 else (cos * self._factor, sin * self._factor)
 
     def _frequencies(self, fwd: ForwardBatch) -> Tensor:
         """[dim / 2], or [tokens, dim / 2] where they depend on each token's length."""

@@ -16,7 +16,7 @@ from quire.engine.graphs.capture import graph_rows
 from quire.engine.kv_events.page_log import PageLog
 from quire.engine.loading.build_module import available_bytes
 from quire.engine.loading.load import LoadedModel, choose_device, load_model
-from quire.engine.memory.kv_budget import check_memory_use, plan_caches, step_tokens
+from quire.engine.memory.kv_budget import check_memory_use, plan_caches, step_tokens, with_sizes
 from quire.engine.memory.ledger import MemoryBudget, MemoryLedger
 from quire.engine.memory.profile import activation_bytes
 from quire.engine.multimodal.embeddings import MultimodalEmbeddings
@@ -152,16 +152,7 @@ def _build(
     return Engine(
         EngineParts(
             loaded=loaded,
-            info=replace(
-                loaded.info,
-                num_pages=caches.num_pages,
-                max_model_len=caches.max_model_len,
-                weight_bytes=memory.weights,
-                kv_cache_bytes=memory.kv_cache,
-                state_bytes=memory.state,
-                num_state_slots=caches.num_state_slots,
-                num_state_checkpoints=caches.num_checkpoints,
-            ),
+            info=with_sizes(loaded.info, caches, memory),
             registry=registry,
             memory=ranks.of_all(memory),
             scheduler=scheduler,

@@ -43,7 +43,7 @@ GROUPS: Mapping[str, tuple[str, ...]] = {
     "several ranks": ("tensor_parallel_size", "enable_expert_parallel", "distributed_executor_backend"),
     "scheduling": (
         *("max_num_seqs", "max_num_batched_tokens", "max_num_queued_reqs", "enable_chunked_prefill"),
-        *("scheduling_policy", "preemption", "batch_invariant"),
+        *("scheduling_policy", "preemption", "batch_invariant", "enforce_eager"),
     ),
     "several engine processes": ("data_parallel_size", "data_parallel_routing", "kv_events_config"),
     "speculative decoding": (

@@ -1,4 +1,4 @@
-"""Captured steps of the bundled architectures: nothing in them needs the host, and no launch depends on values."""
+"""Captured steps of bundled architectures: nothing in them needs the host, and no launch depends on values."""
 
 from __future__ import annotations
 
@@ -26,8 +26,22 @@ from quire_kernels.select import choose
 from quire_kernels.triton_gpu.ops import MODULES
 from quire_testing.tiny import byte_tokenizer, reference_model, save
 
-CASES = [case for file in (dense_cases, attention_cases, latent_cases) for case in file.CASES]
-PROMPTS = [list(range(5, 5 + count)) for count in (9, 2, 5)]
+PARTS = (
+    "LlamaFor",
+    "GPT2LMHead",
+    "GPTJ",
+    "Gemma2",
+    "Cohere2",
+    "StableLm",
+    "Olmo2",
+    "Gemma3n",
+    "GptOss",
+    "Bloom",
+    "Youtu",
+)
+"""Of architectures that have all parts among them; on a device the suite of `tests/gpu` captures every one."""
+CASES = {str(case): case for file in (dense_cases, attention_cases, latent_cases) for case in file.CASES}
+PROMPTS = [list(range(5, 5 + count)) for count in (9, 2)]
 
 
 def ops_of_a_gpu(*_: Any) -> Any:
@@ -37,7 +51,7 @@ def ops_of_a_gpu(*_: Any) -> Any:
     return replace(choose(OpQuery("cuda", "float32")), **kernels)
 
 
-@pytest.mark.parametrize("case", CASES, ids=str)
+@pytest.mark.parametrize("case", [case for name, case in CASES.items() if name.startswith(PARTS)], ids=str)
 def test_a_captured_step_needs_no_host(case: FamilyCase, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with torch.no_grad():
         model = reference_model(case.architecture, case.seed, case.attention, **case.config)
@@ -46,8 +60,8 @@ def test_a_captured_step_needs_no_host(case: FamilyCase, tmp_path: Path, monkeyp
     watched = WatchedSteps(monkeypatch)
     monkeypatch.setattr(load, "choose_ops", ops_of_a_gpu)
     monkeypatch.setattr(capture, "recorder_of", lambda device: watched)
-    settings = {"max_model_len": 64, "max_num_seqs": 3, "max_num_batched_tokens": 33, **case.settings}
+    settings = {"max_model_len": 64, "max_num_seqs": 2, "max_num_batched_tokens": 33, **case.settings}
     with rig_of(tmp_path, registry.load(None), **settings) as rig:
-        rig.tokens(PROMPTS, greedy(5, ignore_eos=True))
+        rig.tokens(PROMPTS, greedy(3, ignore_eos=True))
         reason = capture.why_not(rig.engine.loaded)
-    assert watched.launches >= 3 or str(reason).startswith("moe of")
+    assert watched.launches >= 2 or str(reason).startswith("moe of")

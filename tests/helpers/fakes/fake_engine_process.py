@@ -165,9 +165,10 @@ def build(config, registry, num_left, on_progress=None):
         os._exit(7)
     if config.model.startswith("once:"):  # loads the first time only
         marker = Path(config.model.removeprefix("once:"))
-        if marker.exists():
-            raise CheckpointError("It is gone.")
-        marker.write_text("")
+        try:
+            marker.touch(exist_ok=False)  # two processes may load it at the same time
+        except FileExistsError:
+            raise CheckpointError("It is gone.") from None
     if config.model.startswith("gate:"):  # loads when the named pipe is opened
         Path(config.model.removeprefix("gate:")).read_text()
     if config.model.startswith("steps:"):  # half of it, then the rest when the named pipe is opened

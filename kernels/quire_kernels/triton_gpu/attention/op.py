@@ -12,14 +12,25 @@ from quire_kernels.attention import PositionBiases, Stripes
 from quire_kernels.candidates.capture import capturable
 from quire_kernels.ops import AttentionMetadata
 from quire_kernels.triton_gpu.attention.kernels import attend, combine
-from quire_kernels.triton_gpu.attention.tiles import Blocks, LaunchTiles, Widths, blocks_of, splits_of, tiles_of
-from quire_kernels.triton_gpu.device import shared_memory
+from quire_kernels.triton_gpu.attention.tiles import (
+    Blocks,
+    LaunchTiles,
+    Widths,
+    blocks_of,
+    programs_of,
+    splits_of,
+    tiles_of,
+)
+from quire_kernels.triton_gpu.device import arrivals, shared_memory
 
 PARTIAL_BYTES = 1 << 28
 """Bytes of the results of splits; a launch whose results would need more is divided."""
 
 MOST_TILES = 65535
 """Limit of a grid's second and third dimension."""
+
+JOINED_PAIRS = 8
+"""Pairs of a tile up to which the last program of a tile and head joins its splits."""
 
 
 @capturable
@@ -137,14 +148,20 @@ def _run(
     }
     combining = {name: value for name, value in common.items() if name in combine.arg_names}
     combining["PARTS"] = min(most, max(4, 4096 // widths.v_block))
+    joins = splits > 1 and tiles.pairs <= JOINED_PAIRS
+    attending |= {"splits": splits, "JOINS": joins, "PARTS": combining["PARTS"]}
     per_tile = kv_heads * tiles.pairs * splits
+    programs = min(splits, programs_of(kv_heads * tiles.count))
     for first, count in _launches(tiles.count, per_tile * (widths.v + 2) * 4 if splits > 1 else 0):
         results = {"out": out, "partial": out, "stats": out, "first_item": first}
+        arrived = arrivals(q.device, count * kv_heads) if joins else rows.contexts
         if splits > 1:
             for name, columns in (("partial", widths.v), ("stats", 2)):
                 results[name] = torch.empty(count * per_tile, columns, dtype=torch.float32, device=q.device)
-        attend[kv_heads, count, splits](**attending, **results, num_warps=blocks.warps, num_stages=blocks.stages)
-        if splits > 1:
+        attend[kv_heads, count, programs](
+            **attending, **results, arrived=arrived, num_warps=blocks.warps, num_stages=blocks.stages
+        )
+        if splits > 1 and not joins:
             combine[kv_heads, tiles.pairs, count](**combining, **results, splits=splits)
 
 

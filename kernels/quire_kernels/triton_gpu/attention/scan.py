@@ -134,3 +134,69 @@ def scan(
         acc = _add_product(weights.to(v.dtype), v, acc, PRECISION, WIDE)
         top = highest
     return acc, total, top
+
+
+@triton.jit
+def nothing(BLOCK_M: tl.constexpr, V_BLOCK: tl.constexpr):
+    """Sums of weighted values and of weights, and maximum scores, before the first key."""
+    acc = tl.full((BLOCK_M, V_BLOCK), 0, tl.float32)
+    return acc, tl.full((BLOCK_M,), 0, tl.float32), tl.full((BLOCK_M,), float("-inf"), tl.float32)
+
+
+@triton.jit
+def scan_all(
+    queries,
+    pools,
+    pages,
+    lo,
+    hi,
+    is_pair,
+    pairs,
+    limits,
+    scoring,
+    BLOCK_M: tl.constexpr,
+    D: tl.constexpr,
+    V: tl.constexpr,
+    D_BLOCK: tl.constexpr,
+    D_TAIL: tl.constexpr,
+    V_BLOCK: tl.constexpr,
+    V_FROM_K: tl.constexpr,
+    PAGE: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    HAS_WINDOW: tl.constexpr,
+    HAS_CHUNK: tl.constexpr,
+    HAS_STRIPES: tl.constexpr,
+    HAS_CAP: tl.constexpr,
+    HAS_SLOPES: tl.constexpr,
+    HAS_BIASES: tl.constexpr,
+    PRECISION: tl.constexpr,
+    WIDE: tl.constexpr,
+):
+    """Attend to all keys [lo, hi) of a tile: without a mask to those before the first that not all pairs see."""
+    acc, total, top = nothing(BLOCK_M, V_BLOCK)
+    if not (HAS_WINDOW or HAS_CHUNK or HAS_STRIPES):
+        shared = tl.min(tl.where(is_pair, pairs[1], hi), 0) // BLOCK_N * BLOCK_N
+        acc, total, top = scan(
+            *(
+                (acc, total, top),
+                queries,
+                pools[0],
+                pools[1],
+                pools[2],
+                pools[3],
+                pages,
+                lo,
+                shared,
+                pairs,
+                limits,
+                scoring,
+            ),
+            *(D, V, D_BLOCK, D_TAIL, V_BLOCK, V_FROM_K, PAGE, BLOCK_N, False),
+            *(False, False, False, HAS_CAP, HAS_SLOPES, HAS_BIASES, PRECISION, WIDE),
+        )
+        lo = shared
+    return scan(
+        *((acc, total, top), queries, pools[0], pools[1], pools[2], pools[3], pages, lo, hi, pairs, limits, scoring),
+        *(D, V, D_BLOCK, D_TAIL, V_BLOCK, V_FROM_K, PAGE, BLOCK_N, True),
+        *(HAS_WINDOW, HAS_CHUNK, HAS_STRIPES, HAS_CAP, HAS_SLOPES, HAS_BIASES, PRECISION, WIDE),
+    )

@@ -18,8 +18,14 @@ FEW = 16
 PROGRAMS = 256
 """Programs over which the context of one token is split, all key-value heads together: two a multiprocessor."""
 
-MIN_SPLIT = 256
+MIN_SPLIT = 128
 """Minimum positions of a split where there are 8 key-value heads or more."""
+
+
+FEW_PROGRAMS, LEAST_PROGRAMS = 2048, 4
+"""Programs of a launch beyond which fewer divide the splits of a tile among them, and the fewest of those: programs
+that find no split cost time, but one long context among many short ones needs several.
+"""
 
 
 @dataclass(frozen=True)
@@ -101,6 +107,11 @@ def splits_of(kv_heads: int) -> tuple[int, int]:
     """Maximum number of splits of a context, and minimum positions of one; they do not depend on the step."""
     heads = _power_of_two(kv_heads)
     return min(128, max(8, PROGRAMS // heads)), max(64, MIN_SPLIT * min(heads, 8) // 8)
+
+
+def programs_of(tiles: int) -> int:
+    """Programs that divide the splits of each of so many tiles among them; results do not depend on it."""
+    return max(LEAST_PROGRAMS, -(-FEW_PROGRAMS // max(1, tiles)))
 
 
 def blocks_of(block_m: int, is_split: bool, widths: Widths, element: int, shared_memory: int) -> Blocks:

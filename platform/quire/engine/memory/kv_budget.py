@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from dataclasses import replace
 
 import torch
 
@@ -18,6 +19,7 @@ from quire.engine.memory.state_budget import (
 )
 from quire.errors import ConfigError
 from quire.settings.model_config import ModelConfig
+from quire.types import ModelInfo
 from quire_models import KVCache
 
 log = logging.getLogger(__name__)
@@ -129,3 +131,17 @@ def check_memory_use(
     )
     check_fits(config.name, use, budget.total)
     return use
+
+
+def with_sizes(info: ModelInfo, sizes: CacheSizes, use: MemoryUse) -> ModelInfo:
+    """The description of a model with what it takes of its device's memory."""
+    return replace(
+        info,
+        num_pages=sizes.num_pages,
+        max_model_len=sizes.max_model_len,
+        weight_bytes=use.weights,
+        kv_cache_bytes=use.kv_cache,
+        state_bytes=use.state,
+        num_state_slots=sizes.num_state_slots,
+        num_state_checkpoints=sizes.num_checkpoints,
+    )
