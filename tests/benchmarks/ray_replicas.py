@@ -38,6 +38,7 @@ def replicas() -> list[int]:
 async def ask(client: AsyncOpenAI, prompt: str, stream: bool, num_tokens: int) -> tuple[str, str]:
     """What became of a request, and the answer."""
     body = {"model": "demo-chat", "prompt": prompt, "max_tokens": num_tokens, "temperature": 0.0}
+    body["extra_body"] = {"ignore_eos": True}  # streams long enough to be cut off
     text = ""
     try:
         if not stream:
@@ -52,7 +53,7 @@ async def ask(client: AsyncOpenAI, prompt: str, stream: bool, num_tokens: int) -
 
 async def load(url: str, num_clients: int, num_tokens: int, until: asyncio.Event, seen: Counter[str]) -> None:
     """Clients that ask until the event is set."""
-    async with AsyncOpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0, timeout=60) as client:
+    async with AsyncOpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0, timeout=120) as client:
         right = [(await ask(client, prompt, False, num_tokens))[1] for prompt in PROMPTS]
 
         async def one(number: int) -> None:
@@ -75,12 +76,12 @@ async def kill(args: argparse.Namespace) -> Counter[str]:
     running = asyncio.create_task(load(args.url, args.clients, args.tokens, until, seen))
     await asyncio.sleep(5)
     for _ in range(args.times):
-        os.kill(replicas()[0], signal.SIGKILL)
-        begun = time.monotonic()
-        await asyncio.sleep(1)
-        while len(replicas()) < whole:
+        victim, begun = replicas()[0], time.monotonic()
+        os.kill(victim, signal.SIGSTOP if args.stop else signal.SIGKILL)
+        while victim in (found := replicas()) or len(found) < whole:
             await asyncio.sleep(0.2)
-        print(f"killed one of {whole}; a new process after {time.monotonic() - begun:.1f} s: {dict(seen)}", flush=True)
+        what = "stopped" if args.stop else "killed"
+        print(f"{what} one of {whole}; a new process after {time.monotonic() - begun:.1f} s: {dict(seen)}", flush=True)
         await asyncio.sleep(args.pause)
     until.set()
     await running
@@ -111,6 +112,7 @@ def main() -> None:
     parser.add_argument("--clients", type=int, default=6)
     parser.add_argument("--tokens", type=int, default=64)
     parser.add_argument("--times", type=int, default=3, help="replicas to kill")
+    parser.add_argument("--stop", action="store_true", help="send SIGSTOP instead of SIGKILL")
     parser.add_argument("--pause", type=float, default=20.0, help="seconds between kills; of load")
     args = parser.parse_args()
     print(dict(asyncio.run({"kill": kill, "scale": scale}[args.what](args))))

@@ -113,6 +113,7 @@ ON_TOP = (
 )
 """These may import anything, and no other module imports them."""
 
+
 def modules() -> Iterator[tuple[str, Path]]:
     for root, packages in SOURCE_ROOTS.items():
         for file in sorted(file for package in packages for file in (ROOT / root / package).rglob("*.py")):

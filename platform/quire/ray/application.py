@@ -22,6 +22,9 @@ CACHE_TOKENS = 400_000
 MAX_ONGOING = 256
 """Requests that a replica has at the same time; its engine schedules them."""
 
+HEALTH = {"health_check_period_s": 2.0, "health_check_timeout_s": 4.0}
+"""A replica that does not answer three checks in a row is replaced."""
+
 INGRESS_ONGOING = 4096
 
 
@@ -38,6 +41,7 @@ def application(args: Mapping[str, Any]) -> serve.Application:
     }
     replica = {
         "max_ongoing_requests": MAX_ONGOING,
+        **HEALTH,
         "graceful_shutdown_timeout_s": served.config.shutdown_timeout_s,
         **_mapping(args, "replica"),
     }

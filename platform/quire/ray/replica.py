@@ -36,6 +36,7 @@ class Replica:
         settings = process_settings(
             served.models, config, served.registry, plugins=served.plugins, enable_lora=served.enable_lora
         )
+        settings = replace(settings, kill_frozen=True)
         self._client = build_client(served.models, settings, config, served.registry)
         self._client.launch()
         self._app = await load_app(self._client, served.models, config, served.registry, defaults=served.defaults)
