@@ -23,6 +23,9 @@ docs/scale/ray.md describes the file. `serve deploy` of Ray reads the same one."
 
 POLL_S = 0.5
 
+CONTROLLER = {"RAY_SERVE_FORCE_STOP_UNHEALTHY_REPLICAS": "1"}
+"""Variables of the controller of Ray Serve: a replica that stands still is killed, not asked to finish its requests."""
+
 
 def _configure(parser: argparse.ArgumentParser) -> None:
     parser.description = DESCRIPTION
@@ -45,7 +48,11 @@ def _run(args: argparse.Namespace) -> int:
     except (TypeError, ValueError) as error:
         raise ConfigError(f"{args.file} is no configuration of Ray Serve: {error}") from error
     is_new = _connect(ray, args.address)
-    client = api.serve_start(http_options=config.http_options.model_dump(), proxy_location=config.proxy_location)
+    client = api.serve_start(
+        http_options=config.http_options.model_dump(),
+        proxy_location=config.proxy_location,
+        controller_options={"runtime_env": {"env_vars": CONTROLLER}},
+    )
     client.deploy_apps(config, _blocking=False)
     _wait([application.name for application in config.applications], args.timeout_s)
     print(f"running: {', '.join(application.name for application in config.applications)}", flush=True)
