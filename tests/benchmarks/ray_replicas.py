@@ -37,17 +37,23 @@ def replicas() -> list[int]:
 
 async def ask(client: AsyncOpenAI, prompt: str, stream: bool, num_tokens: int) -> tuple[str, str]:
     """What became of a request, and the answer."""
-    body = {"model": "demo-chat", "prompt": prompt, "max_tokens": num_tokens, "temperature": 0.0}
-    body["extra_body"] = {"ignore_eos": True}  # streams long enough to be cut off
-    text = ""
+    body = {
+        "model": "demo-chat",
+        "messages": [{"role": "user", "content": prompt}],
+        "max_tokens": num_tokens,
+        "temperature": 0.0,
+        "extra_body": {"ignore_eos": True},  # streams long enough to be cut off
+    }
+    text, has_begun = "", False
     try:
         if not stream:
-            answer = await client.completions.create(**body)
-            return "answered", answer.choices[0].text
-        async for part in await client.completions.create(**body, stream=True):
-            text += part.choices[0].text
+            answer = await client.chat.completions.create(**body)
+            return "answered", answer.choices[0].message.content or ""
+        async for part in await client.chat.completions.create(**body, stream=True):
+            has_begun = True
+            text += part.choices[0].delta.content or ""
     except APIError as error:
-        return ("cut off" if text else f"lost before it began: {error}"), text
+        return ("cut off" if has_begun else f"lost before it began: {error}"), text
     return "answered", text
 
 

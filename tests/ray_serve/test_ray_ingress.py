@@ -16,7 +16,7 @@ with warnings.catch_warnings():
 
     from quire.ray import build_app
     from quire.ray.calls import HttpCall
-    from quire.ray.ingress import LOST, MAX_TRIES, Ingress
+    from quire.ray.ingress import LOST, Ingress
     from quire.ray.router import ReplicaRouter, routed_request
 
 from quire.errors import ConfigError
@@ -90,10 +90,11 @@ async def test_another_replica_answers_if_the_first_has_not_begun(failure):
     assert len(replicas.calls) == 2
 
 
-async def test_the_last_try_decides():
-    answer = await send(Replicas(*[[RayActorError()]] * MAX_TRIES))
+async def test_the_last_try_decides(monkeypatch):
+    monkeypatch.setattr("quire.ray.ingress.PAUSES_S", (0.0, 0.0))
+    answer = await send(Replicas(*[[RayActorError()]] * 3))
     assert (answer.status_code, answer.json()["error"]["message"]) == (503, LOST)
-    answer = await send(Replicas(*[[[start(503), part(b"no")]]] * MAX_TRIES))
+    answer = await send(Replicas(*[[[start(503), part(b"no")]]] * 2))
     assert (answer.status_code, answer.content) == (503, b"no")
 
 

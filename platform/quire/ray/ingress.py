@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("quire.server")
 
-MAX_TRIES = 5
-"""Replicas that are asked for one answer, each after the one before was lost."""
+PAUSES_S = (0.0, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 4.0, 8.0)
+"""Before each further try of a request whose replica was lost: Ray may need a while to notice that it is."""
 
 UNAVAILABLE = 503
 
@@ -123,23 +123,24 @@ class Ingress:
 
     async def _messages(self, call: HttpCall) -> AsyncIterator[Messages]:
         """The messages of the first replica that begins to answer."""
-        for left in reversed(range(MAX_TRIES)):
+        for tries, pause_s in enumerate((*PAUSES_S, None)):
             has_begun = False
             answer = self._replicas.remote(call)
             try:
                 async for messages in answer:
-                    if left and not has_begun and messages[0].get("status") == UNAVAILABLE:
+                    if not tries and messages[0].get("status") == UNAVAILABLE:
                         break
                     has_begun = True
                     yield messages
                 else:
                     return
             except RayActorError:
-                if has_begun or not left:
+                if has_begun or pause_s is None:
                     raise
             finally:
                 answer.cancel()
             log.warning("a replica did not begin to answer %s %s; another one is asked", call.method, call.path)
+            await asyncio.sleep(pause_s or 0.0)
 
 
 def _as_error(error: Exception) -> QuireError:
