@@ -106,6 +106,7 @@ ON_TOP = (
     "quire.cli",
     "quire.commands",
     "quire.entrypoints.openai",
+    "quire.ray",
     "quire_adapter_tools",
     "quire_bench",
     "quire_quantize",

@@ -46,21 +46,37 @@ def run(words: list[str], spawned: SpawnedProcess | None = None) -> int:
     words = _command_first(normalize_flags(words))
     if words[0] in CLIENTS:
         return _run_client(_built_in(words[0]), words[1:])
-    early, _ = _first_phase().parse_known_args(words)
-    registry = load(early.plugins, enable_lora=bool(early.enable_lora), trace=early.trace_hooks)
+    registry = _first_registry(words)
     if words[0] in HELP or (words[0].startswith("-") and not {*HELP}.isdisjoint(words)):
         print(overview(registry.all("quire_commands")))
         return 0
+    command, args = _parsed(words, registry)
+    args.spawned = spawned
+    return command.run(args)
+
+
+def parse(words: list[str]) -> argparse.Namespace:
+    """The settings of a command line that runs a command with plugins. Raises QuireError and SystemExit."""
+    words = normalize_flags(words)
+    return _parsed(words, _first_registry(words))[1]
+
+
+def _first_registry(words: list[str]) -> Registry:
+    early, _ = _first_phase().parse_known_args(words)
+    return load(early.plugins, enable_lora=bool(early.enable_lora), trace=early.trace_hooks)
+
+
+def _parsed(words: list[str], registry: Registry) -> tuple[Command, argparse.Namespace]:
     command = _find(words[0], registry)
     parser = command_parser(command, registry)
     _warn_of_variables(parser)
     args = parser.parse_args(words[1:])
     if "plugin_max_faults" in args:
         registry = with_max_faults(registry, args.plugin_max_faults)
-    args.registry, args.spawned = registry, spawned
+    args.registry = registry
     if command.name not in WITHOUT_OPTIONS:
         args.registry = with_options(registry, plugin_options(vars(args), registry))
-    return command.run(args)
+    return command, args
 
 
 def _run_client(command: Command, words: list[str]) -> int:

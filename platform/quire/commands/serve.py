@@ -9,7 +9,7 @@ import argparse
 import logging
 import os
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from quire.commands.models import demo_adapters, demo_models, named_models
 from quire.commands.start_banner import print_banner
@@ -82,6 +82,39 @@ def _log_ready(started: StartedServer) -> None:
 def _serve(args: argparse.Namespace, on_ready: OnReady) -> int:
     from quire.server.process.start import run_server
 
+    served = served_settings(args)
+    defaults = served.defaults
+    place = check_place(served.models, served.config.data_parallel_size, os.environ)
+    if place is not None:
+        if not place.leads:
+            return follow(place)
+        defaults = replace(defaults, nnodes=1, node_rank=0, distributed_executor_backend=None)  # for further models
+    return run_server(
+        served.models,
+        served.config,
+        served.registry,
+        plugins=served.plugins,
+        enable_lora=served.enable_lora,
+        defaults=defaults,
+        on_ready=on_ready,
+        spawned=args.spawned,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServedSettings:
+    """What a command line of `serve` says, read. defaults: settings of models that requests load."""
+
+    models: Sequence[ModelConfig]
+    config: ServerConfig
+    registry: Registry
+    plugins: Sequence[str] | None
+    enable_lora: bool
+    defaults: ModelConfig
+
+
+def served_settings(args: argparse.Namespace) -> ServedSettings:
+    """Read the arguments, and log what deserves a warning. Raises ConfigError."""
     demos = not named_models(vars(args), args.registry)
     tools = demos if args.enable_auto_tool_choice is None else args.enable_auto_tool_choice
     config = read_config(ServerConfig, {**vars(args), "enable_auto_tool_choice": tools})
@@ -93,21 +126,13 @@ def _serve(args: argparse.Namespace, on_ready: OnReady) -> int:
     warn_of_open_server(config)
     if lora and demos:
         config = replace(config, lora_modules=(*config.lora_modules, *demo_adapters(registry)))
-    models, defaults = models_to_serve(args, registry), read_config(ModelConfig, vars(args))
-    place = check_place(models, config.data_parallel_size, os.environ)
-    if place is not None:
-        if not place.leads:
-            return follow(place)
-        defaults = replace(defaults, nnodes=1, node_rank=0, distributed_executor_backend=None)  # for further models
-    return run_server(
-        models,
-        config,
-        registry,
+    return ServedSettings(
+        models=models_to_serve(args, registry),
+        config=config,
+        registry=registry,
         plugins=args.plugins,
         enable_lora=lora,
-        defaults=defaults,
-        on_ready=on_ready,
-        spawned=args.spawned,
+        defaults=read_config(ModelConfig, vars(args)),
     )
 
 

@@ -107,10 +107,7 @@ async def _load(
     """The server, when the models are loaded; None if a signal stopped it before."""
 
     async def load() -> DrainingServer:
-        frontends = FrontendLoader(config, registry, tracing.fetching if tracing else None)
-        await asyncio.gather(client.ready(), asyncio.to_thread(frontends.prepare, models))
-        served = await asyncio.to_thread(frontends.load, models, client.models())
-        return DrainingServer(build_app(client, config, registry, served, tracing, defaults, frontends), config)
+        return DrainingServer(await load_app(client, models, config, registry, tracing, defaults), config)
 
     loading = asyncio.create_task(load())
     shutdown.stop = loading.cancel
@@ -122,6 +119,21 @@ async def _load(
         return None
     shutdown.stop = server.stop
     return server
+
+
+async def load_app(
+    client: EngineClient | ReplicatedClient,
+    models: Sequence[ModelConfig],
+    config: ServerConfig,
+    registry: Registry,
+    tracing: Tracing | None = None,
+    defaults: ModelConfig | None = None,
+) -> FastAPI:
+    """The application, when the models are loaded. Raises what loading raises."""
+    frontends = FrontendLoader(config, registry, tracing.fetching if tracing else None)
+    await asyncio.gather(client.ready(), asyncio.to_thread(frontends.prepare, models))
+    served = await asyncio.to_thread(frontends.load, models, client.models())
+    return build_app(client, config, registry, served, tracing, defaults, frontends)
 
 
 def _started(app: FastAPI, url: str) -> StartedServer:

@@ -37,6 +37,33 @@ SWITCH_INTERVAL_S = 0.001
 """GIL switch interval: how long a worker thread may delay the event loop. The default is five times as long."""
 
 
+def process_settings(
+    models: Sequence[ModelConfig],
+    config: ServerConfig,
+    registry: Registry,
+    *,
+    plugins: Sequence[str] | None = None,
+    enable_lora: bool = False,
+) -> EngineProcessSettings:
+    """What the engine processes of a server get. Raises ConfigError for adapters that do not fit the models."""
+    # the time of a restart counts where a lost process takes others with it, or other processes go on
+    has_several = config.data_parallel_size > 1 or any(model.tensor_parallel_size > 1 for model in models)
+    return EngineProcessSettings(
+        plugins=plugins,
+        options=registry.options,
+        enable_lora=enable_lora,
+        adapters=parse_lora_modules(models, config, registry),
+        log_level=config.log_level,
+        log_format=config.log_format,
+        max_restarts=config.max_restarts,
+        engine_timeout_s=config.engine_timeout_s,
+        plugin_max_faults=config.plugin_max_faults,
+        kv_events=config.kv_events_config,
+        kill_frozen=has_several,
+        processes=ProcessSource(keeps_one=True) if has_several else None,
+    )
+
+
 def build_client(
     models: Sequence[ModelConfig], settings: EngineProcessSettings, config: ServerConfig, registry: Registry
 ) -> EngineClient | ReplicatedClient:
@@ -78,22 +105,7 @@ def run_server(
     KvEventsConfig.from_registry(config.kv_events_config, registry)
     tracing = build_tracing(config.otlp_traces_endpoint, os.environ)
     with ignore_hangups(), contextlib.closing(bind(config)) as listener:
-        # the time of a restart counts where a lost process takes others with it, or other processes go on
-        has_several = config.data_parallel_size > 1 or any(model.tensor_parallel_size > 1 for model in models)
-        settings = EngineProcessSettings(
-            plugins=plugins,
-            options=registry.options,
-            enable_lora=enable_lora,
-            adapters=parse_lora_modules(models, config, registry),
-            log_level=config.log_level,
-            log_format=config.log_format,
-            max_restarts=config.max_restarts,
-            engine_timeout_s=config.engine_timeout_s,
-            plugin_max_faults=config.plugin_max_faults,
-            kv_events=config.kv_events_config,
-            kill_frozen=has_several,
-            processes=ProcessSource(keeps_one=True) if has_several else None,
-        )
+        settings = process_settings(models, config, registry, plugins=plugins, enable_lora=enable_lora)
         client = build_client(models, settings, config, registry)
         client.launch(spawned)
 
