@@ -53,7 +53,7 @@ def adapted(seed: int, weights: Sequence[int]) -> list[dict[str, object]]:
 
 
 async def ask(server: Server, requests: Iterable[dict[str, object]]) -> None:
-    """All at once."""
+    """Send all requests at once."""
     async with httpx.AsyncClient(base_url=server.url, timeout=300, limits=httpx.Limits(max_connections=200)) as http:
         bodies = [{**body, "temperature": 0, "ignore_eos": True} for body in requests]
         for reply in await asyncio.gather(*(http.post("/v1/completions", json=body) for body in bodies)):
