@@ -72,11 +72,16 @@ SETTINGS = {
     "speculative_lora": "./l",
     "enable_expert_parallel": True,
     "distributed_executor_backend": "mp",
+    "master_addr": "10.0.0.9",
+    "distributed_timeout_s": 9.0,
+    "enforce_eager": True,
 }
 """A value that is not the default for each; other settings are whole numbers, which may be 9."""
 
 BESIDE = {
     **dict.fromkeys(("quantization_group_size", "quantization_ignore"), ("--quantization", "int4")),
+    "nnodes": ("--tensor-parallel-size", "9"),
+    "node_rank": ("--nnodes", "10", "--tensor-parallel-size", "10"),
     **dict.fromkeys(("num_speculative_tokens", "spec_acceptance", "speculative_lora"), ("--speculative-model", "./d")),
 }
 """Words without which a setting is refused."""

@@ -170,7 +170,6 @@ class DecodeGraphs:
             lengths=fields.lengths,
             rows=rows,
             logit_rows=self._index[:size],
-            selects_all=True,
             kv=self._kv,
             rope_positions=fields.rope if self._axes > 1 else None,
             adapters=None if used is None else used.on_device(fields.adapter_slots, fields.adapter_weights),

@@ -121,7 +121,7 @@ class TransformerStack(nn.Module):
 
     def _final_norm(self, x: Tensor, fwd: ForwardBatch) -> Tensor:
         """x [tokens, width] -> [L, width], the logit rows after the final norm."""
-        x = x if fwd.selects_all else x.index_select(0, fwd.logit_rows)
+        x = x.index_select(0, fwd.logit_rows)
         return x if self.norm is None else self.norm(x)
 
     def process_weights(self) -> None:

@@ -40,8 +40,7 @@ class ForwardBatch:
     """What every layer receives. T tokens, R rows, L logit rows.
 
     tokens, positions, slot_mapping: int64 [T]. lengths: int64 [T], for rotary embeddings that depend on the length.
-    rows: attention metadata. logit_rows: int64 [L], indices of the tokens whose logits are computed;
-    selects_all: these are known to be all tokens in order.
+    rows: attention metadata. logit_rows: int64 [L], indices of the tokens whose logits are computed.
     token_types: int64 [T], for models that distinguish the texts of a pair; None = all 0.
     rope_positions: int64 [axes, T], where rotary embeddings use other positions; None = `positions`.
     adapters: what the adapter runtime bound for this step. step_cache: data that layers share within the step.
@@ -65,7 +64,6 @@ class ForwardBatch:
     state: StateCache | None = None
     state_slots: Tensor | None = None
     step_cache: dict[Any, Any] = field(default_factory=dict)
-    selects_all: bool = False
 
     @property
     def query_starts(self) -> Tensor:

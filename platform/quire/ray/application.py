@@ -29,7 +29,7 @@ INGRESS_ONGOING = 4096
 
 
 def application(args: Mapping[str, Any]) -> serve.Application:
-    """See docs/scale/ray.md for the arguments. Raises ConfigError."""
+    """Replicas behind an ingress, with the arguments that docs/scale/ray.md describes. Raises ConfigError."""
     if unknown := sorted(set(args) - set(ARGS)):
         raise ConfigError(f"quire.ray:build_app has no argument {unknown[0]!r}; it has {', '.join(ARGS)}.")
     given = _mapping(args, "serve")

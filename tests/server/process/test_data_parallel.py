@@ -93,16 +93,17 @@ def metric(server, name, **labels):
 
 
 def engines(server):
-    """The engine processes."""
+    """The engine processes of both replicas, the oldest first: the youngest is kept for a restart."""
     found = []
     for entry in filter(str.isdigit, os.listdir("/proc")):
         try:
-            parent = int(Path(f"/proc/{entry}/stat").read_text().rsplit(")", 1)[1].split()[1])
-            if parent == server.process.pid and "quire.engine_process" in Path(f"/proc/{entry}/cmdline").read_text():
-                found.append(int(entry))
+            fields = Path(f"/proc/{entry}/stat").read_text().rsplit(")", 1)[1].split()
+            is_child, started = int(fields[1]) == server.process.pid, int(fields[19])
+            if is_child and "quire.engine_process" in Path(f"/proc/{entry}/cmdline").read_text():
+                found.append((started, int(entry)))
         except OSError:  # it has ended meanwhile
             continue
-    return sorted(found)
+    return [pid for _, pid in sorted(found)[:2]]
 
 
 def prefixes(own):
