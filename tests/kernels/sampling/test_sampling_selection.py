@@ -29,7 +29,7 @@ def test_on_a_cpu_they_are_compiled_whatever_the_model_is_like(query: OpQuery) -
 
 
 def test_elsewhere_they_are_torch() -> None:
-    chosen = select.choose(OpQuery("cuda", "bfloat16"))
+    chosen = select.choose(OpQuery("mps", "bfloat16"))
     names = {choice.op: choice.name for choice in chosen.report}
     assert [names[op] for op in OPS] == ["reference", "torch", "torch"]
     assert chosen.sample is torch_ops.sample
