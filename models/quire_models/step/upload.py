@@ -60,7 +60,7 @@ class DeviceUpload:
 
 
 class UploadedArray:
-    """One of the arrays of an `DeviceUpload`."""
+    """One of the arrays of a `DeviceUpload`."""
 
     def __init__(self, upload: DeviceUpload, dtype: torch.dtype) -> None:
         self._upload, self._kind = upload, dtype
