@@ -1,4 +1,4 @@
-"""Arrays of a step on their way to the device: from pinned memory, in one copy."""
+"""Arrays of a step, in memory that is allocated once: `step_arrays` makes those of a device."""
 
 from __future__ import annotations
 
@@ -69,3 +69,41 @@ class UploadedArray:
     def fill(self, values: Any) -> Tensor:
         """The tensor that holds these values once they are sent, of their shape."""
         return self._upload.put(np.asarray(values), self._dtype, self._kind)
+
+
+class HostArrays:
+    """Arrays on the CPU, with the methods of a `DeviceUpload`: values are at their place as soon as they are filled."""
+
+    def array(self, size: int, dtype: torch.dtype) -> HostArray:
+        """One of up to `size` elements."""
+        return HostArray(size, dtype)
+
+    def begin(self) -> None:
+        """Nothing is on its way."""
+
+    def send(self) -> None:
+        """Nothing is left to copy."""
+
+
+class HostArray:
+    """One of the arrays of `HostArrays`: a tensor that is filled with values of different shapes."""
+
+    def __init__(self, size: int, dtype: torch.dtype) -> None:
+        self._tensor = torch.zeros(size, dtype=dtype)
+        self._view = self._tensor.numpy()
+        self._last = self._tensor[:0]  # the tensor returned last: most steps have the same shape as the one before
+
+    def fill(self, values: Any) -> Tensor:
+        """Copy values of any shape to the front of the buffer; returns a tensor of that shape."""
+        values = np.asarray(values)
+        size = values.size
+        assert size <= self._view.size, f"{size} values do not fit a buffer of {self._view.size}"
+        self._view[:size] = values.reshape(-1)
+        if self._last.shape != values.shape:
+            self._last = self._tensor[:size].view(values.shape)
+        return self._last
+
+
+def step_arrays(device: torch.device) -> DeviceUpload | HostArrays:
+    """Places for the arrays of steps on a device."""
+    return HostArrays() if device.type == "cpu" else DeviceUpload(device)
