@@ -15,13 +15,14 @@ from quire.engine.adapters.mapping import AdapterMapping
 from quire.engine.loading.load import LoadedModel
 from quire.engine.multimodal.embeddings import MultimodalEmbeddings, StepMedia
 from quire.engine.pooling.poolers import Poolers
+from quire.engine.processors.logits_processors import LogitsProcessors
 from quire.engine.recurrent.state_runner import StateLost, StateRunner
 from quire.engine.runner.forward_executor import ForwardExecutor
 from quire.engine.runner.input_batch import InputBatch, Int64Array, StepInputs
+from quire.engine.runner.launched import Launched
 from quire.engine.runner.selected_tokens import SelectedTokens
 from quire.engine.runner.sizes import RunnerSizes
 from quire.engine.sampling.logits_edits import LogitsEdits
-from quire.engine.sampling.logits_processors import LogitsProcessors
 from quire.engine.sampling.logprobs import token_logprobs
 from quire.engine.sampling.sampler import Sampler, SamplingState
 from quire.engine.speculation.acceptance import Acceptance
@@ -49,8 +50,11 @@ class ModelRunner:
     batch_invariant: compute every token in a forward of its own, so that the shapes of all operations, and with them
     every bit of the result, depend only on its own sequence; slower in proportion. Tokens of a medium that see each
     other share a forward. describe_error: the error message of a request whose forward raised. tap: takes hidden
-    states for a drafter. acceptance: of drafts, None = exact.
+    states for a drafter. acceptance: of drafts, None = exact. max_in_flight: plans that are launched before the oldest
+    of them is finished. knows_samples: whether these may need tokens that the ones before them sample (`UNKNOWN`).
     """
+
+    max_in_flight, knows_samples = 1, False
 
     def __init__(
         self,
@@ -111,9 +115,22 @@ class ModelRunner:
             return drafts
         return follow_grammars(self._grammars.constraints, self._batch.sampling_states(drafts), drafts)
 
+    def launch(self, plan: Plan) -> Launched:
+        """Begin to compute a plan, after those that were launched before. Raises what `finish` may raise."""
+        launched = Launched(plan=plan)
+        launched.result = self._compute(plan)
+        return launched
+
+    def finish(self, launched: Launched) -> StepResult:
+        """The result of the oldest plan that is not finished; failures of single sequences are in it.
+
+        Any other exception is raised; then the results of later plans are not valid either.
+        """
+        assert launched.result is not None, "it is computed at once"
+        return launched.result
+
     @torch.inference_mode()
-    def run(self, plan: Plan) -> StepResult:
-        """Compute a plan. Failures of single sequences are in the result; any other exception is raised."""
+    def _compute(self, plan: Plan) -> StepResult:
         self._update_batch(plan)
         if not plan.chunks:
             return StepResult({})
