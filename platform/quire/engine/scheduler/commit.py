@@ -95,9 +95,8 @@ class Committer:
 
     def _advance(self, seq: Seq, chunk: Chunk, result: StepResult) -> None:
         """Record that the tokens of the chunk have K and V now."""
-        num_tokens = len(chunk.token_ids) - chunk.num_drafts
-        seq.computed = chunk.start + num_tokens
-        seq.in_flight -= num_tokens
+        seq.computed = chunk.start + len(chunk.token_ids) - chunk.num_drafts
+        seq.in_flight -= len(chunk.token_ids)
         seq.num_unknown -= chunk.samples
         self._register(seq)
         if seq.group.prompt_logprobs is not None:
