@@ -27,7 +27,7 @@ from quire.engine.multimodal.embeddings import MultimodalEmbeddings
 from quire.engine.parallel.leader import Leader
 from quire.engine.parallel.one_rank import OneRank
 from quire.engine.processors.logits_processors import LogitsProcessors
-from quire.engine.runner.launched import Launched
+from quire.engine.runner.launched_plan import LaunchedPlan
 from quire.engine.runner.model_runner import ModelRunner
 from quire.engine.scheduler.candidates import Admission
 from quire.engine.scheduler.scheduler import Scheduler
@@ -91,7 +91,7 @@ class Engine:
         self._tokenizer = parts.tokenizer
         self._speculation, self._ranks = parts.speculation, parts.ranks
         self._has_variants = parts.loaded.decoder.has_kv_cache_variants  # it asks all parts of all blocks
-        self._in_flight = deque[Launched]()
+        self._in_flight = deque[LaunchedPlan]()
         self.failed_steps = 0  # since the last step that computed something
         self.num_step_tokens = 0  # computed by the latest step
         self._preparation = BackgroundWork(self._prepare)
@@ -185,13 +185,13 @@ class Engine:
                 return
             in_flight.append(self._launched(plan))
 
-    def _launched(self, plan: Plan) -> Launched:
+    def _launched(self, plan: Plan) -> LaunchedPlan:
         try:
             return self._runner.launch(plan)
         except Exception as error:  # raised by `_finish`, after the results of the plans before it
-            return Launched(plan=plan, error=error)
+            return LaunchedPlan(plan=plan, error=error)
 
-    def _finish(self, launched: Launched) -> StepResult:
+    def _finish(self, launched: LaunchedPlan) -> StepResult:
         try:
             if launched.error is not None:
                 raise launched.error

@@ -13,7 +13,7 @@ from quire.engine.parallel.adapters.mirrored_runtime import MirroredAdapter
 from quire.engine.parallel.leader import Leader
 from quire.engine.parallel.messages import PlacedAdapter
 from quire.engine.parallel.one_rank import OneRank
-from quire.engine.runner.launched import Launched
+from quire.engine.runner.launched_plan import LaunchedPlan
 from quire.engine.runner.model_runner import ModelRunner
 from quire.engine.runner.sizes import RunnerSizes
 from quire.errors import EngineDied
@@ -45,7 +45,7 @@ class LeadingRunner(ModelRunner):
         self._leader, self._revisions = leader, revisions
         leader.build_runners(sizes, loaded)
 
-    def launch(self, plan: Plan) -> Launched:
+    def launch(self, plan: Plan) -> LaunchedPlan:
         """Launch a plan on all ranks. Raises EngineDied if one of them is gone, RankLost if the step failed on one."""
         before = torch.get_num_threads()
         torch.set_num_threads(self._leader.threads)  # in this thread, which may also run models of one rank

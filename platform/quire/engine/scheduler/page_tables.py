@@ -39,7 +39,7 @@ class PageTables:
         if seq.candidates is not None:
             return 0
         pages, size = seq.pages, self.pool.page_size
-        num_missing = -(-(len(seq.tokens) + seq.num_unknown) // size) - len(pages)
+        num_missing = max(0, -(-(len(seq.tokens) + seq.num_unknown) // size) - len(pages))
         tail = (seq.computed + seq.in_flight) // size
         return num_missing + 1 if tail < len(pages) and self.pool.refs[pages[tail]] > 1 else num_missing
 

@@ -14,18 +14,18 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from itertools import islice
 
 from quire.engine.fairness.client_shares import ClientShares
 from quire.engine.multimodal.media_bounds import align_to_media, trim_hits_to_media
 from quire.engine.scheduler.candidates import Candidates, TryAdmit
+from quire.engine.scheduler.plan_builder import PlanBuilder
 from quire.engine.scheduler.seq import Seq, Status
 from quire.engine.scheduler.state import SchedulerState
 from quire.engine.speculation.drafted_chunks import with_drafts
 from quire.errors import PluginFailed
 from quire.records import Draft
-from quire.types import Chunk, NewSeq, Plan, in_background
+from quire.types import Chunk, Plan, in_background
 
 log = logging.getLogger(__name__)
 
@@ -37,26 +37,6 @@ MAX_COMPARED = 16
 
 PAGES_PER_SPARE_PAGE = 100
 """One page in so many is kept for the growth of running seqs when another one is admitted."""
-
-
-@dataclass(slots=True)
-class PlanBuilder:
-    """A plan under construction.
-
-    budget: tokens left. hard_budget: tokens left of --max-num-batched-tokens, for a medium that must be computed in one
-    step. blocked: the next seq was not admitted for want of pages, budget or a place among the running seqs. shares:
-    tokens left by client, if several have work. late: clients that were preempted in this step, and so come last.
-    ahead: whether seqs in flight get chunks.
-    """
-
-    budget: int
-    hard_budget: int
-    ahead: bool
-    shares: dict[str, int] = field(default_factory=dict)
-    late: set[str] = field(default_factory=set)
-    blocked: bool = False
-    chunks: list[Chunk] = field(default_factory=list)
-    started: list[NewSeq] = field(default_factory=list)
 
 
 class _VictimInFlight(Exception):
@@ -108,7 +88,7 @@ class Planner:
         )
 
     def _schedule(self, builder: PlanBuilder, max_background: int) -> None:
-        """Raises _VictimInFlight."""
+        """Preempt seqs and plan chunks. Raises _VictimInFlight."""
         state = self._state
         self._preempt_until_fit(builder.ahead)
         if state.clients.num_clients > 1:
@@ -127,7 +107,7 @@ class Planner:
     # --- preemption ---------------------------------------------------------------------------------
 
     def _preempt(self, seq: Seq) -> None:
-        """Raises _VictimInFlight."""
+        """Raises _VictimInFlight if the seq is being computed."""
         if seq.in_flight:
             raise _VictimInFlight
         self._state.preempt(seq)

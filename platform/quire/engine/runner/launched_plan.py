@@ -9,8 +9,8 @@ from quire.types import Plan, StepResult
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
-class Launched:
-    """What `ModelRunner.launch` returns. Launched plans are computed, and finished, in the order of their launch.
+class LaunchedPlan:
+    """What `ModelRunner.launch` returns. LaunchedPlan plans are computed, and finished, in the order of their launch.
 
     result: None until it is known. error: what the launch raised. began_s: when it began, by `perf_counter`.
     """
