@@ -14,6 +14,8 @@ from quire_kernels import attention
 MODULES = {
     "fused_blocks": "quire_kernels.triton_gpu.fused_blocks",
     "linear": "quire_kernels.triton_gpu.linear",
+    "linear_int8": "quire_kernels.triton_gpu.quantized.int8",
+    "linear_quantized": "quire_kernels.triton_gpu.quantized.op",
     "low_rank": "quire_kernels.triton_gpu.low_rank",
     "moe": "quire_kernels.triton_gpu.moe",
     "paged_attention": "quire_kernels.triton_gpu.attention.op",

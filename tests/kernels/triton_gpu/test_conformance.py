@@ -22,7 +22,7 @@ def triton() -> Iterator[TritonOps]:
     yield from triton_ops()
 
 
-TESTED_APART = ("low_rank", "moe", "paged_attention", "sample")
+TESTED_APART = ("linear_quantized", "low_rank", "moe", "paged_attention", "sample")
 """The interpreter is too slow for all their cases."""
 
 
