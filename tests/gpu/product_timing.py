@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import partial
+from itertools import pairwise
 from typing import Any
 from unittest.mock import patch
 
@@ -44,7 +45,7 @@ def adapter_calls(inputs: int, sizes: tuple[int, ...], changed: tuple[int, ...])
     tokens = torch.randperm(ROWS, device="cuda").int(), torch.ones(ROWS, device="cuda")
     calls = []
     for _ in range(max(1, min(16, CACHE_BYTES // max(moved, 1)))):
-        slots = low_rank.low_rank(inputs, list(zip(edges, edges[1:], strict=False)), ROWS, torch.bfloat16)
+        slots = low_rank.low_rank(inputs, list(pairwise(edges)), ROWS, torch.bfloat16)
         packed = slots.pack(update)
         for slot in range(ROWS if changed else 0):
             slots.put(slot, packed)

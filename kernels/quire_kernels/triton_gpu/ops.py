@@ -22,6 +22,10 @@ MODULES = {
     **dict.fromkeys(("rotary", "write_kv", "rotary_write_kv", "read_kv"), "quire_kernels.triton_gpu.pages"),
     **dict.fromkeys(("rms_norm", "add_rms_norm", "layer_norm"), "quire_kernels.triton_gpu.rows.norms"),
     **dict.fromkeys(("act", "gated_act", "scale_logits"), "quire_kernels.triton_gpu.rows.acts"),
+    "causal_conv": "quire_kernels.triton_gpu.state.convolution",
+    "gated_delta": "quire_kernels.triton_gpu.state.delta",
+    "gated_rms_norm": "quire_kernels.triton_gpu.state.norm",
+    **dict.fromkeys(("ssd_scan", "selective_scan"), "quire_kernels.triton_gpu.state.mamba"),
     "sample": "quire_kernels.triton_gpu.rows.sampling",
     **dict.fromkeys(("argmax", "mask_logits"), "quire_kernels.triton_gpu.rows.logits"),
 }

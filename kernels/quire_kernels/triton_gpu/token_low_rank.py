@@ -68,15 +68,24 @@ def _shrink(
 
 
 @triton.jit
-def _of_ranks(h, splits, ranks, first, some, rank, SPLITS: tl.constexpr):
-    """h of these ranks of a slice, summed over the splits. first: the slice's first rank."""
-    split = tl.arange(0, SPLITS)
+def _matrix_of_ranks(b, first, rank, width, outputs, inside, RANKS: tl.constexpr):
+    """RANKS rows of bᵀ from `first` on, [RANKS, OUTPUTS]."""
+    some = first + tl.arange(0, RANKS)
+    at = some[:, None].to(tl.int64) * width + outputs[None]
+    return tl.load(b + at, mask=(some < rank)[:, None] & inside[None], other=0.0)
+
+
+@triton.jit
+def _product(some_b, h, splits, ranks, first_rank, first, rank, RANKS: tl.constexpr, SPLITS: tl.constexpr):
+    """Rows of bᵀ times h of the same ranks, which is summed over the splits. first_rank: of the slice."""
+    some, split = first + tl.arange(0, RANKS), tl.arange(0, SPLITS)
     parts = tl.load(
-        h + split[:, None] * ranks + first + some[None],
-        mask=(split < splits)[:, None] & ((some < rank) & (first + some < ranks))[None],
+        h + split[:, None] * ranks + first_rank + some[None],
+        mask=(split < splits)[:, None] & ((some < rank) & (first_rank + some < ranks))[None],
         other=0.0,
     )
-    return tl.sum(parts, 0)
+    some_h = tl.sum(parts, 0).to(some_b.dtype).to(tl.float32)
+    return tl.sum(some_b.to(tl.float32) * some_h[:, None], 0)
 
 
 @triton.jit
@@ -117,9 +126,7 @@ def _expand(
         rank, first_rank = tl.load(row + 3).to(tl.int32), tl.load(row + 4).to(tl.int32)
         inside = outputs < width
         b = tl.multiple_of(b_at, 16).to(tl.pointer_type(kind.dtype.element_ty))
-        some = tl.arange(0, RANKS)
-        at = b + some[:, None].to(tl.int64) * width + outputs[None]
-        some_b = tl.load(at, mask=(some < rank)[:, None] & inside[None], other=0.0)
+        some_b = _matrix_of_ranks(b, 0, rank, width, outputs, inside, RANKS)
         to = y + token * y_stride + start + outputs
         value = tl.load(to, mask=inside, other=0.0).to(tl.float32)
         weight = tl.load(weights + token)
@@ -132,15 +139,11 @@ def _expand(
         if OVERLAPS:
             tl.extra.cuda.gdc_wait()
         h = h + token * splits * ranks
-        some_h = _of_ranks(h, splits, ranks, first_rank, some, rank, SPLITS).to(kind.dtype.element_ty)
-        sums = tl.sum(some_b.to(tl.float32) * some_h.to(tl.float32)[:, None], 0)
+        sums = _product(some_b, h, splits, ranks, first_rank, 0, rank, RANKS, SPLITS)
         first = rank * 0 + RANKS
         while first < rank:  # Triton's interpreter has no range() up to a loaded value
-            some = first + tl.arange(0, RANKS)
-            at = b + some[:, None].to(tl.int64) * width + outputs[None]
-            some_b = tl.load(at, mask=(some < rank)[:, None] & inside[None], other=0.0)
-            some_h = _of_ranks(h, splits, ranks, first_rank, some, rank, SPLITS).to(kind.dtype.element_ty)
-            sums += tl.sum(some_b.to(tl.float32) * some_h.to(tl.float32)[:, None], 0)
+            some_b = _matrix_of_ranks(b, first, rank, width, outputs, inside, RANKS)
+            sums += _product(some_b, h, splits, ranks, first_rank, first, rank, RANKS, SPLITS)
             first += RANKS
         tl.store(to, (value + sums).to(y.dtype.element_ty), mask=inside)
     elif OVERLAPS:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from functools import partial
-from typing import Any
 from unittest.mock import patch
 
 import numpy as np
@@ -20,24 +18,11 @@ from quire_kernels.triton_gpu.attention.op import paged_attention
 from quire_kernels.triton_gpu.quantized.int8 import linear_int8
 from quire_kernels.triton_gpu.quantized.matrix import FLOAT4, FLOAT8, INTEGER, DeviceMatrix
 from quire_kernels.triton_gpu.quantized.op import TritonQuantizedLinear
+from quire_kernels.triton_gpu.report.case import TOKENS, Case, meta
+from quire_kernels.triton_gpu.report.state_cases import state_cases
 from quire_kernels.triton_gpu.rows import acts, logits, norms, sampling
 
 WIDTH, HEADS, KV_HEADS, HEAD, HIDDEN, VOCAB = 4096, 32, 8, 128, 14336, 128_256
-TOKENS = 64
-
-
-@dataclass(frozen=True)
-class Case:
-    """One call of an op. bytes: that it must read and write. flops: of its products."""
-
-    op: str
-    call: Callable[[], Any]
-    bytes: float
-    flops: float = 0.0
-
-
-def meta(*shape: int, dtype: torch.dtype = torch.bfloat16) -> Tensor:
-    return torch.empty(shape, dtype=dtype, device="meta")
 
 
 def attention_case(
@@ -169,5 +154,5 @@ def moe_cases() -> list[Case]:
 
 def cases() -> Mapping[str, Case]:
     """All of them by name."""
-    products = (*product_cases(), *quantized_cases(), *moe_cases())
+    products = (*product_cases(), *quantized_cases(), *moe_cases(), *state_cases())
     return {case.op: case for case in (*attention_cases(), *page_cases(), *row_cases(), *products)}
