@@ -13,7 +13,7 @@ import torch
 from quire_kernels.low_rank import LowRankUpdate, TokenSlots
 from quire_kernels.triton_gpu import linear, low_rank, token_low_rank
 from quire_kernels.triton_gpu.quantized.int8 import linear_int8
-from quire_kernels.triton_gpu.quantized.matrix import FLOAT4, FLOAT8, INTEGER, DeviceMatrix
+from quire_kernels.triton_gpu.quantized.matrix import FLOAT4, FLOAT8, INTEGER, WHOLE_ROW, DeviceMatrix
 from quire_kernels.triton_gpu.quantized.op import TritonQuantizedLinear
 
 CACHE_BYTES = 1 << 28
@@ -66,10 +66,9 @@ def adapter_times(seconds_of: Callable[[list[Any]], float], bandwidth: float) ->
 def matrix_on_device(outputs: int, inputs: int, bits: int, run: int, group: int | None, kind: int) -> DeviceMatrix:
     words = torch.randint(-(2**31), 2**31, (outputs, inputs * bits // 32), device="cuda").int()
     words = words & 0x7E7E7E7E if kind == FLOAT8 else words  # no NaN
-    group = group or inputs
+    of_group, group = WHOLE_ROW if group is None else group * bits // 32, group or inputs
     scales = torch.rand(outputs, inputs // group, device="cuda").bfloat16() / 100
     offsets = scales / 2 if kind == INTEGER else None
-    of_group = group * bits // 32
     return DeviceMatrix((outputs, inputs), words, scales, offsets, scales, None, bits, run, of_group, kind, 0)
 
 

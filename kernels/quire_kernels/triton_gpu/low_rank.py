@@ -72,7 +72,7 @@ def _shrink(
         entries = tl.load(block + 1) + tl.arange(0, TOKENS)
         is_entry = tl.arange(0, TOKENS) < tl.load(block + 2)
         token = tl.load(tokens + entries, mask=is_entry, other=0).to(tl.int64)
-        a = tl.multiple_of(tl.load(row), 16).to(tl.pointer_type(x.dtype.element_ty))
+        a = tl.multiple_of(tl.load(row).to(tl.pointer_type(x.dtype.element_ty)), 16)
         sums = tl.full((TOKENS, RANKS), 0, tl.float32)
         for first in range(0, inputs, INPUTS):
             at = first + tl.arange(0, INPUTS)
@@ -127,7 +127,7 @@ def _expand(
         token = tl.load(tokens + entries, mask=is_entry, other=0).to(tl.int64)
         weight = tl.load(weights + entries, mask=is_entry, other=0.0)
         sums = tl.full((TOKENS, OUTPUTS), 0, tl.float32)
-        b = tl.multiple_of(b_at, 16).to(tl.pointer_type(kind.dtype.element_ty))
+        b = tl.multiple_of(b_at.to(tl.pointer_type(kind.dtype.element_ty)), 16)
         first = tl.full((), 0, tl.int64)
         while first < rank:  # Triton's interpreter has no range() up to a loaded value
             at = first + tl.arange(0, RANKS)

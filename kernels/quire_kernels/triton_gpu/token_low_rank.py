@@ -56,7 +56,7 @@ def _shrink(
         address, rank = tl.load(row), tl.load(row + 1)
         if tl.program_id(1) * RANKS < rank:
             some = tl.program_id(1) * RANKS + tl.arange(0, RANKS)
-            a = tl.multiple_of(address, 16).to(tl.pointer_type(x.dtype.element_ty))
+            a = tl.multiple_of(address.to(tl.pointer_type(x.dtype.element_ty)), 16)
             some_a = tl.load(
                 a + some[:, None].to(tl.int64) * inputs + at[None],
                 mask=(some[:, None] < rank) & (at[None] < inputs),
@@ -125,16 +125,16 @@ def _expand(
     if (slot >= 0) & ((b_at != 0) | (scale_at != 0) | (shift_at != 0)):
         rank, first_rank = tl.load(row + 3).to(tl.int32), tl.load(row + 4).to(tl.int32)
         inside = outputs < width
-        b = tl.multiple_of(b_at, 16).to(tl.pointer_type(kind.dtype.element_ty))
+        b = tl.multiple_of(b_at.to(tl.pointer_type(kind.dtype.element_ty)), 16)
         some_b = _matrix_of_ranks(b, 0, rank, width, outputs, inside, RANKS)
         to = y + token * y_stride + start + outputs
         value = tl.load(to, mask=inside, other=0.0).to(tl.float32)
         weight = tl.load(weights + token)
         if scale_at != 0:
-            scale = tl.load(tl.multiple_of(scale_at, 16).to(tl.pointer_type(tl.float32)) + outputs, mask=inside)
+            scale = tl.load(tl.multiple_of(scale_at.to(tl.pointer_type(tl.float32)), 16) + outputs, mask=inside)
             value = value * (1.0 + weight * (scale - 1.0))
         if shift_at != 0:
-            shift = tl.load(tl.multiple_of(shift_at, 16).to(tl.pointer_type(tl.float32)) + outputs, mask=inside)
+            shift = tl.load(tl.multiple_of(shift_at.to(tl.pointer_type(tl.float32)), 16) + outputs, mask=inside)
             value = value + weight * shift
         if OVERLAPS:
             tl.extra.cuda.gdc_wait()

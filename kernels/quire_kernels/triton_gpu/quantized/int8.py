@@ -13,7 +13,7 @@ from quire_kernels.triton_gpu.attention.results import has_arrived_last
 from quire_kernels.triton_gpu.device import arrivals
 from quire_kernels.triton_gpu.quantized.inputs import quantized_rows
 
-ROW_OUTPUTS, ROW_INPUTS = 4, 1024
+ROW_OUTPUTS, ROW_INPUTS = 4, 2048
 """Of a program that multiplies one row: outputs, and inputs that it reads at a time."""
 
 TILE_OUTPUTS, TILE_INPUTS = 64, 128

@@ -25,6 +25,37 @@ def decoded(words, shift: tl.constexpr, table, zero, BITS: tl.constexpr, KIND: t
 
 
 @triton.jit
+def of_words(
+    source,
+    n,
+    first,
+    outputs,
+    groups,
+    row_words,
+    OUTPUTS: tl.constexpr,
+    WORDS: tl.constexpr,
+    GROUP_WORDS: tl.constexpr,
+):
+    """Scales or offsets of WORDS words from `first` on, float32 [OUTPUTS, WORDS], or [OUTPUTS, 1] if they are equal.
+
+    `first` is a multiple of WORDS.
+    """
+    if GROUP_WORDS % WORDS == 0:
+        at = source + n.to(tl.int64) * groups + first // GROUP_WORDS
+        return tl.load(at, mask=n < outputs, other=0.0).to(tl.float32)[:, None]
+    elif WORDS % GROUP_WORDS == 0:
+        group = first // GROUP_WORDS + tl.arange(0, WORDS // GROUP_WORDS)
+        at = source + n[:, None].to(tl.int64) * groups + group[None]
+        found = tl.load(at, mask=(n < outputs)[:, None] & (group < groups)[None], other=0.0).to(tl.float32)
+        of_each = tl.broadcast_to(found[:, :, None], (OUTPUTS, WORDS // GROUP_WORDS, GROUP_WORDS))
+        return tl.reshape(of_each, (OUTPUTS, WORDS))
+    else:
+        word = first + tl.arange(0, WORDS)
+        at = source + n[:, None].to(tl.int64) * groups + (word // GROUP_WORDS)[None]
+        return tl.load(at, mask=(n < outputs)[:, None] & (word < row_words)[None], other=0.0).to(tl.float32)
+
+
+@triton.jit
 def multiply_row(
     x,
     words,
@@ -57,7 +88,6 @@ def multiply_row(
         some = tl.load(
             words + n[:, None].to(tl.int64) * row_words + at[None], mask=mask, other=0, eviction_policy="evict_first"
         )
-        of_group = n[:, None].to(tl.int64) * groups + (at // GROUP_WORDS)[None]
         column = at // RUN * (32 // BITS * RUN) + at % RUN
         products = tl.full((OUTPUTS, WORDS), 0, tl.float32)
         total = tl.full((WORDS,), 0, tl.float32)
@@ -66,9 +96,11 @@ def multiply_row(
             products += some_x[None] * decoded(some, i * BITS, table, zero, BITS, KIND)
             if HAS_OFFSETS:
                 total += some_x
-        sums += products * tl.load(scales + of_group, mask=mask, other=0.0).to(tl.float32)
+        sums += products * of_words(scales, *(n, first, outputs, groups, row_words, OUTPUTS, WORDS, GROUP_WORDS))
         if HAS_OFFSETS:
-            sums += total[None] * tl.load(offsets + of_group, mask=mask, other=0.0).to(tl.float32)
+            sums += total[None] * of_words(
+                offsets, *(n, first, outputs, groups, row_words, OUTPUTS, WORDS, GROUP_WORDS)
+            )
     found = tl.sum(sums, 1)
     if HAS_BIAS:
         found += tl.load(bias + n, mask=is_output, other=0.0).to(tl.float32)
@@ -76,24 +108,11 @@ def multiply_row(
 
 
 @triton.jit
-def weights_of(
-    some, n, at, scales, offsets, table, groups, zero, shift: tl.constexpr, mask,
-    WORDS: tl.constexpr, GROUP_WORDS: tl.constexpr, BITS: tl.constexpr, KIND: tl.constexpr, HAS_OFFSETS: tl.constexpr,
-):  # fmt: skip
-    """Decoded weights [OUTPUTS, WORDS] at bit `shift` of the words, in float32."""
-    found = decoded(some, shift, table, zero, BITS, KIND)
-    if GROUP_WORDS % WORDS == 0:  # all words are of one group
-        of_group = n.to(tl.int64) * groups + tl.min(at, 0) // GROUP_WORDS
-        inside = tl.max(mask.to(tl.int32), 1) > 0
-        found *= tl.load(scales + of_group, mask=inside, other=0.0).to(tl.float32)[:, None]
-        if HAS_OFFSETS:
-            found += tl.load(offsets + of_group, mask=inside, other=0.0).to(tl.float32)[:, None]
-    else:
-        of_group = n[:, None].to(tl.int64) * groups + (at // GROUP_WORDS)[None]
-        found *= tl.load(scales + of_group, mask=mask, other=0.0).to(tl.float32)
-        if HAS_OFFSETS:
-            found += tl.load(offsets + of_group, mask=mask, other=0.0).to(tl.float32)
-    return found
+def store_sums(y, bias, sums, mask, is_output, HAS_BIAS: tl.constexpr):
+    """Store sums [ROWS, OUTPUTS], with the bias of each output added."""
+    if HAS_BIAS:
+        sums += tl.load(bias, mask=is_output, other=0.0).to(tl.float32)[None]
+    tl.store(y, sums.to(y.dtype.element_ty), mask=mask)
 
 
 @triton.jit
@@ -136,17 +155,19 @@ def multiply_tile(
     t = tl.program_id(1) * ROWS + tl.arange(0, ROWS)
     is_output, is_row = n < outputs, t < rows
     begin = tl.program_id(2) * split_words
-    sums = tl.full((OUTPUTS, ROWS), 0, tl.float32)
+    sums = tl.full((ROWS, OUTPUTS), 0, tl.float32)
     for first in range(begin, tl.minimum(begin + split_words, row_words), WORDS):
         at = first + tl.arange(0, WORDS)
         mask = is_output[:, None] & (at < row_words)[None]
         some = tl.load(words + n[:, None].to(tl.int64) * row_words + at[None], mask=mask, other=0)
         column = at // RUN * (32 // BITS * RUN) + at % RUN
+        scale = of_words(scales, *(n, first, outputs, groups, row_words, OUTPUTS, WORDS, GROUP_WORDS))
+        if HAS_OFFSETS:
+            offset = of_words(offsets, *(n, first, outputs, groups, row_words, OUTPUTS, WORDS, GROUP_WORDS))
         for i in tl.static_range(32 // BITS):
-            weight = weights_of(
-                *(some, n, at, scales, offsets, table, groups, zero, i * BITS, mask),
-                *(WORDS, GROUP_WORDS, BITS, KIND, HAS_OFFSETS),
-            )
+            weight = decoded(some, i * BITS, table, zero, BITS, KIND) * scale
+            if HAS_OFFSETS:
+                weight += offset
             some_x = tl.load(
                 x + t[:, None].to(tl.int64) * x_stride + (column + i * RUN)[None],
                 mask=is_row[:, None] & (column + i * RUN < inputs)[None],
@@ -154,25 +175,22 @@ def multiply_tile(
             )
             if WIDE:
                 weight, some_x = weight.to(some_x.dtype).to(tl.float32), some_x.to(tl.float32)
-            sums = tl.dot(weight.to(some_x.dtype), tl.trans(some_x), sums)
-    to = t[None].to(tl.int64) * outputs + n[:, None]
-    mask = is_output[:, None] & is_row[None]
+            sums = tl.dot(some_x, tl.trans(weight.to(some_x.dtype)), sums)
+    to = t[:, None].to(tl.int64) * outputs + n[None]
+    mask = is_row[:, None] & is_output[None]
     if SPLIT:
-        tl.store(partial + tl.program_id(2) * rows.to(tl.int64) * outputs + to, sums, mask=mask)
+        place = partial + to
+        tl.store(place + tl.program_id(2) * rows.to(tl.int64) * outputs, sums, mask=mask)
         tl.debug_barrier()  # all threads have stored their part before one of them says so
         tile = tl.program_id(1) * tl.num_programs(0) + tl.program_id(0)
         if has_arrived_last(arrived + tile, tl.num_programs(2)):
-            sums = tl.full((OUTPUTS, ROWS), 0, tl.float32)
+            sums = tl.full((ROWS, OUTPUTS), 0, tl.float32)
             for split in range(0, tl.num_programs(2)):
-                place = partial + split * rows.to(tl.int64) * outputs + to
-                sums += tl.load(place, mask=mask, other=0.0, cache_modifier=".cg")
-            if HAS_BIAS:
-                sums += tl.load(bias + n, mask=is_output, other=0.0).to(tl.float32)[:, None]
-            tl.store(y + to, sums.to(y.dtype.element_ty), mask=mask)
+                of_split = place + split * rows.to(tl.int64) * outputs
+                sums += tl.load(of_split, mask=mask, other=0.0, cache_modifier=".cg")
+            store_sums(y + to, bias + n, sums, mask, is_output, HAS_BIAS)
     else:
-        if HAS_BIAS:
-            sums += tl.load(bias + n, mask=is_output, other=0.0).to(tl.float32)[:, None]
-        tl.store(y + to, sums.to(y.dtype.element_ty), mask=mask)
+        store_sums(y + to, bias + n, sums, mask, is_output, HAS_BIAS)
 
 
 @triton.jit

@@ -13,6 +13,9 @@ WORD_BITS = 32
 LONGEST_RUN = 8
 """Neighbouring columns in the same bits of neighbouring words, at most: 16 bytes of inputs in 16 bits."""
 
+WHOLE_ROW = 1 << 24
+"""Words of the only group of a row."""
+
 INTEGER, FLOAT8, FLOAT4, TABLE = range(4)
 """What a code stands for: itself less a zero; E4M3; twice E2M1; an entry of a table."""
 
@@ -59,7 +62,7 @@ class DeviceMatrix:
             order=None if matrix.order is None else matrix.order.to(device),
             bits=bits,
             run=run,
-            group_words=words.shape[1] if whole else matrix.group_size // codes,
+            group_words=WHOLE_ROW if whole else matrix.group_size // codes,
             kind=_kind(matrix),
             zero=matrix.zero,
         )

@@ -17,10 +17,10 @@ from quire_kernels.triton_gpu.quantized.inputs import prepared
 from quire_kernels.triton_gpu.quantized.kernels import dequantize, multiply_row, multiply_tile
 from quire_kernels.triton_gpu.quantized.matrix import DeviceMatrix
 
-ROW_OUTPUTS, ROW_WORDS = 4, 256
+ROW_OUTPUTS, ROW_WORDS = 4, 512
 """Of a program that multiplies one row: outputs, and words of each that it reads at a time."""
 
-TILE_OUTPUTS, TILE_WORDS = 64, 32
+TILE_ROWS, TILE_OUTPUTS, TILE_WORDS = 64, 64, 32
 PROGRAMS = 264
 """Programs over which the splits of a matrix's words are divided: two a multiprocessor."""
 
@@ -79,7 +79,7 @@ class TritonQuantizedLinear:
 
     def _multiply_tiles(self, x: Tensor, dtype: torch.dtype) -> Tensor:
         rows, outputs, words = len(x), self.matrix.shape[0], self.matrix.words.shape[1]
-        block = min(64, max(16, triton.next_power_of_2(rows)))
+        block = TILE_ROWS
         of_outputs, of_rows, steps = (
             triton.cdiv(*pair) for pair in ((outputs, TILE_OUTPUTS), (rows, block), (words, TILE_WORDS))
         )
@@ -99,7 +99,7 @@ class TritonQuantizedLinear:
             SPLIT=splits > 1,
             WIDE=x.device.type == "cpu",  # the interpreter has no bf16 dot
             num_warps=4,
-            num_stages=3,
+            num_stages=2,
         )
         return y
 

@@ -16,7 +16,7 @@ from quire_kernels.ops import AttentionMetadata
 from quire_kernels.triton_gpu import linear, low_rank, moe, pages
 from quire_kernels.triton_gpu.attention.op import paged_attention
 from quire_kernels.triton_gpu.quantized.int8 import linear_int8
-from quire_kernels.triton_gpu.quantized.matrix import FLOAT4, FLOAT8, INTEGER, DeviceMatrix
+from quire_kernels.triton_gpu.quantized.matrix import FLOAT4, FLOAT8, INTEGER, WHOLE_ROW, DeviceMatrix
 from quire_kernels.triton_gpu.quantized.op import TritonQuantizedLinear
 from quire_kernels.triton_gpu.report.case import TOKENS, Case, meta
 from quire_kernels.triton_gpu.report.state_cases import state_cases
@@ -126,7 +126,7 @@ def quantized_cases() -> list[Case]:
             offsets = meta(outputs, inputs // group) if name == "int4" else None
             matrix = DeviceMatrix(
                 *((outputs, inputs), words, scales, offsets, meta(1 << bits, dtype=torch.float32), None),
-                *(bits, run, group * bits // 32, kind, 0),
+                *(bits, run, WHOLE_ROW if group == inputs else group * bits // 32, kind, 0),
             )
             bound = TritonQuantizedLinear(matrix, None, torch.bfloat16, name == "int4")
             size = outputs * inputs * matrix.element_bytes

@@ -47,7 +47,8 @@ def convolve(
         at = tl.program_id(2) * CHANNELS + tl.arange(0, CHANNELS)
         inside = at < channels
         kept = state + slot.to(tl.int64) * state_slot + at
-        for token in range(first, tl.minimum(first + TOKENS, end)):
+        for number in range(first, tl.minimum(first + TOKENS, end)):
+            token = number + first * 0
             total = tl.full((CHANNELS,), 0, tl.float32)
             if HAS_BIAS:
                 total += tl.load(bias + at, mask=inside, other=0.0)
