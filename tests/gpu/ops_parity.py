@@ -182,7 +182,7 @@ def quantized(form: str, rows: int) -> None:
 def checks() -> dict[str, Callable[[], None]]:
     found: dict[str, Callable[[], None]] = {}
     for op in sorted(MODULES, key=lambda op: -PARTS.get(op, 1)):
-        for dtype in DTYPES[: 2 if op == "paged_attention" else None]:
+        for dtype in DTYPES[: 2 if PARTS.get(op, 1) > 1 else None]:
             for part in range(PARTS.get(op, 1)):
                 found[f"{op} {dtype} {part}"] = partial(conforms, op, dtype, part)
     found |= {f"adapters of tokens {dtype}": partial(adapters, dtype) for dtype in DTYPES}
