@@ -39,12 +39,11 @@ def state_cases() -> list[Case]:
         found.append(Case(f"gated_delta {name}", call, moved, tokens * HEADS * 6 * DIM * DIM))
 
         inputs = SSD_HEADS * WIDTH + 2 * GROUPS * NUMBERS
-        vectors = (floats(SSD_HEADS) for _ in range(3))
+        rate, bias, skip = (floats(SSD_HEADS) for _ in range(3))
+        xbc, step = meta(tokens, inputs), meta(tokens, SSD_HEADS)
         state = floats(count, SSD_HEADS, NUMBERS, WIDTH)
         moved = 8 * state.numel() + 2 * tokens * (inputs + SSD_HEADS * WIDTH)
-        call = partial(
-            mamba.ssd_scan, meta(tokens, inputs), meta(tokens, SSD_HEADS), *vectors, state, *at, (NUMBERS, WIDTH)
-        )
+        call = partial(mamba.ssd_scan, xbc, step, rate, bias, skip, state, *at, (NUMBERS, WIDTH))
         found.append(Case(f"ssd_scan {name}", call, moved, tokens * SSD_HEADS * 4 * NUMBERS * WIDTH))
 
         x, step, b, c = (meta(tokens, width) for width in (CHANNELS, CHANNELS, SELECTIVE_NUMBERS, SELECTIVE_NUMBERS))

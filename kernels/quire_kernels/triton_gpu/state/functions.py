@@ -1,4 +1,4 @@
-"""Functions of state kernels."""
+"""What the kernels of several ops with state compute."""
 
 from __future__ import annotations
 
