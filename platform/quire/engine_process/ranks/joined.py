@@ -35,6 +35,11 @@ def main(place: str, rank: str) -> int:
         signal.signal(number, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, IGNORED_SIGNALS)
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    return follow(place, rank)
+
+
+def follow(place: str, rank: str) -> int:
+    """The same in a process of another program, whose signals and whose end are its own."""
     log_to_stderr("info")
     found, own = Place(**json.loads(place)), int(rank)
     try:
