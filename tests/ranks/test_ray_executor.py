@@ -8,6 +8,7 @@ import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import pytest
 from engine_rig import Rig, greedy, random_ids, rig_of
@@ -56,8 +57,9 @@ def tokens(rig: Rig) -> list[list[int]]:
     return rig.tokens(PROMPTS, greedy(8, ignore_eos=True))
 
 
-def actors() -> list[dict[str, object]]:
-    return [dict(one) for one in list_actors(filters=[("class_name", "=", "RankActor"), ("state", "=", "ALIVE")])]
+def actors() -> list[Any]:
+    """Those of ranks, which live, with `node_id` and `pid`."""
+    return list(list_actors(filters=[("class_name", "=", "RankActor"), ("state", "=", "ALIVE")]))
 
 
 def test_ranks_on_two_nodes_answer_as_one_and_what_they_reserved_is_free_afterwards(
@@ -66,7 +68,7 @@ def test_ranks_on_two_nodes_answer_as_one_and_what_they_reserved_is_free_afterwa
     with rig_of(folder, registry.load(None), **SETTINGS) as rig:
         assert tokens(rig) == wanted
         (actor,) = actors()
-        assert actor["node_id"] != ray.get_runtime_context().get_node_id()
+        assert actor.node_id != ray.get_runtime_context().get_node_id()
         (group,) = [g for g in ray.util.placement_group_table().values() if g["state"] == "CREATED"]
         assert len(set(group["bundles_to_node_id"].values())) == 2
     assert not actors()
@@ -80,7 +82,7 @@ def test_a_lost_actor_ends_the_group_and_the_next_one_has_its_room(
     with rig_of(folder, registry.load(None), **SETTINGS) as rig:
         (actor,) = actors()
         ranks = rig.engine._ranks
-        os.kill(int(str(actor["pid"])), number)
+        os.kill(actor.pid, number)
         with ranks._changed:
             assert ranks._changed.wait_for(lambda: ranks.has_failed, 60)
     with rig_of(folder, registry.load(None), **SETTINGS) as rig:
