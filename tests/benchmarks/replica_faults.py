@@ -71,6 +71,7 @@ def ray_cluster() -> Iterator[None]:
     nodes = Cluster(initialize_head=True, head_node_args={"num_cpus": 2})
     nodes.add_node(num_cpus=2)
     os.environ["RAY_ADDRESS"] = nodes.address
+    os.environ["OMP_NUM_THREADS"] = "1"  # of a rank, which takes its node for a machine of its own
     try:
         yield
     finally:

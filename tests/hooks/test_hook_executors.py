@@ -70,7 +70,9 @@ def test_an_executor_that_keeps_the_contract(site: PluginSite) -> None:
 
 
 @pytest.mark.process
-def test_a_rank_that_cannot_start_is_named_at_once(site: PluginSite, model: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_rank_that_cannot_start_is_named_at_once(
+    site: PluginSite, model: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     caplog.set_level(logging.CRITICAL)
     site.add("mine", PLUGIN.replace("program.module", "'no_such_module'"))
     with pytest.raises(ConfigError, match="Rank 1 has ended before it joined the first one: exit status 1"):
