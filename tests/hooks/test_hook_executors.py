@@ -75,28 +75,36 @@ def test_a_rank_that_cannot_start_is_named_at_once(
 ) -> None:
     caplog.set_level(logging.CRITICAL)
     site.add("mine", PLUGIN.replace("program.module", "'no_such_module'"))
-    with pytest.raises(ConfigError, match="Rank 1 has ended before it joined the first one: exit status 1"):
-        with rig_of(model, load(["llama", "mine"]), **SETTINGS):
-            pass
+    with (
+        pytest.raises(ConfigError, match="Rank 1 has ended before it joined the first one: exit status 1"),
+        rig_of(model, load(["llama", "mine"]), **SETTINGS),
+    ):
+        pass
 
 
 @pytest.mark.process
 def test_a_rank_that_lacks_a_plugin_says_so(site: PluginSite, model: Path) -> None:
     site.add("mine", PLUGIN.replace("SHARES_PATH = True", "SHARES_PATH = False"))
-    with pytest.raises(CheckpointError, match="There is no plugin 'mine'"):
-        with rig_of(model, load(["llama", "mine"]), **SETTINGS):
-            pass
+    with (
+        pytest.raises(CheckpointError, match="There is no plugin 'mine'"),
+        rig_of(model, load(["llama", "mine"]), **SETTINGS),
+    ):
+        pass
 
 
 def test_an_executor_without_places_or_with_a_fault_stops_the_start(site: PluginSite, model: Path) -> None:
     site.add("mine", PLUGIN)
-    with pytest.raises(ConfigError, match="there are no places"):
-        with rig_of(model, load(["llama", "mine"], options={"mine": {"places": 0}}), **SETTINGS):
-            pass
+    with (
+        pytest.raises(ConfigError, match="there are no places"),
+        rig_of(model, load(["llama", "mine"], options={"mine": {"places": 0}}), **SETTINGS),
+    ):
+        pass
     site.add("broken", "@hookimpl\ndef quire_executors(): yield Executor('here', lambda context: 1 / 0)")
-    with pytest.raises(PluginFailed, match="ZeroDivisionError"):
-        with rig_of(model, load(["llama", "broken"]), **SETTINGS):
-            pass
+    with (
+        pytest.raises(PluginFailed, match="ZeroDivisionError"),
+        rig_of(model, load(["llama", "broken"]), **SETTINGS),
+    ):
+        pass
 
 
 def test_unknown_executors_are_refused_with_the_names_of_the_known() -> None:

@@ -15,7 +15,7 @@ PICTURES, SOUNDS = picture_families(), sound_families()
 
 
 def check(model: MediaModel) -> None:
-    settings = {**model.settings, "num_pages": 600}
+    settings = {**model.settings, "num_pages": 600, "max_num_batched_tokens": max(33, model.least_step)}
     one, two = on_one_and_two(model.folder, plugins(), lambda rig: media_answers(model, plugins(), rig), **settings)
     assert two == one
     assert len({tuple(tokens) for tokens in one}) > 2

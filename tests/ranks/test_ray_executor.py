@@ -94,8 +94,10 @@ def test_a_cluster_without_room_is_a_sentence(cluster: None, folder: Path) -> No
     held = ray.util.placement_group([{"CPU": 2}])
     try:
         assert held.wait(60)
-        with pytest.raises(ConfigError, match=r"no room for 4 ranks .* within 0.5 s .*: 2 of its 4 CPUs on 2 machines"):
-            with rig_of(folder, registry.load(None), **settings):
-                pass
+        with (
+            pytest.raises(ConfigError, match=r"no room for 4 ranks .* within 0.5 s .*: 2 of its 4 CPUs on 2 machines"),
+            rig_of(folder, registry.load(None), **settings),
+        ):
+            pass
     finally:
         ray.util.remove_placement_group(held)

@@ -35,8 +35,8 @@ LOST = "The replica that computed this answer was lost."
 
 
 class Ingress:
-    """An application of ASGI in front of the replicas. max_body_bytes: of a request, as it is sent. stored: the adapters
-    that all have loaded, None = those of this application of Ray Serve.
+    """An application of ASGI in front of the replicas. max_body_bytes: of a request, as it is sent. stored: those that
+    requests have loaded, None = those of this application of Ray Serve.
     """
 
     def __init__(

@@ -15,7 +15,7 @@ from quire.server.schemas.adapters import LoadAdapterRequest
 log = logging.getLogger("quire.server")
 
 FOLLOW_S = 2.0
-"""How often a replica compares its adapters with those that are stored: it may have missed a change while it started."""
+"""How often a replica compares its adapters with the stored ones: it may have missed a change while it started."""
 
 OK = 200
 TEXT = ((b"content-type", b"text/plain; charset=utf-8"),)
@@ -46,7 +46,7 @@ class SharedAdapters:
             return await ask()
 
     async def follow(self) -> None:
-        """Load and unload what was loaded and unloaded elsewhere. What cannot be loaded is logged, and not tried again."""
+        """Load and unload what was loaded and unloaded elsewhere; what cannot be loaded is not tried again."""
         async with self._changing:
             stored = await asyncio.to_thread(self._stored.all)
             for name in self._numbers.keys() - stored.keys():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-
 from typing import TYPE_CHECKING
 
 from quire.errors import ConfigError
@@ -88,8 +87,8 @@ class RankConfig:
             )
         if nodes > 1 and backend not in (None, *OWN_EXECUTORS):
             raise ConfigError(
-                f"--nnodes {nodes} and --distributed-executor-backend {backend}: run one command, without --nnodes; the "
-                "executor finds machines itself."
+                f"--nnodes {nodes} and --distributed-executor-backend {backend}: run one command, without --nnodes; "
+                "the executor finds machines itself."
             )
         if size % nodes:
             raise ConfigError(
