@@ -96,7 +96,7 @@ class Reservation:
 
 
 class RayExecutor:
-    """An `ExecutorImpl`."""
+    """Reserves room for the ranks of a model, and starts an actor for each."""
 
     def __init__(self, context: ExecutorContext) -> None:
         """Join the cluster, and reserve room for the ranks. Raises ConfigError."""
@@ -134,5 +134,5 @@ def _joined() -> Any:
 
 @hookimpl
 def quire_executors() -> Iterable[Executor]:
-    """The executor `ray`."""
+    """Ranks as actors of Ray, by the name `ray`."""
     yield Executor("ray", RayExecutor)

@@ -9,7 +9,7 @@ import pytest
 
 from quire.errors import BadRequest, EngineDied
 from quire.ray.all_replicas import LOAD, METRICS, UNLOAD, AllReplicas
-from quire.ray.calls import Answer, HttpCall
+from quire.ray.calls import WholeAnswer, HttpCall
 from quire.ray.merged_metrics import merged
 from quire.ray.shared_adapters import SharedAdapters
 from quire.ray.stored_adapters import StoredAdapter
@@ -57,7 +57,7 @@ class Replica:
         self.adapters = SharedAdapters(self.service, store)
 
     def _said(self, status, text=""):
-        return Answer(status, (), text.encode(), self.name)
+        return WholeAnswer(status, (), text.encode(), self.name)
 
     async def answer(self, call):
         if call.path == METRICS:
@@ -201,7 +201,7 @@ def test_histograms_stay_whole():
     text = (
         '# HELP h Time.\n# TYPE h histogram\nh_bucket{le="1.0"} 2.0\nh_bucket{le="+Inf"} 3.0\nh_count 3.0\nh_sum 4.5\n'
     )
-    body = merged([Answer(200, (), text.encode(), name) for name in "ab"]).body.decode()
+    body = merged([WholeAnswer(200, (), text.encode(), name) for name in "ab"]).body.decode()
     assert 'h_bucket{le="+Inf",replica="b"} 3.0' in body
     assert 'h_sum{replica="a"} 4.5' in body
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from quire.errors import EngineDied
-from quire.ray.calls import Answer, HttpCall
+from quire.ray.calls import WholeAnswer, HttpCall
 from quire.ray.merged_metrics import merged
 from quire.ray.stored_adapters import StoredAdapter, StoredAdapters
 
@@ -36,7 +36,7 @@ class AllReplicas:
         """Whether all replicas answer the call."""
         return call.path == METRICS or (call.method == "POST" and call.path in (LOAD, UNLOAD))
 
-    async def answer(self, call: HttpCall) -> Answer:
+    async def answer(self, call: HttpCall) -> WholeAnswer:
         """The answer of all. Raises EngineDied if there is no replica."""
         if call.path == METRICS:
             return await self._metrics(call)
@@ -47,13 +47,13 @@ class AllReplicas:
         async with self._changing:
             return await change(call, _fields(call))
 
-    async def _metrics(self, call: HttpCall) -> Answer:
+    async def _metrics(self, call: HttpCall) -> WholeAnswer:
         plain = call._replace(headers=tuple(each for each in call.headers if each[0].lower() != b"accept"))
         answers = await self._ask("answer", plain, timeout_s=METRICS_TIMEOUT_S)
         refused = next((answer for answer in answers if answer.status != OK), None)
         return refused or merged(answers)
 
-    async def _load(self, call: HttpCall, fields: dict[str, Any]) -> Answer:
+    async def _load(self, call: HttpCall, fields: dict[str, Any]) -> WholeAnswer:
         """All load it, or none: if one cannot, what the others had before comes back."""
         name = str(fields.get("lora_name"))
         before = await asyncio.to_thread(self._stored.get, name)
@@ -69,7 +69,7 @@ class AllReplicas:
             await self._restore(name, before)
         return refused or answers[0]
 
-    async def _unload(self, call: HttpCall, fields: dict[str, Any]) -> Answer:
+    async def _unload(self, call: HttpCall, fields: dict[str, Any]) -> WholeAnswer:
         name = str(fields.get("lora_name"))
         before = await asyncio.to_thread(self._stored.get, name)
         await asyncio.to_thread(self._stored.remove, name)
@@ -86,10 +86,10 @@ class AllReplicas:
             await asyncio.to_thread(self._stored.put, before)
         await self._ask("follow_stored_adapters")
 
-    async def _refusal(self, call: HttpCall) -> Answer | None:
+    async def _refusal(self, call: HttpCall) -> WholeAnswer | None:
         """Why the sender may load and unload nothing: what a replica says to the sender's unload of no adapter."""
         nothing = call._replace(path=UNLOAD, raw_path=UNLOAD.encode(), query=b"", body=b'{"lora_name": ""}')
-        answer: Answer = await self._replicas.options(method_name="answer").remote(nothing)
+        answer: WholeAnswer = await self._replicas.options(method_name="answer").remote(nothing)
         return answer if answer.status != BAD_REQUEST else None
 
     async def _ask(self, method: str, *args: Any, timeout_s: float | None = None) -> Sequence[Any]:

@@ -58,7 +58,7 @@ class HttpCall(NamedTuple):
         }
 
 
-class Answer(NamedTuple):
+class WholeAnswer(NamedTuple):
     """A whole answer. replica: which one has given it."""
 
     status: int
@@ -67,13 +67,13 @@ class Answer(NamedTuple):
     replica: str
 
     @classmethod
-    def from_messages(cls, messages: Iterable[Message], replica: str) -> Answer:
+    def from_messages(cls, messages: Iterable[Message], replica: str) -> WholeAnswer:
         """The answer that messages of ASGI are parts of."""
         start, *parts = messages
         headers = tuple((bytes(name), bytes(value)) for name, value in start["headers"])
         return cls(start["status"], headers, b"".join(part.get("body", b"") for part in parts), replica)
 
     def messages(self) -> Messages:
-        """The same as messages of ASGI."""
+        """What an application of ASGI sends for it."""
         start = {"type": "http.response.start", "status": self.status, "headers": list(self.headers)}
         return start, {"type": "http.response.body", "body": self.body, "more_body": False}

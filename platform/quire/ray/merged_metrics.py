@@ -9,21 +9,21 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.registry import Collector, CollectorRegistry
 
-from quire.ray.calls import Answer
+from quire.ray.calls import WholeAnswer
 
 LABEL = "replica"
 
 
-def merged(answers: Sequence[Answer]) -> Answer:
+def merged(answers: Sequence[WholeAnswer]) -> WholeAnswer:
     """The answers of all replicas to a request for metrics in one."""
     registry = CollectorRegistry(auto_describe=False)
     registry.register(_Families(answers))
     headers = ((b"content-type", CONTENT_TYPE_LATEST.encode()),)
-    return Answer(200, headers, generate_latest(registry), "")
+    return WholeAnswer(200, headers, generate_latest(registry), "")
 
 
 class _Families(Collector):
-    def __init__(self, answers: Sequence[Answer]) -> None:
+    def __init__(self, answers: Sequence[WholeAnswer]) -> None:
         self._answers = answers
 
     def collect(self) -> Iterable[Metric]:

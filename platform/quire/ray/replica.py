@@ -13,7 +13,7 @@ from typing import Any
 from starlette.types import Message, Receive
 
 from quire.log_format import log_to_stderr
-from quire.ray.calls import Answer, HttpCall, Messages
+from quire.ray.calls import WholeAnswer, HttpCall, Messages
 from quire.ray.settings import read_settings
 from quire.ray.shared_adapters import SharedAdapters
 from quire.ray.stored_adapters import StoredAdapter, StoredAdapters, application_name, replica_id
@@ -73,16 +73,16 @@ class Replica:
             disconnect.set()
             answering.cancel()
 
-    async def answer(self, request: HttpCall) -> Answer:
-        """The whole answer."""
+    async def answer(self, request: HttpCall) -> WholeAnswer:
+        """What the application answers, when it is complete."""
         found = [message async for messages in self.call(request) for message in messages]
-        return Answer.from_messages(found, self._id)
+        return WholeAnswer.from_messages(found, self._id)
 
-    async def load_adapter(self, request: HttpCall, adapter: StoredAdapter) -> Answer:
+    async def load_adapter(self, request: HttpCall, adapter: StoredAdapter) -> WholeAnswer:
         """The answer to a request that loads an adapter on all replicas."""
         return await self._adapters.load(adapter, lambda: self.answer(request))
 
-    async def unload_adapter(self, request: HttpCall, name: str) -> Answer:
+    async def unload_adapter(self, request: HttpCall, name: str) -> WholeAnswer:
         """The answer to one that unloads it."""
         return await self._adapters.unload(name, lambda: self.answer(request))
 

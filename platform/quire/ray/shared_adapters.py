@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from quire.errors import QuireError
-from quire.ray.calls import Answer
+from quire.ray.calls import WholeAnswer
 from quire.ray.stored_adapters import StoredAdapter, StoredAdapters
 from quire.server.schemas.adapters import LoadAdapterRequest
 
@@ -29,18 +29,18 @@ class SharedAdapters:
         self._numbers: dict[str, int] = {}
         self._changing = asyncio.Lock()
 
-    async def load(self, adapter: StoredAdapter, ask: Callable[[], Awaitable[Answer]]) -> Answer:
+    async def load(self, adapter: StoredAdapter, ask: Callable[[], Awaitable[WholeAnswer]]) -> WholeAnswer:
         """The answer to the request that loads an adapter. ask: has the application answer it."""
         async with self._changing:
             if self._numbers.get(adapter.name) == adapter.number:  # it was found in the store meanwhile
-                return Answer(OK, TEXT, f"Success: LoRA adapter '{adapter.name}' added successfully.".encode(), "")
+                return WholeAnswer(OK, TEXT, f"Success: LoRA adapter '{adapter.name}' added successfully.".encode(), "")
             answer = await ask()
             if answer.status == OK:
                 self._numbers[adapter.name] = adapter.number
             return answer
 
-    async def unload(self, name: str, ask: Callable[[], Awaitable[Answer]]) -> Answer:
-        """The same of a request that unloads one."""
+    async def unload(self, name: str, ask: Callable[[], Awaitable[WholeAnswer]]) -> WholeAnswer:
+        """The answer to the request that unloads one."""
         async with self._changing:
             self._numbers.pop(name, None)
             return await ask()

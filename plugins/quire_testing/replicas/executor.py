@@ -39,9 +39,9 @@ def check_executor(
         for _ in range(2):
             for each in started.values():
                 each.end()
-        for each in joined:
-            each.settimeout(timeout_s)
-            require(_has_ended(each), f"A program of {record.name} runs on after `end`.")
+        for connection in joined:
+            connection.settimeout(timeout_s)
+            require(_has_ended(connection), f"A program of {record.name} runs on after `end`.")
     _check_problem(record, context, timeout_s)
 
 

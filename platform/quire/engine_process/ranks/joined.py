@@ -40,7 +40,7 @@ def main(place: str, rank: str) -> int:
 
 
 def follow(place: str, rank: str) -> int:
-    """The same in a process of another program, whose signals and whose end are its own."""
+    """Serve the first rank in a process of another program, which handles its own signals; returns the exit status."""
     log_to_stderr("info")
     found, own = Place(**json.loads(place)), int(rank)
     try:

@@ -28,7 +28,7 @@ class ProcessOfRank:
     process: Popen[bytes]
 
     def problem(self) -> str | None:
-        """Its exit status."""
+        """The exit status, as a sentence."""
         status = self.process.poll()
         return None if status is None else f"its process has the exit status {status}, and has logged why."
 

@@ -11,7 +11,7 @@ from plugin_site import PluginSite
 from quire.errors import CheckpointError, ConfigError, PluginFailed
 from quire.hooks.registry import load
 from quire.settings.model_config import ModelConfig
-from quire_testing import check_executor
+from quire_testing import check_executor, tiny_llama
 
 PLUGIN = """import os, subprocess, sys
 from quire.plugin import ConfigError
@@ -46,6 +46,11 @@ def quire_executors(): yield Executor("here", Here)
 def quire_options(): yield Option("places", int, 1, "places for ranks")"""
 
 SETTINGS = {"tensor_parallel_size": 2, "distributed_executor_backend": "here"}
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny_llama(tmp_path_factory.mktemp("model") / "tiny")
 
 
 @pytest.mark.process
