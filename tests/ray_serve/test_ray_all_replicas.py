@@ -9,7 +9,7 @@ import pytest
 
 from quire.errors import BadRequest, EngineDied
 from quire.ray.all_replicas import LOAD, METRICS, UNLOAD, AllReplicas
-from quire.ray.calls import WholeAnswer, HttpCall
+from quire.ray.calls import HttpCall, WholeAnswer
 from quire.ray.merged_metrics import merged
 from quire.ray.shared_adapters import SharedAdapters
 from quire.ray.stored_adapters import StoredAdapter

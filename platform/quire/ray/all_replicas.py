@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from quire.errors import EngineDied
-from quire.ray.calls import WholeAnswer, HttpCall
+from quire.ray.calls import HttpCall, WholeAnswer
 from quire.ray.merged_metrics import merged
 from quire.ray.stored_adapters import StoredAdapter, StoredAdapters
 

@@ -13,7 +13,7 @@ from typing import Any
 from starlette.types import Message, Receive
 
 from quire.log_format import log_to_stderr
-from quire.ray.calls import WholeAnswer, HttpCall, Messages
+from quire.ray.calls import HttpCall, Messages, WholeAnswer
 from quire.ray.settings import read_settings
 from quire.ray.shared_adapters import SharedAdapters
 from quire.ray.stored_adapters import StoredAdapter, StoredAdapters, application_name, replica_id
