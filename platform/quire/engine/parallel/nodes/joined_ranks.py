@@ -14,7 +14,8 @@ from quire.engine.parallel.messages import StartRank
 from quire.engine.parallel.nodes.addresses import listen
 from quire.engine.parallel.nodes.gather import gather
 from quire.engine.parallel.nodes.place import Place
-from quire.engine.parallel.spawn import ENVIRONMENT, JOINING_MODULE, start_module
+from quire.engine.parallel.spawn import JOINING_MODULE, start_rank
+from quire.isolation.module_process import OPENMP_ENV
 from quire.records import RankProgram, Registry, StartedRank
 from quire_kernels.groups.shared_memory import SharedMemoryGroup
 
@@ -86,9 +87,9 @@ class JoinedRanks:
 
 def program_of(place: Place, rank: int) -> RankProgram:
     """What the process of a rank runs. place: with the port at which the first rank listens."""
-    return RankProgram(rank, JOINING_MODULE, (json.dumps(asdict(place)), str(rank)), ENVIRONMENT)
+    return RankProgram(rank, JOINING_MODULE, (json.dumps(asdict(place)), str(rank)), OPENMP_ENV)
 
 
 def start_process(program: RankProgram) -> ProcessOfRank:
     """Start it on this machine."""
-    return ProcessOfRank(start_module(program.module, program.arguments, ()))
+    return ProcessOfRank(start_rank(program.module, program.arguments, ()))
