@@ -17,7 +17,7 @@ from pathlib import Path
 
 from contenders import Worker
 
-SETTINGS = {"one process": {}, "two ranks": {"tensor_parallel_size": 2}}
+SETTINGS: dict[str, dict[str, int]] = {"one process": {}, "two ranks": {"tensor_parallel_size": 2}}
 
 
 def measure(model: Path, works: list[str], turns: int, timeout: float) -> None:
