@@ -132,15 +132,29 @@ class ModelRunner:
         self._update_batch(plan)
         if not plan.chunks:
             return StepResult({})
+        return self._result(plan, *self._step(plan))
+
+    def _step(self, plan: Plan) -> tuple[StepInputs, SelectedTokens, list[SamplingState]]:
+        """The arrays of a step, which of its tokens count, and the states of those to sample after."""
         inputs = self._batch.build_inputs(plan.chunks)
         selected = SelectedTokens.from_chunks(plan.chunks, inputs, self._batch, self._poolers)
         states = [state for seq_id in selected.sampled if (state := self._batch[seq_id].sampling) is not None]
-        masks = self._start_masks(plan, states) if self._batch.num_constrained else None
+        return inputs, selected, states
+
+    def _media(self, plan: Plan, inputs: StepInputs) -> tuple[StepMedia | None, dict[int, str]]:
+        """Embeddings of media, and failures; keys and values of virtual tokens are stored."""
         media, failures = None, dict[int, str]()
         if self._batch.num_with_media:
             media, failures = self._towers.rows(plan.chunks, inputs.starts)
         if self._adapters.to_store:
             failures |= self._adapters.store_virtual(plan.chunks, self._kv)
+        return media, failures
+
+    def _result(
+        self, plan: Plan, inputs: StepInputs, selected: SelectedTokens, states: Sequence[SamplingState]
+    ) -> StepResult:
+        masks = self._start_masks(plan, states) if self._batch.num_constrained else None
+        media, failures = self._media(plan, inputs)
         index = selected.index if self._tap is None else self._tap.index(selected, plan)
         try:
             hidden = every = self._hidden_states(plan, inputs, index, media, failures)
