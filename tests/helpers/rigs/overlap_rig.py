@@ -12,14 +12,14 @@ from quire.engine.overlap.sampled_tokens import SampleCopy
 
 
 class PretendedDevice:
-    """Engines that are built from now on overlap their steps, and have the samples of one when they wait for them.
+    """Engines that are built while it `is_used` overlap their steps, and have the samples of one when they wait for it.
 
     num_read: steps whose samples were read. most_unread: steps that were launched and not read, at once. error: raised
     by the next read.
     """
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.num_read = self.most_unread = 0
+        self.is_used, self.num_read, self.most_unread = False, 0, 0
         self.error: Exception | None = None
         self._sent = dict[SampleCopy, Tensor]()
         read, reset = SampleCopy.read, OverlappingRunner.reset
@@ -44,7 +44,7 @@ class PretendedDevice:
             self._sent.clear()
             reset(runner)
 
-        monkeypatch.setattr(build, "may_overlap", has_independent_steps)
+        monkeypatch.setattr(build, "may_overlap", lambda *model: self.is_used and has_independent_steps(*model))
         monkeypatch.setattr(SampleCopy, "send", send)
         monkeypatch.setattr(SampleCopy, "read", read_late)
         monkeypatch.setattr(OverlappingRunner, "reset", reset_all)
