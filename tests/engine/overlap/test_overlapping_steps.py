@@ -22,7 +22,7 @@ from quire.params.sampling import SamplingParams
 from quire.types import AdapterRef, WeightedAdapter
 
 PROMPTS = related_prompts(9, seed=3)
-SMALL = {"num_pages": 20, "max_num_seqs": 8, "max_model_len": 80, "max_num_batched_tokens": 24}
+SMALL: dict[str, Any] = {"num_pages": 20, "max_num_seqs": 8, "max_model_len": 80, "max_num_batched_tokens": 24}
 PLAIN = st.fixed_dictionaries(
     {
         "temperature": st.sampled_from([0.0, 0.0, 0.8, 1.3]),
@@ -81,7 +81,8 @@ def overlapping(base: Base, device: PretendedDevice) -> Iterator[Rig]:
 @pytest.fixture(scope="module")
 def engines(base: Base, device: PretendedDevice) -> Iterator[Engines]:
     adapters = {name: base.adapter(name, r=4, lora_alpha=8, target_modules=["q_proj", "up_proj"]) for name in "ab"}
-    found, swapping = registry.load(None, enable_lora=True), {"preemption": "swap", "swap_space": 0.01}
+    found = registry.load(None, enable_lora=True)
+    swapping: dict[str, Any] = {"preemption": "swap", "swap_space": 0.01}
     with pytest.MonkeyPatch.context() as patch:
         plain = make_rig(base.folder, found, **SMALL)
         device.is_used, recorder = True, RepeatedSteps()
@@ -90,12 +91,12 @@ def engines(base: Base, device: PretendedDevice) -> Iterator[Engines]:
         patch.setattr(capture, "recorder_of", lambda _: recorder)
         rigs = plain, make_rig(base.folder, found, **SMALL), swapped
         device.is_used = False
-        for rig in rigs:
-            for name, folder in adapters.items():
-                rig.engine.load_adapter(name, folder)
-        yield Engines(plain, rigs[1:], device, recorder)
-        for rig in rigs:
-            rig.engine.close()
+    for rig in rigs:
+        for name, folder in adapters.items():
+            rig.engine.load_adapter(name, folder)
+    yield Engines(plain, rigs[1:], device, recorder)
+    for rig in rigs:
+        rig.engine.close()
 
 
 def answers_of(rig: Rig, asked: list[Any], aborts: bool) -> list[Answer]:
@@ -172,8 +173,8 @@ def test_rows_that_fail_while_others_are_unread(base: Base, overlapping: Rig) ->
     prompts = [prompt[:6] for prompt in PROMPTS[:3]]
     wanted = [base.greedy(None, prompt, 9) for prompt in prompts]
     ids = [overlapping.add(prompt, greedy(9, ignore_eos=True)) for prompt in prompts]
-    executor = overlapping.engine._runner._executor
-    model = executor._model
+    executor: Any = overlapping.engine._runner._executor
+    model: Any = executor._model
 
     def failing(batch: Any) -> Any:
         if 9 in batch.positions:
