@@ -45,6 +45,7 @@ def wanted(folder: Path) -> list[int]:
 def tokens(server: Server) -> list[int]:
     body = {"model": "m", "prompt": PROMPT, "temperature": 0, "max_tokens": 8, "ignore_eos": True}
     answer = httpx.post(f"{server.url}/v1/completions", json={**body, "return_token_ids": True}, timeout=60)
+    assert answer.status_code == 200, f"{answer.text}\n{server.output()}"
     return answer.json()["choices"][0]["token_ids"]
 
 
