@@ -23,7 +23,7 @@ def pieces_of(tokenizer: Tokenizer, ids: list[int], cuts: random.Random, skip: b
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(data=st.data())
 def test_pieces_and_flush_are_the_decoding_of_all_ids(
     kind: str, data: st.DataObject, loaded: dict[str, Tokenizer]
@@ -50,7 +50,7 @@ def whole_characters(tokenizer: Tokenizer, ids: list[int]) -> list[int]:
     return kept
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=300, deadline=None)
 @given(data=st.data())
 def test_any_ids_of_a_byte_level_vocabulary_decode_in_pieces(data: st.DataObject, loaded: dict[str, Tokenizer]) -> None:
     tokenizer = loaded["byte_level"]
@@ -61,7 +61,7 @@ def test_any_ids_of_a_byte_level_vocabulary_decode_in_pieces(data: st.DataObject
 
 
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "byte_level"])
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(data=st.data())
 def test_any_ids_decode_to_the_same_text_however_they_are_cut(
     kind: str, data: st.DataObject, loaded: dict[str, Tokenizer]

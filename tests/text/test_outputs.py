@@ -202,7 +202,7 @@ def test_an_error_delta_raises_its_error(name: str, kind: type[QuireError], toke
         Collector(request(), tokenizer).push(SeqDelta(request_id="r", error=(name, "because"), finish_reason="error"))
 
 
-@settings(max_examples=75, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(data=st.data())
 def test_however_tokens_come_the_output_is_the_same(
     data: st.DataObject, tokenizer: Tokenizer, spaced: Tokenizer

@@ -91,7 +91,7 @@ def test_a_span_may_begin_with_the_text_and_last_to_its_end() -> None:
     assert joined(rest) == [("text", -1, "a"), ("tool", 0, "("), ("tool", 0, "b] c")]
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=400, deadline=None)
 @given(
     text=st.text("ab<>[]", max_size=30),
     stops=st.lists(st.text("ab<>[]", min_size=1, max_size=4), max_size=3),

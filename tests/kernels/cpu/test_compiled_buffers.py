@@ -51,7 +51,7 @@ def lives(tape: Tracer, result: int) -> dict[int, tuple[int, int]]:
 
 
 @given(tapes())
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_buffers_that_are_needed_at_the_same_time_never_overlap(made: tuple[Tracer, int]) -> None:
     tape, result = made
     places, columns = _buffer_offsets(tape, result)

@@ -35,7 +35,7 @@ values = st.recursive(
 )
 
 
-@settings(max_examples=100)
+@settings(max_examples=300)
 @given(values, st.booleans(), st.sampled_from([None, 2]))
 def test_a_value_is_what_the_parser_gives(value, ascii_only, indent):
     text = json.dumps(value, ensure_ascii=ascii_only, indent=indent).encode()

@@ -49,7 +49,7 @@ def test_a_call_whose_end_is_missing_still_counts() -> None:
     assert reader().read("text <tool_ca") == ("text <tool_ca", [])
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(cuts=st.lists(st.integers(1, 120), max_size=12))
 def test_streamed_calls_are_the_whole_ones(cuts: list[int]) -> None:
     text = f"See <b>:\n{CALL} and {CALL}\n<tool_call>oops</tool_call> end"
