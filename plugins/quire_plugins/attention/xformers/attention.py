@@ -67,11 +67,13 @@ def split_k_of(keys: int) -> Any:
 
 def _attend(q: Tensor, k: Tensor, v: Tensor, bias: Any, scale: float, kernel: Any = None) -> Tensor:
     """q [T, H, D]; k, v [keys, K, D] -> [T, H, D]."""
+    found: Tensor = fmha.memory_efficient_attention_forward(*grouped(q, k, v), bias, scale=scale, op=kernel)
+    return found.reshape(q.shape)
+
+
+def grouped(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """With the heads of each group as a dimension, in which keys and values are expanded: [1, …, K, H / K, D]."""
     kv_heads = k.shape[1]
     groups = q.shape[1] // kv_heads
-    queries = (
-        q.view(1, len(q), kv_heads, groups, -1) if q.is_contiguous() else q.reshape(1, len(q), kv_heads, groups, -1)
-    )
-    keys, values = (x[None, :, :, None].expand(-1, -1, -1, groups, -1) for x in (k, v))
-    found: Tensor = fmha.memory_efficient_attention_forward(queries, keys, values, bias, scale=scale, op=kernel)
-    return found.reshape(q.shape)
+    keys, values = (x.unsqueeze(0).unsqueeze(3).expand(-1, -1, -1, groups, -1) for x in (k, v))
+    return q.reshape(1, len(q), kv_heads, groups, q.shape[-1]), keys, values
