@@ -107,5 +107,10 @@ def fake_gpu() -> Iterator[FakeGpu]:
             patch.setattr(torch.cuda, name, found)
         patch.setattr(torch.inference_mode, "__enter__", _without_gradients)
         patch.setattr(torch.inference_mode, "__exit__", _with_gradients)
-        with gpu:
-            yield gpu
+        before = torch._C._only_lift_cpu_tensors()
+        torch._C._set_only_lift_cpu_tensors(True)  # `torch.tensor` is then copied to its device in the mode
+        try:
+            with gpu:
+                yield gpu
+        finally:
+            torch._C._set_only_lift_cpu_tensors(before)

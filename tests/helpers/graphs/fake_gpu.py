@@ -157,15 +157,14 @@ class FakeGpu(TorchDispatchMode):
         finally:
             self._paused -= 1
 
-    def kernel(self, function: Callable[..., Any]) -> Callable[..., Any]:
+    def kernel(self, function: Callable[..., Any], capturable: bool) -> Callable[..., Any]:
         """An op, or what binds one, that is a kernel on a GPU: what it does in torch is not watched."""
-        return _Kernel(self, function)
+        return _Kernel(self, function, capturable)
 
 
 class _Kernel:
-    def __init__(self, gpu: FakeGpu, function: Any) -> None:
-        self._gpu, self._function = gpu, function
-        self.capturable = True
+    def __init__(self, gpu: FakeGpu, function: Any, capturable: bool) -> None:
+        self._gpu, self._function, self.capturable = gpu, function, capturable
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         gpu, launches = self._gpu, self._gpu.launches
@@ -174,7 +173,8 @@ class _Kernel:
         if launches is not None:
             tensors = [each for each in tree_leaves((args, kwargs)) if isinstance(each, GpuTensor)]
             gpu._keep(getattr(self._function, "__name__", "kernel"), tensors, found)
-        return _Kernel(gpu, found) if callable(found) and not isinstance(found, Tensor) else found
+        bound = callable(found) and not isinstance(found, Tensor)
+        return _Kernel(gpu, found, self.capturable) if bound else found
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._function, name)
@@ -197,5 +197,9 @@ def _non_blocking(name: str, args: Any, kwargs: Any) -> bool:
 
 def _place() -> str:
     """The innermost place in a package of ours."""
-    places = [f"{each.filename.split('/quire')[-1]}:{each.lineno}" for each in traceback.extract_stack() if "/quire" in each.filename]
+    places = [
+        f"{each.filename.split('/quire')[-1]}:{each.lineno}"
+        for each in traceback.extract_stack()
+        if "/quire" in each.filename
+    ]
     return places[-1] if places else "?"

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+import numpy as np
 import torch
 from hypothesis import strategies as st
 from torch import Tensor
@@ -28,6 +29,12 @@ class DrawnStep:
         values = torch.eye(slots).view(self.pages, self.page_size, 1, slots)
         out = reference.paged_attention(torch.zeros(tokens, 1, 1), keys, values, self.rows, 1.0, self.window)
         return out[:, 0] > 0
+
+    def singles(self) -> DrawnStep:
+        """The same sequences in a step of single tokens."""
+        ones, count = np.ones_like(self.rows.lens_host), len(self.rows.lens_host)
+        starts = torch.arange(count + 1, dtype=torch.int32)
+        return replace(self, rows=replace(self.rows, query_starts=starts, lens_host=ones, max_query=1, step_cache={}))
 
 
 @st.composite
