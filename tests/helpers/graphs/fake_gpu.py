@@ -105,8 +105,11 @@ class FakeGpu(TorchDispatchMode):
                 kept = target is not None and self._is_pinned(target) and _non_blocking(name, args, kwargs)
                 if not kept:
                     self.wait(f"{name} from the GPU")
-            elif on_gpu and host and host[-1].dim() and not _non_blocking(name, args, kwargs):
-                self.wait(f"{name} to the GPU")
+            elif on_gpu and host and host[-1].dim():
+                if not _non_blocking(name, args, kwargs):
+                    self.wait(f"{name} to the GPU")
+                kept = self.launches is None or self._is_pinned(host[-1])
+                assert kept, f"a captured step reads memory that will be gone: {name}, {_place()}"
             return
         assert not ours or not any(each.dim() for each in host), f"{name} on tensors of both devices"
         if name == "_local_scalar_dense" and ours:
