@@ -70,7 +70,8 @@ class Graphs:
 
         def launch() -> None:
             self.launches += 1
-            assert self._gpu.recorded(run) == captured
+            found = self._gpu.recorded(run)
+            assert not [pair for pair in zip(found, captured, strict=True) if pair[0] != pair[1]][:3]
 
         return launch
 
@@ -98,5 +99,5 @@ def test_steps_stay_on_the_gpu(
             captured = capture.why_not(rig.engine.loaded) is None
     steady = waits[2:]
     assert len(steady) >= 5
-    assert all(len(each) <= 1 for each in steady), "a step waits for the sampled tokens only"
+    assert not [each for each in steady if len(each) > 1], "a step waits for the sampled tokens only"
     assert (graphs.launches >= 5) == captured

@@ -133,8 +133,7 @@ class FakeGpu(TorchDispatchMode):
         used = []
         for each in ours:
             address = each.inner.untyped_storage().data_ptr()
-            offset = each.inner.data_ptr() - address
-            used.append((tuple(each.shape), self._made.get(address, address), offset))
+            used.append((tuple(each.shape), self._made.get(address, address), each.inner.storage_offset()))
         read = {each.inner.untyped_storage().data_ptr() for each in ours}
         for each in tree_leaves(result):
             if isinstance(each, GpuTensor) and (address := each.inner.untyped_storage().data_ptr()) not in read:

@@ -1,4 +1,4 @@
-"""What FlashAttention is told: by the documentation of its own functions, it means what the reference computes.
+"""Arguments of FlashAttention: by the documentation of its functions, they mean what the reference computes.
 
 The package's functions run as they are; what they call, compiled for GPUs, is the documented result in torch.
 """

@@ -1,4 +1,4 @@
-"""What FlashInfer is told: its plans have its own parameters, and by its documentation mean what the reference does.
+"""Plans of FlashInfer: they have its own parameters, and by its documentation mean what the reference computes.
 
 Its kernels run on GPUs only, where `tests/gpu` compares their results.
 """

@@ -1,4 +1,4 @@
-"""What xformers is told: its masks are those of the reference, and its dispatch accepts our tensors.
+"""Arguments of xformers: its masks are those of the reference, and its dispatch accepts our tensors.
 
 Its kernels run on GPUs only, where `tests/gpu` compares their results.
 """

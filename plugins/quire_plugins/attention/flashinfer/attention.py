@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from quire_kernels.ops import AttentionMetadata
-from quire_plugins.attention.flashinfer.page_tables import page_tables
+from quire_plugins.attention.flashinfer.planned_pages import planned_pages
 from quire_plugins.attention.other_calls import attention_on
 
 WORKSPACE_BYTES = 128 << 20
@@ -56,7 +56,7 @@ class FlashInferAttention:
         heads, dim = q.shape[1:]
         page_size, kv_heads = k_pool.shape[1:3]
         scale, window, softcap = kind[-3:]
-        tables = page_tables(rows, page_size)
+        tables = planned_pages(rows, page_size)
         paged = tables.kv_indptr, tables.indices, tables.last_page_len
         options = {
             "window_left": -1 if window is None else window - 1,

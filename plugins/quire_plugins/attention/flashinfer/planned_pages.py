@@ -12,7 +12,7 @@ from quire_kernels.ops import AttentionMetadata
 
 
 @dataclass(frozen=True, slots=True)
-class PageTables:
+class PlannedPages:
     """Arguments of `plan`: int32, on the CPU but for `indices`, since a plan is made there.
 
     qo_indptr [R + 1]: the first token of each row. kv_indptr [R + 1]: where its pages begin in `indices`. indices: the
@@ -25,13 +25,13 @@ class PageTables:
     last_page_len: Tensor
 
 
-def page_tables(rows: AttentionMetadata, page_size: int) -> PageTables:
+def planned_pages(rows: AttentionMetadata, page_size: int) -> PlannedPages:
     contexts = rows.contexts_host.astype(np.int64)
     counts = -(-contexts // page_size)
     starts = np.cumsum([0, *counts])
     columns = np.arange(starts[-1]) - np.repeat(starts[:-1], counts)
     at = torch.from_numpy(np.stack((np.repeat(np.arange(len(counts)), counts), columns))).to(rows.pages.device)
-    return PageTables(
+    return PlannedPages(
         qo_indptr=_int32(np.cumsum([0, *rows.lens_host])),
         kv_indptr=_int32(starts),
         indices=rows.pages[at[0], at[1]],
