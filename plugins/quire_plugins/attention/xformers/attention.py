@@ -42,11 +42,11 @@ def paged_attention(
         return _attend(q, keys, values, rows.step_cache[key], scale, kernel)
     out = torch.empty_like(q, memory_format=torch.contiguous_format)
     for packed in packed_rows(rows, k_pool.shape[1], window):
-        key = ("xformers", packed.first, packed.end, window)
-        if key not in rows.step_cache:
-            rows.step_cache[key] = packed_bias(packed, window, q.device)
+        call = ("xformers", packed.first, packed.end, window)
+        if call not in rows.step_cache:
+            rows.step_cache[call] = packed_bias(packed, window, q.device)
         keys, values = packed.of(k_pool), packed.of(v_pool)
-        out[packed.tokens] = _attend(q[packed.tokens], keys, values, rows.step_cache[key], scale)
+        out[packed.tokens] = _attend(q[packed.tokens], keys, values, rows.step_cache[call], scale)
     return out
 
 
