@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from quire.errors import ConfigError
-from quire.from_vllm.attention_backends import backend_name
+from quire.settings.attention_backends import backend_name
 from quire.settings.rank_config import RankConfig
 from quire.settings.setting import check_choices, check_positive, setting
 from quire.settings.speculative_config import KEYS, with_flags

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-import flashinfer
 import torch
 from torch import Tensor
 
@@ -73,6 +72,8 @@ class FlashInferAttention:
         return wrapper
 
     def _wrapper(self, decodes: bool, device: torch.device) -> Any:
+        import flashinfer
+
         if device not in self._workspaces:
             self._workspaces[device] = torch.zeros(WORKSPACE_BYTES, dtype=torch.uint8, device=device)
         workspace = self._workspaces[device]

@@ -11,7 +11,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from xformers.ops import fmha
 
 from quire_kernels.ops import AttentionMetadata
 from quire_plugins.attention.other_calls import attention_on
@@ -52,6 +51,8 @@ def paged_attention(
 
 def paged_kernel(q: Tensor, k_pool: Tensor, rows: AttentionMetadata) -> Any:
     """The kernel of xformers that reads the pages of a step; None if there is none."""
+    from xformers.ops import fmha
+
     page_size = k_pool.shape[1]
     fits = rows.max_query == 1 and page_size % 16 == 0 and q.shape[-1] in SPLIT_K_DIMS
     if not fits or q.dtype not in fmha.triton_splitk.FwOp.SUPPORTED_DTYPES:
@@ -62,11 +63,15 @@ def paged_kernel(q: Tensor, k_pool: Tensor, rows: AttentionMetadata) -> Any:
 @cache
 def split_k_of(keys: int) -> Any:
     """The split-k kernel that reads so many keys at a time; they must not exceed a page."""
+    from xformers.ops import fmha
+
     return type(f"SplitK{keys}", (fmha.triton_splitk.FwOp,), {"BLOCK_N": keys})
 
 
 def _attend(q: Tensor, k: Tensor, v: Tensor, bias: Any, scale: float, kernel: Any = None) -> Tensor:
     """q [T, H, D]; k, v [keys, K, D] -> [T, H, D]."""
+    from xformers.ops import fmha
+
     found: Tensor = fmha.memory_efficient_attention_forward(*grouped(q, k, v), bias, scale=scale, op=kernel)
     return found.reshape(q.shape)
 

@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from xformers.ops.fmha import attn_bias
 
 from quire_kernels.ops import AttentionMetadata
 from quire_plugins.attention.packed_rows import PackedRows
@@ -14,6 +13,8 @@ from quire_plugins.attention.packed_rows import PackedRows
 
 def packed_bias(packed: PackedRows, window: int | None, device: torch.device) -> Any:
     """For keys side by side: each token attends to those of its row up to its own, at most `window` of them."""
+    from xformers.ops.fmha import attn_bias
+
     found = attn_bias.BlockDiagonalMask.from_seqlens(packed.lens, packed.key_lens, device=device)
     return (
         found.make_causal_from_bottomright() if window is None else found.make_local_attention_from_bottomright(window)
@@ -22,6 +23,8 @@ def packed_bias(packed: PackedRows, window: int | None, device: torch.device) ->
 
 def paged_bias(rows: AttentionMetadata, page_size: int) -> Any:
     """For keys in pages: each token attends to those of its row up to its own."""
+    from xformers.ops.fmha import attn_bias
+
     return attn_bias.PagedBlockDiagonalCausalWithOffsetPaddedKeysMask.from_seqlens(
         q_seqlen=_ints(rows.lens_host),
         kv_seqlen=_ints(rows.contexts_host),
