@@ -71,7 +71,7 @@ class NgramDrafter:
     def _draft(self, text: AlignedText, tokens: Tokens, query: DraftQuery) -> Draft:
         text.observe(query.token_ids)
         length, ends = find_and_meet(text, tokens, query.prompt_len, self._depth, self._min_length)
-        chain = continuations(tokens, ends[-1:], query.max_drafts)[0].tolist() if length else ()
+        chain = continuations(tokens, ends[-1:], query.max_drafts)[0].tolist() if length else []
         token_ids, chances = text.draft(chain, length, query.max_drafts, LEAST_CHANCE)
         return Draft(token_ids, chances=chances)
 
@@ -80,7 +80,11 @@ def find_and_meet(
     text: AlignedText, tokens: Tokens, prompt_len: int, max_length: int, min_length: int = 1
 ) -> tuple[int, NDArray[np.int64]]:
     """The longest matches of the newest tokens in the prompt and in the output, which `text` meets; returns the longer
-    ones, those in the output if both have the same length."""
+    ones, those in the output if both have the same length. Nothing is looked up where `text` agrees with one of them for
+    long."""
+    run, end = text.longest_run
+    if run >= max_length and end < len(tokens):
+        return max_length, np.array([end])
     found = []
     for begin, end in ((0, prompt_len), (prompt_len, len(tokens))):
         length, ends = longest_matches(tokens[begin : max(begin, end - 1)], tokens, max_length)

@@ -2,34 +2,34 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from collections.abc import Sequence
 
 PRIOR = 3.0
 """Guesses that the first estimate counts as; the general share counts as much for each context."""
 DECAY = 0.97
-LONGEST = (0, 1, 2, 3, 6, 15)
-"""Of each class of runs but the last one, which has no end."""
-
-
-def run_class(run: int) -> int:
-    """From 0 to 6."""
-    return bisect_left(LONGEST, run) if run < 16 else len(LONGEST)
+CONTEXTS = 64
 
 
 class RightRates:
-    """Shares of right guesses in one sequence. Older ones count less: DECAY for each that comes after."""
+    """Shares of right guesses in one sequence. Older ones count less: DECAY for each that comes after.
 
-    def __init__(self) -> None:
-        self._counts: dict[object, tuple[float, float]] = {}  # right and all
+    first_estimates: by kind. Contexts are below CONTEXTS.
+    """
 
-    def rate(self, kind: tuple[str, int], context: int, first_estimate: float) -> float:
+    def __init__(self, first_estimates: Sequence[float]) -> None:
+        self._general = [[PRIOR * estimate, PRIOR] for estimate in first_estimates]  # right and all
+        self._special: dict[int, list[float]] = {}
+
+    def rate(self, kind: int, context: int) -> float:
         """The probability that the next guess is right."""
-        right, seen = self._counts.get(kind, (0.0, 0.0))
-        general = (right + PRIOR * first_estimate) / (seen + PRIOR)
-        right, seen = self._counts.get((kind, context), (0.0, 0.0))
-        return (right + PRIOR * general) / (seen + PRIOR)
+        right, seen = self._general[kind]
+        counts = self._special.get(kind * CONTEXTS + context)
+        if counts is None:
+            return right / seen
+        return (counts[0] + PRIOR * right / seen) / (counts[1] + PRIOR)
 
-    def add(self, kind: tuple[str, int], context: int, is_right: bool) -> None:
-        for key in (kind, (kind, context)):
-            right, seen = self._counts.get(key, (0.0, 0.0))
-            self._counts[key] = DECAY * right + is_right, DECAY * seen + 1
+    def add(self, kind: int, context: int, is_right: bool) -> None:
+        counts = self._general[kind]
+        counts[0], counts[1] = DECAY * counts[0] + is_right, DECAY * counts[1] + 1
+        counts = self._special.setdefault(kind * CONTEXTS + context, [0.0, 0.0])
+        counts[0], counts[1] = DECAY * counts[0] + is_right, DECAY * counts[1] + 1

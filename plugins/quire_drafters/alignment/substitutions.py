@@ -11,26 +11,35 @@ class Substitutions:
     """By the token before and the token that was awaited; else by the latter alone."""
 
     def __init__(self) -> None:
-        self._found: dict[tuple[int, int], tuple[int, float, float]] = {}  # token, how often it came, and how often not
+        self._after: dict[tuple[int, int], list[float]] = {}  # token, how often it came, how often it or another came
+        self._anywhere: dict[int, list[float]] = {}
 
     def find(self, before: int, awaited: int) -> tuple[int, int] | None:
         """The token that was written last, and the class of how often it is: 0 to 3."""
-        entry = self._found.get((before, awaited)) or self._found.get((-1, awaited))
+        entry = self._after.get((before, awaited)) or self._anywhere.get(awaited)
         if entry is None:
             return None
         token_id, came, seen = entry
         share = (came + 0.5) / (seen + 1)
-        return token_id, sum(share > limit for limit in CLASSES)
+        low, middle, high = CLASSES
+        return int(token_id), (share > low) + (share > middle) + (share > high)
 
     def add(self, before: int, awaited: int, written: int) -> None:
         """`written` came after `before` where `awaited` should have come."""
-        for key in ((before, awaited), (-1, awaited)):
-            entry = self._found.get(key)
-            if entry is not None:
-                token_id, came, seen = entry
-                came, seen = DECAY * came + (token_id == written), DECAY * seen + 1
-                if awaited != written != token_id:
-                    token_id, came = written, 1.0
-                self._found[key] = token_id, came, seen
-            elif awaited != written:
-                self._found[key] = written, 1.0, 1.0
+        entry = self._after.get((before, awaited))
+        if entry is not None:
+            _count(entry, awaited, written)
+        elif awaited != written:
+            self._after[before, awaited] = [written, 1.0, 1.0]
+        entry = self._anywhere.get(awaited)
+        if entry is not None:
+            _count(entry, awaited, written)
+        elif awaited != written:
+            self._anywhere[awaited] = [written, 1.0, 1.0]
+
+
+def _count(entry: list[float], awaited: int, written: int) -> None:
+    is_same = entry[0] == written
+    entry[1], entry[2] = DECAY * entry[1] + is_same, DECAY * entry[2] + 1
+    if not is_same and written != awaited:
+        entry[0], entry[1] = written, 1.0
