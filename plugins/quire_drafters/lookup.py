@@ -87,23 +87,24 @@ def find_and_meet(
         return max_length, np.array([end])
     found = []
     for begin, end in ((0, prompt_len), (prompt_len, len(tokens))):
-        length, ends = longest_matches(tokens[begin : max(begin, end - 1)], tokens, max_length)
-        found.append((length, ends + begin) if length >= min_length else (0, ends[:0]))
+        length, ends = longest_matches(tokens[: end - 1], tokens, max_length, begin=begin)
+        found.append((length, ends) if length >= min_length else (0, ends[:0]))
     in_prompt, in_output = found
     text.meet(*((length, int(ends[-1]) if length else -1) for length, ends in found))
     return in_output if in_output[0] >= in_prompt[0] else in_prompt
 
 
 def longest_matches(
-    text: Tokens, tail: Tokens, max_length: int, most: int = MOST_ENDS
+    text: Tokens, tail: Tokens, max_length: int, most: int = MOST_ENDS, begin: int = 0
 ) -> tuple[int, NDArray[np.int64]]:
     """The most of the last tokens of `tail` that occur in a text, up to `max_length`, and where these occurrences end.
 
     Returns 0 and no ends if not even the last token occurs. Ends ascend; there are at most `most`, the latest. If the
     last token occurs more often, only occurrences of the last 2, 3 or 4 tokens are looked at, as long as there are any,
-    and of them the latest.
+    and of them the latest. begin: of the ends.
     """
-    ends = np.flatnonzero(text == tail[-1]) + 1
+    first = max(begin, 1)
+    ends = np.flatnonzero(text[first - 1 :] == tail[-1]) + first
     if not len(ends):
         return 0, ends
     max_length = min(max_length, len(tail), len(text))

@@ -16,9 +16,9 @@ RUN_CLASSES = (0, 1, 2, 3, *[4] * 3, *[5] * 9, 6)
 OUTPUT, PROMPT, LONGEST, SUBSTITUTED = 0, 7, 14, 21
 """Kinds of guesses, to which the class of a run, or of a substitution, is added."""
 FIRST_ESTIMATES = (
-    *(0.0, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95),
-    *(0.25, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95),
     *(0.0, 0.45, 0.55, 0.65, 0.75, 0.85, 0.93),
+    *(0.2, 0.45, 0.55, 0.65, 0.75, 0.85, 0.93),
+    *(0.0, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95),
     *(0.1, 0.3, 0.55, 0.8),
 )
 """By kind: of edited code and extracted JSON."""

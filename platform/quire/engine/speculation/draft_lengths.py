@@ -33,8 +33,9 @@ PLAIN_EVERY = 64
 """Steps between two that have no drafts, to measure what drafts cost."""
 RECONSIDERED_EVERY = 8
 """Steps between two choices of the limit."""
-GAINS = (0.9, 0.8, 0.7, 0.6, 0.5, 0.42, 0.35, 0.3, 0.25, 0.2, 0.15, 0.1, 0.05, 0.02)
-LIMITS = tuple(map(math.log, GAINS))
+LIMITS = tuple(math.log(gain) for gain in (0.8, 0.65, 0.5, 0.35, 0.25, 0.15, 0.1, 0.05, 0.02))
+CHANCES = (0.9, 0.8, 0.7, 0.6, 0.5, 0.42, 0.35, 0.3, 0.25, 0.2, 0.15, 0.1, 0.05, 0.02)
+LIMITS_OF_CHANCES = tuple(map(math.log, CHANCES))
 NEARLY = 0.97
 """Of the highest speed, at which longer drafts are preferred: times are not known more exactly."""
 NO_DRAFTS = 0.0
@@ -87,7 +88,7 @@ class DraftLengths:
         self._costs = StepCosts()
         self._seqs: dict[int, _Acceptance] = {}
         self._all = _Acceptance()
-        self._chances, self._verified = DraftChances(GAINS), dict[int, Sequence[float]]()  # of drafts, by seq id
+        self._chances, self._verified = DraftChances(CHANCES), dict[int, Sequence[float]]()  # of drafts, by seq id
         self._num_drafted_steps, self._interval = 0, PROBE_EVERY
         self._chosen, self._known, self._num_steps = (NO_DRAFTS, 0), (0, 0, 0), 0  # limits, by what, for so many steps
 
@@ -146,15 +147,18 @@ class DraftLengths:
         """The logarithm of the limit with the most tokens per second. rates: logarithms of acceptances."""
         num_seqs, plain_s = len(rates), self._costs.plain.at(len(rates))
         speeds: dict[float, float] = {}
-        for i, limit in enumerate(LIMITS):
+        limits = LIMITS_OF_CHANCES if self._chances.are_given else LIMITS
+        for i, limit in enumerate(limits):
             if self._chances.are_given:
                 num_drafts, gain = (num_seqs * each for each in self._chances.of_limit(i))
             else:
                 lengths = _lengths(rates, limit, most)
                 num_drafts, gain = sum(lengths), _gain(rates, lengths)
             if num_drafts > 0 and not self._costs.drafted.most_rows:
-                return LIMITS[-1] if self._chances.are_given else limit
-            seconds = self._costs.drafted.beyond(num_seqs + num_drafts, num_seqs, plain_s) if num_drafts > 0 else plain_s
+                return limits[-1] if self._chances.are_given else limit
+            seconds = (
+                self._costs.drafted.beyond(num_seqs + num_drafts, num_seqs, plain_s) if num_drafts > 0 else plain_s
+            )
             speeds[limit] = (num_seqs + gain) / seconds
         least = max(num_seqs / plain_s, NEARLY * max(speeds.values()))
         return min((limit for limit, speed in speeds.items() if speed > least), default=NO_DRAFTS)
