@@ -143,7 +143,7 @@ class Follower:
         self._group.start_plan(command.number)
         self._adapters.place(command.adapters)
         try:
-            self._runner.run(command.plan)
+            self._runner.launch(command.plan)
         except Exception:
             log.exception("Rank %d: a step of %d tokens failed", self._start.rank, command.plan.num_tokens)
         self._adapters.forget(command.plan.ended)

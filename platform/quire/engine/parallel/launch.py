@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from quire.engine.parallel.channel import Channel
 from quire.engine.parallel.messages import StartRank
-from quire.engine.parallel.spawn import start_module
+from quire.engine.parallel.spawn import start_rank
 from quire.records import Registry
 
 MODULE = "quire.engine_process.ranks.process"
@@ -35,7 +35,7 @@ def launch_process(start: StartRank, memory: int, registry: Registry) -> RankPro
     number = theirs.fileno()
     with theirs:
         try:
-            process = start_module(MODULE, [str(number), str(memory)], (number, memory))
+            process = start_rank(MODULE, [str(number), str(memory)], (number, memory))
         except BaseException:
             ours.close()
             raise
