@@ -80,14 +80,14 @@ def find_and_meet(
     text: AlignedText, tokens: Tokens, prompt_len: int, max_length: int, min_length: int = 1
 ) -> tuple[int, NDArray[np.int64]]:
     """The longest matches of the newest tokens in the prompt and in the output, which `text` meets; returns the longer
-    ones, those in the output if both have the same length. Nothing is looked up where `text` agrees with one of them for
-    long."""
+    ones, those in the output if both have the same length. Nothing is looked up where `text` agrees with one of them
+    for long."""
     run, end = text.longest_run
     if run >= max_length and end < len(tokens):
         return max_length, np.array([end])
     found = []
     for begin, end in ((0, prompt_len), (prompt_len, len(tokens))):
-        length, ends = longest_matches(tokens[: end - 1], tokens, max_length, begin=begin)
+        length, ends = longest_matches(tokens[: max(end - 1, 0)], tokens, max_length, begin=begin)
         found.append((length, ends) if length >= min_length else (0, ends[:0]))
     in_prompt, in_output = found
     text.meet(*((length, int(ends[-1]) if length else -1) for length, ends in found))

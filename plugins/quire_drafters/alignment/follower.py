@@ -59,7 +59,7 @@ class Follower:
 
     def meet(self, length: int, end: int) -> None:
         """The newest `length` tokens are those before `end` too: follow that place if it agrees better."""
-        if self._anchor >= 0 and (length <= self.run or length < LONG and (length < SHORT or self._num_lost < LOST)):
+        if self._anchor >= 0 and (length <= self.run or (length < LONG and (length < SHORT or self._num_lost < LOST))):
             return
         if length:
             self.next = self._anchor = end

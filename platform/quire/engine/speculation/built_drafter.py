@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from operator import index
 
 from quire.errors import QuireError
@@ -57,7 +58,11 @@ class BuiltDrafter:
                     raise ValueError(f"a drafted token id is outside 0 … {self.vocab_size - 1}")
                 if probs is not None and probs.shape != (len(token_ids), self.vocab_size):
                     raise ValueError(f"probabilities of {len(token_ids)} drafts have the shape {list(probs.shape)}")
-                if chances and len(chances) != len(token_ids):
-                    raise ValueError(f"{len(chances)} chances of {len(token_ids)} drafts")
+                if chances and not _are_chances(chances, len(token_ids)):
+                    raise ValueError(f"chances are not {len(token_ids)} descending numbers from 0 to 1")
                 found[query.seq_id] = Draft(token_ids, probs, chances)
         return found
+
+
+def _are_chances(chances: Sequence[float], count: int) -> bool:
+    return len(chances) == count and all(high >= low for high, low in pairwise((1.0, *chances, 0.0)))

@@ -8,14 +8,14 @@ from itertools import accumulate
 
 RATE = 0.02
 """Weight of one draft in the averages."""
-DECAY, PRIOR = 0.98, 8.0
-"""Of the counts of right drafts, with each chunk that has some; drafts that they begin with."""
-MOST_WRONG = 3.0
-"""Times that chances are too high or too low at most."""
+DECAY, PRIOR, KEPT = 0.98, 8.0, 0.25
+"""Of the counts of right drafts, with each chunk that has some; right drafts that they begin with, and keep."""
+LEAST, MOST = 0.01, 3.0
+"""Right drafts over those that should have been right, by which chances are corrected."""
 
 
 class DraftChances:
-    """For some limits, how many tokens of a draft have at least that chance to be right, and how many of them should be.
+    """For some limits, how many tokens of a draft have at least that chance, and how many of them should be right.
 
     limits: descending.
     """
@@ -34,7 +34,7 @@ class DraftChances:
     @property
     def factor(self) -> float:
         """Right drafts over those that should have been right."""
-        return min(max(self._right / self._expected, 1 / MOST_WRONG), MOST_WRONG)
+        return min(max(self._right / self._expected, LEAST), MOST)
 
     def add(self, chances: Sequence[float]) -> None:
         """A draft was made. chances: descending, () = it is empty."""
@@ -48,8 +48,8 @@ class DraftChances:
 
     def add_result(self, num_right: int, chances: Sequence[float]) -> None:
         """Drafts of these chances were verified."""
-        self._right = DECAY * self._right + (1 - DECAY) * PRIOR + num_right
-        self._expected = DECAY * self._expected + (1 - DECAY) * PRIOR + sum(chances)
+        self._right = DECAY * self._right + (1 - DECAY) * KEPT + num_right
+        self._expected = DECAY * self._expected + (1 - DECAY) * KEPT + sum(chances)
 
     def length(self, chances: Sequence[float], limit: float) -> int:
         """How many drafts have at least that chance to be right."""

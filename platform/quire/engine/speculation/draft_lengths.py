@@ -119,15 +119,21 @@ class DraftLengths:
         ]
 
     def cut(self, seq_id: int, draft: Draft) -> Draft:
-        """The drafts that are worth their time, by their chances if there are some."""
-        chances = draft.chances
-        if not self.adaptive or not (chances or self._chances.are_given):
+        """The drafts that are worth their time, by their chances, else by the acceptance of the sequence; all of them
+        while no draft had chances: then `choose` decides."""
+        chances, seq = draft.chances, self._seqs.get(seq_id)
+        if chances:
+            self._chances.add(chances)
+        if not self.adaptive or not self._chances.are_given or seq is None:
             return draft
-        self._chances.add(chances)
         limit, most = self._chosen
-        length = min(self._chances.length(chances, math.exp(limit)) if limit < NO_DRAFTS else 1, most)
-        if chances and not length:
-            length = self._seqs[seq_id].probes(self._interval, 1)
+        if limit == NO_DRAFTS:
+            length = 1  # `choose` asked for one
+        elif chances:
+            length = min(self._chances.length(chances, math.exp(limit)), most)
+        else:
+            (length,) = _lengths([math.log(seq.rate(self._all.rate(FIRST_GUESS)))], limit, most)
+        length = length or seq.probes(self._interval, 1)
         self._verified[seq_id] = chances[:length]
         return Draft(draft.token_ids[:length], None if draft.probs is None else draft.probs[:length], chances[:length])
 
@@ -194,6 +200,8 @@ class DraftLengths:
     def count_empty(self, seq_ids: Iterable[int]) -> None:
         """The drafter was asked for these sequences and had no drafts."""
         for seq_id in seq_ids:
+            if self._chances.are_given:
+                self._chances.add(())
             if (seq := self._seqs.get(seq_id)) is not None:
                 seq.num_empty += 1
 
