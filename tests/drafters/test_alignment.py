@@ -148,7 +148,7 @@ def renamed(seed: int) -> tuple[list[int], list[int]]:
 def test_a_replaced_name_is_drafted(drafter: NgramDrafter | SuffixDrafter) -> None:
     prompt, answer = renamed(3)
     late = played(drafter, prompt, answer)[-20:]
-    assert sum(right for _, right in late) > 3 * len(late)
+    assert sum(right for _, right in late) > 2.5 * len(late)
     assert any(999 in draft.token_ids for draft, _ in late)
 
 
