@@ -89,7 +89,6 @@ def test_the_python_class_takes_the_setting(folder: Path) -> None:
         ({"tensor_parallel_size": 0}, "--tensor-parallel-size must be above 0"),
         ({"tensor_parallel_size": 65}, "--tensor-parallel-size may be at most 64"),
         ({"tensor_parallel_size": 2, "distributed_executor_backend": "uni"}, "uni has one rank"),
-        ({"distributed_executor_backend": "ray"}, "must be one of uni, mp"),
     ],
 )
 def test_impossible_settings_are_refused(settings: dict[str, object], said: str) -> None:

@@ -72,7 +72,7 @@ class DeviceUpload:
         return self._memory.device[begin:end].view(kind).view(values.shape)
 
     def send(self) -> None:
-        """Copy all arrays."""
+        """Copy what was filled since `begin` to the device."""
         assert self._memory is not None, "it has begun"
         self._memory.send(self._end)
 

@@ -30,6 +30,7 @@ from quire_plugins.policies import ByPriority, FirstComeFirstServed
 
 BASE_SEED = 5
 BEHIND = background("a")
+MOST_STEPS = 50_000
 MOST_FORKS = 4
 """Outputs of a request that begin in the step that admits it, beside the first."""
 
@@ -260,10 +261,12 @@ class World:
 
     def finish(self) -> None:
         """Let everything end, then compare with what each request gets alone."""
-        self.blocked = set()
+        self.blocked, num_steps = set(), 0
         while self.scheduler.has_work or self.in_flight:
             self.step()
             check_scheduler(self.scheduler)
+            num_steps += 1
+            assert num_steps < MOST_STEPS, "seqs preempt each other forever"
         assert not self.runner.rows, "the runner may forget all"
         context = min(self.limits.max_model_len, self.num_pages * self.page_size + 1)
         for request, seed in self.accepted.values():

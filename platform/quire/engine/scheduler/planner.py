@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from itertools import islice
 
 from quire.engine.fairness.client_shares import ClientShares
@@ -116,13 +116,13 @@ class Planner:
         """Preempt until the pages that the running seqs need are available; a single seq always fits."""
         running, num_pages_needed = self._state.running, self._tables.num_pages_needed
         while sum(num_pages_needed(s) for s in running.values() if s.may_compute(ahead)) > self._pool.available:
-            self._preempt(self._choose_victim())
+            self._preempt(self._choose_victim(running.values()))
 
     def _preempt_over_share(self, shares: dict[str, int]) -> set[str]:
         """Preempt seqs of clients that have more than their share, until the next seq of another client fits.
 
-        A client is only brought down to its share, so that two clients cannot keep preempting each other. Returns the
-        clients of which seqs were preempted.
+        A client is only brought down to its share, and a seq samples a token before it is preempted again, so that two
+        clients cannot keep preempting each other. Returns the clients of which seqs were preempted.
         """
         late: set[str] = set()
         seq = self._candidates.first(shares, late)
@@ -130,7 +130,12 @@ class Planner:
         if seq is None or in_background(seq.client) or counts[seq.client] >= self._shares.max_seqs:
             return late
         while self._state.running and (client := self._client_in_the_way(seq, counts)) is not None:
-            self._preempt(self._choose_victim(client))
+            own = [each for each in self._state.running.values() if each.client == client]
+            if not (victims := [each for each in own if each.num_tokens > each.yielded_at]):
+                break
+            victim = self._choose_victim(victims)
+            self._preempt(victim)
+            victim.yielded_at = victim.num_tokens
             counts[client] -= 1
             late.add(client)
         for client in counts:
@@ -148,10 +153,8 @@ class Planner:
         )
         return (behind or self._shares.client_with_most_pages(seq, counts)) if lacks_pages else None
 
-    def _choose_victim(self, client: str | None = None) -> Seq:
-        """The running seq (of a client) to preempt, as the policy says; those in the background come first."""
-        every = self._state.running.values()
-        running = [seq for seq in every if seq.client == client] if client is not None else every
+    def _choose_victim(self, running: Collection[Seq]) -> Seq:
+        """The running seq to preempt, as the policy says; those in the background come first."""
         try:
             key = self._state.policy.victim_key
             return max(running, key=lambda seq: (in_background(seq.client), key(seq), seq.id))

@@ -134,8 +134,9 @@ class Seq:
     tokens: prompt and output. max_len: number of tokens at which it ends with "length"; below min_len neither
     end-of-text nor stop ids end it. state_slot, host_slot: where its state is, -1 = not there. page_hashes: of its
     first full pages, computed when needed. num_registered: pages that were offered to the prefix cache. in_flight:
-    tokens that plans without a result compute; num_unknown: those that they sample. in_runner: the runner has a row for
-    it. aborted: the client does not wait for it, but it computes the prompt that its forks need.
+    tokens that plans without a result compute; num_unknown: those that they sample. yielded_at: its tokens when it was
+    last preempted because its client had more than its share. in_runner: the runner has a row for it. aborted: the
+    client does not wait for it, but it computes the prompt that its forks need.
     num_unreported: its newest tokens that are in no delta yet; unreported_logprobs: theirs, if the client asked for
     them. cumulative: summed logprob of the output, None if the sampler does not report it. candidates: of this round of
     a beam search; while set, nothing is computed.
@@ -159,6 +160,7 @@ class Seq:
     num_registered: int = 0
     in_flight: int = 0
     num_unknown: int = 0
+    yielded_at: int = -1
     in_runner: bool = False
     aborted: bool = False
     num_unreported: int = 0
