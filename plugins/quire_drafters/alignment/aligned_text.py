@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from operator import attrgetter
 
-from quire_drafters.alignment.follower import Follower
+from quire_drafters.alignment.copy_place import CopyPlace
 from quire_drafters.alignment.right_rates import RightRates
 from quire_drafters.alignment.substitutions import Substitutions
 
@@ -38,7 +38,7 @@ class AlignedText:
     def __init__(self, prompt_len: int) -> None:
         self._prompt_len = prompt_len
         self._text: list[int] = []
-        self._prompt, self._output = Follower(), Follower()
+        self._prompt, self._output = CopyPlace(), CopyPlace()
         self._rates, self._substitutions = RightRates(FIRST_ESTIMATES), Substitutions()
         self._chain: list[int] = []  # tokens after the longest match
         self._chain_begin = self._match_length = 0
@@ -101,13 +101,13 @@ class AlignedText:
         if 0 <= self._prompt.next < self._prompt_len:
             self._substitutions.add(self._text[-1], self._text[self._prompt.next], token_id)
 
-    def _step(self, prompt: Follower, output: Follower, token_id: int) -> None:
+    def _step(self, prompt: CopyPlace, output: CopyPlace, token_id: int) -> None:
         text = self._text
         prompt.step(text, token_id, self._prompt_len)
         output.step(text, token_id, len(text))
         text.append(token_id)
 
-    def _guesses(self, prompt: Follower, output: Follower) -> list[Guess]:
+    def _guesses(self, prompt: CopyPlace, output: CopyPlace) -> list[Guess]:
         """Guesses of the next token."""
         text, found = self._text, list[tuple[int, int]]()
         repeated = awaited = -1

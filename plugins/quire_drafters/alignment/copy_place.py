@@ -14,7 +14,7 @@ LONG, SHORT, LOST = 4, 2, 8
 """Tokens of a match elsewhere that move the anchor there: always, and after so many tokens without agreement."""
 
 
-class Follower:
+class CopyPlace:
     """Compares new tokens with an earlier text.
 
     next: position of the token that should follow, -1 = none. run: tokens in agreement before it; 0 = the last one
@@ -31,9 +31,9 @@ class Follower:
         self.next = self._anchor = -1
         self.run = self.num_agreed = self._num_lost = 0
 
-    def copy(self) -> Follower:
+    def copy(self) -> CopyPlace:
         """Another one at the same place."""
-        found = Follower()
+        found = CopyPlace()
         found.next, found.run, found.num_agreed = self.next, self.run, self.num_agreed
         found._anchor, found._num_lost = self._anchor, self._num_lost
         return found
