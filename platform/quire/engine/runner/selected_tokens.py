@@ -39,8 +39,8 @@ class SelectedTokens:
         parts = [inputs.starts[1:][samples] - 1]
         if drafts:
             counts = np.fromiter((1 + chunk.num_drafts for chunk in chunks), np.int64, len(chunks))[samples]
-            ends = np.cumsum(counts)
-            parts = [np.repeat(parts[0] + 1 - ends, counts) + np.arange(ends[-1])]
+            ends = counts.cumsum()
+            parts = [(parts[0] + 1 - ends).repeat(counts) + np.arange(ends[-1])]
         scored: list[tuple[int, Sequence[int], int]] = []
         pooled: list[tuple[int, int]] = []
         for i, chunk in enumerate(chunks):
