@@ -5,8 +5,6 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from quire_kernels.triton_gpu.attention.results import has_arrived_last
-
 
 @triton.jit
 def decoded(words, shift: tl.constexpr, table, zero, BITS: tl.constexpr, KIND: tl.constexpr):
@@ -105,92 +103,6 @@ def multiply_row(
     if HAS_BIAS:
         found += tl.load(bias + n, mask=is_output, other=0.0).to(tl.float32)
     tl.store(y + n, found.to(y.dtype.element_ty), mask=is_output)
-
-
-@triton.jit
-def store_sums(y, bias, sums, mask, is_output, HAS_BIAS: tl.constexpr):
-    """Store sums [ROWS, OUTPUTS], with the bias of each output added."""
-    if HAS_BIAS:
-        sums += tl.load(bias, mask=is_output, other=0.0).to(tl.float32)[None]
-    tl.store(y, sums.to(y.dtype.element_ty), mask=mask)
-
-
-@triton.jit
-def multiply_tile(
-    x,
-    x_stride,
-    words,
-    scales,
-    offsets,
-    table,
-    bias,
-    y,
-    partial,
-    arrived,
-    rows,
-    outputs,
-    groups,
-    zero,
-    split_words,
-    inputs: tl.constexpr,
-    row_words: tl.constexpr,
-    ROWS: tl.constexpr,
-    OUTPUTS: tl.constexpr,
-    WORDS: tl.constexpr,
-    RUN: tl.constexpr,
-    GROUP_WORDS: tl.constexpr,
-    BITS: tl.constexpr,
-    KIND: tl.constexpr,
-    HAS_OFFSETS: tl.constexpr,
-    HAS_BIAS: tl.constexpr,
-    SPLIT: tl.constexpr,
-    WIDE: tl.constexpr,
-):
-    """y[t, n] = Σ x[t, m] weight[n, m] + bias[n] for ROWS values of t and OUTPUTS of n.
-
-    Grid: blocks of outputs, blocks of rows, splits of the words. With SPLIT the splits' sums go to `partial` float32
-    [splits, rows, outputs], and the last program of a tile adds them in order; arrived: 0 before and after.
-    """
-    n = tl.program_id(0) * OUTPUTS + tl.arange(0, OUTPUTS)
-    t = tl.program_id(1) * ROWS + tl.arange(0, ROWS)
-    is_output, is_row = n < outputs, t < rows
-    begin = tl.program_id(2) * split_words
-    sums = tl.full((ROWS, OUTPUTS), 0, tl.float32)
-    for first in range(begin, tl.minimum(begin + split_words, row_words), WORDS):
-        at = first + tl.arange(0, WORDS)
-        mask = is_output[:, None] & (at < row_words)[None]
-        some = tl.load(words + n[:, None].to(tl.int64) * row_words + at[None], mask=mask, other=0)
-        column = at // RUN * (32 // BITS * RUN) + at % RUN
-        scale = of_words(scales, *(n, first, outputs, groups, row_words, OUTPUTS, WORDS, GROUP_WORDS))
-        if HAS_OFFSETS:
-            offset = of_words(offsets, *(n, first, outputs, groups, row_words, OUTPUTS, WORDS, GROUP_WORDS))
-        for i in tl.static_range(32 // BITS):
-            weight = decoded(some, i * BITS, table, zero, BITS, KIND) * scale
-            if HAS_OFFSETS:
-                weight += offset
-            some_x = tl.load(
-                x + t[:, None].to(tl.int64) * x_stride + (column + i * RUN)[None],
-                mask=is_row[:, None] & (column + i * RUN < inputs)[None],
-                other=0.0,
-            )
-            if WIDE:
-                weight, some_x = weight.to(some_x.dtype).to(tl.float32), some_x.to(tl.float32)
-            sums = tl.dot(some_x, tl.trans(weight.to(some_x.dtype)), sums)
-    to = t[:, None].to(tl.int64) * outputs + n[None]
-    mask = is_row[:, None] & is_output[None]
-    if SPLIT:
-        place = partial + to
-        tl.store(place + tl.program_id(2) * rows.to(tl.int64) * outputs, sums, mask=mask)
-        tl.debug_barrier()  # all threads have stored their part before one of them says so
-        tile = tl.program_id(1) * tl.num_programs(0) + tl.program_id(0)
-        if has_arrived_last(arrived + tile, tl.num_programs(2)):
-            sums = tl.full((ROWS, OUTPUTS), 0, tl.float32)
-            for split in range(0, tl.num_programs(2)):
-                of_split = place + split * rows.to(tl.int64) * outputs
-                sums += tl.load(of_split, mask=mask, other=0.0, cache_modifier=".cg")
-            store_sums(y + to, bias + n, sums, mask, is_output, HAS_BIAS)
-    else:
-        store_sums(y + to, bias + n, sums, mask, is_output, HAS_BIAS)
 
 
 @triton.jit
