@@ -7,7 +7,7 @@ import triton.language as tl
 
 
 @triton.jit
-def decoded(words, shift: tl.constexpr, table, zero, BITS: tl.constexpr, KIND: tl.constexpr):
+def decoded(words, shift, table, zero, BITS: tl.constexpr, KIND: tl.constexpr):
     """What the codes at bit `shift` of words stand for, in float32. KIND: see `matrix`. zero: float32."""
     code = (words >> shift) & ((1 << BITS) - 1)
     if KIND == 0:
@@ -118,7 +118,7 @@ def dequantize(
     zero,
     inputs: tl.constexpr,
     row_words: tl.constexpr,
-    WORDS: tl.constexpr,
+    RUNS: tl.constexpr,
     RUN: tl.constexpr,
     GROUP_WORDS: tl.constexpr,
     BITS: tl.constexpr,
@@ -127,19 +127,18 @@ def dequantize(
     HAS_IDS: tl.constexpr,
     HAS_ORDER: tl.constexpr,
 ):
-    """out[r] = the row ids[r] of the matrix, or row r; WORDS words of it. Grid: rows, blocks of words."""
+    """out[r] = the row ids[r] of the matrix, or row r; RUNS runs of its columns. Grid: rows, blocks of runs."""
     r = tl.program_id(0).to(tl.int64)
     n = tl.load(ids + r) if HAS_IDS else r
-    at = tl.program_id(1) * WORDS + tl.arange(0, WORDS)
+    run = tl.program_id(1) * RUNS + tl.arange(0, RUNS)
+    first = run // (32 // BITS) * RUN
+    at = first[:, None] + tl.arange(0, RUN)[None]
     some = tl.load(words + n * row_words + at, mask=at < row_words, other=0)
-    scale = tl.load(scales + n * groups + at // GROUP_WORDS, mask=at < row_words, other=0.0).to(tl.float32)
+    group = n * groups + first // GROUP_WORDS
+    scale = tl.load(scales + group, mask=first < row_words, other=0.0).to(tl.float32)
+    value = decoded(some, (run % (32 // BITS) * BITS)[:, None], table, zero, BITS, KIND) * scale[:, None]
     if HAS_OFFSETS:
-        offset = tl.load(offsets + n * groups + at // GROUP_WORDS, mask=at < row_words, other=0.0).to(tl.float32)
-    for i in tl.static_range(32 // BITS):
-        column = at // RUN * (32 // BITS * RUN) + at % RUN + i * RUN
-        value = decoded(some, i * BITS, table, zero, BITS, KIND) * scale
-        if HAS_OFFSETS:
-            value += offset
-        inside = column < inputs
-        to = tl.load(order + column, mask=inside, other=0) if HAS_ORDER else column
-        tl.store(out + r * inputs + to, value.to(out.dtype.element_ty), mask=inside)
+        value += tl.load(offsets + group, mask=first < row_words, other=0.0).to(tl.float32)[:, None]
+    column = run[:, None] * RUN + tl.arange(0, RUN)[None]
+    to = tl.load(order + column, mask=column < inputs, other=0) if HAS_ORDER else column
+    tl.store(out + r * inputs + to, value.to(out.dtype.element_ty), mask=column < inputs)

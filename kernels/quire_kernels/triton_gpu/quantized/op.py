@@ -31,6 +31,9 @@ LEAST_WORDS = 16
 PROGRAMS = 264
 """Programs over which the splits of a matrix's words are divided: two a multiprocessor."""
 
+DEQUANTIZED = 2048
+"""Columns of a row that a program dequantizes."""
+
 MOST_ROWS = 128
 """Rows beyond which the matrix is dequantized for the library's product, which then takes longer than that."""
 
@@ -138,10 +141,12 @@ class TritonQuantizedLinear:
         count, inputs = self.matrix.shape if ids is None else (len(ids), self.matrix.shape[1])
         out = torch.empty(count, inputs, dtype=dtype, device=self.matrix.words.device)
         if count:
-            dequantize[count, triton.cdiv(self.matrix.words.shape[1], ROW_WORDS)](
+            runs = triton.cdiv(inputs, self.matrix.run)
+            block = min(triton.next_power_of_2(runs), DEQUANTIZED // self.matrix.run)
+            dequantize[count, triton.cdiv(runs, block)](
                 *(*self._arguments(), out if ids is None else ids, out if order is None else order, out),
                 **self._form(),
-                **{"WORDS": ROW_WORDS, "HAS_IDS": ids is not None, "HAS_ORDER": order is not None},
+                **{"RUNS": block, "HAS_IDS": ids is not None, "HAS_ORDER": order is not None},
             )
         return out
 

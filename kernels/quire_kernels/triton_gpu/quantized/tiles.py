@@ -57,9 +57,11 @@ def _weight(
 ):
     """Code `code` of words as weights, less what the sums get later. SCALES: whether these get the scale now."""
     if QUICK:
-        value = code_bits(words, code, BITS, KIND).to(tl.bfloat16, bitcast=True)
+        bits = code_bits(words, code, BITS, KIND)
         if WIDE:
-            value = value.to(tl.float32)
+            value = (bits.to(tl.int32) << 16).to(tl.float32, bitcast=True)
+        else:
+            value = bits.to(tl.bfloat16, bitcast=True)
         if KIND == 0:
             value = value - tl.full((), 128.0 + zero, tl.float32).to(value.dtype)
         elif KIND == 1:
