@@ -3,7 +3,7 @@
 No launch depends on which adapters these are, so that a step can be captured: the slot of each token is on the device.
 Sums over the inputs are split, so that few tokens occupy a GPU; the splits are added in one order.
 
-Where the device can, programs of `_expand` begin while those of `_shrink` run, and read the matrices b meanwhile.
+Where the device can, programs of `_expand` begin while those of `_shrink` run, and find the matrices b meanwhile.
 """
 
 from __future__ import annotations

@@ -58,10 +58,8 @@ def _weight(
     """Code `code` of words as weights, less what the sums get later. SCALES: whether these get the scale now."""
     if QUICK:
         bits = code_bits(words, code, BITS, KIND)
-        if WIDE:
-            value = (bits.to(tl.int32) << 16).to(tl.float32, bitcast=True)
-        else:
-            value = bits.to(tl.bfloat16, bitcast=True)
+        wide = (bits.to(tl.int32) << 16).to(tl.float32, bitcast=True)
+        value = wide if WIDE else bits.to(tl.bfloat16, bitcast=True)
         if KIND == 0:
             value = value - tl.full((), 128.0 + zero, tl.float32).to(value.dtype)
         elif KIND == 1:
@@ -80,11 +78,80 @@ def _weight(
 
 
 @triton.jit
-def store_sums(y, bias, sums, mask, is_output, HAS_BIAS: tl.constexpr):
+def _products(
+    sums,
+    some,
+    of_x,
+    first,
+    is_row,
+    scale,
+    offset,
+    table,
+    zero: tl.constexpr,
+    inputs: tl.constexpr,
+    WORDS: tl.constexpr,
+    RUN: tl.constexpr,
+    BITS: tl.constexpr,
+    KIND: tl.constexpr,
+    SCALES: tl.constexpr,
+    HAS_OFFSETS: tl.constexpr,
+    QUICK: tl.constexpr,
+    IS_EVEN: tl.constexpr,
+    WIDE: tl.constexpr,
+):
+    """Sums [OUTPUTS, ROWS] and the products of all codes of the words `some` [OUTPUTS, WORDS], which begin at `first`.
+
+    of_x [1, ROWS]: where rows of x begin.
+    """
+    at = first + tl.arange(0, WORDS)
+    column = at // RUN * (32 // BITS * RUN) + at % RUN
+    for i in tl.static_range(32 // BITS):
+        is_input = is_row[None] if IS_EVEN else is_row[None] & (column + i * RUN < inputs)[:, None]
+        some_x = tl.load(of_x + (column + i * RUN)[:, None], mask=is_input, other=0.0)
+        dtype: tl.constexpr = some_x.dtype
+        weight = _weight(some, i, scale, offset, table, zero, dtype, BITS, KIND, SCALES, HAS_OFFSETS, QUICK, WIDE)
+        if WIDE:
+            weight, some_x = weight.to(tl.float32), some_x.to(tl.float32)
+        sums = tl.dot(weight, some_x, sums)
+    return sums
+
+
+@triton.jit
+def _added_offsets(sums, offsets, group_sums, t, is_row, n, is_output, group, groups):
+    """Sums and, for one group, the offset of each output times the sum of each row's inputs."""
+    of_rows = tl.load(group_sums + t * groups + group, mask=is_row, other=0.0)
+    given = tl.load(offsets + n.to(tl.int64) * groups + group, mask=is_output, other=0.0).to(tl.float32)
+    return sums + given[:, None] * of_rows[None]
+
+
+@triton.jit
+def _store_sums(y, bias, sums, mask, is_output, HAS_BIAS: tl.constexpr):
     """Store sums [ROWS, OUTPUTS], with the bias of each output added."""
     if HAS_BIAS:
         sums += tl.load(bias, mask=is_output, other=0.0).to(tl.float32)[None]
     tl.store(y, sums.to(y.dtype.element_ty), mask=mask)
+
+
+@triton.jit
+def _store_tile(
+    y, bias, sums, partial, arrived, t, is_row, n, is_output, rows, outputs, HAS_BIAS: tl.constexpr, SPLIT: tl.constexpr
+):
+    """Store the sums [ROWS, OUTPUTS] of a tile, or of a split of it, see `multiply_tile`."""
+    to = t[:, None].to(tl.int64) * outputs + n[None]
+    mask = is_row[:, None] & is_output[None]
+    if SPLIT:
+        place = partial + to
+        tl.store(place + tl.program_id(2) * rows.to(tl.int64) * outputs, sums, mask=mask)
+        tl.debug_barrier()  # all threads have stored their part before one of them says so
+        tile = tl.program_id(1) * tl.num_programs(0) + tl.program_id(0)
+        if has_arrived_last(arrived + tile, tl.num_programs(2)):
+            sums = tl.full(sums.shape, 0, tl.float32)
+            for split in range(0, tl.num_programs(2)):
+                of_split = place + split * rows.to(tl.int64) * outputs
+                sums += tl.load(of_split, mask=mask, other=0.0, cache_modifier=".cg")
+            _store_sums(y + to, bias + n, sums, mask, is_output, HAS_BIAS)
+    else:
+        _store_sums(y + to, bias + n, sums, mask, is_output, HAS_BIAS)
 
 
 @triton.jit
@@ -136,7 +203,7 @@ def multiply_tile(
     end = tl.minimum(begin + split_words, row_words)
     IS_EVEN: tl.constexpr = row_words % WORDS == 0 and row_words * (32 // BITS) == inputs
     BY_GROUP: tl.constexpr = GROUP_WORDS % WORDS == 0
-    of_group, of_offset = scales + n.to(tl.int64) * groups, offsets + n.to(tl.int64) * groups
+    of_group = scales + n.to(tl.int64) * groups
     of_x = x + t[None].to(tl.int64) * x_stride
     of_n = words + n[:, None].to(tl.int64) * row_words
     sums = tl.full((OUTPUTS, ROWS), 0, tl.float32)
@@ -146,56 +213,33 @@ def multiply_tile(
         at = first + tl.arange(0, WORDS)
         is_word = is_output[:, None] if IS_EVEN else is_output[:, None] & (at < row_words)[None]
         some = tl.load(of_n + at[None], mask=is_word, other=0)
-        column = at // RUN * (32 // BITS * RUN) + at % RUN
-        scale, offset = 0.0, 0.0
         if BY_GROUP:  # loaded one step ahead, since only what products need is pipelined by the compiler
-            group, of_words_scale = first // GROUP_WORDS, next_scale.to(tl.float32)
+            group, scale = first // GROUP_WORDS, next_scale.to(tl.float32)
             next_group = tl.minimum(first + WORDS, row_words - 1) // GROUP_WORDS
             next_scale = tl.load(of_group + next_group, mask=is_output, other=0.0)
-            part = tl.full((OUTPUTS, ROWS), 0, tl.float32)
+            zeros = tl.full((OUTPUTS, ROWS), 0, tl.float32)
+            part = _products(
+                *(zeros, some, of_x, first, is_row, 0.0, 0.0, table, zero, inputs, WORDS, RUN, BITS, KIND),
+                *(False, HAS_OFFSETS, QUICK, IS_EVEN, WIDE),
+            )
+            sums += part * scale[:, None]
+            if HAS_OFFSETS and first % GROUP_WORDS == 0:
+                sums = _added_offsets(sums, offsets, group_sums, t, is_row, n, is_output, group, groups)
         else:
-            part = sums
             scale = of_words(scales, *(n, first, outputs, groups, row_words, OUTPUTS, WORDS, GROUP_WORDS))
-            if QUICK and KIND == 2:
-                scale = scale * 2.0**96
+            scale = scale * (2.0**96 if QUICK and KIND == 2 else 1.0)
+            offset = scale
             if HAS_OFFSETS:
                 offset = of_words(offsets, *(n, first, outputs, groups, row_words, OUTPUTS, WORDS, GROUP_WORDS))
-        for i in tl.static_range(32 // BITS):
-            is_input = is_row[None] if IS_EVEN else is_row[None] & (column + i * RUN < inputs)[:, None]
-            some_x = tl.load(of_x + (column + i * RUN)[:, None], mask=is_input, other=0.0)
-            weight = _weight(
-                *(some, i, scale, offset, table, zero, x.dtype.element_ty, BITS, KIND),
-                *(not BY_GROUP, HAS_OFFSETS, QUICK, WIDE),
+            sums = _products(
+                *(sums, some, of_x, first, is_row, scale, offset, table, zero, inputs, WORDS, RUN, BITS, KIND),
+                *(True, HAS_OFFSETS, QUICK, IS_EVEN, WIDE),
             )
-            if WIDE:
-                weight, some_x = weight.to(tl.float32), some_x.to(tl.float32)
-            part = tl.dot(weight, some_x, part)
-        if BY_GROUP:
-            sums += part * of_words_scale[:, None]
-            if HAS_OFFSETS and first % GROUP_WORDS == 0:
-                of_rows = tl.load(group_sums + t * groups + group, mask=is_row, other=0.0)
-                given = tl.load(of_offset + group, mask=is_output, other=0.0).to(tl.float32)
-                sums += given[:, None] * of_rows[None]
-        else:
-            sums = part
     if QUICK and KIND == 2 and not BY_GROUP:
         sums *= HALF_OF_FLOAT4
-    sums = tl.trans(sums)
-    to = t[:, None].to(tl.int64) * outputs + n[None]
-    mask = is_row[:, None] & is_output[None]
-    if SPLIT:
-        place = partial + to
-        tl.store(place + tl.program_id(2) * rows.to(tl.int64) * outputs, sums, mask=mask)
-        tl.debug_barrier()  # all threads have stored their part before one of them says so
-        tile = tl.program_id(1) * tl.num_programs(0) + tl.program_id(0)
-        if has_arrived_last(arrived + tile, tl.num_programs(2)):
-            sums = tl.full((ROWS, OUTPUTS), 0, tl.float32)
-            for split in range(0, tl.num_programs(2)):
-                of_split = place + split * rows.to(tl.int64) * outputs
-                sums += tl.load(of_split, mask=mask, other=0.0, cache_modifier=".cg")
-            store_sums(y + to, bias + n, sums, mask, is_output, HAS_BIAS)
-    else:
-        store_sums(y + to, bias + n, sums, mask, is_output, HAS_BIAS)
+    _store_tile(
+        *(y, bias, tl.trans(sums), partial, arrived, t, is_row, n, is_output, rows, outputs, HAS_BIAS, SPLIT),
+    )
 
 
 @triton.jit
