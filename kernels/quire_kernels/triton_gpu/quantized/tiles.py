@@ -108,8 +108,9 @@ def _products(
     for i in tl.static_range(32 // BITS):
         is_input = is_row[None] if IS_EVEN else is_row[None] & (column + i * RUN < inputs)[:, None]
         some_x = tl.load(of_x + (column + i * RUN)[:, None], mask=is_input, other=0.0)
-        dtype: tl.constexpr = some_x.dtype
-        weight = _weight(some, i, scale, offset, table, zero, dtype, BITS, KIND, SCALES, HAS_OFFSETS, QUICK, WIDE)
+        weight = _weight(
+            some, i, scale, offset, table, zero, some_x.dtype, BITS, KIND, SCALES, HAS_OFFSETS, QUICK, WIDE
+        )
         if WIDE:
             weight, some_x = weight.to(tl.float32), some_x.to(tl.float32)
         sums = tl.dot(weight, some_x, sums)
