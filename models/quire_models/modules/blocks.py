@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 import torch
 from torch import Tensor, nn
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from quire_models.modules.cross_attention import EncoderSlotMapping
     from quire_models.parts.decoder import Block, Decoder, ParallelBlock, PostNormBlock
     from quire_models.sharding.model import AttachedShard
+    from quire_models.sharding.stage_flow import ModelStage
     from quire_models.sharding.vocabulary import VocabularyShare
     from quire_models.step.forward_batch import ForwardBatch
 
@@ -103,9 +104,13 @@ class TransformerStack(nn.Module):
 
     tower: converts tensors of images or audio to the embedding rows of `ForwardBatch.media`
     (`quire_models.towers.tower`). heads: pooling heads by name (`quire_models.parts.pooling`). The engine sets both.
-    ops, dtype, device: those of the builder. shard: what of the whole model this is; None = all of it.
+    ops, dtype, device: those of the builder. shard: what of the whole model this is; None = all of it. stage: what of
+    it is computed here; None = all. first_modules, last_modules: names of the modules that only the first stage needs,
+    because they make the first block's input, or only the last one.
     """
 
+    first_modules: ClassVar[tuple[str, ...]] = ("embed", "positions", "types", "embed_norm", "embed_in")
+    last_modules: ClassVar[tuple[str, ...]] = ("norm", "head", "embed_out")
     blocks: nn.ModuleList
     norm: nn.Module | None
 
@@ -116,8 +121,13 @@ class TransformerStack(nn.Module):
         self.heads = nn.ModuleDict()
         self.ops, self.dtype, self.device = builder.ops, builder.dtype, builder.device
         self.shard: AttachedShard | None = None
+        self.stage: ModelStage | None = None
         self._read_blocks: Sequence[int] = ()
         self._run: Callable[[Tensor, ForwardBatch], Tensor] = self._bind_and_run
+
+    def run_steps(self, x: Tensor, fwd: ForwardBatch) -> Tensor:
+        """What the blocks and the final norm, or those of this stage, make of x [tokens, width]. May overwrite x."""
+        return self._run(x, fwd)
 
     def _final_norm(self, x: Tensor, fwd: ForwardBatch) -> Tensor:
         """x [tokens, width] -> [L, width], the logit rows after the final norm."""
@@ -146,8 +156,10 @@ class TransformerStack(nn.Module):
             yield OpTimes(rows)
 
     def _bind_and_run(self, x: Tensor, fwd: ForwardBatch) -> Tensor:
-        steps = (*self._steps(), self._final_norm)
-        self._run = self.ops.fused_blocks(with_taps(steps, list(self.blocks), self._read_blocks), self._width)
+        steps, blocks, is_last = (*self._steps(), self._final_norm), list(self.blocks), True
+        if self.stage is not None:
+            steps, is_last = self.stage.steps(steps, blocks), self.stage.is_last
+        self._run = self.ops.fused_blocks(with_taps(steps, blocks, self._read_blocks, is_last), self._width)
         return self._run(x, fwd)
 
     def _steps(self) -> Sequence[Callable[[Tensor, ForwardBatch], Tensor]]:
@@ -195,7 +207,7 @@ class DecoderModel(TransformerStack):
     @property
     def _head_holds_table(self) -> bool:
         """Whether the table's parameter was emptied because a tied head has packed it."""
-        return self.part.tied and not len(self.embed.weight)
+        return self.part.tied and self.head is not None and not len(self.embed.weight)
 
     @property
     def _language_head(self) -> Projection:
@@ -204,9 +216,9 @@ class DecoderModel(TransformerStack):
 
     def forward(self, fwd: ForwardBatch) -> Tensor:
         """Hidden states of the logit rows after the final norm, [L, width]; writes keys and values of all tokens to
-        the KV cache.
+        the KV cache. A stage before the last one returns those of all tokens.
         """
-        return self._run(self.embed_tokens(fwd), fwd)
+        return self._run(self.embed_tokens(fwd), fwd) if self.stage is None else self.stage.compute(self, fwd)
 
     def _steps(self) -> Sequence[Callable[[Tensor, ForwardBatch], Tensor]]:
         count = self.part.deepstack

@@ -77,8 +77,8 @@ class EncoderModel(TransformerStack):
         self.embed_scale = 1.0
 
     def forward(self, fwd: ForwardBatch) -> Tensor:
-        """Hidden states of the logit rows after the final norm, [L, width]."""
-        return self._run(self.embed_tokens(fwd), fwd)
+        """Hidden states of the logit rows after the final norm, [L, width]; at an earlier stage those of all tokens."""
+        return self._run(self.embed_tokens(fwd), fwd) if self.stage is None else self.stage.compute(self, fwd)
 
     def embed_tokens(self, fwd: ForwardBatch) -> Tensor:
         """Input of the first block, [tokens, width]."""

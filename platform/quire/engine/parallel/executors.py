@@ -2,29 +2,35 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from subprocess import Popen
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from quire.engine.parallel.channel import Channel
 from quire.engine.parallel.followers import Launched
-from quire.engine.parallel.group import group_memory, rank_group, socket_group
 from quire.engine.parallel.messages import StartRank
 from quire.engine.parallel.nodes.addresses import listen
 from quire.engine.parallel.nodes.gather import gather
 from quire.engine.parallel.nodes.place import Place
 from quire.engine.parallel.spawn import start_joining
+from quire.engine.parallel.stages.position import RankPosition
+from quire.engine.parallel.stages.sockets import flow_of, group_of
+from quire.engine.parallel.stages.wires import Group, Wires, Wiring
 from quire.records import Registry
-from quire_kernels.groups.shared_memory import SharedMemoryGroup
+from quire_models.sharding.stage_flow import StageFlow
 
-Launch = Callable[[StartRank, int, Registry], Launched]
-"""Starts a rank. Arguments: its first message, a descriptor of the group's memory, the leader's registry."""
+Launch = Callable[[StartRank, Wires, Registry], Launched]
+"""Starts a rank. Arguments: its first message, how it reaches the others, the leader's registry."""
 
-Started = tuple[SharedMemoryGroup, Mapping[int, Launched]]
-"""The leader's end of the group, and the other ranks by their numbers."""
+
+class Started(NamedTuple):
+    """group, flow: the leader's ends. followers: the other ranks by their numbers."""
+
+    group: Group
+    flow: StageFlow | None
+    followers: Mapping[int, Launched]
 
 
 class Executor(Protocol):
@@ -46,19 +52,19 @@ class LocalRanks:
     launch: Launch
 
     def start(self, first: StartRank, registry: Registry) -> Started:
-        descriptor, memory = group_memory(first.size, first.threads)
         found: dict[int, Launched] = {}
-        try:
-            for rank in range(1, first.size):
-                found[rank] = self.launch(replace(first, rank=rank), descriptor, registry)
-        except BaseException:
-            for follower in found.values():
-                follower.channel.close()
-                follower.end()
-            raise
-        finally:
-            os.close(descriptor)
-        return rank_group(memory, 0, first.size, first.threads), found
+        own = RankPosition.of(first.config, 0)
+        with Wiring(own.width, own.stages, first.threads) as wiring:
+            try:
+                for rank in range(1, first.size):
+                    found[rank] = self.launch(replace(first, rank=rank), wiring[rank], registry)
+            except BaseException:
+                for follower in found.values():
+                    follower.channel.close()
+                    follower.end()
+                raise
+            wires = wiring[0].copies()
+            return Started(wires.group(own, first.threads), wires.flow(), found)
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,8 +100,10 @@ class JoinedRanks:
                 ending.callback(processes[rank].wait)
                 ending.callback(processes[rank].kill)
             gathered = gather(place, listener)
-            group = socket_group(gathered.connections, 0, place.size)
+            own = RankPosition.of(first.config, 0)
+            group, flow = group_of(own, gathered.connections), flow_of(own, gathered.connections)
             for rank, channel in gathered.channels.items():
                 channel.send(replace(first.described(registry), rank=rank))
             ending.pop_all()
-        return group, {rank: JoinedRank(each, processes.get(rank)) for rank, each in gathered.channels.items()}
+        joined = {rank: JoinedRank(each, processes.get(rank)) for rank, each in gathered.channels.items()}
+        return Started(group, flow, joined)
