@@ -87,7 +87,7 @@ def test_the_python_class_takes_the_setting(folder: Path) -> None:
     ("settings", "said"),
     [
         ({"tensor_parallel_size": 0}, "--tensor-parallel-size must be above 0"),
-        ({"tensor_parallel_size": 65}, "--tensor-parallel-size may be at most 64"),
+        ({"tensor_parallel_size": 65}, "may have at most 64 ranks; --tensor-parallel-size 65 gives it 65"),
         ({"tensor_parallel_size": 2, "distributed_executor_backend": "uni"}, "uni has one rank"),
         ({"distributed_executor_backend": "ray"}, "must be one of uni, mp"),
     ],

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import socket
 import struct
+import weakref
 from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
@@ -21,13 +22,17 @@ LOST = "a rank of another stage of this model has ended"
 
 
 class StageLink:
-    """One end. Messages arrive in the order in which they are sent; one thread sends, one receives."""
+    """One end. Messages arrive in the order in which they are sent; one thread sends, one receives.
+
+    The connection is closed with the object.
+    """
 
     def __init__(self, connection: socket.socket) -> None:
         self._socket = connection
         if connection.family != socket.AF_UNIX:
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         connection.setblocking(True)
+        weakref.finalize(self, connection.close)
 
     def send(self, header: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
         """Send what JSON can hold, and tensors by name; waits while the other end has not read what was sent before.

@@ -25,7 +25,6 @@ from quire_models.sharding.vocabulary import VocabularyShare
 if TYPE_CHECKING:
     from quire_models.loading.quantized_files import WeightFiles
     from quire_models.model_part import ModelPart
-    from quire_models.parts.decoder import Part
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,9 +74,6 @@ class WholeModel:
     def parts(self, decoder: Any) -> Any:
         return decoder
 
-    def tower(self, tower: Part | None, whole: Any) -> Part | None:
-        return tower
-
     def attach(self, whole: Any, own: Any) -> WholeModel:
         return self
 
@@ -115,10 +111,6 @@ class ModelShard:
         """The rank's parts of a decoder. Raises ConfigError if it cannot be divided among so many ranks."""
         own = decoder if self.rank.size == 1 else shard_model(decoder, self.rank)
         return own if self.stage is None else self.stage.part(decoder, own)
-
-    def tower(self, tower: Part | None, whole: Any) -> Part | None:
-        """The tower of a model that the rank computes; None if it has none."""
-        return tower if self.stage is None else self.stage.tower(tower, whole)
 
     def attach(self, whole: Any, own: Any) -> AttachedShard:
         """Let the modules of the rank add up what the ranks have computed. whole: the modules of the whole model."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import nn
@@ -19,9 +19,6 @@ from quire_models.modules.builder import ModuleBuilder
 from quire_models.parts.decoder import Decoder
 from quire_models.parts.encoder import Encoder
 from quire_models.parts.state import KvShape, parts_of
-
-if TYPE_CHECKING:
-    from quire_models.parts.decoder import Part
 
 
 @dataclass(frozen=True)
@@ -48,10 +45,6 @@ class Stage:
     def has_tower(self, whole: Any) -> bool:
         """Whether it needs the tower, whose rows are inputs of the first block, or of all that have cross-attention."""
         return self.is_first or whole.encoder_input is not None
-
-    def tower(self, tower: Part | None, whole: Any) -> Part | None:
-        """The tower, if it is needed here."""
-        return tower if self.has_tower(whole) else None
 
     def strip(self, module: Any) -> None:
         """Drop the modules of other stages from one of the whole model."""
@@ -88,10 +81,14 @@ class AbsentBlock:
 
 
 class StagePart:
-    """What a `ModelPart` is for one stage; its attributes are those of the whole model, with absent blocks."""
+    """What a `ModelPart` is for one stage; its attributes are those of the whole model, with absent blocks.
+
+    has_tower: whether the stage needs the tower.
+    """
 
     def __init__(self, part: Any, stage: Stage) -> None:
         self._part, self._stage = part, stage
+        self.has_tower = stage.has_tower(part)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._part, name)

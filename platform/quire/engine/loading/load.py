@@ -112,7 +112,7 @@ def _load(
     description = Description(architecture, parsed, chosen.plugin)
     whole, names, own = description.decoder(), description.names(), description.pooling()
     decoder = shard.parts(whole)
-    tower = shard.tower(description.tower(), whole)
+    tower = description.tower()
     pooling = choose_pooling(config, own, decoder, parsed, folder)
     of_model = max_positions(checkpoint.max_length(parsed), decoder)
     max_model_len = choose_length(config.max_model_len, of_model, pooling.max_length)

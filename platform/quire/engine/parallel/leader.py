@@ -48,6 +48,7 @@ from quire.records import ReadsHidden, Registry
 from quire.settings.model_config import ModelConfig
 from quire.types import AdapterRef, Plan
 from quire_kernels.groups.group import RankLost
+from quire_models.sharding.stage_flow import StageFlow
 
 log = logging.getLogger(__name__)
 
@@ -70,6 +71,7 @@ class Leader:
         self._changed = threading.Condition()
         self._loaded: dict[int, RankLoaded] = {}
         self._num_ready = 0
+        self.flow: StageFlow | None = None
         self._reads = AdapterReads(self.size, config.tensor_parallel_size, self.send)
         self._followers: Followers | None = None
 
@@ -206,6 +208,8 @@ class Leader:
         if self._followers is not None:
             if not self.has_failed:
                 self.send(EndRank(self._refusal))
+            if self.flow is not None:
+                self.flow.close()
             self._followers.close()
 
     def _take(self, rank: int, message: Any) -> None:
