@@ -1,4 +1,6 @@
-"""Every family's tiny model on two or three ranks: logits of one process, and each rank has its part of the weights."""
+"""Every family's tiny model on two or three ranks, and in two stages: logits of one process, and each rank has its part
+of the weights.
+"""
 
 from pathlib import Path
 from random import Random
@@ -9,7 +11,8 @@ import hybrid_cases
 import latent_cases
 import moe_cases
 import pytest
-from divided_model import divided, load, logits
+import torch
+from divided_model import divided, load, logits, staged
 from engine_rig import random_ids
 from family_case import FamilyCase
 from family_checks import reference
@@ -47,6 +50,10 @@ def test_ranks_compute_what_one_process_computes(case: FamilyCase, tmp_path: Pat
     settings = {name: value for name, value in case.settings.items() if name != "max_model_len"}
     whole = load(tmp_path, **settings)
     wanted = logits(whole, SEQS)
+    found, loaded = staged(tmp_path, 2, SEQS, **settings)
+    for mine, theirs in zip(found, wanted, strict=True):
+        assert torch.equal(mine, theirs), f"{case} in two stages"
+    assert max(one.weight_bytes for one in loaded) < whole.weight_bytes
     size = 3 if CASES.index(case) % 4 == 3 else 2
     by_expert = case in moe_cases.CASES and CASES.index(case) % 2 == 0
     found, loaded = divided(tmp_path, size, SEQS, by_expert, **settings)

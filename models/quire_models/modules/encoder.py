@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
-from quire_models.modules.blocks import TransformerStack
 from quire_models.modules.embedding import EmbeddingTable
 from quire_models.modules.projection import apply_adapters
+from quire_models.modules.stack import TransformerStack
 
 if TYPE_CHECKING:
     from quire_models.modules.builder import ModuleBuilder

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 class AttachedShard:
     """What the modules of a rank know: the whole model, without data, and what the rank has of each parameter of it.
 
-    own: the modules that the rank has, by path. add_up: returns the sum over the ranks of what they ask for at the same point while they read the same adapter; only
-    for threads that do.
+    own: paths of the modules that the rank has. add_up: returns the sum over the ranks of what they ask for at the same
+    point while they read the same adapter; only for threads that do.
     """
 
     rank: Rank
@@ -95,9 +95,9 @@ def _no_sums(values: Tensor) -> Tensor:
 
 @dataclass(frozen=True, eq=False)
 class ModelShard:
-    """What one rank computes of a model. rank, group: among those of its stage. to_all: all ranks sample, so all need the
-    logits. add_up: see `AttachedShard`; without it adapters that need sums over the ranks cannot be read. stage, flow:
-    None = the model has one stage.
+    """What one rank computes of a model. rank, group: among those of its stage. to_all: all ranks sample, so all need
+    the logits. add_up: see `AttachedShard`; without it adapters that need sums over the ranks cannot be read. stage,
+    flow: None = the model has one stage.
     """
 
     rank: Rank
@@ -113,11 +113,25 @@ class ModelShard:
         return own if self.stage is None else self.stage.part(decoder, own)
 
     def attach(self, whole: Any, own: Any) -> AttachedShard:
-        """Let the modules of the rank add up what the ranks have computed. whole: the modules of the whole model."""
+        """Let the modules of the rank add up what the ranks have computed, and give what they have computed to the next
+        stage. whole: the modules of the whole model.
+        """
+        held = frozenset(path for path, _ in own.named_modules())
+        cuts: dict[str, Cut] = {}
+        if self.rank.size > 1:
+            cuts = self._add_up(whole, own, held) | self._vocabulary(whole, own)
+            own.register_forward_pre_hook(lambda *_: self.group.begin())
+            own.register_forward_hook(lambda *_: self.group.check())
+        if self.stage is not None and self.flow is not None:
+            own.stage = ModelStage(self.flow, self.stage, whole.part, self.group.check)
+        own.shard = AttachedShard(self.rank, whole, cuts, self.add_up, held)
+        return own.shard
+
+    def _add_up(self, whole: Any, own: Any, held: Container[str]) -> dict[str, Cut]:
+        """Let the modules add up their outputs; returns their cuts. held: paths of modules that the rank has."""
         cuts: dict[str, Cut] = {}
         partial: set[str] = set()
         mixtures: list[tuple[str, Any]] = []
-        held = frozenset(path for path, _ in own.named_modules())
         for path, module in whole.named_modules():
             if path not in held:
                 continue
@@ -140,14 +154,7 @@ class ModelShard:
             partial -= inside
         for path in partial:
             own.get_submodule(path).reduce = self.group.all_reduce
-        if self.rank.size > 1:
-            cuts |= self._vocabulary(whole, own)
-            own.register_forward_pre_hook(lambda *_: self.group.begin())
-            own.register_forward_hook(lambda *_: self.group.check())
-        if self.stage is not None and self.flow is not None:
-            own.stage = ModelStage(self.flow, self.stage, whole.part, self.group.check)
-        own.shard = AttachedShard(self.rank, whole, cuts, self.add_up, held)
-        return own.shard
+        return cuts
 
     def _vocabulary(self, whole: Any, own: Any) -> dict[str, Cut]:
         """Divide the embedding table and the LM head of a decoder."""

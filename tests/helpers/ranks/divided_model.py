@@ -17,8 +17,8 @@ from torch import Tensor
 from quire.engine.loading.load import LoadedModel, load_model
 from quire.settings.model_config import ModelConfig
 from quire_kernels.cpu.implementations import compiled
-from quire_kernels.groups.shared_memory import SharedMemoryGroup, shared_bytes
 from quire_kernels.groups.group import OneMember
+from quire_kernels.groups.shared_memory import SharedMemoryGroup, shared_bytes
 from quire_kernels.groups.sockets import SocketGroup
 from quire_kernels.groups.stage_link import StageLink
 from quire_models.sharding.model import WHOLE_MODEL, ModelShard

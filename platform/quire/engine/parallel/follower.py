@@ -53,7 +53,6 @@ from quire.engine.speculation.hidden_tap import HiddenTap
 from quire.errors import QuireError, StartupError
 from quire.isolation.isolated_calls import IsolatedCalls
 from quire.records import Registry
-from quire_kernels.groups.group import RankLost
 from quire_models.loading.checkpoint import raw_config
 from quire_models.sharding.stage_flow import StageFailed, StageFlow
 
@@ -67,7 +66,9 @@ READERS = 2
 
 
 class Follower:
-    """One rank. flow: from stage to stage, None with one stage. lost: called when the leader is gone, with its last message if it has said that it ends."""
+    """One rank. flow: from stage to stage, None with one stage. lost: called when the leader is gone, with its last
+    message if it has said that it ends.
+    """
 
     def __init__(
         self,
@@ -164,7 +165,7 @@ class Follower:
 
     @contextmanager
     def _plan(self, number: int, what: str) -> Iterator[None]:
-        """Meanwhile a plan is computed; what fails is logged, and the next stage told."""
+        """Meanwhile a plan is computed; what fails is logged, and the next stage learns of it."""
         self._group.start_plan(number)
         if self._flow is not None:
             self._flow.start_plan(number)

@@ -244,9 +244,7 @@ def start_ranks(config: ModelConfig, registry: Registry, launch: Launch | None) 
 def _check(config: ModelConfig, local: int) -> None:
     """Raise ConfigError for settings that do not work with several ranks; warn where they are slow."""
     if config.device == "cuda" or (config.device == "auto" and torch.cuda.is_available()):
-        raise ConfigError(
-            f"{config.ranks_setting}: several GPUs are not supported yet; use --device cpu, or one GPU."
-        )
+        raise ConfigError(f"{config.ranks_setting}: several GPUs are not supported yet; use --device cpu, or one GPU.")
     cores = len(os.sched_getaffinity(0))
     if local > cores:
         log.warning("%d ranks of a model on %d cores: they wait for each other", local, cores)

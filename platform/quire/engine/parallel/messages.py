@@ -121,9 +121,8 @@ class Addend:
 
 @dataclass(frozen=True)
 class Total:
-    """The sum of all `Addend` of a stage; error: there are no more sums for this adapter, because a rank cannot read it.
-
-    first_rank: of the stage.
+    """The sum of all `Addend` of a stage. first_rank: of the stage. error: there are no more sums for this adapter,
+    because a rank cannot read it.
     """
 
     handle: int

@@ -82,8 +82,8 @@ def _place_of_torchrun(config: ModelConfig, environ: Mapping[str, str]) -> Place
     rank, started, port = numbers
     if started != size:
         raise ConfigError(
-            f"torchrun has started {started} processes (WORLD_SIZE), but {config.ranks_setting} makes {size} ranks; the "
-            "numbers must be equal."
+            f"torchrun has started {started} processes (WORLD_SIZE), but {config.ranks_setting} makes {size} ranks; "
+            "the numbers must be equal."
         )
     by_store = environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
     return Place(

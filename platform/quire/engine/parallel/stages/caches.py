@@ -15,7 +15,9 @@ from quire_models.sharding.stages import cuts
 class LargestCaches:
     """A decoder with the KV shapes and the state shapes of the stages that need most memory for them."""
 
-    def __init__(self, decoder: Any, kv_shapes: tuple[KvShape, ...], state_shapes: tuple[StateShape | None, ...]) -> None:
+    def __init__(
+        self, decoder: Any, kv_shapes: tuple[KvShape, ...], state_shapes: tuple[StateShape | None, ...]
+    ) -> None:
         self._decoder, self.kv_shapes, self.state_shapes = decoder, kv_shapes, state_shapes
 
     def __getattr__(self, name: str) -> Any:
