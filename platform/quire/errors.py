@@ -180,6 +180,22 @@ STATUS_BY_TYPE_NAME: dict[str, type[QuireError]] = {
 }
 
 
+STATUS_DESCRIPTIONS = {
+    400: "The request is malformed or asks for something that is not allowed.",
+    401: "The API key is missing or wrong.",
+    403: "A request gate refused.",
+    404: "The model does not exist.",
+    413: "The body, or a medium in it, is larger than the server accepts.",
+    415: "The body is compressed in a way that the server does not know.",
+    422: "A medium could not be fetched or decoded.",
+    429: "A request gate refused for now.",
+    500: "The server or a plugin failed.",
+    501: "The model cannot do this.",
+    503: "A bound on work in flight was reached, or the models are restarting; try again later.",
+}
+"""What the statuses of routes that run models mean, for the OpenAPI document."""
+
+
 def from_wire(wire: WireError) -> QuireError:
     """The error of plain data; a class that clients cannot see becomes a `QuireError`."""
     name, *arguments = wire

@@ -9,21 +9,9 @@ import msgspec
 from fastapi import Request
 from starlette.responses import Response
 
+from quire.errors import STATUS_DESCRIPTIONS
 from quire.plugin import ModelInfo, QuireError, RouterContext, json_body
 
-_ERRORS = {
-    400: "The request is malformed or asks for something that is not allowed.",
-    401: "The API key is missing or wrong.",
-    403: "A request gate refused.",
-    404: "The model does not exist.",
-    413: "The body, or a medium in it, is larger than the server accepts.",
-    415: "The body is compressed in a way that the server does not know.",
-    422: "A medium could not be fetched or decoded.",
-    429: "A request gate refused for now.",
-    500: "The server or a plugin failed.",
-    501: "The model cannot do this.",
-    503: "A bound on work in flight was reached, or the models are restarting; try again later.",
-}
 _JSON: dict[str, Any] = {"application/json": {}}
 
 
@@ -31,7 +19,7 @@ def documented(stream_type: str | None = None) -> dict[int | str, dict[str, Any]
     """`responses=` of a route that answers with JSON. stream_type: media type of its streams, None: it has none."""
     success = {"description": "The answer.", "content": {**_JSON, **({stream_type: {}} if stream_type else {})}}
     errors: dict[int | str, dict[str, Any]] = {
-        status: {"description": text, "content": _JSON} for status, text in _ERRORS.items()
+        status: {"description": text, "content": _JSON} for status, text in STATUS_DESCRIPTIONS.items()
     }
     return {200: success, **errors}
 

@@ -38,20 +38,7 @@ OF_PAGES = {"docs/apis/speech.md": {"my-model": "demo-whisper"}}
 RUN_ELSEWHERE = ("docs/hooks.md",)
 """Pages whose blocks `tests/hooks/test_hooks.py` runs."""
 
-RUN = """
-import inspect, json, sys, tempfile
-from pathlib import Path
-
-sys.path.insert(0, ".")
-names = {}
-for source, place in json.load(sys.stdin):
-    exec(compile(source, place, "exec"), names)
-    for name, test in [*names.items()]:
-        if name.startswith("test_"):
-            test(*([Path(tempfile.mkdtemp())] if inspect.signature(test).parameters else []))
-            del names[name]
-    print("\\0")
-"""
+RUN = ROOT / "tests" / "helpers" / "programs" / "run_code_blocks.py"
 
 
 def run(name, *words):
@@ -167,6 +154,6 @@ def test_blocks_do_what_the_page_says(page, folder, request):
         compare(block, run_block(["bash", "-eo", "pipefail", "-c", code], folder))
     if programs:
         sources = json.dumps([(code, block.place) for block, code in programs])
-        said = run_block([sys.executable, "-c", RUN], folder, sources).split("\0\n")
+        said = run_block([sys.executable, str(RUN)], folder, sources).split("\0\n")
         for (block, _), output in zip(programs, said[:-1], strict=True):
             compare(block, output)

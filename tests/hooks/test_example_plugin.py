@@ -51,7 +51,7 @@ def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
         shutil.copytree(example, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
         for example, name in ((EXAMPLE, "source"), (HYBRID, "hybrid"))
     ]
-    run(*pip, "install", "--no-deps", "--no-build-isolation", "--no-index", ROOT, *sources)
+    run(*pip, "install", "--no-compile", "--no-deps", "--no-build-isolation", "--no-index", ROOT, *sources)
     return made
 
 

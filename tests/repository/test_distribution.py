@@ -66,7 +66,7 @@ def test_the_installed_wheel_has_both_commands_and_all_plugins(built: Path, tmp_
     binaries = tmp_path / "empty" / "bin"
     site = Path(run(binaries / "python", "-c", "import sysconfig; print(sysconfig.get_paths()['purelib'])").strip())
     pip = (sys.executable, "-m", "pip", "--python", binaries / "python", "--disable-pip-version-check")
-    run(*pip, "install", "--no-deps", "--no-index", "--no-cache-dir", only(built, "*.whl"))
+    run(*pip, "install", "--no-compile", "--no-deps", "--no-index", "--no-cache-dir", only(built, "*.whl"))
     version = run(sys.executable, "-c", "import quire; print(quire.__version__)").strip()
     # `--version` needs no other package; the rest borrows the dependencies of this environment.
     assert [run(binaries / name, "--version").strip() for name in ("platform", "quire-serve")] == [version, version]

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import ctypes
 import errno
+import fcntl
 import hashlib
 import logging
 import os
@@ -23,7 +24,7 @@ import textwrap
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 
@@ -35,6 +36,8 @@ SOURCES = Path(__file__).parent / "csrc"
 PREBUILT = Path(__file__).parent / "prebuilt"
 OPTIONS = ("-std=c++17", "-O3", "-fPIC", "-fopenmp", "-fno-math-errno", "-fno-trapping-math")
 COMPILE_SECONDS = 300
+POLL_SECONDS = 0.1
+"""Between two looks whether another process still compiles."""
 MIN_FREE_BYTES = 1 << 20
 OLD_SECONDS = 30 * 24 * 3600
 
@@ -76,7 +79,10 @@ def library(isa: InstructionSet) -> Path:
         with _noting(problems):
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
             _check_ours(folder)
-            compiled = _compile(command, isa, folder, stem)
+            with _alone_in(folder):
+                with suppress(FileNotFoundError):
+                    return _loadable(_found(folder, stem))  # another process has compiled it meanwhile
+                compiled = _compile(command, isa, folder, stem)
             _remove_old(compiled, isa)
             return _loadable(compiled)
     raise BuildError(f"there is no usable folder for compiled ops: {'; '.join(problems)}")
@@ -100,6 +106,30 @@ def _folders() -> tuple[Path, Path]:
     """Folders for compiled ops: the user's cache, else the folder for temporary files."""
     cache_home = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
     return Path(cache_home) / "quire" / "ops", Path(tempfile.gettempdir()) / f"quire-ops-{os.getuid()}"
+
+
+@contextmanager
+def _alone_in(folder: Path) -> Iterator[None]:
+    """Wait while another process compiles for this folder; but not for one that takes longer than a compiler may."""
+    until = time.monotonic() + COMPILE_SECONDS
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        while not _locked(descriptor) and time.monotonic() < until:
+            time.sleep(POLL_SECONDS)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _locked(descriptor: int) -> bool:
+    """Whether this process is alone in a folder now; also where the file system has no locks."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True
+    return True
 
 
 @contextmanager

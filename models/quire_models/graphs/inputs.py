@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from quire_models.step.upload import ALIGNMENT, aligned
+from quire_models.step.upload import ALIGNMENT, UploadMemory, aligned
 
 TokenAdapters = tuple[NDArray[Any], NDArray[Any], NDArray[Any]]
 """Tokens with an adapter, the slot of each, and its weight."""
@@ -82,20 +82,15 @@ class GraphInputs:
 
     def __init__(self, max_rows: int, max_pages: int, device: torch.device, position_axes: int = 1) -> None:
         self.max_pages, self._axes = max_pages, position_axes
-        self._on_host = device.type == "cpu"
         size = 8 * max_rows * (4 + position_axes) + 4 * max_rows * (3 + max_pages) + 10 * ALIGNMENT
-        self._host = torch.zeros(size, dtype=torch.uint8, pin_memory=not self._on_host)
-        self._device = self._host if self._on_host else torch.zeros(size, dtype=torch.uint8, device=device)
-        self._bytes = self._host.numpy()
+        self._memory = UploadMemory(size, device)
         self._host_fields, self._device_fields = cache(self._of_host), cache(self._of_device)
         self._rows = torch.arange(max_rows, device=device)[:, None]
         self._columns = torch.arange(max_pages, device=device)
-        self._copied = None if self._on_host else torch.cuda.Event()
 
     def fill(self, bucket: int, inputs: DecodeInputs, adapters: TokenAdapters | None = None) -> None:
         """Copy a step to the device; rows beyond its own have no context and no slot."""
-        if self._copied is not None:
-            self._copied.synchronize()  # the copy of the step before, unless nothing waited for its results
+        self._memory.wait()
         fields, rows, width = self._host_fields(bucket), len(inputs.tokens), inputs.pages.shape[1]
         fields.tokens[:rows] = inputs.tokens
         fields.positions[:rows] = inputs.positions
@@ -110,10 +105,7 @@ class GraphInputs:
             fields.rope[:, :rows] = inputs.positions if inputs.rope_positions is None else inputs.rope_positions
         fields.width[0] = width
         fields.pages[: rows * width] = inputs.pages.reshape(-1)
-        if self._copied is not None:
-            end = fields.begin_of_pages + 4 * rows * width
-            self._device[:end].copy_(self._host[:end], non_blocking=True)
-            self._copied.record()
+        self._memory.send(fields.begin_of_pages + 4 * rows * width)
 
     def on_device(self, bucket: int) -> _Fields:
         """Tensors of a bucket; `pages` are packed."""
@@ -127,13 +119,13 @@ class GraphInputs:
 
     def _of_host(self, bucket: int) -> _Fields:
         def view(begin: int, end: int, dtype: type) -> NDArray[Any]:
-            return self._bytes[begin:end].view(dtype)
+            return self._memory.host[begin:end].view(dtype)
 
         return self._fields(bucket, view, np.int64, np.int32, np.float32)
 
     def _of_device(self, bucket: int) -> _Fields:
         def view(begin: int, end: int, dtype: torch.dtype) -> Tensor:
-            return self._device[begin:end].view(dtype)
+            return self._memory.device[begin:end].view(dtype)
 
         return self._fields(bucket, view, torch.int64, torch.int32, torch.float32)
 

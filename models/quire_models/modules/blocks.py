@@ -179,7 +179,7 @@ class DecoderModel(TransformerStack):
         return found if self.embed_scale == 1.0 else found.mul_(self.embed_scale)
 
     def embed_rows(self, ids: Tensor) -> Tensor:
-        """Unscaled rows of the embedding table, [len(ids), embed width], for ids int64."""
+        """Unscaled rows of the embedding table, [len(ids), embed width]. For any thread, unless ranks divide it."""
         return self.held_rows(ids) if self.vocabulary is None else self.vocabulary.look_up(ids, self.held_rows)
 
     def held_rows(self, ids: Tensor) -> Tensor:

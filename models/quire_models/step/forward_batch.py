@@ -6,7 +6,7 @@ thousand are treated alike.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,7 +19,7 @@ from quire_kernels.ops import AttentionMetadata
 from quire_models.parts.decoder import KvShape
 from quire_models.step.kv_cache import KVCache
 from quire_models.step.state_cache import StateCache
-from quire_models.step.upload import DeviceUpload, UploadedArray
+from quire_models.step.upload import step_arrays
 
 __all__ = ["ForwardBatch", "ForwardBuffers", "KVCache", "KvShape", "MediaRows", "CrossAttentionBuffers"]
 
@@ -104,7 +104,8 @@ class ForwardBuffers:
     ) -> None:
         device = torch.device(device)
         self.max_tokens, self.max_rows, self.max_pages = max_tokens, max_rows, max_pages
-        self._upload, array = _places(device)
+        self._arrays = step_arrays(device)
+        array = self._arrays.array
         self._tokens = array(max_tokens, torch.int64)
         self._positions = array(max_tokens, torch.int64)
         self._slots = array(max_tokens, torch.int64)
@@ -155,8 +156,7 @@ class ForwardBuffers:
         lengths = np.asarray(positions, dtype=np.int64) + 1
         if prompt_lens is not None:
             lengths = np.maximum(prompt_lens if single_tokens else np.repeat(prompt_lens, lens), lengths)
-        if self._upload is not None:
-            self._upload.begin()
+        self._arrays.begin()
         rows = AttentionMetadata(
             query_starts=self._query_starts.fill(query_starts),
             contexts=self._contexts.fill(totals),
@@ -184,8 +184,7 @@ class ForwardBuffers:
             state=state,
             state_slots=None if state_slots is None else self._state_slots.fill(state_slots),
         )
-        if self._upload is not None:
-            self._upload.send()
+        self._arrays.send()
         return batch
 
 
@@ -200,7 +199,8 @@ class CrossAttentionBuffers:
         self._length = length
         self._starts = torch.arange(max_tokens + 1, dtype=torch.int32, device=device)
         self._contexts = torch.full((max_tokens,), length, dtype=torch.int32, device=device)
-        self._upload, array = _places(device)
+        self._arrays = step_arrays(device)
+        array = self._arrays.array
         self._own = array(max_tokens, torch.int32)
         self._pages = array(max_tokens * num_pages, torch.int32)
         self._ones, self._lengths = np.ones(max_tokens, np.int32), np.full(max_tokens, length, np.int32)
@@ -211,8 +211,7 @@ class CrossAttentionBuffers:
         The result is valid until the next `fill`.
         """
         count = len(pages)
-        if self._upload is not None:
-            self._upload.begin()
+        self._arrays.begin()
         found = AttentionMetadata(
             query_starts=self._starts[: count + 1],
             contexts=self._contexts[:count] if lengths is None else self._own.fill(lengths),
@@ -222,33 +221,5 @@ class CrossAttentionBuffers:
             max_query=1,
             max_context=self._length if lengths is None else int(lengths.max()),
         )
-        if self._upload is not None:
-            self._upload.send()
+        self._arrays.send()
         return found
-
-
-def _places(device: torch.device) -> tuple[DeviceUpload | None, Callable[[int, torch.dtype], _Buffer | UploadedArray]]:
-    """What makes places for arrays of up to so many elements; on the CPU they need no upload."""
-    if device.type == "cpu":
-        return None, _Buffer
-    upload = DeviceUpload(device)
-    return upload, upload.array
-
-
-class _Buffer:
-    """A tensor on the CPU that is filled with arrays of different shapes."""
-
-    def __init__(self, size: int, dtype: torch.dtype) -> None:
-        self._tensor = torch.zeros(size, dtype=dtype)
-        self._view = self._tensor.numpy()
-        self._last = self._tensor[:0]  # the tensor returned last: most steps have the same shape as the one before
-
-    def fill(self, values: Any) -> Tensor:
-        """Copy values of any shape to the front of the buffer; returns a tensor of that shape."""
-        values = np.asarray(values)
-        size = values.size
-        assert size <= self._view.size, f"{size} values do not fit a buffer of {self._view.size}"
-        self._view[:size] = values.reshape(-1)
-        if self._last.shape != values.shape:
-            self._last = self._tensor[:size].view(values.shape)
-        return self._last

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
+from quire.engine_process.settings import OnAdapterLoaded
 from quire.engine_process.wire.protocol import (
     AdapterChanged,
     AdapterListReply,
@@ -29,13 +30,13 @@ Call = Callable[[Callable[[int], Any]], Awaitable[Any]]
 class AdapterDirectory:
     """Adapters that are ready, loading or failed. `first`: adapters that the first engine process must load."""
 
-    def __init__(self, call: Call, first: Sequence[AdapterInfo] = ()) -> None:
-        self._call = call
+    def __init__(
+        self, call: Call, first: Sequence[AdapterInfo] = (), on_loaded: OnAdapterLoaded = lambda info: None
+    ) -> None:
+        self._call, self._on_loaded = call, on_loaded
         self._first = list(first)
         self._infos: dict[str, AdapterInfo] = {}
         self._loading: set[asyncio.Task[AdapterInfo]] = set()
-        self.on_loaded: Callable[[AdapterInfo], None] = lambda info: None
-        """Called with an adapter that the engine process has loaded because a client asked for it."""
         self._unloading: Counter[str] = Counter()
         """How many unloads of a name the engine process has not confirmed."""
         self._changed = asyncio.Event()
@@ -153,7 +154,7 @@ class AdapterDirectory:
         settled = before is not None and before.state == "ready"
         if info.state == "ready" and not (settled and before and before.revision > info.revision):
             self.set(info)
-            self.on_loaded(info)
+            self._on_loaded(info)
         elif info.state == "failed" and before is not None and not settled:
             self._infos[info.name] = info
         self._notify_waiting()

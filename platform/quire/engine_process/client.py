@@ -14,7 +14,7 @@ from quire.engine_process.adapter_directory import AdapterDirectory
 from quire.engine_process.engine_models import EngineModels, OnLost
 from quire.engine_process.inflight import InFlightRequest, InFlightRequests, RequestBatch
 from quire.engine_process.pending_calls import PendingCalls
-from quire.engine_process.settings import EngineProcessSettings
+from quire.engine_process.settings import NO_CALLBACKS, ClientEvents, EngineProcessSettings
 from quire.engine_process.supervisor import SHUTDOWN_TIMEOUT_S, RestartPolicy, State, Supervisor
 from quire.engine_process.wire.error_info import from_error_info
 from quire.engine_process.wire.model_changes import ModelLoaded, ModelProgress
@@ -45,15 +45,15 @@ from quire.types.adapter_info import AdapterInfo
 class EngineClient:
     """Runs requests on the models of one engine process."""
 
-    def __init__(self, models: Sequence[ModelConfig], settings: EngineProcessSettings) -> None:
+    def __init__(
+        self, models: Sequence[ModelConfig], settings: EngineProcessSettings, events: ClientEvents = NO_CALLBACKS
+    ) -> None:
         """Use `EngineClient.start`; or call `launch`, and later, on an event loop, `ready`."""
-        self._settings = settings
+        self._settings, self._events = settings, events
         self.requests = InFlightRequests()
-        self.adapters = AdapterDirectory(self._call_when_ready, settings.adapters)
-        fail, forget = self.requests.fail, self.adapters.forget_model
-        self.served = EngineModels(models, self._call_when_ready, fail, forget)
-        self.on_ready: Callable[[], None] = lambda: None  # an engine process has loaded everything
-        self.on_lost: Callable[[], None] = lambda: None  # an engine process has ended, and its requests have failed
+        call = self._call_when_ready
+        self.adapters = AdapterDirectory(call, settings.adapters, events.on_adapter_loaded)
+        self.served = EngineModels(models, call, self.requests.fail, self.adapters.forget_model)
         self._closing = False
         self._supervisor = Supervisor(
             self._first_message,
@@ -183,11 +183,9 @@ class EngineClient:
 
     def abort(self, request_id: str, index: int | None = None) -> None:
         """Stop one seq of a request, or all; each gets a last delta with reason "abort". Unknown ids are ignored."""
-        entry = self.requests.get(request_id)
-        if entry is None:
-            return
-        self.requests.abort(entry, index)
-        self._supervisor.send(Abort(entry.model, request_id, index))
+        if (entry := self.requests.get(request_id)) is not None:
+            self.requests.abort(entry, index)
+            self._supervisor.send(Abort(entry.model, request_id, index))
 
     async def stats(self) -> list[EngineStats]:
         """Statistics of every model; empty while the engine process is not running."""
@@ -274,7 +272,7 @@ class EngineClient:
             case Ready(models, adapters, failed):
                 self.adapters.ready(adapters)
                 self.served.restarted(models, {name: from_error_info(error) for name, error in failed.items()})
-                self.on_ready()
+                self._events.on_ready()
             case ModelProgress(model, fraction):
                 self.served.progress[model] = fraction
             case CallFailed(call_id, error):
@@ -291,7 +289,7 @@ class EngineClient:
         error = EngineDied(f"{description} The request was lost; the models are being loaded again.")
         self.requests.fail(error)
         self._calls.fail(error)
-        self.on_lost()
+        self._events.on_lost()
 
     def _on_frozen(self) -> None:
         """Fail calls that a healthy process answers at once; loads and requests may still be answered."""

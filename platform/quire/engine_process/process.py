@@ -11,7 +11,6 @@ from __future__ import annotations
 import gc
 import logging
 import os
-import signal
 import socket
 import sys
 import threading
@@ -54,9 +53,9 @@ from quire.engine_process.wire.protocol import (
     ToEngine,
     UnloadAdapter,
 )
-from quire.engine_process.wire.spawn import IGNORED_SIGNALS
 from quire.engine_process.wire.transport import Transport
 from quire.errors import StartupError
+from quire.isolation.module_process import ignore_signals
 from quire.log_format import log_to_stderr
 from quire.records import Registry
 from quire.settings.model_config import ModelConfig
@@ -193,9 +192,7 @@ def main(descriptor: str, prepare: Callable[[], None] = lambda: None) -> int:
 
     prepare: called before the first message is awaited.
     """
-    for number in IGNORED_SIGNALS:
-        signal.signal(number, signal.SIG_IGN)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, IGNORED_SIGNALS)
+    ignore_signals()
     gc.set_threshold(*GC_THRESHOLDS)
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     os.set_inheritable(int(descriptor), False)

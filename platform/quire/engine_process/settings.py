@@ -1,8 +1,8 @@
-"""Settings of the engine process and of its client, apart from the models."""
+"""Settings of the engine process, apart from the models, and what its client is made with."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -45,3 +45,22 @@ class EngineProcessSettings:
     kv_events: Mapping[str, Any] = field(default_factory=dict)
     module: str = MODULE
     processes: ProcessSource | None = None
+
+
+OnAdapterLoaded = Callable[[AdapterInfo], None]
+"""Called with an adapter that the engine process has loaded because a client asked for it."""
+
+
+@dataclass(frozen=True)
+class ClientEvents:
+    """Callbacks on the event loop. By default they do nothing.
+
+    on_ready: an engine process has loaded everything. on_lost: one has ended, and its requests have failed.
+    """
+
+    on_ready: Callable[[], None] = lambda: None
+    on_lost: Callable[[], None] = lambda: None
+    on_adapter_loaded: OnAdapterLoaded = lambda info: None
+
+
+NO_CALLBACKS = ClientEvents()

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from functools import cache
-from importlib.metadata import Distribution, EntryPoint, EntryPoints, entry_points
+from importlib import metadata
+from importlib.metadata import Distribution, EntryPoint, EntryPoints
 from typing import NamedTuple, cast
 
 from quire.errors import PluginError
@@ -31,7 +32,7 @@ class Installed(NamedTuple):
 
 def installed(group: str = GROUP) -> list[Installed]:
     """All installed plugins, bundled ones first, then by name. Imports none of them."""
-    points = sorted(entry_points(group=group), key=lambda p: (not is_bundled(p), p.name))
+    points = sorted(entry_points().select(group=group), key=lambda p: (not is_bundled(p), p.name))
     return [Installed(p.name, distribution_of(p), version_of(p), p.module) for p in points]
 
 
@@ -48,8 +49,8 @@ def version_of(point: EntryPoint) -> str:
 @cache
 def _name_and_version(distribution: Distribution) -> tuple[str, str]:
     """Read once for each distribution object: its metadata includes its description, which takes long to parse."""
-    metadata = distribution.metadata
-    return metadata["Name"], metadata["Version"]
+    found = distribution.metadata
+    return found["Name"], found["Version"]
 
 
 def is_bundled(point: EntryPoint) -> bool:
@@ -57,14 +58,20 @@ def is_bundled(point: EntryPoint) -> bool:
     return distribution_of(point) == DISTRIBUTION
 
 
-def choose(names: Sequence[str] | None, enable_lora: bool = False, group: str = GROUP) -> list[EntryPoint]:
+def choose(
+    names: Sequence[str] | None,
+    enable_lora: bool = False,
+    group: str = GROUP,
+    declared: EntryPoints | None = None,
+) -> list[EntryPoint]:
     """The entry points to load, in order: essential plugins, then the selected ones, each once.
 
     names: an allow-list; None = the bundled set without adapter runtimes; with `+` before the first name, the bundled
-    set and these. enable_lora: adapter runtimes too, even if the allow-list lacks them. Raises PluginError for a name
-    that is not installed or that two distributions have, and for a `+` before a later name only.
+    set and these. enable_lora: adapter runtimes too, even if the allow-list lacks them. declared: all entry points,
+    None = as installed now. Raises PluginError for a name that is not installed or that two distributions have, and for
+    a `+` before a later name only.
     """
-    declared = _declared()
+    declared = entry_points() if declared is None else declared
     points = list(declared.select(group=group))
     adapters = _ours(f"{group}.adapters", declared)
     bundled = [p.name for p in points if is_bundled(p) and p.name not in adapters]
@@ -80,9 +87,9 @@ def choose(names: Sequence[str] | None, enable_lora: bool = False, group: str = 
     return [_find(points, name) for name in dict.fromkeys([*_ours(f"{group}.essential", declared), *asked])]
 
 
-def essential(group: str = GROUP) -> list[str]:
+def essential(group: str, declared: EntryPoints) -> list[str]:
     """Names of the plugins that always load, and that are never switched off."""
-    return _ours(f"{group}.essential", _declared())
+    return _ours(f"{group}.essential", declared)
 
 
 def plugin_names(text: str) -> list[str]:
@@ -107,18 +114,18 @@ def adds_to_bundled(names: Sequence[str] | None) -> bool:
 
 def adapter_plugins(group: str = GROUP) -> list[str]:
     """Names of the plugins that `enable_lora` adds."""
-    return _ours(f"{group}.adapters", _declared())
+    return _ours(f"{group}.adapters", entry_points())
 
 
 def command_plugins(group: str = GROUP) -> list[EntryPoint]:
     """The bundled plugins that have subcommands, which `platform --help` lists without loading the others."""
-    points = _declared().select(group=f"{group}.commands")
+    points = entry_points().select(group=f"{group}.commands")
     return sorted((point for point in points if is_bundled(point)), key=lambda point: point.name)
 
 
-def _declared() -> EntryPoints:
+def entry_points() -> EntryPoints:
     """The entry points of every installed distribution, whose metadata is read; Python 3.11 has another type for it."""
-    return cast(EntryPoints, entry_points())
+    return cast(EntryPoints, metadata.entry_points())
 
 
 def _ours(group: str, declared: EntryPoints) -> list[str]:

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from importlib.metadata import EntryPoint
-from types import MappingProxyType
+from types import MappingProxyType, ModuleType
 from typing import Any
 
 import pluggy
@@ -25,6 +25,7 @@ from quire.hooks.discovery import (
     Installed,
     choose,
     distribution_of,
+    entry_points,
     essential,
     installed,
     suggestion,
@@ -55,13 +56,14 @@ def load(
     plugin; ConfigError for an invalid option.
     """
     manager = _new_manager(trace)
-    infos = [_register(manager, point) for point in choose(plugins, enable_lora, group)]
+    declared = entry_points()
+    infos = [_register(manager, point) for point in choose(plugins, enable_lora, group, declared)]
     records, origin = _collect(manager)
-    counter = PluginCallStats(max_faults, essential(group))
+    counter = PluginCallStats(max_faults, essential(group, declared))
     registry = Registry(
         records=MappingProxyType({hook: MappingProxyType(found) for hook, found in records.items()}),
         origin=MappingProxyType(origin),
-        plugins=tuple(_describe(info, origin) for info in infos),
+        plugins=_described(infos, origin),
         resolve_adapter=FirstResultHook("quire_resolve_adapter", _callers(manager, "quire_resolve_adapter"), counter),
         engine_started=_notify_hook(manager, counter, "quire_engine_started", "info"),
         engine_stopping=_notify_hook(manager, counter, "quire_engine_stopping", "info"),
@@ -73,7 +75,7 @@ def load(
 
 def with_max_faults(registry: Registry, max_faults: int) -> Registry:
     """A copy with new call statistics, which switches functions off after `max_faults` faults in a row."""
-    counter = PluginCallStats(max_faults, essential())
+    counter = PluginCallStats(max_faults, essential(GROUP, entry_points()))
     return _rebound(replace(registry, counter=counter), counter=counter)
 
 
@@ -115,8 +117,18 @@ def listing(registry: Registry, group: str = GROUP) -> list[PluginInfo]:
 # --- one plugin ------------------------------------------------------------------------------------
 
 
+class _Manager(pluggy.PluginManager):
+    """Looks for hooks among the functions of a module only, as pluggy does after a slower look at each of its names."""
+
+    def parse_hookimpl_opts(self, plugin: object, name: str) -> Any:
+        """The options of a hook's implementation, None for any other name of the plugin."""
+        if isinstance(plugin, ModuleType) and not inspect.isroutine(vars(plugin).get(name)):
+            return None
+        return super().parse_hookimpl_opts(plugin, name)
+
+
 def _new_manager(trace: bool) -> pluggy.PluginManager:
-    manager = pluggy.PluginManager(hookspecs.PROJECT)
+    manager = _Manager(hookspecs.PROJECT)
     manager.add_hookspecs(hookspecs)
     if trace:
         manager.add_hookcall_monitoring(_print_call, _print_result)
@@ -196,7 +208,8 @@ def _collect(manager: pluggy.PluginManager) -> tuple[Records, Origin]:
     records: Records = {hook: {} for hook in RECORDS}
     origin: Origin = {}
     for name, plugin in manager.list_name_plugin():
-        for hook in RECORDS:
+        implemented = {caller.name for caller in manager.get_hookcallers(plugin) or ()}
+        for hook in (hook for hook in RECORDS if hook in implemented):
             for record in _records_of(manager, name, plugin, hook):
                 key = f"{name}.{record.name}" if hook == "quire_options" else record.name
                 if key in records[hook]:
@@ -247,12 +260,12 @@ def _check_unique(records: Mapping[str, Any], origin: Origin, hook: str, what: C
         taken[what(record)] = plugin
 
 
-def _describe(info: PluginInfo, origin: Origin) -> PluginInfo:
-    records: dict[str, tuple[str, ...]] = {}
+def _described(infos: Sequence[PluginInfo], origin: Origin) -> tuple[PluginInfo, ...]:
+    """With the names of each plugin's records."""
+    records: dict[str, dict[str, tuple[str, ...]]] = {info.name: {} for info in infos}
     for (hook, key), plugin in origin.items():
-        if plugin == info.name:
-            records[hook] = (*records.get(hook, ()), key.removeprefix(f"{plugin}."))
-    return replace(info, records=records)
+        records[plugin][hook] = (*records[plugin].get(hook, ()), key.removeprefix(f"{plugin}."))
+    return tuple(replace(info, records=records[info.name]) for info in infos)
 
 
 # --- questions and events --------------------------------------------------------------------------

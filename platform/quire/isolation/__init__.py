@@ -5,5 +5,6 @@ the deadline, the kill and the framing. Chat templates, grammar compilers and `i
 
 `IsolatedCalls` calls a function in such a process: `isolated_calls` sends its name and arguments as JSON,
 `isolated_process` is the program that runs there, and large results come back as shared memory. `plugin_calls` is the
-interface that plugins see. `idle_thread` lowers the priority of a thread.
+interface that plugins see. `idle_thread` lowers the priority of a thread. `module_process` starts the processes that
+compute steps.
 """

@@ -46,12 +46,12 @@ def application(args: Mapping[str, Any]) -> serve.Application:
         **_mapping(args, "replica"),
     }
     if scaling := replica.get("autoscaling_config"):
-        replica["autoscaling_config"] = {"policy": _policy(args), **scaling}
+        replica["autoscaling_config"] = {"policy": _scaling_policy(args), **scaling}
     elif "target_kv_usage" in args:
         raise ConfigError("target_kv_usage is for replicas with an autoscaling_config.")
     names = [name for model in served.models for name in model.served_model_name]
     slots = max((model.max_loras for model in served.models), default=1)
-    replica["request_router_config"] = _router(args, names, slots, served.plugins)
+    replica["request_router_config"] = _router_config(args, names, slots, served.plugins)
     try:
         replicas = serve.deployment(Replica).options(name="Replica", **replica).bind(dict(given))
         front = serve.deployment(serve.ingress()(Ingress)).options(name="Ingress", **ingress)
@@ -67,13 +67,13 @@ def _mapping(args: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     return value
 
 
-def _policy(args: Mapping[str, Any]) -> dict[str, Any]:
+def _scaling_policy(args: Mapping[str, Any]) -> dict[str, Any]:
     name = f"{QueueAndKvPolicy.__module__}:{QueueAndKvPolicy.__name__}"
     target = args.get("target_kv_usage", TARGET_KV_USAGE)
     return {"policy_function": name, "policy_kwargs": {"target_kv_usage": target}}
 
 
-def _router(args: Mapping[str, Any], models: list[str], slots: int, plugins: Any) -> RequestRouterConfig:
+def _router_config(args: Mapping[str, Any], models: list[str], slots: int, plugins: Any) -> RequestRouterConfig:
     policy = args.get("routing", "prefix")
     check_policy(load(plugins), policy)
     cache_tokens = args.get("cache_tokens", CACHE_TOKENS)

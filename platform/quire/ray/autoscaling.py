@@ -8,6 +8,7 @@ if TYPE_CHECKING:
     from ray.serve.config import AutoscalingContext
 
 TARGET_KV_USAGE = 0.8
+"""Mean share of the KV caches in use for which there are as many replicas as needed."""
 
 
 class QueueAndKvPolicy:

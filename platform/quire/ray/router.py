@@ -36,7 +36,7 @@ PROMPTS = ("tools", "messages", "prompt", "input", "instructions", "query", "doc
 
 
 class ReplicaRouter(ServeRouter):  # type: ignore[misc]
-    """One for each process that sends requests; it knows of those that it has sent."""
+    """Each process that sends requests has one, which knows the requests of this process only."""
 
     def initialize_state(
         self, policy: str, models: Sequence[str], cache_tokens: int, adapter_slots: int, plugins: Sequence[str] | None

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from itertools import chain
 
 from quire.engine.recurrent.state_slots import StateSlots
 from quire.engine.scheduler.page_pool import PagePool
@@ -52,13 +53,17 @@ def check_states(states: StateSlots, seqs: Sequence[Seq]) -> None:
 
 def check_pool(pool: PagePool, tables: Iterable[Sequence[int]]) -> None:
     """Assert every invariant, given the page tables of all sequences that hold pages here."""
-    held = Counter(page for table in tables for page in table)
-    assert all(pool.refs[page] == held[page] for page in range(pool.num_pages)), "references = tables listing a page"
-    assert len(set(pool._free)) == len(pool._free), "a page is free once"
-    assert len(pool._free) + len(pool._idle) + len(held) == pool.num_pages, "free + idle + held = all pages"
-    assert not held.keys() & (pool._idle.keys() | set(pool._free)), "a held page is neither free nor idle"
-    assert not pool._idle.keys() & set(pool._free), "an idle page is not free"
-    registered = {page: page_hash for page, page_hash in enumerate(pool._hash_of) if page_hash is not None}
-    assert {page_hash: page for page, page_hash in registered.items()} == pool._page_of, "hashes and pages agree"
-    assert pool._idle.keys() <= registered.keys(), "an idle page is registered"
-    assert not registered.keys() & set(pool._free), "a free page is not"
+    held, free, idle, hash_of = Counter(chain.from_iterable(tables)), set(pool._free), pool._idle.keys(), pool._hash_of
+    refs = [0] * pool.num_pages
+    for page, count in held.items():
+        refs[page] = count
+    assert pool.refs == refs, "references = tables listing a page"
+    assert len(free) == len(pool._free), "a page is free once"
+    assert len(free) + len(idle) + len(held) == pool.num_pages, "free + idle + held = all pages"
+    assert held.keys().isdisjoint(free | idle), "a held page is neither free nor idle"
+    assert free.isdisjoint(idle), "an idle page is not free"
+    registered = set(pool._page_of.values())
+    assert all(hash_of[page] == page_hash for page_hash, page in pool._page_of.items()), "hashes and pages agree"
+    assert len(registered) == len(pool._page_of) == len(hash_of) - hash_of.count(None), "a page has one hash"
+    assert idle <= registered, "an idle page is registered"
+    assert registered.isdisjoint(free), "a free page is not"

@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+import os
+import shutil
+import tempfile
+from contextlib import suppress
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -12,16 +17,29 @@ from quire_kernels.cpu.isa import INSTRUCTION_SETS, InstructionSet
 from quire_kernels.cpu.library import load
 from quire_kernels.cpu.ops import CpuOps
 
-FOLDER = Path(__file__).parent / "emulation"
-OPTIONS = ("-mavx2", "-mfma", "-mf16c", "-O1", "-fno-tree-sra", "-Wno-psabi", "-I", str(FOLDER))
+SOURCES = Path(__file__).parent / "emulation"
+OPTIONS = ("-mavx2", "-mfma", "-mf16c", "-O1", "-fno-tree-sra", "-Wno-psabi")
 """GCC 12 fails in the pass that -fno-tree-sra leaves out."""
 
 
+@cache
+def folder() -> Path:
+    """A copy of the sources with their digest as its name, so that all checkouts of them share the compiled ops."""
+    files = sorted(path for path in SOURCES.iterdir() if path.is_file())
+    digest = hashlib.sha256(b"".join(path.read_bytes() for path in files)).hexdigest()[:12]
+    found = Path(tempfile.gettempdir()) / f"quire-emulation-{os.getuid()}-{digest}"
+    if not found.exists():
+        with tempfile.TemporaryDirectory(dir=found.parent) as made:
+            copy = shutil.copytree(SOURCES, Path(made) / "copy")
+            with suppress(OSError):  # another process was first
+                copy.rename(found)
+    return found
+
+
 def emulated(name: str) -> InstructionSet:
-    """The instruction set of that name on a CPU with AVX2; its options hold a digest of the headers."""
-    digest = hashlib.sha256(b"".join(path.read_bytes() for path in sorted(FOLDER.glob("*.hpp")))).hexdigest()
+    """The instruction set of that name on a CPU with AVX2."""
     needs = next(found.needs for found in INSTRUCTION_SETS if found.name == name)
-    header = (f"-DEMULATED_{name.upper()}=0x{digest[:12]}", "-include", str(FOLDER / "emulate.hpp"))
+    header = ("-I", str(folder()), f"-DEMULATED_{name.upper()}", "-include", str(folder() / "emulate.hpp"))
     return InstructionSet(name, needs, (*OPTIONS, *header))
 
 

@@ -1,7 +1,7 @@
 """Lets `subprocess.Popen` fork Quire's programs from a process that has imported them (`fork_server`).
 
 A new Python that imports torch takes seconds, a fork some milliseconds. Only `python [-P] -m PROGRAM` and the scripts
-in examples/ are forked, with this interpreter; any other command starts as always. The fork is a child of the caller,
+of two folders are forked, with this interpreter; any other command starts as always. The fork is a child of the caller,
 with the open files, directory, environment, session, signal mask and priority that it asked for.
 """
 
@@ -23,18 +23,20 @@ from pathlib import Path
 from typing import Any
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
+HELPERS = Path(__file__).parents[1] / "programs"
 
 PROGRAMS = {
     "quire.cli": True,
     "quire.engine_process.process": True,
     "fake_engine_process": True,
     str(EXAMPLES): True,
+    str(HELPERS): True,
     "quire.engine_process.ranks.process": True,
     "quire.engine_process.ranks.joined": True,
     "quire.isolation.isolated_process": False,
     "quire.engine.structured.compiler_process": False,
 }
-"""Modules that forks run, and the folder of scripts; whether they start processes themselves."""
+"""Modules that forks run, and the folders of scripts; whether they start processes themselves."""
 
 MAX_BYTES = 1 << 17
 MAX_FILES = 64

@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -81,6 +82,12 @@ def greedy(max_tokens: int | None = 16, **params: Any) -> SamplingParams:
     return SamplingParams(temperature=0, max_tokens=max_tokens, **params)
 
 
+@cache
+def bundled() -> Registry:
+    """The bundled plugins, loaded once for all engines that are to have no others."""
+    return registry.load(None)
+
+
 def make_rig(folder: Path, found: Registry | None = None, launch: Launch | None = None, **settings: Any) -> Rig:
     """float32 on the CPU, steps of 13 tokens and pages of 4, unless `settings` say otherwise. launch: starts ranks."""
     defaults: Mapping[str, Any] = {
@@ -93,8 +100,7 @@ def make_rig(folder: Path, found: Registry | None = None, launch: Launch | None 
         "served_model_name": ("tiny",),
     }
     config = ModelConfig(model=str(folder), **{**defaults, **settings})
-    found = found or registry.load(None)
-    return Rig(build_engine(config, found, tokenizer=lambda: Tokenizer.load(folder), launch=launch))
+    return Rig(build_engine(config, found or bundled(), tokenizer=lambda: Tokenizer.load(folder), launch=launch))
 
 
 @contextmanager

@@ -62,7 +62,7 @@ def test_libraries_that_earlier_versions_left_behind_are_removed_when_a_new_one_
     assert kept(cache) == sorted(["notes.txt", "ops-any-bbbb.so", "ops-any_more-cccc.so", path.name])
 
 
-def test_two_processes_may_compile_at_the_same_time(cache: Path) -> None:
+def test_of_two_processes_that_need_a_library_at_the_same_time_one_compiles_it(cache: Path) -> None:
     code = (
         "import sys; from pathlib import Path; from quire_kernels.cpu import build, isa;"
         "build.SOURCES = Path(sys.argv[1]); sys.stdin.readline();"
@@ -77,6 +77,7 @@ def test_two_processes_may_compile_at_the_same_time(cache: Path) -> None:
         process.stdin.flush()
     outputs = [process.communicate(timeout=120) for process in processes]
     assert [process.returncode for process in processes] == [0, 0], outputs
+    assert "".join(err for _, err in outputs).count("Compiling the CPU ops") == 1
     paths = {Path(out.strip()) for out, _ in outputs}
     [path] = paths
     assert answer(path) == 42

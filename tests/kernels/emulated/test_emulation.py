@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from emulated_isas import FOLDER, emulated
+from emulated_isas import emulated, folder
 
 from quire_kernels.cpu import build, isa
 
@@ -29,7 +29,7 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "-shared",
         "-fPIC",
         *emulated("amx").options,
-        str(FOLDER / "products.cpp"),
+        str(folder() / "products.cpp"),
     ]
     subprocess.run([*line, "-o", str(compiled)], check=True)
     return compiled

@@ -25,14 +25,12 @@ def generate(
 ) -> Tensor | None:
     """The tokens of `CompiledBlocks.generate`; None if the program needs more of a step than its positions."""
     length, rows = slots.shape
+    if not program.may_generate(fwd, length):
+        return None
     packed = table.packed if isinstance(table, PackedLinear) else None
     width = table.inputs if isinstance(table, PackedLinear) else table.shape[1]
     x = torch.empty(rows, width, dtype=table.dtype)
     angles = program.prepare(x, fwd)
-    if not program.ends_with_selected or not program.reads_positions_only:
-        return None
-    if any(len(rows_of) < fwd.rows.max_context + length for rows_of in angles):
-        return None
     found = torch.empty(length + 1, rows, dtype=torch.int64)
     found[0] = tokens
     with argmax.searching(program.result_rows(rows)) as search:

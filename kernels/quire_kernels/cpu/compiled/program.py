@@ -66,10 +66,12 @@ class Program:
         """Run again and again with the tokens that are predicted, after `prepare`."""
         self._library.generate(self._step, self._code, generation)
 
-    @property
-    def reads_positions_only(self) -> bool:
-        """Whether the prepared step depends on nothing but the positions, contexts and pages of its rows."""
-        return all(self._angle_rows) and not self._reads_encoder and not self._step.rows.visible_ends
+    def may_generate(self, fwd: Any, length: int) -> bool:
+        """Whether a step and `length` after it depend on nothing but the positions, contexts and pages of its rows."""
+        if not self.ends_with_selected or self._reads_encoder or fwd.rows.visible_ends is not None:
+            return False
+        tables = [key.table(fwd) for key in self._tracer.angles]
+        return all(table is not None and len(table[0]) >= fwd.rows.max_context + length for table in tables)
 
     def prepare(self, x: Tensor, fwd: Any, timed: bool = False) -> list[Tensor]:
         """Point the step to x and to what it reads of `fwd`. The cosines and sines that must stay alive."""

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, replace
 
 from quire.engine.parallel.channel import Channel
 from quire.engine.parallel.messages import StartRank
-from quire.engine.parallel.spawn import start_module
+from quire.engine.parallel.spawn import start_rank
 from quire.engine.parallel.stages.wires import Wires
 from quire.records import Registry
 
@@ -38,7 +38,7 @@ def launch_process(start: StartRank, wires: Wires, registry: Registry) -> RankPr
     with theirs:
         try:
             words = [str(number), json.dumps(asdict(wires))]
-            process = start_module(MODULE, words, (number, *wires.descriptors))
+            process = start_rank(MODULE, words, (number, *wires.descriptors))
         except BaseException:
             ours.close()
             raise

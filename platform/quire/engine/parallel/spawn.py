@@ -3,26 +3,17 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
 import subprocess
-import sys
 import threading
 from collections.abc import Sequence
 from dataclasses import asdict
 
 from quire.engine.parallel.nodes.place import Place
+from quire.isolation.module_process import start_module
 from quire.isolation.process_state import is_stopped
 
 JOINING_MODULE = "quire.engine_process.ranks.joined"
 """What the process of a rank runs that joins the first one through a network."""
-
-IGNORED_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-"""Signals that the process ignores, blocked until it has installed SIG_IGN: the leader decides when it ends."""
-
-ENVIRONMENT = {"GOMP_SPINCOUNT": "20000"}
-"""As for the engine process: threads that wait spin for some microseconds only."""
-
 
 CHECK_S = 0.5
 """Interval of the checks whether a process is stopped; the second in a row that finds it stopped kills it."""
@@ -30,22 +21,12 @@ CHECK_S = 0.5
 
 def start_joining(place: Place, rank: int) -> subprocess.Popen[bytes]:
     """Start a process that joins the first rank of `place`, and ends with the thread that calls this."""
-    return start_module(JOINING_MODULE, [json.dumps(asdict(place)), str(rank)], ())
+    return start_rank(JOINING_MODULE, [json.dumps(asdict(place)), str(rank)], ())
 
 
-def start_module(module: str, words: Sequence[str], files: Sequence[int]) -> subprocess.Popen[bytes]:
+def start_rank(module: str, words: Sequence[str], files: Sequence[int]) -> subprocess.Popen[bytes]:
     """Run a module in a process that gets the descriptors `files`, and is killed if a signal stops it."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, IGNORED_SIGNALS)
-    try:
-        process = subprocess.Popen(
-            [sys.executable, "-P", "-m", module, *words],
-            stdin=subprocess.DEVNULL,
-            pass_fds=files,
-            start_new_session=True,
-            env={**ENVIRONMENT, **os.environ},
-        )
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    process = start_module(module, words, files)
     threading.Thread(target=kill_if_stopped, args=(process,), name="rank-state", daemon=True).start()
     return process
 

@@ -19,12 +19,12 @@ from quire.engine.parallel.messages import EndRank, StartRank
 from quire.engine.parallel.nodes.join import join
 from quire.engine.parallel.nodes.place import Place
 from quire.engine.parallel.nodes.statuses import LOST, REFUSED
-from quire.engine.parallel.spawn import IGNORED_SIGNALS
 from quire.engine.parallel.stages.position import RankPosition
 from quire.engine.parallel.stages.sockets import flow_of, group_of
 from quire.engine_process.ranks.process import PR_SET_PDEATHSIG
 from quire.errors import QuireError
 from quire.hooks import registry
+from quire.isolation.module_process import ignore_signals
 from quire.log_format import log_to_stderr
 
 log = logging.getLogger("quire.ranks")
@@ -32,9 +32,7 @@ log = logging.getLogger("quire.ranks")
 
 def main(place: str, rank: str) -> int:
     """Serve the first rank; returns the exit status."""
-    for number in IGNORED_SIGNALS:
-        signal.signal(number, signal.SIG_IGN)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, IGNORED_SIGNALS)
+    ignore_signals()
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     log_to_stderr("info")
     found, own = Place(**json.loads(place)), int(rank)

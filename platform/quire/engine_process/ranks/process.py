@@ -18,10 +18,10 @@ import sys
 from quire.engine.parallel.channel import Channel
 from quire.engine.parallel.follower import Follower
 from quire.engine.parallel.messages import StartRank
-from quire.engine.parallel.spawn import IGNORED_SIGNALS
 from quire.engine.parallel.stages.position import RankPosition
 from quire.engine.parallel.stages.wires import Wires
 from quire.hooks import registry
+from quire.isolation.module_process import ignore_signals
 from quire.log_format import log_to_stderr
 
 PR_SET_PDEATHSIG = 1
@@ -30,9 +30,7 @@ PR_SET_PDEATHSIG = 1
 
 def main(connection: str, wires: str) -> int:
     """Serve the leader; returns the exit status."""
-    for number in IGNORED_SIGNALS:
-        signal.signal(number, signal.SIG_IGN)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, IGNORED_SIGNALS)
+    ignore_signals()
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     own = Wires(**json.loads(wires))
     for inherited in (int(connection), *own.descriptors):

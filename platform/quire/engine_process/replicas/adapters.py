@@ -10,7 +10,6 @@ import asyncio
 from collections.abc import Coroutine, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from functools import partial
 from itertools import count
 from typing import Any
 
@@ -36,8 +35,6 @@ class ReplicatedAdapters:
         self._turns = count()
         self._started: set[int] = set()
         self._tasks: set[asyncio.Task[None]] = set()
-        for replica, client in enumerate(clients):
-            client.adapters.on_loaded = partial(self._on_loaded, replica)
 
     def all(self) -> list[AdapterInfo]:
         """All adapters; tiers and counts are those of the time of loading."""
@@ -114,14 +111,15 @@ class ReplicatedAdapters:
                 if replica in self._started:  # it was unloaded while the replica loaded it
                     self._start(self._unload(client, info.name))
                 else:
-                    self._on_loaded(replica, info)
+                    self.on_loaded(replica, info)
         self._started.add(replica)
         for name, info in self._loaded.items():
             known = client.adapters.get(name)
             if known is None or (known.path, known.fingerprint) != (info.path, info.fingerprint):
                 client.register_adapter(info)
 
-    def _on_loaded(self, replica: int, info: AdapterInfo) -> None:
+    def on_loaded(self, replica: int, info: AdapterInfo) -> None:
+        """A replica has loaded an adapter because a client asked for it: the others are to know it."""
         self._loaded.pop(info.name, None)
         self._loaded[info.name] = info
         self._owners.setdefault(info.name, self._clients[replica])

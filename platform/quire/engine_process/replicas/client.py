@@ -15,7 +15,7 @@ from quire.engine_process.engine_models import OnLost
 from quire.engine_process.inflight import InFlightRequest, RequestBatch
 from quire.engine_process.replicas.adapters import ReplicatedAdapters
 from quire.engine_process.replicas.share import divide
-from quire.engine_process.settings import EngineProcessSettings
+from quire.engine_process.settings import ClientEvents, EngineProcessSettings
 from quire.engine_process.supervisor import SHUTDOWN_TIMEOUT_S
 from quire.engine_process.wire.spawn import SpawnedProcess
 from quire.errors import BadRequest, EngineDied, NotFound, Overloaded, QuireError
@@ -23,6 +23,7 @@ from quire.records import RoutingPolicyImpl
 from quire.routing.router import Placement, RequestRouter
 from quire.settings.model_config import ModelConfig
 from quire.types import EngineStats, ModelInfo, Request, SeqDelta
+from quire.types.adapter_info import AdapterInfo
 
 FROZEN_AFTER_S = 3.0
 """A replica that is silent for so long and does nothing is killed: the others take its requests meanwhile."""
@@ -65,14 +66,16 @@ class ReplicatedClient:
                     kill_frozen=True,
                     share=share,
                 ),
+                ClientEvents(
+                    partial(self._on_ready, share.index),
+                    partial(self._router.restarted, share.index),
+                    partial(self._on_adapter_loaded, share.index),
+                ),
             )
             for share in divide(count, free_bytes(), os.environ)
         ]
         self.adapters = ReplicatedAdapters(self.replicas, self._router)
         self._closing = False
-        for number, client in enumerate(self.replicas):
-            client.on_ready = partial(self._on_ready, number)
-            client.on_lost = partial(self._router.restarted, number)
 
     def launch(self, spawned: SpawnedProcess | None = None) -> None:
         """Have the engine processes begin to load; the first is `spawned`, if given. Needs no event loop."""
@@ -264,6 +267,9 @@ class ReplicatedClient:
         for info in self.replicas[number].models():
             self._add_model(info)
         self.adapters.on_ready(number)
+
+    def _on_adapter_loaded(self, number: int, info: AdapterInfo) -> None:
+        self.adapters.on_loaded(number, info)
 
     def _add_model(self, info: ModelInfo) -> None:
         if info.name not in self._router.models:

@@ -5,27 +5,18 @@ This module imports little: `platform serve` starts the process before it loads 
 
 from __future__ import annotations
 
-import os
-import signal
 import socket
 import subprocess
-import sys
 import threading
 from dataclasses import dataclass
+
+from quire.isolation.module_process import start_module
 
 MODULE = "quire.engine_process.process"
 """What the process runs."""
 
-IGNORED_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-"""Signals that the process ignores. They are blocked from its start until it has installed SIG_IGN."""
-
 CLOSE_S = 2.0
 """Longest wait for a killed process to exit."""
-
-OPENMP_ENV = {"GOMP_SPINCOUNT": "20000"}
-"""Threads of torch's pool spin for some microseconds before they sleep. The default is milliseconds: as soon as
-another process needs a core, each operation waits for a thread that is not running, and a step takes many times as
-long. No spinning at all would cost more than a third of the speed of an idle machine."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,25 +45,9 @@ def spawn(module: str = MODULE) -> SpawnedProcess:
     ours, theirs = socket.socketpair()
     number = theirs.fileno()
     with theirs:
-        # The child inherits the mask of this thread.
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, IGNORED_SIGNALS)
         try:
-            # -P: nothing from the working directory may shadow a package.
-            process = subprocess.Popen(
-                [sys.executable, "-P", "-m", module, str(number)],
-                stdin=subprocess.DEVNULL,
-                pass_fds=(number,),
-                start_new_session=True,
-                env=_environment(),
-            )
+            process = start_module(module, [str(number)], (number,))
         except BaseException:
             ours.close()
             raise
-        finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, before)
     return SpawnedProcess(process, ours)
-
-
-def _environment() -> dict[str, str]:
-    """The environment of the engine process. A variable that the user has set wins."""
-    return {**OPENMP_ENV, **os.environ}

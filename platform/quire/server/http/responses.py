@@ -8,6 +8,8 @@ import msgspec
 from pydantic import BaseModel
 from starlette.responses import Response
 
+from quire.errors import STATUS_DESCRIPTIONS
+
 _EVENTS: dict[str, Any] = {"text/event-stream": {}}
 
 
@@ -37,25 +39,10 @@ def json_response(value: Any, status: int = 200) -> Response:
     return Response(msgspec.json.encode(value), status_code=status, media_type="application/json")
 
 
-_DESCRIPTIONS = {
-    400: "The request is malformed or asks for something that is not allowed.",
-    401: "The API key is missing or wrong.",
-    403: "A request gate refused.",
-    404: "The model does not exist.",
-    413: "The body, or a medium in it, is larger than the server accepts.",
-    415: "The body is compressed in a way that the server does not know.",
-    422: "A medium could not be fetched or decoded.",
-    429: "A request gate refused for now.",
-    500: "The server or a plugin failed.",
-    501: "The model cannot do this.",
-    503: "A bound on work in flight was reached, or the models are restarting; try again later.",
-}
-
-
 def error_responses(*statuses: int) -> dict[int | str, dict[str, Any]]:
     """`responses=` of a route: the error bodies of these statuses."""
     return {
-        status: {"model": UnauthorizedBody if status == 401 else ErrorBody, "description": _DESCRIPTIONS[status]}
+        status: {"model": UnauthorizedBody if status == 401 else ErrorBody, "description": STATUS_DESCRIPTIONS[status]}
         for status in statuses
     }
 

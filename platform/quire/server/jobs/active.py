@@ -68,15 +68,16 @@ class ActiveJobs:
     def __len__(self) -> int:
         return len(self._jobs)
 
-    def add(self, job: Stoppable) -> None:
-        """Register a job; raises `Overloaded` when the server is shutting down."""
+    @contextlib.contextmanager
+    def running(self, job: Stoppable) -> Iterator[None]:
+        """While a job runs; raises `Overloaded` when the server is shutting down."""
         if self.closed:
             raise _closed()
         self._jobs[id(job)] = job
-
-    def remove(self, job: Stoppable) -> None:
-        """Forget a job that has ended."""
-        self._jobs.pop(id(job), None)
+        try:
+            yield
+        finally:
+            del self._jobs[id(job)]
 
     @contextlib.contextmanager
     def pending(self) -> Iterator[None]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from quire.errors import BadRequest, Overloaded, QuireError
+from quire.errors import QuireError
 from quire.server.jobs.active import ActiveJobs, CancelScope
 from quire.server.metrics.metrics import Metrics
 from quire.server.metrics.request_timers import RequestTimers
@@ -67,20 +67,9 @@ class GenerationJob:
 
         An exception of `on_text`, or a cancellation, aborts all engine requests.
         """
-        self._inflight.add(self)
         requests = [to_engine_request(request) for request in self.requests]
-        try:
-            with self._stopping:
-                await self._client.run(self._model, requests, partial(self._push, on_text))
-        except (Overloaded, BadRequest) as error:
-            self._timers.on_rejected(error)
-            raise
-        except QuireError as error:
-            self._end_timers("error", error)
-            raise
-        finally:
-            self._inflight.remove(self)
-            self._end_timers("abort")
+        with self._inflight.running(self), self._timers.running(self._done), self._stopping:
+            await self._client.run(self._model, requests, partial(self._push, on_text))
 
     def stop(self, error: QuireError) -> None:
         """End the job from another task: `run` raises `error`."""
@@ -98,5 +87,5 @@ class GenerationJob:
             for request_id, index in collector.take_aborts():
                 self._client.abort(request_id, index)
 
-    def _end_timers(self, reason: str, error: QuireError | None = None) -> None:
-        self._timers.end(reason, [collector.done for collector in self.collectors], error)
+    def _done(self) -> list[bool]:
+        return [collector.done for collector in self.collectors]

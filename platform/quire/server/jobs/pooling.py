@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from quire.errors import BadRequest, Overloaded, QuireError
+from quire.errors import QuireError
 from quire.params.pooling import PoolingResult
 from quire.server.jobs.active import ActiveJobs, CancelScope
 from quire.server.metrics.metrics import Metrics
@@ -43,19 +43,8 @@ class PoolingJob:
 
     async def results(self) -> list[PoolingResult]:
         """Run to the end and return one result per prompt. The first error ends all requests."""
-        self._inflight.add(self)
-        try:
-            with self._stopping:
-                await self._client.run(self._model, self.requests, self._on_delta)
-        except (Overloaded, BadRequest) as error:
-            self._timers.on_rejected(error)
-            raise
-        except QuireError as error:
-            self._end_timers("error", error)
-            raise
-        finally:
-            self._inflight.remove(self)
-            self._end_timers("abort")
+        with self._inflight.running(self), self._timers.running(self._done), self._stopping:
+            await self._client.run(self._model, self.requests, self._on_delta)
         return [self._result(number) for number in range(len(self.requests))]
 
     def stop(self, error: QuireError) -> None:
@@ -77,5 +66,5 @@ class PoolingJob:
             raise QuireError("A prompt ended before it was pooled.")
         return result
 
-    def _end_timers(self, reason: str, error: QuireError | None = None) -> None:
-        self._timers.end(reason, [result is not None for result in self._results], error)
+    def _done(self) -> list[bool]:
+        return [result is not None for result in self._results]

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 
 from quire.errors import BadRequest, Overloaded, QuireError
@@ -99,13 +100,27 @@ class RequestTimers:
     def __getitem__(self, number: int) -> RequestTimer:
         return self._timers[number]
 
-    def on_rejected(self, error: Overloaded | BadRequest) -> None:
+    @contextmanager
+    def running(self, done: Callable[[], Sequence[bool]]) -> Iterator[None]:
+        """While the call runs; then all requests are reported. done: which of them have finished."""
+        try:
+            yield
+        except (Overloaded, BadRequest) as error:
+            self._on_rejected(error)
+            raise
+        except QuireError as error:
+            self._end("error", done(), error)
+            raise
+        finally:
+            self._end("abort", done())
+
+    def _on_rejected(self, error: Overloaded | BadRequest) -> None:
         """Count a rejection; requests that have not started are not reported as ended."""
         self._metrics.rejected(self._model, "queue_full" if isinstance(error, Overloaded) else "bad_request")
         for timer in self._timers:
             timer.ended = timer.ended or not timer.started
 
-    def end(self, reason: str, done: Sequence[bool], error: QuireError | None = None) -> None:
+    def _end(self, reason: str, done: Sequence[bool], error: QuireError | None = None) -> None:
         """Report all requests: with their own finish reason if `done`, otherwise with `reason` and `error`."""
         for timer, finished in zip(self._timers, done, strict=True):
             if not timer.ended:

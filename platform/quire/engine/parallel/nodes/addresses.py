@@ -50,9 +50,9 @@ def _own_address(place: Place) -> tuple[socket.AddressFamily, str]:
 
 
 def _store(place: Place, timeout_s: float) -> Any:
-    from torch import distributed  # imported where torchrun is used
+    import torch.distributed  # only torchrun needs it
 
-    store: Any = distributed
-    return store.TCPStore(
+    distributed: Any = torch.distributed
+    return distributed.TCPStore(
         place.host, place.port, is_master=False, wait_for_workers=False, timeout=timedelta(seconds=timeout_s)
     )

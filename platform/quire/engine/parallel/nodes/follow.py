@@ -1,4 +1,4 @@
-"""What a command does whose ranks do not serve: a process for each, and new ones when the group begins anew."""
+"""The command of a node without the first rank: a process for each of its ranks, new ones if the group starts again."""
 
 from __future__ import annotations
 

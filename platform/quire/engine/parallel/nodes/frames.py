@@ -1,4 +1,4 @@
-"""What ranks say before they are a group: JSON of limited size, within a limited time."""
+"""Messages of ranks that are not a group yet: JSON objects of limited size, within a limited time."""
 
 from __future__ import annotations
 
@@ -22,25 +22,25 @@ def send_frame(connection: socket.socket, message: Mapping[str, Any]) -> None:
 
 
 def receive_frame(connection: socket.socket, deadline: float) -> dict[str, Any]:
-    """The next message. deadline: of `time.monotonic`. Raises OSError if there is none, ValueError for what is none."""
-    (length,) = LENGTH.unpack(_exactly(connection, LENGTH.size, deadline))
+    """The next message. deadline: of `time.monotonic`. Raises OSError without one, ValueError if it is malformed."""
+    (length,) = LENGTH.unpack(_receive_exactly(connection, LENGTH.size, deadline))
     if length > MAX_BYTES:
         raise ValueError(f"a message of {length} bytes")
-    found = json.loads(_exactly(connection, length, deadline))
+    found = json.loads(_receive_exactly(connection, length, deadline))
     if not isinstance(found, dict):
-        raise ValueError("a message that is no object")
+        raise ValueError("a message that is not a JSON object")
     return found
 
 
 def seconds_until(deadline: float) -> float:
-    """For a time-out. Raises TimeoutError if the deadline is over."""
+    """The time left for a wait. Raises TimeoutError if the deadline has passed."""
     left = deadline - time.monotonic()
     if left <= 0:
         raise TimeoutError("timed out")
     return left
 
 
-def _exactly(connection: socket.socket, count: int, deadline: float) -> bytes:
+def _receive_exactly(connection: socket.socket, count: int, deadline: float) -> bytes:
     found = bytearray()
     while len(found) < count:
         connection.settimeout(seconds_until(deadline))

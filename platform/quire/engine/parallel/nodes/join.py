@@ -1,4 +1,4 @@
-"""What a rank other than the first does to become one of the group."""
+"""How a rank other than the first joins the group."""
 
 from __future__ import annotations
 

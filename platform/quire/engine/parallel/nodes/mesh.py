@@ -41,16 +41,16 @@ def connected(
 
 
 def connect(address: Address, deadline: float) -> socket.socket:
-    """A connection to another rank, which may still fail to greet. Raises OSError."""
+    """A connection to another rank. Raises OSError."""
     connection = socket.create_connection(address, min(GREETING_S, seconds_until(deadline)))
-    if connection.getsockname() == connection.getpeername():  # it has met itself, for lack of a listener
+    if connection.getsockname() == connection.getpeername():  # TCP connects a port to itself if nothing listens there
         connection.close()
         raise ConnectionRefusedError("nothing listens there")
     return connection
 
 
 def keep_alive(connection: socket.socket) -> None:
-    """Wait without limit on this connection from now on, while the other machine is there."""
+    """Wait on this connection without a limit from now on, unless the other machine is gone; and send at once."""
     connection.settimeout(None)
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -59,7 +59,7 @@ def keep_alive(connection: socket.socket) -> None:
 
 
 def _rank_of(connection: socket.socket, token: str) -> int:
-    """The rank that has connected; -1 for what is not of this group."""
+    """The rank that has connected; -1 if it is none of this group."""
     try:
         message = receive_frame(connection, time.monotonic() + GREETING_S)
     except (OSError, ValueError):
