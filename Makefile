@@ -9,6 +9,8 @@ SERVE_STAMP := $(VENV)/.installed-to-serve
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 INSTALL := $(PIP) install -c constraints.txt $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX))
 ARGS ?=
+# Dozens of processes import the sources; where Python is told to keep no bytecode, each would compile them again.
+PYTEST := HF_HUB_OFFLINE=1 PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest
 # A process of tests for each core. A file's tests run in one process, because they share what a fixture made.
 # Files begin in the order of tests/conftest.py, not those of many tests first.
 PARALLEL := --numprocesses $(shell nproc) --maxprocesses 4 --dist loadfile --no-loadscope-reorder
@@ -44,13 +46,13 @@ serve: $(SERVE_STAMP)  ## serve the demo models on port 8000; make serve ARGS='-
 	$(BIN)/platform serve $(ARGS)
 
 test: $(STAMP)  ## run the tests; make test ARGS=tests/hooks/test_registry.py
-	HF_HUB_OFFLINE=1 $(BIN)/python -m pytest $(PARALLEL) $(if $(CI),--durations=25) $(ARGS)
+	$(PYTEST) $(PARALLEL) $(if $(CI),--durations=25) $(ARGS)
 
 test-failed: $(STAMP)  ## run again, in one process, the tests that failed last time
-	HF_HUB_OFFLINE=1 $(BIN)/python -m pytest --last-failed --last-failed-no-failures none $(ARGS)
+	$(PYTEST) --last-failed --last-failed-no-failures none $(ARGS)
 
 test-unit: $(STAMP)  ## run the tests that need no process and no server, in under three minutes
-	HF_HUB_OFFLINE=1 $(BIN)/python -m pytest $(PARALLEL) -m 'not slow and not process' $(UNIT) $(ARGS)
+	$(PYTEST) $(PARALLEL) -m 'not slow and not process' $(UNIT) $(ARGS)
 
 check: $(STAMP)  ## formatting, lint, types, and the structure of the repository
 	$(BIN)/ruff format --check .

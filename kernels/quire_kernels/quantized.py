@@ -72,7 +72,9 @@ class QuantizedMatrix:
                 return f"its {name} have shape {list(tensor.shape)}, expected {list(groups)}"
         if self.table is not None and tuple(self.table.shape) != (1 << self.bits,):
             return f"its table has {len(self.table)} values for {self.bits} bits"
-        if self.order is not None and not torch.equal(self.order.sort().values, torch.arange(inputs)):
+        if self.order is not None and not torch.equal(
+            self.order.sort().values, torch.arange(inputs, device=self.order.device)
+        ):
             return "its order of inputs is not a permutation"
         return None
 
@@ -191,7 +193,7 @@ def has_integer_values(matrix: QuantizedMatrix) -> bool:
 def quantize_rows(x: Tensor) -> Tensor:
     """x [rows, columns] as the op rounds it to 8 bits: groups of `X_GROUP` columns by `int8.quantize`, dequantized."""
     rows, columns = x.shape
-    padded = torch.zeros(rows, -(-columns // X_GROUP) * X_GROUP)
+    padded = torch.zeros(rows, -(-columns // X_GROUP) * X_GROUP, device=x.device)
     padded[:, :columns] = x
     quantized, scale = int8.quantize(padded.view(rows, -1, X_GROUP))
     return int8.dequantize(quantized, scale, torch.float32).view(rows, -1)[:, :columns]

@@ -13,7 +13,7 @@ import torch
 from engine_rig import Rig, greedy, rig_of
 from whisper_rig import END, ENGLISH, FIRST_TIME, NEVER, NO_TIMES, NOT_FIRST, START, TRANSCRIBE, VOCAB, Model, speech
 
-from quire.engine.sampling.logits_processors import ProcessorState
+from quire.engine.processors.logits_processors import ProcessorState
 from quire.errors import BadRequest
 from quire.hooks import registry
 from quire.params.sampling import SamplingParams

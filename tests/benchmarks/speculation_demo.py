@@ -30,6 +30,7 @@ from transformers import AutoTokenizer
 
 from quire.engine.build import build_engine
 from quire.engine.engine import Engine
+from quire.engine.runner.launched_plan import LaunchedPlan
 from quire.hooks import registry
 from quire.params.sampling import SamplingParams
 from quire.settings.model_config import ModelConfig
@@ -85,14 +86,14 @@ def new_arm(length: int, options: argparse.Namespace) -> Arm:
     settings = {"speculative_config": config} if length else {}
     model = ModelConfig(model=str(TARGET), device="cpu", num_pages=1024, enable_prefix_caching=False, **settings)
     arm = Arm(f"{length} drafts" if length else "off", build_engine(model, registry.load(None)), CLOCKS[options.clock])
-    run: Any = arm.engine._runner.run
+    finish: Any = arm.engine._runner.finish
 
-    def watched(plan: Plan) -> StepResult:
-        result: StepResult = run(plan)
-        arm.count(plan, result)
+    def watched(launched: LaunchedPlan) -> StepResult:
+        result: StepResult = finish(launched)
+        arm.count(launched.plan, result)
         return result
 
-    arm.engine._runner.run = watched  # type: ignore[method-assign]
+    arm.engine._runner.finish = watched  # type: ignore[method-assign]
     return arm
 
 

@@ -187,7 +187,7 @@ def test_a_failing_step_ends_what_had_begun_and_the_engine_goes_on(
         begun, waiting = rig.add(PROMPT), rig.add(PROMPT)
         rig.engine.step()
         with monkeypatch.context() as patch:
-            patch.setattr(rig.engine._runner, "run", _broken)
+            patch.setattr(rig.engine._runner, "launch", _broken)
             (delta,) = rig.engine.step()
         assert delta.request_id == begun
         assert delta.finish_reason == "error"
@@ -203,7 +203,7 @@ def test_failed_steps_are_counted_until_one_computes_something(
 ) -> None:
     with rig_of(folder) as rig:
         with monkeypatch.context() as broken:
-            broken.setattr(rig.engine._runner, "run", _broken)
+            broken.setattr(rig.engine._runner, "launch", _broken)
             for count in (1, 2, 3):
                 rig.add(PROMPT)
                 (delta,) = rig.engine.step()

@@ -82,6 +82,23 @@ def run(
                 save()
 
 
+def run_quantized(
+    geometry: str, device: str, found: dict[str, Any], save: Callable[[], None], kinds: Sequence[str], scale: int = 1
+) -> None:
+    """Decode steps of a model whose weights are quantized when it is loaded."""
+    pages = {} if device == "cuda" else {"num_pages": 512}
+    for kind in kinds:
+        with tempfile.TemporaryDirectory() as name, torch.inference_mode():
+            folder, start = write_geometry(geometry, Path(name) / "model"), perf_counter()
+            options = {**SETTINGS, "max_num_seqs": 64, "quantization": kind, **pages}
+            with random_weights_on(device), engine_of(folder, device, **options) as engine:
+                seconds, measure = perf_counter() - start, Measure(engine, random.Random(0), device)
+                found[kind] = {"start_s": seconds, "captured": is_captured(engine)}
+                found[kind]["one stream"] = measure.steady(1, 128 // scale, 60 // scale)
+                found[kind]["64 streams"] = measure.steady(64 // scale, 128 // scale, 60 // scale)
+        save()
+
+
 def load_adapters(engine: Any, geometry: str, folder: Path, names: Sequence[str]) -> dict[str, float]:
     start = perf_counter()
     for i, each in enumerate(names):

@@ -26,15 +26,17 @@ from attention_options import SHAPES, TOLERANCE, check_options
 
 from quire.records import OpImpl
 from quire_kernels import reference
+from quire_kernels.low_rank import LowRankUpdate, Segments, TokenSlots
 from quire_kernels.moe import ExpertMlp
 from quire_kernels.pytorch import ops as pytorch_ops
+from quire_kernels.quantized import QuantizedMatrix, float8_table
 from quire_kernels.triton_gpu.ops import MODULES, TritonOp
 from quire_testing import check_op
 from quire_testing.ops.attention_cases import rows_of
 from quire_testing.ops.cases import CASES, RandomInputs
 
 DTYPES = ("float32", "bfloat16", "float16")
-PARTS = {"paged_attention": 5}
+PARTS = {"paged_attention": 5, "linear_quantized": 6}
 """By op: checks among which its cases are divided, since each has kernels of its own to compile."""
 
 STEPS = [((1, 1, 1), (1, 9, 1400)), ((40, 1, 5, 16), (300, 70, 31, 2000))]
@@ -129,12 +131,63 @@ def experts(tokens: int) -> None:
     torch.cuda.set_sync_debug_mode("default")
 
 
+def adapters(dtype: str) -> None:
+    """Rows of one token with adapters of their own and without, which only the device knows, as a captured graph."""
+    kind, inputs, slices = getattr(torch, dtype), 4096, [(0, 2048), (2048, 2560)]
+    draw = RandomInputs(kind, torch.device("cuda"), torch.Generator().manual_seed(1))
+    mine, theirs = (make(inputs, slices, 4, kind, "cuda") for make in (TritonOps().low_rank, reference.low_rank))
+    for slot, rank in enumerate((16, 3, 8)):
+        update = [LowRankUpdate(draw(rank, inputs, scale=1 / 64), draw(2048, rank)), None]
+        update[1] = LowRankUpdate(scale=draw(512), shift=draw(512)) if slot else update[1]
+        for each in (mine, theirs):
+            each.put(slot, each.pack(update))
+    used = [(1, 1.0), None, (0, 0.5), (2, 2.0), (3, 1.0), (0, 1.0)]
+    y, x = draw(6, 2560), draw(6, inputs)
+    slots = torch.tensor([-1 if use is None else use[0] for use in used], dtype=torch.int32, device="cuda")
+    weights = torch.tensor([0.0 if use is None else use[1] for use in used], device="cuda")
+    segments = Segments.from_uses([() if use is None else (use,) for use in used], [1] * 6, "cuda")
+    wanted, tokens = theirs(y.clone(), x, segments), TokenSlots.on_device(slots, weights, 16)
+    close = {"rtol": 2e-2, "atol": 3e-2} if dtype != "float32" else {"rtol": 1e-4, "atol": 1e-4}
+    torch.testing.assert_close(mine(y.clone(), x, tokens), wanted, **close)
+    graph, out = torch.cuda.CUDAGraph(), y.clone()
+    with torch.cuda.graph(graph):
+        mine(out, x, tokens)
+    for _ in range(3):
+        out.copy_(y)
+        graph.replay()
+        torch.testing.assert_close(out, wanted, **close)
+
+
+def quantized(form: str, rows: int) -> None:
+    """A matrix of the size of a model's against its dequantized form; large enough that programs divide its words."""
+    draw = RandomInputs(torch.bfloat16, torch.device("cpu"), torch.Generator().manual_seed(1))
+    outputs, inputs, x = 1536, 2048, draw(rows, 2048)
+    if form == "int8":
+        weight = draw(outputs, inputs, scale=inputs**-0.5)
+        wanted = reference.linear_int8(weight, None)(x)
+        bound = TritonOps().linear_int8(weight.cuda(), None)
+    else:
+        table = float8_table() if form == "fp8" else None
+        bits, group = (8, inputs) if form == "fp8" else (4, 128)
+        codes = draw.ids(1 << bits, outputs, inputs).to(torch.uint8)
+        codes = codes.masked_fill(codes & 0x7F == 0x7F, 5) if form == "fp8" else codes
+        scales = draw(outputs, inputs // group, scale=inputs**-0.5 / (200 if form == "fp8" else 8)).float()
+        matrix = QuantizedMatrix(codes, scales, bits, group, 8 if table is None else 0, table=table)
+        wanted = reference.linear_quantized(matrix, None, torch.bfloat16)(x)
+        bound = TritonOps().linear_quantized(matrix, None, torch.bfloat16)
+    for _ in range(3):
+        torch.testing.assert_close(bound(x.cuda()).cpu(), wanted, rtol=2e-2, atol=3e-2)
+
+
 def checks() -> dict[str, Callable[[], None]]:
     found: dict[str, Callable[[], None]] = {}
     for op in sorted(MODULES, key=lambda op: -PARTS.get(op, 1)):
-        for dtype in DTYPES[: 2 if op == "paged_attention" else None]:
+        for dtype in DTYPES[: 2 if PARTS.get(op, 1) > 1 else None]:
             for part in range(PARTS.get(op, 1)):
                 found[f"{op} {dtype} {part}"] = partial(conforms, op, dtype, part)
+    found |= {f"adapters of tokens {dtype}": partial(adapters, dtype) for dtype in DTYPES}
+    for form in ("int4", "fp8", "int8"):
+        found |= {f"quantized {form}, {rows} rows": partial(quantized, form, rows) for rows in (1, 20, 100, 300)}
     found["sampling from a large vocabulary"] = sampling
     found |= {f"experts of {tokens} tokens": partial(experts, tokens) for tokens in (1, 64, 1000)}
     for option in range(13):  # those of `attention_options.options`

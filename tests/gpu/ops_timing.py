@@ -20,6 +20,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 import triton
+from product_timing import adapter_times, product_times
 
 from quire_kernels.ops import AttentionMetadata
 from quire_kernels.triton_gpu.attention import op as attention_op, tiles as attention_tiles
@@ -167,6 +168,8 @@ def run(tune: bool = False) -> dict[str, Any]:
     roof = Roof.measured()
     found = {"GB/s": roof.bandwidth / 1e9, "TFLOP/s": roof.flops / 1e12, **attention_times(roof)}
     torch.cuda.empty_cache()
+    found |= adapter_times(graph_seconds, roof.bandwidth)
+    found |= product_times(graph_seconds, roof.seconds)
     return {**found, **(tuned(roof) if tune else {})}
 
 

@@ -22,8 +22,11 @@ sys.path.insert(0, str(Path(__file__).parent))
 from bundled_plugins import use_source_tree
 
 PARITY_PROCESSES = 12
+KINDS = ("fp8", "int8")
+"""Quantizations at loading that `quantized` measures."""
+
 PARTS = ("machine", "bench", "ops+parity+adapters", "transformers", "times")
-"""Parts by default, side by side where nothing is timed; `profile` is another."""
+"""Parts by default, side by side where nothing is timed; `profile` and `quantized` are others."""
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -120,6 +123,7 @@ def _run_part(part: str, options: argparse.Namespace) -> dict[str, Any]:
         "bench": lambda: _bench(options),
         "transformers": lambda: _transformers(options),
         "profile": lambda: _profile(options),
+        "quantized": lambda: _quantized(options),
     }
     return runs[name]()
 
@@ -183,6 +187,16 @@ def _bench(options: argparse.Namespace) -> dict[str, Any]:
     return found
 
 
+def _quantized(options: argparse.Namespace) -> dict[str, Any]:
+    import benchmarks
+
+    scale, found = 16 if options.device == "cpu" else 1, dict[str, Any]()
+    for size in _sizes(options)[:1]:
+        found[size] = dict[str, Any]()
+        benchmarks.run_quantized(size, options.device, found[size], lambda: _save(options, found), KINDS, scale)
+    return found
+
+
 def _transformers(options: argparse.Namespace) -> dict[str, Any]:
     import benchmarks
 
@@ -214,7 +228,7 @@ def summary(results: dict[str, Any]) -> str:
     captured = sum(bool(each.get("captured")) for each in models.values())
     lines.append(f"models: {sum(each['ok'] for each in models.values())} of {len(models)}, {captured} captured")
     lines += [f"adapters {name}: {each}" for name, each in _named(results, "adapters").items()]
-    for part in ("times", "bench", "transformers", "profile"):
+    for part in ("times", "bench", "quantized", "transformers", "profile"):
         for size, found in _named(results, part).items():
             lines += [f"{part} {size} {name}: {value}" for name, value in found.items() if len(str(value)) < 400]
     return "\n".join(lines)

@@ -113,7 +113,7 @@ def test_unused_slots_change_nothing_and_outputs_may_be_wider(low_rank: Callable
 SIZES = {"TOKENS": 16, "RANKS": 16, "WIDE": False}
 KERNELS: dict[str, dict[str, Any]] = {
     "_shrink": {"inputs": 576, "INPUTS": 64, **SIZES},
-    "_expand": {"OUTPUTS": 64, "HEAD": 2, "COLUMNS": 5, **SIZES},
+    "_expand": {"OUTPUTS": 64, "UNIT": 8, "HEAD": 2, "COLUMNS": 5, **SIZES},
 }
 POINTERS = {"h": "fp32", "tokens": "i32", "weights": "fp32", "blocks": "i32", "table": "i64", "slices": "i32"}
 

@@ -63,9 +63,13 @@ class TorchAdapterSlots:
         a = block.keep(torch.cat([none if d.a is None else d.a.to("cpu", self._dtype) for d in found]), self._dtype)
         slices, at = [], 0
         for delta, (scale, shift) in zip(found, vectors, strict=True):
-            slices.append((at, LowRankUpdate(None, block.keep(delta.b, self._dtype), scale, shift)))
+            slices.append((at, LowRankUpdate(None, block.keep(self._laid_out(delta.b), self._dtype), scale, shift)))
             at += 0 if delta.a is None else len(delta.a)
         return PackedWeights(none if a is None else a, tuple(slices))
+
+    def _laid_out(self, b: Tensor | None) -> Tensor | None:
+        """b [outputs, rank] as it lies in memory."""
+        return b
 
     def put(self, slot: int, packed: PackedWeights) -> None:
         self._adapter_slots[checked_slot(slot, len(self._adapter_slots))] = packed.to(self._device)

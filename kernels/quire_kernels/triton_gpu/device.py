@@ -18,6 +18,11 @@ def shared_memory(device: torch.device) -> int:
     return INTERPRETED if device.type == "cpu" else _shared_memory(driver.active, device.index or 0)
 
 
+def launches_overlap(device: torch.device) -> bool:
+    """Whether a kernel may begin before the one ahead of it has ended (programmatic dependent launch)."""
+    return device.type != "cpu" and _capability(driver.active) >= 90
+
+
 def arrivals(device: torch.device, count: int) -> Tensor:
     """Zeros, int32 [count]: counters that the launches of one stream use one after the other, each leaving zeros.
 
@@ -37,6 +42,12 @@ def arrivals(device: torch.device, count: int) -> Tensor:
 def _arrivals(device: torch.device) -> dict[tuple[int, int], Tensor]:
     """By stream and size."""
     return {}
+
+
+@cache
+def _capability(active: Any) -> int:
+    found: int = active.get_current_target().arch
+    return found
 
 
 @cache

@@ -33,7 +33,10 @@ _HEAD = 2
 """Table columns before those of the slices: address of a, sum of its ranks."""
 
 _COLUMNS = 5
-"""Table columns of each slice: addresses of b, scale and shift (0: none), rank, index of its first rank in a."""
+"""Table columns of each slice: addresses of bᵀ, scale and shift (0: none), rank, index of its first rank in a."""
+
+_ALIGNMENT = 16
+"""Of addresses in the table, in bytes: that of tensors which torch allocates is larger."""
 
 
 @triton.jit
@@ -69,7 +72,7 @@ def _shrink(
         entries = tl.load(block + 1) + tl.arange(0, TOKENS)
         is_entry = tl.arange(0, TOKENS) < tl.load(block + 2)
         token = tl.load(tokens + entries, mask=is_entry, other=0).to(tl.int64)
-        a = tl.load(row).to(tl.pointer_type(x.dtype.element_ty))
+        a = tl.multiple_of(tl.load(row).to(tl.pointer_type(x.dtype.element_ty)), 16)
         sums = tl.full((TOKENS, RANKS), 0, tl.float32)
         for first in range(0, inputs, INPUTS):
             at = first + tl.arange(0, INPUTS)
@@ -102,17 +105,18 @@ def _expand(
     TOKENS: tl.constexpr,
     RANKS: tl.constexpr,
     OUTPUTS: tl.constexpr,
+    UNIT: tl.constexpr,
     HEAD: tl.constexpr,
     COLUMNS: tl.constexpr,
     WIDE: tl.constexpr,
 ):
     """y[token] = y · (1 + w (scale - 1)) + w · shift + h[entry] bᵀ for one block of entries and OUTPUTS outputs of a
-    slice.
+    slice. Starts and widths of slices are multiples of UNIT.
     """
     block = blocks + tl.program_id(0) * 3
     row = table + tl.load(block).to(tl.int64) * table_stride + HEAD + tl.program_id(1) * COLUMNS
-    start = tl.load(slices + 2 * tl.program_id(1))
-    width = tl.load(slices + 2 * tl.program_id(1) + 1) - start
+    start = tl.multiple_of(tl.load(slices + 2 * tl.program_id(1)), UNIT)
+    width = tl.multiple_of(tl.load(slices + 2 * tl.program_id(1) + 1) - start, UNIT)
     b_at, scale_at, shift_at = tl.load(row), tl.load(row + 1), tl.load(row + 2)
     rank, first_rank = tl.load(row + 3), tl.load(row + 4)
     outputs = tl.program_id(2) * OUTPUTS + tl.arange(0, OUTPUTS)
@@ -123,7 +127,7 @@ def _expand(
         token = tl.load(tokens + entries, mask=is_entry, other=0).to(tl.int64)
         weight = tl.load(weights + entries, mask=is_entry, other=0.0)
         sums = tl.full((TOKENS, OUTPUTS), 0, tl.float32)
-        b = b_at.to(tl.pointer_type(kind.dtype.element_ty))
+        b = tl.multiple_of(b_at.to(tl.pointer_type(kind.dtype.element_ty)), 16)
         first = tl.full((), 0, tl.int64)
         while first < rank:  # Triton's interpreter has no range() up to a loaded value
             at = first + tl.arange(0, RANKS)
@@ -133,7 +137,7 @@ def _expand(
                 other=0.0,
             )
             some_b = tl.load(
-                b + outputs[None].to(tl.int64) * rank + at[:, None],
+                b + at[:, None] * width + outputs[None],
                 mask=(at[:, None] < rank) & inside[None],
                 other=0.0,
             )
@@ -163,7 +167,13 @@ class TritonAdapterSlots(torch_low_rank.TorchAdapterSlots):
         self._edges = torch.tensor([edge for pair in slices for edge in pair], dtype=torch.int32, device=device)
         self._table = torch.zeros(slots, _HEAD + _COLUMNS * len(slices), dtype=torch.int64, device=device)
         self._widest = max((stop - start for start, stop in slices), default=0)
+        unit = 1 if any(edge % 8 for pair in slices for edge in pair) else 8
+        self._layout = {"HEAD": _HEAD, "COLUMNS": _COLUMNS, "UNIT": unit}
+        self._chunks = _chunks(slices, token_low_rank.OUTPUTS).to(device)
         self._ranks = [0] * slots
+
+    def _laid_out(self, b: Tensor | None) -> Tensor | None:
+        return None if b is None else b.T
 
     def put(self, slot: int, packed: PackedWeights) -> None:
         super().put(slot, packed)
@@ -173,7 +183,9 @@ class TritonAdapterSlots(torch_low_rank.TorchAdapterSlots):
         row = [weights_of_slot.a.data_ptr(), len(weights_of_slot.a)]
         for first, delta in weights_of_slot.slices:
             row += [0 if part is None else part.data_ptr() for part in (delta.b, delta.scale, delta.shift)]
-            row += [0 if delta.b is None else delta.b.shape[1], first]
+            row += [0 if delta.b is None else delta.b.shape[0], first]
+        starts = (row[0], *(row[column] for first in range(3) for column in range(_HEAD + first, len(row), _COLUMNS)))
+        assert self._device.type == "cpu" or not any(start % _ALIGNMENT for start in starts), "torch aligns tensors"
         self._table[slot].copy_(torch.tensor(row, dtype=torch.int64), non_blocking=True)
 
     def clear(self, slot: int) -> None:
@@ -189,8 +201,7 @@ class TritonAdapterSlots(torch_low_rank.TorchAdapterSlots):
         if y.stride(-1) != 1:
             return y.copy_(self(y.contiguous(), x, segments))
         if isinstance(segments, TokenSlots):
-            layout = {"HEAD": _HEAD, "COLUMNS": _COLUMNS}
-            token_low_rank.apply(y, x, segments, self._table, self._edges, self._widest, layout)
+            token_low_rank.apply(y, x, segments, self._table, self._chunks, self._layout)
             return y
         blocks, passes = _blocks(segments)
         ranks = max(self._ranks[slot] for slot in segments.host.slots.tolist())
@@ -212,8 +223,18 @@ class TritonAdapterSlots(torch_low_rank.TorchAdapterSlots):
             )
         _expand[len(blocks), len(self._slices), triton.cdiv(self._widest, OUTPUTS)](
             *(y, y.stride(0), h, h.stride(0), *entries, self._edges, x),
-            **{**sizes, "OUTPUTS": OUTPUTS, "HEAD": _HEAD, "COLUMNS": _COLUMNS},
+            **{**sizes, "OUTPUTS": OUTPUTS, **self._layout},
         )
+
+
+def _chunks(slices: Sequence[tuple[int, int]], outputs: int) -> Tensor:
+    """int32 [chunks, 4]: for each run of up to `outputs` outputs its slice, where that starts, its width, the first."""
+    rows = [
+        (number, start, stop - start, first)
+        for number, (start, stop) in enumerate(slices)
+        for first in range(0, stop - start, outputs)
+    ]
+    return torch.tensor(rows, dtype=torch.int32).reshape(-1, 4)
 
 
 def _blocks(segments: Segments) -> tuple[Tensor, list[int]]:

@@ -14,12 +14,18 @@ from quire_kernels import attention
 MODULES = {
     "fused_blocks": "quire_kernels.triton_gpu.fused_blocks",
     "linear": "quire_kernels.triton_gpu.linear",
+    "linear_int8": "quire_kernels.triton_gpu.quantized.int8",
+    "linear_quantized": "quire_kernels.triton_gpu.quantized.op",
     "low_rank": "quire_kernels.triton_gpu.low_rank",
     "moe": "quire_kernels.triton_gpu.moe",
     "paged_attention": "quire_kernels.triton_gpu.attention.op",
     **dict.fromkeys(("rotary", "write_kv", "rotary_write_kv", "read_kv"), "quire_kernels.triton_gpu.pages"),
     **dict.fromkeys(("rms_norm", "add_rms_norm", "layer_norm"), "quire_kernels.triton_gpu.rows.norms"),
     **dict.fromkeys(("act", "gated_act", "scale_logits"), "quire_kernels.triton_gpu.rows.acts"),
+    "causal_conv": "quire_kernels.triton_gpu.state.convolution",
+    "gated_delta": "quire_kernels.triton_gpu.state.delta",
+    "gated_rms_norm": "quire_kernels.triton_gpu.state.norm",
+    **dict.fromkeys(("ssd_scan", "selective_scan"), "quire_kernels.triton_gpu.state.mamba"),
     "sample": "quire_kernels.triton_gpu.rows.sampling",
     **dict.fromkeys(("argmax", "mask_logits"), "quire_kernels.triton_gpu.rows.logits"),
 }

@@ -2,6 +2,8 @@
 
 No launch depends on which adapters these are, so that a step can be captured: the slot of each token is on the device.
 Sums over the inputs are split, so that few tokens occupy a GPU; the splits are added in one order.
+
+Where the device can, programs of `_expand` begin while those of `_shrink` run, and read the matrices b meanwhile.
 """
 
 from __future__ import annotations
@@ -14,11 +16,14 @@ import triton.language as tl
 from torch import Tensor
 
 from quire_kernels.low_rank import TokenSlots
+from quire_kernels.triton_gpu.device import launches_overlap
 
 RANKS = 16
-INPUTS = 256
-OUTPUTS = 128
-SPLITS = 8
+INPUTS = 512
+"""Inputs of a program, which it reads at once."""
+
+OUTPUTS = 512
+"""Outputs of a program."""
 
 
 @triton.jit
@@ -34,29 +39,53 @@ def _shrink(
     inputs: tl.constexpr,
     RANKS: tl.constexpr,
     INPUTS: tl.constexpr,
-    SPLITS: tl.constexpr,
+    OVERLAPS: tl.constexpr,
 ):
-    """h[token, split] = w · x[token] aᵀ over a split of the inputs, for RANKS ranks. h [T, SPLITS, ranks]."""
+    """h[token, split] = w · x[token] aᵀ over a split of INPUTS inputs, for RANKS ranks. h [T, splits, ranks].
+
+    Grid: tokens, blocks of ranks, splits.
+    """
+    if OVERLAPS:
+        tl.extra.cuda.gdc_launch_dependents()
     token, split = tl.program_id(0).to(tl.int64), tl.program_id(2)
+    at = split * INPUTS + tl.arange(0, INPUTS)
+    some_x = tl.load(x + token * x_stride + at, mask=at < inputs, other=0.0).to(tl.float32)
     slot = tl.load(slots + token)
     if slot >= 0:
         row = table + slot.to(tl.int64) * table_stride
-        rank = tl.load(row + 1)
+        address, rank = tl.load(row), tl.load(row + 1)
         if tl.program_id(1) * RANKS < rank:
             some = tl.program_id(1) * RANKS + tl.arange(0, RANKS)
-            a = tl.load(row).to(tl.pointer_type(x.dtype.element_ty))
-            sums = tl.full((RANKS, INPUTS), 0, tl.float32)
-            for first in range(0, inputs, INPUTS * SPLITS):
-                at = first + split * INPUTS + tl.arange(0, INPUTS)
-                some_x = tl.load(x + token * x_stride + at, mask=at < inputs, other=0.0).to(tl.float32)
-                some_a = tl.load(
-                    a + some[:, None].to(tl.int64) * inputs + at[None],
-                    mask=(some[:, None] < rank) & (at[None] < inputs),
-                    other=0.0,
-                )
-                sums += some_a.to(tl.float32) * some_x[None]
-            total = tl.sum(sums, 1) * tl.load(weights + token)
-            tl.store(h + (token * SPLITS + split) * ranks + some, total, mask=(some < rank) & (some < ranks))
+            a = tl.multiple_of(address.to(tl.pointer_type(x.dtype.element_ty)), 16)
+            some_a = tl.load(
+                a + some[:, None].to(tl.int64) * inputs + at[None],
+                mask=(some[:, None] < rank) & (at[None] < inputs),
+                other=0.0,
+            )
+            total = tl.sum(some_a.to(tl.float32) * some_x[None], 1) * tl.load(weights + token)
+            to = h + (token * tl.num_programs(2) + split) * ranks + some
+            tl.store(to, total, mask=(some < rank) & (some < ranks))
+
+
+@triton.jit
+def _matrix_of_ranks(b, first, rank, width, outputs, inside, RANKS: tl.constexpr):
+    """RANKS rows of bᵀ from `first` on, [RANKS, OUTPUTS]."""
+    some = first + tl.arange(0, RANKS)
+    at = some[:, None].to(tl.int64) * width + outputs[None]
+    return tl.load(b + at, mask=(some < rank)[:, None] & inside[None], other=0.0)
+
+
+@triton.jit
+def _product(some_b, h, splits, ranks, first_rank, first, rank, RANKS: tl.constexpr, SPLITS: tl.constexpr):
+    """Rows of bᵀ times h of the same ranks, which is summed over the splits. first_rank: of the slice."""
+    some, split = first + tl.arange(0, RANKS), tl.arange(0, SPLITS)
+    parts = tl.load(
+        h + split[:, None] * ranks + first_rank + some[None],
+        mask=(split < splits)[:, None] & ((some < rank) & (first_rank + some < ranks))[None],
+        other=0.0,
+    )
+    some_h = tl.sum(parts, 0).to(some_b.dtype).to(tl.float32)
+    return tl.sum(some_b.to(tl.float32) * some_h[:, None], 0)
 
 
 @triton.jit
@@ -69,71 +98,74 @@ def _expand(
     table,
     table_stride,
     ranks,
-    slices,
+    splits,
+    chunks,
     kind,
     RANKS: tl.constexpr,
     OUTPUTS: tl.constexpr,
     SPLITS: tl.constexpr,
+    UNIT: tl.constexpr,
     HEAD: tl.constexpr,
     COLUMNS: tl.constexpr,
+    OVERLAPS: tl.constexpr,
 ):
-    """y[token] = y · (1 + w (scale - 1)) + w · shift + h[token] bᵀ for OUTPUTS outputs of a slice."""
-    token = tl.program_id(0).to(tl.int64)
-    slot = tl.load(slots + token)
-    start = tl.load(slices + 2 * tl.program_id(1))
-    width = tl.load(slices + 2 * tl.program_id(1) + 1) - start
-    if (slot >= 0) & (tl.program_id(2) * OUTPUTS < width):
-        row = table + slot.to(tl.int64) * table_stride + HEAD + tl.program_id(1) * COLUMNS
-        b_at, scale_at, shift_at = tl.load(row), tl.load(row + 1), tl.load(row + 2)
-        if (b_at != 0) | (scale_at != 0) | (shift_at != 0):
-            rank, first_rank = tl.load(row + 3), tl.load(row + 4)
-            outputs = tl.program_id(2) * OUTPUTS + tl.arange(0, OUTPUTS)
-            inside = outputs < width
-            weight = tl.load(weights + token)
-            b = b_at.to(tl.pointer_type(kind.dtype.element_ty))
-            sums = tl.full((OUTPUTS, RANKS), 0, tl.float32)
-            first = tl.full((), 0, tl.int64)
-            while first < rank:  # Triton's interpreter has no range() up to a loaded value
-                at = first + tl.arange(0, RANKS)
-                splits = tl.arange(0, SPLITS)
-                parts = tl.load(
-                    h + (token * SPLITS + splits[:, None]) * ranks + first_rank + at[None],
-                    mask=(at[None] < rank) & (first_rank + at[None] < ranks),
-                    other=0.0,
-                )
-                some_h = tl.sum(parts, 0).to(kind.dtype.element_ty).to(tl.float32)
-                some_b = tl.load(
-                    b + outputs[:, None].to(tl.int64) * rank + at[None],
-                    mask=inside[:, None] & (at[None] < rank),
-                    other=0.0,
-                )
-                sums += some_b.to(tl.float32) * some_h[None]
-                first += RANKS
-            to = y + token * y_stride + start + outputs
-            value = tl.load(to, mask=inside, other=0.0).to(tl.float32)
-            if scale_at != 0:
-                scale = tl.load(scale_at.to(tl.pointer_type(tl.float32)) + outputs, mask=inside, other=1.0)
-                value = value * (1.0 + weight * (scale - 1.0))
-            if shift_at != 0:
-                shift = tl.load(shift_at.to(tl.pointer_type(tl.float32)) + outputs, mask=inside, other=0.0)
-                value = value + weight * shift
-            tl.store(to, (value + tl.sum(sums, 1)).to(y.dtype.element_ty), mask=inside)
+    """y[token] = y · (1 + w (scale - 1)) + w · shift + h[token] bᵀ for a chunk of up to OUTPUTS outputs of a slice.
 
-
-def apply(
-    y: Tensor, x: Tensor, slots: TokenSlots, table: Tensor, edges: Tensor, widest: int, layout: dict[str, Any]
-) -> None:
-    """Apply the adapters to y [T, outputs] in place. table, edges, layout: of `low_rank.TritonAdapterSlots`.
-
-    widest: outputs of the widest slice. No adapter has more ranks than slots.max_rank in each slice.
+    chunks: int32 [chunks, 4], the slice, its start in y, its width, and the chunk's first output; start and width are
+    multiples of UNIT. Grid: tokens, chunks. Every program waits for `_shrink`: what follows counts on its end.
     """
-    inputs, slices = x.shape[1], len(edges) // 2
-    ranks = slots.max_rank * slices
-    h = torch.empty(len(y), SPLITS, ranks, dtype=torch.float32, device=y.device)
+    token = tl.program_id(0).to(tl.int64)
+    chunk = chunks + tl.program_id(1) * 4
+    part = tl.load(chunk)
+    start, width = tl.multiple_of(tl.load(chunk + 1), UNIT), tl.multiple_of(tl.load(chunk + 2), UNIT)
+    outputs = tl.multiple_of(tl.load(chunk + 3), OUTPUTS) + tl.arange(0, OUTPUTS)
+    slot = tl.load(slots + token)
+    row = table + tl.maximum(slot, 0).to(tl.int64) * table_stride + HEAD + part * COLUMNS
+    b_at, scale_at, shift_at = tl.load(row), tl.load(row + 1), tl.load(row + 2)
+    if (slot >= 0) & ((b_at != 0) | (scale_at != 0) | (shift_at != 0)):
+        rank, first_rank = tl.load(row + 3).to(tl.int32), tl.load(row + 4).to(tl.int32)
+        inside = outputs < width
+        b = tl.multiple_of(b_at.to(tl.pointer_type(kind.dtype.element_ty)), 16)
+        some_b = _matrix_of_ranks(b, 0, rank, width, outputs, inside, RANKS)
+        to = y + token * y_stride + start + outputs
+        value = tl.load(to, mask=inside, other=0.0).to(tl.float32)
+        weight = tl.load(weights + token)
+        if scale_at != 0:
+            scale = tl.load(tl.multiple_of(scale_at.to(tl.pointer_type(tl.float32)), 16) + outputs, mask=inside)
+            value = value * (1.0 + weight * (scale - 1.0))
+        if shift_at != 0:
+            shift = tl.load(tl.multiple_of(shift_at.to(tl.pointer_type(tl.float32)), 16) + outputs, mask=inside)
+            value = value + weight * shift
+        if OVERLAPS:
+            tl.extra.cuda.gdc_wait()
+        h = h + token * splits * ranks
+        sums = _product(some_b, h, splits, ranks, first_rank, 0, rank, RANKS, SPLITS)
+        first = rank * 0 + RANKS
+        while first < rank:  # Triton's interpreter has no range() up to a loaded value
+            some_b = _matrix_of_ranks(b, first, rank, width, outputs, inside, RANKS)
+            sums += _product(some_b, h, splits, ranks, first_rank, first, rank, RANKS, SPLITS)
+            first += RANKS
+        tl.store(to, (value + sums).to(y.dtype.element_ty), mask=inside)
+    elif OVERLAPS:
+        tl.extra.cuda.gdc_wait()
+
+
+def apply(y: Tensor, x: Tensor, slots: TokenSlots, table: Tensor, chunks: Tensor, layout: dict[str, Any]) -> None:
+    """Apply the adapters to y [T, outputs] in place. table, layout: of `low_rank.TritonAdapterSlots`.
+
+    chunks: of up to OUTPUTS outputs, see `_expand`. No adapter has more ranks than slots.max_rank in each slice.
+    """
+    inputs, slices = x.shape[1], (table.shape[1] - layout["HEAD"]) // layout["COLUMNS"]
+    ranks, splits = slots.max_rank * slices, triton.cdiv(inputs, INPUTS)
+    h = torch.empty(len(y), splits, ranks, dtype=torch.float32, device=y.device)
     used = slots.token_slots, slots.token_weights, table, table.stride(0), ranks
-    _shrink[len(y), triton.cdiv(ranks, RANKS), SPLITS](
-        *(x, x.stride(0), h, *used, inputs), RANKS=RANKS, INPUTS=INPUTS, SPLITS=SPLITS
+    overlaps = launches_overlap(y.device)
+    _shrink[len(y), triton.cdiv(ranks, RANKS), splits](
+        *(x, x.stride(0), h, *used, inputs), RANKS=RANKS, INPUTS=INPUTS, OVERLAPS=overlaps
     )
-    _expand[len(y), slices, triton.cdiv(widest, OUTPUTS)](
-        *(y, y.stride(0), h, *used, edges, x), RANKS=RANKS, OUTPUTS=OUTPUTS, SPLITS=SPLITS, **layout
+    _expand[len(y), len(chunks)](
+        *(y, y.stride(0), h, *used, splits, chunks, x),
+        **{"RANKS": RANKS, "OUTPUTS": OUTPUTS, "SPLITS": triton.next_power_of_2(splits), **layout},
+        OVERLAPS=overlaps,
+        launch_pdl=overlaps,
     )

@@ -25,9 +25,9 @@ from quire.engine.parallel.leader import Leader, start_ranks
 from quire.engine.parallel.leading_runner import runner_of
 from quire.engine.parallel.one_rank import OneRank
 from quire.engine.pooling.poolers import Poolers
+from quire.engine.processors.logits_processors import LogitsProcessors
 from quire.engine.recurrent.state_slots import StateSlots
 from quire.engine.runner.sizes import RunnerSizes
-from quire.engine.sampling.logits_processors import LogitsProcessors
 from quire.engine.scheduler.limits import SchedulerLimits
 from quire.engine.scheduler.page_pool import PagePool
 from quire.engine.scheduler.policy import choose_policy

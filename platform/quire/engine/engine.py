@@ -1,11 +1,14 @@
 """One loaded model that takes requests and returns deltas, one step at a time.
 
-add ─▶ step: plan → run → commit ─▶ deltas
+add ─▶ step: plan → launch → finish → commit ─▶ deltas
+
+A runner that computes beside the host has the next plans launched before the oldest is finished.
 """
 
 from __future__ import annotations
 
 import logging
+from collections import deque
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
@@ -23,8 +26,9 @@ from quire.engine.memory.release import release_weights
 from quire.engine.multimodal.embeddings import MultimodalEmbeddings
 from quire.engine.parallel.leader import Leader
 from quire.engine.parallel.one_rank import OneRank
+from quire.engine.processors.logits_processors import LogitsProcessors
+from quire.engine.runner.launched_plan import LaunchedPlan
 from quire.engine.runner.model_runner import ModelRunner
-from quire.engine.sampling.logits_processors import LogitsProcessors
 from quire.engine.scheduler.candidates import Admission
 from quire.engine.scheduler.scheduler import Scheduler
 from quire.engine.speculation.speculation import Speculation
@@ -87,6 +91,7 @@ class Engine:
         self._tokenizer = parts.tokenizer
         self._speculation, self._ranks = parts.speculation, parts.ranks
         self._has_variants = parts.loaded.decoder.has_kv_cache_variants  # it asks all parts of all blocks
+        self._in_flight = deque[LaunchedPlan]()
         self.failed_steps = 0  # since the last step that computed something
         self.num_step_tokens = 0  # computed by the latest step
         self._preparation = BackgroundWork(self._prepare)
@@ -94,7 +99,7 @@ class Engine:
     @property
     def has_work(self) -> bool:
         """Whether `step` would do something: also to fail, once a rank is lost."""
-        return self._scheduler.has_work or self._ranks.has_failed
+        return self._scheduler.has_work or bool(self._in_flight) or self._ranks.has_failed
 
     @property
     def num_generating(self) -> int:
@@ -138,19 +143,19 @@ class Engine:
     # --- steps --------------------------------------------------------------------------------------
 
     def step(self, max_tokens: int | None = None, max_background: int = 0) -> list[SeqDelta]:
-        """Compute at most `max_tokens` tokens and return what each seq gained; `max_background`: see `Scheduler.plan`.
+        """Launch steps of at most `max_tokens` tokens, and return what each seq gained in the oldest that was launched;
+        `max_background`: see `Scheduler.plan`.
 
         If the runner fails, the requests that had begun end with an error. Other exceptions are raised; either way
         `failed_steps` counts the step.
         """
         try:
-            drafts = self._runner.follow_grammars(self._speculation.propose(self._scheduler.generating))
-            plan = self._scheduler.plan(max_tokens, max_background, drafts)
-            self.num_step_tokens = plan.num_tokens
-            begin = perf_counter()
-            result = self._run(plan)
+            self._launch(max_tokens, max_background)
+            launched = self._in_flight.popleft()
+            plan, self.num_step_tokens = launched.plan, launched.plan.num_tokens
+            result = self._finish(launched)
             deltas = self._scheduler.commit(plan, result)
-            self._speculation.observe(plan, result, perf_counter() - begin)
+            self._speculation.observe(plan, result, perf_counter() - launched.began_s)
         except Exception as error:
             self.failed_steps += 1
             if not isinstance(error, _RunFailed):
@@ -163,20 +168,43 @@ class Engine:
         self._release_finished(deltas)
         return deltas
 
-    def _run(self, plan: Plan) -> StepResult:
-        if not plan.chunks and not plan.failures:
-            self._grammars.wait_for_any(IDLE_SLEEP_S)
-            self._adapters.yield_cpu(IDLE_SLEEP_S)
+    def _launch(self, max_tokens: int | None, max_background: int) -> None:
+        """Launch a plan, and more while the runner takes more and they do not depend on results that are not known."""
+        in_flight = self._in_flight
+        if not in_flight:
+            drafts = self._runner.follow_grammars(self._speculation.propose(self._scheduler.generating))
+            plan = self._scheduler.plan(max_tokens, max_background, drafts)
+            if not plan.chunks and not plan.failures:
+                self._grammars.wait_for_any(IDLE_SLEEP_S)
+                self._adapters.yield_cpu(IDLE_SLEEP_S)
+            in_flight.append(self._launched(plan))
+        most = 1 if self._speculation.is_used else self._runner.max_in_flight
+        while in_flight[-1].is_pending and len(in_flight) < most:
+            plan = self._scheduler.plan(max_tokens, max_background, ahead=self._runner.knows_samples)
+            if plan == Plan():
+                return
+            in_flight.append(self._launched(plan))
+
+    def _launched(self, plan: Plan) -> LaunchedPlan:
         try:
-            return self._runner.run(plan)
+            return self._runner.launch(plan)
+        except Exception as error:  # raised by `_finish`, after the results of the plans before it
+            return LaunchedPlan(plan=plan, error=error)
+
+    def _finish(self, launched: LaunchedPlan) -> StepResult:
+        try:
+            if launched.error is not None:
+                raise launched.error
+            return self._runner.finish(launched)
         except Exception as error:
-            log.exception("A step of %d tokens failed", plan.num_tokens)
+            log.exception("A step of %d tokens failed", launched.plan.num_tokens)
             raise _RunFailed from error
 
     def _fail_begun(self, failure: _RunFailed) -> list[SeqDelta]:
         """End every request that holds pages, since it is unknown which of them the failed step has written."""
         error = failure.__cause__
         assert isinstance(error, Exception)
+        self._in_flight.clear()
         deltas = self._scheduler.fail_begun(step_fault(self._registry, self.info.name, error))
         self._runner.reset()
         return deltas

@@ -21,6 +21,7 @@ from quire.types.request import (
 )
 from quire.types.stats import ClientUsage, EngineStats, RequestSummary, SpeculationStats, StateStats
 from quire.types.step import (
+    UNKNOWN,
     AcceptedDrafts,
     Chunk,
     FinishReason,
@@ -45,6 +46,7 @@ __all__ = [
     "background",
     "in_background",
     "FinishReason",
+    "UNKNOWN",
     "Chunk",
     "NewSeq",
     "Plan",

@@ -15,10 +15,13 @@ if TYPE_CHECKING:
 
 FinishReason = Literal["stop", "length", "abort", "error"]
 
+UNKNOWN = -1
+"""Stands in a chunk for the token that an earlier plan samples, of which the result is not known yet."""
+
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """Compute `len(token_ids)` tokens of a sequence, the first at position `start`.
+    """Compute `len(token_ids)` tokens of a sequence, the first at position `start`; a single one may be `UNKNOWN`.
 
     new_pages: entries of the sequence's page table from `first_page` on. A copied page replaces a shared one, the
     others extend the table; the first chunk after a `NewSeq` has the whole table. The runner keeps the other entries.

@@ -74,12 +74,14 @@ class StepProfiler:
         with ExitStack() as stack:
             for owner, name, phase in (
                 (scheduler, "plan", "plan"),
-                (runner, "run", "layout"),
+                (runner, "launch", "layout"),
                 (runner._sampler, "sample", "sample"),
                 (runner._sampler, "from_argmax", "sample"),
                 (scheduler, "commit", "commit"),
             ):
                 stack.enter_context(self._entering(owner, name, phase))
+            stack.callback(setattr, runner, "max_in_flight", runner.max_in_flight)
+            runner.max_in_flight = 1  # or phases of two steps would mix
             stack.callback(model.register_forward_pre_hook(self._before_model).remove)
             stack.callback(model.register_forward_hook(self._after_model).remove)
             yield

@@ -50,7 +50,7 @@ def quantize(weight: torch.Tensor) -> QuantizedMatrix:
         raise ValueError("a weight is not finite")
     scales = torch.where(largest < MIN_ABS, 0.0, largest / LARGEST)
     inverse = torch.where(scales == 0, 0.0, 1.0 / scales)
-    codes = torch.empty(weight.shape, dtype=torch.uint8)
+    codes = torch.empty(weight.shape, dtype=torch.uint8, device=weight.device)
     for row, (values, factor) in enumerate(zip(weight.detach().split(64), inverse.split(64), strict=True)):
         scaled = (values.float() * factor).clamp_(-LARGEST, LARGEST)
         codes[64 * row : 64 * row + len(values)] = scaled.to(torch.float8_e4m3fn).view(torch.uint8)

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 
 
 def supports(query: OpQuery) -> str | None:
-    """Only CPUs have a fast int8 matrix product here."""
-    return None if query.device == "cpu" else f"its products are for CPUs, not {query.device}"
+    """CPUs and NVIDIA GPUs have a fast int8 matrix product here."""
+    return None if query.device in ("cpu", "cuda") else f"its products are for CPUs and GPUs, not {query.device}"
 
 
 def linear(ops: Ops, options: QuantizationOptions) -> LinearInt8:

@@ -61,7 +61,7 @@ def test_watching_changes_no_answer_and_leaves_nothing_behind(rig):
                 got.setdefault(delta.request_id, []).extend(delta.token_ids)
     assert [got[request_id] for request_id in ids] == expected
     assert not {"plan", "commit"} & vars(engine._scheduler).keys()
-    assert "run" not in vars(engine._runner)
+    assert "launch" not in vars(engine._runner)
     assert not {"sample", "take"} & vars(engine._runner._sampler).keys()
     assert not engine.loaded.module._forward_hooks
     assert not engine.loaded.module._forward_pre_hooks

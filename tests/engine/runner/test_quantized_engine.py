@@ -174,8 +174,8 @@ def test_a_quantization_that_cannot_run_says_why(folder: Path, plugins: Registry
     ):
         load_model(ModelConfig(model=str(folder), device="cpu", quantization="picky"), found)
     bundled: Quantization = plugins.by_hook("quire_quantizations")["int8"]
-    assert bundled.supports(OpQuery("cpu", "bfloat16")) is None
-    assert bundled.supports(OpQuery("cuda", "bfloat16")) == "its products are for CPUs, not cuda"
+    assert bundled.supports(OpQuery("cpu", "bfloat16")) is bundled.supports(OpQuery("cuda", "bfloat16")) is None
+    assert bundled.supports(OpQuery("mps", "bfloat16")) == "its products are for CPUs and GPUs, not mps"
 
 
 def test_an_unknown_type_of_cache_is_refused_on_the_command_line(capsys: pytest.CaptureFixture[str]) -> None:

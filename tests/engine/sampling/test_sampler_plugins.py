@@ -11,7 +11,7 @@ import torch
 from bit_masks import allow
 from sampler_rig import EOS, OPS, VOCAB, chooser, make_sampler, one, random_logits
 
-from quire.engine.sampling.logits_processors import LogitsProcessors
+from quire.engine.processors.logits_processors import LogitsProcessors
 from quire.engine.sampling.sampler import Sampler, SamplingState
 from quire.engine.structured.constraint_tracker import Constraint, ConstraintTracker
 from quire.engine.structured.grammars import Grammars

@@ -12,7 +12,7 @@ it, and takes it further. A slot is overwritten where it is not moved, as by a s
 from dataclasses import dataclass, field
 
 from quire.params.sampling import BeamSearchParams
-from quire.types import AcceptedDrafts, Chunk, NewSeq, Plan, Request, Sample, StepResult, TokenLogprobs
+from quire.types import UNKNOWN, AcceptedDrafts, Chunk, NewSeq, Plan, Request, Sample, StepResult, TokenLogprobs
 
 VOCAB = 11
 MASK64 = (1 << 64) - 1
@@ -54,6 +54,7 @@ class Row:
     start: NewSeq
     tokens: list[int]
     table: list[int] = field(default_factory=list)
+    sampled: int = UNKNOWN
 
     def entries(self):
         return entries(self.start, self.tokens, self.start.adapters, self.start.media)
@@ -119,6 +120,7 @@ class PretendRunner:
             if chunk.samples:
                 assert end == len(row.tokens)
                 samples[chunk.seq_id], more = self.verify(row, chunk, known)
+                row.sampled = samples[chunk.seq_id].token_id
                 if chunk.num_drafts:
                     accepted[chunk.seq_id] = more
                     self.num_drafts += chunk.num_drafts
@@ -180,7 +182,8 @@ class PretendRunner:
             assert chunk.start <= len(row.tokens)
             assert not self.bidirectional_media or not self.cuts(row, end), "a chunk ends inside a medium"
             assert not self.media_in_one or not self.cuts(row, chunk.start), "a chunk begins inside a medium"
-            row.tokens[chunk.start : end] = chunk.token_ids
+            row.tokens[chunk.start : end] = [row.sampled if token == UNKNOWN else token for token in chunk.token_ids]
+            assert UNKNOWN not in row.tokens, "the plan before has sampled it"
             assert len(row.table) == -(-end // self.size), "exactly the pages that are filled"
             for position, entry in enumerate(row.entries()[:end]):
                 if position >= chunk.start:

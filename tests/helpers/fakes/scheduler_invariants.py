@@ -20,9 +20,11 @@ def check_scheduler(scheduler: Scheduler) -> None:
         check_states(tables.states, seqs)
     for seq in seqs:
         assert seq.computed <= len(seq.tokens), "computed tokens are tokens"
-        assert len(seq.pages) + len(seq.host_pages) == tables.pool.pages_for(seq.computed), "a page table fits"
+        planned = seq.computed + seq.in_flight
+        assert len(seq.pages) + len(seq.host_pages) == tables.pool.pages_for(planned), "a page table fits"
+        assert not seq.in_flight or seq.status is Status.RUNNING, "seqs in flight run"
         assert not (seq.pages and seq.host_pages), "pages are on the device or in host memory"
-        assert seq.num_registered <= seq.computed // size, "only full pages are registered"
+        assert seq.num_registered <= min(planned, len(seq.tokens)) // size, "only full pages are registered"
         assert seq.in_runner <= (seq.status is Status.RUNNING), "only running seqs have a row in the runner"
         assert seq.group.seqs[seq.index] is seq, "a group lists its seqs"
         assert state.groups[seq.group.request.id] is seq.group, "the request of a seq is registered"

@@ -1,6 +1,7 @@
 """A scheduler in a tiny pool under random load, with a pretend runner and what each request must get in the end."""
 
 import random
+from collections import deque
 from dataclasses import dataclass
 
 from fake_runner import VOCAB, JumpingRunner, alone, draw, entries, logprob, splitmix64
@@ -14,11 +15,22 @@ from quire.engine.scheduler.scheduler import Scheduler
 from quire.errors import BadRequest, Overloaded
 from quire.params.sampling import BeamSearchParams, SamplingParams
 from quire.records import Context, Draft
-from quire.types import AdapterRef, Media, Prompt, Request, WeightedAdapter, background, in_background
+from quire.types import (
+    AdapterRef,
+    Media,
+    Plan,
+    Prompt,
+    Request,
+    StepResult,
+    WeightedAdapter,
+    background,
+    in_background,
+)
 from quire_plugins.policies import ByPriority, FirstComeFirstServed
 
 BASE_SEED = 5
 BEHIND = background("a")
+MOST_STEPS = 50_000
 MOST_FORKS = 4
 """Outputs of a request that begin in the step that admits it, beside the first."""
 
@@ -69,7 +81,11 @@ class World:
         )
         self.blocked: set[str] = set()
         caching = choose.random() < 0.7
-        self.states = self.state_slots(caching, host_pages) if choose.random() < 0.5 else None
+        self.in_flight: deque[tuple[Plan, StepResult]] = deque()
+        self.most, self.knows_samples = choose.choice([(1, False), (1, False), (2, True), (3, True), (3, False)])
+        """Plans in flight, and whether a plan may need tokens that the one before it samples."""
+        with_states = self.most == 1 and choose.random() < 0.7
+        self.states = self.state_slots(caching, host_pages) if with_states else None
         self.scheduler = Scheduler(
             PagePool(self.num_pages, self.page_size, caching),
             choose.choice(list(POLICIES.values())),
@@ -171,8 +187,26 @@ class World:
         self.blocked = set(self.choose.sample(list(self.accepted), min(len(self.accepted), 3)))
 
     def step(self, max_tokens: int | None = None, abort: bool = False) -> None:
-        max_background = self.choose.randint(0, 3)
-        plan = self.scheduler.plan(max_tokens, max_background, self.drafts())
+        """Launch a plan, unless one has to be committed first; then commit those that the draw says."""
+        if not self.in_flight or (len(self.in_flight) < self.most and self.may_follow(*self.in_flight[-1])):
+            self.launch(max_tokens)
+        if abort:
+            self.abort()
+        while len(self.in_flight) == self.most or (self.in_flight and self.choose.random() < 0.3):
+            self.hear(self.scheduler.commit(*self.in_flight.popleft()))
+            check_scheduler(self.scheduler)
+
+    def may_follow(self, plan: Plan, result: StepResult) -> bool:
+        """Whether another plan may be made before this result is known."""
+        plain = all(not (s.candidates or s.jump_forward_ids) for s in result.samples.values()) and not result.accepted
+        return plain or not self.knows_samples
+
+    def launch(self, max_tokens: int | None) -> None:
+        max_background, is_first = self.choose.randint(0, 3), not self.in_flight
+        drafts = self.drafts() if is_first else {}
+        plan = self.scheduler.plan(max_tokens, max_background, drafts, ahead=self.knows_samples)
+        if plan == Plan() and not is_first:
+            return
         may_be_more = not self.limits.chunked_prefill or self.limits.bidirectional_media
         assert max_tokens is None or plan.num_tokens <= max_tokens or may_be_more
         seqs = self.scheduler._state.seqs
@@ -180,12 +214,9 @@ class World:
         if 0 < behind < plan.num_tokens and not may_be_more:
             assert behind <= max_background + MOST_FORKS
         unfinished = any(not self.finished(request) for request, _ in self.accepted.values())
-        assert plan.chunks or self.blocked or not unfinished, "no progress"
+        assert plan.chunks or self.blocked or not unfinished or not is_first, "no progress"
         self.runner.losing = self.states is not None and self.choose.random() < 0.01
-        result = self.runner.run(plan)
-        if abort:
-            self.abort()
-        self.hear(self.scheduler.commit(plan, result))
+        self.in_flight.append((plan, self.runner.run(plan)))
 
     def drafts(self) -> dict[int, Draft]:
         """Up to five drafts for some of the seqs that may have them, of which each is right or not."""
@@ -230,10 +261,12 @@ class World:
 
     def finish(self) -> None:
         """Let everything end, then compare with what each request gets alone."""
-        self.blocked = set()
-        while self.scheduler.has_work:
+        self.blocked, num_steps = set(), 0
+        while self.scheduler.has_work or self.in_flight:
             self.step()
             check_scheduler(self.scheduler)
+            num_steps += 1
+            assert num_steps < MOST_STEPS, "seqs preempt each other forever"
         assert not self.runner.rows, "the runner may forget all"
         context = min(self.limits.max_model_len, self.num_pages * self.page_size + 1)
         for request, seed in self.accepted.values():

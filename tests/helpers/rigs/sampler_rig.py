@@ -6,8 +6,8 @@ from typing import Any
 
 import torch
 
+from quire.engine.processors.logits_processors import LogitsProcessors
 from quire.engine.sampling.logits_edits import LogitsEdits
-from quire.engine.sampling.logits_processors import LogitsProcessors
 from quire.engine.sampling.sampler import Sampler, SamplingState
 from quire.engine.structured.constraint_tracker import ConstraintTracker
 from quire.params.sampling import SamplingParams

@@ -12,8 +12,8 @@ import torch
 from reference_sampling import kept_by_hand
 from torch import Tensor
 
+from quire.engine.processors.logits_processors import LogitsProcessors
 from quire.engine.sampling.logits_edits import LogitsEdits
-from quire.engine.sampling.logits_processors import LogitsProcessors
 from quire.engine.sampling.rng import seq_seed, uniforms
 from quire.engine.sampling.sampler import Sampler, SamplingState
 from quire.engine.speculation.acceptance import Acceptance

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -57,25 +55,3 @@ def test_segments_know_the_slot_of_each_token_if_it_has_one() -> None:
     assert sorted(zip(tokens, slots, weights, strict=True)) == [(0, 2, 1.0), (2, 0, 0.5)]
     two = Segments.from_uses([((2, 1.0), (3, 1.0))], [1])
     assert replace(two, capturable=True).slot_of_tokens() is None
-
-
-CONSTANTS: dict[str, dict[str, Any]] = {
-    "_shrink": {"inputs": 4096, "RANKS": 16, "INPUTS": 256, "SPLITS": 8},
-    "_expand": {"RANKS": 16, "OUTPUTS": 128, "SPLITS": 8, "HEAD": 2, "COLUMNS": 5},
-}
-POINTERS = {"h": "fp32", "slots": "i32", "weights": "fp32", "table": "i64", "slices": "i32"}
-
-
-@pytest.mark.parametrize("name", CONSTANTS)
-def test_kernels_compile_for_a_gpu(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import triton
-    from triton.backends.compiler import GPUTarget
-
-    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
-    for _ in triton_ops(False):
-        module = importlib.import_module("quire_kernels.triton_gpu.token_low_rank")
-        kernel, constants = getattr(module, name), CONSTANTS[name]
-        pointers = {key: f"*{kind}" for key, kind in {**POINTERS, **dict.fromkeys(("x", "y", "kind"), "bf16")}.items()}
-        signature = {key: "constexpr" if key in constants else pointers.get(key, "i32") for key in kernel.arg_names}
-        source = triton.compiler.ASTSource(fn=kernel, signature=signature, constexprs=constants)
-        assert triton.compile(source, target=GPUTarget("cuda", 90, 32)).asm["ptx"]

@@ -11,7 +11,8 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator, Sequence
 
-from quire_kernels.triton_gpu.report.cases import Case, cases
+from quire_kernels.triton_gpu.report.case import Case
+from quire_kernels.triton_gpu.report.cases import cases
 from quire_kernels.triton_gpu.report.offline import ARCHITECTURES, GpuArchitecture, Launch, offline
 
 BANDWIDTH, FLOPS, FLOPS_FP32 = 3.35e12, 989e12, 67e12

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from functools import partial
-from typing import Any
 from unittest.mock import patch
 
 import numpy as np
@@ -17,24 +15,14 @@ from quire_kernels.moe import ExpertMlp
 from quire_kernels.ops import AttentionMetadata
 from quire_kernels.triton_gpu import linear, low_rank, moe, pages
 from quire_kernels.triton_gpu.attention.op import paged_attention
+from quire_kernels.triton_gpu.quantized.int8 import linear_int8
+from quire_kernels.triton_gpu.quantized.matrix import FLOAT4, FLOAT8, INTEGER, WHOLE_ROW, DeviceMatrix
+from quire_kernels.triton_gpu.quantized.op import TritonQuantizedLinear
+from quire_kernels.triton_gpu.report.case import TOKENS, Case, meta
+from quire_kernels.triton_gpu.report.state_cases import state_cases
 from quire_kernels.triton_gpu.rows import acts, logits, norms, sampling
 
 WIDTH, HEADS, KV_HEADS, HEAD, HIDDEN, VOCAB = 4096, 32, 8, 128, 14336, 128_256
-TOKENS = 64
-
-
-@dataclass(frozen=True)
-class Case:
-    """One call of an op. bytes: that it must read and write. flops: of its products."""
-
-    op: str
-    call: Callable[[], Any]
-    bytes: float
-    flops: float = 0.0
-
-
-def meta(*shape: int, dtype: torch.dtype = torch.bfloat16) -> Tensor:
-    return torch.empty(shape, dtype=dtype, device="meta")
 
 
 def attention_case(
@@ -127,6 +115,29 @@ def product_cases() -> list[Case]:
     ]
 
 
+def quantized_cases() -> list[Case]:
+    """Matrices of an MLP: of int4 in groups of 128 with offsets, of E4M3 with a scale an output, of MXFP4."""
+    outputs, inputs, found = HIDDEN, WIDTH, list[Case]()
+    forms = {"int4": (4, 8, 128, INTEGER), "fp8": (8, 8, inputs, FLOAT8), "mxfp4": (4, 4, 32, FLOAT4)}
+    for rows in (1, TOKENS):
+        x, moved = meta(rows, inputs), rows * (inputs + outputs) * 2
+        for name, (bits, run, group, kind) in forms.items():
+            words, scales = meta(outputs, inputs * bits // 32, dtype=torch.int32), meta(outputs, inputs // group)
+            offsets = meta(outputs, inputs // group) if name == "int4" else None
+            matrix = DeviceMatrix(
+                *((outputs, inputs), words, scales, offsets, meta(1 << bits, dtype=torch.float32), None),
+                *(bits, run, WHOLE_ROW if group == inputs else group * bits // 32, kind, 0),
+            )
+            bound = TritonQuantizedLinear(matrix, None, torch.bfloat16, name == "int4")
+            size = outputs * inputs * matrix.element_bytes
+            case = f"linear_quantized {name} of {rows} rows"
+            found.append(Case(case, partial(bound, x), size + moved, 2 * rows * outputs * inputs))
+        bound8 = linear_int8(meta(outputs, inputs), None)
+        size, case = outputs * (inputs + 4), f"linear_int8 of {rows} rows"
+        found.append(Case(case, partial(bound8, x), size + moved, 2 * rows * outputs * inputs))
+    return found
+
+
 def moe_cases() -> list[Case]:
     """128 experts of which a token uses 8: decoding reads nearly all of them, prefill multiplies."""
     experts, uses, width, hidden = 128, 8, 2048, 768
@@ -143,4 +154,5 @@ def moe_cases() -> list[Case]:
 
 def cases() -> Mapping[str, Case]:
     """All of them by name."""
-    return {case.op: case for case in (*attention_cases(), *page_cases(), *row_cases(), *product_cases(), *moe_cases())}
+    products = (*product_cases(), *quantized_cases(), *moe_cases(), *state_cases())
+    return {case.op: case for case in (*attention_cases(), *page_cases(), *row_cases(), *products)}

@@ -155,7 +155,7 @@ class Follower:
             if isinstance(self._runner, StagedFollowingRunner):
                 self._runner.run_plan(command)
             else:
-                self._runner.run(command.plan)
+                self._runner.launch(command.plan)
         self._adapters.forget(command.plan.ended)
 
     def _run_row(self, command: RunRow) -> None:

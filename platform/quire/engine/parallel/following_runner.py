@@ -10,8 +10,7 @@ from torch import Tensor
 from quire.engine.runner.model_runner import PROMPT_LOGPROBS_BATCH, ModelRunner
 from quire.engine.runner.selected_tokens import SelectedTokens
 from quire.engine.sampling.sampler import SamplingState
-from quire.params.pooling import PoolingResult
-from quire.params.sampling import BeamSearchParams, SamplingParams
+from quire.params.pooling import PoolingParams, PoolingResult
 from quire.types import AcceptedDrafts, NewSeq, Plan, Sample, TokenLogprobs
 
 
@@ -24,11 +23,9 @@ class FollowingRunner(ModelRunner):
 
     has_head = True
 
-    def _sampling_state(self, new_seq: NewSeq, params: SamplingParams, output_ids: list[int]) -> SamplingState:
-        return SamplingState(params, new_seq.seed, output_ids)
-
-    def _beam_state(self, new_seq: NewSeq, params: BeamSearchParams, output_ids: list[int]) -> SamplingState:
-        return SamplingState(params, new_seq.seed, output_ids)
+    def _sampling_state(self, new_seq: NewSeq) -> SamplingState:
+        assert not isinstance(new_seq.params, PoolingParams), "it is sampled"
+        return SamplingState(new_seq.params, new_seq.seed, list(new_seq.output_ids))
 
     def _sample(
         self,

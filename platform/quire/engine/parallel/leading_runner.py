@@ -13,10 +13,11 @@ from quire.engine.parallel.adapters.mirrored_runtime import MirroredAdapter
 from quire.engine.parallel.leader import Leader
 from quire.engine.parallel.messages import PlacedAdapter
 from quire.engine.parallel.one_rank import OneRank
+from quire.engine.runner.launched_plan import LaunchedPlan
 from quire.engine.runner.model_runner import ModelRunner
 from quire.engine.runner.sizes import RunnerSizes
 from quire.errors import EngineDied
-from quire.types import AdapterRef, NewSeq, Plan, StepResult
+from quire.types import AdapterRef, NewSeq, Plan
 from quire_kernels.groups.group import RankLost
 
 
@@ -48,13 +49,13 @@ class LeadingRunner(ModelRunner):
         self._leader, self._revisions = leader, revisions
         leader.build_runners(sizes, loaded, self._tap.reads if self._tap is not None else None)
 
-    def run(self, plan: Plan) -> StepResult:
-        """Compute a plan on all ranks. Raises EngineDied if one of them is gone, RankLost if the step failed on one."""
+    def launch(self, plan: Plan) -> LaunchedPlan:
+        """Launch a plan on all ranks. Raises EngineDied if one of them is gone, RankLost if the step failed on one."""
         before = torch.get_num_threads()
         torch.set_num_threads(self._leader.threads)  # in this thread, which may also run models of one rank
         try:
             self._begin(plan)
-            return super().run(plan)
+            return super().launch(plan)
         except RankLost as error:
             if not error.lasting:
                 raise

@@ -15,24 +15,24 @@ from quire.engine.adapters.mapping import AdapterMapping
 from quire.engine.loading.load import LoadedModel
 from quire.engine.multimodal.embeddings import MultimodalEmbeddings, StepMedia
 from quire.engine.pooling.poolers import Poolers
+from quire.engine.processors.logits_processors import LogitsProcessors
 from quire.engine.recurrent.state_runner import StateLost, StateRunner
 from quire.engine.runner.forward_executor import ForwardExecutor
 from quire.engine.runner.input_batch import InputBatch, Int64Array, StepInputs
+from quire.engine.runner.launched_plan import LaunchedPlan
 from quire.engine.runner.selected_tokens import SelectedTokens
 from quire.engine.runner.sizes import RunnerSizes
-from quire.engine.sampling.logits_edits import LogitsEdits
-from quire.engine.sampling.logits_processors import LogitsProcessors
 from quire.engine.sampling.logprobs import token_logprobs
 from quire.engine.sampling.sampler import Sampler, SamplingState
+from quire.engine.sampling.sampling_states import SamplingStates
 from quire.engine.speculation.acceptance import Acceptance
 from quire.engine.speculation.grammar_drafts import follow_grammars
 from quire.engine.speculation.hidden_tap import HiddenTap
 from quire.engine.speculation.verification import verify, verify_argmax
 from quire.engine.structured.constraint_tracker import PendingBitmask
 from quire.engine.structured.grammars import Grammars
-from quire.errors import QuireError
 from quire.params.pooling import PoolingParams, PoolingResult
-from quire.params.sampling import BeamSearchParams, SamplingParams
+from quire.params.sampling import SamplingParams
 from quire.records import Draft
 from quire.types import AcceptedDrafts, NewSeq, Plan, Sample, StepResult, TokenLogprobs
 from quire_models import KVCache
@@ -49,8 +49,11 @@ class ModelRunner:
     batch_invariant: compute every token in a forward of its own, so that the shapes of all operations, and with them
     every bit of the result, depend only on its own sequence; slower in proportion. Tokens of a medium that see each
     other share a forward. describe_error: the error message of a request whose forward raised. tap: takes hidden
-    states for a drafter. acceptance: of drafts, None = exact.
+    states for a drafter. acceptance: of drafts, None = exact. max_in_flight: plans that are launched before the oldest
+    of them is finished. knows_samples: whether these may need tokens that the ones before them sample (`UNKNOWN`).
     """
+
+    max_in_flight, knows_samples = 1, False
 
     def __init__(
         self,
@@ -66,8 +69,7 @@ class ModelRunner:
         tap: HiddenTap | None = None,
         acceptance: Acceptance | None = None,
     ) -> None:
-        self._eos_ids = loaded.eos_ids
-        self._processors = processors
+        self._sampling = SamplingStates(loaded.eos_ids, processors, grammars)
         self._grammars = grammars
         self._adapters = adapters
         self._towers = towers
@@ -111,9 +113,22 @@ class ModelRunner:
             return drafts
         return follow_grammars(self._grammars.constraints, self._batch.sampling_states(drafts), drafts)
 
+    def launch(self, plan: Plan) -> LaunchedPlan:
+        """Begin to compute a plan, after those that were launched before. Raises what `finish` may raise."""
+        launched = LaunchedPlan(plan=plan)
+        launched.result = self._compute(plan)
+        return launched
+
+    def finish(self, launched: LaunchedPlan) -> StepResult:
+        """The result of the oldest plan that is not finished; failures of single sequences are in it.
+
+        Any other exception is raised; then the results of later plans are not valid either.
+        """
+        assert launched.result is not None, "it is computed at once"
+        return launched.result
+
     @torch.inference_mode()
-    def run(self, plan: Plan) -> StepResult:
-        """Compute a plan. Failures of single sequences are in the result; any other exception is raised."""
+    def _compute(self, plan: Plan) -> StepResult:
         self._update_batch(plan)
         if not plan.chunks:
             return StepResult({})
@@ -162,33 +177,18 @@ class ModelRunner:
                 self._adapters.start(new_seq)
 
     def _start(self, new_seq: NewSeq) -> None:
-        params, output_ids = new_seq.params, list(new_seq.output_ids)
-        state, num_prompt_logprobs = None, None
-        if isinstance(params, SamplingParams):
-            state, num_prompt_logprobs = self._sampling_state(new_seq, params, output_ids), params.prompt_logprobs
-        elif isinstance(params, PoolingParams):
+        params, state = new_seq.params, None
+        if isinstance(params, PoolingParams):
             self._poolers.start(new_seq, params)
         else:
-            state = self._beam_state(new_seq, params, output_ids)
+            state = self._sampling_state(new_seq)
+        num_prompt_logprobs = params.prompt_logprobs if isinstance(params, SamplingParams) else None
         self._batch.start(
             new_seq.seq_id, state, new_seq.prompt_ids, num_prompt_logprobs, new_seq.token_types, new_seq.media
         )
 
-    def _sampling_state(self, new_seq: NewSeq, params: SamplingParams, output_ids: list[int]) -> SamplingState:
-        edits = LogitsEdits(params, self._eos_ids, new_seq.sent_ids, output_ids) if params.edits_logits else None
-        try:
-            processors = self._processors.start(params, output_ids, new_seq.sent_ids)
-            constraint = self._grammars.start(params.structured, output_ids) if params.structured else None
-        except QuireError as error:
-            return SamplingState(params, new_seq.seed, output_ids, edits, error=error.wire)
-        return SamplingState(params, new_seq.seed, output_ids, edits, processors, constraint)
-
-    def _beam_state(self, new_seq: NewSeq, params: BeamSearchParams, output_ids: list[int]) -> SamplingState:
-        try:
-            constraint = self._grammars.start(params.structured, output_ids) if params.structured else None
-        except QuireError as error:
-            return SamplingState(params, new_seq.seed, output_ids, error=error.wire)
-        return SamplingState(params, new_seq.seed, output_ids, constraint=constraint)
+    def _sampling_state(self, new_seq: NewSeq) -> SamplingState:
+        return self._sampling.start(new_seq)
 
     def _hidden_states(
         self, plan: Plan, inputs: StepInputs, index: Int64Array, media: StepMedia | None, failures: dict[int, str]

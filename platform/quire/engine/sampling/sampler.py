@@ -17,8 +17,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from quire.engine.processors.logits_processors import LogitsProcessors, ProcessorState
 from quire.engine.sampling.logits_edits import LogitsEdits, apply_edits
-from quire.engine.sampling.logits_processors import LogitsProcessors, ProcessorState
 from quire.engine.sampling.logprobs import token_logprobs
 from quire.engine.sampling.no_token import no_token_error
 from quire.engine.sampling.not_finite import NOT_FINITE

@@ -42,7 +42,7 @@ class Committer:
                 self._advance(seq, chunk, result)
                 if chunk.samples:
                     deltas += self._sampled(seq, result.samples[seq.id], beam_groups, result.accepted.get(seq.id))
-                elif seq.to_compute == 0:
+                elif seq.to_compute == 0 and not seq.in_flight:
                     deltas += self._prompt_computed(seq, result)
         for group in beam_groups.values():
             if group.seqs and all(seq.candidates is not None for seq in group.seqs.values()):
@@ -96,6 +96,8 @@ class Committer:
     def _advance(self, seq: Seq, chunk: Chunk, result: StepResult) -> None:
         """Record that the tokens of the chunk have K and V now."""
         seq.computed = chunk.start + len(chunk.token_ids) - chunk.num_drafts
+        seq.in_flight -= len(chunk.token_ids)
+        seq.num_unknown -= chunk.samples
         self._register(seq)
         if seq.group.prompt_logprobs is not None:
             seq.group.add_prompt_logprobs(chunk.start, result.prompt_logprobs.get(seq.id, ()))

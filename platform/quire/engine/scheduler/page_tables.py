@@ -1,7 +1,8 @@
 """Page tables: the pages of each sequence, and the page copies and swaps that the next plan carries.
 
 All changes of `Seq.pages`, `Seq.host_pages` and `Seq.num_registered` happen here. Between steps a sequence holds
-exactly the pages of its computed positions. The diagram in the docstring of the package shows who owns which.
+exactly the pages of its positions that are computed or in flight. The diagram in the docstring of the package shows
+who owns which.
 """
 
 from __future__ import annotations
@@ -38,19 +39,19 @@ class PageTables:
         if seq.candidates is not None:
             return 0
         pages, size = seq.pages, self.pool.page_size
-        num_missing = -(-len(seq.tokens) // size) - len(pages)
-        tail = seq.computed // size
+        num_missing = max(0, -(-(len(seq.tokens) + seq.num_unknown) // size) - len(pages))
+        tail = (seq.computed + seq.in_flight) // size
         return num_missing + 1 if tail < len(pages) and self.pool.refs[pages[tail]] > 1 else num_missing
 
     def extend_table(self, seq: Seq, end: int) -> int:
-        """Make positions computed … end - 1 writable. Returns the first entry of the table that changed.
+        """Make the next positions, up to `end` - 1, writable. Returns the first entry of the table that changed.
 
         Only the last page can be partly filled. It is copied before this seq writes to it if other seqs refer to it
         too; the last seq that refers to it writes in place.
         """
         pages, pool = seq.pages, self.pool
         changed = len(pages)
-        tail = seq.computed // pool.page_size
+        tail = (seq.computed + seq.in_flight) // pool.page_size
         if tail < changed and pool.refs[pages[tail]] > 1:
             (own,) = pool.allocate(1)
             self._copies.append((pages[tail], own))
@@ -91,7 +92,7 @@ class PageTables:
         self.pool.free(seq.pages)
         self.host_pool.free(seq.host_pages)
         seq.pages, seq.host_pages = [], []
-        seq.computed = seq.num_registered = 0
+        seq.computed = seq.num_registered = seq.in_flight = seq.num_unknown = 0
         if self.states is not None:
             self.states.free(seq)
 

@@ -6,25 +6,26 @@
 4. Drafts are added to the chunks of seqs that sample, as far as budget and pages are left.
 
 Victims are chosen before anything is planned, so nothing planned is ever taken back, and no page moves twice in a step.
+A victim in flight is preempted once its result is committed; until then the plans are empty.
 """
 
 from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping
 from itertools import islice
 
 from quire.engine.fairness.client_shares import ClientShares
 from quire.engine.multimodal.media_bounds import align_to_media, trim_hits_to_media
 from quire.engine.scheduler.candidates import Candidates, TryAdmit
+from quire.engine.scheduler.plan_builder import PlanBuilder
 from quire.engine.scheduler.seq import Seq, Status
 from quire.engine.scheduler.state import SchedulerState
 from quire.engine.speculation.drafted_chunks import with_drafts
 from quire.errors import PluginFailed
 from quire.records import Draft
-from quire.types import Chunk, NewSeq, Plan, in_background
+from quire.types import Chunk, Plan, in_background
 
 log = logging.getLogger(__name__)
 
@@ -38,22 +39,8 @@ PAGES_PER_SPARE_PAGE = 100
 """One page in so many is kept for the growth of running seqs when another one is admitted."""
 
 
-@dataclass(slots=True)
-class PlanBuilder:
-    """A plan under construction.
-
-    budget: tokens left. hard_budget: tokens left of --max-num-batched-tokens, for a medium that must be computed in one
-    step. blocked: the next seq was not admitted for want of pages, budget or a place among the running seqs. shares:
-    tokens left by client, if several have work. late: clients that were preempted in this step, and so come last.
-    """
-
-    budget: int
-    hard_budget: int
-    shares: dict[str, int] = field(default_factory=dict)
-    late: set[str] = field(default_factory=set)
-    blocked: bool = False
-    chunks: list[Chunk] = field(default_factory=list)
-    started: list[NewSeq] = field(default_factory=list)
+class _VictimInFlight(Exception):
+    """The seq to preempt is being computed."""
 
 
 class Planner:
@@ -68,36 +55,27 @@ class Planner:
         self._candidates = Candidates(state, try_admit, self._waits_for_state if self._states is not None else None)
         self._shares = ClientShares(state)
 
-    def plan(self, max_tokens: int | None, max_background: int, drafts: Mapping[int, Draft]) -> Plan:
+    def plan(self, max_tokens: int | None, max_background: int, drafts: Mapping[int, Draft], ahead: bool) -> Plan:
         """The next step, of at most `max_tokens` tokens; see `ClientShares.divide` for `max_background`.
 
-        drafts: by seq id. They take what budget and pages the others leave.
+        drafts: by seq id. They take what budget and pages the others leave. ahead: see `Scheduler.plan`.
 
         `max_tokens` is exceeded by a prompt without chunked prefill, and by a medium that is computed in one step.
         """
-        state, limit = self._state, self._limits.max_num_batched_tokens
+        limit = self._limits.max_num_batched_tokens
         if max_tokens is not None and self._limits.chunked_prefill:
             limit = min(limit, max_tokens)
         if limit < 1:
             return Plan()
-        self._preempt_until_fit()
-        builder = PlanBuilder(limit, self._limits.max_num_batched_tokens)
-        if state.clients.num_clients > 1:
-            builder.shares = self._shares.divide(limit, max_background)
-            builder.late = self._preempt_over_share(builder.shares)
-        self._schedule_running(builder)
-        self._schedule_waiting(builder)
-        if builder.shares and not builder.chunks:  # the clients that have tokens left cannot use them now
-            builder.shares = {}
-            self._schedule_running(builder)
-            self._schedule_waiting(builder)
-        while builder.blocked and not builder.chunks and state.running:
-            self._preempt_latest()
-            self._schedule_waiting(builder)
+        builder = PlanBuilder(limit, self._limits.max_num_batched_tokens, ahead)
+        try:
+            self._schedule(builder, max_background)
+        except _VictimInFlight:  # before there are chunks
+            return Plan()
         if drafts:
             builder.chunks = with_drafts(builder.chunks, drafts, builder.budget, self._state)
         copies, swaps_out, swaps_in = self._tables.drain_moves()
-        ended, state.ended = state.ended, []
+        ended, self._state.ended = self._state.ended, []
         return Plan(
             chunks=tuple(builder.chunks),
             started=tuple(builder.started),
@@ -109,19 +87,42 @@ class Planner:
             state=None if self._states is None else self._states.drain_moves(),
         )
 
+    def _schedule(self, builder: PlanBuilder, max_background: int) -> None:
+        """Preempt seqs and plan chunks. Raises _VictimInFlight."""
+        state = self._state
+        self._preempt_until_fit(builder.ahead)
+        if state.clients.num_clients > 1:
+            builder.shares = self._shares.divide(builder.budget, max_background)
+            builder.late = self._preempt_over_share(builder.shares)
+        self._schedule_running(builder)
+        self._schedule_waiting(builder)
+        if builder.shares and not builder.chunks:  # the clients that have tokens left cannot use them now
+            builder.shares = {}
+            self._schedule_running(builder)
+            self._schedule_waiting(builder)
+        while builder.blocked and not builder.chunks and state.running:
+            self._preempt_latest()
+            self._schedule_waiting(builder)
+
     # --- preemption ---------------------------------------------------------------------------------
 
-    def _preempt_until_fit(self) -> None:
+    def _preempt(self, seq: Seq) -> None:
+        """Raises _VictimInFlight if the seq is being computed."""
+        if seq.in_flight:
+            raise _VictimInFlight
+        self._state.preempt(seq)
+
+    def _preempt_until_fit(self, ahead: bool) -> None:
         """Preempt until the pages that the running seqs need are available; a single seq always fits."""
         running, num_pages_needed = self._state.running, self._tables.num_pages_needed
-        while sum(map(num_pages_needed, running.values())) > self._pool.available:
-            self._state.preempt(self._choose_victim())
+        while sum(num_pages_needed(s) for s in running.values() if s.may_compute(ahead)) > self._pool.available:
+            self._preempt(self._choose_victim(running.values()))
 
     def _preempt_over_share(self, shares: dict[str, int]) -> set[str]:
         """Preempt seqs of clients that have more than their share, until the next seq of another client fits.
 
-        A client is only brought down to its share, so that two clients cannot keep preempting each other. Returns the
-        clients of which seqs were preempted.
+        A client is only brought down to its share, and a seq samples a token before it is preempted again, so that two
+        clients cannot keep preempting each other. Returns the clients of which seqs were preempted.
         """
         late: set[str] = set()
         seq = self._candidates.first(shares, late)
@@ -129,7 +130,12 @@ class Planner:
         if seq is None or in_background(seq.client) or counts[seq.client] >= self._shares.max_seqs:
             return late
         while self._state.running and (client := self._client_in_the_way(seq, counts)) is not None:
-            self._state.preempt(self._choose_victim(client))
+            own = [each for each in self._state.running.values() if each.client == client]
+            if not (victims := [each for each in own if each.num_tokens > each.yielded_at]):
+                break
+            victim = self._choose_victim(victims)
+            self._preempt(victim)
+            victim.yielded_at = victim.num_tokens
             counts[client] -= 1
             late.add(client)
         for client in counts:
@@ -147,10 +153,8 @@ class Planner:
         )
         return (behind or self._shares.client_with_most_pages(seq, counts)) if lacks_pages else None
 
-    def _choose_victim(self, client: str | None = None) -> Seq:
-        """The running seq (of a client) to preempt, as the policy says; those in the background come first."""
-        every = self._state.running.values()
-        running = [seq for seq in every if seq.client == client] if client is not None else every
+    def _choose_victim(self, running: Collection[Seq]) -> Seq:
+        """The running seq to preempt, as the policy says; those in the background come first."""
         try:
             key = self._state.policy.victim_key
             return max(running, key=lambda seq: (in_background(seq.client), key(seq), seq.id))
@@ -164,17 +168,15 @@ class Planner:
 
         Calls of this end under any policy, because a seq that already has its beam candidates keeps them.
         """
-        self._state.preempt(max(self._state.running.values(), key=lambda seq: (seq.arrival, seq.id)))
+        self._preempt(max(self._state.running.values(), key=lambda seq: (seq.arrival, seq.id)))
 
     # --- chunks -------------------------------------------------------------------------------------
 
     def _schedule_running(self, builder: PlanBuilder) -> None:
-        running = self._state.running
-        num_behind = sum(seq.candidates is None and not in_background(seq.client) for seq in running.values())
-        starved = False
-        for seq in running.values():
-            if seq.candidates is not None:
-                continue
+        running, starved = self._state.running, False
+        ready = [seq for seq in running.values() if seq.may_compute(builder.ahead)]
+        num_behind = sum(not in_background(seq.client) for seq in ready)
+        for seq in ready:
             num_behind -= not in_background(seq.client)
             spent = bool(builder.shares) and builder.shares.get(seq.client, 0) <= 0
             if not builder.budget or spent or not self._schedule_chunk(seq, builder, num_behind):
@@ -189,7 +191,7 @@ class Planner:
         num_behind: running seqs that come after this one. A token is left for each of them, except by the first seq
         of a step if its medium needs more, so that no medium waits forever.
         """
-        tokens, start = seq.tokens, seq.computed
+        start = seq.computed + seq.in_flight
         max_tokens = min(builder.budget - num_behind, builder.shares.get(seq.client, builder.budget))
         end = min(start + seq.to_compute, start + max(1, max_tokens))
         if self._states is not None:
@@ -198,18 +200,21 @@ class Planner:
         end = self._align_to_media(seq, start, end, hard_budget)
         if end == start:
             return False
-        samples = end == len(tokens) < seq.max_len
+        samples = end == seq.num_tokens + seq.num_unknown < seq.max_len
         first_page = self._tables.extend_table(seq, end)
         if not seq.in_runner:
             seq.in_runner = True
             builder.started.append(seq.start())
             first_page = 0
         pages = seq.pages[first_page:]
-        builder.chunks.append(Chunk(seq.id, start, tokens[start:end], pages, samples, first_page, seq.state_slot))
+        builder.chunks.append(Chunk(seq.id, start, seq.next_ids(end), pages, samples, first_page, seq.state_slot))
+        seq.in_flight += end - start
+        seq.num_unknown += samples
         if self._states is not None:
             self._states.take(seq, end)
         if seq.is_infallible and end // self._pool.page_size > seq.num_registered:
-            self._tables.register(seq, end)  # seqs that are planned after it in this step share its pages already
+            # seqs that are planned after it in this step share its pages already
+            self._tables.register(seq, min(end, seq.num_tokens))
         builder.budget = max(0, builder.budget - (end - start))
         builder.hard_budget -= end - start
         if builder.shares:

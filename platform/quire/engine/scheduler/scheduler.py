@@ -1,6 +1,7 @@
 """The interface of the scheduler: requests in, plans out, results in, deltas out.
 
-One plan is in flight at a time; requests may be added and aborted while the runner computes it.
+Several plans may be in flight: the runner computes them in the order in which they were made, and their results are
+committed in that order. Requests may be added and aborted meanwhile.
 """
 
 from __future__ import annotations
@@ -105,14 +106,18 @@ class Scheduler:
         return [delta for group in begun for delta in finish(group.request.id, "error", error.wire)]
 
     def plan(
-        self, max_tokens: int | None = None, max_background: int = 0, drafts: Mapping[int, Draft] = NO_DRAFTS
+        self,
+        max_tokens: int | None = None,
+        max_background: int = 0,
+        drafts: Mapping[int, Draft] = NO_DRAFTS,
+        ahead: bool = False,
     ) -> Plan:
         """The next step, of at most `max_tokens` tokens; without chunks if nothing can be computed now.
 
         max_background: tokens of clients in the background, if others have requests too. drafts: tokens that may follow
-        those of running seqs, by seq id.
+        those of running seqs, by seq id. ahead: also for seqs in flight, after tokens that are `UNKNOWN`.
         """
-        return self._planner.plan(max_tokens, max_background, drafts)
+        return self._planner.plan(max_tokens, max_background, drafts, ahead)
 
     def commit(self, plan: Plan, result: StepResult) -> list[SeqDelta]:
         """Apply the result of a plan."""
@@ -172,5 +177,6 @@ class Scheduler:
     def _num_unused_slots(self) -> int:
         """Empty slots at the end of last pages in use, shared pages counted once."""
         size = self._tables.pool.page_size
-        filled = {seq.pages[-1]: seq.computed % size for seq in self._state.running.values() if seq.computed % size}
+        ends = [(seq, (seq.computed + seq.in_flight) % size) for seq in self._state.running.values()]
+        filled = {seq.pages[-1]: end for seq, end in ends if end}
         return size * len(filled) - sum(filled.values())

@@ -18,7 +18,7 @@ from quire.engine.sampling.rng import seq_seed
 from quire.engine.scheduler.page_pool import hash_page, hash_root
 from quire.params.pooling import PoolingParams
 from quire.params.sampling import BeamSearchParams, SamplingParams
-from quire.types import AdapterRef, FinishReason, NewSeq, Request, Sample, TokenLogprobs
+from quire.types import UNKNOWN, AdapterRef, FinishReason, NewSeq, Request, Sample, TokenLogprobs
 
 
 class QueueKey(NamedTuple):
@@ -133,8 +133,10 @@ class Seq:
 
     tokens: prompt and output. max_len: number of tokens at which it ends with "length"; below min_len neither
     end-of-text nor stop ids end it. state_slot, host_slot: where its state is, -1 = not there. page_hashes: of its
-    first full pages, computed when needed. num_registered: pages that were offered to the prefix cache. in_runner: the
-    runner has a row for it. aborted: the client does not wait for it, but it computes the prompt that its forks need.
+    first full pages, computed when needed. num_registered: pages that were offered to the prefix cache. in_flight:
+    tokens that plans without a result compute; num_unknown: those that they sample. yielded_at: its tokens when it was
+    last preempted because its client had more than its share. in_runner: the runner has a row for it. aborted: the
+    client does not wait for it, but it computes the prompt that its forks need.
     num_unreported: its newest tokens that are in no delta yet; unreported_logprobs: theirs, if the client asked for
     them. cumulative: summed logprob of the output, None if the sampler does not report it. candidates: of this round of
     a beam search; while set, nothing is computed.
@@ -156,6 +158,9 @@ class Seq:
     host_slot: int = -1
     page_hashes: list[bytes] = field(default_factory=list)
     num_registered: int = 0
+    in_flight: int = 0
+    num_unknown: int = 0
+    yielded_at: int = -1
     in_runner: bool = False
     aborted: bool = False
     num_unreported: int = 0
@@ -202,8 +207,20 @@ class Seq:
 
     @property
     def to_compute(self) -> int:
-        """Tokens without K and V that it computes before its forks begin; below 0 if they could have begun sooner."""
-        return len(self.tokens) - self.computed - (self.group.num_unshared if self.group.pending_forks else 0)
+        """Tokens in no plan that it computes before its forks begin; below 0 if they could have begun sooner."""
+        unshared = self.group.num_unshared if self.group.pending_forks else 0
+        return len(self.tokens) + self.num_unknown - self.computed - self.in_flight - unshared
+
+    def may_compute(self, ahead: bool) -> bool:
+        """Whether a running seq can be in the next plan. ahead: also if it is in flight, unless it will have ended."""
+        if self.in_flight:
+            ends = self.num_unknown > 0 and len(self.tokens) + self.num_unknown >= self.max_len
+            return ahead and self.to_compute > 0 and not ends
+        return self.candidates is None
+
+    def next_ids(self, end: int) -> list[int]:
+        """The tokens to compute next, up to position `end` - 1."""
+        return self.tokens[self.computed + self.in_flight : end] or [UNKNOWN]
 
     @property
     def is_generating(self) -> bool:

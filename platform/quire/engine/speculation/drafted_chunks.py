@@ -47,6 +47,7 @@ def _with_drafts(chunk: Chunk, draft: Draft, budget: int, state: SchedulerState)
     if not drafts:
         return chunk
     tables.append_pages(seq, len(seq.tokens) + len(drafts))
+    seq.in_flight += len(drafts)
     if tables.states is not None:
         tables.states.keep(seq, len(drafts))
     return replace(

@@ -46,7 +46,7 @@ class Speculation:
         self._registry, self._drafter, self._lengths = registry, drafter, lengths
         self.acceptance = acceptance
         self._predictions, self._counts = Predictions(), DraftCounts()
-        self._is_used = drafter is not None
+        self.is_used = drafter is not None  # whether steps may have drafts
         self._draft_s = 0.0  # of the step at hand
         self._num_rests, self._last_rests = 0, 0  # steps left without a decision, and those before the next one
         self._constants: dict[int, tuple[int, tuple[str, ...], bytes]] = {}  # seed, adapters, scope by seq id
@@ -74,11 +74,11 @@ class Speculation:
                 "(--speculative-lora).",
                 "speculative_lora",
             )
-        self._is_used = self._is_used or bool(getattr(request.params, "prediction_ids", ()))
+        self.is_used = self.is_used or bool(getattr(request.params, "prediction_ids", ()))
 
     def propose(self, generating: Callable[[], Sequence[Seq]]) -> Mapping[int, Draft]:
         """Drafts by seq id. generating: returns the seqs whose next chunk is one token that they sample after."""
-        if not self._is_used:
+        if not self.is_used:
             return {}
         if self._num_rests:
             self._num_rests, self._draft_s = self._num_rests - 1, 0.0
@@ -138,7 +138,7 @@ class Speculation:
 
     def observe(self, plan: Plan, result: StepResult, seconds: float) -> None:
         """Learn from a step that took so many seconds after its drafts."""
-        if not self._is_used:
+        if not self.is_used:
             return
         self._counts.add(plan, result)
         if result.hidden and self._drafter is not None:

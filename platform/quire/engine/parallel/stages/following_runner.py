@@ -38,7 +38,7 @@ class StagedFollowingRunner(FollowingRunner):
         if command.by_rows and plan.state is not None:
             self._moves[command.number] = plan.state
             plan = replace(plan, state=replace(plan.state, checkpoints=()))
-        self.run(plan)
+        self.launch(plan)
 
     @torch.inference_mode()
     def run_row(self, command: RunRow) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from quire.engine.sampling.logits_functions import NAME as FUNCTIONS, LogitsFunctions, change_rows
+from quire.engine.processors.logits_functions import NAME as FUNCTIONS, LogitsFunctions, change_rows
 from quire.errors import BadRequest, PluginOff, QuireError, WireError
 from quire.hooks.call_stats import call_plugin, plugin_fault
 from quire.params.sampling import SamplingParams

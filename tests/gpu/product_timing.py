@@ -1,0 +1,103 @@
+"""Times of products on this machine's GPU: adapters of 64 rows that all differ, and matrices of few bits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from itertools import pairwise
+from typing import Any
+from unittest.mock import patch
+
+import torch
+
+from quire_kernels.low_rank import LowRankUpdate, TokenSlots
+from quire_kernels.triton_gpu import linear, low_rank, token_low_rank
+from quire_kernels.triton_gpu.quantized.int8 import linear_int8
+from quire_kernels.triton_gpu.quantized.matrix import FLOAT4, FLOAT8, INTEGER, WHOLE_ROW, DeviceMatrix
+from quire_kernels.triton_gpu.quantized.op import TritonQuantizedLinear
+
+CACHE_BYTES = 1 << 28
+"""Several times the L2 cache."""
+
+RANK, ROWS = 16, 64
+PROJECTIONS = {
+    "qkv, of which q and v": (4096, (4096, 1024, 1024), (0, 2)),
+    "gate_up, of which up": (4096, (14336, 14336), (1,)),
+    "down": (14336, (4096,), (0,)),
+    "o, of which nothing": (4096, (4096,), ()),
+}
+"""Inputs, outputs of the fused matrices, and which of these adapters change; those of an 8B model."""
+
+SHAPES = ((14336, 4096), (4096, 4096))
+FORMS = {"int4 of 128": (4, 8, 128, INTEGER), "fp8": (8, 8, None, FLOAT8), "mxfp4": (4, 4, 32, FLOAT4)}
+"""Bits, run, size of a group (None: all inputs), and what codes stand for."""
+
+
+def adapter_calls(inputs: int, sizes: tuple[int, ...], changed: tuple[int, ...]) -> tuple[list[Any], float]:
+    """Calls with different adapters, and the bytes that one must move."""
+    edges = [sum(sizes[:i]) for i in range(len(sizes) + 1)]
+    update = [
+        LowRankUpdate(torch.randn(RANK, inputs) / 64, torch.randn(size, RANK)) if i in changed else None
+        for i, size in enumerate(sizes)
+    ]
+    moved = ROWS * sum(2 * RANK * (inputs + sizes[i]) + 4 * sizes[i] for i in changed)
+    x, y = (torch.randn(ROWS, width, device="cuda", dtype=torch.bfloat16) for width in (inputs, edges[-1]))
+    tokens = torch.randperm(ROWS, device="cuda").int(), torch.ones(ROWS, device="cuda")
+    calls = []
+    for _ in range(max(1, min(16, CACHE_BYTES // max(moved, 1)))):
+        slots = low_rank.low_rank(inputs, list(pairwise(edges)), ROWS, torch.bfloat16)
+        packed = slots.pack(update)
+        for slot in range(ROWS if changed else 0):
+            slots.put(slot, packed)
+        calls.append(partial(slots, y, x, TokenSlots.on_device(*tokens, RANK)))
+    return calls, moved
+
+
+def adapter_times(seconds_of: Callable[[list[Any]], float], bandwidth: float) -> Iterator[tuple[str, dict[str, float]]]:
+    for name, projection in PROJECTIONS.items():
+        calls, moved = adapter_calls(*projection)
+        seconds = seconds_of(calls)
+        found = {"us": seconds * 1e6, "of the roof": moved / bandwidth / seconds}
+        with patch.object(token_low_rank, "launches_overlap", lambda _: False):
+            found["us without overlap"] = seconds_of(calls) * 1e6
+        yield f"adapters, {name}", found
+
+
+def matrix_on_device(outputs: int, inputs: int, bits: int, run: int, group: int | None, kind: int) -> DeviceMatrix:
+    words = torch.randint(-(2**31), 2**31, (outputs, inputs * bits // 32), device="cuda").int()
+    words = words & 0x7E7E7E7E if kind == FLOAT8 else words  # no NaN
+    of_group, group = WHOLE_ROW if group is None else group * bits // 32, group or inputs
+    scales = torch.rand(outputs, inputs // group, device="cuda").bfloat16() / 100
+    offsets = scales / 2 if kind == INTEGER else None
+    return DeviceMatrix((outputs, inputs), words, scales, offsets, scales, None, bits, run, of_group, kind, 0)
+
+
+def products(outputs: int, inputs: int) -> Iterator[tuple[str, Callable[[], Any], float]]:
+    """Name, what makes a bound matrix, and its bytes."""
+    for name, form in FORMS.items():
+        matrix = matrix_on_device(outputs, inputs, *form)
+        moved = outputs * inputs * matrix.element_bytes
+        for rounds in (False, True) if name.startswith("int4") else (False,):
+
+            def make(form: Any = form, rounds: bool = rounds) -> Any:
+                return TritonQuantizedLinear(matrix_on_device(outputs, inputs, *form), None, torch.bfloat16, rounds)
+
+            yield f"{name}{', inputs rounded' if rounds else ''}", make, moved
+    weight = torch.randn(outputs, inputs, device="cuda", dtype=torch.bfloat16)
+    yield "int8", lambda: linear_int8(weight, None), outputs * inputs
+    yield "bf16", lambda: linear.linear(weight.clone(), None), 2 * outputs * inputs
+
+
+def product_times(
+    seconds_of: Callable[[list[Any]], float], least: Callable[[float, float], float]
+) -> Iterator[tuple[str, dict[str, float]]]:
+    """least: seconds that bytes and operations take at least."""
+    for outputs, inputs in SHAPES:
+        for name, make, moved in products(outputs, inputs):
+            bound = [make() for _ in range(max(1, int(CACHE_BYTES // moved)))]
+            for rows in (1, 16, 64, 256):
+                x = torch.randn(rows, inputs, device="cuda", dtype=torch.bfloat16)
+                seconds = seconds_of([partial(each, x) for each in bound])
+                roof = least(moved + 2 * rows * (inputs + outputs), 2 * rows * outputs * inputs)
+                found = {"us": seconds * 1e6, "of the roof": roof / seconds}
+                yield f"{outputs} x {inputs} {name}, {rows} rows", found
