@@ -14,6 +14,7 @@ contract is broken:
     check_grammar_backend   mask and `accept` agree, and `rollback` undoes `accept`
     check_scheduler_policy  no sequence starves under a bounded load
     check_routing_policy    a candidate is chosen each time, and unlike requests are spread
+    check_executor          programs start, reach the first rank, and are ended at once
     check_drafter           drafts are within bounds, depend on the sequence alone, and leave no state behind
     check_adapter_runtime   adapters change only the rows that use them, in any slot
     check_adapter_source    names resolve to adapter folders, and never to paths outside
@@ -59,6 +60,7 @@ if TYPE_CHECKING:
         check_reasoning_parser as check_reasoning_parser,
         check_tool_parser as check_tool_parser,
     )
+    from quire_testing.replicas.executor import check_executor as check_executor
     from quire_testing.replicas.kv_events import check_kv_event_publisher as check_kv_event_publisher
     from quire_testing.replicas.routing import check_routing_policy as check_routing_policy
     from quire_testing.scheduler_policy import check_scheduler_policy as check_scheduler_policy
@@ -80,6 +82,7 @@ _HOME = {
     "check_command": "cli",
     "check_demo_model": "cli",
     "check_drafter": "drafter",
+    "check_executor": "replicas.executor",
     "check_grammar_backend": "grammar_backend",
     "check_input_mapper": "input_mapper",
     "check_kv_event_publisher": "replicas.kv_events",

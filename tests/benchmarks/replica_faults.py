@@ -2,6 +2,8 @@
 
     python tests/benchmarks/replica_faults.py --rounds 20              two replicas
     python tests/benchmarks/replica_faults.py --rounds 20 --ranks 2    one engine process and one more rank
+    python tests/benchmarks/replica_faults.py --rounds 20 --ranks 2 --executor ray
+                                                                       the same on two nodes of a Ray cluster
 
 A tiny model, eight clients that ask without pause. In each round one replica, or one rank, gets SIGKILL or SIGSTOP. An
 answer is either the right one or a 503 of the process that died.
@@ -17,7 +19,8 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 
 sys.path.extend(str(folder) for folder in (Path(__file__).parents[1] / "helpers").iterdir())
@@ -31,6 +34,8 @@ TIMEOUT_S = 60
 """A client that waits longer hangs."""
 
 CLIENTS = 8
+
+ACTOR = b"ray::RankActor"
 
 AGAIN = "the engine process takes requests again"
 
@@ -48,6 +53,31 @@ def children(parent: int) -> list[int]:
     return found
 
 
+def actors() -> list[int]:
+    """Process ids of ranks that are actors of Ray."""
+    found = []
+    for entry in filter(str.isdigit, os.listdir("/proc")):
+        with suppress(OSError):
+            if Path(f"/proc/{entry}/cmdline").read_bytes().startswith(ACTOR):
+                found.append(int(entry))
+    return found
+
+
+@contextmanager
+def ray_cluster() -> Iterator[None]:
+    """A cluster of two nodes within this machine, which the server joins."""
+    from ray.cluster_utils import Cluster
+
+    nodes = Cluster(initialize_head=True, head_node_args={"num_cpus": 2})
+    nodes.add_node(num_cpus=2)
+    os.environ["RAY_ADDRESS"] = nodes.address
+    os.environ["OMP_NUM_THREADS"] = "1"  # of a rank, which takes its node for a machine of its own
+    try:
+        yield
+    finally:
+        nodes.shutdown()
+
+
 def started(pid: int) -> int:
     """When a process began, in ticks."""
     return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19])
@@ -56,7 +86,7 @@ def started(pid: int) -> int:
 def victims(server: Server, num_engines: int) -> list[int]:
     """Process ids of the engine processes, and of the other ranks; not of the process that is kept for a restart."""
     engines = sorted(children(server.process.pid), key=started)[:num_engines]
-    return [*engines, *(rank for engine in engines for rank in children(engine))]
+    return [*engines, *(rank for engine in engines for rank in children(engine)), *actors()]
 
 
 async def client(http: httpx.AsyncClient, number: int, wanted: str, seen: Counter[str], slowest: list[float]) -> None:
@@ -117,9 +147,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--ranks", type=int, default=1, help="ranks of one engine process, instead of two replicas")
+    parser.add_argument("--executor", choices=("mp", "ray"), default="mp", help="how further ranks run")
     args = parser.parse_args()
-    processes = ("-dp", 2) if args.ranks == 1 else ("--tensor-parallel-size", args.ranks)
-    with tempfile.TemporaryDirectory() as root:
+    ranks = ("--tensor-parallel-size", args.ranks, "--distributed-executor-backend", args.executor)
+    processes = ("-dp", 2) if args.ranks == 1 else ranks
+    with tempfile.TemporaryDirectory() as root, ray_cluster() if args.executor == "ray" else nullcontext():
         model = tiny_llama(Path(root) / "m", seed=1)
         flags = ("--dtype", "float32", "--num-pages", "400", *processes, "--max-restarts", 100)
         with serving(f"m={model}", *flags, "--disable-access-log") as server:

@@ -100,7 +100,6 @@ def test_the_python_class_takes_the_setting(folder: Path) -> None:
             "but --pipeline-parallel-size 2; use mp",
         ),
         ({"pipeline_parallel_size": 0}, "--pipeline-parallel-size must be above 0"),
-        ({"distributed_executor_backend": "ray"}, "must be one of uni, mp"),
     ],
 )
 def test_impossible_settings_are_refused(settings: dict[str, object], said: str) -> None:

@@ -18,6 +18,7 @@ with warnings.catch_warnings():
     from quire.ray.calls import HttpCall
     from quire.ray.ingress import LOST, Ingress
     from quire.ray.router import ReplicaRouter, routed_request
+    from quire.ray.stored_adapters import StoredAdapters
 
 from quire.errors import ConfigError
 from quire.routing.chosen_policy import ChosenPolicy
@@ -71,7 +72,7 @@ class Replicas:
 
 
 async def send(replicas, method="POST", path="/v1/completions", content=b"{}", limit=100):
-    ingress = Ingress(replicas, limit).__serve_build_asgi_app__()
+    ingress = Ingress(replicas, limit, StoredAdapters("test")).__serve_build_asgi_app__()
     async with httpx.AsyncClient(transport=httpx.ASGITransport(ingress), base_url="http://test") as client:
         return await client.request(method, path, content=content)
 
@@ -113,7 +114,7 @@ async def test_a_fault_of_the_application_is_no_reason_to_try_again():
     assert "secret" not in answer.text
 
 
-@pytest.mark.parametrize("path", ["/metrics", "/v1/files/abc", "/v1/load_lora_adapter"])
+@pytest.mark.parametrize("path", ["/v1/files/abc", "/v1/load_model"])
 async def test_what_replicas_do_not_share_is_refused(path):
     answer = await send(Replicas(), path=path)
     assert (answer.status_code, path.startswith(answer.json()["error"]["message"].split()[0])) == (501, True)

@@ -50,6 +50,7 @@ CONTRACT = {
     "quire.settings.model_config",
     "quire.settings.model_values",
     "quire.settings.near_names",
+    "quire.settings.rank_config",
     "quire.settings.server_config",
     "quire.settings.setting",
     "quire.settings.speculative_config",

@@ -80,7 +80,6 @@ ARGUMENTS: Mapping[str, Accepted] = {
     "max_seq_len_to_capture": _any(ALL_LENGTHS),
     "compilation_config": _only(CHOSEN_OPS, None),
     "attention_config": _only(CHOSEN_OPS, None),
-    "attention_backend": _only(CHOSEN_OPS, None),
     "disable_log_requests": _switch(NO_LOGGED_PROMPTS),
     "enable_log_requests": _only(NO_LOGGED_PROMPTS, False),
     "enable_log_outputs": _only(NO_LOGGED_PROMPTS, False),

@@ -27,6 +27,7 @@ from quire.records import (
     Command,
     DemoModel,
     Drafter,
+    Executor,
     GrammarBackend,
     InputMapper,
     KvEventPublisher,
@@ -107,6 +108,11 @@ def quire_scheduler_policies() -> Iterable[SchedulerPolicy]:  # type: ignore[emp
 @hookspec
 def quire_routing_policies() -> Iterable[RoutingPolicy]:  # type: ignore[empty-body]
     """Ways to divide requests among engine processes, chosen by `--data-parallel-routing`."""
+
+
+@hookspec
+def quire_executors() -> Iterable[Executor]:  # type: ignore[empty-body]
+    """Ways to run the ranks of a model, chosen by `--distributed-executor-backend`."""
 
 
 @hookspec

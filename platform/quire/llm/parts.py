@@ -79,6 +79,7 @@ def open_llm(
     if place is not None and not place.leads:
         sys.exit(follow(place))
     SpeculativeConfig.from_registry(config.speculation, found)  # raises ConfigError now instead of after loading
+    config.executor_record(found)
     folder = hub.resolve(config.model, config)
     tokenizer = Tokenizer.load(hub.resolve_tokenizer(config, folder), config.tokenizer_mode, config.trust_remote_code)
     limits = MediaLimits.from_config(config, found)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 from starlette.types import Message, Scope
@@ -56,3 +56,24 @@ class HttpCall(NamedTuple):
             "server": None,
             "state": {},
         }
+
+
+class WholeAnswer(NamedTuple):
+    """A whole answer. replica: which one has given it."""
+
+    status: int
+    headers: tuple[tuple[bytes, bytes], ...]
+    body: bytes
+    replica: str
+
+    @classmethod
+    def from_messages(cls, messages: Iterable[Message], replica: str) -> WholeAnswer:
+        """The answer that messages of ASGI are parts of."""
+        start, *parts = messages
+        headers = tuple((bytes(name), bytes(value)) for name, value in start["headers"])
+        return cls(start["status"], headers, b"".join(part.get("body", b"") for part in parts), replica)
+
+    def messages(self) -> Messages:
+        """What an application of ASGI sends for it."""
+        start = {"type": "http.response.start", "status": self.status, "headers": list(self.headers)}
+        return start, {"type": "http.response.body", "body": self.body, "more_body": False}

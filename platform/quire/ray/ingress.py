@@ -13,7 +13,9 @@ from ray.serve.exceptions import BackPressureError
 from starlette.types import Message, Receive, Scope, Send
 
 from quire.errors import EngineDied, NotSupported, Overloaded, QuireError, TooLarge
+from quire.ray.all_replicas import AllReplicas
 from quire.ray.calls import HttpCall, Messages
+from quire.ray.stored_adapters import StoredAdapters, application_name
 from quire.server.http.errors import as_quire_error, error_object, error_response
 
 if TYPE_CHECKING:
@@ -26,25 +28,22 @@ PAUSES_S = (0.0, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 4.0, 8.0)
 
 UNAVAILABLE = 503
 
-OF_ONE_PROCESS = (
-    "/metrics",
-    "/v1/batches",
-    "/v1/files",
-    "/v1/load_lora_adapter",
-    "/v1/unload_lora_adapter",
-    "/v1/load_model",
-    "/v1/unload_model",
-)
+OF_ONE_PROCESS = ("/v1/batches", "/v1/files", "/v1/load_model", "/v1/unload_model")
 """Paths whose answers depend on the replica. Requests for them are refused."""
 
 LOST = "The replica that computed this answer was lost."
 
 
 class Ingress:
-    """An application of ASGI in front of the replicas. max_body_bytes: of a request, as it is sent."""
+    """An application of ASGI in front of the replicas. max_body_bytes: of a request, as it is sent. stored: those that
+    requests have loaded, None = those of this application of Ray Serve.
+    """
 
-    def __init__(self, replicas: DeploymentHandle[Any], max_body_bytes: int) -> None:
+    def __init__(
+        self, replicas: DeploymentHandle[Any], max_body_bytes: int, stored: StoredAdapters | None = None
+    ) -> None:
         self._replicas = replicas.options(method_name="call", stream=True)
+        self._all = AllReplicas(replicas, stored or StoredAdapters(application_name()))
         self._max_body_bytes = max_body_bytes
 
     def __serve_build_asgi_app__(self) -> Any:
@@ -122,7 +121,10 @@ class Ingress:
                 raise
 
     async def _messages(self, call: HttpCall) -> AsyncIterator[Messages]:
-        """The messages of the first replica that begins to answer."""
+        """The messages of the first replica that begins to answer, or of all together."""
+        if self._all.answers(call):
+            yield (await self._all.answer(call)).messages()
+            return
         for tries, pause_s in enumerate((*PAUSES_S, None)):
             has_begun = False
             answer = self._replicas.remote(call)

@@ -13,8 +13,10 @@ from typing import Any
 from starlette.types import Message, Receive
 
 from quire.log_format import log_to_stderr
-from quire.ray.calls import HttpCall, Messages
+from quire.ray.calls import HttpCall, Messages, WholeAnswer
 from quire.ray.settings import read_settings
+from quire.ray.shared_adapters import SharedAdapters
+from quire.ray.stored_adapters import StoredAdapter, StoredAdapters, application_name, replica_id
 from quire.server.process.serve import load_app
 from quire.server.process.start import build_client, process_settings
 
@@ -42,7 +44,10 @@ class Replica:
         self._app = await load_app(self._client, served.models, config, served.registry, defaults=served.defaults)
         self._open = contextlib.AsyncExitStack()
         await self._open.enter_async_context(self._app.router.lifespan_context(self._app))
-        self._watching = asyncio.create_task(self._end_with_engine())
+        self._id = replica_id()
+        self._adapters = SharedAdapters(self._app.state.service.adapters, StoredAdapters(application_name()))
+        await self._adapters.follow()
+        self._tasks = [asyncio.create_task(work) for work in (self._end_with_engine(), self._adapters.keep_following())]
 
     async def call(self, request: HttpCall) -> AsyncGenerator[Messages, None]:
         """The messages of the answer, as they come. Closing the generator cancels the request."""
@@ -68,6 +73,23 @@ class Replica:
             disconnect.set()
             answering.cancel()
 
+    async def answer(self, request: HttpCall) -> WholeAnswer:
+        """What the application answers, when it is complete."""
+        found = [message async for messages in self.call(request) for message in messages]
+        return WholeAnswer.from_messages(found, self._id)
+
+    async def load_adapter(self, request: HttpCall, adapter: StoredAdapter) -> WholeAnswer:
+        """The answer to a request that loads an adapter on all replicas."""
+        return await self._adapters.load(adapter, lambda: self.answer(request))
+
+    async def unload_adapter(self, request: HttpCall, name: str) -> WholeAnswer:
+        """The answer to one that unloads it."""
+        return await self._adapters.unload(name, lambda: self.answer(request))
+
+    async def follow_stored_adapters(self) -> None:
+        """Have the adapters that the cluster remembers, and no others that requests have loaded."""
+        await self._adapters.follow()
+
     async def record_autoscaling_stats(self) -> dict[str, float]:
         """What `quire.ray.autoscaling` reads: use of the fullest KV cache, and sequences that wait."""
         stats = await self._client.stats()
@@ -87,7 +109,8 @@ class Replica:
         os._exit(LOST)
 
     async def __del__(self) -> None:
-        self._watching.cancel()
+        for task in self._tasks:
+            task.cancel()
         await self._open.aclose()
         await self._client.close()
 

@@ -42,6 +42,7 @@ from quire.records.ops import (
 )
 from quire.records.reasoning import Channels, MessageKind, ReasoningParser
 from quire.records.registry import RECORDS, PluginCallCounts, PluginInfo, Registry
+from quire.records.replicas.executors import Executor, ExecutorContext, ExecutorImpl, RankProgram, StartedRank
 from quire.records.replicas.kv_events import KvEventContext, KvEventPublisher, KvEventPublisherImpl
 from quire.records.replicas.routing import RoutingCandidates, RoutingPolicy, RoutingPolicyImpl
 from quire.records.scheduling import SchedulerPolicy, SchedulingPolicyImpl, SeqView
@@ -107,6 +108,9 @@ __all__ = [
     "Drafter",
     "DrafterContext",
     "DrafterImpl",
+    "Executor",
+    "ExecutorContext",
+    "ExecutorImpl",
     "FindFormats",
     "GateRequest",
     "Generate",
@@ -140,6 +144,7 @@ __all__ = [
     "Quantization",
     "QuantizationOptions",
     "RECORDS",
+    "RankProgram",
     "ReadBody",
     "ReadsHidden",
     "ReasoningParser",
@@ -161,6 +166,7 @@ __all__ = [
     "SpeechTask",
     "StartAnswer",
     "StartTranscription",
+    "StartedRank",
     "StatsObserver",
     "StoredMatrix",
     "StreamEvents",

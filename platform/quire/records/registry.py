@@ -15,6 +15,7 @@ from quire.records.logits import LogitsProcessor
 from quire.records.models import Architecture, ArchitectureFallback, InputMapper
 from quire.records.ops import OpImpl, Quantization
 from quire.records.reasoning import ReasoningParser
+from quire.records.replicas.executors import Executor
 from quire.records.replicas.kv_events import KvEventPublisher
 from quire.records.replicas.routing import RoutingPolicy
 from quire.records.scheduling import SchedulerPolicy
@@ -35,6 +36,7 @@ RECORDS: Mapping[str, type] = {
     "quire_grammar_backends": GrammarBackend,
     "quire_scheduler_policies": SchedulerPolicy,
     "quire_routing_policies": RoutingPolicy,
+    "quire_executors": Executor,
     "quire_drafters": Drafter,
     "quire_adapter_runtimes": AdapterRuntime,
     "quire_tool_parsers": ToolParser,

@@ -3,9 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from quire.errors import ConfigError
 from quire.settings.setting import check_positive, setting
+
+if TYPE_CHECKING:
+    from quire.records import Executor, Registry
+
+EXECUTORS = "quire_executors"
+OWN_EXECUTORS = ("uni", "mp", "external_launcher")
+"""Values of --distributed-executor-backend that need no plugin."""
 
 MAX_RANKS = 64
 """Largest number of ranks of a model."""
@@ -32,8 +40,8 @@ class RankConfig:
     )
     distributed_executor_backend: str | None = setting(
         "How the ranks of a model run: uni (one rank, in the process of the engine), mp (a process for each further "
-        "rank) or external_launcher (torchrun starts this command for each rank); default: uni with one rank, else mp.",
-        choices=("uni", "mp", "external_launcher"),
+        "rank), external_launcher (torchrun starts this command for each rank), ray (actors of a Ray cluster), or an "
+        "executor of a plugin; default: uni with one rank, else mp.",
     )
     nnodes: int = setting("Number of machines that share the ranks of the model; each runs this command.", 1)
     node_rank: int = setting("Number of this machine, from 0 to --nnodes - 1; the first one serves.", 0)
@@ -59,6 +67,18 @@ class RankConfig:
         own = f"--pipeline-parallel-size {stages}"
         return own if tensor == 1 else f"--tensor-parallel-size {tensor} with {own}"
 
+    def executor_record(self, registry: Registry) -> Executor | None:
+        """The executor of a plugin; None: one of Quire's own. Raises ConfigError if there is none of that name."""
+        name = self.distributed_executor_backend
+        if name is None or name in OWN_EXECUTORS:
+            return None
+        records = registry.by_hook(EXECUTORS)
+        if name not in records:
+            known = ", ".join((*OWN_EXECUTORS, *records))
+            raise ConfigError(f"--distributed-executor-backend must be one of {known}; got {name!r:.80}.")
+        found: Executor = records[name]
+        return found
+
     def _check_ranks(self) -> None:
         """Raise ConfigError for settings that no ranks can have."""
         check_positive(self, "tensor_parallel_size", "pipeline_parallel_size")
@@ -78,9 +98,15 @@ class RankConfig:
             )
         if not 0 < self.master_port < 65536:
             raise ConfigError(f"--master-port must be from 1 to 65535; got {self.master_port}.")
-        if nodes > 1 and self.distributed_executor_backend == "external_launcher":
+        backend = self.distributed_executor_backend
+        if nodes > 1 and backend == "external_launcher":
             raise ConfigError(
                 "--nnodes and --distributed-executor-backend external_launcher: give --nnodes to torchrun."
+            )
+        if nodes > 1 and backend not in (None, *OWN_EXECUTORS):
+            raise ConfigError(
+                f"--nnodes {nodes} and --distributed-executor-backend {backend}: run one command, without --nnodes; "
+                "the executor finds machines itself."
             )
         if size % nodes:
             raise ConfigError(

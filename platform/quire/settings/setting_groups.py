@@ -47,7 +47,7 @@ GROUPS: Mapping[str, tuple[str, ...]] = {
     ),
     "scheduling": (
         *("max_num_seqs", "max_num_batched_tokens", "max_num_queued_reqs", "enable_chunked_prefill"),
-        *("scheduling_policy", "preemption", "batch_invariant", "enforce_eager"),
+        *("scheduling_policy", "preemption", "batch_invariant", "enforce_eager", "attention_backend"),
     ),
     "several engine processes": ("data_parallel_size", "data_parallel_routing", "kv_events_config"),
     "speculative decoding": (

@@ -6,6 +6,7 @@ import importlib
 import importlib.util
 import sys
 from collections.abc import Iterator
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -43,6 +44,9 @@ def triton_ops(interpreted: bool = DEVICE == "cpu") -> Iterator[TritonOps]:
             interpret_the_language(patch)
         for name in [name for name in sys.modules if name.startswith(PACKAGE) and name != KEPT]:
             patch.delitem(sys.modules, name)
+        package = importlib.import_module(PACKAGE[:-1])  # what `from package import module` finds before sys.modules
+        for name in [name for name in vars(package) if isinstance(vars(package)[name], ModuleType) and name != "ops"]:
+            patch.delattr(package, name)
         yield TritonOps()
         for name in [name for name in sys.modules if name.startswith(PACKAGE) and name != KEPT]:
             sys.modules.pop(name)

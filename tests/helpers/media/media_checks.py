@@ -96,6 +96,16 @@ def check_media_family(model: MediaModel, found: Registry) -> None:
             assert total_preemptions(rig)[way == "swap"] > 0, f"no seq was preempted by {way}"
 
 
+def media_answers(model: MediaModel, found: Registry, rig: Rig) -> list[list[int]]:
+    """Tokens of the answers to all questions, without and with the adapter if there is one."""
+    prompts = [_prompt(model, found, rig.engine.info, question) for question in model.questions]
+    adapted = [False] * len(prompts)
+    if model.adapter is not None:
+        rig.engine.load_adapter("adapter", model.adapter)
+        prompts, adapted = [*prompts, *prompts], [*adapted, *[True] * len(prompts)]
+    return [answer.tokens for answer in _answers(rig, prompts, adapted)]
+
+
 @dataclass(frozen=True)
 class _Answer:
     tokens: list[int]

@@ -99,7 +99,7 @@ def _packed(codes: Tensor, bits: int, run: int) -> Tensor:
 
 
 def _exact(values: Tensor) -> Tensor:
-    """The same numbers in 16 bits, if one of the types holds them."""
+    """Numbers in 16 bits, if one of the types holds them all."""
     for dtype in (torch.bfloat16, torch.float16):
         if torch.equal(values.to(dtype).float(), values.float()):
             return values.to(dtype)

@@ -1,39 +1,29 @@
-"""Ways of starting the ranks of a model."""
+"""Ways of starting the ranks of a model: what `--distributed-executor-backend` names."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from subprocess import Popen
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
-from quire.engine.parallel.channel import Channel
-from quire.engine.parallel.followers import Launched
+import torch
+
+from quire.engine.parallel.followers import Launched, Started
+from quire.engine.parallel.launch import launch_process
 from quire.engine.parallel.messages import StartRank
-from quire.engine.parallel.nodes.addresses import listen
-from quire.engine.parallel.nodes.gather import gather
-from quire.engine.parallel.nodes.place import Place
-from quire.engine.parallel.spawn import start_joining
+from quire.engine.parallel.nodes.joined_ranks import JoinedRanks, start_process
+from quire.engine.parallel.nodes.place import Place, place_of
 from quire.engine.parallel.stages.position import RankPosition
-from quire.engine.parallel.stages.sockets import flow_of, group_of
-from quire.engine.parallel.stages.wires import Group, Wires, Wiring
-from quire.records import Registry
-from quire_models.sharding.stage_flow import StageFlow
+from quire.engine.parallel.stages.wires import Wires, Wiring
+from quire.records import Executor, ExecutorContext, Registry
+from quire.settings.model_config import ModelConfig
+from quire.settings.rank_config import EXECUTORS
 
 Launch = Callable[[StartRank, Wires, Registry], Launched]
 """Starts a rank. Arguments: its first message, how it reaches the others, the leader's registry."""
 
 
-class Started(NamedTuple):
-    """group, flow: the leader's ends. followers: the other ranks by their numbers."""
-
-    group: Group
-    flow: StageFlow | None
-    followers: Mapping[int, Launched]
-
-
-class Executor(Protocol):
+class RankExecutor(Protocol):
     """local: how many ranks this machine has, the first one included."""
 
     @property
@@ -67,43 +57,39 @@ class LocalRanks:
             return Started(wires.group(own, first.threads), wires.flow(), found)
 
 
-@dataclass(frozen=True, eq=False)
-class JoinedRank:
-    """A rank that has joined. process: if this program has started it."""
+def executor_of(
+    config: ModelConfig, registry: Registry, environ: Mapping[str, str], launch: Launch | None = None
+) -> RankExecutor:
+    """What starts the ranks of a model. launch: starts a rank of this machine, None = as a process.
 
-    channel: Channel
-    process: Popen[bytes] | None
+    Raises ConfigError: there is no such executor, or it finds no places for the ranks.
+    """
+    record = config.executor_record(registry)
+    if record is not None:
+        return _plugin_ranks(config, record, registry)
+    place = place_of(config, environ)
+    if place is not None:
+        return JoinedRanks(place, start_process)
+    return LocalRanks(config.num_ranks, launch or launch_process)
 
-    def end(self) -> None:
-        """End the process, if there is one; others end with their connection."""
-        if self.process is not None:
-            self.process.kill()
-            self.process.wait()
 
-
-@dataclass(frozen=True)
-class JoinedRanks:
-    """Ranks that join the first one, because they are on several machines, or torchrun starts them."""
-
-    place: Place
-
-    @property
-    def local(self) -> int:
-        return self.place.local
-
-    def start(self, first: StartRank, registry: Registry) -> Started:
-        place = self.place
-        with ExitStack() as ending, listen(place) as listener:
-            processes: dict[int, Popen[bytes]] = {}
-            for rank in range(1, place.count):
-                processes[rank] = start_joining(place, rank)
-                ending.callback(processes[rank].wait)
-                ending.callback(processes[rank].kill)
-            gathered = gather(place, listener)
-            own = RankPosition.of(first.config, 0)
-            group, flow = group_of(own, gathered.connections), flow_of(own, gathered.connections)
-            for rank, channel in gathered.channels.items():
-                channel.send(replace(first.described(registry), rank=rank))
-            ending.pop_all()
-        joined = {rank: JoinedRank(each, processes.get(rank)) for rank, each in gathered.channels.items()}
-        return Started(group, flow, joined)
+def _plugin_ranks(config: ModelConfig, record: Executor, registry: Registry) -> JoinedRanks:
+    plugin = registry.plugin_of(EXECUTORS, record.name)
+    size, timeout_s = config.num_ranks, config.distributed_timeout_s
+    context = ExecutorContext(
+        options=registry.options.get(plugin, {}), size=size, threads=torch.get_num_threads(), timeout_s=timeout_s
+    )
+    counter = registry.counter
+    assert counter is not None, "a registry of loaded plugins counts calls"
+    built = counter.call(plugin, record.build, context)
+    place = Place(
+        host=built.address,
+        port=0,
+        size=size,
+        first=0,
+        count=size,
+        local=built.local,
+        by_store=False,
+        timeout_s=timeout_s,
+    )
+    return JoinedRanks(place, lambda program: counter.call(plugin, built.start, program))

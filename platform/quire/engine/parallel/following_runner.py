@@ -7,8 +7,9 @@ from typing import Any
 
 from torch import Tensor
 
-from quire.engine.runner.model_runner import PROMPT_LOGPROBS_BATCH, ModelRunner
+from quire.engine.runner.model_runner import ModelRunner
 from quire.engine.runner.selected_tokens import SelectedTokens
+from quire.engine.sampling.logprobs import PROMPT_LOGPROBS_BATCH
 from quire.engine.sampling.sampler import SamplingState
 from quire.params.pooling import PoolingParams, PoolingResult
 from quire.types import AcceptedDrafts, NewSeq, Plan, Sample, TokenLogprobs

@@ -19,10 +19,9 @@ from quire.engine.memory.ledger import MemoryBudget, MemoryUse
 from quire.engine.parallel.adapters.adapter_reads import AdapterReads
 from quire.engine.parallel.adapters.mirrored_runtime import MirroredRuntime
 from quire.engine.parallel.divided_tables import DividedTables
-from quire.engine.parallel.executors import Executor, JoinedRanks, Launch, LocalRanks
+from quire.engine.parallel.executors import Launch, RankExecutor, executor_of
 from quire.engine.parallel.followers import Followers, Launched
 from quire.engine.parallel.group import model_digest
-from quire.engine.parallel.launch import launch_process
 from quire.engine.parallel.messages import (
     AdapterRead,
     Addend,
@@ -38,7 +37,6 @@ from quire.engine.parallel.messages import (
     RunRow,
     StartRank,
 )
-from quire.engine.parallel.nodes.place import place_of
 from quire.engine.parallel.one_rank import OneRank
 from quire.engine.parallel.stages.caches import with_largest_caches
 from quire.engine.parallel.stages.position import RankPosition
@@ -59,10 +57,10 @@ class Leader:
     flow: brings hidden states from the other stages, None with one stage.
     """
 
-    def __init__(self, config: ModelConfig, registry: Registry, executor: Executor) -> None:
+    def __init__(self, config: ModelConfig, registry: Registry, executor: RankExecutor) -> None:
         self.size, self._local = config.num_ranks, executor.local
         self.threads = max(1, torch.get_num_threads() // self._local)
-        _check(config, self._local)
+        _warn_of_few_cores(self._local)
         self._number, self._handles = 0, count(1)
         self._failure: str | None = None
         self._startup_error: QuireError | None = None
@@ -235,16 +233,18 @@ def start_ranks(config: ModelConfig, registry: Registry, launch: Launch | None) 
     """Start the other ranks of a model, if it has some. Raises ConfigError."""
     if config.num_ranks == 1:
         return OneRank()
+    _check_device(config)
     hub.locate(config.model, config)  # downloads it once, before all ranks ask for it
-    place = place_of(config, os.environ)
-    local = LocalRanks(config.num_ranks, launch or launch_process)
-    return Leader(config, registry, local if place is None else JoinedRanks(place))
+    return Leader(config, registry, executor_of(config, registry, os.environ, launch))
 
 
-def _check(config: ModelConfig, local: int) -> None:
-    """Raise ConfigError for settings that do not work with several ranks; warn where they are slow."""
+def _check_device(config: ModelConfig) -> None:
+    """Raise ConfigError for devices that several ranks cannot have."""
     if config.device == "cuda" or (config.device == "auto" and torch.cuda.is_available()):
         raise ConfigError(f"{config.ranks_setting}: several GPUs are not supported yet; use --device cpu, or one GPU.")
+
+
+def _warn_of_few_cores(local: int) -> None:
     cores = len(os.sched_getaffinity(0))
     if local > cores:
         log.warning("%d ranks of a model on %d cores: they wait for each other", local, cores)

@@ -9,6 +9,7 @@ import torch
 
 from quire.engine.adapters.revision import AdapterRevision
 from quire.engine.loading.load import LoadedModel
+from quire.engine.overlap.overlapping_runner import OverlappingRunner
 from quire.engine.parallel.adapters.mirrored_runtime import MirroredAdapter
 from quire.engine.parallel.leader import Leader
 from quire.engine.parallel.messages import PlacedAdapter
@@ -22,11 +23,17 @@ from quire_kernels.groups.group import RankLost
 
 
 def runner_of(
-    ranks: Leader | OneRank, revisions: Mapping[AdapterRef, AdapterRevision], loaded: LoadedModel, *rest: Any
+    ranks: Leader | OneRank,
+    revisions: Mapping[AdapterRef, AdapterRevision],
+    overlaps: bool,
+    loaded: LoadedModel,
+    *rest: Any,
 ) -> ModelRunner:
-    """The runner of the first rank. revisions: adapters that sequences may refer to. rest: as of `ModelRunner`."""
+    """The runner of the first rank. revisions: adapters that sequences may refer to. overlaps: whether steps of one
+    rank are launched while the one before runs. rest: as of `ModelRunner`.
+    """
     if isinstance(ranks, OneRank):
-        return ModelRunner(loaded, *rest)
+        return OverlappingRunner(loaded, *rest) if overlaps else ModelRunner(loaded, *rest)
     if ranks.flow is None:
         return LeadingRunner(ranks, revisions, loaded, *rest)
     from quire.engine.parallel.stages.leading_runner import StagedLeadingRunner

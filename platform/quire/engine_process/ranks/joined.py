@@ -13,9 +13,10 @@ import logging
 import os
 import signal
 import sys
+from contextlib import suppress
 
 from quire.engine.parallel.follower import Follower
-from quire.engine.parallel.messages import EndRank, StartRank
+from quire.engine.parallel.messages import EndRank, RankFailed, StartRank
 from quire.engine.parallel.nodes.join import join
 from quire.engine.parallel.nodes.place import Place
 from quire.engine.parallel.nodes.statuses import LOST, REFUSED
@@ -34,21 +35,32 @@ def main(place: str, rank: str) -> int:
     """Serve the first rank; returns the exit status."""
     ignore_signals()
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    return follow(place, rank)
+
+
+def follow(place: str, rank: str) -> int:
+    """Serve the first rank in a process of another program, which handles its own signals; returns the exit status."""
     log_to_stderr("info")
     found, own = Place(**json.loads(place)), int(rank)
     try:
         joined = join(found, own)
-        try:
-            start = joined.channel.receive()
-        except EOFError:
-            return LOST
-        assert isinstance(start, StartRank), start
-        log_to_stderr(logging.getLevelName(start.log_level).lower())
+    except QuireError as error:
+        log.critical("%s", error.message)
+        return REFUSED
+    try:
+        start = joined.channel.receive()
+    except EOFError:
+        return LOST
+    assert isinstance(start, StartRank), start
+    log_to_stderr(logging.getLevelName(start.log_level).lower())
+    try:
         plugins = registry.load(list(start.plugins or ()), start.options)
         position = RankPosition.of(start.config, own)
         group, flow = group_of(position, joined.connections), flow_of(position, joined.connections)
     except QuireError as error:
         log.critical("%s", error.message)
+        with suppress(OSError):  # the first rank is gone
+            joined.channel.send(RankFailed(error.message, is_startup=True))
         return REFUSED
     return REFUSED if Follower(joined.channel, group, flow, start, plugins, _end).run() else LOST
 

@@ -1,1 +1,3 @@
-"""Records for servers with several replicas: how requests are divided, and what routers outside learn of the cache."""
+"""Records for several processes: where the ranks of a model run, how requests are divided among replicas, and what
+routers outside learn of the cache.
+"""

@@ -102,6 +102,7 @@ def run_server(
     for model in models:
         MediaLimits.from_config(model, registry)  # raises ConfigError now instead of after loading
         SpeculativeConfig.from_registry(model.speculation, registry)
+        model.executor_record(registry)
     KvEventsConfig.from_registry(config.kv_events_config, registry)
     tracing = build_tracing(config.otlp_traces_endpoint, os.environ)
     with ignore_hangups(), contextlib.closing(bind(config)) as listener:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import secrets
+import select
 import socket
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from typing import Any
@@ -16,6 +17,9 @@ from quire.engine.parallel.nodes.frames import GREETING_S, receive_frame, second
 from quire.engine.parallel.nodes.mesh import connected, keep_alive
 from quire.engine.parallel.nodes.place import Place
 from quire.errors import ConfigError
+
+CHECK_S = 0.5
+"""Interval of the checks whether a rank has ended before it has joined."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,13 +38,19 @@ class _Joining:
     addresses: dict[int, Address] = field(default_factory=dict)
 
 
-def gather(place: Place, listener: socket.socket) -> Gathered:
-    """Wait until all ranks have joined. Raises ConfigError if they do not, or one is not of this group."""
+def gather(place: Place, listener: socket.socket, problem: Callable[[], str | None] = lambda: None) -> Gathered:
+    """Wait until all ranks have joined. problem: why one never will, None as far as is known.
+
+    Raises ConfigError if they do not join, or one is not of this group.
+    """
     deadline = time.monotonic() + place.timeout_s
     joining = _Joining()
     try:
         while len(joining.connections) < place.size - 1:
-            _take_one(place, listener, joining, deadline)
+            if _is_waiting(listener, deadline):
+                _take_one(place, listener, joining, deadline)
+            elif (reason := problem()) is not None:
+                raise ConfigError(reason)
         addresses = {0: listener.getsockname()[:2], **joining.addresses}
         token = secrets.token_hex(16)
         for connection in joining.connections.values():
@@ -60,6 +70,11 @@ def gather(place: Place, listener: socket.socket) -> Gathered:
     for connection in joining.connections.values():
         keep_alive(connection)
     return Gathered({rank: Channel(each) for rank, each in joining.connections.items()}, connections)
+
+
+def _is_waiting(listener: socket.socket, deadline: float) -> bool:
+    """Whether something has connected, or does so soon. Raises TimeoutError when the deadline is over."""
+    return bool(select.select([listener], (), (), min(CHECK_S, seconds_until(deadline)))[0])
 
 
 def _take_one(place: Place, listener: socket.socket, joining: _Joining, deadline: float) -> None:

@@ -1,0 +1,33 @@
+"""Families that see or hear on two ranks: the answers of one process, with adapters of language model and tower."""
+
+from pathlib import Path
+
+import pytest
+from family_checks import plugins
+from media_checks import MediaModel, media_answers
+from picture_families import families as picture_families
+from picture_model import PictureModel
+from rank_rig import on_one_and_two
+from sound_families import families as sound_families
+from sound_model import SoundModel
+
+PICTURES, SOUNDS = picture_families(), sound_families()
+
+
+def check(model: MediaModel) -> None:
+    settings = {**model.settings, "num_pages": 600, "max_num_batched_tokens": max(33, model.least_step)}
+    one, two = on_one_and_two(model.folder, plugins(), lambda rig: media_answers(model, plugins(), rig), **settings)
+    assert two == one
+    assert len({tuple(tokens) for tokens in one}) > 2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", PICTURES)
+def test_pictures(name: str, tmp_path: Path) -> None:
+    check(PictureModel(tmp_path, PICTURES[name]))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SOUNDS)
+def test_sounds(name: str, tmp_path: Path) -> None:
+    check(SoundModel(tmp_path, SOUNDS[name]))
