@@ -12,10 +12,15 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from cpu_isas import HERE
 from forked_popen import ForkedPopen, ForkServer
+from hypothesis import HealthCheck, settings
 from plugin_site import PluginSite
 
 # Read when torch is imported. Threads that wait for each other sleep soon, as in the host: others may use the cores.
 os.environ.setdefault("GOMP_SPINCOUNT", "20000")
+
+# Examples take as long as the machine lets them: a busy one makes no test fail.
+settings.register_profile("any speed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("any speed")
 
 # Imports make objects but no garbage: collections of them take a tenth of their time.
 gc.set_threshold(20_000, 20, 10)

@@ -100,9 +100,9 @@ class Follower:
             while (command := self._commands.get()) is not None:
                 self._do(command)
         except Exception as error:
-            log.exception("Rank %d cannot go on", self._start.rank)
             is_startup = isinstance(error, StartupError)
             message = error.message if isinstance(error, QuireError) else f"{type(error).__name__}: {error}"
+            log.error("Rank %d cannot go on: %s", self._start.rank, message, exc_info=not is_startup)
             with suppress(OSError):  # the leader is gone
                 self._channel.send(RankFailed(message, is_startup))
             self._end_waits()
