@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from collections.abc import Iterator
@@ -11,13 +12,27 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from cpu_isas import HERE
 from forked_popen import ForkedPopen, ForkServer
+from hypothesis import HealthCheck, settings
 from plugin_site import PluginSite
 
 # Read when torch is imported. Threads that wait for each other sleep soon, as in the host: others may use the cores.
 os.environ.setdefault("GOMP_SPINCOUNT", "20000")
 
+# Examples take as long as the machine lets them: a busy one makes no test fail.
+settings.register_profile("any speed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("any speed")
+
+# Imports make objects but no garbage: collections of them take a tenth of their time.
+gc.set_threshold(20_000, 20, 10)
+
 if TYPE_CHECKING:
     from quire_kernels.cpu.ops import CpuOps
+
+
+def pytest_collection_finish() -> None:
+    """Thousands of tests stay until the end: leave them and what they import out of collections."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -16,7 +16,7 @@ from quire_kernels.candidates.built_in import BUILT_IN, PAGED, REFERENCE, STORES
 from quire_kernels.candidates.protocols import Implementation, Query
 from quire_kernels.state import ops as state
 
-__all__ = ["BUILT_IN", "Choice", "Ops", "Rejected", "choose", "reference"]
+__all__ = ["BUILT_IN", "Backend", "Choice", "Ops", "Rejected", "attention_backends", "choose", "reference", "refused"]
 
 
 @dataclass(frozen=True)
@@ -96,6 +96,36 @@ def choose(query: Query, impls: Iterable[tuple[str, Implementation]] = ()) -> Op
     return Ops(**functions, report=tuple(chosen[op].choice for op in ops.TABLE))
 
 
+@dataclass(frozen=True)
+class Backend:
+    """An implementation of `paged_attention`; reason: why it cannot run, None if it can."""
+
+    name: str
+    plugin: str
+    reason: str | None
+
+
+def attention_backends(query: Query, impls: Iterable[tuple[str, Implementation]] = ()) -> list[Backend]:
+    """What `Query.attention_backend` may name, by descending priority; loads none of them. impls: as of `choose`."""
+    found = [pair for pair in (*impls, *built_in()) if pair[1].op == "paged_attention"]
+
+    def reason(impl: Implementation) -> str | None:
+        return impl.supports(query) or _lacks_option(impl.op, query, impl) or _other_kv_dtype(impl.op, query, impl)
+
+    found.sort(key=lambda pair: -pair[1].priority)
+    return [Backend(impl.name, plugin, reason(impl)) for plugin, impl in found]
+
+
+def refused(ops: Ops, query: Query) -> str | None:
+    """Why attention is not what `query.attention_backend` asks for; None if it is."""
+    choice = next(each for each in ops.report if each.op == "paged_attention")
+    if query.attention_backend in ("auto", choice.name):
+        return None
+    reasons = {each.name: each.reason for each in choice.rejected}
+    why = reasons.get(query.attention_backend, "no loaded plugin provides it")
+    return f"it cannot be used: {why}. Here auto would be {choice.name}; `platform doctor` lists all back ends."
+
+
 def reference() -> Ops:
     """The reference implementation of every op."""
     module = import_module(REFERENCE)
@@ -163,12 +193,22 @@ def _lacks_option(op: str, query: Query, impl: Implementation) -> str | None:
 
 
 def _not_requested(query: Query, impl: Implementation) -> str | None:
-    allowed = not impl.on_request or impl.name in query.needs
-    return None if allowed else "it is only for models that require it"
+    if not impl.on_request or _is_requested(query, impl):
+        return None
+    asked = " or if it is asked for" if impl.op == "paged_attention" else ""
+    return f"it is only for models that require it{asked}"
+
+
+def _is_requested(query: Query, impl: Implementation) -> bool:
+    """Whether the model requires this implementation, or the user asks for it."""
+    asked = impl.op == "paged_attention" and impl.name == query.attention_backend
+    return asked or impl.name in query.needs
 
 
 def _precedence(winner: Implementation, query: Query) -> str:
-    return "is what the model requires" if winner.name in query.needs else "has a higher priority"
+    if winner.name in query.needs:
+        return "is what the model requires"
+    return "is what is asked for" if _is_requested(query, winner) else "has a higher priority"
 
 
 def _choose_one(
@@ -178,7 +218,7 @@ def _choose_one(
     rejected: list[Rejected] = []
     winner: tuple[Callable[..., Any], Implementation, str] | None = None
     of_op = (pair for pair in candidates if pair[1].op == op)
-    for plugin, impl in sorted(of_op, key=lambda pair: (pair[1].name not in query.needs, -pair[1].priority)):
+    for plugin, impl in sorted(of_op, key=lambda pair: (not _is_requested(query, pair[1]), -pair[1].priority)):
         if winner is not None:
             rejected.append(Rejected(impl.name, plugin, f"{winner[1].name} {_precedence(winner[1], query)}"))
             continue

@@ -8,12 +8,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quire.plugin import Draft, DraftQuery
+from quire_drafters.alignment.aligned_text import AlignedText
 
 Tokens = NDArray[np.int32]
 
 MAX_NEW_TOKENS = 16_384
 """Tokens that one step copies, so that a long prompt delays no step; its sequence has no drafts until it is copied."""
 MOST_ENDS = 64
+LEAST_CHANCE = 0.02
+"""Of being right, down to which drafts are made."""
 FILTERED_LENGTHS = (2, 3, 4)
 
 
@@ -41,55 +44,81 @@ class TokenArray:
 class NgramDrafter:
     """min_length, max_length: of the n-grams looked up. The longest that occurs decides.
 
-    Of its occurrences, that after the most tokens that are the newest ones too, then the latest.
+    Of its occurrences, that after the most tokens that are the newest ones too, then the latest. What follows it is one
+    of the guesses of `AlignedText`.
     """
 
     def __init__(self, min_length: int, max_length: int) -> None:
         self._min_length, self._depth = min_length, max(max_length, 16)
-        self._arrays: dict[int, TokenArray] = {}
+        self._texts: dict[int, tuple[TokenArray, AlignedText]] = {}
 
     def propose(self, queries: Sequence[DraftQuery]) -> Sequence[Draft]:
         left, drafts = MAX_NEW_TOKENS, []
         for query in queries:
-            array = self._arrays.setdefault(query.seq_id, TokenArray())
-            before = array.size
+            known = self._texts.get(query.seq_id)
+            if known is None:
+                known = self._texts[query.seq_id] = TokenArray(), AlignedText(query.prompt_len)
+            array, before = known[0], known[0].size
             tokens = array.update(query.token_ids, left)
             left -= len(tokens) - before
-            drafts.append(self._draft(tokens, query) if len(tokens) == len(query.token_ids) else Draft())
+            drafts.append(self._draft(known[1], tokens, query) if len(tokens) == len(query.token_ids) else Draft())
         return drafts
 
     def end(self, seq_ids: Sequence[int]) -> None:
         for seq_id in seq_ids:
-            self._arrays.pop(seq_id, None)
+            self._texts.pop(seq_id, None)
 
-    def _draft(self, tokens: Tokens, query: DraftQuery) -> Draft:
-        length, ends = longest_matches(tokens, self._depth)
-        if length < self._min_length:
-            return Draft()
-        return Draft(continuations(tokens, ends[-1:], query.max_drafts)[0].tolist())
+    def _draft(self, text: AlignedText, tokens: Tokens, query: DraftQuery) -> Draft:
+        text.observe(query.token_ids)
+        length, ends = find_and_meet(text, tokens, query.prompt_len, self._depth, self._min_length)
+        chain = continuations(tokens, ends[-1:], query.max_drafts)[0].tolist() if length else []
+        token_ids, chances = text.draft(chain, length, query.max_drafts, LEAST_CHANCE)
+        return Draft(token_ids, chances=chances)
 
 
-def longest_matches(tokens: Tokens, max_length: int, most: int = MOST_ENDS) -> tuple[int, NDArray[np.int64]]:
-    """The most of the last tokens that occur earlier too, up to `max_length`, and where these occurrences end.
+def find_and_meet(
+    text: AlignedText, tokens: Tokens, prompt_len: int, max_length: int, min_length: int = 1
+) -> tuple[int, NDArray[np.int64]]:
+    """The longest matches of the newest tokens in the prompt and in the output, which `text` meets; returns the longer
+    ones, those in the output if both have the same length. Nothing is looked up where `text` agrees with one of them
+    for long."""
+    run, end = text.longest_run
+    if run >= max_length and end < len(tokens):
+        return max_length, np.array([end])
+    found = []
+    for begin, end in ((0, prompt_len), (prompt_len, len(tokens))):
+        length, ends = longest_matches(tokens[: max(end - 1, 0)], tokens, max_length, begin=begin)
+        found.append((length, ends) if length >= min_length else (0, ends[:0]))
+    in_prompt, in_output = found
+    text.meet(*((length, int(ends[-1]) if length else -1) for length, ends in found))
+    return in_output if in_output[0] >= in_prompt[0] else in_prompt
+
+
+def longest_matches(
+    text: Tokens, tail: Tokens, max_length: int, most: int = MOST_ENDS, begin: int = 0
+) -> tuple[int, NDArray[np.int64]]:
+    """The most of the last tokens of `tail` that occur in a text, up to `max_length`, and where these occurrences end.
 
     Returns 0 and no ends if not even the last token occurs. Ends ascend; there are at most `most`, the latest. If the
     last token occurs more often, only occurrences of the last 2, 3 or 4 tokens are looked at, as long as there are any,
-    and of them the latest.
+    and of them the latest. begin: of the ends.
     """
-    ends = np.flatnonzero(tokens[:-1] == tokens[-1]) + 1
+    first = max(begin, 1)
+    ends = np.flatnonzero(text[first - 1 :] == tail[-1]) + first
     if not len(ends):
         return 0, ends
+    max_length = min(max_length, len(tail), len(text))
     for length in FILTERED_LENGTHS:
         if len(ends) <= most or length > max_length:
             break
         longer = ends[ends >= length]
-        longer = longer[tokens[longer - length] == tokens[-length]]
+        longer = longer[text[longer - length] == tail[-length]]
         if not len(longer):
             break
         ends = longer
     ends = ends[-most:]
-    index = ends[:, None] - np.arange(1, min(max_length, len(tokens)) + 1)
-    lengths = common_lengths((tokens[index] == tokens[: -index.shape[1] - 1 : -1]) & (index >= 0))
+    index = ends[:, None] - np.arange(1, max_length + 1)
+    lengths = common_lengths((text[index] == tail[: -max_length - 1 : -1]) & (index >= 0))
     longest = lengths.max()
     return int(longest), ends[lengths == longest]
 

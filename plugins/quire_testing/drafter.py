@@ -6,6 +6,7 @@ import gc
 import random
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import Any
 
@@ -92,6 +93,11 @@ class _Player:
         require(
             all(type(each) is int and 0 <= each < self.vocab_size for each in token_ids),
             f"A draft has a token id that is no integer from 0 to {self.vocab_size - 1}: {token_ids}.",
+        )
+        chances = [1.0, *draft.chances, 0.0]
+        require(
+            len(chances) in (2, len(token_ids) + 2) and all(high >= low for high, low in pairwise(chances)),
+            f"`chances` of {len(token_ids)} drafts are not as many descending numbers from 0 to 1: {draft.chances}.",
         )
         if draft.probs is not None:
             shape = (len(token_ids), self.vocab_size)

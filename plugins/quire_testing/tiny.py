@@ -97,16 +97,8 @@ def reference_model(architecture: str, seed: int = 0, attention: str = "eager", 
     attention: its `attn_implementation`.
     """
     import torch
-    import transformers
 
-    model_class: Any = getattr(transformers, architecture, None)
-    if model_class is None:
-        raise ValueError(f"transformers {transformers.__version__} has no {architecture!r} to compare with.")
-    config_class = model_class.config_class
-    known = config_class(**{name: overrides.get(name) for name in ("bos_token_id", "eos_token_id", "pad_token_id")})
-    sizes = {name: size for name, size in SIZES.items() if _can_set(known, name)}
-    ids = {"bos_token_id": None, "eos_token_id": END_ID, "pad_token_id": END_ID}
-    config = config_class(**{**sizes, **ids, **overrides})
+    model_class, config = _model_class(architecture), tiny_config(architecture, **overrides)
     generator = torch.Generator().manual_seed(seed)
     with torch.random.fork_rng(devices=[]):  # some classes draw vectors, to which `_perturb` only adds
         torch.manual_seed(seed)
@@ -119,6 +111,24 @@ def reference_model(architecture: str, seed: int = 0, attention: str = "eager", 
             if name in saved and buffer.is_floating_point() and buffer.dim():  # such as corrections of routers
                 _perturb(buffer, generator)
     return model
+
+
+def tiny_config(architecture: str, **overrides: Any) -> Any:
+    """The config of `reference_model`, as an object of transformers."""
+    config_class = _model_class(architecture).config_class
+    known = config_class(**{name: overrides.get(name) for name in ("bos_token_id", "eos_token_id", "pad_token_id")})
+    sizes = {name: size for name, size in SIZES.items() if _can_set(known, name)}
+    ids = {"bos_token_id": None, "eos_token_id": END_ID, "pad_token_id": END_ID}
+    return config_class(**{**sizes, **ids, "architectures": [architecture], **overrides})
+
+
+def _model_class(architecture: str) -> Any:
+    import transformers
+
+    model_class: Any = getattr(transformers, architecture, None)
+    if model_class is None:
+        raise ValueError(f"transformers {transformers.__version__} has no {architecture!r} to compare with.")
+    return model_class
 
 
 def _can_set(config: Any, name: str) -> bool:

@@ -89,6 +89,10 @@ class Watched:
     num_drafted: int = 0
     propose_s: float = 0.0
 
+    @property
+    def is_used(self) -> bool:
+        return bool(self.speculation.is_used)
+
     def add(self, request: Request) -> None:
         self.speculation.add(request)
 

@@ -25,15 +25,16 @@ def match_length(text: list[int], end: int, most: int) -> int:
 @given(TEXTS, st.integers(1, 12))
 def test_longest_matches_are_those_of_every_position(text: list[int], most: int) -> None:
     lengths = {end: match_length(text, end, most) for end in range(1, len(text))}
-    longest = max(lengths.values(), default=0)
-    length, ends = longest_matches(np.array(text, np.int32), most)
+    longest, array = max(lengths.values(), default=0), np.array(text, np.int32)
+    length, ends = longest_matches(array[:-1], array, most)
     assert length == longest
     assert ends.tolist() == [end for end, each in lengths.items() if each == longest > 0]
 
 
 @given(TEXTS, st.integers(1, 12), st.integers(1, 3))
 def test_of_many_occurrences_the_latest_are_extended(text: list[int], max_length: int, most: int) -> None:
-    length, ends = longest_matches(np.array(text, np.int32), max_length, most)
+    array = np.array(text, np.int32)
+    length, ends = longest_matches(array[:-1], array, max_length, most)
     longest = max((match_length(text, end, max_length) for end in range(1, len(text))), default=0)
     assert min(longest, 4) <= length <= longest
     assert len(ends) <= most

@@ -14,7 +14,6 @@ from quire.errors import ConfigError
 from quire.params.sampling import SamplingParams
 from quire.plugin import DrafterContext, DraftQuery
 from quire_drafters import suffix
-from quire_drafters.suffix_decoding.match_rates import MatchRates
 from quire_drafters.suffix_decoding.paths import likeliest_path
 from quire_drafters.suffix_decoding.recent_outputs import NGRAM, RecentOutputs
 from quire_drafters.suffix_decoding.suffix_drafter import INSERTED_PER_STEP, SuffixDrafter, SuffixSettings
@@ -159,17 +158,6 @@ def test_drafts_become_shorter_where_they_are_wrong_and_longer_where_they_are_ri
             (last,) = drafts(found, query(text))
         assert (len(last) > len(first)) == is_right
         assert is_right or not last
-
-
-def test_rates_are_shares_of_right_drafts() -> None:
-    rates = MatchRates()
-    for _ in range(5000):
-        rates.observe(1, [5, 6, 7], [5, 6, 8])  # after 1 and 2 tokens right, after 3 wrong
-    assert rates.likely_length(1, 9, 0.5) == 2
-    assert rates.likely_length(2, 9, 0.5) == 1
-    assert rates.likely_length(3, 9, 0.01) == 0
-    assert rates.likely_length(16, 9, 0.9) == 1
-    assert rates.likely_length(16, 3, 0.0) == 3
 
 
 def test_ended_outputs_are_drafted_for_others_of_the_scope() -> None:

@@ -91,7 +91,7 @@ def engine_of(folder: Path, device: str, **settings: Any) -> Iterator[Engine]:
 def is_captured(engine: Engine) -> bool:
     """Whether its decode steps are CUDA graphs."""
     runner: Any = engine._runner
-    return runner._executor._graphs is not None
+    return runner._executor.graphs is not None
 
 
 class Client:

@@ -73,10 +73,27 @@ def _parity(results: dict[str, Any]) -> Iterator[str]:
     lines.append(f"| architectures against transformers | {_passed(models, lambda each: each['ok'])} |")
     lines.append(f"| batches with adapters against peft | {_passed(adapters, lambda each: each['ok'])} |")
     yield "\n".join(lines)
+    yield from _backends({name: each for name, each in results.get("backends", {}).items() if isinstance(each, dict)})
     lines = ["| decode steps | architectures |", "|---|---|"]
     lines.append(f"| captured ({len(captured)}) | {', '.join(captured)} |")
     lines.append(f"| launched op by op ({len(eager)}) | {', '.join(eager)} |")
     lines += [f"| results differ ({len(wrong)}) | {', '.join(wrong)} |"] if wrong else []
+    yield "\n".join(lines)
+
+
+def _backends(found: dict[str, dict[str, Any]]) -> Iterator[str]:
+    if not found:
+        return
+    lines = [
+        "| `--attention-backend` | largest difference from the reference | milliseconds of a call |",
+        "|---|---|---|",
+    ]
+    for name, each in found.items():
+        if "skipped" in each:
+            lines.append(f"| `{name}` | not run: {each['skipped']} | |")
+            continue
+        times = "; ".join(f"{what}: {time:.3f}" for what, time in each.get("ms", {}).items())
+        lines.append(f"| `{name}` | {each.get('worst', 'failed')} | {times} |")
     yield "\n".join(lines)
 
 

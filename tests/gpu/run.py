@@ -25,7 +25,8 @@ PARITY_PROCESSES = 12
 KINDS = ("fp8", "int8")
 """Quantizations at loading that `quantized` measures."""
 
-PARTS = ("machine", "bench", "ops+parity+adapters", "transformers", "times")
+BACKENDS = ("triton", "torch", "flex", "xformers", "flashinfer", "flash-attn")
+PARTS = ("machine", "bench", "ops+parity+adapters+backends", "transformers", "times")
 """Parts by default, side by side where nothing is timed; `profile` and `quantized` are others."""
 
 
@@ -65,7 +66,8 @@ def _run_all(options: argparse.Namespace) -> int:
 
 def _pieces(part: str) -> list[str]:
     """The processes of a part."""
-    return [f"{part}:{i}" for i in range(PARITY_PROCESSES)] if part == "parity" else [part]
+    count = {"parity": PARITY_PROCESSES, "backends": len(BACKENDS)}.get(part)
+    return [part] if count is None else [f"{part}:{i}" for i in range(count)]
 
 
 def _started(piece: str, options: argparse.Namespace) -> tuple[subprocess.Popen[bytes], Path]:
@@ -120,6 +122,7 @@ def _run_part(part: str, options: argparse.Namespace) -> dict[str, Any]:
         "times": _times,
         "parity": lambda: _parity(int(number), options),
         "adapters": lambda: _adapters(options),
+        "backends": lambda: _backends(BACKENDS[int(number)]),
         "bench": lambda: _bench(options),
         "transformers": lambda: _transformers(options),
         "profile": lambda: _profile(options),
@@ -171,6 +174,12 @@ def _adapters(options: argparse.Namespace) -> dict[str, Any]:
     import adapters
 
     return adapters.run(options.device)
+
+
+def _backends(name: str) -> dict[str, Any]:
+    import backends_parity
+
+    return {name: backends_parity.run(name)}
 
 
 def _sizes(options: argparse.Namespace) -> tuple[str, ...]:
@@ -228,6 +237,7 @@ def summary(results: dict[str, Any]) -> str:
     captured = sum(bool(each.get("captured")) for each in models.values())
     lines.append(f"models: {sum(each['ok'] for each in models.values())} of {len(models)}, {captured} captured")
     lines += [f"adapters {name}: {each}" for name, each in _named(results, "adapters").items()]
+    lines += [f"back end {name}: {each}" for name, each in _named(results, "backends").items()]
     for part in ("times", "bench", "quantized", "transformers", "profile"):
         for size, found in _named(results, part).items():
             lines += [f"{part} {size} {name}: {value}" for name, value in found.items() if len(str(value)) < 400]

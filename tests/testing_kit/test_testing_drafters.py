@@ -70,6 +70,8 @@ COUNTER = iter(range(10**6))
         (drafting(lambda self, query: Draft([256])), "no integer from 0 to 255"),
         (drafting(lambda self, query: Draft([-1])), "no integer from 0 to 255"),
         (drafting(lambda self, query: Draft([1.0])), "no integer from 0 to 255"),  # type: ignore[list-item]
+        (drafting(lambda self, query: Draft([1], chances=[0.9, 0.8])), "`chances` of 1 drafts are not"),
+        (drafting(lambda self, query: Draft([1], chances=[1.5])), "descending numbers from 0 to 1"),
         (drafting(lambda self, query: Draft([next(COUNTER) % 256])), "The same sequences get different drafts"),
         (drafting(of_all), "depend on other running sequences"),
         (drafting(lambda self, query: Draft()), "It drafted nothing"),

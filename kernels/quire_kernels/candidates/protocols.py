@@ -40,6 +40,11 @@ class Query(Protocol):
         ...
 
     @property
+    def attention_backend(self) -> str:
+        """Name of the implementation of `paged_attention` that is asked for; auto: the one of the highest priority."""
+        ...
+
+    @property
     def needs(self) -> frozenset[str]:
         """Names of implementations that the model requires; these are preferred to all others."""
         ...

@@ -29,7 +29,7 @@ def _by_rows(slots: Tensor, rows: AttentionMetadata, state: Tensor, out: Tensor,
     """Advance all rows. step(tokens, states): token indices [R, n] and states [R, …] -> (results [R, n, …], states)."""
     lens = torch.from_numpy(rows.lens_host).long()
     starts = rows.query_starts[:-1].long()
-    singles = (lens == 1).nonzero()[:, 0].to(out.device)
+    singles = (lens == 1).nonzero()[:, 0].to(out.device, non_blocking=True)
     if len(singles):
         at, where = starts[singles], slots[singles]
         result, states = step(at[:, None], state[where])

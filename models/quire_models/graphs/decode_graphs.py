@@ -46,7 +46,10 @@ class DecodeGraphs:
     A captured step computes hidden states, logits, and the most likely tokens. `logits` and `argmax` stand in the place
     of the model's: for hidden states that `run` returned last, they return what that step has computed.
     kv: where keys and values are. max_len, max_pages: of the longest sequence. width: of the hidden states that the
-    head takes. adapters: of steps that use some, which are captured besides; None captures no such steps.
+    head takes. max_sampled: size of `sampled`, if others put more tokens there. adapters: of steps that use some, which
+    are captured besides; None captures no such steps.
+    sampled: int64 [rows], on the device, where a step leaves its most likely tokens, -1 where there is none. A token
+    -1 - i of a step is the i-th of them.
     """
 
     def __init__(
@@ -60,19 +63,19 @@ class DecodeGraphs:
         max_pages: int,
         width: int,
         position_axes: int = 1,
+        max_sampled: int = 0,
         adapters: CapturedAdapters | None = None,
     ) -> None:
         self._model, self._kv, self._max_len, self._axes = model, kv, max_len, position_axes
         self._width, self._recorder = width, recorder
         self._sizes = buckets(max_rows)
         most, device = self._sizes[-1], model.device
-        self._inputs = GraphInputs(most, max_pages, device, position_axes)
+        self._inputs = GraphInputs(most, max_pages, device, position_axes, max(most, max_sampled))
+        self.sampled = self._inputs.sampled
         self._starts = torch.arange(most + 1, dtype=torch.int32, device=device)
         self._index = torch.arange(most, device=device)
         self._order, self._ones = np.arange(most), np.ones(most, np.int32)
         self._hidden = self._logits = torch.empty(0)
-        self._tokens = torch.zeros(most, dtype=torch.int64, pin_memory=device.type == "cuda")  # read by the host
-        self._device = device
         self._adapters, self._launches = adapters, dict[tuple[int, bool], Launch]()
         self._last: tuple[Tensor, int] | None = None
 
@@ -115,13 +118,14 @@ class DecodeGraphs:
 
     def argmax(self, hidden: Tensor, adapters: Any = None) -> list[int]:
         """The most likely tokens after hidden states, as the model finds them."""
+        tokens = self.computed_argmax(hidden, adapters)
+        found: list[int] = self._model.argmax(hidden, adapters) if tokens is None else tokens.tolist()
+        return found
+
+    def computed_argmax(self, hidden: Tensor, adapters: Any = None) -> Tensor | None:
+        """The most likely tokens after hidden states, on the device, if the last step has computed them."""
         rows = self._rows_of(hidden, adapters)
-        if rows is None:
-            found: list[int] = self._model.argmax(hidden, adapters)
-            return found
-        if self._device.type == "cuda":
-            torch.cuda.current_stream(self._device).synchronize()
-        return self._tokens[:rows].tolist()
+        return None if rows is None else self.sampled[:rows]
 
     def _rows_of(self, hidden: Tensor, adapters: Any) -> int | None:
         """The number of rows if these are the last step's hidden states and it has computed their logits."""
@@ -141,7 +145,7 @@ class DecodeGraphs:
             self._hidden[:size].copy_(hidden)
             if logits is not None and tokens is not None:
                 self._logits[:size].copy_(logits)
-                self._tokens[:size].copy_(tokens, non_blocking=True)
+                self.sampled[:size].copy_(tokens)
 
         return run
 
@@ -164,7 +168,7 @@ class DecodeGraphs:
             max_context=self._max_len,
         )
         return ForwardBatch(
-            tokens=fields.tokens,
+            tokens=self._inputs.tokens(size),
             positions=fields.positions,
             slot_mapping=fields.slots,
             lengths=fields.lengths,

@@ -56,12 +56,13 @@ class DecodeInputs(Protocol):
 class _Fields:
     """One bucket's arrays, in one block of memory.
 
-    int64 [bucket]: tokens, positions, slots, lengths; rope [axes, bucket]; width [1], columns of `pages`. int32:
-    contexts, adapter_slots [bucket]; pages [bucket * most columns], of which the first rows · width are filled.
-    float32: adapter_weights [bucket].
+    int64 [bucket]: tokens, sources (where to find each token), positions, slots, lengths; rope [axes, bucket]; width
+    [1], columns of `pages`. int32: contexts, adapter_slots [bucket]; pages [bucket * most columns], of which the first
+    rows · width are filled. float32: adapter_weights [bucket].
     """
 
     tokens: Any
+    sources: Any
     positions: Any
     slots: Any
     lengths: Any
@@ -77,13 +78,19 @@ class _Fields:
 class GraphInputs:
     """Inputs of steps of up to `max_rows` rows, each with one token and up to `max_pages` pages.
 
-    position_axes: of rotary positions; with one, they are `positions`.
+    position_axes: of rotary positions; with one, they are `positions`. max_sampled: of the tokens that a step samples.
+    sampled: int64 [max_sampled], on the device, right before the inputs, so that one index finds a token in either.
     """
 
-    def __init__(self, max_rows: int, max_pages: int, device: torch.device, position_axes: int = 1) -> None:
+    def __init__(
+        self, max_rows: int, max_pages: int, device: torch.device, position_axes: int = 1, max_sampled: int = 0
+    ) -> None:
         self.max_pages, self._axes = max_pages, position_axes
-        size = 8 * max_rows * (4 + position_axes) + 4 * max_rows * (3 + max_pages) + 10 * ALIGNMENT
+        self._begin = aligned(8 * max_sampled)
+        size = self._begin + 8 * max_rows * (5 + position_axes) + 4 * max_rows * (3 + max_pages) + 11 * ALIGNMENT
         self._memory = UploadMemory(size, device)
+        self.sampled = self._memory.device[: 8 * max_sampled].view(torch.int64)
+        self._own = self._begin // 8 + np.arange(max_rows)
         self._host_fields, self._device_fields = cache(self._of_host), cache(self._of_device)
         self._rows = torch.arange(max_rows, device=device)[:, None]
         self._columns = torch.arange(max_pages, device=device)
@@ -92,8 +99,10 @@ class GraphInputs:
         """Copy a step to the device; rows beyond its own have no context and no slot."""
         self._memory.wait()
         fields, rows, width = self._host_fields(bucket), len(inputs.tokens), inputs.pages.shape[1]
-        fields.tokens[:rows] = inputs.tokens
-        fields.positions[:rows] = inputs.positions
+        fields.tokens[:rows], fields.tokens[rows:] = inputs.tokens, 0
+        fields.sources[:] = self._own[:bucket]
+        np.copyto(fields.sources[:rows], -1 - inputs.tokens, where=inputs.tokens < 0)
+        fields.positions[:rows], fields.positions[rows:] = inputs.positions, 0
         fields.slots[:rows], fields.slots[rows:] = inputs.slot_mapping, -1
         np.maximum(inputs.prompt_lens, inputs.positions + 1, out=fields.lengths[:rows])
         fields.contexts[:rows], fields.contexts[rows:] = inputs.contexts, 0
@@ -105,11 +114,16 @@ class GraphInputs:
             fields.rope[:, :rows] = inputs.positions if inputs.rope_positions is None else inputs.rope_positions
         fields.width[0] = width
         fields.pages[: rows * width] = inputs.pages.reshape(-1)
-        self._memory.send(fields.begin_of_pages + 4 * rows * width)
+        self._memory.send(fields.begin_of_pages + 4 * rows * width, self._begin)
 
     def on_device(self, bucket: int) -> _Fields:
         """Tensors of a bucket; `pages` are packed."""
         return self._device_fields(bucket)
+
+    def tokens(self, bucket: int) -> Tensor:
+        """int64 [bucket], some of them found on the device among those that the step before sampled."""
+        every = self._memory.device[: self._begin + 8 * bucket].view(torch.int64)
+        return every.index_select(0, self.on_device(bucket).sources).clamp_(min=0)
 
     def page_table(self, bucket: int) -> Tensor:
         """int32 [bucket, max_pages], computed on the device from the packed pages."""
@@ -131,10 +145,11 @@ class GraphInputs:
 
     def _fields(self, bucket: int, view: Any, int64: Any, int32: Any, float32: Any) -> _Fields:
         long, short = 8 * bucket, 4 * bucket
-        at = _offsets(long, long, long, long, long * self._axes, 8, short, short, short, short * self.max_pages)
-        tokens, positions, slots, lengths, rope, width, contexts, adapter_slots, adapter_weights, pages = at
+        at = _offsets(self._begin, *(long,) * 5, long * self._axes, 8, short, short, short, short * self.max_pages)
+        tokens, sources, positions, slots, lengths, rope, width, contexts, adapter_slots, adapter_weights, pages = at
         return _Fields(
             tokens=view(*tokens, int64),
+            sources=view(*sources, int64),
             positions=view(*positions, int64),
             slots=view(*slots, int64),
             lengths=view(*lengths, int64),
@@ -148,9 +163,8 @@ class GraphInputs:
         )
 
 
-def _offsets(*sizes: int) -> Iterator[tuple[int, int]]:
+def _offsets(begin: int, *sizes: int) -> Iterator[tuple[int, int]]:
     """Begin and end of arrays that follow each other."""
-    begin = 0
     for size in sizes:
         yield begin, begin + size
         begin += aligned(size)

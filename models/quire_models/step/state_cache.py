@@ -66,9 +66,10 @@ class StateCache:
 
     def clear(self, slots: Sequence[int]) -> None:
         """Zero these slots, which seqs begin with."""
-        if slots:
+        if slots and self.flat:
+            index = torch.tensor(slots).to(self.flat[0].device, non_blocking=True)
             for tensor in self.flat:
-                tensor[torch.tensor(slots, device=tensor.device)] = 0
+                tensor.index_fill_(0, index, 0)
 
     def copy(self, pairs: Sequence[tuple[int, int]]) -> None:
         """Copy slots within the cache: (source, destination) pairs; all sources are read before any destination is
@@ -79,9 +80,12 @@ class StateCache:
     @staticmethod
     def swap(source: StateCache, destination: StateCache, pairs: Sequence[tuple[int, int]]) -> None:
         """Copy slots from one cache to another, possibly on another device: (source, destination) pairs."""
-        if not pairs:
+        if not pairs or not source.flat:
             return
-        index = torch.tensor(pairs, dtype=torch.int64).T
+        places = torch.tensor(pairs, dtype=torch.int64).T.contiguous()
+        read, written = (
+            index.to(cache.flat[0].device, non_blocking=True)
+            for index, cache in zip(places, (source, destination), strict=True)
+        )
         for from_tensor, to_tensor in zip(source.flat, destination.flat, strict=True):
-            slots = from_tensor.index_select(0, index[0].to(from_tensor.device))
-            to_tensor.index_copy_(0, index[1].to(to_tensor.device), slots.to(to_tensor.device))
+            to_tensor.index_copy_(0, written, from_tensor.index_select(0, read).to(to_tensor.device))

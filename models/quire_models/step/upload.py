@@ -34,10 +34,10 @@ class UploadMemory:
         if self._copied is not None:
             self._copied.synchronize()
 
-    def send(self, size: int) -> None:
-        """Copy the first `size` bytes, in the order of the device's stream."""
+    def send(self, end: int, begin: int = 0) -> None:
+        """Copy the bytes from `begin` to `end` - 1, in the order of the device's stream."""
         if self.device is not self._pinned:
-            self.device[:size].copy_(self._pinned[:size], non_blocking=True)
+            self.device[begin:end].copy_(self._pinned[begin:end], non_blocking=True)
         if self._copied is not None:
             self._copied.record()
 

@@ -87,6 +87,19 @@ def _choices(args: argparse.Namespace, device: Any) -> list[dict[str, Any]]:
     ]
 
 
+def _attention_backends(args: argparse.Namespace, device: Any) -> list[dict[str, Any]]:
+    """Everything that `--attention-backend` may name here, and why it cannot run."""
+    import torch
+
+    from quire.engine.loading.op_choice import op_query
+    from quire_kernels.select import attention_backends
+
+    registry = args.registry
+    ops = [(registry.plugin_of("quire_ops", name), impl) for name, impl in registry.by_hook("quire_ops").items()]
+    found = attention_backends(op_query(device, getattr(torch, args.dtype)), ops)
+    return [{"name": each.name, "plugin": each.plugin, "reason": each.reason} for each in found]
+
+
 def _model_facts(args: argparse.Namespace) -> dict[str, str]:
     """What would build the model that is asked for, and the state and pages of its sequences."""
     import torch
@@ -105,9 +118,10 @@ def _run(args: argparse.Namespace) -> int:
 
     device = choose_device(args.device)
     facts, choices = _facts(device) | _model_facts(args), _choices(args, device)
+    backends = _attention_backends(args, device)
     plugins = [plugin.name for plugin in args.registry.plugins]
     if args.json:
-        print(json.dumps({**facts, "plugins": plugins, "ops": choices}, indent=1))
+        print(json.dumps({**facts, "plugins": plugins, "ops": choices, "attention back ends": backends}, indent=1))
         return 0
     from rich.console import Console
     from rich.table import Table
@@ -120,6 +134,11 @@ def _run(args: argparse.Namespace) -> int:
     table = Table("op", "implementation", "plugin", "why not the others", title=title, show_lines=True)
     for row in _rows(choices):
         table.add_row(*row)
+    console.print(table)
+    title = f"--attention-backend on {device.type}, {args.dtype}; a model may rule out others"
+    table = Table("back end", "plugin", "usable", title=title)
+    for each in backends:
+        table.add_row(each["name"], each["plugin"], f"no: {each['reason']}" if each["reason"] else "yes")
     console.print(table)
     return 0
 

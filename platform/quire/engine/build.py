@@ -20,6 +20,7 @@ from quire.engine.memory.kv_budget import check_memory_use, plan_caches, step_to
 from quire.engine.memory.ledger import MemoryBudget, MemoryLedger
 from quire.engine.memory.profile import activation_bytes
 from quire.engine.multimodal.embeddings import MultimodalEmbeddings
+from quire.engine.overlap.may_overlap import may_overlap
 from quire.engine.parallel.executors import Launch
 from quire.engine.parallel.leader import Leader, start_ranks
 from quire.engine.parallel.leading_runner import runner_of
@@ -93,7 +94,7 @@ def _build(
     speculation = build_speculation(config, registry, ranks.for_drafter(loaded), context, budget)
     drafter_bytes = speculation.memory_bytes
     left = budget.without(drafter_bytes)
-    caches = plan_caches(config, loaded, lambda: activation_bytes(loaded, config, max_tokens), left)
+    caches = plan_caches(config, ranks.for_caches(loaded), lambda: activation_bytes(loaded, config, max_tokens), left)
     memory = check_memory_use(config, loaded, caches, budget, drafter_bytes)
     config = replace(config, max_num_seqs=caches.max_num_seqs)
 
@@ -138,6 +139,7 @@ def _build(
     runner = runner_of(
         ranks,
         adapters.registry.known,
+        may_overlap(loaded, config, speculation),
         loaded,
         sizes,
         processors,

@@ -92,6 +92,7 @@ class Engine:
         self._speculation, self._ranks = parts.speculation, parts.ranks
         self._has_variants = parts.loaded.decoder.has_kv_cache_variants  # it asks all parts of all blocks
         self._in_flight = deque[LaunchedPlan]()
+        self._finished_s = 0.0  # when the latest plan was committed, by `perf_counter`
         self.failed_steps = 0  # since the last step that computed something
         self.num_step_tokens = 0  # computed by the latest step
         self._preparation = BackgroundWork(self._prepare)
@@ -155,7 +156,8 @@ class Engine:
             plan, self.num_step_tokens = launched.plan, launched.plan.num_tokens
             result = self._finish(launched)
             deltas = self._scheduler.commit(plan, result)
-            self._speculation.observe(plan, result, perf_counter() - launched.began_s)
+            before, self._finished_s = self._finished_s, perf_counter()
+            self._speculation.observe(plan, result, self._finished_s - max(before, launched.began_s))
         except Exception as error:
             self.failed_steps += 1
             if not isinstance(error, _RunFailed):

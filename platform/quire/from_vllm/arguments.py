@@ -60,7 +60,6 @@ def _any(why: str) -> Accepted:
 
 
 ARGUMENTS: Mapping[str, Accepted] = {
-    "pipeline_parallel_size": _only(ONE_DEVICE, 1),
     "worker_use_ray": _only(NO_RAY, False),
     "engine_use_ray": _only(NO_RAY, False),
     "ray_workers_use_nsight": _only(NO_RAY, False),
@@ -81,7 +80,6 @@ ARGUMENTS: Mapping[str, Accepted] = {
     "max_seq_len_to_capture": _any(ALL_LENGTHS),
     "compilation_config": _only(CHOSEN_OPS, None),
     "attention_config": _only(CHOSEN_OPS, None),
-    "attention_backend": _only(CHOSEN_OPS, None),
     "disable_log_requests": _switch(NO_LOGGED_PROMPTS),
     "enable_log_requests": _only(NO_LOGGED_PROMPTS, False),
     "enable_log_outputs": _only(NO_LOGGED_PROMPTS, False),

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 
 SETTINGS: Mapping[str, str] = {
     "VLLM_API_KEY": "QUIRE_API_KEY",
+    "VLLM_ATTENTION_BACKEND": "QUIRE_ATTENTION_BACKEND",
     "VLLM_BATCH_INVARIANT": "QUIRE_BATCH_INVARIANT",
     "VLLM_CPU_KVCACHE_SPACE": "QUIRE_KV_CACHE_MEMORY_BYTES",
     "VLLM_LOGGING_LEVEL": "QUIRE_LOG_LEVEL",
@@ -23,6 +24,7 @@ SETTINGS: Mapping[str, str] = {
 """vLLM's variable → the variable of the same setting here. Units may differ; the help of the flag names them."""
 
 VALUES: Mapping[str, str] = {
+    "VLLM_ATTENTION_BACKEND": "flash-attn",
     "VLLM_BATCH_INVARIANT": "true",
     "VLLM_CPU_KVCACHE_SPACE": "4G",
     "VLLM_LOGGING_LEVEL": "debug",
@@ -35,8 +37,6 @@ VALUES: Mapping[str, str] = {
 ELSEWHERE: Mapping[str, str] = {
     "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "with --enable-lora requests may load adapters; "
     "--admin-api-key and --lora-root restrict which keys and which folders",
-    "VLLM_ATTENTION_BACKEND": "the fastest operation that the device supports is used; "
-    "`platform doctor` lists the choice",
     "VLLM_CACHE_ROOT": "see --download-dir; the default is the hub's cache",
     "VLLM_CPU_OMP_THREADS_BIND": "set OMP_NUM_THREADS, and start the server under taskset",
     "VLLM_DO_NOT_TRACK": "Quire sends no usage data",

@@ -17,7 +17,8 @@ class OpQuery:
     page_size: tokens in a page. head_dims: head dimensions of the model's blocks, () without a model.
     kv_dtype: how keys and values are stored, "auto" (as `dtype`), "int8" or "int4". needs: names of the
     implementations without which the model's answers would be wrong. attention_options: what the model's blocks ask of
-    `paged_attention` beyond its first arguments (`quire_kernels.attention.OPTIONS`).
+    `paged_attention` beyond its first arguments (`quire_kernels.attention.OPTIONS`). attention_backend: name of the
+    implementation of `paged_attention` that the user asks for, "auto" = the one with the highest priority.
     """
 
     device: str
@@ -28,6 +29,7 @@ class OpQuery:
     kv_dtype: str = "auto"
     needs: frozenset[str] = frozenset()
     attention_options: frozenset[str] = frozenset()
+    attention_backend: str = "auto"
 
 
 @dataclass(frozen=True)
@@ -41,7 +43,8 @@ class OpImpl:
     chosen so that they agree. "plain" is the layout in `quire_kernels.ops`. kv_dtypes: values of `OpQuery.kv_dtype`
     that these three support; with "int8" and "int4" the pools hold what `quire_kernels.quantized_pages` describes, in
     as many bytes per head; a layout other than "plain" may arrange them in its own way.
-    on_request: it is chosen only for models that name it in `needs_ops` of the `Architecture` or of a part.
+    on_request: it is chosen only for models that name it in `needs_ops` of the `Architecture` or of a part, or if
+    `--attention-backend` names it.
     attention_options: values of `OpQuery.attention_options` that paged_attention supports; the ops that store pages
     need "value_dim" only. An implementation is not chosen for models that use others.
     """

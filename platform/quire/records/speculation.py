@@ -41,11 +41,13 @@ class Draft:
 
     probs: float32 [len(token_ids), vocab], the distributions that they were drawn from; None if each was certain. With
     `acceptance` "rejection", answers keep their distribution only if which token was drawn does not decide whether it
-    is proposed.
+    is proposed. chances: by estimate, the probability that each draft and all before it are right, descending; the
+    engine verifies those that are worth their time. () = it decides by how many were right before.
     """
 
     token_ids: Sequence[int] = ()
     probs: Tensor | None = None
+    chances: Sequence[float] = ()
 
 
 class DrafterImpl(Protocol):

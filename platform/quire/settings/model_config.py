@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from quire.errors import ConfigError
+from quire.settings.attention_backends import backend_name
 from quire.settings.rank_config import RankConfig
 from quire.settings.setting import check_choices, check_positive, setting
 from quire.settings.speculative_config import KEYS, with_flags
@@ -76,6 +77,11 @@ class ModelConfig(RankConfig):
         "Data type of the KV cache; auto: that of the activations; int4: for head dimensions that are multiples of 32.",
         "auto",
         choices=("auto", "int8", "int4"),
+    )
+    attention_backend: str = setting(
+        "What computes attention; auto: the fastest that runs here; else triton, torch, flex, xformers, flashinfer, "
+        "flash-attn or that of a plugin (`platform doctor` lists them).",
+        "auto",
     )
     device: str = setting("Device to run on; auto: the GPU if there is one.", "auto", choices=("auto", "cpu", "cuda"))
     max_model_len: int | None = setting(
@@ -279,6 +285,11 @@ class ModelConfig(RankConfig):
     def speculation(self) -> Mapping[str, Any]:
         """What --speculative-config and vLLM's older flags say about speculative decoding; empty = no drafter."""
         return with_flags(self.speculative_config, {name: getattr(self, name) for name in KEYS})
+
+    @property
+    def attention_implementation(self) -> str:
+        """--attention-backend by the name that it has here."""
+        return backend_name(self.attention_backend)
 
     @property
     def name(self) -> str:

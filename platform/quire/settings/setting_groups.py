@@ -41,12 +41,13 @@ GROUPS: Mapping[str, tuple[str, ...]] = {
         *("enable_prompt_tokens_details", "enable_force_include_usage"),
     ),
     "several ranks": (
-        *("tensor_parallel_size", "enable_expert_parallel", "distributed_executor_backend"),
+        *("tensor_parallel_size", "pipeline_parallel_size", "enable_expert_parallel"),
+        "distributed_executor_backend",
         *("nnodes", "node_rank", "master_addr", "master_port", "distributed_timeout_s"),
     ),
     "scheduling": (
         *("max_num_seqs", "max_num_batched_tokens", "max_num_queued_reqs", "enable_chunked_prefill"),
-        *("scheduling_policy", "preemption", "batch_invariant", "enforce_eager"),
+        *("scheduling_policy", "preemption", "batch_invariant", "enforce_eager", "attention_backend"),
     ),
     "several engine processes": ("data_parallel_size", "data_parallel_routing", "kv_events_config"),
     "speculative decoding": (

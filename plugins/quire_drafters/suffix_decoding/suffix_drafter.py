@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from hashlib import blake2b
 
 from quire.plugin import Draft, DraftQuery
-from quire_drafters.lookup import MAX_NEW_TOKENS, TokenArray, Tokens, continuations, longest_matches
-from quire_drafters.suffix_decoding.match_rates import MatchRates
+from quire_drafters.alignment.aligned_text import AlignedText
+from quire_drafters.lookup import MAX_NEW_TOKENS, TokenArray, Tokens, continuations, find_and_meet
 from quire_drafters.suffix_decoding.paths import Path, likeliest_path
 from quire_drafters.suffix_decoding.recent_outputs import RecentOutputs
 
@@ -22,7 +22,7 @@ class SuffixSettings:
 
     max_tree_depth: tokens compared and drafted at most. max_cached_requests: recent outputs. max_spec_factor: most
     drafts per token that matches. min_token_prob: drafting stops where all drafts up to there are less likely right
-    than that, by the share of places that go on so, or by what was right after matches as long (`MatchRates`).
+    than that, by the share of places that go on so, or by what was right before (`AlignedText`).
     """
 
     max_tree_depth: int = 24
@@ -33,17 +33,14 @@ class SuffixSettings:
 
 @dataclass(slots=True)
 class _Text:
-    """A sequence. token_ids: the list that it grows in. begin: of what is kept when it ends. match_length, drafts: the
-    latest, after `num_known` tokens."""
+    """A sequence. token_ids: the list that it grows in. prompt_len: of it. begin: of what is kept when it ends."""
 
     token_ids: Sequence[int]
+    prompt_len: int
     begin: int
     scope: int
+    aligned: AlignedText
     array: TokenArray = field(default_factory=TokenArray)
-    rates: MatchRates = field(default_factory=MatchRates)
-    match_length: int = 0
-    drafts: Sequence[int] = ()
-    num_known: int = 0
 
 
 class SuffixDrafter:
@@ -61,39 +58,38 @@ class SuffixDrafter:
             before = text.array.size
             tokens = text.array.update(query.token_ids, left)
             left -= len(tokens) - before
-            if len(tokens) == len(query.token_ids):
-                self._draft(text, tokens, query.max_drafts)
-            drafts.append(Draft(text.drafts))
+            is_whole = len(tokens) == len(query.token_ids)
+            drafts.append(self._draft(text, tokens, query.max_drafts) if is_whole else Draft())
         return drafts
 
     def _begin(self, query: DraftQuery) -> _Text:
         begin = max(0, query.prompt_len - self._settings.max_tree_depth)
         scope = int.from_bytes(blake2b(query.scope, digest_size=8).digest(), "little")
-        text = self._texts[query.seq_id] = _Text(query.token_ids, begin, scope)
+        aligned = AlignedText(query.prompt_len)
+        text = self._texts[query.seq_id] = _Text(query.token_ids, query.prompt_len, begin, scope, aligned)
         return text
 
-    def _draft(self, text: _Text, tokens: Tokens, most: int) -> None:
-        """Choose `drafts` of the text: of the longest matches of both kinds those that should have more right."""
-        if text.drafts:
-            written = tokens[text.num_known : text.num_known + len(text.drafts)]
-            text.rates.observe(text.match_length, text.drafts, written.tolist())
+    def _draft(self, text: _Text, tokens: Tokens, most: int) -> Draft:
+        """Of the longest matches of both kinds those that should have more right are a guess of the aligned text."""
+        text.aligned.observe(text.token_ids)
         depth, threshold = self._settings.max_tree_depth, self._settings.min_token_prob
         path, match_length = Path([], 0.0), 0
-        length, ends = longest_matches(tokens, depth)
-        count = self._count(text, length, most)
+        length, ends = find_and_meet(text.aligned, tokens, text.prompt_len, depth)
+        count = self._count(length, most)
         if count:
             path, match_length = likeliest_path(continuations(tokens, ends, count), threshold), length
         length, rows = self._outputs.continuations(tokens[-depth:], text.scope, min(most, depth))
-        count = self._count(text, length, most)
+        count = self._count(length, most)
         if count > path.score:
             other = likeliest_path(rows[:, :count], threshold)
             path, match_length = (other, length) if other.score > path.score else (path, match_length)
-        text.drafts, text.match_length, text.num_known = path.token_ids, match_length, len(tokens)
+        most = self._count(max(match_length, text.aligned.num_agreed), most)
+        token_ids, chances = text.aligned.draft(path.token_ids, match_length, most, threshold)
+        return Draft(token_ids, chances=chances)
 
-    def _count(self, text: _Text, match_length: int, most: int) -> int:
+    def _count(self, match_length: int, most: int) -> int:
         settings = self._settings
-        most = min(most, settings.max_tree_depth, int(match_length * settings.max_spec_factor))
-        return text.rates.likely_length(match_length, most, settings.min_token_prob)
+        return min(most, settings.max_tree_depth, int(match_length * settings.max_spec_factor))
 
     def end(self, seq_ids: Sequence[int]) -> None:
         for seq_id in seq_ids:

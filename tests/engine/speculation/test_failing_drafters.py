@@ -36,8 +36,10 @@ class Broken:
         self.at_end()
 
 
-def each(token_ids: Any) -> Callable[[Sequence[DraftQuery]], list[Draft]]:
-    return lambda queries: [Draft(token_ids) for _ in queries]
+def each(token_ids: Any, chances: Any = ()) -> Callable[[Sequence[DraftQuery]], list[Draft]]:
+    return lambda queries: [
+        Draft(token_ids[: query.max_drafts] if chances else token_ids, None, chances) for query in queries
+    ]
 
 
 @pytest.fixture(scope="module")
@@ -85,6 +87,11 @@ def _refuse(queries: Sequence[DraftQuery]) -> list[Draft]:
         each([-1]),
         each([2**70]),
         each([1, 2, 3, 4]),
+        each([1], [0.5, 0.4]),
+        each([1], [float("nan")]),
+        each([1, 2], [0.4, 0.5]),
+        each([1], [1.5]),
+        each([1], ["a"]),
         each([1.5]),
         each(["a"]),
         each([None]),
@@ -103,6 +110,11 @@ def _refuse(queries: Sequence[DraftQuery]) -> list[Draft]:
             "below",
             "huge",
             "too long",
+            "too many chances",
+            "no number as chance",
+            "ascending chances",
+            "chance above one",
+            "chance as text",
         ),
         *("fractions", "texts", "nones", "no sequence"),
     ],

@@ -85,6 +85,7 @@ def check_aborts_leave_nothing(rig: Rig) -> None:
     assert most >= 5
     assert num_kept(engine._speculation._drafter.built) == 0
     speculation = engine._speculation
-    assert not [*speculation._constants, *speculation._predictions._outputs, *speculation._lengths._seqs]
+    lengths = speculation._lengths
+    assert not [*speculation._constants, *speculation._predictions._outputs, *lengths._seqs, *lengths._verified]
     engine.reset_prefix_cache()
     assert engine.stats().num_pages_cached == 0

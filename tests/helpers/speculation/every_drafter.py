@@ -128,7 +128,7 @@ def num_kept(drafter: Any) -> int:
     """Sequences and pages that a bundled drafter has a state of."""
     built = getattr(drafter, "_built", drafter)
     if isinstance(built, NgramDrafter):
-        return len(built._arrays)
+        return len(built._texts)
     if isinstance(built, SuffixDrafter):
         return len(built._texts)
     if isinstance(built, ModelDrafter):

@@ -115,4 +115,4 @@ def resident(begin: int, flags: ctypes.Array[ctypes.c_ubyte]) -> int:
 
 class _Query:
     device, dtype, page_size, head_dims, kv_dtype, needs = "cpu", "float32", 16, (), "auto", frozenset()
-    attention_options = frozenset[str]()
+    attention_options, attention_backend = frozenset[str](), "auto"

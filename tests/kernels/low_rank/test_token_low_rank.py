@@ -32,7 +32,9 @@ def updates(rank: int) -> list[LowRankUpdate]:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_each_token_gets_its_adapter_and_others_stay(interpreted: Any, dtype: torch.dtype) -> None:
     torch.manual_seed(0)
-    ours, theirs = (make(INPUTS, SLICES, 4, dtype, "cpu") for make in (interpreted.low_rank, reference_low_rank.low_rank))
+    ours, theirs = (
+        make(INPUTS, SLICES, 4, dtype, "cpu") for make in (interpreted.low_rank, reference_low_rank.low_rank)
+    )
     for slot, update in {0: updates(40), 1: updates(3), 3: [None, LowRankUpdate(shift=torch.randn(20))]}.items():
         for each in (ours, theirs):
             each.put(slot, each.pack(update))

@@ -14,7 +14,7 @@ from schemathesis.specs.openapi.checks import (
 
 CHECKS = [not_a_server_error, status_code_conformance, content_type_conformance, response_schema_conformance]
 SETTINGS = settings(deadline=None, database=None, suppress_health_check=list(HealthCheck), phases=[Phase.generate])
-EXAMPLES, OF_ANOTHER_PATH = 20, 5
+EXAMPLES, OF_ANOTHER_PATH = 12, 4
 """How many requests each operation gets, and each that is another with a second path. To make one takes 0.1 s."""
 SECOND_PATHS = ("POST /v1/score", "POST /v1/rerank", "POST /v2/rerank")
 SPOKEN = ("POST /v1/audio/transcriptions", "POST /v1/audio/translations")

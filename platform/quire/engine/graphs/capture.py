@@ -57,7 +57,7 @@ def capture(loaded: LoadedModel, sizes: RunnerSizes, kv: KVCache, adapters: Adap
     """The captured decode steps of a model; None if `sizes` ask for none, or if the model cannot be captured."""
     found = adapters.captured if sizes.graph_rows and is_capturable(loaded.ops.low_rank) else None
     captured = None if found is None else CapturedAdapters(*found)
-    graphs = _graphs(loaded, kv, sizes.graph_rows, sizes.max_model_len, sizes.page_size, captured)
+    graphs = _graphs(loaded, kv, sizes.graph_rows, sizes.max_model_len, sizes.page_size, sizes.max_rows, captured)
     if graphs is None:
         return None
     try:
@@ -104,6 +104,7 @@ def _graphs(
     rows: int,
     length: int,
     page_size: int,
+    max_sampled: int = 0,
     adapters: CapturedAdapters | None = None,
 ) -> DecodeGraphs | None:
     recorder = recorder_of(loaded.device) if rows else None
@@ -118,6 +119,7 @@ def _graphs(
         max_pages=-(-length // page_size),
         width=loaded.decoder.width,
         position_axes=loaded.decoder.position_axes,
+        max_sampled=max_sampled,
         adapters=adapters,
     )
 

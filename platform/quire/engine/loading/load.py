@@ -127,6 +127,7 @@ def _load(
         kv_dtype=config.kv_cache_dtype,
         needs=needs,
         attention_options=attention_options(decoder.blocks),
+        attention_backend=config.attention_implementation,
     )
     ops = choose_ops(op_needs, registry)
     stored_as = stored_format(folder, config, registry, op_needs)

@@ -9,7 +9,7 @@ import torch
 
 from quire.errors import ConfigError
 from quire.records import OpQuery, Registry
-from quire_kernels.select import BUILT_IN, Ops, choose
+from quire_kernels.select import BUILT_IN, Ops, choose, refused
 from quire_models.model_part import ModelPart
 from quire_models.parts.state import parts_of
 
@@ -33,11 +33,13 @@ def needed_ops(of_architecture: Iterable[str], decoder: ModelPart) -> frozenset[
 def choose_ops(query: OpQuery, registry: Registry) -> Ops:
     """An implementation of every operation, from the built-in ones and those of plugins.
 
-    Raises ConfigError if an operation that the model requires is not available, and if a plugin's implementation is
-    rejected only because of `--kv-cache-dtype`, since replacing it would change the output.
+    Raises ConfigError if an operation that the model requires or the user asks for is not available, and if a plugin's
+    implementation is rejected only because of `--kv-cache-dtype`, since replacing it would change the output.
     """
     implementations = registry.by_hook("quire_ops")
     ops = choose(query, [(registry.plugin_of("quire_ops", name), impl) for name, impl in implementations.items()])
+    if why := refused(ops, query):
+        raise ConfigError(f"--attention-backend {query.attention_backend}: {why}")
     rejected = [each for choice in ops.report for each in choice.rejected]
     for each in rejected:
         if each.kv_dtype and each.plugin != BUILT_IN:

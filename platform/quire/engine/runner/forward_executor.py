@@ -22,7 +22,10 @@ from quire_models import ForwardBatch, ForwardBuffers, KVCache, MediaRows, State
 
 
 class ForwardExecutor:
-    """Calls one model, whose keys and values are in `kv`. batch_invariant, describe_error: see `ModelRunner`."""
+    """Calls one model, whose keys and values are in `kv`. batch_invariant, describe_error: see `ModelRunner`.
+
+    find_tokens: replaces negative tokens of a step on the device, if there may be some.
+    """
 
     def __init__(
         self,
@@ -36,14 +39,15 @@ class ForwardExecutor:
     ) -> None:
         decoder = loaded.decoder
         self._model, self._kv, self._state, self._adapters = loaded.module, kv, state, adapters
-        self._batch_invariant, self._describe_error = batch_invariant, describe_error
+        self._batch_invariant, self.describe_error = batch_invariant, describe_error
         self._non_causal, self._page_size = decoder.non_causal, sizes.page_size
         self._width, self._dtype, self._device = decoder.width, loaded.dtype, loaded.device
         self._buffers = ForwardBuffers(
             sizes.max_tokens, sizes.max_rows, sizes.max_pages, loaded.device, decoder.position_axes
         )
-        self._graphs = capture(loaded, sizes, kv, adapters)
-        self.heads: Any = self._graphs or loaded.module  # `logits` and `argmax` of hidden states
+        self.graphs = capture(loaded, sizes, kv, adapters)
+        self.heads: Any = self.graphs or loaded.module  # `logits` and `argmax` of hidden states
+        self.find_tokens: Callable[[Tensor], Tensor] | None = None
         self._cross_attention: CrossAttentionInputs | None = None
         if decoder.encoder_input is not None:
             self._cross_attention = CrossAttentionInputs(
@@ -73,7 +77,7 @@ class ForwardExecutor:
         self, plan: Plan, inputs: StepInputs, index: Int64Array, media: StepMedia | None, failures: dict[int, str]
     ) -> Tensor:
         if not self._batch_invariant:
-            adapters, graphs = self._bind(plan, failures), None if media else self._graphs
+            adapters, graphs = self._bind(plan, failures), None if media else self.graphs
             if graphs is not None and (found := graphs.run(inputs, index, adapters)) is not None:
                 return found
             hidden: Tensor = self._model(self._fill(inputs, index, media.all() if media else None, adapters))
@@ -133,7 +137,7 @@ class ForwardExecutor:
                 found = self._model(self._fill(inputs.row(row), index[in_row] - begin, rows, adapters))
             except Exception as raised:
                 error = raised
-                failures[chunk.seq_id] = self._describe_error(raised)
+                failures[chunk.seq_id] = self.describe_error(raised)
                 unfilled.update(pages[chunk.start // self._page_size :].tolist())
                 continue
             if hidden is None:
@@ -163,7 +167,7 @@ class ForwardExecutor:
         return adapters
 
     def _fill(self, inputs: StepInputs, logit_rows: Int64Array, media: MediaRows | None, adapters: Any) -> ForwardBatch:
-        return self._buffers.fill(
+        batch = self._buffers.fill(
             inputs.tokens,
             inputs.positions,
             inputs.slot_mapping,
@@ -182,6 +186,9 @@ class ForwardExecutor:
             state=self._state,
             state_slots=inputs.state_slots,
         )
+        if self.find_tokens is not None and (inputs.tokens < 0).any():
+            batch.tokens = self.find_tokens(batch.tokens)
+        return batch
 
 
 def _plan_of_range(plan: Plan, inputs: StepInputs, begin: int, end: int) -> Plan:

@@ -22,7 +22,7 @@ from quire.engine.runner.input_batch import InputBatch, Int64Array, StepInputs
 from quire.engine.runner.launched_plan import LaunchedPlan
 from quire.engine.runner.selected_tokens import SelectedTokens
 from quire.engine.runner.sizes import RunnerSizes
-from quire.engine.sampling.logprobs import token_logprobs
+from quire.engine.sampling.logprobs import PROMPT_LOGPROBS_BATCH, no_logits, token_logprobs
 from quire.engine.sampling.sampler import Sampler, SamplingState
 from quire.engine.sampling.sampling_states import SamplingStates
 from quire.engine.speculation.acceptance import Acceptance
@@ -38,9 +38,6 @@ from quire.types import AcceptedDrafts, NewSeq, Plan, Sample, StepResult, TokenL
 from quire_models import KVCache
 
 log = logging.getLogger(__name__)
-
-PROMPT_LOGPROBS_BATCH = 64
-"""Prompt positions scored at a time: their logits over the vocabulary would else be the largest tensors of a step."""
 
 
 class ModelRunner:
@@ -82,18 +79,13 @@ class ModelRunner:
         self._host_kv = KVCache.allocate(
             shapes, sizes.num_host_pages, sizes.page_size, dtype, "cpu", pin_memory=device.type == "cuda"
         )
-        self._batch = InputBatch(
-            sizes.max_rows + 8,
-            sizes.max_pages,
-            sizes.page_size,
-            loaded.decoder.position_axes,
-            loaded.decoder.bidirectional_media,
-        )
+        axes, bidirectional = loaded.decoder.position_axes, loaded.decoder.bidirectional_media
+        self._batch = InputBatch(sizes.max_rows + 8, sizes.max_pages, sizes.page_size, axes, bidirectional)
         self._state = StateRunner(loaded, sizes) if sizes.num_state_slots else None
         cache = self._state.cache if self._state is not None else None
         self._executor = ForwardExecutor(loaded, sizes, self._kv, adapters, batch_invariant, describe_error, cache)
         has_lm_head, heads = loaded.decoder.has_lm_head, self._executor.heads
-        self._head: Callable[..., Tensor] = heads.logits if has_lm_head else _no_logits
+        self._head: Callable[..., Tensor] = heads.logits if has_lm_head else no_logits
         self._argmax: Callable[..., list[int]] | None = heads.argmax if has_lm_head else None
 
     def prefault(self, go_on: Callable[[], bool]) -> None:
@@ -132,15 +124,29 @@ class ModelRunner:
         self._update_batch(plan)
         if not plan.chunks:
             return StepResult({})
+        return self._result(plan, *self._step(plan))
+
+    def _step(self, plan: Plan) -> tuple[StepInputs, SelectedTokens, list[SamplingState]]:
+        """The arrays of a step, which of its tokens count, and the states of those to sample after."""
         inputs = self._batch.build_inputs(plan.chunks)
         selected = SelectedTokens.from_chunks(plan.chunks, inputs, self._batch, self._poolers)
         states = [state for seq_id in selected.sampled if (state := self._batch[seq_id].sampling) is not None]
-        masks = self._start_masks(plan, states) if self._batch.num_constrained else None
+        return inputs, selected, states
+
+    def _media(self, plan: Plan, inputs: StepInputs) -> tuple[StepMedia | None, dict[int, str]]:
+        """Embeddings of media, and failures; keys and values of virtual tokens are stored."""
         media, failures = None, dict[int, str]()
         if self._batch.num_with_media:
             media, failures = self._towers.rows(plan.chunks, inputs.starts)
         if self._adapters.to_store:
             failures |= self._adapters.store_virtual(plan.chunks, self._kv)
+        return media, failures
+
+    def _result(
+        self, plan: Plan, inputs: StepInputs, selected: SelectedTokens, states: Sequence[SamplingState]
+    ) -> StepResult:
+        masks = self._start_masks(plan, states) if self._batch.num_constrained else None
+        media, failures = self._media(plan, inputs)
         index = selected.index if self._tap is None else self._tap.index(selected, plan)
         try:
             hidden = every = self._hidden_states(plan, inputs, index, media, failures)
@@ -290,7 +296,3 @@ class ModelRunner:
             return {}
         rows = hidden[len(hidden) - sum(count for _, count in selected.pooled) :]
         return self._poolers.pool(rows, selected.pooled, plan.chunks, partial(self._bind_logits, failures=failures))
-
-
-def _no_logits(hidden: Tensor, adapters: Any = None) -> Tensor:
-    raise AssertionError("requests that need logits are refused by a model without an LM head")

@@ -61,6 +61,11 @@ class SelectedTokens:
         return cls(np.concatenate(parts), sampled, scored, pooled, drafts, probs)
 
     @property
+    def is_plain(self) -> bool:
+        """Whether hidden states are only needed to sample one token of each sequence."""
+        return not (self.drafts or self.scored or self.pooled)
+
+    @property
     def rows(self) -> list[int]:
         """The seq id of each token to sample after."""
         drafts = self.drafts

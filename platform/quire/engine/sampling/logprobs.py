@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -11,6 +12,9 @@ from quire.types import TokenLogprobs
 from quire_kernels.sampling import LogprobsOp
 
 ALL = -1
+
+PROMPT_LOGPROBS_BATCH = 64
+"""Prompt positions scored at a time: their logits over the vocabulary would else be the largest tensors of a step."""
 
 
 def token_logprobs(
@@ -33,3 +37,8 @@ def token_logprobs(
             count = top if is_all else num_top[i]
             entries[i] = TokenLogprobs(token, own, rank, tuple(zip(ids[:count], values[:count], strict=True)))
     return [entries[i] for i in range(len(num_top))]
+
+
+def no_logits(hidden: Tensor, adapters: Any = None) -> Tensor:
+    """Stands in the place of the head of a model that has none."""
+    raise AssertionError("requests that need logits are refused by a model without an LM head")

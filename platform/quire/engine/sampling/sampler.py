@@ -43,9 +43,10 @@ Draw = Callable[[Tensor, Sequence["SamplingState"]], list[int]]
 class SamplingState:
     """Sampling parameters and state of one sequence.
 
-    output_ids: the tokens generated so far; only `append` adds to it. error: why it cannot be sampled. draw_params:
-    temperature, top_k, top_p, min_p. jumps_forward: tokens that the grammar forces are accepted without a forward,
-    since no logprobs are reported and nothing else could ban them.
+    output_ids: the tokens generated so far; only `append` adds to it. num_unread: those after them that only the device
+    knows yet. is_plain: its tokens are drawn from the model's logits, and nothing else is reported. error: why it
+    cannot be sampled. draw_params: temperature, top_k, top_p, min_p. jumps_forward: tokens that the grammar forces are
+    accepted without a forward, since no logprobs are reported and nothing else could ban them.
     """
 
     params: SamplingParams | BeamSearchParams
@@ -55,6 +56,8 @@ class SamplingState:
     processors: tuple[ProcessorState, ...] = ()
     constraint: Constraint | None = None
     error: WireError | None = None
+    num_unread: int = 0
+    is_plain: bool = field(init=False)
     is_plain_greedy: bool = field(init=False)
     is_beam: bool = field(init=False)
     num_logprobs: int | None = field(init=False)
@@ -68,10 +71,10 @@ class SamplingState:
         self.num_logprobs = _num_logprobs(params)
         self.draw_params = _draw_params(params)
         reports = self.num_logprobs is not None
-        is_plain = not (self.edits or self.processors or self.constraint or self.error or reports)
+        self.is_plain = not (self.edits or self.processors or self.constraint or self.error or reports or self.is_beam)
         can_ban = bool(self.processors) or (self.edits is not None and self.edits.can_ban)
         self.jumps_forward = self.constraint is not None and not (self.is_beam or can_ban or reports)
-        self.is_plain_greedy = not self.is_beam and params.temperature == 0 and is_plain
+        self.is_plain_greedy = self.is_plain and params.temperature == 0
 
     @property
     def changes_logits(self) -> bool:
@@ -170,12 +173,16 @@ class Sampler:
 
     def draw(self, logits: Tensor, rows: Sequence[SamplingState], salt: np.uint64 = _NO_SALT) -> list[int]:
         """Token ids, -1 = none possible. salt: of the random numbers."""
+        return self.choose(logits, rows, salt).tolist()  # type: ignore[no-any-return]
+
+    def choose(self, logits: Tensor, rows: Sequence[SamplingState], salt: np.uint64 = _NO_SALT) -> Tensor:
+        """Like `draw`, on the device of the logits: int64 [rows]."""
         temperature, top_k, top_p, min_p = np.array([row.draw_params for row in rows], np.float64).T
         if not temperature.any():
-            return self._ops.argmax(logits).tolist()
+            return self._ops.argmax(logits)
         seeds = np.array([row.seed for row in rows], np.uint64)
-        uniform = uniforms(seeds ^ salt, np.array([len(row.output_ids) for row in rows], np.int64))
-        return self._ops.sample(logits, temperature, uniform, top_k.astype(np.int64), top_p, min_p).tolist()
+        uniform = uniforms(seeds ^ salt, np.array([len(row.output_ids) + row.num_unread for row in rows], np.int64))
+        return self._ops.sample(logits, temperature, uniform, top_k.astype(np.int64), top_p, min_p)
 
     def _beam_candidates(
         self, logits: Tensor, rows: Sequence[SamplingState]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from operator import index
 
 from quire.errors import QuireError
@@ -51,11 +52,17 @@ class BuiltDrafter:
         for query, draft in zip(queries, drafts, strict=True):
             if len(draft.token_ids) > query.max_drafts:
                 raise ValueError(f"{len(draft.token_ids)} tokens drafted, more than the {query.max_drafts} asked for")
-            token_ids, probs = list(map(index, draft.token_ids)), draft.probs
+            token_ids, probs, chances = list(map(index, draft.token_ids)), draft.probs, list(map(float, draft.chances))
             if token_ids:
                 if not 0 <= min(token_ids) <= max(token_ids) < self.vocab_size:
                     raise ValueError(f"a drafted token id is outside 0 … {self.vocab_size - 1}")
                 if probs is not None and probs.shape != (len(token_ids), self.vocab_size):
                     raise ValueError(f"probabilities of {len(token_ids)} drafts have the shape {list(probs.shape)}")
-                found[query.seq_id] = Draft(token_ids, probs)
+                if chances and not _are_chances(chances, len(token_ids)):
+                    raise ValueError(f"chances are not {len(token_ids)} descending numbers from 0 to 1")
+                found[query.seq_id] = Draft(token_ids, probs, chances)
         return found
+
+
+def _are_chances(chances: Sequence[float], count: int) -> bool:
+    return len(chances) == count and all(high >= low for high, low in pairwise((1.0, *chances, 0.0)))

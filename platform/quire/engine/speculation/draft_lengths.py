@@ -12,7 +12,9 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from quire.engine.speculation.draft_chances import DraftChances
 from quire.engine.speculation.row_costs import FIRST_ROWS, StepCosts
+from quire.records import Draft
 from quire.types import Plan, StepResult
 
 DECAY, AVERAGE_DECAY = 0.9, 0.99
@@ -32,6 +34,8 @@ PLAIN_EVERY = 64
 RECONSIDERED_EVERY = 8
 """Steps between two choices of the limit."""
 LIMITS = tuple(math.log(gain) for gain in (0.8, 0.65, 0.5, 0.35, 0.25, 0.15, 0.1, 0.05, 0.02))
+CHANCES = (0.9, 0.8, 0.7, 0.6, 0.5, 0.42, 0.35, 0.3, 0.25, 0.2, 0.15, 0.1, 0.05, 0.02)
+LIMITS_OF_CHANCES = tuple(map(math.log, CHANCES))
 NEARLY = 0.97
 """Of the highest speed, at which longer drafts are preferred: times are not known more exactly."""
 NO_DRAFTS = 0.0
@@ -84,7 +88,8 @@ class DraftLengths:
         self._costs = StepCosts()
         self._seqs: dict[int, _Acceptance] = {}
         self._all = _Acceptance()
-        self._num_drafted_steps = 0
+        self._chances, self._verified = DraftChances(CHANCES), dict[int, Sequence[float]]()  # of drafts, by seq id
+        self._num_drafted_steps, self._interval = 0, PROBE_EVERY
         self._chosen, self._known, self._num_steps = (NO_DRAFTS, 0), (0, 0, 0), 0  # limits, by what, for so many steps
 
     def choose(self, seq_ids: Sequence[int], most: int | None = None, num_steps: int = 1) -> list[int]:
@@ -102,12 +107,35 @@ class DraftLengths:
         average = self._all.rate(FIRST_GUESS)
         seqs = [self._seqs.get(seq_id) or self._seqs.setdefault(seq_id, _Acceptance()) for seq_id in seq_ids]
         rates = [math.log(seq.rate(average)) for seq in seqs]
-        lengths = _lengths(rates, *self._limits(rates, most))
-        interval = max(PROBE_EVERY, math.ceil(self._share_of_probes(num_seqs) / PROBE_SHARE))
+        limits = self._limits(rates, most)
+        if self._chances.are_given:  # the whole drafts, which `cut` shortens
+            lengths = [most if limits[0] < NO_DRAFTS else 0] * num_seqs
+        else:
+            lengths = _lengths(rates, *limits)
+        self._interval = max(PROBE_EVERY, math.ceil(self._share_of_probes(num_seqs) / PROBE_SHARE))
         return [
-            0 if seq.waits() else length or seq.probes(interval, num_steps)
+            0 if seq.waits() else length or seq.probes(self._interval, num_steps)
             for seq, length in zip(seqs, lengths, strict=True)
         ]
+
+    def cut(self, seq_id: int, draft: Draft) -> Draft:
+        """The drafts that are worth their time, by their chances, else by the acceptance of the sequence; all of them
+        while no draft had chances: then `choose` decides."""
+        chances, seq = draft.chances, self._seqs.get(seq_id)
+        if chances:
+            self._chances.add(chances)
+        if not self.adaptive or not self._chances.are_given or seq is None:
+            return draft
+        limit, most = self._chosen
+        if limit == NO_DRAFTS:
+            length = 1  # `choose` asked for one
+        elif chances:
+            length = min(self._chances.length(chances, math.exp(limit)), most)
+        else:
+            (length,) = _lengths([math.log(seq.rate(self._all.rate(FIRST_GUESS)))], limit, most)
+        length = length or seq.probes(self._interval, 1)
+        self._verified[seq_id] = chances[:length]
+        return Draft(draft.token_ids[:length], None if draft.probs is None else draft.probs[:length], chances[:length])
 
     def _limits(self, rates: Sequence[float], most: int) -> tuple[float, int]:
         """The limit of gains, and of lengths, for sequences of these acceptances; chosen again if the number of
@@ -115,7 +143,8 @@ class DraftLengths:
         self._num_steps += 1
         known = len(rates), self._costs.drafted.most_rows, most
         if self._num_steps >= RECONSIDERED_EVERY or known != self._known:
-            most = min(most, max(2 * self._costs.drafted.most_rows, len(rates), FIRST_ROWS) // len(rates))
+            if not (self._chances.are_given and self._costs.drafted.most_rows):
+                most = min(most, max(2 * self._costs.drafted.most_rows, len(rates), FIRST_ROWS) // len(rates))
             self._chosen = self._best_limit(rates, most), most
             self._known, self._num_steps = known, 0
         return self._chosen
@@ -124,13 +153,19 @@ class DraftLengths:
         """The logarithm of the limit with the most tokens per second. rates: logarithms of acceptances."""
         num_seqs, plain_s = len(rates), self._costs.plain.at(len(rates))
         speeds: dict[float, float] = {}
-        for limit in LIMITS:
-            lengths = _lengths(rates, limit, most)
-            num_rows = num_seqs + sum(lengths)
-            if num_rows > num_seqs and not self._costs.drafted.most_rows:
-                return limit
-            seconds = self._costs.drafted.beyond(num_rows, num_seqs, plain_s) if num_rows > num_seqs else plain_s
-            speeds[limit] = (num_seqs + _gain(rates, lengths)) / seconds
+        limits = LIMITS_OF_CHANCES if self._chances.are_given else LIMITS
+        for i, limit in enumerate(limits):
+            if self._chances.are_given:
+                num_drafts, gain = (num_seqs * each for each in self._chances.of_limit(i))
+            else:
+                lengths = _lengths(rates, limit, most)
+                num_drafts, gain = sum(lengths), _gain(rates, lengths)
+            if num_drafts > 0 and not self._costs.drafted.most_rows:
+                return limits[-1] if self._chances.are_given else limit
+            seconds = (
+                self._costs.drafted.beyond(num_seqs + num_drafts, num_seqs, plain_s) if num_drafts > 0 else plain_s
+            )
+            speeds[limit] = (num_seqs + gain) / seconds
         least = max(num_seqs / plain_s, NEARLY * max(speeds.values()))
         return min((limit for limit, speed in speeds.items() if speed > least), default=NO_DRAFTS)
 
@@ -154,6 +189,8 @@ class DraftLengths:
             seq = self._seqs.setdefault(chunk.seq_id, _Acceptance())
             are_first = are_first or not seq.tested  # a drafter may have read the prompt, which takes longer
             seq.add(accepted.num_drafts, tested, DECAY)
+            if chances := self._verified.pop(chunk.seq_id, ()):
+                self._chances.add_result(accepted.num_drafts, chances[: chunk.num_drafts])
             self._all.add(accepted.num_drafts, tested, AVERAGE_DECAY)
         self._num_drafted_steps += num_drafts > 0
         num_rows = len(plan.chunks)
@@ -163,6 +200,8 @@ class DraftLengths:
     def count_empty(self, seq_ids: Iterable[int]) -> None:
         """The drafter was asked for these sequences and had no drafts."""
         for seq_id in seq_ids:
+            if self._chances.are_given:
+                self._chances.add(())
             if (seq := self._seqs.get(seq_id)) is not None:
                 seq.num_empty += 1
 
@@ -170,6 +209,7 @@ class DraftLengths:
         """Forget what was measured of sequences."""
         for seq_id in seq_ids:
             self._seqs.pop(seq_id, None)
+            self._verified.pop(seq_id, None)
 
 
 def _lengths(rates: Sequence[float], limit: float, most: int) -> list[int]:

@@ -58,7 +58,7 @@ class CostCurve:
         i = bisect_left(self._known, _rounded(num_rows) + 1)
         return i > 0 and self._known[i - 1] >= NEAR * num_rows
 
-    def at(self, num_rows: int) -> float:
+    def at(self, num_rows: float) -> float:
         """Seconds of a step, from the nearest that are known; there must be one."""
         known, i = self._known, bisect_left(self._known, num_rows)
         low, high = known[max(0, i - 1)], known[min(i, len(known) - 1)]
@@ -67,7 +67,7 @@ class CostCurve:
         share = (num_rows - low) / (high - low)
         return (1 - share) * self._costs[low].seconds + share * self._costs[high].seconds
 
-    def beyond(self, num_rows: int, less_rows: int, seconds: float) -> float:
+    def beyond(self, num_rows: float, less_rows: int, seconds: float) -> float:
         """Like `at`, but after the last known number in a line with a step of `less_rows` that takes `seconds`."""
         last = self.most_rows
         if num_rows <= last:

@@ -96,8 +96,9 @@ class Speculation:
         predicted = {
             query.seq_id: Draft(token_ids) for query in queries if (token_ids := self._predictions.draft(query))
         }
-        drafts = self._drafted([query for query in queries if query.seq_id not in predicted]) | predicted
-        self._lengths.count_empty(query.seq_id for query in queries if query.seq_id not in drafts)
+        found = self._drafted([query for query in queries if query.seq_id not in predicted]) | predicted
+        self._lengths.count_empty(query.seq_id for query in queries if query.seq_id not in found)
+        drafts = {seq_id: self._lengths.cut(seq_id, draft) for seq_id, draft in found.items()}
         self._draft_s = perf_counter() - begin
         return drafts
 

@@ -19,7 +19,7 @@ from quire.records import RECORDS
 from quire.settings.model_config import ModelConfig
 from quire_testing import tiny_llama
 
-HAZARD = Path(__file__).parents[1] / "data" / "hazard"
+HAZARD = Path(__file__).parents[2] / "data" / "hazard"
 
 
 # --- at start --------------------------------------------------------------------------------------

@@ -1,0 +1,20 @@
+"""Decides whether the steps of a model are launched while the step before them runs."""
+
+from __future__ import annotations
+
+from quire.engine.loading.load import LoadedModel
+from quire.engine.speculation.speculation import Speculation
+from quire.settings.model_config import ModelConfig
+
+
+def may_overlap(loaded: LoadedModel, config: ModelConfig, speculation: Speculation) -> bool:
+    """Whether the device computes beside the host, and a step needs no more of the one before than sampled tokens."""
+    return loaded.device.type == "cuda" and has_independent_steps(loaded, config, speculation)
+
+
+def has_independent_steps(loaded: LoadedModel, config: ModelConfig, speculation: Speculation) -> bool:
+    """Whether a step can be planned before the results of the one before are known."""
+    decoder = loaded.decoder
+    only_decodes = decoder.has_lm_head and not decoder.non_causal and decoder.encoder_input is None
+    has_state = any(shape is not None for shape in decoder.state_shapes)
+    return only_decodes and not has_state and not config.batch_invariant and not speculation.is_used
