@@ -123,7 +123,7 @@ class TritonExperts(SortedExperts):
 
     @property
     def capturable(self) -> bool:
-        """See `candidates.capture`; which bound matrices are multiplied depends on the step."""
+        """Whether its launches depend on shapes alone: which bound matrices are multiplied depends on the tokens."""
         return isinstance(self._matrices[0], Tensor)
 
     def __call__(self, x: Tensor, weights: Tensor, chosen: Tensor) -> Tensor:
