@@ -38,8 +38,17 @@ class AdapterCut:
         kept = self._kept(path, 1)
         return values if kept is None else values[kept]
 
+    def has(self, path: str) -> bool:
+        """Whether the rank has a module, or a part of it."""
+        return self._shard.has(path)
+
     def weights(self, found: AdapterWeights, slices: Any) -> AdapterWeights:
         """The rank's part. slices: returns (start, stop) of the outputs of each fused matrix, by path."""
+        for changed in (found.linear, found.tables, found.experts, found.replaced):
+            elsewhere = [path for path in changed if not self.has(path)]
+            found.elsewhere += tuple(elsewhere)
+            for path in elsewhere:
+                del changed[path]
         found.linear = {path: self._linear(path, updates, slices(path)) for path, updates in found.linear.items()}
         found.replaced = {path: self.outputs(path, weight).contiguous() for path, weight in found.replaced.items()}
         found.experts = {path: self._experts(path, update) for path, update in found.experts.items()}

@@ -143,6 +143,8 @@ class Ia3Runtime:
             if order is not None:
                 factors = factors[order]
             projection, rows = target.path, (target.start, target.stop)
+            if self._cut is not None and not self._cut.has(projection):
+                continue  # another stage of the model has it
             if of_inputs and projection not in self._gated:
                 inputs.setdefault(projection, {})[self._own_rows(projection, rows)] = self._own_inputs(
                     projection, factors
@@ -164,7 +166,7 @@ class Ia3Runtime:
             )
         module = _module_of(key)
         target = self._targets.find(module)
-        if not isinstance(target, LinearTarget) or target.path not in self._scaled:
+        if not isinstance(target, LinearTarget) or not target.path.startswith("blocks."):
             raise BadRequest(
                 f"The adapter scales `{module}`, which is not a matrix of the model's blocks.", "lora_path"
             )

@@ -84,6 +84,7 @@ class AdapterWeights:
 
     linear: for each slice of a projection its update. tables, experts: theirs. replaced: a weight [outputs, inputs] in
     place of a projection's own. rank: the largest rank. targets: last names of the modules, as the adapter has them.
+    elsewhere: paths of modules that it changes at other stages of the model.
     """
 
     linear: dict[str, list[LowRankUpdate | None]] = field(default_factory=dict)
@@ -92,13 +93,18 @@ class AdapterWeights:
     replaced: dict[str, Tensor] = field(default_factory=dict)
     rank: int = 0
     targets: dict[str, None] = field(default_factory=dict)
+    elsewhere: tuple[str, ...] = ()
+
+    @property
+    def _paths(self) -> tuple[str, ...]:
+        return (*self.linear, *self.replaced, *self.tables, *self.experts, *self.elsewhere)
 
     @property
     def after_hidden(self) -> bool:
         """Whether it changes modules after the hidden states."""
-        return any(map(is_after_hidden_states, (*self.linear, *self.replaced)))
+        return any(map(is_after_hidden_states, self._paths))
 
     @property
     def in_tower(self) -> bool:
         """Whether it changes modules that make embeddings of media."""
-        return any(path.startswith("tower.") for path in (*self.linear, *self.replaced, *self.tables, *self.experts))
+        return any(path.startswith("tower.") for path in self._paths)

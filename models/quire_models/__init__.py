@@ -71,9 +71,9 @@ from quire_models.parts.state import StateShape, StateTensor
 from quire_models.parts.vision import Patches, Projector, VisionEncoder
 
 if TYPE_CHECKING:
+    from quire_models.modules.attention.cross_attention import EncoderSlotMapping as EncoderSlotMapping
     from quire_models.modules.blocks import DecoderModel as DecoderModel
     from quire_models.modules.builder import ModuleBuilder as ModuleBuilder
-    from quire_models.modules.cross_attention import EncoderSlotMapping as EncoderSlotMapping
     from quire_models.modules.encoder import EncoderModel as EncoderModel
     from quire_models.modules.projection import Projection as Projection
     from quire_models.step.forward_batch import (
@@ -91,7 +91,7 @@ _LAZY = {
     "CrossAttentionBuffers": "quire_models.step.forward_batch",
     "DecoderModel": "quire_models.modules.blocks",
     "EncoderModel": "quire_models.modules.encoder",
-    "EncoderSlotMapping": "quire_models.modules.cross_attention",
+    "EncoderSlotMapping": "quire_models.modules.attention.cross_attention",
     "ForwardBatch": "quire_models.step.forward_batch",
     "ForwardBuffers": "quire_models.step.forward_batch",
     "Grid": "quire_models.towers.grid_positions",

@@ -70,6 +70,7 @@ SETTINGS = (
     ),
     Setting("batch invariant", {"batch_invariant": True}, company=3),
     Setting("two ranks", {"tensor_parallel_size": 2}, company=4),
+    Setting("two stages", {"pipeline_parallel_size": 2}, company=4),
 )
 
 

@@ -61,8 +61,8 @@ def test_arguments_are_those_of_the_class_and_make_a_model(folder: Path) -> None
 def test_wrong_arguments_are_refused_when_the_record_is_made() -> None:
     with pytest.raises(TypeError, match=r"EngineArgs\(\) has no argument 'block_size'\. Did you mean 'page_size'"):
         EngineArgs(model="m", block_size=16)
-    with pytest.raises(ConfigError, match="--pipeline-parallel-size can only be 1"):
-        AsyncEngineArgs(model="m", pipeline_parallel_size=4)
+    with pytest.raises(ConfigError, match="--api-server-count can only be 1"):
+        AsyncEngineArgs(model="m", api_server_count=4)
 
 
 def test_a_script_gets_its_arguments_from_its_command_line() -> None:

@@ -190,8 +190,8 @@ def test_an_unknown_argument_leads_to_the_one_that_was_meant() -> None:
 
 
 def test_arguments_of_the_same_meaning_elsewhere_are_taken_or_refused_by_name(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="--pipeline-parallel-size"):
-        LLM("m", pipeline_parallel_size=2)
+    with pytest.raises(ConfigError, match="--api-server-count"):
+        LLM("m", api_server_count=2)
     with pytest.raises(ConfigError, match="no folder"):
         LLM(str(tmp_path / "missing"), tensor_parallel_size=1, enforce_eager=True, plugins="")
 

@@ -1,4 +1,4 @@
-"""LoRA adapters that need the model's own weights to be read, on two ranks, against peft."""
+"""LoRA adapters that need the model's own weights to be read, on several ranks, against peft."""
 
 from pathlib import Path
 from random import Random
@@ -8,6 +8,7 @@ import pytest
 from engine_rig import greedy, random_ids, rig_of
 from family_checks import plugins
 from lora_rig import Base
+from rank_rig import TWO_RANKS, TWO_STAGES
 from thread_ranks import launch_thread
 
 from quire.errors import BadRequest
@@ -24,6 +25,14 @@ CASES: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "biases that one rank adds": ("OPTForCausalLM", {"target_modules": "all-linear", "bias": "lora_only"}, {}),
     "tables saved": (LLAMA, {"target_modules": ["q_proj"], "modules_to_save": ["embed_tokens", "lm_head"]}, {}),
 }
+WAYS = {
+    "DoRA": {**TWO_RANKS, **TWO_STAGES},
+    "DoRA on a table and a head": TWO_STAGES,
+    "tables saved": TWO_STAGES,
+    "DoRA and all biases": TWO_STAGES,
+}
+"""How the model is divided, if not among two ranks."""
+
 PROMPTS = [random_ids(Random(i), 12) for i in range(3)]
 
 
@@ -36,7 +45,7 @@ def test_tokens_are_those_of_peft(tmp_path: Path, name: str) -> None:
     architecture, config, model = CASES[name]
     base = Base(tmp_path / "base", architecture, **model)
     folder = base.adapter("x", like=0.7, r=4, lora_alpha=4, **config)
-    with rig_of(base.folder, plugins(), launch=launch_thread, tensor_parallel_size=2) as rig:
+    with rig_of(base.folder, plugins(), launch=launch_thread, **WAYS.get(name, TWO_RANKS)) as rig:
         rig.engine.load_adapter("x", folder)
         ids = [rig.add(prompt, greedy(8, ignore_eos=True), **use("x")) for prompt in PROMPTS]
         plain = rig.add(PROMPTS[0], greedy(8, ignore_eos=True))

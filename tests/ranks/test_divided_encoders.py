@@ -8,7 +8,7 @@ import torch
 from divided_model import groups, load, on_ranks
 from engine_rig import Rig, greedy
 from family_checks import plugins
-from rank_rig import on_one_and_two
+from rank_rig import on_one_and_several
 from text_pair_model import START, TEXTS, TextPairModel
 from tiny_encoders import CASES as ENCODERS, prompts
 from torch import Tensor
@@ -101,7 +101,9 @@ def test_encoder_decoders_of_text_answer_as_one_process(architecture: str, tmp_p
         found = rig.drain()
         return [found[request_id, 0].token_ids for request_id in ids]
 
-    one, several = on_one_and_two(tmp_path, plugins(), answers, size, page_size=16, num_pages=60)
+    one, several = on_one_and_several(
+        tmp_path, plugins(), answers, {"tensor_parallel_size": size}, page_size=16, num_pages=60
+    )
     assert several == one
     assert one[0] == model.greedy(TEXTS[0], count=16)
 
@@ -110,5 +112,7 @@ def test_encoder_decoders_of_text_answer_as_one_process(architecture: str, tmp_p
 def test_whisper_answers_as_one_process(name: str, size: int, tmp_path: Path) -> None:
     model = WhisperModel(tmp_path, **SPEECH[name])
     asked = asked_of(model, plugins())
-    _, several = on_one_and_two(tmp_path, plugins(), lambda rig: answers_of(rig, asked), size, num_pages=400)
+    _, several = on_one_and_several(
+        tmp_path, plugins(), lambda rig: answers_of(rig, asked), {"tensor_parallel_size": size}, num_pages=400
+    )
     assert several == [tokens for _, tokens in asked]

@@ -1,4 +1,4 @@
-"""Engines on two and three ranks answer as one on a single rank does, with every feature of requests."""
+"""Engines on several ranks and in stages answer as one on a single rank does, with every feature of requests."""
 
 from pathlib import Path
 from random import Random
@@ -11,7 +11,7 @@ from family_checks import plugins
 from ia3_rig import CASES as IA3_CASES, World as Ia3World
 from parity_model import total_preemptions
 from pooling_rig import pooled
-from rank_rig import on_one_and_two
+from rank_rig import TWO_RANKS, TWO_STAGES, WAYS, on_one_and_several
 from virtual_tokens_rig import World as VirtualTokensWorld, using
 
 from quire.params.sampling import BeamSearchParams, SamplingParams
@@ -52,27 +52,36 @@ def everything(rig: Rig) -> dict[str, Any]:
     return found
 
 
-@pytest.mark.parametrize("size", [2, 3])
-def test_every_kind_of_request_has_the_same_answer(llama: Path, size: int) -> None:
-    one, several = on_one_and_two(llama, plugins(), everything, size)
+divided = pytest.mark.parametrize("ranks", WAYS.values(), ids=WAYS)
+
+
+@pytest.mark.parametrize(
+    "ranks",
+    [TWO_RANKS, {"tensor_parallel_size": 3}, TWO_STAGES, {**TWO_RANKS, **TWO_STAGES}],
+    ids=["two ranks", "three ranks", "two stages", "two stages of two ranks"],
+)
+def test_every_kind_of_request_has_the_same_answer(llama: Path, ranks: dict[str, int]) -> None:
+    one, several = on_one_and_several(llama, plugins(), everything, ranks)
     assert several == one
     assert len({str(tokens) for tokens, _ in one.values()}) == len(one)
 
 
+@divided
 @pytest.mark.parametrize("way", [{"preemption": "recompute"}, {"preemption": "swap", "swap_space": 0.01}])
-def test_preempted_sequences_go_on(llama: Path, way: dict[str, Any]) -> None:
+def test_preempted_sequences_go_on(llama: Path, way: dict[str, Any], ranks: dict[str, int]) -> None:
     prompts = [random_ids(Random(i), 25) for i in range(4)]
 
     def answers(rig: Rig) -> tuple[list[list[int]], int]:
         found = rig.tokens(prompts, greedy(24, ignore_eos=True))
         return found, sum(total_preemptions(rig))
 
-    one, two = on_one_and_two(llama, plugins(), answers, num_pages=26, max_model_len=80, **way)
+    one, two = on_one_and_several(llama, plugins(), answers, ranks, num_pages=26, max_model_len=80, **way)
     assert two == one
     assert one[1] > 0
 
 
-def test_drafts_are_verified(llama: Path) -> None:
+@divided
+def test_drafts_are_verified(llama: Path, ranks: dict[str, int]) -> None:
     phrase = random_ids(Random(3), 6)
     settings = {"speculative_config": {"method": "ngram", "num_speculative_tokens": 3, "adaptive": False}}
 
@@ -80,7 +89,7 @@ def test_drafts_are_verified(llama: Path) -> None:
         found = rig.tokens([phrase * 4, phrase * 3], greedy(16, ignore_eos=True))
         return found, rig.engine.stats().speculation.num_draft_tokens_total > 0
 
-    one, two = on_one_and_two(llama, plugins(), answers, **settings)
+    one, two = on_one_and_several(llama, plugins(), answers, ranks, **settings)
     assert two == one
     assert one[1]
 
@@ -95,25 +104,38 @@ def test_quantized_weights_give_almost_the_same_log_probabilities(llama: Path, q
         (answer,) = rig.drain().values()
         return torch.tensor([each.logprob for each in answer.deltas[-1].prompt_logprobs or () if each is not None])
 
-    exact = on_one_and_two(llama, plugins(), scores, max_num_batched_tokens=64)[0]
-    one, two = on_one_and_two(llama, plugins(), scores, quantization=quantization, max_num_batched_tokens=64)
+    exact = on_one_and_several(llama, plugins(), scores, max_num_batched_tokens=64)[0]
+    one, two = on_one_and_several(llama, plugins(), scores, quantization=quantization, max_num_batched_tokens=64)
     error = (one - exact).abs().mean()
     assert 0 < (two - exact).abs().mean() < 1.5 * error + 1e-3
     assert (two - one).abs().mean() < 1.5 * error + 1e-3
 
 
-def test_embeddings_are_the_same(tmp_path: Path) -> None:
+@pytest.mark.parametrize("quantization", ["int8", "int4"])
+def test_stages_have_whole_matrices_so_that_quantized_answers_are_the_same(llama: Path, quantization: str) -> None:
+    prompts = [random_ids(Random(i), 20) for i in range(3)]
+    one, two = on_one_and_several(
+        llama, plugins(), lambda rig: rig.tokens(prompts, greedy(8)), TWO_STAGES, quantization=quantization
+    )
+    assert two == one
+
+
+@divided
+def test_embeddings_are_the_same(tmp_path: Path, ranks: dict[str, int]) -> None:
     save(reference_model("BertModel"), tmp_path)
     byte_tokenizer(tmp_path)
     prompts = [random_ids(Random(i), length) for i, length in enumerate((5, 30, 12))]
-    one, two = on_one_and_two(tmp_path, plugins(), lambda rig: pooled(rig, prompts, task="embed"))
+    one, two = on_one_and_several(tmp_path, plugins(), lambda rig: pooled(rig, prompts, task="embed"), ranks)
     for mine, theirs in zip(two, one, strict=True):
         assert torch.allclose(mine, theirs, atol=1e-5)
 
 
 @pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")  # peft asks for it
-@pytest.mark.parametrize("name", ["llama_outputs", "llama_inputs", "phi3", "opt"])
-def test_ia3(tmp_path: Path, name: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "ranks"),
+    [("llama_outputs", TWO_RANKS), ("llama_inputs", TWO_STAGES), ("phi3", TWO_RANKS), ("opt", TWO_RANKS)],
+)
+def test_ia3(tmp_path: Path, name: str, ranks: dict[str, int]) -> None:
     world = Ia3World(tmp_path, IA3_CASES[name])
     prompts = [random_ids(Random(i), 12) for i in range(4)]
     kinds = [None, "a", "b", "a"]
@@ -128,12 +150,13 @@ def test_ia3(tmp_path: Path, name: str) -> None:
         found = rig.drain()
         return [found[request_id, 0].token_ids for request_id in ids]
 
-    one, two = on_one_and_two(world.folder, plugins(), answers)
+    one, two = on_one_and_several(world.folder, plugins(), answers, ranks)
     assert two == one
     assert one[1] == world.greedy("a", prompts[1], 8)
 
 
-def test_virtual_tokens(tmp_path: Path) -> None:
+@divided
+def test_virtual_tokens(tmp_path: Path, ranks: dict[str, int]) -> None:
     world = VirtualTokensWorld(tmp_path, "LlamaForCausalLM", ("prompt", "mlp", "prefix", "lora"))
     prompts = [random_ids(Random(i), 9) for i in range(len(world.models))]
 
@@ -146,5 +169,5 @@ def test_virtual_tokens(tmp_path: Path) -> None:
         found = rig.drain()
         return [found[request_id, 0].token_ids for request_id in ids]
 
-    one, two = on_one_and_two(world.folder, plugins(), answers)
+    one, two = on_one_and_several(world.folder, plugins(), answers, ranks)
     assert two == one

@@ -1,5 +1,5 @@
-"""Every family's tiny model on two or three ranks, and on eight: logits and greedy tokens of one process, and each rank
-has its part of the weights. Ranks are threads here, which exchange numbers as processes do.
+"""Every family's tiny model on two, three and eight ranks, and in two stages: logits and greedy tokens of one
+process, and each rank has its part of the weights. Ranks are threads here, which exchange numbers as processes do.
 """
 
 from pathlib import Path
@@ -12,7 +12,7 @@ import latent_cases
 import moe_cases
 import pytest
 import torch
-from divided_model import divided, load, logits
+from divided_model import divided, load, logits, staged
 from engine_rig import random_ids
 from family_case import FamilyCase
 from family_checks import reference
@@ -57,6 +57,10 @@ def test_ranks_compute_what_one_process_computes(case: FamilyCase, tmp_path: Pat
     settings = {name: value for name, value in case.settings.items() if name != "max_model_len"}
     whole = load(tmp_path, **settings)
     wanted = logits(whole, SEQS)
+    found, loaded = staged(tmp_path, 2, SEQS, **settings)
+    for mine, theirs in zip(found, wanted, strict=True):
+        assert torch.equal(mine, theirs), f"{case} in two stages"
+    assert max(one.weight_bytes for one in loaded) < whole.weight_bytes
     few = 3 if CASES.index(case) % 4 == 3 else 2
     by_expert = case in moe_cases.CASES and CASES.index(case) % 2 == 0
     for size in (few, EIGHT):

@@ -7,7 +7,7 @@ from family_checks import plugins
 from media_checks import MediaModel, media_answers
 from picture_families import families as picture_families
 from picture_model import PictureModel
-from rank_rig import on_one_and_two
+from rank_rig import on_one_and_several
 from sound_families import families as sound_families
 from sound_model import SoundModel
 
@@ -16,7 +16,7 @@ PICTURES, SOUNDS = picture_families(), sound_families()
 
 def check(model: MediaModel) -> None:
     settings = {**model.settings, "num_pages": 600, "max_num_batched_tokens": max(33, model.least_step)}
-    one, two = on_one_and_two(model.folder, plugins(), lambda rig: media_answers(model, plugins(), rig), **settings)
+    one, two = on_one_and_several(model.folder, plugins(), lambda rig: media_answers(model, plugins(), rig), **settings)
     assert two == one
     assert len({tuple(tokens) for tokens in one}) > 2
 

@@ -205,7 +205,10 @@ def test_ranks_of_a_node_are_neighbors() -> None:
     [
         ({"nnodes": 0}, "--nnodes must be above 0"),
         ({"nnodes": 2, "node_rank": 2}, "--node-rank must be from 0 to 1, as --nnodes is 2"),
-        ({"nnodes": 2, "tensor_parallel_size": 3}, "--tensor-parallel-size 3 must be a multiple of --nnodes 2"),
+        (
+            {"nnodes": 2, "tensor_parallel_size": 3},
+            "--tensor-parallel-size 3: the 3 ranks must be a multiple of --nnodes 2",
+        ),
         ({"nnodes": 2, "tensor_parallel_size": 2, "master_port": 70000}, "--master-port must be from 1 to 65535"),
         (
             {"nnodes": 2, "tensor_parallel_size": 2, "distributed_executor_backend": "external_launcher"},

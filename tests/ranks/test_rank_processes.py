@@ -8,6 +8,7 @@ from random import Random
 
 import pytest
 from engine_rig import Rig, greedy, random_ids, rig_of
+from rank_rig import TWO_RANKS, TWO_STAGES
 
 from quire import LLM, SamplingParams
 from quire.engine.parallel.followers import SILENCE_S
@@ -42,22 +43,27 @@ def is_gone(pid: int) -> bool:
     return state == "Z"
 
 
-def test_two_processes_answer_as_one_and_end_with_the_engine(folder: Path) -> None:
+@pytest.mark.parametrize("ranks", [TWO_RANKS, {**TWO_RANKS, **TWO_STAGES}], ids=["two ranks", "stages of two ranks"])
+def test_processes_answer_as_one_and_end_with_the_engine(folder: Path, ranks: dict[str, int]) -> None:
     found = registry.load(None, enable_lora=True)
     with rig_of(folder, found) as rig:
         wanted = rig.tokens(PROMPTS, greedy(8, ignore_eos=True))
-    with rig_of(folder, found, tensor_parallel_size=2) as rig:
-        (pid,) = processes(rig)
+    with rig_of(folder, found, **ranks) as rig:
+        pids = processes(rig)
         assert rig.tokens(PROMPTS, greedy(8, ignore_eos=True)) == wanted
-        assert not is_gone(pid)
-    assert is_gone(pid)
+        assert not any(map(is_gone, pids))
+    assert all(map(is_gone, pids))
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
+@pytest.mark.parametrize(
+    ("number", "ranks"),
+    [(signal.SIGKILL, TWO_RANKS), (signal.SIGSTOP, TWO_RANKS), (signal.SIGKILL, TWO_STAGES)],
+    ids=["killed", "stopped", "killed stage"],
+)
 def test_a_lost_rank_ends_requests_with_an_error_and_the_engine_asks_to_be_restarted(
-    folder: Path, number: signal.Signals
+    folder: Path, number: signal.Signals, ranks: dict[str, int]
 ) -> None:
-    with rig_of(folder, tensor_parallel_size=2) as rig:
+    with rig_of(folder, **ranks) as rig:
         rig.tokens(PROMPTS, greedy(2, ignore_eos=True))
         ranks, (pid,) = rig.engine._ranks, processes(rig)
         rig.add(PROMPTS[0], greedy(400, ignore_eos=True))
@@ -87,8 +93,13 @@ def test_the_python_class_takes_the_setting(folder: Path) -> None:
     ("settings", "said"),
     [
         ({"tensor_parallel_size": 0}, "--tensor-parallel-size must be above 0"),
-        ({"tensor_parallel_size": 65}, "--tensor-parallel-size may be at most 64"),
+        ({"tensor_parallel_size": 65}, "may have at most 64 ranks; --tensor-parallel-size 65 gives it 65"),
         ({"tensor_parallel_size": 2, "distributed_executor_backend": "uni"}, "uni has one rank"),
+        (
+            {"pipeline_parallel_size": 2, "distributed_executor_backend": "uni"},
+            "but --pipeline-parallel-size 2; use mp",
+        ),
+        ({"pipeline_parallel_size": 0}, "--pipeline-parallel-size must be above 0"),
     ],
 )
 def test_impossible_settings_are_refused(settings: dict[str, object], said: str) -> None:
@@ -104,10 +115,19 @@ def test_more_ranks_than_heads_are_refused_before_anything_is_loaded(folder: Pat
         pass
 
 
-def test_a_model_of_a_fallback_is_refused(folder: Path) -> None:
+def test_more_stages_than_blocks_are_refused_before_anything_is_loaded(folder: Path) -> None:
+    with (
+        pytest.raises(ConfigError, match="size 3: the model has 2 blocks, so it can be at most 2"),
+        rig_of(folder, pipeline_parallel_size=3),
+    ):
+        pass
+
+
+@pytest.mark.parametrize("ranks", [TWO_RANKS, TWO_STAGES], ids=["ranks", "stages"])
+def test_a_model_of_a_fallback_is_refused(folder: Path, ranks: dict[str, int]) -> None:
     with (
         pytest.raises(ConfigError, match="not made of Quire's parts"),
-        rig_of(folder, tensor_parallel_size=2, model_impl="transformers"),
+        rig_of(folder, model_impl="transformers", **ranks),
     ):
         pass
 

@@ -61,7 +61,7 @@ def test_every_argument_is_accepted_on_the_command_line_and_in_python_at_the_sam
 @pytest.mark.parametrize(
     ("words", "settings"),
     [
-        (["--pipeline-parallel-size", "2"], {"pipeline_parallel_size": 2}),
+        (["--api-server-count", "2"], {"api_server_count": 2}),
         (["--speculative-draft-tensor-parallel-size", "2"], {"speculative_draft_tensor_parallel_size": 2}),
         (["--worker-use-ray"], {"worker_use_ray": True}),
         (["--cpu-offload-gb", "4"], {"cpu_offload_gb": 4}),
@@ -105,18 +105,18 @@ def test_a_manifest_made_for_vllm_starts_as_it_is(tmp_path: Path) -> None:
     assert (model.model, model.name, model.max_model_len, model.swap_space) == ("a/b", "small", 4000, 4.0)
 
 
-def test_a_manifest_that_asks_for_two_devices_is_refused(tmp_path: Path) -> None:
+def test_a_manifest_that_asks_for_what_is_not_there_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "config.yaml"
-    file.write_text("model: a/b\npipeline-parallel-size: 2\n")
-    with pytest.raises(StartupError, match="--pipeline-parallel-size can only be 1 here, got 2: a model runs on one"):
+    file.write_text("model: a/b\napi-server-count: 2\n")
+    with pytest.raises(StartupError, match="--api-server-count can only be 1 here, got 2: one process answers HTTP"):
         parse("--config", str(file))
 
 
 def test_models_of_one_server_may_have_them_too() -> None:
     (model,) = model_configs({"models": [{"model": "a/b", "enforce_eager": True}], **vars_of_defaults()})
     assert model.model == "a/b"
-    with pytest.raises(ConfigError, match="--pipeline-parallel-size can only be 1"):
-        model_configs({"models": [{"model": "a/b", "pipeline-parallel-size": 2}], **vars_of_defaults()})
+    with pytest.raises(ConfigError, match="--api-server-count can only be 1"):
+        model_configs({"models": [{"model": "a/b", "api-server-count": 2}], **vars_of_defaults()})
 
 
 def vars_of_defaults() -> dict[str, Any]:

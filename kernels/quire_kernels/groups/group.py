@@ -32,6 +32,10 @@ class RankGroup(Protocol):
     @property
     def size(self) -> int: ...
 
+    def start_plan(self, number: int) -> None:
+        """Number the attempts that follow: those of a later plan are after all of an earlier one."""
+        ...
+
     def begin(self) -> None:
         """Begin a forward pass, together with the other ranks. Raises RankLost."""
         ...
@@ -50,3 +54,31 @@ class RankGroup(Protocol):
     def check(self) -> None:
         """Raise RankLost if a sum since `begin` has failed, so that what was computed from it is worthless."""
         ...
+
+    def fail(self) -> None:
+        """Let all ranks that wait for others fail, now and later. May be called from any thread."""
+        ...
+
+
+class OneMember:
+    """A group of a single rank, which has no others to exchange numbers with."""
+
+    rank, size = 0, 1
+
+    def start_plan(self, number: int) -> None:
+        """Do nothing: attempts are numbered for other ranks."""
+
+    def begin(self) -> None:
+        """Do nothing: there is no rank to wait for."""
+
+    def all_reduce(self, x: Any) -> Any:
+        return x
+
+    def gather(self, x: Tensor, widths: Sequence[int], to_all: bool = False) -> Tensor | None:
+        return x
+
+    def check(self) -> None:
+        """Do nothing: no sum can fail."""
+
+    def fail(self) -> None:
+        """Do nothing: no rank waits."""

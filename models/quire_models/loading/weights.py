@@ -189,13 +189,16 @@ def randomize(
 ) -> None:
     """Random weights of plausible size, the same on every device: matrices 1/√(inputs), norms around 1.
 
-    sizes: of what is drawn for each parameter, if they are not the parameters' own; `change` makes the parameter of it.
+    sizes: of what is drawn for each parameter, if they are not the parameters' own; `change` makes the parameter of it,
+    if the model has it.
     """
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            drawn = _random(name, parameter.shape if sizes is None else sizes[name], generator)
-            parameter.copy_(change(name, drawn))
+        parameters = dict(model.named_parameters())
+        for name, size in ({name: each.shape for name, each in parameters.items()} if sizes is None else sizes).items():
+            drawn = _random(name, size, generator)
+            if name in parameters:
+                parameters[name].copy_(change(name, drawn))
     process_weights(model)
 
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, Any, cast
@@ -15,13 +13,12 @@ from torch import Tensor, nn
 from quire_models.modules.embedding import EmbeddingTable
 from quire_models.modules.norms import norm_of_sum
 from quire_models.modules.projection import Projection, apply_adapters
-from quire_models.step.block_taps import with_taps
+from quire_models.modules.stack import TransformerStack
 
 if TYPE_CHECKING:
+    from quire_models.modules.attention.cross_attention import EncoderSlotMapping
     from quire_models.modules.builder import ModuleBuilder
-    from quire_models.modules.cross_attention import EncoderSlotMapping
     from quire_models.parts.decoder import Block, Decoder, ParallelBlock, PostNormBlock
-    from quire_models.sharding.model import AttachedShard
     from quire_models.sharding.vocabulary import VocabularyShare
     from quire_models.step.forward_batch import ForwardBatch
 
@@ -91,70 +88,6 @@ class PostNormResidualBlock(nn.Module):
         return self.mlp_in(x + self.mlp(x, fwd))
 
 
-@dataclass(frozen=True)
-class OpTimes:
-    """Result of `TransformerStack.profile`: rows() returns (operation, calls, seconds) for each operation so far."""
-
-    rows: Callable[[], list[tuple[str, int, float]]]
-
-
-class TransformerStack(nn.Module):
-    """Common base of decoders and encoders: blocks, which run as one op where possible, and the final norm.
-
-    tower: converts tensors of images or audio to the embedding rows of `ForwardBatch.media`
-    (`quire_models.towers.tower`). heads: pooling heads by name (`quire_models.parts.pooling`). The engine sets both.
-    ops, dtype, device: those of the builder. shard: what of the whole model this is; None = all of it.
-    """
-
-    blocks: nn.ModuleList
-    norm: nn.Module | None
-
-    def __init__(self, width: int, builder: ModuleBuilder) -> None:
-        super().__init__()
-        self._width = width
-        self.tower: nn.Module | None = None
-        self.heads = nn.ModuleDict()
-        self.ops, self.dtype, self.device = builder.ops, builder.dtype, builder.device
-        self.shard: AttachedShard | None = None
-        self._read_blocks: Sequence[int] = ()
-        self._run: Callable[[Tensor, ForwardBatch], Tensor] = self._bind_and_run
-
-    def _final_norm(self, x: Tensor, fwd: ForwardBatch) -> Tensor:
-        """x [tokens, width] -> [L, width], the logit rows after the final norm."""
-        x = x.index_select(0, fwd.logit_rows)
-        return x if self.norm is None else self.norm(x)
-
-    def process_weights(self) -> None:
-        """Bind the blocks again at the next step: they process their weights after this module."""
-        self._run = self._bind_and_run
-
-    def return_block_inputs(self, blocks: Sequence[int]) -> None:
-        """From now on `forward` returns [L, (1 + len(blocks)) * width]: behind each hidden state the inputs of these
-        blocks at the same token. The blocks between them are compiled to programs of their own.
-        """
-        self._read_blocks = blocks
-        self._run = self._bind_and_run
-
-    @contextmanager
-    def profile(self) -> Iterator[OpTimes]:
-        """Time the operations inside fused blocks while this context is open; without fused blocks there are none."""
-        timing = getattr(self._run, "timing", None)
-        if timing is None:
-            yield OpTimes(list)
-            return
-        with timing() as rows:
-            yield OpTimes(rows)
-
-    def _bind_and_run(self, x: Tensor, fwd: ForwardBatch) -> Tensor:
-        steps = (*self._steps(), self._final_norm)
-        self._run = self.ops.fused_blocks(with_taps(steps, list(self.blocks), self._read_blocks), self._width)
-        return self._run(x, fwd)
-
-    def _steps(self) -> Sequence[Callable[[Tensor, ForwardBatch], Tensor]]:
-        """What runs before the final norm, in order."""
-        return tuple(self.blocks)
-
-
 class DecoderModel(TransformerStack):
     """The module that the part `parts.decoder.Decoder` builds: a language model whose only state is `ForwardBatch.kv`.
 
@@ -195,7 +128,7 @@ class DecoderModel(TransformerStack):
     @property
     def _head_holds_table(self) -> bool:
         """Whether the table's parameter was emptied because a tied head has packed it."""
-        return self.part.tied and not len(self.embed.weight)
+        return self.part.tied and self.head is not None and not len(self.embed.weight)
 
     @property
     def _language_head(self) -> Projection:
@@ -204,9 +137,9 @@ class DecoderModel(TransformerStack):
 
     def forward(self, fwd: ForwardBatch) -> Tensor:
         """Hidden states of the logit rows after the final norm, [L, width]; writes keys and values of all tokens to
-        the KV cache.
+        the KV cache. A stage before the last one returns those of all tokens.
         """
-        return self._run(self.embed_tokens(fwd), fwd)
+        return self._run(self.embed_tokens(fwd), fwd) if self.stage is None else self.stage.compute(self, fwd)
 
     def _steps(self) -> Sequence[Callable[[Tensor, ForwardBatch], Tensor]]:
         count = self.part.deepstack

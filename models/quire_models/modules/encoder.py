@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
-from quire_models.modules.blocks import TransformerStack
 from quire_models.modules.embedding import EmbeddingTable
 from quire_models.modules.projection import apply_adapters
+from quire_models.modules.stack import TransformerStack
 
 if TYPE_CHECKING:
     from quire_models.modules.builder import ModuleBuilder
@@ -77,8 +77,8 @@ class EncoderModel(TransformerStack):
         self.embed_scale = 1.0
 
     def forward(self, fwd: ForwardBatch) -> Tensor:
-        """Hidden states of the logit rows after the final norm, [L, width]."""
-        return self._run(self.embed_tokens(fwd), fwd)
+        """Hidden states of the logit rows after the final norm, [L, width]; at an earlier stage those of all tokens."""
+        return self._run(self.embed_tokens(fwd), fwd) if self.stage is None else self.stage.compute(self, fwd)
 
     def embed_tokens(self, fwd: ForwardBatch) -> Tensor:
         """Input of the first block, [tokens, width]."""

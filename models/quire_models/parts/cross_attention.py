@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 from quire_models.parts.decoder import AttentionPart, KvShape, Part
 
 if TYPE_CHECKING:
+    from quire_models.modules.attention.cross_attention import CrossAttentionBlockModule, CrossAttentionModule
     from quire_models.modules.builder import ModuleBuilder
-    from quire_models.modules.cross_attention import CrossAttentionBlockModule, CrossAttentionModule
 
 PADDING_MULTIPLE = 64
 """Text begins at a multiple of this many positions: with all usual page sizes, on a page of its own."""
@@ -64,7 +64,7 @@ class CrossAttention:
 
     def build(self, width: int, builder: ModuleBuilder) -> CrossAttentionModule:
         """A module (x, forward) -> [tokens, width], with `store` for the rows of encoder inputs."""
-        from quire_models.modules.cross_attention import CrossAttentionModule
+        from quire_models.modules.attention.cross_attention import CrossAttentionModule
 
         return CrossAttentionModule(width, self, builder)
 
@@ -90,6 +90,6 @@ class CrossAttentionBlock:
 
     def build(self, width: int, builder: ModuleBuilder) -> CrossAttentionBlockModule:
         """A module (x, forward) -> [tokens, width], with `store` for the rows of encoder inputs."""
-        from quire_models.modules.cross_attention import CrossAttentionBlockModule
+        from quire_models.modules.attention.cross_attention import CrossAttentionBlockModule
 
         return CrossAttentionBlockModule(width, self, builder)

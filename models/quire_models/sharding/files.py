@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -57,16 +57,17 @@ class CutFiles(Mapping[str, Shape]):
         parameters = dict(own.named_parameters())
         own_shapes = {name: parameter.shape for name, parameter in parameters.items()}
         own_names = slice_names(parameter_slices(own), own_shapes)
+        here = names_here(whole, parameters)
         for name in filter(CheckpointLoader(whole, decoder, names).needs, files):
             ours = names.rename(name)
             slice_ = slices[ours]
-            kept = cuts.get(slice_.parameter, WHOLE)
-            place = kept.place(slice_.index, shapes[slice_.parameter])
-            if place is None:
+            kept, parameter = cuts.get(slice_.parameter, WHOLE), here.get(slice_.parameter)
+            place = None if parameter is None else kept.place(slice_.index, shapes[slice_.parameter])
+            if place is None or parameter is None:
                 continue
             index, indices = place
-            shape = tuple(parameters[slice_.parameter].data[index].shape)
-            own_name = own_names[slice_key(ParameterSlice(slice_.parameter, index), own_shapes[slice_.parameter])]
+            shape = tuple(parameters[parameter].data[index].shape)
+            own_name = own_names[slice_key(ParameterSlice(parameter, index), own_shapes[parameter])]
             self._found[own_name] = _StoredPart(name, ours, indices, shape, kept.adds)
 
     def __getitem__(self, name: str) -> Shape:
@@ -101,6 +102,18 @@ class CutFiles(Mapping[str, Shape]):
     def release(self, name: str) -> None:
         """Give memory of mapped files back to the system."""
         self._tensors.release(self._found[name].name)
+
+
+def names_here(whole: nn.Module, own: Iterable[str]) -> dict[str, str]:
+    """The rank's names of parameters by those of the whole model. A matrix that several blocks share has the name of
+    the first of these, which another stage may have.
+    """
+    names = {id(parameter): name for name, parameter in whole.named_parameters()}
+    found: dict[str, str] = {}
+    for name in own:
+        path, _, leaf = name.rpartition(".")
+        found[names[id(getattr(whole.get_submodule(path), leaf))]] = name
+    return found
 
 
 def _ordered(weight: Any, order: Tensor | None) -> Any:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -14,10 +14,12 @@ from quire_models.loading.weight_names import WeightsMapper
 from quire_models.loading.weights import converted, randomize
 from quire_models.modules.blocks import DecoderModel
 from quire_models.sharding.cuts import WHOLE, Cut, cut
-from quire_models.sharding.files import CutFiles, own_names_table
+from quire_models.sharding.files import CutFiles, names_here, own_names_table
 from quire_models.sharding.modules import as_indices, cut_of, module_cuts, sums_inside
 from quire_models.sharding.parts import shard_model
 from quire_models.sharding.rank import Rank
+from quire_models.sharding.stage_flow import ModelStage, StageFlow
+from quire_models.sharding.stages import Stage
 from quire_models.sharding.vocabulary import VocabularyShare
 
 if TYPE_CHECKING:
@@ -29,14 +31,19 @@ if TYPE_CHECKING:
 class AttachedShard:
     """What the modules of a rank know: the whole model, without data, and what the rank has of each parameter of it.
 
-    add_up: returns the sum over the ranks of what they ask for at the same point while they read the same adapter; only
-    for threads that do.
+    own: paths of the modules that the rank has. add_up: returns the sum over the ranks of what they ask for at the same
+    point while they read the same adapter; only for threads that do.
     """
 
     rank: Rank
     whole: nn.Module
     cuts: Mapping[str, Cut]
     add_up: Callable[[Tensor], Tensor]
+    own: frozenset[str]
+
+    def has(self, path: str) -> bool:
+        """Whether the rank has a module of the whole model, or a part of it."""
+        return path in self.own
 
     def cut(self, parameter: str) -> Cut:
         """The cut of a parameter."""
@@ -50,7 +57,8 @@ class AttachedShard:
 
     def randomize(self, own: nn.Module) -> None:
         """Random weights: the rank's part of those that the whole model would have."""
-        sizes = {name: parameter.shape for name, parameter in self.whole.named_parameters()}
+        here = names_here(self.whole, dict(own.named_parameters()))
+        sizes = {here.get(name, name): parameter.shape for name, parameter in self.whole.named_parameters()}
 
         def own_part(name: str, drawn: Tensor) -> Tensor:
             made = self.cut(name)
@@ -87,25 +95,46 @@ def _no_sums(values: Tensor) -> Tensor:
 
 @dataclass(frozen=True, eq=False)
 class ModelShard:
-    """What one rank computes of a model. to_all: all ranks sample, so all need the logits. add_up: see `AttachedShard`;
-    without it adapters that need sums over the ranks cannot be read.
+    """What one rank computes of a model. rank, group: among those of its stage. to_all: all ranks sample, so all need
+    the logits. add_up: see `AttachedShard`; without it adapters that need sums over the ranks cannot be read. stage,
+    flow: None = the model has one stage.
     """
 
     rank: Rank
     group: RankGroup
     to_all: bool = False
     add_up: Callable[[Tensor], Tensor] = _no_sums
+    stage: Stage | None = None
+    flow: StageFlow | None = None
 
     def parts(self, decoder: Any) -> Any:
         """The rank's parts of a decoder. Raises ConfigError if it cannot be divided among so many ranks."""
-        return shard_model(decoder, self.rank)
+        own = decoder if self.rank.size == 1 else shard_model(decoder, self.rank)
+        return own if self.stage is None else self.stage.part(decoder, own)
 
     def attach(self, whole: Any, own: Any) -> AttachedShard:
-        """Let the modules of the rank add up what the ranks have computed. whole: the modules of the whole model."""
+        """Let the modules of the rank add up what the ranks have computed, and give what they have computed to the next
+        stage. whole: the modules of the whole model.
+        """
+        held = frozenset(path for path, _ in own.named_modules())
+        cuts: dict[str, Cut] = {}
+        if self.rank.size > 1:
+            cuts = self._add_up(whole, own, held) | self._vocabulary(whole, own)
+            own.register_forward_pre_hook(lambda *_: self.group.begin())
+            own.register_forward_hook(lambda *_: self.group.check())
+        if self.stage is not None and self.flow is not None:
+            own.stage = ModelStage(self.flow, self.stage, whole.part, self.group.check)
+        own.shard = AttachedShard(self.rank, whole, cuts, self.add_up, held)
+        return own.shard
+
+    def _add_up(self, whole: Any, own: Any, held: Container[str]) -> dict[str, Cut]:
+        """Let the modules add up their outputs; returns their cuts. held: paths of modules that the rank has."""
         cuts: dict[str, Cut] = {}
         partial: set[str] = set()
         mixtures: list[tuple[str, Any]] = []
         for path, module in whole.named_modules():
+            if path not in held:
+                continue
             found = module_cuts(module, getattr(own.get_submodule(path), "part", None), self.rank)
             if found is None:
                 continue
@@ -125,11 +154,7 @@ class ModelShard:
             partial -= inside
         for path in partial:
             own.get_submodule(path).reduce = self.group.all_reduce
-        cuts |= self._vocabulary(whole, own)
-        own.register_forward_pre_hook(lambda *_: self.group.begin())
-        own.register_forward_hook(lambda *_: self.group.check())
-        own.shard = AttachedShard(self.rank, whole, cuts, self.add_up)
-        return own.shard
+        return cuts
 
     def _vocabulary(self, whole: Any, own: Any) -> dict[str, Cut]:
         """Divide the embedding table and the LM head of a decoder."""

@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from quire_models.modules.attention.cross_attention import CrossAttentionModule
 from quire_models.modules.attention.latent import LatentSelfAttention
 from quire_models.modules.attention.self_attention import SelfAttention
-from quire_models.modules.cross_attention import CrossAttentionModule
 from quire_models.modules.encoder import WholeRowAttention
 from quire_models.modules.mlp import FeedForward, GatedFeedForward
 from quire_models.modules.moe import MoEModule, SigmoidGatedModule

@@ -23,13 +23,20 @@ class BlockTap:
 
     def __call__(self, x: Tensor, fwd: ForwardBatch) -> Tensor:
         """x [tokens, width] -> x."""
-        fwd.step_cache[self] = x.index_select(0, fwd.logit_rows)
+        fwd.step_cache[self.key] = x.index_select(0, fwd.logit_rows)
         return x
 
+    @property
+    def key(self) -> str:
+        """Of what it keeps, in `ForwardBatch.step_cache`."""
+        return f"input of block {self.block}"
 
-def with_taps(steps: Sequence[Step], blocks: Sequence[Step], read: Sequence[int]) -> tuple[Step, ...]:
-    """`steps`, which contain `blocks` and end with the final norm; the inputs of the blocks in `read` are appended to
-    what the last step returns.
+
+def with_taps(
+    steps: Sequence[Step], blocks: Sequence[Step], read: Sequence[int], appends: bool = True
+) -> tuple[Step, ...]:
+    """`steps`, which contain `blocks` and end with the final norm; the inputs of the blocks in `read` are kept and, if
+    `appends`, appended to what the last step returns.
     """
     if not read:
         return tuple(steps)
@@ -41,6 +48,6 @@ def with_taps(steps: Sequence[Step], blocks: Sequence[Step], read: Sequence[int]
 
     def append(x: Tensor, fwd: ForwardBatch) -> Tensor:
         """x [L, width] -> [L, (1 + taps) * width]."""
-        return torch.cat([x, *(fwd.step_cache[tap] for tap in taps)], -1)
+        return torch.cat([x, *(fwd.step_cache[tap.key] for tap in taps)], -1)
 
-    return (*tapped, append)
+    return (*tapped, append) if appends else tuple(tapped)

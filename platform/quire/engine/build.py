@@ -94,7 +94,7 @@ def _build(
     speculation = build_speculation(config, registry, ranks.for_drafter(loaded), context, budget)
     drafter_bytes = speculation.memory_bytes
     left = budget.without(drafter_bytes)
-    caches = plan_caches(config, loaded, lambda: activation_bytes(loaded, config, max_tokens), left)
+    caches = plan_caches(config, ranks.for_caches(loaded), lambda: activation_bytes(loaded, config, max_tokens), left)
     memory = check_memory_use(config, loaded, caches, budget, drafter_bytes)
     config = replace(config, max_num_seqs=caches.max_num_seqs)
 

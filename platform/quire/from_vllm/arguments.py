@@ -60,7 +60,6 @@ def _any(why: str) -> Accepted:
 
 
 ARGUMENTS: Mapping[str, Accepted] = {
-    "pipeline_parallel_size": _only(ONE_DEVICE, 1),
     "worker_use_ray": _only(NO_RAY, False),
     "engine_use_ray": _only(NO_RAY, False),
     "ray_workers_use_nsight": _only(NO_RAY, False),

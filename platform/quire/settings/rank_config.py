@@ -28,6 +28,12 @@ class RankConfig:
         1,
         also=("tp",),
     )
+    pipeline_parallel_size: int = setting(
+        "Number of stages, neighboring blocks of the model that are computed one after the other, each by "
+        "--tensor-parallel-size ranks of its own (see docs/scale).",
+        1,
+        also=("pp",),
+    )
     enable_expert_parallel: bool = setting(
         "Give each rank of --tensor-parallel-size some experts of a mixture, instead of some columns of all experts.",
         False,
@@ -47,6 +53,20 @@ class RankConfig:
         also=("distributed_timeout_seconds",),
     )
 
+    @property
+    def num_ranks(self) -> int:
+        """Ranks of all stages."""
+        return self.tensor_parallel_size * self.pipeline_parallel_size
+
+    @property
+    def ranks_setting(self) -> str:
+        """What gives the model so many ranks, for messages."""
+        tensor, stages = self.tensor_parallel_size, self.pipeline_parallel_size
+        if stages == 1:
+            return f"--tensor-parallel-size {tensor}"
+        own = f"--pipeline-parallel-size {stages}"
+        return own if tensor == 1 else f"--tensor-parallel-size {tensor} with {own}"
+
     def executor_record(self, registry: Registry) -> Executor | None:
         """The executor of a plugin; None: one of Quire's own. Raises ConfigError if there is none of that name."""
         name = self.distributed_executor_backend
@@ -61,14 +81,12 @@ class RankConfig:
 
     def _check_ranks(self) -> None:
         """Raise ConfigError for settings that no ranks can have."""
-        check_positive(self, "tensor_parallel_size")
-        size = self.tensor_parallel_size
+        check_positive(self, "tensor_parallel_size", "pipeline_parallel_size")
+        size = self.num_ranks
         if size > MAX_RANKS:
-            raise ConfigError(f"--tensor-parallel-size may be at most {MAX_RANKS}; got {size}.")
+            raise ConfigError(f"A model may have at most {MAX_RANKS} ranks; {self.ranks_setting} gives it {size}.")
         if self.distributed_executor_backend == "uni" and size > 1:
-            raise ConfigError(
-                f"--distributed-executor-backend uni has one rank, but --tensor-parallel-size is {size}; use mp."
-            )
+            raise ConfigError(f"--distributed-executor-backend uni has one rank, but {self.ranks_setting}; use mp.")
         self._check_nodes(size)
 
     def _check_nodes(self, size: int) -> None:
@@ -92,5 +110,6 @@ class RankConfig:
             )
         if size % nodes:
             raise ConfigError(
-                f"--tensor-parallel-size {size} must be a multiple of --nnodes {nodes}: each machine has as many ranks."
+                f"{self.ranks_setting}: the {size} ranks must be a multiple of --nnodes {nodes}, because each machine "
+                "has as many."
             )

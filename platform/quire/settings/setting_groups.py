@@ -41,7 +41,8 @@ GROUPS: Mapping[str, tuple[str, ...]] = {
         *("enable_prompt_tokens_details", "enable_force_include_usage"),
     ),
     "several ranks": (
-        *("tensor_parallel_size", "enable_expert_parallel", "distributed_executor_backend"),
+        *("tensor_parallel_size", "pipeline_parallel_size", "enable_expert_parallel"),
+        "distributed_executor_backend",
         *("nnodes", "node_rank", "master_addr", "master_port", "distributed_timeout_s"),
     ),
     "scheduling": (

@@ -13,9 +13,9 @@ from quire.plugin import ReadsHidden, WeightsMapper
 from quire_drafters.heads.head_files import CheckedFiles
 from quire_models import ForwardBatch, KvShape
 from quire_models.loading import weights
-from quire_models.modules.blocks import TransformerStack
 from quire_models.modules.builder import ModuleBuilder
 from quire_models.modules.embedding import EmbeddingTable
+from quire_models.modules.stack import TransformerStack
 
 
 class FeatureModel(TransformerStack):

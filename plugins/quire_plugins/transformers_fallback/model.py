@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from quire_models.modules.blocks import OpTimes
 from quire_models.modules.projection import apply_adapters
+from quire_models.modules.stack import OpTimes
 from quire_plugins.transformers_fallback.building import build_with_buffers
 from quire_plugins.transformers_fallback.known_layers import StepAttention, StepMlp, attention_parts, mlp_parts
 from quire_plugins.transformers_fallback.modules import BodyOutput, StepEmbedding, StepProjection

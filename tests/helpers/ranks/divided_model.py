@@ -17,10 +17,14 @@ from torch import Tensor
 from quire.engine.loading.load import LoadedModel, load_model
 from quire.settings.model_config import ModelConfig
 from quire_kernels.cpu.implementations import compiled
+from quire_kernels.groups.group import OneMember
 from quire_kernels.groups.shared_memory import SharedMemoryGroup, shared_bytes
 from quire_kernels.groups.sockets import SocketGroup
+from quire_kernels.groups.stage_link import StageLink
 from quire_models.sharding.model import WHOLE_MODEL, ModelShard
 from quire_models.sharding.rank import Rank
+from quire_models.sharding.stage_flow import StageFlow
+from quire_models.sharding.stages import Stage
 from quire_models.testing import ChunkSpec, run_tokens
 
 FIRST_CHUNK = 7
@@ -92,3 +96,30 @@ def divided(
 
     found = on_ranks(work, size)
     return found[0][0], [loaded for _, loaded in found]
+
+
+def flows(stages: int) -> list[StageFlow]:
+    """What leads from each stage to the next, all in this process."""
+    pairs = [tuple(map(StageLink, socket.socketpair())) for _ in range(stages - 1)]
+    return [
+        StageFlow(None if i == 0 else pairs[i - 1][1], None if i == stages - 1 else pairs[i][0]) for i in range(stages)
+    ]
+
+
+def staged(folder: Path, stages: int, seqs: Sequence[Sequence[int]], **settings: Any) -> tuple[list[Tensor], list[Any]]:
+    """The logits that `stages` stages compute, and what each of them has loaded."""
+    links = flows(stages)
+
+    def work(index: int) -> tuple[list[Tensor], LoadedModel]:
+        try:
+            shard = ModelShard(Rank(0, 1), OneMember(), stage=Stage(index, stages), flow=links[index])
+            loaded = load(folder, shard, **settings)
+            if index < stages - 1:
+                loaded.module.logits = lambda hidden: hidden[:, :1]
+            return logits(loaded, seqs), loaded
+        except BaseException:
+            links[index].close()  # the others would wait for this one
+            raise
+
+    found = on_ranks(work, stages)
+    return found[-1][0], [loaded for _, loaded in found]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -14,10 +14,18 @@ from quire.records import Registry
 T = TypeVar("T")
 
 
-def on_one_and_two(folder: Path, found: Registry, work: Callable[[Rig], T], size: int = 2, **settings: Any) -> list[T]:
-    """What `work` returns for an engine with one rank, and for one with `size` ranks."""
+TWO_RANKS = {"tensor_parallel_size": 2}
+TWO_STAGES = {"pipeline_parallel_size": 2}
+WAYS = {"two ranks": TWO_RANKS, "two stages": TWO_STAGES}
+"""Ways of dividing a model, by their names."""
+
+
+def on_one_and_several(
+    folder: Path, found: Registry, work: Callable[[Rig], T], ranks: Mapping[str, int] = TWO_RANKS, **settings: Any
+) -> list[T]:
+    """What `work` returns for an engine with one rank, and for one with several. ranks: the settings of these."""
     results = []
-    for ranks in (1, size):
-        with rig_of(folder, found, launch=launch_thread, tensor_parallel_size=ranks, **settings) as rig:
+    for sizes in ({}, ranks):
+        with rig_of(folder, found, launch=launch_thread, **sizes, **settings) as rig:
             results.append(work(rig))
     return results

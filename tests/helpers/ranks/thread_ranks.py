@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import mmap
-import os
 import socket
 import threading
 from dataclasses import dataclass
 
 from quire.engine.parallel.channel import Channel
 from quire.engine.parallel.follower import Follower
-from quire.engine.parallel.group import rank_group
 from quire.engine.parallel.messages import StartRank
+from quire.engine.parallel.stages.position import RankPosition
+from quire.engine.parallel.stages.wires import Wires
 from quire.records import Registry
 
 
@@ -26,12 +25,12 @@ class RankThread:
         self.thread.join()
 
 
-def launch_thread(start: StartRank, memory: int, registry: Registry) -> RankThread:
-    """A `quire.engine.parallel.leader.Launch`."""
+def launch_thread(start: StartRank, wires: Wires, registry: Registry) -> RankThread:
+    """A `quire.engine.parallel.executors.Launch`."""
     ours, theirs = map(Channel, socket.socketpair())
-    shared = mmap.mmap(memory, os.fstat(memory).st_size)
-    group = rank_group(shared, start.rank, start.size, start.threads)
-    follower = Follower(theirs, group, start, registry, lost=lambda _: None)
+    own = wires.copies()
+    group = own.group(RankPosition.of(start.config, start.rank), start.threads)
+    follower = Follower(theirs, group, own.flow(), start, registry, lost=lambda _: None)
     thread = threading.Thread(target=follower.run, name=f"rank {start.rank}", daemon=True)
     thread.start()
     return RankThread(ours, thread)

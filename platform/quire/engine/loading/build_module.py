@@ -40,7 +40,7 @@ class ModelParts:
 def _assemble(parts: ModelParts, builder: ModuleBuilder) -> DecoderModel:
     decoder, plain = parts.decoder, builder.unquantized()
     module = decoder.build(builder)
-    if parts.tower is not None:
+    if parts.tower is not None and getattr(decoder, "has_tower", True):  # one stage of several may need none
         attach_tower(module, parts.tower.build(decoder.row_width, plain.for_many_rows()))
     for name, head in parts.pooling.own_heads.items():
         module.heads[name] = head.build(decoder.width, plain)

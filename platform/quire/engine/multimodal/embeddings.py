@@ -103,6 +103,9 @@ class MultimodalEmbeddings:
         cls, loaded: LoadedModel, registry: Registry, adapters: AdapterMapping, config: ModelConfig
     ) -> MultimodalEmbeddings:
         """Built for a loaded model. With `batch_invariant` each medium is encoded in a call of its own."""
+        stage = getattr(loaded.module, "stage", None)
+        if stage is not None and not stage.has_tower:
+            return MediaOfFirstStage(TowerRunner(loaded, registry, adapters, 1), adapters, 0)
         max_rows = 1 if config.batch_invariant else config.max_num_encoder_tokens
         return cls(TowerRunner(loaded, registry, adapters, max_rows), adapters, config.encoder_cache_bytes)
 
@@ -193,3 +196,14 @@ class MultimodalEmbeddings:
         if pending.held is not None:
             self._cache.release(pending.held)
             pending.held = None
+
+
+class MediaOfFirstStage(MultimodalEmbeddings):
+    """At a later stage of a model: the first one has the tower, and embeds."""
+
+    def start(self, start: NewSeq) -> None:
+        """Do nothing: no row is needed here."""
+
+    def rows(self, chunks: Sequence[Chunk], starts: NDArray[np.int64]) -> tuple[StepMedia | None, dict[int, str]]:
+        """None: errors arrive with the hidden states."""
+        return None, {}

@@ -2,29 +2,25 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Protocol
 
 import torch
 
-from quire.engine.parallel.followers import Launched
-from quire.engine.parallel.group import group_memory, rank_group
+from quire.engine.parallel.followers import Launched, Started
 from quire.engine.parallel.launch import launch_process
 from quire.engine.parallel.messages import StartRank
 from quire.engine.parallel.nodes.joined_ranks import JoinedRanks, start_process
 from quire.engine.parallel.nodes.place import Place, place_of
+from quire.engine.parallel.stages.position import RankPosition
+from quire.engine.parallel.stages.wires import Wires, Wiring
 from quire.records import Executor, ExecutorContext, Registry
 from quire.settings.model_config import ModelConfig
 from quire.settings.rank_config import EXECUTORS
-from quire_kernels.groups.shared_memory import SharedMemoryGroup
 
-Launch = Callable[[StartRank, int, Registry], Launched]
-"""Starts a rank. Arguments: its first message, a descriptor of the group's memory, the leader's registry."""
-
-Started = tuple[SharedMemoryGroup, Mapping[int, Launched]]
-"""The leader's end of the group, and the other ranks by their numbers."""
+Launch = Callable[[StartRank, Wires, Registry], Launched]
+"""Starts a rank. Arguments: its first message, how it reaches the others, the leader's registry."""
 
 
 class RankExecutor(Protocol):
@@ -46,19 +42,19 @@ class LocalRanks:
     launch: Launch
 
     def start(self, first: StartRank, registry: Registry) -> Started:
-        descriptor, memory = group_memory(first.size, first.threads)
         found: dict[int, Launched] = {}
-        try:
-            for rank in range(1, first.size):
-                found[rank] = self.launch(replace(first, rank=rank), descriptor, registry)
-        except BaseException:
-            for follower in found.values():
-                follower.channel.close()
-                follower.end()
-            raise
-        finally:
-            os.close(descriptor)
-        return rank_group(memory, 0, first.size, first.threads), found
+        own = RankPosition.of(first.config, 0)
+        with Wiring(own.width, own.stages, first.threads) as wiring:
+            try:
+                for rank in range(1, first.size):
+                    found[rank] = self.launch(replace(first, rank=rank), wiring[rank], registry)
+            except BaseException:
+                for follower in found.values():
+                    follower.channel.close()
+                    follower.end()
+                raise
+            wires = wiring[0].copies()
+            return Started(wires.group(own, first.threads), wires.flow(), found)
 
 
 def executor_of(
@@ -74,12 +70,12 @@ def executor_of(
     place = place_of(config, environ)
     if place is not None:
         return JoinedRanks(place, start_process)
-    return LocalRanks(config.tensor_parallel_size, launch or launch_process)
+    return LocalRanks(config.num_ranks, launch or launch_process)
 
 
 def _plugin_ranks(config: ModelConfig, record: Executor, registry: Registry) -> JoinedRanks:
     plugin = registry.plugin_of(EXECUTORS, record.name)
-    size, timeout_s = config.tensor_parallel_size, config.distributed_timeout_s
+    size, timeout_s = config.num_ranks, config.distributed_timeout_s
     context = ExecutorContext(
         options=registry.options.get(plugin, {}), size=size, threads=torch.get_num_threads(), timeout_s=timeout_s
     )

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -22,6 +22,7 @@ from quire.engine.multimodal.embeddings import MultimodalEmbeddings
 from quire.engine.parallel.adapters.adapter_reads import ReadingThreads
 from quire.engine.parallel.adapters.followed_adapters import FollowedAdapters
 from quire.engine.parallel.channel import Channel
+from quire.engine.parallel.divided_tables import table_rows
 from quire.engine.parallel.following_runner import FollowingRunner
 from quire.engine.parallel.group import model_digest
 from quire.engine.parallel.messages import (
@@ -31,6 +32,7 @@ from quire.engine.parallel.messages import (
     BuildRunner,
     ComputeTables,
     EndRank,
+    EndRows,
     RankFailed,
     RankLoaded,
     RankReady,
@@ -39,19 +41,20 @@ from quire.engine.parallel.messages import (
     ReleaseSlot,
     ResetRunner,
     RunPlan,
+    RunRow,
     StartRank,
     Total,
 )
+from quire.engine.parallel.stages.following_runner import StagedFollowingRunner
+from quire.engine.parallel.stages.position import RankPosition
+from quire.engine.parallel.stages.wires import Group
 from quire.engine.pooling.poolers import Poolers
-from quire.engine.runner.sizes import RunnerSizes
+from quire.engine.speculation.hidden_tap import HiddenTap
 from quire.errors import QuireError, StartupError
 from quire.isolation.isolated_calls import IsolatedCalls
 from quire.records import Registry
-from quire_kernels.groups.group import RankLost
-from quire_kernels.groups.shared_memory import SharedMemoryGroup
 from quire_models.loading.checkpoint import raw_config
-from quire_models.sharding.model import ModelShard
-from quire_models.sharding.rank import Rank
+from quire_models.sharding.stage_flow import StageFailed, StageFlow
 
 log = logging.getLogger(__name__)
 
@@ -63,18 +66,22 @@ READERS = 2
 
 
 class Follower:
-    """One rank. lost: called when the leader is gone, with its last message if it has said that it ends."""
+    """One rank. flow: from stage to stage, None with one stage. lost: called when the leader is gone, with its last
+    message if it has said that it ends.
+    """
 
     def __init__(
         self,
         channel: Channel,
-        group: SharedMemoryGroup,
+        group: Group,
+        flow: StageFlow | None,
         start: StartRank,
         registry: Registry,
         lost: Callable[[EndRank | None], None],
     ) -> None:
         self._channel, self._start, self._registry, self._lost = channel, start, registry, lost
-        self._group = group
+        self._group, self._flow = group, flow
+        self._position = RankPosition.of(start.config, start.rank)
         self._commands: SimpleQueue[Any] = SimpleQueue()
         self._readers = ThreadPoolExecutor(READERS, "adapter-reader")
         self._ended = threading.Event()
@@ -98,7 +105,7 @@ class Follower:
             log.error("Rank %d cannot go on: %s", self._start.rank, message, exc_info=not is_startup)
             with suppress(OSError):  # the leader is gone
                 self._channel.send(RankFailed(message, is_startup))
-            self._group.fail()
+            self._end_waits()
         finally:
             self._ended.set()
             self._readers.shutdown(wait=False, cancel_futures=True)
@@ -109,8 +116,7 @@ class Follower:
     def _load(self) -> None:
         start = self._start
         torch.set_num_threads(start.threads)
-        rank = Rank(start.rank, start.size, start.config.enable_expert_parallel)
-        shard = ModelShard(rank, self._group, add_up=self._threads.add_up)
+        shard = self._position.shard(start.config, self._group, self._flow, self._threads.add_up)
         self._loaded = load_model(start.config, self._registry, shard=shard)
         config_json = raw_config(Path(self._loaded.info.folder))
         context = partial(plugin_context, self._loaded, config_json, start.config, self._registry, None)
@@ -120,12 +126,16 @@ class Follower:
             self._loaded.module,
         )
         self._adapters = FollowedAdapters(runtimes, self._threads)
-        self._channel.send(RankLoaded(model_digest(self._loaded)))
+        self._channel.send(RankLoaded(model_digest(self._loaded), self._loaded.weight_bytes))
 
     def _do(self, command: Any) -> None:
         match command:
             case RunPlan():
                 self._run(command)
+            case RunRow():
+                self._run_row(command)
+            case EndRows() if isinstance(self._runner, StagedFollowingRunner):
+                self._runner.end_rows(command.plan)
             case AcquireSlot() | ReleaseSlot() | ReleaseAdapter():
                 self._adapters.do(command)
             case ResetRunner():
@@ -134,42 +144,69 @@ class Follower:
             case ComputeTables():
                 self._compute_tables(command)
             case BuildRunner():
-                self._runner = self._build(command.sizes)
+                self._runner = self._build(command)
                 self._channel.send(RankReady())
 
     def _run(self, command: RunPlan) -> None:
         """A step that fails here fails on the leader too: it begins the next attempt, or reports the failure."""
         assert self._runner is not None
-        self._group.start_plan(command.number)
         self._adapters.place(command.adapters)
-        try:
-            self._runner.launch(command.plan)
-        except Exception:
-            log.exception("Rank %d: a step of %d tokens failed", self._start.rank, command.plan.num_tokens)
+        with self._plan(command.number, f"a step of {command.plan.num_tokens} tokens"):
+            if isinstance(self._runner, StagedFollowingRunner):
+                self._runner.run_plan(command)
+            else:
+                self._runner.launch(command.plan)
         self._adapters.forget(command.plan.ended)
+
+    def _run_row(self, command: RunRow) -> None:
+        assert isinstance(self._runner, StagedFollowingRunner), "rows are of a model in stages"
+        with self._plan(command.number, f"row {command.row} of a step"):
+            self._runner.run_row(command)
+
+    @contextmanager
+    def _plan(self, number: int, what: str) -> Iterator[None]:
+        """Meanwhile a plan is computed; what fails is logged, and the next stage learns of it."""
+        self._group.start_plan(number)
+        if self._flow is not None:
+            self._flow.start_plan(number)
+        try:
+            yield
+        except Exception as error:
+            log.exception("Rank %d: %s failed", self._start.rank, what)
+            if self._flow is not None:
+                self._flow.fail(f"{error}" if isinstance(error, StageFailed) else f"{type(error).__name__}: {error}")
+        if self._flow is not None:
+            self._flow.forget(number)
 
     @torch.inference_mode()
     def _compute_tables(self, command: ComputeTables) -> None:
         """What fails here fails on the leader too, where it costs drafts."""
         module = self._loaded.module
-        self._group.start_plan(command.number)
-        try:
+        is_last = module.stage is None or module.stage.is_last
+        with self._plan(command.number, "a drafter's product"):
             self._group.begin()
             if command.ids is not None:
-                module.embed_rows(command.ids)
-            if command.hidden is not None:
+                table_rows(module, self._flow, command.ids)
+            if command.hidden is not None and is_last:
                 module.logits(command.hidden)
-        except RankLost as error:
-            if error.lasting:
-                raise
 
-    def _build(self, sizes: RunnerSizes) -> FollowingRunner:
-        loaded, config = self._loaded, self._start.config
+    def _build(self, command: BuildRunner) -> FollowingRunner:
+        loaded, config, sizes = self._loaded, self._start.config, command.sizes
         mapping = self._adapters.mapping
         towers = MultimodalEmbeddings.from_model(loaded, self._registry, mapping, config)
         poolers = Poolers(loaded.pooling.poolers, loaded.module.heads, loaded.dtype, config.batch_invariant)
         nothing: Any = _NoGrammars()
-        return FollowingRunner(loaded, sizes, nothing, nothing, mapping, towers, poolers, config.batch_invariant)
+        made = FollowingRunner if self._flow is None else StagedFollowingRunner
+        tap = None if command.reads is None else HiddenTap(command.reads, loaded)
+        return made(
+            loaded, sizes, nothing, nothing, mapping, towers, poolers, batch_invariant=config.batch_invariant, tap=tap
+        )
+
+    def _end_waits(self) -> None:
+        """Let what waits for other ranks fail. Any thread may call it."""
+        self._group.fail()
+        if self._flow is not None:
+            self._flow.close()
 
     def _receive(self) -> None:
         """In a thread: queue the commands. Adapters are read beside the steps."""
@@ -179,6 +216,7 @@ class Follower:
                 command = self._channel.receive()
             except EOFError:
                 self._lost(last)
+                self._end_waits()
                 self._commands.put(None)
                 return
             if isinstance(command, EndRank):
@@ -187,7 +225,8 @@ class Follower:
             if isinstance(command, ReadAdapter):
                 self._readers.submit(self._read, command)
             elif isinstance(command, Total):
-                self._threads.take(command)
+                if command.error is not None or command.first_rank == self._position.group.start:
+                    self._threads.take(command)
             else:
                 self._commands.put(command)
 

@@ -7,10 +7,12 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from quire.engine.parallel.channel import Channel
 from quire.engine.parallel.messages import RankReady
+from quire.engine.parallel.stages.wires import Group
+from quire_models.sharding.stage_flow import StageFlow
 
 SILENCE_S = 5.0
 """A follower that shows no sign of life for so long, once it is ready, is ended."""
@@ -34,6 +36,14 @@ class Launched(Protocol):
     def end(self) -> None:
         """End it at once, and wait until it is gone."""
         ...
+
+
+class Started(NamedTuple):
+    """All ranks of a model. group, flow: the leader's ends. followers: the other ranks by their numbers."""
+
+    group: Group
+    flow: StageFlow | None
+    followers: Mapping[int, Launched]
 
 
 class Followers:

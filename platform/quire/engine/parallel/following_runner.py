@@ -19,7 +19,10 @@ class FollowingRunner(ModelRunner):
     """Computes the same hidden states and logits as the leader's runner, in the same order, and returns nothing.
 
     What was sampled arrives with the next plan. So it needs no state of sampling, grammars or logits processors.
+    has_head: whether it takes part in logits, as the ranks of the last stage do.
     """
+
+    has_head = True
 
     def _sampling_state(self, new_seq: NewSeq) -> SamplingState:
         assert not isinstance(new_seq.params, PoolingParams), "it is sampled"
@@ -33,7 +36,7 @@ class FollowingRunner(ModelRunner):
         masks: Any,
         failures: dict[int, str],
     ) -> tuple[Mapping[int, Sample], Mapping[int, AcceptedDrafts]]:
-        if states:
+        if states and self.has_head:
             rows = selected.rows
             self._logits(hidden[: len(rows)], rows, failures)
         return {}, {}
@@ -42,7 +45,7 @@ class FollowingRunner(ModelRunner):
         self, hidden: Tensor, selected: SelectedTokens, failures: dict[int, str]
     ) -> Mapping[int, Sequence[TokenLogprobs]]:
         first = len(selected.rows)
-        for seq_id, token_ids, _ in selected.scored:
+        for seq_id, token_ids, _ in selected.scored if self.has_head else ():
             for i in range(0, len(token_ids), PROMPT_LOGPROBS_BATCH):
                 count = len(token_ids[i : i + PROMPT_LOGPROBS_BATCH])
                 self._logits(hidden[first + i : first + i + count], [seq_id] * count, failures)

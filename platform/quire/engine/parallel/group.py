@@ -50,7 +50,7 @@ def _library(size: int) -> Library:
         return compiled()
     except BuildError as error:
         raise ConfigError(
-            f"--tensor-parallel-size {size} needs the C++ ops, through whose memory ranks exchange numbers: {error}."
+            f"--tensor-parallel-size {size} needs the C++ ops, through which ranks exchange numbers: {error}."
         ) from error
 
 

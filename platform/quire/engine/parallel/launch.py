@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import socket
 import subprocess
 import sys
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 
 from quire.engine.parallel.channel import Channel
 from quire.engine.parallel.messages import StartRank
 from quire.engine.parallel.spawn import start_rank
+from quire.engine.parallel.stages.wires import Wires
 from quire.records import Registry
 
 MODULE = "quire.engine_process.ranks.process"
@@ -29,13 +31,14 @@ class RankProcess:
         self.process.wait()
 
 
-def launch_process(start: StartRank, memory: int, registry: Registry) -> RankProcess:
-    """Start a rank, which loads the plugins of `registry` by their names. memory: a descriptor, which it gets too."""
+def launch_process(start: StartRank, wires: Wires, registry: Registry) -> RankProcess:
+    """Start a rank, which loads the plugins of `registry` by their names, and gets the descriptors of `wires`."""
     ours, theirs = socket.socketpair()
     number = theirs.fileno()
     with theirs:
         try:
-            process = start_rank(MODULE, [str(number), str(memory)], (number, memory))
+            words = [str(number), json.dumps(asdict(wires))]
+            process = start_rank(MODULE, words, (number, *wires.descriptors))
         except BaseException:
             ours.close()
             raise

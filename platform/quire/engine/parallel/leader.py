@@ -34,26 +34,31 @@ from quire.engine.parallel.messages import (
     RankReady,
     ResetRunner,
     RunPlan,
+    RunRow,
     StartRank,
 )
 from quire.engine.parallel.one_rank import OneRank
+from quire.engine.parallel.stages.caches import with_largest_caches
+from quire.engine.parallel.stages.position import RankPosition
 from quire.engine.runner.sizes import RunnerSizes
 from quire.errors import CheckpointError, ConfigError, QuireError
-from quire.records import Registry
+from quire.records import ReadsHidden, Registry
 from quire.settings.model_config import ModelConfig
 from quire.types import AdapterRef, Plan
 from quire_kernels.groups.group import RankLost
-from quire_models.sharding.model import ModelShard
-from quire_models.sharding.rank import Rank
+from quire_models.sharding.stage_flow import StageFlow
 
 log = logging.getLogger(__name__)
 
 
 class Leader:
-    """The followers of one model. executor: starts them. shard: the leader's own part. threads: of each rank."""
+    """The followers of one model. executor: starts them. shard: the leader's own part. threads: of each rank.
+
+    flow: brings hidden states from the other stages, None with one stage.
+    """
 
     def __init__(self, config: ModelConfig, registry: Registry, executor: RankExecutor) -> None:
-        self.size, self._local = config.tensor_parallel_size, executor.local
+        self.size, self._local = config.num_ranks, executor.local
         self.threads = max(1, torch.get_num_threads() // self._local)
         _warn_of_few_cores(self._local)
         self._number, self._handles = 0, count(1)
@@ -62,19 +67,20 @@ class Leader:
         self._refusal: str | None = None
         self._closing = False
         self._changed = threading.Condition()
-        self._digests: dict[int, str] = {}
+        self._loaded: dict[int, RankLoaded] = {}
         self._num_ready = 0
-        self._reads = AdapterReads(self.size, self.send)
+        self.flow: StageFlow | None = None
+        self._reads = AdapterReads(self.size, config.tensor_parallel_size, self.send)
         self._followers: Followers | None = None
 
         def start() -> Mapping[int, Launched]:
             first = StartRank(config=config, rank=0, size=self.size, threads=self.threads)
-            self._group, found = executor.start(first, registry)
+            self._group, self.flow, found = executor.start(first, registry)
             return found
 
         self._followers = Followers(start, self._take, self.fail)
-        rank = Rank(0, self.size, config.enable_expert_parallel)
-        self.shard = ModelShard(rank, self._group, add_up=self._reads.threads.add_up)
+        self._position = RankPosition.of(config, 0)
+        self.shard = self._position.shard(config, self._group, self.flow, self._reads.threads.add_up)
 
     @property
     def has_failed(self) -> bool:
@@ -85,6 +91,10 @@ class Leader:
         """What one rank may take of the memory that all ranks of this machine share."""
         parts = {name: value // self._local for name, value in vars(budget).items()}
         return replace(budget, **parts)
+
+    def for_caches(self, loaded: LoadedModel) -> LoadedModel:
+        """The model as the size of its caches is planned: what a page and a state take at the stage that has most."""
+        return loaded if self.flow is None else with_largest_caches(loaded, self._position.stages)
 
     def of_all(self, use: MemoryUse) -> MemoryUse:
         """What all ranks of this machine have reserved together, if each has as much as this one."""
@@ -98,7 +108,7 @@ class Leader:
 
     def for_drafter(self, loaded: LoadedModel) -> LoadedModel:
         """The model as a drafter uses it: the description of the whole one, and whole results of its tables."""
-        module: Any = DividedTables(loaded.module, self._begin_tables)
+        module: Any = DividedTables(loaded.module, self._begin_tables, self.flow)
         shard = loaded.module.shard
         assert shard is not None, "it is divided"
         whole: Any = shard.whole
@@ -106,17 +116,20 @@ class Leader:
 
     # --- commands -----------------------------------------------------------------------------------
 
-    def build_runners(self, sizes: RunnerSizes, loaded: LoadedModel) -> None:
-        """Let all ranks allocate their caches, and wait until they have. Raises what has kept one from it."""
+    def build_runners(self, sizes: RunnerSizes, loaded: LoadedModel, reads: ReadsHidden | None) -> None:
+        """Let all ranks allocate their caches, and wait until they have. Raises what has kept one from it.
+
+        reads: what a drafter reads.
+        """
         self._await_models(loaded)
-        self.send(BuildRunner(sizes))
+        self.send(BuildRunner(sizes, reads if self.flow is not None else None))
         self._await(lambda: self._num_ready == self.size - 1)
 
     def _await_models(self, loaded: LoadedModel) -> None:
         """Wait until all followers have loaded the model. Raises CheckpointError if one has loaded another one."""
-        self._await(lambda: len(self._digests) == self.size - 1)
+        self._await(lambda: len(self._loaded) == self.size - 1)
         own = model_digest(loaded)
-        others = [rank for rank, digest in self._digests.items() if digest != own]
+        others = [rank for rank, found in self._loaded.items() if found.digest != own]
         if others:
             self._refusal = (
                 f"Rank {others[0]} has other weights than the first one: the files of {loaded.info.folder} differ."
@@ -129,23 +142,35 @@ class Leader:
         if self._failure is not None:
             raise self._startup_error or CheckpointError(f"The model could not be loaded on all ranks: {self._failure}")
 
-    def send_plan(self, plan: Plan, adapters: Mapping[AdapterRef, PlacedAdapter]) -> None:
-        """Let all followers compute a plan. Raises RankLost if one is gone."""
+    def send_plan(self, plan: Plan, adapters: Mapping[AdapterRef, PlacedAdapter], by_rows: bool = False) -> int:
+        """Let all followers compute a plan, whose number is returned. Raises RankLost if one is gone."""
         if any(chunk.draft_probs is not None for chunk in plan.chunks):
             plan = replace(plan, chunks=tuple(replace(chunk, draft_probs=None) for chunk in plan.chunks))
-        self.send(RunPlan(self._next_number(), plan, adapters))
+        self.send(RunPlan(number := self._next_number(), plan, adapters, by_rows))
+        return number
+
+    def send_row(self, plan: int, row: int) -> int:
+        """Let all followers compute a row of a plan by itself; returns a number as of a plan. Raises RankLost."""
+        self.send(RunRow(number := self._next_number(), plan, row))
+        return number
+
+    def begin_plan(self, number: int) -> None:
+        """Compute this one of the plans that were sent from now on."""
+        self._group.start_plan(number)
+        if self.flow is not None:
+            self.flow.start_plan(number)
 
     def _begin_tables(self, command: ComputeTables) -> None:
         """Let all followers take part in what a drafter computes. Raises RankLost."""
-        self._await(lambda: len(self._digests) == self.size - 1)
-        self.send(replace(command, number=self._next_number()))
+        self._await(lambda: len(self._loaded) == self.size - 1)
+        self.send(replace(command, number=(number := self._next_number())))
+        self.begin_plan(number)
         self._group.begin()
 
     def _next_number(self) -> int:
         if self._failure is not None:
             raise RankLost(self._failure, lasting=True)
         self._number += 1
-        self._group.start_plan(self._number)
         return self._number
 
     def reset(self) -> None:
@@ -168,6 +193,8 @@ class Leader:
             self._changed.notify_all()
         log.error("The ranks of this model cannot go on: %s", message)
         self._group.fail()
+        if self.flow is not None:
+            self.flow.close()
         self._reads.end(message)
         if self._followers is not None:
             self._followers.end()
@@ -179,6 +206,8 @@ class Leader:
         if self._followers is not None:
             if not self.has_failed:
                 self.send(EndRank(self._refusal))
+            if self.flow is not None:
+                self.flow.close()
             self._followers.close()
 
     def _take(self, rank: int, message: Any) -> None:
@@ -187,7 +216,7 @@ class Leader:
             case RankLoaded() | RankReady():
                 with self._changed:
                     if isinstance(message, RankLoaded):
-                        self._digests[rank] = message.digest
+                        self._loaded[rank] = message
                     else:
                         self._num_ready += 1
                     self._changed.notify_all()
@@ -202,7 +231,7 @@ class Leader:
 
 def start_ranks(config: ModelConfig, registry: Registry, launch: Launch | None) -> Leader | OneRank:
     """Start the other ranks of a model, if it has some. Raises ConfigError."""
-    if config.tensor_parallel_size == 1:
+    if config.num_ranks == 1:
         return OneRank()
     _check_device(config)
     hub.locate(config.model, config)  # downloads it once, before all ranks ask for it
@@ -211,11 +240,8 @@ def start_ranks(config: ModelConfig, registry: Registry, launch: Launch | None) 
 
 def _check_device(config: ModelConfig) -> None:
     """Raise ConfigError for devices that several ranks cannot have."""
-    size = config.tensor_parallel_size
     if config.device == "cuda" or (config.device == "auto" and torch.cuda.is_available()):
-        raise ConfigError(
-            f"--tensor-parallel-size {size}: several GPUs are not supported yet; use --device cpu, or one GPU."
-        )
+        raise ConfigError(f"{config.ranks_setting}: several GPUs are not supported yet; use --device cpu, or one GPU.")
 
 
 def _warn_of_few_cores(local: int) -> None:

@@ -34,7 +34,11 @@ def runner_of(
     """
     if isinstance(ranks, OneRank):
         return OverlappingRunner(loaded, *rest) if overlaps else ModelRunner(loaded, *rest)
-    return LeadingRunner(ranks, revisions, loaded, *rest)
+    if ranks.flow is None:
+        return LeadingRunner(ranks, revisions, loaded, *rest)
+    from quire.engine.parallel.stages.leading_runner import StagedLeadingRunner
+
+    return StagedLeadingRunner(ranks, revisions, loaded, *rest)
 
 
 class LeadingRunner(ModelRunner):
@@ -50,14 +54,14 @@ class LeadingRunner(ModelRunner):
     ) -> None:
         super().__init__(loaded, sizes, *rest)
         self._leader, self._revisions = leader, revisions
-        leader.build_runners(sizes, loaded)
+        leader.build_runners(sizes, loaded, self._tap.reads if self._tap is not None else None)
 
     def launch(self, plan: Plan) -> LaunchedPlan:
         """Launch a plan on all ranks. Raises EngineDied if one of them is gone, RankLost if the step failed on one."""
         before = torch.get_num_threads()
         torch.set_num_threads(self._leader.threads)  # in this thread, which may also run models of one rank
         try:
-            self._leader.send_plan(plan, self._placed(plan.started))
+            self._begin(plan)
             return super().launch(plan)
         except RankLost as error:
             if not error.lasting:
@@ -66,6 +70,10 @@ class LeadingRunner(ModelRunner):
             raise EngineDied(f"A rank of the model was lost: {error}. The models are loaded again.") from error
         finally:
             torch.set_num_threads(before)
+
+    def _begin(self, plan: Plan) -> None:
+        """Let all ranks begin with a plan. Raises RankLost if one is gone."""
+        self._leader.begin_plan(self._leader.send_plan(plan, self._placed(plan.started)))
 
     def reset(self) -> None:
         """Drop every sequence on all ranks."""

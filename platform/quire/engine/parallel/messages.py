@@ -11,7 +11,7 @@ from typing import Any
 from torch import Tensor
 
 from quire.engine.runner.sizes import RunnerSizes
-from quire.records import AdapterMetadata, Registry
+from quire.records import AdapterMetadata, ReadsHidden, Registry
 from quire.settings.model_config import ModelConfig
 from quire.types import AdapterRef, Plan
 
@@ -51,9 +51,10 @@ class EndRank:
 
 @dataclass(frozen=True)
 class BuildRunner:
-    """Allocate the caches. The answer is `RankReady`."""
+    """Allocate the caches. The answer is `RankReady`. reads: what a drafter reads of the stages, None = nothing."""
 
     sizes: RunnerSizes
+    reads: ReadsHidden | None = None
 
 
 @dataclass(frozen=True)
@@ -68,11 +69,30 @@ class PlacedAdapter:
 
 @dataclass(frozen=True)
 class RunPlan:
-    """Compute a plan. number: of the plan, from 1. adapters: those that its new sequences use."""
+    """Compute a plan. number: of the plan, from 1. adapters: those that its new sequences use. by_rows: its rows are
+    computed one by one, as `RunRow` says.
+    """
 
     number: int
     plan: Plan
     adapters: Mapping[AdapterRef, PlacedAdapter]
+    by_rows: bool = False
+
+
+@dataclass(frozen=True)
+class RunRow:
+    """Compute a row of a plan by itself, because a stage could not compute the whole plan. number: as of a plan."""
+
+    number: int
+    plan: int
+    row: int
+
+
+@dataclass(frozen=True)
+class EndRows:
+    """All rows of a plan are computed, or have failed."""
+
+    plan: int
 
 
 @dataclass(frozen=True)
@@ -101,12 +121,15 @@ class Addend:
 
 @dataclass(frozen=True)
 class Total:
-    """The sum of all `Addend`; error: there are no more sums for this adapter, because a rank cannot read it."""
+    """The sum of all `Addend` of a stage. first_rank: of the stage. error: there are no more sums for this adapter,
+    because a rank cannot read it.
+    """
 
     handle: int
     number: int = 0
     values: Tensor | None = None
     error: str | None = None
+    first_rank: int = 0
 
 
 @dataclass(frozen=True)
@@ -148,9 +171,10 @@ class ComputeTables:
 
 @dataclass(frozen=True)
 class RankLoaded:
-    """The rank has its weights. digest: of the model and its weights, which must be equal on all ranks."""
+    """The rank has its weights, of so many bytes. digest: of the whole model, which must be equal on all ranks."""
 
     digest: str
+    weight_bytes: int
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,9 @@ class OneRank:
     def own_part(self, budget: MemoryBudget) -> MemoryBudget:
         return budget
 
+    def for_caches(self, loaded: LoadedModel) -> LoadedModel:
+        return loaded
+
     def of_all(self, use: MemoryUse) -> MemoryUse:
         return use
 

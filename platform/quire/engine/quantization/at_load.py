@@ -75,14 +75,17 @@ def spare_modules(model: DecoderModel, names: WeightsMapper, patterns: Sequence[
     """
     from quire_models.modules.projection import projections
 
+    shard = getattr(model, "shard", None)
+    whole = model if shard is None else shard.whole
     for pattern in patterns:
         own = {pattern, names.rename(pattern)}
-        matched = [
-            module
-            for path, (module, _) in projections(model).items()
+        matched = {
+            path
+            for path in projections(whole)
             if any(fnmatchcase(name, glob) for name in (path, path.rpartition(".")[2]) for glob in own)
-        ]
+        }
         if not matched:
             raise ConfigError(f"--quantization-ignore {pattern}: the model has no matrix of that name.")
-        for module in matched:
-            module.without_quantization()
+        for path, (module, _) in projections(model).items():
+            if path in matched:
+                module.without_quantization()

@@ -39,7 +39,7 @@ class ForwardExecutor:
     ) -> None:
         decoder = loaded.decoder
         self._model, self._kv, self._state, self._adapters = loaded.module, kv, state, adapters
-        self._batch_invariant, self._describe_error = batch_invariant, describe_error
+        self._batch_invariant, self.describe_error = batch_invariant, describe_error
         self._non_causal, self._page_size = decoder.non_causal, sizes.page_size
         self._width, self._dtype, self._device = decoder.width, loaded.dtype, loaded.device
         self._buffers = ForwardBuffers(
@@ -137,7 +137,7 @@ class ForwardExecutor:
                 found = self._model(self._fill(inputs.row(row), index[in_row] - begin, rows, adapters))
             except Exception as raised:
                 error = raised
-                failures[chunk.seq_id] = self._describe_error(raised)
+                failures[chunk.seq_id] = self.describe_error(raised)
                 unfilled.update(pages[chunk.start // self._page_size :].tolist())
                 continue
             if hidden is None:

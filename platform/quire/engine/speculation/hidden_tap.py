@@ -20,7 +20,7 @@ class HiddenTap:
     """What one drafter reads of the steps of one model. Raises ConfigError if the model cannot provide it."""
 
     def __init__(self, reads: ReadsHidden, loaded: LoadedModel) -> None:
-        decoder = loaded.decoder
+        self.reads, decoder = reads, loaded.decoder
         if reads.every and (decoder.encoder_input is not None or decoder.non_causal):
             raise ConfigError("Drafters that read the hidden states of prompts need a model that only decodes.")
         self._every, self._width = reads.every, decoder.width

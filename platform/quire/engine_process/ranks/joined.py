@@ -16,11 +16,12 @@ import sys
 from contextlib import suppress
 
 from quire.engine.parallel.follower import Follower
-from quire.engine.parallel.group import socket_group
 from quire.engine.parallel.messages import EndRank, RankFailed, StartRank
 from quire.engine.parallel.nodes.join import join
 from quire.engine.parallel.nodes.place import Place
 from quire.engine.parallel.nodes.statuses import LOST, REFUSED
+from quire.engine.parallel.stages.position import RankPosition
+from quire.engine.parallel.stages.sockets import flow_of, group_of
 from quire.engine_process.ranks.process import PR_SET_PDEATHSIG
 from quire.errors import QuireError
 from quire.hooks import registry
@@ -54,13 +55,14 @@ def follow(place: str, rank: str) -> int:
     log_to_stderr(logging.getLevelName(start.log_level).lower())
     try:
         plugins = registry.load(list(start.plugins or ()), start.options)
-        group = socket_group(joined.connections, own, found.size)
+        position = RankPosition.of(start.config, own)
+        group, flow = group_of(position, joined.connections), flow_of(position, joined.connections)
     except QuireError as error:
         log.critical("%s", error.message)
         with suppress(OSError):  # the first rank is gone
             joined.channel.send(RankFailed(error.message, is_startup=True))
         return REFUSED
-    return REFUSED if Follower(joined.channel, group, start, plugins, _end).run() else LOST
+    return REFUSED if Follower(joined.channel, group, flow, start, plugins, _end).run() else LOST
 
 
 def _end(last: EndRank | None) -> None:

@@ -47,7 +47,7 @@ def process_settings(
 ) -> EngineProcessSettings:
     """What the engine processes of a server get. Raises ConfigError for adapters that do not fit the models."""
     # the time of a restart counts where a lost process takes others with it, or other processes go on
-    has_several = config.data_parallel_size > 1 or any(model.tensor_parallel_size > 1 for model in models)
+    has_several = config.data_parallel_size > 1 or any(model.num_ranks > 1 for model in models)
     return EngineProcessSettings(
         plugins=plugins,
         options=registry.options,

@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 class AltUpModel(PerLayerDecoderModel):
     """The module that the part `AltUpDecoder` builds."""
 
+    first_modules = (*PerLayerDecoderModel.first_modules, "streams_in")
+    last_modules = (*PerLayerDecoderModel.last_modules, "streams_out")
+
     def __init__(self, part: AltUpDecoder, builder: ModuleBuilder) -> None:
         super().__init__(part, builder)
         width, others = part.width, range(1, part.streams)

@@ -42,6 +42,8 @@ class PerLayerInputs(nn.Module):
 class PerLayerDecoderModel(DecoderModel):
     """The module that the part `PerLayerDecoder` builds."""
 
+    first_modules = (*DecoderModel.first_modules, "per_layer")
+
     def __init__(self, part: PerLayerDecoder, builder: ModuleBuilder) -> None:
         super().__init__(part, builder)
         self.per_layer = PerLayerInputs(part, builder) if part.inputs else None

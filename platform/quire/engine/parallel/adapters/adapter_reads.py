@@ -89,16 +89,16 @@ class _Reading:
 
 
 class AdapterReads:
-    """The leader's side. size: number of ranks. send: sends a command to all followers.
+    """The leader's side. size: number of ranks. width: ranks of a stage. send: sends a command to all followers.
 
     threads: those of the leader itself.
     """
 
-    def __init__(self, size: int, send: Callable[[Any], None]) -> None:
-        self._size, self._send = size, send
+    def __init__(self, size: int, width: int, send: Callable[[Any], None]) -> None:
+        self._size, self._width, self._send = size, width, send
         self._lock = threading.Lock()
         self._reading: dict[int, _Reading] = {}
-        self._addends: dict[tuple[int, int], dict[int, Tensor]] = {}
+        self._addends: dict[tuple[int, int, int], dict[int, Tensor]] = {}
         self._failure: str | None = None
         self.threads = ReadingThreads(lambda addend: self.add(0, addend))
 
@@ -121,19 +121,22 @@ class AdapterReads:
         self._send(Total(handle, error=error))
 
     def add(self, rank: int, addend: Addend) -> None:
-        """Take an addend of a rank; the last one makes the sum."""
-        key = addend.handle, addend.number
+        """Take an addend of a rank; the last one of its stage makes the sum."""
+        first = rank - rank % self._width
+        key = addend.handle, addend.number, first
         with self._lock:
             found = self._addends.setdefault(key, {})
             found[rank] = addend.values
-            if len(found) < self._size:
+            if len(found) < self._width:
                 return
             del self._addends[key]
-        values = found[0]
-        for other in range(1, self._size):
+        values = found[first]
+        for other in range(first + 1, first + self._width):
             values = values + found[other]
-        self.threads.take(Total(*key, values=values))
-        self._send(Total(*key, values=values))
+        total = Total(addend.handle, addend.number, values, first_rank=first)
+        if first == 0:
+            self.threads.take(total)
+        self._send(total)
 
     def read(self, rank: int, message: AdapterRead) -> None:
         """A follower has read an adapter, or cannot use it."""

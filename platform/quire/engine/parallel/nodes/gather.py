@@ -61,7 +61,7 @@ def gather(place: Place, listener: socket.socket, problem: Callable[[], str | No
         missing = sorted(set(range(1, place.size)) - joining.connections.keys())
         late = f"rank {', '.join(map(str, missing))} has not joined" if missing else f"{error}"
         raise ConfigError(
-            f"--tensor-parallel-size {place.size}: the ranks were not connected at {place.host}:{place.port} within "
+            f"The {place.size} ranks of the model were not connected at {place.host}:{place.port} within "
             f"{place.timeout_s:g} s (--distributed-timeout-s): {late}."
         ) from error
     except BaseException:

@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from subprocess import Popen
 
 from quire.engine.parallel.channel import Channel
-from quire.engine.parallel.group import socket_group
+from quire.engine.parallel.followers import Started
 from quire.engine.parallel.messages import StartRank
 from quire.engine.parallel.nodes.addresses import listen
 from quire.engine.parallel.nodes.gather import gather
 from quire.engine.parallel.nodes.place import Place
 from quire.engine.parallel.spawn import JOINING_MODULE, start_rank
+from quire.engine.parallel.stages.position import RankPosition
+from quire.engine.parallel.stages.sockets import flow_of, group_of
 from quire.isolation.module_process import OPENMP_ENV
 from quire.records import RankProgram, Registry, StartedRank
-from quire_kernels.groups.shared_memory import SharedMemoryGroup
 
 NOT_JOINED = "Rank {rank} has ended before it joined the first one: {problem}"
 
@@ -63,7 +64,7 @@ class JoinedRanks:
     def local(self) -> int:
         return self.place.local
 
-    def start(self, first: StartRank, registry: Registry) -> tuple[SharedMemoryGroup, Mapping[int, JoinedRank]]:
+    def start(self, first: StartRank, registry: Registry) -> Started:
         place = self.place
         started: dict[int, StartedRank] = {}
 
@@ -78,11 +79,13 @@ class JoinedRanks:
                 started[rank] = self.launch(program_of(place, rank))
                 ending.callback(started[rank].end)
             gathered = gather(place, listener, problem)
-            group = socket_group(gathered.connections, 0, place.size)
+            own = RankPosition.of(first.config, 0)
+            group, flow = group_of(own, gathered.connections), flow_of(own, gathered.connections)
             for rank, channel in gathered.channels.items():
                 channel.send(replace(first.described(registry), rank=rank))
             ending.pop_all()
-        return group, {rank: JoinedRank(each, started.get(rank)) for rank, each in gathered.channels.items()}
+        joined = {rank: JoinedRank(each, started.get(rank)) for rank, each in gathered.channels.items()}
+        return Started(group, flow, joined)
 
 
 def program_of(place: Place, rank: int) -> RankProgram:

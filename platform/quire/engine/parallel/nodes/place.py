@@ -36,7 +36,7 @@ class Place:
 
 def place_of(config: ModelConfig, environ: Mapping[str, str]) -> Place | None:
     """None: all ranks are processes of this machine that the first one starts. Raises ConfigError."""
-    size = config.tensor_parallel_size
+    size = config.num_ranks
     if config.distributed_executor_backend == "external_launcher":
         return _place_of_torchrun(config, environ)
     if config.nnodes == 1:
@@ -67,7 +67,7 @@ def check_place(models: Sequence[ModelConfig], num_replicas: int, environ: Mappi
 
 
 def _place_of_torchrun(config: ModelConfig, environ: Mapping[str, str]) -> Place:
-    size = config.tensor_parallel_size
+    size = config.num_ranks
     missing = [name for name in VARIABLES if not environ.get(name)]
     if missing:
         raise ConfigError(
@@ -82,8 +82,8 @@ def _place_of_torchrun(config: ModelConfig, environ: Mapping[str, str]) -> Place
     rank, started, port = numbers
     if started != size:
         raise ConfigError(
-            f"torchrun has started {started} processes (WORLD_SIZE), but --tensor-parallel-size is {size}; they must "
-            "be equal."
+            f"torchrun has started {started} processes (WORLD_SIZE), but {config.ranks_setting} makes {size} ranks; "
+            "the numbers must be equal."
         )
     by_store = environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
     return Place(

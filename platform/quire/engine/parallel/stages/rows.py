@@ -1,0 +1,79 @@
+"""Rows of a plan whose forward pass has failed: each is computed by all stages in a forward pass of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+from torch import Tensor
+
+from quire.engine.multimodal.embeddings import StepMedia
+from quire.engine.runner.forward_executor import ForwardExecutor
+from quire.engine.runner.input_batch import Int64Array, StepInputs
+from quire.types import Plan
+
+
+@dataclass(frozen=True, eq=False)
+class PlannedStep:
+    """What a rank computes of a plan. index: tokens whose hidden states are needed. media: rows of this step."""
+
+    plan: Plan
+    inputs: StepInputs
+    index: Int64Array
+    media: StepMedia | None
+
+    def selected(self, row: int) -> Int64Array:
+        """Which of `index` are tokens of a row: bool [len(index)]."""
+        begin, end = self.inputs.starts[row], self.inputs.starts[row + 1]
+        found: Int64Array = (self.index >= begin) & (self.index < end)
+        return found
+
+    def pages(self, row: int, page_size: int) -> list[int]:
+        """The pages of a row's sequence."""
+        found: list[int] = self.inputs.pages[row, : -(-int(self.inputs.contexts[row]) // page_size)].tolist()
+        return found
+
+    def hidden_states(self, row: int, executor: ForwardExecutor, failures: dict[int, str]) -> Tensor:
+        """Those of the tokens in `index` that belong to the row."""
+        begin, end = int(self.inputs.starts[row]), int(self.inputs.starts[row + 1])
+        index = self.index[self.selected(row)] - begin
+        plan, media = replace(self.plan, chunks=(self.plan.chunks[row],)), self.media
+        if media is not None:
+            low, high = np.searchsorted(media.index, (begin, end))
+            media = StepMedia(media.index[low:high] - begin, media.rows[low:high]) if low < high else None
+        return executor.hidden_states(plan, self.inputs.row(row), index, media, failures)
+
+
+def one_by_one(
+    step: PlannedStep,
+    compute: Callable[[int], Tensor],
+    describe_error: Callable[[Exception], str],
+    page_size: int,
+    failures: dict[int, str],
+    error: Exception | None,
+) -> list[Tensor | None]:
+    """What `compute` returns for each row, None for one that fails.
+
+    A row fails if `compute` raises, or reads pages which failed rows should have filled; then it is in `failures`.
+    error: why the step failed, None if an earlier step with these sequences did. Raises the last error if none of
+    several rows can be computed.
+    """
+    again, found = error is None, list[Tensor | None]()
+    unfilled: set[int] = set()
+    for row, chunk in enumerate(step.plan.chunks):
+        pages = step.pages(row, page_size)
+        try:
+            if error is not None and not unfilled.isdisjoint(pages):
+                raise error
+            found.append(compute(row))
+        except Exception as raised:
+            if getattr(raised, "lasting", False):
+                raise
+            error = raised
+            failures[chunk.seq_id] = describe_error(raised)
+            unfilled.update(pages[chunk.start // page_size :])
+            found.append(None)
+    if error is not None and all(rows is None for rows in found) and not (again and len(found) == 1):
+        raise error
+    return found
