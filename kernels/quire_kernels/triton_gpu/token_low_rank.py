@@ -3,7 +3,8 @@
 No launch depends on which adapters these are, so that a step can be captured: the slot of each token is on the device.
 Sums over the inputs are split, so that few tokens occupy a GPU; the splits are added in one order.
 
-Where the device can, programs of `_expand` begin while those of `_shrink` run, and read the matrices b meanwhile.
+Where the device can, a launch begins while the one before it runs, and reads the adapters' matrices meanwhile:
+`_shrink` while y is computed, `_expand` while `_shrink` runs. What computes y must therefore begin after x is complete.
 """
 
 from __future__ import annotations
@@ -19,11 +20,17 @@ from quire_kernels.low_rank import TokenSlots
 from quire_kernels.triton_gpu.device import launches_overlap
 
 RANKS = 16
-INPUTS = 512
+INPUTS = 256
 """Inputs of a program, which it reads at once."""
 
 OUTPUTS = 512
 """Outputs of a program."""
+
+MAX_TOKENS = 64
+"""Beyond, tokens are sorted by adapter, as each of these kernels reads an adapter again for each of its tokens."""
+
+WARPS = 2
+"""Of a program. A thread of `_expand` then has all ranks of its outputs: it adds them without the others."""
 
 
 @triton.jit
@@ -43,7 +50,8 @@ def _shrink(
 ):
     """h[token, split] = w · x[token] aᵀ over a split of INPUTS inputs, for RANKS ranks. h [T, splits, ranks].
 
-    Grid: tokens, blocks of ranks, splits.
+    Grid: tokens, blocks of ranks, splits. Every program waits for the launch before, which may still read the memory of
+    h; `_expand` counts on its end.
     """
     if OVERLAPS:
         tl.extra.cuda.gdc_launch_dependents()
@@ -64,7 +72,13 @@ def _shrink(
             )
             total = tl.sum(some_a.to(tl.float32) * some_x[None], 1) * tl.load(weights + token)
             to = h + (token * tl.num_programs(2) + split) * ranks + some
+            if OVERLAPS:
+                tl.extra.cuda.gdc_wait()
             tl.store(to, total, mask=(some < rank) & (some < ranks))
+        elif OVERLAPS:
+            tl.extra.cuda.gdc_wait()
+    elif OVERLAPS:
+        tl.extra.cuda.gdc_wait()
 
 
 @triton.jit
@@ -160,12 +174,9 @@ def apply(y: Tensor, x: Tensor, slots: TokenSlots, table: Tensor, chunks: Tensor
     h = torch.empty(len(y), splits, ranks, dtype=torch.float32, device=y.device)
     used = slots.token_slots, slots.token_weights, table, table.stride(0), ranks
     overlaps = launches_overlap(y.device)
-    _shrink[len(y), triton.cdiv(ranks, RANKS), splits](
-        *(x, x.stride(0), h, *used, inputs), RANKS=RANKS, INPUTS=INPUTS, OVERLAPS=overlaps
-    )
+    launch = {"RANKS": RANKS, "OVERLAPS": overlaps, "launch_pdl": overlaps, "num_warps": WARPS}
+    _shrink[len(y), triton.cdiv(ranks, RANKS), splits](*(x, x.stride(0), h, *used, inputs), INPUTS=INPUTS, **launch)
     _expand[len(y), len(chunks)](
         *(y, y.stride(0), h, *used, splits, chunks, x),
-        **{"RANKS": RANKS, "OUTPUTS": OUTPUTS, "SPLITS": triton.next_power_of_2(splits), **layout},
-        OVERLAPS=overlaps,
-        launch_pdl=overlaps,
+        **{"OUTPUTS": OUTPUTS, "SPLITS": triton.next_power_of_2(splits), **layout, **launch},
     )
