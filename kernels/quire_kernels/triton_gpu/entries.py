@@ -13,12 +13,28 @@ from torch import Tensor
 
 from quire_kernels.low_rank import Segments, TokenSlots
 
+MOST_BLOCKS = 64
+"""Of tokens that the device sorts: programs of more would mostly find no block, and cost time nevertheless."""
+
+
+@dataclass(frozen=True)
+class Tile:
+    """Inputs and outputs that a program reads at once; inputs of a program, if a sum over them is split.
+
+    blocks: that run side by side, the others after them.
+    """
+
+    inputs: int
+    outputs: int
+    split: int
+    blocks: int
+
 
 @dataclass(frozen=True)
 class Entries:
     """tokens: int32 [N], those of a slot side by side. weights: float32 [N].
 
-    blocks: int32 [blocks, 3], the slot, the first entry and the number of entries, of one slot; a block may have none.
+    blocks: int32 [blocks, 3], the slot, the first entry and the number of entries, of one slot; the last may have none.
     """
 
     tokens: Tensor
@@ -27,10 +43,20 @@ class Entries:
 
 
 @triton.jit
-def _sort(slots, weights, tokens, weights_of_entries, blocks, count, COUNT: tl.constexpr, BLOCK: tl.constexpr):
-    """The place of one token among all. The first of each BLOCK tokens of a slot has their block, others an empty one.
+def _sort(
+    slots,
+    weights,
+    tokens,
+    weights_of_entries,
+    blocks,
+    number_of_blocks,
+    count,
+    COUNT: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    """The place of one token among all. The first of each BLOCK tokens of a slot adds their block.
 
-    Tokens without an adapter (slot -1) come first. Grid: tokens.
+    Tokens without an adapter (slot -1) come first. number_of_blocks: 0 before. Grid: tokens.
     """
     token, others = tl.program_id(0), tl.arange(0, COUNT)
     slot = tl.load(slots + token)
@@ -39,22 +65,24 @@ def _sort(slots, weights, tokens, weights_of_entries, blocks, count, COUNT: tl.c
     before = tl.sum((same & (others < token)).to(tl.int32))
     entry = tl.sum((slot_of < slot).to(tl.int32)) + before
     number = tl.minimum(tl.sum(same.to(tl.int32)) - before, BLOCK)
-    is_first = (slot >= 0) & (before % BLOCK == 0)
     tl.store(tokens + entry, token)
     tl.store(weights_of_entries + entry, tl.load(weights + token))
-    tl.store(blocks + entry * 3, tl.where(is_first, slot, 0))
-    tl.store(blocks + entry * 3 + 1, entry)
-    tl.store(blocks + entry * 3 + 2, tl.where(is_first, number, 0))
+    if (slot >= 0) & (before % BLOCK == 0):
+        block = blocks + tl.atomic_add(number_of_blocks, 1) * 3
+        tl.store(block, slot)
+        tl.store(block + 1, entry)
+        tl.store(block + 2, number)
 
 
 def sorted_tokens(slots: TokenSlots, block: int) -> Entries:
     """Blocks of up to `block` tokens, which the device finds. Cached for the step."""
     found: Entries | None = slots.step_cache.get(Entries)
     if found is None:
-        count, of = len(slots.token_slots), slots.token_slots
-        tokens, blocks = (of.new_empty(count, *shape, dtype=torch.int32) for shape in ((), (3,)))
-        found = slots.step_cache[Entries] = Entries(tokens, torch.empty_like(slots.token_weights), blocks)
-        given = of, slots.token_weights, tokens, found.weights, blocks, count
+        count, blocks = len(slots.token_slots), triton.cdiv(len(slots.token_slots), MOST_BLOCKS) * MOST_BLOCKS
+        numbers = slots.token_slots.new_zeros(3 * blocks + 1)
+        tokens, weights = torch.empty_like(slots.token_slots), torch.empty_like(slots.token_weights)
+        found = slots.step_cache[Entries] = Entries(tokens, weights, numbers[:-1].view(blocks, 3))
+        given = slots.token_slots, slots.token_weights, tokens, weights, found.blocks, numbers[-1:], count
         _sort[count,](*given, COUNT=triton.next_power_of_2(count), BLOCK=block)
     return found
 

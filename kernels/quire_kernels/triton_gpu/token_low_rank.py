@@ -20,7 +20,7 @@ from quire_kernels.low_rank import TokenSlots
 from quire_kernels.triton_gpu.device import launches_overlap
 
 RANKS = 16
-INPUTS = 256
+INPUTS = 512
 """Inputs of a program, which it reads at once."""
 
 OUTPUTS = 512
@@ -29,8 +29,13 @@ OUTPUTS = 512
 MAX_TOKENS = 64
 """Beyond, tokens are sorted by adapter, as each of these kernels reads an adapter again for each of its tokens."""
 
-WARPS = 2
+SHRINK_WARPS, EXPAND_WARPS = 4, 2
 """Of a program. A thread of `_expand` then has all ranks of its outputs: it adds them without the others."""
+
+
+@triton.jit
+def _is_first_program():
+    return tl.program_id(0) + tl.program_id(1) + tl.program_id(2) == 0
 
 
 @triton.jit
@@ -50,8 +55,8 @@ def _shrink(
 ):
     """h[token, split] = w · x[token] aᵀ over a split of INPUTS inputs, for RANKS ranks. h [T, splits, ranks].
 
-    Grid: tokens, blocks of ranks, splits. Every program waits for the launch before, which may still read the memory of
-    h; `_expand` counts on its end.
+    Grid: tokens, blocks of ranks, splits. The first program and all that write wait for the launch before: it may still
+    read the memory of h, and `_expand` counts on its end.
     """
     if OVERLAPS:
         tl.extra.cuda.gdc_launch_dependents()
@@ -75,9 +80,9 @@ def _shrink(
             if OVERLAPS:
                 tl.extra.cuda.gdc_wait()
             tl.store(to, total, mask=(some < rank) & (some < ranks))
-        elif OVERLAPS:
+        elif OVERLAPS & _is_first_program():
             tl.extra.cuda.gdc_wait()
-    elif OVERLAPS:
+    elif OVERLAPS & _is_first_program():
         tl.extra.cuda.gdc_wait()
 
 
@@ -126,7 +131,8 @@ def _expand(
     """y[token] = y · (1 + w (scale - 1)) + w · shift + h[token] bᵀ for a chunk of up to OUTPUTS outputs of a slice.
 
     chunks: int32 [chunks, 4], the slice, its start in y, its width, and the chunk's first output; start and width are
-    multiples of UNIT. Grid: tokens, chunks. Every program waits for `_shrink`: what follows counts on its end.
+    multiples of UNIT. Grid: tokens, chunks. What follows counts on the end of `_shrink` too: the first
+    program and all that write wait for it.
     """
     token = tl.program_id(0).to(tl.int64)
     chunk = chunks + tl.program_id(1) * 4
@@ -160,7 +166,7 @@ def _expand(
             sums += _product(some_b, h, splits, ranks, first_rank, first, rank, RANKS, SPLITS)
             first += RANKS
         tl.store(to, (value + sums).to(y.dtype.element_ty), mask=inside)
-    elif OVERLAPS:
+    elif OVERLAPS & _is_first_program():
         tl.extra.cuda.gdc_wait()
 
 
@@ -174,9 +180,11 @@ def apply(y: Tensor, x: Tensor, slots: TokenSlots, table: Tensor, chunks: Tensor
     h = torch.empty(len(y), splits, ranks, dtype=torch.float32, device=y.device)
     used = slots.token_slots, slots.token_weights, table, table.stride(0), ranks
     overlaps = launches_overlap(y.device)
-    launch = {"RANKS": RANKS, "OVERLAPS": overlaps, "launch_pdl": overlaps, "num_warps": WARPS}
-    _shrink[len(y), triton.cdiv(ranks, RANKS), splits](*(x, x.stride(0), h, *used, inputs), INPUTS=INPUTS, **launch)
+    launch = {"RANKS": RANKS, "OVERLAPS": overlaps, "launch_pdl": overlaps}
+    _shrink[len(y), triton.cdiv(ranks, RANKS), splits](
+        *(x, x.stride(0), h, *used, inputs), INPUTS=INPUTS, num_warps=SHRINK_WARPS, **launch
+    )
     _expand[len(y), len(chunks)](
         *(y, y.stride(0), h, *used, splits, chunks, x),
-        **{"OUTPUTS": OUTPUTS, "SPLITS": triton.next_power_of_2(splits), **layout, **launch},
+        **{"OUTPUTS": OUTPUTS, "SPLITS": triton.next_power_of_2(splits), "num_warps": EXPAND_WARPS, **layout, **launch},
     )
