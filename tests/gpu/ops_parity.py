@@ -188,8 +188,7 @@ def checks() -> dict[str, Callable[[], None]]:
         for dtype in DTYPES[: 2 if PARTS.get(op, 1) > 1 else None]:
             for part in range(PARTS.get(op, 1)):
                 found[f"{op} {dtype} {part}"] = partial(conforms, op, dtype, part)
-    for rows, repeats in ((6, 1), (198, 33)):
-        found |= {f"adapters of {rows} tokens {dtype}": partial(adapters, dtype, repeats) for dtype in DTYPES}
+    found |= {f"adapters of {6 * n} tokens {dtype}": partial(adapters, dtype, n) for n in (1, 33) for dtype in DTYPES}
     for form in ("int4", "fp8", "int8"):
         found |= {f"quantized {form}, {rows} rows": partial(quantized, form, rows) for rows in (1, 20, 100, 300)}
     found["sampling from a large vocabulary"] = sampling
