@@ -18,7 +18,6 @@ from torch import Tensor
 
 from quire_kernels.low_rank import TokenSlots
 from quire_kernels.triton_gpu.device import launches_overlap
-from quire_kernels.triton_gpu.token_blocks import TokenBlocks, blocks_of
 
 RANKS = 16
 INPUTS = 512
@@ -27,31 +26,13 @@ INPUTS = 512
 OUTPUTS = 512
 """Outputs of a program."""
 
-BLOCK, MAX_PROGRAMS = 4, 64
-"""Where there are more tokens than MAX_PROGRAMS, those of an adapter are computed BLOCK at a time, and read it once."""
-
 SHRINK_WARPS, EXPAND_WARPS = 4, 2
 """Of a program. A thread of `_expand` then has all ranks of its outputs: it adds them without the others."""
 
 
 @triton.jit
-def _block(slots, tokens, blocks, turn, SIZE: tl.constexpr):
-    """The slot, the first entry and the number of tokens that a program computes in a turn; of SIZE 1, a token each."""
-    at = turn * tl.num_programs(0) + tl.program_id(0)
-    if SIZE == 1:
-        first, number, slot = at, 1, tl.load(slots + at)
-    else:
-        slot, first, number = tl.load(blocks + at * 3), tl.load(blocks + at * 3 + 1), tl.load(blocks + at * 3 + 2)
-    return tl.where(number > 0, slot, -1), first, number
-
-
-@triton.jit
-def _token(tokens, first, number, j: tl.constexpr, SIZE: tl.constexpr):
-    """The j-th token of a block; if it has fewer, one of the step."""
-    token = first
-    if SIZE > 1:
-        token = tl.load(tokens + first + j, mask=j < number, other=0)
-    return token.to(tl.int64)
+def _is_first_program():
+    return tl.program_id(0) + tl.program_id(1) + tl.program_id(2) == 0
 
 
 @triton.jit
@@ -61,52 +42,44 @@ def _shrink(
     h,
     slots,
     weights,
-    tokens,
-    blocks,
     table,
     table_stride,
     ranks,
     inputs: tl.constexpr,
     RANKS: tl.constexpr,
     INPUTS: tl.constexpr,
-    SIZE: tl.constexpr,
-    TURNS: tl.constexpr,
     OVERLAPS: tl.constexpr,
 ):
     """h[token, split] = w · x[token] aᵀ over a split of INPUTS inputs, for RANKS ranks. h [T, splits, ranks].
 
-    Grid: blocks of one turn, blocks of ranks, splits. The first program and all that write wait for the launch before:
-    it may still read the memory of h, and `_expand` counts on its end.
+    Grid: tokens, blocks of ranks, splits. The first program and all that write wait for the launch before: it may still
+    read the memory of h, and `_expand` counts on its end.
     """
     if OVERLAPS:
         tl.extra.cuda.gdc_launch_dependents()
-    split = tl.program_id(2)
+    token, split = tl.program_id(0).to(tl.int64), tl.program_id(2)
     at = split * INPUTS + tl.arange(0, INPUTS)
-    for turn in range(TURNS):
-        slot, first, number = _block(slots, tokens, blocks, turn, SIZE)
-        if slot >= 0:
-            row = table + slot.to(tl.int64) * table_stride
-            address, rank = tl.load(row), tl.load(row + 1)
-            if tl.program_id(1) * RANKS < rank:
-                some = tl.program_id(1) * RANKS + tl.arange(0, RANKS)
-                a = tl.multiple_of(address.to(tl.pointer_type(x.dtype.element_ty)), 16)
-                some_a = tl.load(
-                    a + some[:, None].to(tl.int64) * inputs + at[None],
-                    mask=(some[:, None] < rank) & (at[None] < inputs),
-                    other=0.0,
-                )
-                totals = ()
-                for j in tl.static_range(SIZE):
-                    token = _token(tokens, first, number, j, SIZE)
-                    some_x = tl.load(x + token * x_stride + at, mask=at < inputs, other=0.0).to(tl.float32)
-                    totals += (tl.sum(some_a.to(tl.float32) * some_x[None], 1) * tl.load(weights + token),)
-                if OVERLAPS:
-                    tl.extra.cuda.gdc_wait()
-                for j in tl.static_range(SIZE):
-                    token = _token(tokens, first, number, j, SIZE)
-                    to = h + (token * tl.num_programs(2) + split) * ranks + some
-                    tl.store(to, totals[j], mask=(some < rank) & (some < ranks) & (j < number))
-    if OVERLAPS & (tl.program_id(0) + tl.program_id(1) + split == 0):
+    some_x = tl.load(x + token * x_stride + at, mask=at < inputs, other=0.0).to(tl.float32)
+    slot = tl.load(slots + token)
+    if slot >= 0:
+        row = table + slot.to(tl.int64) * table_stride
+        address, rank = tl.load(row), tl.load(row + 1)
+        if tl.program_id(1) * RANKS < rank:
+            some = tl.program_id(1) * RANKS + tl.arange(0, RANKS)
+            a = tl.multiple_of(address.to(tl.pointer_type(x.dtype.element_ty)), 16)
+            some_a = tl.load(
+                a + some[:, None].to(tl.int64) * inputs + at[None],
+                mask=(some[:, None] < rank) & (at[None] < inputs),
+                other=0.0,
+            )
+            total = tl.sum(some_a.to(tl.float32) * some_x[None], 1) * tl.load(weights + token)
+            to = h + (token * tl.num_programs(2) + split) * ranks + some
+            if OVERLAPS:
+                tl.extra.cuda.gdc_wait()
+            tl.store(to, total, mask=(some < rank) & (some < ranks))
+        elif OVERLAPS & _is_first_program():
+            tl.extra.cuda.gdc_wait()
+    elif OVERLAPS & _is_first_program():
         tl.extra.cuda.gdc_wait()
 
 
@@ -132,26 +105,12 @@ def _product(some_b, h, splits, ranks, first_rank, first, rank, RANKS: tl.conste
 
 
 @triton.jit
-def _scaled(value, weight, scale_at, shift_at, outputs, inside):
-    """value · (1 + w (scale - 1)) + w · shift; an address of 0 is none."""
-    if scale_at != 0:
-        scale = tl.load(tl.multiple_of(scale_at.to(tl.pointer_type(tl.float32)), 16) + outputs, mask=inside)
-        value = value * (1.0 + weight * (scale - 1.0))
-    if shift_at != 0:
-        shift = tl.load(tl.multiple_of(shift_at.to(tl.pointer_type(tl.float32)), 16) + outputs, mask=inside)
-        value = value + weight * shift
-    return value
-
-
-@triton.jit
 def _expand(
     y,
     y_stride,
     h,
     slots,
     weights,
-    tokens,
-    blocks,
     table,
     table_stride,
     ranks,
@@ -161,8 +120,6 @@ def _expand(
     RANKS: tl.constexpr,
     OUTPUTS: tl.constexpr,
     SPLITS: tl.constexpr,
-    SIZE: tl.constexpr,
-    TURNS: tl.constexpr,
     UNIT: tl.constexpr,
     HEAD: tl.constexpr,
     COLUMNS: tl.constexpr,
@@ -171,46 +128,42 @@ def _expand(
     """y[token] = y · (1 + w (scale - 1)) + w · shift + h[token] bᵀ for a chunk of up to OUTPUTS outputs of a slice.
 
     chunks: int32 [chunks, 4], the slice, its start in y, its width, and the chunk's first output; start and width are
-    multiples of UNIT. Grid: blocks of one turn, chunks. What follows counts on the end of `_shrink` too: the first
+    multiples of UNIT. Grid: tokens, chunks. What follows counts on the end of `_shrink` too: the first
     program and all that write wait for it.
     """
+    token = tl.program_id(0).to(tl.int64)
     chunk = chunks + tl.program_id(1) * 4
     part = tl.load(chunk)
     start, width = tl.multiple_of(tl.load(chunk + 1), UNIT), tl.multiple_of(tl.load(chunk + 2), UNIT)
     outputs = tl.multiple_of(tl.load(chunk + 3), OUTPUTS) + tl.arange(0, OUTPUTS)
-    inside = outputs < width
-    for turn in range(TURNS):
-        slot, first_entry, number = _block(slots, tokens, blocks, turn, SIZE)
-        row = table + tl.maximum(slot, 0).to(tl.int64) * table_stride + HEAD + part * COLUMNS
-        b_at, scale_at, shift_at = tl.load(row), tl.load(row + 1), tl.load(row + 2)
-        if (slot >= 0) & ((b_at != 0) | (scale_at != 0) | (shift_at != 0)):
-            rank, first_rank = tl.load(row + 3).to(tl.int32), tl.load(row + 4).to(tl.int32)
-            b = tl.multiple_of(b_at.to(tl.pointer_type(kind.dtype.element_ty)), 16)
-            some_b = _matrix_of_ranks(b, 0, rank, width, outputs, inside, RANKS)
-            if OVERLAPS:
-                tl.extra.cuda.gdc_wait()
-            values = ()
-            for j in tl.static_range(SIZE):
-                token = _token(tokens, first_entry, number, j, SIZE)
-                value = tl.load(y + token * y_stride + start + outputs, mask=inside, other=0.0).to(tl.float32)
-                weight = tl.load(weights + token)
-                value = _scaled(value, weight, scale_at, shift_at, outputs, inside)
-                of_token = h + token * splits * ranks
-                values += (value + _product(some_b, of_token, splits, ranks, first_rank, 0, rank, RANKS, SPLITS),)
-            first = rank * 0 + RANKS
-            while first < rank:  # Triton's interpreter has no range() up to a loaded value
-                some_b = _matrix_of_ranks(b, first, rank, width, outputs, inside, RANKS)
-                sums = ()
-                for j in tl.static_range(SIZE):
-                    of_token = h + _token(tokens, first_entry, number, j, SIZE) * splits * ranks
-                    found = _product(some_b, of_token, splits, ranks, first_rank, first, rank, RANKS, SPLITS)
-                    sums += (values[j] + found,)
-                values = sums
-                first += RANKS
-            for j in tl.static_range(SIZE):
-                to = y + _token(tokens, first_entry, number, j, SIZE) * y_stride + start + outputs
-                tl.store(to, values[j].to(y.dtype.element_ty), mask=inside & (j < number))
-    if OVERLAPS & (tl.program_id(0) + tl.program_id(1) == 0):
+    slot = tl.load(slots + token)
+    row = table + tl.maximum(slot, 0).to(tl.int64) * table_stride + HEAD + part * COLUMNS
+    b_at, scale_at, shift_at = tl.load(row), tl.load(row + 1), tl.load(row + 2)
+    if (slot >= 0) & ((b_at != 0) | (scale_at != 0) | (shift_at != 0)):
+        rank, first_rank = tl.load(row + 3).to(tl.int32), tl.load(row + 4).to(tl.int32)
+        inside = outputs < width
+        b = tl.multiple_of(b_at.to(tl.pointer_type(kind.dtype.element_ty)), 16)
+        some_b = _matrix_of_ranks(b, 0, rank, width, outputs, inside, RANKS)
+        to = y + token * y_stride + start + outputs
+        value = tl.load(to, mask=inside, other=0.0).to(tl.float32)
+        weight = tl.load(weights + token)
+        if scale_at != 0:
+            scale = tl.load(tl.multiple_of(scale_at.to(tl.pointer_type(tl.float32)), 16) + outputs, mask=inside)
+            value = value * (1.0 + weight * (scale - 1.0))
+        if shift_at != 0:
+            shift = tl.load(tl.multiple_of(shift_at.to(tl.pointer_type(tl.float32)), 16) + outputs, mask=inside)
+            value = value + weight * shift
+        if OVERLAPS:
+            tl.extra.cuda.gdc_wait()
+        h = h + token * splits * ranks
+        sums = _product(some_b, h, splits, ranks, first_rank, 0, rank, RANKS, SPLITS)
+        first = rank * 0 + RANKS
+        while first < rank:  # Triton's interpreter has no range() up to a loaded value
+            some_b = _matrix_of_ranks(b, first, rank, width, outputs, inside, RANKS)
+            sums += _product(some_b, h, splits, ranks, first_rank, first, rank, RANKS, SPLITS)
+            first += RANKS
+        tl.store(to, (value + sums).to(y.dtype.element_ty), mask=inside)
+    elif OVERLAPS & _is_first_program():
         tl.extra.cuda.gdc_wait()
 
 
@@ -222,17 +175,13 @@ def apply(y: Tensor, x: Tensor, slots: TokenSlots, table: Tensor, chunks: Tensor
     inputs, slices = x.shape[1], (table.shape[1] - layout["HEAD"]) // layout["COLUMNS"]
     ranks, splits = slots.max_rank * slices, triton.cdiv(inputs, INPUTS)
     h = torch.empty(len(y), splits, ranks, dtype=torch.float32, device=y.device)
-    size, programs = (1, len(y)) if len(y) <= MAX_PROGRAMS else (BLOCK, MAX_PROGRAMS)
-    of = slots.token_slots
-    found = TokenBlocks(of, of) if size == 1 else blocks_of(slots, size, programs)
-    used = of, slots.token_weights, found.tokens, found.blocks, table, table.stride(0), ranks
+    used = slots.token_slots, slots.token_weights, table, table.stride(0), ranks
     overlaps = launches_overlap(y.device)
-    turns = len(found.blocks) // programs
-    launch = {"RANKS": RANKS, "SIZE": size, "TURNS": turns, "OVERLAPS": overlaps, "launch_pdl": overlaps}
-    _shrink[programs, triton.cdiv(ranks, RANKS), splits](
+    launch = {"RANKS": RANKS, "OVERLAPS": overlaps, "launch_pdl": overlaps}
+    _shrink[len(y), triton.cdiv(ranks, RANKS), splits](
         *(x, x.stride(0), h, *used, inputs), INPUTS=INPUTS, num_warps=SHRINK_WARPS, **launch
     )
-    _expand[programs, len(chunks)](
+    _expand[len(y), len(chunks)](
         *(y, y.stride(0), h, *used, splits, chunks, x),
         **{"OUTPUTS": OUTPUTS, "SPLITS": triton.next_power_of_2(splits), "num_warps": EXPAND_WARPS, **layout, **launch},
     )
