@@ -6,6 +6,8 @@ from functools import cache
 from typing import Any
 
 import torch
+import triton
+import triton.language as tl
 from torch import Tensor
 from triton.runtime import driver
 
@@ -21,6 +23,24 @@ def shared_memory(device: torch.device) -> int:
 def launches_overlap(device: torch.device) -> bool:
     """Whether a kernel may begin before the one ahead of it has ended (programmatic dependent launch)."""
     return device.type != "cpu" and _capability(driver.active) >= 90
+
+
+def overlapping(device: torch.device) -> dict[str, Any]:
+    """Options of the launch of a kernel that calls `await_previous_launch` with OVERLAPS."""
+    overlaps = launches_overlap(device)
+    return {"OVERLAPS": overlaps, "launch_pdl": overlaps}
+
+
+@triton.jit
+def await_previous_launch(OVERLAPS: tl.constexpr):
+    """Wait until the launch ahead has ended, then let the one behind begin.
+
+    What a kernel reads before must not come from the launch ahead of it; all launches before that one have ended. It
+    must not write before. At least one program of each kernel waits, so that its end is that of the launches ahead.
+    """
+    if OVERLAPS:
+        tl.extra.cuda.gdc_wait()
+        tl.extra.cuda.gdc_launch_dependents()
 
 
 def arrivals(device: torch.device, count: int) -> Tensor:

@@ -13,6 +13,7 @@ import triton.language as tl
 from torch import Tensor
 
 from quire_kernels.candidates.capture import capturable
+from quire_kernels.triton_gpu.device import await_previous_launch, overlapping
 
 LARGEST = 32 << 20
 """Elements of a matrix up to which the kernel was faster than cuBLAS, on an H200."""
@@ -27,6 +28,24 @@ WARPS = 4
 
 
 @triton.jit
+def _weights(weight, n, is_output, first, inputs: tl.constexpr, INPUTS: tl.constexpr):
+    """Rows n of the matrix, INPUTS columns from `first` on."""
+    m = first + tl.arange(0, INPUTS)
+    return tl.load(
+        weight + n[:, None].to(tl.int64) * inputs + m[None],
+        mask=is_output[:, None] & (m < inputs)[None],
+        other=0.0,
+        eviction_policy="evict_first",
+    )
+
+
+@triton.jit
+def _inputs(x, first, inputs: tl.constexpr, INPUTS: tl.constexpr):
+    m = first + tl.arange(0, INPUTS)
+    return tl.load(x + m, mask=m < inputs, other=0.0).to(tl.float32)
+
+
+@triton.jit
 def multiply_row(
     x,
     weight,
@@ -37,22 +56,20 @@ def multiply_row(
     OUTPUTS: tl.constexpr,
     INPUTS: tl.constexpr,
     HAS_BIAS: tl.constexpr,
+    OVERLAPS: tl.constexpr,
 ):
-    """y[n] = Σ x[m] weight[n, m] + bias[n] for OUTPUTS values of n, summed in float32."""
+    """y[n] = Σ x[m] weight[n, m] + bias[n] for OUTPUTS values of n, summed in float32.
+
+    The first weights are read while the launch ahead still computes x.
+    """
     n = tl.program_id(0) * OUTPUTS + tl.arange(0, OUTPUTS)
     is_output = n < outputs
-    sums = tl.full((OUTPUTS, INPUTS), 0, tl.float32)
-    for first in range(0, inputs, INPUTS):
-        m = first + tl.arange(0, INPUTS)
-        inside = m < inputs
-        some_weight = tl.load(
-            weight + n[:, None].to(tl.int64) * inputs + m[None],
-            mask=is_output[:, None] & inside[None],
-            other=0.0,
-            eviction_policy="evict_first",
-        )
-        some_x = tl.load(x + m, mask=inside, other=0.0)
-        sums += some_x[None].to(tl.float32) * some_weight.to(tl.float32)
+    some_weight = _weights(weight, n, is_output, 0, inputs, INPUTS)
+    await_previous_launch(OVERLAPS)
+    sums = _inputs(x, 0, inputs, INPUTS)[None] * some_weight.to(tl.float32)
+    for first in range(INPUTS, inputs, INPUTS):
+        some_weight = _weights(weight, n, is_output, first, inputs, INPUTS)
+        sums += _inputs(x, first, inputs, INPUTS)[None] * some_weight.to(tl.float32)
     found = tl.sum(sums, 1)
     if HAS_BIAS:
         found += tl.load(bias + n, mask=is_output, other=0.0).to(tl.float32)
@@ -77,6 +94,7 @@ class TritonLinear:
             *(x.contiguous(), self.weight, bias, y, outputs, inputs, OUTPUTS, INPUTS),
             HAS_BIAS=self.bias is not None,
             num_warps=WARPS,
+            **overlapping(x.device),
         )
         return y
 

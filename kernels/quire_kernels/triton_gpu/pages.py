@@ -12,6 +12,7 @@ import triton.language as tl
 from torch import Tensor
 
 from quire_kernels.candidates.capture import capturable
+from quire_kernels.triton_gpu.device import await_previous_launch, overlapping
 
 HEADS = 4
 """Heads of one program."""
@@ -75,12 +76,14 @@ def _rotate_and_store(
     INTERLEAVED: tl.constexpr,
     STORES: tl.constexpr,
     HAS_V: tl.constexpr,
+    OVERLAPS: tl.constexpr,
 ):
     """Rotate queries in place; rotate keys in place or, if STORES, into their slot, and store values.
 
     Grid: tokens, blocks of heads of the queries (if ROTATES) followed by those of the keys. d, width: of keys and
     values. half: pairs of rotated dimensions.
     """
+    await_previous_launch(OVERLAPS)
     token = tl.program_id(0).to(tl.int64)
     query_blocks = tl.cdiv(q_heads, HEADS) if ROTATES else 0
     block = tl.program_id(1)
@@ -215,6 +218,7 @@ def _launch(
         INTERLEAVED=interleaved,
         STORES=slot_mapping is not None,
         HAS_V=v is not None,
+        **overlapping(k.device),
     )
 
 

@@ -4,7 +4,8 @@ No launch depends on which adapters these are, so that a step can be captured: t
 Sums over the inputs are split, so that few tokens occupy a GPU; the splits are added in one order.
 
 Where the device can, a launch begins while the one before it runs, and reads the adapters' matrices meanwhile:
-`_shrink` while y is computed, `_expand` while `_shrink` runs. What computes y must therefore begin after x is complete.
+`_shrink` while y is computed, `_expand` while `_shrink` runs. What computes y must therefore let others begin only
+after x is complete.
 """
 
 from __future__ import annotations

@@ -12,6 +12,7 @@ import triton.language as tl
 from quire_kernels.triton_gpu.attention.results import has_arrived_last, join, store_part, store_result
 from quire_kernels.triton_gpu.attention.scan import nothing, read, scan, scan_all
 from quire_kernels.triton_gpu.attention.tile import pairs_of_tile, range_of_tile, split_length
+from quire_kernels.triton_gpu.device import await_previous_launch
 
 VARYING = [
     *("tiles", "first_item", "pairs_per_item", "splits", "reach", "window", "chunk"),
@@ -86,6 +87,7 @@ def attend(
     HAS_STRIPES: tl.constexpr,
     PRECISION: tl.constexpr,
     WIDE: tl.constexpr,
+    OVERLAPS: tl.constexpr,
 ):
     """Attention of one tile to the keys of one key-value head, or with SPLIT to some of the splits of them.
 
@@ -95,6 +97,7 @@ def attend(
     and head joins them; arrived int32 [tiles, K]: 0 before and after. Strides of queries, keys and values are in units
     of UNIT elements.
     """
+    await_previous_launch(OVERLAPS)
     q_token, q_head, k_page, k_slot = q_token * UNIT, q_head * UNIT, k_page * UNIT, k_slot * UNIT
     k_head, v_page, v_slot, v_head = k_head * UNIT, v_page * UNIT, v_slot * UNIT, v_head * UNIT
     kv_head = tl.program_id(0)

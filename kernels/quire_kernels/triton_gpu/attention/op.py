@@ -21,7 +21,7 @@ from quire_kernels.triton_gpu.attention.tiles import (
     splits_of,
     tiles_of,
 )
-from quire_kernels.triton_gpu.device import arrivals, shared_memory
+from quire_kernels.triton_gpu.device import arrivals, overlapping, shared_memory
 
 PARTIAL_BYTES = 1 << 28
 """Bytes of the results of splits; a launch whose results would need more is divided."""
@@ -159,7 +159,12 @@ def _run(
             for name, columns in (("partial", widths.v), ("stats", 2)):
                 results[name] = torch.empty(count * per_tile, columns, dtype=torch.float32, device=q.device)
         attend[kv_heads, count, programs](
-            **attending, **results, arrived=arrived, num_warps=blocks.warps, num_stages=blocks.stages
+            **attending,
+            **results,
+            arrived=arrived,
+            num_warps=blocks.warps,
+            num_stages=blocks.stages,
+            **overlapping(q.device),
         )
         if splits > 1 and not joins:
             combine[kv_heads, tiles.pairs, count](**combining, **results, splits=splits)

@@ -8,6 +8,7 @@ import triton.language as tl
 from torch import Tensor
 
 from quire_kernels.candidates.capture import capturable
+from quire_kernels.triton_gpu.device import await_previous_launch, overlapping
 
 BLOCK = 1024
 """Elements of a program."""
@@ -55,8 +56,9 @@ def activated(x, ACT: tl.constexpr):
 
 
 @triton.jit
-def activate(x, out, x_row, width, BLOCK: tl.constexpr, ACT: tl.constexpr, GATED: tl.constexpr):
+def activate(x, out, x_row, width, BLOCK: tl.constexpr, ACT: tl.constexpr, GATED: tl.constexpr, OVERLAPS: tl.constexpr):
     """Grid: rows, blocks of `width` outputs. GATED: the rows of x are 2 * width wide, gates before what they gate."""
+    await_previous_launch(OVERLAPS)
     column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = column < width
     row = tl.program_id(0).to(tl.int64)
@@ -82,7 +84,9 @@ def act(x: Tensor, act: str) -> Tensor:
     x = x.contiguous()
     width = x.shape[-1]
     if x.numel():
-        activate[x.numel() // width, triton.cdiv(width, BLOCK)](x, x, width, width, BLOCK, act, False)
+        activate[x.numel() // width, triton.cdiv(width, BLOCK)](
+            *(x, x, width, width, BLOCK, act, False), **overlapping(x.device)
+        )
     return x
 
 
@@ -93,7 +97,9 @@ def gated_act(gate_up: Tensor, act: str) -> Tensor:
     flat = flat if flat.stride(-1) == 1 else flat.contiguous()
     out = gate_up.new_empty(*gate_up.shape[:-1], width)
     if out.numel():
-        activate[len(flat), triton.cdiv(width, BLOCK)](flat, out, flat.stride(0), width, BLOCK, act, True)
+        activate[len(flat), triton.cdiv(width, BLOCK)](
+            *(flat, out, flat.stride(0), width, BLOCK, act, True), **overlapping(out.device)
+        )
     return out
 
 

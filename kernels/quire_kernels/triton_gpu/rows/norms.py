@@ -8,6 +8,7 @@ import triton.language as tl
 from torch import Tensor
 
 from quire_kernels.candidates.capture import capturable
+from quire_kernels.triton_gpu.device import await_previous_launch, overlapping
 
 BLOCK = 4096
 """Elements of a row that a program reads at a time; it reads longer rows twice."""
@@ -31,12 +32,14 @@ def normalize(
     CENTERS: tl.constexpr,
     HAS_WEIGHT: tl.constexpr,
     HAS_BIAS: tl.constexpr,
+    OVERLAPS: tl.constexpr,
 ):
     """out = norm(x) * weight + bias. ADDS: of residual + x, rounded and stored in residual. CENTERS: of x - mean(x).
 
     FITS: a row has at most BLOCK elements. Row r of x begins at r // inner * x_outer + r % inner * x_inner; rows of
     residual and out follow each other.
     """
+    await_previous_launch(OVERLAPS)
     row = tl.program_id(0).to(tl.int64)
     x += row // inner * x_outer + row % inner * x_inner
     residual += row * width
@@ -128,5 +131,6 @@ def _launch(
         HAS_WEIGHT=weight is not None,
         HAS_BIAS=bias is not None,
         num_warps=max(1, min(8, block // 256)),
+        **overlapping(x.device),
     )
     return out
