@@ -18,6 +18,7 @@ from quire_models.graphs.inputs import DecodeInputs, GraphInputs, TokenAdapters
 from quire_models.graphs.recorder import Launch, Recorder
 from quire_models.step.forward_batch import ForwardBatch
 from quire_models.step.kv_cache import KVCache
+from quire_models.step.state_cache import StateCache
 
 
 @dataclass(frozen=True)
@@ -45,7 +46,7 @@ class DecodeGraphs:
 
     A captured step computes hidden states, logits, and the most likely tokens. `logits` and `argmax` stand in the place
     of the model's: for hidden states that `run` returned last, they return what that step has computed.
-    kv: where keys and values are. max_len, max_pages: of the longest sequence. width: of the hidden states that the
+    kv, state: where keys and values are, and the states of blocks that keep one. max_len, max_pages: of the longest sequence. width: of the hidden states that the
     head takes. max_sampled: size of `sampled`, if others put more tokens there. adapters: of steps that use some, which
     are captured besides; None captures no such steps.
     sampled: int64 [rows], on the device, where a step leaves its most likely tokens, -1 where there is none. A token
@@ -65,8 +66,10 @@ class DecodeGraphs:
         position_axes: int = 1,
         max_sampled: int = 0,
         adapters: CapturedAdapters | None = None,
+        state: StateCache | None = None,
     ) -> None:
         self._model, self._kv, self._max_len, self._axes = model, kv, max_len, position_axes
+        self._state = state
         self._width, self._recorder = width, recorder
         self._sizes = buckets(max_rows)
         most, device = self._sizes[-1], model.device
@@ -177,4 +180,6 @@ class DecodeGraphs:
             kv=self._kv,
             rope_positions=fields.rope if self._axes > 1 else None,
             adapters=None if used is None else used.on_device(fields.adapter_slots, fields.adapter_weights),
+            state=self._state,
+            state_slots=None if self._state is None else fields.state_slots,
         )

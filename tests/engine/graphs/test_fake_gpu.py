@@ -32,8 +32,10 @@ from quire_kernels.select import Ops, choose
 from quire_kernels.triton_gpu.ops import MODULES
 from quire_testing.tiny import byte_tokenizer, tiny_config
 
-FILES = (dense_cases, attention_cases, moe_cases, latent_cases, hybrid_cases)
-CASES = {str(case): case for file in FILES for case in file.CASES}
+WITH_ADAPTERS = (*latent_cases.CASES, *hybrid_cases.CASES)
+"""Of models for which steps with adapters are captured too."""
+
+CASES = (*dense_cases.CASES, *attention_cases.CASES, *moe_cases.CASES, *WITH_ADAPTERS)
 PROMPTS = [list(range(5, 5 + count)) for count in (9, 2)]
 
 
@@ -43,8 +45,9 @@ def _guard(tmp_path_factory: pytest.TempPathFactory) -> None:
 
 
 @pytest.fixture(scope="module")
-def plugins() -> Registry:
-    return registry.load(None)
+def plugins() -> dict[bool, Registry]:
+    """By whether there are adapters."""
+    return {enabled: registry.load(None, enable_lora=enabled) for enabled in (False, True)}
 
 
 def ops_on(gpu: FakeGpu) -> Ops:
@@ -76,9 +79,9 @@ class Graphs:
         return launch
 
 
-@pytest.mark.parametrize("case", CASES.values(), ids=str)
+@pytest.mark.parametrize("case", CASES, ids=str)
 def test_steps_stay_on_the_gpu(
-    case: FamilyCase, plugins: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    case: FamilyCase, plugins: dict[bool, Registry], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "config.json").write_text(json.dumps(tiny_config(case.architecture, **case.config).to_dict()))
     byte_tokenizer(tmp_path)
@@ -87,7 +90,8 @@ def test_steps_stay_on_the_gpu(
         graphs = Graphs(gpu)
         monkeypatch.setattr(load, "choose_ops", lambda *_: ops_on(gpu))
         monkeypatch.setattr(capture, "recorder_of", lambda device: graphs)
-        with rig_of(tmp_path, plugins, device="cuda", load_format="dummy", **settings) as rig:
+        found = plugins[case in WITH_ADAPTERS]
+        with rig_of(tmp_path, found, device="cuda", load_format="dummy", **settings) as rig:
             for prompt in PROMPTS:
                 rig.add(prompt, greedy(8, ignore_eos=True))
             waits = []
@@ -96,8 +100,7 @@ def test_steps_stay_on_the_gpu(
                 deltas = rig.engine.step()
                 waits.append([*gpu.waits])
                 assert not [delta.error for delta in deltas if delta.error is not None]
-            captured = capture.why_not(rig.engine.loaded) is None
     steady = waits[2:]
     assert len(steady) >= 5
     assert not [each for each in steady if len(each) > 1], "a step waits for the sampled tokens only"
-    assert (graphs.launches >= 5) == captured
+    assert graphs.launches >= 5

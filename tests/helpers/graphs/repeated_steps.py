@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from inspect import signature
 from typing import Any
 
 import torch
@@ -96,7 +97,25 @@ def _low_rank(
     return _AdapterSlots(inputs, slices, slots, dtype, torch.device(device))
 
 
+def _stateful(name: str) -> Callable[..., Tensor]:
+    """An op with states, which stores none for rows whose slot is below 0."""
+    op = getattr(reference, name)
+    parameters = signature(op)
+
+    def run(*args: Any, **options: Any) -> Tensor:
+        given = parameters.bind(*args, **options)
+        state, slots = given.arguments["state"], given.arguments["slots"]
+        with_scratch = torch.cat((state, torch.zeros_like(state[:1])))
+        given.arguments |= {"state": with_scratch, "slots": torch.where(slots < 0, len(state), slots)}
+        found: Tensor = op(*given.args, **given.kwargs)
+        state.copy_(with_scratch[:-1])
+        return found
+
+    return capturable(run)
+
+
 OPS = {
+    **{name: _stateful(name) for name in ("causal_conv", "gated_delta", "ssd_scan", "selective_scan")},
     "paged_attention": _attention,
     "write_kv": _write_kv,
     "rotary_write_kv": _rotary_write_kv,
