@@ -46,9 +46,9 @@ class DecodeGraphs:
 
     A captured step computes hidden states, logits, and the most likely tokens. `logits` and `argmax` stand in the place
     of the model's: for hidden states that `run` returned last, they return what that step has computed.
-    kv, state: where keys and values are, and the states of blocks that keep one. max_len, max_pages: of the longest sequence. width: of the hidden states that the
-    head takes. max_sampled: size of `sampled`, if others put more tokens there. adapters: of steps that use some, which
-    are captured besides; None captures no such steps.
+    kv, state: where keys and values are, and the states of blocks that keep one. max_len, max_pages: of the longest
+    sequence. width: of the hidden states that the head takes. max_sampled: size of `sampled`, if others put more
+    tokens there. adapters: of steps that use some, which are captured besides; None captures no such steps.
     sampled: int64 [rows], on the device, where a step leaves its most likely tokens, -1 where there is none. A token
     -1 - i of a step is the i-th of them.
     """

@@ -60,8 +60,8 @@ class _Fields:
     """One bucket's arrays, in one block of memory.
 
     int64 [bucket]: tokens, sources (where to find each token), positions, slots, state_slots, lengths; rope [axes,
-    bucket]; width [1], columns of `pages`. int32: contexts, adapter_slots [bucket]; pages [bucket * most columns], of which the first
-    rows · width are filled. float32: adapter_weights [bucket].
+    bucket]; width [1], columns of `pages`. int32: contexts, adapter_slots [bucket]; pages [bucket * most columns], of
+    which the first rows · width are filled. float32: adapter_weights [bucket].
     """
 
     tokens: Any

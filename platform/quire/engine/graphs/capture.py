@@ -84,8 +84,8 @@ def graph_bytes(loaded: LoadedModel, config: ModelConfig) -> int:
     if not rows:
         return 0
     kv = KVCache.allocate(loaded.decoder.kv_shapes, 1, config.page_size, loaded.kv_dtype, device)
-    state = StateCache.allocate(loaded.decoder.state_shapes, 1, loaded.dtype, device)
     used, every = [_used(device)], buckets(rows)
+    state = StateCache.allocate(loaded.decoder.state_shapes, 1, loaded.dtype, device)  # as much as rows without a seq
     graphs = _graphs(loaded, kv, state, rows, loaded.info.max_model_len, config.page_size)
     assert graphs is not None, "there are rows to capture"
     try:

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from quire.engine.loading.load import LoadedModel
 from quire.engine.overlap.sampled_tokens import SampledTokens
+from quire.engine.recurrent.state_runner import StateLost
 from quire.engine.runner.input_batch import StepInputs
 from quire.engine.runner.launched_plan import LaunchedPlan
 from quire.engine.runner.model_runner import ModelRunner
@@ -73,8 +74,15 @@ class OverlappingRunner(ModelRunner):
     def _launch_plain(
         self, launched: LaunchedPlan, inputs: StepInputs, selected: SelectedTokens, states: Sequence[SamplingState]
     ) -> None:
-        media, failures = self._media(launched.plan, inputs)
-        hidden = self._hidden_states(launched.plan, inputs, selected.index, media, failures)
+        plan = launched.plan
+        media, failures = self._media(plan, inputs)
+        try:
+            hidden = self._hidden_states(plan, inputs, selected.index, media, failures)
+        except StateLost:
+            launched.result = StepResult({}, lost=frozenset(chunk.seq_id for chunk in plan.chunks))
+            return
+        if self._state is not None and plan.state is not None:
+            self._state.after(plan.state)
         tokens = self._draw(hidden, selected.sampled, states, failures) if states else self._sampled.latest
         read = self._sampled.keep(tokens, selected.sampled)
         for state in states:
