@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from inspect import signature
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -114,7 +115,19 @@ def _stateful(name: str) -> Callable[..., Tensor]:
     return capturable(run)
 
 
+def _sample(logits: Tensor, *settings: Any) -> Tensor:
+    return reference.sample(logits, *settings)
+
+
+def _sample_on_device(logits: Tensor, settings: Tensor) -> Tensor:
+    temperature, uniform, top_k, top_p, min_p = settings.cpu().numpy()
+    return reference.sample(logits, temperature, uniform, top_k.astype(np.int64), top_p, min_p)
+
+
+_sample.on_device = _sample_on_device  # type: ignore[attr-defined]
+
 OPS = {
+    "sample": _sample,
     **{name: _stateful(name) for name in ("causal_conv", "gated_delta", "ssd_scan", "selective_scan")},
     "paged_attention": _attention,
     "write_kv": _write_kv,

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import partial
-from unittest.mock import patch
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from quire_kernels.low_rank import TokenSlots
 from quire_kernels.moe import ExpertMlp
@@ -91,14 +89,8 @@ def row_cases() -> list[Case]:
         Case("scale_logits", partial(acts.scale_logits, rows, 0.5, 30.0), 2 * of_logits),
         Case("argmax", partial(logits.argmax, rows), of_logits),
         Case("mask_logits", partial(logits.mask_logits, rows, *masks), of_logits / 32 + of_logits),
-        Case("sample", partial(_sample, rows), of_logits),
+        Case("sample", partial(sampling.sample_on_device, rows, meta(5, len(rows), dtype=torch.float64)), of_logits),
     ]
-
-
-def _sample(rows: Tensor) -> Tensor:
-    number, count = np.ones(len(rows)), np.ones(len(rows), np.int64)
-    with patch.object(sampling, "_copied", lambda given, _: meta(*given.shape, dtype=torch.float64)):
-        return sampling.sample(rows, number, number, count, number, number)
 
 
 def product_cases() -> list[Case]:
