@@ -85,7 +85,7 @@ def test_answers_are_the_same(engines: Engines, requests: list[Any]) -> None:
 def test_the_drawn_requests_reached_everything(engines: Engines) -> None:
     captured, swapped = (rig.engine.stats() for rig in engines.overlapping)
     assert engines.device.most_unread == 2
-    assert engines.device.num_read > 200
+    assert engines.device.num_read > 100
     assert engines.recorder.launches > 100
     assert captured.num_cached_tokens_total > 100
     assert captured.num_preemptions_recompute_total > 2
