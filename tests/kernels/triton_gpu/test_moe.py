@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -69,8 +70,10 @@ def test_bfloat16_and_no_tokens(triton: TritonOps) -> None:
     ("form", "shape", "mlp"),
     [
         ("plain", 16, ExpertMlp()),
+        ("plain in bfloat16", 32, ExpertMlp()),
+        ("float4 in bfloat16", 32, ExpertMlp()),
         ("float4", 32, ExpertMlp("relu2", gated=False)),
-        ("float8", 96, ExpertMlp("silu", weighs_inputs=True)),
+        ("float8 in bfloat16", 96, ExpertMlp("silu", weighs_inputs=True)),
         ("offsets", 32, ExpertMlp(first=1)),
         ("numbers", 16, ExpertMlp()),
     ],
@@ -81,7 +84,9 @@ def test_quantized_experts_are_multiplied_together(triton: TritonOps, form: str,
     stacks = []
     for outputs, inputs in ((128 if mlp.gated else 64, 96), (96, 64)):
         group = min(shape, inputs)
-        matrices = [matrix_of(draw, form, 4, (outputs, inputs, group)) for _ in range(3)]
+        matrices = [matrix_of(draw, form.split(maxsplit=1)[0], 4, (outputs, inputs, group)) for _ in range(3)]
+        if form.endswith("bfloat16"):
+            matrices = [replace(each, scales=each.scales.bfloat16().float()) for each in matrices]
         biases = [draw(outputs) if form == "plain" else None for _ in matrices]
         pairs = zip(matrices, biases, strict=True)
         options = {"activation_bits": 8 if form == "plain" else 16}

@@ -15,7 +15,7 @@ from quire_kernels.triton_gpu.quantized.inputs import prepared
 from quire_kernels.triton_gpu.quantized.kernels import of_words
 from quire_kernels.triton_gpu.quantized.matrix import TABLE, DeviceMatrix
 from quire_kernels.triton_gpu.quantized.op import TILE_WORDS, TritonQuantizedLinear
-from quire_kernels.triton_gpu.quantized.tiles import _products
+from quire_kernels.triton_gpu.quantized.tiles import HALF_OF_FLOAT4, _products
 
 OUTPUTS = 64
 """Outputs of a program."""
@@ -65,6 +65,7 @@ def multiply_quantized_pairs(
     BITS: tl.constexpr,
     KIND: tl.constexpr,
     EXPERTS: tl.constexpr,
+    QUICK: tl.constexpr,
     HAS_OFFSETS: tl.constexpr,
     HAS_BIAS: tl.constexpr,
     WEIGHS_OUTPUTS: tl.constexpr,
@@ -72,8 +73,8 @@ def multiply_quantized_pairs(
 ):
     """y[p] = weight[e] x[p // per_row] + bias[e] for PAIRS pairs p of an expert e and OUTPUTS outputs.
 
-    Arguments are those of `quire_kernels.triton_gpu.moe.multiply_pairs` and of `DeviceMatrix`, whose tensors are
-    stacked by expert. Grid: blocks, outputs.
+    Arguments are those of `quire_kernels.triton_gpu.moe.multiply_pairs`, of `DeviceMatrix`, whose tensors are stacked
+    by expert, and of `multiply_tile`. Grid: blocks, outputs.
     """
     expert, at, is_pair = expert_of_block(block_ends, starts, experts, PAIRS, EXPERTS)
     if expert < experts:
@@ -90,6 +91,7 @@ def multiply_quantized_pairs(
             some = tl.load(of_n + word[None], mask=is_output[:, None] & (word < row_words)[None], other=0)
             of_expert = before * groups
             scale = of_words(scales + of_expert, *(n, first, outputs, groups, row_words, OUTPUTS, WORDS, GROUP_WORDS))
+            scale = scale * (2.0**96 if QUICK and KIND == 2 else 1.0)
             offset = scale
             if HAS_OFFSETS:
                 offset = of_words(
@@ -97,8 +99,10 @@ def multiply_quantized_pairs(
                 )
             sums = _products(
                 *(sums, some, of_x, first, is_pair, scale, offset, table, zero, inputs, WORDS, RUN, BITS, KIND),
-                *(True, HAS_OFFSETS, False, IS_EVEN, WIDE),
+                *(True, HAS_OFFSETS, QUICK, IS_EVEN, WIDE),
             )
+        if QUICK and KIND == 2:
+            sums *= HALF_OF_FLOAT4
         found = tl.trans(sums)
         if HAS_BIAS:
             found += tl.load(bias + before + n, mask=is_output, other=0.0).to(tl.float32)[None]
@@ -112,7 +116,8 @@ def multiply_quantized_pairs(
 class ExpertStack:
     """Equal forms of quantized matrices, one for each expert.
 
-    form: the matrix of the first. words, scales, offsets: [experts, N, …]. bias: [experts, N].
+    form: the matrix of the first. words, scales, offsets: [experts, N, …]. bias: [experts, N]. rounds, is_quick: see
+    `TritonQuantizedLinear`.
     """
 
     form: DeviceMatrix
@@ -121,6 +126,7 @@ class ExpertStack:
     offsets: Tensor | None
     bias: Tensor | None
     rounds: bool
+    is_quick: bool
 
     @classmethod
     def of(cls, bound: Sequence[Any]) -> ExpertStack | None:
@@ -142,7 +148,8 @@ class ExpertStack:
         for i, each in enumerate(bound):  # so that codes are in memory once
             own = None if offsets is None else offsets[i]
             each.matrix = replace(each.matrix, words=words[i], scales=stacked[i], offsets=own)
-        return cls(form, words, stacked, offsets, torch.stack(biases) if biases else None, first.rounds)
+        bias, is_quick = torch.stack(biases) if biases else None, first.is_quick(first.dtype, False)
+        return cls(form, words, stacked, offsets, bias, first.rounds, is_quick)
 
     def multiply(self, x: Tensor, per_row: int, pairs: Any, factors: Tensor | None, dtype: torch.dtype) -> Tensor:
         """y [pairs, N] of x [rows, K], each row for `per_row` pairs; zeros where an expert is not held.
@@ -159,6 +166,7 @@ class ExpertStack:
             **{"zero": float(form.zero), "inputs": form.shape[1], "row_words": row_words, "PAIRS": pairs.block},
             **{"OUTPUTS": OUTPUTS, "WORDS": TILE_WORDS[form.bits], "RUN": form.run, "GROUP_WORDS": form.group_words},
             **{"BITS": form.bits, "KIND": form.kind, "EXPERTS": triton.next_power_of_2(experts)},
+            QUICK=self.is_quick,
             HAS_OFFSETS=self.offsets is not None,
             HAS_BIAS=self.bias is not None,
             WEIGHS_OUTPUTS=factors is not None,

@@ -112,7 +112,7 @@ class TritonQuantizedLinear:
             *(group_sums, partial, arrived, rows, outputs),
             **self._form(),
             **{"split_words": per_split * step, "ROWS": block, "OUTPUTS": width, "WORDS": step},
-            QUICK=self._is_quick(x.dtype, not matrix.group_words % step),
+            QUICK=self.is_quick(x.dtype, not matrix.group_words % step),
             HAS_BIAS=self.bias is not None,
             SPLIT=splits > 1,
             WIDE=x.device.type == "cpu",  # the interpreter has no bf16 dot
@@ -121,7 +121,7 @@ class TritonQuantizedLinear:
         )
         return y
 
-    def _is_quick(self, dtype: torch.dtype, by_group: bool) -> bool:
+    def is_quick(self, dtype: torch.dtype, by_group: bool) -> bool:
         """Whether weights are made of the bits of codes, and get scales in bfloat16 or none."""
         matrix = self.matrix
         has_bits = matrix.kind in (FLOAT4, FLOAT8) or (matrix.kind == INTEGER and matrix.bits == 4)

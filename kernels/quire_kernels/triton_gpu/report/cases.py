@@ -110,6 +110,17 @@ def product_cases() -> list[Case]:
     ]
 
 
+def matrix_of(
+    outputs: int, inputs: int, bits: int, run: int, group: int, kind: int, has_offsets: bool = False
+) -> DeviceMatrix:
+    words, scales = meta(outputs, inputs * bits // 32, dtype=torch.int32), meta(outputs, inputs // group)
+    offsets = meta(outputs, inputs // group) if has_offsets else None
+    return DeviceMatrix(
+        *((outputs, inputs), words, scales, offsets, meta(1 << bits, dtype=torch.float32), None),
+        *(bits, run, WHOLE_ROW if group == inputs else group * bits // 32, kind, 0),
+    )
+
+
 def quantized_cases() -> list[Case]:
     """Matrices of an MLP: of int4 in groups of 128 with offsets, of E4M3 with a scale an output, of MXFP4."""
     outputs, inputs, found = HIDDEN, WIDTH, list[Case]()
@@ -117,12 +128,7 @@ def quantized_cases() -> list[Case]:
     for rows in (1, TOKENS):
         x, moved = meta(rows, inputs), rows * (inputs + outputs) * 2
         for name, (bits, run, group, kind) in forms.items():
-            words, scales = meta(outputs, inputs * bits // 32, dtype=torch.int32), meta(outputs, inputs // group)
-            offsets = meta(outputs, inputs // group) if name == "int4" else None
-            matrix = DeviceMatrix(
-                *((outputs, inputs), words, scales, offsets, meta(1 << bits, dtype=torch.float32), None),
-                *(bits, run, WHOLE_ROW if group == inputs else group * bits // 32, kind, 0),
-            )
+            matrix = matrix_of(outputs, inputs, bits, run, group, kind, name == "int4")
             bound = TritonQuantizedLinear(matrix, None, torch.bfloat16, name == "int4")
             size = outputs * inputs * matrix.element_bytes
             case = f"linear_quantized {name} of {rows} rows"
@@ -144,6 +150,16 @@ def moe_cases() -> list[Case]:
         of_expert, of_pairs = 3 * width * hidden, tokens * uses * (2 * width + 4 * hidden) * 2
         call = partial(bound, meta(tokens, width), weights, chosen)
         found.append(Case(name, call, used * of_expert * 2 + of_pairs, 2 * tokens * uses * of_expert))
+        if tokens == TOKENS:
+            for kind, form in {"int4": (4, 8, 128, INTEGER), "mxfp4": (4, 4, 32, FLOAT4)}.items():
+                shapes = (2 * hidden, width), (width, hidden)
+                linears = [
+                    TritonQuantizedLinear(matrix_of(*each, *form), None, torch.bfloat16, False) for each in shapes
+                ]
+                stacks = [[linear] * experts for linear in linears]
+                call = partial(moe.moe(*stacks, ExpertMlp()), meta(tokens, width), weights, chosen)
+                operations = 2 * tokens * uses * of_expert
+                found.append(Case(f"moe decode {kind}", call, used * of_expert * 0.6 + of_pairs, operations))
     return found
 
 
