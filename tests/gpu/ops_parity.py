@@ -153,7 +153,7 @@ def quantized_experts(tokens: int) -> None:
 def adapters(dtype: str, repeats: int) -> None:
     """Rows of one token with adapters of their own and without, which only the device knows, as a captured graph.
 
-    repeats: of six rows; beyond 64 rows, those of an adapter are computed together.
+    repeats: of six rows.
     """
     kind, inputs, slices = getattr(torch, dtype), 4096, [(0, 2048), (2048, 2560)]
     draw = RandomInputs(kind, torch.device("cuda"), torch.Generator().manual_seed(1))
@@ -169,7 +169,7 @@ def adapters(dtype: str, repeats: int) -> None:
     weights = torch.tensor([0.0 if use is None else use[1] for use in used], device="cuda")
     segments = Segments.from_uses([() if use is None else (use,) for use in used], [1] * len(used), "cuda")
     wanted, tokens = theirs(y.clone(), x, segments), TokenSlots.on_device(slots, weights, 16)
-    close = {"rtol": 2e-2, "atol": 3e-2} if dtype != "float32" else {"rtol": 1e-4, "atol": 1e-4}
+    close = {"rtol": 2e-2, "atol": 5e-2} if dtype != "float32" else {"rtol": 1e-4, "atol": 1e-4}
     torch.testing.assert_close(mine(y.clone(), x, tokens), wanted, **close)
     graph, out = torch.cuda.CUDAGraph(), y.clone()
     with torch.cuda.graph(graph):

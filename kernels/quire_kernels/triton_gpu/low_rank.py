@@ -7,9 +7,10 @@ another's ends early (Punica, arXiv 2310.18547).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from itertools import pairwise
+from typing import Any
 
+import numpy as np
 import torch
 import triton
 import triton.language as tl
@@ -20,16 +21,13 @@ from quire_kernels.low_rank import Segments, TokenSlots
 from quire_kernels.pytorch import low_rank as torch_low_rank
 from quire_kernels.pytorch.low_rank import PackedWeights
 from quire_kernels.triton_gpu import token_low_rank
-from quire_kernels.triton_gpu.device import launches_overlap
-from quire_kernels.triton_gpu.entries import MOST_BLOCKS, Entries, Tile, entries_of, sorted_tokens
 
 TOKENS = 16
 """Tokens of a block; the minimum for tensor cores."""
 
 RANKS = 16
-
-OF_PROMPTS = Tile(64, 64, 0, 1 << 30)
-OF_TOKENS = Tile(256, 256, 1024, MOST_BLOCKS)
+INPUTS = 64
+OUTPUTS = 64
 
 _HEAD = 2
 """Table columns before those of the slices: address of a, sum of its ranks."""
@@ -54,7 +52,6 @@ def _shrink(
     x_stride,
     h,
     h_stride,
-    h_entries,
     tokens,
     weights,
     blocks,
@@ -64,44 +61,32 @@ def _shrink(
     TOKENS: tl.constexpr,
     RANKS: tl.constexpr,
     INPUTS: tl.constexpr,
-    SPLIT: tl.constexpr,
-    TURNS: tl.constexpr,
     WIDE: tl.constexpr,
-    OVERLAPS: tl.constexpr,
 ):
-    """h[split, entry] = w · x[token] aᵀ over SPLIT inputs, for TURNS blocks of entries and RANKS ranks.
-
-    h [splits, entries, ranks]. Grid: blocks of one turn, blocks of ranks, splits.
-    """
-    if OVERLAPS:
-        tl.extra.cuda.gdc_launch_dependents()
-    for turn in range(TURNS):
-        block = blocks + (turn * tl.num_programs(0) + tl.program_id(0)) * 3
-        number = tl.load(block + 2)
-        row = table + tl.load(block).to(tl.int64) * table_stride
-        rank = tl.load(row + 1)
-        ranks = tl.program_id(1) * RANKS + tl.arange(0, RANKS)
-        if (number > 0) & (tl.program_id(1) * RANKS < rank):
-            entries = tl.load(block + 1) + tl.arange(0, TOKENS)
-            is_entry = tl.arange(0, TOKENS) < number
-            token = tl.load(tokens + entries, mask=is_entry, other=0).to(tl.int64)
-            a = tl.multiple_of(tl.load(row).to(tl.pointer_type(x.dtype.element_ty)), 16)
-            sums = tl.full((TOKENS, RANKS), 0, tl.float32)
-            for first in range(0, SPLIT, INPUTS):
-                at = tl.program_id(2) * SPLIT + first + tl.arange(0, INPUTS)
-                inside = at < inputs
-                some_x = tl.load(
-                    x + token[:, None] * x_stride + at[None], mask=is_entry[:, None] & inside[None], other=0.0
-                )
-                some_a = tl.load(
-                    a + ranks[None].to(tl.int64) * inputs + at[:, None],
-                    mask=inside[:, None] & (ranks[None] < rank),
-                    other=0.0,
-                )
-                sums = _add_product(some_x, some_a, sums, WIDE)
-            weight = tl.load(weights + entries, mask=is_entry, other=0.0)
-            to = h + (tl.program_id(2) * h_entries + entries[:, None]).to(tl.int64) * h_stride + ranks[None]
-            tl.store(to, sums * weight[:, None], mask=is_entry[:, None] & (ranks[None] < rank))
+    """h[entry] = w · x[token] aᵀ for one block of entries and RANKS ranks."""
+    block = blocks + tl.program_id(0) * 3
+    row = table + tl.load(block).to(tl.int64) * table_stride
+    rank = tl.load(row + 1)
+    ranks = tl.program_id(1) * RANKS + tl.arange(0, RANKS)
+    if tl.program_id(1) * RANKS < rank:
+        entries = tl.load(block + 1) + tl.arange(0, TOKENS)
+        is_entry = tl.arange(0, TOKENS) < tl.load(block + 2)
+        token = tl.load(tokens + entries, mask=is_entry, other=0).to(tl.int64)
+        a = tl.multiple_of(tl.load(row).to(tl.pointer_type(x.dtype.element_ty)), 16)
+        sums = tl.full((TOKENS, RANKS), 0, tl.float32)
+        for first in range(0, inputs, INPUTS):
+            at = first + tl.arange(0, INPUTS)
+            inside = at < inputs
+            some_x = tl.load(x + token[:, None] * x_stride + at[None], mask=is_entry[:, None] & inside[None], other=0.0)
+            some_a = tl.load(
+                a + ranks[None].to(tl.int64) * inputs + at[:, None],
+                mask=inside[:, None] & (ranks[None] < rank),
+                other=0.0,
+            )
+            sums = _add_product(some_x, some_a, sums, WIDE)
+        weight = tl.load(weights + entries, mask=is_entry, other=0.0)
+        to = h + entries[:, None].to(tl.int64) * h_stride + ranks[None]
+        tl.store(to, sums * weight[:, None], mask=is_entry[:, None] & (ranks[None] < rank))
 
 
 @triton.jit
@@ -110,7 +95,6 @@ def _expand(
     y_stride,
     h,
     h_stride,
-    h_entries,
     tokens,
     weights,
     blocks,
@@ -124,61 +108,51 @@ def _expand(
     UNIT: tl.constexpr,
     HEAD: tl.constexpr,
     COLUMNS: tl.constexpr,
-    SPLITS: tl.constexpr,
-    TURNS: tl.constexpr,
     WIDE: tl.constexpr,
-    OVERLAPS: tl.constexpr,
 ):
-    """y[token] = y · (1 + w (scale - 1)) + w · shift + h[entry] bᵀ for TURNS blocks of entries and OUTPUTS outputs of
-    a slice. Starts and widths of slices are multiples of UNIT. Grid: blocks of one turn, slices, blocks of outputs.
+    """y[token] = y · (1 + w (scale - 1)) + w · shift + h[entry] bᵀ for one block of entries and OUTPUTS outputs of a
+    slice. Starts and widths of slices are multiples of UNIT.
     """
-    if OVERLAPS:
-        tl.extra.cuda.gdc_wait()
-    for turn in range(TURNS):
-        block = blocks + (turn * tl.num_programs(0) + tl.program_id(0)) * 3
-        number = tl.load(block + 2)
-        row = table + tl.load(block).to(tl.int64) * table_stride + HEAD + tl.program_id(1) * COLUMNS
-        start = tl.multiple_of(tl.load(slices + 2 * tl.program_id(1)), UNIT)
-        width = tl.multiple_of(tl.load(slices + 2 * tl.program_id(1) + 1) - start, UNIT)
-        b_at, scale_at, shift_at = tl.load(row), tl.load(row + 1), tl.load(row + 2)
-        rank, first_rank = tl.load(row + 3), tl.load(row + 4)
-        outputs = tl.program_id(2) * OUTPUTS + tl.arange(0, OUTPUTS)
-        changes = (b_at != 0) | (scale_at != 0) | (shift_at != 0)
-        if (number > 0) & (tl.program_id(2) * OUTPUTS < width) & changes:
-            entries = tl.load(block + 1) + tl.arange(0, TOKENS)
-            is_entry = tl.arange(0, TOKENS) < number
-            inside = outputs < width
-            token = tl.load(tokens + entries, mask=is_entry, other=0).to(tl.int64)
-            weight = tl.load(weights + entries, mask=is_entry, other=0.0)
-            sums = tl.full((TOKENS, OUTPUTS), 0, tl.float32)
-            b = tl.multiple_of(b_at.to(tl.pointer_type(kind.dtype.element_ty)), 16)
-            first = tl.full((), 0, tl.int64)
-            while first < rank:  # Triton's interpreter has no range() up to a loaded value
-                at = first + tl.arange(0, RANKS)
-                some_h = tl.full((TOKENS, RANKS), 0, tl.float32)
-                for split in tl.static_range(SPLITS):
-                    some_h += tl.load(
-                        h + (split * h_entries + entries[:, None]).to(tl.int64) * h_stride + first_rank + at[None],
-                        mask=is_entry[:, None] & (at[None] < rank),
-                        other=0.0,
-                    )
-                some_b = tl.load(
-                    b + at[:, None] * width + outputs[None],
-                    mask=(at[:, None] < rank) & inside[None],
-                    other=0.0,
-                )
-                sums = _add_product(some_h.to(kind.dtype.element_ty), some_b, sums, WIDE)
-                first += RANKS
-            to = y + token[:, None] * y_stride + start + outputs[None]
-            mask = is_entry[:, None] & inside[None]
-            value = tl.load(to, mask=mask, other=0.0).to(tl.float32)
-            if scale_at != 0:
-                scale = tl.load(scale_at.to(tl.pointer_type(tl.float32)) + outputs, mask=inside, other=1.0)
-                value = value * (1.0 + weight[:, None] * (scale[None] - 1.0))
-            if shift_at != 0:
-                shift = tl.load(shift_at.to(tl.pointer_type(tl.float32)) + outputs, mask=inside, other=0.0)
-                value = value + weight[:, None] * shift[None]
-            tl.store(to, (value + sums).to(y.dtype.element_ty), mask=mask)
+    block = blocks + tl.program_id(0) * 3
+    row = table + tl.load(block).to(tl.int64) * table_stride + HEAD + tl.program_id(1) * COLUMNS
+    start = tl.multiple_of(tl.load(slices + 2 * tl.program_id(1)), UNIT)
+    width = tl.multiple_of(tl.load(slices + 2 * tl.program_id(1) + 1) - start, UNIT)
+    b_at, scale_at, shift_at = tl.load(row), tl.load(row + 1), tl.load(row + 2)
+    rank, first_rank = tl.load(row + 3), tl.load(row + 4)
+    outputs = tl.program_id(2) * OUTPUTS + tl.arange(0, OUTPUTS)
+    if (tl.program_id(2) * OUTPUTS < width) & ((b_at != 0) | (scale_at != 0) | (shift_at != 0)):
+        entries = tl.load(block + 1) + tl.arange(0, TOKENS)
+        is_entry = tl.arange(0, TOKENS) < tl.load(block + 2)
+        inside = outputs < width
+        token = tl.load(tokens + entries, mask=is_entry, other=0).to(tl.int64)
+        weight = tl.load(weights + entries, mask=is_entry, other=0.0)
+        sums = tl.full((TOKENS, OUTPUTS), 0, tl.float32)
+        b = tl.multiple_of(b_at.to(tl.pointer_type(kind.dtype.element_ty)), 16)
+        first = tl.full((), 0, tl.int64)
+        while first < rank:  # Triton's interpreter has no range() up to a loaded value
+            at = first + tl.arange(0, RANKS)
+            some_h = tl.load(
+                h + entries[:, None].to(tl.int64) * h_stride + first_rank + at[None],
+                mask=is_entry[:, None] & (at[None] < rank),
+                other=0.0,
+            )
+            some_b = tl.load(
+                b + at[:, None] * width + outputs[None],
+                mask=(at[:, None] < rank) & inside[None],
+                other=0.0,
+            )
+            sums = _add_product(some_h.to(kind.dtype.element_ty), some_b, sums, WIDE)
+            first += RANKS
+        to = y + token[:, None] * y_stride + start + outputs[None]
+        mask = is_entry[:, None] & inside[None]
+        value = tl.load(to, mask=mask, other=0.0).to(tl.float32)
+        if scale_at != 0:
+            scale = tl.load(scale_at.to(tl.pointer_type(tl.float32)) + outputs, mask=inside, other=1.0)
+            value = value * (1.0 + weight[:, None] * (scale[None] - 1.0))
+        if shift_at != 0:
+            shift = tl.load(shift_at.to(tl.pointer_type(tl.float32)) + outputs, mask=inside, other=0.0)
+            value = value + weight[:, None] * shift[None]
+        tl.store(to, (value + sums).to(y.dtype.element_ty), mask=mask)
 
 
 class TritonAdapterSlots(torch_low_rank.TorchAdapterSlots):
@@ -227,43 +201,29 @@ class TritonAdapterSlots(torch_low_rank.TorchAdapterSlots):
         if y.stride(-1) != 1:
             return y.copy_(self(y.contiguous(), x, segments))
         if isinstance(segments, TokenSlots):
-            self._of_tokens(y, x, segments)
+            token_low_rank.apply(y, x, segments, self._table, self._chunks, self._layout)
             return y
-        entries, passes = entries_of(segments, TOKENS)
+        blocks, passes = _blocks(segments)
         ranks = max(self._ranks[slot] for slot in segments.host.slots.tolist())
-        h = self._products(entries, ranks, 1, y.device)
+        h = torch.empty(len(segments.tokens), max(ranks, 1), dtype=torch.float32, device=y.device)
         for first, last in pairwise(passes):
-            self._run_pass(y, x, h, replace(entries, blocks=entries.blocks[first:last]), ranks, OF_PROMPTS)
+            self._run_pass(y, x, h, segments, blocks[first:last], ranks)
         return y
 
-    def _of_tokens(self, y: Tensor, x: Tensor, slots: TokenSlots) -> None:
-        """One token a row, whose slot only the device knows."""
-        if len(y) <= token_low_rank.MAX_TOKENS:
-            token_low_rank.apply(y, x, slots, self._table, self._chunks, self._layout)
-            return
-        entries, ranks = sorted_tokens(slots, TOKENS), slots.max_rank * len(self._slices)
-        h = self._products(entries, ranks, triton.cdiv(self._inputs, OF_TOKENS.split), y.device)
-        self._run_pass(y, x, h, entries, ranks, OF_TOKENS)
-
-    def _products(self, entries: Entries, ranks: int, splits: int, device: torch.device) -> Tensor:
-        return torch.empty(splits, len(entries.tokens), max(ranks, 1), dtype=torch.float32, device=device)
-
-    def _run_pass(self, y: Tensor, x: Tensor, h: Tensor, entries: Entries, ranks: int, tile: Tile) -> None:
-        used = entries.tokens, entries.weights, entries.blocks, self._table, self._table.stride(0)
-        turns = triton.cdiv(len(entries.blocks), tile.blocks)
-        number, splits, overlaps = len(entries.blocks) // turns, len(h), launches_overlap(y.device)
-        wide = y.device.type == "cpu"  # the interpreter has no bfloat16 dot
-        sizes = {"TOKENS": TOKENS, "RANKS": RANKS, "TURNS": turns, "WIDE": wide, "OVERLAPS": overlaps}
+    def _run_pass(self, y: Tensor, x: Tensor, h: Tensor, segments: Segments, blocks: Tensor, ranks: int) -> None:
+        entries = segments.tokens, segments.weights, blocks, self._table, self._table.stride(0)
+        sizes = {
+            "TOKENS": TOKENS,
+            "RANKS": RANKS,
+            "WIDE": y.device.type == "cpu",
+        }  # the interpreter has no bfloat16 dot
         if ranks:
-            split = tile.split if splits > 1 else triton.cdiv(self._inputs, tile.inputs) * tile.inputs
-            _shrink[number, triton.cdiv(ranks, RANKS), splits](
-                *(x, x.stride(0), h, h.stride(1), h.shape[1], *used, self._inputs),
-                **{**sizes, "INPUTS": tile.inputs, "SPLIT": split},
+            _shrink[len(blocks), triton.cdiv(ranks, RANKS)](
+                *(x, x.stride(0), h, h.stride(0), *entries, self._inputs), **sizes, INPUTS=INPUTS
             )
-        _expand[number, len(self._slices), triton.cdiv(self._widest, tile.outputs)](
-            *(y, y.stride(0), h, h.stride(1), h.shape[1], *used, self._edges, x),
-            **{**sizes, "OUTPUTS": tile.outputs, "SPLITS": splits, **self._layout},
-            launch_pdl=overlaps,
+        _expand[len(blocks), len(self._slices), triton.cdiv(self._widest, OUTPUTS)](
+            *(y, y.stride(0), h, h.stride(0), *entries, self._edges, x),
+            **{**sizes, "OUTPUTS": OUTPUTS, **self._layout},
         )
 
 
@@ -275,6 +235,23 @@ def _chunks(slices: Sequence[tuple[int, int]], outputs: int) -> Tensor:
         for first in range(0, stop - start, outputs)
     ]
     return torch.tensor(rows, dtype=torch.int32).reshape(-1, 4)
+
+
+def _blocks(segments: Segments) -> tuple[Tensor, list[int]]:
+    """int32 [blocks, 3]: (slot, first entry, number of entries), and the first block of each pass. Cached for the
+    step.
+    """
+    found: Any = segments.step_cache.get(TritonAdapterSlots)
+    if found is None:
+        host, items, passes = segments.host, list[tuple[int, int, int]](), [0]
+        for first, last in pairwise(segments.passes):
+            for s in range(first, last):
+                begin, end = int(host.starts[s]), int(host.starts[s + 1])
+                items += [(int(host.slots[s]), at, min(TOKENS, end - at)) for at in range(begin, end, TOKENS)]
+            passes.append(len(items))
+        table = torch.from_numpy(np.asarray(items, np.int32)).to(segments.tokens.device, non_blocking=True)
+        found = segments.step_cache[TritonAdapterSlots] = table, passes
+    return found
 
 
 @capturable

@@ -26,9 +26,6 @@ INPUTS = 512
 OUTPUTS = 512
 """Outputs of a program."""
 
-MAX_TOKENS = 64
-"""Beyond, tokens are sorted by adapter, as each of these kernels reads an adapter again for each of its tokens."""
-
 SHRINK_WARPS, EXPAND_WARPS = 4, 2
 """Of a program. A thread of `_expand` then has all ranks of its outputs: it adds them without the others."""
 

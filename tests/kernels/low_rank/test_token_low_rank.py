@@ -48,26 +48,6 @@ def test_each_token_gets_its_adapter_and_others_stay(interpreted: Any, dtype: to
     assert torch.equal(alone[0], found[2])
 
 
-def test_many_tokens_are_sorted_by_adapter(interpreted: Any) -> None:
-    torch.manual_seed(0)
-    ours, theirs = (
-        make(600, SLICES, 4, torch.float32, "cpu") for make in (interpreted.low_rank, reference_low_rank.low_rank)
-    )
-    for slot, update in {0: updates(16), 1: updates(3), 3: [None, LowRankUpdate(shift=torch.randn(20))]}.items():
-        for each in (ours, theirs):
-            each.put(slot, each.pack(update))
-    slots = torch.randint(-1, 4, (70,), dtype=torch.int32)  # of 0 more than a block's tokens
-    slots[:20], weights = 0, torch.rand(70)
-    y, x = torch.randn(70, 170), torch.randn(70, 600)
-    given = TokenSlots.on_device(slots, weights, max_rank=16)
-    uses = [
-        () if slot < 0 else ((slot, weight),) for slot, weight in zip(slots.tolist(), weights.tolist(), strict=True)
-    ]
-    wanted = theirs(y.clone(), x, Segments.from_uses(uses, [1] * 70))
-    for _ in range(2):  # the second finds the step's blocks
-        torch.testing.assert_close(ours(y.clone(), x, given), wanted, atol=1e-4, rtol=1e-2)
-
-
 def test_segments_know_the_slot_of_each_token_if_it_has_one() -> None:
     one = Segments.from_uses([((2, 1.0),), (), ((0, 0.5),)], [1, 1, 1])
     assert one.slot_of_tokens() is None

@@ -93,20 +93,17 @@ def row_cases() -> list[Case]:
     ]
 
 
-def adapter_case(name: str, rows: int) -> Case:
-    """Rows of one token with TOKENS adapters of rank 16."""
-    tokens = TokenSlots.on_device(meta(rows, dtype=torch.int32), meta(rows, dtype=torch.float32), 16)
-    adapters = low_rank.low_rank(WIDTH, [(0, WIDTH)], TOKENS, torch.bfloat16, "meta")
-    moved = TOKENS * 16 * 2 * WIDTH * 2 + 3 * rows * WIDTH * 2
-    return Case(name, partial(adapters, meta(rows, WIDTH), meta(rows, WIDTH), tokens), moved, 4 * rows * 16 * WIDTH)
-
-
 def product_cases() -> list[Case]:
+    tokens = TokenSlots.on_device(meta(TOKENS, dtype=torch.int32), meta(TOKENS, dtype=torch.float32), 16)
+    adapters = low_rank.low_rank(WIDTH, [(0, WIDTH)], TOKENS, torch.bfloat16, "meta")
+    of_adapters = TOKENS * 16 * 2 * WIDTH * 2 + 3 * TOKENS * WIDTH * 2
     by_row = partial(linear.linear(meta(WIDTH, WIDTH), None), meta(1, WIDTH))
     return [
         Case("linear of one row", by_row, 2 * WIDTH * WIDTH, 2 * WIDTH * WIDTH),
-        adapter_case("low_rank", TOKENS),
-        adapter_case("low_rank of shared adapters", 4 * TOKENS),
+        Case(
+            *("low_rank", partial(adapters, meta(TOKENS, WIDTH), meta(TOKENS, WIDTH), tokens), of_adapters),
+            4 * TOKENS * 16 * WIDTH,
+        ),
     ]
 
 
