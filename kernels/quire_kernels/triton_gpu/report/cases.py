@@ -153,8 +153,8 @@ def moe_cases() -> list[Case]:
                 linears = [
                     TritonQuantizedLinear(matrix_of(*each, *form), None, torch.bfloat16, False) for each in shapes
                 ]
-                stacks = [[linear] * experts for linear in linears]
-                call = partial(moe.moe(*stacks, ExpertMlp()), meta(tokens, width), weights, chosen)
+                up, down = ([linear] * experts for linear in linears)
+                call = partial(moe.moe(up, down, ExpertMlp()), meta(tokens, width), weights, chosen)
                 operations = 2 * tokens * uses * of_expert
                 found.append(Case(f"moe decode {kind}", call, used * of_expert * 0.6 + of_pairs, operations))
     return found
