@@ -88,9 +88,10 @@ class AttachedModel:
             num_bytes=size, rank=weights.rank, targets=tuple(sorted(weights.targets)), in_tower=weights.in_tower
         )
         others = weights.after_hidden or weights.tables or weights.experts or weights.replaced
+        absorbed = any(self.targets.projections[path].is_absorbed for path in weights.linear)
         changes = [update for updates in weights.linear.values() for update in updates if update is not None]
         fits = all(update.a is None or len(update.a) <= weights.rank for update in changes)
-        return LoadedAdapter(packed, metadata, weights.after_hidden, capturable=fits and not others)
+        return LoadedAdapter(packed, metadata, weights.after_hidden, capturable=fits and not others and not absorbed)
 
 
 class LoraRuntime:

@@ -16,6 +16,8 @@ Floats = np.ndarray[Any, np.dtype[np.float64]]
 Integers = np.ndarray[Any, np.dtype[np.int64]]
 """Int64 array in CPU memory."""
 
+MIN_TEMPERATURE = float(np.finfo(np.float32).tiny)
+
 
 class Argmax(Protocol):
     """Id of the largest logit of each row, the lowest id on a tie; -1 if no logit is finite or one is NaN or +inf.
@@ -40,6 +42,23 @@ class SampleOp(Protocol):
     def __call__(
         self, logits: Tensor, temperature: Floats, uniform: Floats, top_k: Integers, top_p: Floats, min_p: Floats
     ) -> Tensor: ...
+
+
+class DeviceSample(Protocol):
+    """The op `sample` with settings on the device, in captured steps: attribute `on_device` of what implements it so.
+
+    logits float32 [rows, vocab]; settings float64 [5, rows], as of `device_settings` -> int64 [rows]
+    """
+
+    def __call__(self, logits: Tensor, settings: Tensor) -> Tensor: ...
+
+
+def device_settings(temperature: Floats, uniform: Floats, top_k: Integers, top_p: Floats, min_p: Floats) -> Floats:
+    """The settings of rows for `DeviceSample`, float64 [5, rows]: temperatures above 0 are at least the smallest normal
+    number of float32.
+    """
+    divisor = np.where(temperature == 0, 0.0, np.maximum(temperature, MIN_TEMPERATURE))
+    return np.stack((divisor, uniform, top_k, top_p, min_p))
 
 
 class MaskLogits(Protocol):

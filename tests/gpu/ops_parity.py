@@ -131,6 +131,25 @@ def experts(tokens: int) -> None:
     torch.cuda.set_sync_debug_mode("default")
 
 
+def quantized_experts(tokens: int) -> None:
+    """64 experts of int4 in groups of 128, of which a token uses 6; nothing waits for the device."""
+    draw = RandomInputs(torch.bfloat16, torch.device("cpu"), torch.Generator().manual_seed(1))
+    ops, stacks = TritonOps(), []
+    for outputs, inputs in ((1536, 1024), (1024, 768)):
+        scales = [draw(outputs, inputs // 128, dtype=torch.float32, scale=inputs**-0.5 / 8) for _ in range(64)]
+        codes = [torch.randint(16, (outputs, inputs), generator=draw.generator, dtype=torch.uint8) for _ in scales]
+        matrices = [QuantizedMatrix(*pair, 4, 128, zero=8) for pair in zip(codes, scales, strict=True)]
+        stacks.append([ops.linear_quantized(each, None, torch.bfloat16, activation_bits=16) for each in matrices])
+    x, weights = draw(tokens, 1024).cuda(), draw(tokens, 6, dtype=torch.float32).softmax(-1).cuda()
+    chosen = torch.rand(tokens, 64, device="cuda").argsort(-1)[:, :6].contiguous()
+    wanted = pytorch_ops.moe(*stacks, ExpertMlp())(x, weights, chosen)
+    found = ops.moe(*stacks, ExpertMlp())
+    torch.testing.assert_close(found(x, weights, chosen), wanted, rtol=3e-2, atol=3e-2)
+    torch.cuda.set_sync_debug_mode("error")
+    found(x, weights, chosen)
+    torch.cuda.set_sync_debug_mode("default")
+
+
 def adapters(dtype: str, repeats: int) -> None:
     """Rows of one token with adapters of their own and without, which only the device knows, as a captured graph.
 
@@ -193,6 +212,7 @@ def checks() -> dict[str, Callable[[], None]]:
         found |= {f"quantized {form}, {rows} rows": partial(quantized, form, rows) for rows in (1, 20, 100, 300)}
     found["sampling from a large vocabulary"] = sampling
     found |= {f"experts of {tokens} tokens": partial(experts, tokens) for tokens in (1, 64, 1000)}
+    found |= {f"quantized experts of {tokens} tokens": partial(quantized_experts, tokens) for tokens in (1, 64)}
     for option in range(13):  # those of `attention_options.options`
         found[f"attention option {option}"] = partial(attention, 2, option, "bfloat16")
     for shape in range(len(SHAPES)):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import triton
@@ -19,10 +20,14 @@ from quire_kernels.moe import ExpertMlp
 from quire_kernels.ops import BoundLinear
 from quire_kernels.pytorch.moe import SortedExperts
 from quire_kernels.reference_moe import Activations
+from quire_kernels.triton_gpu.quantized.experts import ExpertStack
 from quire_kernels.triton_gpu.rows.acts import act, gated_act
 
 OUTPUTS, INPUTS = 128, 64
 """Outputs of a program, and inputs that it reads at a time."""
+
+MOST_TOKENS = 256
+"""Of a step whose quantized experts are multiplied together."""
 
 
 @triton.jit
@@ -119,21 +124,43 @@ class SortedPairs:
 
 
 class TritonExperts(SortedExperts):
-    """`ops.BoundMoe` of stacked matrices; bound matrices are multiplied one expert after another."""
+    """`ops.BoundMoe` of stacked matrices, and of quantized ones for up to MOST_TOKENS tokens.
+
+    Bound matrices that cannot be stacked are multiplied one expert after another, and so are quantized ones for more
+    tokens: each is then dequantized for the library's product.
+    """
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        found = [None if isinstance(each, Tensor) else ExpertStack.of(each) for each in self._matrices]
+        self._stacks = [each for each in found if each is not None]
 
     @property
     def capturable(self) -> bool:
         """Whether its launches depend on shapes alone: which bound matrices are multiplied depends on the tokens."""
-        return isinstance(self._matrices[0], Tensor)
+        return isinstance(self._matrices[0], Tensor) or len(self._stacks) == 2
 
     def __call__(self, x: Tensor, weights: Tensor, chosen: Tensor) -> Tensor:
         """x [T, W]; weights float32 and chosen int64 [T, J] -> [T, W], data type of x."""
+        if chosen.numel() and len(self._stacks) == 2 and len(x) <= MOST_TOKENS:
+            return self._quantized(x, weights, chosen)
         if not isinstance(self._matrices[0], Tensor) or not chosen.numel():
             return super().__call__(x, weights, chosen)
         pairs = SortedPairs.of(chosen, self.mlp.first or 0, self.count)
         factors, (tokens, uses) = weights.contiguous(), chosen.shape
         products = self._multiply(False, x.contiguous(), uses, pairs, factors, x.dtype)
         y = self._multiply(True, self.activate(products).contiguous(), 1, pairs, factors, torch.float32)
+        return y.view(tokens, uses, -1).sum(1).to(x.dtype)
+
+    def _quantized(self, x: Tensor, weights: Tensor, chosen: Tensor) -> Tensor:
+        pairs = SortedPairs.of(chosen, self.mlp.first or 0, self.count)
+        (tokens, uses), (first, second) = chosen.shape, self._stacks
+        given, per_row, factors = x, uses, weights.contiguous()
+        if self.mlp.weighs_inputs:
+            given, per_row = (x[:, None] * weights[..., None]).to(x.dtype).flatten(0, 1), 1
+        products = first.multiply(given, per_row, pairs, None, x.dtype)
+        shares = None if self.mlp.weighs_inputs else factors
+        y = second.multiply(self.activate(products), 1, pairs, shares, torch.float32)
         return y.view(tokens, uses, -1).sum(1).to(x.dtype)
 
     def _multiply(

@@ -3,5 +3,6 @@
 buckets        the numbers of rows that are captured
 inputs         the memory that captured steps read, filled by one copy
 decode_graphs  captures a model, and runs steps
+draws          captures sampling behind them
 recorder       `torch.cuda.CUDAGraph`
 """

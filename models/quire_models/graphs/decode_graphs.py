@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,11 +13,14 @@ from torch import Tensor
 
 from quire_kernels.low_rank import Segments, TokenSlots
 from quire_kernels.ops import AttentionMetadata
+from quire_kernels.sampling import device_settings
 from quire_models.graphs.buckets import bucket_of, buckets
+from quire_models.graphs.draws import CapturedDraws
 from quire_models.graphs.inputs import DecodeInputs, GraphInputs, TokenAdapters
 from quire_models.graphs.recorder import Launch, Recorder
 from quire_models.step.forward_batch import ForwardBatch
 from quire_models.step.kv_cache import KVCache
+from quire_models.step.state_cache import StateCache
 
 
 @dataclass(frozen=True)
@@ -45,9 +48,9 @@ class DecodeGraphs:
 
     A captured step computes hidden states, logits, and the most likely tokens. `logits` and `argmax` stand in the place
     of the model's: for hidden states that `run` returned last, they return what that step has computed.
-    kv: where keys and values are. max_len, max_pages: of the longest sequence. width: of the hidden states that the
-    head takes. max_sampled: size of `sampled`, if others put more tokens there. adapters: of steps that use some, which
-    are captured besides; None captures no such steps.
+    kv, state: where keys and values are, and the states of blocks that keep one. max_len, max_pages: of the longest
+    sequence. width: of the hidden states that the head takes. max_sampled: size of `sampled`, if others put more
+    tokens there. adapters: of steps that use some, which are captured besides; None captures no such steps.
     sampled: int64 [rows], on the device, where a step leaves its most likely tokens, -1 where there is none. A token
     -1 - i of a step is the i-th of them.
     """
@@ -65,8 +68,10 @@ class DecodeGraphs:
         position_axes: int = 1,
         max_sampled: int = 0,
         adapters: CapturedAdapters | None = None,
+        state: StateCache | None = None,
     ) -> None:
         self._model, self._kv, self._max_len, self._axes = model, kv, max_len, position_axes
+        self._state = state
         self._width, self._recorder = width, recorder
         self._sizes = buckets(max_rows)
         most, device = self._sizes[-1], model.device
@@ -78,6 +83,8 @@ class DecodeGraphs:
         self._hidden = self._logits = torch.empty(0)
         self._adapters, self._launches = adapters, dict[tuple[int, bool], Launch]()
         self._last: tuple[Tensor, int] | None = None
+        on_device = getattr(model.ops.sample, "on_device", None)
+        self._draws = None if on_device is None else CapturedDraws(on_device, recorder, most, device)
 
     @torch.inference_mode()
     def capture(self, sizes: tuple[int, ...] | None = None) -> None:
@@ -89,6 +96,8 @@ class DecodeGraphs:
         for size in reversed(self._sizes) if sizes is None else sizes:
             for adapted in kinds:
                 self._launches[size, adapted] = self._recorder.record(self._step(size, adapted))
+            if self._draws is not None and len(self._logits):
+                self._draws.capture(size, self._logits[:size], self.sampled[:size])
 
     def run(self, inputs: DecodeInputs, index: NDArray[np.int64], adapters: Any = None) -> Tensor | None:
         """Hidden states of the tokens in `index`, valid until the next call: [rows, width of the model].
@@ -126,6 +135,15 @@ class DecodeGraphs:
         """The most likely tokens after hidden states, on the device, if the last step has computed them."""
         rows = self._rows_of(hidden, adapters)
         return None if rows is None else self.sampled[:rows]
+
+    def drawn(self, hidden: Tensor, arguments: Sequence[Any], adapters: Any = None) -> Tensor | None:
+        """Tokens drawn after hidden states, on the device, if that is captured. arguments: of the op `sample`."""
+        rows = self._rows_of(hidden, adapters)
+        bucket = None if rows is None or self._draws is None else bucket_of(rows, self._sizes)
+        if bucket is None or self._draws is None:
+            return None
+        self._draws.run(bucket, device_settings(*arguments))
+        return self.sampled[:rows]
 
     def _rows_of(self, hidden: Tensor, adapters: Any) -> int | None:
         """The number of rows if these are the last step's hidden states and it has computed their logits."""
@@ -177,4 +195,6 @@ class DecodeGraphs:
             kv=self._kv,
             rope_positions=fields.rope if self._axes > 1 else None,
             adapters=None if used is None else used.on_device(fields.adapter_slots, fields.adapter_weights),
+            state=self._state,
+            state_slots=None if self._state is None else fields.state_slots,
         )

@@ -51,20 +51,24 @@ class DecodeInputs(Protocol):
     @property
     def sources(self) -> NDArray[np.int32] | None: ...
 
+    @property
+    def state_slots(self) -> NDArray[np.int64] | None: ...
+
 
 @dataclass(frozen=True, slots=True)
 class _Fields:
     """One bucket's arrays, in one block of memory.
 
-    int64 [bucket]: tokens, sources (where to find each token), positions, slots, lengths; rope [axes, bucket]; width
-    [1], columns of `pages`. int32: contexts, adapter_slots [bucket]; pages [bucket * most columns], of which the first
-    rows · width are filled. float32: adapter_weights [bucket].
+    int64 [bucket]: tokens, sources (where to find each token), positions, slots, state_slots, lengths; rope [axes,
+    bucket]; width [1], columns of `pages`. int32: contexts, adapter_slots [bucket]; pages [bucket * most columns], of
+    which the first rows · width are filled. float32: adapter_weights [bucket].
     """
 
     tokens: Any
     sources: Any
     positions: Any
     slots: Any
+    state_slots: Any
     lengths: Any
     rope: Any
     width: Any
@@ -87,7 +91,7 @@ class GraphInputs:
     ) -> None:
         self.max_pages, self._axes = max_pages, position_axes
         self._begin = aligned(8 * max_sampled)
-        size = self._begin + 8 * max_rows * (5 + position_axes) + 4 * max_rows * (3 + max_pages) + 11 * ALIGNMENT
+        size = self._begin + 8 * max_rows * (6 + position_axes) + 4 * max_rows * (3 + max_pages) + 12 * ALIGNMENT
         self._memory = UploadMemory(size, device)
         self.sampled = self._memory.device[: 8 * max_sampled].view(torch.int64)
         self._own = self._begin // 8 + np.arange(max_rows)
@@ -96,7 +100,7 @@ class GraphInputs:
         self._columns = torch.arange(max_pages, device=device)
 
     def fill(self, bucket: int, inputs: DecodeInputs, adapters: TokenAdapters | None = None) -> None:
-        """Copy a step to the device; rows beyond its own have no context and no slot."""
+        """Copy a step to the device; rows beyond its own have no context and no slots."""
         self._memory.wait()
         fields, rows, width = self._host_fields(bucket), len(inputs.tokens), inputs.pages.shape[1]
         fields.tokens[:rows], fields.tokens[rows:] = inputs.tokens, 0
@@ -104,6 +108,8 @@ class GraphInputs:
         np.copyto(fields.sources[:rows], -1 - inputs.tokens, where=inputs.tokens < 0)
         fields.positions[:rows], fields.positions[rows:] = inputs.positions, 0
         fields.slots[:rows], fields.slots[rows:] = inputs.slot_mapping, -1
+        if inputs.state_slots is not None:
+            fields.state_slots[:rows], fields.state_slots[rows:] = inputs.state_slots, -1
         np.maximum(inputs.prompt_lens, inputs.positions + 1, out=fields.lengths[:rows])
         fields.contexts[:rows], fields.contexts[rows:] = inputs.contexts, 0
         fields.adapter_slots[:] = -1
@@ -145,13 +151,15 @@ class GraphInputs:
 
     def _fields(self, bucket: int, view: Any, int64: Any, int32: Any, float32: Any) -> _Fields:
         long, short = 8 * bucket, 4 * bucket
-        at = _offsets(self._begin, *(long,) * 5, long * self._axes, 8, short, short, short, short * self.max_pages)
-        tokens, sources, positions, slots, lengths, rope, width, contexts, adapter_slots, adapter_weights, pages = at
+        at = _offsets(self._begin, *(long,) * 6, long * self._axes, 8, short, short, short, short * self.max_pages)
+        tokens, sources, positions, slots, state_slots, lengths, rope, width, *rest = at
+        contexts, adapter_slots, adapter_weights, pages = rest
         return _Fields(
             tokens=view(*tokens, int64),
             sources=view(*sources, int64),
             positions=view(*positions, int64),
             slots=view(*slots, int64),
+            state_slots=view(*state_slots, int64),
             lengths=view(*lengths, int64),
             rope=view(*rope, int64).reshape(self._axes, bucket),
             width=view(*width, int64),

@@ -48,7 +48,11 @@ class Projection(nn.Module):
     is_quantized: whether `--quantization` applies to it.
     keeps_weights: whether the parameter stays when an op has packed it.
     holds_quantized_pieces: whether the matrix came quantized from a checkpoint and is computed from these bits.
+    is_absorbed: whether its owner multiplies by parts of the matrix instead of calling it, so that the host must know
+    which adapters change it.
     """
+
+    is_absorbed = False
 
     def __init__(
         self,

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+import hybrid_cases
 import pytest
 from engine_rig import Rig, greedy, make_rig, rig_of
 from lora_rig import Base
@@ -15,7 +17,7 @@ from quire.engine.loading import load
 from quire.hooks import registry
 from quire.params.sampling import SamplingParams
 from quire.types import AdapterRef, WeightedAdapter
-from quire_testing.tiny import tiny_llama
+from quire_testing.tiny import byte_tokenizer, tiny_config, tiny_llama
 
 SETTINGS = {"max_num_seqs": 11, "max_num_batched_tokens": 24, "max_model_len": 96}
 PROMPTS = [list(b"To be, or not to be"[: 3 + i]) for i in range(13)]
@@ -51,6 +53,21 @@ def test_answers_do_not_change(folder: Path, eager: Rig, recorder: RepeatedSteps
     assert captured.tokens(PROMPTS, params) == eager.tokens(PROMPTS, params)
     assert recorder.launches > 5
     captured.engine.close()
+
+
+@pytest.mark.parametrize("architecture", ["FalconH1ForCausalLM", "Qwen3_5ForCausalLM", "MambaForCausalLM"])
+def test_states_do_not_change(
+    architecture: str, tmp_path: Path, recorder: RepeatedSteps, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    case = next(case for case in hybrid_cases.CASES if case.architecture == architecture)
+    (tmp_path / "config.json").write_text(json.dumps(tiny_config(architecture, **case.config).to_dict()))
+    byte_tokenizer(tmp_path)
+    found = []
+    for eager in (True, False):
+        with rig_of(tmp_path, None, load_format="dummy", enforce_eager=eager, **SETTINGS, **case.settings) as rig:
+            found.append([rig.tokens(prompts, greedy(7, ignore_eos=True)) for prompts in (PROMPTS[:3], PROMPTS[2:9])])
+    assert found[0] == found[1]
+    assert recorder.launches >= 12
 
 
 def test_logprobs_are_those_of_the_model(folder: Path, eager: Rig, recorder: RepeatedSteps) -> None:

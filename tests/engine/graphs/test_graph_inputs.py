@@ -36,6 +36,7 @@ class _Step:
     token_types: Any = None
     ends: Any = None
     sources: Any = None
+    state_slots: Any = None
 
 
 @given(st.data(), st.integers(1, 20), st.integers(1, 9), st.sampled_from((1, 3)))
@@ -49,6 +50,7 @@ def test_a_step_arrives_whole_and_is_filled_up(data: st.DataObject, most: int, m
             *(draw.integers(0, 999, rows) for _ in range(4)), draw.integers(0, 99, (rows, width), np.int32), None
         )
         step.prompt_lens = draw.integers(0, 999, rows, np.int32)
+        step.state_slots = draw.permutation(rows)
         inputs.fill(bucket, step)
         found = inputs.on_device(bucket)
         for array, wanted in zip(
@@ -59,7 +61,8 @@ def test_a_step_arrives_whole_and_is_filled_up(data: st.DataObject, most: int, m
             assert array[:rows].tolist() == wanted.tolist()
         assert found.lengths[:rows].tolist() == np.maximum(step.prompt_lens, step.positions + 1).tolist()
         assert set(found.contexts[rows:].tolist()) <= {0}
-        assert set(found.slots[rows:].tolist()) <= {-1}
+        assert found.state_slots[:rows].tolist() == step.state_slots.tolist()
+        assert {*found.slots[rows:].tolist(), *found.state_slots[rows:].tolist()} <= {-1}
         assert found.rope.shape == (axes, bucket)
         if axes > 1:
             assert (found.rope[:, :rows].numpy() == step.positions).all()

@@ -41,16 +41,19 @@ def check_scheduler(scheduler: Scheduler) -> None:
 def check_states(states: StateSlots, seqs: Sequence[Seq]) -> None:
     """Assert that running seqs own a slot each, swapped ones a host slot, and that running seqs keep promises."""
     running = {seq.id for seq in seqs if seq.status is Status.RUNNING}
-    check_pool(states.pool, [[seq.state_slot] for seq in seqs if seq.state_slot >= 0])
+    in_plans = [*states._copied, *(kept.slot for kept in states._kept.values())]
+    check_pool(states.pool, [in_plans, *([seq.state_slot] for seq in seqs if seq.state_slot >= 0)])
     check_pool(states.host_pool, [[seq.host_slot] for seq in seqs if seq.host_slot >= 0])
     for seq in seqs:
         assert (seq.state_slot >= 0) == (seq.id in running), "a seq has a slot as long as it runs"
         assert (seq.host_slot >= 0) == (seq.status is Status.SWAPPED), "a seq has a host slot as long as it is swapped"
-    goals = {page_hash: seq_id for seq_id, ends in states._goals.items() for _, page_hash in ends}
-    assert {page_hash: seq_id for page_hash, (_, seq_id) in states._promised.items()} == goals, "promises are goals"
+    goals = {(page_hash, seq_id) for seq_id, ends in states._goals.items() for _, page_hash in ends}
+    promised = {(page_hash, seq_id) for page_hash, (_, seq_id) in states._promised.items()}
+    copied = {(taken.page_hash, taken.seq.id) for taken in states._copied.values()}
+    assert goals <= promised <= goals | copied, "promises are goals, or are being computed"
     assert running >= states._goals.keys(), "running seqs have boundaries"
     assert {seq.id for seq in seqs} >= states._branches.keys(), "nothing is kept of ended seqs"
-    assert not states._taken, "no checkpoint is pending between steps"
+    assert not states._taken, "every checkpoint is in a plan"
 
 
 def check_pool(pool: PagePool, tables: Iterable[Sequence[int]]) -> None:

@@ -84,8 +84,7 @@ class World:
         self.in_flight: deque[tuple[Plan, StepResult]] = deque()
         self.most, self.knows_samples = choose.choice([(1, False), (1, False), (2, True), (3, True), (3, False)])
         """Plans in flight, and whether a plan may need tokens that the one before it samples."""
-        with_states = self.most == 1 and choose.random() < 0.7
-        self.states = self.state_slots(caching, host_pages) if with_states else None
+        self.states = self.state_slots(caching, host_pages) if choose.random() < 0.7 else None
         self.scheduler = Scheduler(
             PagePool(self.num_pages, self.page_size, caching),
             choose.choice(list(POLICIES.values())),
@@ -112,8 +111,8 @@ class World:
         self.accepted: dict[str, tuple[Request, int]] = {}
         self.reported: dict[tuple[str, int], Received] = {}
         self.num_requests = 0
-        self.drafting = choose.choice([0, 0.3, 0.8, 1])
-        """How often a draft is right; 0: none are proposed."""
+        self.drafting = 0 if self.states and self.most > 1 else choose.choice([0, 0.3, 0.8, 1])
+        """How often a draft is right; 0: none are proposed. Steps with drafts do not overlap."""
 
     def state_slots(self, caching: bool, host_pages: int) -> StateSlots:
         """Slots for as many seqs as may run and perhaps for checkpoints."""
@@ -199,7 +198,7 @@ class World:
     def may_follow(self, plan: Plan, result: StepResult) -> bool:
         """Whether another plan may be made before this result is known."""
         plain = all(not (s.candidates or s.jump_forward_ids) for s in result.samples.values()) and not result.accepted
-        return plain or not self.knows_samples
+        return (plain or not self.knows_samples) and not result.lost
 
     def launch(self, max_tokens: int | None) -> None:
         max_background, is_first = self.choose.randint(0, 3), not self.in_flight

@@ -179,7 +179,8 @@ class _Kernel:
         return _Kernel(gpu, found, self.capturable) if bound else found
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._function, name)
+        found = getattr(self._function, name)
+        return _Kernel(self._gpu, found, True) if name == "on_device" else found
 
 
 def _inner(x: Any) -> Any:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from inspect import signature
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -96,7 +98,37 @@ def _low_rank(
     return _AdapterSlots(inputs, slices, slots, dtype, torch.device(device))
 
 
+def _stateful(name: str) -> Callable[..., Tensor]:
+    """An op with states, which stores none for rows whose slot is below 0."""
+    op = getattr(reference, name)
+    parameters = signature(op)
+
+    def run(*args: Any, **options: Any) -> Tensor:
+        given = parameters.bind(*args, **options)
+        state, slots = given.arguments["state"], given.arguments["slots"]
+        with_scratch = torch.cat((state, torch.zeros_like(state[:1])))
+        given.arguments |= {"state": with_scratch, "slots": torch.where(slots < 0, len(state), slots)}
+        found: Tensor = op(*given.args, **given.kwargs)
+        state.copy_(with_scratch[:-1])
+        return found
+
+    return capturable(run)
+
+
+def _sample(logits: Tensor, *settings: Any) -> Tensor:
+    return reference.sample(logits, *settings)
+
+
+def _sample_on_device(logits: Tensor, settings: Tensor) -> Tensor:
+    temperature, uniform, top_k, top_p, min_p = settings.cpu().numpy()
+    return reference.sample(logits, temperature, uniform, top_k.astype(np.int64), top_p, min_p)
+
+
+_sample.on_device = _sample_on_device  # type: ignore[attr-defined]
+
 OPS = {
+    "sample": _sample,
+    **{name: _stateful(name) for name in ("causal_conv", "gated_delta", "ssd_scan", "selective_scan")},
     "paged_attention": _attention,
     "write_kv": _write_kv,
     "rotary_write_kv": _rotary_write_kv,

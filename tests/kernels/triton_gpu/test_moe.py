@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 
 import pytest
 import torch
 from interpreted import DEVICE, TritonOps, needs_triton, triton_ops
+from quantized_problems import matrix_of
 from torch import Tensor
 
 from quire_kernels.moe import ClampedSwiglu, ExpertMlp
@@ -62,6 +64,38 @@ def test_bfloat16_and_no_tokens(triton: TritonOps) -> None:
     wanted = torch_ops.moe(up, down, ExpertMlp())(x, weights, chosen)
     torch.testing.assert_close(found(x, weights, chosen), wanted, rtol=3e-2, atol=3e-2)
     assert found(x[:0], weights[:0], chosen[:0]).shape == (0, 130)
+
+
+@pytest.mark.parametrize(
+    ("form", "shape", "mlp"),
+    [
+        ("plain", 16, ExpertMlp()),
+        ("plain in bfloat16", 32, ExpertMlp()),
+        ("float4 in bfloat16", 32, ExpertMlp()),
+        ("float4", 32, ExpertMlp("relu2", gated=False)),
+        ("float8 in bfloat16", 96, ExpertMlp("silu", weighs_inputs=True)),
+        ("offsets", 32, ExpertMlp(first=1)),
+        ("numbers", 16, ExpertMlp()),
+    ],
+    ids=str,
+)
+def test_quantized_experts_are_multiplied_together(triton: TritonOps, form: str, shape: int, mlp: ExpertMlp) -> None:
+    draw = RandomInputs(torch.bfloat16, torch.device("cpu"), torch.Generator().manual_seed(0))
+    stacks = []
+    for outputs, inputs in ((128 if mlp.gated else 64, 96), (96, 64)):
+        group = min(shape, inputs)
+        matrices = [matrix_of(draw, form.split(maxsplit=1)[0], 4, (outputs, inputs, group)) for _ in range(3)]
+        if form.endswith("bfloat16"):
+            matrices = [replace(each, scales=each.scales.bfloat16().float()) for each in matrices]
+        biases = [draw(outputs) if form == "plain" else None for _ in matrices]
+        pairs = zip(matrices, biases, strict=True)
+        options = {"activation_bits": 8 if form == "plain" else 16}
+        stacks.append([triton.linear_quantized(matrix, bias, torch.bfloat16, **options) for matrix, bias in pairs])
+    x, weights, chosen = tokens(torch.bfloat16, 21, 3 if mlp.first is None else 5)
+    wanted = torch_ops.moe(*stacks, mlp)(x[:, :96].contiguous(), weights, chosen)
+    found = triton.moe(*stacks, mlp)
+    assert found.capturable
+    torch.testing.assert_close(found(x[:, :96].contiguous(), weights, chosen), wanted, rtol=3e-2, atol=3e-2)
 
 
 def test_bound_matrices_are_used_one_after_another(triton: TritonOps) -> None:

@@ -39,16 +39,19 @@ MOST_ROWS = 128
 
 
 class TritonQuantizedLinear:
-    """`ops.LinearQuantized`; the matrix is moved to the device when it is bound."""
+    """`ops.LinearQuantized`; the matrix is moved to the device when it is bound.
+
+    rounds: inputs are rounded to 8 bits.
+    """
 
     def __init__(self, matrix: DeviceMatrix, bias: Tensor | None, dtype: torch.dtype, rounds: bool) -> None:
-        self.matrix, self.bias, self._dtype, self._rounds = matrix, bias, dtype, rounds
+        self.matrix, self.bias, self.dtype, self.rounds = matrix, bias, dtype, rounds
 
     def __call__(self, x: Tensor, float32: bool = False) -> Tensor:
         """x [..., inputs] -> [..., outputs]."""
         outputs, inputs = self.matrix.shape
         rows = x.reshape(-1, inputs)
-        rows = prepared(rows if rows.stride(-1) == 1 else rows.contiguous(), self.matrix.order, self._rounds)
+        rows = prepared(rows if rows.stride(-1) == 1 else rows.contiguous(), self.matrix.order, self.rounds)
         dtype = torch.float32 if float32 else x.dtype
         if len(rows) == 1:
             y = self._multiply_row(rows, dtype)
@@ -109,7 +112,7 @@ class TritonQuantizedLinear:
             *(group_sums, partial, arrived, rows, outputs),
             **self._form(),
             **{"split_words": per_split * step, "ROWS": block, "OUTPUTS": width, "WORDS": step},
-            QUICK=self._is_quick(x.dtype, not matrix.group_words % step),
+            QUICK=self.is_quick(x.dtype, not matrix.group_words % step),
             HAS_BIAS=self.bias is not None,
             SPLIT=splits > 1,
             WIDE=x.device.type == "cpu",  # the interpreter has no bf16 dot
@@ -118,7 +121,7 @@ class TritonQuantizedLinear:
         )
         return y
 
-    def _is_quick(self, dtype: torch.dtype, by_group: bool) -> bool:
+    def is_quick(self, dtype: torch.dtype, by_group: bool) -> bool:
         """Whether weights are made of the bits of codes, and get scales in bfloat16 or none."""
         matrix = self.matrix
         has_bits = matrix.kind in (FLOAT4, FLOAT8) or (matrix.kind == INTEGER and matrix.bits == 4)
@@ -157,7 +160,7 @@ class TritonQuantizedLinear:
     def unpacked(self, rows: Tensor | None = None) -> Tensor:
         """The dequantized weight [outputs, inputs], or some rows of it (ids, int64)."""
         ids = None if rows is None else rows.to(self.matrix.words.device)
-        return self._dequantized(self._dtype, ids, self.matrix.order)
+        return self._dequantized(self.dtype, ids, self.matrix.order)
 
 
 @capturable

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import partial
-from unittest.mock import patch
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from quire_kernels.low_rank import TokenSlots
 from quire_kernels.moe import ExpertMlp
@@ -91,14 +89,8 @@ def row_cases() -> list[Case]:
         Case("scale_logits", partial(acts.scale_logits, rows, 0.5, 30.0), 2 * of_logits),
         Case("argmax", partial(logits.argmax, rows), of_logits),
         Case("mask_logits", partial(logits.mask_logits, rows, *masks), of_logits / 32 + of_logits),
-        Case("sample", partial(_sample, rows), of_logits),
+        Case("sample", partial(sampling.sample_on_device, rows, meta(5, len(rows), dtype=torch.float64)), of_logits),
     ]
-
-
-def _sample(rows: Tensor) -> Tensor:
-    number, count = np.ones(len(rows)), np.ones(len(rows), np.int64)
-    with patch.object(sampling, "_copied", lambda given, _: meta(*given.shape, dtype=torch.float64)):
-        return sampling.sample(rows, number, number, count, number, number)
 
 
 def product_cases() -> list[Case]:
@@ -115,6 +107,17 @@ def product_cases() -> list[Case]:
     ]
 
 
+def matrix_of(
+    outputs: int, inputs: int, bits: int, run: int, group: int, kind: int, has_offsets: bool = False
+) -> DeviceMatrix:
+    words, scales = meta(outputs, inputs * bits // 32, dtype=torch.int32), meta(outputs, inputs // group)
+    offsets = meta(outputs, inputs // group) if has_offsets else None
+    return DeviceMatrix(
+        *((outputs, inputs), words, scales, offsets, meta(1 << bits, dtype=torch.float32), None),
+        *(bits, run, WHOLE_ROW if group == inputs else group * bits // 32, kind, 0),
+    )
+
+
 def quantized_cases() -> list[Case]:
     """Matrices of an MLP: of int4 in groups of 128 with offsets, of E4M3 with a scale an output, of MXFP4."""
     outputs, inputs, found = HIDDEN, WIDTH, list[Case]()
@@ -122,12 +125,7 @@ def quantized_cases() -> list[Case]:
     for rows in (1, TOKENS):
         x, moved = meta(rows, inputs), rows * (inputs + outputs) * 2
         for name, (bits, run, group, kind) in forms.items():
-            words, scales = meta(outputs, inputs * bits // 32, dtype=torch.int32), meta(outputs, inputs // group)
-            offsets = meta(outputs, inputs // group) if name == "int4" else None
-            matrix = DeviceMatrix(
-                *((outputs, inputs), words, scales, offsets, meta(1 << bits, dtype=torch.float32), None),
-                *(bits, run, WHOLE_ROW if group == inputs else group * bits // 32, kind, 0),
-            )
+            matrix = matrix_of(outputs, inputs, bits, run, group, kind, name == "int4")
             bound = TritonQuantizedLinear(matrix, None, torch.bfloat16, name == "int4")
             size = outputs * inputs * matrix.element_bytes
             case = f"linear_quantized {name} of {rows} rows"
@@ -149,6 +147,16 @@ def moe_cases() -> list[Case]:
         of_expert, of_pairs = 3 * width * hidden, tokens * uses * (2 * width + 4 * hidden) * 2
         call = partial(bound, meta(tokens, width), weights, chosen)
         found.append(Case(name, call, used * of_expert * 2 + of_pairs, 2 * tokens * uses * of_expert))
+        if tokens == TOKENS:
+            for kind, form in {"int4": (4, 8, 128, INTEGER), "mxfp4": (4, 4, 32, FLOAT4)}.items():
+                shapes = (2 * hidden, width), (width, hidden)
+                linears = [
+                    TritonQuantizedLinear(matrix_of(*each, *form), None, torch.bfloat16, False) for each in shapes
+                ]
+                up, down = ([linear] * experts for linear in linears)
+                call = partial(moe.moe(up, down, ExpertMlp()), meta(tokens, width), weights, chosen)
+                operations = 2 * tokens * uses * of_expert
+                found.append(Case(f"moe decode {kind}", call, used * of_expert * 0.6 + of_pairs, operations))
     return found
 
 

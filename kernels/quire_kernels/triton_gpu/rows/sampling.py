@@ -6,18 +6,16 @@ counted and summed by binary exponent; only weights with the exponent of a thres
 
 from __future__ import annotations
 
-import numpy as np
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
-from quire_kernels.sampling import Floats, Integers
+from quire_kernels.candidates.capture import capturable
+from quire_kernels.sampling import Floats, Integers, device_settings
 
 BLOCK = 4096
 """Logits of a program; at most 4096, since counts share int64 numbers with sums."""
-
-MIN_TEMPERATURE = float(np.finfo(np.float32).tiny)
 
 
 @triton.jit
@@ -263,13 +261,18 @@ def draw(
 def sample(
     logits: Tensor, temperature: Floats, uniform: Floats, top_k: Integers, top_p: Floats, min_p: Floats
 ) -> Tensor:
+    settings = torch.from_numpy(device_settings(temperature, uniform, top_k, top_p, min_p))
+    return sample_on_device(logits, settings.to(logits.device, non_blocking=True))
+
+
+@capturable
+def sample_on_device(logits: Tensor, settings: Tensor) -> Tensor:
+    """The op as a `DeviceSample`."""
     logits = logits if logits.stride(-1) == 1 else logits.contiguous()
     (rows, vocab), device = logits.shape, logits.device
     out = torch.empty(rows, dtype=torch.int64, device=device)
     if not rows:
         return out
-    divisor = np.where(temperature == 0, 0.0, np.maximum(temperature, MIN_TEMPERATURE))
-    settings = _copied(np.stack((divisor, uniform, top_k, top_p, min_p)), device)
     blocks = triton.cdiv(vocab, BLOCK)
     tops, sums, largest = torch.empty(3, rows, blocks, dtype=torch.float32, device=device)
     ids = torch.empty(rows, blocks, dtype=torch.int32, device=device)
@@ -291,9 +294,4 @@ def sample(
     return out
 
 
-def _copied(settings: Floats, device: torch.device) -> Tensor:
-    """On the device; from pinned memory the copy is not waited for."""
-    found = torch.from_numpy(settings)
-    if device.type == "cuda":
-        found = found.pin_memory()
-    return found.to(device, non_blocking=True)
+sample.on_device = sample_on_device  # type: ignore[attr-defined]

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
+from quire_kernels.low_rank import TokenSlots
 from quire_models.modules.attention.query_scales import query_scales, scaled_queries
 
 if TYPE_CHECKING:
@@ -44,6 +45,7 @@ class LatentSelfAttention(nn.Module):
         self.kv_a = builder.projection(width, part.latent_dim + part.rope_dim, part.bias)
         self.kv_a_norm = part.norm.build(part.latent_dim, builder)
         self.kv_b = builder.projection(part.latent_dim, heads * (part.plain_dim + part.value_dim))
+        self.kv_b.is_absorbed = True
         self.o = builder.projection(heads * part.value_dim, width, part.bias)
         self._angles = builder.angles(part.rope) if part.rope else None
         self._scale = (part.plain_dim + part.rope_dim) ** -0.5 if part.scale is None else part.scale
@@ -67,7 +69,7 @@ class LatentSelfAttention(nn.Module):
             turned, key = ops.rotary(turned, key, cos, sin, part.rope.interleaved)
         k_pool, v_pool = fwd.kv.k[self.layer], fwd.kv.v[self.layer]
         ops.write_kv(torch.cat((latent, key), -1), None, k_pool, v_pool, fwd.slot_mapping)
-        adapted = fwd.adapters is not None and self.kv_b.delta is not None
+        adapted = fwd.adapters is not None and self.kv_b.delta is not None and not _on_device(fwd.adapters)
         expand = AdaptedExpansion(self, fwd) if adapted else self
         queries = scaled_queries(torch.cat((expand.compressed_queries(plain), turned), -1), self._scales, ops, fwd)
         seen = ops.paged_attention(
@@ -172,6 +174,12 @@ def _chunks_by_use(fwd: ForwardBatch) -> dict[tuple[Any, ...], Tensor]:
             tokens = torch.arange(first, last, device=fwd.tokens.device)
             groups.setdefault(_uses(fwd.adapters, first), []).append(tokens)
     return {uses: torch.cat(tokens) for uses, tokens in groups.items()}
+
+
+def _on_device(adapters: Any) -> bool:
+    """Whether the step is captured: adapters of such steps do not change `kv_b` (`Projection.is_absorbed`)."""
+    bound = adapters.values() if isinstance(adapters, Mapping) else (adapters,)
+    return any(isinstance(each, TokenSlots) for each in bound)
 
 
 def _uses(adapters: Any, token: int) -> tuple[Any, ...]:

@@ -11,7 +11,7 @@ from quire.engine.loading.load import LoadedModel
 from quire.engine.runner.sizes import RunnerSizes
 from quire.settings.model_config import ModelConfig
 from quire_kernels.candidates.capture import is_capturable
-from quire_models import KVCache
+from quire_models import KVCache, StateCache
 from quire_models.graphs.buckets import MAX_ROWS, buckets
 from quire_models.graphs.decode_graphs import CapturedAdapters, DecodeGraphs
 from quire_models.graphs.recorder import recorder_of
@@ -21,6 +21,7 @@ from quire_models.modules.experts import Experts
 log = logging.getLogger(__name__)
 
 PAGED = ("paged_attention", "write_kv", "rotary_write_kv")
+STATEFUL = ("causal_conv", "gated_delta", "ssd_scan", "selective_scan")
 
 
 def graph_rows(loaded: LoadedModel, config: ModelConfig) -> int:
@@ -40,10 +41,9 @@ def why_not(loaded: LoadedModel) -> str | None:
         return "its plugin builds it of other modules than those of Quire"
     if decoder.non_causal or decoder.encoder_input is not None:
         return "it does not only decode"
-    if any(shape is not None for shape in decoder.state_shapes):
-        return "its blocks keep a state"
     experts = [each for each in loaded.module.modules() if isinstance(each, Experts)]
-    needed = [*PAGED, *(["moe"] if experts else [])]
+    has_state = any(shape is not None for shape in decoder.state_shapes)
+    needed = [*PAGED, *(STATEFUL if has_state else ()), *(["moe"] if experts else [])]
     chosen = {choice.op: choice.name for choice in loaded.ops.report}
     for op in needed:
         if not is_capturable(getattr(loaded.ops, op)):
@@ -53,11 +53,14 @@ def why_not(loaded: LoadedModel) -> str | None:
     return None
 
 
-def capture(loaded: LoadedModel, sizes: RunnerSizes, kv: KVCache, adapters: AdapterMapping) -> DecodeGraphs | None:
+def capture(
+    loaded: LoadedModel, sizes: RunnerSizes, kv: KVCache, adapters: AdapterMapping, state: StateCache | None = None
+) -> DecodeGraphs | None:
     """The captured decode steps of a model; None if `sizes` ask for none, or if the model cannot be captured."""
     found = adapters.captured if sizes.graph_rows and is_capturable(loaded.ops.low_rank) else None
     captured = None if found is None else CapturedAdapters(*found)
-    graphs = _graphs(loaded, kv, sizes.graph_rows, sizes.max_model_len, sizes.page_size, sizes.max_rows, captured)
+    lengths = sizes.max_model_len, sizes.page_size, sizes.max_rows
+    graphs = _graphs(loaded, kv, state, sizes.graph_rows, *lengths, captured)
     if graphs is None:
         return None
     try:
@@ -82,7 +85,8 @@ def graph_bytes(loaded: LoadedModel, config: ModelConfig) -> int:
         return 0
     kv = KVCache.allocate(loaded.decoder.kv_shapes, 1, config.page_size, loaded.kv_dtype, device)
     used, every = [_used(device)], buckets(rows)
-    graphs = _graphs(loaded, kv, rows, loaded.info.max_model_len, config.page_size)
+    state = StateCache.allocate(loaded.decoder.state_shapes, 1, loaded.dtype, device)  # as much as rows without a seq
+    graphs = _graphs(loaded, kv, state, rows, loaded.info.max_model_len, config.page_size)
     assert graphs is not None, "there are rows to capture"
     try:
         for size in (every[-1], every[0]):
@@ -91,7 +95,7 @@ def graph_bytes(loaded: LoadedModel, config: ModelConfig) -> int:
     except Exception:
         return 0  # `capture` says why
     finally:
-        del graphs, kv
+        del graphs, kv, state
         torch.cuda.empty_cache()
     has_adapters = any(getattr(each, "delta", None) is not None for each in loaded.module.modules())
     kinds = 2 if has_adapters and is_capturable(loaded.ops.low_rank) else 1
@@ -101,6 +105,7 @@ def graph_bytes(loaded: LoadedModel, config: ModelConfig) -> int:
 def _graphs(
     loaded: LoadedModel,
     kv: KVCache,
+    state: StateCache | None,
     rows: int,
     length: int,
     page_size: int,
@@ -121,6 +126,7 @@ def _graphs(
         position_axes=loaded.decoder.position_axes,
         max_sampled=max_sampled,
         adapters=adapters,
+        state=state,
     )
 
 

@@ -17,4 +17,6 @@ def has_independent_steps(loaded: LoadedModel, config: ModelConfig, speculation:
     decoder = loaded.decoder
     only_decodes = decoder.has_lm_head and not decoder.non_causal and decoder.encoder_input is None
     has_state = any(shape is not None for shape in decoder.state_shapes)
-    return only_decodes and not has_state and not config.batch_invariant and not speculation.is_used
+    if has_state and config.pipeline_parallel_size > 1:
+        return False
+    return only_decodes and not config.batch_invariant and not speculation.is_used

@@ -12,12 +12,13 @@ from torch import Tensor
 
 from quire.engine.loading.load import LoadedModel
 from quire.engine.overlap.sampled_tokens import SampledTokens
+from quire.engine.recurrent.state_runner import StateLost
 from quire.engine.runner.input_batch import StepInputs
 from quire.engine.runner.launched_plan import LaunchedPlan
 from quire.engine.runner.model_runner import ModelRunner
 from quire.engine.runner.selected_tokens import SelectedTokens
 from quire.engine.runner.sizes import RunnerSizes
-from quire.engine.sampling.sampler import SamplingState
+from quire.engine.sampling.sampler import SamplingState, draw_arguments
 from quire.types import Plan, StepResult
 
 
@@ -34,7 +35,6 @@ class OverlappingRunner(ModelRunner):
         super().__init__(loaded, sizes, *rest)
         graphs = self._executor.graphs
         latest = torch.zeros(sizes.max_rows, dtype=torch.int64, device=loaded.device)
-        self._computed_argmax = (lambda *_: None) if graphs is None else graphs.computed_argmax
         self._sampled = SampledTokens(latest if graphs is None else graphs.sampled, self.max_in_flight)
         self._executor.find_tokens = self._sampled.find
         self._unread = deque[tuple[LaunchedPlan, Callable[[], StepResult]]]()
@@ -73,8 +73,15 @@ class OverlappingRunner(ModelRunner):
     def _launch_plain(
         self, launched: LaunchedPlan, inputs: StepInputs, selected: SelectedTokens, states: Sequence[SamplingState]
     ) -> None:
-        media, failures = self._media(launched.plan, inputs)
-        hidden = self._hidden_states(launched.plan, inputs, selected.index, media, failures)
+        plan = launched.plan
+        media, failures = self._media(plan, inputs)
+        try:
+            hidden = self._hidden_states(plan, inputs, selected.index, media, failures)
+        except StateLost:
+            launched.result = StepResult({}, lost=frozenset(chunk.seq_id for chunk in plan.chunks))
+            return
+        if self._state is not None and plan.state is not None:
+            self._state.after(plan.state)
         tokens = self._draw(hidden, selected.sampled, states, failures) if states else self._sampled.latest
         read = self._sampled.keep(tokens, selected.sampled)
         for state in states:
@@ -95,8 +102,11 @@ class OverlappingRunner(ModelRunner):
         self, hidden: Tensor, seq_ids: Sequence[int], states: Sequence[SamplingState], failures: dict[int, str]
     ) -> Tensor:
         """The tokens after hidden states, on the device: int64 [rows]."""
-        if all(state.is_plain_greedy for state in states):
-            found: Tensor | None = self._computed_argmax(hidden, self._bind_logits(seq_ids, failures))
+        graphs = self._executor.graphs
+        if graphs is not None:
+            arguments, adapters = draw_arguments(states), self._bind_logits(seq_ids, failures)
+            greedy = arguments is None
+            found = graphs.computed_argmax(hidden, adapters) if greedy else graphs.drawn(hidden, arguments, adapters)
             if found is not None:
                 return found
         return self._sampler.choose(self._logits(hidden, seq_ids, failures), states)

@@ -23,7 +23,8 @@ class StateRunner:
 
     def __init__(self, loaded: LoadedModel, sizes: RunnerSizes) -> None:
         shapes, dtype, device = loaded.decoder.state_shapes, loaded.dtype, loaded.device
-        self.cache = StateCache.allocate(shapes, sizes.num_state_slots, dtype, device)
+        # rows that fill a captured step up have slot -1: Quire's ops keep no state of them, others index the last one
+        self.cache = StateCache.allocate(shapes, sizes.num_state_slots + bool(sizes.graph_rows), dtype, device)
         self._host = StateCache.allocate(
             shapes, sizes.num_host_state_slots, dtype, "cpu", pin_memory=device.type == "cuda"
         )

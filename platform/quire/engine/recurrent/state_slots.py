@@ -20,12 +20,16 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class _Taken:
-    """A checkpoint that the step in flight takes: a copy of `slot` in `copy`, once the chunk of the seq is computed."""
+    """A checkpoint of the first `end` tokens that a plan takes: a copy of `slot` in `copy`, once its chunk is computed.
 
-    seq_id: int
+    page_hash: of the page that ends there; None while a token of it is not known.
+    """
+
+    seq: Seq
     slot: int
     copy: int
-    page_hash: bytes
+    end: int
+    page_hash: bytes | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,13 +46,14 @@ class StateSlots:
     """Slots as pages of a `PagePool`: those of seqs are referenced, idle ones hold checkpoints by the hash of a page.
 
     pool: a slot for each seq that may run, and more for checkpoints. host_pool: slots in host memory for swapped seqs.
-    page_size: of the KV pages. interval: pages between two checkpoints of one seq. num_checkpoints: those that a step
-    may take, so that a slot is left for every seq that may run.
+    page_size: of the KV pages. interval: pages between two checkpoints of one seq. num_checkpoints: those that plans
+    without a result may take, so that a slot is left for every seq that may run.
 
     Of seqs by id: the pages that it shares with the cache or with waiting seqs (_branches), and the ends of chunks
     where it takes checkpoints, with their hashes (_goals). Each goal is a promise to other seqs: _promised has its page
     and its seq. _kept: states before the step in flight; _settling: of the
-    step that is committed. _sources: by slot, what is copied into it before the next step; None for zeros.
+    step that is committed. _sources: by slot, what is copied into it before the next step; None for zeros. Checkpoints
+    of the plan that is made: _taken; of plans without a result, by the slot of the copy: _copied.
     """
 
     pool: PagePool
@@ -65,6 +70,7 @@ class StateSlots:
     _swaps_out: list[tuple[int, int]] = field(default_factory=list)
     _swaps_in: list[tuple[int, int]] = field(default_factory=list)
     _taken: list[_Taken] = field(default_factory=list)
+    _copied: dict[int, _Taken] = field(default_factory=dict)
     _num_checkpoints: int = 0
     _num_hits: int = 0
 
@@ -125,37 +131,43 @@ class StateSlots:
         while goals and goals[0][0] < end:  # passed, because media must not be cut
             self._withdraw(goals.pop(0)[1], seq.id)
         page, rest = divmod(end, self.page_size)
+        page_hash: bytes | None = None
         if goals and goals[0][0] == end:
             page_hash = goals.pop(0)[1]
         elif rest or page % self.interval or not self.pool.caching:
             return
-        else:
+        elif end <= seq.num_tokens:
             page_hash = seq.page_hash(page - 1, self.page_size)
-        if self.pool.lookup(page_hash) is not None or len(self._taken) >= self.num_checkpoints:
+        is_there = page_hash is not None and self.pool.lookup(page_hash) is not None
+        if is_there or len(self._taken) + len(self._copied) >= self.num_checkpoints:
             self._withdraw(page_hash, seq.id)
             return
         (copy,) = self.pool.allocate(1)
-        self._taken.append(_Taken(seq.id, seq.state_slot, copy, page_hash))
+        self._taken.append(_Taken(seq, seq.state_slot, copy, end, page_hash))
 
-    def commit(self, failed: Container[int]) -> None:
-        """Register the checkpoints of the step that has ended, except those of `failed` seqs; free kept states."""
-        for taken in self._taken:
-            if taken.seq_id not in failed:
-                self.pool.register(taken.copy, taken.page_hash)
-                self._num_checkpoints += 1
-            self.pool.free((taken.copy,))
-            self._withdraw(taken.page_hash, taken.seq_id)
-        self._taken.clear()
+    def commit(self, moves: StateMoves | None, failed: Container[int]) -> None:
+        """Register the checkpoints that a computed plan took, except those of `failed` seqs; free kept states."""
+        for _, copy in moves.checkpoints if moves is not None else ():
+            taken = self._copied.pop(copy)
+            seq, page_hash = taken.seq, taken.page_hash
+            if page_hash is None and taken.end <= seq.num_tokens:
+                page_hash = seq.page_hash(taken.end // self.page_size - 1, self.page_size)
+            if page_hash is not None and seq.id not in failed:
+                self._num_checkpoints += self.pool.register(copy, page_hash)
+            self.pool.free((copy,))
+            self._withdraw(page_hash, seq.id)
         for kept in self._kept.values():  # their slots hold the states until the moves of the next plan
             self.pool.free((kept.slot,))
         self._settling, self._kept = self._kept, {}
 
     def drop_taken(self) -> None:
-        """Forget the checkpoints of a step that failed."""
-        self.commit(frozenset(taken.seq_id for taken in self._taken))
+        """Forget the checkpoints of plans whose steps failed, or are not computed."""
+        self.drain_moves()
+        moves = StateMoves(checkpoints=tuple((taken.slot, copy) for copy, taken in self._copied.items()))
+        self.commit(moves, frozenset(taken.seq.id for taken in self._copied.values()))
 
-    def _withdraw(self, page_hash: bytes, seq_id: int) -> None:
-        if self._promised.get(page_hash, (0, None))[1] == seq_id:
+    def _withdraw(self, page_hash: bytes | None, seq_id: int) -> None:
+        if page_hash is not None and self._promised.get(page_hash, (0, None))[1] == seq_id:
             del self._promised[page_hash]
 
     # --- drafts ------------------------------------------------------------------------------------------
@@ -166,7 +178,7 @@ class StateSlots:
         None if no slot is left to keep its state in, and where a checkpoint is taken; before the next one a draft less,
         so that a chunk ends there whether or not drafts are accepted.
         """
-        is_taken = any(taken.seq_id == seq.id for taken in self._taken)
+        is_taken = any(taken.seq is seq for taken in self._taken)
         if is_taken or not self.pool.available or seq.state_slot in {slot for _, slot in self._swaps_in}:
             return 0
         period = self.page_size * self.interval
@@ -268,8 +280,8 @@ class StateSlots:
         """The slot whose content at the beginning of the next step is that of `slot` after the moves planned so far."""
         return self._sources.get(slot, slot)
 
-    def drain_moves(self) -> StateMoves:
-        """The moves of the next plan; those planned after a forward are registered by `commit`."""
+    def drain_moves(self) -> StateMoves | None:
+        """The moves of the next plan, None if there are none; `commit` registers the checkpoints among them."""
         moves = StateMoves(
             copies=tuple((a, b) for b, a in self._sources.items() if a is not None and a != b),
             cleared=tuple(b for b, a in self._sources.items() if a is None),
@@ -277,5 +289,6 @@ class StateSlots:
             swaps_in=tuple(self._swaps_in),
             checkpoints=tuple((taken.slot, taken.copy) for taken in self._taken),
         )
-        self._sources, self._swaps_out, self._swaps_in = {}, [], []
-        return moves
+        self._copied |= {taken.copy: taken for taken in self._taken}
+        self._sources, self._swaps_out, self._swaps_in, self._taken = {}, [], [], []
+        return moves if moves != StateMoves() else None

@@ -45,7 +45,7 @@ class ForwardExecutor:
         self._buffers = ForwardBuffers(
             sizes.max_tokens, sizes.max_rows, sizes.max_pages, loaded.device, decoder.position_axes
         )
-        self.graphs = capture(loaded, sizes, kv, adapters)
+        self.graphs = capture(loaded, sizes, kv, adapters, state)
         self.heads: Any = self.graphs or loaded.module  # `logits` and `argmax` of hidden states
         self.find_tokens: Callable[[Tensor], Tensor] | None = None
         self._cross_attention: CrossAttentionInputs | None = None

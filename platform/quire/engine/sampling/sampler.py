@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import torch
@@ -177,12 +178,8 @@ class Sampler:
 
     def choose(self, logits: Tensor, rows: Sequence[SamplingState], salt: np.uint64 = _NO_SALT) -> Tensor:
         """Like `draw`, on the device of the logits: int64 [rows]."""
-        temperature, top_k, top_p, min_p = np.array([row.draw_params for row in rows], np.float64).T
-        if not temperature.any():
-            return self._ops.argmax(logits)
-        seeds = np.array([row.seed for row in rows], np.uint64)
-        uniform = uniforms(seeds ^ salt, np.array([len(row.output_ids) + row.num_unread for row in rows], np.int64))
-        return self._ops.sample(logits, temperature, uniform, top_k.astype(np.int64), top_p, min_p)
+        arguments = draw_arguments(rows, salt)
+        return self._ops.argmax(logits) if arguments is None else self._ops.sample(logits, *arguments)
 
     def _beam_candidates(
         self, logits: Tensor, rows: Sequence[SamplingState]
@@ -236,6 +233,16 @@ class Sampler:
         for each in forced:
             row.append(each)
         return Sample(token, logprobs, constraint_done=done, jump_forward_ids=tuple(forced))
+
+
+def draw_arguments(rows: Sequence[SamplingState], salt: np.uint64 = _NO_SALT) -> Any:
+    """Arguments of the op `sample` after the logits; None if all rows are greedy."""
+    temperature, top_k, top_p, min_p = np.array([row.draw_params for row in rows], np.float64).T
+    if not temperature.any():
+        return None
+    seeds = np.array([row.seed for row in rows], np.uint64)
+    uniform = uniforms(seeds ^ salt, np.array([len(row.output_ids) + row.num_unread for row in rows], np.int64))
+    return temperature, uniform, top_k.astype(np.int64), top_p, min_p
 
 
 @dataclass(frozen=True, slots=True)

@@ -122,7 +122,7 @@ class Scheduler:
     def commit(self, plan: Plan, result: StepResult) -> list[SeqDelta]:
         """Apply the result of a plan."""
         if self._tables.states is not None:
-            self._tables.states.commit(result.lost.union(result.failures))
+            self._tables.states.commit(plan.state, result.lost.union(result.failures))
             self._state.rewind(result.lost)
         deltas = self._committer.commit(plan, result)
         if plan.chunks:
