@@ -35,7 +35,27 @@ def test_kernels_fit_in_registers(report: Any, capsys: pytest.CaptureFixture[str
     assert {row[2] for row in rows} == {"sm_90"}
     assert {row[5] for row in rows} == {"0"}, "spilled bytes"
     assert all(int(row[7]) >= 1 for row in rows)
-    assert "| argmax | 32.8 | 0.0 | 9.8 µs | memory |" in roof.splitlines()
+    assert "| argmax | 32.8 | 0.0 | 9.8 µs | memory | 0.0 |" in roof.splitlines()
+
+
+def test_the_table_in_the_docs_is_what_the_command_prints(report: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    """Of all ops but for what compiled kernels use, and the whole row of one op."""
+    page = (Path(__file__).parents[3] / "docs/scale/gpu.md").read_text()
+    head, line, *rows = page.split("<!-- begin computed -->\n")[1].split("\n<!-- end computed -->")[0].splitlines()
+    wanted = [f"| {' | '.join(report.roof_cells(case))} |" for case in report.cases().values()]
+    assert [row[: len(start)] for row, start in zip(rows, wanted, strict=True)] == wanted
+    report.main(["--roof", "argmax"])
+    assert capsys.readouterr().out.splitlines()[:2] == [head, line]
+
+
+def test_bytes_in_flight_are_those_of_all_loads_of_the_resident_programs() -> None:
+    roof: Any = importlib.import_module("quire_kernels.triton_gpu.report.roof")
+    code = (
+        "@P0 LDG.E.128 R4, desc[UR8][R2.64] ;\n LDG.E.U16 R5 ;\n LDGSTS.E.BYPASS.128 [R6] ;\n LDG.E R7 ;\n STG.E R1 ;"
+    )
+    usage = importlib.import_module("quire_kernels.triton_gpu.report.offline").KernelUsage(64, 0, 1024)
+    launch = SimpleNamespace(grid=(264, 1, 1), warps=4, usage=usage, instructions=lambda: code)
+    assert roof.bytes_in_flight(launch) == (16 + 2 + 16 + 4) * 128 * 2
 
 
 @pytest.mark.parametrize(
