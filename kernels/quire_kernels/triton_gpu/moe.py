@@ -64,22 +64,21 @@ def multiply_pairs(
     expert = tl.sum((ends <= block).to(tl.int32), 0)
     if expert < experts:
         before = tl.max(tl.where(every < expert, ends, 0), 0)
-        at = tl.load(starts + expert) + (block - before) * PAIRS + tl.arange(0, PAIRS)
+        at = tl.load(starts + expert).to(tl.int32) + (block - before).to(tl.int32) * PAIRS + tl.arange(0, PAIRS)
         is_pair = at < tl.load(starts + expert + 1)
-        pair = tl.load(pairs + at, mask=is_pair, other=0)
+        pair = tl.load(pairs + at, mask=is_pair, other=0).to(tl.int32)  # of 64 bits, it would take too many registers
         row = pair // per_row
         n = tl.program_id(1) * OUTPUTS + tl.arange(0, OUTPUTS)
         matrix = weight + expert.to(tl.int64) * outputs * inputs
-        factor = tl.load(factors + pair, mask=is_pair, other=0.0)
+        at_n = tl.minimum(n, outputs - 1).to(tl.int64) * inputs  # what is read beyond the outputs is not stored
+        if WEIGHS_INPUTS:
+            factor = tl.load(factors + pair, mask=is_pair, other=0.0)
         sums = tl.full((PAIRS, OUTPUTS), 0, tl.float32)
         for first in range(0, inputs, INPUTS):
             m = first + tl.arange(0, INPUTS)
-            some_x = tl.load(x + row[:, None] * inputs + m[None], mask=is_pair[:, None] & (m < inputs)[None], other=0.0)
-            some_weight = tl.load(
-                matrix + n[None].to(tl.int64) * inputs + m[:, None],
-                mask=(n < outputs)[None] & (m < inputs)[:, None],
-                other=0.0,
-            )
+            at_x = row[:, None].to(tl.int64) * inputs + m[None]
+            some_x = tl.load(x + at_x, mask=is_pair[:, None] & (m < inputs)[None], other=0.0)
+            some_weight = tl.load(matrix + at_n[None] + m[:, None], mask=(m < inputs)[:, None], other=0.0)
             if WEIGHS_INPUTS:
                 some_x = (some_x.to(tl.float32) * factor[:, None]).to(x.dtype.element_ty)
             if WIDE:
@@ -88,8 +87,8 @@ def multiply_pairs(
         if HAS_BIAS:
             sums += tl.load(bias + expert * outputs + n, mask=n < outputs, other=0.0).to(tl.float32)[None]
         if WEIGHS_OUTPUTS:
-            sums *= factor[:, None]
-        to = y + pair[:, None] * outputs + n[None]
+            sums *= tl.load(factors + pair, mask=is_pair, other=0.0)[:, None]
+        to = y + pair[:, None].to(tl.int64) * outputs + n[None]
         tl.store(to, sums.to(y.dtype.element_ty), mask=is_pair[:, None] & (n < outputs)[None])
 
 

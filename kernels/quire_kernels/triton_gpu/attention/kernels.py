@@ -107,8 +107,7 @@ def attend(
     )
     head = kv_head * GROUP + in_group
     first, last = range_of_tile(is_pair, position, end, window, chunk, BLOCK_N, HAS_WINDOW, HAS_CHUNK)
-    count = 1
-    length = last - first
+    count, length = 1, last - first
     if SPLIT:
         length = split_length(last - first, MIN_SPLIT, SPLITS)
         count = tl.cdiv(last - first, length)
@@ -125,9 +124,8 @@ def attend(
     k_base, v_base = k_pool + kv_head.to(tl.int64) * k_head, v_pool + kv_head.to(tl.int64) * v_head
     pools = (k_base, (k_page, k_slot), v_base, (v_page, v_slot))
     row_pages = pages + row.to(tl.int64) * pages_stride
-    columns = tl.arange(0, V_BLOCK)
-    item = tl.program_id(1) * tl.num_programs(0) + kv_head
-    part = (item * pairs_per_item + tl.arange(0, BLOCK_M)).to(tl.int64) * splits
+    columns, item = tl.arange(0, V_BLOCK), tl.program_id(1) * tl.num_programs(0) + kv_head
+    part = (item * pairs_per_item + tl.arange(0, BLOCK_M)) * splits  # PARTIAL_BYTES bounds it
     acc, total, top = nothing(BLOCK_M, V_BLOCK)
     if SPLIT:
         for split in range(tl.program_id(2), count, tl.num_programs(2)):
@@ -156,6 +154,12 @@ def attend(
             *(D, V, D_BLOCK, D_TAIL, V_BLOCK, V_FROM_K, PAGE, BLOCK_N),
             *(HAS_WINDOW, HAS_CHUNK, HAS_STRIPES, HAS_CAP, HAS_SLOPES, HAS_BIASES, PRECISION, WIDE),
         )
+        if V_BLOCK >= 256:  # whose sums leave no registers for anything else
+            _, is_pair, token, in_group, _, _ = pairs_of_tile(
+                *(tl.program_id(1) + first_item, items, tiles, query_starts, contexts, visible_ends),
+                *(GROUP, BLOCK_M, HAS_ITEMS, False, True),
+            )
+            head = kv_head * GROUP + in_group
     if count <= 1 and (JOINS or not SPLIT):
         to = token.to(tl.int64) * (tl.num_programs(0) * GROUP * V) + head * V
         store_result(out, to, acc, total, top, sinks + head, is_pair, columns, V, HAS_SINKS)

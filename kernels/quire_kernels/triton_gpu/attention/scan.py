@@ -174,7 +174,7 @@ def scan_all(
 ):
     """Attend to all keys [lo, hi) of a tile: without a mask to those before the first that not all pairs see."""
     acc, total, top = nothing(BLOCK_M, V_BLOCK)
-    if not (HAS_WINDOW or HAS_CHUNK or HAS_STRIPES):
+    if not (HAS_WINDOW or HAS_CHUNK or HAS_STRIPES or queries[0].dtype == tl.float32):
         shared = tl.min(tl.where(is_pair, pairs[1], hi), 0) // BLOCK_N * BLOCK_N
         acc, total, top = scan(
             *(

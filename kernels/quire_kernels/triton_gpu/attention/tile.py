@@ -22,20 +22,22 @@ def pairs_of_tile(
     BLOCK_M: tl.constexpr,
     HAS_ITEMS: tl.constexpr,
     HAS_ENDS: tl.constexpr,
+    AGAIN: tl.constexpr = False,
 ):
     """The row, and for each pair: whether there is one, token of the step, head of the group, position, visible end.
 
     The end is 0 where there is no pair. items: int32 [items, 2], row and first pair of each; without it every row has
-    `tiles` tiles.
+    `tiles` tiles. AGAIN: for results, after the loop over keys; being loaded anew, the compiler keeps none of it in
+    registers through the loop.
     """
     if HAS_ITEMS:
-        row = tl.load(items + 2 * item)
-        first = tl.load(items + 2 * item + 1)
+        row = tl.load(items + 2 * item, volatile=AGAIN)
+        first = tl.load(items + 2 * item + 1, volatile=AGAIN)
     else:
         row = item // tiles
         first = item % tiles * BLOCK_M
-    start = tl.load(query_starts + row)
-    length = tl.load(query_starts + row + 1) - start
+    start = tl.load(query_starts + row, volatile=AGAIN)
+    length = tl.load(query_starts + row + 1, volatile=AGAIN) - start
     context = tl.load(contexts + row)
     pair = first + tl.arange(0, BLOCK_M)
     is_pair = pair < length * GROUP

@@ -120,7 +120,7 @@ def blocks_of(block_m: int, is_split: bool, widths: Widths, element: int, shared
     if element == 4:
         blocks = Blocks(block_m, 32 if wide <= 128 else 16, 4 if wide <= 128 else 8, 1)
     elif is_split:
-        blocks = Blocks(block_m, 64 if wide <= 128 else 32 if wide <= 256 else 16, 4 if wide <= 256 else 8, 2)
+        blocks = Blocks(block_m, 64 if wide <= 128 else 32 if wide <= 256 else 16, 4, 2)
     else:
         blocks = Blocks(block_m, 64 if wide <= 128 else 32 if wide <= 256 else 16, 8, 2)
     if _bytes(blocks, widths, element) > shared_memory:

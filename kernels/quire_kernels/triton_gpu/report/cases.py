@@ -144,9 +144,9 @@ def moe_cases() -> list[Case]:
     for name, tokens in (("moe decode", TOKENS), ("moe prefill", 8192)):
         chosen, weights = meta(tokens, uses, dtype=torch.int64), meta(tokens, uses, dtype=torch.float32)
         used = experts * (1 - (1 - uses / experts) ** tokens)
-        of_expert, of_pairs = 3 * width * hidden, tokens * uses * (2 * width + 4 * hidden) * 2
+        of_expert, of_tokens = 3 * width * hidden, 2 * tokens * width * 2
         call = partial(bound, meta(tokens, width), weights, chosen)
-        found.append(Case(name, call, used * of_expert * 2 + of_pairs, 2 * tokens * uses * of_expert))
+        found.append(Case(name, call, used * of_expert * 2 + of_tokens, 2 * tokens * uses * of_expert))
         if tokens == TOKENS:
             for kind, form in {"int4": (4, 8, 128, INTEGER), "mxfp4": (4, 4, 32, FLOAT4)}.items():
                 shapes = (2 * hidden, width), (width, hidden)
@@ -156,7 +156,7 @@ def moe_cases() -> list[Case]:
                 up, down = ([linear] * experts for linear in linears)
                 call = partial(moe.moe(up, down, ExpertMlp()), meta(tokens, width), weights, chosen)
                 operations = 2 * tokens * uses * of_expert
-                found.append(Case(f"moe decode {kind}", call, used * of_expert * 0.6 + of_pairs, operations))
+                found.append(Case(f"moe decode {kind}", call, used * of_expert * 0.6 + of_tokens, operations))
     return found
 
 
