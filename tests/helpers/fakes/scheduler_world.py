@@ -209,7 +209,7 @@ class World:
         max_background, is_first = self.choose.randint(0, 3), not self.in_flight
         drafts = self.drafts() if is_first else {}
         plan = self.scheduler.plan(max_tokens, max_background, drafts, ahead=self.knows_samples)
-        if plan == Plan() and not is_first:
+        if plan.is_empty and not is_first:
             return
         may_be_more = not self.limits.chunked_prefill or self.limits.bidirectional_media
         assert max_tokens is None or plan.num_tokens <= max_tokens or may_be_more
