@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from cpu_isas import HERE
+from cpu_isas import FOR_FLOATS, HERE, cpu_ops
 from forked_popen import ForkedPopen, ForkServer
 from hypothesis import HealthCheck, settings
 from plugin_site import PluginSite
@@ -84,10 +84,13 @@ def threads() -> Iterator[Any]:
 @pytest.fixture(params=HERE)
 def cpp(request: pytest.FixtureRequest) -> CpuOps:
     """The C++ ops, of one instruction set after the other."""
-    from quire_kernels.cpu.library import load
-    from quire_kernels.cpu.ops import CpuOps
+    return cpu_ops(request.param)
 
-    return CpuOps(load(HERE[request.param]))
+
+@pytest.fixture(params=FOR_FLOATS)
+def cpp_floats(request: pytest.FixtureRequest) -> CpuOps:
+    """The C++ ops, for tests that compute with floats alone."""
+    return cpu_ops(request.param)
 
 
 @pytest.fixture

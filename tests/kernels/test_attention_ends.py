@@ -12,13 +12,10 @@ import torch
 from torch import Tensor
 
 from quire_kernels import quantized_pages, reference
-from quire_kernels.cpu import build, isa
-from quire_kernels.cpu.library import load
 from quire_kernels.cpu.ops import CpuOps
 from quire_kernels.ops import AttentionMetadata
 from quire_kernels.pytorch import attention as torch_attention, ops as torch_ops
 
-HERE = {found.name: found for found in isa.available()} if build.compiler() else {}
 FLOATS = (torch.float32, torch.bfloat16)
 TOLERANCE = {torch.float32: 1e-5, torch.bfloat16: 2e-2}
 PAGE = 16
@@ -42,11 +39,6 @@ STEPS: dict[str, list[tuple[int, int, Spans]]] = {
     ],
 }
 """Chunks: tokens, context, and the positions that media take."""
-
-
-@pytest.fixture(params=HERE)
-def cpp(request: pytest.FixtureRequest) -> CpuOps:
-    return CpuOps(load(HERE[request.param]))
 
 
 @pytest.fixture(autouse=True)

@@ -56,58 +56,60 @@ def test_rows_of_like_length_share_calls_of_torch(window: int | None) -> None:
 
 @pytest.mark.parametrize("dtype", FLOATS)
 @pytest.mark.parametrize("heads", HEADS, ids=str)
-def test_compiled_it_is_the_reference(cpp: CpuOps, heads: tuple[int, int, int], dtype: torch.dtype) -> None:
+def test_compiled_it_is_the_reference(cpp_floats: CpuOps, heads: tuple[int, int, int], dtype: torch.dtype) -> None:
     for i, lens in enumerate(LENS):
         qkv, rows = qkv_of(lens, heads, dtype), AttentionMetadata.unpaged(lens, CPU)
         for window in {WINDOWS[0], WINDOWS[i % len(WINDOWS)], WINDOWS[heads[2] % len(WINDOWS)]}:
             scale = heads[2] ** -0.5
-            close(cpp.row_attention(*qkv, rows, scale, window), reference.row_attention(*qkv, rows, scale, window))
+            close(
+                cpp_floats.row_attention(*qkv, rows, scale, window), reference.row_attention(*qkv, rows, scale, window)
+            )
 
 
 @pytest.mark.parametrize("dtype", FLOATS)
 @pytest.mark.parametrize("window", [None, 20])
 def test_a_row_is_the_same_alone_and_among_others_that_are_no_numbers(
-    cpp: CpuOps, window: int | None, dtype: torch.dtype
+    cpp_floats: CpuOps, window: int | None, dtype: torch.dtype
 ) -> None:
     for lens in LENS[1:5]:
         qkv = qkv_of(lens, (4, 4, 32), dtype)
         for r, length in enumerate(lens):
             part = slice(sum(lens[:r]), sum(lens[: r + 1]))
-            alone = cpp.row_attention(
+            alone = cpp_floats.row_attention(
                 *(x[part].contiguous() for x in qkv), AttentionMetadata.unpaged([length], CPU), 0.2, window
             )
             spoilt = [torch.full_like(x, torch.nan) for x in qkv]
             for mine, x in zip(spoilt, qkv, strict=True):
                 mine[part] = x[part]
             assert torch.equal(
-                cpp.row_attention(*spoilt, AttentionMetadata.unpaged(lens, CPU), 0.2, window)[part], alone
+                cpp_floats.row_attention(*spoilt, AttentionMetadata.unpaged(lens, CPU), 0.2, window)[part], alone
             )
 
 
 @pytest.mark.parametrize("dtype", FLOATS)
-def test_the_number_of_threads_changes_nothing(cpp: CpuOps, threads: Any, dtype: torch.dtype) -> None:
+def test_the_number_of_threads_changes_nothing(cpp_floats: CpuOps, threads: Any, dtype: torch.dtype) -> None:
     for lens in LENS:
         qkv, rows = qkv_of(lens, (4, 2, 32), dtype), AttentionMetadata.unpaged(lens, CPU)
         threads(1)
-        want = cpp.row_attention(*qkv, rows, 0.2)
+        want = cpp_floats.row_attention(*qkv, rows, 0.2)
         for count in (2, 3):
             threads(count)
-            assert torch.equal(cpp.row_attention(*qkv, rows, 0.2), want)
+            assert torch.equal(cpp_floats.row_attention(*qkv, rows, 0.2), want)
 
 
 @pytest.mark.parametrize("dtype", FLOATS)
-def test_no_tokens_are_no_work(cpp: CpuOps, dtype: torch.dtype) -> None:
+def test_no_tokens_are_no_work(cpp_floats: CpuOps, dtype: torch.dtype) -> None:
     for lens in ([], [0, 0]):
         nothing = qkv_of(lens, (4, 2, 32), dtype)
-        assert cpp.row_attention(*nothing, AttentionMetadata.unpaged(lens, CPU), 0.2).shape == (0, 4, 32)
+        assert cpp_floats.row_attention(*nothing, AttentionMetadata.unpaged(lens, CPU), 0.2).shape == (0, 4, 32)
         assert torch_ops.row_attention(*nothing, AttentionMetadata.unpaged(lens, CPU), 0.2).shape == (0, 4, 32)
 
 
 @pytest.mark.parametrize("dtype", FLOATS)
 @pytest.mark.parametrize("interleaved", [False, True])
-def test_heads_are_turned_where_they_lie(cpp: CpuOps, interleaved: bool, dtype: torch.dtype) -> None:
+def test_heads_are_turned_where_they_lie(cpp_floats: CpuOps, interleaved: bool, dtype: torch.dtype) -> None:
     q, k, _ = qkv_of([21], (6, 2, 24), dtype)
     angles = torch.randn(21, 8, generator=torch.Generator().manual_seed(0)) * 3
     want = reference.rotary(q, k, angles.cos(), angles.sin(), interleaved)
-    for got, expected in zip(cpp.rotary(q, k, angles.cos(), angles.sin(), interleaved), want, strict=True):
+    for got, expected in zip(cpp_floats.rotary(q, k, angles.cos(), angles.sin(), interleaved), want, strict=True):
         close(got, expected)

@@ -183,7 +183,7 @@ class Engine:
         most = 1 if self._speculation.is_used else self._runner.max_in_flight
         while in_flight[-1].is_pending and len(in_flight) < most:
             plan = self._scheduler.plan(max_tokens, max_background, ahead=self._runner.knows_samples)
-            if plan == Plan():
+            if plan.is_empty:
                 return
             in_flight.append(self._launched(plan))
 

@@ -105,6 +105,10 @@ class Plan:
     state: StateMoves | None = None
 
     @property
+    def is_empty(self) -> bool:
+        return self == Plan()
+
+    @property
     def num_tokens(self) -> int:
         return sum(len(chunk.token_ids) for chunk in self.chunks)
 

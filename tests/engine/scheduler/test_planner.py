@@ -5,7 +5,6 @@ from scheduler_rig import Rig
 
 from quire.engine.scheduler.candidates import Admission
 from quire.errors import BadRequest
-from quire.types import Plan
 
 
 def test_a_prompt_is_computed_and_then_one_token_per_step():
@@ -25,7 +24,7 @@ def test_a_prompt_is_computed_and_then_one_token_per_step():
 def test_an_idle_scheduler_plans_nothing():
     rig = Rig()
     assert not rig.scheduler.has_work
-    assert rig.scheduler.plan() == Plan()
+    assert rig.scheduler.plan().is_empty
 
 
 def test_a_long_prompt_is_chunked_while_running_seqs_generate():
@@ -70,7 +69,7 @@ def test_a_step_takes_at_most_the_tokens_the_caller_allows_and_every_seq_gets_it
         assert rig.plan.num_tokens == 2
         planned.append(set(rig.counts()))
     assert planned[1] | planned[2] | planned[3] == {0, 1, 2, 3, 4}
-    assert rig.scheduler.plan(max_tokens=0) == Plan()
+    assert rig.scheduler.plan(max_tokens=0).is_empty
 
 
 def test_without_chunked_prefill_a_prompt_is_computed_whole():

@@ -56,13 +56,12 @@ Load.TestCase.settings = settings(
 TestLoad = Load.TestCase
 
 
-@pytest.mark.slow
-def test_thousands_of_requests_get_what_they_would_get_alone():
+def test_hundreds_of_requests_get_what_they_would_get_alone():
     recomputes = swaps = cached = copies = requests = lost = 0
     states = []
-    for seed in range(60):
+    for seed in range(20):
         choose = random.Random(seed)
-        world = World(choose)
+        world = World(choose, caches_states=seed % 3 == 2)
         for _ in range(60):
             world.add()
             for _ in range(choose.choice([0, 1, 2, 5])):
@@ -80,9 +79,9 @@ def test_thousands_of_requests_get_what_they_would_get_alone():
             assert stats.state.num_slots_used == 0
             states.append(stats.state)
         assert (stats.num_running, stats.num_waiting, stats.num_swapped, stats.num_pages_used) == (0, 0, 0, 0)
-    assert requests > 1000
-    assert min(recomputes, swaps, cached, copies) > 100, "the load must reach every mechanism"
-    assert min(2 * lost, sum(s.num_hits_total for s in states), sum(s.num_checkpoints_total for s in states)) > 50
+    assert requests > 300
+    assert min(recomputes, swaps, cached, copies) > 20, "the load must reach every mechanism"
+    assert min(2 * lost, sum(s.num_hits_total for s in states), sum(s.num_checkpoints_total for s in states)) > 20
 
 
 @pytest.mark.parametrize("policy", POLICIES)
@@ -93,7 +92,7 @@ def test_no_request_starves_behind_a_stream_of_others(policy):
     first = Request(id="first", prompt=Prompt(token_ids=(1,) * 30), params=SamplingParams(max_tokens=10))
     scheduler.add(first)
     ended: list[str] = []
-    for i in range(150):
+    for i in range(80):
         prompt = Prompt(token_ids=(i % VOCAB, 2, 3))
         scheduler.add(Request(id=f"s{i}", prompt=prompt, params=SamplingParams(max_tokens=4)))
         plan = scheduler.plan()
@@ -102,4 +101,4 @@ def test_no_request_starves_behind_a_stream_of_others(policy):
     while scheduler.has_work:
         plan = scheduler.plan()
         ended += [delta.request_id for delta in scheduler.commit(plan, runner.run(plan)) if delta.finish_reason]
-    assert len(set(ended)) == len(ended) == 151
+    assert len(set(ended)) == len(ended) == 81

@@ -61,9 +61,12 @@ class Received:
 
 
 class World:
-    """A scheduler in a tiny pool with its runner, and what each request must get in the end."""
+    """A scheduler in a tiny pool with its runner, and what each request must get in the end.
 
-    def __init__(self, choose: random.Random) -> None:
+    caches_states: each seq has a state, and the prefix cache keeps states too; else it is drawn.
+    """
+
+    def __init__(self, choose: random.Random, caches_states: bool = False) -> None:
         self.choose = choose
         self.page_size, self.num_pages = choose.randint(1, 5), choose.randint(6, 24)
         host_pages, bidirectional_media = choose.choice([0, 0, 5, 12, 40]), choose.random() < 0.4
@@ -80,11 +83,13 @@ class World:
             media_in_one=bidirectional_media and choose.random() < 0.4,
         )
         self.blocked: set[str] = set()
-        caching = choose.random() < 0.7
+        caching = caches_states or choose.random() < 0.7
         self.in_flight: deque[tuple[Plan, StepResult]] = deque()
-        self.most, self.knows_samples = choose.choice([(1, False), (1, False), (2, True), (3, True), (3, False)])
+        ahead = [] if caches_states else [(2, True), (3, True), (3, False)]
+        self.most, self.knows_samples = choose.choice([(1, False), (1, False), *ahead])
         """Plans in flight, and whether a plan may need tokens that the one before it samples."""
-        self.states = self.state_slots(caching, host_pages) if choose.random() < 0.7 else None
+        with_states = caches_states or choose.random() < 0.7
+        self.states = self.state_slots(caching, host_pages) if with_states else None
         self.scheduler = Scheduler(
             PagePool(self.num_pages, self.page_size, caching),
             choose.choice(list(POLICIES.values())),
@@ -204,7 +209,7 @@ class World:
         max_background, is_first = self.choose.randint(0, 3), not self.in_flight
         drafts = self.drafts() if is_first else {}
         plan = self.scheduler.plan(max_tokens, max_background, drafts, ahead=self.knows_samples)
-        if plan == Plan() and not is_first:
+        if plan.is_empty and not is_first:
             return
         may_be_more = not self.limits.chunked_prefill or self.limits.bidirectional_media
         assert max_tokens is None or plan.num_tokens <= max_tokens or may_be_more

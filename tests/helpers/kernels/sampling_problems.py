@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from quire_kernels import reference
-from quire_kernels.cpu import build, isa
 from quire_kernels.pytorch import ops as torch_ops
 
 OPS = ("argmax", "sample", "logprobs")
@@ -20,10 +19,6 @@ PLAIN: dict[str, Any] = {
     "reference": reference,
     "torch": SimpleNamespace(argmax=reference.argmax, sample=torch_ops.sample, logprobs=torch_ops.logprobs),
 }
-
-
-COMPILED = {found.name: found for found in isa.available()} if build.compiler() else {}
-
 
 SIZES = [1, 2, 15, 16, 17, 127, 128, 129, 1000, 8191, 8192, 8193, 20_000, 50_000]
 """Of vocabularies: about the widths of vectors, runs and pieces of the C++ ops."""

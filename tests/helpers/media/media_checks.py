@@ -27,7 +27,7 @@ from quire_models import TowerCall
 from quire_models.towers.tower import SupportsDummyInput
 
 TOLERANCE = 1e-4
-NEW_TOKENS = 32
+NEW_TOKENS = 20
 BYTES = range(256)
 """Tokens of answers; the ids after them stand for media in some models, or begin and end them."""
 
@@ -35,7 +35,7 @@ PAGE, ROOMY = 4, 1200
 """Tokens of a page; pages for every seq at once."""
 
 SPARE = 5
-"""Pages beyond the prompts of two seqs, whose answers take eight each."""
+"""Pages beyond the prompts of two seqs, whose answers take five each."""
 
 
 @dataclass(frozen=True)
@@ -103,7 +103,7 @@ def media_answers(model: MediaModel, found: Registry, rig: Rig) -> list[list[int
     if model.adapter is not None:
         rig.engine.load_adapter("adapter", model.adapter)
         prompts, adapted = [*prompts, *prompts], [*adapted, *[True] * len(prompts)]
-    return [answer.tokens for answer in _answers(rig, prompts, adapted)]
+    return [answer.tokens for answer in _answers(rig, prompts, adapted, 8)]
 
 
 @dataclass(frozen=True)
@@ -135,10 +135,12 @@ def _check_logits(model: MediaModel, loaded: LoadedModel, prompts: Sequence[Prom
         assert worst <= TOLERANCE, f"{question.text!r}: logits differ by up to {worst:.2g}"
 
 
-def _answers(rig: Rig, prompts: Sequence[Prompt], adapted: Sequence[bool] = ()) -> list[_Answer]:
+def _answers(
+    rig: Rig, prompts: Sequence[Prompt], adapted: Sequence[bool] = (), max_tokens: int = NEW_TOKENS
+) -> list[_Answer]:
     """Answers to the prompts, all in one batch. adapted: which of them use the adapter, if any does."""
     use = (WeightedAdapter(AdapterRef(name="adapter")),)
-    params = greedy(NEW_TOKENS, ignore_eos=True, logprobs=0, allowed_token_ids=BYTES)
+    params = greedy(max_tokens, ignore_eos=True, logprobs=0, allowed_token_ids=BYTES)
     ids = [
         rig.add(prompt, params, adapters=use if yes else ())
         for prompt, yes in zip(prompts, adapted or [False] * len(prompts), strict=True)

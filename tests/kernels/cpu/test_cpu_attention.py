@@ -27,46 +27,46 @@ HEADS = [(4, 4, 16), (6, 2, 24), (8, 1, 64), (9, 3, 64), (14, 2, 64), (4, 2, 128
 @pytest.mark.parametrize("dtype", FLOATS)
 @pytest.mark.parametrize("heads", HEADS, ids=str)
 def test_attention_is_the_reference_and_stale_slots_are_never_read(
-    cpp: CpuOps, heads: tuple[int, int, int], dtype: torch.dtype
+    cpp_floats: CpuOps, heads: tuple[int, int, int], dtype: torch.dtype
 ) -> None:
     for i, (lens, contexts) in enumerate(STEPS):
         for window, softcap in {LIMITS[0], LIMITS[i % len(LIMITS)], LIMITS[heads[2] % len(LIMITS)]}:
             case = Attention(lens, contexts, *heads, dtype, window, softcap, page_size=(16, 32, 48)[i % 3])
-            close(case.by(cpp), expected(case))
+            close(case.by(cpp_floats), expected(case))
 
 
 @pytest.mark.parametrize("dim", [1, 3, 33])
-def test_head_dimensions_may_be_odd_in_float32(cpp: CpuOps, dim: int) -> None:
+def test_head_dimensions_may_be_odd_in_float32(cpp_floats: CpuOps, dim: int) -> None:
     for lens, contexts in STEPS[:4]:
         case = Attention(lens, contexts, 4, 2, dim)
-        close(case.by(cpp), expected(case))
+        close(case.by(cpp_floats), expected(case))
 
 
 @pytest.mark.parametrize("dtype", FLOATS)
-def test_more_query_heads_than_a_tile_has_lines(cpp: CpuOps, dtype: torch.dtype) -> None:
+def test_more_query_heads_than_a_tile_has_lines(cpp_floats: CpuOps, dtype: torch.dtype) -> None:
     case = Attention((3, 1), (20, 70), 300, 1, 16, dtype)
-    close(case.by(cpp), expected(case))
+    close(case.by(cpp_floats), expected(case))
 
 
 @pytest.mark.parametrize("dtype", FLOATS)
-def test_rows_may_share_pages_and_may_have_no_tokens(cpp: CpuOps, dtype: torch.dtype) -> None:
+def test_rows_may_share_pages_and_may_have_no_tokens(cpp_floats: CpuOps, dtype: torch.dtype) -> None:
     for case in (
         Attention((1, 1, 20), (70, 65, 84), 4, 2, 32, dtype, shared=4),
         Attention((1, 0, 3, 0), (70, 65, 20, 0), 4, 2, 32, dtype),
     ):
-        close(case.by(cpp), expected(case))
+        close(case.by(cpp_floats), expected(case))
 
 
 @pytest.mark.parametrize("dtype", FLOATS)
 @pytest.mark.parametrize("heads", [(4, 4, 32), (8, 2, 64), (6, 2, 24), (16, 1, 32)], ids=str)
 @pytest.mark.parametrize(("window", "softcap"), [(None, None), (20, 3.0)])
 def test_a_row_is_the_same_alone_and_among_others(
-    cpp: CpuOps, heads: tuple[int, int, int], window: int | None, softcap: float | None, dtype: torch.dtype
+    cpp_floats: CpuOps, heads: tuple[int, int, int], window: int | None, softcap: float | None, dtype: torch.dtype
 ) -> None:
     for lens, contexts in STEPS:
         case = Attention(lens, contexts, *heads, dtype, window, softcap)
         q, _, _, _, rows, _ = case.tensors
-        together = case.by(cpp)
+        together = case.by(cpp_floats)
         for r in sorted({0, len(lens) // 2, len(lens) - 1}):
             part = slice(sum(lens[:r]), sum(lens[: r + 1]))
             alone = AttentionMetadata(
@@ -78,7 +78,7 @@ def test_a_row_is_the_same_alone_and_among_others(
                 lens[r],
                 contexts[r],
             )
-            assert torch.equal(case.by(cpp, alone, q[part]), together[part]), f"row {r} of {lens}"
+            assert torch.equal(case.by(cpp_floats, alone, q[part]), together[part]), f"row {r} of {lens}"
 
 
 CUTS = [(40, 40), (72, 8), (8, 72), (16, 16, 24, 24), (33, 47)]
@@ -96,15 +96,15 @@ def cut(case: Attention, lens: Sequence[int]) -> tuple[AttentionMetadata, Tensor
 
 @pytest.mark.parametrize("window", [None, 50])
 @pytest.mark.parametrize("dtype", FLOATS)
-def test_a_chunk_is_the_same_however_it_is_cut(cpp: CpuOps, dtype: torch.dtype, window: int | None) -> None:
+def test_a_chunk_is_the_same_however_it_is_cut(cpp_floats: CpuOps, dtype: torch.dtype, window: int | None) -> None:
     """With AMX in bfloat16 there are two ways to compute, one of them for tiles of less than 8 lines (tokens × query
     heads of a key-value head). Each is the same for any cut; between them are differences of rounding."""
     case = Attention((80,), (200,), 8, 2, 32, dtype, window)
-    whole = case.by(cpp)
+    whole = case.by(cpp_floats)
     for lens in CUTS:
-        assert torch.equal(case.by(cpp, *cut(case, lens)), whole), lens
-    one_by_one = case.by(cpp, *cut(case, SINGLE))
-    if cpp.library.isa.name == "amx" and dtype == torch.bfloat16:
+        assert torch.equal(case.by(cpp_floats, *cut(case, lens)), whole), lens
+    one_by_one = case.by(cpp_floats, *cut(case, SINGLE))
+    if cpp_floats.library.isa.name == "amx" and dtype == torch.bfloat16:
         close(one_by_one, whole)
     else:
         assert torch.equal(one_by_one, whole)
@@ -117,7 +117,7 @@ def test_a_chunk_is_the_same_however_it_is_cut(cpp: CpuOps, dtype: torch.dtype, 
 @pytest.mark.parametrize("interleaved", [False, True])
 @pytest.mark.parametrize(("dim", "pairs"), [(16, 8), (24, 12), (64, 8), (80, 40), (8, 1)])
 def test_turning_and_storing_is_turning_then_storing(
-    cpp: CpuOps, dim: int, pairs: int, interleaved: bool, dtype: torch.dtype
+    cpp_floats: CpuOps, dim: int, pairs: int, interleaved: bool, dtype: torch.dtype
 ) -> None:
     tokens, heads, kv_heads = 21, 6, 2
     qkv = torch.randn(tokens, (heads + 2 * kv_heads) * dim).to(dtype)
@@ -131,34 +131,34 @@ def test_turning_and_storing_is_turning_then_storing(
 
     q, k, v = parts()
     want_q, want_k = reference.rotary(q, k, angles.cos(), angles.sin(), interleaved)
-    got = cpp.rotary_write_kv(*parts(), angles.cos(), angles.sin(), *pools[0], slot_mapping, interleaved)
+    got = cpp_floats.rotary_write_kv(*parts(), angles.cos(), angles.sin(), *pools[0], slot_mapping, interleaved)
     close(got, want_q)
-    cpp.write_kv(want_k, v, *pools[1], slot_mapping)
+    cpp_floats.write_kv(want_k, v, *pools[1], slot_mapping)
     close(pools[0, 0], pools[1, 0])
     assert torch.equal(pools[0, 1], pools[1, 1])
 
 
 @pytest.mark.parametrize("dtype", FLOATS)
-def test_heads_that_lie_apart_are_stored_all_the_same(cpp: CpuOps, dtype: torch.dtype) -> None:
+def test_heads_that_lie_apart_are_stored_all_the_same(cpp_floats: CpuOps, dtype: torch.dtype) -> None:
     k, v = torch.randn(2, 5, 2, 16).to(dtype)
     slot_mapping, pools = torch.tensor([3, 16, 31, 0, 7]), torch.zeros(2, 2, 2, 16, 2, 16, dtype=dtype)
-    cpp.write_kv(k, v, *pools[0], slot_mapping)
+    cpp_floats.write_kv(k, v, *pools[0], slot_mapping)
     apart = [t.transpose(1, 2).contiguous().transpose(1, 2) for t in (k, v)]
     assert apart[0].stride() != k.stride()
-    cpp.write_kv(*apart, *pools[1], slot_mapping)
+    cpp_floats.write_kv(*apart, *pools[1], slot_mapping)
     assert torch.equal(pools[0], pools[1])
     assert pools[0].count_nonzero() == k.count_nonzero() + v.count_nonzero()
 
 
 @pytest.mark.parametrize("dtype", FLOATS)
-def test_pages_can_be_copied_whole(cpp: CpuOps, dtype: torch.dtype) -> None:
+def test_pages_can_be_copied_whole(cpp_floats: CpuOps, dtype: torch.dtype) -> None:
     case = Attention((1,), (40,), 4, 2, 32, dtype)
     q, k, v, slot_mapping, rows, pages = case.tensors
     k_pool, v_pool = case.pools(pages + 3)
-    cpp.write_kv(k, v, k_pool, v_pool, slot_mapping)
-    want = cpp.paged_attention(q, k_pool, v_pool, rows, 0.2)
+    cpp_floats.write_kv(k, v, k_pool, v_pool, slot_mapping)
+    want = cpp_floats.paged_attention(q, k_pool, v_pool, rows, 0.2)
     for pool in (k_pool, v_pool):
         pool[pages : pages + 3] = pool[rows.pages[0].long()]
         pool[:pages] = torch.nan
     rows.pages[0] = torch.arange(pages, pages + 3)
-    assert torch.equal(cpp.paged_attention(q, k_pool, v_pool, rows, 0.2), want)
+    assert torch.equal(cpp_floats.paged_attention(q, k_pool, v_pool, rows, 0.2), want)

@@ -18,10 +18,10 @@ MATRICES = [(96, 64), (100, 70), (33, 65), (1, 1), (31, 2), (70, 33), (48, 1536)
 @pytest.mark.parametrize("dtype", FLOATS)
 @pytest.mark.parametrize("shape", MATRICES, ids=str)
 def test_a_product_is_right_and_a_row_is_the_same_among_any_number_of_others(
-    cpp: CpuOps, shape: tuple[int, int], dtype: torch.dtype
+    cpp_floats: CpuOps, shape: tuple[int, int], dtype: torch.dtype
 ) -> None:
     given = factors(*shape, dtype)
-    product = cpp.linear(given.weight, given.bias)
+    product = cpp_floats.linear(given.weight, given.bias)
     alone = torch.cat([product(row[None]) for row in given.x])
     close(alone, given.exact.to(dtype))
     for count in COUNTS:
@@ -29,10 +29,10 @@ def test_a_product_is_right_and_a_row_is_the_same_among_any_number_of_others(
         assert torch.equal(product(given.x[-count:]), alone[-count:]), f"the last {count} rows together"
 
 
-def test_rows_that_need_several_blocks_of_x_are_the_same_as_alone(cpp: CpuOps) -> None:
+def test_rows_that_need_several_blocks_of_x_are_the_same_as_alone(cpp_floats: CpuOps) -> None:
     for dtype in FLOATS:
         weight, x = torch.randn(40, 4000).to(dtype), torch.randn(300, 4000).to(dtype)
-        product = cpp.linear(weight, None)
+        product = cpp_floats.linear(weight, None)
         together = product(x)
         for row in (0, 31, 63, 64, 65, 127, 128, 255, 299):
             assert torch.equal(product(x[row : row + 1])[0], together[row]), row
@@ -40,11 +40,13 @@ def test_rows_that_need_several_blocks_of_x_are_the_same_as_alone(cpp: CpuOps) -
 
 @pytest.mark.parametrize("dtype", FLOATS)
 @pytest.mark.parametrize("shape", MATRICES, ids=str)
-def test_products_in_float32_are_not_rounded_first(cpp: CpuOps, shape: tuple[int, int], dtype: torch.dtype) -> None:
+def test_products_in_float32_are_not_rounded_first(
+    cpp_floats: CpuOps, shape: tuple[int, int], dtype: torch.dtype
+) -> None:
     given = factors(*shape, dtype)
     for bias in (given.bias, None):
         want = given.exact - (0 if bias is not None else given.bias.double())
-        got = cpp.linear(given.weight, bias)(given.x, float32=True)
+        got = cpp_floats.linear(given.weight, bias)(given.x, float32=True)
         assert got.dtype == torch.float32
         torch.testing.assert_close(got.double(), want, atol=1e-5, rtol=1e-5)
 
@@ -52,10 +54,10 @@ def test_products_in_float32_are_not_rounded_first(cpp: CpuOps, shape: tuple[int
 @pytest.mark.parametrize("dtype", FLOATS)
 @pytest.mark.parametrize("shape", [(64, 32), (66, 70), (2, 5), (34, 33), (33, 64)], ids=str)
 def test_a_matrix_packed_for_gating_gives_what_it_gives_otherwise(
-    cpp: CpuOps, shape: tuple[int, int], dtype: torch.dtype
+    cpp_floats: CpuOps, shape: tuple[int, int], dtype: torch.dtype
 ) -> None:
     given = factors(*shape, dtype)
-    gated, plain = cpp.linear(given.weight, given.bias, gated=True), cpp.linear(given.weight, given.bias)
+    gated, plain = cpp_floats.linear(given.weight, given.bias, gated=True), cpp_floats.linear(given.weight, given.bias)
     for wide in (False, True):
         assert torch.equal(gated(given.x, wide), plain(given.x, wide))
 
@@ -64,19 +66,19 @@ def test_a_matrix_packed_for_gating_gives_what_it_gives_otherwise(
 @pytest.mark.parametrize("gated", [False, True])
 @pytest.mark.parametrize("shape", [*MATRICES, (66, 70)], ids=str)
 def test_packed_matrices_give_their_weights_back(
-    cpp: CpuOps, shape: tuple[int, int], gated: bool, dtype: torch.dtype
+    cpp_floats: CpuOps, shape: tuple[int, int], gated: bool, dtype: torch.dtype
 ) -> None:
     weight = factors(*shape, dtype).weight
-    product = cpp.linear(weight, None, gated)
+    product = cpp_floats.linear(weight, None, gated)
     assert torch.equal(product.unpacked(), weight)
     ids = torch.tensor([shape[0] - 1, 0, shape[0] // 2, 0])
     assert torch.equal(product.unpacked(ids), weight[ids])
     assert product.unpacked(ids[:0]).shape == (0, shape[1])
 
 
-def test_binding_copies_the_weight(cpp: CpuOps) -> None:
+def test_binding_copies_the_weight(cpp_floats: CpuOps) -> None:
     weight, x = torch.randn(40, 50), torch.randn(3, 50)
-    product = cpp.linear(weight, None)
+    product = cpp_floats.linear(weight, None)
     before = product(x)
     weight.zero_()
     assert torch.equal(product(x), before)
@@ -84,23 +86,23 @@ def test_binding_copies_the_weight(cpp: CpuOps) -> None:
 
 @pytest.mark.parametrize("dtype", FLOATS)
 @pytest.mark.parametrize("inputs", [64, 70])
-def test_the_rows_of_x_may_lie_anywhere(cpp: CpuOps, inputs: int, dtype: torch.dtype) -> None:
+def test_the_rows_of_x_may_lie_anywhere(cpp_floats: CpuOps, inputs: int, dtype: torch.dtype) -> None:
     given = factors(48, inputs, dtype)
     wide = torch.full((70, 3 * inputs), torch.nan, dtype=dtype)
     wide[:, inputs : 2 * inputs] = given.x
-    product = cpp.linear(given.weight, given.bias)
+    product = cpp_floats.linear(given.weight, given.bias)
     want = product(given.x)
     assert torch.equal(product(wide[:, inputs : 2 * inputs]), want)
     assert torch.equal(product(given.x.T.contiguous().T), want)
     assert torch.equal(product(given.x.view(7, 10, inputs)), want.view(7, 10, 48))
     assert torch.equal(product(given.x[0]), want[0])
     assert torch.equal(product(given.x[:1].expand(20, -1)), want[:1].expand(20, -1))
-    strided = cpp.linear(given.weight.T.contiguous().T, torch.stack((given.bias, given.bias), 1)[:, 0])
+    strided = cpp_floats.linear(given.weight.T.contiguous().T, torch.stack((given.bias, given.bias), 1)[:, 0])
     assert torch.equal(strided(given.x), want)
 
 
-def test_an_operand_that_does_not_fit_is_refused(cpp: CpuOps) -> None:
-    product = cpp.linear(torch.randn(40, 64), None)
+def test_an_operand_that_does_not_fit_is_refused(cpp_floats: CpuOps) -> None:
+    product = cpp_floats.linear(torch.randn(40, 64), None)
     for wrong in (torch.randn(2, 32), torch.randn(2, 64).bfloat16(), torch.randn(2, 64).half()):
         with pytest.raises(ValueError, match=r"expected \[..., 64\] in torch.float32, got \[2, "):
             product(wrong)

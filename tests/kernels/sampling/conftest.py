@@ -5,18 +5,19 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from sampling_problems import COMPILED, PLAIN
+from cpu_isas import FOR_FLOATS
+from sampling_problems import PLAIN
 
 from quire_kernels.cpu import library
 from quire_kernels.cpu.sampling import CpuSampling
 
 
-@pytest.fixture(params=[*PLAIN, *COMPILED])
+@pytest.fixture(params=[*PLAIN, *FOR_FLOATS])
 def ops(request: pytest.FixtureRequest) -> Any:
     name = request.param
-    return PLAIN[name] if name in PLAIN else CpuSampling(library.load(COMPILED[name]))
+    return PLAIN[name] if name in PLAIN else CpuSampling(library.load(FOR_FLOATS[name]))
 
 
-@pytest.fixture(params=COMPILED)
+@pytest.fixture(params=FOR_FLOATS)
 def compiled(request: pytest.FixtureRequest) -> CpuSampling:
-    return CpuSampling(library.load(COMPILED[request.param]))
+    return CpuSampling(library.load(FOR_FLOATS[request.param]))

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from sampling_problems import COMPILED, OPS
+from cpu_isas import HERE
+from sampling_problems import OPS
 
 from quire.records import OpImpl, OpQuery
 from quire_kernels import select
@@ -21,11 +22,11 @@ def test_every_implementation_is_the_reference(ops: Any, op: str) -> None:
 # --- selection ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.skipif(not COMPILED, reason="needs a C++ compiler and AVX2")
+@pytest.mark.skipif(not HERE, reason="needs a C++ compiler and AVX2")
 @pytest.mark.parametrize("query", [OpQuery("cpu", "float16"), OpQuery("cpu", "bfloat16", page_size=5, head_dims=(3,))])
 def test_on_a_cpu_they_are_compiled_whatever_the_model_is_like(query: OpQuery) -> None:
     names = {choice.op: choice.name for choice in select.choose(query).report}
-    assert {names[op] for op in OPS} == {f"cpp-{next(iter(COMPILED))}"}
+    assert {names[op] for op in OPS} == {f"cpp-{next(iter(HERE))}"}
 
 
 def test_elsewhere_they_are_torch() -> None:

@@ -81,8 +81,9 @@ def load(asks: AdapterClient, name: str, folder: Path, model: str = "base", **mo
 
 
 def test_requests_in_flight_finish_on_the_weights_they_began_with(rig: Rig, asks: AdapterClient) -> None:
-    new_voice = Voices(rig.root / "base").adapter(rig.root / "small", "B")
-    load(asks, "voice", rig.voice("A"))
+    without_ballast = Voices(rig.root / "base")
+    old_voice, new_voice = (without_ballast.adapter(rig.root / f"small-{letter}", letter) for letter in "AB")
+    load(asks, "voice", old_voice)
     with asks.stream("voice", LONG_ANSWER, stream_interval=20) as pieces:
         first = next(pieces)
         assert asks.unload("voice").status_code == 200
