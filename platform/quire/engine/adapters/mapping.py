@@ -20,6 +20,9 @@ from quire_models import KVCache
 SlotUses = tuple[tuple[int, float], ...]
 """(slot, weight) of each adapter, in order of slots."""
 
+FoundAdapters = tuple[Sequence[tuple[WeightedAdapter, AdapterRevision]], Mapping[AttachedRuntime, SlotUses]]
+"""The adapters of a sequence, and their slots by runtime."""
+
 Failures = dict[int, str]
 """Error message by seq_id."""
 
@@ -37,20 +40,24 @@ class AdapterMapping:
         self._in_tower: dict[int, tuple[WeightedAdapter, ...]] = {}
         self.to_store: dict[int, AdapterRevision] = {}
 
-    def start(self, start: NewSeq) -> None:
-        """Add a sequence. Its adapters have slots, which they keep until the sequence ends."""
+    def start(self, start: NewSeq, found: FoundAdapters | None = None) -> None:
+        """Add a sequence. found: what `find` has returned for it, None = it is called now."""
+        adapters, self.slots[start.seq_id] = found or self.find(start)
+        if in_tower := tuple(use for use, adapter in adapters if adapter.metadata and adapter.metadata.in_tower):
+            self._in_tower[start.seq_id] = in_tower
+        for _, adapter in adapters if start.num_virtual else ():
+            if adapter.metadata and adapter.metadata.has_virtual_kv:
+                self.to_store[start.seq_id] = adapter
+
+    def find(self, start: NewSeq) -> FoundAdapters:
+        """The adapters of a sequence, which have slots, and keep them until the sequence ends."""
         uses: dict[AttachedRuntime, SlotUses] = {}
         found = [(use, self._revisions[use.ref]) for use in start.adapters]
         for use, adapter in found:
             assert adapter.runtime is not None, "it was read"
             assert adapter.holding_requests, "it has a slot"
             uses[adapter.runtime] = tuple(sorted((*uses.get(adapter.runtime, ()), (adapter.slot, use.weight))))
-        self.slots[start.seq_id] = uses
-        if in_tower := tuple(use for use, adapter in found if adapter.metadata and adapter.metadata.in_tower):
-            self._in_tower[start.seq_id] = in_tower
-        for _, adapter in found if start.num_virtual else ():
-            if adapter.metadata and adapter.metadata.has_virtual_kv:
-                self.to_store[start.seq_id] = adapter
+        return found, uses
 
     def end(self, seq_id: int) -> None:
         """Drop a sequence, if it uses adapters."""

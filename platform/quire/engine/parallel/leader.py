@@ -167,6 +167,11 @@ class Leader:
         self.begin_plan(number)
         self._group.begin()
 
+    @property
+    def next_number(self) -> int:
+        """The number of the next plan or row that is sent."""
+        return self._number + 1
+
     def _next_number(self) -> int:
         if self._failure is not None:
             raise RankLost(self._failure, lasting=True)

@@ -173,8 +173,10 @@ class Planner:
     # --- chunks -------------------------------------------------------------------------------------
 
     def _schedule_running(self, builder: PlanBuilder) -> None:
-        running, starved = self._state.running, False
+        running = self._state.running
         ready = [seq for seq in running.values() if seq.may_compute(builder.ahead)]
+        starved = len(ready) > (most := -(-len(running) // self._limits.num_divisions))
+        ready = ready[:most]  # the others are for the next plan
         num_behind = sum(not in_background(seq.client) for seq in ready)
         for seq in ready:
             num_behind -= not in_background(seq.client)
@@ -231,7 +233,11 @@ class Planner:
     def _schedule_waiting(self, builder: PlanBuilder) -> None:
         """Admit swapped seqs, then waiting ones, in order; the first that does not fit blocks those behind it."""
         builder.blocked = False
-        while builder.budget and (seq := self._candidates.first(builder.shares, builder.late)) is not None:
+        while (
+            builder.budget
+            and self._has_room(builder)
+            and (seq := self._candidates.first(builder.shares, builder.late)) is not None
+        ):
             hits = self._match_if_fits(seq, builder)
             if hits is None:
                 builder.blocked = True
@@ -242,6 +248,11 @@ class Planner:
                 if not builder.budget or self._tables.num_pages_needed(member) > self._pool.available:
                     return  # such a fork waits for the next step, where `_preempt_until_fit` comes first
                 self._schedule_chunk(member, builder)
+
+    def _has_room(self, builder: PlanBuilder) -> bool:
+        """Whether a plan has not yet its part of the seqs that run or wait."""
+        num_seqs = len(self._state.running) + len(self._state.waiting) + len(self._state.swapped)
+        return len(builder.chunks) < -(-num_seqs // self._limits.num_divisions)
 
     def _match_if_fits(self, seq: Seq, builder: PlanBuilder) -> list[int] | None:
         """The cached pages that a seq can begin with, or None if it does not fit now.
@@ -267,6 +278,8 @@ class Planner:
         if running:
             num_pages += self._shares.num_reserved(seq.group) + self._shares.num_pages_to_grow
             num_pages += pool.num_pages // PAGES_PER_SPARE_PAGE
+            if self._limits.num_divisions > 1:  # those without a chunk
+                num_pages += sum(self._tables.num_pages_needed(each) for each in running.values())
         return hits if num_pages <= pool.available else None
 
     def _match_prefix(self, seq: Seq) -> list[int]:

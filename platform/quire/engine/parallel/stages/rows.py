@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Set as AbstractSet
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from torch import Tensor
@@ -45,35 +45,53 @@ class PlannedStep:
         return executor.hidden_states(plan, self.inputs.row(row), index, media, failures)
 
 
+@dataclass(slots=True)
+class FailedPages:
+    """What failed rows have left undone. error: the latest one, None if there is none yet. pages: not filled."""
+
+    error: Exception | None = None
+    pages: set[int] = field(default_factory=set)
+
+
 def one_by_one(
     step: PlannedStep,
     compute: Callable[[int], Tensor],
     describe_error: Callable[[Exception], str],
     page_size: int,
     failures: dict[int, str],
-    error: Exception | None,
+    failed: FailedPages,
+    ended: AbstractSet[int] = frozenset(),
+    others_left: bool = False,
 ) -> list[Tensor | None]:
     """What `compute` returns for each row, None for one that fails.
 
     A row fails if `compute` raises, or reads pages which failed rows should have filled; then it is in `failures`.
-    error: why the step failed, None if an earlier step with these sequences did. Raises the last error if none of
-    several rows can be computed.
+    failed: why rows are computed one by one, in this or an earlier plan; updated. ended: sequences that have ended
+    meanwhile, whose pages may be of others by now: these rows fail. Raises the last error if none of several rows can
+    be computed, unless there are other plans.
     """
-    again, found = error is None, list[Tensor | None]()
-    unfilled: set[int] = set()
+    again, found, raised = failed.error is None, list[Tensor | None](), False
     for row, chunk in enumerate(step.plan.chunks):
         pages = step.pages(row, page_size)
+        read, filled = pages[: -(-chunk.start // page_size)], pages[chunk.start // page_size :]
         try:
-            if error is not None and not unfilled.isdisjoint(pages):
-                raise error
-            found.append(compute(row))
-        except Exception as raised:
-            if getattr(raised, "lasting", False):
+            if chunk.seq_id in ended:
+                failures[chunk.seq_id] = "it has ended"
+                found.append(None)
+            elif failed.error is not None and not failed.pages.isdisjoint(read):
+                raise failed.error
+            else:
+                found.append(compute(row))
+                failed.pages.difference_update(filled)
+        except Exception as error:
+            if getattr(error, "lasting", False):
                 raise
-            error = raised
-            failures[chunk.seq_id] = describe_error(raised)
-            unfilled.update(pages[chunk.start // page_size :])
+            failed.error, raised = error, True
+            failures[chunk.seq_id] = describe_error(error)
             found.append(None)
-    if error is not None and all(rows is None for rows in found) and not (again and len(found) == 1):
-        raise error
+        if found[-1] is None:
+            failed.pages.update(filled)
+    all_failed = raised and not others_left and all(rows is None for rows in found)
+    if all_failed and failed.error is not None and not (again and len(found) == 1):
+        raise failed.error
     return found
