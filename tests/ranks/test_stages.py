@@ -14,7 +14,9 @@ from rank_rig import TWO_STAGES
 from thread_ranks import launch_thread
 
 from quire.engine.parallel.stages.position import RankPosition
+from quire.engine.runner.launched_plan import LaunchedPlan
 from quire.errors import ConfigError
+from quire.types import Plan
 from quire_kernels.groups.group import RankLost
 from quire_kernels.groups.stage_link import StageLink
 from quire_models.parts.decoder import Attention, Block, Decoder, GatedMlp
@@ -174,6 +176,34 @@ def test_only_the_row_that_a_stage_cannot_compute_fails(
             assert answers[ids[0], 0].last.finish_reason == "error"
             assert "not this one" in str(answers[ids[0], 0].last.error)
             assert [answers[request_id, 0].token_ids for request_id in ids[1:]] == wanted[1:]
+
+
+def test_as_many_plans_are_in_flight_as_there_are_stages(llama: Path) -> None:
+    """They have other sequences, unless these still compute their prompts; so with answers that were aborted."""
+    prompts = [random_ids(Random(i), 5 + 3 * i) for i in range(6)]
+    with rig_of(llama, plugins()) as rig:
+        wanted = rig.tokens(prompts, greedy(8, ignore_eos=True))
+    with rig_of(llama, plugins(), launch=launch_thread, **TWO_STAGES) as rig:
+        ids = [rig.add(prompt, greedy(8, ignore_eos=True)) for prompt in [*prompts, prompts[0]]]
+        runner, seen = rig.engine._runner, []
+        launch = runner.launch
+
+        def counted(plan: Plan) -> LaunchedPlan:
+            launched = launch(plan)
+            seen.append([sent.plan for sent in runner._sent])  # type: ignore[attr-defined]
+            if len(seen) == 8:  # while plans are in flight
+                rig.engine.abort(ids[-1])
+            return launched
+
+        runner.launch = counted  # type: ignore[method-assign]
+        answers = rig.drain()
+        pages = rig.engine.stats().num_pages_used
+    assert [answers[request_id, 0].token_ids for request_id in ids[:-1]] == wanted
+    assert max(map(len, seen)) == 2
+    sampling = [[{c.seq_id for c in plan.chunks if c.samples} for plan in plans] for plans in seen if len(plans) == 2]
+    assert any(all(both) for both in sampling)
+    assert all(both[0].isdisjoint(both[1]) for both in sampling)
+    assert pages == 0
 
 
 def test_each_rank_has_the_weights_of_its_stage(llama: Path) -> None:

@@ -180,10 +180,7 @@ class ModelRunner:
             if new_seq.media:
                 self._towers.start(new_seq)
             if new_seq.adapters:
-                self._start_adapters(new_seq)
-
-    def _start_adapters(self, new_seq: NewSeq) -> None:
-        self._adapters.start(new_seq)
+                self._adapters.start(new_seq)
 
     def _start(self, new_seq: NewSeq) -> None:
         params, state = new_seq.params, None

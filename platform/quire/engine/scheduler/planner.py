@@ -233,11 +233,9 @@ class Planner:
     def _schedule_waiting(self, builder: PlanBuilder) -> None:
         """Admit swapped seqs, then waiting ones, in order; the first that does not fit blocks those behind it."""
         builder.blocked = False
-        while (
-            builder.budget
-            and self._has_room(builder)
-            and (seq := self._candidates.first(builder.shares, builder.late)) is not None
-        ):
+        while builder.budget and (seq := self._candidates.first(builder.shares, builder.late)) is not None:
+            if len(builder.chunks) >= self._state.num_in_plan:
+                return
             hits = self._match_if_fits(seq, builder)
             if hits is None:
                 builder.blocked = True
@@ -248,11 +246,6 @@ class Planner:
                 if not builder.budget or self._tables.num_pages_needed(member) > self._pool.available:
                     return  # such a fork waits for the next step, where `_preempt_until_fit` comes first
                 self._schedule_chunk(member, builder)
-
-    def _has_room(self, builder: PlanBuilder) -> bool:
-        """Whether a plan has not yet its part of the seqs that run or wait."""
-        num_seqs = len(self._state.running) + len(self._state.waiting) + len(self._state.swapped)
-        return len(builder.chunks) < -(-num_seqs // self._limits.num_divisions)
 
     def _match_if_fits(self, seq: Seq, builder: PlanBuilder) -> list[int] | None:
         """The cached pages that a seq can begin with, or None if it does not fit now.

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from quire.engine.adapters.mapping import FoundAdapters
 from quire.engine.loading.load import LoadedModel
 from quire.engine.multimodal.embeddings import StepMedia
 from quire.engine.parallel.leader import Leader
@@ -21,7 +19,7 @@ from quire.engine.parallel.stages.rows import FailedPages, PlannedStep, one_by_o
 from quire.engine.recurrent.state_runner import StateLost
 from quire.engine.runner.input_batch import Int64Array, StepInputs
 from quire.engine.runner.launched_plan import LaunchedPlan
-from quire.types import NewSeq, Plan, StepResult
+from quire.types import Plan, StepResult
 from quire_kernels.groups.group import RankLost
 
 log = logging.getLogger(__name__)
@@ -29,13 +27,13 @@ log = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class SentPlan:
-    """A plan that the other stages compute. adapters: of its new sequences. by_rows: its rows are computed one by one.
+    """A plan that the other stages compute. by_rows: its rows are computed one by one.
+
     failed: what plans before it have left undone.
     """
 
     number: int
     plan: Plan
-    adapters: Mapping[int, FoundAdapters]
     by_rows: bool
     failed: FailedPages = field(default_factory=FailedPages)
 
@@ -50,7 +48,7 @@ class StagedLeadingRunner(LeadingRunner):
     def __init__(self, max_in_flight: int, leader: Leader, revisions: Any, loaded: LoadedModel, *rest: Any) -> None:
         super().__init__(leader, revisions, loaded, *rest)
         assert leader.flow is not None, "the model is in stages"
-        self.max_in_flight = max_in_flight
+        self.max_in_flight = self._most = max_in_flight
         self._flow, self._width = leader.flow, loaded.decoder.width
         self._has_encoder_input = loaded.decoder.encoder_input is not None
         self._sent = deque[SentPlan]()
@@ -60,10 +58,12 @@ class StagedLeadingRunner(LeadingRunner):
         launched = LaunchedPlan(plan=plan)
         by_rows = self._state is not None and self._state.has_suspects(plan.chunks)
         # slots may be given away before the plan is finished, once a request has been aborted
-        found = {new_seq.seq_id: self._adapters.find(new_seq) for new_seq in plan.started if new_seq.adapters}
+        for new_seq in plan.started:
+            if new_seq.adapters:
+                self._adapters.find(new_seq)
         with self._on_ranks():
             number = self._leader.send_plan(plan, self._placed(plan.started), by_rows)
-        self._sent.append(SentPlan(number, plan, found, by_rows))
+        self._sent.append(SentPlan(number, plan, by_rows))
         return launched
 
     def finish(self, launched: LaunchedPlan) -> StepResult:
@@ -74,17 +74,17 @@ class StagedLeadingRunner(LeadingRunner):
             self._leader.begin_plan(sent.number)
             result = self._compute(sent.plan)
         self._sent.popleft()
+        # no plan is sent while rows of others will be computed one by one
+        self.max_in_flight = 1 if any(left.by_rows for left in self._sent) else self._most
         self._flow.forget_before(self._sent[0].number if self._sent else self._leader.next_number)
         return result
 
     def reset(self) -> None:
         """Drop every sequence on all ranks, and the plans that are not finished."""
         self._sent.clear()
+        self.max_in_flight = self._most
         super().reset()
         self._flow.forget_before(self._leader.next_number)
-
-    def _start_adapters(self, new_seq: NewSeq) -> None:
-        self._adapters.start(new_seq, self._sent[0].adapters[new_seq.seq_id])
 
     def _hidden_states(
         self, plan: Plan, inputs: StepInputs, index: Int64Array, media: StepMedia | None, failures: dict[int, str]
