@@ -2,8 +2,8 @@
 
     python tests/benchmarks/plans_in_flight.py MODEL [--stages 2] [--turns 5] [--requests 32]
 
-Two engines, with a plan for each stage in flight and with one, answer the same requests in turns. Prints the seconds of each
-turn and the ratio of the medians.
+Two engines, with a plan for each stage in flight and with one, answer the same requests in turns. Prints the seconds of
+each turn and the ratio of the medians.
 """
 
 from __future__ import annotations

@@ -234,8 +234,6 @@ class Planner:
         """Admit swapped seqs, then waiting ones, in order; the first that does not fit blocks those behind it."""
         builder.blocked = False
         while builder.budget and (seq := self._candidates.first(builder.shares, builder.late)) is not None:
-            if len(builder.chunks) >= self._state.num_in_plan:
-                return
             hits = self._match_if_fits(seq, builder)
             if hits is None:
                 builder.blocked = True
@@ -255,7 +253,7 @@ class Planner:
         be used up.
         """
         running, pool = self._state.running, self._pool
-        if running and self._shares.exceeds_max_seqs(seq):
+        if running and (len(builder.chunks) >= self._state.num_in_plan or self._shares.exceeds_max_seqs(seq)):
             return None
         hits = self._match_prefix(seq)
         start = max(seq.computed, len(hits) * pool.page_size, seq.group.request.prompt.num_given)
