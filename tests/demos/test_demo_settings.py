@@ -75,6 +75,7 @@ SETTINGS = {
     "master_addr": "10.0.0.9",
     "distributed_timeout_s": 9.0,
     "enforce_eager": True,
+    "attention_backend": "torch",
 }
 """A value that is not the default for each; other settings are whole numbers, which may be 9."""
 

@@ -24,7 +24,7 @@ from quire_testing.ops.attention_cases import rows_of
 from quire_testing.ops.cases import RandomInputs
 from quire_testing.tiny import tiny_llama
 
-NAMES = ("triton", "torch", "flex", "xformers", "flashinfer", "flash-attn")
+NAMES = ("triton", "torch", "xformers", "flashinfer", "flash-attn")
 TOLERANCE = 3e-2
 PAGES = {"flash-attn": 256}
 """Tokens of a page, 16 for others."""

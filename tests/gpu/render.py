@@ -93,7 +93,8 @@ def _backends(found: dict[str, dict[str, Any]]) -> Iterator[str]:
             lines.append(f"| `{name}` | not run: {each['skipped']} | |")
             continue
         times = "; ".join(f"{what}: {time:.3f}" for what, time in each.get("ms", {}).items())
-        lines.append(f"| `{name}` | {each.get('worst', 'failed')} | {times} |")
+        worst = f"{each['worst']:.4f}" if "worst" in each else "failed"
+        lines.append(f"| `{name}` | {worst if each.get('tokens_agree') else f'{worst}; other tokens'} | {times} |")
     yield "\n".join(lines)
 
 

@@ -25,7 +25,7 @@ PARITY_PROCESSES = 12
 KINDS = ("fp8", "int8")
 """Quantizations at loading that `quantized` measures."""
 
-BACKENDS = ("triton", "torch", "flex", "xformers", "flashinfer", "flash-attn")
+BACKENDS = ("triton", "torch", "xformers", "flashinfer", "flash-attn")
 PARTS = ("machine", "bench", "ops+parity+adapters+backends", "transformers", "times")
 """Parts by default, side by side where nothing is timed; `profile` and `quantized` are others."""
 

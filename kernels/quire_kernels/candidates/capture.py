@@ -12,7 +12,8 @@ def capturable(function: F) -> F:
     """States of an op, or of a function that binds one: with one token a row its launches depend on shapes alone.
 
     It then reads nothing of a step in CPU memory but `max_context`, does not wait for the device, gives any finite
-    result for rows whose context is 0, and stores nothing for slots below 0: rows that fill a captured step up.
+    result for rows whose context is 0, and stores nothing for slots below 0: rows that fill a captured step up. What it
+    binds may say by an attribute `capturable` that it is not.
     """
     function.capturable = True  # type: ignore[attr-defined]
     return function

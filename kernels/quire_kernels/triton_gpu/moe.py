@@ -14,6 +14,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from quire_kernels.candidates.capture import capturable
 from quire_kernels.moe import ExpertMlp
 from quire_kernels.ops import BoundLinear
 from quire_kernels.pytorch.moe import SortedExperts
@@ -120,6 +121,11 @@ class SortedPairs:
 class TritonExperts(SortedExperts):
     """`ops.BoundMoe` of stacked matrices; bound matrices are multiplied one expert after another."""
 
+    @property
+    def capturable(self) -> bool:
+        """Whether its launches depend on shapes alone: which bound matrices are multiplied depends on the tokens."""
+        return isinstance(self._matrices[0], Tensor)
+
     def __call__(self, x: Tensor, weights: Tensor, chosen: Tensor) -> Tensor:
         """x [T, W]; weights float32 and chosen int64 [T, J] -> [T, W], data type of x."""
         if not isinstance(self._matrices[0], Tensor) or not chosen.numel():
@@ -151,6 +157,7 @@ class TritonExperts(SortedExperts):
         return y
 
 
+@capturable
 def moe(
     up: Tensor | Sequence[BoundLinear],
     down: Tensor | Sequence[BoundLinear],

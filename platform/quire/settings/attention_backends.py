@@ -7,7 +7,6 @@ from collections.abc import Mapping
 NAMES: Mapping[str, str] = {
     "TRITON_ATTN": "triton",
     "TORCH_SDPA": "torch",
-    "FLEX_ATTENTION": "flex",
     "XFORMERS": "xformers",
     "FLASHINFER": "flashinfer",
     "FLASH_ATTN": "flash-attn",

@@ -79,7 +79,7 @@ class ModelConfig(RankConfig):
         choices=("auto", "int8", "int4"),
     )
     attention_backend: str = setting(
-        "What computes attention; auto: the fastest that runs here; else triton, torch, flex, xformers, flashinfer, "
+        "What computes attention; auto: the fastest that runs here; else triton, torch, xformers, flashinfer, "
         "flash-attn or that of a plugin (`platform doctor` lists them).",
         "auto",
     )

@@ -43,7 +43,7 @@ class MedusaDrafter:
         if known:
             draws = TokenDraws([query for _, query in known], self._wants_probs)
             chains = self._chains([query for _, query in known], draws)
-            for row, ((i, query), *tokens) in enumerate(zip(known, *chains, strict=True)):
+            for row, ((i, query), tokens) in enumerate(zip(known, chains, strict=True)):
                 token_ids = until_impossible(tokens[: query.max_drafts], self._vocab)
                 drafts[i] = Draft(token_ids, draws.probs(row, len(token_ids)))
         return drafts
@@ -58,18 +58,20 @@ class MedusaDrafter:
         return position == len(query.token_ids) - 2
 
     @torch.inference_mode()
-    def _chains(self, queries: Sequence[DraftQuery], draws: TokenDraws) -> list[list[int]]:
-        """The tokens of each head, one for each query."""
-        rows = torch.cat([self._last[query.seq_id][1] for query in queries])
+    def _chains(self, queries: Sequence[DraftQuery], draws: TokenDraws) -> Sequence[Sequence[int]]:
+        """The tokens of all heads, for each query."""
+        states = [self._last[query.seq_id][1] for query in queries]
+        rows = states[0] if len(states) == 1 else torch.cat(states)
         count = min(len(self._heads.heads), max(query.max_drafts for query in queries))
-        inputs = self._heads(rows, count)
+        inputs = self._heads.inputs(rows, count)
         if self._uses_model_head and draws.all_greedy:  # one product for all heads
-            tokens: list[int] = self._module.argmax(torch.cat(inputs))
-            return [tokens[i : i + len(rows)] for i in range(0, len(tokens), len(rows))]
-        return [
-            self._drawn(head, x, draws, ahead)
-            for ahead, (head, x) in enumerate(zip(self._heads.heads, inputs, strict=False))
+            tokens: list[int] = self._module.argmax(inputs.view(-1, inputs.shape[-1]))
+            return [tokens[i : i + count] for i in range(0, len(tokens), count)]
+        chains = [
+            self._drawn(head, inputs[:, ahead].contiguous(), draws, ahead)
+            for ahead, head in enumerate(self._heads.heads[:count])
         ]
+        return list(zip(*chains, strict=True))
 
     def _drawn(self, head: Projection | None, x: Tensor, draws: TokenDraws, ahead: int) -> list[int]:
         """The tokens of one head; x: what its projection gets."""

@@ -15,7 +15,8 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from torch import Tensor, nn
+import torch
+from torch import Tensor
 from torch.nn import functional
 
 from quire.errors import ConfigError
@@ -30,7 +31,7 @@ _BLOCK = re.compile(r"(?:medusa_heads?\.)?(?:(\d+)\.(\d+)\.linear|blocks\.(\d+)\
 _HEAD = re.compile(r"(?:medusa_heads?\.)?(?:(\d+)\.\d+|lm_heads\.(\d+))\.weight")
 
 
-class MedusaHeads(nn.Module):
+class MedusaHeads:
     """Head i: x + silu(block(x)) for each of its blocks, then a projection to the vocabulary.
 
     first: the first blocks of all heads as one matrix. rest: the other blocks of each head. heads: the projection of
@@ -40,7 +41,6 @@ class MedusaHeads(nn.Module):
     def __init__(
         self, first: Projection, rest: Sequence[Sequence[Projection]], heads: Sequence[Projection | None]
     ) -> None:
-        super().__init__()
         self.first, self._rest, self.heads = first, tuple(tuple(blocks) for blocks in rest), tuple(heads)
 
     @property
@@ -49,10 +49,13 @@ class MedusaHeads(nn.Module):
         every = {self.first, *(block for blocks in self._rest for block in blocks), *self.heads} - {None}
         return sum(matrix.inputs * matrix.outputs for matrix in every if matrix is not None)
 
-    def forward(self, x: Tensor, count: int) -> list[Tensor]:
-        """Hidden states [rows, width] -> what the projections of the first `count` heads get, each [rows, width]."""
-        changes = functional.silu(self.first.multiply(x)).chunk(len(self.heads), -1)
-        return [self._with_rest(x + change, i) for i, change in enumerate(changes[:count])]
+    def inputs(self, x: Tensor, count: int) -> Tensor:
+        """Hidden states [rows, width] -> what the projections of the first `count` heads get, [rows, count, width]."""
+        changes = functional.silu(self.first.multiply(x), inplace=True).view(len(x), len(self.heads), -1)
+        inputs = changes[:, :count].add(x.unsqueeze(1))
+        if any(self._rest):
+            inputs = torch.stack([self._with_rest(inputs[:, i].contiguous(), i) for i in range(count)], 1)
+        return inputs
 
     def _with_rest(self, x: Tensor, head: int) -> Tensor:
         for block in self._rest[head]:

@@ -46,9 +46,10 @@ def check_op(
     kind: torch.dtype = getattr(torch, dtype)
     draw = RandomInputs(kind, torch.device(device), torch.Generator().manual_seed(seed), page_size)
     mine = _Subject(impl.op, impl.load(), _writer(impl, stores))
-    expected = _Expected.kept(impl.op, kind, draw.device, seed, page_size)
+    cases = CASES[impl.op]
+    expected = _Expected.kept(impl.op, cases, kind, draw.device, seed, page_size)
     tried, reasons = 0, set()
-    for number, case in enumerate(CASES[impl.op](draw)):
+    for number, case in enumerate(cases(draw)):
         if reason := impl.supports(replace(query, head_dims=_head_dims(impl.op, case))):
             reasons.add(reason)
             continue
@@ -117,8 +118,10 @@ class _Expected:
 
     @classmethod
     @cache
-    def kept(cls, op: str, dtype: torch.dtype, device: torch.device, seed: int, page_size: int) -> _Expected:
-        """Those that all implementations are compared with: the reference is slow."""
+    def kept(
+        cls, op: str, cases: Any, dtype: torch.dtype, device: torch.device, seed: int, page_size: int
+    ) -> _Expected:
+        """Those that all implementations are compared with: the reference is slow. cases: what draws the cases."""
         return cls(op)
 
     def answer(self, number: int, case: Case) -> list[Tensor]:

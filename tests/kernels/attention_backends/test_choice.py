@@ -14,10 +14,10 @@ from quire.records import OpQuery, Registry
 from quire.settings.model_config import ModelConfig
 from quire_kernels import reference
 from quire_kernels.select import attention_backends
-from quire_plugins.attention import conditions, flash_attention, flashinfer, flex, xformers
+from quire_plugins.attention import conditions, flash_attention, flashinfer, xformers
 
 GPU = OpQuery("cuda", "bfloat16", frozenset({"sm90"}), head_dims=(128,))
-MODULES = {"xformers": xformers, "flashinfer": flashinfer, "flash-attn": flash_attention, "flex": flex}
+MODULES = {"xformers": xformers, "flashinfer": flashinfer, "flash-attn": flash_attention}
 
 
 @pytest.fixture(scope="module")
@@ -46,7 +46,7 @@ def chosen(plugins: Registry, query: OpQuery) -> str:
 
 
 @pytest.mark.usefixtures("_installed")
-@pytest.mark.parametrize("name", ["triton", "torch", "flex", "xformers", "flashinfer", "flash-attn", "reference"])
+@pytest.mark.parametrize("name", ["triton", "torch", "xformers", "flashinfer", "flash-attn", "reference"])
 def test_the_back_end_that_is_asked_for_is_chosen_and_no_other_op_with_it(plugins: Registry, name: str) -> None:
     query = replace(GPU, attention_backend=name, page_size=256)
     assert chosen(plugins, query) == name
@@ -75,8 +75,6 @@ def test_without_triton_a_library_comes_before_plain_torch(plugins: Registry) ->
         ("flashinfer", {"head_dims": (128, 192)}, "head dimensions are"),
         ("flash-attn", {"head_dims": (512,)}, "head dimensions are multiples of 8 up to 256, not 512"),
         ("flash-attn", {"page_size": 16}, "it reads pages of a multiple of 256 tokens, not 16 (--page-size 256)"),
-        ("flex", {"head_dims": (40,)}, "head dimensions are multiples of 16 up to 256, not 40"),
-        ("flex", {"attention_options": frozenset({"value_dim"})}, "it has no value_dim"),
         ("triton", {"device": "cpu", "features": frozenset()}, "it is for GPUs"),
     ],
 )
@@ -105,7 +103,7 @@ def test_an_unknown_back_end_is_refused(plugins: Registry) -> None:
 
 def test_back_ends_have_the_names_of_vllm_too() -> None:
     names = {"FLASH_ATTN": "flash-attn", "FLASHINFER": "flashinfer", "XFORMERS": "xformers", "TORCH_SDPA": "torch"}
-    names |= {"FLEX_ATTENTION": "flex", "TRITON_ATTN": "triton", "triton": "triton", "auto": "auto", "mine": "mine"}
+    names |= {"TRITON_ATTN": "triton", "triton": "triton", "auto": "auto", "mine": "mine"}
     for given, ours in names.items():
         assert ModelConfig(attention_backend=given).attention_implementation == ours
 

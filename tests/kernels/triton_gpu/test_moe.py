@@ -68,5 +68,7 @@ def test_bound_matrices_are_used_one_after_another(triton: TritonOps) -> None:
     up, down, *_ = mixture(torch.float32, ExpertMlp())
     bound = ([partial(torch.nn.functional.linear, weight=matrix) for matrix in stack] for stack in (up, down))
     given = tokens(torch.float32, 4, 3)
-    wanted = torch_ops.moe(up, down, ExpertMlp())(*given)
-    torch.testing.assert_close(triton.moe(*bound, ExpertMlp())(*given), wanted, rtol=1e-4, atol=1e-4)
+    wanted, found = torch_ops.moe(up, down, ExpertMlp())(*given), triton.moe(*bound, ExpertMlp())
+    torch.testing.assert_close(found(*given), wanted, rtol=1e-4, atol=1e-4)
+    assert not found.capturable
+    assert triton.moe(up, down, ExpertMlp()).capturable

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -32,8 +33,8 @@ TABLES = {
 }
 BITS = {"float8": 8, "float4": 4, "integers": 4, "numbers": 4}
 FORMS = [*TABLES, "plain", "offsets", "ordered"]
-SHAPES = [(33, 64, 32), (48, 96, 16), (20, 70, 70), (70, 576, 64)]
-"""Outputs, inputs and the size of a group; the words of the last are divided among programs."""
+SHAPES = [(33, 64, 32), (48, 96, 16), (20, 70, 70), (70, 576, 64), (40, 512, 128)]
+"""Outputs, inputs and the size of a group; the words of the last two are divided among programs."""
 TOLERANCE = {torch.float32: 2e-5, torch.bfloat16: 2e-2}
 
 
@@ -57,6 +58,21 @@ def matrix_of(draw: RandomInputs, form: str, bits: int, shape: tuple[int, int, i
         table=table,
         order=torch.randperm(inputs, generator=draw.generator) if form == "ordered" else None,
     )
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("shape", [SHAPES[0], SHAPES[-1]], ids=["small groups", "large groups"])
+def test_tiles_in_bfloat16_are_the_products_of_dequantized_weights(
+    triton: TritonOps, form: str, shape: tuple[int, int, int]
+) -> None:
+    """Codes become bfloat16 by operations on their bits; all of them occur."""
+    draw = RandomInputs(torch.bfloat16, torch.device("cpu"), torch.Generator().manual_seed(3))
+    matrix, x = matrix_of(draw, form, 4, shape), draw(18, shape[1])
+    matrix = replace(matrix, scales=matrix.scales.bfloat16().float())
+    found = triton.linear_quantized(matrix, None, torch.bfloat16, False, 16)
+    expected = x.float() @ reference.linear_quantized(matrix, None, torch.float32).unpacked().float().T
+    worst = (found(x.to(DEVICE), True).cpu() - expected).abs().max().item()
+    assert worst <= 8e-3 * max(1.0, expected.abs().max().item()), worst
 
 
 @pytest.mark.parametrize("dtype", TOLERANCE, ids=str)

@@ -14,15 +14,25 @@ from quire_kernels.quantized import QuantizedMatrix, has_integer_values
 from quire_kernels.quantized_rows import QuantizedRows
 from quire_kernels.triton_gpu.device import arrivals
 from quire_kernels.triton_gpu.quantized.inputs import prepared
-from quire_kernels.triton_gpu.quantized.kernels import dequantize, multiply_row, multiply_tile
-from quire_kernels.triton_gpu.quantized.matrix import DeviceMatrix
+from quire_kernels.triton_gpu.quantized.kernels import dequantize, multiply_row
+from quire_kernels.triton_gpu.quantized.matrix import FLOAT4, FLOAT8, INTEGER, WORD_BITS, DeviceMatrix
+from quire_kernels.triton_gpu.quantized.tiles import multiply_tile, sum_groups
 
 ROW_OUTPUTS, ROW_WORDS = 4, 512
 """Of a program that multiplies one row: outputs, and words of each that it reads at a time."""
 
-TILE_ROWS, TILE_OUTPUTS, TILE_WORDS = 64, 64, 32
+TILE_OUTPUTS = 64
+TILE_WORDS = {4: 16, 8: 32}
+"""Bits of a code -> words of each output that a program reads at a time, at most: fewer where groups have fewer."""
+
+LEAST_WORDS = 16
+"""The least that tensor cores multiply at a time."""
+
 PROGRAMS = 264
 """Programs over which the splits of a matrix's words are divided: two a multiprocessor."""
+
+DEQUANTIZED = 2048
+"""Columns of a row that a program dequantizes."""
 
 MOST_ROWS = 128
 """Rows beyond which the matrix is dequantized for the library's product, which then takes longer than that."""
@@ -78,30 +88,50 @@ class TritonQuantizedLinear:
         return y
 
     def _multiply_tiles(self, x: Tensor, dtype: torch.dtype) -> Tensor:
-        rows, outputs, words = len(x), self.matrix.shape[0], self.matrix.words.shape[1]
-        block = TILE_ROWS
-        of_outputs, of_rows, steps = (
-            triton.cdiv(*pair) for pair in ((outputs, TILE_OUTPUTS), (rows, block), (words, TILE_WORDS))
-        )
-        per_split = triton.cdiv(steps, min(steps, triton.cdiv(PROGRAMS, of_outputs)))
+        matrix, rows = self.matrix, len(x)
+        outputs, words = matrix.shape[0], matrix.words.shape[1]
+        block, width, step = min(64, max(16, triton.next_power_of_2(rows))), TILE_OUTPUTS, TILE_WORDS[matrix.bits]
+        if matrix.group_words % step and not matrix.group_words % LEAST_WORDS:
+            step = LEAST_WORDS
+        of_outputs, of_rows, steps = (triton.cdiv(*pair) for pair in ((outputs, width), (rows, block), (words, step)))
+        wanted = 2 * PROGRAMS if block == 16 else PROGRAMS
+        per_split = triton.cdiv(steps, min(steps, max(1, wanted // (of_outputs * of_rows))))
         splits = triton.cdiv(steps, per_split)
         y = torch.empty(rows, outputs, dtype=dtype, device=x.device)
-        partial, arrived = y, y
+        group_sums, partial, arrived = y, y, y
+        if matrix.offsets is not None and not matrix.group_words % step:
+            group_sums = self._group_sums(x)
         if splits > 1:
             partial = torch.empty(splits, rows, outputs, dtype=torch.float32, device=x.device)
             arrived = arrivals(x.device, of_outputs * of_rows)
         multiply_tile[of_outputs, of_rows, splits](
-            *(x, x.stride(0), *self._arguments(), y if self.bias is None else self.bias, y, partial, arrived),
-            *(rows, outputs),
+            *(x, x.stride(0), *self._arguments(), y if self.bias is None else self.bias, y),
+            *(group_sums, partial, arrived, rows, outputs),
             **self._form(),
-            **{"split_words": per_split * TILE_WORDS, "ROWS": block, "OUTPUTS": TILE_OUTPUTS, "WORDS": TILE_WORDS},
+            **{"split_words": per_split * step, "ROWS": block, "OUTPUTS": width, "WORDS": step},
+            QUICK=self._is_quick(x.dtype, not matrix.group_words % step),
             HAS_BIAS=self.bias is not None,
             SPLIT=splits > 1,
             WIDE=x.device.type == "cpu",  # the interpreter has no bf16 dot
             num_warps=4,
-            num_stages=2,
+            num_stages=4 if block < 64 else 3,
         )
         return y
+
+    def _is_quick(self, dtype: torch.dtype, by_group: bool) -> bool:
+        """Whether weights are made of the bits of codes, and get scales in bfloat16 or none."""
+        matrix = self.matrix
+        has_bits = matrix.kind in (FLOAT4, FLOAT8) or (matrix.kind == INTEGER and matrix.bits == 4)
+        scales = by_group or (matrix.scales.dtype == torch.bfloat16 and matrix.offsets is None)
+        return dtype == torch.bfloat16 and has_bits and scales
+
+    def _group_sums(self, x: Tensor) -> Tensor:
+        rows, inputs = x.shape
+        groups = self.matrix.scales.shape[1]
+        group = inputs if groups == 1 else self.matrix.group_words * WORD_BITS // self.matrix.bits
+        sums = torch.empty(rows, groups, dtype=torch.float32, device=x.device)
+        sum_groups[rows, groups](x, x.stride(0), sums, groups, inputs, group, GROUP=triton.next_power_of_2(group))
+        return sums
 
     def _by_library(self, x: Tensor, dtype: torch.dtype) -> Tensor:
         bias = None if self.bias is None else self.bias.to(x.dtype)
@@ -111,10 +141,12 @@ class TritonQuantizedLinear:
         count, inputs = self.matrix.shape if ids is None else (len(ids), self.matrix.shape[1])
         out = torch.empty(count, inputs, dtype=dtype, device=self.matrix.words.device)
         if count:
-            dequantize[count, triton.cdiv(self.matrix.words.shape[1], ROW_WORDS)](
+            runs = triton.cdiv(inputs, self.matrix.run)
+            block = min(triton.next_power_of_2(runs), DEQUANTIZED // self.matrix.run)
+            dequantize[count, triton.cdiv(runs, block)](
                 *(*self._arguments(), out if ids is None else ids, out if order is None else order, out),
                 **self._form(),
-                **{"WORDS": ROW_WORDS, "HAS_IDS": ids is not None, "HAS_ORDER": order is not None},
+                **{"RUNS": block, "HAS_IDS": ids is not None, "HAS_ORDER": order is not None},
             )
         return out
 

@@ -42,11 +42,14 @@ def why_not(loaded: LoadedModel) -> str | None:
         return "it does not only decode"
     if any(shape is not None for shape in decoder.state_shapes):
         return "its blocks keep a state"
-    needed = [*PAGED, *(["moe"] if any(isinstance(each, Experts) for each in loaded.module.modules()) else [])]
+    experts = [each for each in loaded.module.modules() if isinstance(each, Experts)]
+    needed = [*PAGED, *(["moe"] if experts else [])]
     chosen = {choice.op: choice.name for choice in loaded.ops.report}
     for op in needed:
         if not is_capturable(getattr(loaded.ops, op)):
             return f"{op} of {chosen[op]!r} needs the host in every step"
+    if not all(getattr(each.bound, "capturable", True) for each in experts):
+        return f"moe of {chosen['moe']!r} multiplies quantized experts one by one"
     return None
 
 

@@ -254,6 +254,10 @@ def _spread(
     if num_tokens == len(chunks):  # a token per chunk, the usual case
         every = np.arange(num_tokens + 1)
         return every[:-1], first, every, first + 1
+    if len(chunks) == 1:  # a prompt, or one sequence with drafts
+        start = chunks[0].start
+        positions = np.arange(start, start + num_tokens)
+        return np.zeros(num_tokens, np.int64), positions, np.array([0, num_tokens]), first + num_tokens
     lens = np.fromiter((len(chunk.token_ids) for chunk in chunks), np.int64, len(chunks))
     starts = np.zeros(len(chunks) + 1, np.int64)
     np.cumsum(lens, out=starts[1:])

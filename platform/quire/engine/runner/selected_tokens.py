@@ -34,13 +34,17 @@ class SelectedTokens:
     def from_chunks(
         cls, chunks: Sequence[Chunk], inputs: StepInputs, batch: InputBatch, poolers: Poolers
     ) -> SelectedTokens:
-        samples = np.fromiter((chunk.samples for chunk in chunks), np.bool_, len(chunks))
         drafts = {chunk.seq_id: chunk.drafts for chunk in chunks if chunk.num_drafts}
-        parts = [inputs.starts[1:][samples] - 1]
-        if drafts:
+        if drafts and len(chunks) == 1:  # one sequence with drafts: the last tokens
+            count = len(inputs.tokens)
+            parts = [np.arange(count - 1 - chunks[0].num_drafts, count)]
+        else:
+            samples = np.fromiter((chunk.samples for chunk in chunks), np.bool_, len(chunks))
+            parts = [inputs.starts[1:][samples] - 1]
+        if drafts and len(chunks) > 1:
             counts = np.fromiter((1 + chunk.num_drafts for chunk in chunks), np.int64, len(chunks))[samples]
-            ends = np.cumsum(counts)
-            parts = [np.repeat(parts[0] + 1 - ends, counts) + np.arange(ends[-1])]
+            ends = counts.cumsum()
+            parts = [(parts[0] + 1 - ends).repeat(counts) + np.arange(ends[-1])]
         scored: list[tuple[int, Sequence[int], int]] = []
         pooled: list[tuple[int, int]] = []
         for i, chunk in enumerate(chunks):
@@ -58,7 +62,7 @@ class SelectedTokens:
                 parts.append(np.arange(tokens.start, tokens.stop, dtype=np.int64) + inputs.starts[i])
         sampled = [chunk.seq_id for chunk in chunks if chunk.samples]
         probs = {chunk.seq_id: chunk.draft_probs for chunk in chunks if chunk.draft_probs is not None} if drafts else {}
-        return cls(np.concatenate(parts), sampled, scored, pooled, drafts, probs)
+        return cls(parts[0] if len(parts) == 1 else np.concatenate(parts), sampled, scored, pooled, drafts, probs)
 
     @property
     def is_plain(self) -> bool:

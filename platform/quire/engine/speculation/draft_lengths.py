@@ -112,7 +112,8 @@ class DraftLengths:
             lengths = [most if limits[0] < NO_DRAFTS else 0] * num_seqs
         else:
             lengths = _lengths(rates, *limits)
-        self._interval = max(PROBE_EVERY, math.ceil(self._share_of_probes(num_seqs) / PROBE_SHARE))
+        if self._chances.are_given or not all(lengths):  # else nothing reads it
+            self._interval = max(PROBE_EVERY, math.ceil(self._share_of_probes(num_seqs) / PROBE_SHARE))
         return [
             0 if seq.waits() else length or seq.probes(self._interval, num_steps)
             for seq, length in zip(seqs, lengths, strict=True)

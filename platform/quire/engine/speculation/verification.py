@@ -71,13 +71,17 @@ def verify_argmax(
     """For plain greedy sequences. tokens: the argmax of the last token of each and of its drafts, -1 where none is."""
     if not drafts:
         return sampler.from_argmax(tokens, states), []
-
-    def sample(
-        rows: list[int], ongoing: Sequence[SamplingState], given: Sequence[NextDraft | None], is_first: bool
-    ) -> list[Sample]:
-        return sampler.from_argmax([tokens[row] for row in rows], ongoing)
-
-    return _verify(sample, states, drafts, ())
+    first, accepted, row = list[Sample](), list[AcceptedDrafts | None](), 0
+    for state, its_drafts in zip(states, drafts, strict=True):
+        end, num_right = row + len(its_drafts), 0
+        while row + num_right < end and tokens[row + num_right] == its_drafts[num_right]:
+            num_right += 1
+        kept = tokens[row : row + num_right + 1]
+        sample, *more = sampler.from_argmax(kept, [state] * len(kept))
+        first.append(sample)
+        accepted.append(AcceptedDrafts(tuple(more), num_right) if its_drafts else None)
+        row = end + 1
+    return first, accepted
 
 
 def verify(
