@@ -40,10 +40,6 @@ class StageFlow:
         """The forward passes from now on are those of this plan."""
         self._plan, self._call, self.failures = number, 0, {}
 
-    def forget(self, number: int) -> None:
-        """Drop what has arrived for a plan that has ended."""
-        self._early.pop(number, None)
-
     def forget_before(self, number: int) -> None:
         """Drop what has arrived, and what will, for plans before this one: they have ended."""
         self._oldest = number

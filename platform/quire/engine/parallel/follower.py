@@ -176,7 +176,7 @@ class Follower:
             if self._flow is not None:
                 self._flow.fail(f"{error}" if isinstance(error, StageFailed) else f"{type(error).__name__}: {error}")
         if self._flow is not None:
-            self._flow.forget(number)
+            self._flow.forget_before(number + 1)
 
     @torch.inference_mode()
     def _compute_tables(self, command: ComputeTables) -> None:

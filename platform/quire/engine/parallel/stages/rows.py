@@ -47,10 +47,23 @@ class PlannedStep:
 
 @dataclass(slots=True)
 class FailedPages:
-    """What failed rows have left undone. error: the latest one, None if there is none yet. pages: not filled."""
+    """What failed rows have left undone. error: the latest one, None if there is none yet. pages: not filled.
+
+    num_computed: rows that were computed meanwhile.
+    """
 
     error: Exception | None = None
     pages: set[int] = field(default_factory=set)
+    num_computed: int = 0
+
+    def move(self, plan: Plan) -> None:
+        """Follow the pages that a plan moves before its rows are computed. What is swapped was filled."""
+        self.pages.difference_update(destination for _, destination in plan.swaps_in)
+        for source, destination in plan.copies:
+            if source in self.pages:
+                self.pages.add(destination)
+            else:
+                self.pages.discard(destination)
 
 
 def one_by_one(
@@ -67,31 +80,34 @@ def one_by_one(
 
     A row fails if `compute` raises, or reads pages which failed rows should have filled; then it is in `failures`.
     failed: why rows are computed one by one, in this or an earlier plan; updated. ended: sequences that have ended
-    meanwhile, whose pages may be of others by now: these rows fail. Raises the last error if none of several rows can
-    be computed, unless there are other plans.
+    meanwhile, whose pages may be of others by now: these rows fail. Raises the last error if none of several rows, of
+    this plan and those before it, can be computed, unless there are other plans.
     """
     again, found, raised = failed.error is None, list[Tensor | None](), False
+    failed.move(step.plan)
     for row, chunk in enumerate(step.plan.chunks):
         pages = step.pages(row, page_size)
         read, filled = pages[: -(-chunk.start // page_size)], pages[chunk.start // page_size :]
-        try:
-            if chunk.seq_id in ended:
-                failures[chunk.seq_id] = "it has ended"
-                found.append(None)
-            elif failed.error is not None and not failed.pages.isdisjoint(read):
-                raise failed.error
-            else:
-                found.append(compute(row))
-                failed.pages.difference_update(filled)
-        except Exception as error:
-            if getattr(error, "lasting", False):
-                raise
-            failed.error, raised = error, True
-            failures[chunk.seq_id] = describe_error(error)
+        if chunk.seq_id in ended:
+            failures[chunk.seq_id] = "it has ended"
             found.append(None)
+        elif failed.error is not None and not failed.pages.isdisjoint(read):
+            failures[chunk.seq_id] = describe_error(failed.error)
+            found.append(None)
+        else:
+            try:
+                found.append(compute(row))
+            except Exception as error:
+                if getattr(error, "lasting", False):
+                    raise
+                failed.error, raised = error, True
+                failures[chunk.seq_id] = describe_error(error)
+                found.append(None)
         if found[-1] is None:
             failed.pages.update(filled)
-    all_failed = raised and not others_left and all(rows is None for rows in found)
-    if all_failed and failed.error is not None and not (again and len(found) == 1):
+        else:
+            failed.pages.difference_update(filled)
+            failed.num_computed += 1
+    if failed.error is not None and raised and not (failed.num_computed or others_left or (again and len(found) == 1)):
         raise failed.error
     return found
