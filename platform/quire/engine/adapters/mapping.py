@@ -42,7 +42,7 @@ class AdapterMapping:
         self.to_store: dict[int, AdapterRevision] = {}
 
     def start(self, start: NewSeq) -> None:
-        """Add a sequence."""
+        """Add a sequence, with the adapters that were found for it."""
         if start.seq_id not in self._found:
             self.find(start)
         adapters, self.slots[start.seq_id] = self._found.pop(start.seq_id)
