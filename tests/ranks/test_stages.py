@@ -12,7 +12,7 @@ import pytest
 import torch
 from engine_rig import Rig, greedy, random_ids, rig_of
 from family_checks import plugins
-from rank_rig import TWO_STAGES
+from rank_rig import TWO_RANKS, TWO_STAGES
 from thread_ranks import launch_thread
 
 from quire.engine.parallel.stages.leading_runner import SentPlan
@@ -166,9 +166,10 @@ def refuse_bad(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     monkeypatch.setattr(StageFlow, name, fails)
 
 
+@pytest.mark.parametrize("ranks", [TWO_STAGES, {**TWO_STAGES, **TWO_RANKS}], ids=["one rank each", "two ranks each"])
 @pytest.mark.parametrize("stage", [0, 1])
 def test_only_the_row_that_a_stage_cannot_compute_fails(
-    llama: Path, monkeypatch: pytest.MonkeyPatch, stage: int, caplog: pytest.LogCaptureFixture
+    llama: Path, monkeypatch: pytest.MonkeyPatch, stage: int, ranks: dict[str, int], caplog: pytest.LogCaptureFixture
 ) -> None:
     """The others have the answers that they have without it, and so have later requests."""
     caplog.set_level(logging.CRITICAL)
@@ -176,7 +177,7 @@ def test_only_the_row_that_a_stage_cannot_compute_fails(
     with rig_of(llama, plugins()) as rig:
         wanted = rig.tokens(prompts, greedy(4, ignore_eos=True, bad_word_ids=((BAD,),)))
     refuse_bad(monkeypatch, ("send", "receive")[stage])
-    with rig_of(llama, plugins(), launch=launch_thread, **TWO_STAGES) as rig:
+    with rig_of(llama, plugins(), launch=launch_thread, **ranks) as rig:
         for _ in range(2):
             ids = [rig.add(prompt, greedy(4, ignore_eos=True, bad_word_ids=((BAD,),))) for prompt in prompts]
             answers = rig.drain()

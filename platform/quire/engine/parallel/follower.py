@@ -134,8 +134,8 @@ class Follower:
                 self._run(command)
             case RunRow():
                 self._run_row(command)
-            case EndRows() if isinstance(self._runner, StagedFollowingRunner):
-                self._runner.end_rows(command.plan)
+            case EndRows():
+                self._end_rows(command)
             case AcquireSlot() | ReleaseSlot() | ReleaseAdapter():
                 self._adapters.do(command)
             case ResetRunner():
@@ -162,6 +162,12 @@ class Follower:
         assert isinstance(self._runner, StagedFollowingRunner), "rows are of a model in stages"
         with self._plan(command.number, f"row {command.row} of a step"):
             self._runner.run_row(command)
+
+    def _end_rows(self, command: EndRows) -> None:
+        assert isinstance(self._runner, StagedFollowingRunner), "rows are of a model in stages"
+        with self._plan(command.number, "the end of a step"):
+            self._group.begin()
+            self._runner.end_rows(command.plan)
 
     @contextmanager
     def _plan(self, number: int, what: str) -> Iterator[None]:

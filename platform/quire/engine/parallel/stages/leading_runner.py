@@ -14,7 +14,6 @@ from quire.engine.loading.load import LoadedModel
 from quire.engine.multimodal.embeddings import StepMedia
 from quire.engine.parallel.leader import Leader
 from quire.engine.parallel.leading_runner import LeadingRunner
-from quire.engine.parallel.messages import EndRows
 from quire.engine.parallel.stages.rows import FailedPages, PlannedStep, one_by_one
 from quire.engine.recurrent.state_runner import StateLost
 from quire.engine.runner.input_batch import Int64Array, StepInputs
@@ -49,7 +48,8 @@ class StagedLeadingRunner(LeadingRunner):
         super().__init__(leader, revisions, loaded, *rest)
         assert leader.flow is not None, "the model is in stages"
         self.max_in_flight = self._most = max_in_flight
-        self._flow, self._width = leader.flow, loaded.decoder.width
+        self._flow = leader.flow
+        self._no_rows = torch.empty(0, loaded.decoder.width, dtype=loaded.dtype)
         self._has_encoder_input = loaded.decoder.encoder_input is not None
         self._sent = deque[SentPlan]()
 
@@ -123,15 +123,5 @@ class StagedLeadingRunner(LeadingRunner):
         ended = frozenset(seq_id for sent in later for seq_id in sent.plan.ended)
         size = self._batch.page_size
         rows = one_by_one(step, compute, executor.describe_error, size, failures, failed, ended, bool(later))
-        self._leader.send(EndRows(number))
-        return _joined(step, rows, self._width)
-
-
-def _joined(step: PlannedStep, rows: list[Tensor | None], width: int) -> Tensor:
-    """The hidden states of all rows; zeros for those that failed."""
-    first = next((found for found in rows if found is not None), None)
-    hidden = torch.zeros(len(step.index), width) if first is None else first.new_zeros(len(step.index), first.shape[-1])
-    for row, found in enumerate(rows):
-        if found is not None:
-            hidden[torch.from_numpy(step.selected(row))] = found
-    return hidden
+        self._leader.end_rows(number)
+        return step.joined(rows, self._no_rows)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Set as AbstractSet
+from collections.abc import Callable, Sequence, Set as AbstractSet
 from dataclasses import dataclass, field, replace
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from quire.engine.multimodal.embeddings import StepMedia
@@ -43,6 +44,14 @@ class PlannedStep:
             low, high = np.searchsorted(media.index, (begin, end))
             media = StepMedia(media.index[low:high] - begin, media.rows[low:high]) if low < high else None
         return executor.hidden_states(plan, self.inputs.row(row), index, media, failures)
+
+    def joined(self, rows: Sequence[Tensor | None], no_rows: Tensor) -> Tensor:
+        """The hidden states of all rows; zeros for those that are None. no_rows: [0, width]."""
+        hidden = no_rows.new_zeros(len(self.index), no_rows.shape[-1])
+        for row, found in enumerate(rows):
+            if found is not None:
+                hidden[torch.from_numpy(self.selected(row))] = found
+        return hidden
 
 
 @dataclass(slots=True)
