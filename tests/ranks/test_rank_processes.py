@@ -5,13 +5,14 @@ import signal
 import threading
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import pytest
 from engine_rig import Rig, greedy, random_ids, rig_of
 from rank_rig import TWO_RANKS, TWO_STAGES
 
 from quire import LLM, SamplingParams
-from quire.engine.parallel.followers import SILENCE_S
+from quire.engine.parallel.followers import SILENCE_S, Launched
 from quire.errors import CheckpointError, ConfigError
 from quire.hooks import registry
 from quire.settings.model_config import ModelConfig
@@ -61,7 +62,7 @@ def test_processes_answer_as_one_and_end_with_the_engine(folder: Path, ranks: di
     ids=["killed", "stopped", "killed stage"],
 )
 def test_a_lost_rank_ends_requests_with_an_error_and_the_engine_asks_to_be_restarted(
-    folder: Path, number: signal.Signals, ranks: dict[str, int]
+    folder: Path, number: signal.Signals, ranks: dict[str, int], caplog: pytest.LogCaptureFixture
 ) -> None:
     with rig_of(folder, **ranks) as rig:
         rig.tokens(PROMPTS, greedy(2, ignore_eos=True))
@@ -80,6 +81,9 @@ def test_a_lost_rank_ends_requests_with_an_error_and_the_engine_asks_to_be_resta
         for _ in range(2):
             rig.engine.step()
         assert rig.engine.failed_steps == 3
+    assert [record.getMessage() for record in caplog.records if record.levelname == "ERROR"] == [
+        "The ranks of this model cannot go on: rank 1 has ended"
+    ]
     assert is_gone(pid)
 
 
@@ -107,28 +111,23 @@ def test_impossible_settings_are_refused(settings: dict[str, object], said: str)
         ModelConfig(model="m", **settings)
 
 
-def test_more_ranks_than_heads_are_refused_before_anything_is_loaded(folder: Path) -> None:
-    with (
-        pytest.raises(ConfigError, match="has 4 attention heads, so it can be at most 4"),
-        rig_of(folder, tensor_parallel_size=5),
-    ):
-        pass
+@pytest.mark.parametrize(
+    ("ranks", "said"),
+    [
+        ({"tensor_parallel_size": 64}, "size 64: the model has 4 attention heads, so it can be at most 4"),
+        ({"pipeline_parallel_size": 3}, "size 3: the model has 2 blocks, so it can be at most 2"),
+        ({"model_impl": "transformers", **TWO_RANKS}, "not made of Quire's parts"),
+        ({"model_impl": "transformers", **TWO_STAGES}, "not made of Quire's parts"),
+    ],
+    ids=["heads", "blocks", "ranks of a fallback", "stages of a fallback"],
+)
+def test_a_model_that_cannot_be_divided_is_refused_before_a_rank_is_started(
+    folder: Path, ranks: dict[str, Any], said: str
+) -> None:
+    def never(*_: Any) -> Launched:
+        raise AssertionError("no rank is started")
 
-
-def test_more_stages_than_blocks_are_refused_before_anything_is_loaded(folder: Path) -> None:
-    with (
-        pytest.raises(ConfigError, match="size 3: the model has 2 blocks, so it can be at most 2"),
-        rig_of(folder, pipeline_parallel_size=3),
-    ):
-        pass
-
-
-@pytest.mark.parametrize("ranks", [TWO_RANKS, TWO_STAGES], ids=["ranks", "stages"])
-def test_a_model_of_a_fallback_is_refused(folder: Path, ranks: dict[str, int]) -> None:
-    with (
-        pytest.raises(ConfigError, match="not made of Quire's parts"),
-        rig_of(folder, model_impl="transformers", **ranks),
-    ):
+    with pytest.raises(ConfigError, match=said), rig_of(folder, launch=never, **ranks):
         pass
 
 

@@ -3,18 +3,23 @@
 import logging
 import socket
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import pytest
 import torch
-from engine_rig import greedy, random_ids, rig_of
+from engine_rig import Rig, greedy, random_ids, rig_of
 from family_checks import plugins
-from rank_rig import TWO_STAGES
+from rank_rig import TWO_RANKS, TWO_STAGES
 from thread_ranks import launch_thread
 
+from quire.engine.parallel.stages.leading_runner import SentPlan
 from quire.engine.parallel.stages.position import RankPosition
+from quire.engine.runner.launched_plan import LaunchedPlan
 from quire.errors import ConfigError
+from quire.types import Plan
 from quire_kernels.groups.group import RankLost
 from quire_kernels.groups.stage_link import StageLink
 from quire_models.parts.decoder import Attention, Block, Decoder, GatedMlp
@@ -149,31 +154,119 @@ BAD = 77
 """A token that a stage cannot compute."""
 
 
+def refuse_bad(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """Let the method of this name of all flows fail for it."""
+    original = getattr(StageFlow, name)
+
+    def fails(self: StageFlow, *args: Any) -> Any:
+        if BAD in args[-1].tokens:
+            raise ValueError("not this one")
+        return original(self, *args)
+
+    monkeypatch.setattr(StageFlow, name, fails)
+
+
+@pytest.mark.parametrize("ranks", [TWO_STAGES, {**TWO_STAGES, **TWO_RANKS}], ids=["one rank each", "two ranks each"])
 @pytest.mark.parametrize("stage", [0, 1])
 def test_only_the_row_that_a_stage_cannot_compute_fails(
-    llama: Path, monkeypatch: pytest.MonkeyPatch, stage: int, caplog: pytest.LogCaptureFixture
+    llama: Path, monkeypatch: pytest.MonkeyPatch, stage: int, ranks: dict[str, int], caplog: pytest.LogCaptureFixture
 ) -> None:
     """The others have the answers that they have without it, and so have later requests."""
     caplog.set_level(logging.CRITICAL)
     prompts = [[BAD, 1, 2], *([5, 6, i] for i in range(3))]
     with rig_of(llama, plugins()) as rig:
         wanted = rig.tokens(prompts, greedy(4, ignore_eos=True, bad_word_ids=((BAD,),)))
-    name = ("send", "receive")[stage]
-    original = getattr(StageFlow, name)
-
-    def fails(self: StageFlow, *args: object) -> object:
-        if BAD in args[-1].tokens:  # type: ignore[attr-defined]
-            raise ValueError("not this one")
-        return original(self, *args)
-
-    monkeypatch.setattr(StageFlow, name, fails)
-    with rig_of(llama, plugins(), launch=launch_thread, **TWO_STAGES) as rig:
+    refuse_bad(monkeypatch, ("send", "receive")[stage])
+    with rig_of(llama, plugins(), launch=launch_thread, **ranks) as rig:
         for _ in range(2):
             ids = [rig.add(prompt, greedy(4, ignore_eos=True, bad_word_ids=((BAD,),))) for prompt in prompts]
             answers = rig.drain()
             assert answers[ids[0], 0].last.finish_reason == "error"
             assert "not this one" in str(answers[ids[0], 0].last.error)
             assert [answers[request_id, 0].token_ids for request_id in ids[1:]] == wanted[1:]
+
+
+def plans_of(rig: Rig, then: Callable[[int], object] = lambda _: None) -> list[list[SentPlan]]:
+    """Grows with each launch: the plans in flight after it, the oldest first. then: called with the number of these."""
+    runner, seen = rig.engine._runner, list[list[SentPlan]]()
+    launch = runner.launch
+
+    def seeing(plan: Plan) -> LaunchedPlan:
+        launched = launch(plan)
+        seen.append(list(runner._sent))  # type: ignore[attr-defined]
+        then(len(seen))
+        return launched
+
+    runner.launch = seeing  # type: ignore[method-assign]
+    return seen
+
+
+def test_rows_fail_that_read_what_an_earlier_plan_could_not_compute(
+    llama: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The other rows of later plans have their answers, and what was not computed is in no cache afterwards."""
+    caplog.set_level(logging.CRITICAL)
+    shared = random_ids(Random(1), 8, BAD)
+    prompts = [[*shared, BAD, 1], [3, 4], [*shared, 5, 6], [7, 8]]
+    params = greedy(4, ignore_eos=True, bad_word_ids=((BAD,),))
+    with rig_of(llama, plugins()) as rig:
+        wanted = rig.tokens(prompts, params)
+    refuse_bad(monkeypatch, "send")
+    with rig_of(llama, plugins(), launch=launch_thread, **TWO_STAGES) as rig:
+        seen = plans_of(rig)
+        ids = [rig.add(prompt, params) for prompt in prompts]
+        answers = rig.drain()
+        assert [[len(each.plan.chunks) for each in sent] for sent in seen[:2]] == [[2], [2, 2]]
+        errors = [answers[request_id, 0].last.error for request_id in ids]
+        assert ["not this one" in str(error) for error in errors] == [True, False, True, False]
+        assert [answers[ids[i], 0].token_ids for i in (1, 3)] == [wanted[1], wanted[3]]
+        monkeypatch.undo()
+        assert rig.tokens(prompts, params) == wanted
+
+
+def test_plans_fail_beside_preempted_sequences(
+    llama: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Rows are computed again, although plans that were sent meanwhile have moved pages to host memory and back."""
+    caplog.set_level(logging.CRITICAL)
+    prompts = [random_ids(Random(i), 5 + 3 * i) for i in range(7)]
+    settings = {"num_pages": 40, "max_model_len": 80, "preemption": "swap", "swap_space": 0.01}
+    with rig_of(llama, plugins()) as rig:
+        wanted = rig.tokens(prompts, greedy(40, ignore_eos=True))
+    original, failed = StageFlow.send, set[int]()
+
+    def fails(self: StageFlow, x: torch.Tensor, fwd: Any) -> None:
+        if self._plan % 3 == 0 and len(fwd.contexts) > 1:
+            failed.add(self._plan)
+            raise ValueError("not these together")
+        original(self, x, fwd)
+
+    monkeypatch.setattr(StageFlow, "send", fails)
+    with rig_of(llama, plugins(), launch=launch_thread, **TWO_STAGES, **settings) as rig:
+        seen = plans_of(rig)
+        assert rig.tokens(prompts, greedy(40, ignore_eos=True)) == wanted
+    later = [sent[1].plan for sent in seen if len(sent) == 2 and sent[0].number in failed]
+    assert any(plan.swaps_out for plan in later)
+    assert any(plan.swaps_in for plan in later)
+
+
+def test_as_many_plans_are_in_flight_as_there_are_stages(llama: Path) -> None:
+    """They have other sequences, unless these still compute their prompts; so with answers that were aborted."""
+    prompts = [random_ids(Random(i), 5 + 3 * i) for i in range(6)]
+    with rig_of(llama, plugins()) as rig:
+        wanted = rig.tokens(prompts, greedy(8, ignore_eos=True))
+    with rig_of(llama, plugins(), launch=launch_thread, **TWO_STAGES) as rig:
+        ids = [rig.add(prompt, greedy(8, ignore_eos=True)) for prompt in [*prompts, prompts[0]]]
+        seen = plans_of(rig, lambda count: count == 8 and rig.engine.abort(ids[-1]))  # while plans are in flight
+        answers = rig.drain()
+        pages = rig.engine.stats().num_pages_used
+    assert [answers[request_id, 0].token_ids for request_id in ids[:-1]] == wanted
+    assert max(map(len, seen)) == 2
+    pairs = [[each.plan for each in sent] for sent in seen if len(sent) == 2]
+    sampling = [[{c.seq_id for c in plan.chunks if c.samples} for plan in plans] for plans in pairs]
+    assert any(all(both) for both in sampling)
+    assert all(both[0].isdisjoint(both[1]) for both in sampling)
+    assert pages == 0
 
 
 def test_each_rank_has_the_weights_of_its_stage(llama: Path) -> None:

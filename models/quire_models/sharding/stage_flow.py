@@ -32,7 +32,7 @@ class StageFlow:
 
     def __init__(self, source: StageLink | None, sink: StageLink | None) -> None:
         self._source, self._sink = source, sink
-        self._plan = self._call = 0
+        self._plan = self._call = self._oldest = 0
         self._early: dict[int, list[tuple[dict[str, Any], dict[str, Tensor]]]] = {}
         self.failures: dict[int, str] = {}
 
@@ -40,9 +40,10 @@ class StageFlow:
         """The forward passes from now on are those of this plan."""
         self._plan, self._call, self.failures = number, 0, {}
 
-    def forget(self, number: int) -> None:
-        """Drop what has arrived for a plan that has ended."""
-        self._early.pop(number, None)
+    def forget_before(self, number: int) -> None:
+        """Drop what has arrived, and what will, for plans before this one: they have ended."""
+        self._oldest = number
+        self._early = {plan: messages for plan, messages in self._early.items() if plan >= number}
 
     def receive(self, fwd: Any) -> Tensor:
         """Input of the stage's first block, [tokens, width]; what blocks share is in `fwd.step_cache` then.
@@ -71,7 +72,8 @@ class StageFlow:
             early = self._early.get(self._plan)
             header, tensors = early.pop(0) if early else self._source.receive()
             if header["plan"] != self._plan:
-                self._early.setdefault(header["plan"], []).append((header, tensors))
+                if header["plan"] >= self._oldest:
+                    self._early.setdefault(header["plan"], []).append((header, tensors))
             elif header["call"] >= self._call:
                 break
         if header["error"] is not None:

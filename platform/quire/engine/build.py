@@ -20,7 +20,7 @@ from quire.engine.memory.kv_budget import check_memory_use, plan_caches, step_to
 from quire.engine.memory.ledger import MemoryBudget, MemoryLedger
 from quire.engine.memory.profile import activation_bytes
 from quire.engine.multimodal.embeddings import MultimodalEmbeddings
-from quire.engine.overlap.may_overlap import may_overlap
+from quire.engine.overlap.may_overlap import may_overlap, num_divisions
 from quire.engine.parallel.executors import Launch
 from quire.engine.parallel.leader import Leader, start_ranks
 from quire.engine.parallel.leading_runner import runner_of
@@ -109,6 +109,7 @@ def _build(
         config.structured_outputs_timeout_s,
         config.structured_outputs_cache_bytes,
     )
+    divisions = num_divisions(loaded, config, speculation)
     scheduler = Scheduler(
         PagePool(
             caches.num_pages,
@@ -117,7 +118,9 @@ def _build(
             PageLog.from_registry(registry, loaded.info.name, config.page_size),
         ),
         choose_policy(registry, config.scheduling_policy, context),
-        SchedulerLimits.from_config(config, loaded, max_model_len=caches.max_model_len, max_tokens=max_tokens),
+        SchedulerLimits.from_config(
+            config, loaded, max_model_len=caches.max_model_len, max_tokens=max_tokens, num_divisions=divisions
+        ),
         PagePool(caches.num_host_pages, config.page_size, caching=False),
         partial(try_admit, grammars, adapters),
         states=StateSlots.from_sizes(caches, config),
@@ -140,6 +143,7 @@ def _build(
         ranks,
         adapters.registry.known,
         may_overlap(loaded, config, speculation),
+        divisions,
         loaded,
         sizes,
         processors,

@@ -33,7 +33,7 @@ from quire.engine.scheduler.candidates import Admission
 from quire.engine.scheduler.scheduler import Scheduler
 from quire.engine.speculation.speculation import Speculation
 from quire.engine.structured.grammars import Grammars
-from quire.errors import QuireError
+from quire.errors import EngineDied, QuireError
 from quire.hooks.call_stats import step_fault
 from quire.isolation.background_work import BackgroundWork
 from quire.params.pooling import PoolingParams
@@ -199,7 +199,8 @@ class Engine:
                 raise launched.error
             return self._runner.finish(launched)
         except Exception as error:
-            log.exception("A step of %d tokens failed", launched.plan.num_tokens)
+            if not isinstance(error, EngineDied):  # the ranks have said why
+                log.exception("A step of %d tokens failed", launched.plan.num_tokens)
             raise _RunFailed from error
 
     def _fail_begun(self, failure: _RunFailed) -> list[SeqDelta]:

@@ -81,6 +81,7 @@ class World:
             seed=BASE_SEED,
             bidirectional_media=bidirectional_media,
             media_in_one=bidirectional_media and choose.random() < 0.4,
+            num_divisions=choose.choice([1, 1, 2, 3]),
         )
         self.blocked: set[str] = set()
         caching = caches_states or choose.random() < 0.7

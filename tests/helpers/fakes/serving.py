@@ -7,7 +7,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import httpx
@@ -59,17 +59,23 @@ class Server:
                 continue
         return None
 
+    def await_engine_pid(self, other_than=None):
+        """The pid of the engine process, once there is one other than this."""
+        while (found := self.engine_pid()) in (other_than, None):
+            assert self.process.poll() is None, self.output()
+            time.sleep(POLL_S)
+        return found
+
     def host_bytes(self):
         """Resident memory of that process."""
-        return int(Path(f"/proc/{self.engine_pid()}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+        return int(Path(f"/proc/{self.await_engine_pid()}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
     def kill_engine(self):
         """Kill it, and wait for the next one: until the server starts that, it may not have noticed yet."""
-        killed = self.engine_pid()
-        os.kill(killed, signal.SIGKILL)
-        while self.engine_pid() in (killed, None):
-            assert self.process.poll() is None, self.output()
-            time.sleep(POLL_S)
+        killed = self.await_engine_pid()
+        with suppress(ProcessLookupError):  # it has ended meanwhile, and is being replaced
+            os.kill(killed, signal.SIGKILL)
+        self.await_engine_pid(other_than=killed)
         return self.wait_ready()
 
     def stop(self, sign=signal.SIGTERM, within_s=60):

@@ -20,6 +20,9 @@ from quire_models import KVCache
 SlotUses = tuple[tuple[int, float], ...]
 """(slot, weight) of each adapter, in order of slots."""
 
+FoundAdapters = tuple[Sequence[tuple[WeightedAdapter, AdapterRevision]], Mapping[AttachedRuntime, SlotUses]]
+"""The adapters of a sequence, and their slots by runtime."""
+
 Failures = dict[int, str]
 """Error message by seq_id."""
 
@@ -34,23 +37,30 @@ class AdapterMapping:
     def __init__(self, runtimes: AttachedRuntimes, revisions: Mapping[AdapterRef, AdapterRevision]) -> None:
         self._runtimes, self._revisions = runtimes, revisions
         self.slots: dict[int, Mapping[AttachedRuntime, SlotUses]] = {}
+        self._found: dict[int, FoundAdapters] = {}
         self._in_tower: dict[int, tuple[WeightedAdapter, ...]] = {}
         self.to_store: dict[int, AdapterRevision] = {}
 
     def start(self, start: NewSeq) -> None:
-        """Add a sequence. Its adapters have slots, which they keep until the sequence ends."""
+        """Add a sequence, with the adapters that were found for it."""
+        if start.seq_id not in self._found:
+            self.find(start)
+        adapters, self.slots[start.seq_id] = self._found.pop(start.seq_id)
+        if in_tower := tuple(use for use, adapter in adapters if adapter.metadata and adapter.metadata.in_tower):
+            self._in_tower[start.seq_id] = in_tower
+        for _, adapter in adapters if start.num_virtual else ():
+            if adapter.metadata and adapter.metadata.has_virtual_kv:
+                self.to_store[start.seq_id] = adapter
+
+    def find(self, start: NewSeq) -> None:
+        """Find the adapters of a sequence that will start. They have slots, and keep them until the request ends."""
         uses: dict[AttachedRuntime, SlotUses] = {}
         found = [(use, self._revisions[use.ref]) for use in start.adapters]
         for use, adapter in found:
             assert adapter.runtime is not None, "it was read"
             assert adapter.holding_requests, "it has a slot"
             uses[adapter.runtime] = tuple(sorted((*uses.get(adapter.runtime, ()), (adapter.slot, use.weight))))
-        self.slots[start.seq_id] = uses
-        if in_tower := tuple(use for use, adapter in found if adapter.metadata and adapter.metadata.in_tower):
-            self._in_tower[start.seq_id] = in_tower
-        for _, adapter in found if start.num_virtual else ():
-            if adapter.metadata and adapter.metadata.has_virtual_kv:
-                self.to_store[start.seq_id] = adapter
+        self._found[start.seq_id] = found, uses
 
     def end(self, seq_id: int) -> None:
         """Drop a sequence, if it uses adapters."""
@@ -64,6 +74,7 @@ class AdapterMapping:
         return self._runtimes.captured()
 
     def clear(self) -> None:
+        self._found.clear()
         self.slots.clear()
         self._in_tower.clear()
         self.to_store.clear()

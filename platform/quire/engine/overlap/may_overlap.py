@@ -1,4 +1,4 @@
-"""Decides whether the steps of a model are launched while the step before them runs."""
+"""Decides whether the steps of a model are launched while those before them run."""
 
 from __future__ import annotations
 
@@ -10,6 +10,11 @@ from quire.settings.model_config import ModelConfig
 def may_overlap(loaded: LoadedModel, config: ModelConfig, speculation: Speculation) -> bool:
     """Whether the device computes beside the host, and a step needs no more of the one before than sampled tokens."""
     return loaded.device.type == "cuda" and has_independent_steps(loaded, config, speculation)
+
+
+def num_divisions(loaded: LoadedModel, config: ModelConfig, speculation: Speculation) -> int:
+    """Plans among which running seqs are divided, so that all stages of a model compute at the same time."""
+    return config.pipeline_parallel_size if has_independent_steps(loaded, config, speculation) else 1
 
 
 def has_independent_steps(loaded: LoadedModel, config: ModelConfig, speculation: Speculation) -> bool:

@@ -134,8 +134,8 @@ class Follower:
                 self._run(command)
             case RunRow():
                 self._run_row(command)
-            case EndRows() if isinstance(self._runner, StagedFollowingRunner):
-                self._runner.end_rows(command.plan)
+            case EndRows():
+                self._end_rows(command)
             case AcquireSlot() | ReleaseSlot() | ReleaseAdapter():
                 self._adapters.do(command)
             case ResetRunner():
@@ -163,6 +163,12 @@ class Follower:
         with self._plan(command.number, f"row {command.row} of a step"):
             self._runner.run_row(command)
 
+    def _end_rows(self, command: EndRows) -> None:
+        assert isinstance(self._runner, StagedFollowingRunner), "rows are of a model in stages"
+        with self._plan(command.number, "the end of a step"):
+            self._group.begin()
+            self._runner.end_rows(command.plan)
+
     @contextmanager
     def _plan(self, number: int, what: str) -> Iterator[None]:
         """Meanwhile a plan is computed; what fails is logged, and the next stage learns of it."""
@@ -176,7 +182,7 @@ class Follower:
             if self._flow is not None:
                 self._flow.fail(f"{error}" if isinstance(error, StageFailed) else f"{type(error).__name__}: {error}")
         if self._flow is not None:
-            self._flow.forget(number)
+            self._flow.forget_before(number + 1)
 
     @torch.inference_mode()
     def _compute_tables(self, command: ComputeTables) -> None:

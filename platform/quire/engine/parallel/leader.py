@@ -12,12 +12,12 @@ from typing import Any
 
 import torch
 
-from quire import hub
 from quire.engine.adapters.attached_runtimes import AttachedRuntimes
 from quire.engine.loading.load import LoadedModel
 from quire.engine.memory.ledger import MemoryBudget, MemoryUse
 from quire.engine.parallel.adapters.adapter_reads import AdapterReads
 from quire.engine.parallel.adapters.mirrored_runtime import MirroredRuntime
+from quire.engine.parallel.check_division import check_division
 from quire.engine.parallel.divided_tables import DividedTables
 from quire.engine.parallel.executors import Launch, RankExecutor, executor_of
 from quire.engine.parallel.followers import Followers, Launched
@@ -28,6 +28,7 @@ from quire.engine.parallel.messages import (
     BuildRunner,
     ComputeTables,
     EndRank,
+    EndRows,
     PlacedAdapter,
     RankFailed,
     RankLoaded,
@@ -154,6 +155,12 @@ class Leader:
         self.send(RunRow(number := self._next_number(), plan, row))
         return number
 
+    def end_rows(self, plan: int) -> None:
+        """Let all ranks go on behind the rows of a plan. Raises RankLost."""
+        self.send(EndRows(number := self._next_number(), plan))
+        self.begin_plan(number)
+        self._group.begin()
+
     def begin_plan(self, number: int) -> None:
         """Compute this one of the plans that were sent from now on."""
         self._group.start_plan(number)
@@ -166,6 +173,11 @@ class Leader:
         self.send(replace(command, number=(number := self._next_number())))
         self.begin_plan(number)
         self._group.begin()
+
+    @property
+    def next_number(self) -> int:
+        """The number of the next plan or row that is sent."""
+        return self._number + 1
 
     def _next_number(self) -> int:
         if self._failure is not None:
@@ -230,11 +242,11 @@ class Leader:
 
 
 def start_ranks(config: ModelConfig, registry: Registry, launch: Launch | None) -> Leader | OneRank:
-    """Start the other ranks of a model, if it has some. Raises ConfigError."""
+    """Start the other ranks of a model, if it has some. Raises ConfigError before, if it cannot have so many."""
     if config.num_ranks == 1:
         return OneRank()
     _check_device(config)
-    hub.locate(config.model, config)  # downloads it once, before all ranks ask for it
+    check_division(config, registry)
     return Leader(config, registry, executor_of(config, registry, os.environ, launch))
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -26,11 +27,12 @@ def runner_of(
     ranks: Leader | OneRank,
     revisions: Mapping[AdapterRef, AdapterRevision],
     overlaps: bool,
+    divisions: int,
     loaded: LoadedModel,
     *rest: Any,
 ) -> ModelRunner:
     """The runner of the first rank. revisions: adapters that sequences may refer to. overlaps: whether steps of one
-    rank are launched while the one before runs. rest: as of `ModelRunner`.
+    rank are launched while the one before runs. divisions: see `num_divisions`. rest: as of `ModelRunner`.
     """
     if isinstance(ranks, OneRank):
         return OverlappingRunner(loaded, *rest) if overlaps else ModelRunner(loaded, *rest)
@@ -38,7 +40,7 @@ def runner_of(
         return LeadingRunner(ranks, revisions, loaded, *rest)
     from quire.engine.parallel.stages.leading_runner import StagedLeadingRunner
 
-    return StagedLeadingRunner(ranks, revisions, loaded, *rest)
+    return StagedLeadingRunner(divisions, ranks, revisions, loaded, *rest)
 
 
 class LeadingRunner(ModelRunner):
@@ -58,11 +60,17 @@ class LeadingRunner(ModelRunner):
 
     def launch(self, plan: Plan) -> LaunchedPlan:
         """Launch a plan on all ranks. Raises EngineDied if one of them is gone, RankLost if the step failed on one."""
+        with self._on_ranks():
+            self._leader.begin_plan(self._leader.send_plan(plan, self._placed(plan.started)))
+            return super().launch(plan)
+
+    @contextmanager
+    def _on_ranks(self) -> Iterator[None]:
+        """Meanwhile this rank computes with the others. Raises EngineDied in the place of a lasting RankLost."""
         before = torch.get_num_threads()
         torch.set_num_threads(self._leader.threads)  # in this thread, which may also run models of one rank
         try:
-            self._begin(plan)
-            return super().launch(plan)
+            yield
         except RankLost as error:
             if not error.lasting:
                 raise
@@ -70,10 +78,6 @@ class LeadingRunner(ModelRunner):
             raise EngineDied(f"A rank of the model was lost: {error}. The models are loaded again.") from error
         finally:
             torch.set_num_threads(before)
-
-    def _begin(self, plan: Plan) -> None:
-        """Let all ranks begin with a plan. Raises RankLost if one is gone."""
-        self._leader.begin_plan(self._leader.send_plan(plan, self._placed(plan.started)))
 
     def reset(self) -> None:
         """Drop every sequence on all ranks."""

@@ -90,8 +90,9 @@ class RunRow:
 
 @dataclass(frozen=True)
 class EndRows:
-    """All rows of a plan are computed, or have failed."""
+    """All rows of a plan are computed, or have failed: go on with its logits. number: as of a plan."""
 
+    number: int
     plan: int
 
 

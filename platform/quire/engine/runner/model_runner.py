@@ -206,6 +206,8 @@ class ModelRunner:
         try:
             return self._executor.hidden_states(plan, inputs, index, media, failures)
         except Exception as error:
+            if getattr(error, "lasting", False):  # a rank is lost
+                raise
             log.exception("A step of %d tokens failed; its rows are computed one by one", plan.num_tokens)
             if self._state is not None:
                 self._state.suspect(plan.chunks)

@@ -22,7 +22,7 @@ class SchedulerLimits:
     step. max_num_queued_reqs: accepted and unfinished. chunked_prefill: a prompt may be split over steps. preemption:
     "auto" and "swap" use host pages while there are some. eos_ids: end-of-text tokens. seed: for requests without one.
     bidirectional_media: each medium is computed in a single step; media_in_one: even if its beginning is in the prefix
-    cache.
+    cache. num_divisions: plans in flight that running seqs are divided among.
     """
 
     max_model_len: int
@@ -36,10 +36,11 @@ class SchedulerLimits:
     bidirectional_media: bool = False
     media_in_one: bool = False
     encoder_input: EncoderInputInfo | None = None
+    num_divisions: int = 1
 
     @classmethod
     def from_config(
-        cls, config: ModelConfig, loaded: LoadedModel, *, max_model_len: int, max_tokens: int
+        cls, config: ModelConfig, loaded: LoadedModel, *, max_model_len: int, max_tokens: int, num_divisions: int = 1
     ) -> SchedulerLimits:
         """max_tokens: of a step."""
         bidirectional_media = loaded.decoder.bidirectional_media
@@ -55,6 +56,7 @@ class SchedulerLimits:
             bidirectional_media=bidirectional_media,
             media_in_one=bidirectional_media and config.batch_invariant,
             encoder_input=loaded.info.encoder_input,
+            num_divisions=num_divisions,
         )
 
     def num_unshared_tokens(self, prompt: Prompt) -> int:

@@ -173,8 +173,10 @@ class Planner:
     # --- chunks -------------------------------------------------------------------------------------
 
     def _schedule_running(self, builder: PlanBuilder) -> None:
-        running, starved = self._state.running, False
+        running = self._state.running
         ready = [seq for seq in running.values() if seq.may_compute(builder.ahead)]
+        starved = len(ready) > (most := -(-len(running) // self._limits.num_divisions))
+        ready = ready[:most]  # the others are for the next plan
         num_behind = sum(not in_background(seq.client) for seq in ready)
         for seq in ready:
             num_behind -= not in_background(seq.client)
@@ -251,7 +253,7 @@ class Planner:
         be used up.
         """
         running, pool = self._state.running, self._pool
-        if running and self._shares.exceeds_max_seqs(seq):
+        if running and (len(builder.chunks) >= self._state.num_in_plan or self._shares.exceeds_max_seqs(seq)):
             return None
         hits = self._match_prefix(seq)
         start = max(seq.computed, len(hits) * pool.page_size, seq.group.request.prompt.num_given)
@@ -267,6 +269,8 @@ class Planner:
         if running:
             num_pages += self._shares.num_reserved(seq.group) + self._shares.num_pages_to_grow
             num_pages += pool.num_pages // PAGES_PER_SPARE_PAGE
+            if self._limits.num_divisions > 1:  # those without a chunk
+                num_pages += sum(self._tables.num_pages_needed(each) for each in running.values())
         return hits if num_pages <= pool.available else None
 
     def _match_prefix(self, seq: Seq) -> list[int]:

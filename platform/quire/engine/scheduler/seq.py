@@ -212,10 +212,10 @@ class Seq:
         return len(self.tokens) + self.num_unknown - self.computed - self.in_flight - unshared
 
     def may_compute(self, ahead: bool) -> bool:
-        """Whether a running seq can be in the next plan. ahead: also if it is in flight, unless it will have ended."""
+        """Whether a running seq can be in the next plan. ahead: also after unknown tokens, unless it ends."""
         if self.in_flight:
             ends = self.num_unknown > 0 and len(self.tokens) + self.num_unknown >= self.max_len
-            return ahead and self.to_compute > 0 and not ends
+            return (ahead or not self.num_unknown) and self.to_compute > 0 and not ends
         return self.candidates is None
 
     def next_ids(self, end: int) -> list[int]:

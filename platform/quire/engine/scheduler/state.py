@@ -68,6 +68,11 @@ class SchedulerState:
         self._next_id = count()
         self._arrivals = count()
 
+    @property
+    def num_in_plan(self) -> int:
+        """A plan's part of the seqs that run or wait."""
+        return -(-(len(self.running) + len(self.waiting) + len(self.swapped)) // self.limits.num_divisions)
+
     def add(self, request: Request, max_len: int) -> None:
         """Queue a request: one seq computes the prompt, the others fork from it.
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -14,11 +15,28 @@ from quire.engine.multimodal.embeddings import StepMedia
 from quire.engine.parallel.following_runner import FollowingRunner
 from quire.engine.parallel.messages import RunPlan, RunRow
 from quire.engine.parallel.stages.rows import PlannedStep
+from quire.engine.recurrent.state_runner import StateLost
 from quire.engine.runner.input_batch import Int64Array, StepInputs
-from quire.types import Plan, StateMoves
+from quire.engine.runner.selected_tokens import SelectedTokens
+from quire.engine.sampling.sampler import SamplingState
+from quire.types import Plan
 
 KEPT = 2 * 64
 """Plans whose rows may still have to be computed one by one: many more than are in flight."""
+
+
+class RowsFollow(StateLost):
+    """The rows of a plan are computed later, by commands of their own."""
+
+
+@dataclass(frozen=True)
+class KeptStep:
+    """A step whose rows may be computed one by one, and the hidden states of those that were, by row."""
+
+    step: PlannedStep
+    selected: SelectedTokens
+    states: Sequence[SamplingState]
+    rows: dict[int, Tensor] = field(default_factory=dict)
 
 
 class StagedFollowingRunner(FollowingRunner):
@@ -28,43 +46,56 @@ class StagedFollowingRunner(FollowingRunner):
         super().__init__(loaded, *rest, **options)
         stage: Any = loaded.module.stage
         self.has_head, self._flow = stage.is_last, stage.flow
-        self._steps: OrderedDict[int, PlannedStep] = OrderedDict()
-        self._moves: dict[int, StateMoves] = {}
+        self._no_rows = torch.empty(0, loaded.decoder.width, dtype=loaded.dtype)
+        self._steps: OrderedDict[int, KeptStep] = OrderedDict()
         self._command: RunPlan | None = None
+        self._selected: tuple[SelectedTokens, Sequence[SamplingState]]
 
     def run_plan(self, command: RunPlan) -> None:
         """Compute a plan, or prepare to compute its rows one by one."""
-        self._command, plan = command, command.plan
-        if command.by_rows and plan.state is not None:
-            self._moves[command.number] = plan.state
-            plan = replace(plan, state=replace(plan.state, checkpoints=()))
-        self.launch(plan)
+        self._command = command
+        self.launch(command.plan)
 
     @torch.inference_mode()
     def run_row(self, command: RunRow) -> None:
         """Compute one row of a plan."""
         self._flow.failures = failures = dict[int, str]()
-        self._steps[command.plan].hidden_states(command.row, self._executor, failures)
+        kept = self._steps[command.plan]
+        hidden = kept.step.hidden_states(command.row, self._executor, failures)
+        if self.has_head:
+            kept.rows[command.row] = hidden.clone()
 
+    @torch.inference_mode()
     def end_rows(self, number: int) -> None:
-        """All rows of a plan are computed."""
-        moves = self._moves.pop(number, None)
-        if moves is not None and self._state is not None:
-            self._state.after(moves)
+        """All rows of a plan are computed: go on as behind its forward pass."""
+        kept = self._steps[number]
+        step, selected, failures = kept.step, kept.selected, dict[int, str]()
+        if self._state is not None and step.plan.state is not None:
+            self._state.after(step.plan.state)
+        if self.has_head:
+            hidden = step.joined([kept.rows.get(row) for row in range(len(step.plan.chunks))], self._no_rows)
+            if self._tap is not None:
+                hidden = self._tap.selected(hidden, selected)
+            self._sample(hidden, selected, kept.states, None, failures)
+            self._prompt_logprobs(hidden, selected, failures)
 
     def reset(self) -> None:
         super().reset()
         self._steps.clear()
-        self._moves.clear()
+
+    def _step(self, plan: Plan) -> tuple[StepInputs, SelectedTokens, list[SamplingState]]:
+        found = super()._step(plan)
+        self._selected = found[1:]
+        return found
 
     def _hidden_states(
         self, plan: Plan, inputs: StepInputs, index: Int64Array, media: StepMedia | None, failures: dict[int, str]
     ) -> Tensor:
         assert self._command is not None, "a command brings the plan"
-        self._steps[self._command.number] = PlannedStep(plan, inputs, index, media)
+        self._steps[self._command.number] = KeptStep(PlannedStep(plan, inputs, index, media), *self._selected)
         if len(self._steps) > KEPT:
             self._steps.popitem(last=False)
         if self._command.by_rows:
-            return torch.empty(0)
+            raise RowsFollow
         self._flow.failures = failures
         return self._executor.hidden_states(plan, inputs, index, media, failures)
