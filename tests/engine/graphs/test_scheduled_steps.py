@@ -46,6 +46,6 @@ def test_decode_steps_have_a_bucket_and_room_for_their_pages(seed: int, arrivals
 
 
 def test_such_steps_are_drawn() -> None:
-    drawn = [decode_steps(seed, [2] * 10)[2] for seed in range(6)]
+    drawn = [decode_steps(seed, [2] * 10)[2] for seed in range(12)]
     assert sum(map(len, drawn)) > 50
     assert {len(plan.chunks) for plans in drawn for plan in plans} >= {1, 2, 3}

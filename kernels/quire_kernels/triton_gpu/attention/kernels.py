@@ -122,8 +122,7 @@ def attend(
     pairs, scoring = (position, end, head), (scale, softcap, slope, biases, reach)
     limits = (window, chunk, (stripe_block, stripe_local, stripe_stride, stripe_step))
     k_base, v_base = k_pool + kv_head.to(tl.int64) * k_head, v_pool + kv_head.to(tl.int64) * v_head
-    pools = (k_base, (k_page, k_slot), v_base, (v_page, v_slot))
-    row_pages = pages + row.to(tl.int64) * pages_stride
+    pools, row_pages = (k_base, (k_page, k_slot), v_base, (v_page, v_slot)), pages + row.to(tl.int64) * pages_stride
     columns, item = tl.arange(0, V_BLOCK), tl.program_id(1) * tl.num_programs(0) + kv_head
     part = (item * pairs_per_item + tl.arange(0, BLOCK_M)) * splits  # PARTIAL_BYTES bounds it
     acc, total, top = nothing(BLOCK_M, V_BLOCK)
