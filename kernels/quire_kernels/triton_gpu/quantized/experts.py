@@ -131,7 +131,7 @@ class ExpertStack:
     @classmethod
     def of(cls, bound: Sequence[Any]) -> ExpertStack | None:
         """The matrices, which become parts of the stack; None if they cannot be multiplied together."""
-        if not all(isinstance(each, TritonQuantizedLinear) and each.dtype.itemsize == 2 for each in bound):
+        if not bound or not all(isinstance(each, TritonQuantizedLinear) and each.dtype.itemsize == 2 for each in bound):
             return None
         matrices, (first, *_) = [each.matrix for each in bound], bound
         form = first.matrix
