@@ -61,6 +61,9 @@ def run(
             measurements: dict[str, Callable[[], Any]] = {
                 "one stream": partial(measure.steady, 1, 128 // scale, 100 // scale),
                 "64 streams": partial(measure.steady, 64 // scale, 128 // scale, 60 // scale),
+                "64 sampled streams": partial(
+                    *(measure.steady, 64 // scale, 128 // scale, 60 // scale), temperature=0.8, top_p=0.95, top_k=50
+                ),
                 "256 streams": partial(measure.steady, many, 128 // scale, 60 // scale),
                 "16 streams of 3000": partial(measure.steady, 16 // scale, 3000 // scale, 40 // scale),
                 "the first 256 requests": partial(measure.requests, many),
@@ -117,11 +120,14 @@ class Measure:
     def _prompt(self, length: int) -> list[int]:
         return [self._draw.randrange(2, 260) for _ in range(length)]
 
-    def steady(self, streams: int, prompt: int, steps: int, adapters: Sequence[str] = ()) -> dict[str, float]:
-        """Decode steps of so many streams."""
+    def steady(
+        self, streams: int, prompt: int, steps: int, adapters: Sequence[str] = (), **params: Any
+    ) -> dict[str, float]:
+        """Decode steps of so many streams. params: of the requests."""
         client = Client(self._engine)
         for i in range(streams):
-            client.add(self._prompt(prompt), steps + 40, adapters[i % len(adapters)] if adapters else None)
+            adapter = adapters[i % len(adapters)] if adapters else None
+            client.add(self._prompt(prompt), steps + 40, adapter, **params)
         while self._engine.num_generating < streams:
             client.step()
         for _ in range(5):

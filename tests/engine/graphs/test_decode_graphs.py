@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import hybrid_cases
+import latent_cases
 import pytest
 from engine_rig import Rig, greedy, make_rig, rig_of
 from lora_rig import Base
@@ -109,6 +110,24 @@ def test_rows_with_adapters_and_without_share_captured_steps(tmp_path: Path, rec
             assert tokens(rig, names) == wanted
             launches.append(recorder.launches)
     assert launches == [0, 5, 10, 10]  # an adapter of an embedding table needs the host
+
+
+def test_adapters_of_latent_attention(tmp_path: Path, recorder: RepeatedSteps) -> None:
+    case = next(case for case in latent_cases.CASES if case.architecture == "YoutuForCausalLM")
+    base = Base(tmp_path / "base", case.architecture, **case.config)
+    folders = {
+        name: base.adapter(name, r=4, lora_alpha=8, target_modules=[*modules])
+        for name, modules in {"a": ("q_a_proj", "o_proj"), "b": ("kv_b_proj", "o_proj")}.items()
+    }
+    launches = [0]
+    with rig_of(base.folder, registry.load(None, enable_lora=True), **SETTINGS) as rig:
+        for name, folder in folders.items():
+            rig.engine.load_adapter(name, folder)
+        for names in (["a", None], ["b", "a"]):
+            wanted = [base.greedy(name and folders[name], p, 6) for name, p in zip(names, PROMPTS, strict=False)]
+            assert tokens(rig, names) == wanted
+            launches.append(recorder.launches)
+    assert launches == [0, 5, 5]  # which adapters change the matrix that is absorbed, the host must know
 
 
 def tokens(rig: Rig, names: Sequence[str | None]) -> list[list[int]]:

@@ -131,7 +131,7 @@ class ExpertStack:
     @classmethod
     def of(cls, bound: Sequence[Any]) -> ExpertStack | None:
         """The matrices, which become parts of the stack; None if they cannot be multiplied together."""
-        if not all(isinstance(each, TritonQuantizedLinear) and each.dtype.itemsize == 2 for each in bound):
+        if not bound or not all(isinstance(each, TritonQuantizedLinear) and each.dtype.itemsize == 2 for each in bound):
             return None
         matrices, (first, *_) = [each.matrix for each in bound], bound
         form = first.matrix
@@ -149,7 +149,7 @@ class ExpertStack:
             own = None if offsets is None else offsets[i]
             each.matrix = replace(each.matrix, words=words[i], scales=stacked[i], offsets=own)
         bias, is_quick = torch.stack(biases) if biases else None, first.is_quick(first.dtype, False)
-        return cls(form, words, stacked, offsets, bias, first.rounds, is_quick)
+        return cls(first.matrix, words, stacked, offsets, bias, first.rounds, is_quick)
 
     def multiply(self, x: Tensor, per_row: int, pairs: Any, factors: Tensor | None, dtype: torch.dtype) -> Tensor:
         """y [pairs, N] of x [rows, K], each row for `per_row` pairs; zeros where an expert is not held.
