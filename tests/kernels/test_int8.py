@@ -12,7 +12,7 @@ from torch import Tensor
 from quire_kernels import int8, reference
 from quire_kernels.cpu.ops import CpuOps
 
-pytestmark = pytest.mark.usefixtures("threads")
+pytestmark = pytest.mark.usefixtures("seeded")
 
 
 # --- bytes and their scales ------------------------------------------------------------------------------

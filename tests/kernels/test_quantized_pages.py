@@ -13,7 +13,7 @@ from quire_kernels.cpu.ops import CpuOps
 from quire_kernels.ops import AttentionMetadata
 from quire_models.step.kv_cache import KVCache
 
-pytestmark = pytest.mark.usefixtures("threads")
+pytestmark = pytest.mark.usefixtures("seeded")
 
 
 def rows_of(lens: list[int], contexts: list[int], page_size: int) -> tuple[AttentionMetadata, Tensor, int]:
@@ -106,6 +106,7 @@ def test_turned_keys_are_stored_quantized(
     torch.testing.assert_close(found[0], found[1], atol=2e-2, rtol=2e-2)
 
 
+@pytest.mark.usefixtures("threads")
 @pytest.mark.parametrize("kind", KINDS, ids=KIND_IDS)
 def test_a_row_is_the_same_alone_and_among_others_and_in_pages_that_were_copied(cpp: CpuOps, kind: torch.dtype) -> None:
     lens, contexts = [1, 33, 1], [70, 100, 17]

@@ -16,7 +16,7 @@ from quire_kernels.ops import AttentionMetadata
 from quire_kernels.pytorch import ops as torch_ops
 from quire_testing import check_op
 
-pytestmark = pytest.mark.usefixtures("threads")
+pytestmark = pytest.mark.usefixtures("seeded")
 
 CPU = torch.device("cpu")
 FLOATS = (torch.float32, torch.bfloat16)

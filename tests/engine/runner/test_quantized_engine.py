@@ -25,7 +25,7 @@ from quire_kernels.cpu.compiled.program import Program
 from quire_models.step.kv_cache import KVCache
 from quire_testing.tiny import tiny_llama
 
-pytestmark = pytest.mark.usefixtures("threads")
+pytestmark = pytest.mark.usefixtures("seeded")
 
 
 # --- selection -------------------------------------------------------------------------------------------

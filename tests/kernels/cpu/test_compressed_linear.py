@@ -14,7 +14,7 @@ from quire_kernels.cpu.library import load
 from quire_kernels.cpu.linear.packed import PackedLinear
 from quire_kernels.cpu.ops import CpuOps
 
-pytestmark = pytest.mark.usefixtures("threads")
+pytestmark = pytest.mark.usefixtures("seeded")
 
 BF16 = torch.bfloat16
 SHAPES = [(96, 64), (100, 70), (33, 65), (1, 1), (31, 2), (66, 33), (48, 1536), (960, 576)]

@@ -15,7 +15,7 @@ from quire_kernels import reference
 from quire_kernels.cpu.ops import CpuOps
 from quire_kernels.ops import AttentionMetadata
 
-pytestmark = pytest.mark.usefixtures("threads")
+pytestmark = pytest.mark.usefixtures("seeded")
 
 
 # --- attention -------------------------------------------------------------------------------------------

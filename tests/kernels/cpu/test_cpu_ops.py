@@ -12,6 +12,7 @@ import pytest
 import torch
 from attention_rig import STEPS, Attention, rows_of
 from cpu_rig import FLOATS, close, factors
+from quantized_rig import random_matrix
 from torch import Tensor
 
 from quire.records import OpImpl
@@ -20,7 +21,7 @@ from quire_kernels.cpu import implementations
 from quire_kernels.cpu.ops import CpuOps
 from quire_testing import check_op
 
-pytestmark = pytest.mark.usefixtures("threads")
+pytestmark = pytest.mark.usefixtures("seeded")
 
 
 # --- conformance, as for anybody's implementation --------------------------------------------------------
@@ -135,12 +136,14 @@ def test_steps_without_tokens_are_no_work(cpp: CpuOps, dtype: torch.dtype) -> No
 
 @pytest.mark.parametrize("dtype", FLOATS)
 def test_the_number_of_threads_changes_nothing(cpp: CpuOps, threads: Any, dtype: torch.dtype) -> None:
-    given = factors(100, 70, dtype)
+    given, codes = factors(100, 70, dtype), random_matrix((100, 70, 70), 4, offsets=True)
     cases = [Attention(lens, contexts, 8, 2, 32, dtype) for lens, contexts in STEPS]
 
     def everything() -> list[Tensor]:
-        product = cpp.linear(given.weight, given.bias, gated=True)
-        found = [product(given.x[:rows]) for rows in (1, 13, 70)] + [product.unpacked()]
+        products = [cpp.linear(given.weight, given.bias, gated=True), cpp.linear_int8(given.weight, given.bias)]
+        products += [cpp.linear_quantized(codes, given.bias, dtype, False, bits) for bits in (8, 16)]
+        found = [product(given.x[:rows]) for rows in (1, 13, 70) for product in products]
+        found += [product.unpacked() for product in products]
         found += [cpp.rms_norm(given.x, torch.ones(70, dtype=dtype), 1e-5), cpp.gated_act(given.x, "silu")]
         return found + [case.by(cpp) for case in cases]
 

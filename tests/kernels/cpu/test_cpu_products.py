@@ -8,7 +8,7 @@ from cpu_rig import COUNTS, FLOATS, close, factors
 
 from quire_kernels.cpu.ops import CpuOps
 
-pytestmark = pytest.mark.usefixtures("threads")
+pytestmark = pytest.mark.usefixtures("seeded")
 
 
 MATRICES = [(96, 64), (100, 70), (33, 65), (1, 1), (31, 2), (70, 33), (48, 1536), (32, 32)]

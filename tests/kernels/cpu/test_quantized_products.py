@@ -15,7 +15,7 @@ from quire_kernels.cpu.linear.quantized_packing import CodeKind
 from quire_kernels.cpu.ops import CpuOps
 from quire_kernels.quantized import QuantizedBoundLinear, QuantizedMatrix
 
-pytestmark = pytest.mark.usefixtures("threads")
+pytestmark = pytest.mark.usefixtures("seeded")
 
 ROWS = (1, 2, 3, 5, 33, 65)
 

@@ -12,7 +12,7 @@ from quire_kernels import reference
 from quire_kernels.cpu.ops import CpuOps
 from quire_kernels.low_rank import LowRankUpdate, Segments, pack_all
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("threads")]
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("seeded")]
 
 
 @pytest.mark.parametrize("shape", [(96, 64), (33, 65), (48, 1536)], ids=str)

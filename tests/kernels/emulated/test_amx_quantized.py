@@ -10,7 +10,7 @@ from quantized_rig import EVERY_BITS, FLOAT8, IQ4_NL, exact, near, random_matrix
 
 from quire_kernels.cpu.ops import CpuOps
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("threads")]
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("seeded")]
 
 FEW = 8
 """The most rows that vectors multiply."""

@@ -11,7 +11,7 @@ from quire_kernels.cpu.ops import CpuOps
 from quire_testing import check_op
 from quire_testing.ops.state_cases import STATES
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("threads")]
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("seeded")]
 
 OPS = (*STATES, "gated_rms_norm", "linear_heads", "route", "moe")
 

@@ -11,7 +11,7 @@ from quire_kernels import reference
 from quire_kernels.cpu.ops import CpuOps
 from quire_kernels.quantized import QuantizedMatrix
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("threads")]
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("seeded")]
 
 ROWS = (1, 2, 3, 5, 13, 33)
 

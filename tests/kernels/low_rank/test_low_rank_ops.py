@@ -31,7 +31,7 @@ from low_rank_problems import (
 from quire_kernels import reference_low_rank
 from quire_kernels.low_rank import LowRankUpdate, Segments
 
-pytestmark = pytest.mark.usefixtures("threads")
+pytestmark = pytest.mark.usefixtures("seeded")
 
 
 # --- against the reference ---------------------------------------------------------------------------------

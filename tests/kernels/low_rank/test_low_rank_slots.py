@@ -16,7 +16,7 @@ from quire_kernels.cpu import memory
 from quire_kernels.low_rank import ALIGNMENT, LowRankUpdate, Segments, pack_all
 from quire_kernels.pytorch import low_rank as torch_low_rank
 
-pytestmark = pytest.mark.usefixtures("threads")
+pytestmark = pytest.mark.usefixtures("seeded")
 LIBC = ctypes.CDLL(None, use_errno=True)
 PAGE = mmap.PAGESIZE
 
