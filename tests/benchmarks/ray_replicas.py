@@ -4,6 +4,8 @@ platform deploy tests/benchmarks/ray_replicas.yaml     in another terminal; thre
 python tests/benchmarks/ray_replicas.py kill           kills replicas under load
 python tests/benchmarks/ray_replicas.py scale          prints the number of replicas while load comes and goes;
                                                        give the replicas an autoscaling_config first
+python tests/benchmarks/ray_replicas.py adapter        loads an adapter, asks for it, looks for it in the metrics of all
+                                                       replicas, and unloads it
 """
 
 from __future__ import annotations
@@ -11,14 +13,20 @@ from __future__ import annotations
 import argparse
 import asyncio
 import os
+import re
 import signal
 import time
 from collections import Counter
+from collections.abc import Iterable
 from pathlib import Path
 
+import httpx
 from openai import APIError, AsyncOpenAI
 
+import quire_demos
+
 TITLE = b"ray::ServeReplica:quire:Replica"
+PIRATE = Path(quire_demos.__file__).parent / "demo_chat" / "adapters" / "pirate"
 PROMPTS = [f"Tell me about island number {number}." for number in range(6)]
 
 
@@ -35,10 +43,12 @@ def replicas() -> list[int]:
     return found
 
 
-async def ask(client: AsyncOpenAI, prompt: str, stream: bool, num_tokens: int) -> tuple[str, str]:
+async def ask(
+    client: AsyncOpenAI, prompt: str, stream: bool, num_tokens: int, model: str = "demo-chat"
+) -> tuple[str, str]:
     """What became of a request, and the answer."""
     body = {
-        "model": "demo-chat",
+        "model": model,
         "messages": [{"role": "user", "content": prompt}],
         "max_tokens": num_tokens,
         "temperature": 0.0,
@@ -111,9 +121,43 @@ async def scale(args: argparse.Namespace) -> Counter[str]:
     return seen
 
 
+async def adapter(args: argparse.Namespace) -> Counter[str]:
+    """Answers of an adapter that is loaded meanwhile, by what they equal, and replicas in the metrics."""
+    seen: Counter[str] = Counter()
+    prompts = [f"Tell me about the sea, in {number} words." for number in range(args.clients)]
+    async with (
+        httpx.AsyncClient(base_url=args.url, timeout=120) as http,
+        AsyncOpenAI(base_url=f"{args.url}/v1", api_key="none", max_retries=0, timeout=120) as client,
+    ):
+
+        async def answers(model: str) -> list[str]:
+            found = await asyncio.gather(*(ask(client, each, False, args.tokens, model) for each in prompts))
+            seen.update(f"{model}: {state}" for state, _ in found)
+            return [text for _, text in found]
+
+        base = await answers("demo-chat")
+        body = {"lora_name": "pirate", "lora_path": str(PIRATE)}
+        print("load:", (await http.post("/v1/load_lora_adapter", json=body)).status_code, flush=True)
+        first, second = await answers("pirate"), await answers("pirate")
+        seen["same answer twice"] = sum(one == other for one, other in zip(first, second, strict=True))
+        seen["as the base model"] = sum(one == other for one, other in zip(first, base, strict=True))
+        samples = (await http.get("/metrics")).text.splitlines()
+        seen["replicas in /metrics"] = len(replicas_of(samples))
+        seen["of these with requests of the adapter"] = len(replicas_of(line for line in samples if "pirate" in line))
+        print("unload:", (await http.post("/v1/unload_lora_adapter", json={"lora_name": "pirate"})).status_code)
+        state, _ = await ask(client, "Hi", False, 4, "pirate")
+        seen[f"pirate, unloaded: {state}"] += 1
+    return seen
+
+
+def replicas_of(samples: Iterable[str]) -> set[str]:
+    """The replicas that lines of metrics are about."""
+    return {found[1] for line in samples if (found := re.search(r'replica="([^"]+)"', line))}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("kill", "scale"))
+    parser.add_argument("what", choices=("kill", "scale", "adapter"))
     parser.add_argument("--url", default="http://127.0.0.1:8123")
     parser.add_argument("--clients", type=int, default=6)
     parser.add_argument("--tokens", type=int, default=64)
@@ -121,7 +165,7 @@ def main() -> None:
     parser.add_argument("--stop", action="store_true", help="send SIGSTOP instead of SIGKILL")
     parser.add_argument("--pause", type=float, default=20.0, help="seconds between kills; of load")
     args = parser.parse_args()
-    print(dict(asyncio.run({"kill": kill, "scale": scale}[args.what](args))))
+    print(dict(asyncio.run({"kill": kill, "scale": scale, "adapter": adapter}[args.what](args))))
 
 
 if __name__ == "__main__":
