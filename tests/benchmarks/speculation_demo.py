@@ -42,21 +42,22 @@ CLOCKS: dict[str, Callable[[], float]] = {"wall": perf_counter, "cpu": process_t
 
 @dataclass
 class Arm:
-    """An engine, what it took so far, and what became of its drafts by position."""
+    """An engine, what it took so far, and its steps."""
 
     name: str
     engine: Engine
     clock: Callable[[], float]
     tokens: dict[int, int] = field(default_factory=dict)
     seconds: dict[int, list[float]] = field(default_factory=dict)
-    drafted: Counter[int] = field(default_factory=Counter)
-    accepted: Counter[int] = field(default_factory=Counter)
+    steps: list[tuple[Plan, StepResult]] = field(default_factory=list)
 
-    def count(self, plan: Plan, result: StepResult) -> None:
-        for chunk in plan.chunks:
-            self.drafted.update(range(chunk.num_drafts))
-            if chunk.seq_id in result.accepted:
-                self.accepted.update(range(result.accepted[chunk.seq_id].num_drafts))
+    def acceptance(self) -> list[float]:
+        """Shares of drafts that were accepted, by position."""
+        drafted, accepted = Counter[int](), Counter[int]()
+        for plan, result in self.steps:
+            drafted.update(i for chunk in plan.chunks for i in range(chunk.num_drafts))
+            accepted.update(i for each in result.accepted.values() for i in range(each.num_drafts))
+        return [accepted[i] / drafted[i] for i in sorted(drafted)]
 
     def answer(self, number: int, token_ids: Sequence[int], params: SamplingParams) -> list[int]:
         """The output of a prompt; its tokens after the first, and the time that they took, are kept by `number`."""
@@ -90,7 +91,7 @@ def new_arm(length: int, options: argparse.Namespace) -> Arm:
 
     def watched(launched: LaunchedPlan) -> StepResult:
         result: StepResult = finish(launched)
-        arm.count(launched.plan, result)
+        arm.steps.append((launched.plan, result))  # counted later: it must not take time
         return result
 
     arm.engine._runner.finish = watched  # type: ignore[method-assign]
@@ -126,7 +127,7 @@ def main() -> None:
     print(f"{count} tokens of {len(prompts)} answers; medians, and the fastest, of {options.turns} turns")
     for arm in arms:
         rates = [(arm.rate(of), arms[0].rate(of)) for of in (statistics.median, min)]
-        shares = " ".join(f"{100 * arm.accepted[i] / arm.drafted[i]:.0f}" for i in sorted(arm.drafted))
+        shares = " ".join(f"{100 * share:.0f}" for share in arm.acceptance())
         print(
             f"{arm.name:>9}: "
             + ", ".join(f"{rate:6.0f} tokens/s ({rate / off:.2f} x off)" for rate, off in rates)
