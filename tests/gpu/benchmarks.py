@@ -73,6 +73,8 @@ def run(
                 adapted = partial(measure.steady, 64 // scale, 128 // scale, 60 // scale, adapters=names)
                 measurements["adapters"] = lambda: load_adapters(engine, geometry, Path(name), names)
                 measurements["64 streams of 64 adapters"] = adapted
+                shared = partial(measure.steady, many, 128 // scale, 60 // scale, adapters=names)
+                measurements["256 streams of 64 adapters"] = shared
             for each, call in measurements.items():
                 found[each] = call()
                 if each == "one stream" and "copy_bytes_per_s" in found["limits"]:

@@ -131,8 +131,11 @@ def experts(tokens: int) -> None:
     torch.cuda.set_sync_debug_mode("default")
 
 
-def adapters(dtype: str) -> None:
-    """Rows of one token with adapters of their own and without, which only the device knows, as a captured graph."""
+def adapters(dtype: str, repeats: int) -> None:
+    """Rows of one token with adapters of their own and without, which only the device knows, as a captured graph.
+
+    repeats: of six rows.
+    """
     kind, inputs, slices = getattr(torch, dtype), 4096, [(0, 2048), (2048, 2560)]
     draw = RandomInputs(kind, torch.device("cuda"), torch.Generator().manual_seed(1))
     mine, theirs = (make(inputs, slices, 4, kind, "cuda") for make in (TritonOps().low_rank, reference.low_rank))
@@ -141,13 +144,13 @@ def adapters(dtype: str) -> None:
         update[1] = LowRankUpdate(scale=draw(512), shift=draw(512)) if slot else update[1]
         for each in (mine, theirs):
             each.put(slot, each.pack(update))
-    used = [(1, 1.0), None, (0, 0.5), (2, 2.0), (3, 1.0), (0, 1.0)]
-    y, x = draw(6, 2560), draw(6, inputs)
+    used = [(1, 1.0), None, (0, 0.5), (2, 2.0), (3, 1.0), (0, 1.0)] * repeats
+    y, x = draw(len(used), 2560), draw(len(used), inputs)
     slots = torch.tensor([-1 if use is None else use[0] for use in used], dtype=torch.int32, device="cuda")
     weights = torch.tensor([0.0 if use is None else use[1] for use in used], device="cuda")
-    segments = Segments.from_uses([() if use is None else (use,) for use in used], [1] * 6, "cuda")
+    segments = Segments.from_uses([() if use is None else (use,) for use in used], [1] * len(used), "cuda")
     wanted, tokens = theirs(y.clone(), x, segments), TokenSlots.on_device(slots, weights, 16)
-    close = {"rtol": 2e-2, "atol": 3e-2} if dtype != "float32" else {"rtol": 1e-4, "atol": 1e-4}
+    close = {"rtol": 2e-2, "atol": 5e-2} if dtype != "float32" else {"rtol": 1e-4, "atol": 1e-4}
     torch.testing.assert_close(mine(y.clone(), x, tokens), wanted, **close)
     graph, out = torch.cuda.CUDAGraph(), y.clone()
     with torch.cuda.graph(graph):
@@ -185,7 +188,7 @@ def checks() -> dict[str, Callable[[], None]]:
         for dtype in DTYPES[: 2 if PARTS.get(op, 1) > 1 else None]:
             for part in range(PARTS.get(op, 1)):
                 found[f"{op} {dtype} {part}"] = partial(conforms, op, dtype, part)
-    found |= {f"adapters of tokens {dtype}": partial(adapters, dtype) for dtype in DTYPES}
+    found |= {f"adapters of {6 * n} tokens {dtype}": partial(adapters, dtype, n) for n in (1, 33) for dtype in DTYPES}
     for form in ("int4", "fp8", "int8"):
         found |= {f"quantized {form}, {rows} rows": partial(quantized, form, rows) for rows in (1, 20, 100, 300)}
     found["sampling from a large vocabulary"] = sampling

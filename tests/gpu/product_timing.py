@@ -1,17 +1,16 @@
-"""Times of products on this machine's GPU: adapters of 64 rows that all differ, and matrices of few bits."""
+"""Times of products on this machine's GPU: 64 adapters of 64 and of 256 rows, and matrices of few bits."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import pairwise
 from typing import Any
-from unittest.mock import patch
 
 import torch
 
 from quire_kernels.low_rank import LowRankUpdate, TokenSlots
-from quire_kernels.triton_gpu import linear, low_rank, token_low_rank
+from quire_kernels.triton_gpu import linear, low_rank
 from quire_kernels.triton_gpu.quantized.int8 import linear_int8
 from quire_kernels.triton_gpu.quantized.matrix import FLOAT4, FLOAT8, INTEGER, WHOLE_ROW, DeviceMatrix
 from quire_kernels.triton_gpu.quantized.op import TritonQuantizedLinear
@@ -19,7 +18,7 @@ from quire_kernels.triton_gpu.quantized.op import TritonQuantizedLinear
 CACHE_BYTES = 1 << 28
 """Several times the L2 cache."""
 
-RANK, ROWS = 16, 64
+RANK, ADAPTERS = 16, 64
 PROJECTIONS = {
     "qkv, of which q and v": (4096, (4096, 1024, 1024), (0, 2)),
     "gate_up, of which up": (4096, (14336, 14336), (1,)),
@@ -33,34 +32,34 @@ FORMS = {"int4 of 128": (4, 8, 128, INTEGER), "fp8": (8, 8, None, FLOAT8), "mxfp
 """Bits, run, size of a group (None: all inputs), and what codes stand for."""
 
 
-def adapter_calls(inputs: int, sizes: tuple[int, ...], changed: tuple[int, ...]) -> tuple[list[Any], float]:
+def adapter_calls(rows: int, inputs: int, sizes: Sequence[int], changed: Sequence[int]) -> tuple[list[Any], float]:
     """Calls with different adapters, and the bytes that one must move."""
     edges = [sum(sizes[:i]) for i in range(len(sizes) + 1)]
     update = [
         LowRankUpdate(torch.randn(RANK, inputs) / 64, torch.randn(size, RANK)) if i in changed else None
         for i, size in enumerate(sizes)
     ]
-    moved = ROWS * sum(2 * RANK * (inputs + sizes[i]) + 4 * sizes[i] for i in changed)
-    x, y = (torch.randn(ROWS, width, device="cuda", dtype=torch.bfloat16) for width in (inputs, edges[-1]))
-    tokens = torch.randperm(ROWS, device="cuda").int(), torch.ones(ROWS, device="cuda")
+    moved = sum(ADAPTERS * 2 * RANK * (inputs + sizes[i]) + rows * 4 * sizes[i] for i in changed)
+    x, y = (torch.randn(rows, width, device="cuda", dtype=torch.bfloat16) for width in (inputs, edges[-1]))
+    tokens = torch.randperm(rows, device="cuda").int() % ADAPTERS, torch.ones(rows, device="cuda")
+    given = TokenSlots.on_device(*tokens, RANK)
     calls = []
     for _ in range(max(1, min(16, CACHE_BYTES // max(moved, 1)))):
-        slots = low_rank.low_rank(inputs, list(pairwise(edges)), ROWS, torch.bfloat16)
+        slots = low_rank.low_rank(inputs, list(pairwise(edges)), ADAPTERS, torch.bfloat16)
         packed = slots.pack(update)
-        for slot in range(ROWS if changed else 0):
+        for slot in range(ADAPTERS if changed else 0):
             slots.put(slot, packed)
-        calls.append(partial(slots, y, x, TokenSlots.on_device(*tokens, RANK)))
+        calls.append(partial(slots, y, x, given))
     return calls, moved
 
 
 def adapter_times(seconds_of: Callable[[list[Any]], float], bandwidth: float) -> Iterator[tuple[str, dict[str, float]]]:
-    for name, projection in PROJECTIONS.items():
-        calls, moved = adapter_calls(*projection)
-        seconds = seconds_of(calls)
-        found = {"us": seconds * 1e6, "of the roof": moved / bandwidth / seconds}
-        with patch.object(token_low_rank, "launches_overlap", lambda _: False):
-            found["us without overlap"] = seconds_of(calls) * 1e6
-        yield f"adapters, {name}", found
+    for rows in (ADAPTERS, 4 * ADAPTERS):
+        for name, projection in PROJECTIONS.items():
+            calls, moved = adapter_calls(rows, *projection)
+            seconds = seconds_of(calls)
+            found = {"us": seconds * 1e6, "of the roof": moved / bandwidth / seconds}
+            yield f"adapters of {rows} rows, {name}", found
 
 
 def matrix_on_device(outputs: int, inputs: int, bits: int, run: int, group: int | None, kind: int) -> DeviceMatrix:

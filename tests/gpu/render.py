@@ -38,6 +38,7 @@ ROWS: dict[str, tuple[str, Format]] = {
     "256 requests": ("256 requests at once, prompts of 32 to 256, answers of 32 to 128", _requests),
     "first token of 1500": ("first token after a prompt of 1500", lambda found: f"{found['median_ms']:.1f} ms"),
     "64 streams of 64 adapters": ("64 streams, each with an adapter of its own (rank 16)", _step),
+    "256 streams of 64 adapters": ("256 streams of 64 adapters (rank 16)", _step),
 }
 
 

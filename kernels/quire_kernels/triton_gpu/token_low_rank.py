@@ -3,7 +3,8 @@
 No launch depends on which adapters these are, so that a step can be captured: the slot of each token is on the device.
 Sums over the inputs are split, so that few tokens occupy a GPU; the splits are added in one order.
 
-Where the device can, programs of `_expand` begin while those of `_shrink` run, and read the matrices b meanwhile.
+Where the device can, a launch begins while the one before it runs, and reads the adapters' matrices meanwhile:
+`_shrink` while y is computed, `_expand` while `_shrink` runs. What computes y must therefore begin after x is complete.
 """
 
 from __future__ import annotations
@@ -25,6 +26,14 @@ INPUTS = 512
 OUTPUTS = 512
 """Outputs of a program."""
 
+SHRINK_WARPS, EXPAND_WARPS = 4, 2
+"""Of a program. A thread of `_expand` then has all ranks of its outputs: it adds them without the others."""
+
+
+@triton.jit
+def _is_first_program():
+    return tl.program_id(0) + tl.program_id(1) + tl.program_id(2) == 0
+
 
 @triton.jit
 def _shrink(
@@ -43,7 +52,8 @@ def _shrink(
 ):
     """h[token, split] = w · x[token] aᵀ over a split of INPUTS inputs, for RANKS ranks. h [T, splits, ranks].
 
-    Grid: tokens, blocks of ranks, splits.
+    Grid: tokens, blocks of ranks, splits. The first program and all that write wait for the launch before: it may still
+    read the memory of h, and `_expand` counts on its end.
     """
     if OVERLAPS:
         tl.extra.cuda.gdc_launch_dependents()
@@ -64,7 +74,13 @@ def _shrink(
             )
             total = tl.sum(some_a.to(tl.float32) * some_x[None], 1) * tl.load(weights + token)
             to = h + (token * tl.num_programs(2) + split) * ranks + some
+            if OVERLAPS:
+                tl.extra.cuda.gdc_wait()
             tl.store(to, total, mask=(some < rank) & (some < ranks))
+        elif OVERLAPS & _is_first_program():
+            tl.extra.cuda.gdc_wait()
+    elif OVERLAPS & _is_first_program():
+        tl.extra.cuda.gdc_wait()
 
 
 @triton.jit
@@ -112,7 +128,8 @@ def _expand(
     """y[token] = y · (1 + w (scale - 1)) + w · shift + h[token] bᵀ for a chunk of up to OUTPUTS outputs of a slice.
 
     chunks: int32 [chunks, 4], the slice, its start in y, its width, and the chunk's first output; start and width are
-    multiples of UNIT. Grid: tokens, chunks. Every program waits for `_shrink`: what follows counts on its end.
+    multiples of UNIT. Grid: tokens, chunks. What follows counts on the end of `_shrink` too: the first
+    program and all that write wait for it.
     """
     token = tl.program_id(0).to(tl.int64)
     chunk = chunks + tl.program_id(1) * 4
@@ -146,7 +163,7 @@ def _expand(
             sums += _product(some_b, h, splits, ranks, first_rank, first, rank, RANKS, SPLITS)
             first += RANKS
         tl.store(to, (value + sums).to(y.dtype.element_ty), mask=inside)
-    elif OVERLAPS:
+    elif OVERLAPS & _is_first_program():
         tl.extra.cuda.gdc_wait()
 
 
@@ -160,12 +177,11 @@ def apply(y: Tensor, x: Tensor, slots: TokenSlots, table: Tensor, chunks: Tensor
     h = torch.empty(len(y), splits, ranks, dtype=torch.float32, device=y.device)
     used = slots.token_slots, slots.token_weights, table, table.stride(0), ranks
     overlaps = launches_overlap(y.device)
+    launch = {"RANKS": RANKS, "OVERLAPS": overlaps, "launch_pdl": overlaps}
     _shrink[len(y), triton.cdiv(ranks, RANKS), splits](
-        *(x, x.stride(0), h, *used, inputs), RANKS=RANKS, INPUTS=INPUTS, OVERLAPS=overlaps
+        *(x, x.stride(0), h, *used, inputs), INPUTS=INPUTS, num_warps=SHRINK_WARPS, **launch
     )
     _expand[len(y), len(chunks)](
         *(y, y.stride(0), h, *used, splits, chunks, x),
-        **{"RANKS": RANKS, "OUTPUTS": OUTPUTS, "SPLITS": triton.next_power_of_2(splits), **layout},
-        OVERLAPS=overlaps,
-        launch_pdl=overlaps,
+        **{"OUTPUTS": OUTPUTS, "SPLITS": triton.next_power_of_2(splits), "num_warps": EXPAND_WARPS, **layout, **launch},
     )
