@@ -32,7 +32,5 @@ class RightRates:
     def add(self, place: int, is_right: bool) -> None:
         counts = self._general[place // CONTEXTS]
         counts[0], counts[1] = DECAY * counts[0] + is_right, DECAY * counts[1] + 1
-        counts = self._special.get(place)
-        if counts is None:
-            counts = self._special[place] = [0.0, 0.0]
+        counts = self._special.get(place) or self._special.setdefault(place, [0.0, 0.0])
         counts[0], counts[1] = DECAY * counts[0] + is_right, DECAY * counts[1] + 1
