@@ -6,7 +6,7 @@ import statistics
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from time import perf_counter
+from time import thread_time
 from typing import Any
 
 from quire.types import Plan, Request, StepResult
@@ -14,7 +14,7 @@ from quire.types import Plan, Request, StepResult
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """seconds: without those in the speculation, which are draft_s. num_drafts: of its num_tokens."""
+    """seconds: without those in the speculation, which are draft_s, of the processor. num_drafts: of its num_tokens."""
 
     num_tokens: int
     num_drafts: int
@@ -52,7 +52,7 @@ class Watched:
     """The speculation of an engine, and what became of its drafts.
 
     verified, accepted: drafts by position. num_steps: of all; num_drafted: of those with drafts. propose_s, observe_s:
-    in seconds. num_tokens, num_drafts: of the latest step.
+    in seconds of the processor, which other programs do not prolong. num_tokens, num_drafts: of the latest step.
     """
 
     speculation: Any
@@ -73,9 +73,9 @@ class Watched:
         self.speculation.add(request)
 
     def propose(self, *args: Any) -> Any:
-        begin = perf_counter()
+        begin = thread_time()
         drafts = self.speculation.propose(*args)
-        self.propose_s += perf_counter() - begin
+        self.propose_s += thread_time() - begin
         return drafts
 
     def observe(self, plan: Plan, result: StepResult, *seconds: float) -> None:
@@ -86,9 +86,9 @@ class Watched:
             self.verified.update(range(chunk.num_drafts))
             if chunk.seq_id in result.accepted:
                 self.accepted.update(range(result.accepted[chunk.seq_id].num_drafts))
-        begin = perf_counter()
+        begin = thread_time()
         self.speculation.observe(plan, result, *seconds)
-        self.observe_s += perf_counter() - begin
+        self.observe_s += thread_time() - begin
 
     def summary(self) -> str:
         drafts, accepted = sum(self.verified.values()), sum(self.accepted.values())
