@@ -18,6 +18,8 @@ MOST_ENDS = 64
 LEAST_CHANCE = 0.02
 """Of being right, down to which drafts are made."""
 FILTERED_LENGTHS = (2, 3, 4)
+FEW_ENDS = 6
+"""Fewer are compared one by one, which takes less time than calls for all of them."""
 
 
 class TokenArray:
@@ -104,10 +106,13 @@ def longest_matches(
     and of them the latest. begin: of the ends.
     """
     first = max(begin, 1)
-    ends = np.flatnonzero(text[first - 1 :] == tail[-1]) + first
+    (ends,) = (text[first - 1 :] == tail[-1]).nonzero()
     if not len(ends):
         return 0, ends
+    ends += first
     max_length = min(max_length, len(tail), len(text))
+    if len(ends) <= min(FEW_ENDS, most):
+        return _longest_of_few(text, tail[: -max_length - 1 : -1].tolist(), ends)
     for length in FILTERED_LENGTHS:
         if len(ends) <= most or length > max_length:
             break
@@ -121,6 +126,22 @@ def longest_matches(
     lengths = common_lengths((text[index] == tail[: -max_length - 1 : -1]) & (index >= 0))
     longest = lengths.max()
     return int(longest), ends[lengths == longest]
+
+
+def _longest_of_few(text: Tokens, newest: list[int], ends: NDArray[np.int64]) -> tuple[int, NDArray[np.int64]]:
+    """`longest_matches` for ends of matches. newest: the newest token first."""
+    longest, found = 0, list[int]()
+    for end in ends.tolist():
+        length = 0
+        for earlier, token_id in zip(text[max(0, end - len(newest)) : end][::-1].tolist(), newest, strict=False):
+            if earlier != token_id:
+                break
+            length += 1
+        if length > longest:
+            longest, found = length, [end]
+        elif length == longest:
+            found.append(end)
+    return longest, np.array(found)
 
 
 def common_lengths(equal: NDArray[np.bool_]) -> NDArray[np.int64]:

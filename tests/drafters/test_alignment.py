@@ -10,9 +10,9 @@ from hypothesis import given, strategies as st
 
 from quire.params.sampling import SamplingParams
 from quire.plugin import Draft, DraftQuery
-from quire_drafters.alignment.aligned_text import MOST_OBSERVED, AlignedText, run_class
+from quire_drafters.alignment.aligned_text import MOST_OBSERVED, AlignedText
 from quire_drafters.alignment.copy_place import WINDOW, CopyPlace
-from quire_drafters.alignment.right_rates import RightRates
+from quire_drafters.alignment.right_rates import CONTEXTS, RightRates
 from quire_drafters.alignment.substitutions import Substitutions
 from quire_drafters.lookup import NgramDrafter
 from quire_drafters.suffix_decoding.recent_outputs import RecentOutputs
@@ -86,14 +86,14 @@ def test_a_copy_of_a_follower_goes_its_own_way() -> None:
 
 def test_rates_approach_the_share_of_right_guesses_of_a_context() -> None:
     rates, rng = RightRates([0.5, 0.9]), random.Random(1)
-    assert (rates.rate(0, 0), rates.rate(1, 7)) == (0.5, 0.9)
+    assert (rates.rate(0), rates.rate(CONTEXTS + 7)) == (0.5, 0.9)
     for _ in range(400):
-        rates.add(0, 1, rng.random() < 0.9)
-        rates.add(0, 2, rng.random() < 0.2)
-    assert rates.rate(0, 1) > 0.75
-    assert rates.rate(0, 2) < 0.4
-    assert rates.rate(0, 2) < rates.rate(0, 3) < rates.rate(0, 1), "an unknown context has the share of all"
-    assert rates.rate(1, 7) == 0.9
+        rates.add(1, rng.random() < 0.9)
+        rates.add(2, rng.random() < 0.2)
+    assert rates.rate(1) > 0.75
+    assert rates.rate(2) < 0.4
+    assert rates.rate(2) < rates.rate(3) < rates.rate(1), "an unknown context has the share of all"
+    assert rates.rate(CONTEXTS + 7) == 0.9
 
 
 def test_substitutions_are_those_written_last_and_less_trusted_when_they_do_not_come_again() -> None:
@@ -108,11 +108,6 @@ def test_substitutions_are_those_written_last_and_less_trusted_when_they_do_not_
     assert found.find(1, 2) == (5, 0)
     found.add(1, 2, 6)
     assert (found.find(1, 2) or (0, 0))[0] == 6
-
-
-@pytest.mark.parametrize(("run", "expected"), [(0, 0), (3, 3), (4, 4), (6, 4), (7, 5), (15, 5), (16, 6), (10_000, 6)])
-def test_classes_of_runs(run: int, expected: int) -> None:
-    assert run_class(run) == expected
 
 
 def query(token_ids: Sequence[int], prompt_len: int, most: int = 8, seq_id: int = 1) -> DraftQuery:

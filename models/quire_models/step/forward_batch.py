@@ -150,12 +150,19 @@ class ForwardBuffers:
         `CrossAttentionBuffers`. state_slots: [R].
         """
         num_rows = len(query_starts) - 1
-        single_tokens = num_rows == len(token_ids)  # one token per row, as in nearly every step
-        lens = self._ones[:num_rows] if single_tokens else np.diff(query_starts).astype(np.int32)
+        if num_rows == len(token_ids):  # one token per row, as in nearly every step
+            lens, longest = self._ones[:num_rows], 1
+        elif num_rows == 1:  # a prompt, or one sequence with drafts
+            longest = len(token_ids)
+            lens = np.array([longest], np.int32)
+        else:
+            lens = np.diff(query_starts).astype(np.int32)
+            longest = int(lens.max(initial=0))
         totals = np.asarray(contexts, dtype=np.int32)
         lengths = np.asarray(positions, dtype=np.int64) + 1
         if prompt_lens is not None:
-            lengths = np.maximum(prompt_lens if single_tokens else np.repeat(prompt_lens, lens), lengths)
+            is_spread = num_rows in (1, len(token_ids))  # one row is broadcast
+            lengths = np.maximum(prompt_lens if is_spread else np.repeat(prompt_lens, lens), lengths)
         self._arrays.begin()
         rows = AttentionMetadata(
             query_starts=self._query_starts.fill(query_starts),
@@ -163,7 +170,7 @@ class ForwardBuffers:
             pages=self._pages.fill(page_table),
             lens_host=lens,
             contexts_host=totals,
-            max_query=1 if single_tokens else int(lens.max(initial=0)),
+            max_query=longest,
             max_context=int(totals.max(initial=0)),
             visible_ends=None if visible_ends is None else self._visible_ends.fill(visible_ends),
             visible_ends_host=visible_ends,

@@ -76,5 +76,6 @@ class TokenDraws:
 
 def until_impossible(token_ids: Sequence[int], vocab: int) -> list[int]:
     """The tokens before the first that is none."""
-    end = next((i for i, token in enumerate(token_ids) if not 0 <= token < vocab), len(token_ids))
-    return list(token_ids[:end])
+    if not token_ids or 0 <= min(token_ids) <= max(token_ids) < vocab:
+        return list(token_ids)
+    return list(token_ids[: next(i for i, token in enumerate(token_ids) if not 0 <= token < vocab)])

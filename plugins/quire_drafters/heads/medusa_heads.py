@@ -52,7 +52,8 @@ class MedusaHeads:
     def inputs(self, x: Tensor, count: int) -> Tensor:
         """Hidden states [rows, width] -> what the projections of the first `count` heads get, [rows, count, width]."""
         changes = functional.silu(self.first.multiply(x), inplace=True).view(len(x), len(self.heads), -1)
-        inputs = changes[:, :count].add(x.unsqueeze(1))
+        is_whole = count == len(self.heads)
+        inputs = changes.add_(x.unsqueeze(1)) if is_whole else changes[:, :count].add(x.unsqueeze(1))
         if any(self._rest):
             inputs = torch.stack([self._with_rest(inputs[:, i].contiguous(), i) for i in range(count)], 1)
         return inputs

@@ -91,6 +91,23 @@ def test_drafts_come_back_when_they_become_right() -> None:
     assert run(lengths, bound_by_memory, 0.95)[1] > 4
 
 
+def test_drafts_come_back_after_their_steps_were_long_for_another_reason() -> None:
+    lengths = DraftLengths(8, adaptive=True)
+
+    def interrupted(rows: int) -> float:
+        return bound_by_memory(rows) * (20 if rows > 1 else 1)
+
+    assert run(lengths, interrupted, 0.9, num_steps=100)[1] < 1
+    run(lengths, bound_by_memory, 0.9, num_steps=600)
+    assert run(lengths, bound_by_memory, 0.9)[1] > 4
+
+
+@pytest.mark.parametrize("acceptance", [0.0, 0.5])
+def test_trying_drafts_again_takes_little_time(acceptance: float) -> None:
+    took, _ = run(DraftLengths(8, adaptive=True), bound_by_arithmetic, acceptance, num_steps=6000)
+    assert took <= 1.02 * bound_by_arithmetic(1)
+
+
 def test_ended_sequences_are_forgotten() -> None:
     lengths = DraftLengths(8, adaptive=True)
     run(lengths, bound_by_memory, 0.5, num_seqs=20)

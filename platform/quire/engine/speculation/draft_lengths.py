@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from quire.engine.speculation.draft_chances import DraftChances
-from quire.engine.speculation.row_costs import FIRST_ROWS, StepCosts
+from quire.engine.speculation.row_costs import FIRST_ROWS, CostCurve, StepCosts
 from quire.records import Draft
 from quire.types import Plan, StepResult
 
@@ -31,6 +31,9 @@ PATIENCE, MOST_WAITS = 4, 8
 """Calls without drafts after which a drafter is asked less often for a sequence, and most steps between two."""
 PLAIN_EVERY = 64
 """Steps between two that have no drafts, to measure what drafts cost."""
+RETRIED_AFTER, MOST_RETRIED_AFTER = 512, 4096
+"""Steps without drafts after which their costs are measured anew, since something else may have made them long; doubled
+each time."""
 RECONSIDERED_EVERY = 8
 """Steps between two choices of the limit."""
 LIMITS = tuple(math.log(gain) for gain in (0.8, 0.65, 0.5, 0.35, 0.25, 0.15, 0.1, 0.05, 0.02))
@@ -90,6 +93,7 @@ class DraftLengths:
         self._all = _Acceptance()
         self._chances, self._verified = DraftChances(CHANCES), dict[int, Sequence[float]]()  # of drafts, by seq id
         self._num_drafted_steps, self._interval = 0, PROBE_EVERY
+        self._num_without, self._retried_after = 0, RETRIED_AFTER  # steps since the costs of drafts were forgotten
         self._chosen, self._known, self._num_steps = (NO_DRAFTS, 0), (0, 0, 0), 0  # limits, by what, for so many steps
 
     def choose(self, seq_ids: Sequence[int], most: int | None = None, num_steps: int = 1) -> list[int]:
@@ -102,12 +106,16 @@ class DraftLengths:
             return [most] * num_seqs
         self.measures = self._num_drafted_steps >= PLAIN_EVERY or not self._costs.plain.is_known(num_seqs)
         if self.measures:
+            if self._num_drafted_steps >= PLAIN_EVERY:  # drafts are worth their time
+                self._retried_after = RETRIED_AFTER
             self._num_drafted_steps = 0
             return [0] * num_seqs
         average = self._all.rate(FIRST_GUESS)
         seqs = [self._seqs.get(seq_id) or self._seqs.setdefault(seq_id, _Acceptance()) for seq_id in seq_ids]
         rates = [math.log(seq.rate(average)) for seq in seqs]
         limits = self._limits(rates, most)
+        if limits[0] == NO_DRAFTS:
+            self._count_without(num_steps)
         if self._chances.are_given:  # the whole drafts, which `cut` shortens
             lengths = [most if limits[0] < NO_DRAFTS else 0] * num_seqs
         else:
@@ -118,6 +126,13 @@ class DraftLengths:
             0 if seq.waits() else length or seq.probes(self._interval, num_steps)
             for seq, length in zip(seqs, lengths, strict=True)
         ]
+
+    def _count_without(self, num_steps: int) -> None:
+        """Count steps in which drafts are not worth their time, and forget that time after many of them."""
+        self._num_without += num_steps
+        if self._num_without >= self._retried_after:
+            self._costs.drafted, self._known, self._num_without = CostCurve(), (0, 0, 0), 0
+            self._retried_after = min(2 * self._retried_after, MOST_RETRIED_AFTER)
 
     def cut(self, seq_id: int, draft: Draft) -> Draft:
         """The drafts that are worth their time, by their chances, else by the acceptance of the sequence; all of them

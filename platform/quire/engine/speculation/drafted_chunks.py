@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from quire.records import Draft
@@ -50,10 +49,6 @@ def _with_drafts(chunk: Chunk, draft: Draft, budget: int, state: SchedulerState)
     seq.in_flight += len(drafts)
     if tables.states is not None:
         tables.states.keep(seq, len(drafts))
-    return replace(
-        chunk,
-        token_ids=[*chunk.token_ids, *drafts],
-        new_pages=seq.pages[chunk.first_page :],
-        num_drafts=len(drafts),
-        draft_probs=None if draft.probs is None else draft.probs[: len(drafts)],
-    )
+    probs = None if draft.probs is None else draft.probs[: len(drafts)]
+    token_ids, pages, first_page = [*chunk.token_ids, *drafts], seq.pages[chunk.first_page :], chunk.first_page
+    return Chunk(seq.id, chunk.start, token_ids, pages, chunk.samples, first_page, chunk.state_slot, len(drafts), probs)

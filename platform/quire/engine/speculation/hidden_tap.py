@@ -35,7 +35,7 @@ class HiddenTap:
 
     def selected(self, hidden: Tensor, selected: SelectedTokens) -> Tensor:
         """The rows of `selected`, in the LM head's width, of the hidden states of the tokens in `index`."""
-        rows = hidden[:, : self._width]
+        rows = hidden if hidden.shape[1] == self._width else hidden[:, : self._width]
         if not self._every:
             return rows.contiguous()
         return rows.index_select(0, torch.from_numpy(selected.index).to(rows.device))

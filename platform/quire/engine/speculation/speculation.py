@@ -84,7 +84,8 @@ class Speculation:
             self._num_rests, self._draft_s = self._num_rests - 1, 0.0
             return {}
         begin, seqs = perf_counter(), generating()
-        most = self._drafter.max_drafts if self._drafter is not None and not any(map(_has_prediction, seqs)) else None
+        are_predicted = any(map(_has_prediction, seqs))
+        most = self._drafter.max_drafts if self._drafter is not None and not are_predicted else None
         lengths = self._lengths.choose([seq.id for seq in seqs], most, 1 + self._last_rests)
         rests = self._lengths.adaptive and not self._lengths.measures and seqs and not any(lengths)
         self._num_rests = self._last_rests = RESTS if rests else 0
@@ -93,14 +94,17 @@ class Speculation:
             for seq, length in zip(seqs, lengths, strict=True)
             if length and _may_speculate(seq, self._drafter is not None)
         ]
-        predicted = {
-            query.seq_id: Draft(token_ids) for query in queries if (token_ids := self._predictions.draft(query))
-        }
-        found = self._drafted([query for query in queries if query.seq_id not in predicted]) | predicted
-        self._lengths.count_empty(query.seq_id for query in queries if query.seq_id not in found)
+        found = self._predicted(queries) if are_predicted else {}
+        found |= self._drafted([query for query in queries if query.seq_id not in found] if found else queries)
+        if len(found) < len(queries):
+            self._lengths.count_empty(query.seq_id for query in queries if query.seq_id not in found)
         drafts = {seq_id: self._lengths.cut(seq_id, draft) for seq_id, draft in found.items()}
         self._draft_s = perf_counter() - begin
         return drafts
+
+    def _predicted(self, queries: Sequence[DraftQuery]) -> dict[int, Draft]:
+        """Drafts from the predictions of sequences, by seq id."""
+        return {query.seq_id: Draft(token_ids) for query in queries if (token_ids := self._predictions.draft(query))}
 
     def _drafted(self, queries: Sequence[DraftQuery]) -> dict[int, Draft]:
         """Drafts of the drafter, by seq id."""

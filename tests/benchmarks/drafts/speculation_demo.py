@@ -1,7 +1,8 @@
 """The demo chat model with its draft model: tokens per second of one stream on held-out questions, off and on in turns.
 
-    python tests/benchmarks/speculation_demo.py [--draft demo-chat-draft] [--lengths 3,5] [--questions 80] [--turns 3]
-    python tests/benchmarks/speculation_demo.py --heads demo-chat-heads --lengths 3,4
+    python tests/benchmarks/drafts/speculation_demo.py [--draft demo-chat-draft] [--lengths 3,5]
+        [--questions 80] [--turns 3]
+    python tests/benchmarks/drafts/speculation_demo.py --heads demo-chat-heads --lengths 3,4
 
 The engines are in one process, with one thread by default. Each question is answered without drafts, then with each
 length of drafts; the tokens after the first of each answer count. Prints tokens per second by the median and by the
@@ -23,7 +24,7 @@ from typing import Any
 
 import torch
 
-sys.path.append(str(Path(__file__).resolve().parents[2] / "examples" / "demo_models"))
+sys.path.append(str(Path(__file__).resolve().parents[3] / "examples" / "demo_models"))
 
 from data.chat.conversations import held_out_questions
 from transformers import AutoTokenizer
@@ -36,27 +37,28 @@ from quire.params.sampling import SamplingParams
 from quire.settings.model_config import ModelConfig
 from quire.types import Plan, Prompt, Request, StepResult
 
-TARGET = Path(__file__).resolve().parents[2] / "plugins" / "quire_demos" / "demo_chat"
+TARGET = Path(__file__).resolve().parents[3] / "plugins" / "quire_demos" / "demo_chat"
 CLOCKS: dict[str, Callable[[], float]] = {"wall": perf_counter, "cpu": process_time}
 
 
 @dataclass
 class Arm:
-    """An engine, what it took so far, and what became of its drafts by position."""
+    """An engine, what it took so far, and its steps."""
 
     name: str
     engine: Engine
     clock: Callable[[], float]
     tokens: dict[int, int] = field(default_factory=dict)
     seconds: dict[int, list[float]] = field(default_factory=dict)
-    drafted: Counter[int] = field(default_factory=Counter)
-    accepted: Counter[int] = field(default_factory=Counter)
+    steps: list[tuple[Plan, StepResult]] = field(default_factory=list)
 
-    def count(self, plan: Plan, result: StepResult) -> None:
-        for chunk in plan.chunks:
-            self.drafted.update(range(chunk.num_drafts))
-            if chunk.seq_id in result.accepted:
-                self.accepted.update(range(result.accepted[chunk.seq_id].num_drafts))
+    def acceptance(self) -> list[float]:
+        """Shares of drafts that were accepted, by position."""
+        drafted, accepted = Counter[int](), Counter[int]()
+        for plan, result in self.steps:
+            drafted.update(i for chunk in plan.chunks for i in range(chunk.num_drafts))
+            accepted.update(i for each in result.accepted.values() for i in range(each.num_drafts))
+        return [accepted[i] / drafted[i] for i in sorted(drafted)]
 
     def answer(self, number: int, token_ids: Sequence[int], params: SamplingParams) -> list[int]:
         """The output of a prompt; its tokens after the first, and the time that they took, are kept by `number`."""
@@ -90,7 +92,7 @@ def new_arm(length: int, options: argparse.Namespace) -> Arm:
 
     def watched(launched: LaunchedPlan) -> StepResult:
         result: StepResult = finish(launched)
-        arm.count(launched.plan, result)
+        arm.steps.append((launched.plan, result))  # counted later: it must not take time
         return result
 
     arm.engine._runner.finish = watched  # type: ignore[method-assign]
@@ -126,7 +128,7 @@ def main() -> None:
     print(f"{count} tokens of {len(prompts)} answers; medians, and the fastest, of {options.turns} turns")
     for arm in arms:
         rates = [(arm.rate(of), arms[0].rate(of)) for of in (statistics.median, min)]
-        shares = " ".join(f"{100 * arm.accepted[i] / arm.drafted[i]:.0f}" for i in sorted(arm.drafted))
+        shares = " ".join(f"{100 * share:.0f}" for share in arm.acceptance())
         print(
             f"{arm.name:>9}: "
             + ", ".join(f"{rate:6.0f} tokens/s ({rate / off:.2f} x off)" for rate, off in rates)

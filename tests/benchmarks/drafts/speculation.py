@@ -1,6 +1,6 @@
 """Speculative decoding on text with repetition: tokens per second without and with drafts, in alternating turns.
 
-    python tests/benchmarks/speculation.py MODEL [--turns 5] [--streams 1,8] [--texts edit,json,loop,unrelated]
+    python tests/benchmarks/drafts/speculation.py MODEL [--turns 5] [--streams 1,8] [--texts edit,json,loop,unrelated]
         [--arms ngram,suffix,known,wrong] [--tokens 400] [--profile]
 
 One engine in one process serves all arms: `off`, drafters, and `wrong`, a drafter whose drafts are never right. MODEL
@@ -8,7 +8,13 @@ may have random weights: the model computes every token, but instead of the argm
 answer (`repeated_texts.py`), in every arm alike. `loop` is what the model itself writes. Each turn has other texts, and
 a cache salt of its own, so that neither the prefix cache nor drafters know them; `known`, suffix decoding, knows the
 answers of the turns before. Tokens per second are those after the first tokens of all streams. Prints medians, the
-ratio to `off` with its range over turns, and what became of the drafts.
+median of the ratios to `off` in the same turn with their quartiles, and what became of the drafts.
+
+Where other programs run, the ratio by steps is the one to look at: each step counts as the median of the steps of its
+arm with as many tokens, and the time in the drafter is added as it was. With many short turns the arms alternate often:
+
+    python tests/benchmarks/drafts/speculation.py MODEL --texts unrelated --arms ngram,suffix,wrong --streams 1
+        --tokens 64 --turns 40
 """
 
 from __future__ import annotations
@@ -19,20 +25,20 @@ import json
 import pstats
 import statistics
 import sys
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from itertools import count
 from pathlib import Path
 from time import perf_counter, thread_time
 from typing import Any
 
-sys.path.extend(str(folder) for folder in (Path(__file__).parents[1] / "helpers").iterdir())
+sys.path.extend(str(folder) for folder in (Path(__file__).parents[2] / "helpers").iterdir())
 
 from repeated_texts import Dialogue, edits, extractions, unrelated
 from speculation_rig import with_drafter
 from tokenizers import Tokenizer
+from watched_steps import Step, Turn, Watched, rate_by_steps
 
 from quire.engine.build import build_engine
 from quire.engine.engine import Engine
@@ -43,7 +49,7 @@ from quire.hooks import registry
 from quire.params.sampling import SamplingParams
 from quire.records import Context, Draft, DraftQuery
 from quire.settings.model_config import ModelConfig
-from quire.types import Plan, Prompt, Request, StepResult
+from quire.types import Prompt, Request
 
 NEVER = 3
 """A token that no text has."""
@@ -75,52 +81,6 @@ class WrongDrafter:
         pass
 
 
-@dataclass
-class Watched:
-    """The speculation of an engine, and what became of its drafts.
-
-    verified, accepted: drafts by position. num_steps: of all; num_drafted: of those with drafts. propose_s: in seconds.
-    """
-
-    speculation: Any
-    verified: Counter[int] = field(default_factory=Counter)
-    accepted: Counter[int] = field(default_factory=Counter)
-    num_steps: int = 0
-    num_drafted: int = 0
-    propose_s: float = 0.0
-
-    @property
-    def is_used(self) -> bool:
-        return bool(self.speculation.is_used)
-
-    def add(self, request: Request) -> None:
-        self.speculation.add(request)
-
-    def propose(self, *args: Any) -> Any:
-        begin = perf_counter()
-        drafts = self.speculation.propose(*args)
-        self.propose_s += perf_counter() - begin
-        return drafts
-
-    def observe(self, plan: Plan, result: StepResult, *seconds: float) -> None:
-        self.num_steps += 1
-        self.num_drafted += any(chunk.num_drafts for chunk in plan.chunks)
-        for chunk in plan.chunks:
-            self.verified.update(range(chunk.num_drafts))
-            if chunk.seq_id in result.accepted:
-                self.accepted.update(range(result.accepted[chunk.seq_id].num_drafts))
-        self.speculation.observe(plan, result, *seconds)
-
-    def summary(self) -> str:
-        drafts, accepted = sum(self.verified.values()), sum(self.accepted.values())
-        shares = [f"{100 * self.accepted[i] / self.verified[i]:.0f}" for i in sorted(self.verified)]
-        return (
-            f"{self.num_drafted} of {self.num_steps} steps with drafts, {drafts / max(1, self.num_steps):.2f} drafts a "
-            f"step, {100 * accepted / max(1, drafts):.0f} % accepted; by position: {' '.join(shares)} %; "
-            f"propose {1e6 * self.propose_s / max(1, self.num_steps):.0f} µs a step"
-        )
-
-
 @contextmanager
 def writing(answers: Mapping[int, list[int]]) -> Iterator[None]:
     """The model writes the answer whose number is the request's seed; requests without one are left alone."""
@@ -149,7 +109,7 @@ class Bench:
         found = with_drafter(registry.load(None), WrongDrafter(), "wrong")
         config = ModelConfig(model=str(model), max_model_len=4096, served_model_name=("bench",), **settings)
         self.engine: Engine = build_engine(config, found, tokenizer=lambda: None)
-        self.arms: dict[str, Any] = {"off": self.engine._speculation}
+        self.arms = {"off": Watched(self.engine._speculation)}
         for name, given in arms.items():
             asked = replace(config, speculative_config=given)
             budget = MemoryLedger(DRAFTER_BYTES).budget()
@@ -160,12 +120,11 @@ class Bench:
     def forget(self) -> None:
         """Begin to count anew."""
         for name, watched in self.arms.items():
-            if isinstance(watched, Watched):
-                self.arms[name] = Watched(watched.speculation)
+            self.arms[name] = Watched(watched.speculation)
 
-    def turn(self, arm: str, dialogues: Sequence[Dialogue], num_tokens: int, is_given: bool) -> float:
-        """Tokens per second after the first tokens of all dialogues."""
-        self.engine._speculation = self.arms[arm]
+    def turn(self, arm: str, dialogues: Sequence[Dialogue], num_tokens: int, is_given: bool) -> Turn:
+        """Answer all dialogues at once."""
+        self.engine._speculation = self.arms[arm]  # type: ignore[assignment]
         number = next(self._numbers)
         # a draft is verified behind the end of an answer too
         answers = {i: [*each.answer, *[each.answer[-1]] * 100] for i, each in enumerate(dialogues)} if is_given else {}
@@ -181,44 +140,50 @@ class Bench:
                 )
             )
         with writing(answers):
-            return self._tokens_per_second(dialogues, lengths, is_given)
+            return self._run(self.arms[arm], dialogues, lengths, is_given)
 
-    def _tokens_per_second(self, dialogues: Sequence[Dialogue], lengths: Sequence[int], is_given: bool) -> float:
+    def _run(self, watched: Watched, dialogues: Sequence[Dialogue], lengths: Sequence[int], is_given: bool) -> Turn:
         outputs: dict[str, list[int]] = {}
-        begin, num_first, end = 0.0, 0, 0.0
+        steps, num_first, num_tokens = list[Step](), 0, 0
         while self.engine.has_work:
-            for delta in self.engine.step():
+            begun, drafted = perf_counter(), watched.propose_s + watched.observe_s
+            deltas = self.engine.step()
+            seconds, draft_s = perf_counter() - begun, watched.propose_s + watched.observe_s - drafted
+            if num_first and num_tokens < sum(lengths):
+                steps.append(Step(watched.num_tokens, watched.num_drafts, seconds - draft_s, draft_s))
+            for delta in deltas:
                 outputs.setdefault(delta.request_id, []).extend(delta.token_ids)
-            if not begin and len(outputs) == len(dialogues):
-                begin, num_first = perf_counter(), sum(map(len, outputs.values()))
-            if not end and sum(map(len, outputs.values())) == sum(lengths):
-                end = perf_counter()
+            num_tokens = sum(map(len, outputs.values()))
+            if not num_first and len(outputs) == len(dialogues):
+                num_first = num_tokens
         if is_given:
             written = [outputs[name] for name in sorted(outputs, key=lambda name: int(name.rsplit("-", 1)[1]))]
             assert written == [each.answer[:n] for each, n in zip(dialogues, lengths, strict=True)]
-        return (sum(lengths) - num_first) / (end - begin)
+        return Turn(num_tokens - num_first, sum(step.seconds + step.draft_s for step in steps), steps)
 
 
 def measure(bench: Bench, args: argparse.Namespace, text: str, streams: int, tokenizer: Tokenizer) -> None:
     dialogues = TEXTS[text](lambda given: tokenizer.encode(given).ids, streams * (args.turns + 1))
     arms = list(bench.arms)
-    found: dict[str, list[float]] = {arm: [] for arm in arms}
+    found: dict[str, list[Turn]] = {arm: [] for arm in arms}
     for turn in range(args.turns + 1):
         if turn == 1:  # the first one was to warm up
             bench.forget()
         for arm in arms[turn % len(arms) :] + arms[: turn % len(arms)]:
             asked = dialogues[turn * streams :][:streams]
             found[arm].append(bench.turn(arm, asked, args.tokens, text != "loop"))
-    off = statistics.median(found["off"][1:])
+    off = found["off"][1:]
     print(f"\n{args.model.name} {text}, {streams} streams; tokens per second after the first")
-    for arm, (_, *values) in found.items():
-        each = [value / other for value, other in zip(values, found["off"][1:], strict=True)]
+    for arm, (_, *turns) in found.items():
+        rates = [turn.rate for turn in turns]
+        each = sorted(rate / other.rate for rate, other in zip(rates, off, strict=True))
+        low, high = each[len(each) // 4], each[3 * len(each) // 4]
         print(
-            f"  {arm:8}{statistics.median(values):9.1f} ({min(values):.1f} to {max(values):.1f})"
-            f"{statistics.median(values) / off:7.3f} x off ({min(each):.2f} to {max(each):.2f})"
+            f"  {arm:8}{statistics.median(rates):9.1f} ({min(rates):.1f} to {max(rates):.1f})"
+            f"{statistics.median(each):7.3f} x off ({low:.3f} to {high:.3f})"
+            f"{rate_by_steps(turns) / rate_by_steps(off):7.3f} x by steps"
         )
-        if isinstance(watched := bench.arms[arm], Watched):
-            print(f"          {watched.summary()}", flush=True)
+        print(f"          {bench.arms[arm].summary()}", flush=True)
 
 
 def profile(bench: Bench, args: argparse.Namespace, text: str, streams: int, tokenizer: Tokenizer) -> None:
