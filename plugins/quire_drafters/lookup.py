@@ -14,8 +14,8 @@ Tokens = NDArray[np.int32]
 
 MAX_NEW_TOKENS = 16_384
 """Tokens that one step copies, so that a long prompt delays no step; its sequence has no drafts until it is copied."""
-MOST_ENDS = 64
-LEAST_CHANCE = 0.02
+MAX_ENDS = 64
+MIN_CHANCE = 0.02
 """Of being right, down to which drafts are made."""
 FILTERED_LENGTHS = (2, 3, 4)
 FEW_ENDS = 6
@@ -74,7 +74,7 @@ class NgramDrafter:
         text.observe(query.token_ids)
         length, ends = find_and_meet(text, tokens, query.prompt_len, self._depth, self._min_length)
         chain = continuations(tokens, ends[-1:], query.max_drafts)[0].tolist() if length else []
-        token_ids, chances = text.draft(chain, length, query.max_drafts, LEAST_CHANCE)
+        token_ids, chances = text.draft(chain, length, query.max_drafts, MIN_CHANCE)
         return Draft(token_ids, chances=chances)
 
 
@@ -97,7 +97,7 @@ def find_and_meet(
 
 
 def longest_matches(
-    text: Tokens, tail: Tokens, max_length: int, most: int = MOST_ENDS, begin: int = 0
+    text: Tokens, tail: Tokens, max_length: int, most: int = MAX_ENDS, begin: int = 0
 ) -> tuple[int, NDArray[np.int64]]:
     """The most of the last tokens of `tail` that occur in a text, up to `max_length`, and where these occurrences end.
 

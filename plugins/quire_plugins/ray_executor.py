@@ -89,7 +89,7 @@ class Reservation:
         return PlacementGroupSchedulingStrategy(self._group, rank - self._first)
 
     def free(self) -> None:
-        """Let others have the room."""
+        """Return the reserved cores and memory to the cluster."""
         from ray.util.placement_group import remove_placement_group
 
         remove_placement_group(self._group)

@@ -33,7 +33,7 @@ from quire_testing.tiny import tiny_llama
 
 FLAGS = ("--dtype", "float32", "--num-pages", "2000", "--max-model-len", "512", "--disable-access-log")
 PROMPTS = tuple(f"Once upon a time there were {n}" for n in range(8))
-LONGEST_S = 120.0
+MAX_WAIT_S = 120.0
 """A request that takes longer is taken for one that never ends."""
 
 HANGS = """
@@ -61,7 +61,7 @@ class Load:
     async def run(self, clients: int) -> None:
         """Ask until `stopping`."""
         limits = httpx.Limits(max_connections=clients)
-        async with httpx.AsyncClient(base_url=self.url, timeout=LONGEST_S, limits=limits) as http:
+        async with httpx.AsyncClient(base_url=self.url, timeout=MAX_WAIT_S, limits=limits) as http:
             await asyncio.gather(*(self._ask_on(http, number) for number in range(clients)))
 
     async def _ask_on(self, http: httpx.AsyncClient, number: int) -> None:
@@ -100,13 +100,13 @@ def rig(model: Path, *flags: str, env: dict[str, str] | None = None) -> Iterator
     with serving(model, *FLAGS, *flags, env=env) as server:
         right = {}
         for prompt in PROMPTS:
-            answer = httpx.post(f"{server.url}/v1/completions", json=body(prompt), timeout=LONGEST_S)
+            answer = httpx.post(f"{server.url}/v1/completions", json=body(prompt), timeout=MAX_WAIT_S)
             right[prompt] = answer.json()["choices"][0]["text"]
         yield server, Load(server.url, right)
 
 
-def until(condition: Callable[[], bool], within_s: float = LONGEST_S) -> float:
-    """Seconds until something is so; LONGEST_S or more if it never was."""
+def until(condition: Callable[[], bool], within_s: float = MAX_WAIT_S) -> float:
+    """Seconds until something is so; MAX_WAIT_S or more if it never was."""
     begin = time.monotonic()
     while not condition() and time.monotonic() - begin < within_s:
         time.sleep(0.02)
@@ -170,10 +170,10 @@ def freeze(model: Path, seconds: float, clients: int) -> Row:
             seen.append(health(server)[1])
             os.kill(frozen, signal.SIGCONT)
             took = until(lambda: health(server)[0] == 200)
-            return took if server.engine_pid() == frozen else LONGEST_S
+            return took if server.engine_pid() == frozen else MAX_WAIT_S
 
         took = asyncio.run(beside(load, clients, attack))
-        good = took < LONGEST_S and ("not answered" in seen[0] or seconds < 12)
+        good = took < MAX_WAIT_S and ("not answered" in seen[0] or seconds < 12)
         return f"SIGSTOP for {seconds:g} s, then SIGCONT", took, load.verdict(good), f"/health: {seen[0]} {shown(load)}"
 
 
@@ -187,7 +187,7 @@ def watchdog(model: Path, clients: int) -> Row:
             return until(lambda: server.engine_pid() not in (None, frozen) and health(server)[0] == 200)
 
         took = asyncio.run(beside(load, clients, attack))
-        return "SIGSTOP for ever, --engine-timeout-s 2", took, load.verdict(took < LONGEST_S), shown(load)
+        return "SIGSTOP for ever, --engine-timeout-s 2", took, load.verdict(took < MAX_WAIT_S), shown(load)
 
 
 def hangups(model: Path, clients: int) -> Row:
@@ -203,10 +203,10 @@ def hangups(model: Path, clients: int) -> Row:
             young = server.engine_pid()
             os.kill(young, signal.SIGHUP)
             took = until(lambda: health(server)[0] == 200)
-            return took if server.engine_pid() == young else LONGEST_S
+            return took if server.engine_pid() == young else MAX_WAIT_S
 
         took = asyncio.run(beside(load, clients, attack))
-        return "SIGHUP to all, one that is loading too", took, load.verdict(took < LONGEST_S), shown(load)
+        return "SIGHUP to all, one that is loading too", took, load.verdict(took < MAX_WAIT_S), shown(load)
 
 
 def terminated(model: Path, clients: int, frozen: bool) -> Row:
@@ -220,7 +220,7 @@ def terminated(model: Path, clients: int, frozen: bool) -> Row:
             server.process.send_signal(signal.SIGTERM)
             took = ended(server)
             gone = until(lambda: not Path(f"/proc/{host}").exists(), 5)
-            return took if gone < 5 else LONGEST_S
+            return took if gone < 5 else MAX_WAIT_S
 
         took = asyncio.run(beside(load, clients, attack))
         name = "SIGTERM under load" + (", engine process frozen" if frozen else "")

@@ -25,7 +25,7 @@ Answers = Sequence[Answer]
 Check = Callable[[Answers], None]
 
 
-MOST_DRAFTS = 9
+MAX_DRAFTS = 9
 """Of a step: all that it accepts comes in one delta."""
 
 
@@ -64,7 +64,7 @@ SETTINGS = (
     Setting("n-gram drafts", {"speculative_config": {"method": "ngram", "prompt_lookup_min": 1}}, company=4),
     Setting(
         "suffix drafts",
-        {"speculative_config": {"method": "suffix", "num_speculative_tokens": MOST_DRAFTS}},
+        {"speculative_config": {"method": "suffix", "num_speculative_tokens": MAX_DRAFTS}},
         4,
         warm=True,
     ),
@@ -179,7 +179,7 @@ PICTURE_FEATURES = (
     Feature(
         "stream",
         {"stream_interval": 3},
-        _all(lambda a: all(len(delta.token_ids) <= 3 + MOST_DRAFTS for delta in a.deltas)),
+        _all(lambda a: all(len(delta.token_ids) <= 3 + MAX_DRAFTS for delta in a.deltas)),
     ),
 )
 """What a request with pictures in its prompt may ask for."""

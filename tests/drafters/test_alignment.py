@@ -10,7 +10,7 @@ from hypothesis import given, strategies as st
 
 from quire.params.sampling import SamplingParams
 from quire.plugin import Draft, DraftQuery
-from quire_drafters.alignment.aligned_text import MOST_OBSERVED, AlignedText
+from quire_drafters.alignment.aligned_text import MAX_OBSERVED, AlignedText
 from quire_drafters.alignment.copy_place import WINDOW, CopyPlace
 from quire_drafters.alignment.right_rates import CONTEXTS, RightRates
 from quire_drafters.alignment.substitutions import Substitutions
@@ -187,14 +187,14 @@ def test_a_long_text_costs_a_step_what_a_short_one_does() -> None:
     text.observe(tokens)
     assert text._rates._special == {}, "it came at once"
     assert text._text == tokens
-    for i in range(0, 2 * MOST_OBSERVED, 8):
+    for i in range(0, 2 * MAX_OBSERVED, 8):
         tokens += [rng.randrange(1000) for _ in range(8)]
         text.meet((4, 1000 + i), (4, 60_000 + i))
         text.observe(tokens)
         text.draft([1, 2, 3], 4, 8, 0.02)
     assert text._text == tokens
     assert len(text._rates._special) <= 25 * 64
-    assert len(text._substitutions._after) <= 2 * MOST_OBSERVED
+    assert len(text._substitutions._after) <= 2 * MAX_OBSERVED
 
 
 def test_ended_sequences_are_forgotten() -> None:

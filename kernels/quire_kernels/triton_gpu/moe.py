@@ -26,7 +26,7 @@ from quire_kernels.triton_gpu.rows.acts import act, gated_act
 OUTPUTS, INPUTS = 128, 64
 """Outputs of a program, and inputs that it reads at a time."""
 
-MOST_TOKENS = 256
+MAX_TOKENS = 256
 """Of a step whose quantized experts are multiplied together."""
 
 
@@ -123,7 +123,7 @@ class SortedPairs:
 
 
 class TritonExperts(SortedExperts):
-    """`ops.BoundMoe` of stacked matrices, and of quantized ones for up to MOST_TOKENS tokens.
+    """`ops.BoundMoe` of stacked matrices, and of quantized ones for up to MAX_TOKENS tokens.
 
     Bound matrices that cannot be stacked are multiplied one expert after another, and so are quantized ones for more
     tokens: each is then dequantized for the library's product.
@@ -141,7 +141,7 @@ class TritonExperts(SortedExperts):
 
     def __call__(self, x: Tensor, weights: Tensor, chosen: Tensor) -> Tensor:
         """x [T, W]; weights float32 and chosen int64 [T, J] -> [T, W], data type of x."""
-        if chosen.numel() and len(self._stacks) == 2 and len(x) <= MOST_TOKENS:
+        if chosen.numel() and len(self._stacks) == 2 and len(x) <= MAX_TOKENS:
             return self._quantized(x, weights, chosen)
         if not isinstance(self._matrices[0], Tensor) or not chosen.numel():
             return super().__call__(x, weights, chosen)

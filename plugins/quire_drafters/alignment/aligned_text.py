@@ -8,7 +8,7 @@ from quire_drafters.alignment.copy_place import CopyPlace
 from quire_drafters.alignment.right_rates import CONTEXTS, RightRates
 from quire_drafters.alignment.substitutions import Substitutions
 
-MOST_OBSERVED = 64
+MAX_OBSERVED = 64
 """Newest tokens that are learned from at once; more come only where drafts were not wanted for long."""
 RUN_CLASSES = (0, 1, 2, 3, *[4] * 3, *[5] * 9, 6)
 """Of runs of so many tokens; the last one is that of longer ones."""
@@ -51,7 +51,7 @@ class AlignedText:
     def observe(self, token_ids: Sequence[int]) -> None:
         """Learn from the tokens that are new."""
         text, begin = self._text, max(len(self._text), self._prompt_len)
-        if len(token_ids) > begin + MOST_OBSERVED:
+        if len(token_ids) > begin + MAX_OBSERVED:
             begin = len(token_ids)
         if begin > len(text):
             text += token_ids[len(text) : begin]

@@ -11,7 +11,7 @@ from quire_drafters.lookup import Tokens, common_lengths
 
 NGRAM = 3
 """Tokens that have to match before an output is looked at."""
-MOST_ENDS = 64
+MAX_ENDS = 64
 MAX_TOKENS = 1 << 20
 """Tokens kept: 20 MiB, and 8 MiB for the index, of which only what is written is taken from the system."""
 MAX_PENDING = 1 << 18
@@ -112,7 +112,7 @@ class RecentOutputs:
     def continuations(self, tail: Tokens, scope: int, count: int) -> tuple[int, Tokens]:
         """The most tokens at the end of `tail` that occur in outputs of the scope, and what follows: [ends, count].
 
-        Of at most MOST_ENDS ends, the latest, in order of time. NONE follows the end of an output. 0 and an empty array
+        Of at most MAX_ENDS ends, the latest, in order of time. NONE follows the end of an output. 0 and an empty array
         if fewer than NGRAM tokens occur.
         """
         nothing = 0, np.empty((0, count), np.int32)
@@ -138,7 +138,7 @@ class RecentOutputs:
         slot = self._slot(tail[: -NGRAM - 1 : -1].tolist(), scope)
         position, previous, mask = int(self._heads[slot]), self._previous.data, self._max_tokens - 1
         found: list[int] = []
-        while position >= self._oldest and position >= 0 and len(found) < MOST_ENDS:
+        while position >= self._oldest and position >= 0 and len(found) < MAX_ENDS:
             found.append(position)
             position = previous[position & mask]
         return found

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from quire_kernels.ops import AttentionMetadata
 
-MOST_KEYS = 1 << 16
+MAX_KEYS = 1 << 16
 """Keys of the rows of one call, unless a single row has more; bounds the memory beside the KV cache."""
 
 
@@ -75,7 +75,7 @@ def _borders(key_lens: list[int]) -> list[int]:
     """First rows of calls, and the number of rows."""
     found, total = [0], 0
     for row, count in enumerate(key_lens):
-        if total and total + count > MOST_KEYS:
+        if total and total + count > MAX_KEYS:
             found.append(row)
             total = 0
         total += count

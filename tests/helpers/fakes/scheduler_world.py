@@ -30,8 +30,8 @@ from quire_plugins.policies import ByPriority, FirstComeFirstServed
 
 BASE_SEED = 5
 BEHIND = background("a")
-MOST_STEPS = 50_000
-MOST_FORKS = 4
+MAX_STEPS = 50_000
+MAX_FORKS = 4
 """Outputs of a request that begin in the step that admits it, beside the first."""
 
 
@@ -217,7 +217,7 @@ class World:
         seqs = self.scheduler._state.seqs
         behind = sum(len(chunk.token_ids) for chunk in plan.chunks if in_background(seqs[chunk.seq_id].client))
         if 0 < behind < plan.num_tokens and not may_be_more:
-            assert behind <= max_background + MOST_FORKS
+            assert behind <= max_background + MAX_FORKS
         unfinished = any(not self.finished(request) for request, _ in self.accepted.values())
         assert plan.chunks or self.blocked or not unfinished or not is_first, "no progress"
         self.runner.losing = self.states is not None and self.choose.random() < 0.01
@@ -271,7 +271,7 @@ class World:
             self.step()
             check_scheduler(self.scheduler)
             num_steps += 1
-            assert num_steps < MOST_STEPS, "seqs preempt each other forever"
+            assert num_steps < MAX_STEPS, "seqs preempt each other forever"
         assert not self.runner.rows, "the runner may forget all"
         context = min(self.limits.max_model_len, self.num_pages * self.page_size + 1)
         for request, seed in self.accepted.values():

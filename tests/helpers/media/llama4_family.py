@@ -12,8 +12,8 @@ from PIL import Image
 
 from quire_plugins.vision.llama4.inputs import Tiles
 
-MOST_TILES, TOKENS = 4, 4
-SETTINGS = {"size": {"height": TILE, "width": TILE}, "max_patches": MOST_TILES}
+MAX_TILES, TOKENS = 4, 4
+SETTINGS = {"size": {"height": TILE, "width": TILE}, "max_patches": MAX_TILES}
 
 
 def tiles(**settings: Any) -> Tiles:

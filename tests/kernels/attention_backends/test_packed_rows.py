@@ -32,7 +32,7 @@ def test_every_key_that_a_token_attends_to_is_gathered_in_the_order_of_positions
 @settings(max_examples=20, deadline=None)
 def test_calls_of_few_keys_cover_all_rows(step: DrawnStep) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module, "MOST_KEYS", 30)
+        patch.setattr(module, "MAX_KEYS", 30)
         calls = packed_rows(step.rows, step.page_size, step.window)
     assert [row for call in calls for row in range(call.first, call.end)] == list(range(len(step.rows.lens_host)))
     assert [length for call in calls for length in call.lens] == step.rows.lens_host.tolist()

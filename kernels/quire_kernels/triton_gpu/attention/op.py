@@ -26,7 +26,7 @@ from quire_kernels.triton_gpu.device import arrivals, overlapping, shared_memory
 PARTIAL_BYTES = 1 << 28
 """Bytes of the results of splits; a launch whose results would need more is divided."""
 
-MOST_TILES = 65535
+MAX_TILES = 65535
 """Limit of a grid's second and third dimension."""
 
 JOINED_PAIRS = 8
@@ -187,6 +187,6 @@ def _longest(rows: AttentionMetadata, tiles: LaunchTiles, blocks: Blocks, option
 
 def _launches(tiles: int, bytes_per_tile: int) -> Iterator[tuple[int, int]]:
     """First tile and number of tiles of each launch."""
-    step = min(MOST_TILES, max(1, PARTIAL_BYTES // bytes_per_tile) if bytes_per_tile else MOST_TILES)
+    step = min(MAX_TILES, max(1, PARTIAL_BYTES // bytes_per_tile) if bytes_per_tile else MAX_TILES)
     for first in range(0, tiles, step):
         yield first, min(step, tiles - first)

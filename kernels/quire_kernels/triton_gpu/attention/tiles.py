@@ -22,7 +22,7 @@ MIN_SPLIT = 128
 """Minimum positions of a split where there are 8 key-value heads or more."""
 
 
-FEW_PROGRAMS, LEAST_PROGRAMS = 2048, 4
+FEW_PROGRAMS, MIN_PROGRAMS = 2048, 4
 """Programs of a launch beyond which fewer divide the splits of a tile among them, and the fewest of those: programs
 that find no split cost time, but one long context among many short ones needs several.
 """
@@ -111,7 +111,7 @@ def splits_of(kv_heads: int) -> tuple[int, int]:
 
 def programs_of(tiles: int) -> int:
     """Programs that divide the splits of each of so many tiles among them; results do not depend on it."""
-    return max(LEAST_PROGRAMS, -(-FEW_PROGRAMS // max(1, tiles)))
+    return max(MIN_PROGRAMS, -(-FEW_PROGRAMS // max(1, tiles)))
 
 
 def blocks_of(block_m: int, is_split: bool, widths: Widths, element: int, shared_memory: int) -> Blocks:

@@ -10,7 +10,7 @@ from torch import Tensor
 from quire_kernels.quantized import QuantizedMatrix, float8_table
 
 WORD_BITS = 32
-LONGEST_RUN = 8
+MAX_RUN = 8
 """Neighbouring columns in the same bits of neighbouring words, at most: 16 bytes of inputs in 16 bits."""
 
 WHOLE_ROW = 1 << 24
@@ -48,7 +48,7 @@ class DeviceMatrix:
         bits = 4 if matrix.bits <= 4 else 8
         codes = WORD_BITS // bits
         whole = matrix.scales.shape[1] == 1
-        run = LONGEST_RUN
+        run = MAX_RUN
         while not whole and matrix.group_size % (codes * run):
             run //= 2
         words = _packed(matrix.codes.to(device), bits, run)

@@ -25,7 +25,7 @@ TILE_OUTPUTS = 64
 TILE_WORDS = {4: 16, 8: 32}
 """Bits of a code -> words of each output that a program reads at a time, at most: fewer where groups have fewer."""
 
-LEAST_WORDS = 16
+MIN_WORDS = 16
 """The least that tensor cores multiply at a time."""
 
 PROGRAMS = 264
@@ -34,7 +34,7 @@ PROGRAMS = 264
 DEQUANTIZED = 2048
 """Columns of a row that a program dequantizes."""
 
-MOST_ROWS = 128
+MAX_ROWS = 128
 """Rows beyond which the matrix is dequantized for the library's product, which then takes longer than that."""
 
 
@@ -55,7 +55,7 @@ class TritonQuantizedLinear:
         dtype = torch.float32 if float32 else x.dtype
         if len(rows) == 1:
             y = self._multiply_row(rows, dtype)
-        elif len(rows) > MOST_ROWS or x.dtype == torch.float32 or not len(rows):
+        elif len(rows) > MAX_ROWS or x.dtype == torch.float32 or not len(rows):
             y = self._by_library(rows, dtype)
         else:
             y = self._multiply_tiles(rows, dtype)
@@ -94,8 +94,8 @@ class TritonQuantizedLinear:
         matrix, rows = self.matrix, len(x)
         outputs, words = matrix.shape[0], matrix.words.shape[1]
         block, width, step = min(64, max(16, triton.next_power_of_2(rows))), TILE_OUTPUTS, TILE_WORDS[matrix.bits]
-        if matrix.group_words % step and not matrix.group_words % LEAST_WORDS:
-            step = LEAST_WORDS
+        if matrix.group_words % step and not matrix.group_words % MIN_WORDS:
+            step = MIN_WORDS
         of_outputs, of_rows, steps = (triton.cdiv(*pair) for pair in ((outputs, width), (rows, block), (words, step)))
         wanted = 2 * PROGRAMS if block == 16 else PROGRAMS
         per_split = triton.cdiv(steps, min(steps, max(1, wanted // (of_outputs * of_rows))))

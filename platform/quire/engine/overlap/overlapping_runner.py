@@ -25,8 +25,8 @@ from quire.types import Plan, StepResult
 class OverlappingRunner(ModelRunner):
     """Leaves the samples of a step on the device, where the next one finds them, until its plan is finished.
 
-    So are steps computed whose rows are drawn from the model's logits and report nothing else. Any other step is
-    launched once the samples of those before are known, and its result is known when it is launched.
+    This holds for steps whose rows are sampled from the model's logits as they are, and report nothing else. Any other
+    step is launched once the samples of earlier steps are known, and is finished at once.
     """
 
     max_in_flight, knows_samples = 2, True

@@ -26,12 +26,12 @@ FIRST_GUESS = 0.7
 PROBE_EVERY = 16
 """Steps between drafts of one token for a sequence whose drafts are not worth their time; doubled by each of them that
 is wrong."""
-MOST_DOUBLED = 3
-PATIENCE, MOST_WAITS = 4, 8
+MAX_DOUBLED = 3
+PATIENCE, MAX_WAITS = 4, 8
 """Calls without drafts after which a drafter is asked less often for a sequence, and most steps between two."""
 PLAIN_EVERY = 64
 """Steps between two that have no drafts, to measure what drafts cost."""
-RETRIED_AFTER, MOST_RETRIED_AFTER = 512, 4096
+RETRIED_AFTER, MAX_RETRIED_AFTER = 512, 4096
 """Steps without drafts after which their costs are measured anew, since something else may have made them long; doubled
 each time."""
 RECONSIDERED_EVERY = 8
@@ -68,13 +68,13 @@ class _Acceptance:
     def probes(self, interval: int, num_steps: int) -> int:
         """Count steps without drafts. 1 if the next one should draft a token, which is at most every `interval`."""
         self.num_idle += num_steps
-        return int(self.num_idle >= interval << min(self.num_wrong, MOST_DOUBLED))
+        return int(self.num_idle >= interval << min(self.num_wrong, MAX_DOUBLED))
 
     def waits(self) -> bool:
         """Whether the drafter, which had no draft several times, is not asked in this step."""
         if self.num_empty < PATIENCE:
             return False
-        self.num_waits = (self.num_waits + 1) % min(self.num_empty, MOST_WAITS)
+        self.num_waits = (self.num_waits + 1) % min(self.num_empty, MAX_WAITS)
         return self.num_waits > 0
 
     def rate(self, average: float) -> float:
@@ -132,7 +132,7 @@ class DraftLengths:
         self._num_without += num_steps
         if self._num_without >= self._retried_after:
             self._costs.drafted, self._known, self._num_without = CostCurve(), (0, 0, 0), 0
-            self._retried_after = min(2 * self._retried_after, MOST_RETRIED_AFTER)
+            self._retried_after = min(2 * self._retried_after, MAX_RETRIED_AFTER)
 
     def cut(self, seq_id: int, draft: Draft) -> Draft:
         """The drafts that are worth their time, by their chances, else by the acceptance of the sequence; all of them

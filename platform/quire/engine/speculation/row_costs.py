@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 RATE, PACE_RATE = 0.05, 0.2
 """Weight of a new measurement in the moving averages of a cost and of the pace."""
-MOST_SLOWER = 1.5
+MAX_SLOWER = 1.5
 """A step that takes longer than so many times its cost counts as this: the machine did something else."""
 EXACT, ROUNDED_TO = 32, 8
 """Numbers of rows above the first are rounded to multiples of the second."""
@@ -41,7 +41,7 @@ class CostCurve:
             cost.seconds, cost.is_known = min(cost.seconds, seconds), True
             insort(self._known, num_rows)
         else:
-            cost.seconds += RATE * (min(seconds, MOST_SLOWER * cost.seconds) - cost.seconds)
+            cost.seconds += RATE * (min(seconds, MAX_SLOWER * cost.seconds) - cost.seconds)
 
     def measured(self, num_rows: int) -> float | None:
         """Seconds of a step with just so many rows; None if that is not known."""
@@ -88,7 +88,7 @@ class StepCosts:
     def add(self, num_rows: int, has_drafts: bool, seconds: float) -> None:
         curve, seconds = self.drafted if has_drafts else self.plain, seconds / self._pace
         if (cost := curve.measured(num_rows)) is not None:
-            self._pace *= 1 + PACE_RATE * (min(seconds / cost, MOST_SLOWER) - 1)
+            self._pace *= 1 + PACE_RATE * (min(seconds / cost, MAX_SLOWER) - 1)
         curve.add(num_rows, seconds)
 
 

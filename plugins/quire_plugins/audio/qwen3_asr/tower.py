@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 DUMMY_FRAMES = 3000
 """Frames of thirty seconds of speech."""
 
-LONGEST_PERIOD = 10_000
+MAX_PERIOD = 10_000
 """Of the sinusoids that are the positions within a chunk."""
 
 
@@ -65,7 +65,7 @@ class ChunkedAudioModule(nn.Module):
     def _positions(self, like: Tensor) -> Tensor:
         """[tokens of a chunk, width]: sines, then cosines."""
         half = self.part.width // 2
-        periods = torch.exp(-log(LONGEST_PERIOD) / (half - 1) * torch.arange(half, device=like.device).float())
+        periods = torch.exp(-log(MAX_PERIOD) / (half - 1) * torch.arange(half, device=like.device).float())
         angles = torch.arange(self.part.rows(self.part.chunk), device=like.device)[:, None] * periods
         return torch.cat([angles.sin(), angles.cos()], 1).to(like.dtype)
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 NAME = "AyaVisionForConditionalGeneration"
 
-MOST_TILES = 13
+MAX_TILES = 13
 """Of an image: twelve, and the image as a whole."""
 
 
@@ -68,7 +68,7 @@ def tower(c: Any) -> ShuffledTower:
         merge=merge,
         norm=LayerNorm(c.adapter_layer_norm_eps),
         projector=GatedProjector(vision.features * merge**2, inner // 2),
-        most_tiles=MOST_TILES,
+        most_tiles=MAX_TILES,
     )
 
 

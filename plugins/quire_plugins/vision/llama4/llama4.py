@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 NAME = "Llama4ForConditionalGeneration"
 
-MOST_TILES = 17
+MAX_TILES = 17
 """Of an image: sixteen, and the image as a whole."""
 
 

@@ -60,9 +60,9 @@ class AdaptedVisionModule(nn.Module):
 
     def dummy_input(self) -> tuple[Mapping[str, Tensor], int]:
         """An image of the largest number of tiles."""
-        from quire_plugins.vision.llama4.llama4 import MOST_TILES
+        from quire_plugins.vision.llama4.llama4 import MAX_TILES
 
         patches = self.part.vision.patches
         like = self.vision.patches.positions
-        pixels = like.new_zeros(MOST_TILES, patches.channels, patches.tile, patches.tile)
-        return {"pixels": pixels}, MOST_TILES * self.part.tokens
+        pixels = like.new_zeros(MAX_TILES, patches.channels, patches.tile, patches.tile)
+        return {"pixels": pixels}, MAX_TILES * self.part.tokens

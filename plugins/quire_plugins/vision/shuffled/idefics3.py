@@ -21,7 +21,7 @@ IDEFICS3, SMOLVLM = "Idefics3ForConditionalGeneration", "SmolVLMForConditionalGe
 ENCODERS = ("idefics3_vision", "smolvlm_vision")
 """`model_type`s of the encoder's config."""
 
-MOST_TILES = 17
+MAX_TILES = 17
 """Of an image whose longer side is four tiles, and the image as a whole."""
 
 
@@ -29,7 +29,7 @@ def tower(c: Any) -> ShuffledTower:
     """Encoder and projection. Raises CheckpointError if patches and `scale_factor` do not match."""
     vision = clip.encoder(c.vision_config, normed=True, kinds=ENCODERS)
     check_squares(vision, c.scale_factor, "scale_factor")
-    return ShuffledTower(vision=vision, merge=c.scale_factor, most_tiles=MOST_TILES)
+    return ShuffledTower(vision=vision, merge=c.scale_factor, most_tiles=MAX_TILES)
 
 
 def _placed(positions: Tensor, _: Any) -> Tensor:

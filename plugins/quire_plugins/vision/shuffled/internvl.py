@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 NAME = "InternVLForConditionalGeneration"
 
-MOST_TILES = 13
+MAX_TILES = 13
 """Of an image: twelve, and the image as a whole."""
 
 _TOWER = internvit.NAMES | WeightsMapper(
@@ -54,7 +54,7 @@ def tower(c: Any) -> ShuffledTower:
         merge=merge,
         norm=LayerNorm(),
         projector=Projector(vision.features * merge**2, configs.act(c.projector_hidden_act)),
-        most_tiles=MOST_TILES,
+        most_tiles=MAX_TILES,
     )
 
 

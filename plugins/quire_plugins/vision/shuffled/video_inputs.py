@@ -28,7 +28,7 @@ SMALL = (
     *("thirteen", "fourteen", "fifteen", "sixteen", "seventeen", "eighteen", "nineteen"),
 )
 TENS = ("", "", "twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety")
-MOST_FRAMES = 99
+MAX_FRAMES = 99
 """What `in_words` can say."""
 
 
@@ -64,7 +64,7 @@ class TimedFrameProcessor:
         found = processor_settings(context.folder, "video_processor", VIDEO_FILES)
         given = {**SAMPLING, **(found.get("video_sampling") or {})}
         self._fps = found.get("fps") or given["fps"]
-        self._most: int = min(found.get("num_frames") or given["max_frames"], MOST_FRAMES)
+        self._most: int = min(found.get("num_frames") or given["max_frames"], MAX_FRAMES)
         self._size = given["video_size"]
 
     def map(self, item: Any) -> MappedText:

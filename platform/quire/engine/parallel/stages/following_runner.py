@@ -21,7 +21,7 @@ from quire.engine.runner.selected_tokens import SelectedTokens
 from quire.engine.sampling.sampler import SamplingState
 from quire.types import Plan
 
-KEPT = 2 * 64
+MAX_KEPT = 128
 """Plans whose rows may still have to be computed one by one: many more than are in flight."""
 
 
@@ -93,7 +93,7 @@ class StagedFollowingRunner(FollowingRunner):
     ) -> Tensor:
         assert self._command is not None, "a command brings the plan"
         self._steps[self._command.number] = KeptStep(PlannedStep(plan, inputs, index, media), *self._selected)
-        if len(self._steps) > KEPT:
+        if len(self._steps) > MAX_KEPT:
             self._steps.popitem(last=False)
         if self._command.by_rows:
             raise RowsFollow

@@ -31,7 +31,7 @@ class Wires:
         return [each for each in (self.memory, self.source, self.sink) if each is not None]
 
     def copies(self) -> Wires:
-        """Descriptors of their own for what these are of."""
+        """Descriptors of the same files, which are closed apart from these."""
         return Wires(*(None if each is None else os.dup(each) for each in (self.memory, self.source, self.sink)))
 
     def group(self, position: RankPosition, threads: int) -> Group:
