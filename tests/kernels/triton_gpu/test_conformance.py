@@ -26,7 +26,7 @@ def triton() -> Iterator[TritonOps]:
 TESTED_APART = ("linear_quantized", "low_rank", "moe", "paged_attention", "sample")
 """The interpreter is too slow for all their cases."""
 
-SOME = {"gated_delta": (7, 6), "ssd_scan": (8, 5)}
+SOME = {"causal_conv": (0, 1), "gated_delta": (7, 6), "selective_scan": (0, 1), "ssd_scan": (8, 5)}
 """By op: the first of the cases that are tried, and how many are left out after each."""
 
 

@@ -35,9 +35,7 @@ class Candidates:
     """Finds the next sequence to schedule in the queues of `state`. waits: whether a seq is better scheduled later."""
 
     def __init__(self, state: SchedulerState, try_admit: TryAdmit, waits: Callable[[Seq], bool] | None) -> None:
-        self._state = state
-        self._try_admit = try_admit
-        self._waits = waits
+        self._state, self._try_admit, self._waits = state, try_admit, waits
         self._failures: dict[str, WireError] = {}
 
     def first(self, shares: Mapping[str, int], late: set[str]) -> Seq | None:

@@ -164,10 +164,8 @@ class Planner:
             return max(running, key=lambda seq: (seq.arrival, seq.id))
 
     def _preempt_latest(self) -> None:
-        """Preempt the latest arrival: all running beams wait for beams of their requests that do not run.
-
-        Calls of this end under any policy, because a seq that already has its beam candidates keeps them.
-        """
+        """Preempt the latest arrival: all running beams wait for beams of their requests that do not run."""
+        # such calls end under any policy, because a seq that already has its beam candidates keeps them
         self._preempt(max(self._state.running.values(), key=lambda seq: (seq.arrival, seq.id)))
 
     # --- chunks -------------------------------------------------------------------------------------
