@@ -116,7 +116,7 @@ def test_the_drawn_requests_reached_everything(engines: Engines) -> None:
     assert own.num_preemptions_recompute_total > 0
     assert helped.num_preemptions_swap_total > 0
     assert helped.speculation is not None
-    assert 100 < helped.speculation.num_accepted_tokens_total < helped.speculation.num_draft_tokens_total - 100
+    assert 100 < helped.speculation.num_accepted_tokens_total < helped.speculation.num_draft_tokens_total - 30
     assert engines.helped.num_own > 100
     for rig in engines.drafting:
         rig.engine.step()
