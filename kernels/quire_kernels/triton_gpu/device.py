@@ -35,8 +35,9 @@ def overlapping(device: torch.device) -> dict[str, Any]:
 def await_previous_launch(OVERLAPS: tl.constexpr):
     """Wait until the launch ahead has ended, then let the one behind begin.
 
-    What a kernel reads before must not come from the launch ahead of it; all launches before that one have ended. It
-    must not write before. At least one program of each kernel waits, so that its end is that of the launches ahead.
+    What a kernel reads before must not come from the launch ahead of it. All launches before that one have ended, if it
+    calls this too. A kernel must not write before. At least one program of each waits, so that its end is that of the
+    launches ahead.
     """
     if OVERLAPS:
         tl.extra.cuda.gdc_wait()
