@@ -111,7 +111,7 @@ class DraftLengths:
             self._num_drafted_steps = 0
             return [0] * num_seqs
         average = self._all.rate(FIRST_GUESS)
-        seqs = [self._seqs.get(seq_id) or self._seqs.setdefault(seq_id, _Acceptance()) for seq_id in seq_ids]
+        seqs = [self._seqs.get(seq_id) or self._begin(seq_id) for seq_id in seq_ids]
         rates = [math.log(seq.rate(average)) for seq in seqs]
         limits = self._limits(rates, most)
         if limits[0] == NO_DRAFTS:
@@ -126,6 +126,11 @@ class DraftLengths:
             0 if seq.waits() else length or seq.probes(self._interval, num_steps)
             for seq, length in zip(seqs, lengths, strict=True)
         ]
+
+    def _begin(self, seq_id: int) -> _Acceptance:
+        """Of a new sequence, whose first probe comes later where the last drafts of all were wrong."""
+        self._seqs[seq_id] = _Acceptance(num_wrong=min(self._all.num_wrong, 1))
+        return self._seqs[seq_id]
 
     def _count_without(self, num_steps: int) -> None:
         """Count steps in which drafts are not worth their time, and forget that time after many of them."""
@@ -202,7 +207,7 @@ class DraftLengths:
                 continue
             num_drafts += chunk.num_drafts
             tested = min(accepted.num_drafts + 1, chunk.num_drafts)
-            seq = self._seqs.setdefault(chunk.seq_id, _Acceptance())
+            seq = self._seqs.get(chunk.seq_id) or self._begin(chunk.seq_id)
             are_first = are_first or not seq.tested  # a drafter may have read the prompt, which takes longer
             seq.add(accepted.num_drafts, tested, DECAY)
             if chances := self._verified.pop(chunk.seq_id, ()):
