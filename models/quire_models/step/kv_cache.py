@@ -81,7 +81,7 @@ class KVCache:
                 prefault(tensor[start : start + PREFAULT_BYTES])
 
     def return_memory(self) -> bool:
-        """Give the memory of all pages, which are zeros then, back to the system; whether it took all. On a CPU only."""
+        """Give the memory of all pages, which are zeros then, back to the system; whether that worked. On a CPU."""
         return all([return_memory(pool) for pool in self.k + self.v if pool.numel()])
 
     def copy(self, pairs: Sequence[tuple[int, int]]) -> None:

@@ -35,10 +35,14 @@ WEIGHTS, KV_CACHE = SLEEP_TAGS = ("weights", "kv_cache")
 
 @dataclass(frozen=True)
 class Sleep:
-    """A model takes no requests, and these parts of it sleep. level: 1 keeps weights in host memory, 2 does not."""
+    """A model takes no requests, and these parts of it sleep. level: 1 keeps weights in host memory, 2 does not.
+
+    has_weights: whether they are in the engine process.
+    """
 
     level: int
     tags: frozenset[str] = frozenset(SLEEP_TAGS)
+    has_weights: bool = True
 
 
 class EngineModels:
@@ -153,6 +157,7 @@ class EngineModels:
     def restarted(self, infos: Sequence[ModelInfo], failed: Mapping[str, QuireError]) -> None:
         """An engine process has loaded models, but not the `failed` ones."""
         self.progress.clear()
+        self.sleeping = {name: replace(sleep, has_weights=False) for name, sleep in self.sleeping.items()}
         known = {config.name for config in self.configs}
         asleep = {name: info for name, info in self.infos.items() if name in self.sleeping}
         self.infos = {info.name: info for info in infos if info.name in known} | asleep
@@ -193,7 +198,11 @@ class EngineModels:
                 return  # it was woken or unloaded meanwhile
             config = self.config(name)
             with suppress(EngineDied):  # the next engine process does not load it
-                await self._call(lambda call_id: SleepModel(call_id, config, keep_weights=sleep.level == 1))
+                answer: ModelSleeps = await self._call(
+                    lambda call_id: SleepModel(call_id, config, keep_weights=sleep.level == 1)
+                )
+                if self.sleeping.get(name) is sleep:
+                    self.sleeping[name] = replace(sleep, has_weights=answer.has_weights)
 
     async def wake(self, model: str, tags: Collection[str] = SLEEP_TAGS) -> None:
         """Restore parts of a model that sleeps; it takes calls again when all are awake. Continues if the caller is
@@ -208,7 +217,7 @@ class EngineModels:
             sleep = self.sleeping.get(name)
             if sleep is None or name not in self.infos or not sleep.tags & tags:
                 return
-            left = sleep.tags - tags
+            left, has_weights = sleep.tags - tags, sleep.has_weights
             if WEIGHTS not in left:
                 self._adapters.number_anew(name)
                 adapters, config = self._adapters.of_model(name), self.config(name)
@@ -220,8 +229,9 @@ class EngineModels:
                     self.progress.pop(name, None)
                 if isinstance(answer, ModelLoaded):
                     self.infos[name] = answer.info
+                has_weights = isinstance(answer, ModelLoaded) or answer.has_weights
             if self.sleeping.get(name) is sleep:  # it was not put to sleep again meanwhile
-                self.sleeping[name] = replace(sleep, tags=left)
+                self.sleeping[name] = replace(sleep, tags=left, has_weights=has_weights)
                 if not left:
                     del self.sleeping[name]
 

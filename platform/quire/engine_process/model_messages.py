@@ -14,9 +14,9 @@ from functools import partial
 from threading import Event
 from typing import TYPE_CHECKING, Any, Protocol
 
+from quire.engine_process.wire import model_changes as wire
 from quire.engine_process.wire.error_info import to_error_info
 from quire.engine_process.wire.message import WireMessage
-from quire.engine_process.wire import model_changes as wire
 from quire.engine_process.wire.model_changes import LoadModel, ModelProgress, UnloadModel
 from quire.engine_process.wire.protocol import CallFailed, UnloadDone
 from quire.errors import BadRequest, ConfigError, NotFound
@@ -248,7 +248,7 @@ class ModelMessageHandler:
         else:
             self._answer_asleep(message)
 
-    def _put_to_sleep(self, message: SleepModel, engine: EngineProtocol) -> None:
+    def _put_to_sleep(self, message: wire.SleepModel, engine: EngineProtocol) -> None:
         """Free memory of an engine that the step loop has no more."""
 
         def freed(freeing: Future[bool]) -> None:

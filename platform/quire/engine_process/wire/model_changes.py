@@ -23,8 +23,9 @@ class UnloadModel(WireMessage, frozen=True, tag=True):
 
 
 class SleepModel(WireMessage, frozen=True, tag=True):
-    """Free the KV cache of a model, and its weights unless `keep_weights` is set and they can stay without it; the model
-    takes no requests then. Answered by `ModelSleeps`, when the memory is free, or `CallFailed`.
+    """Free the KV cache of a model, and its weights unless `keep_weights` is set and they can stay without it.
+
+    The model takes no requests then. Answered by `ModelSleeps`, when the memory is free, or `CallFailed`.
     """
 
     call_id: int

@@ -55,6 +55,11 @@ class SleepProtocol(Protocol):
         """The parts that sleep: weights, kv_cache."""
         ...
 
+    @property
+    def has_weights(self) -> bool:
+        """Whether its weights are in memory all the same."""
+        ...
+
 
 class SleepersProtocol(Protocol):
     """Puts models to sleep and wakes them; see `quire.engine_process.engine_models.EngineModels`."""
