@@ -52,7 +52,7 @@ async def test_an_alias_is_listed_answers_by_its_name_and_is_switched(client):
         ({"alias": "chat", "models": [{"model": "third"}]}, 404, "`third` does not exist", "models"),
         ({"alias": "first", "model": "second"}, 400, "`first` is in use by a model", "alias"),
         ({"alias": "deux", "model": "first"}, 400, "`deux` is in use by a model", "alias"),
-        ({"alias": "", "model": "first"}, 400, "cannot be the name", "name"),
+        ({"alias": "", "model": "first"}, 400, "cannot be the name", "alias"),
         ({"alias": "chat"}, 400, "needs either `model` or `models`", "model"),
         ({"alias": "chat", "model": "first", "models": [{"model": "first"}]}, 400, "needs either", "model"),
         ({"alias": "chat", "models": []}, 400, "from 1 to 16 entries; got 0", "models"),

@@ -148,7 +148,7 @@ class ModelControl:
         self, alias: str, model: str | None, models: Sequence[AliasTarget] | None, sticky: Sticky = "user"
     ) -> ModelAlias:
         """`set_alias` for a caller that may."""
-        check_model_name(alias)
+        check_model_name(alias, "alias")
         self._loads.check_not_a_model(alias, "alias")
         targets = checked_targets(model, models)
         param = "model" if models is None else "models"

@@ -37,13 +37,13 @@ OF_OPERATORS = (
 """Settings that open more of the machine than the model: only requests with an admin key may change them."""
 
 
-def check_model_name(name: str) -> None:
+def check_model_name(name: str, param: str = "name") -> None:
     """Raise `BadRequest` unless the name has from 1 to `MAX_NAME` printable characters and no spaces around it."""
     if not name or len(name) > MAX_NAME or not name.isprintable() or name != name.strip():
         raise BadRequest(
             f"{name[:MAX_NAME]!r} cannot be the name of a model: it must have from 1 to {MAX_NAME} printable "
             "characters, without spaces around it.",
-            "name",
+            param,
         )
 
 
