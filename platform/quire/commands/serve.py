@@ -98,7 +98,7 @@ def _serve(args: argparse.Namespace, on_ready: OnReady) -> int:
         defaults=defaults,
         on_ready=on_ready,
         spawned=args.spawned,
-        settings=SettingsFile(args, served),
+        settings_file=SettingsFile(args, served),
     )
 
 

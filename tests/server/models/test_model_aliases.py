@@ -75,7 +75,7 @@ async def test_what_is_wrong_is_said_in_a_sentence_and_nothing_changes(client, b
 
 @pytest.mark.parametrize("weight", ["NaN", "Infinity", "1e999"])
 async def test_a_weight_is_a_finite_number(client, weight):
-    body = '{"alias": "chat", "models": [{"model": "first", "weight": %s}]}' % weight
+    body = '{"alias": "chat", "models": [{"model": "first", "weight": HERE}]}'.replace("HERE", weight)
     answer = await client.post("/v1/model_aliases", content=body, headers={"content-type": "application/json"})
     assert error_of(answer)[0] == 400
 

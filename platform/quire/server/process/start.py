@@ -89,7 +89,7 @@ def run_server(
     defaults: ModelConfig | None = None,
     on_ready: OnReady | None = None,
     spawned: SpawnedProcess | None = None,
-    settings: SettingsSource | None = None,
+    settings_file: SettingsSource | None = None,
 ) -> int:
     """Run the server until SIGINT or SIGTERM; returns the exit status. Raises StartupError if it cannot start.
 
@@ -97,9 +97,8 @@ def run_server(
     signal arrived while they were loading. The process ends some seconds after `shutdown_timeout_s` at the latest.
 
     plugins, enable_lora: as given to `quire.hooks.registry.load`, for the engine process. defaults: settings of
-    models that requests load. settings: where they can be read again.
-    on_ready: called when the server accepts requests. spawned: a process for the engine that
-    was started before.
+    models that requests load. settings_file: where settings can be read again.
+    on_ready: called when the server accepts requests. spawned: a process for the engine that was started before.
     """
     return_freed_memory()
     gc.set_threshold(*GC_THRESHOLDS)
@@ -124,5 +123,7 @@ def run_server(
 
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             return runner.run(
-                serve_until_stopped(client, listener, models, config, registry, on_ready, tracing, defaults, settings)
+                serve_until_stopped(
+                    client, listener, models, config, registry, on_ready, tracing, defaults, settings_file
+                )
             )
