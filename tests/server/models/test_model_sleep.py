@@ -5,6 +5,7 @@ from fake_client import http, pretend_app
 from model_requests import error_of
 
 from quire.errors import ConfigError
+from quire.settings.server_config import ServerConfig
 
 
 def completion(client, model, **more):
@@ -102,8 +103,6 @@ async def test_a_model_that_sleeps_can_be_unloaded(client, pretend):
 
 
 async def test_admin_keys_guard_what_changes_models(folder, pretend):
-    from quire.settings.server_config import ServerConfig
-
     config = ServerConfig(api_key=("user",), admin_api_key=("boss",))
     async with http(pretend_app(folder / "late", pretend, config)) as client:
         for method, path in (
@@ -121,8 +120,6 @@ async def test_admin_keys_guard_what_changes_models(folder, pretend):
 
 
 async def test_a_server_that_others_reach_changes_nothing_without_an_admin_key(folder, pretend):
-    from quire.settings.server_config import ServerConfig
-
     async with http(pretend_app(folder / "late", pretend, ServerConfig(host="0.0.0.0"))) as client:
         alias = {"alias": "chat", "model": "first"}
         for answer in (
@@ -135,3 +132,9 @@ async def test_a_server_that_others_reach_changes_nothing_without_an_admin_key(f
             assert error_of(answer)[0] == 400
             assert "neither" in error_of(answer)[1]
     assert pretend.sleepers.calls == []
+
+
+async def test_without_a_file_there_is_nothing_to_read_again(client):
+    found = error_of(await client.post("/v1/reload"))
+    assert found[0] == 400
+    assert "started without --config" in found[1]

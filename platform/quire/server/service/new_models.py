@@ -13,15 +13,12 @@ from quire.media.limits import MediaLimits
 from quire.records import Registry
 from quire.server.schemas.models import LoadModelRequest
 from quire.settings.model_config import ModelConfig
-from quire.settings.model_values import model_config
+from quire.settings.model_values import OF_ONE_MODEL, model_config
 from quire.settings.server_config import ServerConfig
 
 MAX_NAME = 128
 MAX_PATH = 4096
 """Characters of `name` and of `model`."""
-
-OF_ONE_MODEL = ("model", "served_model_name", "tokenizer", "revision", "tokenizer_revision", "chat_template")
-"""Flags that name one model or its files, and therefore do not apply to models that are loaded later."""
 
 PATHS = ("tokenizer", "chat_template")
 """Settings that may be paths."""
