@@ -24,7 +24,7 @@ from quire.records import Registry, Router
 from quire.server.admin import routes_adapters, routes_admin, routes_health, routes_models, routes_text
 from quire.server.audio import routes as speech_routes
 from quire.server.changes import routes as change_routes
-from quire.server.changes.control import ModelControl
+from quire.server.changes.control import RunningModels
 from quire.server.changes.reload import Reload, SettingsSource
 from quire.server.changes.uses import MODEL_HEADER, MODEL_USE, ModelUse
 from quire.server.http.api_pages import PAGES, add_api_pages, installed_assets
@@ -137,7 +137,7 @@ def build_service(
     new_models = NewModels(server=config, defaults=defaults or ModelConfig(), registry=registry)
     frontends = frontends or FrontendLoader(config, registry, tracing.fetching if tracing else None)
     loads = ModelLoads(client, served_models, new_models, frontends, adapters.has, telemetry)
-    control = ModelControl(served_models, loads, new_models, client.sleepers, adapters.has)
+    control = RunningModels(served_models, loads, new_models, client.sleepers, adapters.has)
     control.set_first_aliases(config.model_aliases)
     return Service(
         config=config,

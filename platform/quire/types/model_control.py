@@ -46,5 +46,5 @@ class ModelControl(Protocol):
         ...
 
     def remove_alias(self, alias: str) -> None:
-        """Raises `NotFound`."""
+        """Let a name stand for nothing. Raises `NotFound`."""
         ...

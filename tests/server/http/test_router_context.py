@@ -168,7 +168,9 @@ async def test_errors_at_the_paths_of_a_router_have_its_shape(registry: Registry
 
 async def test_a_plugin_changes_models(tmp_path: Path) -> None:
     byte_tokenizer(tmp_path / "late")
-    registry = Registry(records={"quire_routers": {"ask": Router("ask", build)}}, origin={("quire_routers", "ask"): "p"})
+    registry = Registry(
+        records={"quire_routers": {"ask": Router("ask", build)}}, origin={("quire_routers", "ask"): "p"}
+    )
     async with http(pretend_app(tmp_path, PretendClient(), registry=registry)) as client:
         answer = await client.post("/ask/models", json={"folder": str(tmp_path / "late")})
     assert answer.status_code == 200, answer.text

@@ -22,11 +22,11 @@ class ReplicatedSleepers:
         return next((sleep for client in self._clients if (sleep := client.served.sleep_of(name)) is not None), None)
 
     async def sleep(self, model: str, level: int = 1, abort: bool = True) -> None:
-        """See `EngineModels.sleep`."""
+        """Put a model to sleep on every replica that has it, as `EngineModels.sleep` does."""
         await self._on_all(client.served.sleep(model, level, abort) for client in self._having(model))
 
     async def wake(self, model: str, tags: Collection[str] = SLEEP_TAGS) -> None:
-        """See `EngineModels.wake`. If one replica cannot wake, the model sleeps on, and the error is raised."""
+        """Wake a model on every replica. If it cannot wake on one, it sleeps on, and the error is raised."""
         await self._on_all(client.served.wake(model, tags) for client in self._having(model))
 
     def _having(self, model: str) -> list[EngineClient]:

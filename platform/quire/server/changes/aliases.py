@@ -94,7 +94,7 @@ class AliasTable:
         self._aliases[alias.name] = alias
 
     def remove(self, name: str) -> None:
-        """Raises `NotFound`."""
+        """Forget an alias. Raises `NotFound`."""
         if self._aliases.pop(name, None) is None:
             known = f" Aliases: {', '.join(list(self._aliases)[:20])}." if self._aliases else ""
             raise NotFound(f"There is no alias `{name:.200}`.{known}", "alias")

@@ -24,7 +24,7 @@ log = logging.getLogger("quire.server")
 LEVELS, MODES, TAGS = (1, 2), ("abort", "wait"), ("weights", "kv_cache")
 
 
-class ModelControl:
+class RunningModels:
     """Changes the models of one server. For one event loop."""
 
     def __init__(
@@ -42,7 +42,7 @@ class ModelControl:
 
     def states(self) -> dict[str, str]:
         """The state of every model by name: loading, ready, sleeping, draining or failed."""
-        found = {name: load.state for name, load in self._loads.all().items()}
+        found: dict[str, str] = {name: load.state for name, load in self._loads.all().items()}
         found |= {served.info.name: "draining" for served in self._models.leaving}
         return found | {served.info.name: self._state(served) for served in self._models.all}
 
@@ -174,7 +174,7 @@ class ModelControl:
         raise NotFound(self._models.not_found(name).message, param)
 
     def remove_alias(self, alias: str) -> None:
-        """Raises `NotFound`."""
+        """Let a name stand for nothing. Raises `NotFound`."""
         self._new_models.check_allowed()
         self._models.aliases.remove(alias)
         log.info("the alias %s is removed", alias)

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 from quire.errors import BadRequest, QuireError
 from quire.server.changes.aliases import ModelAlias, parse_aliases
-from quire.server.changes.control import ModelControl
+from quire.server.changes.control import RunningModels
 from quire.server.changes.schemas import Reloaded
 from quire.server.service.model_loads import ModelLoads
 from quire.server.service.models import ModelDirectory
@@ -70,7 +70,7 @@ class Reload:
         models: ModelDirectory,
         loads: ModelLoads,
         new_models: NewModels,
-        control: ModelControl,
+        control: RunningModels,
     ) -> None:
         self._source, self._models, self._loads = source, models, loads
         self._new_models, self._control = new_models, control

@@ -47,7 +47,7 @@ class Alias(BaseModel):
 
 
 class AliasList(BaseModel):
-    """All aliases."""
+    """All aliases, in the order in which they were set first."""
 
     object: Literal["list"]
     data: list[Alias]
@@ -62,7 +62,7 @@ class DeletedAlias(BaseModel):
 
 
 class Sleeping(BaseModel):
-    """The models sleep."""
+    """Answer of `POST /sleep`, when memory is free."""
 
     status: Literal["sleeping"]
     level: int

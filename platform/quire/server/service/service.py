@@ -17,7 +17,7 @@ from starlette.requests import HTTPConnection
 from quire import __version__
 from quire.errors import BadRequest
 from quire.records import Registry
-from quire.server.changes.control import ModelControl
+from quire.server.changes.control import RunningModels
 from quire.server.changes.reload import Reload
 from quire.server.changes.uses import use_of
 from quire.server.http.auth import CLIENT, KEY_DIGEST
@@ -57,7 +57,7 @@ class Service:
     inflight: ActiveJobs
     adapters: AdapterService
     model_loads: ModelLoads
-    control: ModelControl
+    control: RunningModels
     reload: Reload
     bodies: Bodies
     pools: WorkerPools
