@@ -55,6 +55,10 @@ class EngineBuilderProtocol(Protocol):
         """Close an engine that takes no more requests, and free its memory."""
         ...
 
+    def memory_limit(self) -> int:
+        """Bytes that all models together may take; 0 = not known."""
+        ...
+
     def log_memory(self) -> None:
         """Log the memory that each model has reserved."""
         ...

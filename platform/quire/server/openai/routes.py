@@ -13,7 +13,7 @@ from quire.server.jobs.stream_encoder import stream_response
 from quire.server.openai import chat, completions
 from quire.server.openai.chat_stream import ChatStream
 from quire.server.openai.completion_stream import CompletionStream
-from quire.server.openai.model_cards import adapter_card, adapter_details, model_card, model_details
+from quire.server.openai.model_cards import adapter_card, adapter_details, model_card, model_details, unloaded_cards
 from quire.server.schemas.models import ModelDetails
 from quire.server.schemas.requests import ChatRequest, CompletionRequest
 from quire.server.schemas.responses import ChatCompletion, Completion, ModelList
@@ -71,6 +71,7 @@ async def list_models(request: Request) -> Response:
     service = get_service(request)
     cards = [model_card(served, alias) for served in service.models.all for alias in served.aliases]
     cards += [adapter_card(service, info) for info in service.adapters.ready()]
+    cards += unloaded_cards(service)
     return json_response({"object": "list", "data": cards})
 
 
@@ -82,10 +83,11 @@ async def list_models(request: Request) -> Response:
 )
 async def get_model(request: Request, model_id: ModelId) -> Response:
     service = get_service(request)
-    for info in service.adapters.ready():
+    for info in (*service.adapters.ready(), *service.residency.registrations.kept_adapters()):
         if info.name == model_id:
             return json_response(adapter_details(service, info))
     found = service.models.get(model_id) or service.models.find_leaving(model_id) or service.model_loads.get(model_id)
+    found = found or service.residency.registrations.get(model_id)
     if found is None:
         raise service.adapters.not_found(model_id)
     return json_response(model_details(service, found, model_id))

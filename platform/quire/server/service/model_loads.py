@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
-from quire.errors import BadRequest, NotFound, Overloaded, QuireError, StartupError
+from quire.errors import BadRequest, NoMemory, NotFound, Overloaded, QuireError, StartupError
 from quire.server.http.errors import as_quire_error
 from quire.server.schemas.models import LoadModelRequest, UnloadModelRequest
 from quire.server.service.client_protocol import ClientProtocol
@@ -104,7 +104,7 @@ class ModelLoads:
         name = request.name
         check_model_name(name)
         self._new_models.check_allowed()
-        self._check_free(name)
+        self.check_free(name)
         if sum(load.error is None for load in self._loads.values()) >= MAX_LOADS:
             raise Overloaded(f"{MAX_LOADS} models are being loaded already; try again later.")
         load = ModelLoad(name, request.model)
@@ -113,7 +113,7 @@ class ModelLoads:
         try:
             config = await asyncio.to_thread(self._new_models.config, request)
             for alias in config.served_model_name[1:]:
-                self._check_free(alias)
+                self.check_free(alias)
             if load.is_unloaded:
                 raise _ended(name)
         except BaseException:
@@ -122,6 +122,15 @@ class ModelLoads:
         load.task = asyncio.create_task(self._load(load, config, keep_failure=not request.wait))
         if not request.wait:
             return load
+        outcome = await asyncio.shield(load.task)
+        if isinstance(outcome, QuireError):
+            raise outcome
+        return outcome
+
+    async def load_config(self, config: ModelConfig) -> ServedModel:
+        """Load a model that the server has registered. Raises why it could not be loaded."""
+        load = self._loads[config.name] = ModelLoad(config.name, config.model)
+        load.task = asyncio.create_task(self._load(load, config, keep_failure=False))
         outcome = await asyncio.shield(load.task)
         if isinstance(outcome, QuireError):
             raise outcome
@@ -169,7 +178,8 @@ class ModelLoads:
         for name in failed[:-MAX_FAILED]:
             del self._loads[name]
 
-    def _check_free(self, name: str) -> None:
+    def check_free(self, name: str) -> None:
+        """Raise `BadRequest` if a model or an adapter has the name."""
         load = self._loads.get(name)
         if load is not None and load.error is None:
             raise BadRequest(f"The model `{name}` is being loaded already.", "name")
@@ -209,12 +219,24 @@ class ModelLoads:
                     "running requests.",
                     "name",
                 )
-            self._models.start_leaving(served)
-            task = self._unloads[base] = asyncio.create_task(self._unload(base, request.force))
-            task.add_done_callback(lambda _: self._unloads.pop(base))
+            self._start_unload(served, request.force)
         if unloading := self._unloads.get(base):
             await asyncio.shield(unloading)
         return base
+
+    async def evict(self, name: str) -> None:
+        """Unload a model, whatever else is served, or wait for its unload that is under way. Raises `NotFound`."""
+        served = self._models.find_leaving(name) or self._models.find(name)
+        base = served.info.name
+        if base not in self._unloads:
+            self._start_unload(served, force=False)
+        await asyncio.shield(self._unloads[base])
+
+    def _start_unload(self, served: ServedModel, force: bool) -> None:
+        base = served.info.name
+        self._models.start_leaving(served)
+        task = self._unloads[base] = asyncio.create_task(self._unload(base, force))
+        task.add_done_callback(lambda _: self._unloads.pop(base))
 
     async def _end(self, load: ModelLoad) -> None:
         if load.error is not None:
@@ -253,6 +275,6 @@ def _ended(name: str) -> BadRequest:
 
 def _as_client_error(error: QuireError) -> QuireError:
     """A setting or folder that the client named is the client's error."""
-    if isinstance(error, StartupError):
+    if isinstance(error, StartupError) and not isinstance(error, NoMemory):
         return BadRequest(error.message, error.param or "model")
     return error

@@ -20,8 +20,9 @@ MAX_NAME = 128
 MAX_PATH = 4096
 """Characters of `name` and of `model`."""
 
-OF_ONE_MODEL = ("model", "served_model_name", "tokenizer", "revision", "tokenizer_revision", "chat_template")
-"""Flags that name one model or its files, and therefore do not apply to models that are loaded later."""
+OF_ONE_MODEL = ("model", "served_model_name", "tokenizer", "revision", "tokenizer_revision", "chat_template", "load")
+"""Flags that name one model or its files, or say that the start does not load it. They do not apply to models that are
+loaded later."""
 
 PATHS = ("tokenizer", "chat_template")
 """Settings that may be paths."""
