@@ -270,7 +270,8 @@ class EngineClient:
                 if entry is not None:
                     entry.open.clear()  # there is nothing to abort
                     entry.batch.fail(from_error_info(error))
-            case Ready(models, adapters, failed, self.memory_limit):
+            case Ready(models, adapters, failed, limit):
+                self.memory_limit = limit
                 self.adapters.ready(adapters)
                 self.served.restarted(models, {name: from_error_info(error) for name, error in failed.items()})
                 self._events.on_ready()

@@ -20,7 +20,7 @@ from quire.types.model_info import bytes_in_words
 
 log = logging.getLogger("quire.server")
 
-SERVER_BYTES = 256 << 20
+SERVER_BYTES = 192 << 20
 """What the API process takes of --memory-budget: Python, the server's libraries, tokenizers and requests."""
 
 
