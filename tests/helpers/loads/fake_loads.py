@@ -78,3 +78,7 @@ class PretendLoads:
             self.drain.set()
         await self.drain.wait()
         self.infos = tuple(one for one in self.infos if one.name != model)
+        self.adapters.infos = {name: one for name, one in self.adapters.infos.items() if one.model != model}
+
+    def register_adapter(self, adapter):
+        self.adapters.infos[adapter.name] = adapter

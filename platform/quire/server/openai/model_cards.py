@@ -17,7 +17,7 @@ def model_details(service: Service, found: ServedModel | ModelLoad | Registratio
     if isinstance(found, Registration):
         error = found.error.message if found.error is not None else None
         names = [info.name for info in found.adapters]
-        return {**unloaded_card(found, alias), **_details("unloaded", 0.0, error, None, names)}
+        return {**unloaded_card(found, alias), **_details(found.state_of_unloaded, 0.0, error, None, names)}
     if isinstance(found, ModelLoad):
         error = found.error.message if found.error is not None else None
         card = _card(alias, found.root, None)
@@ -65,7 +65,7 @@ def unloaded_cards(service: Service) -> list[dict[str, Any]]:
 def unloaded_card(one: Registration, alias: str) -> dict[str, Any]:
     """The entry of one alias of a model that is loaded when a request asks for it."""
     length = one.info.max_model_len if one.info is not None else one.config.max_model_len
-    return _card(alias, one.config.model, length, "loading" if one.state == "loading" else "unloaded")
+    return _card(alias, one.config.model, length, one.state_of_unloaded)
 
 
 def model_card(served: ServedModel, alias: str) -> dict[str, Any]:

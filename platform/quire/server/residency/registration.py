@@ -57,6 +57,11 @@ class Registration:
     def is_on_demand(self) -> bool:
         return self.config.load == ON_DEMAND
 
+    @property
+    def state_of_unloaded(self) -> Literal["unloaded", "loading", "failed"]:
+        """The state for clients while the model is not loaded."""
+        return "loading" if self.state == "loading" else "unloaded" if self.error is None else "failed"
+
     def num_bytes(self, limit: float, num_models: int) -> int:
         """What the model takes, or will take, of `limit` bytes for `num_models` models, without adapters."""
         if self.needs:

@@ -85,9 +85,8 @@ class Residency:
 
     def state_of(self, one: Registration) -> str:
         """ready, unloaded, loading, unloading or failed."""
-        if one.state == "ready" and not self.registrations.is_served(one):
-            return "unloaded"
-        return "failed" if one.state == "unloaded" and one.error is not None else one.state
+        is_here = one.state == "unloading" or self.registrations.is_served(one)
+        return one.state if is_here else one.state_of_unloaded
 
     def forget_adapter(self, name: str | None) -> bool:
         """Forget the adapter of a model that is not loaded; False if there is none of this name."""
