@@ -14,7 +14,7 @@ from quire.settings.setting import setting
 Seconds = NewType("Seconds", float)
 """A time in seconds, -1 for ever; a text has a unit or is a number, see `seconds`."""
 
-FOREVER = Seconds(-1.0)
+FOREVER = Seconds(-1)
 ON_DEMAND = "on-demand"
 
 RESIDENCY_SETTINGS = ("load", "keep_alive", "pinned")

@@ -17,7 +17,7 @@ from quire.errors import NoMemory, NotFound, QuireError
 from quire.server.http.errors import as_quire_error
 from quire.server.residency.leases import Leases
 from quire.server.residency.metrics import ResidencyMetrics
-from quire.server.residency.policy import idle_too_long, next_deadline, next_load, who_leaves
+from quire.server.residency.policy import Resident, idle_too_long, next_deadline, next_load, who_leaves
 from quire.server.residency.registration import Registration
 from quire.server.residency.registrations import Registrations
 from quire.server.residency.room import Room
@@ -166,17 +166,26 @@ class Residency:
                 await self._unload(load.leaving, "memory", load.name)
             if not self._waiting.give_room(load.name, self.room.incoming):
                 await self._load(load.name)
-        self._refuse_what_never_fits()
+        self._refuse_what_never_fits(residents, limit)
         is_waiting = bool(self.room.wanted() or self._waiting.rooms())
         deadline_s = max(0.0, next_deadline(residents) - now)
         return min(deadline_s, POLL_S) if is_waiting or self.room.has_budget else deadline_s
 
-    def _refuse_what_never_fits(self) -> None:
-        known = self._client.memory_limit
-        for one in self.registrations:
-            if known and one.waiters and one.state == "unloaded" and (size := self.room.bytes_of(one)) > known:
+    def _refuse_what_never_fits(self, residents: Sequence[Resident], limit: float) -> None:
+        """Answer requests for models that do not fit although all that may leave does; waiting would not help."""
+        wanted = {one.name: one.num_bytes for one in self.room.wanted()}
+        for name, size in wanted.items():
+            known, one = self._client.memory_limit, self.registrations.get(name)
+            if one is None or who_leaves(residents, limit, size) is not None:
+                continue
+            if known and size > known:
                 have = f"models may take {bytes_in_words(known)} together"
-                self._fail(one, NoMemory(f"It needs {bytes_in_words(size)}, and {have}."))
+            elif not any(other.is_busy for other in residents):
+                fixed = sum(other.num_bytes for other in residents if other.is_fixed)
+                have = f"{bytes_in_words(max(0, int(limit) - fixed))} are left for it in the memory of the server"
+            else:
+                continue
+            self._fail(one, NoMemory(f"It needs {bytes_in_words(size)}, and {have}."))
 
     async def _load(self, name: str) -> None:
         one = self.registrations.get(name)
