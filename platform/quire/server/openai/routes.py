@@ -86,8 +86,8 @@ async def get_model(request: Request, model_id: ModelId) -> Response:
     for info in (*service.adapters.ready(), *service.residency.registrations.kept_adapters()):
         if info.name == model_id:
             return json_response(adapter_details(service, info))
-    found = service.models.get(model_id) or service.models.find_leaving(model_id) or service.model_loads.get(model_id)
-    found = found or service.residency.registrations.get(model_id)
+    served = service.models.get(model_id) or service.models.find_leaving(model_id)
+    found = served or service.model_loads.get(model_id) or service.residency.registrations.get(model_id)
     if found is None:
         raise service.adapters.not_found(model_id)
     return json_response(model_details(service, found, model_id))

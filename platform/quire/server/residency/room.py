@@ -58,8 +58,10 @@ class Room:
         for one in self._registrations:
             if one.waiters and one.state == "unloaded":
                 size = self.bytes_of(one)
-                size = size if size > known else min(size + one.size.largest_tensor, limit)  # read and packed at once
-                found.append(Wanted(name=one.name, num_bytes=int(size), since=one.since))
+                while_loading = min(size + one.size.largest_tensor, limit)  # a tensor is read and packed at once
+                found.append(
+                    Wanted(name=one.name, num_bytes=max(size, int(min(while_loading, known))), since=one.since)
+                )
         return found
 
     def limit(self) -> float:
