@@ -133,9 +133,10 @@ def build_service(
     adapters = AdapterService(served_models, client.adapters, sources, enabled)
     new_models = NewModels(server=config, defaults=defaults or ModelConfig(), registry=registry)
     frontends = frontends or FrontendLoader(config, registry, tracing.fetching if tracing else None)
+    inflight = ActiveJobs()
     loads = ModelLoads(client, served_models, new_models, frontends, adapters.has, telemetry)
     residency, client_loads = build_residency(
-        client, config, served_models, loads, new_models, metrics.registry, registered
+        client, config, served_models, loads, new_models, metrics.registry, registered, inflight
     )
     return Service(
         config=config,
@@ -146,7 +147,7 @@ def build_service(
         gates=Gates(registry, config.gate_threads, config.gate_timeout_s),
         metrics=metrics,
         telemetry=telemetry,
-        inflight=ActiveJobs(),
+        inflight=inflight,
         adapters=adapters,
         model_loads=loads,
         residency=residency,

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from prometheus_client.registry import CollectorRegistry
 
+from quire.server.jobs.active import ActiveJobs
 from quire.server.residency.client_loads import ClientLoads
 from quire.server.residency.memory_meter import MemoryMeter
 from quire.server.residency.metrics import ResidencyMetrics
@@ -30,6 +31,7 @@ def build_residency(
     new_models: NewModels,
     registry: CollectorRegistry,
     registered: Sequence[Registration],
+    inflight: ActiveJobs,
 ) -> tuple[Residency, ClientLoads]:
     """registered: the models of the settings. registry: of metrics."""
     now = time.monotonic()
@@ -37,7 +39,7 @@ def build_residency(
         one.last_used = now
     found = Registrations(registered, models, client.adapters, keeps_all=config.memory_budget is not None)
     meter = MemoryMeter(budget=config.memory_budget, num_engines=config.data_parallel_size)
-    room = Room(found, client.adapters, meter, lambda: client.memory_limit)
+    room = Room(found, client.adapters, meter, lambda: client.memory_limit, inflight.models)
     waiting = Waiting(config.max_model_waiters, config.model_wait_timeout_s)
     metrics = ResidencyMetrics(config.metrics_prefix, registry)
     residency = Residency(found, room, loads, client, waiting, metrics)

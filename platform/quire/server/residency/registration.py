@@ -69,7 +69,7 @@ class Registration:
         swap = int(self.config.swap_space * 2**30)
         return self.size.weights + self.size.kv_cache(self.config, limit, num_models) + swap
 
-    def resident(self, num_bytes: int, *, moves: bool) -> Resident:
+    def resident(self, num_bytes: int, *, moves: bool, is_busy: bool) -> Resident:
         """The model as the policy sees it. moves: models that were loaded at the start may be unloaded for others."""
         return Resident(
             name=self.name,
@@ -77,7 +77,7 @@ class Registration:
             last_used=self.last_used,
             keep_alive_s=self.config.keep_alive_s,
             is_fixed=self.config.pinned or not (moves or self.is_on_demand),
-            is_busy=self.num_users > 0 or self.state != "ready",
+            is_busy=is_busy or self.num_users > 0 or self.state != "ready",
         )
 
     def failed(self, error: QuireError, now: float) -> None:

@@ -115,8 +115,8 @@ class Residency:
         """A request has ended."""
         one.num_users -= 1
         one.last_used = self._clock()
-        if not one.num_users:
-            self._wake_if_some_leave()
+        if not one.num_users and (self._waiting.count or one.config.keep_alive >= 0):
+            self.wake()
 
     def _wake_if_some_leave(self) -> None:
         if self.room.comes_and_goes:
@@ -169,7 +169,12 @@ class Residency:
         self._refuse_what_never_fits(residents, limit)
         is_waiting = bool(self.room.wanted() or self._waiting.rooms())
         deadline_s = max(0.0, next_deadline(residents) - now)
-        return min(deadline_s, POLL_S) if is_waiting or self.room.has_budget else deadline_s
+        looks_often = is_waiting or self.room.has_budget or bool(self.room.in_flight() - self._used())
+        return min(deadline_s, POLL_S) if looks_often else deadline_s
+
+    def _used(self) -> set[str]:
+        """The models whose requests say when they end."""
+        return {one.name for one in self.registrations if one.num_users}
 
     def _refuse_what_never_fits(self, residents: Sequence[Resident], limit: float) -> None:
         """Answer requests for models that do not fit although all that may leave does; waiting would not help."""
@@ -192,7 +197,7 @@ class Residency:
         if one is None or not one.waiters:  # a client has removed it, or all have disconnected
             return
         began, one.state = self._clock(), "loading"
-        log.info("loading the model %s for %d waiting requests", name, len(one.waiters))
+        log.info("loading the model %s, which %d requests wait for", name, len(one.waiters))
         try:
             served = await self._loads.load_config(one.config)
             await self._restore(one)
@@ -205,6 +210,7 @@ class Residency:
         one.loaded(served.info, self._clock())
         seconds = self._clock() - began
         self._metrics.loaded(name, seconds)
+        self.room.meter.forget()
         self._waiting.answer(one)
         log.info("the model %s came after %.1f s: %s", name, seconds, bytes_in_words(self.room.bytes_of(one)))
         if not self.registrations.has(one):  # a client has removed it meanwhile
@@ -263,6 +269,7 @@ class Residency:
                 one.adapters = ()
             finally:
                 one.state = "unloaded"
+                self.room.meter.forget()
             why = f"idle for {one.config.keep_alive_s:g} s" if reason == "idle" else _why(wanted)
             self._metrics.evicted(one.name, reason)
             log.info("the model %s was unloaded, %s: %s are free", one.name, why, bytes_in_words(size))

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence, Set
+from heapq import nlargest
 
 from quire.server.residency.memory_meter import MemoryMeter
 from quire.server.residency.policy import Resident, Wanted
@@ -16,7 +18,8 @@ from quire.settings.residency_config import ON_DEMAND
 class Room:
     """known_limit: bytes for models that the engine process has computed. incoming: bytes of models that clients load.
 
-    If there is a budget, models that were loaded at the start may be unloaded for others, too.
+    in_flight: names of models that jobs run on, also jobs that outlive their requests. If there is a budget, models
+    that were loaded at the start may be unloaded for others, too.
     """
 
     def __init__(
@@ -25,26 +28,38 @@ class Room:
         adapters: AdapterClientProtocol,
         meter: MemoryMeter,
         known_limit: Callable[[], int],
+        in_flight: Callable[[], Set[str]] = frozenset,
     ) -> None:
-        self._registrations, self._adapters, self._meter = registrations, adapters, meter
-        self._known_limit = known_limit
+        self._registrations, self._adapters, self.meter = registrations, adapters, meter
+        self._known_limit, self.in_flight = known_limit, in_flight
         self.incoming: dict[str, int] = {}
 
     @property
     def has_budget(self) -> bool:
-        return self._meter.budget is not None
+        return self.meter.budget is not None
 
     def bytes_of(self, one: Registration) -> int:
         """What a model takes when it is loaded, with the adapters that CPU memory holds."""
-        adapters = [*one.adapters, *(info for info in self._adapters.all() if info.model == one.name)]
+        return self._bytes_of(one, self._bytes_of_adapters())
+
+    def _bytes_of(self, one: Registration, of_adapters: Mapping[str, Sequence[int]]) -> int:
+        sizes = [*(info.num_bytes for info in one.adapters), *of_adapters.get(one.name, ())]
         most = one.config.max_cpu_loras or max(32, one.config.max_loras)
-        of_adapters = sum(sorted((info.num_bytes for info in adapters), reverse=True)[:most])
-        return one.num_bytes(self._known_limit() or math.inf, len(self._registrations)) + of_adapters
+        of_model = one.num_bytes(self._known_limit() or math.inf, len(self._registrations))
+        return of_model + sum(nlargest(most, sizes))
+
+    def _bytes_of_adapters(self) -> Mapping[str, Sequence[int]]:
+        """The sizes of all loaded adapters, by model."""
+        found: dict[str, list[int]] = defaultdict(list)
+        for info in self._adapters.all():
+            found[info.model].append(info.num_bytes)
+        return found
 
     def residents(self) -> list[Resident]:
         """The models in memory, and those that come or go."""
+        of_adapters, in_flight = self._bytes_of_adapters(), self.in_flight()
         found = [
-            one.resident(self.bytes_of(one), moves=self.has_budget)
+            one.resident(self._bytes_of(one, of_adapters), moves=self.has_budget, is_busy=one.name in in_flight)
             for one in self._registrations
             if one.state in ("loading", "unloading") or self._registrations.is_served(one)
         ]
@@ -53,21 +68,21 @@ class Room:
 
     def wanted(self) -> list[Wanted]:
         """The models that requests wait for."""
+        asked_for = [one for one in self._registrations if one.waiters and one.state == "unloaded"]
+        if not asked_for:
+            return []
         limit, known = self.limit(), self._known_limit() or math.inf
         found = []
-        for one in self._registrations:
-            if one.waiters and one.state == "unloaded":
-                size = self.bytes_of(one)
-                while_loading = min(size + one.size.largest_tensor, limit)  # a tensor is read and packed at once
-                found.append(
-                    Wanted(name=one.name, num_bytes=max(size, int(min(while_loading, known))), since=one.since)
-                )
+        for one in asked_for:
+            size = self.bytes_of(one)
+            while_loading = min(size + one.size.largest_tensor, limit)  # a tensor is read and packed at once
+            found.append(Wanted(name=one.name, num_bytes=max(size, int(min(while_loading, known))), since=one.since))
         return found
 
     def limit(self) -> float:
         """Bytes that all models together may take now."""
         used = sum(one.num_bytes for one in self.residents())
-        return self._meter.limit(self._known_limit(), used)
+        return self.meter.limit(self._known_limit(), used)
 
     def describe(self) -> dict[str, float]:
         """Bytes by kind: what models take by the account, what they may take, the budget, and what was measured."""
@@ -75,8 +90,8 @@ class Room:
         found: dict[str, float] = {"models": sum(one.num_bytes for one in self.residents())}
         if known:
             found["limit"] = known
-        if self._meter.budget is not None:
-            found |= {"budget": self._meter.budget, "measured": self._meter.measure()}
+        if self.meter.budget is not None:
+            found |= {"budget": self.meter.budget, "measured": self.meter.measured()}
         return found
 
     @property
