@@ -133,8 +133,7 @@ def build_service(
     adapters = AdapterService(served_models, client.adapters, sources, enabled)
     new_models = NewModels(server=config, defaults=defaults or ModelConfig(), registry=registry)
     frontends = frontends or FrontendLoader(config, registry, tracing.fetching if tracing else None)
-    inflight = ActiveJobs()
-    loads = ModelLoads(client, served_models, new_models, frontends, adapters.has, telemetry)
+    inflight, loads = ActiveJobs(), ModelLoads(client, served_models, new_models, frontends, adapters.has, telemetry)
     residency, client_loads = build_residency(
         client, config, served_models, loads, new_models, metrics.registry, registered, inflight
     )
