@@ -54,7 +54,7 @@ class EngineClient:
         call = self._call_when_ready
         self.adapters = AdapterDirectory(call, settings.adapters, events.on_adapter_loaded)
         self.sleepers = self.served = EngineModels(models, call, self.requests.fail, self.adapters)
-        self._closing = False
+        self._closing, self.memory_limit = False, 0
         self._supervisor = Supervisor(
             self._first_message,
             self.requests.on_deltas,
@@ -258,6 +258,7 @@ class EngineClient:
             sys_path=list(sys.path),
             share=settings.share,
             kv_events=dict(settings.kv_events),
+            memory=settings.memory,
             adapters=adapters,
             known_adapters=known,
         )
@@ -269,7 +270,8 @@ class EngineClient:
                 if entry is not None:
                     entry.open.clear()  # there is nothing to abort
                     entry.batch.fail(from_error_info(error))
-            case Ready(models, adapters, failed):
+            case Ready(models, adapters, failed, limit):
+                self.memory_limit = limit
                 self.adapters.ready(adapters, self.served.sleeping)
                 self.served.restarted(models, {name: from_error_info(error) for name, error in failed.items()})
                 self._events.on_ready()

@@ -69,6 +69,10 @@ class EngineBuilderProtocol(Protocol):
         """Reserve the KV cache again; raises ConfigError if too little memory is left."""
         ...
 
+    def memory_limit(self) -> int:
+        """Bytes that all models together may take; 0 = not known."""
+        ...
+
     def log_memory(self) -> None:
         """Log the memory that each model has reserved."""
         ...

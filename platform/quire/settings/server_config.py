@@ -151,6 +151,16 @@ class ServerConfig:
         '"tcp://*:5557"} (see docs/scale/kv_events.md; default: off).',
         {},
     )
+    memory_budget: int | None = setting(
+        "Maximum number of bytes of memory of the server's processes, all models together, e.g. 8G (default: what is "
+        "free at the start; on a GPU, the memory that --gpu-memory-utilization allows)."
+    )
+    max_model_waiters: int = setting(
+        "Maximum number of requests that wait for models to be loaded; further ones get status 503.", 256
+    )
+    model_wait_timeout_s: float = setting(
+        "Maximum time in seconds that a request waits for its model to be loaded; then it gets status 503.", 300.0
+    )
     plugin_max_faults: int = setting(
         "Switch a plugin function off for a minute after this many errors in a row; 0: never.", 100
     )
@@ -223,7 +233,7 @@ class ServerConfig:
             raise ConfigError(
                 f"--max-connections-per-address must be at least 0; got {self.max_connections_per_address}."
             )
-        check_positive(self, "engine_timeout_s")
+        check_positive(self, "engine_timeout_s", "memory_budget", "max_model_waiters", "model_wait_timeout_s")
         if not 0 <= self.shutdown_timeout_s < float("inf"):
             raise ConfigError(f"--shutdown-timeout-s must be at least 0; got {self.shutdown_timeout_s}.")
         if self.metrics_require_key and not self.api_key:

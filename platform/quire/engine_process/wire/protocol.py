@@ -13,6 +13,7 @@ import msgspec
 from quire.engine_process.replicas.share import ReplicaShare
 from quire.engine_process.wire.error_info import ErrorInfo
 from quire.engine_process.wire.media import WireMedia, pack_media, unpack_media
+from quire.engine_process.wire.memory_plan import MemoryPlan
 from quire.engine_process.wire.message import WireMessage
 from quire.engine_process.wire.model_changes import (
     LoadModel,
@@ -40,7 +41,7 @@ class Start(WireMessage, frozen=True, tag=True, kw_only=True):
     added: names of the models that were loaded while an earlier engine process ran; one that cannot be loaded again is
     left out. known_adapters: adapters that an earlier engine process had loaded. They are registered now and read when
     a request needs them. share: what the process may take of the machine; None = all. kv_events: the object of
-    --kv-events-config.
+    --kv-events-config. memory: what all models together may take.
     """
 
     models: list[ModelConfig]
@@ -56,6 +57,7 @@ class Start(WireMessage, frozen=True, tag=True, kw_only=True):
     known_adapters: list[AdapterInfo] = msgspec.field(default_factory=list)
     share: ReplicaShare | None = None
     kv_events: dict[str, Any] = msgspec.field(default_factory=dict)
+    memory: MemoryPlan = MemoryPlan()
 
 
 # msgspec cannot tell untagged dataclasses apart.
@@ -179,11 +181,15 @@ class Shutdown(WireMessage, frozen=True, tag=True):
 
 
 class Ready(WireMessage, frozen=True, tag=True):
-    """The models and adapters of `Start` are loaded, except those models of `Start.added` that `failed` names."""
+    """The models and adapters of `Start` are loaded, except those models of `Start.added` that `failed` names.
+
+    memory_limit: bytes that all models together may take, 0 = not known.
+    """
 
     models: list[ModelInfo]
     adapters: list[AdapterInfo] = msgspec.field(default_factory=list)
     failed: dict[str, ErrorInfo] = msgspec.field(default_factory=dict)
+    memory_limit: int = 0
 
 
 class EngineFailed(WireMessage, frozen=True, tag=True):

@@ -49,7 +49,7 @@ class GenerationJob:
         self._timers = RequestTimers(requests, model, telemetry, metrics, streams)
         self._numbers = {request.id: number for number, request in enumerate(requests)}
         self._client = client
-        self._model = model
+        self.model = model
         self._inflight = inflight
         self._stopping = CancelScope()
 
@@ -69,7 +69,7 @@ class GenerationJob:
         """
         requests = [to_engine_request(request) for request in self.requests]
         with self._inflight.running(self), self._timers.running(self._done), self._stopping:
-            await self._client.run(self._model, requests, partial(self._push, on_text))
+            await self._client.run(self.model, requests, partial(self._push, on_text))
 
     def stop(self, error: QuireError) -> None:
         """End the job from another task: `run` raises `error`."""
