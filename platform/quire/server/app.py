@@ -21,6 +21,8 @@ from quire.hooks.adapter_resolver import AdapterResolver
 from quire.hooks.call_stats import call_plugin
 from quire.hub import adapter_cache
 from quire.records import Registry, Router
+from quire.server.accounting import routes as accounting_routes
+from quire.server.accounting.build import build_accounting
 from quire.server.admin import routes_adapters, routes_admin, routes_health, routes_models, routes_text
 from quire.server.audio import routes as speech_routes
 from quire.server.http.api_pages import PAGES, add_api_pages, installed_assets
@@ -124,7 +126,8 @@ def build_service(
         log.info("requests may load adapters from %s", describe_roots(config))
     pools = WorkerPools()
     throughput = None if config.disable_log_stats else ThroughputLog()
-    telemetry = Telemetry(client, registry, metrics, throughput, tracing=tracing)
+    accounting = build_accounting(config, registry)
+    telemetry = Telemetry(client, registry, metrics, throughput, tracing=tracing, usage=accounting.ledger)
     adapters = AdapterService(served_models, client.adapters, sources, enabled)
     new_models = NewModels(server=config, defaults=defaults or ModelConfig(), registry=registry)
     frontends = frontends or FrontendLoader(config, registry, tracing.fetching if tracing else None)
@@ -137,6 +140,7 @@ def build_service(
         gates=Gates(registry, config.gate_threads, config.gate_timeout_s),
         metrics=metrics,
         telemetry=telemetry,
+        accounting=accounting,
         inflight=ActiveJobs(),
         adapters=adapters,
         model_loads=ModelLoads(client, served_models, new_models, frontends, adapters.has, telemetry),
@@ -244,7 +248,7 @@ def _built_in_routers(config: ServerConfig) -> Iterator[APIRouter]:
     yield from (routes_models.router, routes_text.router)
     if config.enable_tokenizer_info_endpoint:
         yield routes_text.info_router
-    yield from (native.router, routes_admin.router, routes_health.router)
+    yield from (native.router, routes_admin.router, routes_health.router, accounting_routes.router)
 
 
 def _include(app: FastAPI, router: APIRouter, owner: str, taken: dict[tuple[str, str], str]) -> None:
