@@ -8,7 +8,7 @@ from pathlib import Path
 
 from quire.server.accounting.audit_entry import AuditEntry
 from quire.server.accounting.opening import COLUMNS, SINGLE, open_database
-from quire.server.accounting.retention import UsageRetention, RetentionLimits
+from quire.server.accounting.retention import RetentionLimits, UsageRetention
 from quire.types import UsageRecord
 
 _INSERT = f"INSERT OR IGNORE INTO usage ({', '.join(COLUMNS)}, kind) VALUES ({', '.join('?' * len(COLUMNS))}, {SINGLE})"
