@@ -31,6 +31,13 @@ sys.path.extend(str(folder) for folder in (Path(__file__).parents[1] / "helpers"
 import httpx
 from serving import Server, serving
 
+from quire.records import Registry
+from quire.server.accounting.ledger import UsageLedger
+from quire.server.accounting.retention import RetentionLimits
+from quire.server.accounting.store import UsageStore
+from quire.server.accounting.usage_metrics import UsageMetrics
+from quire.server.accounting.writer import WriterThread
+from quire.types import UsageRecord
 from quire_testing.tiny import tiny_llama
 
 FLAGS = ("--dtype", "float32", "--num-pages", "600", "--max-model-len", "256", "--disable-access-log")
@@ -185,22 +192,50 @@ async def latencies(url: str, count: int, clients: int) -> list[float]:
     return found
 
 
-def compare_latency(folder: Path, rounds: int) -> None:
-    """Print the latency of short answers with and without a database, alternating."""
+async def waits(folder: Path, count: int, clients: int) -> list[float]:
+    """Seconds that answers wait for their rows, in a process that does nothing else."""
+    store = UsageStore(folder / f"waits-{clients}.sqlite", RetentionLimits(days=30, rows=10**6))
+    ledger = UsageLedger(Registry(), UsageMetrics("", 0))
+    writer = WriterThread(store, None, ledger.on_written)
+    ledger.write_with(writer)
+    found: list[float] = []
+
+    async def client(first: int) -> None:
+        for number in range(first, first + count // clients):
+            record = UsageRecord(
+                id=f"cmpl-{number:032x}-0", ended=time.time(), tenant="key:0123456789ab", model="m", adapter="",
+                endpoint="/v1/completions", outcome="finished", input_tokens=100, output_tokens=100,
+            )  # fmt: skip
+            begin = time.perf_counter()
+            ledger.add([record])
+            await ledger.stored()
+            found.append(time.perf_counter() - begin)
+            await asyncio.sleep(0.001)
+
+    await asyncio.gather(*(client(one * count) for one in range(clients)))
+    await asyncio.to_thread(ledger.close, 30)
+    return found
+
+
+def print_latency(folder: Path, rounds: int) -> None:
+    """What a row adds to an answer: the wait alone, and answers of servers with and without a database, alternating."""
+    for clients in (1, 16, 256):
+        times = sorted(asyncio.run(waits(folder, 5120, clients)))
+        half, most = statistics.median(times) * 1e3, times[int(0.99 * len(times))] * 1e3
+        print(f"{clients:3} answers at once wait for their rows: median {half:.2f} ms, 99 % {most:.2f} ms", flush=True)
     model = tiny_llama(folder / "model")
     with (
         serving(f"tiny={model}", *FLAGS) as plain,
         serving(f"tiny={model}", *FLAGS, "--usage-db", folder / "usage.sqlite") as storing,
     ):
         for clients in (1, 16):
-            medians: dict[str, list[tuple[float, float]]] = {"without": [], "with": []}
+            found: dict[str, list[float]] = {"without": [], "with": []}
             for _ in range(rounds):
                 for name, server in (("without", plain), ("with", storing)):
-                    times = sorted(asyncio.run(latencies(server.url, 320, clients)))
-                    medians[name].append((statistics.median(times) * 1e3, times[int(0.99 * len(times))] * 1e3))
-            for name, found in medians.items():
-                half, most = (statistics.median(column) for column in zip(*found, strict=True))
-                print(f"{clients:3} clients, {name:7} a database: median {half:.2f} ms, 99 % {most:.2f} ms", flush=True)
+                    found[name] += asyncio.run(latencies(server.url, 320, clients))
+            for name, times in found.items():
+                half = statistics.median(times) * 1e3
+                print(f"{clients:3} clients, {name:7} a database: an answer takes {half:.2f} ms (median)", flush=True)
 
 
 def main() -> None:
@@ -212,7 +247,7 @@ def main() -> None:
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         if args.latency:
-            compare_latency(Path(folder), args.rounds)
+            print_latency(Path(folder), args.rounds)
             return
         begin, count = time.monotonic(), args.requests
         seen, rows = asyncio.run(run(Path(folder), count, args.clients, count // 3, 2 * count // 3))

@@ -6,10 +6,13 @@ import io
 import sqlite3
 import threading
 
+import httpx
 import pytest
 from fake_client import PretendClient, embedder, http, pretend_app
+from live_server import live
 from metrics_text import values
 
+from quire.cli import main
 from quire.errors import EngineDied
 from quire.hooks.call_stats import PluginCallStats
 from quire.hooks.calls import NotifyHook
@@ -210,3 +213,18 @@ async def test_a_server_that_stores_nothing_says_so(tmp_path):
             answer = await client.get(path)
             assert answer.status_code == 404
             assert "--usage-db" in answer.json()["error"]["message"]
+
+
+async def test_the_command_prints_usage_as_a_table_and_as_csv(app, capsys):
+    async with live(app()) as (url, _):
+        async with httpx.AsyncClient(base_url=url) as client:
+            await client.post("/v1/completions", json={"prompt": "abc", "max_tokens": 4})
+        ask = ["usage", "--url", url, "--by", "model,outcome"]
+        assert await asyncio.to_thread(main, ask) == 0
+        header, line = capsys.readouterr().out.splitlines()
+        assert header.split()[:4] == ["model", "outcome", "num_model_requests", "input_tokens"]
+        assert line.split()[:6] == ["tiny", "finished", "1", "3", "3", "4"]
+        assert await asyncio.to_thread(main, [*ask, "--csv", "--per", "1d"]) == 0
+        assert "tiny,finished,1,3" in capsys.readouterr().out
+        assert await asyncio.to_thread(main, ["usage", "--url", url, "--by", "user"]) != 0
+        assert "group_by" in capsys.readouterr().err
