@@ -223,6 +223,8 @@ def print_latency(folder: Path, rounds: int) -> None:
         times = sorted(asyncio.run(waits(folder, 5120, clients)))
         half, most = statistics.median(times) * 1e3, times[int(0.99 * len(times))] * 1e3
         print(f"{clients:3} answers at once wait for their rows: median {half:.2f} ms, 99 % {most:.2f} ms", flush=True)
+    if not rounds:
+        return
     model = tiny_llama(folder / "model")
     with (
         serving(f"tiny={model}", *FLAGS) as plain,
@@ -243,7 +245,7 @@ def main() -> None:
     parser.add_argument("--requests", type=int, default=5000)
     parser.add_argument("--clients", type=int, default=16)
     parser.add_argument("--latency", action="store_true")
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--rounds", type=int, default=5, help="of the comparison of two servers; 0: none")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         if args.latency:

@@ -32,9 +32,9 @@ _PARAMETERS = [
     *(_parameter(name, "Only this one; may be repeated.") for name in ("tenant", "model", "adapter", "endpoint")),
     _parameter("outcome", "Only finished, aborted or failed requests; may be repeated."),
     _parameter("group_by", "tenant, model, adapter, endpoint, outcome: several with commas, or repeated."),
-    _parameter("bucket_width", "1m, 1h, 1d or all.", {"type": "string", "default": "1d"}),
-    _parameter("format", "json or csv.", {"type": "string", "default": "json"}),
-    _parameter("limit", "Rows of a page, at most 10000.", {"type": "integer", "default": 1000}),
+    _parameter("bucket_width", "How long a bucket is.", {"enum": ["1m", "1h", "1d", "all"], "default": "1d"}),
+    _parameter("format", "Of the answer.", {"enum": ["json", "csv"], "default": "json"}),
+    _parameter("limit", "Rows of a page.", {"type": "integer", "minimum": 1, "maximum": 10_000, "default": 1000}),
     _parameter("page", "`next_page` of the page before."),
 ]
 
