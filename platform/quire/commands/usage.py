@@ -55,8 +55,8 @@ def _fetch(url: str, api_key: str | None, query: dict[str, str]) -> str:
         raise RemoteError(f"No server responds at {url}: {error}. Choose one with --url.") from error
     if reply.status_code != 200:
         try:
-            error = reply.json()["error"]
-            message = error["message"] if isinstance(error, dict) else error
+            answered = reply.json()["error"]
+            message = answered["message"] if isinstance(answered, dict) else answered
         except (ValueError, KeyError, TypeError):
             message = reply.text[:500]
         raise RemoteError(f"{reply.status_code}: {message}")
