@@ -114,11 +114,12 @@ class Load:
 
 
 async def run(
-    folder: Path, count: int, clients: int, kill_engine_at: int, kill_server_at: int
+    folder: Path, count: int, clients: int, kill_engine_at: int = 0, kill_server_at: int = 0, restarts: bool = True
 ) -> tuple[Seen, list[Any]]:
     """Send `count` requests, and kill what is to be killed when so many were sent; 0: kill nothing.
 
-    Returns what clients saw, and the rows of the accounts: id, outcome, number of requests, input and output tokens.
+    restarts: start another server in place of a killed one; else that is the end. Returns what clients saw, and the
+    rows of the accounts: id, outcome, number of requests, input and output tokens.
     """
     model, database = tiny_llama(folder / "model"), folder / "usage.sqlite"
     load = Load(count)
@@ -141,10 +142,14 @@ async def run(
             load.running.clear()
             os.kill(server.process.pid, signal.SIGKILL)
             server.process.wait()
-            server = await asyncio.to_thread(start)
+            if restarts:
+                server = await asyncio.to_thread(start)
+            else:
+                load.number = count
             load.running.set()
         await sending
-        assert server.stop() == 0, server.output()
+        if restarts:
+            assert server.stop() == 0, server.output()
         assert "Traceback" not in server.output(), server.output()
     with closing(sqlite3.connect(database)) as connection:
         query = "SELECT id, outcome, num_requests, input_tokens, output_tokens FROM usage"

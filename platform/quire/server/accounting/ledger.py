@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from quire.hooks.calls import NotifyHook
@@ -81,8 +82,9 @@ class UsageLedger:
 
     def on_written(self, records: Sequence[UsageRecord]) -> None:
         """In the writer's thread: these are stored now."""
-        if self._loop is not None and (self._waiters or self._is_late) and not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(self._wake)
+        if self._loop is not None and (self._waiters or self._is_late):
+            with suppress(RuntimeError):  # the loop was closed meanwhile
+                self._loop.call_soon_threadsafe(self._wake)
         self._notify(records)
 
     def _wake(self) -> None:
