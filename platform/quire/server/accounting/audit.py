@@ -40,7 +40,10 @@ class Audit:
 
     @contextmanager
     def change(self, actor: str, action: str, target: str, details: Mapping[str, Any] | None = None) -> Iterator[None]:
-        """Record what happens in the `with` block, when it ends: its outcome is the error that it raises, if any."""
+        """Record what happens in the `with` block, when it ends: its outcome is the error that it raises, if any.
+
+        The block may add to `details`.
+        """
         outcome = "cancelled"
         try:
             yield

@@ -20,6 +20,10 @@ from quire.errors import BadRequest
 from quire.records import Registry
 from quire.server.accounting.build import Accounting
 from quire.server.accounting.records import tenant_of
+from quire.server.changes.control import RunningModels
+from quire.server.changes.reload import Reload
+from quire.server.changes.schemas import Reloaded
+from quire.server.changes.uses import use_of
 from quire.server.http.auth import CLIENT, KEY_DIGEST, path_of
 from quire.server.http.body import Bodies, Body, validate
 from quire.server.http.request_ids import MAX_ID_LENGTH, header_id, random_id
@@ -58,6 +62,8 @@ class Service:
     inflight: ActiveJobs
     adapters: AdapterService
     model_loads: ModelLoads
+    control: RunningModels
+    reload: Reload
     bodies: Bodies
     pools: WorkerPools
 
@@ -86,7 +92,10 @@ class Service:
         fields: Any = await self.bodies.validate(read, partial(validate, schema, body))
         adapters = getattr(fields, "adapters", None)
         model = fields.model or (None if adapters else default)  # an adapter determines its model
-        return await self.adapters.find(model, adapters), fields
+        served = await self.adapters.find(model, adapters, lambda one: one.key_of(body, client_identity(request)))
+        if (use := use_of(request.scope)) is not None:
+            use.begin(served.info.name, served.by_alias)
+        return served, fields
 
     async def encode(self, large: bool, encode: Callable[[], T]) -> T:
         """The result of `encode`, which runs in a worker thread if the answer is large."""
@@ -97,6 +106,14 @@ class Service:
     ) -> AbstractContextManager[None]:
         """Records in the audit log what a request changes in the `with` block; arguments as for `Audit.change`."""
         return self.accounting.audit.change(tenant_of(client_identity(request)), action, target, details)
+
+    async def reload_settings(self, actor: str) -> Reloaded:
+        """Read the settings again, as `Reload.run` does, and record it in the audit log."""
+        details: dict[str, Any] = {}
+        with self.accounting.audit.change(actor, "reload", "settings", details):
+            done = await self.reload.run()
+            details.update(done.model_dump(exclude={"object"}))
+        return done
 
     def generation_job(self, served: ServedModel, requests: Sequence[Request], streams: bool = False) -> GenerationJob:
         """A job that generates for each of these requests."""
