@@ -88,3 +88,24 @@ def test_a_change_that_fails_is_recorded_and_raises(tmp_path):
     first, second = map(json.loads, (tmp_path / "audit.jsonl").read_text().splitlines())
     assert (first["outcome"], len(first["target"])) == ("BadRequest: No such name.", 500)
     assert (second["outcome"], len(second["details"]["big"])) == ("ok", 50)
+
+
+async def test_sleep_aliases_and_settings_that_are_read_again_are_recorded(tmp_path):
+    config = ServerConfig(usage_db=str(tmp_path / "u.sqlite"))
+    app = pretend_app(tmp_path, PretendClient(ends_after=3), config)
+    async with http(app) as client:
+        await client.post("/sleep?level=1")
+        await client.post("/wake_up?model=none")
+        await client.post("/v1/model_aliases", json={"alias": "short", "model": "tiny"})
+        await client.delete("/v1/model_aliases?alias=short")
+        await client.post("/v1/reload")
+        await client.post("/v1/completions", json={"prompt": "a", "max_tokens": 1})  # is written after the entries
+        shown = (await client.get("/v1/audit")).json()["data"]
+    app.state.service.accounting.ledger.close(10)
+    assert [(row["action"], row["target"], row["outcome"].split(":")[0]) for row in shown[::-1]] == [
+        ("sleep", "*", "ok"),
+        ("wake_up", "none", "NotFound"),
+        ("set_alias", "short", "ok"),
+        ("remove_alias", "short", "ok"),
+        ("reload", "settings", "BadRequest"),
+    ]

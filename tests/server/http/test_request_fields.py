@@ -41,6 +41,7 @@ SAMPLES = {
     "function": {"name": "f"},
     "content": [{"type": "text", "text": "a"}],
     "model": "a",
+    "alias": "a",
 }
 
 
