@@ -16,19 +16,16 @@ from quire.engine_process.inflight import InFlightRequest, InFlightRequests, Req
 from quire.engine_process.pending_calls import PendingCalls
 from quire.engine_process.settings import NO_CALLBACKS, ClientEvents, EngineProcessSettings
 from quire.engine_process.supervisor import SHUTDOWN_TIMEOUT_S, RestartPolicy, State, Supervisor
+from quire.engine_process.wire.adapter_changes import AdapterChanged, AdapterListReply, AdapterLoaded, RegisterAdapter
 from quire.engine_process.wire.error_info import from_error_info
 from quire.engine_process.wire.model_changes import ModelLoaded, ModelProgress, ModelSleeps
 from quire.engine_process.wire.process_source import ProcessSource
 from quire.engine_process.wire.protocol import (
     Abort,
-    AdapterChanged,
-    AdapterListReply,
-    AdapterLoaded,
     CallFailed,
     FromEngine,
     GetStats,
     Ready,
-    RegisterAdapter,
     RequestRejected,
     Start,
     StatsReply,

@@ -27,31 +27,27 @@ from quire.engine_process.model_messages import (
     EngineBuilderProtocol,
     ModelMessageHandler,
     check_names,
-    progress_reporter,
 )
 from quire.engine_process.settings import GC_THRESHOLDS
 from quire.engine_process.step_loop import EngineProtocol, StepLoop, StepsKeepFailing
+from quire.engine_process.wire.adapter_changes import ListAdapters, LoadAdapter, RegisterAdapter, UnloadAdapter
 from quire.engine_process.wire.error_info import to_error_info
 from quire.engine_process.wire.message import WireMessage
-from quire.engine_process.wire.model_changes import LoadModel, SleepModel, UnloadModel, WakeModel
+from quire.engine_process.wire.model_changes import LoadModel, SleepModel, UnloadModel, WakeModel, progress_reporter
 from quire.engine_process.wire.protocol import (
     Abort,
     EngineFailed,
     GetStats,
-    ListAdapters,
-    LoadAdapter,
     MalformedRequest,
     Ping,
     Pong,
     Ready,
-    RegisterAdapter,
     RequestRejected,
     Shutdown,
     Start,
     StatsReply,
     Submit,
     ToEngine,
-    UnloadAdapter,
 )
 from quire.engine_process.wire.transport import Transport
 from quire.errors import StartupError

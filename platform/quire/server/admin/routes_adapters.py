@@ -33,10 +33,11 @@ router = APIRouter(prefix="/v1", tags=["Adapters"])
 async def load(request: Request) -> Response:
     service = get_service(request)
     fields: LoadAdapterRequest = validate(LoadAdapterRequest, (await service.bodies.read(request)).value)
-    with service.inflight.pending():
+    details = fields.model_dump(exclude={"lora_name"})
+    with service.inflight.pending(), service.audited(request, "load_adapter", fields.lora_name, details):
         for name in (fields.base_model_name, fields.lora_name):
             await service.residency.use(name, leases_of(request.scope))
-    info = await service.adapters.load(fields)
+        info = await service.adapters.load(fields)
     how = "is being loaded" if info.state == "loading" else "added successfully"
     return PlainTextResponse(f"Success: LoRA adapter '{info.name}' {how}.")
 
@@ -51,8 +52,9 @@ async def load(request: Request) -> Response:
 async def unload(request: Request) -> Response:
     service = get_service(request)
     fields: UnloadAdapterRequest = validate(UnloadAdapterRequest, (await service.bodies.read(request)).value)
-    if not service.residency.forget_adapter(fields.lora_name):
-        await service.adapters.unload(fields.lora_name)
+    with service.audited(request, "unload_adapter", fields.lora_name, {}):
+        if not service.residency.forget_adapter(fields.lora_name):
+            await service.adapters.unload(fields.lora_name)
     return PlainTextResponse(f"Success: LoRA adapter '{fields.lora_name}' removed successfully.")
 
 

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Literal
 
 from quire.errors import BadRequest, NoMemory, NotFound, Overloaded, QuireError, StartupError
+from quire.server.changes.uses import first_of
 from quire.server.http.errors import as_quire_error
 from quire.server.schemas.models import LoadModelRequest, UnloadModelRequest
 from quire.server.service.client_protocol import ClientProtocol
@@ -276,7 +277,7 @@ class ModelLoads:
         at_once = " at once" if unload.forced.is_set() else ""
         log.info("the model %s takes no more requests and is unloaded%s", name, at_once)
         try:
-            await _first(self._models.uses.ended(name), unload.forced.wait())
+            await first_of(self._models.uses.ended(name), unload.forced.wait())
             unload.frees = True
             await self._client.unload(name, unload.forced.is_set())
         finally:
@@ -295,13 +296,3 @@ class ModelLoads:
 
 def _ended(name: str) -> BadRequest:
     return BadRequest(f"The model `{name}` was unloaded while it was being loaded.", "name")
-
-
-async def _first(*waits: Coroutine[Any, Any, object]) -> None:
-    """Return when one of these has ended; the others are canceled."""
-    tasks = [asyncio.ensure_future(wait) for wait in waits]
-    try:
-        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        for task in tasks:
-            task.cancel()
