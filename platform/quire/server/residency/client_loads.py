@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -59,7 +60,9 @@ class ClientLoads:
     async def load_configured(self, config: ModelConfig) -> None:
         """Load or register a model of the operator's settings. Raises what `ModelLoads.load_configured` raises."""
         self._check_not_registered(config.name)
-        one = Registration(config=config, size=await asyncio.to_thread(estimate, config))
+        one = Registration(config=config)
+        with suppress(ConfigError):  # the load says what is wrong with its folder, and keeps that
+            one.size = await asyncio.to_thread(estimate, config)
         if one.is_on_demand:
             self._register_unloaded(one)
         else:
