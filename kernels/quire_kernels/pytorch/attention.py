@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -19,7 +19,7 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
-from quire_kernels.attention import PositionBiases, Stripes
+from quire_kernels.attention import HeadGroups, PositionBiases, Stripes, in_whole_groups
 from quire_kernels.ops import AttentionMetadata
 from quire_kernels.pytorch.scoring import Scoring
 
@@ -56,7 +56,12 @@ def paged_attention(
     value_dim: int | None = None,
     biases: PositionBiases | None = None,
     stripes: Stripes | None = None,
+    groups: HeadGroups | None = None,
 ) -> Tensor:
+    if groups is not None:
+        options: dict[str, Any] = {"sinks": sinks, "slopes": slopes, "biases": biases, "stripes": stripes}
+        options |= {"chunk": chunk, "value_dim": value_dim}
+        return in_whole_groups(paged_attention, groups, q, k_pool, v_pool, rows, scale, window, softcap, **options)
     if value_dim is not None:
         v_pool = k_pool[..., :value_dim]
     scores = Scoring(scale, softcap, sinks, slopes, biases, stripes)
