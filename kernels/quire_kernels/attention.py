@@ -28,8 +28,8 @@ a rank of several lacks some query heads of a key-value head.
 class Stripes(NamedTuple):
     """Which blocks of `block` positions a token attends to: the `local` last ones, and every `stride`-th.
 
-    All tokens of head h attend to the blocks b with (b + 1 + (first + h) * step) divisible by `stride`; `first` is not 0
-    where other ranks have the heads before. Not to be combined with windows, chunks, biases, slopes and visible ends.
+    All tokens of head h attend to the blocks b with (b + 1 + (first + h) * step) divisible by `stride`. first: number
+    of heads before those of this rank. Not to be combined with windows, chunks, biases, slopes and visible ends.
     """
 
     block: int

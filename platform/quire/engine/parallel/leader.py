@@ -81,7 +81,7 @@ class Leader:
 
         self._followers = Followers(start, self._take, self.fail)
         self._position = RankPosition.of(config, 0)
-        self.shard = self._position.shard(config, self._group, self.flow, self._reads.threads.add_up)
+        self.shard = self._position.shard(config, registry, self._group, self.flow, self._reads.threads.add_up)
 
     @property
     def has_failed(self) -> bool:
