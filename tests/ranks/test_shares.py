@@ -1,11 +1,14 @@
 """How counts, heads and parameters are divided among ranks."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
 
+from quire.engine.parallel.stages.position import needs_whole_groups
 from quire.errors import ConfigError
+from quire.records import OpImpl
 from quire_kernels.attention import HeadGroups
 from quire_kernels.quantized import QuantizedMatrix
 from quire_models import Attention, Block, Decoder, GatedMlp, RMSNorm, Stripes
@@ -61,6 +64,25 @@ def test_what_a_head_has_of_its_own_stays_with_it():
         own = shard_part(whole, rank)
         assert own.alibi == tuple(range(first, 12))
         assert own.stripes.first == first
+
+
+@pytest.mark.parametrize(
+    ("backend", "theirs", "wanted"),
+    [
+        ("auto", {}, True),
+        ("auto", {"attention_options": ("groups",)}, False),
+        ("auto", {"on_request": True}, False),
+        ("theirs", {"on_request": True}, True),
+        ("auto", {"supports": lambda query: "no GPU" if query.device == "cpu" else None}, False),
+        ("torch", {}, False),
+    ],
+)
+def test_attention_of_a_plugin_that_needs_whole_groups_gets_them(backend, theirs, wanted):
+    made = OpImpl(
+        **{"name": "theirs", "op": "paged_attention", "supports": lambda query: None, "load": print, **theirs}
+    )
+    registry = SimpleNamespace(by_hook={"quire_ops": {"theirs": made}}.__getitem__)
+    assert needs_whole_groups(backend, registry) == wanted
 
 
 def test_blocks_that_share_keys_have_the_same_ones_on_each_rank():

@@ -63,13 +63,12 @@ class RankPosition:
     def shard(
         self,
         config: ModelConfig,
-        registry: Registry,
         group: RankGroup,
         flow: StageFlow | None,
         add_up: Callable[[Tensor], Tensor],
+        whole_groups: bool,
     ) -> ModelShard:
         """What the rank computes of the model."""
-        whole_groups = needs_whole_groups(config.attention_implementation, registry)
         rank = Rank(self.in_stage, self.width, config.enable_expert_parallel, whole_groups)
         return ModelShard(rank, group, add_up=add_up, stage=self.stage, flow=flow)
 
