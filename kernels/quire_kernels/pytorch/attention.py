@@ -65,11 +65,11 @@ def paged_attention(
     if value_dim is not None:
         v_pool = k_pool[..., :value_dim]
     scores = Scoring(scale, softcap, sinks, slopes, biases, stripes)
-    groups = _groups_of(rows, k_pool.shape[1], _Reach(window, chunk), not scores.is_plain, q)
-    if len(groups) == 1 and groups[0].tokens is None:
-        return _attend(q, k_pool, v_pool, groups[0], scores)
+    calls = _groups_of(rows, k_pool.shape[1], _Reach(window, chunk), not scores.is_plain, q)
+    if len(calls) == 1 and calls[0].tokens is None:
+        return _attend(q, k_pool, v_pool, calls[0], scores)
     out = q.new_empty(*q.shape[:2], v_pool.shape[-1])
-    for group in groups:
+    for group in calls:
         if group.tokens is None:
             span = slice(group.start, group.start + group.count * group.length)
             out[span] = _attend(q[span], k_pool, v_pool, group, scores)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import fields, replace
+from itertools import chain
 from typing import Any
 
 from quire.errors import ConfigError
@@ -37,10 +38,11 @@ BRANCHES = ("attn", "mlp", "mixer", "cross", "part")
 def rank_of_model(decoder: Any, rank: Rank) -> Rank:
     """The rank, with whole groups of heads if a block reads the keys of one that has other numbers of heads."""
     blocks = [[part for part in parts_of(block) if type(part) is Attention] for block in decoder.blocks]
-    for reader in (part for block in blocks for part in block if part.kv_from is not None):
-        if any((source.heads, source.kv_heads) != (reader.heads, reader.kv_heads) for source in blocks[reader.kv_from]):
-            return replace(rank, whole_groups=True)
-    return rank
+    pairs = [
+        (reader, source) for reader in chain(*blocks) if reader.kv_from is not None for source in blocks[reader.kv_from]
+    ]
+    alike = all((one.heads, one.kv_heads) == (other.heads, other.kv_heads) for one, other in pairs)
+    return rank if alike else replace(rank, whole_groups=True)
 
 
 def shard_model(decoder: Any, rank: Rank) -> Any:
