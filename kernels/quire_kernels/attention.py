@@ -42,7 +42,7 @@ class Stripes(NamedTuple):
 class HeadGroups(NamedTuple):
     """Groups of `size` query heads share a key-value head; query head 0 is head `first` of the first group.
 
-    So a rank may have parts of the first and of the last group. first < size.
+    So a rank may have parts of the first and of the last group. first < size; every key-value head has a query head.
     """
 
     size: int
@@ -85,8 +85,7 @@ class PagedAttention(Protocol):
     s = scale * q[t] · k[i];  s = softcap * tanh(s / softcap) if softcap;  s = s + slopes[h] * (i - p) if slopes;
     s = s + biases.at(i - p)[h] if biases; not both of them;
     out[t] = Σ exp(s[i]) v[i] / (Σ exp(s[i]) + exp(sinks[h]) if sinks);  v[i] = k[i, :value_dim] if value_dim
-    query head h uses key-value head h // (H / K), or (groups.first + h) // groups.size, and each key-value head is
-    used; scores and sums in float32
+    query head h uses key-value head h // (H / K), or (groups.first + h) // groups.size; scores and sums in float32
     q [T, H, D]; k_pool [pages, page_size, K, D]; v_pool [pages, page_size, K, V]; sinks, slopes [H] -> [T, H, V]
     """
 
