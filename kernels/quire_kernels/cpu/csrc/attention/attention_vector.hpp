@@ -10,7 +10,7 @@ namespace quire {
 //   COPIES: values are copied to contiguous memory; lines come in whole strips.
 //   BYTES: keys and values are the bytes of the pages; weights are bytes times a step for each line.
 //   PREFETCHES_BY_HEAD: prefetches what the next head reads, not the next block in memory order.
-//   HAS_HEIGHT: `set_height` is told the number of lines before each block.
+//   HAS_HEIGHT: `set_height` gets the number of lines before each block.
 //
 // This kernel uses vectors; four lines at a time share what is loaded.
 template <class T>
