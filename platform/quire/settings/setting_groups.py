@@ -58,6 +58,7 @@ GROUPS: Mapping[str, tuple[str, ...]] = {
         *("kv_cache_memory_bytes", "gpu_memory_utilization", "kv_cache_dtype", "num_pages", "page_size"),
         *("num_state_checkpoints", "state_checkpoint_interval"),
         *("enable_prefix_caching", "swap_space", "encoder_cache_bytes", "max_num_encoder_tokens"),
+        *("kv_offloading_size", "kv_disk", "kv_disk_bytes", "kv_store_config"),
     ),
     "adapters": (
         *(

@@ -125,7 +125,8 @@ class Request:
 
     adapters: () = the base model alone. priority: under the priority policy, smaller runs first. cache_salt: sequences
     share cached pages only if their salts are equal. client: the sender; clients share the engine evenly, except for
-    those in the background (see `BACKGROUND`).
+    those in the background (see `BACKGROUND`). cache_ttl: seconds for which its pages may be used
+    once they are written to a tier beside the device's memory; 0 = they are not written, None = no limit.
     """
 
     id: str
@@ -135,3 +136,4 @@ class Request:
     priority: int = 0
     cache_salt: str | None = None
     client: str = ""
+    cache_ttl: float | None = None

@@ -103,6 +103,7 @@ def run_server(
         MediaLimits.from_config(model, registry)  # raises ConfigError now instead of after loading
         SpeculativeConfig.from_registry(model.speculation, registry)
         model.executor_record(registry)
+        model.kv_stores(registry)
     KvEventsConfig.from_registry(config.kv_events_config, registry)
     tracing = build_tracing(config.otlp_traces_endpoint, os.environ)
     with ignore_hangups(), contextlib.closing(bind(config)) as listener:
