@@ -33,12 +33,12 @@ class TierStack:
         return places
 
     def get(self, keys: Sequence[str], places: Sequence[int], deadline: float | None) -> list[StoredPage]:
-        """The pages of the first keys up to one that is missing or late. places: from `find`."""
+        """The pages of the first keys up to one that is missing or late. places: of the first keys, from `find`."""
         pages: list[StoredPage] = []
-        while len(pages) < len(keys):
+        while len(pages) < len(places):
             begin, place = len(pages), places[len(pages)]
             end = begin
-            while end < len(keys) and places[end] == place:
+            while end < len(places) and places[end] == place:
                 end += 1
             pages += self.tiers[place].get(keys[begin:end], deadline)
             if len(pages) < end:
