@@ -31,6 +31,9 @@ _TEMPORARY = re.compile(r"\.[0-9]+-[0-9]+\.tmp")
 _COUNT = struct.Struct("<QQI")  # bytes, files, checksum of both
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
+_IN_THE_WAY = (IsADirectoryError, NotADirectoryError, FileExistsError)
+"""Raised where something else has the name of a file; it is left alone."""
+
 MAX_BLOB_BYTES = 1 << 30
 FREED_SHARE = 0.1
 """Of the space, once it is full."""
@@ -71,7 +74,7 @@ class DiskStore:
 
     def contains(self, keys: Sequence[str]) -> Sequence[bool]:
         """Whether there is a file, for each key."""
-        return [os.path.exists(self._path(key)) for key in keys]
+        return [self._size_of(self._path(key)) is not None for key in keys]
 
     def get(self, key: str) -> bytes | None:
         """The content of a file, which is now the most recently used one."""
@@ -107,9 +110,11 @@ class DiskStore:
                     file.write(blob)
                 path.parent.mkdir(mode=0o700, exist_ok=True)
                 os.replace(temporary, path)
-            except BaseException:
+            except BaseException as error:
                 with suppress(OSError):
                     os.unlink(temporary)
+                if isinstance(error, _IN_THE_WAY):
+                    return
                 raise
             self._add(len(blob) - (replaced or 0), replaced is None)
 
@@ -215,10 +220,12 @@ class DiskStore:
         return self._folder / key[:2] / key
 
     def _size_of(self, path: Path) -> int | None:
+        """Bytes of a file; None if there is none, or something else."""
         try:
-            return path.lstat().st_size
+            found = os.lstat(path)
         except OSError:
             return None
+        return found.st_size if stat.S_ISREG(found.st_mode) else None
 
 
 @hookimpl
