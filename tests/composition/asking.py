@@ -74,6 +74,9 @@ def ask(
     if any(way.warm for way in ways):
         rig.add(prompt, params, **request)
         rig.drain()
+    if any(way.from_tier for way in ways):
+        assert rig.engine._tiers.flush(60)
+        rig.engine.reset_prefix_cache()
     _add_others(rig, ways, others)
     return _answers(rig, rig.add(prompt, params, **request))
 

@@ -17,8 +17,10 @@ from quire.engine.kv_tiers.rates import RETRY_EVERY, Rates
 from quire.engine.kv_tiers.tier import MAX_FAULTS, Tier
 from quire.engine.kv_tiers.tier_stack import TierStack
 from quire.errors import ConfigError
+from quire.hooks.registry import load
 from quire.records import KvStoreContext
 from quire_plugins.kv_disk import DiskStore
+from quire_testing import check_kv_store
 
 KEYS = [f"{i:032x}" for i in range(12)]
 CAPACITY = 1000
@@ -277,3 +279,8 @@ def test_pages_are_read_where_that_is_sooner_done_and_now_and_then_to_see_whethe
     rates.read(10**6, 0.01)
     rates.read(10**6, 0.01)
     assert rates.should_read(1000, 2_100_000)
+
+
+@pytest.mark.parametrize("record", load([]).all("quire_kv_stores"), ids=lambda record: record.name)
+def test_bundled_stores_keep_the_contract(record, tmp_path):
+    check_kv_store(record, settings={"folder": str(tmp_path), "max_bytes": 1 << 20})

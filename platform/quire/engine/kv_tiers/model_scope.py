@@ -6,6 +6,9 @@ Reading a large checkpoint takes a while, so the digest is kept in the tiers too
 from __future__ import annotations
 
 import logging
+import os
+import threading
+from contextlib import suppress
 from functools import partial
 from hashlib import blake2b
 from threading import Event
@@ -16,12 +19,13 @@ from quire.engine.kv_tiers.digests import content_digest, state_digest
 from quire.engine.kv_tiers.keys import KEY_BYTES, PageKeys, scope_digest, weight_paths
 from quire.engine.kv_tiers.tier_stack import TierStack
 from quire.engine.loading.load import LoadedModel
-from quire.isolation.idle_thread import run_when_idle
 from quire.settings.model_config import ModelConfig
 
 log = logging.getLogger(__name__)
 
 DIGEST_BYTES = 32
+NICENESS = 10
+"""Of the thread. At idle priority it would never come to an end on a machine that is busy from the start."""
 
 
 class ModelScope:
@@ -30,7 +34,7 @@ class ModelScope:
     def __init__(self, config: ModelConfig, loaded: LoadedModel, stack: TierStack, keys: PageKeys) -> None:
         self._stack, self._keys = stack, keys
         self._stopping, self.done = Event(), Event()
-        self._threads = DaemonThreads("kv-digests", 1, run_when_idle)
+        self._threads = DaemonThreads("kv-digests", 1, _run_nicely)
         self._paths = weight_paths(config, loaded)
         self._state = blake2b(b"".join(map(state_digest, self._paths)), digest_size=KEY_BYTES).hexdigest()
         self._threads.submit(partial(self._find, partial(scope_digest, config, loaded), config.name))
@@ -59,3 +63,8 @@ class ModelScope:
         """Give the digest up."""
         self._stopping.set()
         self._threads.close()
+
+
+def _run_nicely() -> None:
+    with suppress(AttributeError, OSError):  # only Linux has a priority for each thread
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICENESS)
