@@ -1,7 +1,7 @@
 """The plugin `kv-disk`: keeps blobs of KV pages in a folder, which several processes may share.
 
 A blob is the file FOLDER/ab/abcdef… of its key, written under another name and renamed. The time of change of a file is
-when it was last used. The file `size` has the bytes of all files, and whoever adds to it holds a lock on the file
+when it was last used. The file `size` has the bytes of all files; a process that changes it holds a lock on the file
 `lock`. When there is no room, the least recently used files are deleted until a tenth of the space is free.
 """
 
@@ -64,7 +64,7 @@ class DiskStore:
 
     @classmethod
     def from_context(cls, context: KvStoreContext) -> DiskStore:
-        """Raises ConfigError."""
+        """The store that the settings describe. Raises ConfigError."""
         folder, size = context.settings.get("folder"), context.settings.get("max_bytes", 10 << 30)
         if not isinstance(folder, str) or not folder:
             raise ConfigError("The store `disk` of KV pages needs a `folder`.")
@@ -89,7 +89,7 @@ class DiskStore:
             with open(descriptor, "rb", closefd=False) as file:
                 content = file.read(MAX_BLOB_BYTES)
             with suppress(OSError):
-                os.utime(descriptor)
+                _set_used(descriptor)
             return content
         except OSError:
             return None
@@ -99,15 +99,18 @@ class DiskStore:
     def put(self, key: str, blob: bytes, ttl_s: float | None) -> None:
         """Write a file, unless it is larger than all of the space. Raises OSError."""
         if len(blob) > min(self._max_bytes, MAX_BLOB_BYTES):
+            self.remove(key)
             return
         path, temporary = self._path(key), self._folder / f".{os.getpid()}-{next(self._numbers)}.tmp"
         with self._locked():
-            replaced = self._size_of(path)
-            self._make_room(max(1, len(blob) - (replaced or 0)))
+            self._remove(path)
+            self._make_room(len(blob))
             try:
                 descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
                 with open(descriptor, "wb") as file:
                     file.write(blob)
+                    file.flush()
+                    _set_used(descriptor)
                 path.parent.mkdir(mode=0o700, exist_ok=True)
                 os.replace(temporary, path)
             except BaseException as error:
@@ -116,16 +119,18 @@ class DiskStore:
                 if isinstance(error, _IN_THE_WAY):
                     return
                 raise
-            self._add(len(blob) - (replaced or 0), replaced is None)
+            self._add(len(blob), 1)
 
     def remove(self, key: str) -> None:
-        """Delete a file."""
-        path = self._path(key)
+        """Delete the file of a key."""
         with self._locked():
-            size = self._size_of(path)
-            if size is not None:
-                os.unlink(path)
-                self._add(-size, -1)
+            self._remove(self._path(key))
+
+    def _remove(self, path: Path) -> None:
+        size = self._size_of(path)
+        if size is not None:
+            os.unlink(path)
+            self._add(-size, -1)
 
     def use(self) -> KvStoreUse:
         """What the folder held when this process last wrote to it."""
@@ -226,6 +231,12 @@ class DiskStore:
         except OSError:
             return None
         return found.st_size if stat.S_ISREG(found.st_mode) else None
+
+
+def _set_used(descriptor: int) -> None:
+    """Now is when a file was used last; the clock of the file system itself counts in steps of milliseconds."""
+    now = time.time_ns()
+    os.utime(descriptor, ns=(now, now))
 
 
 @hookimpl

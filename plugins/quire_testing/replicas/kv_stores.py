@@ -15,7 +15,7 @@ KEYS = [f"{number:032x}" for number in (0, 1, 2**64, 2**128 - 1)]
 def check_kv_store(
     record: KvStore, *, settings: Mapping[str, Any] | None = None, options: Mapping[str, Any] | None = None
 ) -> None:
-    """It returns the last blob of a key or none, never another's, forgets what it is told to, and takes calls of several
+    """It returns the last blob of a key or none, never another's, removes what it is asked to, and takes calls of many
     threads.
 
     settings: with which it can be built, so that it has room for a few kilobytes.

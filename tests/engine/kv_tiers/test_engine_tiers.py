@@ -8,69 +8,20 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
-from engine_rig import Answer, Rig, bundled, greedy, make_rig, random_ids, rig_of
-from random_adapters import Kit, write_adapter
+from engine_rig import Rig, bundled, greedy, make_rig, random_ids, rig_of
+from thread_ranks import launch_thread
+from tiered_rig import NUM_PAGES, PROMPT, asked, cached, files, kept, tier
 
-from quire.engine.kv_tiers import lookup
 from quire.engine.kv_tiers.build import SharedTiers
-from quire.engine.kv_tiers.rates import Rates
 from quire.engine_process.engine_builder import EngineBuilder
 from quire.settings.model_config import ModelConfig
-from quire.types import AdapterRef, Prompt, Request, WeightedAdapter
-from quire_testing.tiny import tiny_llama, tiny_model
+from quire_testing.tiny import tiny_model
 
-kept = partial(rig_of, max_num_batched_tokens=96)
-PROMPT = random_ids(random.Random(1), 90)
-NUM_PAGES = 22
-"""Pages of four tokens that are found of the prompt, whose last token is always computed."""
-
-
-@pytest.fixture(autouse=True)
-def patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    """However slow the machine is, requests wait for pages."""
-    monkeypatch.setattr(lookup, "INDEX_S", 60.0)
-    monkeypatch.setattr(lookup, "MAX_READ_S", 60.0)
-    monkeypatch.setattr(Rates, "compute_s", lambda self, num_tokens: None)
-    monkeypatch.setattr(Rates, "should_read", lambda self, num_tokens, num_bytes: True)
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tiny_llama(tmp_path_factory.mktemp("model") / "tiny")
-
-
-@pytest.fixture(scope="module")
-def expected(model: Path) -> list[int]:
-    with rig_of(model) as rig:
-        return asked(rig).token_ids
-
-
-def asked(rig: Rig, prompt: list[int] = PROMPT, **request: Any) -> Answer:
-    """The answer to a prompt, after all pages are written."""
-    assert rig.engine._tiers.flush(60)
-    request_id = rig.add(prompt, greedy(12, ignore_eos=True), **request)
-    answer = rig.drain()[request_id, 0]
-    assert rig.engine._tiers.flush(60)
-    return answer
-
-
-def cached(answer: Answer) -> int:
-    return answer.deltas[0].num_cached_tokens or 0
-
-
-def tier(rig: Rig, name: str) -> Any:
-    stats = rig.engine.stats().kv_tiers
-    assert stats is not None
-    return next(each for each in stats.tiers if each.name == name)
-
-
-def files(folder: Path) -> list[Path]:
-    return sorted(folder.glob("??/*"))
+pytestmark = pytest.mark.usefixtures("patience")
 
 
 def test_a_new_engine_finds_the_pages_of_one_before_it(model: Path, expected: list[int], tmp_path: Path) -> None:
@@ -86,44 +37,6 @@ def test_a_new_engine_finds_the_pages_of_one_before_it(model: Path, expected: li
         assert stats.num_hit_tokens_total == stats.num_queried_tokens_total == NUM_PAGES * 4
         longer = asked(rig, PROMPT + expected + [5])  # its pages in memory are those of the first answer
         assert cached(longer) == (len(PROMPT) + len(expected) - 1) // 4 * 4
-
-
-@pytest.mark.parametrize(
-    "change",
-    [{"dtype": "bfloat16"}, {"kv_cache_dtype": "int8"}, {"page_size": 8}, {"quantization": "int8"}],
-    ids=lambda change: next(iter(change)),
-)
-def test_pages_that_are_computed_otherwise_have_other_keys(
-    model: Path, keys: tuple[str, ...], tmp_path: Path, change: dict[str, Any]
-) -> None:
-    with kept(model, kv_disk=str(tmp_path), **change) as rig:
-        assert not set(keys_of(rig)) & set(keys)
-
-
-def keys_of(rig: Rig) -> tuple[str, ...]:
-    """The keys of the pages of the prompt."""
-    assert rig.engine._tiers.flush(60)
-    request = Request(id="r", prompt=Prompt(token_ids=tuple(PROMPT)), params=greedy())
-    found = rig.engine._tiers._keys.of_prompt(request, 11)
-    assert found is not None
-    return tuple(found)
-
-
-@pytest.fixture(scope="module")
-def keys(model: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, ...]:
-    with kept(model, kv_disk=str(tmp_path_factory.mktemp("keys"))) as rig:
-        found = keys_of(rig)
-    assert len(set(found)) == 11
-    return found
-
-
-def test_keys_are_of_the_content_of_a_checkpoint(model: Path, keys: tuple[str, ...], tmp_path: Path) -> None:
-    copy = shutil.copytree(model, tmp_path / "copy")
-    with kept(copy, kv_disk=str(tmp_path / "kv"), num_pages=200, max_num_seqs=3) as rig:
-        assert keys_of(rig) == keys
-    shutil.copy(tiny_llama(tmp_path / "other", seed=1) / "model.safetensors", copy / "model.safetensors")
-    with kept(copy, kv_disk=str(tmp_path / "kv")) as rig:
-        assert not set(keys_of(rig)) & set(keys)
 
 
 def test_damaged_files_change_no_answer(model: Path, tmp_path: Path) -> None:
@@ -208,34 +121,6 @@ def test_salts_keep_pages_apart(model: Path, tmp_path: Path) -> None:
             assert found == ([0, 0, 0] if salts[0] == "one" else [NUM_PAGES * 4] * 3)
 
 
-def test_an_adapter_whose_content_changes_under_its_name_never_gets_old_pages(model: Path, tmp_path: Path) -> None:
-    first, second = (write_adapter(tmp_path / f"a{seed}", "SCALE", seed) for seed in (1, 2))
-    folder = tmp_path / "adapter"
-    with rig_of(model, Kit().registry, kv_disk=str(tmp_path / "kv")) as rig:
-
-        def ask(name: str, **request: Any) -> tuple[list[int], int]:
-            rig.engine.reset_prefix_cache()
-            answer = asked(rig, adapters=(WeightedAdapter(AdapterRef(name=name)),), **request)
-            return answer.token_ids, cached(answer)
-
-        found = []
-        for source in (first, second):
-            shutil.rmtree(folder, ignore_errors=True)
-            shutil.copytree(source, folder)
-            rig.engine.load_adapter("x", folder, replacing=True)
-            found.append(ask("x"))
-            assert found[-1] == ask("x", cache_salt="of its own")
-            assert found[-1][1] == 0
-        assert found[0] != found[1]
-        rig.engine.load_adapter("y", first)  # equal content under another name
-        assert ask("y") == (found[0][0], NUM_PAGES * 4)
-        assert ask("x") == (found[1][0], NUM_PAGES * 4)
-        contents = rig.engine._tiers._keys._contents
-        for ref, (revision, digest, seen) in contents.items():  # as if the files had changed before they were digested
-            contents[ref] = (revision, digest, (*seen, ("other", 1, 1, 1)))
-        assert ask("x") == (found[1][0], 0)
-
-
 @contextmanager
 def built(builder: EngineBuilder, config: ModelConfig) -> Iterator[Rig]:
     engine = builder.build(config, bundled(), 1)
@@ -289,8 +174,6 @@ def test_two_engines_share_a_folder_that_is_too_small_for_both(model: Path, tmp_
 def test_models_whose_pages_cannot_be_kept_say_so(
     model: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture, setting: dict[str, Any]
 ) -> None:
-    from thread_ranks import launch_thread
-
     rig = make_rig(model, None, launch_thread, kv_disk=str(tmp_path), **setting)
     assert "are kept on the device only" in caplog.text
     assert rig.engine.stats().kv_tiers is None

@@ -59,7 +59,7 @@ class SharedTiers:
             return TierStack(tiers)
 
     def close(self) -> None:
-        """Close all stores."""
+        """Close all stores of the process."""
         TierStack([*([self._host] if self._host is not None else []), *self._stores.values()]).close()
 
 
@@ -108,5 +108,5 @@ def _why_not(config: ModelConfig, loaded: LoadedModel) -> str | None:
     try:
         weight_paths(config, loaded)
     except (Unreadable, OSError) as error:
-        return f"its checkpoint cannot be told from others ({error})"
+        return f"its checkpoint has no digest ({error})"
     return None

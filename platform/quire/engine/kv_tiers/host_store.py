@@ -43,7 +43,7 @@ class HostStore:
                 self._num_evictions += 1
 
     def remove(self, key: str) -> None:
-        """Forget a blob."""
+        """Forget the blob of a key."""
         with self._lock:
             self._drop(key)
 
@@ -56,7 +56,7 @@ class HostStore:
             return KvStoreUse(num_bytes=self._num_bytes, num_blobs=len(self._blobs), num_evictions=self._num_evictions)
 
     def close(self) -> None:
-        """Free all blobs."""
+        """Free the memory of all blobs."""
         with self._lock:
             self._blobs.clear()
             self._num_bytes = 0

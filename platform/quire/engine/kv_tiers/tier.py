@@ -127,7 +127,7 @@ class Tier:
             self._counts.written_bytes += len(blob)
 
     def _call(self, function: Call, *args: Any) -> Any:
-        """Raises StoreUnavailable."""
+        """What the store returns. Raises StoreUnavailable."""
         return self._finish(self._begin(function, *args), None)
 
     def _begin(self, function: Call, *args: Any) -> Future[Any]:
