@@ -71,6 +71,7 @@ def ask(
         merged |= feature.params
         request |= feature.request
     params = SamplingParams(**merged)
+    assert rig.engine._tiers.flush(60)
     if any(way.warm for way in ways):
         rig.add(prompt, params, **request)
         rig.drain()

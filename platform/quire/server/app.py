@@ -23,6 +23,10 @@ from quire.hub import adapter_cache
 from quire.records import Registry, Router
 from quire.server.admin import routes_adapters, routes_admin, routes_health, routes_models, routes_text
 from quire.server.audio import routes as speech_routes
+from quire.server.changes import routes as change_routes
+from quire.server.changes.control import RunningModels
+from quire.server.changes.reload import Reload, SettingsSource
+from quire.server.changes.uses import MODEL_HEADER, MODEL_USE, ModelUse
 from quire.server.http.api_pages import PAGES, add_api_pages, installed_assets
 from quire.server.http.auth import METRICS, OPEN_PATHS, APIKeyMiddleware
 from quire.server.http.body import Bodies
@@ -46,7 +50,6 @@ from quire.server.process.frontend_loader import FrontendLoader
 from quire.server.process.workers import WorkerPools
 from quire.server.routers.context import router_context
 from quire.server.schemas.adapters import LoadAdapterRequest, UnloadAdapterRequest
-from quire.server.schemas.models import LoadModelRequest, UnloadModelRequest
 from quire.server.schemas.requests import (
     ChatRequest,
     CompletionRequest,
@@ -70,7 +73,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("quire.server")
 
-EXPOSED_HEADERS = ("X-Request-Id", "Retry-After", "WWW-Authenticate", "Metadata")
+EXPOSED_HEADERS = ("X-Request-Id", "Retry-After", "WWW-Authenticate", "Metadata", MODEL_HEADER)
 """Response headers that scripts of other origins may read."""
 
 ROUTERS = "quire_routers"
@@ -83,8 +86,7 @@ BODIES = (
     GenerateRequest,
     LoadAdapterRequest,
     UnloadAdapterRequest,
-    LoadModelRequest,
-    UnloadModelRequest,
+    *change_routes.CHANGE_BODIES,
     *pooling_routes.POOLING_BODIES,
     *speech_routes.SPEECH_BODIES,
 )
@@ -96,6 +98,9 @@ class _App(FastAPI):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """One HTTP exchange, or the lifespan."""
         scope[RAW_SEND] = send
+        use = ModelUse(self.state.service.models.uses)
+        if scope["type"] == "http":
+            scope[MODEL_USE], send = use, use.watch(send)
         try:
             await super().__call__(scope, receive, send)
         except asyncio.CancelledError:
@@ -103,6 +108,8 @@ class _App(FastAPI):
                 raise
             with suppress(RuntimeError):  # a response that has begun cannot be replaced
                 await error_response(EngineDied(UNFINISHED))(scope, receive, send)
+        finally:
+            use.end()
 
 
 def build_service(
@@ -113,11 +120,12 @@ def build_service(
     tracing: Tracing | None = None,
     defaults: ModelConfig | None = None,
     frontends: FrontendLoader | None = None,
+    settings: SettingsSource | None = None,
 ) -> Service:
     """Build the `Service` that the routes use. Builds gates and exporters of plugins, and raises what they raise."""
     infos = [served.info for served in models]
     metrics = Metrics(infos, config.metrics_prefix)
-    served_models = ModelDirectory(models)
+    served_models = ModelDirectory(models, lambda name: client.sleepers.sleep_of(name) is not None)
     sources = AdapterResolver(registry, adapter_cache(config.lora_cache_dir), config.adapter_roots)
     enabled = bool(registry.by_hook(ADAPTER_RUNTIMES))
     if enabled:
@@ -128,6 +136,9 @@ def build_service(
     adapters = AdapterService(served_models, client.adapters, sources, enabled)
     new_models = NewModels(server=config, defaults=defaults or ModelConfig(), registry=registry)
     frontends = frontends or FrontendLoader(config, registry, tracing.fetching if tracing else None)
+    loads = ModelLoads(client, served_models, new_models, frontends, adapters.has, telemetry)
+    control = RunningModels(served_models, loads, new_models, client.sleepers, adapters.has)
+    control.set_first_aliases(config.model_aliases)
     return Service(
         config=config,
         client=client,
@@ -139,7 +150,9 @@ def build_service(
         telemetry=telemetry,
         inflight=ActiveJobs(),
         adapters=adapters,
-        model_loads=ModelLoads(client, served_models, new_models, frontends, adapters.has, telemetry),
+        model_loads=loads,
+        control=control,
+        reload=Reload(settings, served_models, loads, new_models, control),
         bodies=Bodies(config.max_body_bytes, config.max_json_values, pools.bodies),
         pools=pools,
     )
@@ -153,13 +166,14 @@ def build_app(
     tracing: Tracing | None = None,
     defaults: ModelConfig | None = None,
     frontends: FrontendLoader | None = None,
+    settings: SettingsSource | None = None,
 ) -> FastAPI:
     """Build the application; `app.state.service` is its `Service`. The caller closes `client`.
 
-    defaults: settings of models that are loaded later; frontends: loads their front ends. Raises PluginError if a
-    router of a plugin clashes with an existing route.
+    defaults: settings of models that are loaded later; frontends: loads their front ends. settings: where they can be
+    read again. Raises PluginError if a router of a plugin clashes with an existing route.
     """
-    service = build_service(client, config, registry, models, tracing, defaults, frontends)
+    service = build_service(client, config, registry, models, tracing, defaults, frontends, settings)
     has_docs = not config.disable_fastapi_docs
     app = _App(
         title="Quire",
@@ -241,7 +255,7 @@ def _checked_open_paths(record: Router, router: APIRouter, plugin: str) -> tuple
 
 def _built_in_routers(config: ServerConfig) -> Iterator[APIRouter]:
     yield from (openai_routes.router, pooling_routes.router, speech_routes.router, routes_adapters.router)
-    yield from (routes_models.router, routes_text.router)
+    yield from (routes_models.router, change_routes.router, routes_text.router)
     if config.enable_tokenizer_info_endpoint:
         yield routes_text.info_router
     yield from (native.router, routes_admin.router, routes_health.router)

@@ -30,7 +30,7 @@ async def load(request: Request) -> Response:
     service = get_service(request)
     fields: LoadModelRequest = validate(LoadModelRequest, (await service.bodies.read(request)).value)
     with service.inflight.pending():  # a shutdown does not wait for it
-        loaded = await service.model_loads.load(fields)
+        loaded = await service.control.load(fields.name, fields.model, fields.settings, fields.wait)
     return json_response(model_details(service, loaded, fields.name), 200 if fields.wait else 202)
 
 
@@ -45,5 +45,5 @@ async def unload(request: Request) -> Response:
     service = get_service(request)
     fields: UnloadModelRequest = validate(UnloadModelRequest, (await service.bodies.read(request)).value)
     with service.inflight.pending():
-        name = await service.model_loads.unload(fields)
+        name = await service.control.unload(fields.name, fields.force)
     return json_response({"id": name, "object": "model", "deleted": True})

@@ -17,6 +17,9 @@ from starlette.requests import HTTPConnection
 from quire import __version__
 from quire.errors import BadRequest
 from quire.records import Registry
+from quire.server.changes.control import RunningModels
+from quire.server.changes.reload import Reload
+from quire.server.changes.uses import use_of
 from quire.server.http.auth import CLIENT, KEY_DIGEST
 from quire.server.http.body import Bodies, Body, validate
 from quire.server.http.request_ids import MAX_ID_LENGTH, header_id, random_id
@@ -54,6 +57,8 @@ class Service:
     inflight: ActiveJobs
     adapters: AdapterService
     model_loads: ModelLoads
+    control: RunningModels
+    reload: Reload
     bodies: Bodies
     pools: WorkerPools
 
@@ -82,7 +87,10 @@ class Service:
         fields: Any = await self.bodies.validate(read, partial(validate, schema, body))
         adapters = getattr(fields, "adapters", None)
         model = fields.model or (None if adapters else default)  # an adapter determines its model
-        return await self.adapters.find(model, adapters), fields
+        served = await self.adapters.find(model, adapters, lambda one: one.key_of(body, client_identity(request)))
+        if (use := use_of(request.scope)) is not None:
+            use.begin(served.info.name, served.by_alias)
+        return served, fields
 
     async def encode(self, large: bool, encode: Callable[[], T]) -> T:
         """The result of `encode`, which runs in a worker thread if the answer is large."""
