@@ -42,6 +42,7 @@ from quire.types.step import (
     StepResult,
     TokenLogprobs,
 )
+from quire.types.usage import ComputeCost, MediaUse, UsageRecord
 
 __all__ = [
     "Params",
@@ -76,4 +77,7 @@ __all__ = [
     "EncoderInputInfo",
     "AdapterInfo",
     "AdapterStats",
+    "ComputeCost",
+    "MediaUse",
+    "UsageRecord",
 ]

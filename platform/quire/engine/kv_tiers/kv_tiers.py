@@ -31,6 +31,12 @@ MAX_QUEUED_BYTES = 256 << 20
 MAX_PUT_BYTES = 64 << 20
 """Of pages that are put into the device's cache between two steps."""
 
+COPIED_TOGETHER = 32
+"""Pages that are copied at a time while steps go on: each copy takes an operation for each tensor of the cache."""
+
+MAX_STEPS = 32
+"""Steps after which fewer pages are copied."""
+
 IDLE_WAIT_S = 0.005
 NUM_LOOKUPS = 2
 FLUSH_S = 5.0
@@ -78,7 +84,7 @@ class KvTiers:
 
     def attach(self, scheduler: Scheduler, runner: ModelRunner) -> KvTiers:
         """Set what exists only once the engine is built."""
-        self._pool, self._has_request = scheduler.pool, scheduler.has_request
+        self._pool, self._scheduler = scheduler.pool, scheduler
         self._kv, self._max_in_flight = runner.kv, runner.max_in_flight
         if self._stack is not None:
             self._page_bytes = bytes_of_page(self._kv)
@@ -155,10 +161,13 @@ class KvTiers:
             return
         now = time.perf_counter()
         self._rates.computed(num_tokens, now - self._busy_since)
-        for request_id in [each for each in self._lookups if not self._has_request(each)]:
+        for request_id in [each for each in self._lookups if not self._scheduler.has_request(each)]:
             self._end(self._lookups[request_id])
         self._put_found()
-        self._copy_filled(self._step - self._max_in_flight + 1 if num_in_flight else self._step)
+        oldest = self._filled[0].step if self._filled else self._step
+        is_due = len(self._filled) >= COPIED_TOGETHER or self._step - oldest >= MAX_STEPS
+        if self._filled and (is_due or not self._scheduler.has_work):
+            self._copy_filled(self._step - self._max_in_flight + 1 if num_in_flight else self._step)
         self._step += 1
         if not num_tokens and (pending := next(iter(self._lookups.values()), None)) is not None:
             pending.done.wait(IDLE_WAIT_S)
