@@ -24,6 +24,7 @@ contract is broken:
     check_router            routes mount and describe themselves, and answer without a server error
     check_metrics_exporter  statistics of any model are accepted
     check_kv_event_publisher  events of every kind are sent from one thread, and `close` returns
+    check_kv_store            a blob comes back as it was put or not at all, from several threads
     check_command           arguments parse, and `run` returns an exit status
     check_option            the default fits the type, also as text from a flag
     check_demo_model        the folder holds a complete model, and complete adapters
@@ -62,6 +63,7 @@ if TYPE_CHECKING:
     )
     from quire_testing.replicas.executor import check_executor as check_executor
     from quire_testing.replicas.kv_events import check_kv_event_publisher as check_kv_event_publisher
+    from quire_testing.replicas.kv_stores import check_kv_store as check_kv_store
     from quire_testing.replicas.routing import check_routing_policy as check_routing_policy
     from quire_testing.scheduler_policy import check_scheduler_policy as check_scheduler_policy
     from quire_testing.server import (
@@ -86,6 +88,7 @@ _HOME = {
     "check_grammar_backend": "grammar_backend",
     "check_input_mapper": "input_mapper",
     "check_kv_event_publisher": "replicas.kv_events",
+    "check_kv_store": "replicas.kv_stores",
     "check_logits_processor": "logits_processor",
     "check_metrics_exporter": "server",
     "check_op": "ops.check",

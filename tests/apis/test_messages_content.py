@@ -141,6 +141,7 @@ async def test_system_prompts_are_joined_and_what_changes_in_them_is_left_out(fo
         for change, system in enumerate((blocks, f"{billing}\nYou are Code.\n\nBe brief.", blocks)):
             blocks[0]["text"] = billing.format(change)
             await client.messages.create(**ASK, system=system, extra_body={"cache_control": {"type": "ephemeral"}})
+        assert [request.cache_ttl for request in pretend.requests] == [3600.0, 300.0, 3600.0]
         prompts = {pretend.prompt(number) for number in range(3)}
         assert prompts == {"[system]You are Code.\n\nBe brief.[user]Why?[assistant]"}
         turns = [

@@ -71,9 +71,13 @@ def ask(
         merged |= feature.params
         request |= feature.request
     params = SamplingParams(**merged)
+    assert rig.engine._tiers.flush(60)
     if any(way.warm for way in ways):
         rig.add(prompt, params, **request)
         rig.drain()
+    if any(way.from_tier for way in ways):
+        assert rig.engine._tiers.flush(60)
+        rig.engine.reset_prefix_cache()
     _add_others(rig, ways, others)
     return _answers(rig, rig.add(prompt, params, **request))
 

@@ -38,6 +38,8 @@ class Setting:
     company: int = 0
     warm: bool = False
     """Whether the same request was answered before."""
+    from_tier: bool = False
+    """Whether its pages are not on the device any more, if the model's pages can be kept elsewhere."""
 
 
 @dataclass(frozen=True)
@@ -71,6 +73,7 @@ SETTINGS = (
     Setting("batch invariant", {"batch_invariant": True}, company=3),
     Setting("two ranks", {"tensor_parallel_size": 2}, company=4),
     Setting("two stages", {"pipeline_parallel_size": 2}, company=4),
+    Setting("KV from host memory", {"kv_offloading_size": 0.01}, company=4, warm=True, from_tier=True),
 )
 
 

@@ -93,6 +93,14 @@ def test_the_ways_that_should_preempt_do(rigs: Rigs) -> None:
             assert stats.num_preemptions_recompute_total + stats.num_preemptions_swap_total > 0, way.name
 
 
+def test_pages_are_taken_from_host_memory(rigs: Rigs) -> None:
+    (way,) = (way for way in SETTINGS if way.from_tier)
+    ask(rigs(way.settings), PROMPT, FEATURES[:1], (way,))
+    tiers = rigs(way.settings).engine.stats().kv_tiers
+    assert tiers is not None
+    assert tiers.num_hit_tokens_total > 0
+
+
 @pytest.mark.parametrize("way", SETTINGS, ids=[way.name for way in SETTINGS])
 def test_beam_search_gives_the_same_in_every_way_of_running(rigs: Rigs, way: Setting) -> None:
     plain = beams(rigs(PLAIN.settings), PROMPT, PLAIN)

@@ -1,14 +1,19 @@
 """Hooks of servers with several replicas: routing policies, and publishers of KV events."""
 
+from dataclasses import replace
+
 import pytest
 
 from quire.engine.kv_events.build import build_sender
+from quire.engine.kv_tiers.blobs import StoredPage
+from quire.engine.kv_tiers.build import SharedTiers
 from quire.errors import ConfigError, PluginFailed
 from quire.hooks.registry import load
 from quire.params.sampling import SamplingParams
 from quire.records import Registry
 from quire.routing.chosen_policy import ChosenPolicy
 from quire.routing.router import RequestRouter
+from quire.settings.model_config import ModelConfig
 from quire.types import Prompt, Request
 from quire.types.kv_events import AllBlocksCleared
 from quire_plugins.routing import POLICIES
@@ -87,6 +92,49 @@ def test_hook_kv_event_publishers_get_events_in_order_and_faults_are_counted(sit
     assert (tmp_path / "log").read_text() == "a 3 AllBlocksCleared\nb 3 AllBlocksCleared\nclosed"
     (row,) = [row for row in registry.counter.snapshot() if row["plugin"] == "writes"]
     assert (row["calls"], row["errors"]) == (5, 1)
+
+
+STORE = """from quire.errors import ConfigError
+class Counts:
+    def __init__(self, context):
+        if context.settings["size"] < 1: raise ConfigError("too small")
+        self.blobs = {}
+    def contains(self, keys): return [key in self.blobs for key in keys]
+    def get(self, key): raise KeyError(key)
+    def put(self, key, blob, ttl_s): self.blobs[key] = blob
+    def remove(self, key): self.blobs.pop(key, None)
+    def use(self): return KvStoreUse(num_blobs=len(self.blobs))
+    def close(self): pass
+@hookimpl
+def quire_kv_stores(): yield KvStore("counts", Counts, frozenset({"size"}))"""
+
+
+def test_hook_kv_stores_are_built_with_their_settings_and_faults_are_counted(site):
+    site.add("counts", STORE)
+    registry = load(["counts"])
+    config = ModelConfig(model="m", kv_store_config={"store": "counts", "size": 5})
+    shared = SharedTiers(registry)
+    (tier,) = shared.open(config).tiers
+    key = "0" * 32
+    tier.put(key, StoredPage(b"page"))
+    assert tier.contains([key, key[1:] + "1"]) == [True, False]
+    assert tier.get([key]) == []
+    assert tier.stats().num_errors_total == 1
+    (row,) = [row for row in registry.counter.snapshot() if row["plugin"] == "counts"]
+    assert row["errors"] == 1
+    with pytest.raises(ConfigError, match="too small"):
+        shared.open(replace(config, kv_store_config={"store": "counts", "size": 0}))
+    shared.close()
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [({"store": "cloud"}, "one of counts, disk; got 'cloud'"), ({"store": "counts", "port": 1}, "unknown key 'port'")],
+)
+def test_a_store_that_is_not_there_is_refused(site, given, message):
+    site.add("counts", STORE)
+    with pytest.raises(ConfigError, match=message):
+        ModelConfig(model="m", kv_store_config=given).kv_stores(load(["counts"]))
 
 
 def test_a_full_queue_takes_no_more_events(site, tmp_path):

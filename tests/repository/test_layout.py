@@ -47,6 +47,7 @@ CONTRACT = {
     "quire.params",
     "quire.records",
     "quire.settings.kv_events_config",
+    "quire.settings.kv_tiers_config",
     "quire.settings.model_config",
     "quire.settings.model_values",
     "quire.settings.near_names",

@@ -13,7 +13,7 @@ from quire.engine.adapters.attached_runtimes import AttachedRuntimes
 from quire.engine.adapters.engine_adapters import engine_adapters
 from quire.engine.engine import Engine, EngineParts, try_admit
 from quire.engine.graphs.capture import graph_rows
-from quire.engine.kv_events.page_log import PageLog
+from quire.engine.kv_tiers.build import build_kv_tiers
 from quire.engine.loading.build_module import available_bytes
 from quire.engine.loading.load import LoadedModel, choose_device, load_model
 from quire.engine.memory.kv_budget import check_memory_use, plan_caches, step_tokens, with_sizes
@@ -110,19 +110,16 @@ def _build(
         config.structured_outputs_cache_bytes,
     )
     divisions = num_divisions(loaded, config, speculation)
+    tiers = build_kv_tiers(config, registry, loaded, adapters.registry.known)
+    caching = config.enable_prefix_caching and not loaded.decoder.non_causal
     scheduler = Scheduler(
-        PagePool(
-            caches.num_pages,
-            config.page_size,
-            config.enable_prefix_caching and not loaded.decoder.non_causal,
-            PageLog.from_registry(registry, loaded.info.name, config.page_size),
-        ),
+        PagePool(caches.num_pages, config.page_size, caching, tiers.listener),
         choose_policy(registry, config.scheduling_policy, context),
         SchedulerLimits.from_config(
             config, loaded, max_model_len=caches.max_model_len, max_tokens=max_tokens, num_divisions=divisions
         ),
         PagePool(caches.num_host_pages, config.page_size, caching=False),
-        partial(try_admit, grammars, adapters),
+        tiers.admits(partial(try_admit, grammars, adapters)),
         states=StateSlots.from_sizes(caches, config),
     )
     sizes = RunnerSizes(
@@ -171,6 +168,7 @@ def _build(
             tokenizer=tokenizer,
             speculation=speculation,
             ranks=ranks,
+            tiers=tiers.attach(scheduler, runner),
         )
     )
 

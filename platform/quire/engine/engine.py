@@ -19,6 +19,7 @@ from typing import Any
 
 from quire.engine.adapters.engine_adapters import EngineAdapters
 from quire.engine.adapters.registry import AdapterRegistry
+from quire.engine.kv_tiers.kv_tiers import KvTiers
 from quire.engine.loading.load import LoadedModel
 from quire.engine.memory.free_caches import free_caches
 from quire.engine.memory.ledger import MemoryUse
@@ -71,6 +72,7 @@ class EngineParts:
     tokenizer: Callable[[], object] | None
     speculation: Speculation
     ranks: Leader | OneRank
+    tiers: KvTiers
 
 
 class _RunFailed(Exception):
@@ -82,15 +84,14 @@ class Engine:
 
     def __init__(self, parts: EngineParts) -> None:
         self.loaded, self.info, self.memory = parts.loaded, parts.info, parts.memory
-        self._registry = parts.registry
-        self._scheduler = parts.scheduler
+        self._registry, self._scheduler = parts.registry, parts.scheduler
         self._runner = parts.runner
         self._processors = parts.processors
         self._grammars = parts.grammars
         self._adapters = parts.adapters
         self._towers = parts.towers
         self._tokenizer = parts.tokenizer
-        self._speculation, self._ranks = parts.speculation, parts.ranks
+        self._speculation, self._ranks, self._tiers = parts.speculation, parts.ranks, parts.tiers
         self._has_variants = parts.loaded.decoder.has_kv_cache_variants  # it asks all parts of all blocks
         self._in_flight = deque[LaunchedPlan]()
         self._finished_s = 0.0  # when the latest plan was committed, by `perf_counter`
@@ -127,14 +128,13 @@ class Engine:
                 self._grammars.submit(params)
         self._speculation.add(request)
         with self._adapters.acquire(request) if request.adapters or media else nullcontext(request) as acquired:
-            self._scheduler.add(self._with_cache_salt(acquired) if self._has_variants else acquired)
+            self._scheduler.add(salted := self._with_cache_salt(acquired))
+            self._tiers.look_up(salted)
 
     def _with_cache_salt(self, request: Request) -> Request:
         """With the RoPE variant of its prompt length in the cache salt (see `Decoder.kv_cache_variant`)."""
-        variant = self.loaded.decoder.kv_cache_variant(len(request.prompt.token_ids))
-        if not variant:
-            return request
-        return replace(request, cache_salt=f"{variant}:{request.cache_salt or ''}")
+        variant = self.loaded.decoder.kv_cache_variant(len(request.prompt.token_ids)) if self._has_variants else ""
+        return replace(request, cache_salt=f"{variant}:{request.cache_salt or ''}") if variant else request
 
     def abort(self, request_id: str, index: int | None = None) -> None:
         """Stop a request or one of its seqs, without a delta. Unknown ids are ignored."""
@@ -169,6 +169,7 @@ class Engine:
             if len(result.failures) + len(result.lost) < len(plan.chunks):  # others do not show that the model works
                 self.failed_steps = 0
         self._release_finished(deltas)
+        self._tiers.after_step(self.num_step_tokens, len(self._in_flight))
         return deltas
 
     def _launch(self, max_tokens: int | None, max_background: int) -> None:
@@ -252,14 +253,16 @@ class Engine:
         """Counters since start and gauges of now."""
         deferred = self._grammars.num_compiling(self._scheduler.waiting()) + self._adapters.num_deferred
         stats, adapters = self._scheduler.stats(self.info.name), self._adapters.stats()
-        speculation = self._speculation.stats()
-        return self._towers.add_stats(replace(stats, num_deferred=deferred, adapters=adapters, speculation=speculation))
+        speculation, tiers = self._speculation.stats(), self._tiers.stats()
+        stats = replace(stats, num_deferred=deferred, adapters=adapters, speculation=speculation, kv_tiers=tiers)
+        return self._towers.add_stats(stats)
 
     def close(self) -> None:
         """Stop the threads of the engine and free the memory of its device."""
         self._preparation.stop()
         self._grammars.close()
         self._adapters.close()
+        self._tiers.close()
         self._ranks.close()
         release_weights(self.loaded.module)
         del self._runner, self._speculation, self.loaded

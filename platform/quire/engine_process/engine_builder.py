@@ -23,6 +23,7 @@ from quire.settings.model_config import ModelConfig
 if TYPE_CHECKING:
     from quire.engine.engine import Engine
     from quire.engine.kv_events.sender import EventSender
+    from quire.engine.kv_tiers.build import SharedTiers
     from quire.engine.memory.ledger import MemoryBudget, MemoryLedger
     from quire.text.tokenizer.tokenizer import Tokenizer
 
@@ -30,7 +31,7 @@ log = logging.getLogger("quire.engine_process")
 
 
 class EngineBuilder:
-    """Keeps the ledgers of memory, and the publisher of KV events, which all models share.
+    """Keeps the ledgers of memory, the publisher of KV events, and the tiers of KV pages, which all models share.
 
     torch is imported with the first engine, or to limit its threads.
 
@@ -49,6 +50,7 @@ class EngineBuilder:
         self._share, self._plan = share, plan or MemoryPlan()
         self._kv_events = kv_events or {}
         self._event_sender: EventSender | None = None
+        self._tiers: SharedTiers | None = None
         if share is not None:
             share.apply(os.environ)
 
@@ -80,7 +82,7 @@ class EngineBuilder:
         began = time.monotonic()
         log.info("loading %s from %s", config.name, config.model)
         try:
-            found = self._with_events(registry)
+            found = self._with_tiers(self._with_events(registry))
             engine = build_engine(config, found, budget, lambda: tokenizer_of(config), on_progress)
         except UnknownArchitecture as error:
             raise with_advice(error, registry) from error
@@ -125,6 +127,14 @@ class EngineBuilder:
             self._event_sender = build_sender(self._kv_events, registry, number)
         return registry if self._event_sender is None else replace(registry, put_kv_event=self._event_sender.put)
 
+    def _with_tiers(self, registry: Registry) -> Registry:
+        """A registry with the tiers of KV pages, which outlive the models."""
+        from quire.engine.kv_tiers.build import SharedTiers
+
+        if self._tiers is None:
+            self._tiers = SharedTiers(registry)
+        return replace(registry, kv_tiers=self._tiers.open)
+
     @property
     def _num_on_device(self) -> int:
         """Engine processes that share a GPU."""
@@ -166,7 +176,9 @@ class EngineBuilder:
         ledger.enter(engine, config.name, engine.memory)
 
     def end(self) -> None:
-        """Publish the last KV events."""
+        """Publish the last KV events, and close the tiers of KV pages."""
+        if self._tiers is not None:
+            self._tiers.close()
         if self._event_sender is not None:
             self._event_sender.close()
 

@@ -74,7 +74,7 @@ ARGUMENTS: Mapping[str, Accepted] = {
     "speculative_disable_mqa_scorer": _switch("drafts are verified in the same step as all other tokens"),
     "disable_logprobs_during_spec_decoding": _switch("log-probabilities are the same with drafts"),
     "cpu_offload_gb": _only("weights stay on the model's device; --swap-space holds pages of the KV cache", 0),
-    "kv_offloading_backend": _only("--swap-space holds pages in host memory", None, "native"),
+    "kv_offloading_backend": _only("--kv-offloading-size holds pages in host memory", None, "native"),
     "kv_transfer_config": _only(NO_TRANSFER, None),
     "max_context_len_to_capture": _any(ALL_LENGTHS),
     "max_seq_len_to_capture": _any(ALL_LENGTHS),

@@ -31,6 +31,7 @@ from quire.records import (
     GrammarBackend,
     InputMapper,
     KvEventPublisher,
+    KvStore,
     LogitsProcessor,
     MetricsExporter,
     OpImpl,
@@ -158,6 +159,11 @@ def quire_metrics_exporters() -> Iterable[MetricsExporter]:  # type: ignore[empt
 @hookspec
 def quire_kv_event_publishers() -> Iterable[KvEventPublisher]:  # type: ignore[empty-body]
     """Ways to publish what changes in the prefix cache, chosen by `publisher` of `--kv-events-config`."""
+
+
+@hookspec
+def quire_kv_stores() -> Iterable[KvStore]:  # type: ignore[empty-body]
+    """Places that keep KV pages beside the device's memory, chosen by `store` of `--kv-store-config`."""
 
 
 @hookspec

@@ -89,6 +89,7 @@ def open_llm(
         sys.exit(follow(place))
     SpeculativeConfig.from_registry(config.speculation, found)  # raises ConfigError now instead of after loading
     config.executor_record(found)
+    config.kv_stores(found)
     folder = hub.resolve(config.model, config)
     tokenizer = Tokenizer.load(hub.resolve_tokenizer(config, folder), config.tokenizer_mode, config.trust_remote_code)
     limits = MediaLimits.from_config(config, found)

@@ -44,6 +44,7 @@ from quire.records.reasoning import Channels, MessageKind, ReasoningParser
 from quire.records.registry import RECORDS, PluginCallCounts, PluginInfo, Registry
 from quire.records.replicas.executors import Executor, ExecutorContext, ExecutorImpl, RankProgram, StartedRank
 from quire.records.replicas.kv_events import KvEventContext, KvEventPublisher, KvEventPublisherImpl
+from quire.records.replicas.kv_stores import KvStore, KvStoreContext, KvStoreImpl, KvStoreUse
 from quire.records.replicas.routing import RoutingCandidates, RoutingPolicy, RoutingPolicyImpl
 from quire.records.scheduling import SchedulerPolicy, SchedulingPolicyImpl, SeqView
 from quire.records.server import (
@@ -124,6 +125,10 @@ __all__ = [
     "KvEventContext",
     "KvEventPublisher",
     "KvEventPublisherImpl",
+    "KvStore",
+    "KvStoreContext",
+    "KvStoreImpl",
+    "KvStoreUse",
     "LanguageDetection",
     "LogitsProcessor",
     "LogitsProcessorImpl",

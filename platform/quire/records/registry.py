@@ -17,6 +17,7 @@ from quire.records.ops import OpImpl, Quantization
 from quire.records.reasoning import ReasoningParser
 from quire.records.replicas.executors import Executor
 from quire.records.replicas.kv_events import KvEventPublisher
+from quire.records.replicas.kv_stores import KvStore
 from quire.records.replicas.routing import RoutingPolicy
 from quire.records.scheduling import SchedulerPolicy
 from quire.records.server import MetricsExporter, RequestGate, Router
@@ -46,6 +47,7 @@ RECORDS: Mapping[str, type] = {
     "quire_commands": Command,
     "quire_metrics_exporters": MetricsExporter,
     "quire_kv_event_publishers": KvEventPublisher,
+    "quire_kv_stores": KvStore,
     "quire_options": Option,
     "quire_demo_models": DemoModel,
 }
@@ -92,7 +94,8 @@ class Registry:
 
     `origin[(hook, record name)]` is the plugin's name. Question and event hooks are plain callables, so that the
     engine does not depend on pluggy, and tests can build a registry directly. put_kv_event: queues a KV event of a
-    model for the publisher, False if the queue is full; None = nothing is published.
+    model for the publisher, False if the queue is full; None = nothing is published. kv_tiers: returns the tiers of KV
+    pages for a model's settings, which models of a process share; None = each model has its own.
     """
 
     records: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
@@ -106,6 +109,7 @@ class Registry:
     usage_recorded: Callable[[Any], None] = lambda _: None
     counter: PluginCallCounts | None = None
     put_kv_event: Callable[[str, KvEvent], bool] | None = None
+    kv_tiers: Callable[[Any], Any] | None = None
 
     def by_hook(self, hook: str) -> Mapping[str, Any]:
         """The records of a hook by name, in the order of loading."""

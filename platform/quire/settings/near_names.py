@@ -13,7 +13,6 @@ RENAMED: Mapping[str, str] = {
     "convert": "task",
     "guided_decoding_backend": "structured_outputs_backend",
     "io_processor_plugin": "plugins",
-    "kv_offloading_size": "swap_space",
     "logits_processors": "plugins",
     "lora_path": "lora_modules",
     "max_seq_len": "max_model_len",

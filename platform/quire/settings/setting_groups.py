@@ -61,6 +61,7 @@ GROUPS: Mapping[str, tuple[str, ...]] = {
         *("num_state_checkpoints", "state_checkpoint_interval"),
         *("memory_budget", "load", "keep_alive", "pinned", "max_model_waiters", "model_wait_timeout_s"),
         *("enable_prefix_caching", "swap_space", "encoder_cache_bytes", "max_num_encoder_tokens"),
+        *("kv_offloading_size", "kv_disk", "kv_disk_bytes", "kv_store_config"),
     ),
     "adapters": (
         *(

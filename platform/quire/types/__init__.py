@@ -19,7 +19,15 @@ from quire.types.request import (
     background,
     in_background,
 )
-from quire.types.stats import ClientUsage, EngineStats, RequestSummary, SpeculationStats, StateStats
+from quire.types.stats import (
+    ClientUsage,
+    EngineStats,
+    KvTiersStats,
+    KvTierStats,
+    RequestSummary,
+    SpeculationStats,
+    StateStats,
+)
 from quire.types.step import (
     UNKNOWN,
     AcceptedDrafts,
@@ -64,6 +72,8 @@ __all__ = [
     "ClientUsage",
     "SpeculationStats",
     "StateStats",
+    "KvTierStats",
+    "KvTiersStats",
     "EncoderInputInfo",
     "AdapterInfo",
     "AdapterStats",

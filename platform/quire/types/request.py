@@ -127,7 +127,9 @@ class Request:
 
     adapters: () = the base model alone. priority: under the priority policy, smaller runs first. cache_salt: sequences
     share cached pages only if their salts are equal. client: the sender; clients share the engine evenly, except for
-    those in the background (see `BACKGROUND`). endpoint: path of the route that it came by, for accounts.
+    those in the background (see `BACKGROUND`). endpoint: path of the route that it came by, for accounts. cache_ttl:
+    seconds for which its pages may be used once they are written to a tier beside the device's memory; 0 = they are not
+    written, None = no limit.
     """
 
     id: str
@@ -138,3 +140,4 @@ class Request:
     cache_salt: str | None = None
     client: str = ""
     endpoint: str = ""
+    cache_ttl: float | None = None

@@ -36,6 +36,40 @@ class SpeculationStats:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class KvTierStats:
+    """One tier of KV pages beside the device's memory. num_misses_total: pages that the tier lost after it was asked
+    whether it has them. num_corrupted_total: damaged or expired ones. num_errors_total: calls that failed or took too
+    long.
+    """
+
+    name: str
+    num_bytes: int = 0
+    num_pages: int = 0
+    num_hits_total: int = 0
+    num_misses_total: int = 0
+    num_corrupted_total: int = 0
+    num_errors_total: int = 0
+    num_evictions_total: int = 0
+    num_read_bytes_total: int = 0
+    num_written_bytes_total: int = 0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class KvTiersStats:
+    """The tiers of one model's KV pages, which models of a process share.
+
+    num_queried_tokens_total: prompt tokens that were looked up, since the device did not have them.
+    num_hit_tokens_total: those of them that came from a tier. num_dropped_total: pages that were not written, because
+    the queue was full.
+    """
+
+    num_queried_tokens_total: int = 0
+    num_hit_tokens_total: int = 0
+    num_dropped_total: int = 0
+    tiers: tuple[KvTierStats, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class EngineStats:
     """Counters since the start (`num_…_total`) and current gauges of one model in one engine process.
 
@@ -44,7 +78,8 @@ class EngineStats:
     num_media_encoded_total: media that went through the tower; num_media_found_total: media found in the encoder cache.
     num_corrupted_total: requests that ended because logits were not finite. iteration_tokens: tokens of each step since
     the previous report; ended_preemptions: preemptions of each request that ended since then. state: of models with
-    state. speculation: of models with a drafter, and of others once a request had a prediction.
+    state. speculation: of models with a drafter, and of others once a request had a prediction. kv_tiers: of models
+    whose pages are also kept elsewhere.
     """
 
     model: str
@@ -73,6 +108,7 @@ class EngineStats:
     adapters: AdapterStats | None = None
     state: StateStats | None = None
     speculation: SpeculationStats | None = None
+    kv_tiers: KvTiersStats | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

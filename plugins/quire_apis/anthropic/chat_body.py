@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from quire.plugin import BadRequest, ModelFormats
+from quire_apis.anthropic.cache_control import cache_ttl
 from quire_apis.anthropic.conversation import chat_messages
 from quire_apis.anthropic.schemas import CountTokensRequest, MessagesRequest, ThinkingConfig
 from quire_apis.anthropic.tools import chat_tools, choice_fields
@@ -15,7 +16,6 @@ REFUSED = ("container", "mcp_servers", "n", "best_of", "use_beam_search")
 IGNORED = frozenset(
     {
         "betas",
-        "cache_control",
         "context_management",
         "diagnostics",
         "fallbacks",
@@ -28,6 +28,8 @@ IGNORED = frozenset(
     }
 )
 """Fields of the Messages API that say how Anthropic's servers serve, cache or bill."""
+
+NOT_PASSED_ON = IGNORED | {*REFUSED, "cache_control"}
 
 REASONING_VARIABLES = ("enable_thinking", "thinking")
 """Template variables that turn the reasoning of models on."""
@@ -42,7 +44,9 @@ def chat_body(fields: CountTokensRequest, model: str | None, formats: ModelForma
     for name in REFUSED:
         if given.get(name):
             raise BadRequest(f"`{name}` is not supported by this server.", name)
-    body: dict[str, Any] = {name: value for name, value in given.items() if name not in IGNORED and name not in REFUSED}
+    body: dict[str, Any] = {name: value for name, value in given.items() if name not in NOT_PASSED_ON}
+    if (ttl := cache_ttl(fields)) is not None:
+        body.setdefault("cache_ttl", ttl)
     body["messages"] = chat_messages(fields.system, fields.messages)
     if not body["messages"]:
         raise BadRequest("`messages` needs a message with content.", "messages")

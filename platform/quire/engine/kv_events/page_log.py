@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import zlib
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from quire.records import Registry
 from quire.types import WeightedAdapter
@@ -18,6 +18,22 @@ log = logging.getLogger(__name__)
 
 Put = Callable[[str, KvEvent], bool]
 """Queues an event of a model; False if the queue is full."""
+
+
+class PageListener(Protocol):
+    """Hears of every change of a page pool's prefix cache, in the thread of the steps."""
+
+    def stored(self, seq: Seq, index: int) -> None:
+        """A page of a seq is in the cache. index: in its table."""
+        ...
+
+    def removed(self, page_hash: bytes) -> None:
+        """A page is not in the cache any more."""
+        ...
+
+    def cleared(self) -> None:
+        """No page is in the cache any more."""
+        ...
 
 
 class PageLog:

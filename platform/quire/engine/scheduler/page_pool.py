@@ -18,7 +18,7 @@ from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from hashlib import blake2b
 
-from quire.engine.kv_events.page_log import PageLog
+from quire.engine.kv_events.page_log import PageListener
 from quire.types import Media, WeightedAdapter
 
 HASH_BYTES = 16
@@ -31,7 +31,7 @@ class PagePool:
     refs[page]: sequences whose page table lists the page; only this class changes it.
     """
 
-    def __init__(self, num_pages: int, page_size: int, caching: bool = True, log: PageLog | None = None) -> None:
+    def __init__(self, num_pages: int, page_size: int, caching: bool = True, log: PageListener | None = None) -> None:
         self.num_pages = num_pages
         self.page_size = page_size
         self.caching, self.log = caching, log

@@ -46,7 +46,7 @@ class Scheduler:
         clock: Callable[[], float] = monotonic,
         states: StateSlots | None = None,
     ) -> None:
-        self._limits = limits
+        self._limits, self.pool = limits, pool
         self._tables = PageTables(pool, host_pool or PagePool(0, pool.page_size, caching=False), states)
         self._state = SchedulerState(self._tables, policy, limits, clock)
         self._planner = Planner(self._state, try_admit)
@@ -77,8 +77,7 @@ class Scheduler:
             raise BadRequest(f"A request with id {request.id!r} is being answered; ids must be unique.", "request_id")
         if self._is_full_for(request.client):
             raise Overloaded(f"{len(state.groups)} requests are queued, the most allowed. Try again later.")
-        pool = self._tables.pool
-        state.add(request, self._limits.max_tokens_for(request, pool.num_pages * pool.page_size))
+        state.add(request, self._limits.max_tokens_for(request, self.pool.num_pages * self.pool.page_size))
 
     def _is_full_for(self, client: str) -> bool:
         """Whether the queue is full and the client has at least its share of it: no client can lock out another."""
@@ -136,11 +135,11 @@ class Scheduler:
         """Empty the prefix cache. Returns the number of pages freed."""
         if self._tables.states is not None:
             self._tables.states.pool.reset()
-        return self._tables.pool.reset()
+        return self.pool.reset()
 
     def stats(self, model: str) -> EngineStats:
         """Counters and gauges; lists hold what was added since the last call."""
-        state, counts, pool = self._state, self._state.counts, self._tables.pool
+        state, counts, pool = self._state, self._state.counts, self.pool
         iterations, counts.iteration_tokens = tuple(counts.iteration_tokens), []
         preempted, counts.ended_preemptions = tuple(counts.ended_preemptions), []
         return EngineStats(
@@ -176,7 +175,7 @@ class Scheduler:
 
     def _num_unused_slots(self) -> int:
         """Empty slots at the end of last pages in use, shared pages counted once."""
-        size = self._tables.pool.page_size
+        size = self.pool.page_size
         ends = [(seq, (seq.computed + seq.in_flight) % size) for seq in self._state.running.values()]
         filled = {seq.pages[-1]: end for seq, end in ends if end}
         return size * len(filled) - sum(filled.values())

@@ -101,6 +101,7 @@ class Submit(WireMessage, frozen=True, tag=True, kw_only=True, omit_defaults=Tru
     priority: int = 0
     cache_salt: str | None = None
     client: str = ""
+    cache_ttl: float | None = None
 
     @classmethod
     def from_request(cls, model: str, request: Request) -> Submit:
@@ -115,6 +116,7 @@ class Submit(WireMessage, frozen=True, tag=True, kw_only=True, omit_defaults=Tru
             priority=request.priority,
             cache_salt=request.cache_salt,
             client=request.client,
+            cache_ttl=request.cache_ttl,
         )
 
     def to_request(self) -> Request:
@@ -127,6 +129,7 @@ class Submit(WireMessage, frozen=True, tag=True, kw_only=True, omit_defaults=Tru
             priority=self.priority,
             cache_salt=self.cache_salt,
             client=self.client,
+            cache_ttl=self.cache_ttl,
         )
 
 

@@ -8,6 +8,7 @@ from typing import Any, TypeAlias
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from quire.server.metrics.kv_tier_metrics import KV_COUNTERS, TIER_COUNTERS, TIER_GAUGES
 from quire.types import EngineStats, ModelInfo, SpeculationStats, StateStats
 
 ENGINE = "engine"
@@ -140,6 +141,7 @@ class EngineMetrics(Collector):
             for name, (help, number) in of_state.items():
                 yield self._family(family, name, help, [ENGINE], {key: number(s) for key, s in states.items()})
         yield from self._drafts()
+        yield from self._tiers(latest)
         for name, (family, help, label, values) in _BY_LABEL.items():
             rows = {(*key, kind): value(s) for key, s in latest.items() for kind, value in values.items()}
             yield self._family(family, name, help, [ENGINE, label], rows)
@@ -169,6 +171,16 @@ class EngineMetrics(Collector):
             [ENGINE, "position"],
             {(*key, str(i)): n for key, s in drafted.items() for i, n in enumerate(s.num_accepted_per_position)},
         )
+
+    def _tiers(self, latest: Mapping[tuple[str, int], EngineStats]) -> Iterable[Metric]:
+        kept = {key: s.kv_tiers for key, s in latest.items() if s.kv_tiers is not None}
+        for name, (help, of_model) in KV_COUNTERS.items():
+            yield self._family(CounterMetricFamily, name, help, [ENGINE], {key: of_model(s) for key, s in kept.items()})
+        tiers = {(*key, tier.name): tier for key, s in kept.items() for tier in s.tiers}
+        for family, metrics in ((GaugeMetricFamily, TIER_GAUGES), (CounterMetricFamily, TIER_COUNTERS)):
+            for name, (help, value) in metrics.items():
+                rows = {key: value(tier) for key, tier in tiers.items()}
+                yield self._family(family, name, help, [ENGINE, "tier"], rows)
 
     def _family(self, family: _Family, name: str, help: str, labels: list[str], rows: Mapping[Any, float]) -> Metric:
         metric = family(self._prefix + name, help, labels=["model_name", *labels])

@@ -117,6 +117,7 @@ def run_server(
         MediaLimits.from_config(model, registry)  # raises ConfigError now instead of after loading
         SpeculativeConfig.from_registry(model.speculation, registry)
         model.executor_record(registry)
+        model.kv_stores(registry)
     check_models(parse_aliases(config.model_aliases), [name for model in models for name in model.served_model_name])
     check_sizes(models, config)
     KvEventsConfig.from_registry(config.kv_events_config, registry)

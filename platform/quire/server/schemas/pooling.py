@@ -12,7 +12,7 @@ from pydantic import BeforeValidator, ConfigDict, Field, ValidationError, Valida
 from quire.params.pooling import MAX_POOLING_INPUTS
 from quire.server.schemas.adapters import AdapterChoice
 from quire.server.schemas.requests import ChatRequestMessage, TemplateFields, TokenPrompt
-from quire.server.schemas.sampling import INT64, MAX_CHOICES, within
+from quire.server.schemas.sampling import INT64, MAX_CHOICES, CacheTtl, within
 from quire.types.request_model import RequestModel
 
 Dtype = Literal["float32", "float16", "bfloat16"]
@@ -78,6 +78,7 @@ class CommonFields(RequestModel):
     priority: Annotated[int, Field(ge=-(2**63), le=INT64)] = 0
     request_id: str | None = None
     cache_salt: Annotated[str, Field(min_length=1, max_length=128)] | None = None
+    cache_ttl: CacheTtl | None = None
 
 
 class PoolingFields(CommonFields):

@@ -31,6 +31,8 @@ TokenKey = Annotated[str, Field(pattern="^[0-9]{1,10}$")]
 StopString = Annotated[str, within(minLength=1, maxLength=MAX_STOP_LENGTH)]
 Penalty = Annotated[float, within(-2, 2)]
 LogprobCount = Annotated[int, within(-1)]
+CacheTtl = Annotated[float, Field(gt=0, le=INT64)] | Literal["no-store"]
+"""Seconds for which pages of the prompt may be used once they are kept beside the device's memory."""
 Choices = Annotated[list[str], Field(max_length=1 << 14)]
 
 
@@ -131,6 +133,7 @@ class SamplingFields(RequestModel):
     speculative: bool | None = None
     speculative_lora: Annotated[str, Field(min_length=1, max_length=128)] | None = None
     cache_salt: Annotated[str, Field(min_length=1, max_length=128)] | None = None
+    cache_ttl: CacheTtl | None = None
     thinking_token_budget: Annotated[int, Field(ge=0, le=INT64)] | None = None
     return_tokens_as_token_ids: bool | None = None
     return_token_ids: bool | None = None

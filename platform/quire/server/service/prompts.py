@@ -158,6 +158,7 @@ def requests_of(
             cache_salt=fields.cache_salt,
             client=ids.client,
             endpoint=ids.endpoint,
+            cache_ttl=0.0 if fields.cache_ttl == "no-store" else fields.cache_ttl,
         )
         for number, prompt in enumerate(prompts)
     ]
