@@ -230,8 +230,8 @@ class RouterContext:
     `/v1/chat/completions`. complete: begins the answer to a body of `/v1/completions` with one prompt. transcribe:
     begins to write down a recording. read: reads a body. stream: makes a streamed response. call: sends a body to
     another route of the server. post: sends JSON text to another route, and returns the whole response. upload: reads a
-    form with a file. client_of: the name under which the client of a request gets its share of the engine: a digest of
-    its API key if the server has keys, else its address. formats: finds how a model writes conversations. clients: what
+    form with a file. client_of: the name under which the client of a request gets its share of the engine: its tenant,
+    else a digest of its API key if the server has keys, else its address. formats: finds how a model writes conversations. clients: what
     each client has used, the latest first, as far as the sender of a request may see it: with an admin key if the
     server has any, else with a key, and on a server without keys from its own machine; others see their own use.
     """
@@ -266,7 +266,9 @@ class Router:
     and 413, from the error and the request's id (its header `X-Request-Id`, None without one); None: OpenAI's shape.
     open_paths: paths of these routes that need no API key; every other one does. ui: whether the routes are pages for
     people, which `--no-ui` leaves out. upload_paths: paths whose bodies `--max-body-bytes` does not limit, because
-    their routes read them with `RouterContext.upload`.
+    their routes read them with `RouterContext.upload`. scopes: the scope that a key of `--key-file` needs for routes at
+    these paths and below them, e.g. {"/v1/mine": "generate"} (docs/tenants.md lists scopes); routes without one need
+    `admin`.
     """
 
     name: str
@@ -276,6 +278,7 @@ class Router:
     open_paths: tuple[str, ...] = ()
     ui: bool = False
     upload_paths: Sequence[str] = ()
+    scopes: Mapping[str, str] = field(default_factory=dict)
 
     def body_models(self) -> Sequence[type[BaseModel]]:
         """The models of the bodies, imported now if `bodies` is a function."""

@@ -7,6 +7,7 @@ import logging
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
+from pathlib import Path
 from re import Pattern
 from typing import TYPE_CHECKING, Any
 
@@ -62,6 +63,11 @@ from quire.server.service.models import ModelDirectory, ServedModel
 from quire.server.service.new_models import NewModels
 from quire.server.service.request_fields import RequestFields
 from quire.server.service.service import Service
+from quire.server.tenants.meter import RATE_HEADERS
+from quire.server.tenants.middleware import TenantMiddleware
+from quire.server.tenants.scopes import RouteScopes
+from quire.server.tenants.tenants import Tenants, watched
+from quire.server.tenants.ticket import may_use_adapter, may_use_model
 from quire.settings.model_config import ModelConfig
 from quire.settings.server_config import ServerConfig
 
@@ -70,7 +76,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("quire.server")
 
-EXPOSED_HEADERS = ("X-Request-Id", "Retry-After", "WWW-Authenticate", "Metadata")
+EXPOSED_HEADERS = ("X-Request-Id", "Retry-After", "WWW-Authenticate", "Metadata", *RATE_HEADERS)
 """Response headers that scripts of other origins may read."""
 
 ROUTERS = "quire_routers"
@@ -117,7 +123,8 @@ def build_service(
     """Build the `Service` that the routes use. Builds gates and exporters of plugins, and raises what they raise."""
     infos = [served.info for served in models]
     metrics = Metrics(infos, config.metrics_prefix)
-    served_models = ModelDirectory(models)
+    tenants = Tenants(Path(config.key_file)) if config.key_file else None
+    served_models = ModelDirectory(models, may_use_model)
     sources = AdapterResolver(registry, adapter_cache(config.lora_cache_dir), config.adapter_roots)
     enabled = bool(registry.by_hook(ADAPTER_RUNTIMES))
     if enabled:
@@ -125,7 +132,7 @@ def build_service(
     pools = WorkerPools()
     throughput = None if config.disable_log_stats else ThroughputLog()
     telemetry = Telemetry(client, registry, metrics, throughput, tracing=tracing)
-    adapters = AdapterService(served_models, client.adapters, sources, enabled)
+    adapters = AdapterService(served_models, client.adapters, sources, enabled, may_use_adapter)
     new_models = NewModels(server=config, defaults=defaults or ModelConfig(), registry=registry)
     frontends = frontends or FrontendLoader(config, registry, tracing.fetching if tracing else None)
     return Service(
@@ -142,6 +149,7 @@ def build_service(
         model_loads=ModelLoads(client, served_models, new_models, frontends, adapters.has, telemetry),
         bodies=Bodies(config.max_body_bytes, config.max_json_values, pools.bodies),
         pools=pools,
+        tenants=tenants,
     )
 
 
@@ -178,7 +186,7 @@ def build_app(
     install_openapi(app, [*BODIES, *(body for record in registry.all(ROUTERS) for body in record.body_models())])
     if has_docs:
         add_api_pages(app, installed_assets())
-    _add_middleware(app, config, registry, open_paths, tracing)
+    _add_middleware(app, service, open_paths, tracing)
     return app
 
 
@@ -189,7 +197,8 @@ def _lifespan(service: Service) -> Any:
             route.matches({"type": "http", "method": "GET", "path": "/"})
         service.telemetry.start()
         try:
-            yield
+            async with watched(service.tenants):
+                yield
         finally:
             spent_s = time.monotonic() - (service.inflight.closed_at or time.monotonic())
             await service.telemetry.stop(service.config.shutdown_timeout_s - spent_s)
@@ -258,17 +267,21 @@ def _include(app: FastAPI, router: APIRouter, owner: str, taken: dict[tuple[str,
     app.include_router(router)
 
 
-def _add_middleware(
-    app: FastAPI, config: ServerConfig, registry: Registry, open_paths: frozenset[str], tracing: Tracing | None
-) -> None:
+def _add_middleware(app: FastAPI, service: Service, open_paths: frozenset[str], tracing: Tracing | None) -> None:
     """Middleware, the innermost first. open_paths: those of plugins that need no API key."""
+    config, registry, tenants = service.config, service.registry, service.tenants
     app.add_middleware(PluginErrorMiddleware, registry=registry)
     app.add_middleware(ResponseBlocksMiddleware)
     uploads = frozenset(path for record in registry.all(ROUTERS) for path in record.upload_paths)
     app.add_middleware(BodyLimitMiddleware, max_bytes=config.max_body_bytes, upload_paths=uploads)
-    if config.api_key or config.admin_api_key:
+    if tenants is not None:
+        scopes = RouteScopes(record.scopes for record in registry.all(ROUTERS))
+        app.add_middleware(TenantMiddleware, tenants=tenants, scopes=scopes)
+    if config.requires_key or config.admin_api_key:
         paths = open_paths | (OPEN_PATHS - {METRICS} if config.metrics_require_key else OPEN_PATHS)
-        app.add_middleware(APIKeyMiddleware, keys=config.api_key, admin_keys=config.admin_api_key, open_paths=paths)
+        keys: Mapping[str, Any] = {"keys": config.api_key, "admin_keys": config.admin_api_key}
+        find_caller = tenants.find if tenants is not None else None
+        app.add_middleware(APIKeyMiddleware, **keys, open_paths=paths, find_caller=find_caller)
     if tracing is not None:
         from quire.server.tracing.middleware import TracingMiddleware
 

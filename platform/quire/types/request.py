@@ -124,7 +124,7 @@ class Request:
     """One prompt and its parameters, which make `params.num_seqs` sequences.
 
     adapters: () = the base model alone. priority: under the priority policy, smaller runs first. cache_salt: sequences
-    share cached pages only if their salts are equal. client: the sender; clients share the engine evenly, except for
+    share cached pages only if their salts are equal. client: the sender; clients share the engine by `weight`, except for
     those in the background (see `BACKGROUND`).
     """
 
@@ -135,3 +135,4 @@ class Request:
     priority: int = 0
     cache_salt: str | None = None
     client: str = ""
+    weight: float = 1.0

@@ -82,6 +82,7 @@ class Submit(WireMessage, frozen=True, tag=True, kw_only=True, omit_defaults=Tru
     priority: int = 0
     cache_salt: str | None = None
     client: str = ""
+    weight: float = 1.0
 
     @classmethod
     def from_request(cls, model: str, request: Request) -> Submit:
@@ -96,6 +97,7 @@ class Submit(WireMessage, frozen=True, tag=True, kw_only=True, omit_defaults=Tru
             priority=request.priority,
             cache_salt=request.cache_salt,
             client=request.client,
+            weight=request.weight,
         )
 
     def to_request(self) -> Request:
@@ -108,6 +110,7 @@ class Submit(WireMessage, frozen=True, tag=True, kw_only=True, omit_defaults=Tru
             priority=self.priority,
             cache_salt=self.cache_salt,
             client=self.client,
+            weight=self.weight,
         )
 
 

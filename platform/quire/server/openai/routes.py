@@ -19,6 +19,7 @@ from quire.server.schemas.requests import ChatRequest, CompletionRequest
 from quire.server.schemas.responses import ChatCompletion, Completion, ModelList
 from quire.server.service.models import supports
 from quire.server.service.service import ResponseIds, get_service
+from quire.server.tenants.ticket import may_use_model
 from quire.types.request_model import json_body
 
 ModelId = Annotated[str, Path(json_schema_extra={"pattern": "^[^\\r\\n]+$"})]
@@ -69,7 +70,8 @@ async def create_chat_completion(request: Request) -> Response:
 )
 async def list_models(request: Request) -> Response:
     service = get_service(request)
-    cards = [model_card(served, alias) for served in service.models.all for alias in served.aliases]
+    models = service.models
+    cards = [model_card(served, alias) for served in models.visible for alias in models.visible_aliases(served)]
     cards += [adapter_card(service, info) for info in service.adapters.ready()]
     return json_response({"object": "list", "data": cards})
 
@@ -86,6 +88,6 @@ async def get_model(request: Request, model_id: ModelId) -> Response:
         if info.name == model_id:
             return json_response(adapter_details(service, info))
     found = service.models.get(model_id) or service.models.find_leaving(model_id) or service.model_loads.get(model_id)
-    if found is None:
+    if found is None or not may_use_model(model_id):
         raise service.adapters.not_found(model_id)
     return json_response(model_details(service, found, model_id))

@@ -24,14 +24,14 @@ from quire.server.http.sse import EventStream
 from quire.server.openai.chat_reasoning import BUDGET_FIELD
 from quire.server.routers.answers import start_chat, start_completion, start_transcription
 from quire.server.routers.route_calls import call_route, post_json
-from quire.server.service.models import supports
+from quire.server.service.models import ServedModel, supports
 from quire.server.service.prompts import check_context_length, check_token_ids
 from quire.server.service.request_fields import check_list_lengths
 from quire.server.service.service import Service, client_identity
 from quire.text.inputs.inputs import InputLimits, to_prompt, with_bad_words, with_prediction
 from quire.text.outputs.outputs import RequestOutput
 from quire.text.tokenizer.long_texts import ShouldContinue
-from quire.types import ClientUsage, Prompt, Request
+from quire.types import ClientUsage, ModelInfo, Prompt, Request
 
 B = TypeVar("B", bound=BaseModel)
 
@@ -40,7 +40,7 @@ def router_context(app: FastAPI, service: Service, plugin: str) -> RouterContext
     """The context of the routers of one plugin."""
     return RouterContext(
         options=service.registry.options.get(plugin, {}),
-        models=lambda: [served.info for served in service.models.all],
+        models=lambda: [_visible_info(service, served) for served in service.models.visible],
         adapters=service.adapters.ready,
         generate=partial(_generate, service, f"plugin {plugin}"),
         chat=partial(start_chat, service),
@@ -55,6 +55,12 @@ def router_context(app: FastAPI, service: Service, plugin: str) -> RouterContext
         formats=partial(_formats, service),
         clients=partial(_clients, service),
     )
+
+
+def _visible_info(service: Service, served: ServedModel) -> ModelInfo:
+    """With those of its names that the sender of the current request may use."""
+    name, *aliases = service.models.visible_aliases(served)
+    return replace(served.info, name=name, aliases=tuple(aliases))
 
 
 def _clients(service: Service, request: HttpRequest) -> Sequence[ClientUsage]:

@@ -6,8 +6,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
-from quire.errors import BadRequest, ConfigError, ModelUnloaded, NotFound
+from quire.errors import BadRequest, ConfigError, ModelUnloaded, NotFound, TooLarge
 from quire.records import ReasoningParser, ToolParser
+from quire.server.tenants.tenant import NameFilter, every_name
 from quire.text.chat.templates import ChatTemplate
 from quire.text.inputs.multimodal import MultimodalProcessor
 from quire.text.speech.transcription import TranscriptionModel
@@ -21,6 +22,7 @@ class ServedModel:
 
     template: None for a model without a chat template. media: None for a text-only model. speech: None for a model that
     cannot transcribe. adapters: the adapters of the request. requested_name: set if the request named an adapter.
+    max_media_bytes: of all media of a prompt, if the request has a limit.
     """
 
     info: ModelInfo
@@ -33,6 +35,7 @@ class ServedModel:
     response_role: str = "assistant"
     adapters: tuple[WeightedAdapter, ...] = ()
     requested_name: str | None = None
+    max_media_bytes: int | None = None
 
     def with_adapters(self, name: str, adapters: tuple[WeightedAdapter, ...]) -> ServedModel:
         """A copy for a request that uses these adapters; its answers carry `name`."""
@@ -47,6 +50,22 @@ class ServedModel:
     def aliases(self) -> tuple[str, ...]:
         """All names that clients may use for the model."""
         return tuple(dict.fromkeys((self.info.name, *self.info.aliases)))
+
+    def with_limits(self, max_context: int | None, max_media_bytes: int | None) -> ServedModel:
+        """A copy for a request that may use so much at most; None: as much as the model can."""
+        if max_context is None and max_media_bytes is None:
+            return self
+        context = min(self.info.max_model_len, max_context or self.info.max_model_len)
+        return replace(self, info=replace(self.info, max_model_len=context), max_media_bytes=max_media_bytes)
+
+    def check_media_bytes(self, count: int, param: str) -> None:
+        """Raise `TooLarge` if media have more bytes than the request may have."""
+        if self.max_media_bytes is not None and count > self.max_media_bytes:
+            raise TooLarge(
+                f"The media of a prompt may have at most {self.max_media_bytes} bytes with this API key; these have "
+                f"{count}.",
+                param,
+            )
 
     def chat_template(self) -> ChatTemplate:
         """The chat template; raises `BadRequest` for a model without one."""
@@ -73,11 +92,20 @@ def is_cross_encoder(info: ModelInfo) -> bool:
     return "classify" in info.tasks and len(info.labels) == 1
 
 
-class ModelDirectory:
-    """All served models, by alias. `all`: those that take requests; `leaving`: those that are being unloaded."""
+def nothing_served() -> NotFound:
+    return NotFound("No model is served; POST /v1/load_model loads one.", "model")
 
-    def __init__(self, models: Sequence[ServedModel]) -> None:
+
+class ModelDirectory:
+    """All served models, by alias. `all`: those that take requests; `leaving`: those that are being unloaded.
+
+    may_use: which names the sender of the current request may use; `visible`, `default_for`, `find_visible` and error
+    messages leave out the others.
+    """
+
+    def __init__(self, models: Sequence[ServedModel], may_use: NameFilter = every_name) -> None:
         """Raises `ConfigError` if two models share a name."""
+        self._may_use = may_use
         self.all: tuple[ServedModel, ...] = ()
         self.leaving: tuple[ServedModel, ...] = ()
         self._by_alias: dict[str, ServedModel] = {}
@@ -114,8 +142,23 @@ class ModelDirectory:
 
     def check_serves(self, name: str | None) -> None:
         """Raise `ModelUnloaded` if the model called `name` takes no more requests."""
-        if name and self.find_leaving(name) is not None:
+        if name and self._may_use(name) and self.find_leaving(name) is not None:
             raise ModelUnloaded(f"The model `{name:.200}` is being unloaded and takes no more requests.", "model")
+
+    @property
+    def visible(self) -> tuple[ServedModel, ...]:
+        """The models that the sender of the current request may use by one of their names."""
+        return tuple(model for model in self.all if self.visible_aliases(model))
+
+    def visible_aliases(self, model: ServedModel) -> tuple[str, ...]:
+        """The names by which the sender of the current request may use a model."""
+        return tuple(filter(self._may_use, model.aliases))
+
+    def find_visible(self, name: str | None) -> ServedModel | None:
+        """`get`, for the sender of the current request."""
+        if not name:
+            return next(iter(self.visible), None)
+        return self._by_alias.get(name) if self._may_use(name) else None
 
     def get(self, name: str | None) -> ServedModel | None:
         """The model called `name`, the first model for None and ""; None if there is no such model."""
@@ -130,20 +173,21 @@ class ModelDirectory:
         filter accepts any model, it is the first of all.
         """
         for accepts in (*filters, lambda info: True):
-            for served in self.all:
+            for served in self.visible:
                 if accepts(served.info):
-                    return served.name
+                    return self.visible_aliases(served)[0]
         return ""
 
     def not_found(self, name: str) -> NotFound:
         """The error for an unknown name; its message lists the known names."""
-        known = f" Valid aliases: {', '.join(self._by_alias)}." if self._by_alias else ""
+        aliases = [alias for alias in self._by_alias if self._may_use(alias)]
+        known = f" Valid aliases: {', '.join(aliases)}." if aliases else ""
         return NotFound(f"The model `{name:.200}` does not exist.{known}", "model")
 
     def find(self, name: str | None) -> ServedModel:
         """The model called `name`, the first model for None and ""; raises `NotFound`."""
         if not self.all:
-            raise NotFound("No model is served; POST /v1/load_model loads one.", "model")
+            raise nothing_served()
         found = self.get(name)
         if found is None:
             raise self.not_found(name or "")

@@ -17,7 +17,7 @@ from starlette.requests import HTTPConnection
 from quire import __version__
 from quire.errors import BadRequest
 from quire.records import Registry
-from quire.server.http.auth import CLIENT, KEY_DIGEST
+from quire.server.http.auth import CALLER, CLIENT, KEY_DIGEST
 from quire.server.http.body import Bodies, Body, validate
 from quire.server.http.request_ids import MAX_ID_LENGTH, header_id, random_id
 from quire.server.jobs.active import ActiveJobs
@@ -32,6 +32,8 @@ from quire.server.service.gates import Gates
 from quire.server.service.model_loads import ModelLoads
 from quire.server.service.models import ModelDirectory, ModelFilter, ServedModel
 from quire.server.service.request_fields import RequestFields, check_list_lengths, reject_unsupported
+from quire.server.tenants.tenants import Tenants
+from quire.server.tenants.ticket import CURRENT, current_caller
 from quire.settings.server_config import ServerConfig
 from quire.types import Request
 
@@ -56,6 +58,7 @@ class Service:
     model_loads: ModelLoads
     bodies: Bodies
     pools: WorkerPools
+    tenants: Tenants | None = None
 
     async def parse_request(
         self, request: HttpRequest, schema: type[B], *filters: ModelFilter
@@ -82,7 +85,9 @@ class Service:
         fields: Any = await self.bodies.validate(read, partial(validate, schema, body))
         adapters = getattr(fields, "adapters", None)
         model = fields.model or (None if adapters else default)  # an adapter determines its model
-        return await self.adapters.find(model, adapters), fields
+        served = await self.adapters.find(model, adapters)
+        caller = current_caller()
+        return (served.with_limits(caller.max_context, caller.max_media_bytes) if caller else served), fields
 
     async def encode(self, large: bool, encode: Callable[[], T]) -> T:
         """The result of `encode`, which runs in a worker thread if the answer is large."""
@@ -95,32 +100,39 @@ class Service:
             served.info.name,
             served.tokenizer,
             served.info.eos_ids,
-            self._with_cache_salts(requests),
+            self._admit(requests),
             self.inflight,
             self.telemetry,
             self.metrics,
             streams,
+            CURRENT.get(),
         )
 
     def pooling_job(self, served: ServedModel, requests: Sequence[Request]) -> PoolingJob:
         """A job that pools each of these requests."""
-        requests = self._with_cache_salts(requests)
-        return PoolingJob(self.client, served.info.name, requests, self.inflight, self.telemetry, self.metrics)
+        requests, ticket = self._admit(requests), CURRENT.get()
+        return PoolingJob(self.client, served.info.name, requests, self.inflight, self.telemetry, self.metrics, ticket)
 
-    def _with_cache_salts(self, requests: Sequence[Request]) -> Sequence[Request]:
-        """With salts that differ between clients, if each has its own prefix cache: salts of clients contain no NUL."""
-        if not self.config.caches_are_apart:
+    def _admit(self, requests: Sequence[Request]) -> Sequence[Request]:
+        """As the tenant may send them, and with salts that differ between clients, if each has its own prefix cache:
+        salts of clients contain no NUL. Raises what `Ticket.admit` raises."""
+        ticket = CURRENT.get()
+        if ticket is not None:
+            requests = ticket.admit(requests)
+        if not self.config.caches_are_apart or (ticket is not None and ticket.caller.tenant.share_cache):
             return requests
         return [replace(request, cache_salt=f"{request.client}\0{request.cache_salt or ''}") for request in requests]
 
 
 def client_identity(request: HTTPConnection) -> str:
-    """The name under which a client gets its share of the engine: its API key's digest if keys are required, else its
-    network address; empty if neither is known. Calls from within the process name the client.
+    """The name under which a client gets its share of the engine: that of its tenant, else its API key's digest if keys
+    are required, else its network address; empty if none is known. Calls from within the process name the client.
     """
     named: str | None = request.scope.get(CLIENT)
     if named is not None:
         return named
+    if (caller := request.scope.get(CALLER)) is not None:
+        return str(caller.tenant.name)
     digest: str | None = request.scope.get(KEY_DIGEST)
     if digest is not None:
         return f"key:{digest}"
