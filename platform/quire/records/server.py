@@ -231,9 +231,10 @@ class RouterContext:
     begins to write down a recording. read: reads a body. stream: makes a streamed response. call: sends a body to
     another route of the server. post: sends JSON text to another route, and returns the whole response. upload: reads a
     form with a file. client_of: the name under which the client of a request gets its share of the engine: its tenant,
-    else a digest of its API key if the server has keys, else its address. formats: finds how a model writes conversations. clients: what
-    each client has used, the latest first, as far as the sender of a request may see it: with an admin key if the
-    server has any, else with a key, and on a server without keys from its own machine; others see their own use.
+    else a digest of its API key if the server has keys, else its address. formats: finds how a model writes
+    conversations. clients: what each client has used, the latest first, as far as the sender of a request may see it:
+    with an admin key if the server has any, else with a key, and on a server without keys from its own machine; others
+    see their own use.
     """
 
     options: Mapping[str, Any]

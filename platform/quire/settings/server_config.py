@@ -42,8 +42,8 @@ class ServerConfig:
     )
     metrics_require_key: bool = setting("Require an API key for /metrics too.", False)
     prefix_cache_scope: str = setting(
-        "Which requests share the prefix cache: those of all clients (server), or only those with the same tenant, API key "
-        "or address (client); auto: client if there are several keys or a key file, else server.",
+        "Which requests share the prefix cache: those of all clients (server), or only those with the same tenant, API "
+        "key or address (client); auto: client if there are several keys or a key file, else server.",
         "auto",
         choices=("auto", "server", "client"),
     )

@@ -131,7 +131,8 @@ def test_a_client_crowds_only_while_another_waits_with_less() -> None:
 def test_idleness_earns_no_credit() -> None:
     tokens = ClientTokens(tolerance=10)
     a, b, c = (
-        Request(id=name, client=name, prompt=Prompt(token_ids=(1,)), params=SamplingParams()) for name in ("a", "b", "c")
+        Request(id=name, client=name, prompt=Prompt(token_ids=(1,)), params=SamplingParams())
+        for name in ("a", "b", "c")
     )
     tokens.add_request(a)
     tokens.add_request(b)

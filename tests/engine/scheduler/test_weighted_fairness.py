@@ -35,9 +35,7 @@ class Load:
                 self._number += 1
                 name = f"{client}-{self._number}"
                 params = {"max_tokens": output}
-                self.rig.add(
-                    range(1, prompt + 1), params, name, client=client, weight=self.weights[client]
-                )
+                self.rig.add(range(1, prompt + 1), params, name, client=client, weight=self.weights[client])
                 self._open[name] = (client, step)
 
     def run(self, steps, on_step=lambda: None) -> Load:

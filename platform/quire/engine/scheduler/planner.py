@@ -139,7 +139,7 @@ class Planner:
             counts[client] -= 1
             late.add(client)
         for client in counts:
-            if counts[client] > self._shares.max_seqs(client):  # keep the first step of the other client's request short
+            if counts[client] > self._shares.max_seqs(client):  # keep the first step of the other's request short
                 shares[client] = min(shares[client], max(MIN_TOKENS, seq.num_tokens))
         return late
 

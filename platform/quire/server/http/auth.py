@@ -1,8 +1,8 @@
 """Checks API keys: every path except probes needs a key, and paths that change the server need an admin key.
 
 A key is sent as `Authorization: Bearer`, or as `x-api-key` or `api-key`, as clients of other services do; for a
-WebSocket also among the subprotocols, because browsers send no other header. What a key of `--key-file` may do is checked
-by `quire.server.tenants`.
+WebSocket also among the subprotocols, because browsers send no other header. What a key of `--key-file` may do is
+checked by `quire.server.tenants`.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ KEY_DIGEST = "quire.api_key_digest"
 """Key in a request's scope: hexadecimal digest of the API key that authenticated it."""
 
 CALLER = "quire.caller"
-"""Key in a request's scope: the tenant and key of `--key-file` that authenticated it (`quire.server.tenants.tenant`)."""
+"""Key in a request's scope: the tenant and key of `--key-file` that authenticated it, see `quire.server.tenants`."""
 
 CLIENT = "quire.client"
 """Key in the scope of a call from within the process, which needs no API key: the name of its client."""
@@ -54,9 +54,9 @@ class APIKeyMiddleware:
     """Answers 401 unless the request carries a known key.
 
     keys: accepted on all paths except `ADMIN_PATHS`; empty: these paths need no key. admin_keys: accepted on all paths,
-    and the only keys that `ADMIN_PATHS` accept; empty: `ADMIN_PATHS` accept `keys`. open_paths: need no key. find_caller:
-    finds the `CALLER` with a key of this digest, None for an unknown one, and raises `Unauthorized` for one that is no
-    longer valid; with it, all paths need a key.
+    and the only keys that `ADMIN_PATHS` accept; empty: `ADMIN_PATHS` accept `keys`. open_paths: need no key.
+    find_caller: finds the `CALLER` with a key of this digest, None for an unknown one, and raises `Unauthorized` for
+    one that is no longer valid; with it, all paths need a key.
     """
 
     def __init__(

@@ -45,8 +45,8 @@ class GenerationJob:
         streams: bool = False,
         ticket: Ticket | None = None,
     ) -> None:
-        """streams: the caller uses the text deltas that `run` gives, not the outputs of `results`. ticket: has admitted the
-        requests of a tenant."""
+        """streams: the caller uses the text deltas that `run` gives, not the outputs of `results`. ticket: has admitted
+        the requests of a tenant."""
         self._ticket = ticket
         self.requests = requests
         needed: LogprobsIn = "deltas" if streams else "result"

@@ -62,8 +62,8 @@ def read_file(path: Path) -> KeyFile:
 
 
 def hash_of(secret: str) -> str:
-    """SHA-256 of a key, hexadecimal. A slow hash protects passwords, because these can be guessed; 256 random bits cannot,
-    and a server hashes the key of every request."""
+    """SHA-256 of a key, hexadecimal. A slow hash protects passwords, because these can be guessed; 256 random bits
+    cannot, and a server hashes the key of every request."""
     return hashlib.sha256(secret.encode()).hexdigest()
 
 

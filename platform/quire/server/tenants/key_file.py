@@ -60,15 +60,17 @@ def parse(text: str, name: str) -> KeyFile:
         mark = getattr(error, "problem_mark", None)
         line = f", line {mark.line + 1}" if mark else ""
         # Only the parser's own words: the text around the mistake may contain a key.
-        raise ConfigError(f"{name}{line}: invalid YAML: {getattr(error, 'problem', None) or 'it is no value'}") from None
+        raise ConfigError(
+            f"{name}{line}: invalid YAML: {getattr(error, 'problem', None) or 'it is no value'}"
+        ) from None
     at = _Place(name)
     top = at.map({} if root is None else root, ("tenants", "keys"))
     tenants = {}
-    for tenant, values in at.map(top.get("tenants") or {}).items():
+    for tenant, values in at.below("tenants").map(top.get("tenants") or {}).items():
         tenants[str(tenant)] = _tenant(at.below(f"tenants.{tenant}"), str(tenant), values)
     keys: dict[str, Key] = {}
     ids: set[str] = set()
-    for number, values in enumerate(at.list(top.get("keys") or [])):
+    for number, values in enumerate(at.below("keys").list(top.get("keys") or [])):
         place = at.below(f"keys[{number}]")
         key = _key(place, values, tenants)
         if key.id in ids or key.digest in keys:

@@ -46,6 +46,10 @@ class Meter:
         if self.tokens is not None and self.tokens.level <= 0:
             self._refuse(f"{self.tokens.per_minute} tokens per minute", self.tokens.wait_s(1))
 
+    def count_request(self) -> None:
+        if self.requests is not None:
+            self.requests.take(1)
+
     def check_tokens(self, count: int) -> None:
         """Raise `RateLimited` if a prompt of `count` tokens is too much now, `BadRequest` if it always is."""
         if self.tokens is None:

@@ -40,28 +40,19 @@ class TenantMiddleware:
     async def _run(self, caller: Caller, scope: Scope, receive: Receive, send: Send) -> None:
         needed = self._scopes.find(path_of(scope))
         meters = self._tenants.meters(caller) if needed in LIMITED else ()
-
-        async def send_with_limits(message: Message) -> None:
-            if message["type"] in ("http.response.start", "websocket.http.response.start"):
-                headers = MutableHeaders(scope=message)
-                for name, value in rate_headers(meters):
-                    headers[name] = value
-            await send(message)
-
-        sending = send_with_limits if meters else send
+        sending = _with_limits(send, meters)
         try:
             self._check_scope(caller, needed, scope)
             if meters:
                 self._tenants.check_budget(caller)
-                for meter in meters:
-                    meter.check()
+            for meter in meters:
+                meter.check()
             reader = _Reader(receive)
-            async with _places(meters, reader) as arrived:
-                if not arrived:
+            async with _places(meters, reader) as found:
+                if not found:
                     return
                 for meter in meters:
-                    if meter.requests is not None:
-                        meter.requests.take(1)
+                    meter.count_request()
                 await self._under_ticket(caller, False, scope, reader.receive, sending)
         except QuireError as error:
             if scope.get(_STARTED):
@@ -84,9 +75,7 @@ class TenantMiddleware:
             return
         await self._under_ticket(caller, True, scope, receive, send)
 
-    async def _under_ticket(
-        self, caller: Caller, background: bool, scope: Scope, receive: Receive, send: Send
-    ) -> None:
+    async def _under_ticket(self, caller: Caller, background: bool, scope: Scope, receive: Receive, send: Send) -> None:
         scope[_STARTED] = True
         before = CURRENT.set(self._tenants.ticket(caller, background))
         try:
@@ -108,6 +97,19 @@ class TenantMiddleware:
 
 _STARTED = "quire.tenant_started"
 """Key in a scope: the application handles errors."""
+
+
+def _with_limits(send: Send, meters: Sequence[Meter]) -> Send:
+    """Adds the headers of limits to responses."""
+
+    async def send_with_limits(message: Message) -> None:
+        if message["type"] in ("http.response.start", "websocket.http.response.start"):
+            headers = MutableHeaders(scope=message)
+            for name, value in rate_headers(meters):
+                headers[name] = value
+        await send(message)
+
+    return send_with_limits if meters else send
 
 
 class _Reader:

@@ -13,10 +13,7 @@ log = logging.getLogger("quire.server")
 SUFFIX = ".spent.sqlite"
 
 _TABLE = "CREATE TABLE IF NOT EXISTS spent (tenant TEXT, month TEXT, tokens INTEGER, PRIMARY KEY (tenant, month))"
-_ADD = (
-    "INSERT INTO spent VALUES (?, ?, ?) "
-    "ON CONFLICT (tenant, month) DO UPDATE SET tokens = tokens + excluded.tokens"
-)
+_ADD = "INSERT INTO spent VALUES (?, ?, ?) ON CONFLICT (tenant, month) DO UPDATE SET tokens = tokens + excluded.tokens"
 
 
 class SpentTokens(Protocol):

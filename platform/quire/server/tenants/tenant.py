@@ -57,8 +57,8 @@ class Tenant:
 
 @dataclass(frozen=True, kw_only=True)
 class Key:
-    """A key of a tenant. digest: SHA-256 of the key, hexadecimal. scopes: None = those of the tenant. The key may do what
-    both it and its tenant may."""
+    """A key of a tenant. digest: SHA-256 of the key, hexadecimal. scopes: None = those of the tenant. The key may do
+    what both it and its tenant may."""
 
     id: str
     tenant: Tenant
@@ -76,7 +76,7 @@ class Key:
 
 @dataclass(frozen=True)
 class Caller:
-    """Who sends a request: a tenant, with a key; without one for work that runs after the request of a key has ended."""
+    """Who sends a request: a tenant, with a key; without one for work that goes on after the request of a key."""
 
     tenant: Tenant
     key: Key | None = None

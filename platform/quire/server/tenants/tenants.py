@@ -114,8 +114,8 @@ class Tenants:
     def find(self, digest: bytes) -> Caller | None:
         """The sender of a request with a key of this SHA-256 digest; None for an unknown key.
 
-        Raises `Unauthorized` for a key that has expired. The time that a lookup takes depends on digests alone, and what
-        an attacker learns of the digest of a key tells nothing of the key.
+        Raises `Unauthorized` for a key that has expired. The time that a lookup takes depends on digests alone, and
+        what is learned of the digest of a key tells nothing of the key.
         """
         key = self._file.keys.get(digest.hex())
         if key is None:
