@@ -25,7 +25,7 @@ examples:
   platform keys list --key-file keys.yaml
   platform keys revoke --key-file keys.yaml ci
 
-docs/tenants.md describes the file."""
+docs/apis/tenants.md describes the file."""
 
 OWN_FIELDS = ("id", "tenant", "hash", "expires", "scopes", "models", "adapters")
 SETTABLE = tuple(name for name in KEY_FIELDS if name not in OWN_FIELDS)

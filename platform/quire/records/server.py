@@ -259,16 +259,15 @@ class Router:
     """HTTP routes, mounted after the built-in ones. A path that is already taken stops the start.
 
     Routes may be WebSockets (`APIRouter.websocket`), at paths without parameters: their handshakes need a key as
-    requests do, and web pages of other origins are refused. A message has at most --max-body-bytes, and 8 MiB.
-    The lifespan of the `APIRouter` begins when the server starts and ends, before its engines, when it stops.
-    bodies: models of the bodies that the routes read with `RouterContext.read`, for the OpenAPI document, or a function
-    that imports and returns them; a route names its own with `openapi_extra=json_body(Model)`. error_body: makes the
-    JSON body of error responses at the paths of these routes, also of those that the server sends itself, such as 401
-    and 413, from the error and the request's id (its header `X-Request-Id`, None without one); None: OpenAI's shape.
+    requests do, and web pages of other origins are refused. A message has at most --max-body-bytes, and 8 MiB. The
+    lifespan of the `APIRouter` begins when the server starts and ends, before its engines, when it stops. bodies:
+    models of the bodies that the routes read with `RouterContext.read`, for the OpenAPI document, or a function that
+    imports and returns them; a route names its own with `openapi_extra=json_body(Model)`. error_body: makes the JSON
+    body of error responses at the paths of these routes, also of those that the server sends itself, such as 401 and
+    413, from the error and the request's id (its header `X-Request-Id`, None without one); None: OpenAI's shape.
     open_paths: paths of these routes that need no API key; every other one does. ui: whether the routes are pages for
     people, which `--no-ui` leaves out. upload_paths: paths whose bodies `--max-body-bytes` does not limit, because
-    their routes read them with `RouterContext.upload`. scopes: the scope that a key of `--key-file` needs for routes at
-    these paths and below them, e.g. {"/v1/mine": "generate"} (docs/tenants.md lists scopes); routes without one need
+    their routes read them with `RouterContext.upload`. scopes: of keys, by path (docs/apis/tenants.md); without one,
     `admin`.
     """
 

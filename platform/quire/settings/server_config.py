@@ -38,7 +38,7 @@ class ServerConfig:
     )
     key_file: str | None = setting(
         "YAML file of tenants and their API keys, which `platform keys` edits; it is read again when it changes (see "
-        "docs/tenants.md)."
+        "docs/apis/tenants.md)."
     )
     metrics_require_key: bool = setting("Require an API key for /metrics too.", False)
     prefix_cache_scope: str = setting(

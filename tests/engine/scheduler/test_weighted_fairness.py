@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 from scheduler_rig import Rig
 
-from quire.engine.fairness.shares import max_min_shares, over_share, seats
+from quire.engine.fairness.shares import max_min_shares, over_share, weighted_part
 from quire.types import AdapterRef, WeightedAdapter
 
 STEP_TOKENS = 32
@@ -81,7 +81,7 @@ def test_service_of_clients_with_requests_differs_by_a_bound(weights, lengths) -
     longest = max(prompt + output for prompt, output in lengths)
     # Running seqs are not preempted for a counter: what one may be ahead is the tolerance, and what its running seqs
     # still compute.
-    bound = 2 * (STEP_TOKENS + longest * seats(16, max(weights), sum(weights))) / min(weights)
+    bound = 2 * (STEP_TOKENS + longest * weighted_part(16, max(weights), sum(weights))) / min(weights)
 
     def check() -> None:
         assert max(counters.tokens.values()) - min(counters.tokens.values()) <= bound

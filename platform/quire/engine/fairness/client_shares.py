@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping
 from itertools import chain
 
-from quire.engine.fairness.shares import max_min_shares, over_share, seats
+from quire.engine.fairness.shares import max_min_shares, over_share, weighted_part
 from quire.engine.scheduler.seq import QueueKey, Seq, SeqGroup
 from quire.engine.scheduler.state import SchedulerState
 from quire.types import AdapterRef, in_background
@@ -21,7 +21,7 @@ class ClientShares:
     def max_seqs(self, client: str) -> int:
         """Sequences of a client that may run while others wait."""
         clients = self._state.clients
-        return seats(self._state.limits.max_num_seqs, self._weight(client), clients.total_weight)
+        return weighted_part(self._state.limits.max_num_seqs, self._weight(client), clients.total_weight)
 
     @property
     def num_pages_to_grow(self) -> int:

@@ -30,11 +30,11 @@ def over_share(
         return set()
     counts = Counter(running)
     total = sum(weights.get(key, 1.0) for key in counts.keys() | waiting.keys())
-    full = {key for key in waiting if counts[key] >= seats(max_seqs, weights.get(key, 1.0), total)}
+    full = {key for key in waiting if counts[key] >= weighted_part(max_seqs, weights.get(key, 1.0), total)}
     return less_urgent(full, waiting) if len(full) < len(waiting) else set()
 
 
-def seats(max_seqs: int, weight: float, total: float) -> int:
+def weighted_part(max_seqs: int, weight: float, total: float) -> int:
     """The running seqs of a weight among those of a total weight; at least 1."""
     return max(1, int(max_seqs * weight / total + ROUNDING))
 

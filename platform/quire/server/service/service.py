@@ -114,8 +114,8 @@ class Service:
         return PoolingJob(self.client, served.info.name, requests, self.inflight, self.telemetry, self.metrics, ticket)
 
     def _admit(self, requests: Sequence[Request]) -> Sequence[Request]:
-        """As the tenant may send them, and with salts that differ between clients, if each has its own prefix cache:
-        salts of clients contain no NUL. Raises what `Ticket.admit` raises."""
+        """The requests as the tenant may send them, and with salts that differ between clients, if each has its own
+        prefix cache: salts of clients contain no NUL. Raises what `Ticket.admit` raises."""
         ticket = CURRENT.get()
         if ticket is not None:
             requests = ticket.admit(requests)

@@ -25,7 +25,7 @@ import yaml
 
 from quire.errors import ConfigError
 from quire.server.tenants.scopes import SCOPES
-from quire.server.tenants.tenant import Access, Key, Limits, Tenant
+from quire.server.tenants.tenant import Access, Key, Tenant, TenantLimits
 from quire.settings.model_values import whole_number
 from quire.settings.near_names import near_name
 
@@ -35,7 +35,7 @@ HASH = "sha256:"
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 """Names of tenants and ids of keys. Without a colon, so that no tenant is called like an address or a digest."""
 
-LIMIT_FIELDS = tuple(f.name for f in fields(Limits))
+LIMIT_FIELDS = tuple(f.name for f in fields(TenantLimits))
 ACCESS_FIELDS = ("models", "adapters", "priority_ceiling", "scopes")
 TENANT_FIELDS = ("weight", "share_cache", "monthly_tokens", *ACCESS_FIELDS, *LIMIT_FIELDS)
 KEY_FIELDS = ("id", "tenant", "hash", "expires", *ACCESS_FIELDS, *LIMIT_FIELDS)
@@ -164,7 +164,7 @@ def _as_map(access: Access) -> dict[str, Any]:
     return {f.name: getattr(access, f.name) for f in fields(access)}
 
 
-def _limits(at: _Place, values: Mapping[str, Any]) -> Limits:
+def _limits(at: _Place, values: Mapping[str, Any]) -> TenantLimits:
     given = {
         name: at.field(values, name, _integer if name == "queued_requests" else _count, None) for name in LIMIT_FIELDS
     }
@@ -172,7 +172,7 @@ def _limits(at: _Place, values: Mapping[str, Any]) -> Limits:
         raise at.error("`queued_requests` must be at least 0")
     if given["queued_requests"] and given["concurrent_requests"] is None:
         raise at.error("`queued_requests` needs `concurrent_requests`")
-    return Limits(**{name: value for name, value in given.items() if value is not None})
+    return TenantLimits(**{name: value for name, value in given.items() if value is not None})
 
 
 def _integer(value: Any) -> int:

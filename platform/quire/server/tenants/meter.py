@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 
 from quire.errors import BadRequest, RateLimited
 from quire.server.tenants.buckets import TokenBucket
-from quire.server.tenants.tenant import Limits
+from quire.server.tenants.tenant import TenantLimits
 
 KINDS = ("requests", "tokens")
 
@@ -23,14 +23,14 @@ class Meter:
     owner: how errors call it, e.g. "tenant `a`".
     """
 
-    def __init__(self, owner: str, limits: Limits, clock: Callable[[], float]) -> None:
+    def __init__(self, owner: str, limits: TenantLimits, clock: Callable[[], float]) -> None:
         self._owner, self._clock, self.limits = owner, clock, limits
         self.requests = _bucket(None, limits.requests_per_minute, clock)
         self.tokens = _bucket(None, limits.tokens_per_minute, clock)
         self.num_running = 0
         self._waiting: deque[asyncio.Future[None]] = deque()
 
-    def configure(self, limits: Limits) -> None:
+    def configure(self, limits: TenantLimits) -> None:
         """Apply the limits of a new key file."""
         if limits == self.limits:
             return

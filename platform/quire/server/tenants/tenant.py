@@ -14,7 +14,7 @@ EVERYTHING = ("*",)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Limits:
+class TenantLimits:
     """How much a tenant, or one key, may use; None: without limit.
 
     concurrent_requests: requests that are answered at once; queued_requests: further ones that wait for these, 0: they
@@ -49,7 +49,7 @@ class Tenant:
 
     name: str
     access: Access = Access()
-    limits: Limits = Limits()
+    limits: TenantLimits = TenantLimits()
     weight: float = 1.0
     share_cache: bool = False
     monthly_tokens: int | None = None
@@ -66,7 +66,7 @@ class Key:
     expires: datetime | None = None
     scopes: frozenset[str] | None = None
     access: Access = Access()
-    limits: Limits = Limits()
+    limits: TenantLimits = TenantLimits()
 
     @property
     def is_narrow(self) -> bool:
@@ -112,7 +112,7 @@ class Caller:
         return _least(limits.max_media_bytes for limits in self.limits)
 
     @property
-    def limits(self) -> tuple[Limits, ...]:
+    def limits(self) -> tuple[TenantLimits, ...]:
         return (self.tenant.limits,) if self.key is None else (self.tenant.limits, self.key.limits)
 
     @property

@@ -15,7 +15,7 @@ from quire.errors import ConfigError, RateLimited, Unauthorized
 from quire.server.tenants.key_file import KeyFile, parse
 from quire.server.tenants.meter import Meter
 from quire.server.tenants.spent import SUFFIX, SpentFile, SpentTokens
-from quire.server.tenants.tenant import Caller, Limits
+from quire.server.tenants.tenant import Caller, TenantLimits
 from quire.server.tenants.ticket import Ticket
 from quire.types.request import BACKGROUND
 
@@ -140,7 +140,7 @@ class Tenants:
         """The meters of a tenant and, if it has limits of its own, of the key."""
         tenant, key = caller.tenant, caller.key
         meters = [self._meter(tenant.name, "", f"tenant `{tenant.name}`", tenant.limits)]
-        if key is not None and key.limits != Limits():
+        if key is not None and key.limits != TenantLimits():
             meters.append(self._meter(tenant.name, key.id, f"API key `{key.id}`", key.limits))
         return tuple(meters)
 
@@ -160,7 +160,7 @@ class Tenants:
     def _month(self) -> str:
         return f"{self.time:%Y-%m}"
 
-    def _meter(self, tenant: str, key_id: str, owner: str, limits: Limits) -> Meter:
+    def _meter(self, tenant: str, key_id: str, owner: str, limits: TenantLimits) -> Meter:
         meter = self._meters.get((tenant, key_id))
         if meter is None:
             meter = self._meters[tenant, key_id] = Meter(owner, limits, self._clock)

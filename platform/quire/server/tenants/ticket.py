@@ -17,7 +17,7 @@ from quire.types import Request
 class Ticket:
     """caller: who sent the request. meters: whose limits per minute its tokens count for; () in the background.
 
-    count_month: told the tokens of prompts and answers when they have been used.
+    count_month: counts tokens of prompts and answers when they have been used.
     """
 
     caller: Caller

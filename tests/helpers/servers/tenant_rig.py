@@ -14,6 +14,10 @@ from quire.settings.server_config import ServerConfig
 NOW = datetime(2026, 11, 27, 12, tzinfo=UTC)
 
 
+BODY = {"prompt": "abcd", "max_tokens": 3}
+"""Uses 7 tokens."""
+
+
 class Clock:
     """Seconds that pass when the test says so."""
 
@@ -59,3 +63,9 @@ class TenantRig:
 
     def http(self):
         return http(self.app)
+
+
+async def complete(client, key, status=200, **changes):
+    answer = await client.post("/v1/completions", json={**BODY, **changes}, headers=headers_of(key))
+    assert answer.status_code == status, answer.text
+    return answer
