@@ -231,10 +231,9 @@ class RouterContext:
     begins to write down a recording. read: reads a body. stream: makes a streamed response. call: sends a body to
     another route of the server. post: sends JSON text to another route, and returns the whole response. upload: reads a
     form with a file. client_of: the name under which the client of a request gets its share of the engine: its tenant,
-    else a digest of its API key if the server has keys, else its address. formats: finds how a model writes
-    conversations. clients: what each client has used, the latest first, as far as the sender of a request may see it:
-    with an admin key if the server has any, else with a key, and on a server without keys from its own machine; others
-    see their own use.
+    a digest of its API key, or its address. formats: finds how a model writes conversations. clients: what each client
+    has used, the latest first, as far as the sender of a request may see it: with an admin key if the server has any,
+    else with a key, and on a server without keys from its own machine; others see their own use.
     """
 
     options: Mapping[str, Any]
@@ -267,8 +266,8 @@ class Router:
     413, from the error and the request's id (its header `X-Request-Id`, None without one); None: OpenAI's shape.
     open_paths: paths of these routes that need no API key; every other one does. ui: whether the routes are pages for
     people, which `--no-ui` leaves out. upload_paths: paths whose bodies `--max-body-bytes` does not limit, because
-    their routes read them with `RouterContext.upload`. scopes: of keys, by path (docs/apis/tenants.md); without one,
-    `admin`.
+    their routes read them with `RouterContext.upload`. scopes: what keys of `--key-file` need at these paths and below
+    (docs/apis/tenants.md); without one it is `admin`.
     """
 
     name: str
