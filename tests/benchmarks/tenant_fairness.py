@@ -4,8 +4,8 @@
 
 Prints Jain's index of the service of the four tenants by weight (tokens of prompts and answers; 1 is even), the 99th
 percentile of the time to the first token of the steady ones, alone and beside the flood, and the throughput of all
-streams with tenants and of as many streams with one key of --api-key, in alternating turns. Exit status 1 if the index
-is under 0.95 or the throughput with tenants under 0.98 of that without.
+streams with tenants and of as many streams with one key of --api-key, in alternating turns, the best of each compared.
+Exit status 1 if the index is under 0.95 or the throughput with tenants under 0.98 of that without.
 """
 
 from __future__ import annotations
@@ -134,7 +134,7 @@ def main(argv: Sequence[str]) -> int:
                 rates["tenants"].append(sum(one.tokens for one in found.values()) / args.seconds)
                 found = asyncio.run(phase(plain.port, one_client, args.seconds))
                 rates["plain"].append(found["plain"].tokens / args.seconds)
-    ratio = statistics.median(rates["tenants"]) / statistics.median(rates["plain"])
+    ratio = max(rates["tenants"]) / max(rates["plain"])  # other work on the machine only makes a turn slower
     shown = ", ".join(f"{index:.4f}" for index in indices)
     print(f"Jain's index by weight      {shown} (median at least {MIN_JAIN})")
     print(
