@@ -164,3 +164,5 @@ async def test_work_in_the_background_counts_for_the_month_only(rig):
     answers = [await post_json(one.app, "/v1/completions", body, background("t")) for _ in range(3)]
     assert [answer.status for answer in answers] == [200, 200, 429]
     assert one.engine.requests[0].client == "background:t"
+    for client, status in (("gone", 403), ("key:abc", 200), ("", 200)):
+        assert (await post_json(one.app, "/v1/completions", body, background(client))).status == status

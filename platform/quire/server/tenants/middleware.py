@@ -61,19 +61,20 @@ class TenantMiddleware:
 
     async def _run_within(self, client: str, scope: Scope, receive: Receive, send: Send) -> None:
         """A call from within the process: part of a request that has a ticket, or work in the background."""
-        caller = self._tenants.find_client(client)
-        if caller is None or not in_background(client):
+        if not in_background(client):
             await self.app(scope, receive, send)
             return
-        current = CURRENT.get()
-        if current is not None and current.caller.tenant.name == caller.tenant.name:
-            caller = current.caller
         try:
-            self._tenants.check_budget(caller)
+            caller = self._tenants.find_client(client)
+            if caller is not None:
+                self._tenants.check_budget(caller)
         except QuireError as error:
             await error_response(error)(scope, receive, send)
             return
-        await self._under_ticket(caller, True, scope, receive, send)
+        if caller is None:
+            await self.app(scope, receive, send)
+        else:
+            await self._under_ticket(caller, True, scope, receive, send)
 
     async def _under_ticket(self, caller: Caller, background: bool, scope: Scope, receive: Receive, send: Send) -> None:
         scope[_STARTED] = True

@@ -11,8 +11,8 @@ from contextlib import asynccontextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from quire.errors import ConfigError, RateLimited, Unauthorized
-from quire.server.tenants.key_file import KeyFile, parse
+from quire.errors import ConfigError, Forbidden, RateLimited, Unauthorized
+from quire.server.tenants.key_file import NAME, KeyFile, parse
 from quire.server.tenants.meter import Meter
 from quire.server.tenants.spent import SUFFIX, SpentFile, SpentTokens
 from quire.server.tenants.tenant import Caller, TenantLimits
@@ -125,9 +125,16 @@ class Tenants:
         return Caller(key.tenant, key)
 
     def find_client(self, client: str) -> Caller | None:
-        """The tenant that a client's name stands for, for work without a key."""
-        tenant = self._file.tenants.get(client.removeprefix(BACKGROUND))
-        return None if tenant is None else Caller(tenant)
+        """The tenant that a client's name stands for, for work without a key; None for another client.
+
+        Raises `Forbidden` for the name of a tenant that is no longer in the file.
+        """
+        name = client.removeprefix(BACKGROUND)
+        if not NAME.fullmatch(name):
+            return None
+        if name not in self._file.tenants:
+            raise Forbidden(f"There is no tenant `{name}` any more.")
+        return Caller(self._file.tenants[name])
 
     # --- admission ---------------------------------------------------------------------------------
 
