@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from quire_kernels.cpu.memory import prefault, use_large_pages
+from quire_kernels.cpu.memory import prefault, return_memory, use_large_pages
 from quire_kernels.quantized_pages import stored_elements
 from quire_models.parts.decoder import KvShape
 
@@ -79,6 +79,10 @@ class KVCache:
                 if not should_continue():
                     return
                 prefault(tensor[start : start + PREFAULT_BYTES])
+
+    def return_memory(self) -> bool:
+        """Give the memory of all pages, which are zeros then, back to the system; whether that worked. On a CPU."""
+        return all([return_memory(pool) for pool in self.k + self.v if pool.numel()])
 
     def copy(self, pairs: Sequence[tuple[int, int]]) -> None:
         """Copy pages within the cache: (source, destination) pairs; all sources are read before any destination is

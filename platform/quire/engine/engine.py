@@ -20,6 +20,7 @@ from typing import Any
 from quire.engine.adapters.engine_adapters import EngineAdapters
 from quire.engine.adapters.registry import AdapterRegistry
 from quire.engine.loading.load import LoadedModel
+from quire.engine.memory.free_caches import free_caches
 from quire.engine.memory.ledger import MemoryUse
 from quire.engine.memory.prefault import prefault
 from quire.engine.memory.release import release_weights
@@ -242,6 +243,10 @@ class Engine:
     def reset_prefix_cache(self) -> int:
         """Drop the cached pages of ended requests. Returns the number of pages freed."""
         return self._scheduler.reset_prefix_cache()
+
+    def free_caches(self) -> bool:
+        """Free the KV cache and forget what it holds; whether the device can. For an engine without requests."""
+        return free_caches(self._runner, self._scheduler, self._preparation)
 
     def stats(self) -> EngineStats:
         """Counters since start and gauges of now."""

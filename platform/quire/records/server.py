@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from quire.params.sampling import SamplingParams
     from quire.types import ClientUsage, EngineStats, ModelInfo
     from quire.types.adapter_info import AdapterInfo
+    from quire.types.model_control import ModelControl
 
 B = TypeVar("B", bound="BaseModel")
 
@@ -232,8 +233,8 @@ class RouterContext:
     another route of the server. post: sends JSON text to another route, and returns the whole response. upload: reads a
     form with a file. client_of: the name under which the client of a request gets its share of the engine: its tenant,
     a digest of its API key, or its address. formats: finds how a model writes conversations. clients: what each client
-    has used, the latest first, as far as the sender of a request may see it: with an admin key if the server has any,
-    else with a key, and on a server without keys from its own machine; others see their own use.
+    has used, the latest first, as far as the sender of a request may see it: all with an admin key, or a key, or from
+    this machine if there are none. model_control: loads, unloads, names, puts to sleep and wakes models.
     """
 
     options: Mapping[str, Any]
@@ -251,6 +252,7 @@ class RouterContext:
     client_of: Callable[[HttpRequest], str]
     formats: FindFormats
     clients: Callable[[HttpRequest], Sequence[ClientUsage]]
+    model_control: ModelControl
 
 
 @dataclass(frozen=True)
@@ -263,11 +265,10 @@ class Router:
     models of the bodies that the routes read with `RouterContext.read`, for the OpenAPI document, or a function that
     imports and returns them; a route names its own with `openapi_extra=json_body(Model)`. error_body: makes the JSON
     body of error responses at the paths of these routes, also of those that the server sends itself, such as 401 and
-    413, from the error and the request's id (its header `X-Request-Id`, None without one); None: OpenAI's shape.
-    open_paths: paths of these routes that need no API key; every other one does. ui: whether the routes are pages for
-    people, which `--no-ui` leaves out. upload_paths: paths whose bodies `--max-body-bytes` does not limit, because
-    their routes read them with `RouterContext.upload`. scopes: what keys of `--key-file` need at these paths and below
-    (docs/apis/tenants.md); without one it is `admin`.
+    413, from the error and the request's id (`X-Request-Id`, or None); None: OpenAI's shape. open_paths: paths of these
+    routes that need no API key; every other one does. ui: whether the routes are pages for people, which `--no-ui`
+    leaves out. upload_paths: paths whose bodies `--max-body-bytes` does not limit, because their routes read them with
+    `RouterContext.upload`. scopes: what keys of `--key-file` need at paths and below (default: `admin`).
     """
 
     name: str

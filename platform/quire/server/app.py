@@ -12,7 +12,6 @@ from re import Pattern
 from typing import TYPE_CHECKING, Any
 
 from fastapi import APIRouter, FastAPI
-from starlette.middleware.cors import CORSMiddleware
 from starlette.routing import Match, Route, WebSocketRoute
 from starlette.types import Receive, Scope, Send
 
@@ -24,30 +23,27 @@ from quire.hub import adapter_cache
 from quire.records import Registry, Router
 from quire.server.admin import routes_adapters, routes_admin, routes_health, routes_models, routes_text
 from quire.server.audio import routes as speech_routes
+from quire.server.changes import routes as change_routes
+from quire.server.changes.control import RunningModels
+from quire.server.changes.reload import Reload, SettingsSource
+from quire.server.changes.uses import MODEL_USE, ModelUse
 from quire.server.http.api_pages import PAGES, add_api_pages, installed_assets
-from quire.server.http.auth import METRICS, OPEN_PATHS, APIKeyMiddleware
 from quire.server.http.body import Bodies
 from quire.server.http.errors import ERROR_BODIES, error_response, install_handlers
 from quire.server.http.methods import install_methods
-from quire.server.http.middleware import (
-    BodyLimitMiddleware,
-    PluginErrorMiddleware,
-    RequestIdMiddleware,
-    ResponseBlocksMiddleware,
-)
 from quire.server.http.openapi import install_openapi
 from quire.server.http.sse import RAW_SEND
 from quire.server.jobs.active import UNFINISHED, ActiveJobs
 from quire.server.metrics.metrics import Metrics
 from quire.server.metrics.telemetry import Telemetry
 from quire.server.metrics.throughput_log import ThroughputLog
+from quire.server.middleware import ROUTERS, add_middleware
 from quire.server.openai import native, routes as openai_routes
 from quire.server.pooling import routes as pooling_routes
 from quire.server.process.frontend_loader import FrontendLoader
 from quire.server.process.workers import WorkerPools
 from quire.server.routers.context import router_context
 from quire.server.schemas.adapters import LoadAdapterRequest, UnloadAdapterRequest
-from quire.server.schemas.models import LoadModelRequest, UnloadModelRequest
 from quire.server.schemas.requests import (
     ChatRequest,
     CompletionRequest,
@@ -63,9 +59,6 @@ from quire.server.service.models import ModelDirectory, ServedModel
 from quire.server.service.new_models import NewModels
 from quire.server.service.request_fields import RequestFields
 from quire.server.service.service import Service
-from quire.server.tenants.meter import RATE_HEADERS
-from quire.server.tenants.middleware import TenantMiddleware
-from quire.server.tenants.scopes import RouteScopes
 from quire.server.tenants.tenants import Tenants, watched
 from quire.server.tenants.ticket import may_use_adapter, may_use_model
 from quire.settings.model_config import ModelConfig
@@ -76,10 +69,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("quire.server")
 
-EXPOSED_HEADERS = ("X-Request-Id", "Retry-After", "WWW-Authenticate", "Metadata", *RATE_HEADERS)
-"""Response headers that scripts of other origins may read."""
-
-ROUTERS = "quire_routers"
 ADAPTER_RUNTIMES = "quire_adapter_runtimes"
 BODIES = (
     CompletionRequest,
@@ -89,8 +78,7 @@ BODIES = (
     GenerateRequest,
     LoadAdapterRequest,
     UnloadAdapterRequest,
-    LoadModelRequest,
-    UnloadModelRequest,
+    *change_routes.CHANGE_BODIES,
     *pooling_routes.POOLING_BODIES,
     *speech_routes.SPEECH_BODIES,
 )
@@ -102,6 +90,9 @@ class _App(FastAPI):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """One HTTP exchange, or the lifespan."""
         scope[RAW_SEND] = send
+        use = ModelUse(self.state.service.models.uses)
+        if scope["type"] == "http":
+            scope[MODEL_USE], send = use, use.watch(send)
         try:
             await super().__call__(scope, receive, send)
         except asyncio.CancelledError:
@@ -109,6 +100,8 @@ class _App(FastAPI):
                 raise
             with suppress(RuntimeError):  # a response that has begun cannot be replaced
                 await error_response(EngineDied(UNFINISHED))(scope, receive, send)
+        finally:
+            use.end()
 
 
 def build_service(
@@ -119,12 +112,13 @@ def build_service(
     tracing: Tracing | None = None,
     defaults: ModelConfig | None = None,
     frontends: FrontendLoader | None = None,
+    settings: SettingsSource | None = None,
 ) -> Service:
     """Build the `Service` that the routes use. Builds gates and exporters of plugins, and raises what they raise."""
     infos = [served.info for served in models]
     metrics = Metrics(infos, config.metrics_prefix)
     tenants = Tenants(Path(config.key_file)) if config.key_file else None
-    served_models = ModelDirectory(models, may_use_model)
+    served_models = ModelDirectory(models, lambda name: client.sleepers.sleep_of(name) is not None, may_use_model)
     sources = AdapterResolver(registry, adapter_cache(config.lora_cache_dir), config.adapter_roots)
     enabled = bool(registry.by_hook(ADAPTER_RUNTIMES))
     if enabled:
@@ -135,6 +129,9 @@ def build_service(
     adapters = AdapterService(served_models, client.adapters, sources, enabled, may_use_adapter)
     new_models = NewModels(server=config, defaults=defaults or ModelConfig(), registry=registry)
     frontends = frontends or FrontendLoader(config, registry, tracing.fetching if tracing else None)
+    loads = ModelLoads(client, served_models, new_models, frontends, adapters.has, telemetry)
+    control = RunningModels(served_models, loads, new_models, client.sleepers, adapters.has)
+    control.set_first_aliases(config.model_aliases)
     return Service(
         config=config,
         client=client,
@@ -146,7 +143,9 @@ def build_service(
         telemetry=telemetry,
         inflight=ActiveJobs(),
         adapters=adapters,
-        model_loads=ModelLoads(client, served_models, new_models, frontends, adapters.has, telemetry),
+        model_loads=loads,
+        control=control,
+        reload=Reload(settings, served_models, loads, new_models, control),
         bodies=Bodies(config.max_body_bytes, config.max_json_values, pools.bodies),
         pools=pools,
         tenants=tenants,
@@ -161,13 +160,14 @@ def build_app(
     tracing: Tracing | None = None,
     defaults: ModelConfig | None = None,
     frontends: FrontendLoader | None = None,
+    settings: SettingsSource | None = None,
 ) -> FastAPI:
     """Build the application; `app.state.service` is its `Service`. The caller closes `client`.
 
-    defaults: settings of models that are loaded later; frontends: loads their front ends. Raises PluginError if a
-    router of a plugin clashes with an existing route.
+    defaults: settings of models that are loaded later; frontends: loads their front ends. settings: where they can be
+    read again. Raises PluginError if a router of a plugin clashes with an existing route.
     """
-    service = build_service(client, config, registry, models, tracing, defaults, frontends)
+    service = build_service(client, config, registry, models, tracing, defaults, frontends, settings)
     has_docs = not config.disable_fastapi_docs
     app = _App(
         title="Quire",
@@ -186,7 +186,7 @@ def build_app(
     install_openapi(app, [*BODIES, *(body for record in registry.all(ROUTERS) for body in record.body_models())])
     if has_docs:
         add_api_pages(app, installed_assets())
-    _add_middleware(app, service, open_paths, tracing)
+    add_middleware(app, service, open_paths, tracing)
     return app
 
 
@@ -250,7 +250,7 @@ def _checked_open_paths(record: Router, router: APIRouter, plugin: str) -> tuple
 
 def _built_in_routers(config: ServerConfig) -> Iterator[APIRouter]:
     yield from (openai_routes.router, pooling_routes.router, speech_routes.router, routes_adapters.router)
-    yield from (routes_models.router, routes_text.router)
+    yield from (routes_models.router, change_routes.router, routes_text.router)
     if config.enable_tokenizer_info_endpoint:
         yield routes_text.info_router
     yield from (native.router, routes_admin.router, routes_health.router)
@@ -265,35 +265,3 @@ def _include(app: FastAPI, router: APIRouter, owner: str, taken: dict[tuple[str,
                 raise PluginError(f"The route {method} {path} is offered by {other} and by {owner}.")
             taken[path, method] = owner
     app.include_router(router)
-
-
-def _add_middleware(app: FastAPI, service: Service, open_paths: frozenset[str], tracing: Tracing | None) -> None:
-    """Middleware, the innermost first. open_paths: those of plugins that need no API key."""
-    config, registry, tenants = service.config, service.registry, service.tenants
-    app.add_middleware(PluginErrorMiddleware, registry=registry)
-    app.add_middleware(ResponseBlocksMiddleware)
-    uploads = frozenset(path for record in registry.all(ROUTERS) for path in record.upload_paths)
-    app.add_middleware(BodyLimitMiddleware, max_bytes=config.max_body_bytes, upload_paths=uploads)
-    if tenants is not None:
-        scopes = RouteScopes(record.scopes for record in registry.all(ROUTERS))
-        app.add_middleware(TenantMiddleware, tenants=tenants, scopes=scopes)
-    if config.requires_key or config.admin_api_key:
-        paths = open_paths | (OPEN_PATHS - {METRICS} if config.metrics_require_key else OPEN_PATHS)
-        keys: Mapping[str, Any] = {"keys": config.api_key, "admin_keys": config.admin_api_key}
-        find_caller = tenants.find if tenants is not None else None
-        app.add_middleware(APIKeyMiddleware, **keys, open_paths=paths, find_caller=find_caller)
-    if tracing is not None:
-        from quire.server.tracing.middleware import TracingMiddleware
-
-        app.add_middleware(TracingMiddleware, tracing=tracing)
-    if config.enable_request_id_headers or config.log_format == "json":
-        app.add_middleware(RequestIdMiddleware, sends=config.enable_request_id_headers)
-    if config.allowed_origins:
-        app.add_middleware(
-            CORSMiddleware,
-            allow_origins=list(config.allowed_origins),
-            allow_methods=list(config.allowed_methods),
-            allow_headers=list(config.allowed_headers),
-            expose_headers=EXPOSED_HEADERS,
-            allow_credentials=config.allow_credentials,
-        )

@@ -40,6 +40,11 @@ class ServerConfig:
         "YAML file of tenants and their API keys, which `platform keys` edits; it is read again when it changes (see "
         "docs/apis/tenants.md)."
     )
+    model_aliases: Mapping[str, Any] = setting(
+        "Further names of models that can be changed while the server runs: from each alias to a model, or to a list "
+        "of models with a `weight` each, in whose proportion they get the requests.",
+        {},
+    )
     metrics_require_key: bool = setting("Require an API key for /metrics too.", False)
     prefix_cache_scope: str = setting(
         "Which requests share the prefix cache: those of all clients (server), or only those with the same tenant, API "

@@ -9,6 +9,7 @@ GROUPS: Mapping[str, tuple[str, ...]] = {
         *(
             "model",
             "served_model_name",
+            "model_aliases",
             "tokenizer",
             "tokenizer_mode",
             "revision",

@@ -55,6 +55,13 @@ OPERATIONS = [
     "POST /v1/unload_lora_adapter",
     "POST /v1/load_model",
     "POST /v1/unload_model",
+    "POST /sleep",
+    "POST /wake_up",
+    "GET /is_sleeping",
+    "GET /v1/model_aliases",
+    "POST /v1/model_aliases",
+    "DELETE /v1/model_aliases",
+    "POST /v1/reload",
 ]
 WITH_BODY = (
     "POST /v1/completions",
@@ -68,6 +75,7 @@ WITH_BODY = (
     "POST /v1/unload_lora_adapter",
     "POST /v1/load_model",
     "POST /v1/unload_model",
+    "POST /v1/model_aliases",
 )
 
 

@@ -39,7 +39,7 @@ def test_every_route_names_the_scope_that_it_needs(app, scopes):
     assert len(routes) > 60
     undeclared = sorted({path for _, path in routes if scopes.find(path) is None})
     assert undeclared == [], "declare a scope in quire.server.tenants.scopes.ROUTES, or in the plugin's Router"
-    assert {scopes.find(path) for _, path in routes} == SCOPES.keys() - {ADMIN}
+    assert {scopes.find(path) for _, path in routes} == SCOPES.keys()
 
 
 async def statuses(app, scopes, folder, keys, calls):

@@ -28,4 +28,4 @@ def prefault(runner: ModelRunner, stopping: Event, has_work: Callable[[], bool])
             return False
         return next(blocks) % CHECK_EVERY != 0 or free_bytes() > keep_free
 
-    runner.prefault(go_on)
+    runner.kv.prefault(go_on)

@@ -34,7 +34,7 @@ async def load(request: Request) -> Response:
     if not may_use_model(fields.name):
         raise Forbidden(f"This API key may not use a model called `{fields.name:.200}`.", "name")
     with service.inflight.pending():  # a shutdown does not wait for it
-        loaded = await service.model_loads.load(fields)
+        loaded = await service.control.load(fields.name, fields.model, fields.settings, fields.wait)
     return json_response(model_details(service, loaded, fields.name), 200 if fields.wait else 202)
 
 
@@ -51,5 +51,5 @@ async def unload(request: Request) -> Response:
     if not may_use_model(fields.name):
         raise NotFound(f"The model `{fields.name:.200}` is not loaded.", "name")
     with service.inflight.pending():
-        name = await service.model_loads.unload(fields)
+        name = await service.control.unload(fields.name, fields.force)
     return json_response({"id": name, "object": "model", "deleted": True})

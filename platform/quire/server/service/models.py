@@ -6,8 +6,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
-from quire.errors import BadRequest, ConfigError, ModelUnloaded, NotFound, TooLarge
+from quire.errors import BadRequest, ConfigError, ModelAsleep, ModelUnloaded, NotFound, TooLarge
 from quire.records import ReasoningParser, ToolParser
+from quire.server.changes.aliases import AliasTable, ModelAlias
+from quire.server.changes.uses import ModelUses
 from quire.server.tenants.tenant import NameFilter, every_name
 from quire.text.chat.templates import ChatTemplate
 from quire.text.inputs.multimodal import MultimodalProcessor
@@ -21,8 +23,9 @@ class ServedModel:
     """A loaded model with its frontend parts, and the adapters that one request uses with it.
 
     template: None for a model without a chat template. media: None for a text-only model. speech: None for a model that
-    cannot transcribe. adapters: the adapters of the request. requested_name: set if the request named an adapter.
-    max_media_bytes: of all media of a prompt, if the request has a limit.
+    cannot transcribe. adapters: the adapters of the request. requested_name: set if the request named an adapter, or an
+    alias of `AliasTable`. by_alias: whether it named such an alias. max_media_bytes: of all media of a prompt, if the
+    request has a limit.
     """
 
     info: ModelInfo
@@ -35,15 +38,20 @@ class ServedModel:
     response_role: str = "assistant"
     adapters: tuple[WeightedAdapter, ...] = ()
     requested_name: str | None = None
+    by_alias: bool = False
     max_media_bytes: int | None = None
 
     def with_adapters(self, name: str, adapters: tuple[WeightedAdapter, ...]) -> ServedModel:
         """A copy for a request that uses these adapters; its answers carry `name`."""
         return replace(self, requested_name=name, adapters=adapters)
 
+    def with_alias(self, name: str) -> ServedModel:
+        """A copy for a request that named an alias, which its answers carry."""
+        return replace(self, requested_name=name, by_alias=True)
+
     @property
     def name(self) -> str:
-        """The name in answers: that of the requested adapter, else the model's first name."""
+        """The name in answers: that of the requested adapter or alias, else the model's first name."""
         return self.info.name if self.requested_name is None else self.requested_name
 
     @property
@@ -97,15 +105,21 @@ def nothing_served() -> NotFound:
 
 
 class ModelDirectory:
-    """All served models, by alias. `all`: those that take requests; `leaving`: those that are being unloaded.
+    """All served models, by alias. `all`: those that take requests, or sleep; `leaving`: those that are being unloaded.
 
-    may_use: which names the sender of the current request may use; `visible`, `default_for`, `find_visible` and error
-    messages leave out the others.
+    aliases: names that were given to models while the server runs. uses: requests that have found a model. may_use:
+    which names the sender of the current request may use; `visible…`, `default_for` and errors leave out the others.
     """
 
-    def __init__(self, models: Sequence[ServedModel], may_use: NameFilter = every_name) -> None:
-        """Raises `ConfigError` if two models share a name."""
-        self._may_use = may_use
+    def __init__(
+        self,
+        models: Sequence[ServedModel],
+        is_asleep: Callable[[str], bool] = lambda name: False,
+        may_use: NameFilter = every_name,
+    ) -> None:
+        """is_asleep: whether a model sleeps. Raises `ConfigError` if two models share a name."""
+        self._is_asleep, self._may_use = is_asleep, may_use
+        self.aliases, self.uses = AliasTable(), ModelUses()
         self.all: tuple[ServedModel, ...] = ()
         self.leaving: tuple[ServedModel, ...] = ()
         self._by_alias: dict[str, ServedModel] = {}
@@ -115,6 +129,8 @@ class ModelDirectory:
     def add(self, model: ServedModel) -> None:
         """Serve one more model. Raises `ConfigError` if one of its names is taken."""
         for alias in model.aliases:
+            if self.aliases.get(alias) is not None:
+                raise ConfigError(f"{alias!r} is an alias; remove it, or give the model another name.")
             if alias in self._by_alias or self.find_leaving(alias) is not None:
                 raise ConfigError(f"Two models are called {alias!r}; give them names with name=folder.")
         self._by_alias.update(dict.fromkeys(model.aliases, model))
@@ -140,7 +156,15 @@ class ModelDirectory:
         """The model called `name` that is being unloaded; None if there is none."""
         return next((model for model in self.leaving if name in model.aliases), None)
 
-    def check_serves(self, name: str | None) -> None:
+    def check_awake(self, model: ServedModel) -> None:
+        """Raise `ModelAsleep` if a model sleeps."""
+        if self._is_asleep(model.info.name):
+            raise ModelAsleep(
+                f"The model `{model.info.name}` sleeps and takes no requests until it is woken (POST /wake_up).",
+                "model",
+            )
+
+    def check_stays(self, name: str | None) -> None:
         """Raise `ModelUnloaded` if the model called `name` takes no more requests."""
         if name and self._may_use(name) and self.find_leaving(name) is not None:
             raise ModelUnloaded(f"The model `{name:.200}` is being unloaded and takes no more requests.", "model")
@@ -160,6 +184,11 @@ class ModelDirectory:
             return next(iter(self.visible), None)
         return self._by_alias.get(name) if self._may_use(name) else None
 
+    def visible_alias(self, name: str | None) -> ModelAlias | None:
+        """The alias of `aliases` called `name`, if the sender of the current request may use it: it may then use the
+        models of the alias by it, whatever they are called."""
+        return self.aliases.get(name) if name and self._may_use(name) else None
+
     def get(self, name: str | None) -> ServedModel | None:
         """The model called `name`, the first model for None and ""; None if there is no such model."""
         if not name:
@@ -170,18 +199,19 @@ class ModelDirectory:
         """The name of the default model of a request without `model`; "" if no model is served.
 
         filters: preferred models first. The first model that the first successful filter accepts is the default; if no
-        filter accepts any model, it is the first of all.
+        filter accepts any model, it is the first of all. Models that sleep come after the others.
         """
+        by_sleep = sorted(self.visible, key=lambda served: self._is_asleep(served.info.name))
         for accepts in (*filters, lambda info: True):
-            for served in self.visible:
+            for served in by_sleep:
                 if accepts(served.info):
                     return self.visible_aliases(served)[0]
         return ""
 
     def not_found(self, name: str) -> NotFound:
         """The error for an unknown name; its message lists the known names."""
-        aliases = [alias for alias in self._by_alias if self._may_use(alias)]
-        known = f" Valid aliases: {', '.join(aliases)}." if aliases else ""
+        names = [name for name in (*self._by_alias, *(one.name for one in self.aliases.all())) if self._may_use(name)]
+        known = f" Valid aliases: {', '.join(names)}." if names else ""
         return NotFound(f"The model `{name:.200}` does not exist.{known}", "model")
 
     def find(self, name: str | None) -> ServedModel:

@@ -17,6 +17,9 @@ from starlette.requests import HTTPConnection
 from quire import __version__
 from quire.errors import BadRequest
 from quire.records import Registry
+from quire.server.changes.control import RunningModels
+from quire.server.changes.reload import Reload
+from quire.server.changes.uses import use_of
 from quire.server.http.auth import CALLER, CLIENT, KEY_DIGEST
 from quire.server.http.body import Bodies, Body, validate
 from quire.server.http.request_ids import MAX_ID_LENGTH, header_id, random_id
@@ -33,7 +36,7 @@ from quire.server.service.model_loads import ModelLoads
 from quire.server.service.models import ModelDirectory, ModelFilter, ServedModel
 from quire.server.service.request_fields import RequestFields, check_list_lengths, reject_unsupported
 from quire.server.tenants.tenants import Tenants
-from quire.server.tenants.ticket import CURRENT, current_caller
+from quire.server.tenants.ticket import CURRENT, current_caller, may_use_model
 from quire.settings.server_config import ServerConfig
 from quire.types import Request
 
@@ -56,6 +59,8 @@ class Service:
     inflight: ActiveJobs
     adapters: AdapterService
     model_loads: ModelLoads
+    control: RunningModels
+    reload: Reload
     bodies: Bodies
     pools: WorkerPools
     tenants: Tenants | None = None
@@ -85,7 +90,9 @@ class Service:
         fields: Any = await self.bodies.validate(read, partial(validate, schema, body))
         adapters = getattr(fields, "adapters", None)
         model = fields.model or (None if adapters else default)  # an adapter determines its model
-        served = await self.adapters.find(model, adapters)
+        served = await self.adapters.find(model, adapters, lambda one: one.key_of(body, client_identity(request)))
+        if (use := use_of(request.scope)) is not None:
+            use.begin(served.info.name, served.by_alias and may_use_model(served.info.name))
         caller = current_caller()
         return (served.with_limits(caller.max_context, caller.max_media_bytes) if caller else served), fields
 

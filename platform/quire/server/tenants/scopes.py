@@ -16,7 +16,7 @@ SCOPES: Mapping[str, str] = {
     BATCHES: "files and batches",
     MONITOR: "metrics, plugins",
     LOAD: "load and unload models and adapters",
-    ADMIN: "everything, also routes without a scope of their own",
+    ADMIN: "everything: models that sleep, aliases, reload, routes without a scope of their own",
 }
 """What each scope allows."""
 
@@ -35,6 +35,8 @@ ROUTES: Mapping[str, str] = {
     "/v1/audio": AUDIO,
     **dict.fromkeys(("/tokenize", "/detokenize", "/tokenizer_info"), TOKENIZE),
     **dict.fromkeys(("/v1/models", "/v1/adapters", "/version", "/load"), READ),
+    "/is_sleeping": READ,
+    **dict.fromkeys(("/sleep", "/wake_up", "/v1/model_aliases", "/v1/reload"), ADMIN),
     **dict.fromkeys(("/docs", "/docs-assets", "/redoc", "/openapi.json"), READ),
     **dict.fromkeys(("/health", "/ping"), READ),
     **dict.fromkeys(("/metrics", "/plugins"), MONITOR),
