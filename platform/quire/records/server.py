@@ -263,12 +263,12 @@ class Router:
     requests do, and web pages of other origins are refused. A message has at most --max-body-bytes, and 8 MiB. The
     lifespan of the `APIRouter` begins when the server starts and ends, before its engines, when it stops. bodies:
     models of the bodies that the routes read with `RouterContext.read`, for the OpenAPI document, or a function that
-    imports and returns them; a route names its own with `openapi_extra=json_body(Model)`. error_body: makes the JSON
-    body of error responses at the paths of these routes, also of those that the server sends itself, such as 401 and
-    413, from the error and the request's id (`X-Request-Id`, or None); None: OpenAI's shape. open_paths: paths of these
-    routes that need no API key; every other one does. ui: whether the routes are pages for people, which `--no-ui`
-    leaves out. upload_paths: paths whose bodies `--max-body-bytes` does not limit, because their routes read them with
-    `RouterContext.upload`. scopes: what keys of `--key-file` need at paths and below (default: `admin`).
+    returns them; a route names its own with `openapi_extra=json_body(Model)`. error_body: makes the JSON body of error
+    responses at the paths of these routes, also of the server's own, such as 401 and 413, from the error and the
+    request's id (`X-Request-Id`, or None); None: OpenAI's shape. open_paths: paths of these routes that need no API
+    key. ui: whether they are pages, which `--no-ui` leaves out. upload_paths: paths whose bodies `--max-body-bytes`
+    does not limit, because their routes read them with `RouterContext.upload`. scopes: what keys of `--key-file` need
+    at paths and below (default: `admin`).
     """
 
     name: str
