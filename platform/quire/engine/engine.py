@@ -155,10 +155,10 @@ class Engine:
             self._launch(max_tokens, max_background)
             launched = self._in_flight.popleft()
             plan, self.num_step_tokens = launched.plan, launched.plan.num_tokens
-            result = self._finish(launched)
-            deltas = self._scheduler.commit(plan, result)
-            before, self._finished_s = self._finished_s, perf_counter()
-            self._speculation.observe(plan, result, self._finished_s - max(before, launched.began_s))
+            result, began_s = self._finish(launched), max(self._finished_s, launched.began_s)
+            deltas = self._scheduler.commit(plan, result, (perf_counter() - began_s) / max(1, self.num_step_tokens))
+            self._finished_s = perf_counter()
+            self._speculation.observe(plan, result, self._finished_s - began_s)
         except Exception as error:
             self.failed_steps += 1
             if not isinstance(error, _RunFailed):

@@ -267,8 +267,8 @@ class Router:
     responses at the paths of these routes, also of the server's own, such as 401 and 413, from the error and the
     request's id (`X-Request-Id`, or None); None: OpenAI's shape. open_paths: paths of these routes that need no API
     key. ui: whether they are pages, which `--no-ui` leaves out. upload_paths: paths whose bodies `--max-body-bytes`
-    does not limit, because their routes read them with `RouterContext.upload`. scopes: what keys of `--key-file` need
-    at paths and below (default: `admin`).
+    does not limit, because their routes read them with `RouterContext.upload`. scopes: needed by keys at paths and
+    below, else `admin`.
     """
 
     name: str

@@ -21,6 +21,8 @@ from quire.hooks.adapter_resolver import AdapterResolver
 from quire.hooks.call_stats import call_plugin
 from quire.hub import adapter_cache
 from quire.records import Registry, Router
+from quire.server.accounting import routes as accounting_routes
+from quire.server.accounting.build import build_accounting
 from quire.server.admin import routes_adapters, routes_admin, routes_health, routes_models, routes_text
 from quire.server.audio import routes as speech_routes
 from quire.server.changes import routes as change_routes
@@ -42,15 +44,8 @@ from quire.server.openai import native, routes as openai_routes
 from quire.server.pooling import routes as pooling_routes
 from quire.server.process.frontend_loader import FrontendLoader
 from quire.server.process.workers import WorkerPools
+from quire.server.request_bodies import BODIES
 from quire.server.routers.context import router_context
-from quire.server.schemas.adapters import LoadAdapterRequest, UnloadAdapterRequest
-from quire.server.schemas.requests import (
-    ChatRequest,
-    CompletionRequest,
-    DetokenizeRequest,
-    GenerateRequest,
-    TokenizeRequest,
-)
 from quire.server.service.adapters import AdapterService, describe_roots
 from quire.server.service.client_protocol import ClientProtocol
 from quire.server.service.gates import Gates
@@ -70,18 +65,6 @@ if TYPE_CHECKING:
 log = logging.getLogger("quire.server")
 
 ADAPTER_RUNTIMES = "quire_adapter_runtimes"
-BODIES = (
-    CompletionRequest,
-    ChatRequest,
-    TokenizeRequest,
-    DetokenizeRequest,
-    GenerateRequest,
-    LoadAdapterRequest,
-    UnloadAdapterRequest,
-    *change_routes.CHANGE_BODIES,
-    *pooling_routes.POOLING_BODIES,
-    *speech_routes.SPEECH_BODIES,
-)
 
 
 class _App(FastAPI):
@@ -125,7 +108,8 @@ def build_service(
         log.info("requests may load adapters from %s", describe_roots(config))
     pools = WorkerPools()
     throughput = None if config.disable_log_stats else ThroughputLog()
-    telemetry = Telemetry(client, registry, metrics, throughput, tracing=tracing)
+    accounting = build_accounting(config, registry)
+    telemetry = Telemetry(client, registry, metrics, throughput, tracing=tracing, usage=accounting.ledger)
     adapters = AdapterService(served_models, client.adapters, sources, enabled, may_use_adapter)
     new_models = NewModels(server=config, defaults=defaults or ModelConfig(), registry=registry)
     frontends = frontends or FrontendLoader(config, registry, tracing.fetching if tracing else None)
@@ -141,6 +125,7 @@ def build_service(
         gates=Gates(registry, config.gate_threads, config.gate_timeout_s),
         metrics=metrics,
         telemetry=telemetry,
+        accounting=accounting,
         inflight=ActiveJobs(),
         adapters=adapters,
         model_loads=loads,
@@ -253,7 +238,7 @@ def _built_in_routers(config: ServerConfig) -> Iterator[APIRouter]:
     yield from (routes_models.router, change_routes.router, routes_text.router)
     if config.enable_tokenizer_info_endpoint:
         yield routes_text.info_router
-    yield from (native.router, routes_admin.router, routes_health.router)
+    yield from (native.router, routes_admin.router, routes_health.router, accounting_routes.router)
 
 
 def _include(app: FastAPI, router: APIRouter, owner: str, taken: dict[tuple[str, str], str]) -> None:

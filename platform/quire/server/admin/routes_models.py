@@ -33,7 +33,8 @@ async def load(request: Request) -> Response:
     fields: LoadModelRequest = validate(LoadModelRequest, (await service.bodies.read(request)).value)
     if not may_use_model(fields.name):
         raise Forbidden(f"This API key may not use a model called `{fields.name:.200}`.", "name")
-    with service.inflight.pending():  # a shutdown does not wait for it
+    details = fields.model_dump(exclude={"name"})  # a shutdown does not wait for the load
+    with service.audited(request, "load_model", fields.name, details), service.inflight.pending():
         loaded = await service.control.load(fields.name, fields.model, fields.settings, fields.wait)
     return json_response(model_details(service, loaded, fields.name), 200 if fields.wait else 202)
 
@@ -50,6 +51,7 @@ async def unload(request: Request) -> Response:
     fields: UnloadModelRequest = validate(UnloadModelRequest, (await service.bodies.read(request)).value)
     if not may_use_model(fields.name):
         raise NotFound(f"The model `{fields.name:.200}` is not loaded.", "name")
-    with service.inflight.pending():
+    details = {"force": fields.force}
+    with service.audited(request, "unload_model", fields.name, details), service.inflight.pending():
         name = await service.control.unload(fields.name, fields.force)
     return json_response({"id": name, "object": "model", "deleted": True})

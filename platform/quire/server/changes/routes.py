@@ -8,6 +8,7 @@ from fastapi import APIRouter, Query, Request
 from starlette.responses import Response
 
 from quire.errors import BadRequest
+from quire.server.accounting.records import tenant_of
 from quire.server.changes.aliases import AliasTarget, ModelAlias
 from quire.server.changes.schemas import (
     Alias,
@@ -22,7 +23,7 @@ from quire.server.changes.schemas import (
 from quire.server.http.body import validate
 from quire.server.http.responses import error_responses, json_response
 from quire.server.schemas.models import LoadModelRequest, UnloadModelRequest
-from quire.server.service.service import Service, get_service
+from quire.server.service.service import Service, client_identity, get_service
 from quire.server.tenants.ticket import may_use_model
 from quire.types.request_model import json_body
 
@@ -47,7 +48,8 @@ async def sleep(
     model: str | None = ONE_MODEL,
 ) -> Response:
     service = get_service(request)
-    with service.inflight.pending():
+    details = {"level": level, "mode": mode}
+    with service.audited(request, "sleep", model or "*", details), service.inflight.pending():
         await service.control.sleep(model, level, mode)
     return json_response({"status": "sleeping", "level": level})
 
@@ -64,7 +66,7 @@ async def wake_up(
     model: str | None = ONE_MODEL,
 ) -> Response:
     service = get_service(request)
-    with service.inflight.pending():
+    with service.audited(request, "wake_up", model or "*", {"tags": tags}), service.inflight.pending():
         awake = await service.control.wake(model, tags)
     return json_response({"status": "awake" if awake else "sleeping", "tags": tags or ["weights", "kv_cache"]})
 
@@ -104,7 +106,9 @@ async def set_alias(request: Request) -> Response:
     service = get_service(request)
     fields: SetAliasRequest = validate(SetAliasRequest, (await service.bodies.read(request)).value)
     targets = None if fields.models is None else [AliasTarget(one.model, one.weight) for one in fields.models]
-    return json_response(_shown(service, service.control.set_alias(fields.alias, fields.model, targets, fields.sticky)))
+    with service.audited(request, "set_alias", fields.alias, fields.model_dump(exclude={"alias"})):
+        made = service.control.set_alias(fields.alias, fields.model, targets, fields.sticky)
+    return json_response(_shown(service, made))
 
 
 @router.delete(
@@ -118,7 +122,9 @@ async def remove_alias(
 ) -> Response:
     if not alias:
         raise BadRequest("`alias` must be in the query: DELETE /v1/model_aliases?alias=name.", "alias")
-    get_service(request).control.remove_alias(alias)
+    service = get_service(request)
+    with service.audited(request, "remove_alias", alias, {}):
+        service.control.remove_alias(alias)
     return json_response({"id": alias, "object": "model_alias", "deleted": True})
 
 
@@ -131,7 +137,8 @@ async def remove_alias(
 async def reload(request: Request) -> Response:
     service = get_service(request)
     with service.inflight.pending():
-        return json_response((await service.reload.run()).model_dump())
+        done = await service.reload_settings(tenant_of(client_identity(request)))
+    return json_response(done.model_dump())
 
 
 def _shown(service: Service, alias: ModelAlias) -> dict[str, Any]:

@@ -51,6 +51,7 @@ class PoolingJob:
         counting = self._ticket.running(self.requests, lambda: 0) if self._ticket else nullcontext()
         with counting, self._inflight.running(self), self._timers.running(self._done), self._stopping:
             await self._client.run(self._model, self.requests, self._on_delta)
+        await self._timers.stored()
         return [self._result(number) for number in range(len(self.requests))]
 
     def stop(self, error: QuireError) -> None:

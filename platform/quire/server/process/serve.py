@@ -24,6 +24,7 @@ from quire.engine_process.client import EngineClient
 from quire.engine_process.replicas.client import ReplicatedClient
 from quire.errors import EngineDied
 from quire.records import Registry
+from quire.server.accounting.audit import SERVER
 from quire.server.app import build_app
 from quire.server.changes.reload import SettingsSource
 from quire.server.connections.connections import ConnectionLimits, Connections
@@ -88,7 +89,8 @@ async def serve_until_stopped(
                 server.on_started = lambda: on_ready(_started(server.app, url_of(listener, config)))
             gc.freeze()  # everything loaded so far stays: exclude it from collections
             watching = asyncio.create_task(_end_when_failed(client, shutdown))
-            with reload_at_hangup(server.app.state.service.reload.run if settings and settings.file else None):
+            reload = partial(server.app.state.service.reload_settings, SERVER) if settings and settings.file else None
+            with reload_at_hangup(reload):
                 await server.serve(sockets=[listener])
             watching.cancel()
         finally:

@@ -23,6 +23,7 @@ from quire.engine_process.wire.spawn import SpawnedProcess
 from quire.media.limits import MediaLimits
 from quire.records import Registry
 from quire.routing.chosen_policy import ChosenPolicy
+from quire.server.accounting.opening import check_files
 from quire.server.changes.aliases import check_models, parse_aliases
 from quire.server.connections.listen import bind, check_tls
 from quire.server.process.allocator import return_freed_memory
@@ -105,6 +106,7 @@ def run_server(
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     logging.getLogger("quire").setLevel(config.log_level.upper())
     check_tls(config)
+    check_files(config.usage_db, config.audit_log)
     for model in models:
         MediaLimits.from_config(model, registry)  # raises ConfigError now instead of after loading
         SpeculativeConfig.from_registry(model.speculation, registry)

@@ -129,7 +129,12 @@ async def _generate(
         tokenized, checked = await service.pools.texts.run(tokenize)
     check_context_length(len(tokenized.token_ids), checked.max_tokens, served.info.max_model_len)
     request = Request(
-        id=f"plugin-{random_id()}", prompt=tokenized, params=checked, adapters=served.adapters, client=client
+        id=f"plugin-{random_id()}",
+        prompt=tokenized,
+        params=checked,
+        adapters=served.adapters,
+        client=client,
+        endpoint=client,
     )
     (result,) = await service.generation_job(served, [request]).results()
     return result
