@@ -224,10 +224,9 @@ class FindFormats(Protocol):
 class RouterContext:
     """What a plugin's routes may use of the server.
 
-    Requests of generate, chat, complete and transcribe are counted in the metrics, and end with the server.
-
-    options: values of the plugin's `Option`s by name. models: returns the models that are served now. adapters: returns
-    the adapters that requests may name. generate: runs a prompt to its end. chat: begins the answer to a body of
+    Requests of generate, chat, complete and transcribe are counted in the metrics, and end with the server. options:
+    values of the plugin's `Option`s by name. models: returns the models that are served now. adapters: returns the
+    adapters that requests may name. generate: runs a prompt to its end. chat: begins the answer to a body of
     `/v1/chat/completions`. complete: begins the answer to a body of `/v1/completions` with one prompt. transcribe:
     begins to write down a recording. read: reads a body. stream: makes a streamed response. call: sends a body to
     another route of the server. post: sends JSON text to another route, and returns the whole response. upload: reads a
@@ -267,8 +266,8 @@ class Router:
     responses at the paths of these routes, also of the server's own, such as 401 and 413, from the error and the
     request's id (`X-Request-Id`, or None); None: OpenAI's shape. open_paths: paths of these routes that need no API
     key. ui: whether they are pages, which `--no-ui` leaves out. upload_paths: paths whose bodies `--max-body-bytes`
-    does not limit, because their routes read them with `RouterContext.upload`. scopes: needed by keys at paths and
-    below, else `admin`.
+    does not limit, because their routes read them with `RouterContext.upload`. scopes: what keys of `--key-file` need,
+    by path (default: `admin`).
     """
 
     name: str
