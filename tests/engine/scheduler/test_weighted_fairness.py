@@ -112,6 +112,14 @@ def test_what_some_clients_leave_is_used_by_the_others() -> None:
     assert sum(beside.served.values()) >= 0.98 * sum(alone.served.values())
 
 
+def test_steps_of_several_clients_compute_as_many_tokens_as_those_of_one() -> None:
+    lengths = [(20, 12), (8, 20)]
+    weights = {FLOOD: 1.0, "a": 2.0, "b": 2.0, "c": 3.0}
+    several = Load(weights, {FLOOD: 64, "a": 12, "b": 12, "c": 12}, lengths).run(150)
+    one = Load({FLOOD: 1.0}, {FLOOD: 100}, lengths).run(150)
+    assert sum(several.served.values()) >= 0.98 * sum(one.served.values())
+
+
 def test_places_tokens_and_pages_are_divided_by_weight() -> None:
     assert max_min_shares(90, {"a": 500, "b": 500}, {"a": 2.0}) == {"a": 60, "b": 30}
     assert max_min_shares(90, {"a": 10, "b": 500, "c": 500}, {"a": 7.0, "b": 3.0}) == {"a": 10, "b": 60, "c": 20}
