@@ -5,9 +5,11 @@
     │   ├── PromptTooLong         more tokens than the context of the model
     │   └── UnsupportedConstraint a grammar back end cannot honor a constraint; another one may
     ├── Unauthorized              401
+    ├── Forbidden                 403 PermissionDeniedError  the API key may not do this
     ├── NotFound                  404 NotFoundError
     ├── TooLarge                  413 RequestTooLarge
     ├── Unprocessable             422 UnprocessableEntityError
+    ├── RateLimited               429 RateLimitError         the API key has used its share; try again later
     ├── NotSupported              501 NotImplementedError
     ├── Overloaded                503 ServiceUnavailableError  a limit was reached; try again later
     ├── EngineDied                503 ServiceUnavailableError  the engine process ended
@@ -45,7 +47,7 @@ class QuireError(Exception):
         self.message = message
         self.param = param
 
-    def __reduce__(self) -> tuple[Any, tuple[str, str | None]]:
+    def __reduce__(self) -> tuple[Any, tuple[Any, ...]]:
         return self.__class__, (self.message, self.param)
 
     @property
@@ -76,6 +78,13 @@ class Unauthorized(QuireError):
     type = "Unauthorized"
 
 
+class Forbidden(QuireError):
+    """The API key may not do this."""
+
+    status = 403
+    type = "PermissionDeniedError"
+
+
 class NotFound(QuireError):
     """A model, adapter or route does not exist."""
 
@@ -95,6 +104,20 @@ class Unprocessable(QuireError):
 
     status = 422
     type = "UnprocessableEntityError"
+
+
+class RateLimited(QuireError):
+    """An API key or its tenant has used what it may; `retry_after_s`: seconds until a request can be accepted."""
+
+    status = 429
+    type = "RateLimitError"
+
+    def __init__(self, message: str, retry_after_s: float) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
+
+    def __reduce__(self) -> tuple[Any, tuple[Any, ...]]:
+        return self.__class__, (self.message, self.retry_after_s)
 
 
 class NotSupported(QuireError):
@@ -210,12 +233,12 @@ STATUS_BY_TYPE_NAME: dict[str, type[QuireError]] = {
 STATUS_DESCRIPTIONS = {
     400: "The request is malformed or asks for something that is not allowed.",
     401: "The API key is missing or wrong.",
-    403: "A request gate refused.",
+    403: "The API key may not do this, or a request gate refused.",
     404: "The model does not exist.",
     413: "The body, or a medium in it, is larger than the server accepts.",
     415: "The body is compressed in a way that the server does not know.",
     422: "A medium could not be fetched or decoded.",
-    429: "A request gate refused for now.",
+    429: "A limit of the API key was reached, or a request gate refused for now.",
     500: "The server or a plugin failed.",
     501: "The model cannot do this.",
     503: "A bound on work in flight was reached, or the models are restarting; try again later.",

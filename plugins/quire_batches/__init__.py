@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from pydantic import BaseModel
 
 UPLOAD_PATH = "/v1/files"
+SCOPES = {UPLOAD_PATH: "batches", "/v1/batches": "batches"}
 
 
 @hookimpl
@@ -61,4 +62,4 @@ def body_models() -> Sequence[type[BaseModel]]:
 @hookimpl
 def quire_routers() -> Iterable[Router]:
     """The routes `/v1/files` and `/v1/batches`."""
-    yield Router("batches", build_router, bodies=body_models, upload_paths=[UPLOAD_PATH])
+    yield Router("batches", build_router, bodies=body_models, upload_paths=[UPLOAD_PATH], scopes=SCOPES)

@@ -110,9 +110,10 @@ def build(context: RouterContext, service: BatchService) -> APIRouter:
 
 
 def owner_of(context: RouterContext, request: Request) -> str:
-    """The client that files and batches belong to: the digest of its API key; empty if the server needs no keys."""
+    """The client that files and batches belong to: its tenant or the digest of its API key; empty if the server needs
+    no keys."""
     client = context.client_of(request)
-    return client if client.startswith("key:") else ""
+    return "" if client.startswith("address:") else client
 
 
 def answer(content: Any) -> Response:

@@ -17,7 +17,13 @@ if TYPE_CHECKING:
 
 @hookimpl
 def quire_routers() -> Iterable[Router]:
-    yield Router("page", _build, open_paths=(INDEX, *(f"/ui/{name}" for name in NAMES)), ui=True)
+    yield Router(
+        "page",
+        _build,
+        open_paths=(INDEX, *(f"/ui/{name}" for name in NAMES)),
+        ui=True,
+        scopes={"/": "read", "/ui": "read"},
+    )
 
 
 def _build(context: RouterContext) -> APIRouter:

@@ -20,6 +20,7 @@ BUILT_IN: Mapping[str, tuple[str, str, str]] = {
         "COMMAND",
         "show this machine, and which implementation of each operation runs and why",
     ),
+    "keys": ("quire.commands.keys", "COMMAND", "make, list and revoke the API keys of a key file"),
     "top": ("quire.commands.top.command", "COMMAND", "show the load of a running server"),
     "usage": ("quire.commands.usage", "COMMAND", "show what the requests of a running server used"),
     "run-batch": ("quire.commands.run_batch", "COMMAND", "process a file of requests without a server"),
@@ -28,7 +29,7 @@ BUILT_IN: Mapping[str, tuple[str, str, str]] = {
 }
 """Module, attribute and help of each built-in command; it is imported when it runs."""
 
-CLIENTS = ("chat", "complete", "top", "usage", "pull", "list", "rm", "deploy")
+CLIENTS = ("chat", "complete", "top", "usage", "pull", "list", "rm", "keys", "deploy")
 """Commands that use a running server or no model at all: plugins are not loaded, and have no flags."""
 
 WITHOUT_OPTIONS = (*CLIENTS, "plugins", "doctor", "show", "completion")

@@ -203,7 +203,7 @@ _OPEN_TO_ALL = ", and load and unload adapters if adapter runtimes are enabled (
 
 def warn_of_open_server(config: ServerConfig) -> None:
     """Warn if other machines may reach a server that requires no API key."""
-    if config.api_key or config.ssl_ca_certs or is_loopback(config.host):
+    if config.requires_key or config.ssl_ca_certs or is_loopback(config.host):
         return
     log.warning(
         "--host %s without --api-key: every machine that can reach this port can use the server%s",

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from math import inf
+from typing import Any
 
 from quire.media.limits import DecodingTime
 
@@ -23,3 +25,8 @@ class MediaBytes:
     data: bytes
     low_detail: bool = False
     time: DecodingTime = field(default_factory=lambda: DecodingTime(inf), repr=False, compare=False)
+
+
+def num_bytes(items: Mapping[str, Iterable[Any]]) -> int:
+    """The bytes of all files among fetched items by modality."""
+    return sum(len(item.data) for several in items.values() for item in several if isinstance(item, MediaBytes))

@@ -224,17 +224,16 @@ class FindFormats(Protocol):
 class RouterContext:
     """What a plugin's routes may use of the server.
 
-    Requests of generate, chat, complete and transcribe are counted in the metrics, and end with the server.
-
-    options: values of the plugin's `Option`s by name. models: returns the models that are served now. adapters: returns
-    the adapters that requests may name. generate: runs a prompt to its end. chat: begins the answer to a body of
+    Requests of generate, chat, complete and transcribe are counted in the metrics, and end with the server. options:
+    values of the plugin's `Option`s by name. models: returns the models that are served now. adapters: returns the
+    adapters that requests may name. generate: runs a prompt to its end. chat: begins the answer to a body of
     `/v1/chat/completions`. complete: begins the answer to a body of `/v1/completions` with one prompt. transcribe:
     begins to write down a recording. read: reads a body. stream: makes a streamed response. call: sends a body to
     another route of the server. post: sends JSON text to another route, and returns the whole response. upload: reads a
-    form with a file. client_of: the name under which the client of a request gets its share of the engine: a digest of
-    its API key if the server has keys, else its address. formats: finds how a model writes conversations. clients: what
-    each client has used, the latest first, as far as the sender of a request may see it: all with an admin key, or a
-    key, or from this machine if there are none. model_control: loads, unloads, names, puts to sleep and wakes models.
+    form with a file. client_of: the name under which the client of a request gets its share of the engine: its tenant,
+    a digest of its API key, or its address. formats: finds how a model writes conversations. clients: what each client
+    has used, the latest first, as far as the sender of a request may see it: all with an admin key, or a key, or from
+    this machine if there are none. model_control: loads, unloads, names, puts to sleep and wakes models.
     """
 
     options: Mapping[str, Any]
@@ -260,15 +259,15 @@ class Router:
     """HTTP routes, mounted after the built-in ones. A path that is already taken stops the start.
 
     Routes may be WebSockets (`APIRouter.websocket`), at paths without parameters: their handshakes need a key as
-    requests do, and web pages of other origins are refused. A message has at most --max-body-bytes, and 8 MiB.
-    The lifespan of the `APIRouter` begins when the server starts and ends, before its engines, when it stops.
-    bodies: models of the bodies that the routes read with `RouterContext.read`, for the OpenAPI document, or a function
-    that imports and returns them; a route names its own with `openapi_extra=json_body(Model)`. error_body: makes the
-    JSON body of error responses at the paths of these routes, also of those that the server sends itself, such as 401
-    and 413, from the error and the request's id (its header `X-Request-Id`, None without one); None: OpenAI's shape.
-    open_paths: paths of these routes that need no API key; every other one does. ui: whether the routes are pages for
-    people, which `--no-ui` leaves out. upload_paths: paths whose bodies `--max-body-bytes` does not limit, because
-    their routes read them with `RouterContext.upload`.
+    requests do, and web pages of other origins are refused. A message has at most --max-body-bytes, and 8 MiB. The
+    lifespan of the `APIRouter` begins when the server starts and ends, before its engines, when it stops. bodies:
+    models of the bodies that the routes read with `RouterContext.read`, for the OpenAPI document, or a function that
+    returns them; a route names its own with `openapi_extra=json_body(Model)`. error_body: makes the JSON body of error
+    responses at the paths of these routes, also of the server's own, such as 401 and 413, from the error and the
+    request's id (`X-Request-Id`, or None); None: OpenAI's shape. open_paths: paths of these routes that need no API
+    key. ui: whether they are pages, which `--no-ui` leaves out. upload_paths: paths whose bodies `--max-body-bytes`
+    does not limit, because their routes read them with `RouterContext.upload`. scopes: what keys of `--key-file` need,
+    by path (default: `admin`).
     """
 
     name: str
@@ -278,6 +277,7 @@ class Router:
     open_paths: tuple[str, ...] = ()
     ui: bool = False
     upload_paths: Sequence[str] = ()
+    scopes: Mapping[str, str] = field(default_factory=dict)
 
     def body_models(self) -> Sequence[type[BaseModel]]:
         """The models of the bodies, imported now if `bodies` is a function."""

@@ -7,11 +7,11 @@ import logging
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
+from pathlib import Path
 from re import Pattern
 from typing import TYPE_CHECKING, Any
 
 from fastapi import APIRouter, FastAPI
-from starlette.middleware.cors import CORSMiddleware
 from starlette.routing import Match, Route, WebSocketRoute
 from starlette.types import Receive, Scope, Send
 
@@ -28,24 +28,18 @@ from quire.server.audio import routes as speech_routes
 from quire.server.changes import routes as change_routes
 from quire.server.changes.control import RunningModels
 from quire.server.changes.reload import Reload, SettingsSource
-from quire.server.changes.uses import MODEL_HEADER, MODEL_USE, ModelUse
+from quire.server.changes.uses import MODEL_USE, ModelUse
 from quire.server.http.api_pages import PAGES, add_api_pages, installed_assets
-from quire.server.http.auth import METRICS, OPEN_PATHS, APIKeyMiddleware
 from quire.server.http.body import Bodies
 from quire.server.http.errors import ERROR_BODIES, error_response, install_handlers
 from quire.server.http.methods import install_methods
-from quire.server.http.middleware import (
-    BodyLimitMiddleware,
-    PluginErrorMiddleware,
-    RequestIdMiddleware,
-    ResponseBlocksMiddleware,
-)
 from quire.server.http.openapi import install_openapi
 from quire.server.http.sse import RAW_SEND
 from quire.server.jobs.active import UNFINISHED, ActiveJobs
 from quire.server.metrics.metrics import Metrics
 from quire.server.metrics.telemetry import Telemetry
 from quire.server.metrics.throughput_log import ThroughputLog
+from quire.server.middleware import ROUTERS, add_middleware
 from quire.server.openai import native, routes as openai_routes
 from quire.server.pooling import routes as pooling_routes
 from quire.server.process.frontend_loader import FrontendLoader
@@ -63,6 +57,8 @@ from quire.server.service.models import ModelDirectory, ServedModel
 from quire.server.service.new_models import NewModels
 from quire.server.service.request_fields import RequestFields
 from quire.server.service.service import Service
+from quire.server.tenants.tenants import Tenants, watched
+from quire.server.tenants.ticket import may_use_adapter, may_use_model
 from quire.settings.model_config import ModelConfig
 from quire.settings.server_config import ServerConfig
 
@@ -71,10 +67,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("quire.server")
 
-EXPOSED_HEADERS = ("X-Request-Id", "Retry-After", "WWW-Authenticate", "Metadata", MODEL_HEADER)
-"""Response headers that scripts of other origins may read."""
-
-ROUTERS = "quire_routers"
 ADAPTER_RUNTIMES = "quire_adapter_runtimes"
 
 
@@ -113,7 +105,8 @@ def build_service(
     """Build the `Service` that the routes use. Builds gates and exporters of plugins, and raises what they raise."""
     infos = [served.info for served in models]
     metrics = Metrics(infos, config.metrics_prefix)
-    served_models = ModelDirectory(models, lambda name: client.sleepers.sleep_of(name) is not None)
+    tenants = Tenants(Path(config.key_file)) if config.key_file else None
+    served_models = ModelDirectory(models, lambda name: client.sleepers.sleep_of(name) is not None, may_use_model)
     sources = AdapterResolver(registry, adapter_cache(config.lora_cache_dir), config.adapter_roots)
     enabled = bool(registry.by_hook(ADAPTER_RUNTIMES))
     if enabled:
@@ -122,7 +115,7 @@ def build_service(
     throughput = None if config.disable_log_stats else ThroughputLog()
     accounting = build_accounting(config, registry)
     telemetry = Telemetry(client, registry, metrics, throughput, tracing=tracing, usage=accounting.ledger)
-    adapters = AdapterService(served_models, client.adapters, sources, enabled)
+    adapters = AdapterService(served_models, client.adapters, sources, enabled, may_use_adapter)
     new_models = NewModels(server=config, defaults=defaults or ModelConfig(), registry=registry)
     frontends = frontends or FrontendLoader(config, registry, tracing.fetching if tracing else None)
     inflight, loads = ActiveJobs(), ModelLoads(client, served_models, new_models, frontends, adapters.has, telemetry)
@@ -149,6 +142,7 @@ def build_service(
         residency=residency,
         bodies=Bodies(config.max_body_bytes, config.max_json_values, pools.bodies),
         pools=pools,
+        tenants=tenants,
     )
 
 
@@ -188,7 +182,7 @@ def build_app(
     install_openapi(app, [*BODIES, *(body for record in registry.all(ROUTERS) for body in record.body_models())])
     if has_docs:
         add_api_pages(app, installed_assets())
-    _add_middleware(app, config, registry, open_paths, tracing)
+    add_middleware(app, service, open_paths, tracing)
     return app
 
 
@@ -200,7 +194,8 @@ def _lifespan(service: Service) -> Any:
         service.telemetry.start()
         service.residency.wake()
         try:
-            yield
+            async with watched(service.tenants):
+                yield
         finally:
             await service.residency.stop()
             spent_s = time.monotonic() - (service.inflight.closed_at or time.monotonic())
@@ -268,31 +263,3 @@ def _include(app: FastAPI, router: APIRouter, owner: str, taken: dict[tuple[str,
                 raise PluginError(f"The route {method} {path} is offered by {other} and by {owner}.")
             taken[path, method] = owner
     app.include_router(router)
-
-
-def _add_middleware(
-    app: FastAPI, config: ServerConfig, registry: Registry, open_paths: frozenset[str], tracing: Tracing | None
-) -> None:
-    """Middleware, the innermost first. open_paths: those of plugins that need no API key."""
-    app.add_middleware(PluginErrorMiddleware, registry=registry)
-    app.add_middleware(ResponseBlocksMiddleware)
-    uploads = frozenset(path for record in registry.all(ROUTERS) for path in record.upload_paths)
-    app.add_middleware(BodyLimitMiddleware, max_bytes=config.max_body_bytes, upload_paths=uploads)
-    if config.api_key or config.admin_api_key:
-        paths = open_paths | (OPEN_PATHS - {METRICS} if config.metrics_require_key else OPEN_PATHS)
-        app.add_middleware(APIKeyMiddleware, keys=config.api_key, admin_keys=config.admin_api_key, open_paths=paths)
-    if tracing is not None:
-        from quire.server.tracing.middleware import TracingMiddleware
-
-        app.add_middleware(TracingMiddleware, tracing=tracing)
-    if config.enable_request_id_headers or config.log_format == "json":
-        app.add_middleware(RequestIdMiddleware, sends=config.enable_request_id_headers)
-    if config.allowed_origins:
-        app.add_middleware(
-            CORSMiddleware,
-            allow_origins=list(config.allowed_origins),
-            allow_methods=list(config.allowed_methods),
-            allow_headers=list(config.allowed_headers),
-            expose_headers=EXPOSED_HEADERS,
-            allow_credentials=config.allow_credentials,
-        )

@@ -36,6 +36,10 @@ class ServerConfig:
     admin_api_key: tuple[str, ...] = setting(
         "API keys for routes that change the server, such as loading adapters; other keys are refused there.", ()
     )
+    key_file: str | None = setting(
+        "YAML file of tenants and their API keys, which `platform keys` edits; it is read again when it changes (see "
+        "docs/apis/tenants.md)."
+    )
     model_aliases: Mapping[str, Any] = setting(
         "Further names of models that can be changed while the server runs: from each alias to a model, or to a list "
         "of models with a `weight` each, in whose proportion they get the requests.",
@@ -43,8 +47,8 @@ class ServerConfig:
     )
     metrics_require_key: bool = setting("Require an API key for /metrics too.", False)
     prefix_cache_scope: str = setting(
-        "Which requests share the prefix cache: those of all clients (server), or only those with the same API key or "
-        "address (client); auto: client if there are several keys, else server.",
+        "Which requests share the prefix cache: those of all clients (server), or only those with the same tenant, API "
+        "key or address (client); auto: client if there are several keys or a key file, else server.",
         "auto",
         choices=("auto", "server", "client"),
     )
@@ -212,8 +216,13 @@ class ServerConfig:
     @cached_property
     def caches_are_apart(self) -> bool:
         """Whether each client has its own prefix cache."""
-        has_several_keys = len({*self.api_key, *self.admin_api_key}) > 1 if self.api_key else False
-        return self.prefix_cache_scope == "client" or (self.prefix_cache_scope == "auto" and has_several_keys)
+        has_several = bool(self.key_file) or (len({*self.api_key, *self.admin_api_key}) > 1 if self.api_key else False)
+        return self.prefix_cache_scope == "client" or (self.prefix_cache_scope == "auto" and has_several)
+
+    @property
+    def requires_key(self) -> bool:
+        """Whether requests need an API key."""
+        return bool(self.api_key or self.key_file)
 
     @property
     def adapter_roots(self) -> tuple[str, ...] | None:
@@ -249,8 +258,8 @@ class ServerConfig:
         check_positive(self, "usage_days", "usage_max_rows")
         if not 0 <= self.shutdown_timeout_s < float("inf"):
             raise ConfigError(f"--shutdown-timeout-s must be at least 0; got {self.shutdown_timeout_s}.")
-        if self.metrics_require_key and not self.api_key:
-            raise ConfigError("--metrics-require-key needs --api-key.")
+        if self.metrics_require_key and not self.requires_key:
+            raise ConfigError("--metrics-require-key needs --api-key or --key-file.")
         check_positive(self, "gate_timeout_s", "gate_threads")
         if not re.fullmatch(r"([a-zA-Z_:][a-zA-Z0-9_:]*)?", self.metrics_prefix):
             raise ConfigError(

@@ -29,7 +29,7 @@ GROUPS: Mapping[str, tuple[str, ...]] = {
         *("enable_tokenizer_info_endpoint", "metrics_prefix", "shutdown_timeout_s", "engine_timeout_s", "max_restarts"),
     ),
     "keys and limits": (
-        *("api_key", "admin_api_key", "metrics_require_key", "prefix_cache_scope"),
+        *("api_key", "admin_api_key", "key_file", "metrics_require_key", "prefix_cache_scope"),
         *("max_body_bytes", "max_pooling_inputs", "template_timeout_s"),
         *("trust_request_chat_template", "max_logprobs", "max_response_bytes", "max_text_chars", "max_json_values"),
         *("max_connections", "max_connections_per_address", "max_headers", "max_header_bytes"),

@@ -126,10 +126,10 @@ class Request:
     """One prompt and its parameters, which make `params.num_seqs` sequences.
 
     adapters: () = the base model alone. priority: under the priority policy, smaller runs first. cache_salt: sequences
-    share cached pages only if their salts are equal. client: the sender; clients share the engine evenly, except for
-    those in the background (see `BACKGROUND`). endpoint: path of the route that it came by, for accounts. cache_ttl:
-    seconds for which its pages may be used once they are written to a tier beside the device's memory; 0 = they are not
-    written, None = no limit.
+    share cached pages only if their salts are equal. client: the sender; clients share the engine by `weight`, except
+    for those in the background (see `BACKGROUND`). endpoint: path of the route that it came by, for accounts.
+    cache_ttl: seconds for which its pages may be used once they are written to a tier beside the device's memory; 0 =
+    they are not written, None = no limit.
     """
 
     id: str
@@ -139,5 +139,6 @@ class Request:
     priority: int = 0
     cache_salt: str | None = None
     client: str = ""
+    weight: float = 1.0
     endpoint: str = ""
     cache_ttl: float | None = None

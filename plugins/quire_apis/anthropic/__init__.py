@@ -38,7 +38,8 @@ def _error_body(error: QuireError, request_id: str | None) -> Mapping[str, Any]:
 @hookimpl
 def quire_routers() -> Iterable[Router]:
     """The routes of the Messages API."""
-    yield Router("anthropic", _build, bodies=_bodies, error_body=_error_body)
+    scopes = {"/v1/messages": "generate", "/v1/messages/count_tokens": "tokenize"}
+    yield Router("anthropic", _build, bodies=_bodies, error_body=_error_body, scopes=scopes)
 
 
 @hookimpl

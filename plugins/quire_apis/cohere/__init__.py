@@ -38,4 +38,5 @@ def error_body(error: QuireError, request_id: str | None) -> Mapping[str, Any]:
 @hookimpl
 def quire_routers() -> Iterable[Router]:
     """The routes of Cohere's API that the server itself lacks."""
-    yield Router("cohere", _build, bodies=_bodies, error_body=error_body)
+    scopes = {"/v2/chat": "generate", "/v1/tokenize": "tokenize", "/v1/detokenize": "tokenize"}
+    yield Router("cohere", _build, bodies=_bodies, error_body=error_body, scopes=scopes)

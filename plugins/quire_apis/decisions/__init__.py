@@ -31,4 +31,4 @@ def _bodies() -> Sequence[type[BaseModel]]:
 @hookimpl
 def quire_routers() -> Iterable[Router]:
     """The route of structured decisions."""
-    yield Router("decisions", _build, bodies=_bodies)
+    yield Router("decisions", _build, bodies=_bodies, scopes={"/v1/systemone": "generate"})

@@ -32,7 +32,7 @@ def _bodies() -> Sequence[type[BaseModel]]:
 @hookimpl
 def quire_routers() -> Iterable[Router]:
     """The route of OpenAI's moderations."""
-    yield Router("moderations", _build, bodies=_bodies)
+    yield Router("moderations", _build, bodies=_bodies, scopes={"/v1/moderations": "embed"})
 
 
 @hookimpl

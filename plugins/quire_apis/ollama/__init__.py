@@ -29,6 +29,14 @@ def _bodies() -> Sequence[type[BaseModel]]:
     return schemas.BODIES
 
 
+SCOPES = {
+    **dict.fromkeys(("/api/chat", "/api/generate"), "generate"),
+    **dict.fromkeys(("/api/embed", "/api/embeddings"), "embed"),
+    **dict.fromkeys(("/api/show", "/api/pull", "/api/tags", "/api/ps", "/api/version"), "read"),
+}
+"""What keys of a key file need for each route."""
+
+
 def error_body(error: QuireError, request_id: str | None) -> Mapping[str, Any]:
     """The body of an error response, and the last line of a stream that fails."""
     return {"error": error.message}
@@ -37,4 +45,4 @@ def error_body(error: QuireError, request_id: str | None) -> Mapping[str, Any]:
 @hookimpl
 def quire_routers() -> Iterable[Router]:
     """The routes of Ollama's API."""
-    yield Router("ollama", _build, bodies=_bodies, error_body=error_body)
+    yield Router("ollama", _build, bodies=_bodies, error_body=error_body, scopes=SCOPES)

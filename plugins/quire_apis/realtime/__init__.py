@@ -24,7 +24,7 @@ def _build(context: RouterContext) -> APIRouter:
 @hookimpl
 def quire_routers() -> Iterable[Router]:
     """The WebSocket of transcription sessions."""
-    yield Router("realtime", _build)
+    yield Router("realtime", _build, scopes={"/v1/realtime": "audio"})
 
 
 @hookimpl

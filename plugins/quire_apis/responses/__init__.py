@@ -46,4 +46,6 @@ def quire_options() -> Iterable[Option]:
 @hookimpl
 def quire_routers() -> Iterable[Router]:
     """The routes of the Responses API."""
-    yield Router("responses", _build, bodies=_bodies)
+    counted = {"/v1/responses/input_tokens": "tokenize"}
+    scopes = {"/v1/responses": "generate", "/v1/conversations": "generate", **counted}
+    yield Router("responses", _build, bodies=_bodies, scopes=scopes)

@@ -39,9 +39,10 @@ class ResponsesApi:
         await self.store.close()
 
     def owner(self, request: Request) -> str:
-        """The client whose responses a request may use: its API key; all clients share theirs if there are no keys."""
+        """The client whose responses a request may use: its tenant or API key; all clients share theirs if there are no
+        keys."""
         client = self.context.client_of(request)
-        return client if client.startswith("key:") else ""
+        return "" if client.startswith("address:") else client
 
     async def create(self, request: Request) -> Response:
         """The response, or the stream of its events."""

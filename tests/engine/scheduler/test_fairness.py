@@ -3,10 +3,13 @@
 import pytest
 from scheduler_rig import Rig
 
-from quire.engine.fairness.shares import ClientTokens, max_min_shares, over_share
+from quire.engine.fairness.client_tokens import ClientTokens
+from quire.engine.fairness.shares import max_min_shares, over_share
+from quire.engine.scheduler.seq import QueueKey
 from quire.errors import Overloaded
+from quire.params.sampling import SamplingParams
 from quire.records import Draft
-from quire.types import AcceptedDrafts, Sample, StepResult
+from quire.types import AcceptedDrafts, Prompt, Request, Sample, StepResult
 
 LONG = {"max_tokens": 100}
 
@@ -127,14 +130,18 @@ def test_a_client_crowds_only_while_another_waits_with_less() -> None:
 
 def test_idleness_earns_no_credit() -> None:
     tokens = ClientTokens(tolerance=10)
-    tokens.add_request("a")
-    tokens.add_request("b")
-    tokens.add_tokens("a", 1000)
-    tokens.add_tokens("b", 995)
-    tokens.add_request("c")
-    tokens.add_tokens("c", 20)
+    a, b, c = (
+        Request(id=name, client=name, prompt=Prompt(token_ids=(1,)), params=SamplingParams())
+        for name in ("a", "b", "c")
+    )
+    tokens.add_request(a)
+    tokens.add_request(b)
+    tokens.add_tokens(QueueKey("a", ()), 1000)
+    tokens.add_tokens(QueueKey("b", ()), 995)
+    tokens.add_request(c)
+    tokens.add_tokens(QueueKey("c", ()), 20)
     assert tokens.ahead({"a": 0, "b": 0, "c": 0}) == {"c"}
-    tokens.remove_request("c")
+    tokens.remove_request(c)
     assert tokens.tokens.keys() == {"a", "b"}
 
 

@@ -110,7 +110,7 @@ class World:
     async def ask(self, name, during=None):
         """Use a model for a while; returns its name as it is in memory."""
         with Leases() as leases:
-            await self.residency.use(name, leases)
+            await self.residency.use(self.residency.find(name), leases)
             assert name in self.loaded
             if during is not None:
                 await during.wait()
@@ -142,7 +142,7 @@ async def test_the_least_recently_used_leaves_and_its_adapters_come_back_with_it
     assert world.table.all() == []
     assert [info.name for info in world.found.kept_adapters()] == ["style"]
     with Leases() as leases:
-        await world.residency.use("style", leases)
+        await world.residency.use(world.residency.find("style"), leases)
         assert "a" in world.loaded
     assert world.table.get("style").model == "a"
     assert world.evicted == ["a", "b"]

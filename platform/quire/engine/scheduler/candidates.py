@@ -10,11 +10,11 @@ from collections.abc import Callable, Iterator, Mapping
 from enum import Enum
 from functools import partial
 
-from quire.engine.fairness.shares import over_share
+from quire.engine.fairness.client_shares import ClientShares
 from quire.engine.scheduler.seq import QueueKey, Seq
 from quire.engine.scheduler.state import SchedulerState
 from quire.errors import QuireError, WireError
-from quire.types import AdapterRef, Request, in_background
+from quire.types import Request, in_background
 
 
 class Admission(Enum):
@@ -35,7 +35,7 @@ class Candidates:
     """Finds the next sequence to schedule in the queues of `state`. waits: whether a seq is better scheduled later."""
 
     def __init__(self, state: SchedulerState, try_admit: TryAdmit, waits: Callable[[Seq], bool] | None) -> None:
-        self._state, self._try_admit, self._waits = state, try_admit, waits
+        self._state, self._try_admit, self._waits, self._shares = state, try_admit, waits, ClientShares(state)
         self._failures: dict[str, WireError] = {}
 
     def first(self, shares: Mapping[str, int], late: set[str]) -> Seq | None:
@@ -44,7 +44,7 @@ class Candidates:
         shares: tokens left in this step by client, empty = not divided. Clients without tokens left, and those in
         `late`, come after the other clients.
         """
-        late = late | self._late_clients(shares)
+        late = late | self._shares.late_clients(shares)
         spent = {client for client in shares if in_background(client) and shares[client] <= 0}
         for rank in range(3):  # others, late ones, those in the background
             found = next(self._admissible(partial(_is_of_rank, rank, late, spent)), None)
@@ -59,7 +59,7 @@ class Candidates:
 
     def _admissible(self, accepts: Callable[[str], bool]) -> Iterator[Seq]:
         state = self._state
-        for queue, last in ((state.swapped, set[QueueKey]()), (state.waiting, self._keys_over_share())):
+        for queue, last in ((state.swapped, set[QueueKey]()), (state.waiting, self._shares.late_queues())):
             closed: set[QueueKey] = set()
             for seq in queue.schedulable(last, closed, accepts):
                 request = seq.group.request
@@ -74,30 +74,6 @@ class Candidates:
                     closed.add(seq.queue_key)
                 elif isinstance(admission, QuireError):
                     self._failures[request.id] = admission.wire
-
-    def _keys_over_share(self) -> set[QueueKey]:
-        """Queues whose adapters have their share of the running seqs while other adapters wait with less."""
-        heads, running = self._state.waiting.heads, self._state.running.values()
-        if len(heads) < 2:
-            return set()
-        waiting: dict[tuple[AdapterRef, ...], int] = {}
-        for queue_key, seq in heads.items():
-            waiting[queue_key.adapters] = min(seq.priority, waiting.get(queue_key.adapters, seq.priority))
-        full = over_share(waiting, (seq.queue_key.adapters for seq in running), self._state.limits.max_num_seqs)
-        return {queue_key for queue_key in heads if queue_key.adapters in full}
-
-    def _late_clients(self, shares: Mapping[str, int]) -> set[str]:
-        """Clients with their share of running seqs, of this step's tokens or of all tokens while other clients wait."""
-        state = self._state
-        if len(state.clients.tokens) < 2:
-            return set()
-        waiting: dict[str, int] = {}
-        for queue_key, seq in [*state.waiting.heads.items(), *state.swapped.heads.items()]:
-            if not in_background(queue_key.client):
-                waiting[queue_key.client] = min(seq.priority, waiting.get(queue_key.client, seq.priority))
-        running = (seq.client for seq in state.running.values() if not in_background(seq.client))
-        spent = {client for client in waiting if shares and shares.get(client, 0) <= 0}
-        return over_share(waiting, running, state.limits.max_num_seqs) | state.clients.ahead(waiting) | spent
 
 
 def _is_of_rank(rank: int, late: set[str], spent: set[str], client: str) -> bool:

@@ -127,7 +127,7 @@ class Planner:
         late: set[str] = set()
         seq = self._candidates.first(shares, late)
         counts = Counter(running.client for running in self._state.running.values())
-        if seq is None or in_background(seq.client) or counts[seq.client] >= self._shares.max_seqs:
+        if seq is None or in_background(seq.client) or counts[seq.client] >= self._shares.max_seqs(seq.client):
             return late
         while self._state.running and (client := self._client_in_the_way(seq, counts)) is not None:
             own = [each for each in self._state.running.values() if each.client == client]
@@ -139,7 +139,7 @@ class Planner:
             counts[client] -= 1
             late.add(client)
         for client in counts:
-            if counts[client] > self._shares.max_seqs:  # keep the first step of the other client's request short
+            if counts[client] > self._shares.max_seqs(client):  # keep the first step of the other's request short
                 shares[client] = min(shares[client], max(MIN_TOKENS, seq.num_tokens))
         return late
 
@@ -219,7 +219,7 @@ class Planner:
         builder.hard_budget -= end - start
         if builder.shares:
             builder.shares[seq.client] = builder.shares.get(seq.client, 0) - (end - start)
-            self._state.clients.add_tokens(seq.client, end - start)
+            self._state.clients.add_tokens(seq.queue_key, end - start)
         return True
 
     def _align_to_media(self, seq: Seq, start: int, end: int, max_tokens: int) -> int:

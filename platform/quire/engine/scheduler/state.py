@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 
-from quire.engine.fairness.shares import ClientTokens
+from quire.engine.fairness.client_tokens import ClientTokens
 from quire.engine.scheduler.limits import SchedulerLimits
 from quire.engine.scheduler.page_tables import PageTables
 from quire.engine.scheduler.policy import Policy
@@ -100,7 +100,7 @@ class SchedulerState:
         self.waiting.push(seq)
         self._register(seq)
         self.groups[request.id] = group
-        self.clients.add_request(request.client)
+        self.clients.add_request(request)
 
     def _register(self, seq: Seq) -> None:
         self.seqs[seq.id] = seq
@@ -222,7 +222,7 @@ class SchedulerState:
         del group.seqs[seq.index]
         if not group.seqs:
             del self.groups[group.request.id]
-            self.clients.remove_request(group.request.client)
+            self.clients.remove_request(group.request)
             self.counts.ended_preemptions.append(group.num_preempted)
             del self.counts.ended_preemptions[:-MAX_ENDED]
 

@@ -32,7 +32,7 @@ def with_drafts(chunks: list[Chunk], drafts: Mapping[int, Draft], budget: int, s
         if num_drafts := drafted[-1].num_drafts:
             budget -= num_drafts
             if is_shared:
-                state.clients.add_tokens(state.seqs[chunk.seq_id].client, num_drafts)
+                state.clients.add_tokens(state.seqs[chunk.seq_id].queue_key, num_drafts)
     return drafted
 
 

@@ -102,6 +102,7 @@ class Submit(WireMessage, frozen=True, tag=True, kw_only=True, omit_defaults=Tru
     cache_salt: str | None = None
     client: str = ""
     cache_ttl: float | None = None
+    weight: float = 1.0
 
     @classmethod
     def from_request(cls, model: str, request: Request) -> Submit:
@@ -117,6 +118,7 @@ class Submit(WireMessage, frozen=True, tag=True, kw_only=True, omit_defaults=Tru
             cache_salt=request.cache_salt,
             client=request.client,
             cache_ttl=request.cache_ttl,
+            weight=request.weight,
         )
 
     def to_request(self) -> Request:
@@ -130,6 +132,7 @@ class Submit(WireMessage, frozen=True, tag=True, kw_only=True, omit_defaults=Tru
             cache_salt=self.cache_salt,
             client=self.client,
             cache_ttl=self.cache_ttl,
+            weight=self.weight,
         )
 
 

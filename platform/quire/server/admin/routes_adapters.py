@@ -36,7 +36,7 @@ async def load(request: Request) -> Response:
     details = fields.model_dump(exclude={"lora_name"})
     with service.inflight.pending(), service.audited(request, "load_adapter", fields.lora_name, details):
         for name in (fields.base_model_name, fields.lora_name):
-            await service.residency.use(name, leases_of(request.scope))
+            await service.residency.use(service.residency.find(name), leases_of(request.scope))
         info = await service.adapters.load(fields)
     how = "is being loaded" if info.state == "loading" else "added successfully"
     return PlainTextResponse(f"Success: LoRA adapter '{info.name}' {how}.")

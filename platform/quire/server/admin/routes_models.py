@@ -5,11 +5,13 @@ from __future__ import annotations
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
+from quire.errors import Forbidden, NotFound
 from quire.server.http.body import validate
 from quire.server.http.responses import error_responses, json_response
 from quire.server.openai.model_cards import model_details
 from quire.server.schemas.models import LoadModelRequest, ModelDetails, UnloadedModel, UnloadModelRequest
 from quire.server.service.service import get_service
+from quire.server.tenants.ticket import may_use_model
 from quire.types.request_model import json_body
 
 router = APIRouter(prefix="/v1", tags=["Models"])
@@ -29,6 +31,8 @@ router = APIRouter(prefix="/v1", tags=["Models"])
 async def load(request: Request) -> Response:
     service = get_service(request)
     fields: LoadModelRequest = validate(LoadModelRequest, (await service.bodies.read(request)).value)
+    if not may_use_model(fields.name):
+        raise Forbidden(f"This API key may not use a model called `{fields.name:.200}`.", "name")
     details = fields.model_dump(exclude={"name"})  # a shutdown does not wait for the load
     with service.audited(request, "load_model", fields.name, details), service.inflight.pending():
         loaded = await service.control.load(fields.name, fields.model, fields.settings, fields.wait)
@@ -45,6 +49,8 @@ async def load(request: Request) -> Response:
 async def unload(request: Request) -> Response:
     service = get_service(request)
     fields: UnloadModelRequest = validate(UnloadModelRequest, (await service.bodies.read(request)).value)
+    if not may_use_model(fields.name):
+        raise NotFound(f"The model `{fields.name:.200}` is not loaded.", "name")
     details = {"force": fields.force}
     with service.audited(request, "unload_model", fields.name, details), service.inflight.pending():
         name = await service.control.unload(fields.name, fields.force)

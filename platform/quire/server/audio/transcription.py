@@ -100,6 +100,7 @@ async def prepare(
         previous=fields.prompt,
     )
     params = _params(service, served, fields)
+    served.check_media_bytes(len(data), FILE)
     fetched = await media.fetch({MODALITY: [data]}, FILE)
     windows = await media.loader.run(lambda: speech.windows(fetched[MODALITY][0], FILE), fetched)
     return TranscriptionCall(

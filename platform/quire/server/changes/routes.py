@@ -24,6 +24,7 @@ from quire.server.http.body import validate
 from quire.server.http.responses import error_responses, json_response
 from quire.server.schemas.models import LoadModelRequest, UnloadModelRequest
 from quire.server.service.service import Service, client_identity, get_service
+from quire.server.tenants.ticket import may_use_model
 from quire.types.request_model import json_body
 
 router = APIRouter(tags=["Models"])
@@ -77,7 +78,10 @@ async def wake_up(
     summary="Whether the models sleep",
 )
 async def is_sleeping(request: Request, model: str | None = ONE_MODEL) -> Response:
-    return json_response({"is_sleeping": get_service(request).control.is_sleeping(model)})
+    service = get_service(request)
+    if model is not None and not may_use_model(model):
+        raise service.models.not_found(model)
+    return json_response({"is_sleeping": service.control.is_sleeping(model)})
 
 
 @router.get(

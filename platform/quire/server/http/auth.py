@@ -1,15 +1,16 @@
 """Checks API keys: every path except probes needs a key, and paths that change the server need an admin key.
 
 A key is sent as `Authorization: Bearer`, or as `x-api-key` or `api-key`, as clients of other services do; for a
-WebSocket also among the subprotocols, because browsers send no other header. Users and quotas are the business of
-request gates.
+WebSocket also among the subprotocols, because browsers send no other header. What a key of `--key-file` may do is
+checked by `quire.server.tenants`.
 """
 
 from __future__ import annotations
 
 import hashlib
 import hmac
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
+from typing import Any
 
 from starlette.datastructures import Headers
 from starlette.responses import Response
@@ -34,6 +35,9 @@ KEY_SUBPROTOCOL = "openai-insecure-api-key."
 KEY_DIGEST = "quire.api_key_digest"
 """Key in a request's scope: hexadecimal digest of the API key that authenticated it."""
 
+CALLER = "quire.caller"
+"""Key in a request's scope: the tenant and key of `--key-file` that authenticated it, see `quire.server.tenants`."""
+
 CLIENT = "quire.client"
 """Key in the scope of a call from within the process, which needs no API key: the name of its client."""
 
@@ -56,6 +60,8 @@ class APIKeyMiddleware:
 
     keys: accepted on all paths except `ADMIN_PATHS`; empty: these paths need no key. admin_keys: accepted on all paths,
     and the only keys that `ADMIN_PATHS` accept; empty: `ADMIN_PATHS` accept `keys`. open_paths: need no key.
+    find_caller: finds the `CALLER` with a key of this digest, None for an unknown one, and raises `Unauthorized` for
+    one that is no longer valid; with it, all paths need a key.
     """
 
     def __init__(
@@ -64,17 +70,23 @@ class APIKeyMiddleware:
         keys: Sequence[str],
         admin_keys: Sequence[str] = (),
         open_paths: Collection[str] = OPEN_PATHS,
+        find_caller: Callable[[bytes], Any] | None = None,
     ) -> None:
-        self.app, self._open = app, open_paths
+        self.app, self._open, self._find_caller = app, open_paths, find_caller
         admins = [_digest(key) for key in admin_keys]
         self._keys = [*map(_digest, keys), *admins] if keys else []
         self._admin_keys = admins or self._keys
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] not in ("http", "websocket") or self._allowed(scope):
+        if scope["type"] not in ("http", "websocket"):
             await self.app(scope, receive, send)
-        else:
-            await self._refusal(scope)(scope, receive, send)
+            return
+        try:
+            allowed = self._allowed(scope)
+        except Unauthorized as error:
+            await _asking_for_a_key(error_response(error))(scope, receive, send)
+            return
+        await (self.app if allowed else self._refusal(scope))(scope, receive, send)
 
     def _allowed(self, scope: Scope) -> bool:
         # Browsers send no credentials with a preflight request.
@@ -84,23 +96,31 @@ class APIKeyMiddleware:
             return True
         path = path_of(scope)
         wanted = self._admin_keys if path in ADMIN_PATHS else self._keys
-        if path in self._open or not wanted:
+        if path in self._open or not (wanted or self._find_caller):
             return True
-        digest = _known(Headers(scope=scope), wanted, scope.get("subprotocols", ()))
+        given = _given(Headers(scope=scope), scope.get("subprotocols", ()))
+        digest = _known(given, wanted)
         if digest is not None:
             scope[KEY_DIGEST] = digest.hex()
-        return digest is not None
+            return True
+        callers = map(self._find_caller, given) if self._find_caller else ()
+        scope[CALLER] = next((caller for caller in callers if caller is not None), None)
+        return scope[CALLER] is not None
 
     def _refusal(self, scope: Scope) -> Response:
         path = path_of(scope)
         if path in ADMIN_PATHS and self._admin_keys is not self._keys:
-            error = AdminKeyRequired(path, _known(Headers(scope=scope), self._keys) is not None)
+            error = AdminKeyRequired(path, _known(_given(Headers(scope=scope)), self._keys) is not None)
             response = error_response(error)
         else:
             response = ErrorResponse(Unauthorized("The API key is missing or wrong."), _BODY)
-        if response.status_code == 401:
-            response.headers["WWW-Authenticate"] = "Bearer"
-        return response
+        return _asking_for_a_key(response)
+
+
+def _asking_for_a_key(response: Response) -> Response:
+    if response.status_code == 401:
+        response.headers["WWW-Authenticate"] = "Bearer"
+    return response
 
 
 def path_of(scope: Scope) -> str:
@@ -109,13 +129,18 @@ def path_of(scope: Scope) -> str:
     return path.removeprefix(scope.get("root_path", ""))
 
 
-def _known(headers: Headers, digests: Sequence[bytes], subprotocols: Sequence[str] = ()) -> bytes | None:
-    """The digest of the key in the headers or subprotocols, if it is one of `digests`."""
+def _given(headers: Headers, subprotocols: Sequence[str] = ()) -> list[bytes]:
+    """The digests of the keys in the headers and subprotocols."""
     given = [_digest(headers[name].strip()) for name in KEY_HEADERS if headers.get(name)]
     given += [_digest(one.removeprefix(KEY_SUBPROTOCOL)) for one in subprotocols if one.startswith(KEY_SUBPROTOCOL)]
     scheme, _, token = headers.get("authorization", "").partition(" ")
     if scheme.lower() == "bearer" and token:
         given.append(_digest(token.strip()))
+    return given
+
+
+def _known(given: Sequence[bytes], digests: Sequence[bytes]) -> bytes | None:
+    """The first of the given digests that is one of `digests`."""
     # No early exit: the response time must not depend on which key nearly matched.
     known = [one for one in given for digest in digests if hmac.compare_digest(one, digest)]
     return known[0] if known else None
@@ -123,8 +148,10 @@ def _known(headers: Headers, digests: Sequence[bytes], subprotocols: Sequence[st
 
 def may_see_all_clients(scope: Scope, keys: Sequence[str], admin_keys: Sequence[str]) -> bool:
     """Whether the sender of a request may see what other clients use: with an admin key if there are any, else with a
-    key, and from this machine where no key is needed.
+    key, and from this machine where no key is needed. A tenant sees itself, unless its key may do everything.
     """
+    if (caller := scope.get(CALLER)) is not None:
+        return bool(caller.may("admin"))
     if admin_keys:
         return scope.get(KEY_DIGEST) in {_digest(key).hex() for key in admin_keys}
     return bool(keys) or is_loopback((scope.get("client") or ("",))[0])

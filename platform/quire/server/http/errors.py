@@ -10,6 +10,7 @@ from __future__ import annotations
 import http
 import itertools
 import logging
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -21,7 +22,16 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from quire.errors import EngineDied, ModelAsleep, ModelNotLoaded, ModelUnloaded, Overloaded, PluginOff, QuireError
+from quire.errors import (
+    EngineDied,
+    ModelAsleep,
+    ModelNotLoaded,
+    ModelUnloaded,
+    Overloaded,
+    PluginOff,
+    QuireError,
+    RateLimited,
+)
 from quire.records import RequestRefused
 from quire.server.http.request_ids import header_id
 
@@ -94,8 +104,8 @@ class ErrorResponse(Response):
     media_type = "application/json"
 
     def __init__(self, error: QuireError, body: bytes | None = None) -> None:
-        wait = error.retry_after_s if isinstance(error, ModelNotLoaded) else None
-        wait = RETRY_AFTER_S.get(type(error)) if wait is None else wait
+        wait = error.retry_after_s if isinstance(error, ModelNotLoaded | RateLimited) else None
+        wait = RETRY_AFTER_S.get(type(error)) if wait is None else math.ceil(wait)
         headers = {} if wait is None else {"retry-after": str(wait)}
         content = msgspec.json.encode(error_object(error)) if body is None else body
         super().__init__(content, status_code=error.status, headers=headers)

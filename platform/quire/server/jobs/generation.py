@@ -7,6 +7,7 @@ are aborted.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from functools import partial
 
 from quire.errors import QuireError
@@ -15,6 +16,7 @@ from quire.server.metrics.metrics import Metrics
 from quire.server.metrics.request_timers import RequestTimers
 from quire.server.metrics.telemetry import Telemetry
 from quire.server.service.client_protocol import ClientProtocol
+from quire.server.tenants.ticket import Ticket
 from quire.text.inputs.inputs import to_engine_request
 from quire.text.outputs.outputs import Collector, LogprobsIn, RequestOutput, TextDelta
 from quire.text.tokenizer.tokenizer import Tokenizer
@@ -41,8 +43,11 @@ class GenerationJob:
         telemetry: Telemetry,
         metrics: Metrics,
         streams: bool = False,
+        ticket: Ticket | None = None,
     ) -> None:
-        """streams: the caller uses the text deltas that `run` gives, not the outputs of `results`."""
+        """streams: the caller uses the text deltas that `run` gives, not the outputs of `results`. ticket: has admitted
+        the requests of a tenant."""
+        self._ticket = ticket
         self.requests = requests
         needed: LogprobsIn = "deltas" if streams else "result"
         self.collectors = [Collector(request, tokenizer, eos_ids, needed) for request in requests]
@@ -71,7 +76,8 @@ class GenerationJob:
         An exception of `on_text`, or a cancellation, aborts all engine requests.
         """
         requests = [to_engine_request(request) for request in self.requests]
-        with self._inflight.running(self), self._timers.running(self._done), self._stopping:
+        counting = self._ticket.running(self.requests, self._num_generated) if self._ticket else nullcontext()
+        with counting, self._inflight.running(self), self._timers.running(self._done), self._stopping:
             await self._client.run(self.model, requests, partial(self._push, on_text))
         await self._timers.stored()
 
@@ -90,6 +96,9 @@ class GenerationJob:
         if collector.aborts:  # stop strings are found here, not in the engine
             for request_id, index in collector.take_aborts():
                 self._client.abort(request_id, index)
+
+    def _num_generated(self) -> int:
+        return sum(collector.num_output_tokens for collector in self.collectors)
 
     def _done(self) -> list[bool]:
         return [collector.done for collector in self.collectors]

@@ -6,6 +6,7 @@ When the HTTP request ends early, its engine requests are aborted.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 
 from quire.errors import QuireError
 from quire.params.pooling import PoolingResult
@@ -14,6 +15,7 @@ from quire.server.metrics.metrics import Metrics
 from quire.server.metrics.request_timers import RequestTimers
 from quire.server.metrics.telemetry import Telemetry
 from quire.server.service.client_protocol import ClientProtocol
+from quire.server.tenants.ticket import Ticket
 from quire.types import Request, SeqDelta
 
 
@@ -28,7 +30,10 @@ class PoolingJob:
         inflight: ActiveJobs,
         telemetry: Telemetry,
         metrics: Metrics,
+        ticket: Ticket | None = None,
     ) -> None:
+        """ticket: has admitted the requests of a tenant."""
+        self._ticket = ticket
         self.requests = requests
         self.num_cached_tokens = 0
         self._client, self.model, self._inflight = client, model, inflight
@@ -43,7 +48,8 @@ class PoolingJob:
 
     async def results(self) -> list[PoolingResult]:
         """Run to the end and return one result per prompt. The first error ends all requests."""
-        with self._inflight.running(self), self._timers.running(self._done), self._stopping:
+        counting = self._ticket.running(self.requests, lambda: 0) if self._ticket else nullcontext()
+        with counting, self._inflight.running(self), self._timers.running(self._done), self._stopping:
             await self._client.run(self.model, self.requests, self._on_delta)
         await self._timers.stored()
         return [self._result(number) for number in range(len(self.requests))]

@@ -10,6 +10,7 @@ from quire.server.residency.registration import Registration
 from quire.server.service.model_loads import ModelLoad
 from quire.server.service.models import ServedModel
 from quire.server.service.service import Service
+from quire.server.tenants.ticket import may_use_model
 from quire.types.adapter_info import AdapterInfo
 
 
@@ -58,7 +59,7 @@ def alias_card(service: Service, alias: ModelAlias) -> dict[str, Any]:
 
 
 def _targets(alias: ModelAlias) -> list[dict[str, Any]]:
-    return [{"model": target.model, "weight": target.weight} for target in alias.targets]
+    return [{"model": target.model, "weight": target.weight} for target in alias.targets if may_use_model(target.model)]
 
 
 def adapter_details(service: Service, info: AdapterInfo) -> dict[str, Any]:
@@ -87,7 +88,7 @@ def adapter_card(service: Service, info: AdapterInfo) -> dict[str, Any]:
 def unloaded_cards(service: Service) -> list[dict[str, Any]]:
     """The entries of models that are not loaded, and of their adapters."""
     found = service.residency.registrations
-    cards = [unloaded_card(one, name) for one in found.unloaded() for name in one.names]
+    cards = [unloaded_card(one, name) for one in found.unloaded() for name in filter(may_use_model, one.names)]
     return cards + [adapter_card(service, info) for info in found.kept_adapters()]
 
 

@@ -28,6 +28,7 @@ from quire.server.schemas.requests import ChatRequest, CompletionRequest
 from quire.server.schemas.responses import ChatCompletion, Completion, ModelList
 from quire.server.service.models import supports
 from quire.server.service.service import ResponseIds, get_service
+from quire.server.tenants.ticket import may_use_model
 from quire.types.request_model import json_body
 
 ModelId = Annotated[str, Path(json_schema_extra={"pattern": "^[^\\r\\n]+$"})]
@@ -78,8 +79,9 @@ async def create_chat_completion(request: Request) -> Response:
 )
 async def list_models(request: Request) -> Response:
     service = get_service(request)
-    cards = [model_card(served, alias) for served in service.models.all for alias in served.aliases]
-    cards += [alias_card(service, alias) for alias in service.models.aliases.all()]
+    models = service.models
+    cards = [model_card(served, alias) for served in models.visible for alias in models.visible_aliases(served)]
+    cards += [alias_card(service, alias) for alias in models.aliases.all() if may_use_model(alias.name)]
     cards += [adapter_card(service, info) for info in service.adapters.ready()]
     cards += unloaded_cards(service)
     return json_response({"object": "list", "data": cards})
@@ -96,9 +98,9 @@ async def get_model(request: Request, model_id: ModelId) -> Response:
     for info in (*service.adapters.ready(), *service.residency.registrations.kept_adapters()):
         if info.name == model_id:
             return json_response(adapter_details(service, info))
-    if (alias := service.models.aliases.get(model_id)) is not None:
+    if (alias := service.models.visible_alias(model_id)) is not None:
         return json_response(alias_details(service, alias))
-    found = known_model(service, model_id)
+    found = known_model(service, model_id) if may_use_model(model_id) else None
     if found is None:
         raise service.adapters.not_found(model_id)
     return json_response(model_details(service, found, model_id))

@@ -156,7 +156,7 @@ def _started(app: FastAPI, url: str) -> StartedServer:
         adapters=tuple(service.adapters.ready()),
         pages=frozenset(path for path in PAGES if "GET" in allowed_methods({"type": "http", "app": app, "path": path})),
         chats=frozenset(one.name for one in served if one.template is not None),
-        requires_key=bool(service.config.api_key),
+        requires_key=service.config.requires_key,
     )
 
 

@@ -8,6 +8,7 @@ from dataclasses import replace
 from quire.server.residency.registration import Registration
 from quire.server.service.client_protocol import AdapterClientProtocol
 from quire.server.service.models import ModelDirectory, ModelFilter
+from quire.server.tenants.ticket import may_use_adapter, may_use_model
 from quire.types.adapter_info import AdapterInfo
 
 
@@ -64,8 +65,9 @@ class Registrations:
         return one.state == "ready" and served is not None and served.info.name == one.name
 
     def kept_adapters(self) -> list[AdapterInfo]:
-        """The adapters of models that are not loaded."""
-        return [replace(info, tier=None, num_requests=0) for one in self.unloaded() for info in one.adapters]
+        """The adapters of models that are not loaded, which the sender of the current request may use."""
+        kept = [info for one in self.unloaded() for info in one.adapters if may_use_adapter(info.name)]
+        return [replace(info, tier=None, num_requests=0) for info in kept]
 
     def unloaded(self) -> Sequence[Registration]:
         """The models that are not loaded, nor being unloaded."""
@@ -82,12 +84,12 @@ class Registrations:
         What a model can do is known once it was loaded. If no such model is accepted, the default is a loaded one, else
         the first of all.
         """
-        known = [one for one in self if one.info is not None]
+        visible = [(name, one.info) for one in self for name in filter(may_use_model, one.names)]
         for accepts in filters:
-            for one in known:
-                if one.info is not None and accepts(one.info):
-                    return one.name
-        return self._models.default_for(*filters) or next((one.name for one in self), "")
+            for name, info in visible:
+                if info is not None and accepts(info):
+                    return name
+        return self._models.default_for(*filters) or next((name for name, _ in visible), "")
 
     def _unloaded_names(self) -> list[str]:
         return [name for one in self.unloaded() for name in one.names]

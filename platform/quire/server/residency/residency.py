@@ -24,6 +24,7 @@ from quire.server.residency.room import Room
 from quire.server.residency.waiting import Waiting
 from quire.server.service.client_protocol import ClientProtocol
 from quire.server.service.model_loads import ModelLoads
+from quire.server.tenants.ticket import may_use_adapter, may_use_model
 from quire.types import ModelInfo
 from quire.types.model_info import bytes_in_words
 
@@ -51,13 +52,12 @@ class Residency:
         self._changed = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
-    async def use(self, name: str | None, leases: Leases) -> None:
-        """Have the model, or the model of the adapter, called `name` in memory until the leases end.
+    async def use(self, one: Registration | None, leases: Leases) -> None:
+        """Have the model that `find` has returned in memory until the leases end.
 
-        Waits for it to be loaded. An unknown name is left to what resolves it. Raises Overloaded if too many requests
-        wait or this one has waited too long, and ModelNotLoaded with the reason of a load that has failed.
+        Waits for it to be loaded. Raises Overloaded if too many requests wait or this one has waited too long, and
+        ModelNotLoaded with the reason of a load that has failed.
         """
-        one = self.find(name)
         if one is None:
             return
         if not self.registrations.is_served(one):
@@ -66,16 +66,19 @@ class Residency:
             one.num_users += 1
         leases.add(partial(self._end, one))
 
-    def must_wait(self, name: str | None) -> bool:
-        """Whether a request for this name waits for a load."""
-        one = self.find(name)
+    def must_wait(self, one: Registration | None) -> bool:
+        """Whether a request for the model that `find` has returned waits for a load."""
         return one is not None and not self.registrations.is_served(one)
 
-    def find(self, name: str | None) -> Registration | None:
-        """The registration of a model or of an adapter's model; None for any other name."""
+    def find(self, name: str | None, is_target: bool = False) -> Registration | None:
+        """The registration of a model or of an adapter's model; None for any other name, which is left to what resolves
+        it, and for a name that the sender of the current request may not use, unless it is the target of an alias.
+        """
         if not name or not len(self.registrations):
             return None
-        return self.registrations.get(name) or self.registrations.of_adapter(name)
+        if (one := self.registrations.get(name)) is not None:
+            return one if is_target or may_use_model(name) else None
+        return self.registrations.of_adapter(name) if may_use_adapter(name) else None
 
     def add(self, one: Registration, info: ModelInfo) -> None:
         """Register a model that was loaded."""

@@ -32,7 +32,7 @@ from quire.server.service.service import Service, client_identity
 from quire.text.inputs.inputs import InputLimits, to_prompt, with_bad_words, with_prediction
 from quire.text.outputs.outputs import RequestOutput
 from quire.text.tokenizer.long_texts import ShouldContinue
-from quire.types import ClientUsage, Prompt, Request
+from quire.types import ClientUsage, ModelInfo, Prompt, Request
 
 B = TypeVar("B", bound=BaseModel)
 
@@ -41,7 +41,7 @@ def router_context(app: FastAPI, service: Service, plugin: str) -> RouterContext
     """The context of the routers of one plugin."""
     return RouterContext(
         options=service.registry.options.get(plugin, {}),
-        models=lambda: [served.info for served in service.models.all],
+        models=lambda: [_visible_info(service, served) for served in service.models.visible],
         adapters=service.adapters.ready,
         generate=partial(_generate, service, f"plugin {plugin}"),
         chat=partial(start_chat, service),
@@ -57,6 +57,12 @@ def router_context(app: FastAPI, service: Service, plugin: str) -> RouterContext
         clients=partial(_clients, service),
         model_control=service.control,
     )
+
+
+def _visible_info(service: Service, served: ServedModel) -> ModelInfo:
+    """With those of its names that the sender of the current request may use."""
+    name, *aliases = service.models.visible_aliases(served)
+    return replace(served.info, name=name, aliases=tuple(aliases))
 
 
 def _clients(service: Service, request: HttpRequest) -> Sequence[ClientUsage]:

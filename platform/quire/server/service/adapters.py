@@ -6,15 +6,16 @@ The engine process loads their weights. This module resolves names to models and
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from quire.errors import BadRequest, NotFound, Overloaded
+from quire.errors import BadRequest, Forbidden, NotFound, Overloaded
 from quire.hooks.adapter_resolver import AdapterResolver, base_of, check_name
 from quire.server.changes.aliases import ModelAlias
 from quire.server.schemas.adapters import AdapterChoice, LoadAdapterRequest
 from quire.server.service.client_protocol import AdapterClientProtocol
-from quire.server.service.models import ModelDirectory, ServedModel
+from quire.server.service.models import ModelDirectory, ServedModel, nothing_served
+from quire.server.tenants.tenant import NameFilter, every_name
 from quire.settings.server_config import ServerConfig
 from quire.types import AdapterRef, WeightedAdapter
 from quire.types.adapter_info import AdapterInfo
@@ -39,25 +40,32 @@ class AdapterService:
     """Finds, loads and unloads adapters by name.
 
     table: the adapters of the engine process. sources: finds the folder of an adapter. enabled: whether any adapter
-    runtime is loaded.
+    runtime is loaded. may_use: which adapters the sender of the current request may use; for it there are no others.
     """
 
     def __init__(
-        self, models: ModelDirectory, table: AdapterClientProtocol, sources: AdapterResolver, enabled: bool
+        self,
+        models: ModelDirectory,
+        table: AdapterClientProtocol,
+        sources: AdapterResolver,
+        enabled: bool,
+        may_use: NameFilter = every_name,
     ) -> None:
         self._models, self._table, self._sources, self._enabled = models, table, sources, enabled
+        self._may_use = may_use
         self._searches: dict[str, asyncio.Task[AdapterInfo | None]] = {}
 
     def ready(self) -> list[AdapterInfo]:
         """The adapters that requests may use now."""
         served = {model.info.name for model in self._models.all}
-        return [info for info in self._table.all() if info.state == "ready" and info.model in served]
+        ready = [info for info in self._table.all() if info.state == "ready" and info.model in served]
+        return [info for info in ready if self._may_use(info.name)]
 
     async def fetch(self) -> list[AdapterInfo]:
         """All adapters, with their current state in the engine process."""
         infos = await self._table.fetch()
         known = {served.info.name for served in (*self._models.all, *self._models.leaving)}
-        return [info for info in infos if info.model in known]
+        return [info for info in infos if info.model in known and self._may_use(info.name)]
 
     def has(self, name: str) -> bool:
         """Whether an adapter of this name is loaded or being loaded."""
@@ -77,7 +85,7 @@ class AdapterService:
         if name is not None and len(name) > MAX_MODEL_NAME:
             raise self.not_found(name)
         try:
-            served = await self._find(name, choices)
+            served = await self._find(name, choices, self._models.find_visible if alias is None else self._models.get)
         except NotFound as error:
             if alias is None:
                 raise
@@ -85,11 +93,18 @@ class AdapterService:
         self._models.check_awake(served)
         return served if alias is None else served.with_alias(alias.name)
 
-    async def _find(self, name: str | None, choices: Sequence[AdapterChoice] | None) -> ServedModel:
+    async def _find(
+        self,
+        name: str | None,
+        choices: Sequence[AdapterChoice] | None,
+        get: Callable[[str | None], ServedModel | None],
+    ) -> ServedModel:
         self._models.check_stays(name)
         if not name and choices:
             name = (await self._resolve(choices[0].name)).model
-        served = self._models.get(name) if name or self._models.all else self._models.find(name)
+        served = get(name)
+        if served is None and not name:
+            raise nothing_served()
         if served is None:
             info = await self._resolve(name or "")
             if choices:
@@ -116,6 +131,8 @@ class AdapterService:
         """The adapter of this name. One that is loaded for the first time is waited for: only then it is known how many
         virtual tokens it puts before the prompt.
         """
+        if not self._may_use(name):
+            raise self.not_found(name)
         info = self._table.get(name)
         if info is None or name in self._searches:
             info = await self._search(name)
@@ -179,6 +196,8 @@ class AdapterService:
             raise InvalidUserInput(f"'lora_path' may have at most {MAX_MODEL_NAME} characters.", "lora_path")
         if request.is_3d_lora_weight:
             raise InvalidUserInput("`is_3d_lora_weight` is not supported by this server.", "is_3d_lora_weight")
+        if not self._may_use(name):
+            raise Forbidden(f"This API key may not use an adapter called '{name:.200}'.", "lora_name")
         if self._models.get(name) is not None or self._models.aliases.get(name) is not None:
             raise InvalidUserInput(f"The lora adapter '{name:.200}' conflicts with a served base model.", "lora_name")
         try:
@@ -224,13 +243,13 @@ class AdapterService:
     async def _base_for(self, request: LoadAdapterRequest, folder: Path) -> str:
         """The name of the adapter's model: from `base_model_name`, else from the adapter's files."""
         if request.base_model_name:
-            served = self._models.get(request.base_model_name)
+            served = self._models.find_visible(request.base_model_name)
             if served is None:
                 raise BadRequest(self._models.not_found(request.base_model_name).message, "base_model_name")
             return served.info.name
         base = await asyncio.to_thread(base_of, folder, self._models.known_names())
-        if base is None:
-            names = ", ".join(served.name for served in self._models.all)
+        if base is None or base not in {served.info.name for served in self._models.visible}:
+            names = ", ".join(served.name for served in self._models.visible)
             raise BadRequest(
                 f"`base_model_name` must name the model that the adapter is for: {names}. Its files name none of them.",
                 "base_model_name",
@@ -241,7 +260,7 @@ class AdapterService:
         """Refuse new requests for an adapter; running ones finish on it. Raises `InvalidUserInput` and `NotFound`."""
         if not name:
             raise InvalidUserInput("'lora_name' needs to be provided to unload a LoRA adapter.", "lora_name")
-        if self._table.get(name) is None:
+        if self._table.get(name) is None or not self._may_use(name):
             raise NotFound(f"The lora adapter '{name:.200}' cannot be found.", "lora_name")
         await self._table.unload(name)
 

@@ -6,10 +6,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
-from quire.errors import BadRequest, ConfigError, ModelAsleep, ModelUnloaded, NotFound
+from quire.errors import BadRequest, ConfigError, ModelAsleep, ModelUnloaded, NotFound, TooLarge
 from quire.records import ReasoningParser, ToolParser
-from quire.server.changes.aliases import AliasTable
+from quire.server.changes.aliases import AliasTable, ModelAlias
 from quire.server.changes.uses import ModelUses
+from quire.server.tenants.tenant import NameFilter, every_name
 from quire.text.chat.templates import ChatTemplate
 from quire.text.inputs.multimodal import MultimodalProcessor
 from quire.text.speech.transcription import TranscriptionModel
@@ -23,7 +24,8 @@ class ServedModel:
 
     template: None for a model without a chat template. media: None for a text-only model. speech: None for a model that
     cannot transcribe. adapters: the adapters of the request. requested_name: set if the request named an adapter, or an
-    alias of `AliasTable`. by_alias: whether it named such an alias.
+    alias of `AliasTable`. by_alias: whether it named such an alias. max_media_bytes: of all media of a prompt, if the
+    request has a limit.
     """
 
     info: ModelInfo
@@ -37,6 +39,7 @@ class ServedModel:
     adapters: tuple[WeightedAdapter, ...] = ()
     requested_name: str | None = None
     by_alias: bool = False
+    max_media_bytes: int | None = None
 
     def with_adapters(self, name: str, adapters: tuple[WeightedAdapter, ...]) -> ServedModel:
         """A copy for a request that uses these adapters; its answers carry `name`."""
@@ -55,6 +58,22 @@ class ServedModel:
     def aliases(self) -> tuple[str, ...]:
         """All names that clients may use for the model."""
         return tuple(dict.fromkeys((self.info.name, *self.info.aliases)))
+
+    def with_limits(self, max_context: int | None, max_media_bytes: int | None) -> ServedModel:
+        """A copy for a request that may use so much at most; None: as much as the model can."""
+        if max_context is None and max_media_bytes is None:
+            return self
+        context = min(self.info.max_model_len, max_context or self.info.max_model_len)
+        return replace(self, info=replace(self.info, max_model_len=context), max_media_bytes=max_media_bytes)
+
+    def check_media_bytes(self, count: int, param: str) -> None:
+        """Raise `TooLarge` if media have more bytes than the request may have."""
+        if self.max_media_bytes is not None and count > self.max_media_bytes:
+            raise TooLarge(
+                f"The media of a prompt may have at most {self.max_media_bytes} bytes with this API key; these have "
+                f"{count}.",
+                param,
+            )
 
     def chat_template(self) -> ChatTemplate:
         """The chat template; raises `BadRequest` for a model without one."""
@@ -81,15 +100,25 @@ def is_cross_encoder(info: ModelInfo) -> bool:
     return "classify" in info.tasks and len(info.labels) == 1
 
 
+def nothing_served() -> NotFound:
+    return NotFound("No model is served; POST /v1/load_model loads one.", "model")
+
+
 class ModelDirectory:
     """All served models, by alias. `all`: those that take requests, or sleep; `leaving`: those that are being unloaded.
 
-    aliases: names that were given to models while the server runs. uses: requests that have found a model.
+    aliases: names that were given to models while the server runs. uses: requests that have found a model. may_use:
+    which names the sender of the current request may use; `visible…`, `default_for` and errors leave out the others.
     """
 
-    def __init__(self, models: Sequence[ServedModel], is_asleep: Callable[[str], bool] = lambda name: False) -> None:
+    def __init__(
+        self,
+        models: Sequence[ServedModel],
+        is_asleep: Callable[[str], bool] = lambda name: False,
+        may_use: NameFilter = every_name,
+    ) -> None:
         """is_asleep: whether a model sleeps. Raises `ConfigError` if two models share a name."""
-        self._is_asleep = is_asleep
+        self._is_asleep, self._may_use = is_asleep, may_use
         self.aliases, self.uses = AliasTable(), ModelUses()
         self.all: tuple[ServedModel, ...] = ()
         self.leaving: tuple[ServedModel, ...] = ()
@@ -139,8 +168,28 @@ class ModelDirectory:
 
     def check_stays(self, name: str | None) -> None:
         """Raise `ModelUnloaded` if the model called `name` takes no more requests."""
-        if name and self.find_leaving(name) is not None:
+        if name and self._may_use(name) and self.find_leaving(name) is not None:
             raise ModelUnloaded(f"The model `{name:.200}` is being unloaded and takes no more requests.", "model")
+
+    @property
+    def visible(self) -> tuple[ServedModel, ...]:
+        """The models that the sender of the current request may use by one of their names."""
+        return tuple(model for model in self.all if self.visible_aliases(model))
+
+    def visible_aliases(self, model: ServedModel) -> tuple[str, ...]:
+        """The names by which the sender of the current request may use a model."""
+        return tuple(filter(self._may_use, model.aliases))
+
+    def find_visible(self, name: str | None) -> ServedModel | None:
+        """`get`, for the sender of the current request."""
+        if not name:
+            return next(iter(self.visible), None)
+        return self._by_alias.get(name) if self._may_use(name) else None
+
+    def visible_alias(self, name: str | None) -> ModelAlias | None:
+        """The alias of `aliases` called `name`, if the sender of the current request may use it: it may then use the
+        models of the alias by it, whatever they are called."""
+        return self.aliases.get(name) if name and self._may_use(name) else None
 
     def get(self, name: str | None) -> ServedModel | None:
         """The model called `name`, the first model for None and ""; None if there is no such model."""
@@ -154,23 +203,24 @@ class ModelDirectory:
         filters: preferred models first. The first model that the first successful filter accepts is the default; if no
         filter accepts any model, it is the first of all. Models that sleep come after the others.
         """
-        by_sleep = sorted(self.all, key=lambda served: self._is_asleep(served.info.name))
+        by_sleep = sorted(self.visible, key=lambda served: self._is_asleep(served.info.name))
         for accepts in (*filters, lambda info: True):
             for served in by_sleep:
                 if accepts(served.info):
-                    return served.name
+                    return self.visible_aliases(served)[0]
         return ""
 
     def not_found(self, name: str) -> NotFound:
         """The error for an unknown name; its message lists the known names."""
-        names = [*self._by_alias, *(alias.name for alias in self.aliases.all()), *self.unloaded()]
+        every = *self._by_alias, *(alias.name for alias in self.aliases.all()), *self.unloaded()
+        names = [name for name in every if self._may_use(name)]
         known = f" Valid aliases: {', '.join(names)}." if names else ""
         return NotFound(f"The model `{name:.200}` does not exist.{known}", "model")
 
     def find(self, name: str | None) -> ServedModel:
         """The model called `name`, the first model for None and ""; raises `NotFound`."""
         if not self.all and not self.unloaded():
-            raise NotFound("No model is served; POST /v1/load_model loads one.", "model")
+            raise nothing_served()
         found = self.get(name)
         if found is None:
             raise self.not_found(name or "")

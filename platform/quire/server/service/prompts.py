@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 from starlette.types import Receive
 
 from quire.errors import BadRequest, PromptTooLong
+from quire.media.items import num_bytes
 from quire.params.pooling import PoolingParams
 from quire.params.sampling import BeamSearchParams, SamplingParams
 from quire.server.http.sse import cancel_on_disconnect
@@ -103,6 +104,7 @@ async def tokenize_with_media(
     if served.media is None:
         raise BadRequest(f"The model `{served.name}` takes text only.", limits.param)
     items = await served.media.fetch(media, limits.param)
+    served.check_media_bytes(num_bytes(items), limits.param)
     value = {"prompt": text, MEDIA: items}
     return await served.media.loader.run(
         lambda: to_prompt(value, served.tokenizer, limits, add_special_tokens, served.media), items

@@ -26,7 +26,7 @@ from quire.server.changes.control import RunningModels
 from quire.server.changes.reload import Reload
 from quire.server.changes.schemas import Reloaded
 from quire.server.changes.uses import use_of
-from quire.server.http.auth import CLIENT, KEY_DIGEST, path_of
+from quire.server.http.auth import CALLER, CLIENT, KEY_DIGEST, path_of
 from quire.server.http.body import Bodies, Body, validate
 from quire.server.http.request_ids import MAX_ID_LENGTH, header_id, random_id
 from quire.server.http.sse import cancel_on_disconnect
@@ -45,6 +45,8 @@ from quire.server.service.gates import Gates
 from quire.server.service.model_loads import ModelLoads
 from quire.server.service.models import ModelDirectory, ModelFilter, ServedModel
 from quire.server.service.request_fields import RequestFields, check_list_lengths, reject_unsupported
+from quire.server.tenants.tenants import Tenants
+from quire.server.tenants.ticket import CURRENT, current_caller, may_use_model
 from quire.settings.server_config import ServerConfig
 from quire.types import Request
 
@@ -73,6 +75,7 @@ class Service:
     residency: Residency
     bodies: Bodies
     pools: WorkerPools
+    tenants: Tenants | None = None
 
     async def parse_request(
         self, request: HttpRequest, schema: type[B], *filters: ModelFilter
@@ -106,8 +109,9 @@ class Service:
 
         served = await self.find_model(model, leases_of(request.scope), adapters, receive, key_of)
         if (use := use_of(request.scope)) is not None:
-            use.begin(served.info.name, served.by_alias)
-        return served, fields
+            use.begin(served.info.name, served.by_alias and may_use_model(served.info.name))
+        caller = current_caller()
+        return (served.with_limits(caller.max_context, caller.max_media_bytes) if caller else served), fields
 
     async def find_model(
         self,
@@ -122,12 +126,13 @@ class Service:
         adapters: to use with the model; without a name they determine it. receive: of the client, which may disconnect
         while it waits. key_of: what the choice among the models of an alias depends on. Raises a `QuireError`.
         """
-        alias = self.models.aliases.get(name)
+        alias = self.models.visible_alias(name)
         target = name if alias is None else alias.choose(key_of(alias))
         wanted = target or (adapters[0].name if adapters else None)
-        using = self.residency.use(wanted, leases)
+        one = self.residency.find(wanted, is_target=alias is not None)
+        using = self.residency.use(one, leases)
         with self.inflight.pending():
-            if receive is not None and self.residency.must_wait(wanted):
+            if receive is not None and self.residency.must_wait(one):
                 await cancel_on_disconnect(receive, using)
             else:
                 await using
@@ -158,32 +163,39 @@ class Service:
             served.info.name,
             served.tokenizer,
             served.info.eos_ids,
-            self._with_cache_salts(requests),
+            self._admit(requests),
             self.inflight,
             self.telemetry,
             self.metrics,
             streams,
+            CURRENT.get(),
         )
 
     def pooling_job(self, served: ServedModel, requests: Sequence[Request]) -> PoolingJob:
         """A job that pools each of these requests."""
-        requests = self._with_cache_salts(requests)
-        return PoolingJob(self.client, served.info.name, requests, self.inflight, self.telemetry, self.metrics)
+        requests, ticket = self._admit(requests), CURRENT.get()
+        return PoolingJob(self.client, served.info.name, requests, self.inflight, self.telemetry, self.metrics, ticket)
 
-    def _with_cache_salts(self, requests: Sequence[Request]) -> Sequence[Request]:
-        """With salts that differ between clients, if each has its own prefix cache: salts of clients contain no NUL."""
-        if not self.config.caches_are_apart:
+    def _admit(self, requests: Sequence[Request]) -> Sequence[Request]:
+        """The requests as the tenant may send them, and with salts that differ between clients, if each has its own
+        prefix cache: salts of clients contain no NUL. Raises what `Ticket.admit` raises."""
+        ticket = CURRENT.get()
+        if ticket is not None:
+            requests = ticket.admit(requests)
+        if not self.config.caches_are_apart or (ticket is not None and ticket.caller.tenant.share_cache):
             return requests
         return [replace(request, cache_salt=f"{request.client}\0{request.cache_salt or ''}") for request in requests]
 
 
 def client_identity(request: HTTPConnection) -> str:
-    """The name under which a client gets its share of the engine: its API key's digest if keys are required, else its
-    network address; empty if neither is known. Calls from within the process name the client.
+    """The name under which a client gets its share of the engine: that of its tenant, else its API key's digest if keys
+    are required, else its network address; empty if none is known. Calls from within the process name the client.
     """
     named: str | None = request.scope.get(CLIENT)
     if named is not None:
         return named
+    if (caller := request.scope.get(CALLER)) is not None:
+        return str(caller.tenant.name)
     digest: str | None = request.scope.get(KEY_DIGEST)
     if digest is not None:
         return f"key:{digest}"

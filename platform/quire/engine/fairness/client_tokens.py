@@ -1,0 +1,83 @@
+"""Tokens computed for each client, by its weight."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+
+from quire.engine.fairness.adapter_tokens import AdapterTokens
+from quire.engine.fairness.shares import less_urgent
+from quire.engine.scheduler.seq import QueueKey
+from quire.types import Request, in_background
+
+
+class ClientTokens:
+    """Tokens computed for each client with unfinished requests, divided by its weight: virtual token counters.
+
+    Sheng et al., "Fairness in Serving Large Language Models", OSDI 2024. The counter of a client that comes (back)
+    starts at the minimum of the others, so that idle time earns no credit. Tokens are counted only while there are
+    several clients. Clients in the background only have their requests counted.
+
+    weights: of the clients in `tokens`, each that of its last request. adapters: counters within the clients.
+    """
+
+    def __init__(self, tolerance: int) -> None:
+        """tolerance: tokens, by its own weight, that a client may be ahead of another one before it waits."""
+        self._tolerance = tolerance
+        self._num_requests: Counter[str] = Counter()
+        self.tokens: dict[str, float] = {}
+        self.weights: dict[str, float] = {}
+        self.adapters = AdapterTokens(tolerance)
+
+    @property
+    def total_weight(self) -> float:
+        """Of the clients with unfinished requests, without those in the background; 1 if there are none."""
+        return sum(self.weights.values()) or 1.0
+
+    @property
+    def num_clients(self) -> int:
+        """Clients with unfinished requests, those in the background included."""
+        return len(self._num_requests)
+
+    def add_request(self, request: Request) -> None:
+        client = request.client
+        if not in_background(client):
+            self.tokens.setdefault(client, min(self.tokens.values(), default=0.0))
+            self.weights[client] = request.weight
+        self._num_requests[client] += 1
+        self.adapters.add_request(request)
+
+    def remove_request(self, request: Request) -> None:
+        client = request.client
+        self._num_requests[client] -= 1
+        if not self._num_requests[client]:
+            del self._num_requests[client]
+            self.tokens.pop(client, None)
+            self.weights.pop(client, None)
+        self.adapters.remove_request(request)
+
+    def num_requests(self, client: str) -> int:
+        """Unfinished requests of a client."""
+        return self._num_requests[client]
+
+    def add_tokens(self, queue_key: QueueKey, num_tokens: int) -> None:
+        """Count tokens computed for a client with its set of adapters."""
+        client = queue_key.client
+        if client in self.tokens:
+            self.tokens[client] += num_tokens / self.weights[client]
+        self.adapters.add_tokens(queue_key, num_tokens)
+
+    def by_tokens(self, demands: Mapping[str, int]) -> dict[str, int]:
+        """The demands, those of clients with the fewest tokens first."""
+        return {client: demands[client] for client in sorted(demands, key=lambda client: self.tokens[client])}
+
+    def ahead(self, waiting: Mapping[str, int]) -> set[str]:
+        """The waiting clients with more tokens, beyond the tolerance, than another waiting client.
+
+        waiting: priority of the first seq of each client, as for `over_share`.
+        """
+        if len(waiting) < 2:
+            return set()
+        least = min(self.tokens[client] for client in waiting)
+        leads = {client: (self.tokens[client] - least) * self.weights[client] for client in waiting}
+        return less_urgent({client for client in waiting if leads[client] > self._tolerance}, waiting)
