@@ -12,7 +12,7 @@ import re
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import closing
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -95,21 +95,27 @@ def load(
     names: WeightsMapper,
     files: WeightFiles,
     on_progress: OnProgress = None,
+    restore: Callable[[nn.Module], Iterable[tuple[nn.Module, int]]] = lambda _: (),
 ) -> None:
     """Copy the weights of `files` into `model`, converted to the dtype and device of its parameters.
 
     At most the parts of one matrix are in memory beside the model: files are mapped and read in their own order,
     except that vectors come first, because a matrix is packed with its bias as soon as it is complete, and then the
     largest matrices, which are in memory twice while they are packed.
+    restore: yields modules in which it has put packed matrices, so that their tensors are not read, and the number of
+    elements of these.
     Raises CheckpointError for a tensor that is missing, extra or has the wrong shape, and for unreadable files.
     """
     files = converted(names, files)
     _check(model, decoder, names, files)
     loader = CheckpointLoader(model, decoder, names)
-    sizes = {name: math.prod(files[name]) for name in filter(loader.needs, files)}
-    largest = max(sizes.values(), default=0)
-    progress = LoadingProgress(sum(sizes.values()), on_progress=on_progress)
+    progress = LoadingProgress(sum(p.numel() for p in model.parameters()), on_progress=on_progress)
     with closing(progress):
+        for module, elements in restore(model):
+            loader.hold(module)
+            progress.advance(elements)
+        sizes = {name: math.prod(files[name]) for name in filter(loader.needs, files)}
+        largest = max(sizes.values(), default=0)
         for name in sorted(sizes, key=lambda name: 0 if len(files[name]) < 2 else 1 if sizes[name] == largest else 2):
             loader.put(name, files.read(name))
             files.release(name)
