@@ -68,7 +68,7 @@ class CheckpointLoader:
         self._held: set[str] = set()
 
     def needs(self, name: str) -> bool:
-        """Whether to read the checkpoint tensor: not for ignored tensors, those of `hold`, nor the head if it is tied."""
+        """Whether to read a tensor: not ignored ones, those that `hold` made needless, and the head if it is tied."""
         ours = self._names.rename(name)
         slice_ = self._slices.get(ours) if self._held else None
         is_held = slice_ is not None and slice_.parameter in self._held

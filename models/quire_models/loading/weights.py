@@ -22,6 +22,7 @@ from tqdm import tqdm
 
 from quire.errors import CheckpointError
 from quire_models.loading.mapping import CheckpointLoader, parameter_slices, process_weights
+from quire_models.loading.quantized_files import prefetch
 from quire_models.loading.weight_names import RowOrder
 
 if TYPE_CHECKING:
@@ -40,6 +41,9 @@ BAR_DELAY_S = 1.0
 REPORT_EVERY_S = 5.0
 """Interval of the log messages about loading, in seconds."""
 
+
+READ_AHEAD = 1 << 26
+"""Elements of tensors that are being read from the disk while others are packed."""
 
 OnProgress: TypeAlias = Callable[[float], None] | None
 """Gets the fraction of the weights that is loaded, after each tensor. What it raises ends the load."""
@@ -116,10 +120,16 @@ def load(
             progress.advance(elements)
         sizes = {name: math.prod(files[name]) for name in filter(loader.needs, files)}
         largest = max(sizes.values(), default=0)
-        for name in sorted(sizes, key=lambda name: 0 if len(files[name]) < 2 else 1 if sizes[name] == largest else 2):
+        ordered = sorted(sizes, key=lambda name: 0 if len(files[name]) < 2 else 1 if sizes[name] == largest else 2)
+        ahead, num_ahead = iter(ordered), 0
+        for name in ordered:
+            while num_ahead < READ_AHEAD and (following := next(ahead, None)) is not None:
+                prefetch(files, following)
+                num_ahead += sizes[following]
             loader.put(name, files.read(name))
             files.release(name)
             progress.advance(sizes[name])
+            num_ahead -= sizes[name]
     loader.finish()
 
 

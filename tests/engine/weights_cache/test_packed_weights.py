@@ -14,8 +14,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, given, settings, strategies as st
 from torch import Tensor
 from transformers import Qwen2Config, Qwen2ForCausalLM, Qwen3MoeConfig, Qwen3MoeForCausalLM
 
@@ -52,7 +51,9 @@ class Loads:
 
     def __call__(self, **changes: Any) -> LoadedModel:
         self.read.clear()
-        config = ModelConfig(**{"model": str(self.folder), "weights_cache": str(self.cache), "device": "cpu", **changes})
+        config = ModelConfig(
+            **{"model": str(self.folder), "weights_cache": str(self.cache), "device": "cpu", **changes}
+        )
         loaded = load_model(config, PLUGINS)
         for thread in threading.enumerate():
             if thread.name == "weights-writer":

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from quire_kernels.cpu.ops import CpuOps
 
 RARE_BYTES, NO_POSITION = 8, (1 << 32) - 1
-"""Size of a rare value of a compressed panel, and the position after the last one (`csrc/gemm/packed_compressed.hpp`)."""
+"""Size of a rare value of a compressed panel, and the position after the last (`csrc/gemm/packed_compressed.hpp`)."""
 
 MAX_GROUP = 1 << 24
 """Inputs of a group of quantized weights; more than any matrix has."""
@@ -80,7 +80,7 @@ def stored(bound: BoundLinear) -> StoredMatrix | None:
     return None
 
 
-def sizes(kind: str, numbers: Mapping[str, int], place: MatrixPlace) -> dict[str, Sizes]:
+def expected_tensors(kind: str, numbers: Mapping[str, int], place: MatrixPlace) -> dict[str, Sizes]:
     """The tensors that a stored matrix must have. Raises ValueError for numbers that no matrix for this place has."""
     if kind not in FORMS:
         raise ValueError(f"there is no kind {kind!r:.40} of packed matrices")
@@ -95,7 +95,7 @@ def room_for(name: str, size: Sizes) -> Tensor:
 
 
 def restored(matrix: StoredMatrix, place: MatrixPlace) -> BoundLinear:
-    """The bound matrix. Its tensors, which have the sizes of `sizes`, become its memory. Raises ValueError."""
+    """The bound matrix, whose memory the tensors become; they have their expected sizes. Raises ValueError."""
     made: BoundLinear = FORMS[matrix.kind].restore(shared_ops(), matrix, place)
     return made
 
@@ -156,20 +156,23 @@ class _Int8:
         return Int8Linear(ops, Int8Weight(units, matrix.tensors["scales"], packed), place.dtype, place.bias)
 
 
+BITS = {
+    CodeKind.CODES: (2, 3, 4, 5, 6),
+    CodeKind.BYTES: (8,),
+    CodeKind.BYTE_TABLE: (4,),
+    CodeKind.FLOATS: (2, 3, 4, 5, 6, 8),
+    CodeKind.FLOAT_TABLE: (2, 3, 4),
+    CodeKind.FLOAT_LOOKUP: (5, 6, 8),
+    CodeKind.FLOAT8: (8,),
+}
+"""Bits that codes of each kind may have."""
+
+
 class _Quantized:
     """Panels of codes of few bits; the numbers are the fields of `QuantizedStruct`."""
 
     kind = QuantizedLinear
     NUMBERS = ("group", "groups", "step", "bits", "kind", "zero", "has_offsets", "wide")
-    BITS = {
-        CodeKind.CODES: (2, 3, 4, 5, 6),
-        CodeKind.BYTES: (8,),
-        CodeKind.BYTE_TABLE: (4,),
-        CodeKind.FLOATS: (2, 3, 4, 5, 6, 8),
-        CodeKind.FLOAT_TABLE: (2, 3, 4),
-        CodeKind.FLOAT_LOOKUP: (5, 6, 8),
-        CodeKind.FLOAT8: (8,),
-    }
 
     @classmethod
     def store(cls, bound: QuantizedLinear) -> StoredMatrix:
@@ -185,7 +188,7 @@ class _Quantized:
         group, groups, step, kind = struct.group, struct.groups, struct.step, struct.kind
         if step not in (STEP, HALF_STEP) or group % step or not (groups - 1) * group < inputs <= groups * group:
             raise ValueError("groups of quantized weights have an impossible size")
-        if struct.bits not in cls.BITS[CodeKind(kind)]:
+        if struct.bits not in BITS[CodeKind(kind)]:
             raise ValueError("codes of quantized weights have an impossible number of bits")
         panels = library.functions.quire_panels(place.shape[0], _halves(place))
         found = {
@@ -198,9 +201,10 @@ class _Quantized:
 
     @classmethod
     def _struct(cls, numbers: Mapping[str, int]) -> QuantizedStruct:
-        limits = {"group": (1, MAX_GROUP), "groups": (1, MAX_GROUP), "step": (1, STEP), "bits": (1, 8), "zero": (0, 255)}
-        flags = {"has_offsets": (0, 1), "wide": (0, 1), "kind": (0, max(CodeKind))}
-        return QuantizedStruct(*(_number(numbers, name, *(limits | flags)[name]) for name in cls.NUMBERS))
+        limits = {"group": MAX_GROUP, "groups": MAX_GROUP, "step": STEP, "bits": 8, "kind": max(CodeKind), "zero": 255}
+        least = {"group": 1, "groups": 1, "step": 1}
+        fields = (_number(numbers, name, least.get(name, 0), limits.get(name, 1)) for name in cls.NUMBERS)
+        return QuantizedStruct(*fields)
 
     @classmethod
     def restore(cls, ops: CpuOps, matrix: StoredMatrix, place: MatrixPlace) -> QuantizedLinear:
@@ -211,7 +215,9 @@ class _Quantized:
         struct.factors, struct.values, struct.order = map(address_of, (factors, values, order))
         struct.bytes[:] = tensors["bytes"].tolist()
         packed = PackedMatrix(units.data_ptr(), *place.shape, _halves(place), None, panel_bytes(struct))
-        return QuantizedLinear(ops, PackedCodes(packed, struct, units, (values, factors, order)), place.dtype, place.bias)
+        return QuantizedLinear(
+            ops, PackedCodes(packed, struct, units, (values, factors, order)), place.dtype, place.bias
+        )
 
 
 FORMS: Mapping[str, Any] = {"packed": _Packed, "int8": _Int8, "quantized": _Quantized}

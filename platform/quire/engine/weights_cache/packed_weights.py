@@ -11,8 +11,7 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import torch
-from torch import Tensor, nn
+from torch import nn
 
 from quire.engine.weights_cache.cache_folder import CacheFolder
 from quire.engine.weights_cache.format import BadFile, ModuleEntry
@@ -21,7 +20,7 @@ from quire.engine.weights_cache.reader import PackedFile, reading_threads
 from quire.engine.weights_cache.writer import NotWritten, PackedWriter
 from quire.errors import CheckpointError
 from quire.isolation.idle_thread import run_when_idle
-from quire_kernels.cpu.linear.stored import StoredMatrix, library_name, restored, room_for, sizes
+from quire_kernels.cpu.linear.stored import Sizes, StoredMatrix, expected_tensors, library_name, restored, room_for
 from quire_kernels.ops import MatrixPlace
 
 if TYPE_CHECKING:
@@ -110,12 +109,15 @@ class PackedWeights:
         if len({id(module) for module, _ in expected}) < len(expected):
             raise BadFile("it has a module twice")
         plans = [(module, _plan(module, entry)) for module, entry in expected]
-        file.check_sizes([size.count * size.dtype.itemsize for _, plan in plans for _, all in plan for size in all.values()])
+        wanted = [size for _, plan in plans for _, tensors in plan for size in tensors.values()]
+        file.check_sizes([size.count * size.dtype.itemsize for size in wanted])
         reads: list[tuple[Any, list[_Matrix]]] = []
         for (module, plan), (_, entry) in zip(plans, expected, strict=True):
             matrices = [
-                _Matrix(place, StoredMatrix(e.kind, e.numbers, {name: room_for(name, size) for name, size in all.items()}))
-                for (place, all), e in zip(plan, entry.matrices, strict=True)
+                _Matrix(
+                    place, StoredMatrix(each.kind, each.numbers, {n: room_for(n, size) for n, size in sizes.items()})
+                )
+                for (place, sizes), each in zip(plan, entry.matrices, strict=True)
             ]
             reads.append((module, matrices))
         tensors = [tensor for _, matrices in reads for matrix in matrices for tensor in matrix.stored.tensors.values()]
@@ -163,23 +165,23 @@ class PackedWeights:
             unfinished.unlink(missing_ok=True)
 
 
-def packed_weights(source: WeightSource, files: WeightFiles | None, builder: ModuleBuilder) -> PackedWeights | NoPackedWeights:
+def packed_weights(source: WeightSource, files: WeightFiles, builder: ModuleBuilder) -> PackedWeights | NoPackedWeights:
     """The cached file for a load, if there is to be one: for weights of files, on a CPU whose kernels pack them."""
     config = source.config
-    if config.weights_cache is None or files is None or builder.device.type != "cpu" or library_name() is None:
+    if config.weights_cache is None or builder.device.type != "cpu" or library_name() is None:
         return NoPackedWeights()
     folder = CacheFolder(Path(config.weights_cache).expanduser(), config.weights_cache_bytes)
     return PackedWeights(folder, source, files, builder)
 
 
-def _plan(module: Any, entry: ModuleEntry) -> list[tuple[MatrixPlace, dict[str, Any]]]:
+def _plan(module: Any, entry: ModuleEntry) -> list[tuple[MatrixPlace, dict[str, Sizes]]]:
     """The place and the tensors of each matrix of a module. Raises BadFile, ValueError."""
     if not hasattr(module, "places"):
         raise BadFile(f"the model has no matrices at {entry.path!r:.80}")
     places = module.places([matrix.outputs for matrix in entry.matrices])
     found = []
     for place, matrix in zip(places, entry.matrices, strict=True):
-        wanted = sizes(matrix.kind, matrix.numbers, place)
+        wanted = expected_tensors(matrix.kind, matrix.numbers, place)
         if list(wanted) != list(matrix.tensors):
             raise BadFile(f"a matrix of {entry.path!r:.80} has other tensors")
         found.append((place, wanted))

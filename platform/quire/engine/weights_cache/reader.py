@@ -79,7 +79,8 @@ class PackedFile:
         for block in range(part, min(part + BLOCKS_AT_ONCE, blocks_of(len(view)))):
             begin = block * BLOCK_BYTES
             to = view[begin : begin + BLOCK_BYTES]
-            if os.preadv(self._descriptor, [to], at + begin) != len(to) or zlib.crc32(to) != self._checksums[first + block]:
+            count = os.preadv(self._descriptor, [to], at + begin)
+            if count != len(to) or zlib.crc32(to) != self._checksums[first + block]:
                 return False
         return True
 
