@@ -76,9 +76,12 @@ class PackedWriter:
 
     def _matrices(self, path: str) -> Sequence[StoredMatrix]:
         model = self._model()
-        if model is None:
-            raise NotWritten
-        return [matrix for _, matrix in stored_matrices(model.get_submodule(path))]
+        try:
+            if model is not None:
+                return [matrix for _, matrix in stored_matrices(model.get_submodule(path))]
+        except AttributeError:  # a closed engine takes the modules of its model apart
+            pass
+        raise NotWritten
 
 
 def stored_matrices(module: nn.Module) -> list[tuple[int, StoredMatrix]]:
