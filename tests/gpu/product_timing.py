@@ -12,11 +12,11 @@ import torch
 from quire_kernels.low_rank import LowRankUpdate, TokenSlots
 from quire_kernels.triton_gpu import linear, low_rank
 from quire_kernels.triton_gpu.quantized.int8 import linear_int8
-from quire_kernels.triton_gpu.quantized.matrix import FLOAT4, FLOAT8, INTEGER, WHOLE_ROW, DeviceMatrix
 from quire_kernels.triton_gpu.quantized.op import TritonQuantizedLinear
+from quire_kernels.triton_gpu.tuning.cases import CODE_FORMS, CodeForm, random_codes
+from quire_kernels.triton_gpu.tuning.timing import CACHE_BYTES
 
-CACHE_BYTES = 1 << 28
-"""Several times the L2 cache."""
+CUDA = torch.device("cuda")
 
 RANK, ADAPTERS = 16, 64
 PROJECTIONS = {
@@ -28,8 +28,6 @@ PROJECTIONS = {
 """Inputs, outputs of the fused matrices, and which of these adapters change; those of an 8B model."""
 
 SHAPES = ((14336, 4096), (4096, 4096))
-FORMS = {"int4 of 128": (4, 8, 128, INTEGER), "fp8": (8, 8, None, FLOAT8), "mxfp4": (4, 4, 32, FLOAT4)}
-"""Bits, run, size of a group (None: all inputs), and what codes stand for."""
 
 
 def adapter_calls(rows: int, inputs: int, sizes: Sequence[int], changed: Sequence[int]) -> tuple[list[Any], float]:
@@ -62,24 +60,15 @@ def adapter_times(seconds_of: Callable[[list[Any]], float], bandwidth: float) ->
             yield f"adapters of {rows} rows, {name}", found
 
 
-def matrix_on_device(outputs: int, inputs: int, bits: int, run: int, group: int | None, kind: int) -> DeviceMatrix:
-    words = torch.randint(-(2**31), 2**31, (outputs, inputs * bits // 32), device="cuda").int()
-    words = words & 0x7E7E7E7E if kind == FLOAT8 else words  # no NaN
-    of_group, group = WHOLE_ROW if group is None else group * bits // 32, group or inputs
-    scales = torch.rand(outputs, inputs // group, device="cuda").bfloat16() / 100
-    offsets = scales / 2 if kind == INTEGER else None
-    return DeviceMatrix((outputs, inputs), words, scales, offsets, scales, None, bits, run, of_group, kind, 0)
-
-
 def products(outputs: int, inputs: int) -> Iterator[tuple[str, Callable[[], Any], float]]:
     """Name, what makes a bound matrix, and its bytes."""
-    for name, form in FORMS.items():
-        matrix = matrix_on_device(outputs, inputs, *form)
+    for name, form in CODE_FORMS.items():
+        matrix = random_codes(outputs, inputs, form, CUDA)
         moved = outputs * inputs * matrix.element_bytes
         for rounds in (False, True) if name.startswith("int4") else (False,):
 
-            def make(form: Any = form, rounds: bool = rounds) -> Any:
-                return TritonQuantizedLinear(matrix_on_device(outputs, inputs, *form), None, torch.bfloat16, rounds)
+            def make(form: CodeForm = form, rounds: bool = rounds) -> Any:
+                return TritonQuantizedLinear(random_codes(outputs, inputs, form, CUDA), None, torch.bfloat16, rounds)
 
             yield f"{name}{', inputs rounded' if rounds else ''}", make, moved
     weight = torch.randn(outputs, inputs, device="cuda", dtype=torch.bfloat16)

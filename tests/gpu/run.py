@@ -27,7 +27,7 @@ KINDS = ("fp8", "int8")
 
 BACKENDS = ("triton", "torch", "xformers", "flashinfer", "flash-attn")
 PARTS = ("machine", "bench", "ops+parity+adapters+backends", "transformers", "times")
-"""Parts by default, side by side where nothing is timed; `profile` and `quantized` are others."""
+"""Parts by default, side by side where nothing is timed; `profile`, `quantized` and `tune` are others."""
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -127,6 +127,7 @@ def _run_part(part: str, options: argparse.Namespace) -> dict[str, Any]:
         "transformers": lambda: _transformers(options),
         "profile": lambda: _profile(options),
         "quantized": lambda: _quantized(options),
+        "tune": _tune,
     }
     return runs[name]()
 
@@ -194,6 +195,17 @@ def _bench(options: argparse.Namespace) -> dict[str, Any]:
         found[size] = dict[str, Any]()
         benchmarks.run(size, options.device, found[size], lambda: _save(options, found), scale=scale)
     return found
+
+
+def _tune() -> dict[str, Any]:
+    """Settings of launches that are quicker than the default ones; where Quire finds them, nothing is written."""
+    from quire_kernels.triton_gpu.tuning import __main__ as tuning
+    from quire_kernels.triton_gpu.tuning.launch_table import LaunchTable
+
+    matrices = [tuning.numbers(each) for each in tuning.MATRICES.split(",")]
+    heads = tuning.AttentionHeads(*tuning.numbers(tuning.HEADS))
+    found = tuning.tune(LaunchTable(), tuning.cases(matrices, heads, tuning.CODES.split(",")))
+    return {"entries": found.entries}
 
 
 def _quantized(options: argparse.Namespace) -> dict[str, Any]:

@@ -14,17 +14,13 @@ from torch import Tensor
 
 from quire_kernels.candidates.capture import capturable
 from quire_kernels.triton_gpu.device import await_previous_launch, overlapping
+from quire_kernels.triton_gpu.tuning.launch_table import LaunchTable, device_table, matrix_shape
+from quire_kernels.triton_gpu.tuning.settings import RowSettings
 
 LARGEST = 32 << 20
 """Elements of a matrix up to which the kernel was faster than cuBLAS, on an H200."""
 
-OUTPUTS = 2
-"""Outputs of a program."""
-
-INPUTS = 1024
-"""Inputs that a program reads at a time, of each of its outputs."""
-
-WARPS = 4
+DEFAULT = RowSettings(outputs=2, inputs=1024, warps=4)
 
 
 @triton.jit
@@ -82,6 +78,7 @@ class TritonLinear:
 
     weight: Tensor
     bias: Tensor | None
+    settings: RowSettings = DEFAULT
 
     def __call__(self, x: Tensor, float32: bool = False) -> Tensor:
         inputs, outputs = x.shape[-1], len(self.weight)
@@ -90,10 +87,11 @@ class TritonLinear:
             return self._by_library(x, dtype)
         y = torch.empty(*x.shape[:-1], outputs, dtype=dtype, device=x.device)
         bias = self.weight if self.bias is None else self.bias
-        multiply_row[triton.cdiv(outputs, OUTPUTS),](
-            *(x.contiguous(), self.weight, bias, y, outputs, inputs, OUTPUTS, INPUTS),
+        settings = self.settings
+        multiply_row[triton.cdiv(outputs, settings.outputs),](
+            *(x.contiguous(), self.weight, bias, y, outputs, inputs, settings.outputs, settings.inputs),
             HAS_BIAS=self.bias is not None,
-            num_warps=WARPS,
+            num_warps=settings.warps,
             **overlapping(x.device),
         )
         return y
@@ -106,5 +104,7 @@ class TritonLinear:
 
 
 @capturable
-def linear(weight: Tensor, bias: Tensor | None, gated: bool = False) -> TritonLinear:
-    return TritonLinear(weight.contiguous(), bias)
+def linear(weight: Tensor, bias: Tensor | None, gated: bool = False, table: LaunchTable | None = None) -> TritonLinear:
+    """table: of launches, None = that of the device."""
+    table = device_table(weight.device) if table is None else table
+    return TritonLinear(weight.contiguous(), bias, table.find("linear", matrix_shape(weight), DEFAULT))

@@ -22,6 +22,7 @@ from quire_kernels.triton_gpu.attention.tiles import (
     tiles_of,
 )
 from quire_kernels.triton_gpu.device import arrivals, overlapping, shared_memory
+from quire_kernels.triton_gpu.tuning.launch_table import LaunchTable, device_table
 
 PARTIAL_BYTES = 1 << 28
 """Bytes of the results of splits; a launch whose results would need more is divided."""
@@ -49,12 +50,14 @@ def paged_attention(
     value_dim: int | None = None,
     biases: PositionBiases | None = None,
     stripes: Stripes | None = None,
+    table: LaunchTable | None = None,
 ) -> Tensor:
     """A step in which every row has one token reads neither `lens_host` nor `contexts_host`, so it can be captured.
 
     `rows.max_context` bounds the number of splits; in a captured step it must be the maximum of all replays. A row
-    whose context is 0 gives zeros.
+    whose context is 0 gives zeros. table: of launches, None = that of the device.
     """
+    table = device_table(q.device) if table is None else table
     if value_dim is not None:
         v_pool = k_pool[..., :value_dim]
     q = q if q.stride(-1) == 1 else q.contiguous()
@@ -64,7 +67,7 @@ def paged_attention(
     strides = (*q.stride()[:-1], *k_pool.stride()[:-1], *v_pool.stride()[:-1])
     widths = Widths.of(q.shape[-1], width, value_dim, strides)
     for tiles in tiles_of(rows, heads // k_pool.shape[2], widths, q.element_size()):
-        _run(out, q, k_pool, v_pool, rows, tiles, widths, options)
+        _run(out, q, k_pool, v_pool, rows, tiles, widths, options, table)
     return out
 
 
@@ -113,9 +116,10 @@ def _run(
     tiles: LaunchTiles,
     widths: Widths,
     options: dict[str, Any],
+    table: LaunchTable,
 ) -> None:
     kv_heads = k_pool.shape[2]
-    blocks = blocks_of(tiles.block_m, tiles.is_split, widths, q.element_size(), shared_memory(q.device))
+    blocks = blocks_of(tiles.block_m, tiles.is_split, widths, q.element_size(), shared_memory(q.device), table)
     most, shortest = splits_of(kv_heads)
     splits = min(most, -(-_longest(rows, tiles, blocks, options) // shortest)) if tiles.is_split else 1
     common = {

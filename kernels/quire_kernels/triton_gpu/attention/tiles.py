@@ -11,6 +11,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from quire_kernels.ops import AttentionMetadata
+from quire_kernels.triton_gpu.tuning.launch_table import LaunchTable
+from quire_kernels.triton_gpu.tuning.settings import AttentionSettings
 
 FEW = 16
 """Maximum tokens of a row whose context is split over programs."""
@@ -114,15 +116,27 @@ def programs_of(tiles: int) -> int:
     return max(MIN_PROGRAMS, -(-FEW_PROGRAMS // max(1, tiles)))
 
 
-def blocks_of(block_m: int, is_split: bool, widths: Widths, element: int, shared_memory: int) -> Blocks:
-    """Default blocks. element: bytes of a key's element. shared_memory: bytes that a program may use."""
+def default_settings(is_split: bool, widths: Widths, element: int) -> AttentionSettings:
+    """Settings where none were measured. element: bytes of a key's element."""
     wide = widths.d_block + widths.d_tail
     if element == 4:
-        blocks = Blocks(block_m, 32 if wide <= 128 else 16, 4 if wide <= 128 else 8, 1)
-    elif is_split:
-        blocks = Blocks(block_m, 64 if wide <= 128 else 32 if wide <= 256 else 16, 4, 2)
-    else:
-        blocks = Blocks(block_m, 64 if wide <= 128 else 32 if wide <= 256 else 16, 8, 2)
+        return AttentionSettings(n=32 if wide <= 128 else 16, warps=4 if wide <= 128 else 8, ahead=1)
+    return AttentionSettings(n=64 if wide <= 128 else 32 if wide <= 256 else 16, warps=4 if is_split else 8, ahead=2)
+
+
+def shape_of(block_m: int, is_split: bool, widths: Widths, element: int) -> str:
+    """How the table of launches calls tiles of these."""
+    context = "split" if is_split else "whole"
+    return f"{block_m} pairs, keys {widths.d}, values {widths.v}, {element} bytes, {context} contexts"
+
+
+def blocks_of(
+    block_m: int, is_split: bool, widths: Widths, element: int, shared_memory: int, table: LaunchTable
+) -> Blocks:
+    """Shape of programs. element: bytes of a key's element. shared_memory: bytes that a program may use."""
+    default = default_settings(is_split, widths, element)
+    settings = table.find("paged_attention", shape_of(block_m, is_split, widths, element), default)
+    blocks = Blocks(block_m, settings.n, settings.warps, settings.ahead)
     if _bytes(blocks, widths, element) > shared_memory:
         blocks = replace(blocks, ahead=1)
     while _bytes(blocks, widths, element) > shared_memory and blocks.n > 16:

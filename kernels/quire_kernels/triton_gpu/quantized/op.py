@@ -17,9 +17,10 @@ from quire_kernels.triton_gpu.quantized.inputs import prepared
 from quire_kernels.triton_gpu.quantized.kernels import dequantize, multiply_row
 from quire_kernels.triton_gpu.quantized.matrix import FLOAT4, FLOAT8, INTEGER, WORD_BITS, DeviceMatrix
 from quire_kernels.triton_gpu.quantized.tiles import multiply_tile, sum_groups
+from quire_kernels.triton_gpu.tuning.launch_table import LaunchTable, device_table
+from quire_kernels.triton_gpu.tuning.settings import RowSettings, TileSettings
 
-ROW_OUTPUTS, ROW_WORDS = 4, 512
-"""Of a program that multiplies one row: outputs, and words of each that it reads at a time."""
+ROW = RowSettings(outputs=4, inputs=512, warps=4)
 
 TILE_OUTPUTS = 64
 TILE_WORDS = {4: 16, 8: 32}
@@ -38,14 +39,42 @@ MAX_ROWS = 128
 """Rows beyond which the matrix is dequantized for the library's product, which then takes longer than that."""
 
 
+def default_tiles(block: int, bits: int) -> TileSettings:
+    """Settings of products with tiles of `block` rows, where none were measured."""
+    return TileSettings(
+        outputs=TILE_OUTPUTS,
+        words=TILE_WORDS[bits],
+        warps=4,
+        stages=4 if block < 64 else 3,
+        programs=2 * PROGRAMS if block == 16 else PROGRAMS,
+    )
+
+
 class TritonQuantizedLinear:
     """`ops.LinearQuantized`; the matrix is moved to the device when it is bound.
 
-    rounds: inputs are rounded to 8 bits.
+    rounds: inputs are rounded to 8 bits. table: of launches, None = that of the device.
     """
 
-    def __init__(self, matrix: DeviceMatrix, bias: Tensor | None, dtype: torch.dtype, rounds: bool) -> None:
+    def __init__(
+        self,
+        matrix: DeviceMatrix,
+        bias: Tensor | None,
+        dtype: torch.dtype,
+        rounds: bool,
+        table: LaunchTable | None = None,
+    ) -> None:
         self.matrix, self.bias, self.dtype, self.rounds = matrix, bias, dtype, rounds
+        self._table = device_table(matrix.words.device) if table is None else table
+        self._row = self._table.find("linear_quantized", self.shape_of(1), ROW)
+        self._tiles: dict[int, TileSettings] = {}  # by rows of a tile
+
+    def shape_of(self, rows: int) -> str:
+        """How the table of launches calls products with tiles of so many rows."""
+        matrix = self.matrix
+        outputs, inputs = matrix.shape
+        group = matrix.group_words * WORD_BITS // matrix.bits if matrix.scales.shape[1] > 1 else inputs
+        return f"{outputs}x{inputs} {matrix.bits} bits of kind {matrix.kind} in groups of {group}, {rows} rows"
 
     def __call__(self, x: Tensor, float32: bool = False) -> Tensor:
         """x [..., inputs] -> [..., outputs]."""
@@ -82,23 +111,25 @@ class TritonQuantizedLinear:
     def _multiply_row(self, x: Tensor, dtype: torch.dtype) -> Tensor:
         outputs = self.matrix.shape[0]
         y = torch.empty(1, outputs, dtype=dtype, device=x.device)
-        multiply_row[triton.cdiv(outputs, ROW_OUTPUTS),](
+        settings = self._row
+        multiply_row[triton.cdiv(outputs, settings.outputs),](
             *(x, *self._arguments(), y if self.bias is None else self.bias, y, outputs),
             **self._form(),
-            **{"OUTPUTS": ROW_OUTPUTS, "WORDS": ROW_WORDS, "HAS_BIAS": self.bias is not None},
-            num_warps=4,
+            **{"OUTPUTS": settings.outputs, "WORDS": settings.inputs, "HAS_BIAS": self.bias is not None},
+            num_warps=settings.warps,
         )
         return y
 
     def _multiply_tiles(self, x: Tensor, dtype: torch.dtype) -> Tensor:
         matrix, rows = self.matrix, len(x)
         outputs, words = matrix.shape[0], matrix.words.shape[1]
-        block, width, step = min(64, max(16, triton.next_power_of_2(rows))), TILE_OUTPUTS, TILE_WORDS[matrix.bits]
+        block = min(64, max(16, triton.next_power_of_2(rows)))
+        settings = self.tiles_of(block)
+        width, step = settings.outputs, settings.words
         if matrix.group_words % step and not matrix.group_words % MIN_WORDS:
             step = MIN_WORDS
         of_outputs, of_rows, steps = (triton.cdiv(*pair) for pair in ((outputs, width), (rows, block), (words, step)))
-        wanted = 2 * PROGRAMS if block == 16 else PROGRAMS
-        per_split = triton.cdiv(steps, min(steps, max(1, wanted // (of_outputs * of_rows))))
+        per_split = triton.cdiv(steps, min(steps, max(1, settings.programs // (of_outputs * of_rows))))
         splits = triton.cdiv(steps, per_split)
         y = torch.empty(rows, outputs, dtype=dtype, device=x.device)
         group_sums, partial, arrived = y, y, y
@@ -116,10 +147,17 @@ class TritonQuantizedLinear:
             HAS_BIAS=self.bias is not None,
             SPLIT=splits > 1,
             WIDE=x.device.type == "cpu",  # the interpreter has no bf16 dot
-            num_warps=4,
-            num_stages=4 if block < 64 else 3,
+            num_warps=settings.warps,
+            num_stages=settings.stages,
         )
         return y
+
+    def tiles_of(self, block: int) -> TileSettings:
+        """Settings of products with tiles of `block` rows."""
+        if block not in self._tiles:
+            default = default_tiles(block, self.matrix.bits)
+            self._tiles[block] = self._table.find("linear_quantized", self.shape_of(block), default)
+        return self._tiles[block]
 
     def is_quick(self, dtype: torch.dtype, by_group: bool) -> bool:
         """Whether weights are made of the bits of codes, and get scales in bfloat16 or none."""
