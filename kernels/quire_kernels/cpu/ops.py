@@ -251,9 +251,8 @@ class CpuOps(StateOps):
     def linear_batched(
         self, weight: Tensor, bias: Tensor | None, gated: bool = False
     ) -> PackedLinear | SplitBf16Linear:
-        if weight.dtype == torch.float32 and self.library.isa.tiles:
-            return SplitBf16Linear(self, weight, bias, gated)
-        return PackedLinear.bind(self, weight, bias, gated)
+        splits = weight.dtype == torch.float32 and self.library.isa.tiles
+        return (SplitBf16Linear if splits else PackedLinear.bind)(self, weight, bias, gated)
 
     def linear_heads(self, weight: Tensor) -> HeadsLinear:
         return HeadsLinear(self, weight)

@@ -82,8 +82,8 @@ class CheckpointLoader:
         self._processed.add(module)
         for name in held:
             self._filled[name] = self._sizes[name]
-        for name in [name for name, (packing, _) in self._packing.items() if packing is module]:
-            del self._packing[name]  # it is packed already; what is left are biases
+        for parameter in module.parameters(recurse=False):
+            self._packing.pop(names[id(parameter)], None)  # it is packed already; what is left are biases
 
     def target(self, name: str) -> tuple[Tensor, str]:
         """The view of a parameter that the checkpoint tensor `name` fills, and its name in Quire."""

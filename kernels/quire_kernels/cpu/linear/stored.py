@@ -47,7 +47,7 @@ UNITS = "units"
 
 
 @dataclass(frozen=True)
-class StoredMatrix:
+class PackedData:
     """A packed matrix. kind: of `FORMS`. numbers: by name. tensors: by name, contiguous, on the CPU."""
 
     kind: str
@@ -55,11 +55,11 @@ class StoredMatrix:
     tensors: Mapping[str, Tensor]
 
 
-class Sizes(NamedTuple):
+class TensorSize(NamedTuple):
     """Data type and number of elements of a tensor."""
 
     dtype: torch.dtype
-    count: int
+    elements: int
 
 
 def library_name() -> str | None:
@@ -72,29 +72,31 @@ def library_name() -> str | None:
         return None
 
 
-def stored(bound: BoundLinear) -> StoredMatrix | None:
+def stored(bound: BoundLinear) -> PackedData | None:
     """A bound matrix as data, whose tensors share its memory; None if it was not packed by C++ of this machine."""
+    packed: Any = bound
     for form in FORMS.values():
-        if type(bound) is form.kind and bound.library is shared_ops().library:
-            return form.store(bound)
+        if type(packed) is form.kind and packed.library is shared_ops().library:
+            found: PackedData = form.store(packed)
+            return found
     return None
 
 
-def expected_tensors(kind: str, numbers: Mapping[str, int], place: MatrixPlace) -> dict[str, Sizes]:
+def expected_tensors(kind: str, numbers: Mapping[str, int], place: MatrixPlace) -> dict[str, TensorSize]:
     """The tensors that a stored matrix must have. Raises ValueError for numbers that no matrix for this place has."""
     if kind not in FORMS:
         raise ValueError(f"there is no kind {kind!r:.40} of packed matrices")
     return FORMS[kind].sizes(shared_ops().library, numbers, place)
 
 
-def room_for(name: str, size: Sizes) -> Tensor:
+def room_for(name: str, size: TensorSize) -> Tensor:
     """Memory for a tensor of a matrix, of which panels lie in large pages. Not for several threads at once."""
     if name == UNITS:
-        return shared_ops().library.panels.take(size.count)
-    return torch.empty(size.count, dtype=size.dtype)
+        return shared_ops().library.panels.take(size.elements)
+    return torch.empty(size.elements, dtype=size.dtype)
 
 
-def restored(matrix: StoredMatrix, place: MatrixPlace) -> BoundLinear:
+def restored(matrix: PackedData, place: MatrixPlace) -> BoundLinear:
     """The bound matrix, whose memory the tensors become; they have their expected sizes. Raises ValueError."""
     made: BoundLinear = FORMS[matrix.kind].restore(shared_ops(), matrix, place)
     return made
@@ -106,25 +108,25 @@ class _Packed:
     kind = PackedLinear
 
     @staticmethod
-    def store(bound: PackedLinear) -> StoredMatrix:
+    def store(bound: PackedLinear) -> PackedData:
         weight = bound.weight
         if weight.book is None:
-            return StoredMatrix("packed", {"head": 0}, {UNITS: weight.units})
+            return PackedData("packed", {"head": 0}, {UNITS: weight.units})
         upper = torch.tensor(list(weight.book.upper), dtype=torch.uint8)
-        return StoredMatrix("packed", {"head": weight.book.head}, {UNITS: weight.units, "upper": upper})
+        return PackedData("packed", {"head": weight.book.head}, {UNITS: weight.units, "upper": upper})
 
     @staticmethod
-    def sizes(library: Library, numbers: Mapping[str, int], place: MatrixPlace) -> dict[str, Sizes]:
+    def sizes(library: Library, numbers: Mapping[str, int], place: MatrixPlace) -> dict[str, TensorSize]:
         head, panel = _number(numbers, "head", 0, 1 << 30), panel_units(place.shape[1], place.dtype)
         panels = library.functions.quire_panels(place.shape[0], _halves(place))
         if not head:
-            return {UNITS: Sizes(torch.int32, panels * panel)}
+            return {UNITS: TensorSize(torch.int32, panels * panel)}
         if head % 64 or head * MAX_RARE_SHARE > panel * 4 or place.dtype != torch.bfloat16 or library.isa.tiles:
             raise ValueError("a compressed panel has an impossible size")
-        return {UNITS: Sizes(torch.int32, panels * (head + panel * 3) // 4), "upper": Sizes(torch.uint8, 16)}
+        return {UNITS: TensorSize(torch.int32, panels * (head + panel * 3) // 4), "upper": TensorSize(torch.uint8, 16)}
 
     @staticmethod
-    def restore(ops: CpuOps, matrix: StoredMatrix, place: MatrixPlace) -> PackedLinear:
+    def restore(ops: CpuOps, matrix: PackedData, place: MatrixPlace) -> PackedLinear:
         units, head, book = matrix.tensors[UNITS], matrix.numbers["head"], None
         if head:
             panel = panel_units(place.shape[1], place.dtype)
@@ -140,17 +142,17 @@ class _Int8:
     kind = Int8Linear
 
     @staticmethod
-    def store(bound: Int8Linear) -> StoredMatrix:
-        return StoredMatrix("int8", {}, {UNITS: bound.weight.units, "scales": bound.weight.scales})
+    def store(bound: Int8Linear) -> PackedData:
+        return PackedData("int8", {}, {UNITS: bound.weight.units, "scales": bound.weight.scales})
 
     @staticmethod
-    def sizes(library: Library, numbers: Mapping[str, int], place: MatrixPlace) -> dict[str, Sizes]:
+    def sizes(library: Library, numbers: Mapping[str, int], place: MatrixPlace) -> dict[str, TensorSize]:
         outputs = library.functions.quire_panels(place.shape[0], _halves(place)) * PANEL
         units = outputs * padded_inputs(place.shape[1]) // 4
-        return {UNITS: Sizes(torch.int32, units), "scales": Sizes(torch.float32, outputs)}
+        return {UNITS: TensorSize(torch.int32, units), "scales": TensorSize(torch.float32, outputs)}
 
     @staticmethod
-    def restore(ops: CpuOps, matrix: StoredMatrix, place: MatrixPlace) -> Int8Linear:
+    def restore(ops: CpuOps, matrix: PackedData, place: MatrixPlace) -> Int8Linear:
         units = matrix.tensors[UNITS]
         packed = PackedMatrix(units.data_ptr(), *place.shape, _halves(place), None)
         return Int8Linear(ops, Int8Weight(units, matrix.tensors["scales"], packed), place.dtype, place.bias)
@@ -175,15 +177,15 @@ class _Quantized:
     NUMBERS = ("group", "groups", "step", "bits", "kind", "zero", "has_offsets", "wide")
 
     @classmethod
-    def store(cls, bound: QuantizedLinear) -> StoredMatrix:
+    def store(cls, bound: QuantizedLinear) -> PackedData:
         struct, (values, factors, order) = bound.weight.struct, bound.weight.kept
         table = torch.tensor(list(struct.bytes), dtype=torch.uint8)
         tensors = {UNITS: bound.weight.units, "values": values, "factors": factors, "bytes": table}
         numbers = {name: int(getattr(struct, name)) for name in cls.NUMBERS} | {"ordered": int(order is not None)}
-        return StoredMatrix("quantized", numbers, tensors if order is None else tensors | {"order": order})
+        return PackedData("quantized", numbers, tensors if order is None else tensors | {"order": order})
 
     @classmethod
-    def sizes(cls, library: Library, numbers: Mapping[str, int], place: MatrixPlace) -> dict[str, Sizes]:
+    def sizes(cls, library: Library, numbers: Mapping[str, int], place: MatrixPlace) -> dict[str, TensorSize]:
         struct, inputs = cls._struct(numbers), place.shape[1]
         group, groups, step, kind = struct.group, struct.groups, struct.step, struct.kind
         if step not in (STEP, HALF_STEP) or group % step or not (groups - 1) * group < inputs <= groups * group:
@@ -192,12 +194,12 @@ class _Quantized:
             raise ValueError("codes of quantized weights have an impossible number of bits")
         panels = library.functions.quire_panels(place.shape[0], _halves(place))
         found = {
-            UNITS: Sizes(torch.int32, panels * panel_bytes(struct) // 4),
-            "values": Sizes(torch.float32, 256),
-            "factors": Sizes(torch.float32, panels * PANEL),
-            "bytes": Sizes(torch.uint8, 16),
+            UNITS: TensorSize(torch.int32, panels * panel_bytes(struct) // 4),
+            "values": TensorSize(torch.float32, 256),
+            "factors": TensorSize(torch.float32, panels * PANEL),
+            "bytes": TensorSize(torch.uint8, 16),
         }
-        return found | ({"order": Sizes(torch.int32, inputs)} if _number(numbers, "ordered", 0, 1) else {})
+        return found | ({"order": TensorSize(torch.int32, inputs)} if _number(numbers, "ordered", 0, 1) else {})
 
     @classmethod
     def _struct(cls, numbers: Mapping[str, int]) -> QuantizedStruct:
@@ -207,7 +209,7 @@ class _Quantized:
         return QuantizedStruct(*fields)
 
     @classmethod
-    def restore(cls, ops: CpuOps, matrix: StoredMatrix, place: MatrixPlace) -> QuantizedLinear:
+    def restore(cls, ops: CpuOps, matrix: PackedData, place: MatrixPlace) -> QuantizedLinear:
         struct, tensors, order = cls._struct(matrix.numbers), matrix.tensors, matrix.tensors.get("order")
         if order is not None and not bool(((order >= 0) & (order < place.shape[1])).all()):
             raise ValueError("the order of quantized weights names an input that does not exist")

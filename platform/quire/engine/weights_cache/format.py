@@ -17,6 +17,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from torch import Tensor
+
 from quire.files import FileRefused, parse_json
 
 MAGIC = b"quire weights 1\n"
@@ -36,7 +38,7 @@ class BadFile(Exception):
 
 @dataclass(frozen=True)
 class MatrixEntry:
-    """A matrix: see `quire_kernels.cpu.linear.stored.StoredMatrix`. tensors: names, in their order in the file."""
+    """A matrix: see `quire_kernels.cpu.linear.stored.PackedData`. tensors: names, in their order in the file."""
 
     kind: str
     outputs: int
@@ -63,6 +65,12 @@ class Header:
 def blocks_of(num_bytes: int) -> int:
     """Checksums of a tensor."""
     return -(-num_bytes // BLOCK_BYTES)
+
+
+def bytes_of(tensor: Tensor) -> memoryview:
+    """The memory of a contiguous tensor on the CPU."""
+    array: Any = tensor.numpy()
+    return memoryview(array).cast("B")
 
 
 def aligned(offset: int) -> int:

@@ -7,12 +7,13 @@ import json
 import os
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
+from functools import cache
+from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
 from quire.errors import CheckpointError
 from quire.files import FileRefused, open_regular, read_bytes
-from quire.hooks.discovery import installed
 from quire.settings.model_config import ModelConfig
 from quire_kernels.select import Ops
 
@@ -25,11 +26,13 @@ MAX_CONFIG_BYTES = 16 << 20
 def identity(
     files: Iterable[Path], folder: Path, config: ModelConfig, ops: Ops, dtype: str, part: str, libraries: str
 ) -> Mapping[str, Any]:
-    """As JSON. files: of the weights. folder: of config.json. part: which part of the model a rank has.
+    """What the weights depend on, as JSON.
+
+    files: of the weights. folder: of config.json. part: which part of the model a rank has. libraries: the compiled
+    kernels. Raises CheckpointError if a file cannot be read.
 
     A file that was written again differs in its times (even if it has the old modification time, the system has noted
-    when that was set), so its content is not read, except its header and samples. libraries: the compiled kernels.
-    Raises CheckpointError if a file cannot be read.
+    when that was set), so its content is not read, except its header and samples.
     """
     try:
         described = [_file(file) for file in files]
@@ -48,7 +51,7 @@ def identity(
         "part": part,
         "ops": [[choice.op, choice.plugin, choice.name] for choice in ops.report],
         "libraries": libraries,
-        "plugins": sorted({(each.distribution, each.version) for each in installed()}),
+        "plugins": _plugins(),
     }
     made: Mapping[str, Any] = json.loads(json.dumps(found))  # as it is read from a file
     return made
@@ -66,6 +69,13 @@ def _file(path: Path) -> list[Any]:
         for i in range(SAMPLES):
             digest.update(os.pread(descriptor, SAMPLE_BYTES, status.st_size * i // SAMPLES))
     return [path.name, status.st_size, status.st_mtime_ns, status.st_ctime_ns, digest.hexdigest()]
+
+
+@cache
+def _plugins() -> list[tuple[str, str]]:
+    """Names and versions of the distributions that bring plugins."""
+    found = {id(point.dist): point.dist for point in entry_points(group="quire") if point.dist}
+    return sorted({(each.name, each.version) for each in found.values()})
 
 
 def _digest(path: Path) -> str | None:

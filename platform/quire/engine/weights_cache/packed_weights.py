@@ -20,7 +20,7 @@ from quire.engine.weights_cache.reader import PackedFile, reading_threads
 from quire.engine.weights_cache.writer import NotWritten, PackedWriter
 from quire.errors import CheckpointError
 from quire.isolation.idle_thread import run_when_idle
-from quire_kernels.cpu.linear.stored import Sizes, StoredMatrix, expected_tensors, library_name, restored, room_for
+from quire_kernels.cpu.linear.stored import PackedData, TensorSize, expected_tensors, library_name, restored, room_for
 from quire_kernels.ops import MatrixPlace
 
 if TYPE_CHECKING:
@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
-class NoPackedWeights:
-    """What `PackedWeights` is without `--weights-cache`."""
+class NoCachedWeights:
+    """What `CachedWeights` is without `--weights-cache`."""
 
     def restore(self, model: nn.Module) -> Iterator[tuple[nn.Module, int]]:
         return iter(())
@@ -45,10 +45,10 @@ class _Matrix(NamedTuple):
     """A matrix to read: its place in the model, and memory for it."""
 
     place: MatrixPlace
-    stored: StoredMatrix
+    stored: PackedData
 
 
-class PackedWeights:
+class CachedWeights:
     """The cached file of one load.
 
     find_identity: what its content depends on, asked again after the load. Files are only written for what it is then.
@@ -70,7 +70,7 @@ class PackedWeights:
             builder.ops,
             str(builder.dtype),
             f"{rank} {stage}",
-            library_name(),
+            library_name() or "",
         )
 
     def restore(self, model: nn.Module) -> Iterator[tuple[nn.Module, int]]:
@@ -110,13 +110,11 @@ class PackedWeights:
             raise BadFile("it has a module twice")
         plans = [(module, _plan(module, entry)) for module, entry in expected]
         wanted = [size for _, plan in plans for _, tensors in plan for size in tensors.values()]
-        file.check_sizes([size.count * size.dtype.itemsize for size in wanted])
+        file.check_sizes([size.elements * size.dtype.itemsize for size in wanted])
         reads: list[tuple[Any, list[_Matrix]]] = []
         for (module, plan), (_, entry) in zip(plans, expected, strict=True):
             matrices = [
-                _Matrix(
-                    place, StoredMatrix(each.kind, each.numbers, {n: room_for(n, size) for n, size in sizes.items()})
-                )
+                _Matrix(place, PackedData(each.kind, each.numbers, {n: room_for(n, size) for n, size in sizes.items()}))
                 for (place, sizes), each in zip(plan, entry.matrices, strict=True)
             ]
             reads.append((module, matrices))
@@ -148,7 +146,7 @@ class PackedWeights:
         threading.Thread(target=self._write, args=(writer,), name="weights-writer", daemon=True).start()
 
     def _write(self, writer: PackedWriter) -> None:
-        """In a thread."""
+        """Write the file, in a thread of its own."""
         run_when_idle()
         unfinished, began = self._folder.unfinished(self._name), time.monotonic()
         try:
@@ -165,16 +163,16 @@ class PackedWeights:
             unfinished.unlink(missing_ok=True)
 
 
-def packed_weights(source: WeightSource, files: WeightFiles, builder: ModuleBuilder) -> PackedWeights | NoPackedWeights:
+def packed_weights(source: WeightSource, files: WeightFiles, builder: ModuleBuilder) -> CachedWeights | NoCachedWeights:
     """The cached file for a load, if there is to be one: for weights of files, on a CPU whose kernels pack them."""
     config = source.config
     if config.weights_cache is None or builder.device.type != "cpu" or library_name() is None:
-        return NoPackedWeights()
+        return NoCachedWeights()
     folder = CacheFolder(Path(config.weights_cache).expanduser(), config.weights_cache_bytes)
-    return PackedWeights(folder, source, files, builder)
+    return CachedWeights(folder, source, files, builder)
 
 
-def _plan(module: Any, entry: ModuleEntry) -> list[tuple[MatrixPlace, dict[str, Sizes]]]:
+def _plan(module: Any, entry: ModuleEntry) -> list[tuple[MatrixPlace, dict[str, TensorSize]]]:
     """The place and the tensors of each matrix of a module. Raises BadFile, ValueError."""
     if not hasattr(module, "places"):
         raise BadFile(f"the model has no matrices at {entry.path!r:.80}")

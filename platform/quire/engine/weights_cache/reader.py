@@ -17,6 +17,7 @@ from quire.engine.weights_cache.format import (
     Header,
     aligned,
     blocks_of,
+    bytes_of,
     decode_header,
     decode_prelude,
 )
@@ -67,7 +68,7 @@ class PackedFile:
         """Begin to read all tensors of the file, in their order. The results of each say whether it is undamaged."""
         at, first, reads = self._start, 0, []
         for tensor in tensors:
-            view = memoryview(tensor.numpy()).cast("B")
+            view = bytes_of(tensor)
             at = aligned(at)
             parts = range(0, blocks_of(len(view)), BLOCKS_AT_ONCE)
             reads.append([pool.submit(self._read_blocks, view, at, first, part) for part in parts])

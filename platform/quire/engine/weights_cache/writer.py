@@ -20,10 +20,11 @@ from quire.engine.weights_cache.format import (
     ModuleEntry,
     aligned,
     blocks_of,
+    bytes_of,
     encode_header,
     encode_prelude,
 )
-from quire_kernels.cpu.linear.stored import StoredMatrix, stored
+from quire_kernels.cpu.linear.stored import PackedData, stored
 
 
 class NotWritten(Exception):
@@ -74,7 +75,7 @@ class PackedWriter:
         finally:
             os.close(descriptor)
 
-    def _matrices(self, path: str) -> Sequence[StoredMatrix]:
+    def _matrices(self, path: str) -> Sequence[PackedData]:
         model = self._model()
         try:
             if model is not None:
@@ -84,7 +85,7 @@ class PackedWriter:
         raise NotWritten
 
 
-def stored_matrices(module: nn.Module) -> list[tuple[int, StoredMatrix]]:
+def stored_matrices(module: nn.Module) -> list[tuple[int, PackedData]]:
     """The packed matrices of a module and their outputs; none if it has none, or has one that cannot be stored."""
     found = []
     packed: Any = getattr(module, "packed_matrices", None)
@@ -96,17 +97,17 @@ def stored_matrices(module: nn.Module) -> list[tuple[int, StoredMatrix]]:
     return found
 
 
-def _entry(outputs: int, matrix: StoredMatrix) -> MatrixEntry:
+def _entry(outputs: int, matrix: PackedData) -> MatrixEntry:
     return MatrixEntry(matrix.kind, outputs, matrix.numbers, list(matrix.tensors))
 
 
-def _sizes(matrix: StoredMatrix) -> tuple[int, ...]:
+def _sizes(matrix: PackedData) -> tuple[int, ...]:
     return tuple(tensor.nbytes for tensor in matrix.tensors.values())
 
 
 def _write_tensor(descriptor: int, tensor: Tensor, at: int, checksums: array[int]) -> int:
     """Write a tensor to `at` and add its checksums; returns its end."""
-    view = memoryview(tensor.numpy()).cast("B")
+    view = bytes_of(tensor)
     for begin in range(0, len(view), BLOCK_BYTES):
         block = view[begin : begin + BLOCK_BYTES]
         checksums.append(zlib.crc32(block))
