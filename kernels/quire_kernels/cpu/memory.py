@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 LARGE_PAGE = 1 << 21
-MADV_HUGEPAGE = 14
+MADV_DONTNEED, MADV_HUGEPAGE = 4, 14
 MADV_POPULATE_WRITE = 23
 """Linux, include/uapi/asm-generic/mman-common.h. MADV_POPULATE_WRITE exists since Linux 5.14; older kernels refuse
 it.
@@ -40,6 +40,14 @@ def map_zeros(num_bytes: int) -> Tensor:
 def prefault(tensor: Tensor) -> None:
     """Have the system allocate the tensor's memory now. Contents stay, and other threads may access them meanwhile."""
     _advise(tensor, SMALL_PAGE, MADV_POPULATE_WRITE)
+
+
+def release(tensor: Tensor) -> None:
+    """Give the memory of a contiguous tensor of `map_zeros`, or of numpy's zeros, back to the system.
+
+    Whole pages of the system are zeros afterwards, and get memory at the next write.
+    """
+    _advise(tensor, SMALL_PAGE, MADV_DONTNEED)
 
 
 def _advise(tensor: Tensor, unit: int, advice: int) -> None:

@@ -11,9 +11,9 @@ from typing import Any
 
 from quire.engine.adapters.attached_runtimes import AttachedRuntimes
 from quire.engine.adapters.engine_adapters import engine_adapters
+from quire.engine.elastic.kv_pages import page_pool
 from quire.engine.engine import Engine, EngineParts, try_admit
 from quire.engine.graphs.capture import graph_rows
-from quire.engine.kv_events.page_log import PageLog
 from quire.engine.loading.build_module import available_bytes
 from quire.engine.loading.load import LoadedModel, choose_device, load_model
 from quire.engine.memory.kv_budget import check_memory_use, plan_caches, step_tokens, with_sizes
@@ -109,14 +109,10 @@ def _build(
         config.structured_outputs_timeout_s,
         config.structured_outputs_cache_bytes,
     )
+    pool = page_pool(caches, config, loaded, registry)
     divisions = num_divisions(loaded, config, speculation)
     scheduler = Scheduler(
-        PagePool(
-            caches.num_pages,
-            config.page_size,
-            config.enable_prefix_caching and not loaded.decoder.non_causal,
-            PageLog.from_registry(registry, loaded.info.name, config.page_size),
-        ),
+        pool,
         choose_policy(registry, config.scheduling_policy, context),
         SchedulerLimits.from_config(
             config, loaded, max_model_len=caches.max_model_len, max_tokens=max_tokens, num_divisions=divisions
@@ -126,7 +122,7 @@ def _build(
         states=StateSlots.from_sizes(caches, config),
     )
     sizes = RunnerSizes(
-        num_pages=caches.num_pages,
+        num_pages=caches.capacity,
         num_host_pages=caches.num_host_pages,
         page_size=config.page_size,
         max_tokens=max_tokens,
@@ -163,6 +159,7 @@ def _build(
             registry=registry,
             memory=ranks.of_all(memory),
             scheduler=scheduler,
+            pool=pool,
             runner=runner,
             processors=processors,
             grammars=grammars,

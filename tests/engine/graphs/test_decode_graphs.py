@@ -85,7 +85,7 @@ def test_logprobs_are_those_of_the_model(folder: Path, eager: Rig, recorder: Rep
 
 def test_rows_that_fill_a_step_up_change_no_page(folder: Path, recorder: RepeatedSteps) -> None:
     rig = make_rig(folder, **SETTINGS)
-    pages = rig.engine._runner._kv.k[0]
+    pages = rig.engine._runner.kv.k[0]
     before = pages.clone()
     rig.tokens(PROMPTS[:3], greedy(6))
     used = (pages != before).flatten(1).any(1).sum()

@@ -231,7 +231,7 @@ def test_the_rows_of_a_source_are_let_go_when_they_are_stored(model: Model) -> N
 def test_what_lies_between_a_source_and_its_text_is_never_read(model: Model, rig: Rig) -> None:
     prompt = model.prompt(registry.load(None), rig.engine.info, speech(1), [START, ENGLISH])
     runner: Any = rig.engine._runner
-    for pool in (*runner._kv.k, *runner._kv.v):
+    for pool in (*runner.kv.k, *runner.kv.v):
         pool.fill_(torch.nan)
     request_id = rig.add(prompt, greedy(8, ignore_eos=True))
     assert rig.drain()[request_id, 0].token_ids == model.greedy(speech(1), [START, ENGLISH], 8)

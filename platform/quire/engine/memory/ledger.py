@@ -64,7 +64,12 @@ class MemoryLedger:
 
     @property
     def reserved(self) -> int:
-        return sum(use.total for _, use in self._uses.values())
+        return sum(use.total for _, use in self._now())
+
+    def _now(self) -> list[tuple[str, MemoryUse]]:
+        """Name and use of each model; KV memory may have moved between models since they were entered."""
+        moved = [(name, use, getattr(model, "kv_pages", None)) for model, (name, use) in self._uses.items()]
+        return [(n, use if pages is None else replace(use, kv_cache=pages.held_bytes)) for n, use, pages in moved]
 
     def budget(self, num_left: int = 1, free: int | None = None) -> MemoryBudget:
         """What the next model may take.
@@ -95,7 +100,7 @@ class MemoryLedger:
 
     def table(self) -> str:
         """A table as text: the bytes of each model, their sum, and the bytes available."""
-        rows = [(name, use) for name, use in self._uses.values()]
+        rows = self._now()
         width = max([len("model"), *(len(name) for name, _ in rows)])
         columns = {"weights": "weights", "KV cache": "kv_cache"}
         if any(use.state for _, use in rows):

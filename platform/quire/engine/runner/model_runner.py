@@ -75,7 +75,7 @@ class ModelRunner:
         self._sampler = Sampler(processors, grammars.constraints, loaded.ops)
         self._batch_invariant, self._tap, self._acceptance = batch_invariant, tap, acceptance
         shapes, dtype, device = loaded.decoder.kv_shapes, loaded.kv_dtype, loaded.device
-        self._kv = KVCache.allocate(shapes, sizes.num_pages, sizes.page_size, dtype, device)
+        self.kv = KVCache.allocate(shapes, sizes.num_pages, sizes.page_size, dtype, device)
         self._host_kv = KVCache.allocate(
             shapes, sizes.num_host_pages, sizes.page_size, dtype, "cpu", pin_memory=device.type == "cuda"
         )
@@ -83,14 +83,14 @@ class ModelRunner:
         self._batch = InputBatch(sizes.max_rows + 8, sizes.max_pages, sizes.page_size, axes, bidirectional)
         self._state = StateRunner(loaded, sizes) if sizes.num_state_slots else None
         cache = self._state.cache if self._state is not None else None
-        self._executor = ForwardExecutor(loaded, sizes, self._kv, adapters, batch_invariant, describe_error, cache)
+        self._executor = ForwardExecutor(loaded, sizes, self.kv, adapters, batch_invariant, describe_error, cache)
         has_lm_head, heads = loaded.decoder.has_lm_head, self._executor.heads
         self._head: Callable[..., Tensor] = heads.logits if has_lm_head else no_logits
         self._argmax: Callable[..., list[int]] | None = heads.argmax if has_lm_head else None
 
     def prefault(self, go_on: Callable[[], bool]) -> None:
         """Allocate the memory of the KV cache from the system, in another thread; see `KVCache.prefault`."""
-        self._kv.prefault(go_on)
+        self.kv.prefault(go_on)
 
     def reset(self) -> None:
         """Drop every sequence. The contents of pages stay."""
@@ -139,7 +139,7 @@ class ModelRunner:
         if self._batch.num_with_media:
             media, failures = self._towers.rows(plan.chunks, inputs.starts)
         if self._adapters.to_store:
-            failures |= self._adapters.store_virtual(plan.chunks, self._kv)
+            failures |= self._adapters.store_virtual(plan.chunks, self.kv)
         return media, failures
 
     def _result(
@@ -170,9 +170,9 @@ class ModelRunner:
             self._poolers.end(seq_id)
             self._adapters.end(seq_id)
         if plan.swaps_out or plan.swaps_in or plan.copies:
-            KVCache.swap(self._kv, self._host_kv, plan.swaps_out)
-            KVCache.swap(self._host_kv, self._kv, plan.swaps_in)
-            self._kv.copy(plan.copies)
+            KVCache.swap(self.kv, self._host_kv, plan.swaps_out)
+            KVCache.swap(self._host_kv, self.kv, plan.swaps_in)
+            self.kv.copy(plan.copies)
         if self._state is not None and plan.state is not None:
             self._state.before(plan.state)
         for new_seq in plan.started:
