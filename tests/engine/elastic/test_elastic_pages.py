@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from contextlib import closing
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,8 +17,10 @@ from quire.engine.build import build_engine
 from quire.engine.elastic.decisions import IDLE_S, PoolState, resized
 from quire.engine.elastic.elastic_pool import ElasticPagePool
 from quire.engine.elastic.kv_pages import KvPages
+from quire.engine.engine import Engine
 from quire.engine.memory.ledger import MemoryBudget
 from quire.engine_process.pacing.kv_balance import INTERVAL_S, KvBalance
+from quire.engine_process.step_loop import StepLoop
 from quire.settings.model_config import ModelConfig
 from quire_models import KVCache
 from quire_models.parts.decoder import KvShape
@@ -188,29 +192,78 @@ def test_pages_that_are_given_up_are_zeros_and_forgotten():
         pages.allocate(1)
 
 
-def test_answers_stay_while_pages_come_and_go(tmp_path):
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tiny model."""
+    made = tmp_path_factory.mktemp("tiny")
     torch.manual_seed(0)
     sizes = {"vocab_size": 96, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2}
-    LlamaForCausalLM(LlamaConfig(**sizes, num_attention_heads=4, max_position_embeddings=256)).save_pretrained(tmp_path)
-    prompts = [[7, 8, 9] * 20, [3, 4] * 30, [5] * 40]
-    config = ModelConfig(model=str(tmp_path), dtype="float32", device="cpu", page_size=16, max_num_batched_tokens=13)
+    LlamaForCausalLM(LlamaConfig(**sizes, num_attention_heads=4, max_position_embeddings=256)).save_pretrained(made)
+    return made
+
+
+@contextmanager
+def engine_of(folder: Path, name: str = "tiny") -> Iterator[Engine]:
+    """An engine with 64 pages of 8 KiB, and addresses for more."""
+    settings: dict[str, Any] = {"dtype": "float32", "device": "cpu", "page_size": 16, "max_num_batched_tokens": 64}
     budget = MemoryBudget(total=1 << 30, kv_cache=1 << 19, max_kv_cache=1 << 19)
+    config = ModelConfig(model=str(folder), served_model_name=(name,), **settings)
     with closing(build_engine(config, bundled(), budget)) as engine:
+        yield engine
+
+
+def test_answers_stay_while_pages_come_and_go(folder):
+    prompts = [[7, 8, 9] * 20, [3, 4] * 30, [5] * 40]
+    with engine_of(folder) as engine:
         rig = Rig(engine)
         want = rig.tokens(prompts, greedy(60))
-        pages = rig.engine.kv_pages
+        pages = engine.kv_pages
         assert pages is not None
         assert (pages.least, pages.share) == (16, 64)
-        pages.pool.resize(pages.least)
-        assert rig.engine.stats().num_pages == pages.least
-        rig.engine.reset_prefix_cache()
+        pages.resize(pages.least)
+        assert engine.stats().num_pages == pages.least
+        engine.reset_prefix_cache()
         ids = [rig.add(prompt, greedy(60)) for prompt in prompts]
         answers: dict[str, list[int]] = {each: [] for each in ids}
         for turn in range(5000):
-            if not rig.engine.has_work:
+            if not engine.has_work:
                 break
             pages.resize(pages.least if turn % 7 < 4 else 90)
             pages.release()
-            for delta in rig.engine.step():
+            for delta in engine.step():
                 answers[delta.request_id] += delta.token_ids
         assert [answers[each] for each in ids] == want
+
+
+def test_a_busy_model_gets_the_pages_of_an_idle_one_and_gives_them_back(folder):
+    now = [0.0]
+    with engine_of(folder, "idle") as idle, engine_of(folder, "busy") as busy:
+        loop = StepLoop(lambda message: None, lambda: now[0])
+        loop.add(idle, 64)
+        loop.add(busy, 64)
+        rigs = {name: Rig(engine) for name, engine in (("idle", idle), ("busy", busy))}
+
+        def counts() -> tuple[int, ...]:
+            return tuple(engine.stats().num_pages for engine in (idle, busy))
+
+        for i in range(12):
+            rigs["busy"].add([i + 1] * 100, greedy(100, ignore_eos=True))
+        for _ in range(30):
+            loop.step()
+            assert counts() == (64, 64)
+        now[0] += IDLE_S
+        for _ in range(3):
+            loop.step()
+            now[0] += INTERVAL_S
+        assert counts()[0] < 64 < counts()[1]
+        assert sum(counts()) == 128
+        while busy.has_work:
+            loop.step()
+            now[0] += INTERVAL_S
+        for i in range(12):
+            rigs["idle"].add([i + 1] * 100, greedy(100, ignore_eos=True))
+        while idle.has_work:
+            loop.step()
+            now[0] += INTERVAL_S
+            assert sum(counts()) <= 128
+        assert counts()[0] >= 64
